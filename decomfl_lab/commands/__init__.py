@@ -1,0 +1,1 @@
+"""Sub-commands of ``decomfl`` that the core contributes: parse, call, print."""

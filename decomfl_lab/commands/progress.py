@@ -1,0 +1,95 @@
+"""Progress on stderr: bars on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from rich.progress import TaskID
+
+from decomfl_lab.training import Progress
+
+__all__ = ["RunBar", "RunBars"]
+
+LINE_SECONDS = 15.0
+
+
+class RunBars:
+    """Bars of several runs: rounds, loss, accuracy, scalars sent, time left."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        self.live = console.is_terminal
+        self._bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]:.3f}  acc {task.fields[accuracy]:.3f}"),
+            TextColumn("{task.fields[scalars]:,.0f} scalars/client"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not self.live,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._spoken = time.monotonic()
+
+    def __enter__(self) -> RunBars:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def update(self, name: str, at: Progress) -> None:
+        """Show that the run ``name`` has reached ``at``."""
+        if name not in self._tasks:
+            self._tasks[name] = self._bars.add_task(
+                name, total=at.rounds, loss=float("nan"), accuracy=float("nan"), scalars=0.0
+            )
+        self._bars.update(
+            self._tasks[name],
+            completed=at.round,
+            loss=at.train_loss,
+            accuracy=at.test_accuracy,
+            scalars=at.scalars,
+        )
+        if not self.live and (time.monotonic() - self._spoken > LINE_SECONDS or at.round == at.rounds):
+            self._spoken = time.monotonic()
+            print(
+                f"{name}: round {at.round}/{at.rounds}, loss {at.train_loss:.3f}, "
+                f"accuracy {at.test_accuracy:.3f}, {at.scalars:,.0f} scalars/client",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def remove(self, name: str) -> None:
+        """Take the bar of a finished run away."""
+        if name in self._tasks:
+            self._bars.remove_task(self._tasks.pop(name))
+
+
+class RunBar:
+    """The bar of one run."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._bars = RunBars()
+
+    def __enter__(self) -> RunBar:
+        self._bars.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.__exit__(kind, error, trace)
+
+    def update(self, at: Progress) -> None:
+        """Show that the run has reached ``at``."""
+        self._bars.update(self._name, at)

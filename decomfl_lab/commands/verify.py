@@ -1,0 +1,65 @@
+"""``decomfl verify``: put an implementation of seed/revert logic to the laws."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+from decomfl_lab.laws.check import load_implementation
+from decomfl_lab.laws.check import verify as run
+from decomfl_lab.laws.faults import FAULTS
+
+__all__ = ["verify"]
+
+
+def verify(
+    *,
+    target: Annotated[
+        str | None,
+        typer.Option(help="module:factory of your own Implementation (decomfl_lab.laws.contract says what it is)."),
+    ] = None,
+    plant: Annotated[
+        str | None, typer.Option(help=f"Plant a fault and see the laws catch it: {', '.join(FAULTS)}.")
+    ] = None,
+    law: Annotated[list[str] | None, typer.Option(help="Only this law (may be given several times).")] = None,
+    cases: Annotated[int, typer.Option(help="Random cases a law.")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of the random cases.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print rows of law, cases, passed as JSON.")] = False,
+) -> None:
+    """Check that every rebuilt client model equals the server's bit for bit, law by law.
+
+    Exit code 0 if all laws hold, 1 if one is broken; a broken law prints its smallest counter-example.
+    """
+    implementation = load_implementation(target, plant)
+
+    def announce(name: str) -> None:
+        if sys.stderr.isatty():
+            print(f"\r\033[K{name} ...", end="", file=sys.stderr, flush=True)
+
+    started = time.monotonic()
+    verdicts = []
+    for verdict in run(implementation, cases=cases, seed=seed, laws=tuple(law or ()), on_law=announce):
+        verdicts.append(verdict)
+        if sys.stderr.isatty():
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        if not as_json:
+            mark = "ok    " if verdict.passed else "BROKEN"
+            print(f"{mark} {verdict.cases:5d} cases  {verdict.law}: {verdict.says}", flush=True)
+            if not verdict.passed:
+                print(f"       {verdict.counterexample}", flush=True)
+    broken = [verdict.law for verdict in verdicts if not verdict.passed]
+    if as_json:
+        rows = [
+            {"law": v.law, "says": v.says, "cases": v.cases, "passed": v.passed, "counterexample": v.counterexample}
+            for v in verdicts
+        ]
+        print(json.dumps(rows, ensure_ascii=False))
+    else:
+        what = f"{implementation.name}: {len(verdicts) - len(broken)} of {len(verdicts)} laws hold"
+        print(f"{what} (seed {seed}, {time.monotonic() - started:.0f} s)")
+    if broken:
+        raise typer.Exit(1)

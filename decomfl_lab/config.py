@@ -1,0 +1,167 @@
+"""The configuration of a run: one frozen dataclass, the whole truth, checked when it is made."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
+from decomfl_lab.noise import Distribution
+from decomfl_lab.splits import SPLITS
+
+__all__ = ["TrainConfig", "config_from_mapping", "is_schedule", "parse_schedule", "read_config"]
+
+METHODS = ("decomfl", "fedavg")
+
+
+def _option(default: Any, help_: str) -> Any:
+    """A field whose help becomes its command-line flag's and its documentation."""
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata={"help": help_})
+    return field(default=default, metadata={"help": help_})
+
+
+def is_schedule(option: dataclasses.Field[Any]) -> bool:
+    """Whether a field of TrainConfig holds a schedule, {round: value}."""
+    return option.default is dataclasses.MISSING
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """One training run. Defaults are the authors' MNIST settings as their logs have them ("as-plotted")."""
+
+    method: str = _option("decomfl", "decomfl or fedavg")
+    model: str = _option("cnn-mnist", "model: cnn-mnist (d = 28,938), mlp or logistic")
+    data: str = _option("mnist", "data set: mnist or digits")
+    split: str = _option("iid", "how examples go to clients: iid, dirichlet (Dir(α·1)) or dirichlet-total (Dir(α·p), the authors' reading)")
+    alpha: float = _option(1.0, "Dirichlet concentration α of Dir(α·1), one α a class")
+    clients: int = _option(100, "M, clients in total")
+    sampled: int = _option(10, "m, clients sampled a round, uniformly without replacement")
+    rounds: int = _option(100, "R, communication rounds")
+    local_steps: int = _option(1, "K, local steps a round")
+    perturbations: int = _option(20, "P, directions a local step")
+    lr: float = _option(0.001, "η, learning rate")
+    mu: float = _option(1e-4, "μ, smoothing radius of the finite difference")
+    momentum: float = _option(0.9, "β in [0, 1); 0 is plain SGD")
+    momentum_form: str = _option("torch", "torch: m = βm + g; paper: m = βm + (1-β)g")
+    weight_decay: float = _option(1e-5, "λ, weight decay")
+    estimator: str = _option("central", "scalar estimator: forward or central differences")
+    distribution: str = _option("gaussian", "law of the directions: gaussian, sphere or rademacher")
+    batch_size: int = _option(256, "B, examples a local step; a client's whole data if it has fewer")
+    lr_schedule: Mapping[int, float] = _option({}, "η from a round on, as ROUND=VALUE,...: e.g. 500=0.0005")
+    perturbation_schedule: Mapping[int, int] = _option({}, "P from a round on, as ROUND=VALUE,...: e.g. 500=50")
+    server_model: bool = _option(False, "let the server keep a model too (the algorithm does not need one)")
+    eval_every: int = _option(10, "rounds between two evaluations on the held-out data")
+    seed: int = _option(0, "seed of everything random: weights, split, batches, clients, directions")
+
+    def __post_init__(self) -> None:
+        _one_of("method", self.method, METHODS)
+        _one_of("split", self.split, SPLITS)
+        _one_of("estimator", self.estimator, ("forward", "central"))
+        _one_of("distribution", self.distribution, tuple(d.value for d in Distribution))
+        _one_of("momentum_form", self.momentum_form, ("torch", "paper"))
+        require_int("clients M", self.clients, 1)
+        require_int(f"sampled clients m (of M={self.clients})", self.sampled, 1, self.clients)
+        for name, label in (
+            ("rounds", "rounds R"),
+            ("local_steps", "local_steps K"),
+            ("perturbations", "perturbations P"),
+            ("batch_size", "batch_size B"),
+            ("eval_every", "eval_every"),
+        ):
+            require_int(label, getattr(self, name), 1)
+        require_finite_positive("lr η", self.lr)
+        require_finite_positive("mu μ", self.mu)
+        require_finite_positive("alpha", self.alpha)
+        _in_range("momentum β", self.momentum, 0.0, 1.0)
+        _in_range("weight_decay λ", self.weight_decay, 0.0, math.inf)
+        for r, value in self.lr_schedule.items():
+            require_int("round in lr_schedule", r, 1)
+            require_finite_positive(f"lr_schedule at round {r}", value)
+        for r, number in self.perturbation_schedule.items():
+            require_int("round in perturbation_schedule", r, 1)
+            require_int(f"perturbation_schedule at round {r}", number, 1)
+        require_int("seed", self.seed, 0, 2**64 - 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, schedules with text keys (as TOML and JSON want them)."""
+        values = dataclasses.asdict(self)
+        for name in ("lr_schedule", "perturbation_schedule"):
+            values[name] = {str(r): v for r, v in sorted(values[name].items())}
+        return values
+
+    def to_toml(self) -> str:
+        """The configuration as TOML that ``read_config`` reads back."""
+        plain, tables = [], []
+        for key, value in self.to_dict().items():
+            if isinstance(value, dict):
+                tables.append(f"\n[{key}]\n" + "".join(f"{r} = {v!r}\n" for r, v in value.items()))
+            else:
+                plain.append(f"{key} = {json.dumps(value)}\n")
+        return "".join(plain + tables)
+
+    def fingerprint(self, *, data: str, code: str) -> str:
+        """Hex key of a result: BLAKE2b of configuration (seed included), data digest and code version."""
+        message = json.dumps([self.to_dict(), data, code], sort_keys=True)
+        return hashlib.blake2b(message.encode(), digest_size=8).hexdigest()
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    require(value in known, name, f"be one of {', '.join(known)}", value)
+
+
+def _in_range(name: str, value: Any, low: float, below: float) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    limit = f"in [{low:g}, {below:g})" if math.isfinite(below) else f"a finite number of at least {low:g}"
+    require(is_number and math.isfinite(value) and low <= value < below, name, f"be {limit}", value)
+
+
+def parse_schedule(name: str, text: str) -> dict[int, float]:
+    """{round: value} from "500=0.1,1000=0.05"; InputError naming the piece that does not fit."""
+    schedule: dict[int, float] = {}
+    for piece in filter(None, (part.strip() for part in text.split(","))):
+        try:
+            r, value = piece.split("=")
+            schedule[int(r)] = float(value) if "lr" in name else int(value)
+        except ValueError:
+            raise InputError(f"{name} must be ROUND=VALUE pieces joined by commas, got {piece!r}") from None
+    return schedule
+
+
+def config_from_mapping(values: Mapping[str, Any], origin: str) -> TrainConfig:
+    """A TrainConfig from plain values; InputError naming an unknown key or a value of a wrong type."""
+    fields = {f.name: f for f in dataclasses.fields(TrainConfig)}
+    clean: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in fields:
+            raise InputError(f"key in {origin} must be one of {', '.join(fields)}, got {key!r}")
+        default = fields[key].default
+        if is_schedule(fields[key]):
+            require(isinstance(value, Mapping), f"{key} in {origin}", "be a table of ROUND = VALUE", value)
+            try:
+                value = {int(r): v for r, v in value.items()}
+            except ValueError:
+                raise InputError(f"{key} in {origin} must have whole rounds as keys, got {list(value)}") from None
+        elif isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        elif type(value) is not type(default):
+            raise InputError(f"{key} in {origin} must be of type {type(default).__name__}, got {value!r}")
+        clean[key] = value
+    return TrainConfig(**clean)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The values in a TOML file; InputError if it cannot be read or parsed."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"config must be a readable TOML file, got {path} ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"config must be valid TOML, got {path} ({error})") from None

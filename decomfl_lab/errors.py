@@ -1,0 +1,43 @@
+"""Errors that name the argument, the rule and the value."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+__all__ = ["InputError", "require", "require_finite_positive", "require_int"]
+
+
+class InputError(ValueError):
+    """A value given by the user breaks a rule; the message is one line and stands on its own."""
+
+
+def require(holds: bool, argument: str, rule: str, value: Any) -> None:
+    """Raise ``InputError("{argument} must {rule}, got {value}")`` unless ``holds``."""
+    if not holds:
+        raise InputError(f"{argument} must {rule}, got {value!r}")
+
+
+def require_int(argument: str, value: Any, at_least: int, at_most: int | None = None) -> int:
+    """Return ``value`` if it is an integer in ``at_least..at_most``, else raise InputError."""
+    limit = f"in {at_least}..{at_most}" if at_most is not None else f"of at least {at_least}"
+    is_int = isinstance(value, int) and not isinstance(value, bool)
+    require(
+        is_int and value >= at_least and (at_most is None or value <= at_most),
+        argument,
+        f"be an integer {limit}",
+        value,
+    )
+    return int(value)
+
+
+def require_finite_positive(argument: str, value: Any) -> float:
+    """Return ``float(value)`` if it is a finite number above 0, else raise InputError."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    require(
+        is_number and math.isfinite(value) and value > 0,
+        argument,
+        "be a finite number above 0",
+        value,
+    )
+    return float(value)

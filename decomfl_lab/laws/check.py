@@ -1,0 +1,99 @@
+"""Run laws on an implementation and count the cases."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import seed as hypothesis_seed
+
+from decomfl_lab.errors import InputError, require_int
+from decomfl_lab.laws.contract import Implementation
+from decomfl_lab.laws.faults import FAULTS
+from decomfl_lab.laws.laws import LAWS, Law
+
+__all__ = ["Verdict", "check_law", "load_implementation", "verify"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one law: how many cases were tried, whether all passed, and the smallest that did not."""
+
+    law: str
+    says: str
+    cases: int
+    passed: bool
+    counterexample: str = ""
+
+
+def check_law(law: Law, implementation: Implementation, *, cases: int, seed: int = 0) -> Verdict:
+    """Try ``law`` on up to ``cases`` drawn cases, and shrink the first failure to a small one."""
+    count = 0
+    failing: tuple[object, ...] = ()
+
+    @hypothesis_seed(seed)
+    @settings(
+        max_examples=cases,
+        deadline=None,
+        database=None,
+        print_blob=False,
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate, Phase.shrink),
+    )
+    @given(law.inputs)
+    def run(inputs: tuple[object, ...]) -> None:
+        nonlocal count, failing
+        count += 1
+        failing = inputs
+        law.check(implementation, *inputs)
+
+    try:
+        run()
+    except Exception as error:  # any exception of a foreign implementation breaks the law
+        message = f"{type(error).__name__}: {error}"
+        return Verdict(law.name, law.says, count, False, f"{message} for {failing}")
+    return Verdict(law.name, law.says, count, True)
+
+
+def verify(
+    implementation: Implementation,
+    *,
+    cases: int,
+    seed: int = 0,
+    laws: tuple[str, ...] = (),
+    on_law: Callable[[str], None] | None = None,
+) -> Iterator[Verdict]:
+    """Verdicts of the named laws (default: all), one after another.
+
+    Raises:
+        InputError: If a law is unknown or ``cases`` is not positive.
+    """
+    require_int("cases", cases, 1)
+    for name in laws:
+        if name not in LAWS:
+            raise InputError(f"law must be one of {', '.join(LAWS)}, got {name!r}")
+    for name in laws or tuple(LAWS):
+        if on_law is not None:
+            on_law(name)
+        yield check_law(LAWS[name], implementation, cases=cases, seed=seed)
+
+
+def load_implementation(target: str | None, fault: str | None) -> Implementation:
+    """The lab's implementation, or ``module:factory``'s, or one with a planted fault."""
+    if fault is not None:
+        if fault not in FAULTS:
+            raise InputError(f"fault must be one of {', '.join(FAULTS)}, got {fault!r}")
+        return FAULTS[fault]
+    if target is None:
+        return Implementation()
+    module_name, _, factory = target.partition(":")
+    try:
+        made = getattr(importlib.import_module(module_name), factory)()
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise InputError(f"target must be module:factory that can be imported and called, got {target!r} ({error})") from None
+    if not isinstance(made, Implementation):
+        raise InputError(f"target must make a decomfl_lab.laws.contract.Implementation, got {type(made).__name__}")
+    return made

@@ -1,0 +1,180 @@
+"""What the laws are about: a case to play, and an implementation that plays it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from decomfl_lab import noise
+from decomfl_lab.client import Client
+from decomfl_lab.messages import Plan, Reply
+from decomfl_lab.noise import Distribution
+from decomfl_lab.objective import Objective
+from decomfl_lab.records import RoundRecord
+from decomfl_lab.replica import Replica
+from decomfl_lab.rules import UpdateRule
+from decomfl_lab.schedules import Schedule
+from decomfl_lab.server import Server
+from decomfl_lab.wire import Ledger, decode_plan, decode_reply
+from decomfl_lab.zo import ESTIMATORS
+
+__all__ = ["Case", "Implementation", "Participation", "Played", "Wavy", "play"]
+
+
+@dataclass(frozen=True)
+class Participation:
+    """Who is sampled in a round, and whose replies never arrive (never all of them)."""
+
+    clients: tuple[int, ...]
+    lost: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A small federation and its whole history of participation.
+
+    Attributes:
+        M: Clients.
+        K: Local steps.
+        P: Schedule of directions.
+        eta: Schedule of learning rates.
+        rule: Update rule.
+        estimator: "forward" or "central".
+        mu: Smoothing radius.
+        distribution: Law of the directions.
+        shapes: Shapes of the model's tensors.
+        dtype: float32 or float64.
+        seed: Of the server.
+        rounds: Participation, round by round.
+    """
+
+    M: int
+    K: int
+    P: Schedule[int]
+    eta: Schedule[float]
+    rule: UpdateRule
+    estimator: str
+    mu: float
+    distribution: Distribution
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: torch.dtype
+    seed: int
+    rounds: tuple[Participation, ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Elements of each tensor."""
+        return tuple(int(np.prod(shape)) for shape in self.shapes)
+
+    @property
+    def d(self) -> int:
+        """Number of parameters."""
+        return sum(self.sizes)
+
+    def initial(self) -> Tensor:
+        """x_0, the same for server and clients."""
+        values = np.random.default_rng(np.random.SeedSequence(self.seed)).standard_normal(self.d)
+        return torch.from_numpy(values).to(self.dtype)
+
+
+class Wavy:
+    """A bounded-slope loss that differs between clients and steps: f(x) = mean(sin(w x + b)) + mean(x²)/8."""
+
+    def __init__(self, d: int, client: int) -> None:
+        self.w = np.linspace(0.5, 2.0, d)
+        self.client = client
+
+    def __call__(self, x: Tensor, step: int) -> float:
+        """See ``Objective``."""
+        values = x.numpy().astype(np.float64)
+        phase = 0.7 * self.client + 0.3 * step
+        return float(np.mean(np.sin(self.w * values + phase)) + np.mean(values * values) / 8)
+
+
+class Implementation:
+    """Makes the parts of DeComFL that the laws test. Override what is yours; the defaults are the lab's.
+
+    A server has ``plan_round``, ``aggregate``, ``dense_model`` and ``note_dense_pull``; a client has
+    ``handle`` and a ``replica`` with ``digest``, ``catch_up``, ``snapshot`` and ``restore``.
+    """
+
+    name = "decomfl_lab"
+
+    def direction(self, seed: int, p: int, d: int, distribution: Distribution) -> NDArray[np.float32]:
+        """z(seed, p) in R^d."""
+        return noise.direction(seed, p, d, distribution=distribution)
+
+    def replica(self, case: Case, *, per_tensor: bool = False) -> Replica:
+        """A replica at round 0."""
+        return Replica(case.initial(), case.rule, sizes=case.sizes if per_tensor else None)
+
+    def client(self, case: Case, i: int, objective: Objective | None = None) -> Client:
+        """Client i at round 0; every second one applies updates tensor by tensor."""
+        objective = Wavy(case.d, i) if objective is None else objective
+        replica = self.replica(case, per_tensor=i % 2 == 1)
+        return Client(i, replica, objective, ESTIMATORS[case.estimator], case.mu)
+
+    def server(self, case: Case, *, with_model: bool = True) -> Server:
+        """A server at round 0."""
+        return Server(
+            M=case.M,
+            m=1,
+            K=case.K,
+            P=case.P,
+            eta=case.eta,
+            seed=case.seed,
+            distribution=case.distribution,
+            replica=self.replica(case) if with_model else None,
+        )
+
+    def ledger(self, case: Case) -> Ledger:
+        """A ledger that encodes and counts."""
+        return Ledger(case.M)
+
+
+@dataclass
+class Played:
+    """A federation after its history."""
+
+    server: Server
+    clients: list[Client]
+    ledger: Ledger
+    records: list[RoundRecord] = field(default_factory=list)
+
+    def plan_for(self, client: int) -> Plan:
+        """A fresh plan for one client, with the records it lacks."""
+        return self.server.plan_round([client])[client]
+
+    def bring_up(self, client: int) -> None:
+        """Let the client rebuild the present model."""
+        self.clients[client].replica.catch_up(self.plan_for(client).records)
+
+    def play_round(self, at: Participation, *, backwards: bool = False) -> None:
+        """One round through the wire; ``backwards`` lets the replies arrive in reverse order."""
+        replies: list[Reply] = []
+        for i, plan in self.server.plan_round(at.clients).items():
+            reply = self.clients[i].handle(decode_plan(self.ledger.plan(i, plan)))
+            arrived = decode_reply(self.ledger.reply(reply))
+            if i not in at.lost:
+                replies.append(arrived)
+        self.records.append(self.server.aggregate(reversed(replies) if backwards else replies))
+
+
+def play(
+    implementation: Implementation,
+    case: Case,
+    rounds: Iterable[Participation] | None = None,
+    *,
+    backwards: bool = False,
+) -> Played:
+    """Play the rounds of ``case`` (or the given ones)."""
+    clients = [implementation.client(case, i) for i in range(case.M)]
+    played = Played(implementation.server(case), clients, implementation.ledger(case))
+    for at in case.rounds if rounds is None else rounds:
+        played.play_round(at, backwards=backwards)
+    return played

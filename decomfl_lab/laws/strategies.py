@@ -1,0 +1,71 @@
+"""What the laws quantify over, in one place."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+
+from decomfl_lab.laws.contract import Case, Participation
+from decomfl_lab.noise import Distribution
+from decomfl_lab.rules import Momentum, Sgd, UpdateRule
+from decomfl_lab.schedules import Schedule
+
+__all__ = ["cases", "counters", "distributions", "participations", "rules", "seeds", "shapes"]
+
+seeds = st.integers(0, 2**64 - 1)
+distributions = st.sampled_from(Distribution)
+counters = st.tuples(seeds, st.integers(0, 200), distributions)
+
+_decay = st.sampled_from((0.0, 1e-5, 0.1))
+rules: SearchStrategy[UpdateRule] = st.one_of(
+    st.builds(
+        Momentum,
+        beta=st.sampled_from((0.9, 0.5, 0.1)),
+        convention=st.sampled_from(("torch", "paper")),
+        weight_decay=_decay,
+    ),
+    st.builds(Sgd, weight_decay=_decay),
+)
+
+_dimension = st.integers(1, 9)
+shapes = st.lists(
+    st.one_of(
+        st.tuples(st.integers(1, 300)),
+        st.tuples(_dimension, _dimension),
+        st.tuples(_dimension, _dimension, st.integers(1, 3)),
+        st.just(()),
+    ),
+    min_size=1,
+    max_size=4,
+).map(tuple)
+
+
+@st.composite
+def participations(draw: DrawFn, M: int) -> Participation:
+    """A round: any non-empty set of clients; some replies, never all, may be lost."""
+    clients = draw(st.lists(st.integers(0, M - 1), min_size=1, max_size=M, unique=True))
+    lost = draw(st.lists(st.sampled_from(clients), max_size=len(clients) - 1, unique=True))
+    return Participation(tuple(sorted(clients)), frozenset(lost))
+
+
+@st.composite
+def cases(draw: DrawFn, *, max_clients: int = 5, max_rounds: int = 7) -> Case:
+    """Federations of up to ``max_clients``, with any participation: any lag, never, twice in a row."""
+    M = draw(st.integers(1, max_clients))
+    change = st.integers(1, 4)
+    rate = st.sampled_from((0.05, 0.003, 0.2))
+    return Case(
+        M=M,
+        K=draw(st.integers(1, 3)),
+        P=Schedule(draw(st.integers(1, 4)), draw(st.dictionaries(change, st.integers(1, 4), max_size=2))),
+        eta=Schedule(draw(rate), draw(st.dictionaries(change, rate, max_size=3))),
+        rule=draw(rules),
+        estimator=draw(st.sampled_from(("forward", "central"))),
+        mu=draw(st.sampled_from((1e-3, 0.1))),
+        distribution=draw(distributions),
+        shapes=draw(shapes),
+        dtype=draw(st.sampled_from((torch.float32, torch.float64))),
+        seed=draw(seeds),
+        rounds=tuple(draw(st.lists(participations(M), min_size=1, max_size=max_rounds))),
+    )

@@ -1,0 +1,73 @@
+"""Models by name, initialised from a seed of their own: torch's global generator is left as it was."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import nn
+
+from decomfl_lab.errors import InputError, require, require_int
+
+__all__ = ["MODELS", "build_model", "num_parameters"]
+
+Shape = tuple[int, ...]
+
+
+def _cnn_mnist(in_shape: Shape, classes: int) -> nn.Module:
+    """The paper's small CNN: d = 28,938 for 28×28 grey images and 10 classes."""
+    require(in_shape == (1, 28, 28), "images for model cnn-mnist", "have shape (1, 28, 28)", in_shape)
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * 7 * 7, classes),
+    )
+
+
+def _mlp(in_shape: Shape, classes: int) -> nn.Module:
+    """One hidden layer of 32 units."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(in_shape), 32), nn.ReLU(), nn.Linear(32, classes))
+
+
+def _logistic(in_shape: Shape, classes: int) -> nn.Module:
+    """One linear layer: multinomial logistic regression, convex."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(in_shape), classes))
+
+
+MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
+    "cnn-mnist": _cnn_mnist,
+    "mlp": _mlp,
+    "logistic": _logistic,
+}
+
+
+def build_model(name: str, *, seed: int, in_shape: Shape, classes: int) -> nn.Module:
+    """The model ``name`` with torch's default initialisation, drawn from ``seed`` alone.
+
+    Args:
+        name: A key of ``MODELS``.
+        seed: 0..2**64-1; folded to the 32 bits that torch's CPU generator uses by numpy's SeedSequence.
+        in_shape: Shape of one image, (C, H, W).
+        classes: Number of outputs.
+
+    Raises:
+        InputError: If the name is unknown or the images do not fit the model.
+    """
+    if name not in MODELS:
+        raise InputError(f"model must be one of {', '.join(MODELS)}, got {name!r}")
+    require_int("seed", seed, 0, 2**64 - 1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
+        return MODELS[name](in_shape, classes)
+
+
+def num_parameters(module: nn.Module) -> int:
+    """d, the number of trainable parameters; tied weights count once."""
+    return sum(p.numel() for p in module.parameters() if p.requires_grad)

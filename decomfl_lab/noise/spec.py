@@ -1,0 +1,89 @@
+"""The perturbation stream, version 1: constants, keys and distributions.
+
+z(key, p)[j] is a pure function of the 64-bit key of a local step, the direction p and the position j in
+the flat parameter vector, so any slice of any direction can be made alone, in any order, on any device.
+
+Words come from Philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3",
+SC 2011). Element j of the flat vector reads word (j >> 5) & 3 of block 32·(j >> 7) + (j & 31): tiles of
+128 elements = 4 words × 32 lanes. The counter is (block, block >> 32, direction, tag).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from enum import StrEnum
+from typing import Final
+
+from decomfl_lab.errors import require_int
+
+__all__ = [
+    "STREAM_VERSION",
+    "TAGS",
+    "TILE",
+    "Distribution",
+    "derive_seed",
+]
+
+STREAM_VERSION: Final = 1
+
+LANES: Final = 32
+WORDS: Final = 4
+TILE: Final = LANES * WORDS
+ROUNDS: Final = 10
+
+PHILOX_M0: Final = 0xD2511F53
+PHILOX_M1: Final = 0xCD9E8D57
+PHILOX_W0: Final = 0x9E3779B9
+PHILOX_W1: Final = 0xBB67AE85
+
+# Box-Muller in float32: Horner coefficients, highest power first.
+LOG_Q: Final = (-0.244219363, 0.375654489, -0.409095138, 0.497935861, -0.666320562, 1.00002801, -2.00000167)
+LOG_2_TWICE: Final = 1.38629436
+SIN_T: Final = (-0.0043710256, 0.0795006678, -0.645925999, 1.57079518)
+COS_T: Final = (0.000870188756, -0.0208331067, 0.25366348, -1.23370039, 1.0)
+SQRT_HALF_BITS: Final = 0x3F3504F3
+
+
+class Distribution(StrEnum):
+    """The law of a direction z in R^d; each has E[z] = 0 and E[z zᵀ] = I."""
+
+    GAUSSIAN = "gaussian"
+    """z ~ N(0, I), the default and Theorem 1's."""
+    SPHERE = "sphere"
+    """z uniform on the sphere of radius √d, Theorem 2's."""
+    RADEMACHER = "rademacher"
+    """z_j = ±1 with equal chance: one bit an element."""
+
+
+TAGS: Final[dict[Distribution, int]] = {
+    Distribution.GAUSSIAN: 0,
+    Distribution.SPHERE: 0,  # a sphere direction is a gaussian one, scaled
+    Distribution.RADEMACHER: 1,
+}
+"""Counter word 3: one tag for each source of bits, so that no two distributions share words."""
+
+
+def derive_seed(run_key: int, *path: int) -> int:
+    """The 64-bit seed at ``path`` under ``run_key``, by keyed BLAKE2b.
+
+    For a step of the algorithm the path is (round r, local step k); the server draws s_r^k so, and a
+    client that holds the run key can draw the same without being sent it.
+
+    Args:
+        run_key: The run's key, 0..2**64-1.
+        path: Integers 0..2**64-1 that name the place; paths of different lengths never collide, since
+            the message holds its own length.
+
+    Returns:
+        An integer in 0..2**64-1.
+
+    Raises:
+        InputError: If a number is out of range.
+    """
+    require_int("run_key", run_key, 0, 2**64 - 1)
+    for part in path:
+        require_int("path", part, 0, 2**64 - 1)
+    message = struct.pack(f"<{len(path)}Q", *path)
+    digest = hashlib.blake2b(message, digest_size=8, key=struct.pack("<Q", run_key), person=b"decomfl-v1")
+    return int.from_bytes(digest.digest(), "little")

@@ -1,0 +1,115 @@
+"""A client's loss f_i on its own data, as a function of the flat parameter vector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from decomfl_lab.errors import require_int
+from decomfl_lab.replica import Layout
+
+__all__ = ["EpochBatches", "ModuleObjective", "Objective", "mean_loss"]
+
+LossFunction = Callable[[Tensor, Tensor], Tensor]
+"""loss(outputs, targets), the mean over the batch."""
+
+
+class Objective(Protocol):
+    """f_i(x; ξ): ``step`` picks the data sample ξ, so the same step always sees the same data."""
+
+    def __call__(self, x: Tensor, step: int) -> float:
+        """The loss at the flat vector x (d,) on the data of local step ``step``."""
+        ...
+
+
+@dataclass(frozen=True)
+class EpochBatches:
+    """Batches of epochs: each epoch is a new permutation of 0..n-1, cut in order, the last batch short.
+
+    Step t belongs to epoch t // batches_per_epoch, so the batch is a pure function of (seed, t).
+
+    Attributes:
+        n: Examples.
+        batch_size: B ≥ 1; a B above n gives the whole data every time.
+        seed: Entropy and path for numpy's SeedSequence.
+    """
+
+    n: int
+    batch_size: int
+    seed: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        require_int("n", self.n, 1)
+        require_int("batch_size", self.batch_size, 1)
+
+    def __call__(self, step: int) -> NDArray[np.int64]:
+        """Indices of the batch of local step ``step``."""
+        per_epoch = -(-self.n // self.batch_size)
+        epoch, place = divmod(step, per_epoch)
+        order = _permutation(self.n, self.seed, epoch)
+        return order[place * self.batch_size : (place + 1) * self.batch_size]
+
+
+@lru_cache(maxsize=512)
+def _permutation(n: int, seed: tuple[int, ...], epoch: int) -> NDArray[np.int64]:
+    sequence = np.random.SeedSequence(seed[0], spawn_key=(*seed[1:], epoch))
+    return np.random.default_rng(sequence).permutation(n)
+
+
+CHUNK = 16
+"""Examples a forward pass takes at once: small convolutions slow down when larger batches leave the cache."""
+
+
+def mean_loss(module: nn.Module, loss: LossFunction, inputs: Tensor, targets: Tensor) -> float:
+    """(1/n) Σ loss over the batch, by forward passes of at most ``CHUNK`` examples, without a graph."""
+    n = inputs.shape[0]
+    total = 0.0
+    with torch.inference_mode():
+        for a in range(0, n, CHUNK):
+            part = slice(a, min(a + CHUNK, n))
+            total += (part.stop - part.start) * float(loss(module(inputs[part]), targets[part]))
+    return total / n
+
+
+class ModuleObjective:
+    """f_i of any ``torch.nn.Module`` and mean loss on (inputs, targets).
+
+    The module is a workspace: its parameters are made views of whatever x the loss is asked at, so one
+    module serves all simulated clients and x is never copied or changed.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        layout: Layout,
+        loss: LossFunction,
+        inputs: Tensor,
+        targets: Tensor,
+        batches: EpochBatches,
+    ) -> None:
+        self.module = module
+        self.layout = layout
+        self.loss = loss
+        self.inputs = inputs
+        self.targets = targets
+        self.batches = batches
+        self._current: tuple[int, Tensor, Tensor] | None = None
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """The data ξ of local step ``step``."""
+        if self._current is None or self._current[0] != step:
+            index = torch.from_numpy(self.batches(step))
+            self._current = (step, self.inputs[index], self.targets[index])
+        return self._current[1:]
+
+    def __call__(self, x: Tensor, step: int) -> float:
+        """See ``Objective``."""
+        self.layout.bind(self.module, x)
+        return mean_loss(self.module, self.loss, *self.batch(step))

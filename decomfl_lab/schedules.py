@@ -1,0 +1,35 @@
+"""Schedules: a value as a pure function of the round index, so that a replay can never read another one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from decomfl_lab.errors import require_int
+
+__all__ = ["Schedule"]
+
+Value = TypeVar("Value", int, float)
+
+
+@dataclass(frozen=True)
+class Schedule(Generic[Value]):
+    """Piecewise constant: ``initial``, and from round ``changes[j]`` on, its value.
+
+    Attributes:
+        initial: Value from round 0 on.
+        changes: {round: value from that round on}, rounds of at least 1.
+    """
+
+    initial: Value
+    changes: Mapping[int, Value] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for r in self.changes:
+            require_int("schedule round", r, 1)
+
+    def __call__(self, r: int) -> Value:
+        """The value in force in round r."""
+        past = [change for change in self.changes if change <= r]
+        return self.changes[max(past)] if past else self.initial

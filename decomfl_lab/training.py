@@ -1,0 +1,260 @@
+"""One run, from a configuration to a table of evaluations: built, advanced, evaluated, saved, resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from decomfl_lab import __version__
+from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
+from decomfl_lab.client import Client
+from decomfl_lab.config import TrainConfig
+from decomfl_lab.data import Dataset, load_dataset
+from decomfl_lab.errors import InputError
+from decomfl_lab.fedavg import FedAvgClient, FedAvgServer
+from decomfl_lab.files import write_atomically
+from decomfl_lab.models import build_model
+from decomfl_lab.noise import DEFAULT_BACKEND, STREAM_VERSION, Distribution
+from decomfl_lab.objective import EpochBatches, ModuleObjective, mean_loss
+from decomfl_lab.replica import Layout, Replica
+from decomfl_lab.rules import Momentum, Sgd, UpdateRule
+from decomfl_lab.schedules import Schedule
+from decomfl_lab.server import Server
+from decomfl_lab.simulation import DeComFLFederation, FedAvgFederation, Federation
+from decomfl_lab.splits import split
+from decomfl_lab.zo import ESTIMATORS
+
+__all__ = ["Progress", "build_federation", "code_version", "provenance", "train"]
+
+CHECKPOINT_SECONDS = 20.0
+METRICS_FILE = "metrics.csv"
+CHECKPOINT_FILE = "checkpoint.safetensors"
+CONFIG_FILE = "config.toml"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands after a round."""
+
+    round: int
+    rounds: int
+    train_loss: float
+    test_accuracy: float  # of the latest evaluation, NaN before the first
+    scalars: float  # communicated scalars a client, bytes / 4, averaged over clients
+
+
+@lru_cache(maxsize=1)
+def code_version() -> str:
+    """Digest of this package's source: results of another source are not reused."""
+    h = hashlib.blake2b(digest_size=6)
+    root = Path(__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        if path.relative_to(root).parts[0] not in ("commands", "laws", "cli.py"):
+            h.update(path.relative_to(root).as_posix().encode())
+            h.update(path.read_bytes())
+    return f"{__version__}+{h.hexdigest()}"
+
+
+def provenance(dataset: Dataset) -> dict[str, Any]:
+    """What a result was computed with: versions, data, machine."""
+    return {
+        "code": code_version(),
+        "data": dataset.source,
+        "data_digest": dataset.digest,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "noise_backend": DEFAULT_BACKEND,
+        "stream_version": STREAM_VERSION,
+        "device": f"cpu ({platform.machine()}), {torch.get_num_threads()} thread(s)",
+    }
+
+
+def _rule(config: TrainConfig) -> UpdateRule:
+    if config.momentum:
+        form = "paper" if config.momentum_form == "paper" else "torch"
+        return Momentum(config.momentum, form, config.weight_decay)  # type: ignore[arg-type]
+    return Sgd(config.weight_decay)
+
+
+def _workspace(config: TrainConfig, dataset: Dataset) -> nn.Module:
+    in_shape = tuple(dataset.train_images.shape[1:])
+    return build_model(config.model, seed=config.seed, in_shape=in_shape, classes=dataset.classes)
+
+
+def _fast_layout(images: torch.Tensor) -> torch.Tensor:
+    """Channels-last images: the same numbers, in the memory order in which CPU convolutions are fastest."""
+    return images.to(memory_format=torch.channels_last) if images.ndim == 4 else images
+
+
+def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation, nn.Module, Layout]:
+    """The federation of ``config``, and the module and layout to evaluate its model with.
+
+    Raises:
+        InputError: If the data cannot be split so, or the model does not fit the data.
+    """
+    module = _workspace(config, dataset)
+    layout = Layout.of(module)
+    x = layout.flatten(module)
+    parts = split(config.split, dataset.train_labels.numpy(), config.clients, config.seed, alpha=config.alpha)
+    images = _fast_layout(dataset.train_images)
+    objectives = [
+        ModuleObjective(
+            module,
+            layout,
+            cross_entropy,
+            images[torch.from_numpy(part)],
+            dataset.train_labels[torch.from_numpy(part)],
+            EpochBatches(len(part), config.batch_size, (config.seed, 3, i)),
+        )
+        for i, part in enumerate(parts)
+    ]
+    if config.method == "fedavg":
+        averaging = FedAvgServer(
+            x, M=config.clients, m=config.sampled, K=config.local_steps, eta=config.lr, seed=config.seed
+        )
+        trainers = [
+            FedAvgClient(i, o, momentum=config.momentum, weight_decay=config.weight_decay)
+            for i, o in enumerate(objectives)
+        ]
+        return FedAvgFederation(averaging, trainers), module, layout
+    rule = _rule(config)
+    server = Server(
+        M=config.clients,
+        m=config.sampled,
+        K=config.local_steps,
+        P=Schedule(config.perturbations, config.perturbation_schedule),
+        eta=Schedule(config.lr, config.lr_schedule),
+        seed=config.seed,
+        distribution=Distribution(config.distribution),
+        replica=Replica(x, rule) if config.server_model else None,
+    )
+    estimator = ESTIMATORS[config.estimator]
+    clients = [Client(i, Replica(x, rule), o, estimator, config.mu) for i, o in enumerate(objectives)]
+    return DeComFLFederation(server, clients, Replica(x, rule)), module, layout
+
+
+def _evaluate(
+    federation: Federation, module: nn.Module, layout: Layout, dataset: Dataset
+) -> tuple[float, float]:
+    """(accuracy, mean loss) of the global model on the held-out data."""
+    layout.bind(module, federation.x)
+    images = _fast_layout(dataset.test_images)
+
+    def wrong(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (outputs.argmax(1) != targets).float().mean()
+
+    return (
+        1.0 - mean_loss(module, wrong, images, dataset.test_labels),
+        mean_loss(module, cross_entropy, images, dataset.test_labels),
+    )
+
+
+def _continues(saved: dict[str, Any], config: TrainConfig) -> bool:
+    """Whether a saved run is this one: the same in all but its length."""
+    return dict(saved, rounds=0) == dict(config.to_dict(), rounds=0)
+
+
+def train(
+    config: TrainConfig,
+    *,
+    dataset: Dataset | None = None,
+    out: Path | None = None,
+    on_round: Callable[[Progress], None] | None = None,
+) -> pd.DataFrame:
+    """Run ``config``; with ``out`` it resumes what is there and can be interrupted at any time.
+
+    Args:
+        config: The run.
+        dataset: Its data; None loads ``config.data``.
+        out: Folder for metrics.csv, config.toml and the checkpoint; made if missing.
+        on_round: Called after every round.
+
+    Returns:
+        One row an evaluation: round (completed), test_accuracy, test_loss, train_loss (mean over the rounds
+        since the last evaluation), wire_scalars (bytes / 4 a client, mean over clients), wire_bytes (all),
+        gradient_scalars (all), seconds (training time so far).
+
+    Raises:
+        InputError: If the configuration, the data or the folder does not fit; nothing is half-written.
+    """
+    dataset = load_dataset(config.data) if dataset is None else dataset
+    federation, module, layout = build_federation(config, dataset)
+    rows: list[dict[str, float]] = []
+    losses: list[float] = []
+    seconds = 0.0
+    identity = {"config": config.to_dict(), "data": dataset.digest, "code": code_version()}
+    if out is not None:
+        _prepare_folder(out)
+        if (out / CHECKPOINT_FILE).exists():
+            tensors, saved = read_checkpoint(out / CHECKPOINT_FILE)
+            if not _continues(saved["config"], config) or saved["data"] != dataset.digest:
+                raise InputError(f"out must be empty or hold the same run (only rounds may differ), got {out}")
+            if saved["code"] != code_version():
+                raise InputError(f"out must hold a run of this code ({code_version()}), got one of {saved['code']}")
+            if saved["federation"]["round"] > config.rounds:
+                raise InputError(f"rounds must be at least the {saved['federation']['round']} of the run in {out}")
+            federation.load((tensors, saved["federation"]))
+            rows, losses, seconds = saved["rows"], saved["losses"], saved["seconds"]
+
+    def save() -> None:
+        if out is not None:
+            tensors, values = federation.save()
+            state = {"federation": values, "rows": rows, "losses": losses, "seconds": seconds, **identity}
+            write_checkpoint(out / CHECKPOINT_FILE, tensors, state)
+            write_atomically(out / CONFIG_FILE, config.to_toml())
+            write_atomically(out / METRICS_FILE, pd.DataFrame(rows).to_csv(index=False))
+
+    last_save = time.monotonic()
+    while federation.round < config.rounds:
+        started = time.monotonic()
+        loss = federation.advance()
+        seconds += time.monotonic() - started
+        losses.append(loss)
+        if federation.round % config.eval_every == 0 or federation.round == config.rounds:
+            accuracy, test_loss = _evaluate(federation, module, layout, dataset)
+            rows.append(
+                {
+                    "round": federation.round,
+                    "test_accuracy": accuracy,
+                    "test_loss": test_loss,
+                    "train_loss": float(np.mean(losses)),
+                    "wire_scalars": federation.ledger.scalars_per_client,
+                    "wire_bytes": federation.ledger.bytes,
+                    "gradient_scalars": federation.ledger.scalars,
+                    "seconds": seconds,
+                }
+            )
+            losses.clear()
+        if on_round is not None:
+            accuracy = rows[-1]["test_accuracy"] if rows else float("nan")
+            on_round(
+                Progress(federation.round, config.rounds, loss, accuracy, federation.ledger.scalars_per_client)
+            )
+        if time.monotonic() - last_save > CHECKPOINT_SECONDS:
+            save()
+            last_save = time.monotonic()
+    save()
+    return pd.DataFrame(rows)
+
+
+def _prepare_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe = out / ".writable.tmp"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise InputError(f"out must be a folder that can be written, got {out} ({error.strerror})") from None

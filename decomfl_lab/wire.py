@@ -1,0 +1,267 @@
+"""The wire: a versioned binary codec for every message, and the ledger that counts what it encodes.
+
+Message = header (magic "DC", version, kind, body length u32, CRC-32 of the body), then the body; all
+numbers little-endian. Seeds are 8 bytes, scalars and model elements 4 (8 for float64 models).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decomfl_lab.errors import InputError, require
+from decomfl_lab.messages import Plan, Reply
+from decomfl_lab.noise import STREAM_VERSION, Distribution
+from decomfl_lab.records import RoundRecord
+
+__all__ = ["Ledger", "Traffic", "decode_plan", "decode_records", "decode_reply", "decode_vector"]
+__all__ += ["encode_plan", "encode_records", "encode_reply", "encode_vector"]
+
+WIRE_VERSION = 1
+MAX_BODY = 2**32 - 1
+
+_HEADER = struct.Struct("<2sBBII")
+_ROUND = struct.Struct("<IdHHBB")  # round, eta, K, P, distribution, stream version
+_REPLY = struct.Struct("<IIHH")  # client, round, K, P
+_VECTOR = struct.Struct("<IBQ")  # round, bytes an element, elements
+_COUNT = struct.Struct("<I")
+_DISTRIBUTIONS = tuple(Distribution)
+
+
+class Kind(IntEnum):
+    """What a message is."""
+
+    PLAN = 1
+    REPLY = 2
+    VECTOR = 3
+    RECORDS = 4
+
+
+class _Reader:
+    """Takes pieces off a body; InputError where it ends too early or too late."""
+
+    def __init__(self, kind: Kind, message: bytes) -> None:
+        self.kind = kind
+        name = kind.name.lower()
+        if len(message) < _HEADER.size:
+            raise InputError(f"{name} message is truncated: {len(message)} bytes, its header has {_HEADER.size}")
+        magic, version, found, length, crc = _HEADER.unpack_from(message)
+        require(magic == b"DC", f"magic of the {name} message", "be b'DC'", magic)
+        require(version == WIRE_VERSION, f"version of the {name} message", f"be {WIRE_VERSION}", version)
+        require(found == kind, f"kind of the {name} message", f"be {int(kind)}", found)
+        self.body = message[_HEADER.size :]
+        if len(self.body) != length:
+            what = "truncated" if len(self.body) < length else "oversized"
+            raise InputError(f"{name} message is {what}: body of {len(self.body)} bytes, header says {length}")
+        require(zlib.crc32(self.body) == crc, f"checksum of the {name} message", f"be {crc:08x}", zlib.crc32(self.body))
+        self.at = 0
+
+    def take(self, count: int) -> bytes:
+        if self.at + count > len(self.body):
+            raise InputError(f"{self.kind.name.lower()} message is truncated inside its body at byte {self.at}")
+        piece = self.body[self.at : self.at + count]
+        self.at += count
+        return piece
+
+    def unpack(self, layout: struct.Struct) -> tuple[int | float, ...]:
+        return layout.unpack(self.take(layout.size))
+
+    def array(self, dtype: str, count: int) -> NDArray[np.generic]:
+        return np.frombuffer(self.take(np.dtype(dtype).itemsize * count), dtype=dtype).copy()
+
+    def end(self) -> None:
+        extra = len(self.body) - self.at
+        if extra:
+            raise InputError(f"{self.kind.name.lower()} message is oversized: {extra} bytes too many in its body")
+
+
+def _message(kind: Kind, body: bytes) -> bytes:
+    require(len(body) <= MAX_BODY, "message body", f"be at most {MAX_BODY} bytes", len(body))
+    return _HEADER.pack(b"DC", WIRE_VERSION, kind, len(body), zlib.crc32(body)) + body
+
+
+def _round_head(r: int, eta: float, P: int, distribution: Distribution, seeds: tuple[int, ...]) -> bytes:
+    require(len(seeds) <= 0xFFFF and P <= 0xFFFF, "K and P", "be at most 65535 on the wire", (len(seeds), P))
+    head = _ROUND.pack(r, eta, len(seeds), P, _DISTRIBUTIONS.index(distribution), STREAM_VERSION)
+    return head + struct.pack(f"<{len(seeds)}Q", *seeds)
+
+
+def _read_round_head(reader: _Reader) -> tuple[int, float, int, Distribution, tuple[int, ...]]:
+    r, eta, K, P, law, stream = reader.unpack(_ROUND)
+    require(stream == STREAM_VERSION, "stream version of the message", f"be {STREAM_VERSION}", stream)
+    require(law < len(_DISTRIBUTIONS), "distribution of the message", f"be below {len(_DISTRIBUTIONS)}", law)
+    seeds = tuple(int(s) for s in reader.array("<u8", int(K)))  # type: ignore[call-overload]
+    return int(r), float(eta), int(P), _DISTRIBUTIONS[int(law)], seeds
+
+
+def _records_body(records: tuple[RoundRecord, ...]) -> bytes:
+    parts = [_COUNT.pack(len(records))]
+    for record in records:
+        parts.append(_round_head(record.round, record.eta, record.P, record.distribution, record.seeds))
+        parts.append(record.scalars.astype("<f4").tobytes())
+    return b"".join(parts)
+
+
+def _read_records(reader: _Reader) -> tuple[RoundRecord, ...]:
+    records = []
+    for _ in range(int(reader.unpack(_COUNT)[0])):
+        r, eta, P, distribution, seeds = _read_round_head(reader)
+        scalars = reader.array("<f4", len(seeds) * P).astype(np.float32).reshape(len(seeds), P)
+        records.append(RoundRecord(r, eta, distribution, seeds, scalars))
+    return tuple(records)
+
+
+def encode_plan(plan: Plan) -> bytes:
+    """A Plan as bytes."""
+    head = _round_head(plan.round, plan.eta, plan.P, plan.distribution, plan.seeds)
+    return _message(Kind.PLAN, head + _records_body(plan.records))
+
+
+def decode_plan(message: bytes) -> Plan:
+    """The Plan in ``message``; InputError if it is truncated, oversized, altered or holds non-finite numbers."""
+    reader = _Reader(Kind.PLAN, message)
+    r, eta, P, distribution, seeds = _read_round_head(reader)
+    records = _read_records(reader)
+    reader.end()
+    return Plan(r, eta, P, distribution, seeds, records)
+
+
+def encode_records(records: tuple[RoundRecord, ...]) -> bytes:
+    """Consecutive RoundRecords as bytes (for checkpoints)."""
+    return _message(Kind.RECORDS, _records_body(records))
+
+
+def decode_records(message: bytes) -> tuple[RoundRecord, ...]:
+    """The records in ``message``; InputError as ``decode_plan``."""
+    reader = _Reader(Kind.RECORDS, message)
+    records = _read_records(reader)
+    reader.end()
+    return records
+
+
+def encode_reply(reply: Reply) -> bytes:
+    """A Reply as bytes; the logged loss does not travel."""
+    K, P = reply.scalars.shape
+    require(max(K, P) <= 0xFFFF, "K and P", "be at most 65535 on the wire", (K, P))
+    head = _REPLY.pack(reply.client, reply.round, K, P)
+    return _message(Kind.REPLY, head + reply.scalars.astype("<f4").tobytes())
+
+
+def decode_reply(message: bytes) -> Reply:
+    """The Reply in ``message``; InputError as ``decode_plan``."""
+    reader = _Reader(Kind.REPLY, message)
+    client, r, K, P = (int(v) for v in reader.unpack(_REPLY))
+    scalars = reader.array("<f4", K * P).astype(np.float32).reshape(K, P)
+    reader.end()
+    if not np.isfinite(scalars).all():
+        raise InputError(f"scalars of client {client} in round {r} must be finite, got {scalars.tolist()}")
+    return Reply(client, r, scalars)
+
+
+def encode_vector(r: int, x: NDArray[np.float32] | NDArray[np.float64]) -> bytes:
+    """A dense model (d,) of round r as bytes."""
+    little = np.ascontiguousarray(x, dtype=x.dtype.newbyteorder("<"))
+    return _message(Kind.VECTOR, _VECTOR.pack(r, x.dtype.itemsize, x.size) + little.tobytes())
+
+
+def decode_vector(message: bytes) -> tuple[int, NDArray[np.generic]]:
+    """(round, x) of a dense model; InputError as ``decode_plan``."""
+    reader = _Reader(Kind.VECTOR, message)
+    r, width, count = (int(v) for v in reader.unpack(_VECTOR))
+    require(width in (4, 8), "bytes an element of the model", "be 4 or 8", width)
+    x = reader.array(f"<f{width}", count)
+    reader.end()
+    if not np.isfinite(x.astype(np.float64)).all():
+        raise InputError(f"model of round {r} must be finite")
+    return r, x
+
+
+@dataclass
+class Traffic:
+    """What went one way between the server and one client."""
+
+    messages: int = 0
+    bytes: int = 0
+    scalars: int = 0  # gradient scalars, or model elements of a dense message
+    seeds: int = 0
+
+    def add(self, bytes_: int, scalars: int, seeds: int = 0) -> None:
+        """Count one message."""
+        self.messages += 1
+        self.bytes += bytes_
+        self.scalars += scalars
+        self.seeds += seeds
+
+
+@dataclass
+class Ledger:
+    """Counts every encoded message, up and down, for each client; lag is in it by nature.
+
+    Attributes:
+        M: Clients.
+        up: Client → server, one Traffic a client.
+        down: Server → client.
+    """
+
+    M: int
+    up: list[Traffic] = field(default_factory=list)
+    down: list[Traffic] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.up = self.up or [Traffic() for _ in range(self.M)]
+        self.down = self.down or [Traffic() for _ in range(self.M)]
+
+    def plan(self, client: int, plan: Plan) -> bytes:
+        """Encode a plan to ``client`` and count it."""
+        message = encode_plan(plan)
+        scalars = sum(record.scalars.size for record in plan.records)
+        seeds = plan.K + sum(record.K for record in plan.records)
+        self.down[client].add(len(message), scalars, seeds)
+        return message
+
+    def reply(self, reply: Reply) -> bytes:
+        """Encode a reply and count it."""
+        message = encode_reply(reply)
+        self.up[reply.client].add(len(message), reply.scalars.size)
+        return message
+
+    def vector(
+        self, client: int, r: int, x: NDArray[np.float32] | NDArray[np.float64], *, upwards: bool
+    ) -> bytes:
+        """Encode a dense model to or from ``client`` and count it."""
+        message = encode_vector(r, x)
+        (self.up if upwards else self.down)[client].add(len(message), x.size)
+        return message
+
+    @property
+    def bytes(self) -> int:
+        """All bytes, both ways."""
+        return sum(t.bytes for t in (*self.up, *self.down))
+
+    @property
+    def scalars(self) -> int:
+        """All gradient scalars and model elements, both ways."""
+        return sum(t.scalars for t in (*self.up, *self.down))
+
+    @property
+    def scalars_per_client(self) -> float:
+        """Bytes / 4 / M: the communicated vector length of a client, averaged over the clients."""
+        return self.bytes / 4 / self.M
+
+    def to_json(self) -> dict[str, list[list[int]]]:
+        """For checkpoints."""
+        return {
+            way: [[t.messages, t.bytes, t.scalars, t.seeds] for t in traffic]
+            for way, traffic in (("up", self.up), ("down", self.down))
+        }
+
+    @classmethod
+    def from_json(cls, M: int, saved: Mapping[str, list[list[int]]]) -> Ledger:
+        """Inverse of ``to_json``."""
+        return cls(M, [Traffic(*row) for row in saved["up"]], [Traffic(*row) for row in saved["down"]])

@@ -1,0 +1,425 @@
+"""Test accuracy against communicated scalars, or against rounds, as in the paper's Figure 2."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Collection
+from typing import Literal, cast
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator, PercentFormatter
+
+from decomfl_lab.errors import InputError, require
+from figures.style import AUTHORS_DASH, LineStyle, rc, series_styles
+
+__all__ = ["BAND", "Count", "accuracy_by_communication", "accuracy_by_round", "mean_and_band"]
+
+Count = Literal["wire", "table1", "plotted"]
+XScale = Literal["log", "linear"]
+YScale = Literal["linear", "logit"]
+
+BAND = "Bands: mean ± 1 standard deviation for 3 or more seeds, minimum to maximum for 2, none for 1."
+
+_COLUMNS = ("reading", "panel", "method", "series", "K", "P", "seed", "round", "test_accuracy")
+_COUNT_LABELS: dict[str, str] = {
+    "wire": "counted by wire: bytes really encoded / 4",
+    "table1": "counted by the formula of the paper's Table 1",
+    "plotted": "counted as on the paper's own axis",
+}
+_PANELS = {"local-updates": "K", "perturbations": "P"}
+_PANEL_TITLES = {"local-updates": "local updates K", "perturbations": "perturbations P"}
+_BASELINE = "FedAvg"
+_AUTHORS = "_authors"  # matplotlib leaves labels that start with "_" out of legends
+_LOGIT_TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
+
+
+def mean_and_band(curves: pd.DataFrame, x: str) -> pd.DataFrame:
+    """Average the seeds of one series, round by round.
+
+        x(r) = mean_s x_s(r),   y(r) = mean_s y_s(r),   band: y ± 1 standard deviation (n - 1), n >= 3 seeds
+
+    Seeds are evaluated at the same rounds but reach them with slightly different counts of scalars (clients
+    lag differently), so both coordinates are averaged. Rounds that not every seed has reached are left out:
+    a mean over fewer seeds would jump where a run ends.
+
+    Args:
+        curves: The rows of one series, with columns ``seed``, ``round``, ``test_accuracy`` and ``x``.
+        x: The column of the x-axis.
+
+    Returns:
+        Frame with columns ``round``, ``x``, ``y``, ``low``, ``high``, ``seeds``, ordered by round; ``low``
+        and ``high`` are minimum and maximum for two seeds, and equal ``y`` for one.
+
+    Raises:
+        InputError: If a column is missing, ``curves`` is empty, a (seed, round) occurs twice, or the seeds
+            have no evaluated round in common.
+    """
+    _require_columns("curves", curves, ("seed", "round", "test_accuracy", x))
+    repeated = curves.duplicated(["seed", "round"])
+    if repeated.any():
+        first = curves.loc[repeated].iloc[0]
+        raise InputError(
+            "curves must hold each seed and round of a series once, "
+            f"got seed {first['seed']} round {first['round']} again"
+        )
+    number_of_seeds = int(curves["seed"].nunique())
+    frame = pd.DataFrame({"round": curves["round"], "x": curves[x], "y": curves["test_accuracy"]})
+    groups = frame.groupby("round", sort=True)
+    result = groups.mean()
+    result["low"] = groups["y"].min()
+    result["high"] = groups["y"].max()
+    if number_of_seeds >= 3:
+        deviation = groups["y"].std(ddof=1)
+        result["low"] = result["y"] - deviation
+        result["high"] = result["y"] + deviation
+    result = result.loc[groups.size() == number_of_seeds]
+    if result.empty:
+        raise InputError(
+            "curves must share at least one evaluated round between the seeds of a series, got none"
+        )
+    result["seeds"] = number_of_seeds
+    return result.reset_index()
+
+
+def accuracy_by_communication(
+    curves: pd.DataFrame,
+    *,
+    count: Count = "wire",
+    reference: pd.DataFrame | None = None,
+    title: str = "",
+    caption: str = "",
+    xscale: XScale = "log",
+    yscale: YScale = "linear",
+    xlimits: tuple[float, float] | None = None,
+    ylimits: tuple[float, float] | None = None,
+) -> Figure:
+    """Draw test accuracy against accumulated communicated scalars per client.
+
+    One row of axes for each reading; left, local updates K at fixed P; right, perturbations P at fixed K; the
+    first-order baseline in both (a panel without FedAvg rows of its own borrows those of the other panel).
+
+    Args:
+        curves: One row for each evaluation of each run, with columns ``reading``, ``panel``
+            ("local-updates" or "perturbations"), ``method``, ``series`` (legend label), ``K``, ``P``,
+            ``seed``, ``round`` (rounds completed), ``test_accuracy`` (0 to 1) and the column that ``count``
+            names: ``wire_scalars``, ``table1_scalars`` or ``plotted_scalars``.
+        count: How communicated scalars are counted: "wire" (bytes really encoded / 4), "table1" (the paper's
+            formula) or "plotted" (what the paper's axis did).
+        reference: The authors' curves, same columns (their ``reading`` is ignored: they appear in each row);
+            drawn thin and dashed in the colour of the same K or P, as a mean without a band.
+        title: Heading of the whole figure.
+        caption: Text under the plots; say the scale of the runs here.
+        xscale: "log" shows both methods (a FedAvg round costs as much as hundreds of DeComFL rounds);
+            "linear" is what the paper used. Points at x = 0 cannot be drawn on a log axis, and the caption
+            then says so.
+        yscale: "linear", or "logit" to spread accuracies near 100 %.
+        xlimits: Range of the x-axis in scalars; None fits the data.
+        ylimits: Range of the y-axis in accuracy, 0 to 1; None fits the data.
+
+    Returns:
+        A figure without pyplot state; the caller saves it.
+
+    Raises:
+        InputError: If a column is missing, a frame is empty, or ``count``, ``xscale``, ``yscale`` or a panel
+            is unknown.
+    """
+    require(count in _COUNT_LABELS, "count", f"be one of {', '.join(_COUNT_LABELS)}", count)
+    return _grid(
+        curves,
+        x=f"{count}_scalars",
+        xlabel=f"communicated scalars per client\n({_COUNT_LABELS[count]})",
+        reference=reference,
+        title=title,
+        caption=caption,
+        xscale=xscale,
+        yscale=yscale,
+        xlimits=xlimits,
+        ylimits=ylimits,
+    )
+
+
+def accuracy_by_round(
+    curves: pd.DataFrame,
+    *,
+    reference: pd.DataFrame | None = None,
+    title: str = "",
+    caption: str = "",
+    xscale: XScale = "log",
+    yscale: YScale = "linear",
+    xlimits: tuple[float, float] | None = None,
+    ylimits: tuple[float, float] | None = None,
+) -> Figure:
+    """Draw the same curves against rounds completed, which is free of any way of counting scalars.
+
+    Args:
+        curves: As for `accuracy_by_communication`; the columns of scalars are not needed.
+        reference: As for `accuracy_by_communication`.
+        title: Heading of the whole figure.
+        caption: Text under the plots; say the scale of the runs here.
+        xscale: "log" or "linear".
+        yscale: "linear", or "logit" to spread accuracies near 100 %.
+        xlimits: Range of the x-axis in rounds; None fits the data.
+        ylimits: Range of the y-axis in accuracy, 0 to 1; None fits the data.
+
+    Returns:
+        A figure without pyplot state; the caller saves it.
+
+    Raises:
+        InputError: If a column is missing, a frame is empty, or ``xscale``, ``yscale`` or a panel is unknown.
+    """
+    return _grid(
+        curves,
+        x="round",
+        xlabel="rounds completed",
+        reference=reference,
+        title=title,
+        caption=caption,
+        xscale=xscale,
+        yscale=yscale,
+        xlimits=xlimits,
+        ylimits=ylimits,
+    )
+
+
+def _grid(
+    curves: pd.DataFrame,
+    *,
+    x: str,
+    xlabel: str,
+    reference: pd.DataFrame | None,
+    title: str,
+    caption: str,
+    xscale: XScale,
+    yscale: YScale,
+    xlimits: tuple[float, float] | None,
+    ylimits: tuple[float, float] | None,
+) -> Figure:
+    """Draw readings by panels, with one legend under each column and the caption under all."""
+    require(xscale in ("log", "linear"), "xscale", "be 'log' or 'linear'", xscale)
+    require(yscale in ("linear", "logit"), "yscale", "be 'linear' or 'logit'", yscale)
+    _require_frame("curves", curves, x)
+    if reference is not None:
+        _require_frame("reference", reference, x)
+    everything = curves if reference is None else pd.concat([curves, reference], ignore_index=True)
+    readings = list(dict.fromkeys(curves["reading"]))
+    lost = xscale == "log" and bool((everything[x] <= 0).any())
+    text = _caption(caption, lost_points=lost)
+
+    width, row_height, legend_height, title_height = 9.6, 3.0, 1.25, 0.4 if title else 0.0
+    caption_height = 0.165 * len(text) + 0.22
+    plots_height = row_height * len(readings) + legend_height + title_height
+    with matplotlib.rc_context(rc()):
+        figure = Figure(figsize=(width, plots_height + caption_height))
+        parts = figure.subfigures(2, 1, squeeze=False, height_ratios=[plots_height, caption_height])
+        plots, foot = cast(list[SubFigure], list(parts[:, 0]))
+        if title:
+            plots.suptitle(title, x=0.012, ha="left", fontsize=11.5, fontweight="bold")
+        _write_caption(foot, text, top=1.0 - 0.1 / caption_height)
+        axes = plots.subplots(len(readings), len(_PANELS), sharex=True, sharey=True, squeeze=False)
+        for row, reading in enumerate(readings):
+            for column, panel in enumerate(_PANELS):
+                ax = cast(Axes, axes[row, column])
+                rows = _of_panel(curves.loc[curves["reading"] == reading], panel)
+                theirs = None if reference is None else _of_panel(reference, panel)
+                _draw(ax, rows, theirs, everything, panel=panel, x=x)
+                ax.set_title(f"{reading} · {_PANEL_TITLES[panel]}{_fixed(rows, panel)}")
+                if column == 0:
+                    ax.set_ylabel("test accuracy")
+                if row == len(readings) - 1:
+                    ax.set_xlabel(xlabel)
+        _scale_axes(cast(Axes, axes[0, 0]), xscale, yscale, xlimits, ylimits)
+        for column in range(len(_PANELS)):
+            _legend([cast(Axes, ax) for ax in axes[:, column]], below=0.22 + 0.07 * xlabel.count("\n"))
+    return figure
+
+
+def _draw(
+    ax: Axes,
+    rows: pd.DataFrame,
+    reference: pd.DataFrame | None,
+    everything: pd.DataFrame,
+    *,
+    panel: str,
+    x: str,
+) -> None:
+    """Draw the series of one panel: reference below, then bands, then means."""
+    knob = _PANELS[panel]
+    is_baseline = everything["method"] == _BASELINE
+    in_panel = everything["panel"] == panel
+    colours = _styles(everything.loc[~is_baseline & in_panel, knob], baseline=False)
+    greys = _styles(everything.loc[is_baseline, "K"], baseline=True)
+
+    def style_of(series: pd.DataFrame) -> LineStyle:
+        first = series.iloc[0]
+        return greys[int(first["K"])] if first["method"] == _BASELINE else colours[int(first[knob])]
+
+    if reference is not None:
+        for _, series in _in_order(reference, knob):
+            mean = mean_and_band(series, x)
+            style = style_of(series)
+            ax.plot(
+                mean["x"].to_numpy(),
+                mean["y"].to_numpy(),
+                color=style.color,
+                linestyle=AUTHORS_DASH,
+                linewidth=0.9,
+                alpha=0.6,
+                zorder=2.0,
+                label=_AUTHORS,
+            )
+    for label, series in _in_order(rows, knob):
+        mean = mean_and_band(series, x)
+        style = style_of(series)
+        at = mean["x"].to_numpy()
+        if int(mean["seeds"].iloc[0]) > 1:
+            low, high = mean["low"].clip(0.0, 1.0).to_numpy(), mean["high"].clip(0.0, 1.0).to_numpy()
+            ax.fill_between(at, low, high, color=style.color, alpha=0.18, linewidth=0, zorder=2.2)
+        ax.plot(
+            at,
+            mean["y"].to_numpy(),
+            color=style.color,
+            linestyle=style.dash,
+            linewidth=style.linewidth,
+            marker="o" if len(mean) <= 12 else "",
+            markersize=3.2,
+            zorder=3.0,
+            label=label,
+        )
+
+
+def _in_order(rows: pd.DataFrame, knob: str) -> list[tuple[str, pd.DataFrame]]:
+    """Split rows by series: DeComFL by the panel's knob, then the baselines by K."""
+    series = [(str(label), group) for label, group in rows.groupby("series", sort=False)]
+
+    def key(item: tuple[str, pd.DataFrame]) -> tuple[bool, int]:
+        first = item[1].iloc[0]
+        baseline = bool(first["method"] == _BASELINE)
+        return baseline, int(first["K" if baseline else knob])
+
+    return sorted(series, key=key)
+
+
+def _of_panel(rows: pd.DataFrame, panel: str) -> pd.DataFrame:
+    """Return the rows of a panel, with the baselines of the other panel where it has none of its own."""
+    own = rows.loc[rows["panel"] == panel]
+    if (own["method"] == _BASELINE).any():
+        return own
+    others = rows.loc[(rows["panel"] != panel) & (rows["method"] == _BASELINE)]
+    return pd.concat([own, others], ignore_index=True)
+
+
+def _fixed(rows: pd.DataFrame, panel: str) -> str:
+    """Say what is held fixed in a panel, as " (P = 20)"; empty where nothing is."""
+    other = "P" if _PANELS[panel] == "K" else "K"
+    values = sorted(set(rows.loc[rows["method"] != _BASELINE, other]))
+    return f" ({other} = {int(values[0])})" if len(values) == 1 else ""
+
+
+def _styles(values: Collection[int], *, baseline: bool) -> dict[int, LineStyle]:
+    """Return the styles of the values, none where there are none."""
+    integers = [int(value) for value in values]
+    return series_styles(integers, baseline=baseline) if integers else {}
+
+
+def _scale_axes(
+    ax: Axes,
+    xscale: XScale,
+    yscale: YScale,
+    xlimits: tuple[float, float] | None,
+    ylimits: tuple[float, float] | None,
+) -> None:
+    """Set scales, limits and tick texts; all axes of the grid share them."""
+    grid = [ax, *ax.get_shared_x_axes().get_siblings(ax)]
+    for each in dict.fromkeys(cast(list[Axes], grid)):
+        each.set_yscale(yscale)
+        if xscale == "log":
+            each.set_xscale("log", nonpositive="mask")
+            each.grid(True, axis="x", which="minor", linewidth=0.3)
+        else:
+            each.set_xscale("linear")
+            each.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        if yscale == "logit":
+            each.yaxis.set_major_locator(FixedLocator(list(_LOGIT_TICKS)))
+            each.yaxis.set_minor_locator(NullLocator())
+            each.yaxis.set_minor_formatter(NullFormatter())
+            each.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 100:g} %"))
+        else:
+            each.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, symbol=" %", decimals=0))
+    if xlimits is not None:
+        ax.set_xlim(*xlimits)
+    if ylimits is not None:
+        ax.set_ylim(*ylimits)
+    elif yscale == "linear":
+        ax.set_ylim(top=min(ax.get_ylim()[1], 1.0))
+
+
+def _legend(column: list[Axes], *, below: float) -> None:
+    """Put one legend for a column of axes under its lowest axes, ``below`` in heights of axes."""
+    lines: dict[str, Line2D] = {}
+    authors = False
+    for each in column:
+        for line in each.get_lines():
+            label = str(line.get_label())
+            authors = authors or label == _AUTHORS
+            if not label.startswith("_"):
+                lines.setdefault(label, line)
+    left = [(label, line) for label, line in lines.items() if not label.startswith(_BASELINE)]
+    right = [(label, line) for label, line in lines.items() if label.startswith(_BASELINE)]
+    if authors:
+        dashed = Line2D([], [], color="#555555", linestyle=AUTHORS_DASH, linewidth=0.9, alpha=0.8)
+        right.append(("authors' logs (same colours)", dashed))
+    # Matplotlib fills a legend column by column; blanks keep DeComFL left and the rest right.
+    blank = ("", Line2D([], [], linestyle="none"))
+    rows = max(len(left), len(right))
+    if left and right:
+        left += [blank] * (rows - len(left))
+        right += [blank] * (rows - len(right))
+    column[-1].legend(
+        [line for _, line in left + right],
+        [label for label, _ in left + right],
+        loc="upper left",
+        bbox_to_anchor=(0.0, -below),
+        ncols=2 if left and right else 1,
+        borderaxespad=0.0,
+    )
+
+
+def _caption(caption: str, *, lost_points: bool) -> list[str]:
+    """Return the lines under the plots."""
+    sentences = [caption.strip(), BAND]
+    if lost_points:
+        sentences.append("Points at 0 lie outside the logarithmic axis.")
+    return textwrap.wrap(" ".join(sentence for sentence in sentences if sentence), width=158)
+
+
+def _write_caption(foot: SubFigure, lines: list[str], *, top: float) -> None:
+    """Write the caption from the top of its strip, in small grey text."""
+    foot.text(
+        0.012, top, "\n".join(lines), ha="left", va="top", fontsize=8.0, color="#57606A", linespacing=1.35
+    )
+
+
+def _require_frame(name: str, frame: pd.DataFrame, x: str) -> None:
+    """Raise InputError unless ``frame`` can be drawn against ``x``."""
+    _require_columns(name, frame, (*dict.fromkeys((*_COLUMNS, x)),))
+    unknown = sorted(set(map(str, frame["panel"])) - set(_PANELS))
+    require(not unknown, f"{name} column panel", f"hold only {', '.join(_PANELS)}", unknown)
+    for column in (x, "test_accuracy"):
+        values = frame[column].to_numpy(dtype=float)
+        broken = values[~np.isfinite(values)]
+        require(not len(broken), f"{name} column {column}", "hold finite numbers", list(broken[:1]))
+
+
+def _require_columns(name: str, frame: pd.DataFrame, columns: tuple[str, ...]) -> None:
+    """Raise InputError unless ``frame`` has rows and all of ``columns``."""
+    missing = [column for column in columns if column not in frame.columns]
+    if missing:
+        raise InputError(
+            f"{name} must have the columns {', '.join(columns)}, got none named {', '.join(missing)}"
+        )
+    require(not frame.empty, name, "have at least one row", len(frame))

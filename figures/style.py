@@ -1,0 +1,133 @@
+"""One style for every figure: rcParams as a value, and colours by the role of a series."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from decomfl_lab.errors import require, require_finite_positive
+
+if TYPE_CHECKING:
+    from matplotlib.typing import RcKeyType
+
+__all__ = ["AUTHORS_DASH", "OKABE_ITO", "LineStyle", "rc", "series_styles"]
+
+Dash = tuple[float, tuple[float, ...]]
+
+# Okabe and Ito's colours for all kinds of colour vision. The first three are ordered from light to dark,
+# so that small, middle and large K (or P) stay in order in a black-and-white print.
+OKABE_ITO: tuple[str, ...] = ("#E69F00", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#56B4E9")
+
+_GREYS: tuple[str, ...] = ("#8C8C8C", "#555555", "#000000")
+_DASHES: tuple[Dash, ...] = (
+    (0.0, (1.0, 1.3)),
+    (0.0, (6.0, 1.6)),
+    (0.0, ()),
+    (0.0, (6.0, 1.6, 1.0, 1.6)),
+)
+
+AUTHORS_DASH: Dash = (0.0, (3.0, 2.2))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineStyle:
+    """How one series is drawn.
+
+    Attributes:
+        color: Hexadecimal colour.
+        dash: Matplotlib dash pattern (offset, on-off lengths in line widths); no lengths is a solid line.
+        linewidth: Width in points.
+    """
+
+    color: str
+    dash: Dash
+    linewidth: float
+
+
+def rc(base_size: float = 9.0) -> dict[RcKeyType, Any]:
+    """Return the rcParams of every figure, to be applied with ``matplotlib.rc_context(rc())``.
+
+    Args:
+        base_size: Font size of running text, in points; titles and ticks follow from it.
+
+    Raises:
+        InputError: If ``base_size`` is not a finite number above 0.
+    """
+    size = require_finite_positive("base_size", base_size)
+    ink, soft = "#1F2328", "#57606A"
+    return {
+        "figure.facecolor": "white",
+        "figure.dpi": 100.0,
+        "figure.constrained_layout.use": True,
+        "figure.constrained_layout.h_pad": 0.07,
+        "figure.constrained_layout.w_pad": 0.09,
+        "savefig.dpi": 200.0,
+        "savefig.facecolor": "white",
+        "pdf.fonttype": 42,
+        "svg.fonttype": "none",
+        "font.family": "sans-serif",
+        "font.sans-serif": ["DejaVu Sans"],
+        "font.size": size,
+        "text.color": ink,
+        "axes.titlesize": size * 1.08,
+        "axes.titleweight": "bold",
+        "axes.titlelocation": "left",
+        "axes.titlepad": 7.0,
+        "axes.labelsize": size,
+        "axes.labelcolor": ink,
+        "axes.edgecolor": "#8C959F",
+        "axes.linewidth": 0.8,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.facecolor": "white",
+        "axes.axisbelow": True,
+        "axes.grid": True,
+        "axes.grid.which": "major",
+        "grid.color": "#D8DEE4",
+        "grid.linewidth": 0.6,
+        "xtick.labelsize": size * 0.92,
+        "ytick.labelsize": size * 0.92,
+        "xtick.color": soft,
+        "ytick.color": soft,
+        "xtick.labelcolor": ink,
+        "ytick.labelcolor": ink,
+        "lines.linewidth": 1.7,
+        "lines.solid_capstyle": "round",
+        "legend.fontsize": size * 0.9,
+        "legend.frameon": False,
+        "legend.handlelength": 2.6,
+        "legend.columnspacing": 1.6,
+    }
+
+
+def series_styles(values: Collection[int], *, baseline: bool = False) -> dict[int, LineStyle]:
+    """Return a style for each value of K or P, by its order among ``values``.
+
+    Args:
+        values: The values of K (or P) that occur, in any order and with repetitions.
+        baseline: False for DeComFL (one colour for each value, solid lines); True for a first-order
+            baseline such as FedAvg (greys to black, one dash pattern for each value).
+
+    Returns:
+        Value -> style; the largest of up to three baselines is a solid black line.
+
+    Raises:
+        InputError: If ``values`` is empty.
+    """
+    ordered = sorted(set(values))
+    require(bool(ordered), "values", "hold at least one value of K or P", list(values))
+    if not baseline:
+        return {
+            value: LineStyle(color=OKABE_ITO[i % len(OKABE_ITO)], dash=(0.0, ()), linewidth=1.9)
+            for i, value in enumerate(ordered)
+        }
+    first = max(0, 3 - len(ordered))
+    return {
+        value: LineStyle(
+            color=_GREYS[min(first + i, len(_GREYS) - 1)],
+            dash=_DASHES[(first + i) % len(_DASHES)],
+            linewidth=1.6,
+        )
+        for i, value in enumerate(ordered)
+    }

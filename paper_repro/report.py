@@ -1,0 +1,167 @@
+"""The HTML report: verdicts, figures and settings on one page that needs no other file."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import jinja2
+import pandas as pd
+
+from decomfl_lab.errors import InputError, require
+from paper_repro.claims import VERDICTS, Claim, require_distinct_ids
+
+__all__ = ["SCALES", "Section", "render_report"]
+
+SCALES: Final[Mapping[str, str]] = {
+    "smoke": "A check that everything runs. Nothing here is the paper's experiment.",
+    "default": "A reduced run: smaller than the paper's experiments in data, rounds or seeds.",
+    "full": "Run with the settings listed beside the paper's.",
+}
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_PNG = b"\x89PNG\r\n\x1a\n"
+_ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_VERDICT_STYLE = dict(
+    zip(VERDICTS, (("yes", "✓"), ("no", "✗"), ("depends", "±"), ("untested", "–")), strict=True)
+)
+_NOTHING = "–"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """One figure or table of the report.
+
+    Attributes:
+        id: Anchor in the page: a letter, then letters, digits, "_" and "-"; unique in a report.
+        title: Heading, as "Figure 2: accuracy by communication".
+        figure_png: The figure as PNG; None for a section that is a table only.
+        settings: One row for each setting, with what was run here beside what the paper and its logs used.
+        notes: Paragraphs of plain text: how scalars were counted, what was left out.
+        table: The numbers behind the figure; None for none.
+        facts: Name -> text for this section: number of runs, seeds, time taken.
+    """
+
+    id: str
+    title: str
+    figure_png: bytes | None
+    settings: pd.DataFrame
+    notes: Sequence[str]
+    table: pd.DataFrame | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check what a page cannot show."""
+        require(_ID.fullmatch(self.id) is not None, "section id", "be usable as an anchor", self.id)
+        require(bool(self.title.strip()), f"title of section {self.id}", "be text", self.title)
+        if self.figure_png is not None:
+            head = self.figure_png[: len(_PNG)]
+            require(head == _PNG, f"figure_png of section {self.id}", "be a PNG image", head)
+        if isinstance(self.notes, str):
+            raise InputError(f"notes of section {self.id} must be a list of paragraphs, got one string")
+
+
+def render_report(sections: Sequence[Section], *, facts: Mapping[str, str], claims: Sequence[Claim]) -> str:
+    """Return the report as one HTML page, with style and figures inside and no script.
+
+    Args:
+        sections: Figures and tables, in the order of the page.
+        facts: Name -> text for the head of the page. "scale" is required and must be "smoke", "default" or
+            "full"; it becomes the badge. The others (data, seeds, time, versions, device) are listed as
+            given.
+        claims: The verdicts, in the order of the table.
+
+    Raises:
+        InputError: If "scale" is missing or unknown, or two sections or two claims share an id.
+    """
+    scale = facts.get("scale")
+    require(scale in SCALES, "facts['scale']", f"be one of {', '.join(SCALES)}", scale)
+    require_distinct_ids("sections", [section.id for section in sections])
+    require_distinct_ids("claims", [claim.id for claim in claims])
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2").render(
+        scale=scale,
+        scale_note=SCALES[str(scale)],
+        facts={name: text for name, text in facts.items() if name != "scale"},
+        tally=[
+            (verdict, *_VERDICT_STYLE[verdict], number)
+            for verdict in VERDICTS
+            if (number := sum(claim.verdict == verdict for claim in claims))
+        ],
+        claims=[_claim(claim) for claim in claims],
+        sections=[_section(section) for section in sections],
+    )
+
+
+def _claim(claim: Claim) -> dict[str, Any]:
+    """Return a claim as the template wants it: class, sign and texts."""
+    css, sign = _VERDICT_STYLE[claim.verdict]
+    return {
+        "id": claim.id,
+        "claim": claim.claim,
+        "source": claim.source,
+        "verdict": claim.verdict,
+        "css": css,
+        "sign": sign,
+        "measured": {name: _text(value, none="never") for name, value in claim.measured.items()},
+        "scale": claim.scale,
+    }
+
+
+def _section(section: Section) -> dict[str, Any]:
+    """Return a section as the template wants it: image in base64, tables as texts."""
+    png = section.figure_png
+    return {
+        "id": section.id,
+        "title": section.title,
+        "image": None if png is None else base64.b64encode(png).decode("ascii"),
+        "settings": None if section.settings.empty else _table(section.settings),
+        "notes": list(section.notes),
+        "table": None if section.table is None or section.table.empty else _table(section.table),
+        "facts": dict(section.facts),
+    }
+
+
+def _table(frame: pd.DataFrame) -> dict[str, Any]:
+    """Return header, rows of texts, and which columns hold numbers (to be set flush right).
+
+    A named index becomes the first column; an unnamed one is left out.
+    """
+    shown = frame.reset_index() if frame.index.name is not None else frame
+    numeric = [
+        pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype)
+        for dtype in shown.dtypes
+    ]
+    return {
+        "header": [(str(name), right) for name, right in zip(shown.columns, numeric, strict=True)],
+        "rows": [
+            [(_text(value), right) for value, right in zip(row, numeric, strict=True)]
+            for row in shown.itertuples(index=False, name=None)
+        ],
+    }
+
+
+def _text(value: object, none: str = _NOTHING) -> str:
+    """Return a value for a reader: thousands apart, four digits of a fraction, a dash for nothing."""
+    if value is None or value is pd.NA or value is pd.NaT or value != value:
+        return none
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if pd.api.types.is_integer(value):
+        return f"{value:,}"
+    if pd.api.types.is_float(value):
+        number = float(value)
+        if 1e3 <= abs(number) < 1e9:
+            return f"{number:,.0f}"
+        return f"{number:.4g}"
+    return str(value)

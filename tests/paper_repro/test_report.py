@@ -1,0 +1,231 @@
+"""Laws of the report: it says each verdict, needs no other file, and escapes what it is given."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from decomfl_lab.errors import InputError
+from decomfl_lab.files import write_atomically
+from paper_repro.claims import VERDICTS, Claim, write_claims
+from paper_repro.report import Section, render_report
+
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+M8AAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
+)
+
+
+def claim(**changes: Any) -> Claim:
+    fields: dict[str, Any] = {
+        "id": "fig2-saving",
+        "claim": "DeComFL saves communication.",
+        "source": "Figure 2",
+        "verdict": "holds",
+        "measured": {"saving to 90 %": 2.125},
+        "scale": "smoke (reduced)",
+    }
+    return Claim(**(fields | changes))
+
+
+def section(**changes: Any) -> Section:
+    fields: dict[str, Any] = {
+        "id": "fig2",
+        "title": "Figure 2: MNIST",
+        "figure_png": PNG,
+        "settings": pd.DataFrame({"setting": ["momentum"], "here": ["0.9"], "paper": ["0.5"]}),
+        "notes": ["Counted by wire."],
+        "table": pd.DataFrame({"series": ["FedAvg"], "scalars": [115752.0], "never": [float("nan")]}),
+        "facts": {"runs": "36"},
+    }
+    return Section(**(fields | changes))
+
+
+def page(sections: Any = None, claims: Any = None, **facts: str) -> str:
+    return render_report(
+        [section()] if sections is None else sections,
+        facts={"scale": "smoke", "data": "digits"} | facts,
+        claims=[claim()] if claims is None else claims,
+    )
+
+
+class Tags(HTMLParser):
+    """Collects tags and their addresses, and checks that what is opened is closed."""
+
+    void = frozenset({"meta", "img", "link", "br"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.addresses: list[str] = []
+        self.ids: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.add(tag)
+        self.addresses += [
+            str(value) for name, value in attrs if name in ("src", "href", "srcset", "data", "action")
+        ]
+        self.ids += [str(value) for name, value in attrs if name == "id"]
+        if tag not in self.void:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def tags(html: str) -> Tags:
+    parser = Tags()
+    parser.feed(html)
+    parser.close()
+    assert parser.open == []
+    return parser
+
+
+def test_the_report_contains_every_claim_with_its_verdict_and_numbers() -> None:
+    claims = [
+        claim(id=f"c{i}", claim=f"Claim number {i}.", verdict=verdict) for i, verdict in enumerate(VERDICTS)
+    ]
+    html = page(claims=claims)
+    for each in claims:
+        assert each.claim in html
+        assert f'id="claim-{each.id}"' in html
+        assert each.verdict in html
+    assert html.count("2.125") == len(claims)
+    assert html.count("smoke (reduced)") == len(claims)
+
+
+def test_the_report_needs_no_other_file() -> None:
+    html = page()
+    parsed = tags(html)
+    assert not parsed.names & {"script", "link", "iframe", "object", "embed"}
+    assert all(address.startswith(("#", "data:image/png;base64,")) for address in parsed.addresses)
+    assert not re.search(r"url\(|@import|https?://", html)
+    assert base64.b64encode(PNG).decode() in html
+
+
+def test_every_link_has_its_target_and_ids_are_distinct() -> None:
+    parsed = tags(page([section(), section(id="table1", title="Table 1", figure_png=None)]))
+    assert len(set(parsed.ids)) == len(parsed.ids)
+    assert {address[1:] for address in parsed.addresses if address.startswith("#")} <= set(parsed.ids)
+
+
+def test_what_the_report_is_given_is_escaped() -> None:
+    bad = "<script>alert('x')</script>\"&"
+    html = page(
+        [
+            section(
+                title=bad,
+                notes=[bad],
+                facts={bad: bad},
+                settings=pd.DataFrame({bad: [bad]}),
+                table=pd.DataFrame({bad: [bad]}),
+            )
+        ],
+        [claim(claim=bad, source=bad, scale=bad, measured={bad: 1})],
+        versions=bad,
+    )
+    assert "<script" not in html
+    assert html.count("&lt;script&gt;") >= 12
+    tags(html)
+
+
+def test_tables_show_numbers_for_a_reader() -> None:
+    html = page()
+    assert "115,752" in html
+    assert '<td class="num">–</td>' in html
+    assert "momentum" in html
+    assert "nan" not in re.sub(r"base64,\S+", "", html).lower()
+
+
+@pytest.mark.parametrize("scale", ["smoke", "default", "full"])
+def test_the_badge_says_the_scale(scale: str) -> None:
+    assert f'<span class="badge {scale}">{scale} scale</span>' in page(scale=scale)
+
+
+@pytest.mark.parametrize("scale", ["smoke", "default"])
+def test_a_reduced_run_is_not_called_the_papers(scale: str) -> None:
+    html = page(scale=scale)
+    assert ("Nothing here is the paper's" if scale == "smoke" else "smaller than the paper's").replace(
+        "'", "&#39;"
+    ) in html
+
+
+def test_a_report_without_claims_sections_or_tables_is_still_a_page() -> None:
+    tags(page([], []))
+    tags(page([section(figure_png=None, table=None, settings=pd.DataFrame(), notes=[], facts={})], []))
+
+
+def test_bad_reports_are_refused_by_name() -> None:
+    with pytest.raises(InputError, match=r"facts\['scale'\] must be one of smoke, default, full"):
+        page(scale="paper")
+    with pytest.raises(InputError, match="ids of sections must be distinct"):
+        page([section(), section()])
+    with pytest.raises(InputError, match="ids of claims must be distinct"):
+        page(claims=[claim(), claim()])
+    with pytest.raises(InputError, match="figure_png of section fig2 must be a PNG"):
+        section(figure_png=b"<svg/>")
+    with pytest.raises(InputError, match="section id"):
+        section(id="a b")
+    with pytest.raises(InputError, match="notes of section fig2"):
+        section(notes="one string")
+
+
+def test_an_unknown_verdict_is_refused() -> None:
+    with pytest.raises(
+        InputError, match=r"verdict of claim fig2-saving must be one of 'holds'.*got 'mostly'"
+    ):
+        claim(verdict="mostly")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "2", [1]])
+def test_what_is_not_a_number_is_no_measurement(value: Any) -> None:
+    with pytest.raises(InputError, match="measured 'x' of claim fig2-saving"):
+        claim(measured={"x": value})
+
+
+def test_claims_are_written_as_rows_of_exactly_their_fields(tmp_path: Path) -> None:
+    path = tmp_path / "claims.json"
+    measured = {"a": np.float32(0.5), "b": np.int64(3), "c": None}
+    write_claims(path, [claim(measured=measured), claim(id="other", verdict="does not hold")])
+    first, second = json.loads(path.read_text(encoding="utf-8"))
+    assert list(first) == ["id", "claim", "source", "verdict", "measured", "scale"]
+    assert first["measured"] == {"a": 0.5, "b": 3, "c": None}
+    assert second["verdict"] == "does not hold"
+    assert [each.name for each in tmp_path.iterdir()] == ["claims.json"]
+
+
+def test_an_atomic_write_replaces_the_file_and_leaves_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "file.txt"
+    write_atomically(path, "old\n")
+    write_atomically(path, b"new\r\n")
+    assert path.read_bytes() == b"new\r\n"
+    assert [each.name for each in tmp_path.iterdir()] == ["file.txt"]
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file.txt"
+    write_atomically(path, "old")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("decomfl_lab.files.os.replace", full)
+    with pytest.raises(InputError, match=r"cannot write .*file\.txt: No space left"):
+        write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert [each.name for each in tmp_path.iterdir()] == ["file.txt"]
+
+
+def test_a_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot write .*missing.claims\.json"):
+        write_claims(tmp_path / "missing" / "claims.json", [claim()])
