@@ -1,4 +1,4 @@
-"""The command ``decomfl``: it gathers the layers' sub-commands; parsing errors are one line and exit code 2."""
+"""The command ``decomfl``: it gathers the layers' sub-commands; bad input is one line and exit code 2."""
 
 from __future__ import annotations
 

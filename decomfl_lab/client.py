@@ -26,9 +26,7 @@ class Client:
         steps_taken: Local steps measured so far; picks the data sample of the next one.
     """
 
-    def __init__(
-        self, client_id: int, replica: Replica, objective: Objective, estimator: Estimator, mu: float
-    ) -> None:
+    def __init__(self, client_id: int, replica: Replica, objective: Objective, estimator: Estimator, mu: float) -> None:
         self.id = client_id
         self.replica = replica
         self.objective = objective
@@ -93,6 +91,11 @@ class _LineProbe:
         self.point.copy_(x)
         if c:
             noise.axpy(
-                self.point.numpy(), self.seed, [c], d=x.numel(), first_p=p, distribution=self.plan.distribution
+                self.point.numpy(),
+                self.seed,
+                [c],
+                d=x.numel(),
+                first_p=p,
+                distribution=self.plan.distribution,
             )
         return self.client.objective(self.point, self.client.steps_taken)

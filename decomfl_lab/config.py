@@ -40,7 +40,10 @@ class TrainConfig:
     method: str = _option("decomfl", "decomfl or fedavg")
     model: str = _option("cnn-mnist", "model: cnn-mnist (d = 28,938), mlp or logistic")
     data: str = _option("mnist", "data set: mnist or digits")
-    split: str = _option("iid", "how examples go to clients: iid, dirichlet (Dir(α·1)) or dirichlet-total (Dir(α·p), the authors' reading)")
+    split: str = _option(
+        "iid",
+        "iid, dirichlet (Dir(α·1)) or dirichlet-total (Dir(α·p), the authors' reading)",
+    )
     alpha: float = _option(1.0, "Dirichlet concentration α of Dir(α·1), one α a class")
     clients: int = _option(100, "M, clients in total")
     sampled: int = _option(10, "m, clients sampled a round, uniformly without replacement")

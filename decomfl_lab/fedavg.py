@@ -33,7 +33,7 @@ class FedAvgClient:
         self.steps_taken = 0
 
     def train(self, x: Tensor, eta: float, K: int) -> tuple[Tensor, float]:
-        """x after K local steps from ``x`` (d,), which is not changed, and the mean training loss."""
+        """X after K local steps from ``x`` (d,), which is not changed, and the mean training loss."""
         own = x.clone()
         objective = self.objective
         objective.layout.bind(objective.module, own)
@@ -47,7 +47,7 @@ class FedAvgClient:
             inputs, targets = objective.batch(self.steps_taken)
             optimizer.zero_grad()
             loss = objective.loss(objective.module(inputs), targets)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             losses.append(loss.item())
             self.steps_taken += 1
@@ -85,6 +85,6 @@ class FedAvgServer:
                     f"model of client {client} in round {self.round} must be {total.size} finite numbers "
                     "(a smaller learning rate may help)"
                 )
-            total += model
+            total += model.astype(np.float64)
         self.x = torch.from_numpy(total / len(models)).to(self.x.dtype)
         self.round += 1

@@ -70,15 +70,14 @@ class Layout:
             module.get_parameter(name).data = part.view(shape)
 
 
-def apply_step_(
-    x: Sequence[Floats], state: Mapping[str, Sequence[Floats]], step: Step, rule: UpdateRule
-) -> None:
+def apply_step_(x: Sequence[Floats], state: Mapping[str, Sequence[Floats]], step: Step, rule: UpdateRule) -> None:
     """One local step in place on the consecutive pieces of x: the whole, or one a tensor, with the same bits."""
     d = sum(piece.size for piece in x)
     first = 0
-    for n, piece in enumerate(x):
-        rule.apply_(piece, {slot: state[slot][n] for slot in rule.slots}, step, first=first, d=d)
-        first += piece.size
+    with np.errstate(over="ignore", invalid="ignore"):  # divergence shows in the scalars, which are checked
+        for n, piece in enumerate(x):
+            rule.apply_(piece, {slot: state[slot][n] for slot in rule.slots}, step, first=first, d=d)
+            first += piece.size
 
 
 def apply_record_(
@@ -173,7 +172,10 @@ class Replica:
             (snapshot.x.shape, snapshot.x.dtype),
         )
         require(
-            set(snapshot.state) == set(self.state), "state of the snapshot", f"be {set(self.state)}", snapshot.state
+            set(snapshot.state) == set(self.state),
+            "state of the snapshot",
+            f"be {set(self.state)}",
+            snapshot.state,
         )
         self.x.numpy()[:] = snapshot.x
         for slot, vector in snapshot.state.items():

@@ -47,7 +47,10 @@ class UpdateRule(Protocol):
 
 def _check_weight_decay(weight_decay: float) -> None:
     require(
-        np.isfinite(weight_decay) and weight_decay >= 0, "weight_decay", "be finite and at least 0", weight_decay
+        np.isfinite(weight_decay) and weight_decay >= 0,
+        "weight_decay",
+        "be finite and at least 0",
+        weight_decay,
     )
 
 

@@ -89,9 +89,7 @@ class Server:
         run_key = derive_seed(self.seed, _DIRECTIONS)
         seeds = tuple(derive_seed(run_key, r, k) for k in range(self.K))
         self._planned = {
-            client: Plan(
-                r, self.eta(r), self.P(r), self.distribution, seeds, self.history.since(self.held[client])
-            )
+            client: Plan(r, self.eta(r), self.P(r), self.distribution, seeds, self.history.since(self.held[client]))
             for client in sorted(participants)
         }
         return dict(self._planned)
@@ -131,7 +129,12 @@ class Server:
                 f"client of a reply must be one planned for round {self.round} "
                 f"({sorted(self._planned)}), got {reply.client}"
             )
-        require(reply.round == plan.round, f"round of client {reply.client}'s reply", f"be {plan.round}", reply.round)
+        require(
+            reply.round == plan.round,
+            f"round of client {reply.client}'s reply",
+            f"be {plan.round}",
+            reply.round,
+        )
         require(
             reply.scalars.shape == (plan.K, plan.P) and reply.scalars.dtype == np.float32,
             f"scalars of client {reply.client}",

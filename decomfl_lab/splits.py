@@ -16,7 +16,7 @@ SPLITS = ("iid", "dirichlet", "dirichlet-total")
 def _generator(seed: int, M: int, n: int) -> np.random.Generator:
     require_int("clients M", M, 1)
     require_int("seed", seed, 0, 2**64 - 1)
-    if M > n:
+    if n < M:
         raise InputError(f"clients M must be at most the {n} training examples, one each, got {M}")
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(4,)))
 
@@ -88,9 +88,9 @@ def split_dirichlet(labels: Indices, M: int, alpha: float, seed: int, *, total: 
                 weights = (left - taken).astype(float)
             drawn = rng.multinomial(size - taken.sum(), weights / weights.sum())
             taken = np.minimum(taken + drawn, left)
-        parts[i] = np.concatenate(
-            [pile[a - t : a] for pile, a, t in zip(piles, left, taken, strict=True)]
-        ).astype(np.int64)
+        parts[i] = np.concatenate([pile[a - t : a] for pile, a, t in zip(piles, left, taken, strict=True)]).astype(
+            np.int64
+        )
         left = left - taken
     return [rng.permutation(part) for part in parts]
 

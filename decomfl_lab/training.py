@@ -146,9 +146,7 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
     return DeComFLFederation(server, clients, Replica(x, rule)), module, layout
 
 
-def _evaluate(
-    federation: Federation, module: nn.Module, layout: Layout, dataset: Dataset
-) -> tuple[float, float]:
+def _evaluate(federation: Federation, module: nn.Module, layout: Layout, dataset: Dataset) -> tuple[float, float]:
     """(accuracy, mean loss) of the global model on the held-out data."""
     layout.bind(module, federation.x)
     images = _fast_layout(dataset.test_images)
@@ -240,9 +238,7 @@ def train(
             losses.clear()
         if on_round is not None:
             accuracy = rows[-1]["test_accuracy"] if rows else float("nan")
-            on_round(
-                Progress(federation.round, config.rounds, loss, accuracy, federation.ledger.scalars_per_client)
-            )
+            on_round(Progress(federation.round, config.rounds, loss, accuracy, federation.ledger.scalars_per_client))
         if time.monotonic() - last_save > CHECKPOINT_SECONDS:
             save()
             last_save = time.monotonic()

@@ -59,7 +59,12 @@ class _Reader:
         if len(self.body) != length:
             what = "truncated" if len(self.body) < length else "oversized"
             raise InputError(f"{name} message is {what}: body of {len(self.body)} bytes, header says {length}")
-        require(zlib.crc32(self.body) == crc, f"checksum of the {name} message", f"be {crc:08x}", zlib.crc32(self.body))
+        require(
+            zlib.crc32(self.body) == crc,
+            f"checksum of the {name} message",
+            f"be {crc:08x}",
+            zlib.crc32(self.body),
+        )
         self.at = 0
 
     def take(self, count: int) -> bytes:
@@ -96,7 +101,7 @@ def _read_round_head(reader: _Reader) -> tuple[int, float, int, Distribution, tu
     r, eta, K, P, law, stream = reader.unpack(_ROUND)
     require(stream == STREAM_VERSION, "stream version of the message", f"be {STREAM_VERSION}", stream)
     require(law < len(_DISTRIBUTIONS), "distribution of the message", f"be below {len(_DISTRIBUTIONS)}", law)
-    seeds = tuple(int(s) for s in reader.array("<u8", int(K)))  # type: ignore[call-overload]
+    seeds = tuple(int(s) for s in reader.array("<u8", int(K)))
     return int(r), float(eta), int(P), _DISTRIBUTIONS[int(law)], seeds
 
 
@@ -231,9 +236,7 @@ class Ledger:
         self.up[reply.client].add(len(message), reply.scalars.size)
         return message
 
-    def vector(
-        self, client: int, r: int, x: NDArray[np.float32] | NDArray[np.float64], *, upwards: bool
-    ) -> bytes:
+    def vector(self, client: int, r: int, x: NDArray[np.float32] | NDArray[np.float64], *, upwards: bool) -> bytes:
         """Encode a dense model to or from ``client`` and count it."""
         message = encode_vector(r, x)
         (self.up if upwards else self.down)[client].add(len(message), x.size)

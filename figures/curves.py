@@ -79,9 +79,7 @@ def mean_and_band(curves: pd.DataFrame, x: str) -> pd.DataFrame:
         result["high"] = result["y"] + deviation
     result = result.loc[groups.size() == number_of_seeds]
     if result.empty:
-        raise InputError(
-            "curves must share at least one evaluated round between the seeds of a series, got none"
-        )
+        raise InputError("curves must share at least one evaluated round between the seeds of a series, got none")
     result["seeds"] = number_of_seeds
     return result.reset_index()
 
@@ -399,9 +397,7 @@ def _caption(caption: str, *, lost_points: bool) -> list[str]:
 
 def _write_caption(foot: SubFigure, lines: list[str], *, top: float) -> None:
     """Write the caption from the top of its strip, in small grey text."""
-    foot.text(
-        0.012, top, "\n".join(lines), ha="left", va="top", fontsize=8.0, color="#57606A", linespacing=1.35
-    )
+    foot.text(0.012, top, "\n".join(lines), ha="left", va="top", fontsize=8.0, color="#57606A", linespacing=1.35)
 
 
 def _require_frame(name: str, frame: pd.DataFrame, x: str) -> None:
@@ -419,7 +415,5 @@ def _require_columns(name: str, frame: pd.DataFrame, columns: tuple[str, ...]) -
     """Raise InputError unless ``frame`` has rows and all of ``columns``."""
     missing = [column for column in columns if column not in frame.columns]
     if missing:
-        raise InputError(
-            f"{name} must have the columns {', '.join(columns)}, got none named {', '.join(missing)}"
-        )
+        raise InputError(f"{name} must have the columns {', '.join(columns)}, got none named {', '.join(missing)}")
     require(not frame.empty, name, "have at least one row", len(frame))

@@ -1,1 +1,1 @@
-"""placeholder"""
+"""The paper's figures and tables: settings → runs → result frame → figure → verdict on the paper's claim."""

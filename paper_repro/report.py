@@ -26,9 +26,7 @@ SCALES: Final[Mapping[str, str]] = {
 _TEMPLATES = Path(__file__).parent / "templates"
 _PNG = b"\x89PNG\r\n\x1a\n"
 _ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-_VERDICT_STYLE = dict(
-    zip(VERDICTS, (("yes", "✓"), ("no", "✗"), ("depends", "±"), ("untested", "–")), strict=True)
-)
+_VERDICT_STYLE = dict(zip(VERDICTS, (("yes", "✓"), ("no", "✗"), ("depends", "±"), ("untested", "–")), strict=True))
 _NOTHING = "–"
 
 
@@ -138,10 +136,7 @@ def _table(frame: pd.DataFrame) -> dict[str, Any]:
     A named index becomes the first column; an unnamed one is left out.
     """
     shown = frame.reset_index() if frame.index.name is not None else frame
-    numeric = [
-        pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype)
-        for dtype in shown.dtypes
-    ]
+    numeric = [pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype) for dtype in shown.dtypes]
     return {
         "header": [(str(name), right) for name, right in zip(shown.columns, numeric, strict=True)],
         "rows": [

@@ -63,7 +63,8 @@ def _train(
         Path | None, typer.Option(help="TOML file with any of these flags as keys (flags win over it).")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for metrics.csv, config.toml and a checkpoint; resumes what is there.")
+        Path | None,
+        typer.Option(help="Folder for metrics.csv, config.toml and a checkpoint; resumes what is there."),
     ] = None,
     threads: Annotated[int, typer.Option(help="CPU threads of torch.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,

@@ -54,7 +54,13 @@ def verify(
     broken = [verdict.law for verdict in verdicts if not verdict.passed]
     if as_json:
         rows = [
-            {"law": v.law, "says": v.says, "cases": v.cases, "passed": v.passed, "counterexample": v.counterexample}
+            {
+                "law": v.law,
+                "says": v.says,
+                "cases": v.cases,
+                "passed": v.passed,
+                "counterexample": v.counterexample,
+            }
             for v in verdicts
         ]
         print(json.dumps(rows, ensure_ascii=False))

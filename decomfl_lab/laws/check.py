@@ -93,7 +93,9 @@ def load_implementation(target: str | None, fault: str | None) -> Implementation
     try:
         made = getattr(importlib.import_module(module_name), factory)()
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise InputError(f"target must be module:factory that can be imported and called, got {target!r} ({error})") from None
+        raise InputError(
+            f"target must be module:factory that can be imported and called, got {target!r} ({error})"
+        ) from None
     if not isinstance(made, Implementation):
         raise InputError(f"target must make a decomfl_lab.laws.contract.Implementation, got {type(made).__name__}")
     return made

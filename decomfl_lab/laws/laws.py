@@ -20,7 +20,14 @@ from decomfl_lab.laws.contract import Case, Implementation, play
 from decomfl_lab.noise import Distribution
 from decomfl_lab.rules import Momentum, Sgd
 from decomfl_lab.server import sample_clients
-from decomfl_lab.wire import decode_plan, decode_records, decode_reply, encode_plan, encode_records, encode_reply
+from decomfl_lab.wire import (
+    decode_plan,
+    decode_records,
+    decode_reply,
+    encode_plan,
+    encode_records,
+    encode_reply,
+)
 
 __all__ = ["LAWS", "Law", "LawBrokenError"]
 
@@ -144,7 +151,11 @@ def dense_pull_equals_replay(implementation: Implementation, case: Case) -> None
     _same("records sent after a pull", played.plan_for(0).records, ())
 
 
-@_law("applying a history in one go equals applying it in pieces at any cut", draw_from.cases(), st.integers(0, 7))
+@_law(
+    "applying a history in one go equals applying it in pieces at any cut",
+    draw_from.cases(),
+    st.integers(0, 7),
+)
 def history_in_pieces_equals_in_one_go(implementation: Implementation, case: Case, cut: int) -> None:
     records = play(implementation, case).records
     whole, pieces = implementation.replica(case), implementation.replica(case)
@@ -249,9 +260,7 @@ def scalars_of_a_linear_loss(implementation: Implementation, case: Case) -> None
     _close("g and ⟨a, z⟩", g, z @ a, size, case.mu)
 
 
-@_law(
-    "scalars of ½xᵀAx equal zᵀAx (central) and zᵀAx + (μ/2)zᵀAz (forward)", draw_from.cases(max_rounds=1)
-)
+@_law("scalars of ½xᵀAx equal zᵀAx (central) and zᵀAx + (μ/2)zᵀAz (forward)", draw_from.cases(max_rounds=1))
 def scalars_of_a_quadratic(implementation: Implementation, case: Case) -> None:
     h = 1.5 + np.sin(np.arange(case.d))
     u = np.cos(np.arange(case.d)) / np.sqrt(case.d)  # A = diag(h) + u uᵀ
@@ -267,7 +276,10 @@ def scalars_of_a_quadratic(implementation: Implementation, case: Case) -> None:
     _close("g and its closed form", g, wanted, case.d * float(reach @ (4 * reach)), case.mu)
 
 
-@_law("the ledger counts K·P scalars a reply and K·P a record sent, and the bytes really encoded", draw_from.cases())
+@_law(
+    "the ledger counts K·P scalars a reply and K·P a record sent, and the bytes really encoded",
+    draw_from.cases(),
+)
 def ledger_counts_what_is_sent(implementation: Implementation, case: Case) -> None:
     played = play(implementation, case)
     held = [0] * case.M
@@ -371,6 +383,10 @@ def bad_replies_are_refused(implementation: Implementation, case: Case) -> None:
         try:
             played.server.aggregate(replies)
         except InputError:
-            _same(f"state after replies that are {kind}", (played.server.held, played.server.round), (held, round_))
+            _same(
+                f"state after replies that are {kind}",
+                (played.server.held, played.server.round),
+                (held, round_),
+            )
         else:
             raise LawBrokenError(f"replies that are {kind} were accepted")

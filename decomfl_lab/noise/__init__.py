@@ -94,7 +94,7 @@ def direction(
 def axpy(
     y: NDArray[np.float32] | NDArray[np.float64],
     seed: int,
-    coefficients: Sequence[float] | NDArray[np.float32],
+    coefficients: Sequence[float] | NDArray[np.float32] | NDArray[np.float64],
     *,
     d: int,
     first: int = 0,

@@ -131,9 +131,7 @@ def _add_tile(acc: Any, tile: Any, k0: Any, k1: Any, coefficients: Any, first_p:
 
 
 @njit(cache=True, nogil=True)
-def _axpy(
-    y: Any, first: Any, k0: Any, k1: Any, coefficients: Any, first_p: Any, kind: Any, scales: Any
-) -> None:
+def _axpy(y: Any, first: Any, k0: Any, k1: Any, coefficients: Any, first_p: Any, kind: Any, scales: Any) -> None:
     padded = np.zeros(TILE, dtype=y.dtype)
     tile = first // TILE
     done = 0

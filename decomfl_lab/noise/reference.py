@@ -134,4 +134,4 @@ def axpy(
     """y_j ← fl(y_j + fl(c_p·z_p[first + j])) for p = first_p, first_p + 1, ..., rounded in y's precision."""
     for n, c in enumerate(coefficients):
         z = directions(key, first_p + n, first, y.size, distribution, scales[n])
-        y += y.dtype.type(c) * z.astype(y.dtype)
+        y += np.asarray(c, dtype=y.dtype) * z.astype(y.dtype)

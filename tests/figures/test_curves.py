@@ -86,8 +86,7 @@ def test_the_x_axis_follows_the_counting(count: Any, factor: float) -> None:
 
 def test_each_counting_is_named_on_the_axis() -> None:
     labels = {
-        plots_of(accuracy_by_communication(frame(), count=c))[0].get_xlabel()
-        for c in ("wire", "table1", "plotted")
+        plots_of(accuracy_by_communication(frame(), count=c))[0].get_xlabel() for c in ("wire", "table1", "plotted")
     }
     assert len(labels) == 3
     assert all("communicated scalars per client" in label for label in labels)
@@ -141,9 +140,7 @@ def test_every_reading_has_its_row_and_series_are_ordered_by_their_knob() -> Non
 
 
 def test_the_authors_curve_has_the_colour_of_the_same_k_and_is_thinner() -> None:
-    authors = run(
-        "DeComFL", "local-updates", 4, 20, 99, (0.4, 0.6), reading="authors", series="DeComFL K=4 lr=1"
-    )
+    authors = run("DeComFL", "local-updates", 4, 20, 99, (0.4, 0.6), reading="authors", series="DeComFL K=4 lr=1")
     left = plots_of(accuracy_by_communication(frame(), reference=authors))[0]
     theirs = next(line for line in left.get_lines() if str(line.get_label()).startswith("_"))
     ours = next(line for line in left.get_lines() if line.get_label() == "DeComFL K=4 P=20")
@@ -233,9 +230,7 @@ def test_seeds_without_a_common_round_are_refused() -> None:
 def test_styles_follow_the_order_of_values_and_apply() -> None:
     assert [series_styles([40, 10, 20, 10])[P].color for P in (10, 20, 40)] == list(OKABE_ITO[:3])
     greys = series_styles([1, 4, 10], baseline=True)
-    assert (
-        len({style.dash for style in greys.values()}) == len({style.color for style in greys.values()}) == 3
-    )
+    assert len({style.dash for style in greys.values()}) == len({style.color for style in greys.values()}) == 3
     with matplotlib.rc_context(rc()):
         assert matplotlib.rcParams["font.size"] == 9.0
     with pytest.raises(InputError, match="base_size"):

@@ -18,9 +18,7 @@ from decomfl_lab.files import write_atomically
 from paper_repro.claims import VERDICTS, Claim, write_claims
 from paper_repro.report import Section, render_report
 
-PNG = base64.b64decode(
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+M8AAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
-)
+PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+M8AAAMBAQDJ/pLvAAAAAElFTkSuQmCC")
 
 
 def claim(**changes: Any) -> Claim:
@@ -70,9 +68,7 @@ class Tags(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.names.add(tag)
-        self.addresses += [
-            str(value) for name, value in attrs if name in ("src", "href", "srcset", "data", "action")
-        ]
+        self.addresses += [str(value) for name, value in attrs if name in ("src", "href", "srcset", "data", "action")]
         self.ids += [str(value) for name, value in attrs if name == "id"]
         if tag not in self.void:
             self.open.append(tag)
@@ -90,9 +86,7 @@ def tags(html: str) -> Tags:
 
 
 def test_the_report_contains_every_claim_with_its_verdict_and_numbers() -> None:
-    claims = [
-        claim(id=f"c{i}", claim=f"Claim number {i}.", verdict=verdict) for i, verdict in enumerate(VERDICTS)
-    ]
+    claims = [claim(id=f"c{i}", claim=f"Claim number {i}.", verdict=verdict) for i, verdict in enumerate(VERDICTS)]
     html = page(claims=claims)
     for each in claims:
         assert each.claim in html
@@ -179,9 +173,7 @@ def test_bad_reports_are_refused_by_name() -> None:
 
 
 def test_an_unknown_verdict_is_refused() -> None:
-    with pytest.raises(
-        InputError, match=r"verdict of claim fig2-saving must be one of 'holds'.*got 'mostly'"
-    ):
+    with pytest.raises(InputError, match=r"verdict of claim fig2-saving must be one of 'holds'.*got 'mostly'"):
         claim(verdict="mostly")
 
 
@@ -210,9 +202,7 @@ def test_an_atomic_write_replaces_the_file_and_leaves_no_other(tmp_path: Path) -
     assert [each.name for each in tmp_path.iterdir()] == ["file.txt"]
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file.txt"
     write_atomically(path, "old")
 

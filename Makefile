@@ -1,0 +1,43 @@
+# Each target makes .venv when it is missing or older than what it is made from.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+OUT ?= out
+ARGS ?=
+
+.PHONY: help setup paper test lint types format clean
+
+help:
+	@echo "make paper   every figure and table at default scale -> $(OUT)/report.html (ARGS='--scale smoke' for less)"
+	@echo "make test    the whole test suite, linter and type checker"
+	@echo "make setup | lint | types | format | clean"
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or newer is needed, got {sys.version.split()[0]} (set PYTHON=...)")'
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(STAMP)
+
+setup: $(STAMP)
+
+paper: $(STAMP)
+	$(BIN)/decomfl paper --out $(OUT) $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+test: $(STAMP) lint types
+	$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) $(OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,138 @@
+"""Many runs on one machine or a cluster: cached by fingerprint, resumed, shown while they go."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import joblib
+import pandas as pd
+import torch
+
+from decomfl_lab.commands.progress import RunBars
+from decomfl_lab.config import TrainConfig
+from decomfl_lab.data import load_dataset
+from decomfl_lab.errors import InputError
+from decomfl_lab.files import write_atomically
+from decomfl_lab.training import METRICS_FILE, Progress, code_version, provenance, train
+
+__all__ = ["Job", "run_all"]
+
+DONE_FILE = "provenance.json"
+PROGRESS_FILE = "progress.json"
+POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a figure.
+
+    Attributes:
+        config: What to run.
+        labels: Columns to add to its rows (reading, panel, series, ...).
+        title: Name of its progress bar.
+    """
+
+    config: TrainConfig
+    labels: Mapping[str, Any]
+    title: str
+
+
+def _folder(job: Job, root: Path) -> Path:
+    key = job.config.fingerprint(data=load_dataset(job.config.data).digest, code=code_version())
+    return root / key
+
+
+def _execute(config: TrainConfig, folder: Path) -> None:
+    """Run one job in this process; its folder ends with ``DONE_FILE``, written last."""
+    torch.set_num_threads(1)
+    dataset = load_dataset(config.data)
+    shown = 0.0
+
+    def report(at: Progress) -> None:
+        nonlocal shown
+        if time.monotonic() - shown > POLL_SECONDS or at.round == at.rounds:
+            shown = time.monotonic()
+            write_atomically(folder / PROGRESS_FILE, json.dumps(vars(at)))
+
+    train(config, dataset=dataset, out=folder, on_round=report)
+    write_atomically(folder / DONE_FILE, json.dumps(provenance(dataset), indent=1))
+
+
+class _Watcher(threading.Thread):
+    """Shows the progress files of the running jobs."""
+
+    def __init__(self, folders: Mapping[str, Path]) -> None:
+        super().__init__(daemon=True)
+        self._folders = folders
+        self._over = threading.Event()
+        self._seen: dict[str, int] = {}
+
+    def run(self) -> None:
+        with RunBars() as bars:
+            while not self._over.wait(POLL_SECONDS):
+                for title, folder in self._folders.items():
+                    self._show(bars, title, folder)
+
+    def _show(self, bars: RunBars, title: str, folder: Path) -> None:
+        try:
+            at = Progress(**json.loads((folder / PROGRESS_FILE).read_text()))
+        except (OSError, ValueError):
+            return  # not begun yet
+        if at.round != self._seen.get(title):
+            self._seen[title] = at.round
+            bars.update(title, at)
+            if at.round == at.rounds:
+                bars.remove(title)
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+
+
+def run_all(jobs: Sequence[Job], root: Path, *, n_jobs: int) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+    """Run every job that has no result yet, ``n_jobs`` at a time, and gather all.
+
+    Args:
+        jobs: What to run; the same configuration twice is run once.
+        root: Folder of results, one sub-folder a fingerprint of (configuration, seed, data, code).
+        n_jobs: Processes.
+
+    Returns:
+        A frame with each job's evaluations and labels, and the provenance of each distinct run.
+
+    Raises:
+        InputError: If the folder cannot be written, or a run failed.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"out must be a folder that can be written, got {root} ({error.strerror})") from None
+    folders = [_folder(job, root) for job in jobs]
+    todo = {folder: job for job, folder in zip(jobs, folders, strict=True) if not (folder / DONE_FILE).exists()}
+    watcher = _Watcher({job.title: folder for folder, job in todo.items()})
+    if todo:
+        watcher.start()
+        try:
+            # The longest first, so that the processes end together.
+            ordered = sorted(todo.items(), key=lambda item: -_cost(item[1].config))
+            joblib.Parallel(n_jobs=n_jobs)(joblib.delayed(_execute)(job.config, folder) for folder, job in ordered)
+        finally:
+            watcher.stop()
+    frames = []
+    for job, folder in zip(jobs, folders, strict=True):
+        rows = pd.read_csv(folder / METRICS_FILE, float_precision="round_trip")
+        frames.append(rows.assign(**job.labels, seed=job.config.seed))
+    facts = [json.loads((folder / DONE_FILE).read_text()) for folder in dict.fromkeys(folders)]
+    return pd.concat(frames, ignore_index=True), facts
+
+
+def _cost(config: TrainConfig) -> float:
+    """Forward passes of a run, roughly, in examples."""
+    passes = 3 if config.method == "fedavg" else config.perturbations * (2 if config.estimator == "central" else 1)
+    return config.rounds * config.local_steps * config.sampled * config.batch_size * passes

@@ -1,0 +1,30 @@
+"""Settings for every test: Hypothesis profiles, one torch thread, no data from outside unless asked for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "lab", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("lab")
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _embedded_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Tests see the embedded data and an empty cache, whatever the machine has."""
+    for name in ("DECOMFL_DATA", "DECOMFL_DOWNLOAD"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def full_data() -> str | None:
+    """The folder of full data sets, if the one who runs the tests has one."""
+    return os.environ.get("DECOMFL_TEST_DATA")

@@ -1,0 +1,249 @@
+"""Estimators, rules, records, layouts and the wire, each against something that cannot share the bug."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from decomfl_lab.errors import InputError
+from decomfl_lab.messages import Plan, Reply
+from decomfl_lab.noise import Distribution, direction
+from decomfl_lab.objective import EpochBatches, ModuleObjective
+from decomfl_lab.records import History, RoundRecord, mean_scalars
+from decomfl_lab.replica import Layout, Replica
+from decomfl_lab.rules import Momentum, Sgd, Step
+from decomfl_lab.schedules import Schedule
+from decomfl_lab.server import Server, sample_clients
+from decomfl_lab.wire import (
+    decode_plan,
+    decode_reply,
+    decode_vector,
+    encode_plan,
+    encode_reply,
+    encode_vector,
+)
+from decomfl_lab.zo import central, forward
+
+floats = st.floats(-1e3, 1e3)
+
+
+def _record(r: int, K: int = 2, P: int = 3, eta: float = 0.1) -> RoundRecord:
+    scalars = np.random.default_rng(r).standard_normal((K, P)).astype(np.float32)
+    return RoundRecord(r, eta, Distribution.GAUSSIAN, tuple(range(10 * r, 10 * r + K)), scalars)
+
+
+@given(st.lists(floats, min_size=1, max_size=6), floats, st.floats(1e-3, 10))
+def test_differences_of_a_line_are_its_slopes(slopes: list[float], base: float, mu: float) -> None:
+    def probe(p: int, c: float) -> float:
+        return base + c * slopes[p]
+
+    for estimator in (forward, central):
+        estimate = estimator(probe, len(slopes), mu)
+        assert estimate.g.dtype == np.float32
+        assert np.allclose(estimate.g, slopes, rtol=1e-6, atol=1e-12 * (abs(base) + 1e3 * mu) / mu * 10)
+        assert np.isclose(estimate.loss, base, atol=1e-9 * (abs(base) + 1e3 * mu))
+
+
+def test_estimators_ask_for_as_few_values_as_they_say() -> None:
+    for estimator, values in ((forward, 8), (central, 14)):
+        calls = []
+        estimator(lambda p, c, calls=calls: calls.append((p, c)) or 1.0, 7, 0.1)  # type: ignore[func-returns-value,misc]
+        assert len(calls) == values
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("convention", ["torch", "paper"])
+@pytest.mark.parametrize(("beta", "decay"), [(0.0, 0.0), (0.0, 0.1), (0.9, 0.0), (0.5, 0.01)])
+def test_rules_follow_torchs_sgd_in_real_arithmetic(
+    dtype: torch.dtype, convention: str, beta: float, decay: float
+) -> None:
+    """torch.optim.SGD on the gradient (1/P) Σ g z; the paper's form is torch's with gradient and decay × (1-β)."""
+    d, P, eta = 300, 4, 0.05
+    start = torch.linspace(-1, 1, d, dtype=dtype)
+    rule = Momentum(beta, convention, decay) if beta else Sgd(decay)  # type: ignore[arg-type]
+    replica = Replica(start, rule)
+    weight = 1 - beta if beta and convention == "paper" else 1.0
+    x = nn.Parameter(start.double().clone())
+    optimizer = torch.optim.SGD([x], lr=eta, momentum=beta, weight_decay=weight * decay)
+    for seed in range(5):
+        g = np.linspace(-2, 1 + seed, P).astype(np.float32)
+        replica.step_(Step(seed, g, eta, Distribution.GAUSSIAN))
+        z = np.stack([direction(seed, p, d) for p in range(P)]).astype(np.float64)
+        x.grad = torch.from_numpy(weight * g.astype(np.float64) @ z / P)
+        optimizer.step()
+    moved = (x.detach() - start.double()).abs().max()
+    assert moved > 0.01
+    assert (replica.x.double() - x.detach()).abs().max() < 2e-6 * (1 + moved)
+
+
+@given(
+    st.lists(st.lists(st.floats(-1e6, 1e6, width=32), min_size=4, max_size=4), min_size=1, max_size=9),
+    st.randoms(),
+)
+def test_mean_of_scalars_is_exact_and_has_no_order(rows: list[list[float]], random: object) -> None:
+    replies = [np.array(row, dtype=np.float32).reshape(2, 2) for row in rows]
+    shuffled = list(replies)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    mean = mean_scalars(replies)
+    assert mean.tobytes() == mean_scalars(shuffled).tobytes()
+    from fractions import Fraction
+
+    for n in range(4):
+        exact = sum((Fraction(float(reply.flat[n])) for reply in replies), Fraction(0)) / len(replies)
+        assert abs(Fraction(float(mean.flat[n])) - exact) <= abs(exact) * Fraction(1, 2**23) + Fraction(1, 2**148)
+
+
+def test_history_refuses_gaps_and_what_was_pruned() -> None:
+    history = History([_record(0), _record(1), _record(2)])
+    with pytest.raises(InputError, match="round of the appended record must be 3, got 5"):
+        history.append(_record(5))
+    history.prune(2)
+    assert [record.round for record in history.since(2)] == [2]
+    with pytest.raises(InputError, match="records since round 1 are gone: the history was pruned to round 2"):
+        history.since(1)
+    with pytest.raises(InputError, match="first round wanted must be at most 3, got 4"):
+        history.since(4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"eta": -0.1}, "eta must be a finite number above 0, got -0.1"),
+        ({"eta": float("nan")}, "eta must be a finite number above 0, got nan"),
+        ({"seeds": (1,)}, "seeds must hold one seed for each of K=2 steps"),
+        ({"scalars": np.full((2, 3), np.nan, np.float32)}, "scalars of round 0 must be finite"),
+        ({"scalars": np.zeros(3, np.float32)}, "scalars must be a non-empty float32 array"),
+    ],
+)
+def test_records_refuse_what_cannot_be_replayed(changes: dict[str, object], message: str) -> None:
+    good = vars(_record(0))
+    with pytest.raises(InputError, match=message):
+        RoundRecord(**{**good, **changes})  # type: ignore[arg-type]
+
+
+def test_schedules_are_functions_of_the_round() -> None:
+    schedule = Schedule(25, {500: 50, 1000: 100, 2000: 200})
+    assert [schedule(r) for r in (0, 499, 500, 999, 1000, 5000)] == [25, 25, 50, 50, 100, 200]
+    with pytest.raises(InputError, match="schedule round must be an integer of at least 1, got 0"):
+        Schedule(1.0, {0: 2.0})
+
+
+class _Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.b = nn.Linear(4, 4)
+        self.b.weight = self.a.weight
+        self.frozen = nn.Parameter(torch.ones(3), requires_grad=False)
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+
+def test_layout_counts_tied_weights_once_and_leaves_frozen_ones() -> None:
+    module = _Tied()
+    layout = Layout.of(module)
+    assert layout.d == 16 + 4 + 4 + 1
+    x = layout.flatten(module)
+    layout.bind(module, x)
+    x += 1.0
+    assert torch.equal(layout.flatten(module), x)
+    assert module.b.weight.data_ptr() == module.a.weight.data_ptr()
+    assert torch.equal(module.frozen, torch.ones(3))
+
+
+def test_layout_refuses_what_it_cannot_replay() -> None:
+    with pytest.raises(InputError, match="module must have trainable parameters"):
+        Layout.of(nn.ReLU())
+    with pytest.raises(InputError, match="dtype of the parameters must be float32 for all or float64 for all"):
+        Layout.of(nn.Linear(2, 2).half())
+
+
+def test_module_objective_is_the_modules_loss_and_leaves_x_alone() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    layout = Layout.of(module)
+    inputs, targets = torch.randn(50, 6, dtype=torch.float64), torch.randint(0, 3, (50,))
+    objective = ModuleObjective(
+        module, layout, nn.functional.cross_entropy, inputs, targets, EpochBatches(50, 50, (0,))
+    )
+    x = torch.randn(layout.d, dtype=torch.float64)
+    before = x.clone()
+    found = objective(x, 0)
+    w, b, v, c = x.split(layout.sizes)
+    outputs = torch.tanh(inputs @ w.view(5, 6).T + b) @ v.view(3, 5).T + c
+    assert np.isclose(found, nn.functional.cross_entropy(outputs, targets).item(), rtol=1e-12)
+    assert torch.equal(x, before)
+    assert np.isclose(objective(x + 0.1, 0), objective((x + 0.1).clone(), 0), rtol=0)
+
+
+@given(st.integers(1, 60), st.integers(1, 70), st.integers(0, 4))
+def test_batches_of_an_epoch_are_a_partition_of_the_data(n: int, batch_size: int, epoch: int) -> None:
+    batches = EpochBatches(n, batch_size, (3, 1))
+    per_epoch = -(-n // batch_size)
+    seen = np.concatenate([batches(epoch * per_epoch + place) for place in range(per_epoch)])
+    assert sorted(seen) == list(range(n))
+    assert max(len(batches(t)) for t in range(per_epoch)) == min(n, batch_size)
+
+
+def test_clients_are_sampled_uniformly() -> None:
+    M, m, R = 10, 3, 4000
+    counts = np.zeros(M)
+    pairs = 0
+    for r in range(R):
+        chosen = sample_clients(9, r, M, m)
+        counts[list(chosen)] += 1
+        pairs += 0 in chosen and 1 in chosen
+    q = m / M
+    assert np.abs(counts / R - q).max() < 5 * np.sqrt(q * (1 - q) / R)
+    both = m * (m - 1) / (M * (M - 1))
+    assert abs(pairs / R - both) < 5 * np.sqrt(both / R)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"m": 4}, r"sampled clients m \(of M=3\) must be an integer in 1\.\.3, got 4"),
+        ({"m": 0}, r"sampled clients m \(of M=3\) must be an integer in 1\.\.3, got 0"),
+        ({"M": 0}, "clients M must be an integer of at least 1, got 0"),
+        ({"K": 0}, "local steps K must be an integer of at least 1, got 0"),
+        ({"P": Schedule(0)}, "perturbations P must be an integer of at least 1, got 0"),
+        ({"P": Schedule(2, {3: 0})}, "perturbations P must be an integer of at least 1, got 0"),
+        ({"eta": Schedule(float("inf"))}, "learning rate eta must be a finite number above 0, got inf"),
+        ({"seed": -1}, "seed must be an integer in 0"),
+    ],
+)
+def test_server_refuses_bad_settings_by_name(changes: dict[str, object], message: str) -> None:
+    good: dict[str, object] = {"M": 3, "m": 2, "K": 1, "P": Schedule(2), "eta": Schedule(0.1), "seed": 0}
+    with pytest.raises(InputError, match=message):
+        Server(**{**good, **changes})  # type: ignore[arg-type]
+
+
+def test_wire_refuses_damaged_messages_by_name() -> None:
+    plan = Plan(3, 0.1, 3, Distribution.SPHERE, (1, 2), (_record(1), _record(2)))
+    message = encode_plan(plan)
+    assert decode_plan(message) == plan
+    with pytest.raises(InputError, match="plan message is truncated"):
+        decode_plan(message[:-1])
+    with pytest.raises(InputError, match="plan message is oversized"):
+        decode_plan(message + b"\0")
+    with pytest.raises(InputError, match="version of the plan message must be 1, got 9"):
+        decode_plan(message[:2] + b"\x09" + message[3:])
+    with pytest.raises(InputError, match="kind of the plan message must be 1, got 2"):
+        decode_plan(encode_reply(Reply(0, 0, np.zeros((1, 1), np.float32))))
+    with pytest.raises(InputError, match="checksum of the plan message"):
+        decode_plan(message[:-1] + bytes([message[-1] ^ 1]))
+    with pytest.raises(InputError, match="scalars of client 7 in round 2 must be finite"):
+        decode_reply(encode_reply(Reply(7, 2, np.full((1, 1), np.inf, np.float32))))
+
+
+@given(
+    st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=1, max_size=9),
+    st.booleans(),
+)
+def test_dense_models_keep_their_bits_on_the_wire(values: list[float], wide: bool) -> None:
+    x = np.array(values, dtype=np.float64 if wide else np.float32)
+    r, back = decode_vector(encode_vector(5, x))
+    assert (r, back.dtype, back.tobytes()) == (5, x.dtype, x.tobytes())

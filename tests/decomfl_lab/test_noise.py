@@ -1,0 +1,159 @@
+"""The perturbation stream: published vectors, our own vectors, moments with standard errors, slices, laws."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decomfl_lab import noise
+from decomfl_lab.errors import InputError
+from decomfl_lab.laws.strategies import counters, distributions, seeds
+from decomfl_lab.noise import Distribution, derive_seed
+from decomfl_lab.noise.reference import philox4x32
+
+# Random123's known-answer tests (kat_vectors, philox4x32-10): counter, key, words.
+KNOWN_ANSWERS = [
+    ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+    ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+    ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0", "d16cfe09 94fdcceb 5001e420 24126ea1"),
+]
+
+# The specification's test vectors: float bits of z[0, 1, 32, 64, 96, 127, 128].
+POSITIONS = [0, 1, 32, 64, 96, 127, 128]
+VECTORS = [
+    (0x0, 0, "bfa16c47 bdcc0410 befe6d85 3e828295 bf3da834 bf72f2bc 3e9e4178"),
+    (0xDEADBEEF12345678, 3, "3ea3c1e6 3f9d7acd bee7cee9 3f29fe33 3ef2ee42 401dca39 3f327e8e"),
+]
+
+BACKENDS = sorted(noise.BACKENDS)
+
+
+def _hex(text: str) -> list[int]:
+    return [int(word, 16) for word in text.split()]
+
+
+@pytest.mark.parametrize(("counter", "key", "words"), KNOWN_ANSWERS)
+def test_philox_gives_the_published_answers(counter: str, key: str, words: str) -> None:
+    k0, k1 = _hex(key)
+    out = philox4x32(np.array(_hex(counter), dtype=np.uint32)[:, None], (k0, k1))
+    assert out[:, 0].tolist() == _hex(words)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("key", "p", "bits"), VECTORS)
+def test_gaussian_stream_gives_the_specified_vectors(backend: str, key: int, p: int, bits: str) -> None:
+    z = noise.direction(key, p, 200, backend=backend)
+    assert z.view(np.uint32)[POSITIONS].tolist() == _hex(bits)
+
+
+@pytest.mark.parametrize("law", Distribution)
+def test_moments_lie_within_five_standard_errors(law: Distribution) -> None:
+    n, directions = 200_000, 20
+    z = np.stack([noise.direction(7, p, n, distribution=law) for p in range(directions)]).astype(np.float64)
+    count = z.size
+    kurtosis = 1.0 if law is Distribution.RADEMACHER else 3.0
+    # Standard errors of the sample mean, variance and fourth moment of N(0, 1): 1, √2, √96 over √n.
+    assert abs(z.mean()) < 5 / np.sqrt(count)
+    assert abs((z**2).mean() - 1) < 5 * np.sqrt(2 / count)
+    assert abs((z**4).mean() - kurtosis) < 5 * np.sqrt(96 / count)
+    correlation = (z[:-1] * z[1:]).mean(axis=1)  # neighbouring directions
+    assert np.abs(correlation).max() < 5 / np.sqrt(n)
+    assert np.abs((z[:, :-1] * z[:, 1:]).mean(axis=1)).max() < 5 / np.sqrt(n)  # neighbouring elements
+
+
+def test_gaussian_tails_have_the_right_weight() -> None:
+    z = np.concatenate([noise.direction(11, p, 500_000) for p in range(10)])
+    for threshold, probability in ((1.0, 0.31731), (2.0, 0.045500), (3.0, 0.0026998), (4.0, 6.3342e-5)):
+        share = (np.abs(z) > threshold).mean()
+        assert abs(share - probability) < 5 * np.sqrt(probability / z.size), threshold
+
+
+def test_second_moment_matrix_is_the_identity() -> None:
+    d, n = 12, 20_000
+    for law in Distribution:
+        z = np.stack([noise.direction(seed, 0, d, distribution=law) for seed in range(n)]).astype(np.float64)
+        error = np.abs(z.T @ z / n - np.eye(d)).max()
+        assert error < 5.5 * np.sqrt(2 / n), law
+
+
+@given(seeds, st.integers(0, 40), st.integers(1, 3000))
+def test_sphere_directions_have_length_root_d(seed: int, p: int, d: int) -> None:
+    z = noise.direction(seed, p, d, distribution=Distribution.SPHERE).astype(np.float64)
+    assert abs(np.linalg.norm(z) / np.sqrt(d) - 1) < 2.0**-22
+
+
+@given(counters, st.integers(1, 600), st.data(), st.sampled_from([np.float32, np.float64]))
+def test_axpy_has_the_bits_of_one_term_at_a_time_whatever_the_cut(
+    counter: tuple[int, int, Distribution], d: int, data: st.DataObject, dtype: type
+) -> None:
+    seed, first_p, law = counter
+    c = np.array(data.draw(st.lists(st.floats(-2, 2, width=32), min_size=1, max_size=5)), dtype=np.float32)
+    start = np.linspace(-1, 1, d).astype(dtype)
+    wanted = start.copy()
+    for n, coefficient in enumerate(c):
+        z = noise.direction(seed, first_p + n, d, distribution=law, backend="numpy")
+        wanted = wanted + dtype(coefficient) * z.astype(dtype)
+    cut = data.draw(st.integers(0, d))
+    for backend in BACKENDS:
+        y = start.copy()
+        for first, piece in ((0, y[:cut]), (cut, y[cut:])):
+            if piece.size:
+                noise.axpy(piece, seed, c, d=d, first=first, first_p=first_p, distribution=law, backend=backend)
+        assert y.tobytes() == wanted.tobytes(), backend
+
+
+def test_numba_agrees_with_the_reference_on_a_million_elements() -> None:
+    for law in Distribution:
+        a, b = (noise.direction(3, 5, 1_000_003, distribution=law, backend=name) for name in BACKENDS)
+        assert a.tobytes() == b.tobytes(), law
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_slices_far_beyond_two_to_the_32_can_be_made_alone(backend: str) -> None:
+    d, first = 2**40, 2**39 + 77
+    z = noise.direction(1, 2, d, first=first, count=300, backend=backend)
+    again = noise.direction(1, 2, d, first=first + 100, count=50, backend="numpy")
+    assert z[100:150].tobytes() == again.tobytes()
+    assert z.tobytes() != noise.direction(1, 2, d, first=77, count=300).tobytes()
+
+
+@given(distributions)
+def test_no_global_generator_is_touched(law: Distribution) -> None:
+    torch.manual_seed(5)
+    before, legacy = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index, union-attr]
+    noise.direction(1, 0, 300, distribution=law)
+    noise.axpy(np.zeros(300), 1, [0.5], d=300, distribution=law)
+    assert torch.equal(before, torch.get_rng_state())
+    assert (legacy == np.random.get_state()[1]).all()  # type: ignore[index]
+
+
+@given(seeds, st.lists(st.integers(0, 2**64 - 1), max_size=3), st.lists(st.integers(0, 2**64 - 1), max_size=3))
+def test_seeds_of_different_places_differ(run_key: int, a: list[int], b: list[int]) -> None:
+    assert (derive_seed(run_key, *a) == derive_seed(run_key, *b)) == (a == b)
+
+
+def test_derived_seeds_are_pinned() -> None:
+    assert f"{derive_seed(0, 0, 0):016x}" == "e2d8a69f03f30a26"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: noise.direction(-1, 0, 5), "seed must be an integer in 0..18446744073709551615, got -1"),
+        (lambda: noise.direction(0, 0, 0), "d must be an integer of at least 1, got 0"),
+        (lambda: noise.direction(0, 0, 5, first=4, count=2), r"first \+ count must be at most d=5, got 6"),
+        (lambda: noise.direction(0, 0, 5, backend="cuda"), "backend must be one of numpy, numba, got 'cuda'"),
+        (
+            lambda: noise.axpy(np.zeros((2, 2)), 0, [1.0], d=4),
+            "y must be a contiguous float32 or float64 vector",
+        ),
+        (lambda: noise.axpy(np.zeros(4, np.float16), 0, [1.0], d=4), "y must be a contiguous"),
+        (lambda: noise.axpy(np.zeros(8)[::2], 0, [1.0], d=4), "y must be a contiguous"),
+    ],
+)
+def test_bad_input_is_refused_by_name(call, message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InputError, match=message):
+        call()
