@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -34,7 +35,6 @@ def _app() -> typer.Typer:
         name="decomfl",
         help="DeComFL, executable: train with scalars only, check that rebuilds are exact, redraw the paper.",
         epilog=EPILOG.replace("\n\n", "\n\n\b\n").strip(),
-        no_args_is_help=True,
         add_completion=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -63,11 +63,11 @@ app = _app()
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``decomfl argv``; returns the exit code (0 done, 1 a check failed, 2 bad input, 130 interrupted)."""
     command = typer.main.get_command(app)
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("decomfl_lab").setLevel(logging.INFO)
+    args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
-        code = command.main(args=list(argv) if argv is not None else None, prog_name="decomfl", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message())
-        code = 2
+        code = command.main(args=args, prog_name="decomfl", standalone_mode=False)
     except click.ClickException as error:
         print(f"decomfl: error: {' '.join(error.format_message().split())}", file=sys.stderr)
         code = 2

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
+from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
 from decomfl_lab.noise import Distribution
 from decomfl_lab.splits import SPLITS
 
@@ -65,11 +65,11 @@ class TrainConfig:
     seed: int = _option(0, "seed of everything random: weights, split, batches, clients, directions")
 
     def __post_init__(self) -> None:
-        _one_of("method", self.method, METHODS)
-        _one_of("split", self.split, SPLITS)
-        _one_of("estimator", self.estimator, ("forward", "central"))
-        _one_of("distribution", self.distribution, tuple(d.value for d in Distribution))
-        _one_of("momentum_form", self.momentum_form, ("torch", "paper"))
+        require_choice("method", self.method, METHODS)
+        require_choice("split", self.split, SPLITS)
+        require_choice("estimator", self.estimator, ("forward", "central"))
+        require_choice("distribution", self.distribution, tuple(d.value for d in Distribution))
+        require_choice("momentum_form", self.momentum_form, ("torch", "paper"))
         require_int("clients M", self.clients, 1)
         require_int(f"sampled clients m (of M={self.clients})", self.sampled, 1, self.clients)
         for name, label in (
@@ -114,10 +114,6 @@ class TrainConfig:
         """Hex key of a result: BLAKE2b of configuration (seed included), data digest and code version."""
         message = json.dumps([self.to_dict(), data, code], sort_keys=True)
         return hashlib.blake2b(message.encode(), digest_size=8).hexdigest()
-
-
-def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
-    require(value in known, name, f"be one of {', '.join(known)}", value)
 
 
 def _in_range(name: str, value: Any, low: float, below: float) -> None:

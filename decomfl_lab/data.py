@@ -18,6 +18,7 @@ import gzip
 import hashlib
 import importlib.metadata
 import importlib.resources
+import logging
 import os
 import urllib.error
 import urllib.request
@@ -34,7 +35,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decomfl_lab.errors import InputError, require
+from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.files import write_atomically
 
 __all__ = ["DATA_SETS", "Dataset", "cache_folder", "download_mnist", "load_dataset", "parse_idx"]
@@ -51,6 +52,8 @@ MNIST_ADDRESSES = (
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
 )
+
+logger = logging.getLogger(__name__)
 
 MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
 
@@ -126,7 +129,6 @@ def download_mnist(
     *,
     addresses: tuple[str, ...] = MNIST_ADDRESSES,
     files: Mapping[str, str] = MNIST_FILES,
-    on_file: Callable[[str], None] | None = None,
 ) -> Path:
     """Fetch MNIST's four files into ``folder`` (default: the cache); files that are there and right are kept.
 
@@ -142,8 +144,7 @@ def download_mnist(
         target = folder / name
         if target.exists() and hashlib.sha256(target.read_bytes()).hexdigest() == expected:
             continue
-        if on_file is not None:
-            on_file(name)
+        logger.info("fetching %s", name)
         troubles = []
         for address in addresses:
             try:
@@ -273,8 +274,7 @@ def load_dataset(name: str) -> Dataset:
     Raises:
         InputError: If the name is unknown, or a file is missing, altered or damaged.
     """
-    if name not in DATA_SETS:
-        raise InputError(f"data must be one of {', '.join(DATA_SETS)}, got {name!r}")
+    require_choice("data", name, DATA_SETS)
     return _load(name, os.environ.get("DECOMFL_DATA"), os.environ.get("DECOMFL_DOWNLOAD"))
 
 

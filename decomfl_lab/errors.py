@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["InputError", "require", "require_finite_positive", "require_int"]
+__all__ = ["InputError", "require", "require_choice", "require_finite_positive", "require_int"]
 
 
 class InputError(ValueError):
@@ -16,6 +17,13 @@ def require(holds: bool, argument: str, rule: str, value: Any) -> None:
     """Raise ``InputError("{argument} must {rule}, got {value}")`` unless ``holds``."""
     if not holds:
         raise InputError(f"{argument} must {rule}, got {value!r}")
+
+
+def require_choice(argument: str, value: str, known: Iterable[str]) -> str:
+    """Return ``value`` if it is one of ``known``, else raise InputError that lists them."""
+    names = list(known)
+    require(value in names, argument, f"be one of {', '.join(names)}", value)
+    return value
 
 
 def require_int(argument: str, value: Any, at_least: int, at_most: int | None = None) -> int:

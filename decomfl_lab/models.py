@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from decomfl_lab.errors import InputError, require, require_int
+from decomfl_lab.errors import require, require_choice, require_int
 
 __all__ = ["MODELS", "build_model", "num_parameters"]
 
@@ -60,8 +60,7 @@ def build_model(name: str, *, seed: int, in_shape: Shape, classes: int) -> nn.Mo
     Raises:
         InputError: If the name is unknown or the images do not fit the model.
     """
-    if name not in MODELS:
-        raise InputError(f"model must be one of {', '.join(MODELS)}, got {name!r}")
+    require_choice("model", name, MODELS)
     require_int("seed", seed, 0, 2**64 - 1)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))

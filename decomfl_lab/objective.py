@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from decomfl_lab.errors import require_int
+from decomfl_lab.errors import require, require_int
 from decomfl_lab.replica import Layout
 
 __all__ = ["EpochBatches", "ModuleObjective", "Objective", "mean_loss"]
@@ -94,6 +94,14 @@ class ModuleObjective:
         targets: Tensor,
         batches: EpochBatches,
     ) -> None:
+        for name, part in module.named_modules():
+            random_or_stateful = isinstance(part, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd)
+            require(
+                not (random_or_stateful and part.training),
+                f"module {name!r} ({type(part).__name__})",
+                "be in eval mode, so that the loss is a function of x and the data alone",
+                "training mode",
+            )
         self.module = module
         self.layout = layout
         self.loss = loss

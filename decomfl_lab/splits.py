@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
+from decomfl_lab.errors import InputError, require_choice, require_finite_positive, require_int
 
 __all__ = ["SPLITS", "class_shares", "split", "split_dirichlet", "split_iid"]
 
@@ -94,7 +94,7 @@ def split_dirichlet(labels: Indices, M: int, alpha: float, seed: int, *, total: 
 
 def split(name: str, labels: Indices, M: int, seed: int, *, alpha: float = 1.0) -> list[Indices]:
     """The split called ``name``: iid, dirichlet (Dir(α·1)) or dirichlet-total (Dir(α·p))."""
-    require(name in SPLITS, "split", f"be one of {', '.join(SPLITS)}", name)
+    require_choice("split", name, SPLITS)
     if name == "iid":
         return split_iid(labels, M, seed)
     return split_dirichlet(labels, M, alpha, seed, total=name == "dirichlet-total")

@@ -151,11 +151,11 @@ def _evaluate(federation: Federation, module: nn.Module, layout: Layout, dataset
     layout.bind(module, federation.x)
     images = _fast_layout(dataset.test_images)
 
-    def wrong(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return (outputs.argmax(1) != targets).float().mean()
+    def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (outputs.argmax(1) == targets).float().mean()
 
     return (
-        1.0 - mean_loss(module, wrong, images, dataset.test_labels),
+        mean_loss(module, accuracy, images, dataset.test_labels),
         mean_loss(module, cross_entropy, images, dataset.test_labels),
     )
 

@@ -31,6 +31,15 @@ _ROUND = struct.Struct("<IdHHBB")  # round, eta, K, P, distribution, stream vers
 _REPLY = struct.Struct("<IIHH")  # client, round, K, P
 _VECTOR = struct.Struct("<IBQ")  # round, bytes an element, elements
 _COUNT = struct.Struct("<I")
+
+HEADER_BYTES = _HEADER.size
+PLAN_HEAD_BYTES = _ROUND.size + _COUNT.size
+RECORD_HEAD_BYTES = _ROUND.size
+REPLY_HEAD_BYTES = _REPLY.size
+VECTOR_HEAD_BYTES = _VECTOR.size
+SEED_BYTES = 8
+SCALAR_BYTES = 4
+
 _DISTRIBUTIONS = tuple(Distribution)
 
 

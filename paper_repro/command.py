@@ -13,7 +13,7 @@ import pandas as pd
 import typer
 from matplotlib.figure import Figure
 
-from decomfl_lab.errors import InputError, require_int
+from decomfl_lab.errors import InputError, require_choice, require_int
 from decomfl_lab.files import write_atomically
 from figures.curves import Count, accuracy_by_communication
 from figures.style import rc
@@ -33,25 +33,40 @@ def paper(
     *,
     scale: Annotated[
         str,
-        typer.Option(help="smoke (a minute), default (minutes) or full (the paper's sizes, for a GPU or nights)."),
+        typer.Option(
+            help="smoke (a minute), default (minutes) or full (the paper's sizes). [default: default]",
+            show_default=False,
+        ),
     ] = "default",
-    only: Annotated[str, typer.Option(help=f"Parts to make, joined by commas: {', '.join(PARTS)}.")] = "",
-    out: Annotated[Path, typer.Option(help="Folder for report.html, figures, tables, claims.json and runs.")] = Path(
-        "out"
-    ),
+    only: Annotated[
+        str,
+        typer.Option(help=f"Parts to make, joined by commas: {', '.join(PARTS)}. [default: all]", show_default=False),
+    ] = "",
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Folder for report.html, figures, tables, claims.json and runs. [default: out]", show_default=False
+        ),
+    ] = Path("out"),
     count: Annotated[
         str,
-        typer.Option(help="x-axis: wire (bytes really encoded), table1 (the paper's formula) or plotted (its axis)."),
+        typer.Option(
+            help="x-axis: wire (bytes encoded), table1 (the paper's formula) or plotted (its axis). [default: wire]",
+            show_default=False,
+        ),
     ] = "wire",
     reading: Annotated[
         str,
-        typer.Option(help="Settings: as-plotted (the authors' logs), as-written (the paper's text) or both."),
+        typer.Option(
+            help="Settings: as-plotted (the authors' logs), as-written (the paper's text) or both. [default: both]",
+            show_default=False,
+        ),
     ] = "both",
     reference: Annotated[
         Path | None,
         typer.Option(help="Folder with authors_curves.csv: the authors' curves are drawn beside ours."),
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Runs at a time; 0 for one a CPU.")] = 0,
+    jobs: Annotated[int, typer.Option(help="Runs at a time; 0 for one a CPU. [default: 0]", show_default=False)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON on stdout.")] = False,
 ) -> None:
     """Regenerate the paper's figures and tables, with a verdict on every claim.
@@ -59,11 +74,11 @@ def paper(
     Runs are kept under OUT/runs by a fingerprint of settings, seed, data and code: what is there is not
     computed again, and an interrupted command resumes. Open OUT/report.html when it is done.
     """
-    _one_of("scale", scale, tuple(FIG2_SCALES))
-    _one_of("count", count, fig2.COUNTS)
-    _one_of("reading", reading, (*fig2.READINGS, "both"))
+    require_choice("scale", scale, FIG2_SCALES)
+    require_choice("count", count, fig2.COUNTS)
+    require_choice("reading", reading, (*fig2.READINGS, "both"))
     for part in filter(None, only.split(",")):
-        _one_of("only", part, PARTS)
+        require_choice("only", part, PARTS)
     require_int("jobs", jobs, 0)
     authors = fig2_reference(reference) if reference is not None else None
     readings = fig2.READINGS if reading == "both" else (reading,)
@@ -87,11 +102,6 @@ def paper(
         for claim in claims:
             print(f"{claim.verdict:28s} {claim.id}: {claim.claim}")
         print(f"\n{out / 'report.html'} ({minutes:.1f} min; {facts['data']})")
-
-
-def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise InputError(f"{name} must be one of {', '.join(known)}, got {value!r}")
 
 
 def _rendered(figure: Figure, kind: str) -> bytes:
@@ -128,6 +138,8 @@ def _fig2(
     write_atomically(out / "tables" / "fig2.csv", table.to_csv(index=False))
     write_atomically(out / "tables" / "fig2-curves.csv", rows.to_csv(index=False))
     claims = fig2.claims(rows, scale) if "as-plotted" in set(rows.reading) else []
+    if authors is not None:
+        claims.append(fig2.saving_in_the_logs(authors))
     seconds = rows.groupby(["reading", "panel", "series", "seed"]).seconds.max().sum()
     section = Section(
         id="fig2",
@@ -141,6 +153,8 @@ def _fig2(
             "all M clients. table1: the formula of the paper's Table 1. plotted: what the paper's axis counts, "
             "(round - 1)·K·P for DeComFL and (round - 1)·d for FedAvg, one direction and full participation. The "
             "same figure by the other two countings is in the folder figures.",
+            "A record counts when it is sent: at the end of a short run the clients that were not sampled lately "
+            "have not been sent the last rounds yet, so wire lies below table1 there.",
             "The curve that the paper labels FedAvg K=4 is, by its log's history, a run of K=5; it is run so here.",
         ],
         table=table,

@@ -126,7 +126,7 @@ def run_all(jobs: Sequence[Job], root: Path, *, n_jobs: int) -> tuple[pd.DataFra
             watcher.stop()
     frames = []
     for job, folder in zip(jobs, folders, strict=True):
-        rows = pd.read_csv(folder / METRICS_FILE, float_precision="round_trip")
+        rows = pd.read_csv(folder / METRICS_FILE)
         frames.append(rows.assign(**job.labels, seed=job.config.seed))
     facts = [json.loads((folder / DONE_FILE).read_text()) for folder in dict.fromkeys(folders)]
     return pd.concat(frames, ignore_index=True), facts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -22,9 +21,3 @@ def _embedded_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("DECOMFL_DATA", "DECOMFL_DOWNLOAD"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def full_data() -> str | None:
-    """The folder of full data sets, if the one who runs the tests has one."""
-    return os.environ.get("DECOMFL_TEST_DATA")

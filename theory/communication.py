@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from decomfl_lab.errors import require_int
+from decomfl_lab.wire import (
+    HEADER_BYTES,
+    PLAN_HEAD_BYTES,
+    RECORD_HEAD_BYTES,
+    REPLY_HEAD_BYTES,
+    SCALAR_BYTES,
+    SEED_BYTES,
+    VECTOR_HEAD_BYTES,
+)
 
 __all__ = [
     "plotted_scalars_decomfl",
@@ -12,15 +21,6 @@ __all__ = [
     "wire_bytes_decomfl",
     "wire_bytes_fedavg",
 ]
-
-# Bytes of the version-1 codec (decomfl_lab.wire).
-HEADER = 12
-PLAN_HEAD = 18 + 4
-RECORD_HEAD = 18
-REPLY_HEAD = 12
-VECTOR_HEAD = 13
-SEED = 8
-SCALAR = 4
 
 
 def table1_scalars_decomfl(R: int, *, M: int, m: int, K: int, P: int) -> float:
@@ -74,13 +74,13 @@ def wire_bytes_decomfl(R: int, *, M: int, m: int, K: int, P: int) -> float:
     require_int("m", m, 1, M)
     q = m / M
     sent = (R - 1) - (1.0 - q) * (1.0 - (1.0 - q) ** (R - 1)) / q
-    plan = HEADER + PLAN_HEAD + SEED * K
-    reply = HEADER + REPLY_HEAD + SCALAR * K * P
-    record = RECORD_HEAD + SEED * K + SCALAR * K * P
+    plan = HEADER_BYTES + PLAN_HEAD_BYTES + SEED_BYTES * K
+    reply = HEADER_BYTES + REPLY_HEAD_BYTES + SCALAR_BYTES * K * P
+    record = RECORD_HEAD_BYTES + SEED_BYTES * K + SCALAR_BYTES * K * P
     return q * R * (plan + reply) + sent * record
 
 
 def wire_bytes_fedavg(R: int, *, M: int, m: int, d: int, itemsize: int = 4) -> float:
     """Expected bytes per client after R rounds of FedAvg: R·(m/M)·2·(header + d·itemsize)."""
     require_int("m", m, 1, M)
-    return R * m / M * 2.0 * (HEADER + VECTOR_HEAD + itemsize * d)
+    return R * m / M * 2.0 * (HEADER_BYTES + VECTOR_HEAD_BYTES + itemsize * d)

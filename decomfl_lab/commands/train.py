@@ -66,7 +66,7 @@ def _train(
         Path | None,
         typer.Option(help="Folder for metrics.csv, config.toml and a checkpoint; resumes what is there."),
     ] = None,
-    threads: Annotated[int, typer.Option(help="CPU threads of torch.")] = 1,
+    threads: Annotated[int, typer.Option(help="CPU threads of torch. [default: 1]", show_default=False)] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Train one model with one method and print its evaluations.

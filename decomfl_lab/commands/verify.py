@@ -26,8 +26,8 @@ def verify(
         str | None, typer.Option(help=f"Plant a fault and see the laws catch it: {', '.join(FAULTS)}.")
     ] = None,
     law: Annotated[list[str] | None, typer.Option(help="Only this law (may be given several times).")] = None,
-    cases: Annotated[int, typer.Option(help="Random cases a law.")] = 100,
-    seed: Annotated[int, typer.Option(help="Seed of the random cases.")] = 0,
+    cases: Annotated[int, typer.Option(help="Random cases a law. [default: 100]", show_default=False)] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of the random cases. [default: 0]", show_default=False)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print rows of law, cases, passed as JSON.")] = False,
 ) -> None:
     """Check that every rebuilt client model equals the server's bit for bit, law by law.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as hypothesis_seed
 
-from decomfl_lab.errors import InputError, require_int
+from decomfl_lab.errors import InputError, require_choice, require_int
 from decomfl_lab.laws.contract import Implementation
 from decomfl_lab.laws.faults import FAULTS
 from decomfl_lab.laws.laws import LAWS, Law
@@ -73,8 +73,7 @@ def verify(
     """
     require_int("cases", cases, 1)
     for name in laws:
-        if name not in LAWS:
-            raise InputError(f"law must be one of {', '.join(LAWS)}, got {name!r}")
+        require_choice("law", name, LAWS)
     for name in laws or tuple(LAWS):
         if on_law is not None:
             on_law(name)
@@ -84,9 +83,7 @@ def verify(
 def load_implementation(target: str | None, fault: str | None) -> Implementation:
     """The lab's implementation, or ``module:factory``'s, or one with a planted fault."""
     if fault is not None:
-        if fault not in FAULTS:
-            raise InputError(f"fault must be one of {', '.join(FAULTS)}, got {fault!r}")
-        return FAULTS[fault]
+        return FAULTS[require_choice("fault", fault, FAULTS)]
     if target is None:
         return Implementation()
     module_name, _, factory = target.partition(":")

@@ -16,7 +16,7 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
-from decomfl_lab.errors import InputError, require, require_int
+from decomfl_lab.errors import require, require_choice, require_int
 from decomfl_lab.noise import numba_cpu, reference
 from decomfl_lab.noise.spec import STREAM_VERSION, Distribution, derive_seed
 
@@ -35,9 +35,7 @@ DEFAULT_BACKEND = "numba"
 
 
 def _backend(name: str) -> ModuleType:
-    if name not in BACKENDS:
-        raise InputError(f"backend must be one of {', '.join(BACKENDS)}, got {name!r}")
-    return BACKENDS[name]
+    return BACKENDS[require_choice("backend", name, BACKENDS)]
 
 
 @lru_cache(maxsize=4096)

@@ -179,6 +179,18 @@ def test_module_objective_is_the_modules_loss_and_leaves_x_alone() -> None:
     assert np.isclose(objective(x + 0.1, 0), objective((x + 0.1).clone(), 0), rtol=0)
 
 
+@pytest.mark.parametrize("part", [nn.BatchNorm1d(3), nn.Dropout(0.5)])
+def test_modules_whose_loss_is_no_function_of_x_are_refused(part: nn.Module) -> None:
+    def objective(module: nn.Module) -> ModuleObjective:
+        data = torch.zeros(4, 3), torch.zeros(4, 3)
+        return ModuleObjective(module, Layout.of(module), nn.functional.mse_loss, *data, EpochBatches(4, 2, (0,)))
+
+    module = nn.Sequential(nn.Linear(3, 3), part).train()
+    with pytest.raises(InputError, match=r"module '1' \(.*\) must be in eval mode"):
+        objective(module)
+    objective(module.eval())
+
+
 @given(st.integers(1, 60), st.integers(1, 70), st.integers(0, 4))
 def test_batches_of_an_epoch_are_a_partition_of_the_data(n: int, batch_size: int, epoch: int) -> None:
     batches = EpochBatches(n, batch_size, (3, 1))
