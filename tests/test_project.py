@@ -1,0 +1,48 @@
+"""What the project says of itself is true."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import decomfl_lab
+
+ROOT = Path(__file__).parents[1]
+
+
+def _project() -> dict[str, object]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]  # type: ignore[no-any-return]
+
+
+def test_the_readmes_python_runs(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    script = tmp_path / "readme.py"
+    script.write_text(block)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_readmes_counts_are_those_of_the_code() -> None:
+    from decomfl_lab.laws.faults import FAULTS
+    from decomfl_lab.laws.laws import LAWS
+
+    assert f"{len(LAWS)} laws, {len(FAULTS)} planted faults" in (ROOT / "README.md").read_text()
+
+
+def test_versions_agree() -> None:
+    assert _project()["version"] == decomfl_lab.__version__
+
+
+def test_every_dependency_has_a_tested_version() -> None:
+    pinned = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    project = _project()
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]  # type: ignore[misc,index]
+    assert {re.split(r"[<>=]", item)[0] for item in wanted} <= pinned
+
+
+def test_notation_spells_every_symbol_once() -> None:
+    rows = re.findall(r"^\| ([^|]+) \| `", (ROOT / "NOTATION.md").read_text(), re.MULTILINE)
+    assert len(rows) == len(set(rows)) > 15
