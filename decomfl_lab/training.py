@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 import time
 from collections.abc import Callable
@@ -42,6 +43,7 @@ CHECKPOINT_SECONDS = 20.0
 METRICS_FILE = "metrics.csv"
 CHECKPOINT_FILE = "checkpoint.safetensors"
 CONFIG_FILE = "config.toml"
+PROVENANCE_FILE = "provenance.json"
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,7 @@ def train(
     Args:
         config: The run.
         dataset: Its data; None loads ``config.data``.
-        out: Folder for metrics.csv, config.toml and the checkpoint; made if missing.
+        out: Folder for metrics.csv, config.toml, provenance.json and the checkpoint; made if missing.
         on_round: Called after every round.
 
     Returns:
@@ -213,6 +215,7 @@ def train(
             state = {"federation": values, "rows": rows, "losses": losses, "seconds": seconds, **identity}
             write_checkpoint(out / CHECKPOINT_FILE, tensors, state)
             write_atomically(out / CONFIG_FILE, config.to_toml())
+            write_atomically(out / PROVENANCE_FILE, json.dumps(provenance(dataset), indent=1, ensure_ascii=False))
             write_atomically(out / METRICS_FILE, pd.DataFrame(rows).to_csv(index=False))
 
     last_save = time.monotonic()

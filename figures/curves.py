@@ -207,6 +207,9 @@ def _grid(
     readings = list(dict.fromkeys(curves["reading"]))
     lost = xscale == "log" and bool((everything[x] <= 0).any())
     text = _caption(caption, lost_points=lost)
+    if lost:
+        curves = curves.loc[curves[x] > 0]
+        reference = None if reference is None else reference.loc[reference[x] > 0]
 
     width, row_height, legend_height, title_height = 9.6, 3.0, 1.25, 0.4 if title else 0.0
     caption_height = 0.165 * len(text) + 0.22

@@ -19,11 +19,11 @@ from decomfl_lab.config import TrainConfig
 from decomfl_lab.data import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.files import write_atomically
-from decomfl_lab.training import METRICS_FILE, Progress, code_version, provenance, train
+from decomfl_lab.training import METRICS_FILE, PROVENANCE_FILE, Progress, code_version, train
 
 __all__ = ["Job", "run_all"]
 
-DONE_FILE = "provenance.json"
+DONE_FILE = "done"
 PROGRESS_FILE = "progress.json"
 POLL_SECONDS = 0.5
 
@@ -61,7 +61,7 @@ def _execute(config: TrainConfig, folder: Path) -> None:
             write_atomically(folder / PROGRESS_FILE, json.dumps(vars(at)))
 
     train(config, dataset=dataset, out=folder, on_round=report)
-    write_atomically(folder / DONE_FILE, json.dumps(provenance(dataset), indent=1))
+    write_atomically(folder / DONE_FILE, f"{config.rounds} rounds\n")
 
 
 class _Watcher(threading.Thread):
@@ -128,7 +128,7 @@ def run_all(jobs: Sequence[Job], root: Path, *, n_jobs: int) -> tuple[pd.DataFra
     for job, folder in zip(jobs, folders, strict=True):
         rows = pd.read_csv(folder / METRICS_FILE)
         frames.append(rows.assign(**job.labels, seed=job.config.seed))
-    facts = [json.loads((folder / DONE_FILE).read_text()) for folder in dict.fromkeys(folders)]
+    facts = [json.loads((folder / PROVENANCE_FILE).read_text(encoding="utf-8")) for folder in dict.fromkeys(folders)]
     return pd.concat(frames, ignore_index=True), facts
 
 
