@@ -68,7 +68,7 @@ def _frame(*, k_helps: bool, p_helps: bool, saves: bool) -> pd.DataFrame:
     for seed in (0, 1):
         wobble = 0.001 * seed
         for K, top in zip((1, 4, 10), (0.5, 0.7, 0.9) if k_helps else (0.9, 0.7, 0.5), strict=True):
-            parts.append(_run("local-updates", "DeComFL", K, 20, [0.1, top + wobble], seed))
+            parts.append(_run("local-updates", "DeComFL", K, 20, [0.1, top + wobble, top + wobble], seed))
         for K in (5, 10):
             ours = [0.1 + 0.02 * n + wobble for n in range(40)]
             parts.append(_run("local-updates", "FedAvg", K, 0, ours, seed, cost=100.0 if saves else 1e-6))
@@ -81,6 +81,7 @@ def test_each_verdict_can_come_out_either_way() -> None:
     good = {c.id: c.verdict for c in fig2.claims(_frame(k_helps=True, p_helps=True, saves=True), "full")}
     assert good["fig2.local-updates"] == "holds"
     assert good["fig2.perturbations"] == "holds"
+    assert good["fig2.p-over-k"] == "holds"
     assert good["fig2.saving"] == "holds"
     assert good["fig2.fedavg-not-converged"] == "holds"
     bad = {c.id: c.verdict for c in fig2.claims(_frame(k_helps=False, p_helps=False, saves=False), "full")}
@@ -89,6 +90,16 @@ def test_each_verdict_can_come_out_either_way() -> None:
     assert bad["fig2.saving"] == "not tested at this scale"  # 0.5 is all that K = 10 reaches there
     mixed = {c.id: c.verdict for c in fig2.claims(_frame(k_helps=True, p_helps=True, saves=False), "full")}
     assert mixed["fig2.saving"] == "depends on how it is counted"
+
+
+def test_what_happens_eventually_is_judged_only_when_the_curves_are_flat() -> None:
+    rows = _frame(k_helps=True, p_helps=True, saves=True)
+    rising = rows["panel"].eq("perturbations") & rows["round"].eq(2)
+    rows.loc[rising, "test_accuracy"] -= 0.3
+    verdicts = {c.id: c.verdict for c in fig2.claims(rows, "full")}
+    assert verdicts["fig2.perturbations"] == "not tested at this scale"
+    assert verdicts["fig2.p-over-k"] == "not tested at this scale"
+    assert verdicts["fig2.local-updates"] == "holds"
 
 
 def test_differences_within_the_noise_decide_nothing() -> None:
