@@ -62,6 +62,7 @@ class TrainConfig:
     perturbation_schedule: Mapping[int, int] = _option({}, "P from a round on, as ROUND=VALUE,...: e.g. 500=50")
     server_model: bool = _option(False, "let the server keep a model too (the algorithm does not need one)")
     eval_every: int = _option(10, "rounds between two evaluations on the held-out data")
+    test_examples: int = _option(0, "held-out examples to evaluate on, a fixed random choice; 0 for all")
     seed: int = _option(0, "seed of everything random: weights, split, batches, clients, directions")
 
     def __post_init__(self) -> None:
@@ -80,6 +81,7 @@ class TrainConfig:
             ("eval_every", "eval_every"),
         ):
             require_int(label, getattr(self, name), 1)
+        require_int("test_examples", self.test_examples, 0)
         require_finite_positive("lr η", self.lr)
         require_finite_positive("mu μ", self.mu)
         require_finite_positive("alpha", self.alpha)

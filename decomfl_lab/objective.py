@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from decomfl_lab.errors import require, require_int
 from decomfl_lab.replica import Layout
 
-__all__ = ["EpochBatches", "ModuleObjective", "Objective", "mean_loss"]
+__all__ = ["EpochBatches", "ModuleObjective", "Objective", "mean_losses"]
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """loss(outputs, targets), the mean over the batch."""
@@ -67,15 +67,19 @@ CHUNK = 16
 """Examples a forward pass takes at once: small convolutions slow down when larger batches leave the cache."""
 
 
-def mean_loss(module: nn.Module, loss: LossFunction, inputs: Tensor, targets: Tensor) -> float:
-    """(1/n) Σ loss over the batch, by forward passes of at most ``CHUNK`` examples, without a graph."""
+def mean_losses(
+    module: nn.Module, losses: Sequence[LossFunction], inputs: Tensor, targets: Tensor
+) -> tuple[float, ...]:
+    """(1/n) Σ loss over the batch for each loss, by forward passes of at most ``CHUNK`` examples, without a graph."""
     n = inputs.shape[0]
-    total = 0.0
+    totals = [0.0] * len(losses)
     with torch.inference_mode():
         for a in range(0, n, CHUNK):
             part = slice(a, min(a + CHUNK, n))
-            total += (part.stop - part.start) * float(loss(module(inputs[part]), targets[part]))
-    return total / n
+            outputs, wanted = module(inputs[part]), targets[part]
+            for i, loss in enumerate(losses):
+                totals[i] += (part.stop - part.start) * float(loss(outputs, wanted))
+    return tuple(total / n for total in totals)
 
 
 class ModuleObjective:
@@ -120,4 +124,4 @@ class ModuleObjective:
     def __call__(self, x: Tensor, step: int) -> float:
         """See ``Objective``."""
         self.layout.bind(self.module, x)
-        return mean_loss(self.module, self.loss, *self.batch(step))
+        return mean_losses(self.module, [self.loss], *self.batch(step))[0]

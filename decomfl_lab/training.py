@@ -28,7 +28,7 @@ from decomfl_lab.fedavg import FedAvgClient, FedAvgServer
 from decomfl_lab.files import write_atomically
 from decomfl_lab.models import build_model
 from decomfl_lab.noise import DEFAULT_BACKEND, STREAM_VERSION, Distribution
-from decomfl_lab.objective import EpochBatches, ModuleObjective, mean_loss
+from decomfl_lab.objective import EpochBatches, ModuleObjective, mean_losses
 from decomfl_lab.replica import Layout, Replica
 from decomfl_lab.rules import Momentum, Sgd, UpdateRule
 from decomfl_lab.schedules import Schedule
@@ -148,18 +148,18 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
     return DeComFLFederation(server, clients, Replica(x, rule)), module, layout
 
 
-def _evaluate(federation: Federation, module: nn.Module, layout: Layout, dataset: Dataset) -> tuple[float, float]:
-    """(accuracy, mean loss) of the global model on the held-out data."""
-    layout.bind(module, federation.x)
-    images = _fast_layout(dataset.test_images)
+def _held_out(config: TrainConfig, dataset: Dataset) -> tuple[torch.Tensor, torch.Tensor]:
+    """The held-out images and labels that a run is evaluated on: all, or a fixed random choice of them."""
+    n = len(dataset.test_labels)
+    if not config.test_examples or config.test_examples >= n:
+        return _fast_layout(dataset.test_images), dataset.test_labels
+    order = np.random.default_rng(np.random.SeedSequence(0, spawn_key=(5,))).permutation(n)  # of no run's seed
+    chosen = torch.from_numpy(order[: config.test_examples])
+    return _fast_layout(dataset.test_images[chosen]), dataset.test_labels[chosen]
 
-    def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return (outputs.argmax(1) == targets).float().mean()
 
-    return (
-        mean_loss(module, accuracy, images, dataset.test_labels),
-        mean_loss(module, cross_entropy, images, dataset.test_labels),
-    )
+def _accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (outputs.argmax(1) == targets).float().mean()
 
 
 def _continues(saved: dict[str, Any], config: TrainConfig) -> bool:
@@ -192,6 +192,7 @@ def train(
     """
     dataset = load_dataset(config.data) if dataset is None else dataset
     federation, module, layout = build_federation(config, dataset)
+    held_out = _held_out(config, dataset)
     rows: list[dict[str, float]] = []
     losses: list[float] = []
     seconds = 0.0
@@ -225,7 +226,8 @@ def train(
         seconds += time.monotonic() - started
         losses.append(loss)
         if federation.round % config.eval_every == 0 or federation.round == config.rounds:
-            accuracy, test_loss = _evaluate(federation, module, layout, dataset)
+            layout.bind(module, federation.x)
+            accuracy, test_loss = mean_losses(module, [_accuracy, cross_entropy], *held_out)
             rows.append(
                 {
                     "round": federation.round,

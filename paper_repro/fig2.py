@@ -94,6 +94,7 @@ def _reading_jobs(name: str, size: Fig2Scale) -> list[Job]:
         clients=size.M,
         sampled=size.m,
         batch_size=size.batch_size,
+        test_examples=size.test_examples,
         split=reading.split,
         alpha=1.0,
     )
@@ -158,8 +159,9 @@ def scale_words(scale: str) -> str:
     slower = (
         "" if size.eta_factor == 1 else f"as-plotted η × {size.eta_factor:g} (small batches diverge at the full η); "
     )
+    tested = f"at most {size.test_examples:,} held-out images; " if size.test_examples else ""
     return (
-        f"{scale} ({what}): M={size.M}, m={size.m}, B={size.batch_size}; {slower}left {rounds}; "
+        f"{scale} ({what}): M={size.M}, m={size.m}, B={size.batch_size}; {slower}{tested}left {rounds}; "
         f"right {size.perturbation_rounds} rounds; FedAvg {size.fedavg_rounds}; seeds {', '.join(map(str, size.seeds))}"
     )
 

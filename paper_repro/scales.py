@@ -24,6 +24,7 @@ class Fig2Scale:
             smaller than the authors' their η (times 1/(1 - β) = 10) diverges within 100 local steps; a smaller
             one does not.
         evaluations: About how many evaluations a run gets.
+        test_examples: Held-out images of an evaluation; 0 for all.
     """
 
     M: int
@@ -35,6 +36,7 @@ class Fig2Scale:
     seeds: tuple[int, ...]
     eta_factor: float = 1.0
     evaluations: int = 20
+    test_examples: int = 0
 
 
 FIG2_SCALES: dict[str, Fig2Scale] = {
@@ -48,6 +50,7 @@ FIG2_SCALES: dict[str, Fig2Scale] = {
         seeds=(0,),
         eta_factor=0.3,
         evaluations=6,
+        test_examples=1000,
     ),
     "default": Fig2Scale(
         M=50,
@@ -58,6 +61,7 @@ FIG2_SCALES: dict[str, Fig2Scale] = {
         fedavg_rounds=60,
         seeds=(0, 1, 2),
         eta_factor=0.3,
+        test_examples=2000,
     ),
     "full": Fig2Scale(
         M=100,

@@ -166,6 +166,15 @@ def test_the_observer_equals_a_server_with_a_model() -> None:
     assert federation.server.replica.digest() == federation.observer.digest()
 
 
+def test_an_evaluation_on_fewer_images_uses_the_same_ones_for_every_seed() -> None:
+    dataset = load_dataset("digits")
+    images, labels = training._held_out(replace(TINY, test_examples=50), dataset)
+    again, _ = training._held_out(replace(TINY, test_examples=50, seed=7), dataset)
+    assert len(labels) == 50
+    assert torch.equal(images, again)
+    assert len(training._held_out(replace(TINY, test_examples=10**6), dataset)[1]) == len(dataset.test_labels)
+
+
 def test_wire_scalars_are_the_ledgers_bytes() -> None:
     rows = train(TINY)
     assert np.allclose(rows.wire_scalars, rows.wire_bytes / 4 / TINY.clients)
