@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import http.client
 import importlib.metadata
 import importlib.resources
 import logging
 import os
-import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Callable, Mapping
@@ -105,9 +105,11 @@ def parse_idx(content: bytes, name: str) -> NDArray[np.uint8]:
         header,
     )
     rank = header[3]
-    shape = tuple(int(n) for n in np.frombuffer(raw[4 : 4 + 4 * rank], dtype=">u4"))
+    dimensions = raw[4 : 4 + 4 * rank]
+    shape = tuple(int(n) for n in np.frombuffer(dimensions[: len(dimensions) // 4 * 4], dtype=">u4"))
+    require(len(shape) == rank, f"header of data file {name}", f"hold {rank} dimensions", shape)
     body = raw[4 + 4 * rank :]
-    count = int(np.prod(shape)) if len(shape) == rank else -1
+    count = int(np.prod(shape))
     require(len(body) == count, f"data file {name}", f"hold {count} bytes of data as its header says", len(body))
     return np.frombuffer(body, dtype=np.uint8).reshape(shape)
 
@@ -151,7 +153,7 @@ def download_mnist(
                 with urllib.request.urlopen(address + name, timeout=60) as response:
                     content = response.read()
                 _check_sha256(name, content, expected)
-            except (urllib.error.URLError, OSError, InputError) as error:
+            except (OSError, http.client.HTTPException, ValueError) as error:  # URLError and InputError among them
                 troubles.append(f"{address}: {error}")
                 continue
             write_atomically(target, content)
@@ -180,6 +182,8 @@ def _normalised(pixels: NDArray[Any], mean: float, std: float, full: float) -> T
 
 def _mnist_from(folder: Path, where: str) -> Dataset:
     (images, labels, test_images, test_labels), digest = _read_mnist(folder, MNIST_FILES)
+    for pixels, targets in ((images, labels), (test_images, test_labels)):
+        require(len(pixels) == len(targets), "labels of MNIST", f"number {len(pixels)}, one an image", len(targets))
     return Dataset(
         name="mnist",
         train_images=_normalised(images, MNIST_MEAN, MNIST_STD, 255.0),
@@ -194,10 +198,11 @@ def _mnist_from(folder: Path, where: str) -> Dataset:
 
 def _held_out(labels: NDArray[np.int64], per_class: int) -> NDArray[np.bool_]:
     """A fixed stratified choice of ``per_class`` examples of each class."""
-    rng = np.random.default_rng(np.random.SeedSequence(20250101))
+    words = np.random.PCG64(20250101)  # raw words: numpy keeps their stream for ever, unlike its permutations
     chosen = np.zeros(len(labels), dtype=bool)
     for c in np.unique(labels):
-        chosen[rng.permutation(np.flatnonzero(labels == c))[:per_class]] = True
+        members = np.flatnonzero(labels == c)
+        chosen[members[np.argsort(words.random_raw(len(members)))[:per_class]]] = True
     return chosen
 
 
@@ -275,9 +280,9 @@ def load_dataset(name: str) -> Dataset:
         InputError: If the name is unknown, or a file is missing, altered or damaged.
     """
     require_choice("data", name, DATA_SETS)
-    return _load(name, os.environ.get("DECOMFL_DATA"), os.environ.get("DECOMFL_DOWNLOAD"))
+    return _load(name, (os.environ.get("DECOMFL_DATA"), os.environ.get("DECOMFL_DOWNLOAD"), str(cache_folder(name))))
 
 
 @lru_cache(maxsize=4)
-def _load(name: str, folder: str | None, download: str | None) -> Dataset:  # noqa: ARG001 (part of the cache's key)
+def _load(name: str, origin: tuple[str | None, ...]) -> Dataset:  # noqa: ARG001 (part of the cache's key)
     return DATA_SETS[name]()

@@ -63,7 +63,7 @@ def build_model(name: str, *, seed: int, in_shape: Shape, classes: int) -> nn.Mo
     require_choice("model", name, MODELS)
     require_int("seed", seed, 0, 2**64 - 1)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
+        torch.default_generator.manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
         return MODELS[name](in_shape, classes)
 
 

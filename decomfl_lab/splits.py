@@ -1,105 +1,306 @@
-"""Splits: which client holds which training examples. All clients hold equally many."""
+"""How training examples go to clients: i.i.d., or with Dirichlet class shares.
+
+Every split gives M disjoint index arrays of n = floor(N / M) examples each; the N - M n left over are dropped.
+A split is a pure function of (labels, M, seed and the split's own parameters).
+
+**Two readings of "Dirichlet α".** Client i's class shares q_i over C classes are drawn from
+
+    concentration="per-class"    Dir(α, ..., α)      total concentration α C (the usual meaning)
+    concentration="total"        Dir(α p)            total concentration α, p = class frequencies of the data
+
+The authors' code (text classification) does the second: for 10 equal classes its "α = 1" is the usual
+Dir(0.1, ..., 0.1), much more skewed (median largest share of a client near 0.6 instead of 0.28). The authors then
+even out the sizes by moving random examples from large clients to small ones, which pulls the shares towards p;
+here sizes and shares are settled together, as ``split_dirichlet`` says.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, Literal
+
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from decomfl_lab.errors import InputError, require_choice, require_finite_positive, require_int
+from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
 
-__all__ = ["SPLITS", "class_shares", "split", "split_dirichlet", "split_iid"]
+__all__ = ["SPLITS", "Concentration", "class_shares", "split", "split_dirichlet", "split_iid"]
 
 Indices = NDArray[np.int64]
+Concentration = Literal["per-class", "total"]
+
 SPLITS = ("iid", "dirichlet", "dirichlet-total")
+"""The names that ``split`` resolves."""
+
+_SPLIT = 4  # spawn key of splits among the streams of a seed
+_FLOOR = 1e-9  # least share of a class: keeps every fitted table feasible, moves no share visibly
+_SWEEPS = 20_000  # limit of the proportional fitting; what is missing then is filled exactly
+_UNIT = 2**24  # fitted counts are integers in units of 1/_UNIT examples, so margins are exact
 
 
-def _generator(seed: int, M: int, n: int) -> np.random.Generator:
-    require_int("clients M", M, 1)
-    require_int("seed", seed, 0, 2**64 - 1)
-    if n < M:
-        raise InputError(f"clients M must be at most the {n} training examples, one each, got {M}")
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(4,)))
-
-
-def split_iid(labels: Indices, M: int, seed: int) -> list[Indices]:
-    """A random permutation cut into M parts of floor(N/M); the remainder is left out.
-
-    Args:
-        labels: (N,) class of each example (only their number matters here).
-        M: Clients.
-        seed: Of the permutation.
-
-    Returns:
-        M index arrays, disjoint, each of floor(N/M) elements.
-
-    Raises:
-        InputError: If M is not in 1..N.
-    """
-    n = len(labels)
-    order = _generator(seed, M, n).permutation(n)
-    size = n // M
-    return [order[i * size : (i + 1) * size].astype(np.int64) for i in range(M)]
-
-
-def split_dirichlet(labels: Indices, M: int, alpha: float, seed: int, *, total: bool = False) -> list[Indices]:
-    """Label skew: client i's class shares are q_i ~ Dir(α·1), or Dir(α·p) with ``total``.
-
-    With 1 the all-ones vector over the C classes, Dir(α·1) is the usual reading of "Dirichlet α". The
-    authors' code (for its text tasks) multiplies α by the class frequencies p instead, which sum to 1: total
-    concentration α, so that its α = 1 with 10 equal classes is Dir(0.1·1), far more skewed. ``total`` gives
-    that reading.
-
-    Equal sizes and finite classes pull the shares: clients, in random order, draw their floor(N/M) examples
-    one class count at a time, multinomially from q_i restricted to the classes that are not used up. The
-    first clients follow q_i exactly; the last take more of what is left.
+def split(
+    name: str,
+    labels: ArrayLike,
+    M: int,
+    seed: int,
+    *,
+    alpha: float = 1.0,
+) -> list[Indices]:
+    """The split called ``name``: "iid", "dirichlet" (Dir(α, ..., α)) or "dirichlet-total" (Dir(α p)).
 
     Args:
-        labels: (N,) class of each example.
-        M: Clients.
-        alpha: α > 0.
-        seed: Of the shares, the order and the choice of examples.
-        total: Whether α is the total concentration (the authors' reading).
+        name: One of ``SPLITS``.
+        labels: Class of each example, shape (N,), integers of at least 0.
+        M: Number of clients, 1..N.
+        seed: Integer in 0..2**64-1.
+        alpha: Concentration α of the Dirichlet splits, > 0; "iid" does not use it.
 
     Returns:
-        M index arrays, disjoint, each of floor(N/M) elements.
+        M int64 index arrays of floor(N / M) examples each, disjoint, in random order.
 
     Raises:
-        InputError: If M is not in 1..N, or α is not a finite positive number.
+        InputError: If the name is unknown or the split cannot be made.
     """
-    require_finite_positive("alpha", alpha)
-    n = len(labels)
-    rng = _generator(seed, M, n)
-    classes, counts = np.unique(labels, return_counts=True)
-    left = counts.copy()
-    piles = [rng.permutation(np.flatnonzero(labels == c)) for c in classes]
-    concentration = alpha * counts / n if total else np.full(len(classes), alpha)
-    shares = rng.dirichlet(concentration, size=M)
-    size = n // M
-    parts: list[Indices] = [np.empty(0, np.int64)] * M
-    for i in rng.permutation(M):
-        taken = np.zeros(len(classes), np.int64)
-        while taken.sum() < size:
-            open_ = left > taken
-            weights = np.where(open_, shares[i], 0.0)
-            if weights.sum() <= 0.0:  # all classes of this client are used up: what is left, evenly
-                weights = (left - taken).astype(float)
-            drawn = rng.multinomial(size - taken.sum(), weights / weights.sum())
-            taken = np.minimum(taken + drawn, left)
-        parts[i] = np.concatenate([pile[a - t : a] for pile, a, t in zip(piles, left, taken, strict=True)]).astype(
-            np.int64
-        )
-        left = left - taken
-    return [rng.permutation(part) for part in parts]
-
-
-def split(name: str, labels: Indices, M: int, seed: int, *, alpha: float = 1.0) -> list[Indices]:
-    """The split called ``name``: iid, dirichlet (Dir(α·1)) or dirichlet-total (Dir(α·p))."""
     require_choice("split", name, SPLITS)
     if name == "iid":
         return split_iid(labels, M, seed)
-    return split_dirichlet(labels, M, alpha, seed, total=name == "dirichlet-total")
+    return split_dirichlet(labels, M, alpha, seed, concentration="per-class" if name == "dirichlet" else "total")
 
 
-def class_shares(labels: Indices, parts: list[Indices], classes: int) -> NDArray[np.float64]:
-    """(M, C): share of each class in each part."""
-    return np.stack([np.bincount(labels[part], minlength=classes) / len(part) for part in parts])
+def split_iid(labels: ArrayLike, M: int, seed: int) -> list[Indices]:
+    """A random permutation of 0..N-1, cut into M pieces of floor(N / M).
+
+    Args:
+        labels: Class of each example, shape (N,); only N matters.
+        M: Number of clients, 1..N.
+        seed: Integer in 0..2**64-1.
+
+    Returns:
+        M int64 index arrays of floor(N / M) examples each, disjoint.
+
+    Raises:
+        InputError: If M is not in 1..N, or labels or seed is not as described.
+    """
+    N = len(_checked_labels(labels))
+    n = _examples_per_client(N, M)
+    order = _generator(seed).permutation(N).astype(np.int64)
+    return [order[i * n : (i + 1) * n] for i in range(M)]
+
+
+def split_dirichlet(
+    labels: ArrayLike,
+    M: int,
+    alpha: float,
+    seed: int,
+    *,
+    concentration: Concentration = "per-class",
+    classes: int | None = None,
+) -> list[Indices]:
+    """Clients of equal size whose class shares are Dirichlet, as nearly as the data allow.
+
+    1. Draw q_i ~ Dir(α, ..., α), or Dir(α p), for every client i.
+    2. Fit T = (r_i q_ic s_c), with r and s such that row i sums to n and column c to N_c, the examples of class c
+       (iterative proportional fitting). One more row, q = p, of N - M n examples, holds what is dropped. T is the
+       table with these margins that is nearest to (n q_ic) in relative entropy.
+    3. Round T to integers A with the same margins by moving random amounts around cycles of fractions, so that
+       |A - T| < 1 and E[A] = T.
+    4. Deal A_ic examples of class c, drawn at random, to client i.
+
+    The bias: shares are q_i r_i s_c / n, not q_i. Together the clients must use each class as often as it exists, so
+    classes that the q_i ask for too often give way in the same proportion at all clients (the odds q_ic / q_ib
+    between two classes change by the same factor at every client). It vanishes with M; no client is served first.
+    A split exists for every M in 1..N.
+
+    Args:
+        labels: Class of each example, shape (N,), integers in 0..C-1.
+        M: Number of clients, 1..N.
+        alpha: Concentration α, finite and > 0.
+        seed: Integer in 0..2**64-1.
+        concentration: "per-class" for Dir(α, ..., α), "total" for Dir(α p), the authors' reading.
+        classes: C; None takes the largest label + 1.
+
+    Returns:
+        M int64 index arrays of n = floor(N / M) examples each, disjoint, in random order.
+
+    Raises:
+        InputError: If M is not in 1..N, alpha is not finite and positive, a class has no examples ("per-class" gives
+            each a positive share), or another argument is not as described.
+    """
+    y = _checked_labels(labels)
+    n = _examples_per_client(len(y), M)
+    require_finite_positive("alpha", alpha)
+    C = _checked_classes(y, classes)
+    counts = np.bincount(y, minlength=C)
+    require_choice("concentration", concentration, ("per-class", "total"))
+    if concentration == "per-class":
+        empty = np.flatnonzero(counts == 0)
+        if empty.size:
+            raise InputError(
+                f"every class of a per-class Dirichlet split must have examples (classes={C}), "
+                f"got none of class {empty[0]}"
+            )
+        parameters = np.full(C, float(alpha))
+    else:
+        parameters = float(alpha) * counts[counts > 0] / len(y)
+
+    generator = _generator(seed)
+    present = np.flatnonzero(counts)
+    q = generator.dirichlet(parameters, size=M)  # (M, classes present)
+    A = _equal_tables(q, counts[present], n, generator)
+    pieces: list[list[Indices]] = [[] for _ in range(M)]
+    for j, c in enumerate(present):
+        members = generator.permutation(np.flatnonzero(y == c))
+        ends = np.cumsum(A[:, j])
+        for i in range(M):
+            pieces[i].append(members[ends[i] - A[i, j] : ends[i]])
+    return [generator.permutation(np.concatenate(piece)).astype(np.int64) for piece in pieces]
+
+
+def class_shares(labels: ArrayLike, parts: Sequence[ArrayLike], classes: int) -> NDArray[np.float64]:
+    """Share of each class in each part.
+
+        share_ic = #{j in part i : label_j = c} / #part i
+
+    Args:
+        labels: Class of each example, shape (N,), integers in 0..classes-1.
+        parts: M index arrays, none of them empty.
+        classes: C.
+
+    Returns:
+        (M, C) float64; every row sums to 1.
+
+    Raises:
+        InputError: If a label is not in 0..classes-1 or a part is empty.
+    """
+    y = _checked_labels(labels)
+    _checked_classes(y, classes)
+    arrays = [np.asarray(part, dtype=np.int64) for part in parts]
+    for i, part in enumerate(arrays):
+        require(part.size > 0, f"part {i}", "have at least one example", part.size)
+    return np.array([np.bincount(y[part], minlength=classes) / len(part) for part in arrays])
+
+
+def _generator(seed: int) -> np.random.Generator:
+    require_int("seed", seed, 0, 2**64 - 1)
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_SPLIT,)))
+
+
+def _checked_labels(labels: ArrayLike) -> Indices:
+    y = np.asarray(labels)
+    require(y.ndim == 1 and y.size > 0, "labels", "be one axis of at least one label", y.shape)
+    require(y.dtype.kind in "iu", "labels", "be integers", str(y.dtype))
+    require(int(y.min()) >= 0, "labels", "be of at least 0", int(y.min()))
+    return y.astype(np.int64)
+
+
+def _checked_classes(y: Indices, classes: int | None) -> int:
+    top = int(y.max())
+    return top + 1 if classes is None else require_int(f"classes (the largest label is {top})", classes, top + 1)
+
+
+def _examples_per_client(N: int, M: int) -> int:
+    require_int("clients M", M, 1)
+    require(M <= N, "clients M", f"be at most the {N} training examples, one each", M)
+    return N // M
+
+
+def _equal_tables(
+    q: NDArray[np.float64], counts: NDArray[np.int64], n: int, generator: np.random.Generator
+) -> NDArray[np.int64]:
+    """Integer counts (M, C) near n q whose rows sum to n and whose columns to at most ``counts``."""
+    M, dropped = len(q), int(counts.sum()) - len(q) * n
+    rows = np.full(M, n, dtype=np.int64)
+    if dropped:
+        rows, q = np.append(rows, dropped), np.vstack([q, counts / counts.sum()])
+    U = _fill(np.floor(_fit(q, rows, counts) * _UNIT).astype(np.int64), rows * _UNIT, counts * _UNIT)
+    return _round_cycles(U, generator)[:M]
+
+
+def _fit(q: NDArray[np.float64], rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(r_i q_ic s_c) with these margins, by iterative proportional fitting; rows sum to at most ``rows``."""
+    Q = np.maximum(q, _FLOOR)
+    s = np.ones(len(columns))
+    for _ in range(_SWEEPS):
+        r = rows / (Q @ s)
+        ratio = columns / (s * (r @ Q))  # 1 where the column's sum is right
+        s = s * ratio
+        if np.abs(ratio - 1.0).max() < 1e-10:
+            break
+    r = rows / (Q @ s)
+    T: NDArray[np.float64] = r[:, None] * Q * s
+    T *= np.minimum(1.0, columns / T.sum(axis=0))
+    return T
+
+
+def _fill(U: NDArray[np.int64], rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Add to U, whose margins are at most (rows, columns), what is missing: cell by cell, from the top left."""
+    U = U.copy()
+    short_rows, short_columns = rows - U.sum(axis=1), columns - U.sum(axis=0)
+    i = c = 0
+    while i < len(rows) and c < len(columns):
+        amount = min(short_rows[i], short_columns[c])
+        U[i, c] += amount
+        short_rows[i] -= amount
+        short_columns[c] -= amount
+        if short_rows[i] == 0:
+            i += 1
+        else:
+            c += 1
+    return U
+
+
+def _round_cycles(U: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
+    """Round U / _UNIT, whose margins are whole, to whole numbers with the same margins, without bias.
+
+    A row or column with one fraction has another (its sum is whole), so a walk along fractions that alternates
+    between rows and columns closes a cycle. Adding δ and -δ in turn along it keeps all margins. δ is one of the two
+    values, of either sign, at which a first entry becomes whole, drawn so that E[δ] = 0.
+
+    Source: controlled rounding, Cox, J. Am. Stat. Assoc. 82 (1987), 520-524.
+    """
+    whole = (U // _UNIT).tolist()
+    fraction = (U % _UNIT).tolist()
+    in_row: list[dict[int, None]] = [{c: None for c, f in enumerate(row) if f} for row in fraction]
+    in_column: list[dict[int, None]] = [
+        {i: None for i in range(len(fraction)) if fraction[i][c]} for c in range(U.shape[1])
+    ]
+    for start in range(len(fraction)):
+        while in_row[start]:
+            cycle = _cycle(start, in_row, in_column)
+            up, down = cycle[::2], cycle[1::2]
+            most = min([_UNIT - fraction[i][c] for i, c in up] + [fraction[i][c] for i, c in down])
+            least = min([fraction[i][c] for i, c in up] + [_UNIT - fraction[i][c] for i, c in down])
+            # P(δ = most) = least / (most + least), P(δ = -least) = most / (most + least)
+            delta = most if generator.integers(most + least) < least else -least
+            for sign, cells in ((1, up), (-1, down)):
+                for i, c in cells:
+                    fraction[i][c] += sign * delta
+                    if fraction[i][c] in (0, _UNIT):
+                        whole[i][c] += fraction[i][c] // _UNIT
+                        del in_row[i][c], in_column[c][i]
+    return np.array(whole, dtype=np.int64)
+
+
+def _cycle(start: int, in_row: list[dict[int, None]], in_column: list[dict[int, None]]) -> list[tuple[int, int]]:
+    """Cells of a closed walk among fractions; neighbours share a row and a column in turn."""
+    i, last = start, -1
+    cells: list[tuple[int, int]] = []
+    rows_seen: dict[int, int] = {start: 0}
+    columns_seen: dict[int, int] = {}
+    # node -> how many cells the walk had when it came to the node
+    while True:
+        c = _other(in_row[i], last)
+        cells.append((i, c))
+        if c in columns_seen:
+            return cells[columns_seen[c] :]
+        columns_seen[c] = len(cells)
+        i, last = _other(in_column[c], i), c
+        cells.append((i, c))
+        if i in rows_seen:
+            return cells[rows_seen[i] :]
+        rows_seen[i] = len(cells)
+
+
+def _other(keys: dict[int, Any], excluded: int) -> int:
+    """The first key that is not ``excluded``."""
+    return next(key for key in keys if key != excluded)

@@ -117,8 +117,9 @@ def test_download_checks_sums_and_leaves_nothing_half_written(small_mnist: Path,
         wrong = dict.fromkeys(data.MNIST_FILES, "0" * 64)
         with pytest.raises(InputError, match="must be downloadable from one of: http.*sha256 0000"):
             download_mnist(tmp_path / "b", addresses=(address,), files=wrong)
-        with pytest.raises(InputError, match="must be downloadable from one of"):
-            download_mnist(tmp_path / "b", addresses=(address + "nowhere/",), files=data.MNIST_FILES)
+        for wrong_address in (address + "nowhere/", "no address"):
+            with pytest.raises(InputError, match="must be downloadable from one of"):
+                download_mnist(tmp_path / "b", addresses=(wrong_address,), files=data.MNIST_FILES)
     assert list((tmp_path / "b").iterdir()) == []
 
 
@@ -176,23 +177,48 @@ def test_seed_0_differs_from_seed_1() -> None:
 def test_dirichlet_means_one_alpha_a_class_and_total_is_the_authors() -> None:
     """Median largest share of a class: 0.28 for Dir(1·1) with 10 classes, 0.63 raw (0.59 balanced) for Dir(p)."""
     largest = {
-        total: np.median(
+        meaning: np.median(
             [
-                class_shares(LABELS, split_dirichlet(LABELS, 20, 1.0, seed, total=total), 10).max(axis=1)
-                for seed in range(30)
+                class_shares(LABELS, split_dirichlet(LABELS, 100, 1.0, seed, concentration=meaning), 10).max(axis=1)
+                for seed in range(10)
             ]
         )
-        for total in (False, True)
+        for meaning in ("per-class", "total")
     }
-    assert abs(largest[False] - 0.28) < 0.04
-    assert abs(largest[True] - 0.60) < 0.07
+    assert abs(largest["per-class"] - 0.28) < 0.04
+    assert abs(largest["total"] - 0.61) < 0.05
     iid = class_shares(LABELS, split_iid(LABELS, 20, 0), 10).max(axis=1)
     assert iid.max() < 0.2
+
+
+def test_no_client_is_served_before_another() -> None:
+    """Mean largest share by position, over seeds: the last tenth of the clients is like the first."""
+    largest = np.array(
+        [class_shares(LABELS, split_dirichlet(LABELS, 100, 1.0, seed), 10).max(axis=1) for seed in range(30)]
+    )
+    first, last = largest[:, :10].ravel(), largest[:, -10:].ravel()
+    error = np.sqrt(first.var(ddof=1) / first.size + last.var(ddof=1) / last.size)
+    assert abs(first.mean() - last.mean()) < 4 * error
+    raw = np.random.default_rng(0).dirichlet(np.ones(10), 100_000).max(axis=1).mean()
+    assert abs(largest.mean() - raw) < 0.02
+
+
+@given(st.integers(1, 200), st.floats(1e-300, 1e300), st.integers(0, 99))
+def test_a_split_exists_for_every_number_of_clients_and_concentration(M: int, alpha: float, seed: int) -> None:
+    labels = np.repeat(np.arange(4), (3, 50, 90, 57))
+    for meaning in ("per-class", "total"):
+        parts = split_dirichlet(labels, M, alpha, seed, concentration=meaning)  # type: ignore[arg-type]
+        assert {len(part) for part in parts} == {200 // M}
+        assert len(np.unique(np.concatenate(parts))) == M * (200 // M)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (
+            lambda: split_dirichlet(np.array([0, 2, 2, 0]), 2, 1.0, 0),
+            r"every class .* must have examples \(classes=3\), got none of class 1",
+        ),
         (lambda: split_iid(LABELS[:4], 5, 0), "clients M must be at most the 4 training examples, one each, got 5"),
         (lambda: split_iid(LABELS, 0, 0), "clients M must be an integer of at least 1, got 0"),
         (lambda: split_dirichlet(LABELS, 5, 0.0, 0), "alpha must be a finite number above 0, got 0.0"),
