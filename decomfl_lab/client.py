@@ -23,6 +23,7 @@ class Client:
     Attributes:
         id: i.
         replica: x and optimizer state; between two calls of ``handle`` always those of a whole round.
+        mu: Smoothing radius μ, rounded to float32.
         steps_taken: Local steps measured so far; picks the data sample of the next one.
     """
 
@@ -31,7 +32,9 @@ class Client:
         self.replica = replica
         self.objective = objective
         self.estimator = estimator
-        self.mu = require_finite_positive("mu", mu)
+        require_finite_positive("mu", mu)
+        # The stream multiplies z by a float32: the divisor must be the same number as the step.
+        self.mu = require_finite_positive("mu rounded to float32", float(np.float32(mu)))
         self.steps_taken = 0
 
     def handle(self, plan: Plan) -> Reply:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from decomfl_lab.client import Client
 from decomfl_lab.errors import InputError
 from decomfl_lab.messages import Plan, Reply
 from decomfl_lab.noise import Distribution, direction
@@ -159,6 +160,21 @@ def test_layout_refuses_what_it_cannot_replay() -> None:
         Layout.of(nn.ReLU())
     with pytest.raises(InputError, match="dtype of the parameters must be float32 for all or float64 for all"):
         Layout.of(nn.Linear(2, 2).half())
+
+
+@pytest.mark.parametrize("mu", [0.1, 1e-3, 0.7])
+def test_the_divisor_is_the_step_even_where_mu_is_no_float32(mu: float) -> None:
+    """f(x) = x: g = z exactly if the step along z and the divisor are one number; 0.1 rounded twice would show."""
+
+    def total(x: torch.Tensor, step: int) -> float:
+        return float(x.sum()) * 2.0**30
+
+    client = Client(0, Replica(torch.zeros(1, dtype=torch.float64), Sgd()), total, forward, mu)
+    plan = Plan(0, 0.1, 50, Distribution.GAUSSIAN, (5,))
+    z = np.array([direction(5, p, 1)[0] for p in range(50)])
+    assert (client.handle(plan).scalars[0] == z * np.float32(2.0**30)).all()
+    with pytest.raises(InputError, match="mu rounded to float32 must be a finite number above 0, got 0.0"):
+        Client(0, Replica(torch.zeros(1), Sgd()), total, forward, 1e-60)
 
 
 def test_module_objective_is_the_modules_loss_and_leaves_x_alone() -> None:
