@@ -21,7 +21,17 @@ from theory.communication import (
     table1_scalars_fedavg,
 )
 
-__all__ = ["COUNTS", "READINGS", "add_countings", "claims", "jobs", "settings_table", "summary_table"]
+__all__ = [
+    "COUNTS",
+    "READINGS",
+    "add_countings",
+    "claims",
+    "jobs",
+    "saving_in_the_logs",
+    "scale_words",
+    "settings_table",
+    "summary_table",
+]
 
 READINGS = ("as-plotted", "as-written")
 COUNTS = ("wire", "table1", "plotted")
