@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decomfl_lab import noise
 from decomfl_lab.errors import InputError, require_finite_positive
 from decomfl_lab.messages import Plan, Reply
+from decomfl_lab.noise import Program
 from decomfl_lab.objective import Objective
+from decomfl_lab.rebuild import rebuild_
 from decomfl_lab.replica import Replica
-from decomfl_lab.rules import Step
+from decomfl_lab.rules import GridSgd, Step
 from decomfl_lab.zo import Estimator
 
 __all__ = ["Client"]
@@ -36,6 +38,7 @@ class Client:
         # The stream multiplies z by a float32: the divisor must be the same number as the step.
         self.mu = require_finite_positive("mu rounded to float32", float(np.float32(mu)))
         self.steps_taken = 0
+        self._taken: list[Step] = []  # local steps of this round that the replica has taken
 
     def handle(self, plan: Plan) -> Reply:
         """Rebuild x_r from the missed records, take the local steps, revert, and answer the scalars.
@@ -51,10 +54,17 @@ class Client:
                 f"client {self.id} is at round {self.replica.round} after its records, "
                 f"but the plan is of round {plan.round}"
             )
-        before = self.replica.snapshot() if plan.K > 1 else None
-        scalars, loss = self.local_update(plan)
-        if before is not None:
-            self.replica.restore(before)
+        by_arithmetic = isinstance(self.replica.rule, GridSgd)
+        before = self.replica.snapshot() if plan.K > 1 and not by_arithmetic else None
+        self._taken.clear()
+        try:
+            scalars, loss = self.local_update(plan)
+        finally:  # whatever happens in between, the replica is that of a whole round again
+            if before is not None:
+                self.replica.restore(before)
+            elif by_arithmetic:
+                for step in reversed(self._taken):
+                    self.replica.step_back_(step)
         return Reply(self.id, plan.round, scalars, loss)
 
     def local_update(self, plan: Plan) -> tuple[NDArray[np.float32], float]:
@@ -76,29 +86,30 @@ class Client:
             losses.append(estimate.loss)
             self.steps_taken += 1
             if k + 1 < plan.K:
-                self.replica.step_(Step(seed, scalars[k], plan.eta, plan.distribution))
+                step = Step(seed, scalars[k], plan.eta, plan.distribution)
+                self.replica.step_(step)
+                self._taken.append(step)
         return scalars, float(np.mean(losses))
 
 
 class _LineProbe:
-    """probe(p, c) = f_i(x + c z_p), formed beside x: x itself is not touched, so nothing can drift."""
+    """probe(p, c) = f_i(x + c z_p), formed beside x: x itself is not touched, so nothing can drift.
+
+    A 16-bit x is perturbed and evaluated in float32: its own grid is too coarse for a step of μ.
+    """
 
     def __init__(self, client: Client, seed: int, plan: Plan) -> None:
         self.client = client
         self.seed = seed
         self.plan = plan
-        self.point: Tensor = client.replica.x.clone()
+        x = client.replica.x
+        self.point: Tensor = torch.empty_like(x, dtype=x.dtype if x.dtype == torch.float64 else torch.float32)
 
     def __call__(self, p: int, c: float) -> float:
-        x = self.client.replica.x
-        self.point.copy_(x)
+        replica = self.client.replica
+        self.point.copy_(replica.x)
         if c:
-            noise.axpy(
-                self.point.numpy(),
-                self.seed,
-                [c],
-                d=x.numel(),
-                first_p=p,
-                distribution=self.plan.distribution,
-            )
+            program = Program(["x"])
+            program.noise("x", self.seed, [c], self.plan.distribution, first=p)
+            rebuild_(program, [{"x": self.point}], backend=replica.backend, workers=replica.workers)
         return self.client.objective(self.point, self.client.steps_taken)

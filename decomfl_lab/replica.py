@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from decomfl_lab.errors import InputError, require
+from decomfl_lab.noise import Program
+from decomfl_lab.rebuild import backend_for, rebuild_
 from decomfl_lab.records import RoundRecord
-from decomfl_lab.rules import Step, UpdateRule
+from decomfl_lab.rules import GridSgd, Step, UpdateRule
 
-__all__ = ["Layout", "Replica", "Snapshot", "apply_record_", "apply_step_"]
-
-Floats = NDArray[np.float32] | NDArray[np.float64]
+__all__ = ["Layout", "Replica", "Snapshot"]
 
 
 @dataclass(frozen=True)
@@ -70,42 +68,13 @@ class Layout:
             module.get_parameter(name).data = part.view(shape)
 
 
-def apply_step_(x: Sequence[Floats], state: Mapping[str, Sequence[Floats]], step: Step, rule: UpdateRule) -> None:
-    """One local step in place on the consecutive pieces of x: the whole, or one a tensor, with the same bits."""
-    d = sum(piece.size for piece in x)
-    first = 0
-    with np.errstate(over="ignore", invalid="ignore"):  # divergence shows in the scalars, which are checked
-        for n, piece in enumerate(x):
-            rule.apply_(piece, {slot: state[slot][n] for slot in rule.slots}, step, first=first, d=d)
-            first += piece.size
-
-
-def apply_record_(
-    x: Sequence[Floats], state: Mapping[str, Sequence[Floats]], record: RoundRecord, rule: UpdateRule
-) -> None:
-    """x_{r+1} from x_r in place: the K steps of ``record``.
-
-        x ← rule(x, g_r^k, z_r^k),    k = 1..K
-
-    Args:
-        x: The consecutive pieces of the parameter vector.
-        state: For each slot of the rule, pieces of the same sizes.
-        record: Round r.
-        rule: The update rule.
-
-    Source: [DeComFL, eq. (reconstruct)].
-    """
-    for seed, scalars in zip(record.seeds, record.scalars, strict=True):
-        apply_step_(x, state, Step(seed, scalars, record.eta, record.distribution), rule)
-
-
 @dataclass(frozen=True)
 class Snapshot:
     """A copy of a replica: the round it is at, x (d,) and the state vectors."""
 
     round: int
-    x: NDArray[np.generic]
-    state: dict[str, NDArray[np.generic]]
+    x: Tensor
+    state: dict[str, Tensor]
 
 
 class Replica:
@@ -118,80 +87,124 @@ class Replica:
         rule: The update rule.
     """
 
-    def __init__(self, x: Tensor, rule: UpdateRule, *, sizes: Sequence[int] | None = None) -> None:
-        """Copy ``x``; ``sizes`` cuts the vector into the pieces of per-tensor application (default: whole)."""
+    def __init__(
+        self,
+        x: Tensor,
+        rule: UpdateRule,
+        *,
+        sizes: Sequence[int] | None = None,
+        backend: str | None = None,
+        workers: int | None = None,
+    ) -> None:
+        """Copy ``x``.
+
+        Args:
+            x: x_0, shape (d,), of a dtype that the rule admits.
+            rule: The update rule.
+            sizes: Cuts the vector into the pieces of per-tensor application (default: whole).
+            backend: See ``noise.run``; None chooses by device.
+            workers: CPU threads of a rebuild; None for torch's number of threads.
+        """
         require(x.ndim == 1 and x.numel() > 0, "x", "be a non-empty vector", tuple(x.shape))
+        rule.admit(x)
         self.x = x.detach().clone().contiguous()
         self.rule = rule
         self.state = {slot: torch.zeros_like(self.x) for slot in rule.slots}
         self.round = 0
         self.sizes = tuple(sizes) if sizes is not None else (self.d,)
         require(sum(self.sizes) == self.d, "sizes", f"add up to d={self.d}", self.sizes)
+        self.backend = backend_for(x) if backend is None else backend
+        self.workers = workers
 
     @property
     def d(self) -> int:
         """Number of parameters."""
         return self.x.numel()
 
-    def _pieces(self, vector: Tensor) -> list[Floats]:
-        return [piece.numpy() for piece in vector.split(self.sizes)]
+    def _program(self) -> Program:
+        return Program(["x", *self.rule.slots])
 
-    def _state_pieces(self) -> dict[str, list[Floats]]:
-        return {slot: self._pieces(vector) for slot, vector in self.state.items()}
+    def _run(self, program: Program) -> None:
+        vectors = {"x": self.x, **self.state}
+        cut = {name: vector.split(self.sizes) for name, vector in vectors.items()}
+        pieces = [{name: parts[n] for name, parts in cut.items()} for n in range(len(self.sizes))]
+        rebuild_(program, pieces, backend=self.backend, workers=self.workers)
 
     def step_(self, step: Step) -> None:
         """Apply one local step (not a whole round: ``round`` stays)."""
-        apply_step_(self._pieces(self.x), self._state_pieces(), step, self.rule)
+        program = self._program()
+        self.rule.emit(program, step)
+        self._run(program)
+
+    def step_back_(self, step: Step) -> None:
+        """Undo the local step applied last, by arithmetic; InputError for a rule that cannot."""
+        if not isinstance(self.rule, GridSgd):
+            raise InputError(f"only the steps of a GridSgd rule can be undone by arithmetic, got {self.rule}")
+        program = self._program()
+        self.rule.emit_reverse(program, step)
+        self._run(program)
 
     def apply(self, record: RoundRecord) -> None:
         """Apply the record of round ``self.round``; InputError if it is of another round."""
-        if record.round != self.round:
-            raise InputError(f"a replica at round {self.round} cannot apply the record of round {record.round}")
-        apply_record_(self._pieces(self.x), self._state_pieces(), record, self.rule)
-        self.round += 1
+        self._apply_all([record])
+
+    def _apply_all(self, records: Sequence[RoundRecord]) -> None:
+        """x_{r+h} from x_r: the K steps of each of h consecutive records, in one pass over the model.
+
+            x ← rule(x, g_r^k, z_r^k),    k = 1..K
+
+        Source: [DeComFL, eq. (reconstruct)].
+        """
+        program = self._program()
+        for n, record in enumerate(records):
+            if record.round != self.round + n:
+                raise InputError(f"a replica at round {self.round + n} cannot apply the record of round {record.round}")
+            for seed, scalars in zip(record.seeds, record.scalars, strict=True):
+                self.rule.emit(program, Step(seed, scalars, record.eta, record.distribution))
+        self._run(program)
+        self.round += len(records)
 
     def catch_up(self, records: Iterable[RoundRecord]) -> int:
         """Apply all records of rounds ≥ ``round`` in order; returns how many. Older ones are known already."""
-        before = self.round
-        for record in records:
-            if record.round >= self.round:
-                self.apply(record)
-        return self.round - before
+        pending = [record for record in records if record.round >= self.round]
+        if pending:
+            self._apply_all(pending)
+        return len(pending)
 
     def snapshot(self) -> Snapshot:
         """A copy that ``restore`` brings back bit for bit."""
-        state = {slot: vector.numpy().copy() for slot, vector in self.state.items()}
-        return Snapshot(self.round, self.x.numpy().copy(), state)
+        return Snapshot(self.round, self.x.clone(), {slot: vector.clone() for slot, vector in self.state.items()})
 
     def restore(self, snapshot: Snapshot) -> None:
         """Write a snapshot back: parameters, optimizer state and round (revert, or a dense model pull)."""
         require(
-            snapshot.x.shape == (self.d,) and snapshot.x.dtype == self.x.numpy().dtype,
+            snapshot.x.shape == (self.d,) and snapshot.x.dtype == self.x.dtype,
             "snapshot",
             f"be of d={self.d} elements of {self.x.dtype}",
-            (snapshot.x.shape, snapshot.x.dtype),
+            (tuple(snapshot.x.shape), snapshot.x.dtype),
         )
         require(
             set(snapshot.state) == set(self.state),
             "state of the snapshot",
             f"be {set(self.state)}",
-            snapshot.state,
+            set(snapshot.state),
         )
-        self.x.numpy()[:] = snapshot.x
+        self.x.copy_(snapshot.x)
         for slot, vector in snapshot.state.items():
-            self.state[slot].numpy()[:] = vector
+            self.state[slot].copy_(vector)
         self.round = snapshot.round
 
     def clone(self) -> Replica:
         """An independent replica with the same bits."""
-        other = Replica(self.x, self.rule, sizes=self.sizes)
-        other.restore(self.snapshot())
+        other = Replica.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.x = self.x.clone()
+        other.state = {slot: vector.clone() for slot, vector in self.state.items()}
         return other
 
     def digest(self) -> str:
         """BLAKE2b-128 over the bytes of x and of each slot in the rule's order, as hex."""
         h = hashlib.blake2b(digest_size=16)
-        h.update(self.x.numpy().tobytes())
-        for slot in self.rule.slots:
-            h.update(self.state[slot].numpy().tobytes())
+        for vector in (self.x, *(self.state[slot] for slot in self.rule.slots)):
+            h.update(vector.cpu().view(torch.uint8).numpy().data)
         return h.hexdigest()

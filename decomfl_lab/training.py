@@ -27,7 +27,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.fedavg import FedAvgClient, FedAvgServer
 from decomfl_lab.files import write_atomically
 from decomfl_lab.models import build_model
-from decomfl_lab.noise import DEFAULT_BACKEND, STREAM_VERSION, Distribution
+from decomfl_lab.noise import STREAM_VERSION, Distribution, cpu_backend
 from decomfl_lab.objective import EpochBatches, ModuleObjective, mean_losses
 from decomfl_lab.replica import Layout, Replica
 from decomfl_lab.rules import Momentum, Sgd, UpdateRule
@@ -78,7 +78,7 @@ def provenance(dataset: Dataset) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
-        "noise_backend": DEFAULT_BACKEND,
+        "noise_backend": cpu_backend(),
         "stream_version": STREAM_VERSION,
         "device": f"cpu ({platform.machine()}), {torch.get_num_threads()} thread(s)",
     }

@@ -6,13 +6,14 @@ import dataclasses
 from collections.abc import Iterable
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from decomfl_lab import noise
 from decomfl_lab.client import Client
 from decomfl_lab.laws.contract import Case, Implementation
 from decomfl_lab.messages import Plan, Reply
-from decomfl_lab.noise import Distribution
+from decomfl_lab.noise import Distribution, Program
 from decomfl_lab.objective import Objective
 from decomfl_lab.records import RoundRecord
 from decomfl_lab.replica import Replica, Snapshot
@@ -107,23 +108,23 @@ class _RoundSkipped(Replica):
 
 
 class _GapAccepted(Replica):
-    def apply(self, record: RoundRecord) -> None:
-        self.round = record.round
-        super().apply(record)
+    def catch_up(self, records: Iterable[RoundRecord]) -> int:
+        missed = [record for record in records if record.round >= self.round]
+        for record in missed:
+            self.round = record.round
+            self.apply(record)
+        return len(missed)
 
 
 class _TensorsRestart(Replica):
     """Starts every tensor at position 0 of the stream."""
 
-    def step_(self, step: Step) -> None:
-        for n, piece in enumerate(self._pieces(self.x)):
-            own = {slot: pieces[n] for slot, pieces in self._state_pieces().items()}
-            self.rule.apply_(piece, own, step, first=0, d=self.d)
-
-    def apply(self, record: RoundRecord) -> None:
-        for seed, g in zip(record.seeds, record.scalars, strict=True):
-            self.step_(Step(seed, g, record.eta, record.distribution))
-        self.round += 1
+    def _run(self, program: Program) -> None:
+        vectors = {"x": self.x, **self.state}
+        cut = {name: vector.split(self.sizes) for name, vector in vectors.items()}
+        for n in range(len(self.sizes)):
+            memory = {name: parts[n].numpy() for name, parts in cut.items()}
+            noise.run(program, memory, d=self.d)
 
 
 class _ArrivalOrder(Server):
@@ -157,7 +158,7 @@ class _NeverPruned(Server):
 class _PullWithoutState(Server):
     def dense_model(self) -> Snapshot:
         right = super().dense_model()
-        return dataclasses.replace(right, state={slot: np.zeros_like(v) for slot, v in right.state.items()})
+        return dataclasses.replace(right, state={slot: torch.zeros_like(v) for slot, v in right.state.items()})
 
 
 class _AnyReply(Server):

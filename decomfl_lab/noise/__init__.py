@@ -2,53 +2,214 @@
 
     z(seed, p)[j]   is a pure function; nothing is stored and no global generator is touched.
 
-``directions`` returns a slice, ``axpy`` adds many directions to a vector in place. The specification is in
-``spec``, the implementation to read in ``reference``, the fast one in ``numba_cpu``.
+``direction`` returns a slice, ``axpy`` adds the directions of a step to a vector in place, ``run`` applies a
+whole ``Program`` (many steps, with the optimizer's state) in one pass over the model. The specification is in
+``spec``, the implementation to read in ``reference``; ``numba_cpu`` and ``triton_gpu`` are the fast ones.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import math
-from collections.abc import Sequence
-from functools import lru_cache
-from types import ModuleType
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, lru_cache
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from decomfl_lab.errors import require, require_choice, require_int
-from decomfl_lab.noise import numba_cpu, reference
-from decomfl_lab.noise.spec import STREAM_VERSION, Distribution, derive_seed
+from decomfl_lab.errors import InputError, require, require_choice, require_int
+from decomfl_lab.noise.program import DISTRIBUTIONS, SCRATCH, Code, Format, Op, Program
+from decomfl_lab.noise.spec import STREAM_VERSION, TILE, Distribution, derive_seed
 
 __all__ = [
     "BACKENDS",
-    "DEFAULT_BACKEND",
+    "SCRATCH",
     "STREAM_VERSION",
     "Distribution",
+    "Format",
+    "Op",
+    "Program",
+    "available_backends",
     "axpy",
+    "cpu_backend",
     "derive_seed",
     "direction",
+    "run",
+    "sphere_scale",
 ]
 
-BACKENDS: dict[str, ModuleType] = {"numpy": reference, "numba": numba_cpu}
-DEFAULT_BACKEND = "numba"
+Floats = NDArray[np.float32] | NDArray[np.float64]
+
+BACKENDS = {"numpy": "reference", "numba": "numba_cpu", "triton": "triton_gpu"}
+"""Name and module of every backend; see ``available_backends`` for those that run here."""
 
 
-def _backend(name: str) -> ModuleType:
-    return BACKENDS[require_choice("backend", name, BACKENDS)]
+class Backend(Protocol):
+    """The contract of a backend: the bits of ``reference``. A module with these functions fulfils it."""
+
+    def directions(
+        self, key: int, direction: int, first: int, count: int, distribution: Distribution, scale: float
+    ) -> NDArray[np.float32]:
+        """See ``reference.directions``."""
+        ...
+
+    def tile_square_sums(self, key: int, direction: int, first_tile: int, tiles: int, d: int) -> NDArray[np.float64]:
+        """See ``reference.tile_square_sums``."""
+        ...
+
+    def run(
+        self, code: Code, memory: Sequence[Floats], first: int, scales: NDArray[np.float32], *, store: bool = True
+    ) -> int:
+        """See ``reference.run``."""
+        ...
 
 
-@lru_cache(maxsize=4096)
-def _sphere_scale(seed: int, p: int, d: int, backend: str) -> float:
-    """√d / ‖g‖ of direction p: the factor that puts a gaussian direction on the sphere of radius √d."""
-    return math.sqrt(d / _backend(backend).gaussian_square_sums(seed, p, d))
+@cache
+def _load(name: str) -> Any:
+    """The backend's module; ImportError with the reason if it cannot run here."""
+    return importlib.import_module(f"{__name__}.{BACKENDS[name]}")
 
 
-def _check(seed: int, first: int, count: int, d: int) -> None:
-    require_int("seed", seed, 0, 2**64 - 1)
+def _backend(name: str | None) -> Backend:
+    name = cpu_backend() if name is None else require_choice("backend", name, BACKENDS)
+    try:
+        module: Backend = _load(name)
+    except ImportError as error:
+        raise InputError(f"backend {name!r} cannot run here: {error}") from None
+    return module
+
+
+@cache
+def available_backends() -> tuple[str, ...]:
+    """Names of the backends that run on this machine."""
+
+    def runs(name: str) -> bool:
+        try:
+            _load(name)
+        except ImportError:
+            return False
+        return True
+
+    return tuple(name for name in BACKENDS if runs(name))
+
+
+@cache
+def cpu_backend() -> str:
+    """The fastest backend for vectors in the CPU's memory: numba where it is installed, else numpy."""
+    return "numba" if "numba" in available_backends() else "numpy"
+
+
+_NORM_TILES = 1 << 13
+"""Tiles whose square sums are held at a time."""
+
+
+@lru_cache(maxsize=1 << 16)
+def sphere_scale(seed: int, p: int, d: int, backend: str | None = None, workers: int = 1) -> float:
+    """√d / ‖g‖ of the gaussian direction g = g(seed, p) in R^d: the factor that puts it on the sphere.
+
+    ‖g‖² is a float64 sum over tiles, one after another from the first, of ``reference.tile_square_sums``.
+    """
+    source = _backend(backend)
+    tiles = -(-d // TILE)
+    starts = range(0, tiles, _NORM_TILES)
+
+    def sums(first: int) -> NDArray[np.float64]:
+        return source.tile_square_sums(seed, p, first, min(_NORM_TILES, tiles - first), d)
+
+    total = 0.0
+    with ThreadPoolExecutor(workers) as pool:
+        for a in range(0, len(starts), workers):  # as many chunks at a time as can be worked on
+            for part in pool.map(sums, starts[a : a + workers]):
+                total = float(np.add.accumulate(np.concatenate([[total], part]))[-1])
+    return math.sqrt(d / total)
+
+
+def _scales(program: Program, d: int, backend: str | None, workers: int) -> NDArray[np.float32]:
+    scales = np.ones(program.pairs, dtype=np.float32)
+    for at in program.instructions:
+        if at.op is Op.NOISE and DISTRIBUTIONS[at.kind] is Distribution.SPHERE:
+            for n in range(at.begin, at.end):
+                scales[n] = sphere_scale(at.key, at.first + n - at.begin, d, backend, workers)
+    return scales
+
+
+def _check_place(first: int, count: int, d: int) -> None:
     require_int("d", d, 1)
     require_int("first", first, 0)
     require(first + count <= d, "first + count", f"be at most d={d}", first + count)
+
+
+_LEAST_WORK = 1 << 18
+"""Elements times instructions below which a second thread costs more than it brings."""
+
+
+def run(
+    program: Program,
+    memory: Mapping[str, Floats],
+    *,
+    d: int,
+    first: int = 0,
+    backend: str | None = None,
+    workers: int = 1,
+    store: bool = True,
+) -> int:
+    """Apply ``program`` in place to elements first.. of vectors in R^d, tile by tile.
+
+    Args:
+        program: What to do.
+        memory: A contiguous float32 or float64 vector for each of ``program.names``, all of one size and dtype,
+            without common elements; sums are rounded in their precision.
+        d: Dimension of the whole vectors.
+        first: Position of the vectors' element 0 in them.
+        backend: "numpy", "numba" or "triton"; None for the fastest on this CPU. The bits are the same.
+        workers: Threads, each on a slice of its own. The bits are the same.
+        store: False only tries the program: nothing is written.
+
+    Returns:
+        How many elements broke a LIMIT of the program.
+
+    Raises:
+        InputError: If a vector is missing, of another size or dtype, or not contiguous, or does not fit in R^d.
+    """
+    require(set(memory) == set(program.names), "memory", f"hold {program.names}", tuple(memory))
+    vectors = [memory[name] for name in program.names]
+    for name, vector in zip(program.names, vectors, strict=True):
+        require(
+            vector.ndim == 1 and vector.flags.c_contiguous and vector.dtype in (np.float32, np.float64),
+            name,
+            "be a contiguous float32 or float64 vector",
+            (vector.dtype, vector.shape),
+        )
+        alike = vector.size == vectors[0].size and vector.dtype == vectors[0].dtype
+        require(alike, name, f"be like {program.names[0]}", (vector.dtype, vector.size))
+    size = vectors[0].size
+    _check_place(first, size, d)
+    require_int("workers", workers, 1)
+    narrow = any(at.op in (Op.NARROW, Op.NARROW_RANDOMLY) for at in program.instructions)
+    require(not narrow or vectors[0].dtype == np.float32, "dtype", "be float32 where 16 bits are wanted", "float64")
+    if not size:
+        return 0
+    source = _backend(backend)
+    code = program.encode()
+    scales = _scales(program, d, backend, workers)
+    if size * (len(program.instructions) + program.pairs) < _LEAST_WORK:
+        workers = 1
+    # Slices begin where a tile begins, so that no tile is made twice.
+    tiles = (first + size - 1) // TILE - first // TILE + 1
+    each = -(-tiles // workers) * TILE
+    begins = [0, *range(each - first % TILE, size, each)]
+
+    def slice_from(a: int) -> int:
+        b = min([begin for begin in begins if begin > a], default=size)
+        return source.run(code, [vector[a:b] for vector in vectors], first + a, scales, store=store)
+
+    if len(begins) == 1:
+        return slice_from(0)
+    with ThreadPoolExecutor(len(begins)) as pool:
+        return sum(pool.map(slice_from, begins))
 
 
 def direction(
@@ -59,7 +220,7 @@ def direction(
     first: int = 0,
     count: int | None = None,
     distribution: Distribution = Distribution.GAUSSIAN,
-    backend: str = DEFAULT_BACKEND,
+    backend: str | None = None,
 ) -> NDArray[np.float32]:
     """Elements first..first+count-1 of z(seed, p) in R^d.
 
@@ -70,7 +231,7 @@ def direction(
         first: First element wanted.
         count: How many; None for all from ``first`` on.
         distribution: Law of z.
-        backend: "numpy" (reference) or "numba"; the bits are the same.
+        backend: "numpy" (reference), "numba" or "triton"; None for the fastest. The bits are the same.
 
     Returns:
         float32 array of shape (count,).
@@ -80,25 +241,30 @@ def direction(
 
     Source: stream version 1 (``spec``).
     """
-    count = d - first if count is None else count
-    _check(seed, first, count, d)
+    require_int("seed", seed, 0, 2**64 - 1)
     require_int("p", p, 0, 2**32 - 1)
-    require_int("count", count, 0)
-    scale = _sphere_scale(seed, p, d, backend) if distribution is Distribution.SPHERE else 1.0
-    z: NDArray[np.float32] = _backend(backend).directions(seed, p, first, count, distribution, scale)
-    return z
+    require_int("d", d, 1)
+    require_int("first", first, 0, d)
+    count = d - first if count is None else require_int("count", count, 0)
+    _check_place(first, count, d)
+    source = _backend(backend)
+    if not count:
+        return np.empty(0, dtype=np.float32)
+    scale = sphere_scale(seed, p, d, backend) if distribution is Distribution.SPHERE else 1.0
+    return source.directions(seed, p, first, count, distribution, scale)
 
 
 def axpy(
-    y: NDArray[np.float32] | NDArray[np.float64],
+    y: Floats,
     seed: int,
-    coefficients: Sequence[float] | NDArray[np.float32] | NDArray[np.float64],
+    coefficients: Sequence[float] | Floats,
     *,
     d: int,
     first: int = 0,
     first_p: int = 0,
     distribution: Distribution = Distribution.GAUSSIAN,
-    backend: str = DEFAULT_BACKEND,
+    backend: str | None = None,
+    workers: int = 1,
 ) -> None:
     """In place, for p = first_p, first_p + 1, ... in turn: y_j ← fl(y_j + fl(c_p · z(seed, p)[first + j])).
 
@@ -110,20 +276,12 @@ def axpy(
         first: Position of y[0] in it.
         first_p: Direction of the first coefficient.
         distribution: Law of z.
-        backend: "numpy" or "numba"; the bits are the same.
+        backend: "numpy", "numba" or "triton"; None for the fastest. The bits are the same.
+        workers: Threads, each on a slice of its own. The bits are the same.
 
     Raises:
         InputError: If y is not a contiguous float vector, or a number is out of range.
     """
-    _check(seed, first, y.size, d)
-    require(
-        y.ndim == 1 and y.flags.c_contiguous and y.dtype in (np.float32, np.float64),
-        "y",
-        "be a contiguous float32 or float64 vector",
-        (y.dtype, y.shape),
-    )
-    c = np.ascontiguousarray(coefficients, dtype=np.float32)
-    scales = np.ones(c.size)
-    if distribution is Distribution.SPHERE:
-        scales[:] = [_sphere_scale(seed, first_p + p, d, backend) for p in range(c.size)]
-    _backend(backend).axpy(y, first, seed, c, first_p, distribution, scales)
+    program = Program(["y"])
+    program.noise("y", seed, coefficients, distribution, first_p)
+    run(program, {"y": y}, d=d, first=first, backend=backend, workers=workers)

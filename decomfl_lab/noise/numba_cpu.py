@@ -1,168 +1,431 @@
-"""The stream in numba: one core, the bits of ``reference``, at the speed of vector instructions.
+"""The stream in numba: the bits of ``reference`` at the speed of vector instructions, one core a call.
 
-The inner loops run over the 32 lanes of a tile so that LLVM turns them into vector code. There is no
-fastmath: every float32 product and sum is rounded on its own, and LLVM may not contract them.
+The arithmetic of a tile is written in explicit vectors (``lanes``): a Philox pass that leaves 128 words in the
+first-level cache, then a Box-Muller pass that adds 128 products. Splitting them beats one long pass, since the
+processor looks only some hundred instructions ahead and each pass has twice the independent work in sight.
 """
 
 # mypy: disable-error-code="no-untyped-call,misc,untyped-decorator"
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numba
+import numba.extending
 import numpy as np
-from numba import njit, types
-from numba.extending import intrinsic
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
 from numpy.typing import NDArray
 
 from decomfl_lab.noise import spec
+from decomfl_lab.noise.lanes import F32, F64, I32, I64, Lanes
+from decomfl_lab.noise.program import DISTRIBUTIONS, FORMATS, Code, Format, Op, Program
 from decomfl_lab.noise.spec import TAGS, TILE, Distribution
 
-__all__ = ["axpy", "directions", "gaussian_square_sums"]
+__all__ = ["directions", "run", "tile_square_sums"]
 
-_LANES = spec.LANES
-_M0, _M1 = np.uint64(spec.PHILOX_M0), np.uint64(spec.PHILOX_M1)
-_W0, _W1 = np.uint32(spec.PHILOX_W0), np.uint32(spec.PHILOX_W1)
-_Q0, _Q1, _Q2, _Q3, _Q4, _Q5, _Q6 = (np.float32(c) for c in spec.LOG_Q)
-_S0, _S1, _S2, _S3 = (np.float32(c) for c in spec.SIN_T)
-_C0, _C1, _C2, _C3, _C4 = (np.float32(c) for c in spec.COS_T)
-_LN4 = np.float32(spec.LOG_2_TWICE)
-_HALF = np.int32(spec.SQRT_HALF_BITS)
-_ONE = np.float32(1)
-_T_UNIT = np.float32(2.0**-23)
-_TAG_GAUSSIAN = np.uint32(TAGS[Distribution.GAUSSIAN])
-_TAG_RADEMACHER = np.uint32(TAGS[Distribution.RADEMACHER])
-_S32 = np.uint64(32)
-_KINDS = {Distribution.GAUSSIAN: 0, Distribution.SPHERE: 1, Distribution.RADEMACHER: 2}
+Floats = NDArray[np.float32] | NDArray[np.float64]
+
+# Decorators without types of their own. Kernels count no references (_nrt): they make no arrays, and an atomic
+# increment for every argument of every call would cost as much as the call.
+njit: Any = numba.njit
+intrinsic: Any = numba.extending.intrinsic
+
+_LOW = 0xFFFFFFFF
+_WIDTH = spec.LANES
+_RADEMACHER_AT_ONCE = 8
+_BYTES = {F32: 4, F64: 8}
+
+_TAG_GAUSSIAN = np.uint64(TAGS[Distribution.GAUSSIAN])
+_TAG_RADEMACHER = np.uint64(TAGS[Distribution.RADEMACHER])
+_TAG_ROUNDING = np.uint64(spec.TAG_ROUNDING)
+_GAUSSIAN, _SPHERE, _RADEMACHER = (DISTRIBUTIONS.index(d) for d in Distribution)
+_FLOAT16 = FORMATS.index(Format.FLOAT16)
+(
+    _NOISE,
+    _FILL,
+    _COPY,
+    _SCALE,
+    _ADD,
+    _OFFSET,
+    _MULTIPLY,
+    _DIVIDE_INTO,
+    _SQUARE_ROOT,
+    _MAXIMUM,
+    _SIGN,
+    _SNAP,
+    _LIMIT,
+    _NARROW,
+    _NARROW_RANDOMLY,
+) = (int(op) for op in Op)
 
 
-def _bitcast(target: Any) -> Any:
-    @intrinsic
-    def cast(typingctx: Any, value: Any) -> Any:  # noqa: ARG001
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
-            return builder.bitcast(args[0], context.get_value_type(target))
-
-        return target(value), codegen
-
-    return cast
+# Lane arithmetic: what the specification says, 32 lanes at a time ------------------------------------------
 
 
-_as_f32 = _bitcast(types.float32)
-_as_i32 = _bitcast(types.int32)
-_as_u32 = _bitcast(types.uint32)
-
-
-@njit(cache=True, inline="always")
-def _words(block: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
-    x0, x1, x2, x3 = np.uint32(block), np.uint32(block >> _S32), np.uint32(c2), np.uint32(c3)
-    for _ in range(10):
-        a = np.uint64(x0) * _M0
-        b = np.uint64(x2) * _M1
-        x0 = np.uint32(np.uint32(b >> _S32) ^ x1 ^ k0)
-        x1 = np.uint32(b)
-        x2 = np.uint32(np.uint32(a >> _S32) ^ x3 ^ k1)
-        x3 = np.uint32(a)
-        k0 = np.uint32(k0 + _W0)
-        k1 = np.uint32(k1 + _W1)
+def philox(x: Sequence[Lanes], k0: Lanes, k1: Lanes) -> Sequence[Lanes]:
+    """Ten rounds on 64-bit lanes whose low halves are the words; high halves are left dirty until used."""
+    x0, x1, x2, x3 = x
+    for _ in range(spec.ROUNDS):
+        a = (x0 & _LOW) * spec.PHILOX_M0  # LLVM sees that one instruction multiplies the low halves
+        b = (x2 & _LOW) * spec.PHILOX_M1
+        x0, x1, x2, x3 = (b >> 32) ^ (x1 ^ k0), b, (a >> 32) ^ (x3 ^ k1), a
+        k0, k1 = (k0 + spec.PHILOX_W0) & _LOW, (k1 + spec.PHILOX_W1) & _LOW
     return x0, x1, x2, x3
 
 
-@njit(cache=True, inline="always")
-def _box_muller(w0: Any, w1: Any) -> Any:
-    bits = _as_i32(np.float32(np.int32((w0 >> np.uint32(8)) | np.uint32(1))))
-    e = np.int32((bits - _HALF) >> np.int32(23))
-    x = _as_f32(np.int32(bits - np.int32(e << np.int32(23)))) - _ONE
-    q = ((((((_Q0 * x) + _Q1) * x + _Q2) * x + _Q3) * x + _Q4) * x + _Q5) * x + _Q6
-    radius = np.sqrt(np.float32(np.int32(24) - e) * _LN4 + x * q)
-    t = np.float32(np.int32((_as_i32(w1) >> np.int32(8)) | np.int32(1))) * _T_UNIT
+def _horner(x: Lanes, coefficients: Sequence[float]) -> Lanes:
+    value = x * coefficients[0] + coefficients[1]
+    for c in coefficients[2:]:
+        value = value * x + c
+    return value
+
+
+def box_muller(w0: Lanes, w1: Lanes) -> tuple[Lanes, Lanes]:
+    """Two normals of two words; see ``reference.box_muller``."""
+    bits = ((w0 >> 8) | 1).to_float().as_int()
+    exponent = (bits - spec.SQRT_HALF_BITS).shift_signed(23)
+    x = (bits - (exponent << 23)).as_float() - 1.0
+    log_term = (exponent * -1 + 24).to_float() * spec.LOG_2_TWICE
+    radius = (log_term + x * _horner(x, spec.LOG_Q)).square_root()
+    t = (w1.shift_signed(8) | 1).to_float() * 2.0**-23
     t2 = t * t
-    sine = t * (((_S0 * t2 + _S1) * t2 + _S2) * t2 + _S3)
-    cosine = (((_C0 * t2 + _C1) * t2 + _C2) * t2 + _C3) * t2 + _C4
-    cosine = _as_f32(np.uint32(_as_u32(cosine) ^ np.uint32(w1 << np.uint32(31))))
+    sine = t * _horner(t2, spec.SIN_T)
+    cosine = (_horner(t2, spec.COS_T).as_int() ^ (w1 << 31)).as_float()
     return radius * cosine, radius * sine
 
 
-@njit(cache=True, inline="always")
-def _gaussian_tile(z: Any, tile: Any, p: Any, k0: Any, k1: Any) -> None:
-    base = np.uint64(tile) * np.uint64(_LANES)
-    for lane in range(_LANES):
-        w0, w1, w2, w3 = _words(base + np.uint64(lane), p, _TAG_GAUSSIAN, k0, k1)
-        z0, z1 = _box_muller(w0, w1)
-        z2, z3 = _box_muller(w2, w3)
-        z[lane] = z0
-        z[32 + lane] = z1
-        z[64 + lane] = z2
-        z[96 + lane] = z3
+# The same as numba intrinsics on the rows of small arrays --------------------------------------------------
 
 
-@njit(cache=True, inline="always")
-def _rademacher_words(bits: Any, tile: Any, group: Any, k0: Any, k1: Any) -> None:
-    base = np.uint64(tile) * np.uint64(_LANES)
-    for lane in range(_LANES):
-        w0, w1, w2, w3 = _words(base + np.uint64(lane), group, _TAG_RADEMACHER, k0, k1)
-        bits[lane] = w0
-        bits[32 + lane] = w1
-        bits[64 + lane] = w2
-        bits[96 + lane] = w3
+def _pointer(context: Any, builder: Any, kind: Any, array: Any) -> ir.Value:
+    return context.make_array(kind)(context, builder, array).data
 
 
-@njit(cache=True, inline="always")
-def _add_tile(acc: Any, tile: Any, k0: Any, k1: Any, coefficients: Any, first_p: Any, kind: Any, scales: Any) -> None:
-    """acc[j] += c_p z_p[128·tile + j] for j = 0..127 and all p in turn; loops of fixed length, for LLVM."""
-    z = np.empty(TILE, dtype=np.float32)
-    bits = np.empty(TILE, dtype=np.uint32)
-    for i in range(coefficients.size):
-        c = coefficients[i]
-        p = first_p + i
-        if kind == 2:
-            if i == 0 or p & 31 == 0:
-                _rademacher_words(bits, tile, p >> 5, k0, k1)
-            shift = np.uint32(p & 31)
-            for j in range(TILE):
-                sign = np.uint32(np.uint32(bits[j] << shift) & np.uint32(0x80000000))
-                acc[j] += c * _as_f32(np.uint32(sign | np.uint32(0x3F800000)))
+def _on_rows(write: Callable[..., None]) -> Any:
+    """A numba intrinsic out of ``write(builder, *arguments)``: arrays come as pointers, numbers as values."""
+
+    def typing(typingctx: Any, *kinds: Any) -> Any:  # noqa: ARG001
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            arguments = [
+                _pointer(context, builder, kind, value) if isinstance(kind, types.Array) else value
+                for kind, value in zip(signature.args, values, strict=True)
+            ]
+            write(builder, *arguments)
+            return context.get_dummy_value()
+
+        return types.void(*kinds), codegen
+
+    return typing
+
+
+def _write_words(builder: Any, words: Any, block: Any, c2: Any, tag: Any, k0: Any, k1: Any) -> None:
+    lanes = Lanes.counting(builder, I64, _WIDTH)
+    blocks = lanes + block
+    counter = (blocks, blocks >> 32, lanes.spread(c2), lanes.spread(tag))
+    for n, word in enumerate(philox(counter, lanes.spread(k0), lanes.spread(k1))):
+        word.low_word().store(words, _WIDTH * n)
+
+
+def _write_add_gaussian(builder: Any, rows: Any, place: Any, words: Any, c: Any, scale: Any = None) -> None:
+    wide = c.type == F64
+    total = builder.gep(rows, [place])
+    for half in (0, TILE // 2):
+        pair = [Lanes.load(builder, words, I32, half + n, _WIDTH) for n in (0, _WIDTH)]
+        for n, z in zip((half, half + _WIDTH), box_muller(pair[0], pair[1]), strict=True):
+            z = z if scale is None else z * scale
+            old = Lanes.load(builder, total, c.type, n, _WIDTH)
+            (old + (z.widen() if wide else z) * c).store(total, n)
+
+
+def _write_add_signs(builder: Any, rows: Any, place: Any, words: Any, c: Any, at: Any, shift: Any, count: int) -> None:
+    """Total += ±c[at + i] for i < count; the sign is the bit of the words that shift + i moves to the top."""
+    element = rows.type.pointee
+    total = builder.gep(rows, [place])
+    coefficients = [builder.load(builder.gep(c, [builder.add(at, ir.Constant(I64, i))]), align=4) for i in range(count)]
+    for n in range(0, TILE, _WIDTH):
+        bits = Lanes.load(builder, words, I32, n, _WIDTH)
+        value = Lanes.load(builder, total, element, n, _WIDTH)
+        for i, coefficient in enumerate(coefficients):
+            sign = (bits << builder.add(shift, ir.Constant(I32, i))) & 0x80000000
+            term = (bits.spread(builder.bitcast(coefficient, I32)) ^ sign).as_float()
+            value = value + (term.widen() if element == F64 else term)
+        value.store(total, n)
+
+
+@intrinsic
+def _words(typingctx, words, block, c2, tag, k0, k1):  # type: ignore[no-untyped-def]
+    """words[j] ← word of element j of the tile whose first block is ``block``."""
+    return _on_rows(_write_words)(typingctx, words, block, c2, tag, k0, k1)
+
+
+@intrinsic
+def _add_gaussian(typingctx, rows, place, words, c):  # type: ignore[no-untyped-def]
+    """rows[place + j] += c z_j."""
+    return _on_rows(_write_add_gaussian)(typingctx, rows, place, words, c)
+
+
+@intrinsic
+def _add_sphere(typingctx, rows, place, words, c, scale):  # type: ignore[no-untyped-def]
+    """rows[place + j] += c (scale z_j)."""
+    return _on_rows(_write_add_gaussian)(typingctx, rows, place, words, c, scale)
+
+
+@intrinsic
+def _add_sign(typingctx, rows, place, words, c, at, shift):  # type: ignore[no-untyped-def]
+    """rows[place + j] += ±c[at]."""
+    return _on_rows(lambda *a: _write_add_signs(*a, count=1))(typingctx, rows, place, words, c, at, shift)
+
+
+@intrinsic
+def _add_signs(typingctx, rows, place, words, c, at, shift):  # type: ignore[no-untyped-def]
+    """rows[place + j] += ±c[at], then ±c[at + 1] and so on, ``_RADEMACHER_AT_ONCE`` of them."""
+    return _on_rows(lambda *a: _write_add_signs(*a, count=_RADEMACHER_AT_ONCE))(
+        typingctx, rows, place, words, c, at, shift
+    )
+
+
+def _elementwise(formula: Callable[[Lanes, Lanes, Any], Lanes]) -> Any:
+    """An intrinsic (rows, r, s, a): rows[r + j] ← formula(rows[r + j], rows[s + j], a) for the 128 j of a tile."""
+
+    def write(builder: Any, rows: Any, r: Any, s: Any, a: Any) -> None:
+        to, of = builder.gep(rows, [r]), builder.gep(rows, [s])
+        for n in range(0, TILE, _WIDTH):
+            old, other = (Lanes.load(builder, row, a.type, n, _WIDTH) for row in (to, of))
+            formula(old, other, a).store(to, n)
+
+    def typing(typingctx, rows, r, s, a):  # type: ignore[no-untyped-def]
+        return _on_rows(write)(typingctx, rows, r, s, a)
+
+    return intrinsic(typing)
+
+
+_fill = _elementwise(lambda r, s, a: r.spread(a))  # noqa: ARG005
+_copy = _elementwise(lambda r, s, a: s)  # noqa: ARG005
+_scale = _elementwise(lambda r, s, a: r * a)  # noqa: ARG005
+_add = _elementwise(lambda r, s, a: r + s * a)
+_offset = _elementwise(lambda r, s, a: r + a)  # noqa: ARG005
+_multiply = _elementwise(lambda r, s, a: r * s)  # noqa: ARG005
+_divide_into = _elementwise(lambda r, s, a: s / r)  # noqa: ARG005
+_square_root = _elementwise(lambda r, s, a: r.square_root())  # noqa: ARG005
+_maximum = _elementwise(lambda r, s, a: r.above(s, r, s))  # noqa: ARG005
+_sign = _elementwise(lambda r, s, a: r.above(0.0, 1.0, (r * -1.0).above(0.0, -1.0, r - r)))  # noqa: ARG005
+_shift_and_back = _elementwise(lambda r, s, a: (r + a) - a)  # noqa: ARG005
+
+
+def _write_transfer(builder: Any, rows: Any, place: Any, address: Any, first: Any, count: Any, read: bool) -> None:
+    row = builder.gep(rows, [place])
+    memory = builder.gep(builder.inttoptr(address, row.type), [first])
+    to, of = (row, memory) if read else (memory, row)
+    cgutils.raw_memcpy(builder, to, of, count, _BYTES[row.type.pointee])
+
+
+@intrinsic
+def _read_memory(typingctx, rows, place, address, first, count):  # type: ignore[no-untyped-def]
+    """rows[place : place + count] ← memory[first : first + count]; memory is of rows' type, at ``address``."""
+    return _on_rows(lambda b, *a: _write_transfer(b, *a, read=True))(typingctx, rows, place, address, first, count)
+
+
+@intrinsic
+def _write_memory(typingctx, rows, place, address, first, count):  # type: ignore[no-untyped-def]
+    """memory[first : first + count] ← rows[place : place + count]."""
+    return _on_rows(lambda b, *a: _write_transfer(b, *a, read=False))(typingctx, rows, place, address, first, count)
+
+
+@intrinsic
+def _as_u32(typingctx, value):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    return types.uint32(types.float32), lambda _c, builder, _s, args: builder.bitcast(args[0], I32)
+
+
+@intrinsic
+def _as_f32(typingctx, value):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    return types.float32(types.uint32), lambda _c, builder, _s, args: builder.bitcast(args[0], F32)
+
+
+# Tiles -----------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, _nrt=False)
+def _tile_words(words: Any, tile: Any, c2: Any, tag: Any, key: Any) -> None:
+    _words(
+        words,
+        np.uint64(tile) * np.uint64(_WIDTH),
+        np.uint64(c2),
+        tag,
+        key & np.uint64(_LOW),
+        key >> np.uint64(32),
+    )
+
+
+@njit(cache=True, _nrt=False)
+def _add_directions(
+    rows: Any,
+    place: Any,
+    words: Any,
+    tile: Any,
+    key: Any,
+    first: Any,
+    begin: Any,
+    end: Any,
+    kind: Any,
+    c: Any,
+    wide: Any,
+    scales: Any,
+) -> None:
+    """The 128 rows[place + j] += Σ c_p z_p of one tile, in turn; ``wide`` is c in their precision."""
+    if kind == _RADEMACHER:
+        n = begin
+        while n < end:
+            p = first + n - begin
+            if n == begin or p & 31 == 0:
+                _tile_words(words, tile, p >> 5, _TAG_RADEMACHER, key)
+            if p & 31 <= 32 - _RADEMACHER_AT_ONCE and n + _RADEMACHER_AT_ONCE <= end:
+                _add_signs(rows, place, words, c, n, np.uint32(p & 31))
+                n += _RADEMACHER_AT_ONCE
+            else:
+                _add_sign(rows, place, words, c, n, np.uint32(p & 31))
+                n += 1
+    elif kind == _SPHERE:
+        for n in range(begin, end):
+            _tile_words(words, tile, first + n - begin, _TAG_GAUSSIAN, key)
+            _add_sphere(rows, place, words, wide[n], scales[n])
+    else:
+        for n in range(begin, end):
+            _tile_words(words, tile, first + n - begin, _TAG_GAUSSIAN, key)
+            _add_gaussian(rows, place, words, wide[n])
+
+
+@njit(cache=True, _nrt=False)
+def _narrow(rows: Any, r: Any, kind: Any, words: Any, randomly: Any) -> None:
+    """See ``reference.narrow``."""
+    dropped = np.uint32(13) if kind == _FLOAT16 else np.uint32(16)
+    half = np.uint32((np.uint32(1) << (dropped - np.uint32(1))) - np.uint32(1))
+    for j in range(TILE):
+        x = np.float32(rows[r + j])
+        bits = _as_u32(x)
+        if randomly:
+            noise = np.uint32(words[j] >> (np.uint32(32) - dropped))
         else:
-            _gaussian_tile(z, tile, p, k0, k1)
-            if kind == 1:
-                scale = scales[i]
-                for j in range(TILE):
-                    z[j] = z[j] * scale
-            for j in range(TILE):
-                acc[j] += c * z[j]
+            noise = np.uint32(((bits >> dropped) & np.uint32(1)) + half)
+        y = _as_f32(np.uint32(((bits + noise) >> dropped) << dropped))
+        if kind == _FLOAT16:
+            if abs(y) > np.float32(65504.0):
+                y = np.copysign(np.float32(np.inf), x)
+            size = abs(x)
+            if size < np.float32(2.0**-14):
+                if randomly:
+                    units = np.uint32(np.int32(size * np.float32(2.0**37)))
+                    steps = np.float32(np.int32((units + noise) >> dropped)) * np.float32(2.0**-24)
+                else:
+                    steps = np.float32((size + np.float32(0.5)) - np.float32(0.5))
+                y = np.copysign(steps, x)
+        if np.isinf(x):
+            y = x
+        if np.isnan(x):
+            y = _as_f32(np.uint32(0x7FC00000))
+        rows[r + j] = y
 
 
-@njit(cache=True, nogil=True)
-def _axpy(y: Any, first: Any, k0: Any, k1: Any, coefficients: Any, first_p: Any, kind: Any, scales: Any) -> None:
-    padded = np.zeros(TILE, dtype=y.dtype)
+@njit(cache=True, nogil=True, _nrt=False)
+def _run(
+    rows: Any,
+    words: Any,
+    memory: Any,
+    size: Any,
+    first: Any,
+    table: Any,
+    keys: Any,
+    values: Any,
+    c: Any,
+    wide: Any,
+    scales: Any,
+    magic: Any,
+    store: Any,
+) -> Any:
+    """``reference.run``, tile by tile: ``memory`` are the addresses of vectors of ``size`` elements.
+
+    ``rows`` are the registers, 128 elements for each of them and the scratch, zeros of their type;
+    ``words`` is room for 128 words.
+    """
+    broken = 0
     tile = first // TILE
     done = 0
-    while done < y.size:
+    while done < size:
         start = first + done - tile * TILE
-        n = min(TILE - start, y.size - done)
-        if n == TILE:
-            _add_tile(y[done : done + TILE], tile, k0, k1, coefficients, first_p, kind, scales)
-        else:
-            padded[start : start + n] = y[done : done + n]
-            _add_tile(padded, tile, k0, k1, coefficients, first_p, kind, scales)
-            y[done : done + n] = padded[start : start + n]
+        n = min(TILE - start, size - done)
+        for i in range(memory.size):
+            _read_memory(rows, TILE * i + start, memory[i], done, n)
+        for i in range(table.shape[0]):
+            op = table[i, 0]
+            r = TILE * table[i, 1]
+            s = TILE * table[i, 2]
+            a = values[i]
+            if op == _NOISE:
+                _add_directions(
+                    rows,
+                    r,
+                    words,
+                    tile,
+                    keys[i],
+                    table[i, 3],
+                    table[i, 4],
+                    table[i, 5],
+                    table[i, 6],
+                    c,
+                    wide,
+                    scales,
+                )
+            elif op == _ADD:
+                _add(rows, r, s, a)
+            elif op == _SCALE:
+                _scale(rows, r, s, a)
+            elif op == _FILL:
+                _fill(rows, r, s, a)
+            elif op == _COPY:
+                _copy(rows, r, s, a)
+            elif op == _OFFSET:
+                _offset(rows, r, s, a)
+            elif op == _MULTIPLY:
+                _multiply(rows, r, s, a)
+            elif op == _DIVIDE_INTO:
+                _divide_into(rows, r, s, a)
+            elif op == _SQUARE_ROOT:
+                _square_root(rows, r, s, a)
+            elif op == _MAXIMUM:
+                _maximum(rows, r, s, a)
+            elif op == _SIGN:
+                _sign(rows, r, s, a)
+            elif op == _SNAP:
+                _shift_and_back(rows, r, s, magic * a)
+            elif op == _LIMIT:
+                for j in range(start, start + n):
+                    if not abs(rows[r + j]) <= a:
+                        broken += 1
+            else:
+                randomly = op == _NARROW_RANDOMLY
+                if randomly:
+                    _tile_words(words, tile, table[i, 3], _TAG_ROUNDING, keys[i])
+                _narrow(rows, r, table[i, 6], words, randomly)
+        if store:
+            for i in range(memory.size):
+                _write_memory(rows, TILE * i + start, memory[i], done, n)
         done += n
         tile += 1
+    return broken
 
 
 @njit(cache=True, nogil=True)
-def _directions(out: Any, first: Any, k0: Any, k1: Any, p: Any, kind: Any, scale: Any) -> None:
-    one = np.ones(1, dtype=np.float32)
-    scales = np.full(1, scale, dtype=np.float32)
-    out[:] = np.float32(-0.0)  # -0 + z is z, to the bit
-    _axpy(out, first, k0, k1, one, p, kind, scales)
-
-
-@njit(cache=True, nogil=True)
-def _square_sums(k0: Any, k1: Any, p: Any, d: Any) -> Any:
+def _square_sums(key: Any, p: Any, first_tile: Any, sums: Any, d: Any) -> None:
+    words = np.empty(TILE, dtype=np.uint32)
     z = np.empty(TILE, dtype=np.float32)
     squares = np.empty(TILE, dtype=np.float64)
-    total = 0.0
-    for tile in range((d + TILE - 1) // TILE):
-        _gaussian_tile(z, tile, p, k0, k1)
+    for n in range(sums.size):
+        tile = first_tile + n
+        _tile_words(words, tile, p, _TAG_GAUSSIAN, key)
+        z[:] = np.float32(-0.0)  # -0 + z is z, to the bit
+        _add_gaussian(z, 0, words, np.float32(1))
         left = d - tile * TILE
         for j in range(TILE):
             value = np.float64(z[j])
@@ -172,41 +435,43 @@ def _square_sums(k0: Any, k1: Any, p: Any, d: Any) -> Any:
             for j in range(width):
                 squares[j] += squares[j + width]
             width //= 2
-        total += squares[0]
-    return total
+        sums[n] = squares[0]
 
 
-def _key_words(key: int) -> tuple[np.uint32, np.uint32]:
-    return np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)
+def tile_square_sums(key: int, direction: int, first_tile: int, tiles: int, d: int) -> NDArray[np.float64]:
+    """See ``reference.tile_square_sums``."""
+    sums = np.empty(tiles, dtype=np.float64)
+    _square_sums(np.uint64(key), np.int64(direction), np.int64(first_tile), sums, np.int64(d))
+    return sums
 
 
-def gaussian_square_sums(key: int, direction: int, d: int) -> float:
-    """See ``reference.gaussian_square_sums``."""
-    k0, k1 = _key_words(key)
-    return float(_square_sums(k0, k1, np.int64(direction), np.int64(d)))
+def run(code: Code, memory: Sequence[Floats], first: int, scales: NDArray[np.float32], *, store: bool = True) -> int:
+    """See ``reference.run``."""
+    number = memory[0].dtype.type
+    broken = _run(
+        np.zeros((len(memory) + 1) * TILE, dtype=number),
+        np.empty(TILE, dtype=np.uint32),
+        np.array([vector.ctypes.data for vector in memory], dtype=np.uintp),
+        np.int64(memory[0].size),
+        np.int64(first),
+        code.table,
+        code.keys,
+        code.values.astype(number),
+        code.coefficients,
+        code.coefficients.astype(number),
+        scales,
+        number(1.5 * 2.0 ** np.finfo(number).nmant),
+        store,
+    )
+    return int(broken)
 
 
 def directions(
     key: int, direction: int, first: int, count: int, distribution: Distribution, scale: float
 ) -> NDArray[np.float32]:
     """See ``reference.directions``."""
-    out = np.empty(count, dtype=np.float32)
-    k0, k1 = _key_words(key)
-    _directions(out, np.int64(first), k0, k1, np.int64(direction), _KINDS[distribution], np.float32(scale))
+    out = np.full(count, -0.0, dtype=np.float32)  # -0 + z is z, to the bit
+    program = Program(["z"])
+    program.noise("z", key, [1.0], distribution, direction)
+    run(program.encode(), [out], first, np.full(1, scale, dtype=np.float32))
     return out
-
-
-def axpy(
-    y: NDArray[np.float32] | NDArray[np.float64],
-    first: int,
-    key: int,
-    coefficients: NDArray[np.float32],
-    first_p: int,
-    distribution: Distribution,
-    scales: NDArray[np.float64],
-) -> None:
-    """See ``reference.axpy``."""
-    k0, k1 = _key_words(key)
-    # Coefficients in y's precision make the kernel's product the one of that precision.
-    wide = coefficients.astype(y.dtype)
-    _axpy(y, np.int64(first), k0, k1, wide, np.int64(first_p), _KINDS[distribution], scales.astype(np.float32))

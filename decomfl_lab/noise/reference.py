@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from decomfl_lab.noise import spec
+from decomfl_lab.noise.program import DISTRIBUTIONS, FORMATS, Code, Format, Op
 from decomfl_lab.noise.spec import TAGS, TILE, Distribution
 
-__all__ = ["axpy", "directions", "gaussian_square_sums", "philox4x32"]
+__all__ = ["directions", "narrow", "philox4x32", "run", "tile_square_sums"]
 
 F32 = NDArray[np.float32]
+Floats = NDArray[np.float32] | NDArray[np.float64]
 U32 = NDArray[np.uint32]
 
 
@@ -95,21 +100,20 @@ def _rademacher_tiles(key: int, direction: int, first_tile: int, tiles: int) -> 
     return (sign | np.uint32(0x3F800000)).view(np.float32).reshape(tiles, TILE)
 
 
-def gaussian_square_sums(key: int, direction: int, d: int) -> float:
-    """‖g‖² of the first d elements of a gaussian direction, in the order that the sphere's scale fixes.
+def tile_square_sums(key: int, direction: int, first_tile: int, tiles: int, d: int) -> NDArray[np.float64]:
+    """Σ g_j² of each of ``tiles`` tiles of a gaussian direction in R^d, float64, in the specified order.
 
     Squares of float32 are exact in float64. Inside a tile of 128 they are added by halves (0..63 + 64..127,
-    and so on; missing elements of the last tile count as 0), tiles one after another from the first.
+    and so on; missing elements of the last tile count as 0). The whole norm adds the tiles one after another.
     """
-    tiles = -(-d // TILE)
-    z = _gaussian_tiles(key, direction, 0, tiles).astype(np.float64)
-    z.reshape(-1)[d:] = 0.0
+    z = _gaussian_tiles(key, direction, first_tile, tiles).astype(np.float64)
+    z.reshape(-1)[max(d - first_tile * TILE, 0) :] = 0.0
     squares = z * z
     width = TILE
     while width > 1:
         width //= 2
         squares = squares[:, :width] + squares[:, width:]
-    return float(np.add.accumulate(squares[:, 0])[-1])
+    return squares[:, 0]
 
 
 def directions(key: int, direction: int, first: int, count: int, distribution: Distribution, scale: float) -> F32:
@@ -122,16 +126,95 @@ def directions(key: int, direction: int, first: int, count: int, distribution: D
     return z * np.float32(scale) if distribution is Distribution.SPHERE else z
 
 
-def axpy(
-    y: NDArray[np.float32] | NDArray[np.float64],
-    first: int,
-    key: int,
-    coefficients: F32,
-    first_p: int,
-    distribution: Distribution,
-    scales: NDArray[np.float64],
-) -> None:
-    """y_j ← fl(y_j + fl(c_p·z_p[first + j])) for p = first_p, first_p + 1, ..., rounded in y's precision."""
-    for n, c in enumerate(coefficients):
-        z = directions(key, first_p + n, first, y.size, distribution, scales[n])
-        y += np.asarray(c, dtype=y.dtype) * z.astype(y.dtype)
+def _rounding_words(key: int, place: int, first: int, count: int) -> U32:
+    first_tile = first // TILE
+    tiles = -(-(first + count) // TILE) - first_tile
+    words = _tile_words(key, place, spec.TAG_ROUNDING, first_tile, tiles).reshape(-1)
+    return words[first - first_tile * TILE :][:count]
+
+
+def narrow(r: F32, kind: Format, words: U32 | None = None) -> F32:
+    """R rounded to a 16-bit format: to nearest, ties to even, or with ``words`` to a neighbour at random.
+
+    A float32 lies between two neighbours of the format; what it has in excess of the lower one, as a share of
+    their distance cut to n bits, is the chance of the upper one: n bits of noise are added below the format's
+    last bit and the rest is cut. n = 16 for bfloat16, 13 for float16, the top bits of the word. Signs are kept,
+    what exceeds the largest number becomes ∞, NaN becomes the one NaN 7fc00000.
+    """
+    bits = r.view(np.uint32)
+    dropped = np.uint32(16 if kind is Format.BFLOAT16 else 13)
+    noise = None if words is None else words >> (np.uint32(32) - dropped)
+    tie = ((bits >> dropped) & np.uint32(1)) + np.uint32((1 << int(dropped) - 1) - 1)
+    y = (((bits + (tie if noise is None else noise)) >> dropped) << dropped).view(np.float32)
+    if kind is Format.FLOAT16:
+        y = np.where(np.abs(y) > np.float32(65504.0), np.copysign(np.float32(np.inf), r), y)
+        # Below the smallest normal number, 2^-14, neighbours are 2^-24 apart.
+        small = np.abs(r) < np.float32(2.0**-14)
+        size = np.where(small, np.abs(r), np.float32(0))
+        if noise is None:
+            steps = (size + np.float32(0.5)) - np.float32(0.5)  # the float32 in [1/2, 1) are 2^-24 apart too
+        else:
+            units = (size * np.float32(2.0**37)).astype(np.uint32)
+            steps = ((units + noise) >> dropped).astype(np.float32) * np.float32(2.0**-24)
+        y = np.where(small, np.copysign(steps, r), y)
+    y = np.where(np.isinf(r), r, y)
+    return np.where(np.isnan(r), np.uint32(0x7FC00000).view(np.float32), y)
+
+
+def run(code: Code, memory: Sequence[Floats], first: int, scales: NDArray[np.float32], *, store: bool = True) -> int:
+    """Run a program on elements first.. of the model, in place; returns how many LIMITs were broken.
+
+    Args:
+        code: The program.
+        memory: One vector a named register, all of one size and dtype, in the program's order.
+        first: Position of their element 0 in the model.
+        scales: For each coefficient the sphere's factor √d/‖g‖ (1 for other laws).
+        store: False only tries the program: memory stays as it is.
+    """
+    registers = [vector if store else vector.copy() for vector in memory]
+    registers.append(np.zeros_like(registers[0]))
+    number: Any = registers[0].dtype.type
+    size = registers[0].size
+    magic = 1.5 * 2.0 ** np.finfo(number).nmant
+    broken = 0
+    with np.errstate(all="ignore"):  # divergence shows in the scalars, which are checked
+        for row, key, value in zip(code.table, code.keys, code.values, strict=True):
+            op, to, of, start, begin, end, kind = (int(entry) for entry in row)
+            r: Any
+            r, s, a = registers[to], registers[of], number(value)
+            match op:
+                case Op.NOISE:
+                    for n in range(begin, end):
+                        z = directions(int(key), start + n - begin, first, size, DISTRIBUTIONS[kind], float(scales[n]))
+                        r += number(code.coefficients[n]) * z.astype(number)
+                case Op.FILL:
+                    r[:] = a
+                case Op.COPY:
+                    r[:] = s
+                case Op.SCALE:
+                    r *= a
+                case Op.ADD:
+                    r += a * s
+                case Op.OFFSET:
+                    r += a
+                case Op.MULTIPLY:
+                    r *= s
+                case Op.DIVIDE_INTO:
+                    r[:] = s / r
+                case Op.SQUARE_ROOT:
+                    r[:] = np.sqrt(r)
+                case Op.MAXIMUM:
+                    r[:] = np.where(r > s, r, s)
+                case Op.SIGN:
+                    r[:] = np.where(r > 0, number(1), np.where(r < 0, number(-1), r - r))
+                case Op.SNAP:
+                    r[:] = (r + number(magic) * a) - number(magic) * a
+                case Op.LIMIT:
+                    broken += int(np.count_nonzero(~(np.abs(r) <= a)))
+                case Op.NARROW:
+                    r[:] = narrow(r, FORMATS[kind])
+                case Op.NARROW_RANDOMLY:
+                    r[:] = narrow(r, FORMATS[kind], _rounding_words(int(key), start, first, size))
+                case _:
+                    raise AssertionError(op)
+    return broken

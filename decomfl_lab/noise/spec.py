@@ -63,6 +63,9 @@ TAGS: Final[dict[Distribution, int]] = {
 }
 """Counter word 3: one tag for each source of bits, so that no two distributions share words."""
 
+TAG_ROUNDING: Final = 2
+"""Counter word 3 of the bits of stochastic rounding; counter word 2 tells the roundings of one step apart."""
+
 
 def derive_seed(run_key: int, *path: int) -> int:
     """The 64-bit seed at ``path`` under ``run_key``, by keyed BLAKE2b.

@@ -1,0 +1,238 @@
+"""Updates as data: a lag of any length is one program of elementwise instructions, run tile by tile.
+
+A local step multiplies, adds and draws noise on vectors of the model's shape: the parameters, the optimizer's
+state, one scratch vector. All of it is elementwise, so a backend may run the *whole* program on one tile of
+128 elements before it looks at the next: the model is read and written once, however many directions were
+missed, and no direction is ever stored. Every instruction rounds once (or as often as its line below says), so
+the bits do not depend on tiles, slices, threads or where the history was cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decomfl_lab.errors import require, require_choice, require_int
+from decomfl_lab.noise.spec import Distribution
+
+__all__ = ["DISTRIBUTIONS", "FORMATS", "SCRATCH", "Code", "Format", "Instruction", "Op", "Program"]
+
+SCRATCH = "scratch"
+"""The register that no memory belongs to; a program must write it before it reads it."""
+
+
+class Op(IntEnum):
+    """What an instruction does with register r (``to``), register s (``of``) and number a; fl rounds to nearest."""
+
+    NOISE = 0
+    """r ← fl(r + fl(c_p · z_p)) for its directions p in turn."""
+    FILL = 1
+    """r ← a"""
+    COPY = 2
+    """r ← s"""
+    SCALE = 3
+    """r ← fl(a · r)"""
+    ADD = 4
+    """r ← fl(r + fl(a · s))"""
+    OFFSET = 5
+    """r ← fl(r + a)"""
+    MULTIPLY = 6
+    """r ← fl(r · s)"""
+    DIVIDE_INTO = 7
+    """r ← fl(s / r)"""
+    SQUARE_ROOT = 8
+    """r ← fl(√r)"""
+    MAXIMUM = 9
+    """r ← max(r, s); s where one is NaN"""
+    SIGN = 10
+    """r ← −1, 0 or 1; NaN stays"""
+    SNAP = 11
+    """r ← fl(fl(r + C) − C), C = 1.5 · 2^(mantissa bits) · a: the nearest multiple of a, ties to even"""
+    LIMIT = 12
+    """count the elements with not |r| ≤ a; r stays"""
+    NARROW = 13
+    """r ← the nearest number of a 16-bit format, ties to even (float32 registers only)"""
+    NARROW_RANDOMLY = 14
+    """r ← one of the two neighbours in a 16-bit format, the nearer the likelier (float32 registers only)"""
+
+
+class Format(StrEnum):
+    """16-bit floating-point formats that a float32 register can be narrowed to."""
+
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+FORMATS = tuple(Format)
+DISTRIBUTIONS = tuple(Distribution)
+
+
+class Instruction(NamedTuple):
+    """One row of a program. Fields that its ``op`` has no use for are 0.
+
+    Attributes:
+        op: What to do.
+        to: Register written.
+        of: Register read.
+        value: The number a.
+        key: Seed of the step (NOISE, NARROW_RANDOMLY).
+        first: First direction p (NOISE), or which of the step's roundings this is (NARROW_RANDOMLY).
+        begin: NOISE takes the coefficients begin..end-1 of the program.
+        end: See ``begin``.
+        kind: Place in ``DISTRIBUTIONS`` (NOISE) or ``FORMATS`` (NARROW, NARROW_RANDOMLY).
+    """
+
+    op: Op
+    to: int
+    of: int = 0
+    value: float = 0.0
+    key: int = 0
+    first: int = 0
+    begin: int = 0
+    end: int = 0
+    kind: int = 0
+
+
+@dataclass(frozen=True)
+class Code:
+    """A program in arrays, n instructions and q coefficients, for compiled backends.
+
+    Attributes:
+        table: int64 (n, 7): op, to, of, first, begin, end, kind.
+        keys: uint64 (n,).
+        values: float64 (n,).
+        coefficients: float32 (q,).
+    """
+
+    table: NDArray[np.int64]
+    keys: NDArray[np.uint64]
+    values: NDArray[np.float64]
+    coefficients: NDArray[np.float32]
+
+
+class Program:
+    """A list of instructions on named registers: ``names`` live in memory, ``SCRATCH`` does not.
+
+    Each method appends one instruction, named after its ``Op``.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        require(len(set(names)) == len(names) > 0 and SCRATCH not in names, "names", "be distinct", tuple(names))
+        self.names = tuple(names)
+        self.registers = (*self.names, SCRATCH)
+        self.instructions: list[Instruction] = []
+        self._coefficients: list[NDArray[np.float32]] = []
+        self.pairs = 0
+        """Coefficients so far: directions that the program applies."""
+        self._scratch_written = False
+
+    def _register(self, name: str) -> int:
+        return self.registers.index(require_choice("register", name, self.registers))
+
+    def _append(self, op: Op, to: str, of: str | None = None, value: float = 0.0, **fields: int) -> None:
+        at = Instruction(op, self._register(to), 0 if of is None else self._register(of), value, **fields)
+        read = {of} if op in (Op.FILL, Op.COPY) else {to, of}
+        require(self._scratch_written or SCRATCH not in read, SCRATCH, "be written before it is read", op.name)
+        self._scratch_written |= to == SCRATCH
+        self.instructions.append(at)
+
+    def noise(
+        self,
+        to: str,
+        seed: int,
+        coefficients: Sequence[float] | NDArray[np.floating],
+        distribution: Distribution,
+        first: int = 0,
+    ) -> None:
+        """Directions first, first + 1, ... of ``seed`` with coefficients c_p, rounded to float32."""
+        require_int("seed", seed, 0, 2**64 - 1)
+        c = np.asarray(coefficients).astype(np.float32).reshape(-1)
+        require_int("first_p", first, 0, 2**32 - max(c.size, 1))
+        end = self.pairs + c.size
+        kind = DISTRIBUTIONS.index(distribution)
+        self._append(Op.NOISE, to, key=seed, first=first, begin=self.pairs, end=end, kind=kind)
+        self._coefficients.append(c)
+        self.pairs = end
+
+    def fill(self, to: str, value: float) -> None:
+        """See ``Op.FILL``."""
+        self._append(Op.FILL, to, value=value)
+
+    def copy(self, to: str, of: str) -> None:
+        """See ``Op.COPY``."""
+        self._append(Op.COPY, to, of)
+
+    def scale(self, to: str, value: float) -> None:
+        """See ``Op.SCALE``."""
+        self._append(Op.SCALE, to, value=value)
+
+    def add(self, to: str, of: str, value: float = 1.0) -> None:
+        """See ``Op.ADD``."""
+        self._append(Op.ADD, to, of, value)
+
+    def offset(self, to: str, value: float) -> None:
+        """See ``Op.OFFSET``."""
+        self._append(Op.OFFSET, to, value=value)
+
+    def multiply(self, to: str, of: str) -> None:
+        """See ``Op.MULTIPLY``."""
+        self._append(Op.MULTIPLY, to, of)
+
+    def divide_into(self, to: str, of: str) -> None:
+        """See ``Op.DIVIDE_INTO``."""
+        self._append(Op.DIVIDE_INTO, to, of)
+
+    def square_root(self, to: str) -> None:
+        """See ``Op.SQUARE_ROOT``."""
+        self._append(Op.SQUARE_ROOT, to)
+
+    def maximum(self, to: str, of: str) -> None:
+        """See ``Op.MAXIMUM``."""
+        self._append(Op.MAXIMUM, to, of)
+
+    def sign(self, to: str) -> None:
+        """See ``Op.SIGN``."""
+        self._append(Op.SIGN, to)
+
+    def snap(self, to: str, quantum: float) -> None:
+        """See ``Op.SNAP``; |r| must stay below a quarter of 2^(mantissa bits) · quantum."""
+        self._append(Op.SNAP, to, value=quantum)
+
+    def limit(self, to: str, bound: float) -> None:
+        """See ``Op.LIMIT``."""
+        self._append(Op.LIMIT, to, value=bound)
+
+    def narrow(self, to: str, kind: Format) -> None:
+        """See ``Op.NARROW``."""
+        self._append(Op.NARROW, to, kind=FORMATS.index(kind))
+
+    def narrow_randomly(self, to: str, kind: Format, seed: int, place: int) -> None:
+        """See ``Op.NARROW_RANDOMLY``; ``place`` tells the roundings of one seed apart."""
+        require_int("seed", seed, 0, 2**64 - 1)
+        require_int("place", place, 0, 2**32 - 1)
+        self._append(Op.NARROW_RANDOMLY, to, key=seed, first=place, kind=FORMATS.index(kind))
+
+    @property
+    def limited(self) -> bool:
+        """Whether some instruction is a LIMIT, so that the program should be tried before it is run."""
+        return any(at.op is Op.LIMIT for at in self.instructions)
+
+    @property
+    def coefficients(self) -> NDArray[np.float32]:
+        """All coefficients, float32 (pairs,)."""
+        return np.concatenate([np.empty(0, np.float32), *self._coefficients])
+
+    def encode(self) -> Code:
+        """The program in arrays."""
+        rows = [(at.op, at.to, at.of, at.first, at.begin, at.end, at.kind) for at in self.instructions]
+        return Code(
+            np.array(rows, dtype=np.int64).reshape(-1, 7),
+            np.array([at.key for at in self.instructions], dtype=np.uint64),
+            np.array([at.value for at in self.instructions], dtype=np.float64),
+            self.coefficients,
+        )

@@ -1,0 +1,149 @@
+"""Programs on torch tensors: any shape, stride and floating-point type, on the CPU or a GPU.
+
+A contiguous float32 or float64 tensor is updated where it lies. Everything else (16-bit types, strided views)
+goes through a block of float32 or float64 at a time, so a rebuild needs the model and one block a worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from decomfl_lab import noise
+from decomfl_lab.errors import InputError, require, require_int
+from decomfl_lab.noise import Program
+
+__all__ = ["BLOCK", "backend_for", "rebuild_"]
+
+BLOCK = 1 << 16
+"""Elements that go through the cache at a time where a tensor cannot be updated in its place."""
+
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_HALF = (torch.bfloat16, torch.float16)
+
+
+def backend_for(tensor: Tensor) -> str:
+    """The backend for tensors on this device: triton on a GPU, else the fastest on the CPU."""
+    return "triton" if tensor.is_cuda else noise.cpu_backend()
+
+
+def _check(name: str, tensor: Tensor, like: Tensor) -> None:
+    require(tensor.dtype in _DTYPES, f"dtype of {name}", f"be one of {', '.join(map(str, _DTYPES))}", tensor.dtype)
+    require(tensor.shape == like.shape, f"shape of {name}", f"be {tuple(like.shape)}", tuple(tensor.shape))
+    require(tensor.device == like.device, f"device of {name}", f"be {like.device}", tensor.device)
+    require(tensor.device.type in ("cpu", "cuda"), f"device of {name}", "be a CPU or CUDA device", tensor.device)
+    reach = 0  # elements that the dimensions of smaller stride reach over
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        require(
+            size == 1 or stride > reach,
+            name,
+            "hold each element once (no expanded or overlapping view)",
+            (tuple(tensor.shape), tensor.stride()),
+        )
+        reach += (size - 1) * stride
+
+
+def _blocks(first: int, tensors: Sequence[Tensor]) -> Iterator[tuple[int, list[Tensor]]]:
+    """Cut tensors of one shape into (position, parts of at most ``BLOCK`` elements) in row-major order."""
+    size = tensors[0].numel()
+    if size <= BLOCK:
+        yield first, list(tensors)
+    elif all(tensor.is_contiguous() for tensor in tensors):
+        for a in range(0, size, BLOCK):
+            yield first + a, [tensor.view(-1)[a : a + BLOCK] for tensor in tensors]
+    else:
+        row = size // tensors[0].shape[0]
+        rows = max(BLOCK // row, 1)
+        for a in range(0, tensors[0].shape[0], rows):
+            part = [tensor[a] if rows == 1 else tensor[a : a + rows] for tensor in tensors]
+            yield from _blocks(first + a * row, part)
+
+
+def _run(
+    program: Program, tensors: Sequence[Tensor], d: int, first: int, backend: str, workers: int, store: bool
+) -> int:
+    """Run the program on tensors of one shape; returns the number of broken limits."""
+    if tensors[0].numel() == 0:
+        return 0
+    if tensors[0].is_cuda:
+        from decomfl_lab.noise import triton_gpu
+
+        return triton_gpu.run_on_device(program, tensors, d=d, first=first, store=store)
+    dtypes = {tensor.dtype for tensor in tensors}
+    if len(dtypes) == 1 and not dtypes & set(_HALF) and all(tensor.is_contiguous() for tensor in tensors):
+        memory = {name: tensor.view(-1).numpy() for name, tensor in zip(program.names, tensors, strict=True)}
+        return noise.run(program, memory, d=d, first=first, backend=backend, workers=workers, store=store)
+    require(not (torch.float64 in dtypes and dtypes & set(_HALF)), "dtypes", "not mix 64 and 16 bits", dtypes)
+    wide = torch.float64 if torch.float64 in dtypes else torch.float32
+
+    def through_a_copy(block: tuple[int, list[Tensor]]) -> int:
+        at, parts = block
+        # Row-major whatever the strides: position j is the element's place in reshape(-1).
+        copies = [part.to(wide, copy=True, memory_format=torch.contiguous_format).view(-1) for part in parts]
+        memory = {name: copy.numpy() for name, copy in zip(program.names, copies, strict=True)}
+        broken = noise.run(program, memory, d=d, first=at, backend=backend, store=store)
+        if store:
+            for part, copy in zip(parts, copies, strict=True):
+                part.copy_(copy.view(part.shape))
+        return broken
+
+    blocks = _blocks(first, tensors)
+    if workers == 1:
+        return sum(map(through_a_copy, blocks))
+    with ThreadPoolExecutor(workers) as pool:
+        return sum(pool.map(through_a_copy, blocks))
+
+
+def rebuild_(
+    program: Program,
+    pieces: Sequence[Mapping[str, Tensor]],
+    *,
+    backend: str | None = None,
+    workers: int | None = None,
+) -> None:
+    """Apply ``program`` in place to a model given as consecutive pieces, each in one pass.
+
+    Args:
+        program: What to do.
+        pieces: For each piece of the model (one tensor, a layer, or the whole) a tensor for every name of the
+            program, all of one shape and device, of float32, float64, bfloat16 or float16, and of any strides
+            that hold each element once. A piece's elements take their places in row-major order.
+        backend: See ``noise.run``; None chooses by device.
+        workers: CPU threads; None for torch's number of threads.
+
+    Raises:
+        InputError: If tensors do not fit together, or a limit of the program would be broken: then nothing is
+            written.
+    """
+    require(bool(pieces), "pieces", "hold at least one piece", pieces)
+    workers = torch.get_num_threads() if workers is None else require_int("workers", workers, 1)
+    parts = []
+    for piece in pieces:
+        require(set(piece) == set(program.names), "piece", f"hold {program.names}", tuple(piece))
+        tensors = [piece[name].detach() for name in program.names]
+        for name, tensor in zip(program.names, tensors, strict=True):
+            _check(name, tensor, tensors[0])
+        parts.append(tensors)
+    backend = backend_for(parts[0][0]) if backend is None else backend
+    d = sum(tensors[0].numel() for tensors in parts)
+    require(d > 0, "pieces", "hold at least one element", d)
+
+    def go(*, store: bool) -> int:
+        broken = first = 0
+        for tensors in parts:
+            broken += _run(program, tensors, d, first, backend, workers, store)
+            first += tensors[0].numel()
+        return broken
+
+    if program.limited:
+        broken = go(store=False)
+        if broken:
+            limits = sorted({at.value for at in program.instructions if at.op is noise.Op.LIMIT})
+            raise InputError(
+                f"updates must stay within their limits {limits}, but do not at {broken} elements "
+                "(counted once a step): nothing was changed; a coarser grid or a smaller step would fit"
+            )
+    go(store=True)
