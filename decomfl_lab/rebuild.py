@@ -14,7 +14,7 @@ from torch import Tensor
 
 from decomfl_lab import noise
 from decomfl_lab.errors import InputError, require, require_int
-from decomfl_lab.noise import Program
+from decomfl_lab.noise import Backend, Program
 
 __all__ = ["BLOCK", "backend_for", "rebuild_"]
 
@@ -63,7 +63,7 @@ def _blocks(first: int, tensors: Sequence[Tensor]) -> Iterator[tuple[int, list[T
 
 
 def _run(
-    program: Program, tensors: Sequence[Tensor], d: int, first: int, backend: str, workers: int, store: bool
+    program: Program, tensors: Sequence[Tensor], d: int, first: int, backend: str | Backend, workers: int, store: bool
 ) -> int:
     """Run the program on tensors of one shape; returns the number of broken limits."""
     if tensors[0].numel() == 0:
@@ -101,7 +101,7 @@ def rebuild_(
     program: Program,
     pieces: Sequence[Mapping[str, Tensor]],
     *,
-    backend: str | None = None,
+    backend: str | Backend | None = None,
     workers: int | None = None,
 ) -> None:
     """Apply ``program`` in place to a model given as consecutive pieces, each in one pass.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from decomfl_lab.errors import InputError, require
-from decomfl_lab.noise import Program
+from decomfl_lab.noise import Backend, Program
 from decomfl_lab.rebuild import backend_for, rebuild_
 from decomfl_lab.records import RoundRecord
 from decomfl_lab.rules import GridSgd, Step, UpdateRule
@@ -93,7 +93,7 @@ class Replica:
         rule: UpdateRule,
         *,
         sizes: Sequence[int] | None = None,
-        backend: str | None = None,
+        backend: str | Backend | None = None,
         workers: int | None = None,
     ) -> None:
         """Copy ``x``.

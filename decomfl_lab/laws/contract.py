@@ -13,11 +13,11 @@ from torch import Tensor
 from decomfl_lab import noise
 from decomfl_lab.client import Client
 from decomfl_lab.messages import Plan, Reply
-from decomfl_lab.noise import Distribution
+from decomfl_lab.noise import Backend, Distribution
 from decomfl_lab.objective import Objective
 from decomfl_lab.records import RoundRecord
 from decomfl_lab.replica import Replica
-from decomfl_lab.rules import UpdateRule
+from decomfl_lab.rules import GridSgd, UpdateRule
 from decomfl_lab.schedules import Schedule
 from decomfl_lab.server import Server
 from decomfl_lab.wire import Ledger, decode_plan, decode_reply
@@ -48,7 +48,7 @@ class Case:
         mu: Smoothing radius.
         distribution: Law of the directions.
         shapes: Shapes of the model's tensors.
-        dtype: float32 or float64.
+        dtype: float32, float64, or what a LowPrecision rule says.
         seed: Of the server.
         rounds: Participation, round by round.
     """
@@ -79,7 +79,8 @@ class Case:
     def initial(self) -> Tensor:
         """x_0, the same for server and clients."""
         values = np.random.default_rng(np.random.SeedSequence(self.seed)).standard_normal(self.d)
-        return torch.from_numpy(values).to(self.dtype)
+        x = torch.from_numpy(values).to(self.dtype)
+        return self.rule.snap(x) if isinstance(self.rule, GridSgd) else x
 
 
 class Wavy:
@@ -104,6 +105,14 @@ class Implementation:
     """
 
     name = "decomfl_lab"
+
+    def supports(self, case: Case) -> bool:  # noqa: ARG002
+        """Whether the laws may be tried on this case; override it if you lack an update rule or a dtype."""
+        return True
+
+    def backends(self) -> dict[str, Backend]:
+        """Implementations of the noise stream, each with the contract of ``noise.Backend``."""
+        return {name: noise.load_backend(name) for name in noise.available_backends()}
 
     def direction(self, seed: int, p: int, d: int, distribution: Distribution) -> NDArray[np.float32]:
         """z(seed, p) in R^d."""

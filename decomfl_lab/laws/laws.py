@@ -1,24 +1,23 @@
-"""The laws. Each is a function of an implementation and drawn inputs, and raises LawBrokenError."""
+"""The laws of a federation. Each is a function of an implementation and drawn inputs; see ``law``."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
-from hypothesis.strategies import SearchStrategy
 from torch import Tensor
 
 from decomfl_lab import noise
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws import strategies as draw_from
 from decomfl_lab.laws.contract import Case, Implementation, play
-from decomfl_lab.noise import Distribution
-from decomfl_lab.rules import Momentum, Sgd
+from decomfl_lab.laws.law import LAWS, Law, LawBrokenError, bits, law, same
+from decomfl_lab.noise import reference
+from decomfl_lab.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
 from decomfl_lab.server import sample_clients
 from decomfl_lab.wire import (
     decode_plan,
@@ -31,92 +30,105 @@ from decomfl_lab.wire import (
 
 __all__ = ["LAWS", "Law", "LawBrokenError"]
 
-
-class LawBrokenError(AssertionError):
-    """An implementation broke a law; the message says which values disagree."""
+_Vector = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True)
-class Law:
-    """One law: its name, what it says in a line, what it quantifies over, and the check."""
-
-    name: str
-    says: str
-    inputs: SearchStrategy[tuple[Any, ...]]
-    check: Callable[..., None]
-
-
-LAWS: dict[str, Law] = {}
-
-
-def _law(says: str, *inputs: SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    def register(check: Callable[..., None]) -> Callable[..., None]:
-        name = check.__name__.replace("_", "-")
-        LAWS[name] = Law(name, says, st.tuples(*inputs), check)
-        return check
-
-    return register
-
-
-def _same(what: str, found: object, wanted: object) -> None:
-    if found != wanted:
-        raise LawBrokenError(f"{what}: {found} is not {wanted}")
-
-
-def _bits(array: np.ndarray[Any, Any] | Tensor) -> bytes:
-    return (array.numpy() if isinstance(array, Tensor) else array).tobytes()
-
-
-@_law("a client that rebuilds after any lag holds the server's bits: x and optimizer state", draw_from.cases())
+@law("a client that rebuilds after any lag holds the server's bits: x and optimizer state", draw_from.cases())
 def rebuilt_client_equals_server(implementation: Implementation, case: Case) -> None:
     played = play(implementation, case)
     assert played.server.replica is not None
     for i, client in enumerate(played.clients):
         played.bring_up(i)
-        _same(f"digest of client {i}", client.replica.digest(), played.server.replica.digest())
+        same(f"digest of client {i}", client.replica.digest(), played.server.replica.digest())
 
 
-@_law("replay is the paper's recursion, written out in numpy with the reference stream", draw_from.cases())
+def _narrow(v: _Vector, kind: str) -> _Vector:
+    """The nearest number of a 16-bit format, by torch's conversion."""
+    return torch.from_numpy(v).to(getattr(torch, kind)).float().numpy()
+
+
+def _written_out(rule: UpdateRule, v: dict[str, _Vector], g: _Vector, z: list[_Vector], eta: float, seed: int) -> None:
+    """One step of ``rule`` on the named vectors v, in numpy: every line is one formula of the rule's docstring."""
+    number = v["x"].dtype.type
+    P = g.size
+
+    def plus(vector: _Vector, factor: float) -> _Vector:
+        for g_p, z_p in zip(g, z, strict=True):
+            vector = vector + number(np.float32(factor / P * float(g_p))) * z_p.astype(vector.dtype)
+        return vector
+
+    match rule:
+        case Sgd():
+            if rule.weight_decay:
+                v["x"] = v["x"] * number(1.0 - eta * rule.weight_decay)
+            v["x"] = plus(v["x"], -eta)
+        case Momentum():
+            w = 1.0 - rule.beta if rule.convention == "paper" else 1.0
+            m = v["momentum"] * number(rule.beta)
+            if rule.weight_decay:
+                m = m + number(w * rule.weight_decay) * v["x"]
+            v["momentum"] = plus(m, w)
+            v["x"] = v["x"] + number(-eta) * v["momentum"]
+        case SignSgd():
+            v["x"] = v["x"] + number(-eta) * np.sign(plus(np.zeros_like(v["x"]), 1.0))
+        case AdaMM():
+            estimate = plus(np.zeros_like(v["x"]), 1.0)
+            v["momentum"] = v["momentum"] * number(rule.beta1) + number(1 - rule.beta1) * estimate
+            v["variance"] = v["variance"] * number(rule.beta2) + number(1 - rule.beta2) * (estimate * estimate)
+            v["maximum"] = np.maximum(v["maximum"], v["variance"])
+            ratio = v["momentum"] / (np.sqrt(v["maximum"]) + number(rule.epsilon))
+            if rule.weight_decay:
+                v["x"] = v["x"] * number(1.0 - eta * rule.weight_decay)
+            v["x"] = v["x"] + number(-eta) * ratio
+        case GridSgd():
+            u = plus(np.zeros_like(v["x"]), -eta)
+            v["x"] = v["x"] + (np.rint(u / rule.quantum) * rule.quantum).astype(u.dtype)
+        case LowPrecision():
+            names = ["x", *rule.rule.slots]
+            if rule.rounding == "compensated":
+                for name in names:
+                    v[name] = v[name] + v[f"{name}.low"]
+            _written_out(rule.rule, v, g, z, eta, seed)
+            for place, name in enumerate(names):
+                exact = v[name]
+                if rule.rounding == "stochastic":
+                    words = reference.rounding_words(seed, place, 0, exact.size)
+                    v[name] = reference.narrow(exact, rule.dtype, words)
+                else:
+                    v[name] = _narrow(exact, rule.dtype)
+                if rule.rounding == "compensated":
+                    v[f"{name}.low"] = _narrow(exact - v[name], rule.dtype)
+        case _:
+            raise AssertionError(rule)
+
+
+@law("replay is the paper's recursion, written out in numpy with the reference stream", draw_from.cases())
 def replay_equals_the_written_out_recursion(implementation: Implementation, case: Case) -> None:
     played = play(implementation, case)
     played.bring_up(0)
-    x = case.initial().numpy().copy()
-    m = np.zeros_like(x)
-    number = x.dtype.type
-    rule = case.rule
+    replica = played.clients[0].replica
+    wide = torch.float64 if case.dtype == torch.float64 else torch.float32
+    vectors = {name: np.zeros(case.d, dtype=case.initial().to(wide).numpy().dtype) for name in case.rule.slots}
+    vectors["x"] = case.initial().to(wide).numpy()
     for record in played.records:
         for seed, g in zip(record.seeds, record.scalars, strict=True):
             z = [
                 noise.direction(seed, p, case.d, distribution=record.distribution, backend="numpy")
                 for p in range(record.P)
             ]
-            if isinstance(rule, Momentum):
-                w = 1.0 - rule.beta if rule.convention == "paper" else 1.0
-                m = m * number(rule.beta)
-                if rule.weight_decay:
-                    m = m + number(w * rule.weight_decay) * x
-                for g_p, z_p in zip(g, z, strict=True):
-                    m = m + number(np.float32(w / record.P * float(g_p))) * z_p.astype(x.dtype)
-                x = x + number(-record.eta) * m
-            else:
-                assert isinstance(rule, Sgd)
-                if rule.weight_decay:
-                    x = x * number(1.0 - record.eta * rule.weight_decay)
-                for g_p, z_p in zip(g, z, strict=True):
-                    x = x + number(np.float32(-record.eta / record.P * float(g_p))) * z_p.astype(x.dtype)
-    _same("bits of x", _bits(played.clients[0].replica.x), _bits(x))
-    if isinstance(rule, Momentum):
-        _same("bits of the momentum", _bits(played.clients[0].replica.state["momentum"]), _bits(m))
+            _written_out(case.rule, vectors, g, z, record.eta, seed)
+    for name, found in {"x": replica.x, **replica.state}.items():
+        same(f"bits of {name}", bits(found.to(wide)), bits(vectors[name]))
 
 
-@_law("the order in which replies arrive does not matter", draw_from.cases())
+@law("the order in which replies arrive does not matter", draw_from.cases())
 def reply_order_does_not_matter(implementation: Implementation, case: Case) -> None:
     one, other = (play(implementation, case, backwards=backwards) for backwards in (False, True))
     for r, (a, b) in enumerate(zip(one.records, other.records, strict=True)):
-        _same(f"scalars of round {r}", _bits(a.scalars), _bits(b.scalars))
+        same(f"scalars of round {r}", bits(a.scalars), bits(b.scalars))
 
 
-@_law("pruning keeps every record that some client still needs, and no older one", draw_from.cases())
+@law("pruning keeps every record that some client still needs, and no older one", draw_from.cases())
 def pruning_keeps_what_is_needed(implementation: Implementation, case: Case) -> None:
     played = play(implementation, case)
     for i, client in enumerate(played.clients):
@@ -126,32 +138,32 @@ def pruning_keeps_what_is_needed(implementation: Implementation, case: Case) -> 
             raise LawBrokenError(f"client {i} at round {client.replica.round}: {error}") from None
         rounds = {record.round for record in records}
         needed = set(range(client.replica.round, played.server.round))
-        _same(f"records missing for client {i}", needed - rounds, set())
-    _same("oldest round kept", played.server.history.start, min(played.server.held))
+        same(f"records missing for client {i}", needed - rounds, set())
+    same("oldest round kept", played.server.history.start, min(played.server.held))
 
 
-@_law("local updates followed by the revert leave every bit of x and of the optimizer state", draw_from.cases())
+@law("local updates followed by the revert leave every bit of x and of the optimizer state", draw_from.cases())
 def revert_leaves_every_bit(implementation: Implementation, case: Case) -> None:
     played = play(implementation, case)
     for i, client in enumerate(played.clients):
         played.bring_up(i)
         before = client.replica.digest()
         client.handle(played.plan_for(i))
-        _same(f"digest of client {i} after local updates and revert", client.replica.digest(), before)
+        same(f"digest of client {i} after local updates and revert", client.replica.digest(), before)
 
 
-@_law("pulling the server's model gives the same bits as replaying the records", draw_from.cases())
+@law("pulling the server's model gives the same bits as replaying the records", draw_from.cases())
 def dense_pull_equals_replay(implementation: Implementation, case: Case) -> None:
     played = play(implementation, case)
     pulling = implementation.client(case, 0)
     pulling.replica.restore(played.server.dense_model())
     played.bring_up(0)
-    _same("digest after a pull", pulling.replica.digest(), played.clients[0].replica.digest())
+    same("digest after a pull", pulling.replica.digest(), played.clients[0].replica.digest())
     played.server.note_dense_pull(0)
-    _same("records sent after a pull", played.plan_for(0).records, ())
+    same("records sent after a pull", played.plan_for(0).records, ())
 
 
-@_law(
+@law(
     "applying a history in one go equals applying it in pieces at any cut",
     draw_from.cases(),
     st.integers(0, 7),
@@ -163,19 +175,19 @@ def history_in_pieces_equals_in_one_go(implementation: Implementation, case: Cas
     pieces.catch_up(records[:cut])
     pieces.catch_up(records[: cut + 1])  # a record known already is no harm
     pieces.catch_up(records)
-    _same("digest in pieces", pieces.digest(), whole.digest())
+    same("digest in pieces", pieces.digest(), whole.digest())
 
 
-@_law("updates of the whole vector and tensor by tensor have the same bits", draw_from.cases())
+@law("updates of the whole vector and tensor by tensor have the same bits", draw_from.cases())
 def whole_vector_equals_per_tensor(implementation: Implementation, case: Case) -> None:
     records = play(implementation, case).records
     whole, per_tensor = implementation.replica(case), implementation.replica(case, per_tensor=True)
     whole.catch_up(records)
     per_tensor.catch_up(records)
-    _same("digest tensor by tensor", per_tensor.digest(), whole.digest())
+    same("digest tensor by tensor", per_tensor.digest(), whole.digest())
 
 
-@_law("records of a round other than the next are refused, never skipped over", draw_from.cases())
+@law("records of a round other than the next are refused, never skipped over", draw_from.cases())
 def a_gap_is_refused(implementation: Implementation, case: Case) -> None:
     records = play(implementation, case).records
     replica = implementation.replica(case)
@@ -184,43 +196,9 @@ def a_gap_is_refused(implementation: Implementation, case: Case) -> None:
         try:
             replica.catch_up([record])
         except InputError:
-            _same("digest after a refused record", replica.digest(), before)
+            same("digest after a refused record", replica.digest(), before)
         else:
             raise LawBrokenError(f"a replica at round {replica.round} took the record of round {record.round}")
-
-
-@_law(
-    "equal counters give equal directions, different counters different ones",
-    draw_from.counters,
-    draw_from.counters,
-)
-def streams_are_functions_of_their_counters(
-    implementation: Implementation, a: tuple[int, int, Distribution], b: tuple[int, int, Distribution]
-) -> None:
-    d = 200  # chance of a false alarm: 2**-200 for Rademacher, the least of the three
-    first, again, other = (implementation.direction(s, p, d, law) for s, p, law in (a, a, b))
-    _same("direction made twice", _bits(first), _bits(again))
-    _same(f"directions of {a} and {b} are equal", _bits(first) == _bits(other), a == b)
-    neighbour = implementation.direction(a[0], a[1] + 1, d, a[2])
-    _same(f"directions {a[1]} and {a[1] + 1} of one seed are equal", _bits(first) == _bits(neighbour), False)
-
-
-@_law(
-    "a slice of a direction is that part of the whole, and all backends have the same bits",
-    draw_from.counters,
-    st.integers(1, 700),
-    st.data(),
-)
-def slices_and_backends_agree(
-    implementation: Implementation, counter: tuple[int, int, Distribution], d: int, data: st.DataObject
-) -> None:
-    seed, p, law = counter
-    whole = implementation.direction(seed, p, d, law)
-    first = data.draw(st.integers(0, d - 1))
-    count = data.draw(st.integers(1, d - first))
-    for backend in noise.available_backends():
-        part = noise.direction(seed, p, d, first=first, count=count, distribution=law, backend=backend)
-        _same(f"slice {first}+{count} by {backend}", _bits(part), _bits(whole[first : first + count]))
 
 
 class _Function:
@@ -237,7 +215,7 @@ def _scalars(
     implementation: Implementation, case: Case, f: Callable[[np.ndarray[Any, Any]], float]
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """(g, Z, x): scalars of the first local step at x, float64, and its directions (P, d)."""
-    case = dataclasses.replace(case, dtype=torch.float64, K=1)
+    case = dataclasses.replace(case, rule=Sgd(), dtype=torch.float64, K=1)
     client = implementation.client(case, 0, _Function(f))
     plan = implementation.server(case).plan_round([0])[0]
     reply = client.handle(plan)
@@ -252,7 +230,7 @@ def _close(what: str, found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any],
         raise LawBrokenError(f"{what}: {found} is not {wanted} within {tolerance}")
 
 
-@_law("scalars of a linear loss equal ⟨∇f, z⟩, for both differences and every μ", draw_from.cases(max_rounds=1))
+@law("scalars of a linear loss equal ⟨∇f, z⟩, for both differences and every μ", draw_from.cases(max_rounds=1))
 def scalars_of_a_linear_loss(implementation: Implementation, case: Case) -> None:
     a = np.cos(np.arange(case.d))
     g, z, x = _scalars(implementation, case, lambda v: float(a @ v))
@@ -260,7 +238,7 @@ def scalars_of_a_linear_loss(implementation: Implementation, case: Case) -> None
     _close("g and ⟨a, z⟩", g, z @ a, size, case.mu)
 
 
-@_law("scalars of ½xᵀAx equal zᵀAx (central) and zᵀAx + (μ/2)zᵀAz (forward)", draw_from.cases(max_rounds=1))
+@law("scalars of ½xᵀAx equal zᵀAx (central) and zᵀAx + (μ/2)zᵀAz (forward)", draw_from.cases(max_rounds=1))
 def scalars_of_a_quadratic(implementation: Implementation, case: Case) -> None:
     h = 1.5 + np.sin(np.arange(case.d))
     u = np.cos(np.arange(case.d)) / np.sqrt(case.d)  # A = diag(h) + u uᵀ
@@ -276,7 +254,7 @@ def scalars_of_a_quadratic(implementation: Implementation, case: Case) -> None:
     _close("g and its closed form", g, wanted, case.d * float(reach @ (4 * reach)), case.mu)
 
 
-@_law(
+@law(
     "the ledger counts K·P scalars a reply and K·P a record sent, and the bytes really encoded",
     draw_from.cases(),
 )
@@ -290,30 +268,30 @@ def ledger_counts_what_is_sent(implementation: Implementation, case: Case) -> No
             down[i] += sum(case.K * case.P(q) for q in range(held[i], r))
             if i not in at.lost:
                 held[i] = r
-    _same("scalars up", [t.scalars for t in played.ledger.up], up)
-    _same("scalars down", [t.scalars for t in played.ledger.down], down)
+    same("scalars up", [t.scalars for t in played.ledger.up], up)
+    same("scalars down", [t.scalars for t in played.ledger.down], down)
     header, reply_head, plan_head, record_head = 12, 12, 18 + 4, 18
     sent_up = [
         sum(header + reply_head + 4 * case.K * case.P(r) for r, at in enumerate(case.rounds) if i in at.clients)
         for i in range(case.M)
     ]
-    _same("bytes up", [t.bytes for t in played.ledger.up], sent_up)
+    same("bytes up", [t.bytes for t in played.ledger.up], sent_up)
     for i, traffic in enumerate(played.ledger.down):
         records = (traffic.seeds - case.K * traffic.messages) // case.K
         total = traffic.messages * (header + plan_head) + records * record_head
-        _same(f"bytes down to client {i}", traffic.bytes, total + 8 * traffic.seeds + 4 * traffic.scalars)
+        same(f"bytes down to client {i}", traffic.bytes, total + 8 * traffic.seeds + 4 * traffic.scalars)
 
 
-@_law("encoding and decoding a message changes nothing; a damaged one is refused", draw_from.cases(), st.data())
+@law("encoding and decoding a message changes nothing; a damaged one is refused", draw_from.cases(), st.data())
 def the_wire_keeps_every_bit(implementation: Implementation, case: Case, data: st.DataObject) -> None:
     played = play(implementation, case)
     plan = played.plan_for(0)
     message = encode_plan(plan)
-    _same("decoded plan", decode_plan(message), plan)
-    _same("decoded records", decode_records(encode_records(tuple(played.records))), tuple(played.records))
+    same("decoded plan", decode_plan(message), plan)
+    same("decoded records", decode_records(encode_records(tuple(played.records))), tuple(played.records))
     reply = played.clients[0].handle(plan)
     answer = encode_reply(reply)
-    _same("decoded scalars", _bits(decode_reply(answer).scalars), _bits(reply.scalars))
+    same("decoded scalars", bits(decode_reply(answer).scalars), bits(reply.scalars))
     at = data.draw(st.integers(0, len(message) - 1))
     flipped = bytes([*message[:at], message[at] ^ data.draw(st.integers(1, 255)), *message[at + 1 :]])
     for damaged in (message[:at], message + b"\0", flipped):
@@ -324,18 +302,18 @@ def the_wire_keeps_every_bit(implementation: Implementation, case: Case, data: s
         raise LawBrokenError(f"a plan damaged at byte {at} was accepted")
 
 
-@_law("a run repeats bit for bit from its seed; another seed gives another run", draw_from.cases())
+@law("a run repeats bit for bit from its seed; another seed gives another run", draw_from.cases())
 def runs_repeat_from_one_seed(implementation: Implementation, case: Case) -> None:
     one, again = play(implementation, case), play(implementation, case)
-    _same("records of the second run", one.records, again.records)
+    same("records of the second run", one.records, again.records)
     assert one.server.replica is not None
     assert again.server.replica is not None
-    _same("digest of the second run", again.server.replica.digest(), one.server.replica.digest())
+    same("digest of the second run", again.server.replica.digest(), one.server.replica.digest())
     other = play(implementation, dataclasses.replace(case, seed=case.seed ^ 1))
-    _same("seeds of another run are the same", other.records[0].seeds == one.records[0].seeds, False)
+    same("seeds of another run are the same", other.records[0].seeds == one.records[0].seeds, False)
 
 
-@_law(
+@law(
     "m distinct clients of M are sampled, the same for the same (seed, round)",
     draw_from.seeds,
     st.integers(0, 50),
@@ -348,22 +326,22 @@ def sampling_is_without_replacement(
     del implementation
     m = data.draw(st.integers(1, M))
     clients = sample_clients(seed, r, M, m)
-    _same("number of distinct clients", len(set(clients)), m)
-    _same("clients outside 0..M-1", [i for i in clients if not 0 <= i < M], [])
-    _same("clients sampled again", sample_clients(seed, r, M, m), clients)
+    same("number of distinct clients", len(set(clients)), m)
+    same("clients outside 0..M-1", [i for i in clients if not 0 <= i < M], [])
+    same("clients sampled again", sample_clients(seed, r, M, m), clients)
 
 
-@_law("a server without a model aggregates the same records as one with it", draw_from.cases())
+@law("a server without a model aggregates the same records as one with it", draw_from.cases())
 def the_server_needs_no_model(implementation: Implementation, case: Case) -> None:
     with_model = play(implementation, case)
     played = play(implementation, case, rounds=())
     played.server = implementation.server(case, with_model=False)
     for at in case.rounds:
         played.play_round(at)
-    _same("records without a model", played.records, with_model.records)
+    same("records without a model", played.records, with_model.records)
 
 
-@_law("non-finite, doubled, foreign or misshapen replies are refused and nothing is stored", draw_from.cases())
+@law("non-finite, doubled, foreign or misshapen replies are refused and nothing is stored", draw_from.cases())
 def bad_replies_are_refused(implementation: Implementation, case: Case) -> None:
     played = play(implementation, case)
     plan = played.plan_for(0)
@@ -383,7 +361,7 @@ def bad_replies_are_refused(implementation: Implementation, case: Case) -> None:
         try:
             played.server.aggregate(replies)
         except InputError:
-            _same(
+            same(
                 f"state after replies that are {kind}",
                 (played.server.held, played.server.round),
                 (held, round_),

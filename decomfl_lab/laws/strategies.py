@@ -7,25 +7,41 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from decomfl_lab.laws.contract import Case, Participation
-from decomfl_lab.noise import Distribution
-from decomfl_lab.rules import Momentum, Sgd, UpdateRule
+from decomfl_lab.noise import Distribution, Format
+from decomfl_lab.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
 from decomfl_lab.schedules import Schedule
 
 __all__ = ["cases", "counters", "distributions", "participations", "rules", "seeds", "shapes"]
 
 seeds = st.integers(0, 2**64 - 1)
 distributions = st.sampled_from(Distribution)
+wide_dtypes = st.sampled_from((torch.float32, torch.float64))
 counters = st.tuples(seeds, st.integers(0, 200), distributions)
 
 _decay = st.sampled_from((0.0, 1e-5, 0.1))
+_momentum = st.builds(
+    Momentum,
+    beta=st.sampled_from((0.9, 0.5, 0.1)),
+    convention=st.sampled_from(("torch", "paper")),
+    weight_decay=_decay,
+)
+_sgd = st.builds(Sgd, weight_decay=_decay)
+_adaptive = st.builds(
+    AdaMM, beta1=st.sampled_from((0.9, 0.0)), beta2=st.sampled_from((0.999, 0.5)), weight_decay=_decay
+)
+_low_precision = st.builds(
+    LowPrecision,
+    rule=st.one_of(_momentum, _sgd, _adaptive),
+    dtype=st.sampled_from(Format),
+    rounding=st.sampled_from(("stochastic", "compensated", "nearest")),
+)
 rules: SearchStrategy[UpdateRule] = st.one_of(
-    st.builds(
-        Momentum,
-        beta=st.sampled_from((0.9, 0.5, 0.1)),
-        convention=st.sampled_from(("torch", "paper")),
-        weight_decay=_decay,
-    ),
-    st.builds(Sgd, weight_decay=_decay),
+    _momentum,
+    _sgd,
+    _adaptive,
+    st.just(SignSgd()),
+    st.builds(GridSgd, exponent=st.integers(-18, -12)),
+    _low_precision,
 )
 
 _dimension = st.integers(1, 9)
@@ -53,6 +69,7 @@ def participations(draw: DrawFn, M: int) -> Participation:
 def cases(draw: DrawFn, *, max_clients: int = 5, max_rounds: int = 7) -> Case:
     """Federations of up to ``max_clients``, with any participation: any lag, never, twice in a row."""
     M = draw(st.integers(1, max_clients))
+    rule = draw(rules)
     change = st.integers(1, 4)
     rate = st.sampled_from((0.05, 0.003, 0.2))
     return Case(
@@ -60,12 +77,12 @@ def cases(draw: DrawFn, *, max_clients: int = 5, max_rounds: int = 7) -> Case:
         K=draw(st.integers(1, 3)),
         P=Schedule(draw(st.integers(1, 4)), draw(st.dictionaries(change, st.integers(1, 4), max_size=2))),
         eta=Schedule(draw(rate), draw(st.dictionaries(change, rate, max_size=3))),
-        rule=draw(rules),
+        rule=rule,
         estimator=draw(st.sampled_from(("forward", "central"))),
         mu=draw(st.sampled_from((2.0**-10, 2.0**-3))),  # exact in float32
         distribution=draw(distributions),
         shapes=draw(shapes),
-        dtype=draw(st.sampled_from((torch.float32, torch.float64))),
+        dtype=getattr(torch, rule.dtype) if isinstance(rule, LowPrecision) else draw(wide_dtypes),
         seed=draw(seeds),
         rounds=tuple(draw(st.lists(participations(M), min_size=1, max_size=max_rounds))),
     )

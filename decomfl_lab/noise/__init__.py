@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
 from typing import Any, Protocol
@@ -21,13 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decomfl_lab.errors import InputError, require, require_choice, require_int
-from decomfl_lab.noise.program import DISTRIBUTIONS, SCRATCH, Code, Format, Op, Program
+from decomfl_lab.noise.program import SCRATCH, Code, Format, Op, Program, is_sphere
 from decomfl_lab.noise.spec import STREAM_VERSION, TILE, Distribution, derive_seed
 
 __all__ = [
     "BACKENDS",
     "SCRATCH",
     "STREAM_VERSION",
+    "Backend",
     "Distribution",
     "Format",
     "Op",
@@ -37,6 +38,8 @@ __all__ = [
     "cpu_backend",
     "derive_seed",
     "direction",
+    "is_sphere",
+    "load_backend",
     "run",
     "sphere_scale",
 ]
@@ -47,7 +50,7 @@ BACKENDS = {"numpy": "reference", "numba": "numba_cpu", "triton": "triton_gpu"}
 """Name and module of every backend; see ``available_backends`` for those that run here."""
 
 
-class Backend(Protocol):
+class Backend(Hashable, Protocol):
     """The contract of a backend: the bits of ``reference``. A module with these functions fulfils it."""
 
     def directions(
@@ -73,7 +76,14 @@ def _load(name: str) -> Any:
     return importlib.import_module(f"{__name__}.{BACKENDS[name]}")
 
 
-def _backend(name: str | None) -> Backend:
+def load_backend(name: str | Backend | None) -> Backend:
+    """The backend of this name, or the given one, or for None the fastest on this CPU.
+
+    Raises:
+        InputError: If the name is unknown, or the backend cannot run here, with the reason.
+    """
+    if name is not None and not isinstance(name, str):
+        return name
     name = cpu_backend() if name is None else require_choice("backend", name, BACKENDS)
     try:
         module: Backend = _load(name)
@@ -107,12 +117,12 @@ _NORM_TILES = 1 << 13
 
 
 @lru_cache(maxsize=1 << 16)
-def sphere_scale(seed: int, p: int, d: int, backend: str | None = None, workers: int = 1) -> float:
+def sphere_scale(seed: int, p: int, d: int, backend: str | Backend | None = None, workers: int = 1) -> float:
     """√d / ‖g‖ of the gaussian direction g = g(seed, p) in R^d: the factor that puts it on the sphere.
 
     ‖g‖² is a float64 sum over tiles, one after another from the first, of ``reference.tile_square_sums``.
     """
-    source = _backend(backend)
+    source = load_backend(backend)
     tiles = -(-d // TILE)
     starts = range(0, tiles, _NORM_TILES)
 
@@ -127,10 +137,10 @@ def sphere_scale(seed: int, p: int, d: int, backend: str | None = None, workers:
     return math.sqrt(d / total)
 
 
-def _scales(program: Program, d: int, backend: str | None, workers: int) -> NDArray[np.float32]:
+def _scales(program: Program, d: int, backend: str | Backend | None, workers: int) -> NDArray[np.float32]:
     scales = np.ones(program.pairs, dtype=np.float32)
     for at in program.instructions:
-        if at.op is Op.NOISE and DISTRIBUTIONS[at.kind] is Distribution.SPHERE:
+        if is_sphere(at):
             for n in range(at.begin, at.end):
                 scales[n] = sphere_scale(at.key, at.first + n - at.begin, d, backend, workers)
     return scales
@@ -152,7 +162,7 @@ def run(
     *,
     d: int,
     first: int = 0,
-    backend: str | None = None,
+    backend: str | Backend | None = None,
     workers: int = 1,
     store: bool = True,
 ) -> int:
@@ -164,7 +174,7 @@ def run(
             without common elements; sums are rounded in their precision.
         d: Dimension of the whole vectors.
         first: Position of the vectors' element 0 in them.
-        backend: "numpy", "numba" or "triton"; None for the fastest on this CPU. The bits are the same.
+        backend: "numpy", "numba", "triton" or your own; None for the fastest on this CPU. The bits are the same.
         workers: Threads, each on a slice of its own. The bits are the same.
         store: False only tries the program: nothing is written.
 
@@ -192,7 +202,7 @@ def run(
     require(not narrow or vectors[0].dtype == np.float32, "dtype", "be float32 where 16 bits are wanted", "float64")
     if not size:
         return 0
-    source = _backend(backend)
+    source = load_backend(backend)
     code = program.encode()
     scales = _scales(program, d, backend, workers)
     if size * (len(program.instructions) + program.pairs) < _LEAST_WORK:
@@ -220,7 +230,7 @@ def direction(
     first: int = 0,
     count: int | None = None,
     distribution: Distribution = Distribution.GAUSSIAN,
-    backend: str | None = None,
+    backend: str | Backend | None = None,
 ) -> NDArray[np.float32]:
     """Elements first..first+count-1 of z(seed, p) in R^d.
 
@@ -247,7 +257,7 @@ def direction(
     require_int("first", first, 0, d)
     count = d - first if count is None else require_int("count", count, 0)
     _check_place(first, count, d)
-    source = _backend(backend)
+    source = load_backend(backend)
     if not count:
         return np.empty(0, dtype=np.float32)
     scale = sphere_scale(seed, p, d, backend) if distribution is Distribution.SPHERE else 1.0
@@ -263,7 +273,7 @@ def axpy(
     first: int = 0,
     first_p: int = 0,
     distribution: Distribution = Distribution.GAUSSIAN,
-    backend: str | None = None,
+    backend: str | Backend | None = None,
     workers: int = 1,
 ) -> None:
     """In place, for p = first_p, first_p + 1, ... in turn: y_j ← fl(y_j + fl(c_p · z(seed, p)[first + j])).

@@ -9,7 +9,7 @@ the bits do not depend on tiles, slices, threads or where the history was cut.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from decomfl_lab.errors import require, require_choice, require_int
 from decomfl_lab.noise.spec import Distribution
 
-__all__ = ["DISTRIBUTIONS", "FORMATS", "SCRATCH", "Code", "Format", "Instruction", "Op", "Program"]
+__all__ = ["DISTRIBUTIONS", "FORMATS", "SCRATCH", "Code", "Format", "Instruction", "Op", "Program", "is_sphere"]
 
 SCRATCH = "scratch"
 """The register that no memory belongs to; a program must write it before it reads it."""
@@ -96,6 +96,11 @@ class Instruction(NamedTuple):
     begin: int = 0
     end: int = 0
     kind: int = 0
+
+
+def is_sphere(at: Instruction) -> bool:
+    """Whether the instruction adds sphere directions, whose scale must be known first."""
+    return at.op is Op.NOISE and DISTRIBUTIONS[at.kind] is Distribution.SPHERE
 
 
 @dataclass(frozen=True)
@@ -221,6 +226,16 @@ class Program:
     def limited(self) -> bool:
         """Whether some instruction is a LIMIT, so that the program should be tried before it is run."""
         return any(at.op is Op.LIMIT for at in self.instructions)
+
+    def singly(self) -> Iterator[Program]:
+        """Each instruction as a program of its own, with the scratch kept in memory as "was scratch"."""
+        coefficients = self.coefficients
+        for at in self.instructions:
+            single = Program([*self.names, "was scratch"])
+            single.instructions.append(at._replace(begin=0, end=at.end - at.begin))
+            single._coefficients.append(coefficients[at.begin : at.end])
+            single.pairs = at.end - at.begin
+            yield single
 
     @property
     def coefficients(self) -> NDArray[np.float32]:

@@ -12,7 +12,7 @@ from decomfl_lab.noise import spec
 from decomfl_lab.noise.program import DISTRIBUTIONS, FORMATS, Code, Format, Op
 from decomfl_lab.noise.spec import TAGS, TILE, Distribution
 
-__all__ = ["directions", "narrow", "philox4x32", "run", "tile_square_sums"]
+__all__ = ["directions", "narrow", "philox4x32", "rounding_words", "run", "tile_square_sums"]
 
 F32 = NDArray[np.float32]
 Floats = NDArray[np.float32] | NDArray[np.float64]
@@ -126,7 +126,8 @@ def directions(key: int, direction: int, first: int, count: int, distribution: D
     return z * np.float32(scale) if distribution is Distribution.SPHERE else z
 
 
-def _rounding_words(key: int, place: int, first: int, count: int) -> U32:
+def rounding_words(key: int, place: int, first: int, count: int) -> U32:
+    """The words that round elements first..first+count-1 of the step's vector number ``place``."""
     first_tile = first // TILE
     tiles = -(-(first + count) // TILE) - first_tile
     words = _tile_words(key, place, spec.TAG_ROUNDING, first_tile, tiles).reshape(-1)
@@ -214,7 +215,7 @@ def run(code: Code, memory: Sequence[Floats], first: int, scales: NDArray[np.flo
                 case Op.NARROW:
                     r[:] = narrow(r, FORMATS[kind])
                 case Op.NARROW_RANDOMLY:
-                    r[:] = narrow(r, FORMATS[kind], _rounding_words(int(key), start, first, size))
+                    r[:] = narrow(r, FORMATS[kind], rounding_words(int(key), start, first, size))
                 case _:
                     raise AssertionError(op)
     return broken

@@ -1,0 +1,56 @@
+"""What a law is, and the register of all laws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+from torch import Tensor
+
+__all__ = ["LAWS", "Law", "LawBrokenError", "bits", "law", "same"]
+
+
+class LawBrokenError(AssertionError):
+    """An implementation broke a law; the message says which values disagree."""
+
+
+@dataclass(frozen=True)
+class Law:
+    """One law: its name, what it says in a line, what it quantifies over, and the check."""
+
+    name: str
+    says: str
+    inputs: SearchStrategy[tuple[Any, ...]]
+    check: Callable[..., None]
+
+
+LAWS: dict[str, Law] = {}
+
+
+def law(says: str, *inputs: SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a check as the law that ``says`` this, under its own name, for inputs drawn so."""
+
+    def register(check: Callable[..., None]) -> Callable[..., None]:
+        name = check.__name__.replace("_", "-")
+        LAWS[name] = Law(name, says, st.tuples(*inputs), check)
+        return check
+
+    return register
+
+
+def same(what: str, found: object, wanted: object) -> None:
+    """LawBrokenError unless the two are equal."""
+    if found != wanted:
+        raise LawBrokenError(f"{what}: {found} is not {wanted}")
+
+
+def bits(array: np.ndarray[Any, Any] | Tensor) -> bytes:
+    """The bytes of an array, row by row."""
+    if isinstance(array, Tensor):
+        array = array.contiguous().view(torch.uint8).numpy()
+    return array.tobytes()

@@ -1,0 +1,200 @@
+"""The laws of the noise stream: one contract for every backend, ours or yours; see ``law``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+
+from decomfl_lab import noise
+from decomfl_lab.laws import strategies as draw_from
+from decomfl_lab.laws.contract import Implementation
+from decomfl_lab.laws.law import LAWS, bits, law, same
+from decomfl_lab.noise import SCRATCH, Distribution, Format, Program, reference, vectors
+
+__all__ = ["LAWS", "programs"]
+
+_Vector = np.ndarray[Any, Any]
+_places = st.one_of(st.integers(0, 1000), st.integers(2**37 - 300, 2**37 + 300))
+"""Positions of a slice; 2^37 elements are 2^35 blocks, where the counter's second word counts."""
+
+
+@st.composite
+def programs(draw: DrawFn, *, wide: bool) -> Program:
+    """Programs of up to 12 instructions on 1 to 3 registers; ``wide`` ones (float64) narrow nothing."""
+    names = ["x", "m", "v"][: draw(st.integers(1, 3))]
+    program = Program(names)
+    registers = st.sampled_from([*names, SCRATCH])
+    number = st.sampled_from((0.9, -0.001, 1.0, 3.0, -2.5))
+    program.fill(SCRATCH, draw(number))
+    for _ in range(draw(st.integers(1, 12))):
+        to, of, a = draw(registers), draw(registers), draw(number)
+        match draw(st.integers(0, 14 if wide else 16)):
+            case 0 | 1 | 2:
+                c = draw(st.lists(st.floats(-2, 2, width=32), max_size=40))
+                program.noise(to, draw(draw_from.seeds), c, draw(draw_from.distributions), draw(st.integers(0, 70)))
+            case 3:
+                program.fill(to, a)
+            case 4:
+                program.copy(to, of)
+            case 5 | 6:
+                program.scale(to, a)
+            case 7 | 8:
+                program.add(to, of, a)
+            case 9:
+                program.offset(to, a)
+            case 10:
+                program.multiply(to, of)
+            case 11:
+                program.divide_into(to, of)
+            case 12:
+                program.multiply(to, to)
+                program.square_root(to)
+            case 13:
+                program.maximum(to, of)
+                program.sign(of)
+            case 14:
+                program.limit(to, abs(a))
+                program.snap(to, 2.0 ** draw(st.integers(-20, -2)))
+            case 15:
+                program.narrow(to, draw(st.sampled_from(Format)))
+            case _:
+                place = draw(st.integers(0, 3))
+                program.narrow_randomly(to, draw(st.sampled_from(Format)), draw(draw_from.seeds), place)
+    return program
+
+
+def _numbers(vector: _Vector) -> bytes:
+    """Bits, with every NaN as the one NaN: which operand's NaN an addition passes on is not specified."""
+    return bits(np.where(np.isnan(vector), vector.dtype.type(np.nan), vector))
+
+
+def _memory(program: Program, size: int, dtype: type) -> dict[str, _Vector]:
+    """Start values: of any sign and size, with zeros, float16-subnormal and huge numbers among them."""
+    rng = np.random.default_rng(np.random.SeedSequence(size))
+    scales = rng.choice([0.0, 1e-6, 1e-3, 1.0, 1e5], p=[0.1, 0.1, 0.2, 0.5, 0.1], size=size)
+    return {name: (rng.standard_normal(size) * scales).astype(dtype) for name in program.names}
+
+
+@law(
+    "equal counters give equal directions, different counters different ones",
+    draw_from.counters,
+    draw_from.counters,
+)
+def streams_are_functions_of_their_counters(
+    implementation: Implementation, a: tuple[int, int, Distribution], b: tuple[int, int, Distribution]
+) -> None:
+    d = 200  # chance of a false alarm: 2**-200 for Rademacher, the least of the three
+    first, again, other = (implementation.direction(s, p, d, law) for s, p, law in (a, a, b))
+    same("direction made twice", bits(first), bits(again))
+    same(f"directions of {a} and {b} are equal", bits(first) == bits(other), a == b)
+    neighbour = implementation.direction(a[0], a[1] + 1, d, a[2])
+    same(f"directions {a[1]} and {a[1] + 1} of one seed are equal", bits(first) == bits(neighbour), False)
+
+
+@law("every backend gives the known answers of the specification", st.sampled_from(vectors.KNOWN_ANSWERS))
+def known_answers_are_given(implementation: Implementation, answer: vectors.KnownAnswer) -> None:
+    for name, backend in implementation.backends().items():
+        z = noise.direction(answer.key, answer.p, answer.d, distribution=answer.distribution, backend=backend)
+        found = tuple(f"{word:08x}" for word in z[list(vectors.POSITIONS)].view(np.uint32))
+        same(f"{name}'s bits of {answer}", found, answer.bits)
+
+
+@law(
+    "a slice of a direction is that part of the whole, and all backends have the same bits",
+    draw_from.counters,
+    st.integers(1, 700),
+    st.data(),
+)
+def slices_and_backends_agree(
+    implementation: Implementation, counter: tuple[int, int, Distribution], d: int, data: st.DataObject
+) -> None:
+    seed, p, distribution = counter
+    whole = implementation.direction(seed, p, d, distribution)
+    first = data.draw(st.integers(0, d - 1))
+    count = data.draw(st.integers(1, d - first))
+    for name, backend in implementation.backends().items():
+        part = noise.direction(seed, p, d, first=first, count=count, distribution=distribution, backend=backend)
+        same(f"slice {first}+{count} by {name}", bits(part), bits(whole[first : first + count]))
+
+
+@law(
+    "slices anywhere below 2^40 have the reference's bits in every backend",
+    draw_from.seeds,
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**40 - 400),
+    st.sampled_from((Distribution.GAUSSIAN, Distribution.RADEMACHER)),
+)
+def far_slices_agree(implementation: Implementation, seed: int, p: int, first: int, distribution: Distribution) -> None:
+    wanted = reference.directions(seed, p, first, 300, distribution, 1.0)
+    for name, backend in implementation.backends().items():
+        z = noise.direction(seed, p, 2**40, first=first, count=300, distribution=distribution, backend=backend)
+        same(f"elements {first}..{first + 299} by {name}", bits(z), bits(wanted))
+
+
+@law(
+    "any program has the reference's bits in every backend, wherever the model is cut and by any threads",
+    st.booleans().flatmap(lambda wide: st.tuples(programs(wide=wide), st.just(wide))),
+    _places,
+    st.integers(1, 500),
+    st.data(),
+)
+def programs_agree_however_cut(
+    implementation: Implementation, drawn: tuple[Program, bool], first: int, size: int, data: st.DataObject
+) -> None:
+    program, wide = drawn
+    spheres = any(noise.is_sphere(at) for at in program.instructions)
+    first = first % 1000 if spheres else first  # a sphere's norm is a sum over the whole direction
+    d = first + size
+    start = _memory(program, size, np.float64 if wide else np.float32)
+    wanted = {name: vector.copy() for name, vector in start.items()}
+    broken = noise.run(program, wanted, d=d, first=first, backend="numpy")
+    cut = data.draw(st.integers(0, size))
+    workers = data.draw(st.integers(1, 3))
+    for name, backend in implementation.backends().items():
+        found = {register: vector.copy() for register, vector in start.items()}
+        tried = noise.run(program, found, d=d, first=first, backend=backend, store=False)
+        same(f"limits broken when {name} only tries", tried, broken)
+        for register, vector in found.items():
+            same(f"{register} after {name} only tried", bits(vector), bits(start[register]))
+        counted = 0
+        for a, b in ((0, cut), (cut, size)):
+            part = {register: vector[a:b] for register, vector in found.items()}
+            counted += noise.run(program, part, d=d, first=first + a, backend=backend, workers=workers)
+        same(f"limits broken by {name}", counted, broken)
+        for register, vector in found.items():
+            same(f"{register} by {name}, cut at {cut}", _numbers(vector), _numbers(wanted[register]))
+
+
+@law(
+    "instructions run one program at a time have the bits of one program: any cut of the history",
+    programs(wide=False),
+    st.integers(1, 400),
+)
+def one_instruction_at_a_time_agrees(implementation: Implementation, program: Program, size: int) -> None:
+    start = _memory(program, size, np.float32)
+    for name, backend in implementation.backends().items():
+        fused = {register: vector.copy() for register, vector in start.items()}
+        noise.run(program, fused, d=size, backend=backend)
+        single = {register: vector.copy() for register, vector in start.items()}
+        single["was scratch"] = np.zeros(size, dtype=np.float32)
+        for part in program.singly():
+            noise.run(part, {name: single[name] for name in part.names}, d=size, backend=backend)
+        for register, vector in fused.items():
+            same(f"{register} by {name}, one instruction at a time", _numbers(single[register]), _numbers(vector))
+
+
+@law(
+    "square sums of a gaussian direction agree to the bit: the sphere's norm",
+    draw_from.seeds,
+    st.integers(0, 100),
+    st.integers(0, 3),
+    st.integers(1, 4),
+    st.integers(1, 900),
+)
+def square_sums_agree(implementation: Implementation, seed: int, p: int, first_tile: int, tiles: int, d: int) -> None:
+    wanted = reference.tile_square_sums(seed, p, first_tile, tiles, d)
+    for name, backend in implementation.backends().items():
+        same(f"by {name}", bits(backend.tile_square_sums(seed, p, first_tile, tiles, d)), bits(wanted))

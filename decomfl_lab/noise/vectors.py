@@ -1,0 +1,55 @@
+"""Known answers of the stream, for whoever writes it in another language: the float bits of seven elements.
+
+Gaussian bits of the first two keys are those of the specification; the others were computed with ``reference``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from decomfl_lab.noise.spec import Distribution
+
+__all__ = ["KNOWN_ANSWERS", "PHILOX_ANSWERS", "POSITIONS", "KnownAnswer"]
+
+POSITIONS = (0, 1, 32, 64, 96, 127, 128)
+"""Elements whose bits are given: every word of a tile, its last element and the next tile's first."""
+
+
+class KnownAnswer(NamedTuple):
+    """z(key, p) in R^d at ``POSITIONS``: float32 bits as eight hex digits."""
+
+    distribution: Distribution
+    key: int
+    p: int
+    d: int
+    bits: tuple[str, ...]
+
+
+_D = 200
+# distribution, key, p, bits
+_TABLE = """
+gaussian   0000000000000000  0  bfa16c47 bdcc0410 befe6d85 3e828295 bf3da834 bf72f2bc 3e9e4178
+gaussian   DEADBEEF12345678  3  3ea3c1e6 3f9d7acd bee7cee9 3f29fe33 3ef2ee42 401dca39 3f327e8e
+gaussian   FFFFFFFFFFFFFFFF 77  3e7e5353 bec66a4e bf08258d bf8794e6 3f0a91f9 3eade04a bf09ebdf
+sphere     0000000000000000  0  bfa0ddeb bdcb5024 befd8d24 3e820f7c bf3d00f2 bf721c7b 3e9db5e7
+sphere     DEADBEEF12345678  3  3ea5fa0c 3f9f9d2b beeaf328 3f2c4bfb 3ef63918 401fedab 3f34e9d5
+sphere     FFFFFFFFFFFFFFFF 77  3e86a265 bed212c9 bf10256a bf8f8c43 3f12b64a 3eb817aa bf12066e
+rademacher 0000000000000000  0  3f800000 bf800000 3f800000 bf800000 bf800000 3f800000 bf800000
+rademacher DEADBEEF12345678  3  bf800000 3f800000 3f800000 bf800000 bf800000 bf800000 3f800000
+rademacher FFFFFFFFFFFFFFFF 77  3f800000 3f800000 bf800000 3f800000 3f800000 bf800000 3f800000
+"""
+
+
+def _parse(line: str) -> KnownAnswer:
+    distribution, key, p, *bits = line.split()
+    return KnownAnswer(Distribution(distribution), int(key, 16), int(p), _D, tuple(bits))
+
+
+KNOWN_ANSWERS = tuple(_parse(line) for line in _TABLE.strip().splitlines())
+
+PHILOX_ANSWERS = (
+    ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+    ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+    ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0", "d16cfe09 94fdcceb 5001e420 24126ea1"),
+)
+"""Counter, key and words of Random123's published tests of Philox4x32-10 (kat_vectors)."""
