@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,9 @@ from decomfl_lab import noise
 from decomfl_lab.client import Client
 from decomfl_lab.laws.contract import Case, Implementation
 from decomfl_lab.messages import Plan, Reply
-from decomfl_lab.noise import Distribution, Program
+from decomfl_lab.noise import Backend, Distribution, Op, Program, reference
+from decomfl_lab.noise.program import DISTRIBUTIONS, Code
+from decomfl_lab.noise.spec import TILE
 from decomfl_lab.objective import Objective
 from decomfl_lab.records import RoundRecord
 from decomfl_lab.replica import Replica, Snapshot
@@ -24,6 +27,8 @@ from decomfl_lab.wire import Ledger
 __all__ = ["FAULTS"]
 
 FAULTS: dict[str, Implementation] = {}
+
+_Floats = NDArray[np.float32] | NDArray[np.float64]
 
 
 class _Faulty(Implementation):
@@ -183,6 +188,117 @@ class _CollidingSeeds(Implementation):
         return noise.direction(seed, p // 2, d, distribution=distribution)
 
 
+class _ByInstruction:
+    """A backend that hands every instruction to the reference, but for what a fault overrides."""
+
+    def directions(
+        self, key: int, direction: int, first: int, count: int, distribution: Distribution, scale: float
+    ) -> NDArray[np.float32]:
+        return reference.directions(key, direction, first, count, distribution, scale)
+
+    def tile_square_sums(self, key: int, direction: int, first_tile: int, tiles: int, d: int) -> NDArray[np.float64]:
+        return reference.tile_square_sums(key, direction, first_tile, tiles, d)
+
+    def run(
+        self, code: Code, memory: Sequence[_Floats], first: int, scales: NDArray[np.float32], *, store: bool = True
+    ) -> int:
+        registers = [vector if store else vector.copy() for vector in memory]
+        registers.append(np.zeros_like(registers[0]))  # the scratch lives on from one instruction to the next
+        broken = 0
+        for n in range(len(code.keys)):
+            single = dataclasses.replace(
+                code, table=code.table[n : n + 1], keys=code.keys[n : n + 1], values=code.values[n : n + 1]
+            )
+            broken += self.instruction(single, registers, first, scales)
+        return broken
+
+    def instruction(self, code: Code, registers: Sequence[_Floats], first: int, scales: NDArray[np.float32]) -> int:
+        op, to, _, p, begin, end, kind = (int(entry) for entry in code.table[0])
+        if op != Op.NOISE:
+            return reference.run(code, registers, first, scales)
+        r = registers[to]
+        for n in range(begin, end):
+            z = self.directions(int(code.keys[0]), p + n - begin, first, r.size, DISTRIBUTIONS[kind], float(scales[n]))
+            self.add(r, code.coefficients[n], z)
+        return 0
+
+    def add(self, r: _Floats, c: np.float32, z: NDArray[np.float32]) -> None:
+        number: Any = r.dtype.type
+        r += number(c) * z.astype(r.dtype)
+
+
+class _Contracted(_ByInstruction):
+    """A fused multiply-add: the product is not rounded before the sum."""
+
+    def add(self, r: _Floats, c: np.float32, z: NDArray[np.float32]) -> None:
+        r[:] = (np.longdouble(c) * z.astype(np.longdouble) + r).astype(r.dtype)
+
+
+class _WordsSwapped(_ByInstruction):
+    """Words 2 and 3 of a tile change places."""
+
+    def directions(
+        self, key: int, direction: int, first: int, count: int, distribution: Distribution, scale: float
+    ) -> NDArray[np.float32]:
+        tiles = -(-(first + count) // TILE) - first // TILE
+        z = reference.directions(key, direction, first // TILE * TILE, tiles * TILE, distribution, scale)
+        swapped = z.reshape(tiles, 4, 32)[:, [0, 1, 3, 2]].reshape(-1)
+        return swapped[first % TILE :][:count]
+
+
+class _TileOffByOne(_ByInstruction):
+    """A slice that does not begin where a tile begins gets the next tile's numbers."""
+
+    def directions(
+        self, key: int, direction: int, first: int, count: int, distribution: Distribution, scale: float
+    ) -> NDArray[np.float32]:
+        first += TILE if first % TILE else 0
+        return reference.directions(key, direction, first, count, distribution, scale)
+
+
+class _HighWordForgotten(_ByInstruction):
+    """The second word of the counter stays 0: directions repeat after 2^34 elements."""
+
+    def directions(
+        self, key: int, direction: int, first: int, count: int, distribution: Distribution, scale: float
+    ) -> NDArray[np.float32]:
+        return reference.directions(key, direction, first % (4 << 32), count, distribution, scale)
+
+
+class _RoundingRepeats(_ByInstruction):
+    """All vectors of a step are rounded with the same random bits."""
+
+    def instruction(self, code: Code, registers: Sequence[_Floats], first: int, scales: NDArray[np.float32]) -> int:
+        if code.table[0, 0] == Op.NARROW_RANDOMLY:
+            table = code.table.copy()
+            table[0, 3] = 0
+            code = dataclasses.replace(code, table=table)
+        return super().instruction(code, registers, first, scales)
+
+
+class _SquaresInOrder(_ByInstruction):
+    """The squares of a tile are added one after another, not by halves."""
+
+    def tile_square_sums(self, key: int, direction: int, first_tile: int, tiles: int, d: int) -> NDArray[np.float64]:
+        z = reference.directions(key, direction, first_tile * TILE, tiles * TILE, Distribution.GAUSSIAN, 1.0)
+        squares = z.astype(np.float64) ** 2
+        squares[max(d - first_tile * TILE, 0) :] = 0.0
+        sums: NDArray[np.float64] = np.add.accumulate(squares.reshape(tiles, TILE), axis=1)[:, -1]
+        return sums
+
+
+class _FaultyBackend(Implementation):
+    """The lab's implementation with one more backend, which is wrong."""
+
+    def __init__(self, name: str, backend: Backend) -> None:
+        self.name = name
+        self._backend = backend
+        FAULTS[name] = self
+
+    def backends(self) -> dict[str, Backend]:
+        return {self.name: self._backend}
+
+
 _Faulty("revert-forgotten", client=_NoRevert)
 _Faulty("momentum-not-reverted", client=_NoStateRevert)
 _Faulty("revert-by-arithmetic", client=_ArithmeticRevert)
@@ -197,3 +313,9 @@ _Faulty("pull-without-state", server=_PullWithoutState)
 _Faulty("any-reply-accepted", server=_AnyReply)
 _Faulty("uplink-not-counted", ledger=_UplinkFree)
 FAULTS[_CollidingSeeds.name] = _CollidingSeeds()
+_FaultyBackend("fused-multiply-add", _Contracted())
+_FaultyBackend("words-swapped", _WordsSwapped())
+_FaultyBackend("tile-off-by-one", _TileOffByOne())
+_FaultyBackend("high-word-forgotten", _HighWordForgotten())
+_FaultyBackend("rounding-bits-repeat", _RoundingRepeats())
+_FaultyBackend("squares-in-order", _SquaresInOrder())

@@ -26,6 +26,12 @@ CAUGHT_BY = {
     "any-reply-accepted": "bad-replies-are-refused",
     "uplink-not-counted": "ledger-counts-what-is-sent",
     "directions-repeat": "streams-are-functions-of-their-counters",
+    "fused-multiply-add": "programs-agree-however-cut",
+    "words-swapped": "known-answers-are-given",
+    "tile-off-by-one": "slices-and-backends-agree",
+    "high-word-forgotten": "far-slices-agree",
+    "rounding-bits-repeat": "programs-agree-however-cut",
+    "squares-in-order": "square-sums-agree",
 }
 
 
