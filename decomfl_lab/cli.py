@@ -53,7 +53,10 @@ def _app() -> typer.Typer:
             if error.name is not None and error.name.split(".")[0] == entry.module.split(".")[0]:
                 continue  # a layer that only a checkout of the project has
             raise
-        app.command(entry.name)(command)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=entry.name)
+        else:
+            app.command(entry.name)(command)
     return app
 
 

@@ -91,7 +91,7 @@ def _run(
         return broken
 
     blocks = _blocks(first, tensors)
-    if workers == 1:
+    if workers == 1 or tensors[0].numel() <= BLOCK:
         return sum(map(through_a_copy, blocks))
     with ThreadPoolExecutor(workers) as pool:
         return sum(pool.map(through_a_copy, blocks))

@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import seed as hypothesis_seed
 
 from decomfl_lab.errors import InputError, require_choice, require_int
-from decomfl_lab.laws import stream_laws  # noqa: F401 (registers its laws)
 from decomfl_lab.laws.contract import Case, Implementation
 from decomfl_lab.laws.faults import FAULTS
 from decomfl_lab.laws.laws import LAWS, Law

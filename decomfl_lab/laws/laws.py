@@ -15,7 +15,8 @@ from decomfl_lab import noise
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws import strategies as draw_from
 from decomfl_lab.laws.contract import Case, Implementation, play
-from decomfl_lab.laws.law import LAWS, Law, LawBrokenError, bits, law, same
+from decomfl_lab.laws.law import Law, LawBrokenError, bits, law, same
+from decomfl_lab.laws.stream_laws import LAWS
 from decomfl_lab.noise import reference
 from decomfl_lab.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
 from decomfl_lab.server import sample_clients

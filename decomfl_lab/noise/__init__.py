@@ -12,10 +12,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
-from collections.abc import Hashable, Mapping, Sequence
+import os
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +45,7 @@ __all__ = [
     "sphere_scale",
 ]
 
+_T = TypeVar("_T")
 Floats = NDArray[np.float32] | NDArray[np.float64]
 
 BACKENDS = {"numpy": "reference", "numba": "numba_cpu", "triton": "triton_gpu"}
@@ -112,7 +114,22 @@ def cpu_backend() -> str:
     return "numba" if "numba" in available_backends() else "numpy"
 
 
-_NORM_TILES = 1 << 13
+@cache
+def _threads(workers: int) -> ThreadPoolExecutor:
+    """Threads that wait for work: starting them anew for every rebuild would cost more than a small rebuild."""
+    return ThreadPoolExecutor(workers, thread_name_prefix="decomfl-noise")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_threads.cache_clear)  # a forked process has the pool but not its threads
+
+
+def _map(workers: int, work: Callable[[int], _T], items: Sequence[int]) -> Iterable[_T]:
+    """``work`` of each item, in order, by so many threads."""
+    return map(work, items) if workers == 1 or len(items) == 1 else _threads(workers).map(work, items)
+
+
+_NORM_TILES = 1 << 11
 """Tiles whose square sums are held at a time."""
 
 
@@ -130,10 +147,9 @@ def sphere_scale(seed: int, p: int, d: int, backend: str | Backend | None = None
         return source.tile_square_sums(seed, p, first, min(_NORM_TILES, tiles - first), d)
 
     total = 0.0
-    with ThreadPoolExecutor(workers) as pool:
-        for a in range(0, len(starts), workers):  # as many chunks at a time as can be worked on
-            for part in pool.map(sums, starts[a : a + workers]):
-                total = float(np.add.accumulate(np.concatenate([[total], part]))[-1])
+    for a in range(0, len(starts), workers):  # as many chunks at a time as can be worked on
+        for part in _map(workers, sums, starts[a : a + workers]):
+            total = float(np.add.accumulate(np.concatenate([[total], part]))[-1])
     return math.sqrt(d / total)
 
 
@@ -152,7 +168,7 @@ def _check_place(first: int, count: int, d: int) -> None:
     require(first + count <= d, "first + count", f"be at most d={d}", first + count)
 
 
-_LEAST_WORK = 1 << 18
+_LEAST_WORK = 1 << 20
 """Elements times instructions below which a second thread costs more than it brings."""
 
 
@@ -216,10 +232,7 @@ def run(
         b = min([begin for begin in begins if begin > a], default=size)
         return source.run(code, [vector[a:b] for vector in vectors], first + a, scales, store=store)
 
-    if len(begins) == 1:
-        return slice_from(0)
-    with ThreadPoolExecutor(len(begins)) as pool:
-        return sum(pool.map(slice_from, begins))
+    return sum(_map(workers, slice_from, begins))
 
 
 def direction(

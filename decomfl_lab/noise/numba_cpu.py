@@ -20,11 +20,11 @@ from numba.core import cgutils
 from numpy.typing import NDArray
 
 from decomfl_lab.noise import spec
-from decomfl_lab.noise.lanes import F32, F64, I32, I64, Lanes
+from decomfl_lab.noise.lanes import F32, F64, I32, I64, Lanes, align_spills
 from decomfl_lab.noise.program import DISTRIBUTIONS, FORMATS, Code, Format, Op, Program
 from decomfl_lab.noise.spec import TAGS, TILE, Distribution
 
-__all__ = ["directions", "run", "tile_square_sums"]
+__all__ = ["box_muller", "directions", "on_rows", "philox", "run", "tile_square_sums"]
 
 Floats = NDArray[np.float32] | NDArray[np.float64]
 
@@ -104,11 +104,12 @@ def _pointer(context: Any, builder: Any, kind: Any, array: Any) -> ir.Value:
     return context.make_array(kind)(context, builder, array).data
 
 
-def _on_rows(write: Callable[..., None]) -> Any:
+def on_rows(write: Callable[..., None]) -> Any:
     """A numba intrinsic out of ``write(builder, *arguments)``: arrays come as pointers, numbers as values."""
 
     def typing(typingctx: Any, *kinds: Any) -> Any:  # noqa: ARG001
         def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            align_spills(builder.function)
             arguments = [
                 _pointer(context, builder, kind, value) if isinstance(kind, types.Array) else value
                 for kind, value in zip(signature.args, values, strict=True)
@@ -149,40 +150,59 @@ def _write_add_signs(builder: Any, rows: Any, place: Any, words: Any, c: Any, at
         bits = Lanes.load(builder, words, I32, n, _WIDTH)
         value = Lanes.load(builder, total, element, n, _WIDTH)
         for i, coefficient in enumerate(coefficients):
-            sign = (bits << builder.add(shift, ir.Constant(I32, i))) & 0x80000000
-            term = (bits.spread(builder.bitcast(coefficient, I32)) ^ sign).as_float()
+            above = bits << builder.add(shift, ir.Constant(I32, i))
+            term = above.where_negative(builder.fneg(coefficient), coefficient)
             value = value + (term.widen() if element == F64 else term)
         value.store(total, n)
+
+
+def _write_square_sum(builder: Any, sums: Any, place: Any, words: Any) -> None:
+    """sums[place] ← Σ z_j² of a whole tile, by halves."""
+    squares = []
+    for half in (0, TILE // 2):
+        pair = [Lanes.load(builder, words, I32, half + n, _WIDTH) for n in (0, _WIDTH)]
+        squares += [z.widen() * z.widen() for z in box_muller(pair[0], pair[1])]
+    total = (squares[0] + squares[2]) + (squares[1] + squares[3])
+    while total.count > 1:
+        low, high = total.halves()
+        total = low + high
+    total.store(builder.gep(sums, [place]), 0)
+
+
+@intrinsic
+def _square_sum(typingctx, sums, place, words):  # type: ignore[no-untyped-def]
+    """sums[place] ← Σ z_j² over the tile."""
+    return on_rows(_write_square_sum)(typingctx, sums, place, words)
 
 
 @intrinsic
 def _words(typingctx, words, block, c2, tag, k0, k1):  # type: ignore[no-untyped-def]
     """words[j] ← word of element j of the tile whose first block is ``block``."""
-    return _on_rows(_write_words)(typingctx, words, block, c2, tag, k0, k1)
+    return on_rows(_write_words)(typingctx, words, block, c2, tag, k0, k1)
 
 
 @intrinsic
 def _add_gaussian(typingctx, rows, place, words, c):  # type: ignore[no-untyped-def]
     """rows[place + j] += c z_j."""
-    return _on_rows(_write_add_gaussian)(typingctx, rows, place, words, c)
+    return on_rows(_write_add_gaussian)(typingctx, rows, place, words, c)
 
 
 @intrinsic
 def _add_sphere(typingctx, rows, place, words, c, scale):  # type: ignore[no-untyped-def]
     """rows[place + j] += c (scale z_j)."""
-    return _on_rows(_write_add_gaussian)(typingctx, rows, place, words, c, scale)
+    return on_rows(_write_add_gaussian)(typingctx, rows, place, words, c, scale)
 
 
 @intrinsic
 def _add_sign(typingctx, rows, place, words, c, at, shift):  # type: ignore[no-untyped-def]
     """rows[place + j] += ±c[at]."""
-    return _on_rows(lambda *a: _write_add_signs(*a, count=1))(typingctx, rows, place, words, c, at, shift)
+    return on_rows(lambda *a: _write_add_signs(*a, count=1))(typingctx, rows, place, words, c, at, shift)
 
 
 @intrinsic
 def _add_signs(typingctx, rows, place, words, c, at, shift):  # type: ignore[no-untyped-def]
     """rows[place + j] += ±c[at], then ±c[at + 1] and so on, ``_RADEMACHER_AT_ONCE`` of them."""
-    return _on_rows(lambda *a: _write_add_signs(*a, count=_RADEMACHER_AT_ONCE))(
+    return on_rows(lambda *a: _write_add_signs(*a, count=_RADEMACHER_AT_ONCE))(
         typingctx, rows, place, words, c, at, shift
     )
 
@@ -197,7 +217,7 @@ def _elementwise(formula: Callable[[Lanes, Lanes, Any], Lanes]) -> Any:
             formula(old, other, a).store(to, n)
 
     def typing(typingctx, rows, r, s, a):  # type: ignore[no-untyped-def]
-        return _on_rows(write)(typingctx, rows, r, s, a)
+        return on_rows(write)(typingctx, rows, r, s, a)
 
     return intrinsic(typing)
 
@@ -225,13 +245,13 @@ def _write_transfer(builder: Any, rows: Any, place: Any, address: Any, first: An
 @intrinsic
 def _read_memory(typingctx, rows, place, address, first, count):  # type: ignore[no-untyped-def]
     """rows[place : place + count] ← memory[first : first + count]; memory is of rows' type, at ``address``."""
-    return _on_rows(lambda b, *a: _write_transfer(b, *a, read=True))(typingctx, rows, place, address, first, count)
+    return on_rows(lambda b, *a: _write_transfer(b, *a, read=True))(typingctx, rows, place, address, first, count)
 
 
 @intrinsic
 def _write_memory(typingctx, rows, place, address, first, count):  # type: ignore[no-untyped-def]
     """memory[first : first + count] ← rows[place : place + count]."""
-    return _on_rows(lambda b, *a: _write_transfer(b, *a, read=False))(typingctx, rows, place, address, first, count)
+    return on_rows(lambda b, *a: _write_transfer(b, *a, read=False))(typingctx, rows, place, address, first, count)
 
 
 @intrinsic
@@ -416,15 +436,16 @@ def _run(
     return broken
 
 
-@njit(cache=True, nogil=True)
-def _square_sums(key: Any, p: Any, first_tile: Any, sums: Any, d: Any) -> None:
-    words = np.empty(TILE, dtype=np.uint32)
-    z = np.empty(TILE, dtype=np.float32)
-    squares = np.empty(TILE, dtype=np.float64)
+@njit(cache=True, nogil=True, _nrt=False)
+def _square_sums(sums: Any, words: Any, z: Any, squares: Any, key: Any, p: Any, first_tile: Any, d: Any) -> None:
     for n in range(sums.size):
         tile = first_tile + n
         _tile_words(words, tile, p, _TAG_GAUSSIAN, key)
-        z[:] = np.float32(-0.0)  # -0 + z is z, to the bit
+        if (tile + 1) * TILE <= d:
+            _square_sum(sums, n, words)
+            continue
+        for j in range(TILE):
+            z[j] = np.float32(-0.0)  # -0 + z is z, to the bit
         _add_gaussian(z, 0, words, np.float32(1))
         left = d - tile * TILE
         for j in range(TILE):
@@ -441,16 +462,25 @@ def _square_sums(key: Any, p: Any, first_tile: Any, sums: Any, d: Any) -> None:
 def tile_square_sums(key: int, direction: int, first_tile: int, tiles: int, d: int) -> NDArray[np.float64]:
     """See ``reference.tile_square_sums``."""
     sums = np.empty(tiles, dtype=np.float64)
-    _square_sums(np.uint64(key), np.int64(direction), np.int64(first_tile), sums, np.int64(d))
+    workspace = (_aligned(TILE, kind) for kind in (np.uint32, np.float32, np.float64))
+    _square_sums(sums, *workspace, np.uint64(key), np.int64(direction), np.int64(first_tile), np.int64(d))
     return sums
+
+
+def _aligned(count: int, dtype: type) -> NDArray[Any]:
+    """Zeros that begin where a cache line begins: vectors that cross lines cost twice."""
+    size = count * np.dtype(dtype).itemsize
+    raw = np.zeros(size + 64, dtype=np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size].view(dtype)
 
 
 def run(code: Code, memory: Sequence[Floats], first: int, scales: NDArray[np.float32], *, store: bool = True) -> int:
     """See ``reference.run``."""
     number = memory[0].dtype.type
     broken = _run(
-        np.zeros((len(memory) + 1) * TILE, dtype=number),
-        np.empty(TILE, dtype=np.uint32),
+        _aligned((len(memory) + 1) * TILE, number),
+        _aligned(TILE, np.uint32),
         np.array([vector.ctypes.data for vector in memory], dtype=np.uintp),
         np.int64(memory[0].size),
         np.int64(first),

@@ -1,0 +1,187 @@
+"""``decomfl bench``: how fast and how good, measured on this machine in one run."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from importlib.metadata import entry_points
+from itertools import product
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import typer
+from rich.console import Console
+from rich.progress import Progress, TaskID
+from rich.table import Table
+
+from decomfl_lab import bench as measuring
+from decomfl_lab.errors import InputError, require, require_choice
+from decomfl_lab.files import write_atomically
+from decomfl_lab.noise import Distribution
+from decomfl_lab.noise.statistics import stream_statistics
+
+__all__ = ["bench"]
+
+bench = typer.Typer(
+    help="Measure on this machine: rebuild (speed against the plain way), moments (is the stream random?).",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+
+_D = (28_938, 1_206_590, 125_000_000)
+_PAIRS = (1, 10, 100, 1000)
+_MOST_WORK = 5e9
+"""Elements times pairs beyond which a default row is left out: 10⁹ take about a second and worker."""
+
+
+def _draw(name: str, frame: pd.DataFrame, path: Path) -> None:
+    """Draw a figure that the layer of figures contributes."""
+    (entry,) = entry_points(group="decomfl.figures", name=name) or (None,)
+    try:
+        draw = entry.load() if entry is not None else None
+    except ModuleNotFoundError:
+        draw = None
+    if draw is None:
+        raise InputError(f"plot must stay unset where the project's figures are not installed, got {path}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draw(frame).savefig(path)
+
+
+def _numbers(option: str, text: str | None, default: tuple[int, ...]) -> tuple[int, ...]:
+    """Comma-separated positive integers."""
+    if text is None:
+        return default
+    try:
+        return tuple(int(part.replace("_", "")) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"{option} must be integers separated by commas, got {text!r}") from None
+
+
+def _names(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(require_choice(option, part, known) for part in text.split(","))
+
+
+@bench.command()
+def rebuild(
+    *,
+    d: Annotated[str | None, typer.Option(help="Model sizes. [default: 28938,1206590,125000000]")] = None,
+    pairs: Annotated[str | None, typer.Option(help="Missed directions. [default: 1,10,100,1000]")] = None,
+    workers: Annotated[str, typer.Option(help="CPU threads. [default: 1,2]", show_default=False)] = "1,2",
+    distribution: Annotated[
+        str, typer.Option(help="[default: gaussian,sphere,rademacher]", show_default=False)
+    ] = "gaussian,sphere,rademacher",
+    dtype: Annotated[
+        str, typer.Option(help="Of the model: float32, float64, bfloat16, float16.", show_default=False)
+    ] = "float32",
+    device: Annotated[str, typer.Option(help="cpu or cuda. [default: cpu]", show_default=False)] = "cpu",
+    backend: Annotated[str | None, typer.Option(help="On the CPU: numba or numpy. [default: the fastest]")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the ratios to this file (.png, .pdf, .svg).")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write the rows to this CSV file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+) -> None:
+    """Time rebuilds against torch.Generator + randn + add_, side by side in one process.
+
+    Every row is one lag of PAIRS directions applied to a model of D parameters in one pass. The ratio is to
+    the plain way at whichever of one thread and torch's own number of threads is faster for it. "of limit" is
+    the share of what this machine's measured instruction rate or memory bandwidth would allow. Peak memory is
+    in models, the model itself included, for models of 16 MB and more. By default rows of more than 5e9
+    elements times pairs are left out: name --d and --pairs to have them.
+    """
+    sizes, lags = _numbers("d", d, _D), _numbers("pairs", pairs, _PAIRS)
+    distributions = [Distribution(name) for name in _names("distribution", distribution, tuple(Distribution))]
+    dtypes = _names("dtype", dtype, tuple(measuring.DTYPES))
+    threads = _numbers("workers", workers, (1,)) if device == "cpu" else (1,)
+    settings = [
+        measuring.Setting(law, size, lag, count, kind, backend, device)
+        for size, kind, law, lag, count in product(sizes, dtypes, distributions, lags, threads)
+        if (d is not None and pairs is not None) or size * lag <= _MOST_WORK
+    ]
+    require(bool(settings), "d, pairs, distribution and workers", "leave at least one row", settings)
+    rows: list[measuring.Row] = []
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
+        task = bars.add_task("measuring", total=len(settings))
+        for group in measuring.rebuild_rows(settings):
+            rows += group
+            bars.advance(task, len(group))
+    frame = pd.DataFrame([asdict(row) for row in rows])
+    if csv is not None:
+        write_atomically(csv, frame.to_csv(index=False).encode())
+    if plot is not None:
+        _draw("rebuild-speed", frame, plot)
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows]))
+        return
+    table = Table(title="Rebuild against torch.Generator + randn + add_", title_justify="left")
+    heads = ("distribution", "backend", "dtype", "d", "pairs", "workers", "ns/(element·pair)", "plain ns", "ratio")
+    for head in (*heads, "of limit", "peak models", "plain peak"):
+        table.add_column(head, justify="left" if head in heads[:3] else "right")
+    for row in rows:
+        table.add_row(
+            row.distribution,
+            row.backend,
+            row.dtype,
+            f"{row.d:,}",
+            str(row.pairs),
+            str(row.workers),
+            f"{row.ns_per_element_pair:.3f}",
+            f"{row.plain_ns:.2f}",
+            f"{row.ratio:.1f}",
+            "–" if row.share_of_limit is None else f"{row.share_of_limit:.0%} {row.limited_by}",
+            "–" if row.peak_models is None else f"{row.peak_models:.3f}",
+            "–" if row.plain_peak_models is None else f"{row.plain_peak_models:.3f}",
+        )
+    Console(width=None if sys.stdout.isatty() else 150).print(table)
+
+
+@bench.command()
+def moments(
+    *,
+    draws: Annotated[
+        float, typer.Option(help="Numbers to draw, 1e6 or more. [default: 1e8]", show_default=False)
+    ] = 1e8,
+    distribution: Annotated[
+        str, typer.Option(help="[default: gaussian,sphere,rademacher]", show_default=False)
+    ] = "gaussian,sphere,rademacher",
+    seed: Annotated[int, typer.Option(help="Run key. [default: 0]", show_default=False)] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+) -> None:
+    """Compare moments, tails and correlations of the stream with what they should be.
+
+    Exit code 1 if one average is more than five standard errors away.
+    """
+    require(draws >= 1e6, "draws", "be at least 1e6", draws)
+    rows = []
+    started = time.monotonic()
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
+        for name in _names("distribution", distribution, tuple(Distribution)):
+            task = bars.add_task(name, total=int(draws))
+
+            def show(done: int, task: TaskID = task) -> None:
+                bars.update(task, completed=done)
+
+            for at in stream_statistics(Distribution(name), int(draws), seed=seed, on_draws=show):
+                rows.append({"distribution": name, **asdict(at), "deviation": at.deviation})
+    worst = max(abs(float(row["deviation"])) for row in rows)
+    if as_json:
+        print(json.dumps(rows))
+    else:
+        table = Table(title=f"Averages over the stream (seed {seed}, {time.monotonic() - started:.0f} s)")
+        for head in ("distribution", "average of", "draws", "value", "expected", "standard error", "deviation"):
+            table.add_column(head, justify="left" if head in ("distribution", "average of") else "right")
+        for row in rows:
+            table.add_row(
+                row["distribution"],
+                row["name"],
+                f"{row['draws']:,}",
+                f"{row['value']:.7f}",
+                f"{row['expected']:.7f}",
+                f"{row['standard_error']:.1e}",
+                f"{row['deviation']:+.2f}",
+            )
+        Console(width=None if sys.stdout.isatty() else 130).print(table)
+        print(f"largest deviation: {worst:.2f} standard errors")
+    if worst > 5:
+        raise typer.Exit(1)

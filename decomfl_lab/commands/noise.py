@@ -1,0 +1,88 @@
+"""``decomfl noise``: bits of the perturbation stream, to compare with an implementation in another language."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from decomfl_lab.errors import InputError, require_choice, require_int
+from decomfl_lab.noise import BACKENDS, STREAM_VERSION, Distribution, cpu_backend, direction
+
+__all__ = ["noise"]
+
+_CHUNK = 1 << 16
+
+
+def noise(
+    *,
+    key: Annotated[
+        str, typer.Option(help="64-bit seed of the local step, in hexadecimal. [default: 0]", show_default=False)
+    ] = "0",
+    p: Annotated[int, typer.Option("--direction", help="Direction p, 0-based. [default: 0]", show_default=False)] = 0,
+    first: Annotated[int, typer.Option(help="First element j. [default: 0]", show_default=False)] = 0,
+    count: Annotated[int, typer.Option(help="How many. [default: 8]", show_default=False)] = 8,
+    distribution: Annotated[
+        str, typer.Option(help=f"{', '.join(Distribution)}. [default: gaussian]", show_default=False)
+    ] = "gaussian",
+    d: Annotated[
+        int | None,
+        typer.Option("--d", help="Dimension of the direction; a sphere's radius is √d. [default: first + count]"),
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option(help=f"{', '.join(BACKENDS)}; the bits are the same. [default: the fastest]")
+    ] = None,
+    values: Annotated[bool, typer.Option("--values", help="Print position and decimal value beside the bits.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Print the float32 bits of z(key, p)[first .. first+count-1], eight hex digits a line.
+
+    The stream is specified in docs/noise-stream.md; decomfl_lab/noise/vectors.py holds its known answers.
+
+    Example: decomfl noise --key deadbeef12345678 --direction 3 --first 96 --count 1
+    prints 3ef2ee42.
+    """
+    law = Distribution(require_choice("distribution", distribution, Distribution))
+    try:
+        seed = int(key, 16)
+    except ValueError:
+        raise InputError(f"key must be a hexadecimal number, got {key!r}") from None
+    require_int("first", first, 0)
+    require_int("count", count, 1)
+    if law is Distribution.SPHERE and d is None:
+        print(f"no --d given: the sphere of radius √d has d = {first + count} here", file=sys.stderr)
+    whole = first + count if d is None else d
+    chunks = range(first, first + count, _CHUNK)
+    parts = (
+        direction(seed, p, whole, first=a, count=min(_CHUNK, first + count - a), distribution=law, backend=backend)
+        for a in chunks
+    )
+    if as_json:
+        bits = [f"{word:08x}" for part in parts for word in part.view("uint32").tolist()]
+        about = {
+            "stream_version": STREAM_VERSION,
+            "backend": backend or cpu_backend(),
+            "distribution": law.value,
+            "key": f"{seed:016x}",
+            "direction": p,
+            "first": first,
+            "count": count,
+            "d": whole,
+            "bits": bits,
+        }
+        print(json.dumps(about))
+        return
+    at = first
+    for part in parts:
+        words = part.view("uint32").tolist()
+        if values:
+            lines = (
+                f"{at + n} {word:08x} {value!r}"
+                for n, (word, value) in enumerate(zip(words, part.tolist(), strict=True))
+            )
+        else:
+            lines = (f"{word:08x}" for word in words)
+        sys.stdout.write("\n".join(lines) + "\n")
+        at += len(words)
