@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
-from decomfl_lab.noise import Distribution
+from decomfl_lab.noise import Distribution, Format
 from decomfl_lab.splits import SPLITS
 
 __all__ = ["TrainConfig", "config_from_mapping", "is_schedule", "parse_schedule", "read_config"]
@@ -60,6 +60,13 @@ class TrainConfig:
     batch_size: int = _option(256, "B, examples a local step; a client's whole data if it has fewer")
     lr_schedule: Mapping[int, float] = _option({}, "η from a round on, as ROUND=VALUE,...: e.g. 500=0.0005")
     perturbation_schedule: Mapping[int, int] = _option({}, "P from a round on, as ROUND=VALUE,...: e.g. 500=50")
+    precision: str = _option("float32", "what replicas are kept in: float32, bfloat16 or float16 (decomfl only)")
+    rounding: str = _option(
+        "stochastic", "of 16-bit replicas after every step: stochastic (seeded), compensated or nearest"
+    )
+    grid: int = _option(
+        0, "below 0: keep the model on multiples of 2^GRID, so that local steps are undone by arithmetic; 0: off"
+    )
     server_model: bool = _option(False, "let the server keep a model too (the algorithm does not need one)")
     eval_every: int = _option(10, "rounds between two evaluations on the held-out data")
     test_examples: int = _option(0, "held-out examples to evaluate on, a fixed random choice; 0 for all")
@@ -87,6 +94,14 @@ class TrainConfig:
         require_finite_positive("alpha", self.alpha)
         _in_range("momentum β", self.momentum, 0.0, 1.0)
         _in_range("weight_decay λ", self.weight_decay, 0.0, math.inf)
+        require_choice("precision", self.precision, ("float32", *Format))
+        require_choice("rounding", self.rounding, ("stochastic", "compensated", "nearest"))
+        require_int("grid", self.grid, -100, 0)
+        exact = self.precision == "float32" and not self.grid
+        require(exact or self.method == "decomfl", "precision and grid", "be left alone for fedavg", self.method)
+        plain = not (self.momentum or self.weight_decay or self.precision != "float32")
+        wanted = "0 (off) with momentum, weight decay or 16 bits: only plain steps can be undone by arithmetic"
+        require(plain or not self.grid, "grid", f"be {wanted}", self.grid)
         for r, value in self.lr_schedule.items():
             require_int("round in lr_schedule", r, 1)
             require_finite_positive(f"lr_schedule at round {r}", value)

@@ -27,10 +27,10 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.fedavg import FedAvgClient, FedAvgServer
 from decomfl_lab.files import write_atomically
 from decomfl_lab.models import build_model
-from decomfl_lab.noise import STREAM_VERSION, Distribution, cpu_backend
+from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, cpu_backend
 from decomfl_lab.objective import EpochBatches, ModuleObjective, mean_losses
 from decomfl_lab.replica import Layout, Replica
-from decomfl_lab.rules import Momentum, Sgd, UpdateRule
+from decomfl_lab.rules import GridSgd, LowPrecision, Momentum, Sgd, UpdateRule
 from decomfl_lab.schedules import Schedule
 from decomfl_lab.server import Server
 from decomfl_lab.simulation import DeComFLFederation, FedAvgFederation, Federation
@@ -85,10 +85,15 @@ def provenance(dataset: Dataset) -> dict[str, Any]:
 
 
 def _rule(config: TrainConfig) -> UpdateRule:
+    if config.grid:
+        return GridSgd(config.grid)
+    rule: UpdateRule = Sgd(config.weight_decay)
     if config.momentum:
         form = "paper" if config.momentum_form == "paper" else "torch"
-        return Momentum(config.momentum, form, config.weight_decay)  # type: ignore[arg-type]
-    return Sgd(config.weight_decay)
+        rule = Momentum(config.momentum, form, config.weight_decay)  # type: ignore[arg-type]
+    if config.precision != "float32":
+        rule = LowPrecision(rule, Format(config.precision), config.rounding)  # type: ignore[arg-type]
+    return rule
 
 
 def _workspace(config: TrainConfig, dataset: Dataset) -> nn.Module:
@@ -133,6 +138,7 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
         ]
         return FedAvgFederation(averaging, trainers), module, layout
     rule = _rule(config)
+    x = rule.snap(x) if isinstance(rule, GridSgd) else x.to(getattr(torch, config.precision))
     server = Server(
         M=config.clients,
         m=config.sampled,
@@ -226,7 +232,7 @@ def train(
         seconds += time.monotonic() - started
         losses.append(loss)
         if federation.round % config.eval_every == 0 or federation.round == config.rounds:
-            layout.bind(module, federation.x)
+            layout.bind(module, federation.x.to(layout.dtype))
             accuracy, test_loss = mean_losses(module, [_accuracy, cross_entropy], *held_out)
             rows.append(
                 {
