@@ -29,7 +29,9 @@ __all__ = ["Row", "Setting", "limits", "measure", "rebuild_rows"]
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
 _SECONDS = 0.4
-"""Time that a measurement should last; the best of at least three runs counts."""
+"""Time that a measurement should last."""
+_LONG = 5.0
+"""Seconds beyond which a measurement is not repeated."""
 _PLAIN_WORK = 250_000_000
 """Elements times pairs that the plain way is measured on; its time per pair does not depend on their number."""
 _SMALLEST_PEAK = 16 << 20
@@ -102,14 +104,16 @@ class Row:
 
 
 def _best(work: Callable[[], None], synchronize: Callable[[], None] = lambda: None) -> float:
-    """Seconds of the fastest run; the first, which may compile or fault pages in, does not count if it is short."""
+    """Seconds of the fastest of several runs; the first, in which pages fault, counts only if it is very long."""
     times: list[float] = []
     while len(times) < 4 or (sum(times) < _SECONDS and len(times) < 1000):
         started = time.perf_counter()
         work()
         synchronize()
         times.append(time.perf_counter() - started)
-        if times[0] > 5.0 and len(times) == 2:
+        if times[0] > _LONG:
+            return times[0]
+        if sum(times) > _LONG and len(times) > 1:
             break
     return min(times[1:])
 

@@ -33,7 +33,7 @@ bench = typer.Typer(
 
 _D = (28_938, 1_206_590, 125_000_000)
 _PAIRS = (1, 10, 100, 1000)
-_MOST_WORK = 5e9
+_MOST_WORK = 1.3e10
 """Elements times pairs beyond which a default row is left out: 10⁹ take about a second and worker."""
 
 
@@ -87,7 +87,7 @@ def rebuild(
     Every row is one lag of PAIRS directions applied to a model of D parameters in one pass. The ratio is to
     the plain way at whichever of one thread and torch's own number of threads is faster for it. "of limit" is
     the share of what this machine's measured instruction rate or memory bandwidth would allow. Peak memory is
-    in models, the model itself included, for models of 16 MB and more. By default rows of more than 5e9
+    in models, the model itself included, for models of 16 MB and more. By default rows of more than 1.3e10
     elements times pairs are left out: name --d and --pairs to have them.
     """
     sizes, lags = _numbers("d", d, _D), _numbers("pairs", pairs, _PAIRS)
