@@ -1,3 +1,194 @@
-"""Placeholder until the GPU kernels are in."""
+"""The stream on a GPU: the bits of ``reference`` by one Triton kernel a program; see ``triton_kernels``.
 
-raise ImportError("no GPU kernels yet")
+With TRITON_INTERPRET=1 in the environment (before Triton is first imported) the same kernels run in numpy on
+the CPU: slow, but a check of every formula on a machine without a GPU. Importing this module fails where neither
+is possible.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from decomfl_lab.errors import require
+from decomfl_lab.noise.program import DISTRIBUTIONS, Code, Op, Program
+from decomfl_lab.noise.spec import LANES, TILE, Distribution
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Whether kernels run in Triton's interpreter, on the CPU."""
+
+if importlib.util.find_spec("triton") is None:
+    raise ImportError("Triton is not installed (on Linux: pip install 'decomfl-lab[gpu]')")
+if not (INTERPRETED or torch.cuda.is_available()):
+    raise ImportError("torch sees no CUDA device (TRITON_INTERPRET=1 would interpret the kernels on the CPU)")
+
+from decomfl_lab.noise import triton_kernels as kernels  # noqa: E402
+from decomfl_lab.noise.triton_kernels import ptx  # noqa: E402
+
+__all__ = ["INTERPRETED", "directions", "ptx", "run", "run_on_device", "tile_square_sums"]
+
+Floats = NDArray[np.float32] | NDArray[np.float64]
+
+MOST_NAMES = 8
+"""Tensors that a program may have: each holds registers of every thread."""
+
+COPIED_AT_ONCE = 1 << 24
+"""Elements of a strided tensor that are copied at a time: what a run needs beside the model."""
+
+
+def _device() -> torch.device:
+    return torch.device("cpu") if INTERPRETED else torch.device("cuda", torch.cuda.current_device())
+
+
+_ONE_AT_A_TIME = Lock()
+
+
+@contextmanager
+def _on(device: torch.device) -> Iterator[None]:
+    """Launch on ``device``. The interpreter is one for all threads, and divergence is no warning of numpy's."""
+    if INTERPRETED:
+        with _ONE_AT_A_TIME, np.errstate(all="ignore"):
+            yield
+    else:
+        with torch.cuda.device(device):
+            yield
+
+
+def _signed(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    return keys.view(np.int64)
+
+
+def _launch(
+    code: Code, memory: Sequence[Tensor], first: int, scales: NDArray[np.float32], *, store: bool, counter: Tensor
+) -> None:
+    """Run a program on contiguous vectors of one size on one device; adds the broken limits to ``counter``."""
+    require(len(memory) <= MOST_NAMES, "names", f"be at most {MOST_NAMES} on a GPU", len(memory))
+    dtypes = {vector.dtype for vector in memory}
+    wide = kernels.register_dtype(tuple(dtypes))
+    narrow = bool(np.isin(code.table[:, 0], (Op.NARROW, Op.NARROW_RANDOMLY)).any())
+    require(not narrow or wide == torch.float32, "dtypes", "be float32 where 16 bits are wanted", dtypes)
+    mixed = wide == torch.float64 and not dtypes <= {torch.float32, torch.float64}
+    require(not mixed, "dtypes", "not mix 64 and 16 bits", dtypes)
+    number: Any = np.float64 if wide == torch.float64 else np.float32
+    values = code.values.astype(number)
+    snaps = code.table[:, 0] == Op.SNAP
+    values[snaps] *= number(1.5 * 2.0 ** np.finfo(number).nmant)
+    table = np.concatenate([code.table, _signed(code.keys)[:, None]], axis=1)
+    device = memory[0].device
+    size = memory[0].numel()
+    tiles = (first + size - 1) // TILE - first // TILE + 1
+    arrays = [torch.from_numpy(array).to(device) for array in (table, values, code.coefficients, scales)]
+    with _on(device):
+        kernels.run_program[(-(-tiles * LANES // kernels.BLOCK),)](
+            tuple(memory),
+            size,
+            first,
+            arrays[0],
+            arrays[1],
+            len(values),
+            arrays[2],
+            arrays[3],
+            counter,
+            int(store),
+            BLOCK=kernels.BLOCK,
+            **kernels.OPTIONS,
+        )
+
+
+def _parts(first: int, tensors: Sequence[Tensor]) -> Iterator[tuple[int, list[Tensor]]]:
+    """Cut tensors of one shape into (position, parts) in row-major order; parts to be copied are bounded."""
+    size = tensors[0].numel()
+    if size <= COPIED_AT_ONCE or all(tensor.is_contiguous() for tensor in tensors):
+        yield first, list(tensors)
+        return
+    row = size // tensors[0].shape[0]
+    rows = max(COPIED_AT_ONCE // row, 1)
+    for a in range(0, tensors[0].shape[0], rows):
+        part = [tensor[a] if rows == 1 else tensor[a : a + rows] for tensor in tensors]
+        yield from _parts(first + a * row, part)
+
+
+def run_on_device(program: Program, tensors: Sequence[Tensor], *, d: int, first: int, store: bool) -> int:
+    """Apply ``program`` in place to tensors where they lie: elements first.. of a model in R^d, row-major.
+
+    Contiguous tensors are read and written once, each in its own type; the program computes in float64 if one
+    of them has it, else in float32. Strided tensors go through contiguous copies of bounded size.
+
+    Args:
+        program: What to do.
+        tensors: One for each of ``program.names``, of one shape and device, float32, float64, bfloat16 or
+            float16; no two share elements.
+        d: Dimension of the model.
+        first: Position of the tensors' element 0 in it.
+        store: False only tries the program: nothing is written.
+
+    Returns:
+        How many elements broke a LIMIT of the program.
+    """
+    from decomfl_lab import noise
+
+    scales = np.ones(program.pairs, dtype=np.float32)
+    for at in program.instructions:
+        if at.op is Op.NOISE and DISTRIBUTIONS[at.kind] is Distribution.SPHERE:
+            for n in range(at.begin, at.end):
+                scales[n] = noise.sphere_scale(at.key, at.first + n - at.begin, d, "triton")
+    code = program.encode()
+    # The count is read only where there can be one: reading waits for the GPU.
+    counter = torch.zeros(1, dtype=torch.int64, device=tensors[0].device)
+    for at_first, parts in _parts(first, tensors):
+        if parts[0].numel() == 0:
+            continue
+        copies = [part.contiguous() for part in parts]
+        _launch(code, [copy.view(-1) for copy in copies], at_first, scales, store=store, counter=counter)
+        if store:
+            for part, copy in zip(parts, copies, strict=True):
+                if part.data_ptr() != copy.data_ptr():
+                    part.copy_(copy)
+    return int(counter.item()) if program.limited else 0
+
+
+def run(code: Code, memory: Sequence[Floats], first: int, scales: NDArray[np.float32], *, store: bool = True) -> int:
+    """See ``reference.run``; vectors travel to the GPU and back."""
+    device = _device()
+    counter = torch.zeros(1, dtype=torch.int64, device=device)
+    sources = [torch.from_numpy(vector) for vector in memory]
+    vectors = [source.to(device) for source in sources]
+    _launch(code, vectors, first, scales, store=store, counter=counter)
+    if store:
+        for source, vector in zip(sources, vectors, strict=True):
+            if source is not vector:
+                source.copy_(vector)
+    return int(counter.item())
+
+
+def directions(
+    key: int, direction: int, first: int, count: int, distribution: Distribution, scale: float
+) -> NDArray[np.float32]:
+    """See ``reference.directions``."""
+    out = np.full(count, -0.0, dtype=np.float32)  # -0 + z is z, to the bit
+    program = Program(["z"])
+    program.noise("z", key, [1.0], distribution, direction)
+    sphere = distribution is Distribution.SPHERE
+    run(program.encode(), [out], first, np.full(1, scale if sphere else 1.0, dtype=np.float32))
+    return out
+
+
+def tile_square_sums(key: int, direction: int, first_tile: int, tiles: int, d: int) -> NDArray[np.float64]:
+    """See ``reference.tile_square_sums``."""
+    device = _device()
+    sums = torch.empty(tiles, dtype=torch.float64, device=device)
+    signed = int(_signed(np.array([key], dtype=np.uint64))[0])
+    with _on(device):
+        kernels.square_sums[(-(-tiles // kernels.SUMMED_TILES),)](
+            sums, signed, direction, first_tile, tiles, d, TILES=kernels.SUMMED_TILES, **kernels.OPTIONS
+        )
+    return sums.cpu().numpy()

@@ -97,7 +97,7 @@ def test_axpy_has_the_bits_of_one_term_at_a_time_whatever_the_cut(
 
 def test_numba_agrees_with_the_reference_on_a_million_elements() -> None:
     for law in Distribution:
-        a, b = (noise.direction(3, 5, 1_000_003, distribution=law, backend=name) for name in BACKENDS)
+        a, b = (noise.direction(3, 5, 1_000_003, distribution=law, backend=name) for name in ("numpy", "numba"))
         assert a.tobytes() == b.tobytes(), law
 
 

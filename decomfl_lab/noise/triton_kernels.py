@@ -1,0 +1,411 @@
+"""The stream in Triton: one kernel that interprets a whole program on elements kept in registers.
+
+A program instance takes ``BLOCK`` Philox blocks, 4 words each: 4·BLOCK elements. A register is a tensor
+[BLOCK, 2, 2] whose entry [b, i, j] is the element of word 2i + j of block b. ``tl.join`` stacks words in this
+shape inside a thread, so neither Philox nor Box-Muller moves anything between threads, and consecutive threads
+hold consecutive lanes of a tile: one warp reads 128 bytes in a row. All instructions are done on these elements
+before they are written, so the model is read and written once, however long the lag.
+
+Exactness. Every product and every sum is rounded on its own: launch with ``OPTIONS``, which switches contraction
+to fused multiply-adds off both in LLVM and in ptxas. Roots and quotients are the correctly rounded ones (Triton's
+``tl.sqrt`` and ``/`` are not, in float32; in float64 they are). Subnormal numbers are kept. Only the bits of a
+NaN that arithmetic makes may differ between processors; NaN in 16 bits has the bits of ``reference.narrow``.
+
+This module needs Triton but no GPU: ``ptx`` compiles for one anywhere. ``triton_gpu`` launches.
+"""
+
+# Kernels are Triton's language in Python's syntax: not for a type checker, and not to be rewritten by idiom.
+# mypy: disable-error-code="no-untyped-call,misc,untyped-decorator,no-untyped-def,assignment"
+# ruff: noqa: RUF005, SIM108, SIM300
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from decomfl_lab.noise import spec
+from decomfl_lab.noise.program import DISTRIBUTIONS, FORMATS, Format, Op
+from decomfl_lab.noise.spec import TAGS, Distribution
+
+__all__ = ["BLOCK", "COLUMNS", "OPTIONS", "SUMMED_TILES", "ptx", "register_dtype", "run_program", "square_sums"]
+
+BLOCK: Final = 128
+"""Philox blocks that one program instance takes: 4 elements a thread."""
+
+SUMMED_TILES: Final = 16
+"""Tiles whose square sums one program instance takes."""
+
+COLUMNS: Final = 8
+"""Columns of the instruction table on the device: those of ``Code.table``, then the key."""
+
+OPTIONS: Final = {"enable_fp_fusion": False, "num_warps": 4, "num_stages": 1}
+"""How every kernel is launched; without the first the bits would differ."""
+
+_NAMES: Final = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+def register_dtype(dtypes: Sequence[torch.dtype]) -> torch.dtype:
+    """The type in which a program computes on tensors of these types."""
+    return torch.float64 if torch.float64 in dtypes else torch.float32
+
+
+_Constant: Any = tl.constexpr
+_jit: Any = triton.jit
+
+_ROUNDS = _Constant(spec.ROUNDS)
+_M0, _M1 = _Constant(spec.PHILOX_M0), _Constant(spec.PHILOX_M1)
+_W0, _W1 = _Constant(spec.PHILOX_W0), _Constant(spec.PHILOX_W1)
+_LOG_Q, _LOG_Q_COUNT = _Constant(spec.LOG_Q), _Constant(len(spec.LOG_Q))
+_SIN_T, _SIN_T_COUNT = _Constant(spec.SIN_T), _Constant(len(spec.SIN_T))
+_COS_T, _COS_T_COUNT = _Constant(spec.COS_T), _Constant(len(spec.COS_T))
+_LOG_2_TWICE = _Constant(spec.LOG_2_TWICE)
+_SQRT_HALF_BITS = _Constant(spec.SQRT_HALF_BITS)
+_LANES = _Constant(spec.LANES)
+_TILE = _Constant(spec.TILE)
+_TAG_GAUSSIAN = _Constant(TAGS[Distribution.GAUSSIAN])
+_TAG_RADEMACHER = _Constant(TAGS[Distribution.RADEMACHER])
+_TAG_ROUNDING = _Constant(spec.TAG_ROUNDING)
+_RADEMACHER = _Constant(DISTRIBUTIONS.index(Distribution.RADEMACHER))
+_FLOAT16 = _Constant(FORMATS.index(Format.FLOAT16))
+_COLUMNS = _Constant(COLUMNS)
+
+_NOISE = _Constant(int(Op.NOISE))
+_FILL = _Constant(int(Op.FILL))
+_COPY = _Constant(int(Op.COPY))
+_SCALE = _Constant(int(Op.SCALE))
+_ADD = _Constant(int(Op.ADD))
+_OFFSET = _Constant(int(Op.OFFSET))
+_MULTIPLY = _Constant(int(Op.MULTIPLY))
+_DIVIDE_INTO = _Constant(int(Op.DIVIDE_INTO))
+_SQUARE_ROOT = _Constant(int(Op.SQUARE_ROOT))
+_MAXIMUM = _Constant(int(Op.MAXIMUM))
+_SIGN = _Constant(int(Op.SIGN))
+_SNAP = _Constant(int(Op.SNAP))
+_LIMIT = _Constant(int(Op.LIMIT))
+_NARROW = _Constant(int(Op.NARROW))
+_NARROW_RANDOMLY = _Constant(int(Op.NARROW_RANDOMLY))
+
+
+@_jit
+def _philox(block, c2, tag: tl.constexpr, key):
+    """Four words of each block (int64 tensor) for counter word 2 (int64 scalar); see ``reference.philox4x32``."""
+    x0 = block.to(tl.uint32)
+    x1 = (block >> 32).to(tl.uint32)
+    x2 = tl.zeros_like(x0) + c2.to(tl.uint32)
+    x3 = tl.zeros_like(x0) + tag
+    k0 = key.to(tl.uint32)
+    k1 = (key.to(tl.int64) >> 32).to(tl.uint32)
+    for _ in tl.static_range(_ROUNDS):
+        a = x0.to(tl.uint64) * _M0  # ptxas sees that one instruction multiplies the low halves
+        b = x2.to(tl.uint64) * _M1
+        x0 = (b >> 32).to(tl.uint32) ^ x1 ^ k0
+        x1 = b.to(tl.uint32)
+        x2 = (a >> 32).to(tl.uint32) ^ x3 ^ k1
+        x3 = a.to(tl.uint32)
+        k0 += _W0
+        k1 += _W1
+    return x0, x1, x2, x3
+
+
+@_jit
+def _words(block, c2, tag: tl.constexpr, key):
+    """The words as [b, i, j] = word 2i + j."""
+    w0, w1, w2, w3 = _philox(block, c2, tag, key)
+    return tl.join(tl.join(w0, w2), tl.join(w1, w3))
+
+
+@_jit
+def _horner(x, coefficients: tl.constexpr, COUNT: tl.constexpr):
+    value = x * coefficients[0] + coefficients[1]
+    for n in tl.static_range(2, COUNT):
+        value = value * x + coefficients[n]
+    return value
+
+
+@_jit
+def _box_muller(w0, w1):
+    """Two normals of two words; see ``reference.box_muller``."""
+    bits = ((w0 >> 8) | 1).to(tl.int32).to(tl.float32).to(tl.int32, bitcast=True)
+    exponent = (bits - _SQRT_HALF_BITS) >> 23
+    x = (bits - (exponent << 23)).to(tl.float32, bitcast=True) - 1.0
+    log_term = (24 - exponent).to(tl.float32) * _LOG_2_TWICE
+    radius = tl.sqrt_rn(log_term + x * _horner(x, _LOG_Q, _LOG_Q_COUNT))
+    t = ((w1.to(tl.int32, bitcast=True) >> 8) | 1).to(tl.float32) * (2.0**-23)
+    t2 = t * t
+    sine = t * _horner(t2, _SIN_T, _SIN_T_COUNT)
+    cosine = _horner(t2, _COS_T, _COS_T_COUNT).to(tl.uint32, bitcast=True) ^ (w1 << 31)
+    return radius * cosine.to(tl.float32, bitcast=True), radius * sine
+
+
+@_jit
+def _gaussian(block, p, key):
+    w0, w1, w2, w3 = _philox(block, p, _TAG_GAUSSIAN, key)
+    z0, z1 = _box_muller(tl.join(w0, w2), tl.join(w1, w3))
+    return tl.join(z0, z1)
+
+
+@_jit
+def _add_directions(r, block, key, first, begin, end, kind, coefficients, scales):
+    """R += Σ c_p z_p in turn."""
+    if kind == _RADEMACHER:
+        words = tl.zeros(r.shape, tl.uint32)
+        p = first
+        for n in range(begin, end):
+            if (n == begin) | ((p & 31) == 0):  # 32 directions share their words
+                words = _words(block, p >> 5, _TAG_RADEMACHER, key)
+            sign = (words << (p & 31).to(tl.uint32)) & 0x80000000
+            term = tl.load(coefficients + n).to(tl.uint32, bitcast=True) ^ sign
+            r += term.to(tl.float32, bitcast=True).to(r.dtype)
+            p += 1
+    else:
+        p = first
+        for n in range(begin, end):
+            z = _gaussian(block, p, key) * tl.load(scales + n)  # 1 for gaussian directions: exact
+            r += tl.load(coefficients + n).to(r.dtype) * z.to(r.dtype)
+            p += 1
+    return r
+
+
+@_jit
+def _narrow(r, kind, words, RANDOMLY: tl.constexpr):
+    """See ``reference.narrow``; on bits, so that no float is compared that could be NaN."""
+    bits = r.to(tl.uint32, bitcast=True)
+    magnitude = bits & 0x7FFFFFFF
+    sign = bits & 0x80000000
+    half = kind == _FLOAT16
+    dropped = tl.where(half, 13, 16).to(tl.uint32)
+    if RANDOMLY:
+        noise = words >> (32 - dropped)
+    else:
+        noise = ((bits >> dropped) & 1) + tl.where(half, 0x0FFF, 0x7FFF).to(tl.uint32)
+    y = ((bits + noise) >> dropped) << dropped
+    # float16 only: above 65504 comes ∞; below the smallest normal number, 2^-14, neighbours are 2^-24 apart.
+    above = (y & 0x7FFFFFFF) > 0x477FE000
+    y = tl.where(half & above, sign | 0x7F800000, y)
+    small = magnitude < 0x38800000
+    size = tl.where(small, magnitude, 0).to(tl.float32, bitcast=True)
+    if RANDOMLY:
+        units = (size * (2.0**37)).to(tl.int32).to(tl.uint32)
+        steps = ((units + noise) >> dropped).to(tl.int32).to(tl.float32) * (2.0**-24)
+    else:
+        steps = (size + 0.5) - 0.5  # the float32 in [1/2, 1) are 2^-24 apart too
+    y = tl.where(half & small, steps.to(tl.uint32, bitcast=True) | sign, y)
+    y = tl.where(magnitude == 0x7F800000, bits, y)
+    return tl.where(magnitude > 0x7F800000, 0x7FC00000, y).to(tl.float32, bitcast=True)
+
+
+@_jit
+def _select(registers, which, COUNT: tl.constexpr):
+    value = registers[0]
+    for n in tl.static_range(1, COUNT):
+        value = tl.where(which == n, registers[n], value)
+    return value
+
+
+@_jit
+def _replace(registers, which, value, COUNT: tl.constexpr):
+    replaced = (tl.where(which == 0, value, registers[0]),)
+    for n in tl.static_range(1, COUNT):
+        replaced = replaced + (tl.where(which == n, value, registers[n]),)
+    return replaced
+
+
+@_jit
+def _load(pointers, mask, NUMBER: tl.constexpr):
+    """Read from memory of any type; bfloat16 by its bits, which Triton's interpreter would not keep."""
+    value = tl.load(pointers, mask=mask, other=0.0)
+    if value.dtype == tl.bfloat16:
+        value = (value.to(tl.uint16, bitcast=True).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
+    return value.to(NUMBER)
+
+
+@_jit
+def _store(pointers, value, mask):
+    """Round to the memory's type, ties to even, and write; a NaN of 16 bits is the one of ``reference.narrow``."""
+    TO: tl.constexpr = pointers.dtype.element_ty
+    number = value == value
+    if TO == tl.bfloat16:
+        bits = value.to(tl.uint32, bitcast=True)
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+        value = tl.where(number, rounded, 0x7FC0).to(tl.uint16).to(TO, bitcast=True)
+    elif TO == tl.float16:
+        bits = value.to(TO).to(tl.uint16, bitcast=True)
+        value = tl.where(number, bits, 0x7E00).to(tl.uint16).to(TO, bitcast=True)
+    tl.store(pointers, value.to(TO), mask=mask)
+
+
+# The signature says all: numbers are not specialised by value (a launch with size 1 would else be compiled for
+# it), and pointers not by alignment, so that a kernel depends on the memory's types alone and ``ptx`` shows the
+# code that runs. A warp reads 32 elements in a row, so wider loads would not save a transaction.
+@_jit(
+    do_not_specialize=["size", "first", "instructions", "store"],
+    do_not_specialize_on_alignment=["memory", "table", "values", "coefficients", "scales", "broken"],
+)
+def run_program(
+    memory,
+    size: tl.int64,
+    first: tl.int64,
+    table,
+    values,
+    instructions: tl.int32,
+    coefficients,
+    scales,
+    broken,
+    store: tl.int32,
+    BLOCK: tl.constexpr,
+):
+    """Run a program on memory[r][0..size-1], which are elements first.. of the model.
+
+    Args:
+        memory: Tuple of pointers, one for each register of the program; of any of the four types.
+        size: Elements.
+        first: Position of element 0 in the model.
+        table: int64 (instructions, COLUMNS).
+        values: (instructions,) in the registers' type, which is this one.
+        instructions: How many.
+        coefficients: float32.
+        scales: float32, 1 but for directions on the sphere.
+        broken: int64, where broken limits are counted.
+        store: 0 leaves memory as it is.
+        BLOCK: Philox blocks an instance.
+    """
+    COUNT: tl.constexpr = len(memory) + 1
+    NUMBER: tl.constexpr = values.dtype.element_ty
+    block = (first // _TILE) * _LANES + tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK).to(tl.int64)
+    word = 2 * tl.arange(0, 2)[None, :, None] + tl.arange(0, 2)[None, None, :]
+    lane = (block // _LANES) * _TILE + block % _LANES
+    at = lane[:, None, None] + word * _LANES - first
+    inside = (at >= 0) & (at < size)
+    registers = (_load(memory[0] + at, inside, NUMBER),)
+    for n in tl.static_range(1, COUNT - 1):
+        registers = registers + (_load(memory[n] + at, inside, NUMBER),)
+    registers = registers + (tl.zeros([BLOCK, 2, 2], NUMBER),)
+    beyond = tl.zeros([BLOCK], tl.int32)
+
+    for i in range(instructions):
+        row = table + i * _COLUMNS
+        op = tl.load(row)
+        to = tl.load(row + 1)
+        start = tl.load(row + 3)
+        kind = tl.load(row + 6)
+        key = tl.load(row + 7)
+        a = tl.load(values + i)
+        r = _select(registers, to, COUNT)
+        s = _select(registers, tl.load(row + 2), COUNT)
+        if op == _NOISE:
+            begin = tl.load(row + 4).to(tl.int32)
+            end = tl.load(row + 5).to(tl.int32)
+            r = _add_directions(r, block, key, start, begin, end, kind, coefficients, scales)
+        elif op == _ADD:
+            r = r + a * s
+        elif op == _SCALE:
+            r = r * a
+        elif op == _FILL:
+            r = tl.zeros_like(r) + a
+        elif op == _COPY:
+            r = s
+        elif op == _OFFSET:
+            r = r + a
+        elif op == _MULTIPLY:
+            r = r * s
+        elif op == _DIVIDE_INTO:
+            if NUMBER == tl.float32:
+                r = tl.div_rn(s, r)
+            else:
+                r = s / r
+        elif op == _SQUARE_ROOT:
+            if NUMBER == tl.float32:
+                r = tl.sqrt_rn(r)
+            else:
+                r = tl.sqrt(r)
+        elif op == _MAXIMUM:
+            r = tl.where(r > s, r, s)
+        elif op == _SIGN:
+            r = tl.where(r > 0, 1.0, tl.where(r < 0, -1.0, r - r))
+        elif op == _SNAP:
+            r = (r + a) - a  # the host has put C in a's place
+        elif op == _LIMIT:
+            wrong = tl.where(inside & ~(tl.abs(r) <= a), 1, 0)
+            beyond += tl.sum(tl.sum(wrong, axis=2), axis=1)
+        elif NUMBER == tl.float32:
+            if op == _NARROW:
+                r = _narrow(r, kind, block, False)
+            elif op == _NARROW_RANDOMLY:
+                r = _narrow(r, kind, _words(block, start, _TAG_ROUNDING, key), True)
+        registers = _replace(registers, to, r, COUNT)
+
+    count = tl.sum(beyond.to(tl.int64))
+    if count > 0:
+        tl.atomic_add(broken, count)
+    if store != 0:
+        for n in tl.static_range(COUNT - 1):
+            _store(memory[n] + at, registers[n], inside)
+
+
+@_jit(
+    do_not_specialize=["key", "direction", "first_tile", "tiles", "d"],
+    do_not_specialize_on_alignment=["sums"],
+)
+def square_sums(
+    sums,
+    key: tl.int64,
+    direction: tl.int64,
+    first_tile: tl.int64,
+    tiles: tl.int32,
+    d: tl.int64,
+    TILES: tl.constexpr,
+):
+    """sums[n] ← Σ z_j² of tile first_tile + n, float64, by halves; see ``reference.tile_square_sums``."""
+    n = tl.program_id(0) * TILES + tl.arange(0, TILES)
+    tile = first_tile + n.to(tl.int64)
+    lane = tl.arange(0, _LANES).to(tl.int64)
+    block = tl.reshape(tile[:, None] * _LANES + lane[None, :], [TILES * _LANES])
+    at = tl.reshape(tile[:, None] * _TILE + lane[None, :], [TILES * _LANES])
+    word = 2 * tl.arange(0, 2)[None, :, None] + tl.arange(0, 2)[None, None, :]
+    z = _gaussian(block, direction, key).to(tl.float64)
+    squares = tl.where(at[:, None, None] + word * _LANES < d, z * z, 0.0)
+    halves = tl.sum(tl.sum(squares, axis=1), axis=1)  # words 0 + 2 and 1 + 3, then these; two terms a sum
+    halves = tl.reshape(halves, [TILES, 2, 16])
+    halves = tl.reshape(tl.sum(halves, axis=1), [TILES, 2, 8])
+    halves = tl.reshape(tl.sum(halves, axis=1), [TILES, 2, 4])
+    halves = tl.reshape(tl.sum(halves, axis=1), [TILES, 2, 2])
+    halves = tl.sum(tl.sum(halves, axis=1), axis=1)
+    tl.store(sums + n, halves, mask=n < tiles)
+
+
+def ptx(dtypes: torch.dtype | Sequence[torch.dtype] | None, *, fused: bool = False, capability: int = 90) -> str:
+    """The machine code (PTX) that ``triton_gpu`` launches, compiled here and now; no GPU is needed.
+
+    Args:
+        dtypes: Types of the tensors of a program, in its order (one type: a program with one name); None for
+            the kernel of the sphere's norms.
+        fused: Allow contraction to fused multiply-adds, which is wrong here: to see what it would change.
+        capability: Of the GPU, 90 for Hopper.
+    """
+    signature: dict[str, Any]
+    if dtypes is None:
+        signature = {"sums": "*fp64", "key": "i64", "direction": "i64", "first_tile": "i64", "tiles": "i32", "d": "i64"}
+        source = ASTSource(square_sums, {**signature, "TILES": "constexpr"}, {"TILES": SUMMED_TILES})
+    else:
+        dtypes = (dtypes,) if isinstance(dtypes, torch.dtype) else tuple(dtypes)
+        signature = {
+            "memory": tuple(f"*{_NAMES[dtype]}" for dtype in dtypes),
+            "size": "i64",
+            "first": "i64",
+            "table": "*i64",
+            "values": f"*{_NAMES[register_dtype(dtypes)]}",
+            "instructions": "i32",
+            "coefficients": "*fp32",
+            "scales": "*fp32",
+            "broken": "*i64",
+            "store": "i32",
+        }
+        source = ASTSource(run_program, {**signature, "BLOCK": "constexpr"}, {"BLOCK": BLOCK})
+    options = {**OPTIONS, "enable_fp_fusion": fused}
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    return str(compiled.asm["ptx"])
