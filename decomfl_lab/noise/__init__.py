@@ -43,6 +43,7 @@ __all__ = [
     "load_backend",
     "run",
     "sphere_scale",
+    "sphere_scales",
 ]
 
 _T = TypeVar("_T")
@@ -153,7 +154,10 @@ def sphere_scale(seed: int, p: int, d: int, backend: str | Backend | None = None
     return math.sqrt(d / total)
 
 
-def _scales(program: Program, d: int, backend: str | Backend | None, workers: int) -> NDArray[np.float32]:
+def sphere_scales(
+    program: Program, d: int, backend: str | Backend | None = None, workers: int = 1
+) -> NDArray[np.float32]:
+    """For each coefficient of a program its ``sphere_scale``; 1 for directions of other laws."""
     scales = np.ones(program.pairs, dtype=np.float32)
     for at in program.instructions:
         if is_sphere(at):
@@ -220,7 +224,7 @@ def run(
         return 0
     source = load_backend(backend)
     code = program.encode()
-    scales = _scales(program, d, backend, workers)
+    scales = sphere_scales(program, d, backend, workers)
     if size * (len(program.instructions) + program.pairs) < _LEAST_WORK:
         workers = 1
     # Slices begin where a tile begins, so that no tile is made twice.

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab.errors import require
-from decomfl_lab.noise.program import DISTRIBUTIONS, Code, Op, Program
+from decomfl_lab.noise.program import Code, Op, Program
 from decomfl_lab.noise.spec import LANES, TILE, Distribution
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -136,11 +136,7 @@ def run_on_device(program: Program, tensors: Sequence[Tensor], *, d: int, first:
     """
     from decomfl_lab import noise
 
-    scales = np.ones(program.pairs, dtype=np.float32)
-    for at in program.instructions:
-        if at.op is Op.NOISE and DISTRIBUTIONS[at.kind] is Distribution.SPHERE:
-            for n in range(at.begin, at.end):
-                scales[n] = noise.sphere_scale(at.key, at.first + n - at.begin, d, "triton")
+    scales = noise.sphere_scales(program, d, "triton")
     code = program.encode()
     # The count is read only where there can be one: reading waits for the GPU.
     counter = torch.zeros(1, dtype=torch.int64, device=tensors[0].device)

@@ -16,7 +16,7 @@ import triton.language as tl
 from decomfl_lab import noise
 from decomfl_lab.errors import InputError
 from decomfl_lab.noise import Distribution, Format, Op, Program, reference, triton_gpu, triton_kernels
-from tests.decomfl_lab.test_noise import KNOWN_ANSWERS, POSITIONS, VECTORS, _hex
+from decomfl_lab.noise.vectors import KNOWN_ANSWERS, PHILOX_ANSWERS, POSITIONS, KnownAnswer
 
 DEVICE = "cpu" if triton_gpu.INTERPRETED else "cuda"
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -44,6 +44,10 @@ def _assert_same(actual: np.ndarray, wanted: np.ndarray) -> None:
     assert not different.size, (different[:5], actual[different[:5]], wanted[different[:5]])
 
 
+def _hex(text: str) -> list[int]:
+    return [int(word, 16) for word in text.split()]
+
+
 # Words and normals ------------------------------------------------------------------------------------------
 
 
@@ -54,7 +58,7 @@ def _philox_kernel(out, block, c2: tl.int64, key: tl.int64, TAG: tl.constexpr):
         tl.store(out + 4 * n + tl.arange(0, 4), words[n].to(tl.int32, bitcast=True))
 
 
-@pytest.mark.parametrize(("counter", "key", "words"), KNOWN_ANSWERS)
+@pytest.mark.parametrize(("counter", "key", "words"), PHILOX_ANSWERS)
 def test_philox_gives_the_published_answers(counter: str, key: str, words: str) -> None:
     c0, c1, c2, c3 = _hex(counter)
     k0, k1 = _hex(key)
@@ -85,10 +89,10 @@ def test_normals_of_many_words_have_the_bits_of_the_reference() -> None:
     _assert_same(z.cpu().numpy(), np.stack(reference.box_muller(*w)))
 
 
-@pytest.mark.parametrize(("key", "p", "bits"), VECTORS)
-def test_gaussian_stream_gives_the_specified_vectors(key: int, p: int, bits: str) -> None:
-    z = noise.direction(key, p, 200, backend="triton")
-    assert z.view(np.uint32)[POSITIONS].tolist() == _hex(bits)
+@pytest.mark.parametrize("answer", KNOWN_ANSWERS)
+def test_the_stream_gives_the_known_answers(answer: KnownAnswer) -> None:
+    z = noise.direction(answer.key, answer.p, answer.d, distribution=answer.distribution, backend="triton")
+    assert tuple(f"{word:08x}" for word in z.view(np.uint32)[list(POSITIONS)]) == answer.bits
 
 
 @pytest.mark.parametrize("law", Distribution)
