@@ -15,12 +15,14 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from decomfl_lab.compression import QuantizedVector, SparseVector
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.messages import Plan, Reply
 from decomfl_lab.noise import STREAM_VERSION, Distribution
 from decomfl_lab.records import RoundRecord
 
 __all__ = ["Ledger", "Traffic", "decode_plan", "decode_records", "decode_reply", "decode_vector"]
+__all__ += ["decode_quantized", "decode_sparse", "encode_quantized", "encode_sparse"]
 __all__ += ["encode_plan", "encode_records", "encode_reply", "encode_vector"]
 
 WIRE_VERSION = 1
@@ -31,12 +33,17 @@ _ROUND = struct.Struct("<IdHHBB")  # round, eta, K, P, distribution, stream vers
 _REPLY = struct.Struct("<IIHH")  # client, round, K, P
 _VECTOR = struct.Struct("<IBQ")  # round, bytes an element, elements
 _COUNT = struct.Struct("<I")
+_QUANTIZED = struct.Struct("<IBfQ")  # round, bits, scale, elements
+_SPARSE = struct.Struct("<IQQ")  # round, elements, of them sent
 
 HEADER_BYTES = _HEADER.size
 PLAN_HEAD_BYTES = _ROUND.size + _COUNT.size
 RECORD_HEAD_BYTES = _ROUND.size
 REPLY_HEAD_BYTES = _REPLY.size
 VECTOR_HEAD_BYTES = _VECTOR.size
+QUANTIZED_HEAD_BYTES = _QUANTIZED.size
+SPARSE_HEAD_BYTES = _SPARSE.size
+INDEX_BYTES = 4
 SEED_BYTES = 8
 SCALAR_BYTES = 4
 
@@ -50,6 +57,8 @@ class Kind(IntEnum):
     REPLY = 2
     VECTOR = 3
     RECORDS = 4
+    QUANTIZED = 5
+    SPARSE = 6
 
 
 class _Reader:
@@ -196,6 +205,54 @@ def decode_vector(message: bytes) -> tuple[int, NDArray[np.generic]]:
     return r, x
 
 
+def encode_quantized(r: int, v: QuantizedVector) -> bytes:
+    """A quantised update of round r as bytes; an element takes one byte for 5 bits and more, half a byte for less."""
+    head = _QUANTIZED.pack(r, v.bits, v.scale, v.levels.size)
+    if v.bits > 4:
+        return _message(Kind.QUANTIZED, head + v.levels.tobytes())
+    nibbles = np.resize(v.levels.view(np.uint8) & 0xF, v.levels.size + v.levels.size % 2)
+    return _message(Kind.QUANTIZED, head + (nibbles[::2] | nibbles[1::2] << 4).tobytes())
+
+
+def decode_quantized(message: bytes) -> tuple[int, QuantizedVector]:
+    """(round, update); InputError as ``decode_plan``."""
+    reader = _Reader(Kind.QUANTIZED, message)
+    r, bits, scale, count = reader.unpack(_QUANTIZED)
+    require(2 <= bits <= 8, "bits of the quantized message", "be 2 to 8", bits)
+    require(bool(np.isfinite(scale)) and scale >= 0, "scale of the quantized message", "be finite, 0 or more", scale)
+    size = int(count)
+    if bits > 4:
+        levels = reader.array("i1", size).astype(np.int8)
+    else:
+        pairs = reader.array("u1", (size + 1) // 2).astype(np.uint8)
+        nibbles = np.stack([pairs & 0xF, pairs >> 4], axis=1).reshape(-1)[:size].astype(np.int8)
+        levels = np.where(nibbles > 7, nibbles - 16, nibbles).astype(np.int8)
+    reader.end()
+    largest = 2 ** (int(bits) - 1) - 1
+    inside = bool((np.abs(levels.astype(np.int16)) <= largest).all())
+    require(inside, "levels of the quantized message", f"be in -{largest}..{largest}", "others")
+    return int(r), QuantizedVector(int(bits), float(scale), levels)
+
+
+def encode_sparse(r: int, v: SparseVector) -> bytes:
+    """A sparse update of round r as bytes: 4 for an index, 4 for a value."""
+    require(v.d <= 2**32, "d of a sparse message", "be at most 2^32", v.d)
+    head = _SPARSE.pack(r, v.d, v.indices.size)
+    return _message(Kind.SPARSE, head + v.indices.astype("<u4").tobytes() + v.values.astype("<f4").tobytes())
+
+
+def decode_sparse(message: bytes) -> tuple[int, SparseVector]:
+    """(round, update); InputError as ``decode_plan``."""
+    reader = _Reader(Kind.SPARSE, message)
+    r, d, count = (int(v) for v in reader.unpack(_SPARSE))
+    indices = reader.array("<u4", count).astype(np.int64)
+    values = reader.array("<f4", count).astype(np.float32)
+    reader.end()
+    if not np.isfinite(values).all():
+        raise InputError(f"update of round {r} must be finite")
+    return r, SparseVector(d, indices, values)
+
+
 @dataclass
 class Traffic:
     """What went one way between the server and one client."""
@@ -249,6 +306,18 @@ class Ledger:
         """Encode a dense model to or from ``client`` and count it."""
         message = encode_vector(r, x)
         (self.up if upwards else self.down)[client].add(len(message), x.size)
+        return message
+
+    def quantized(self, client: int, r: int, v: QuantizedVector) -> bytes:
+        """Encode a quantised update from ``client`` and count it."""
+        message = encode_quantized(r, v)
+        self.up[client].add(len(message), v.levels.size)
+        return message
+
+    def sparse(self, client: int, r: int, v: SparseVector) -> bytes:
+        """Encode a sparse update from ``client`` and count it; indices are in the bytes, not in the scalars."""
+        message = encode_sparse(r, v)
+        self.up[client].add(len(message), v.values.size)
         return message
 
     @property
