@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import os
 import re
 import subprocess
@@ -44,6 +45,10 @@ def test_import_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ImportError, match="torch sees no CUDA device"):
         importlib.import_module(GPU)
+    with monkeypatch.context() as older:
+        older.setattr(importlib.metadata, "version", lambda name: "3.5.1")
+        with pytest.raises(ImportError, match=r"Triton 3.5.1 rounds otherwise; 3.6 or newer is needed"):
+            importlib.import_module(GPU)
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(ImportError, match="Triton is not installed"):
         importlib.import_module(GPU)
