@@ -233,9 +233,9 @@ def _store(pointers, value, mask):
     tl.store(pointers, value.to(TO), mask=mask)
 
 
-# The signature says all: numbers are not specialised by value (a launch with size 1 would else be compiled for
-# it), and pointers not by alignment, so that a kernel depends on the memory's types alone and ``ptx`` shows the
-# code that runs. A warp reads 32 elements in a row, so wider loads would not save a transaction.
+# Numbers are not specialised by value (a launch with size 1 would else be compiled for it), nor pointers by
+# alignment, so that ``ptx`` shows the code that runs. Triton does specialise the pointers of a tuple, but with a
+# ``first`` of any value the code is the same. A warp reads 32 elements in a row: wider loads would save nothing.
 @_jit(
     do_not_specialize=["size", "first", "instructions", "store"],
     do_not_specialize_on_alignment=["memory", "table", "values", "coefficients", "scales", "broken"],
@@ -372,12 +372,19 @@ def square_sums(
     tl.store(sums + n, halves, mask=n < tiles)
 
 
-def ptx(dtypes: torch.dtype | Sequence[torch.dtype] | None, *, fused: bool = False, capability: int = 90) -> str:
+def ptx(
+    dtypes: torch.dtype | Sequence[torch.dtype] | None,
+    *,
+    aligned: bool = True,
+    fused: bool = False,
+    capability: int = 90,
+) -> str:
     """The machine code (PTX) that ``triton_gpu`` launches, compiled here and now; no GPU is needed.
 
     Args:
         dtypes: Types of the tensors of a program, in its order (one type: a program with one name); None for
             the kernel of the sphere's norms.
+        aligned: Compile for tensors that begin at multiples of 16 bytes.
         fused: Allow contraction to fused multiply-adds, which is wrong here: to see what it would change.
         capability: Of the GPU, 90 for Hopper.
     """
@@ -399,7 +406,8 @@ def ptx(dtypes: torch.dtype | Sequence[torch.dtype] | None, *, fused: bool = Fal
             "broken": "*i64",
             "store": "i32",
         }
-        source = ASTSource(run_program, {**signature, "BLOCK": "constexpr"}, {"BLOCK": BLOCK})
+        alignment = {(0, n): [["tt.divisibility", 16]] for n in range(len(dtypes) if aligned else 0)}
+        source = ASTSource(run_program, {**signature, "BLOCK": "constexpr"}, {"BLOCK": BLOCK}, alignment)
     options = {**OPTIONS, "enable_fp_fusion": fused}
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     return str(compiled.asm["ptx"])

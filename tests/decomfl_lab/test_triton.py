@@ -88,6 +88,18 @@ def test_compiled_code_rounds_every_operation_once(dtypes: tuple[torch.dtype, ..
 
 
 @compiled
+def test_compiled_code_is_the_same_for_tensors_at_odd_places() -> None:
+    from decomfl_lab.noise.triton_kernels import ptx
+
+    aligned, odd = (
+        re.findall(r"^\t(?!\.)[^;/]*;", ptx((torch.bfloat16, torch.float32), aligned=aligned), re.MULTILINE)
+        for aligned in (True, False)
+    )
+    assert aligned == odd
+    assert len(odd) > 500
+
+
+@compiled
 @pytest.mark.parametrize("dtype", [None, torch.float32, torch.float64])
 def test_the_check_of_the_compiled_code_can_fail(dtype: torch.dtype | None) -> None:
     from decomfl_lab.noise.triton_kernels import ptx
