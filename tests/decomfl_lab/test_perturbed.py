@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as functional
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -51,7 +51,7 @@ class _Functional(nn.Module):
         self.never_called = nn.Linear(5, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.linear(x, self.weight, bias=self.bias) + x @ self.weight.t()
+        y = functional.linear(x, self.weight, bias=self.bias) + x @ self.weight.t()
         y = torch.cat([y, self.scales[1].T * self.scales[0], self.weight.data[:, :5], self.weight[1:3, -5:]])
         return torch.addmm(self.never_called.bias, y, self.never_called.weight) * self.bias.detach().numpy().sum()
 
@@ -376,7 +376,7 @@ WRITES: dict[str, Callable[[nn.Parameter], object]] = {
     "view of a view": _write_view_of_view,
     "foreach": lambda w: torch._foreach_add_([w], 1.0),
     "init": lambda w: nn.init.zeros_(w),
-    "max_norm": lambda w: F.embedding(torch.tensor([0]), w, max_norm=0.1),
+    "max_norm": lambda w: functional.embedding(torch.tensor([0]), w, max_norm=0.1),
 }
 
 
@@ -415,7 +415,7 @@ def test_writes_to_what_is_no_parameter_are_fine() -> None:
 
 def test_compiled_parts_are_refused_by_name() -> None:
     module = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.ReLU()))
-    with pytest.warns(DeprecationWarning) if torch.__version__ >= "2.10" else nullcontext():
+    with pytest.warns(DeprecationWarning, match="jit") if torch.__version__ >= "2.10" else nullcontext():
         module[1].append(torch.jit.trace(nn.Linear(3, 3), torch.zeros(1, 3)))  # type: ignore[operator]
     with (
         pytest.raises(InputError, match=r"module '1\.1' \(.*\) is compiled"),
@@ -443,8 +443,8 @@ WAYS: dict[str, Callable[[Tensor, nn.Parameter], Tensor]] = {
     "einsum": lambda x, w: torch.einsum("bi,oi->bo", x, w),
     "vmap over data": lambda x, w: torch.vmap(lambda row: w @ row)(x),
     "checkpoint": lambda x, w: torch.utils.checkpoint.checkpoint(lambda y: y @ w.T, x, use_reentrant=False),
-    "norm": lambda x, w: F.linear(x, torch._weight_norm(w, torch.ones(3, 1))),
-    "callback": lambda x, w: F.triplet_margin_with_distance_loss(
+    "norm": lambda x, w: functional.linear(x, torch._weight_norm(w, torch.ones(3, 1))),
+    "callback": lambda x, w: functional.triplet_margin_with_distance_loss(
         x, x + 1, x * x, distance_function=lambda a, b: ((a - b) @ w.T).square().sum(-1)
     ),
     "named tuple": lambda x, w: torch.block_diag(*torch.broadcast_tensors(w, w)),
@@ -539,7 +539,7 @@ def test_losses_of_an_objective_and_a_flat_vector_agree() -> None:
     """f at x + μz made as a vector, as the client does, is f inside virtual; a rebind inside is refused."""
     module, layout, _ = _make("mlp")
     inputs, targets = torch.randn(40, 6), torch.randint(0, 3, (40,))
-    objective = ModuleObjective(module, layout, F.cross_entropy, inputs, targets, EpochBatches(40, 40, (0,)))
+    objective = ModuleObjective(module, layout, functional.cross_entropy, inputs, targets, EpochBatches(40, 40, (0,)))
     x = layout.flatten(module)
     moved = x + 0.125 * torch.from_numpy(direction(6, 3, layout.d))
     wanted = objective(moved, 0)
