@@ -7,6 +7,7 @@ is possible.
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 from collections.abc import Iterator, Sequence
@@ -26,8 +27,14 @@ from decomfl_lab.noise.spec import LANES, TILE, Distribution
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Whether kernels run in Triton's interpreter, on the CPU."""
 
+OLDEST = (3, 6)
+"""Triton before 3.6 flushes subnormal numbers in float32 quotients and roots, so its bits are others."""
+
 if importlib.util.find_spec("triton") is None:
     raise ImportError("Triton is not installed (on Linux: pip install 'decomfl-lab[gpu]')")
+_version = importlib.metadata.version("triton")
+if tuple(map(int, _version.split(".")[:2])) < OLDEST:
+    raise ImportError(f"Triton {_version} rounds otherwise; {'.'.join(map(str, OLDEST))} or newer is needed")
 if not (INTERPRETED or torch.cuda.is_available()):
     raise ImportError("torch sees no CUDA device (TRITON_INTERPRET=1 would interpret the kernels on the CPU)")
 

@@ -60,9 +60,9 @@ _jit: Any = triton.jit
 _ROUNDS = _Constant(spec.ROUNDS)
 _M0, _M1 = _Constant(spec.PHILOX_M0), _Constant(spec.PHILOX_M1)
 _W0, _W1 = _Constant(spec.PHILOX_W0), _Constant(spec.PHILOX_W1)
-_LOG_Q, _LOG_Q_COUNT = _Constant(spec.LOG_Q), _Constant(len(spec.LOG_Q))
-_SIN_T, _SIN_T_COUNT = _Constant(spec.SIN_T), _Constant(len(spec.SIN_T))
-_COS_T, _COS_T_COUNT = _Constant(spec.COS_T), _Constant(len(spec.COS_T))
+_Q0, _Q1, _Q2, _Q3, _Q4, _Q5, _Q6 = (_Constant(c) for c in spec.LOG_Q)
+_S0, _S1, _S2, _S3 = (_Constant(c) for c in spec.SIN_T)
+_C0, _C1, _C2, _C3, _C4 = (_Constant(c) for c in spec.COS_T)
 _LOG_2_TWICE = _Constant(spec.LOG_2_TWICE)
 _SQRT_HALF_BITS = _Constant(spec.SQRT_HALF_BITS)
 _LANES = _Constant(spec.LANES)
@@ -120,25 +120,19 @@ def _words(block, c2, tag: tl.constexpr, key):
 
 
 @_jit
-def _horner(x, coefficients: tl.constexpr, COUNT: tl.constexpr):
-    value = x * coefficients[0] + coefficients[1]
-    for n in tl.static_range(2, COUNT):
-        value = value * x + coefficients[n]
-    return value
-
-
-@_jit
 def _box_muller(w0, w1):
     """Two normals of two words; see ``reference.box_muller``."""
     bits = ((w0 >> 8) | 1).to(tl.int32).to(tl.float32).to(tl.int32, bitcast=True)
     exponent = (bits - _SQRT_HALF_BITS) >> 23
     x = (bits - (exponent << 23)).to(tl.float32, bitcast=True) - 1.0
     log_term = (24 - exponent).to(tl.float32) * _LOG_2_TWICE
-    radius = tl.sqrt_rn(log_term + x * _horner(x, _LOG_Q, _LOG_Q_COUNT))
+    q = (((((_Q0 * x + _Q1) * x + _Q2) * x + _Q3) * x + _Q4) * x + _Q5) * x + _Q6
+    radius = tl.sqrt_rn(log_term + x * q)
     t = ((w1.to(tl.int32, bitcast=True) >> 8) | 1).to(tl.float32) * (2.0**-23)
     t2 = t * t
-    sine = t * _horner(t2, _SIN_T, _SIN_T_COUNT)
-    cosine = _horner(t2, _COS_T, _COS_T_COUNT).to(tl.uint32, bitcast=True) ^ (w1 << 31)
+    sine = t * (((_S0 * t2 + _S1) * t2 + _S2) * t2 + _S3)
+    cosine = (((_C0 * t2 + _C1) * t2 + _C2) * t2 + _C3) * t2 + _C4
+    cosine = cosine.to(tl.uint32, bitcast=True) ^ (w1 << 31)
     return radius * cosine.to(tl.float32, bitcast=True), radius * sine
 
 
@@ -239,9 +233,9 @@ def _store(pointers, value, mask):
     tl.store(pointers, value.to(TO), mask=mask)
 
 
-# The signature says all: numbers are not specialised by value (a launch with size 1 would else be compiled for
-# it), and pointers not by alignment, so that a kernel depends on the memory's types alone and ``ptx`` shows the
-# code that runs. A warp reads 32 elements in a row, so wider loads would not save a transaction.
+# Numbers are not specialised by value (a launch with size 1 would else be compiled for it), nor pointers by
+# alignment, so that ``ptx`` shows the code that runs. Triton does specialise the pointers of a tuple, but with a
+# ``first`` of any value the code is the same. A warp reads 32 elements in a row: wider loads would save nothing.
 @_jit(
     do_not_specialize=["size", "first", "instructions", "store"],
     do_not_specialize_on_alignment=["memory", "table", "values", "coefficients", "scales", "broken"],
@@ -378,12 +372,19 @@ def square_sums(
     tl.store(sums + n, halves, mask=n < tiles)
 
 
-def ptx(dtypes: torch.dtype | Sequence[torch.dtype] | None, *, fused: bool = False, capability: int = 90) -> str:
+def ptx(
+    dtypes: torch.dtype | Sequence[torch.dtype] | None,
+    *,
+    aligned: bool = True,
+    fused: bool = False,
+    capability: int = 90,
+) -> str:
     """The machine code (PTX) that ``triton_gpu`` launches, compiled here and now; no GPU is needed.
 
     Args:
         dtypes: Types of the tensors of a program, in its order (one type: a program with one name); None for
             the kernel of the sphere's norms.
+        aligned: Compile for tensors that begin at multiples of 16 bytes.
         fused: Allow contraction to fused multiply-adds, which is wrong here: to see what it would change.
         capability: Of the GPU, 90 for Hopper.
     """
@@ -405,7 +406,8 @@ def ptx(dtypes: torch.dtype | Sequence[torch.dtype] | None, *, fused: bool = Fal
             "broken": "*i64",
             "store": "i32",
         }
-        source = ASTSource(run_program, {**signature, "BLOCK": "constexpr"}, {"BLOCK": BLOCK})
+        alignment = {(0, n): [["tt.divisibility", 16]] for n in range(len(dtypes) if aligned else 0)}
+        source = ASTSource(run_program, {**signature, "BLOCK": "constexpr"}, {"BLOCK": BLOCK}, alignment)
     options = {**OPTIONS, "enable_fp_fusion": fused}
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     return str(compiled.asm["ptx"])

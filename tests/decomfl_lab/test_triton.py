@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import os
 import re
 import subprocess
@@ -44,6 +45,10 @@ def test_import_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ImportError, match="torch sees no CUDA device"):
         importlib.import_module(GPU)
+    with monkeypatch.context() as older:
+        older.setattr(importlib.metadata, "version", lambda name: "3.5.1")
+        with pytest.raises(ImportError, match=r"Triton 3.5.1 rounds otherwise; 3.6 or newer is needed"):
+            importlib.import_module(GPU)
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(ImportError, match="Triton is not installed"):
         importlib.import_module(GPU)
@@ -80,6 +85,18 @@ def test_compiled_code_rounds_every_operation_once(dtypes: tuple[torch.dtype, ..
     for kind in {"f32"} if dtypes is None else {"f64"} if torch.float64 in dtypes else {"f32"}:
         wanted = ["mul", "add", "sqrt"] if dtypes is None else ["mul", "add", "sub", "div", "sqrt"]
         assert all(f"{name}.rn.{kind}" in code for name in wanted)
+
+
+@compiled
+def test_compiled_code_is_the_same_for_tensors_at_odd_places() -> None:
+    from decomfl_lab.noise.triton_kernels import ptx
+
+    aligned, odd = (
+        re.findall(r"^\t(?!\.)[^;/]*;", ptx((torch.bfloat16, torch.float32), aligned=aligned), re.MULTILINE)
+        for aligned in (True, False)
+    )
+    assert aligned == odd
+    assert len(odd) > 500
 
 
 @compiled
