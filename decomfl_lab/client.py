@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from decomfl_lab import noise
 from decomfl_lab.errors import InputError, require_finite_positive
 from decomfl_lab.messages import Plan, Reply
 from decomfl_lab.noise import Program
@@ -102,6 +103,7 @@ class _LineProbe:
         self.client = client
         self.seed = seed
         self.plan = plan
+        self._gradient: Tensor | None = None  # of this step, once it is asked for
         x = client.replica.x
         self.point: Tensor = torch.empty_like(x, dtype=x.dtype if x.dtype == torch.float64 else torch.float32)
 
@@ -113,3 +115,15 @@ class _LineProbe:
             program.noise("x", self.seed, [c], self.plan.distribution, first=p)
             rebuild_(program, [{"x": self.point}], backend=replica.backend, workers=replica.workers)
         return self.client.objective(self.point, self.client.steps_taken)
+
+    def slope(self, p: int) -> float:
+        """⟨∇f_i(x), z_p⟩, summed in float64."""
+        replica = self.client.replica
+        if self._gradient is None:
+            objective = self.client.objective
+            if not hasattr(objective, "gradient"):
+                raise InputError(f"gradient projection needs an objective with a gradient, got {objective!r}")
+            self.point.copy_(replica.x)
+            self._gradient = objective.gradient(self.point, self.client.steps_taken).double()
+        z = noise.direction(self.seed, p, replica.d, distribution=self.plan.distribution)
+        return float(self._gradient @ torch.from_numpy(z).double())

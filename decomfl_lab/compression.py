@@ -32,7 +32,8 @@ class QuantizedVector:
     def dense(self) -> NDArray[np.float32]:
         """The vector, float32 (d,)."""
         largest = 2 ** (self.bits - 1) - 1
-        return (self.levels.astype(np.float64) * (self.scale / largest)).astype(np.float32)
+        v: NDArray[np.float32] = (self.levels.astype(np.float64) * (self.scale / largest)).astype(np.float32)
+        return v
 
 
 def _check(v: Floats) -> None:

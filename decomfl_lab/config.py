@@ -18,7 +18,19 @@ from decomfl_lab.splits import SPLITS
 
 __all__ = ["TrainConfig", "config_from_mapping", "is_schedule", "parse_schedule", "read_config"]
 
-METHODS = ("decomfl", "fedavg")
+METHODS: dict[str, str] = {
+    "decomfl": "scalars up, missed records down; clients rebuild",
+    "decomfl-projection": "the same with scalars ⟨∇f, z⟩ by one backward pass",
+    "fedzo": "K local zeroth-order steps along own directions; models both ways",
+    "fedavg": "K local first-order steps; models both ways",
+    "fedcom": "fedavg with the update quantised on the way up",
+    "fedavg-topk": "fedavg with the largest elements of the update, and their positions, on the way up",
+    "baffle": "the model down, scalars up; clients take no step",
+    "mezo": "one agent with all the data, no communication",
+}
+REPLAYING = ("decomfl", "decomfl-projection", "baffle")
+"""Methods whose model is a replica that follows records."""
+FIRST_ORDER = ("fedavg", "fedcom", "fedavg-topk")
 
 
 def _option(default: Any, help_: str) -> Any:
@@ -37,7 +49,7 @@ def is_schedule(option: dataclasses.Field[Any]) -> bool:
 class TrainConfig:
     """One training run. Defaults are the authors' MNIST settings as their logs have them ("as-plotted")."""
 
-    method: str = _option("decomfl", "decomfl or fedavg")
+    method: str = _option("decomfl", f"one of {', '.join(METHODS)}")
     model: str = _option("cnn-mnist", "model: cnn-mnist (d = 28,938), mlp or logistic")
     data: str = _option("mnist", "data set: mnist or digits")
     split: str = _option(
@@ -55,6 +67,9 @@ class TrainConfig:
     momentum: float = _option(0.9, "β in [0, 1); 0 is plain SGD")
     momentum_form: str = _option("torch", "torch: m = βm + g; paper: m = βm + (1-β)g")
     weight_decay: float = _option(1e-5, "λ, weight decay")
+    optimizer: str = _option("sgd", "local optimizer of fedavg, fedcom and fedavg-topk: sgd or adam")
+    quantize_bits: int = _option(8, "bits an element of fedcom's uplink, 2 to 8")
+    top_k: float = _option(0.1, "share of the elements that fedavg-topk sends up, in (0, 1]")
     estimator: str = _option("central", "scalar estimator: forward or central differences")
     distribution: str = _option("gaussian", "law of the directions: gaussian, sphere or rademacher")
     batch_size: int = _option(256, "B, examples a local step; a client's whole data if it has fewer")
@@ -98,10 +113,17 @@ class TrainConfig:
         require_choice("rounding", self.rounding, ("stochastic", "compensated", "nearest"))
         require_int("grid", self.grid, -100, 0)
         exact = self.precision == "float32" and not self.grid
-        require(exact or self.method == "decomfl", "precision and grid", "be left alone for fedavg", self.method)
-        plain = not (self.momentum or self.weight_decay or self.precision != "float32")
-        wanted = "0 (off) with momentum, weight decay or 16 bits: only plain steps can be undone by arithmetic"
-        require(plain or not self.grid, "grid", f"be {wanted}", self.grid)
+        require(exact or self.method in REPLAYING, "precision and grid", "be left alone for this method", self.method)
+        require_choice("optimizer", self.optimizer, ("sgd", "adam"))
+        require_int("quantize_bits", self.quantize_bits, 2, 8)
+        _in_range("top_k", self.top_k, 0.0, math.nextafter(1.0, 2.0))
+        require(self.top_k > 0, "top_k", "be in (0, 1]", self.top_k)
+        one_step = self.method != "baffle" or self.local_steps == 1
+        require(one_step, "local_steps K", "be 1 for baffle, whose clients take no step", self.local_steps)
+        alone = self.method != "mezo" or self.clients == self.sampled == 1
+        require(alone, "clients M and sampled m", "be 1 for mezo, which is one agent", (self.clients, self.sampled))
+        fixed = not self.perturbation_schedule or self.method not in ("fedzo", "mezo")
+        require(fixed, "perturbation_schedule", f"be empty for {self.method}", self.perturbation_schedule)
         for r, value in self.lr_schedule.items():
             require_int("round in lr_schedule", r, 1)
             require_finite_positive(f"lr_schedule at round {r}", value)

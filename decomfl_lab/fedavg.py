@@ -1,47 +1,103 @@
-"""FedAvg with true averaging: the server's next model is the mean of independently trained copies."""
+"""Methods that send models: FedAvg and FedZO, with dense, quantised or sparse updates on the way up.
+
+A method is a way to train a client's copy (``Trainer``) and a way to send it back (``Uplink``); the server's next
+model is the mean of what arrives. FedAvg is first-order and dense, FedCom first-order and quantised, FedAvg + Top-k
+first-order and sparse, FedZO zeroth-order and dense.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from decomfl_lab.errors import InputError, require_finite_positive, require_int
-from decomfl_lab.objective import ModuleObjective
+from decomfl_lab.client import Client
+from decomfl_lab.compression import quantize, top_k
+from decomfl_lab.errors import InputError, require, require_choice, require_int
+from decomfl_lab.messages import Plan
+from decomfl_lab.noise import Distribution, derive_seed
+from decomfl_lab.objective import ModuleObjective, Objective
+from decomfl_lab.replica import Replica
+from decomfl_lab.rules import Step, UpdateRule
+from decomfl_lab.schedules import Schedule
 from decomfl_lab.server import sample_clients
+from decomfl_lab.wire import Ledger, decode_quantized, decode_sparse, decode_vector
+from decomfl_lab.zo import Estimator
 
-__all__ = ["FedAvgClient", "FedAvgServer"]
+__all__ = [
+    "LOCAL_OPTIMIZERS",
+    "DenseUplink",
+    "FedAvgClient",
+    "FedAvgServer",
+    "FedZOClient",
+    "QuantizedUplink",
+    "TopKUplink",
+    "Trainer",
+    "Uplink",
+]
+
+LOCAL_OPTIMIZERS = ("sgd", "adam")
+
+_OWN_DIRECTIONS = 7
+_ROUNDING = 8
+
+Floats = Any
+"""A float32 or float64 vector (d,)."""
+
+
+class Trainer(Protocol):
+    """A client that trains a copy of the server's model on its own data."""
+
+    steps_taken: int
+
+    def train(self, x: Tensor, eta: float, K: int) -> tuple[Tensor, float]:
+        """The model after K local steps from ``x`` (d,), which is not changed, and the mean training loss."""
+        ...
 
 
 class FedAvgClient:
-    """K local SGD steps from the server's model, on a copy of its own.
+    """K local first-order steps from the server's model, on a copy of its own.
 
-    With momentum β the step is torch's: v ← βv + (∇f_i(x; ξ) + λx), x ← x − ηv; v starts at 0 each round, so
-    clients keep no state between rounds.
+    "sgd" with momentum β is torch's: v ← βv + (∇f_i(x; ξ) + λx), x ← x − ηv; "adam" is torch's Adam with its
+    default β₁, β₂ and ε. Both begin anew each round, so clients keep no state between rounds.
     """
 
     def __init__(
-        self, client_id: int, objective: ModuleObjective, *, momentum: float = 0.0, weight_decay: float = 0.0
+        self,
+        client_id: int,
+        objective: ModuleObjective,
+        *,
+        optimizer: str = "sgd",
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
     ) -> None:
         self.id = client_id
         self.objective = objective
+        self.optimizer = require_choice("optimizer", optimizer, LOCAL_OPTIMIZERS)
         self.momentum = momentum
         self.weight_decay = weight_decay
         self.steps_taken = 0
 
+    def _optimizer(self, parameters: list[nn.Parameter], eta: float) -> torch.optim.Optimizer:
+        if self.optimizer == "adam":
+            return torch.optim.Adam(parameters, lr=eta, weight_decay=self.weight_decay, foreach=False)
+        return torch.optim.SGD(
+            parameters, lr=eta, momentum=self.momentum, weight_decay=self.weight_decay, foreach=False
+        )
+
     def train(self, x: Tensor, eta: float, K: int) -> tuple[Tensor, float]:
-        """X after K local steps from ``x`` (d,), which is not changed, and the mean training loss."""
+        """See ``Trainer``."""
         own = x.clone()
         objective = self.objective
         objective.layout.bind(objective.module, own)
         named = dict(objective.module.named_parameters())
         parameters = [named[name] for name in objective.layout.names]
-        optimizer = torch.optim.SGD(
-            parameters, lr=eta, momentum=self.momentum, weight_decay=self.weight_decay, foreach=False
-        )
+        optimizer = self._optimizer(parameters, eta)
         losses = []
         for _ in range(K):
             inputs, targets = objective.batch(self.steps_taken)
@@ -56,17 +112,124 @@ class FedAvgClient:
         return own, float(np.mean(losses))
 
 
+class FedZOClient:
+    """K local zeroth-order steps, each along P directions of the client's own.
+
+        x ← rule(x, g, z),   g_p = estimator(f_i(· ; ξ), x, z_p),   z of seeds that no other client has
+
+    The optimizer's state begins anew each round.
+
+    Source: Fang, Yu, Jiang, Shi, Jones and Zhou, "Communication-efficient stochastic zeroth-order optimization
+    for federated learning" (FedZO), IEEE TSP 2022, Algorithm 1.
+    """
+
+    def __init__(
+        self,
+        client_id: int,
+        objective: Objective,
+        estimator: Estimator,
+        *,
+        rule: UpdateRule,
+        P: int,
+        mu: float,
+        seed: int,
+        distribution: Distribution = Distribution.GAUSSIAN,
+    ) -> None:
+        self.id = client_id
+        self.objective = objective
+        self.estimator = estimator
+        self.rule = rule
+        self.P = require_int("perturbations P", P, 1)
+        self.mu = mu
+        self.seed = seed
+        self.distribution = distribution
+        self.steps_taken = 0
+
+    def train(self, x: Tensor, eta: float, K: int) -> tuple[Tensor, float]:
+        """See ``Trainer``."""
+        replica = Replica(x, self.rule)
+        walker = Client(self.id, replica, self.objective, self.estimator, self.mu)
+        walker.steps_taken = self.steps_taken
+        steps = range(self.steps_taken, self.steps_taken + K)
+        seeds = tuple(derive_seed(self.seed, _OWN_DIRECTIONS, self.id, step) for step in steps)
+        plan = Plan(0, eta, self.P, self.distribution, seeds)
+        scalars, loss = walker.local_update(plan)
+        if not np.isfinite(scalars).all():
+            raise InputError(
+                f"scalars of client {self.id} must be finite: training diverged (a smaller learning rate may help)"
+            )
+        replica.step_(Step(seeds[-1], scalars[-1], eta, self.distribution))  # local_update leaves the last to us
+        self.steps_taken = walker.steps_taken
+        return replica.x, loss
+
+
+class Uplink(Protocol):
+    """How a trained copy comes back to the server."""
+
+    def send(self, ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
+        """Encode what ``client`` sends in round r, count it, decode it: the model (d,) that the server sees."""
+        ...
+
+
+class DenseUplink:
+    """The model itself, every element."""
+
+    def send(self, ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:  # noqa: ARG002
+        """See ``Uplink``."""
+        return decode_vector(ledger.vector(client, r, own, upwards=True))[1]
+
+
+@dataclass(frozen=True)
+class QuantizedUplink:
+    """FedCom: the update own − down, quantised without bias to ``bits`` bits an element.
+
+    Attributes:
+        bits: 2 to 8; 4 and less are sent two to a byte.
+        seed: Of the random rounding.
+
+    Source: Haddadpour et al., AISTATS 2021, FedCOM.
+    """
+
+    bits: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        require_int("quantize_bits", self.bits, 2, 8)
+
+    def send(self, ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
+        """See ``Uplink``."""
+        update = quantize(own - down, self.bits, (self.seed, _ROUNDING, client, r))
+        return down + decode_quantized(ledger.quantized(client, r, update))[1].dense()
+
+
+@dataclass(frozen=True)
+class TopKUplink:
+    """FedAvg + Top-k: of the update own − down the share ``fraction`` that is largest, with its positions.
+
+    Attributes:
+        fraction: In (0, 1]. What is left out is forgotten (no error feedback).
+    """
+
+    fraction: float
+
+    def __post_init__(self) -> None:
+        require(0 < self.fraction <= 1, "top_k", "be in (0, 1]", self.fraction)
+
+    def send(self, ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
+        """See ``Uplink``."""
+        return down + decode_sparse(ledger.sparse(client, r, top_k(own - down, self.fraction)))[1].dense()
+
+
 class FedAvgServer:
     """x_{r+1} = (1/m) Σ_{i ∈ C_r} x_{i,r}^{K+1}, added in float64 in the order of the clients' numbers.
 
     Source: McMahan et al. 2017, Algorithm 1, with equal client sizes.
     """
 
-    def __init__(self, x: Tensor, *, M: int, m: int, K: int, eta: float, seed: int) -> None:
+    def __init__(self, x: Tensor, *, M: int, m: int, K: int, eta: Schedule[float], seed: int) -> None:
         require_int("clients M", M, 1)
         require_int(f"sampled clients m (of M={M})", m, 1, M)
         require_int("local steps K", K, 1)
-        require_finite_positive("learning rate eta", eta)
         self.x = x.detach().clone()
         self.M, self.m, self.K, self.eta, self.seed = M, m, K, eta, seed
         self.round = 0

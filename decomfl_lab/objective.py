@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from decomfl_lab.errors import require, require_int
 from decomfl_lab.replica import Layout
 
-__all__ = ["EpochBatches", "ModuleObjective", "Objective", "mean_losses"]
+__all__ = ["Differentiable", "EpochBatches", "ModuleObjective", "Objective", "mean_losses"]
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """loss(outputs, targets), the mean over the batch."""
@@ -26,6 +26,14 @@ class Objective(Protocol):
 
     def __call__(self, x: Tensor, step: int) -> float:
         """The loss at the flat vector x (d,) on the data of local step ``step``."""
+        ...
+
+
+class Differentiable(Objective, Protocol):
+    """An objective that can be differentiated, as gradient projection and first-order methods need."""
+
+    def gradient(self, x: Tensor, step: int) -> Tensor:
+        """∇f_i(x; ξ), shape (d,)."""
         ...
 
 
@@ -125,3 +133,18 @@ class ModuleObjective:
         """See ``Objective``."""
         self.layout.bind(self.module, x)
         return mean_losses(self.module, [self.loss], *self.batch(step))[0]
+
+    def gradient(self, x: Tensor, step: int) -> Tensor:
+        """See ``Differentiable``."""
+        self.layout.bind(self.module, x)
+        inputs, targets = self.batch(step)
+        parameters = [self.module.get_parameter(name) for name in self.layout.names]
+        n = inputs.shape[0]
+        total = torch.zeros_like(x)
+        with torch.inference_mode(False), torch.enable_grad():
+            for a in range(0, n, CHUNK):
+                part = slice(a, min(a + CHUNK, n))
+                loss = self.loss(self.module(inputs[part]), targets[part])
+                parts = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+                total += (part.stop - part.start) / n * torch.cat([g.reshape(-1) for g in parts])
+        return total

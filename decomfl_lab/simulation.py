@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,14 +11,16 @@ import torch
 from torch import Tensor
 
 from decomfl_lab.client import Client
-from decomfl_lab.errors import InputError
-from decomfl_lab.fedavg import FedAvgClient, FedAvgServer
+from decomfl_lab.errors import InputError, require
+from decomfl_lab.fedavg import DenseUplink, FedAvgServer, FedZOClient, Trainer, Uplink
+from decomfl_lab.messages import Plan
 from decomfl_lab.records import History
 from decomfl_lab.replica import Replica
+from decomfl_lab.schedules import Schedule
 from decomfl_lab.server import Server
 from decomfl_lab.wire import Ledger, decode_plan, decode_records, decode_reply, decode_vector, encode_records
 
-__all__ = ["DeComFLFederation", "FedAvgFederation", "Federation"]
+__all__ = ["BaffleFederation", "DeComFLFederation", "FedAvgFederation", "Federation", "MezoFederation"]
 
 Saved = tuple[dict[str, Tensor], dict[str, Any]]
 """Tensors and JSON-able values: what a checkpoint holds."""
@@ -70,11 +73,16 @@ class DeComFLFederation:
         """See ``Federation``."""
         return self.observer.x
 
+    def _plans(self) -> Iterator[tuple[Client, Plan]]:
+        """The sampled clients, each with its plan as it arrives."""
+        for i, plan in self.server.plan_round().items():
+            yield self.clients[i], decode_plan(self.ledger.plan(i, plan))
+
     def advance(self) -> float:
         """See ``Federation``."""
         replies, losses = [], []
-        for i, plan in self.server.plan_round().items():
-            reply = self.clients[i].handle(decode_plan(self.ledger.plan(i, plan)))
+        for client, plan in self._plans():
+            reply = client.handle(plan)
             losses.append(reply.loss)
             replies.append(reply)
         for reply in replies:
@@ -86,12 +94,16 @@ class DeComFLFederation:
         self.observer.apply(self.server.aggregate(decode_reply(self.ledger.reply(reply)) for reply in replies))
         return float(np.mean(losses))
 
+    def _lagging(self) -> Sequence[Replica]:
+        """What each client must bring back after a restart."""
+        return [client.replica for client in self.clients]
+
     def save(self) -> Saved:
         """The slowest client's replica and the records since: every other replica is a replay of those.
 
         Its size is one model, its optimizer state and the records, for any number of clients.
         """
-        slowest = min((client.replica for client in self.clients), key=lambda replica: replica.round)
+        slowest = min(self._lagging(), key=lambda replica: replica.round)
         tensors = {"x": slowest.x, **{f"state.{slot}": v for slot, v in slowest.state.items()}}
         records = encode_records(self.server.history.since(slowest.round))
         tensors["records"] = torch.frombuffer(bytearray(records), dtype=torch.uint8)
@@ -99,7 +111,7 @@ class DeComFLFederation:
             "base": slowest.round,
             "round": self.round,
             "held": self.server.held,
-            "client_rounds": [client.replica.round for client in self.clients],
+            "client_rounds": [replica.round for replica in self._lagging()],
             "steps_taken": [client.steps_taken for client in self.clients],
             "ledger": self.ledger.to_json(),
         }
@@ -130,12 +142,81 @@ class DeComFLFederation:
         self.ledger = Ledger.from_json(self.server.M, values["ledger"])
 
 
-class FedAvgFederation:
-    """FedAvg: models down, models up."""
+class BaffleFederation(DeComFLFederation):
+    """BAFFLE: the model down, scalars up. Clients hold nothing between rounds, so there is no lag to replay.
 
-    def __init__(self, server: FedAvgServer, clients: Sequence[FedAvgClient]) -> None:
+    Source: Feng, Bao, Pang and others, "Does federated learning really need backpropagation?" (BAFFLE), 2023:
+    clients evaluate, the server updates.
+    """
+
+    def __init__(self, server: Server, clients: Sequence[Client], observer: Replica) -> None:
+        super().__init__(server, clients, observer)
+        require(server.K == 1, "local steps K", "be 1 for baffle, whose clients take no step", server.K)
+
+    def _lagging(self) -> Sequence[Replica]:
+        return [self.observer] * len(self.clients)  # whatever they hold is overwritten when they are next sampled
+
+    def _plans(self) -> Iterator[tuple[Client, Plan]]:
+        for i in range(self.server.M):
+            self.server.note_dense_pull(i)  # no one will ask for a record
+        dense = self.observer.snapshot()
+        for i, plan in self.server.plan_round().items():
+            client = self.clients[i]
+            message = self.ledger.vector(i, self.round, dense.x.numpy(), upwards=False)
+            arrived = torch.from_numpy(decode_vector(message)[1])
+            client.replica.restore(dataclasses.replace(dense, x=arrived))  # its state is of no use to it
+            yield client, decode_plan(self.ledger.plan(i, dataclasses.replace(plan, records=())))
+
+
+class MezoFederation:
+    """MeZO: one agent with all the data, K steps a round, and nothing to communicate.
+
+    Source: Malladi et al., "Fine-tuning language models with just forward passes", NeurIPS 2023, Algorithm 1 (the
+    perturbed points are formed beside x instead of in place, so x does not drift).
+    """
+
+    def __init__(self, agent: FedZOClient, x: Tensor, *, K: int, eta: Schedule[float]) -> None:
+        self.agent = agent
+        self._x = x.detach().clone()
+        self.K, self.eta = K, eta
+        self._round = 0
+        self.ledger = Ledger(1)
+
+    @property
+    def round(self) -> int:
+        """See ``Federation``."""
+        return self._round
+
+    @property
+    def x(self) -> Tensor:
+        """See ``Federation``."""
+        return self._x
+
+    def advance(self) -> float:
+        """See ``Federation``."""
+        self._x, loss = self.agent.train(self._x, self.eta(self._round), self.K)
+        self._round += 1
+        return loss
+
+    def save(self) -> Saved:
+        """See ``Federation``."""
+        return {"x": self._x}, {"round": self._round, "steps_taken": self.agent.steps_taken}
+
+    def load(self, saved: Saved) -> None:
+        """See ``Federation``."""
+        tensors, values = saved
+        self._x.copy_(tensors["x"])
+        self._round = values["round"]
+        self.agent.steps_taken = values["steps_taken"]
+
+
+class FedAvgFederation:
+    """Models down, models up: FedAvg, FedCom, FedAvg + Top-k, FedZO, by what trains and how it is sent."""
+
+    def __init__(self, server: FedAvgServer, clients: Sequence[Trainer], uplink: Uplink | None = None) -> None:
         self.server = server
         self.clients = list(clients)
+        self.uplink = DenseUplink() if uplink is None else uplink
         self.ledger = Ledger(server.M)
 
     @property
@@ -154,13 +235,14 @@ class FedAvgFederation:
         for i in self.server.plan_round():
             down = self.ledger.vector(i, self.round, self.server.x.numpy(), upwards=False)
             start = torch.from_numpy(decode_vector(down)[1])
-            own, loss = self.clients[i].train(start, self.server.eta, self.server.K)
+            before = start.numpy().copy()
+            own, loss = self.clients[i].train(start, self.server.eta(self.round), self.server.K)
             if not torch.isfinite(own).all():
                 raise InputError(
                     f"model of client {i} in round {self.round} must be finite: training diverged "
                     "(a smaller learning rate may help)"
                 )
-            models[i] = decode_vector(self.ledger.vector(i, self.round, own.numpy(), upwards=True))[1]
+            models[i] = self.uplink.send(self.ledger, i, self.round, before, own.numpy())
             losses.append(loss)
         self.server.aggregate(models)
         return float(np.mean(losses))

@@ -21,10 +21,18 @@ from torch.nn.functional import cross_entropy
 from decomfl_lab import __version__
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.client import Client
-from decomfl_lab.config import TrainConfig
+from decomfl_lab.config import FIRST_ORDER, REPLAYING, TrainConfig
 from decomfl_lab.data import Dataset, load_dataset
 from decomfl_lab.errors import InputError
-from decomfl_lab.fedavg import FedAvgClient, FedAvgServer
+from decomfl_lab.fedavg import (
+    FedAvgClient,
+    FedAvgServer,
+    FedZOClient,
+    QuantizedUplink,
+    TopKUplink,
+    Trainer,
+    Uplink,
+)
 from decomfl_lab.files import write_atomically
 from decomfl_lab.models import build_model
 from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, cpu_backend
@@ -33,7 +41,13 @@ from decomfl_lab.replica import Layout, Replica
 from decomfl_lab.rules import GridSgd, LowPrecision, Momentum, Sgd, UpdateRule
 from decomfl_lab.schedules import Schedule
 from decomfl_lab.server import Server
-from decomfl_lab.simulation import DeComFLFederation, FedAvgFederation, Federation
+from decomfl_lab.simulation import (
+    BaffleFederation,
+    DeComFLFederation,
+    FedAvgFederation,
+    Federation,
+    MezoFederation,
+)
 from decomfl_lab.splits import split
 from decomfl_lab.zo import ESTIMATORS
 
@@ -128,15 +142,30 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
         )
         for i, part in enumerate(parts)
     ]
-    if config.method == "fedavg":
+    if config.method == "mezo":
+        agent = _zeroth_order(config, 0, objectives[0])
+        federation = MezoFederation(agent, x, K=config.local_steps, eta=Schedule(config.lr, config.lr_schedule))
+        return federation, module, layout
+    if config.method not in REPLAYING:
         averaging = FedAvgServer(
-            x, M=config.clients, m=config.sampled, K=config.local_steps, eta=config.lr, seed=config.seed
+            x,
+            M=config.clients,
+            m=config.sampled,
+            K=config.local_steps,
+            eta=Schedule(config.lr, config.lr_schedule),
+            seed=config.seed,
         )
-        trainers = [
-            FedAvgClient(i, o, momentum=config.momentum, weight_decay=config.weight_decay)
+        trainers: list[Trainer] = [
+            FedAvgClient(i, o, optimizer=config.optimizer, momentum=config.momentum, weight_decay=config.weight_decay)
+            if config.method in FIRST_ORDER
+            else _zeroth_order(config, i, o)
             for i, o in enumerate(objectives)
         ]
-        return FedAvgFederation(averaging, trainers), module, layout
+        uplinks: dict[str, Uplink] = {
+            "fedcom": QuantizedUplink(config.quantize_bits, config.seed),
+            "fedavg-topk": TopKUplink(config.top_k),
+        }
+        return FedAvgFederation(averaging, trainers, uplinks.get(config.method)), module, layout
     rule = _rule(config)
     x = rule.snap(x) if isinstance(rule, GridSgd) else x.to(getattr(torch, config.precision))
     server = Server(
@@ -149,9 +178,23 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
         distribution=Distribution(config.distribution),
         replica=Replica(x, rule) if config.server_model else None,
     )
-    estimator = ESTIMATORS[config.estimator]
+    estimator = ESTIMATORS["projection" if config.method == "decomfl-projection" else config.estimator]
     clients = [Client(i, Replica(x, rule), o, estimator, config.mu) for i, o in enumerate(objectives)]
-    return DeComFLFederation(server, clients, Replica(x, rule)), module, layout
+    kind = BaffleFederation if config.method == "baffle" else DeComFLFederation
+    return kind(server, clients, Replica(x, rule)), module, layout
+
+
+def _zeroth_order(config: TrainConfig, i: int, objective: ModuleObjective) -> FedZOClient:
+    return FedZOClient(
+        i,
+        objective,
+        ESTIMATORS[config.estimator],
+        rule=_rule(config),
+        P=config.perturbations,
+        mu=config.mu,
+        seed=config.seed,
+        distribution=Distribution(config.distribution),
+    )
 
 
 def _held_out(config: TrainConfig, dataset: Dataset) -> tuple[torch.Tensor, torch.Tensor]:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ESTIMATORS", "Estimate", "Estimator", "central", "forward"]
+__all__ = ["ESTIMATORS", "Estimate", "Estimator", "LineProbe", "central", "forward", "projection"]
 
-LineProbe = Callable[[int, float], float]
-"""probe(p, c) = f(x + c·z_p); probe(0, 0.0) = f(x)."""
+
+class LineProbe(Protocol):
+    """The loss on the lines x + c·z_p."""
+
+    def __call__(self, p: int, c: float) -> float:
+        """f(x + c·z_p); of (0, 0.0) f(x)."""
+        ...
+
+    def slope(self, p: int) -> float:
+        """⟨∇f(x), z_p⟩, by backpropagation."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -65,4 +73,16 @@ def central(probe: LineProbe, P: int, mu: float) -> Estimate:
     return Estimate(g.astype(np.float32), float(values.mean()))
 
 
-ESTIMATORS: dict[str, Estimator] = {"forward": forward, "central": central}
+def projection(probe: LineProbe, P: int, mu: float) -> Estimate:  # noqa: ARG001
+    """Gradient projection: g_p = ⟨∇f(x), z_p⟩, the limit of both differences as μ → 0; one backward pass in all.
+
+    Returns:
+        g in units of f per unit of x, rounded once to float32, and the loss f(x).
+
+    Source: [DeComFL, appendix, gradient projection].
+    """
+    g = np.array([probe.slope(p) for p in range(P)])
+    return Estimate(g.astype(np.float32), probe(0, 0.0))
+
+
+ESTIMATORS: dict[str, Estimator] = {"forward": forward, "central": central, "projection": projection}

@@ -38,7 +38,7 @@ def _error(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         (["--momentum", "1"], "momentum β must be in [0, 1), got 1.0"),
         (["--data", "imagenet"], "data must be one of mnist, digits, got 'imagenet'"),
         (["--model", "vgg"], "model must be one of cnn-mnist, mlp, logistic, got 'vgg'"),
-        (["--method", "magic"], "method must be one of decomfl, fedavg, got 'magic'"),
+        (["--method", "magic"], "method must be one of decomfl, decomfl-projection, fedzo, fedavg,"),
         (["--estimator", "backward"], "estimator must be one of forward, central, got 'backward'"),
         (["--clients", "2000", "--sampled", "1"], "clients M must be at most the 1397 training examples"),
         (["--lr-schedule", "5:0.1"], "lr_schedule must be ROUND=VALUE pieces joined by commas, got '5:0.1'"),

@@ -1,0 +1,327 @@
+"""Every method against an independent definition; compressed messages; what each costs on the wire."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from decomfl_lab import noise
+from decomfl_lab.compression import SparseVector, quantize, top_k
+from decomfl_lab.config import METHODS, TrainConfig
+from decomfl_lab.data import load_dataset
+from decomfl_lab.errors import InputError
+from decomfl_lab.noise import derive_seed
+from decomfl_lab.replica import Layout
+from decomfl_lab.server import sample_clients
+from decomfl_lab.simulation import BaffleFederation, DeComFLFederation, FedAvgFederation
+from decomfl_lab.training import build_federation, train
+from decomfl_lab.wire import (
+    HEADER_BYTES,
+    QUANTIZED_HEAD_BYTES,
+    REPLY_HEAD_BYTES,
+    SPARSE_HEAD_BYTES,
+    VECTOR_HEAD_BYTES,
+    decode_quantized,
+    decode_sparse,
+    encode_quantized,
+    encode_sparse,
+)
+
+vectors = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=60).map(lambda v: np.array(v, np.float32))
+
+
+def _config(method: str, **changes: object) -> TrainConfig:
+    settings: dict[str, object] = {
+        "method": method,
+        "model": "logistic",
+        "data": "digits",
+        "clients": 6,
+        "sampled": 3,
+        "rounds": 4,
+        "lr": 0.01,
+        "mu": 1e-3,
+        "perturbations": 3,
+        "momentum": 0.0,
+        "weight_decay": 0.0,
+        "batch_size": 32,
+        "eval_every": 2,
+        "seed": 3,
+    }
+    if method == "mezo":
+        settings |= {"clients": 1, "sampled": 1}
+    return TrainConfig(**(settings | changes))  # type: ignore[arg-type]
+
+
+def _federation(method: str, **changes: object):  # type: ignore[no-untyped-def]
+    return build_federation(_config(method, **changes), load_dataset("digits"))
+
+
+# Compression -------------------------------------------------------------------------------------------------
+
+
+@given(vectors, st.integers(2, 8), st.integers(0, 99))
+def test_quantisation_errs_by_less_than_a_level_and_survives_the_wire(v: np.ndarray, bits: int, seed: int) -> None:
+    q = quantize(v, bits, (seed,))
+    level = np.abs(v).max() / (2 ** (bits - 1) - 1)
+    assert (np.abs(q.dense().astype(np.float64) - v) <= level * (1 + 1e-5)).all()
+    message = encode_quantized(7, q)
+    r, back = decode_quantized(message)
+    assert (r, back.bits, back.scale) == (7, q.bits, q.scale)
+    assert (back.levels == q.levels).all()
+    assert len(message) == HEADER_BYTES + QUANTIZED_HEAD_BYTES + (v.size if bits > 4 else (v.size + 1) // 2)
+
+
+def test_quantisation_is_unbiased() -> None:
+    v = np.linspace(-1, 1, 101).astype(np.float32)
+    for bits in (2, 4, 8):
+        n = 4000
+        mean = np.mean([quantize(v, bits, (1, n_)).dense() for n_ in range(n)], axis=0)
+        level = 1 / (2 ** (bits - 1) - 1)
+        assert np.abs(mean - v).max() < 5 * 0.5 * level / np.sqrt(n)
+        deterministic = np.round(v / level) * level  # rounding to nearest would be biased
+        assert np.abs(deterministic - v).max() > 0.4 * level
+
+
+@given(vectors, st.floats(0.01, 1.0))
+def test_top_k_keeps_the_k_largest_and_survives_the_wire(v: np.ndarray, fraction: float) -> None:
+    sparse = top_k(v, fraction)
+    k = int(np.ceil(fraction * v.size))
+    assert sparse.values.size == k
+    assert (sparse.values == v[sparse.indices]).all()
+    left_out = np.delete(v, sparse.indices)
+    assert not left_out.size or np.abs(left_out).max() <= np.abs(sparse.values).min()
+    message = encode_sparse(2, sparse)
+    assert len(message) == HEADER_BYTES + SPARSE_HEAD_BYTES + 8 * k
+    r, back = decode_sparse(message)
+    assert r == 2
+    assert back.dense().tobytes() == sparse.dense().tobytes()
+
+
+@given(vectors, st.data())
+def test_damaged_compressed_messages_are_refused(v: np.ndarray, data: st.DataObject) -> None:
+    for message, decode in (
+        (encode_quantized(1, quantize(v, 8, (0,))), decode_quantized),
+        (encode_sparse(1, top_k(v, 0.5)), decode_sparse),
+    ):
+        cut = data.draw(st.integers(0, len(message) - 1))
+        with pytest.raises(InputError, match="truncated"):
+            decode(message[:cut])
+        with pytest.raises(InputError, match="oversized"):
+            decode(message + b"x")
+        at = data.draw(st.integers(0, len(message) - 1))
+        spoilt = bytearray(message)
+        spoilt[at] ^= 1 << data.draw(st.integers(0, 7))
+        with pytest.raises(InputError):
+            decode(bytes(spoilt))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: quantize(np.array([np.nan], np.float32), 8, (0,)), "vector must be finite"),
+        (lambda: quantize(np.ones(3, np.float32), 9, (0,)), "bits must be an integer in 2..8, got 9"),
+        (lambda: top_k(np.ones(3, np.float32), 0.0), r"top-k fraction must be in \(0, 1\], got 0.0"),
+        (lambda: SparseVector(3, np.array([2, 1]), np.ones(2, np.float32)), r"indices must rise within 0\.\.2"),
+        (lambda: SparseVector(3, np.array([3]), np.ones(1, np.float32)), r"indices must rise within 0\.\.2"),
+        (lambda: _config("fedcom", quantize_bits=1), "quantize_bits must be an integer in 2..8, got 1"),
+        (lambda: _config("fedavg-topk", top_k=0.0), r"top_k must be in \(0, 1\], got 0.0"),
+        (lambda: _config("fedavg-topk", top_k=1.5), r"top_k must be in \[0, 1\)|top_k must be in"),
+        (lambda: _config("baffle", local_steps=2), "local_steps K must be 1 for baffle"),
+        (lambda: _config("mezo", clients=2), r"clients M and sampled m must be 1 for mezo.*\(2, 1\)"),
+        (lambda: _config("fedavg", optimizer="lion"), "optimizer must be one of sgd, adam, got 'lion'"),
+        (lambda: _config("fedzo", perturbation_schedule={3: 9}), "perturbation_schedule must be empty for fedzo"),
+        (lambda: _config("fedprox"), "method must be one of decomfl, .*, got 'fedprox'"),
+    ],
+)
+def test_bad_settings_are_refused(call, message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+# First-order methods -----------------------------------------------------------------------------------------
+
+
+def _trained_by_hand(module: nn.Module, client, optimizer: str, eta: float, K: int) -> torch.Tensor:  # type: ignore[no-untyped-def]
+    """A copy of the module, trained with torch alone on the client's batches."""
+    own = copy.deepcopy(module)
+    kind = torch.optim.Adam if optimizer == "adam" else torch.optim.SGD
+    stepper = kind(own.parameters(), lr=eta)
+    for k in range(K):
+        inputs, targets = client.objective.batch(k)
+        stepper.zero_grad()
+        cross_entropy(own(inputs), targets).backward()
+        stepper.step()
+    return Layout.of(own).flatten(own)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_fedavg_is_the_average_of_copies_trained_apart(optimizer: str) -> None:
+    federation, module, layout = _federation("fedavg", local_steps=3, optimizer=optimizer)
+    layout.bind(module, federation.x.clone())
+    chosen = sample_clients(3, 0, 6, 3)
+    copies = [_trained_by_hand(module, federation.clients[i], optimizer, 0.01, 3) for i in chosen]
+    federation.advance()
+    wanted = torch.stack(copies).double().mean(0)
+    assert torch.allclose(federation.x.double(), wanted, rtol=0, atol=1e-7)
+    assert not torch.allclose(copies[0], copies[1], atol=1e-4)  # they differ, so averaging matters
+
+
+def test_the_learning_rate_schedule_holds_for_models_too() -> None:
+    federation, _, _ = _federation("fedavg", lr_schedule={1: 1e-9})
+    start = federation.x.clone()
+    federation.advance()
+    first = federation.x.clone()
+    federation.advance()
+    assert float((federation.x - first).abs().max()) < 1e-5 < float((first - start).abs().max())
+
+
+def test_fedcom_is_fedavg_up_to_a_level_of_quantisation() -> None:
+    plain, _, _ = _federation("fedavg", local_steps=2)
+    coarse, _, _ = _federation("fedcom", local_steps=2, quantize_bits=4)
+    fine, _, _ = _federation("fedcom", local_steps=2, quantize_bits=8)
+    start = plain.x.clone()
+    for federation in (plain, coarse, fine):
+        federation.advance()
+    errors = [float((f.x - plain.x).abs().max()) for f in (coarse, fine)]
+    reach = float((plain.x - start).abs().max())
+    assert 0 < errors[1] < errors[0]
+    assert errors[1] < 3 * reach / 127
+    assert errors[0] < 3 * reach / 7
+
+
+def test_top_k_of_everything_is_fedavg_and_of_a_tenth_moves_a_tenth() -> None:
+    plain, _, _ = _federation("fedavg")
+    whole, _, _ = _federation("fedavg-topk", top_k=1.0)
+    tenth, _, _ = _federation("fedavg-topk", top_k=0.1, sampled=1)
+    start = tenth.x.clone()
+    for federation in (plain, whole, tenth):
+        federation.advance()
+    assert torch.allclose(plain.x, whole.x, rtol=0, atol=1e-7)
+    moved = int((tenth.x != start).sum())
+    assert moved == int(np.ceil(0.1 * start.numel()))
+
+
+# Zeroth-order methods ----------------------------------------------------------------------------------------
+
+
+def _zo_by_hand(objective, x: torch.Tensor, seeds: list[int], eta: float, P: int, mu: float) -> torch.Tensor:  # type: ignore[no-untyped-def]
+    """K steps of x ← x − (η/P) Σ_p g_p z_p with central differences, in double precision."""
+    x = x.double().clone()
+    step = float(np.float32(mu))
+    for k, seed in enumerate(seeds):
+        z = np.stack([noise.direction(seed, p, x.numel(), backend="numpy") for p in range(P)]).astype(np.float64)
+        plus, minus = (
+            [objective((x + sign * step * torch.from_numpy(z_p)).float(), k) for z_p in z] for sign in (1, -1)
+        )
+        g = (np.array(plus) - np.array(minus)) / (2 * step)
+        x = x - eta / P * torch.from_numpy(g @ z)
+    return x
+
+
+def test_fedzo_is_the_average_of_walks_along_own_directions() -> None:
+    federation, _, _ = _federation("fedzo", local_steps=3)
+    start = federation.x.clone()
+    chosen = sample_clients(3, 0, 6, 3)
+    walks = []
+    for i in chosen:
+        seeds = [derive_seed(3, 7, i, step) for step in range(3)]
+        walks.append(_zo_by_hand(federation.clients[i].objective, start, seeds, 0.01, 3, 1e-3))
+    federation.advance()
+    wanted = torch.stack(walks).mean(0)
+    moved = float((wanted - start).abs().max())
+    assert torch.allclose(federation.x.double(), wanted, rtol=0, atol=2e-3 * moved)
+    assert float((walks[0] - walks[1]).abs().max()) > 0.1 * moved
+
+
+def test_mezo_is_one_walk_over_all_the_data() -> None:
+    federation, _, _ = _federation("mezo", local_steps=2, perturbations=1)
+    start = federation.x.clone()
+    seeds = [derive_seed(3, 7, 0, step) for step in range(2)]
+    wanted = _zo_by_hand(federation.agent.objective, start, seeds, 0.01, 1, 1e-3)
+    federation.advance()
+    moved = float((wanted - start).abs().max())
+    assert torch.allclose(federation.x.double(), wanted, rtol=0, atol=2e-3 * moved)
+    assert federation.ledger.bytes == 0
+
+
+def test_baffle_walks_like_decomfl_with_one_local_step_and_keeps_no_history() -> None:
+    ours, _, _ = _federation("decomfl")
+    theirs, _, _ = _federation("baffle")
+    assert isinstance(theirs, BaffleFederation)
+    for _ in range(5):
+        ours.advance()
+        theirs.advance()
+        assert torch.equal(ours.x, theirs.x)
+        assert len(theirs.server.history) <= 1
+    assert theirs.ledger.bytes > 5 * ours.ledger.bytes  # the model travels
+
+
+def test_projection_is_the_slope_that_differences_approach() -> None:
+    federation, module, layout = _federation("decomfl-projection")
+    assert isinstance(federation, DeComFLFederation)
+    plan = federation.server.plan_round([0])[0]
+    client = federation.clients[0]
+    x = client.replica.x.clone()
+    found = client.handle(plan).scalars[0]
+    layout.bind(module, x)
+    inputs, targets = client.objective.batch(0)
+    loss = cross_entropy(module(inputs), targets)
+    gradient = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(module.parameters()))]).double()
+    z = [noise.direction(plan.seeds[0], p, x.numel(), backend="numpy").astype(np.float64) for p in range(plan.P)]
+    wanted = np.array([float(gradient @ torch.from_numpy(z_p)) for z_p in z])
+    assert found == pytest.approx(wanted, rel=1e-5, abs=1e-5)
+    differences, _, _ = _federation("decomfl")
+    near = differences.clients[0].handle(differences.server.plan_round([0])[0]).scalars[0]
+    assert near == pytest.approx(found, rel=0.02, abs=2e-3)
+    assert client.replica.digest() == differences.clients[0].replica.digest()  # measuring moved neither
+
+
+def test_projection_needs_a_gradient() -> None:
+    federation, _, _ = _federation("decomfl-projection")
+    federation.clients[0].objective = lambda x, step: 0.0
+    with pytest.raises(InputError, match="gradient projection needs an objective with a gradient"):
+        federation.clients[0].handle(federation.server.plan_round([0])[0])
+
+
+# All of them -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_and_resumes_bit_for_bit(method: str, tmp_path: Path) -> None:
+    config = _config(method, rounds=6, lr=0.01, perturbations=10, batch_size=2000)
+    whole = train(config, out=tmp_path / "whole")
+    assert whole["train_loss"].iloc[-1] < whole["train_loss"].iloc[0]
+    train(dataclasses.replace(config, rounds=4), out=tmp_path / "parts")
+    resumed = train(config, out=tmp_path / "parts")
+    for column in ("test_loss", "train_loss", "wire_bytes", "gradient_scalars"):
+        assert whole[column].tolist() == resumed[column].tolist(), column
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedzo", "fedcom", "fedavg-topk", "baffle"])
+def test_the_wire_costs_what_the_formats_say(method: str) -> None:
+    federation, _, layout = _federation(method)
+    for _ in range(3):
+        federation.advance()
+    d, m, R = layout.d, 3, 3
+    dense = HEADER_BYTES + VECTOR_HEAD_BYTES + 4 * d
+    up = {
+        "fedcom": HEADER_BYTES + QUANTIZED_HEAD_BYTES + d,
+        "fedavg-topk": HEADER_BYTES + SPARSE_HEAD_BYTES + 8 * int(np.ceil(0.1 * d)),
+        "baffle": HEADER_BYTES + REPLY_HEAD_BYTES + 4 * 3,
+    }.get(method, dense)
+    assert sum(t.bytes for t in federation.ledger.up) == R * m * up
+    down = sum(t.bytes for t in federation.ledger.down)
+    if isinstance(federation, FedAvgFederation):
+        assert down == R * m * dense
+    else:
+        assert down > R * m * dense
+        assert sum(t.seeds for t in federation.ledger.down) == R * m
