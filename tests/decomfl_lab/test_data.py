@@ -6,8 +6,11 @@ import contextlib
 import gzip
 import hashlib
 import http.server
+import io
+import tarfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decomfl_lab import data
-from decomfl_lab.data import download_mnist, load_dataset, parse_idx
+from decomfl_lab.data import download, load_dataset, parse_idx
 from decomfl_lab.errors import InputError
 from decomfl_lab.models import MODELS, build_model, num_parameters
 from decomfl_lab.splits import class_shares, split, split_dirichlet, split_iid
@@ -41,11 +44,11 @@ def small_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "data" / "mnist"
     folder.mkdir(parents=True)
     sums = {}
-    for name, array in zip(data.MNIST_FILES, arrays, strict=True):
+    for name, array in zip(data.IDX["mnist"].files, arrays, strict=True):
         content = _idx(array)
         (folder / name).write_bytes(content)
         sums[name] = hashlib.sha256(content).hexdigest()
-    monkeypatch.setattr(data, "MNIST_FILES", sums)
+    monkeypatch.setitem(data.IDX, "mnist", replace(data.IDX["mnist"], files=sums))
     data._load.cache_clear()
     yield folder
     data._load.cache_clear()
@@ -111,15 +114,16 @@ def _served(folder: Path) -> Iterator[str]:
 
 
 def test_download_checks_sums_and_leaves_nothing_half_written(small_mnist: Path, tmp_path: Path) -> None:
+    files = data.IDX["mnist"].files
     with _served(small_mnist) as address:
-        fetched = download_mnist(tmp_path / "a", addresses=(address,), files=data.MNIST_FILES)
-        assert sorted(path.name for path in fetched.iterdir()) == sorted(data.MNIST_FILES)
-        wrong = dict.fromkeys(data.MNIST_FILES, "0" * 64)
+        fetched = download(tmp_path / "a", files, (address,))
+        assert sorted(path.name for path in fetched.iterdir()) == sorted(files)
+        wrong = dict.fromkeys(files, "0" * 64)
         with pytest.raises(InputError, match="must be downloadable from one of: http.*sha256 0000"):
-            download_mnist(tmp_path / "b", addresses=(address,), files=wrong)
+            download(tmp_path / "b", wrong, (address,))
         for wrong_address in (address + "nowhere/", "no address"):
             with pytest.raises(InputError, match="must be downloadable from one of"):
-                download_mnist(tmp_path / "b", addresses=(wrong_address,), files=data.MNIST_FILES)
+                download(tmp_path / "b", files, (wrong_address,))
     assert list((tmp_path / "b").iterdir()) == []
 
 
@@ -131,12 +135,71 @@ def test_a_truncated_file_is_refused_by_name(cut: int) -> None:
 
 
 def test_unknown_data_and_models_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(InputError, match="data must be one of mnist, digits, got 'imagenet'"):
+    known = "mnist, fashion-mnist, cifar10, digits"
+    with pytest.raises(InputError, match=f"data must be one of {known}, got 'imagenet'"):
         load_dataset("imagenet")
-    with pytest.raises(InputError, match="model must be one of cnn-mnist, mlp, logistic, got 'vgg'"):
+    with pytest.raises(InputError, match="model must be one of cnn-mnist, .*cnn-fashion-10, mlp, logistic, got 'vgg'"):
         build_model("vgg", seed=0, in_shape=(1, 28, 28), classes=10)
     with pytest.raises(InputError, match=r"images for model cnn-mnist must have shape \(1, 28, 28\), got \(1, 8, 8\)"):
         build_model("cnn-mnist", seed=0, in_shape=(1, 8, 8), classes=10)
+
+
+def _cifar_row(label: int, value: int) -> bytes:
+    return bytes([label]) + bytes([value]) * 3072
+
+
+def test_cifar_comes_from_the_archive_or_the_subset_and_says_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "cifar10"
+    folder.mkdir()
+    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
+    subset = folder / "cifar10_subset.npz"
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (20, 32, 32, 3)).astype(np.uint8)
+    np.savez(subset, x_train=images, y_train=np.arange(20) % 10, x_test=images[:5], y_test=np.arange(5))
+    sums = {subset.name: hashlib.sha256(subset.read_bytes()).hexdigest()}
+    monkeypatch.setattr(data, "CIFAR_SUBSET", sums)
+    data._load.cache_clear()
+    dataset = load_dataset("cifar10")
+    assert dataset.source == "CIFAR-10, a subset: 20 train / 5 test images, from DECOMFL_DATA"
+    red = (images[3, 7, 9, 0] / 255 - 0.4914) / 0.2470
+    assert dataset.train_images[3, 0, 7, 9].item() == pytest.approx(red, rel=1e-5)
+
+    archive = folder / "cifar-10-binary.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        for n, name in enumerate([*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"]):
+            body = b"".join(_cifar_row((row + n) % 10, n) for row in range(10_000))
+            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}.bin")
+            member.size = len(body)
+            tar.addfile(member, io.BytesIO(body))
+    monkeypatch.setattr(data, "CIFAR_ARCHIVE", {archive.name: hashlib.sha256(archive.read_bytes()).hexdigest()})
+    data._load.cache_clear()
+    whole = load_dataset("cifar10")
+    assert whole.source == "CIFAR-10: 50,000 train / 10,000 test images, from DECOMFL_DATA"
+    assert whole.train_labels[10_000].item() == 1
+    assert whole.test_images[0, 2, 0, 0].item() == pytest.approx((5 / 255 - 0.4465) / 0.2616, rel=1e-5)
+    archive.write_bytes(archive.read_bytes()[:-100])
+    monkeypatch.setattr(data, "CIFAR_ARCHIVE", {archive.name: hashlib.sha256(archive.read_bytes()).hexdigest()})
+    data._load.cache_clear()
+    with pytest.raises(InputError, match=r"data file cifar-10-binary.tar.gz must be a whole archive"):
+        load_dataset("cifar10")
+    data._load.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["fashion-mnist", "cifar10"])
+def test_what_is_not_embedded_says_how_to_get_it(name: str) -> None:
+    with pytest.raises(InputError, match=f"data {name} must be at hand: set DECOMFL_DATA to a folder .*DOWNLOAD=1"):
+        load_dataset(name)
+
+
+def test_the_larger_cnn_has_the_papers_1206590_parameters() -> None:
+    assert num_parameters(build_model("cnn-fashion", seed=0, in_shape=(1, 28, 28), classes=10)) == 1_206_590
+    ten = build_model("cnn-fashion-10", seed=0, in_shape=(1, 28, 28), classes=10)
+    assert num_parameters(ten) == 1_206_590 - 52 * 129
+    assert ten(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+    with pytest.raises(InputError, match="classes for model cnn-fashion must be at most 62, got 63"):
+        build_model("cnn-fashion", seed=0, in_shape=(1, 28, 28), classes=63)
 
 
 def test_the_papers_cnn_has_its_28938_parameters() -> None:
