@@ -101,7 +101,7 @@ class _LineProbe:
 
     def __init__(self, client: Client, seed: int, plan: Plan) -> None:
         self.client = client
-        self.seed = seed
+        self.seed = client.replica.stream_seed(seed)
         self.plan = plan
         self._gradient: Tensor | None = None  # of this step, once it is asked for
         x = client.replica.x

@@ -66,6 +66,7 @@ class TrainConfig:
     perturbations: int = _option(20, "P, directions a local step")
     lr: float = _option(0.001, "η, learning rate")
     mu: float = _option(1e-4, "μ, smoothing radius of the finite difference")
+    rule: str = _option("sgd", "update rule of replicas: sgd (with momentum β), sign (ZO-SignSGD) or adamm (ZO-AdaMM)")
     momentum: float = _option(0.9, "β in [0, 1); 0 is plain SGD")
     momentum_form: str = _option("torch", "torch: m = βm + g; paper: m = βm + (1-β)g")
     weight_decay: float = _option(1e-5, "λ, weight decay")
@@ -83,6 +84,9 @@ class TrainConfig:
     )
     grid: int = _option(
         0, "below 0: keep the model on multiples of 2^GRID, so that local steps are undone by arithmetic; 0: off"
+    )
+    private_seeds: bool = _option(
+        False, "clients share a key that the server does not know: it averages and records, but cannot form z"
     )
     server_model: bool = _option(False, "let the server keep a model too (the algorithm does not need one)")
     eval_every: int = _option(10, "rounds between two evaluations on the held-out data")
@@ -111,6 +115,9 @@ class TrainConfig:
         require_finite_positive("alpha", self.alpha)
         _in_range("momentum β", self.momentum, 0.0, 1.0)
         _in_range("weight_decay λ", self.weight_decay, 0.0, math.inf)
+        require_choice("rule", self.rule, ("sgd", "sign", "adamm"))
+        require(self.rule != "sign" or not self.weight_decay, "weight_decay λ", "be 0 for sign", self.weight_decay)
+        require(self.rule == "sgd" or not self.grid, "rule", "be sgd on the grid", self.rule)
         require_choice("precision", self.precision, ("float32", *Format))
         require_choice("rounding", self.rounding, ("stochastic", "compensated", "nearest"))
         require_int("grid", self.grid, -100, 0)
@@ -124,6 +131,10 @@ class TrainConfig:
         require(one_step, "local_steps K", "be 1 for baffle, whose clients take no step", self.local_steps)
         alone = self.method != "mezo" or self.clients == self.sampled == 1
         require(alone, "clients M and sampled m", "be 1 for mezo, which is one agent", (self.clients, self.sampled))
+        keyed = not self.private_seeds or (self.method in REPLAYING and self.method != "baffle")
+        require(keyed, "private_seeds", "be off for a method whose server forms the model", self.method)
+        blind = not (self.private_seeds and self.server_model)
+        require(blind, "server_model", "be off with private seeds: the server cannot form z", self.server_model)
         fixed = not self.perturbation_schedule or self.method not in ("fedzo", "mezo")
         require(fixed, "perturbation_schedule", f"be empty for {self.method}", self.perturbation_schedule)
         for r, value in self.lr_schedule.items():

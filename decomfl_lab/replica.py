@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from decomfl_lab.errors import InputError, require
-from decomfl_lab.noise import Backend, Program
+from decomfl_lab.errors import InputError, require, require_int
+from decomfl_lab.noise import Backend, Program, derive_seed
 from decomfl_lab.rebuild import backend_for, rebuild_
 from decomfl_lab.records import RoundRecord
 from decomfl_lab.rules import GridSgd, Step, UpdateRule
@@ -85,6 +85,7 @@ class Replica:
         state: {slot: tensor of shape (d,)}, 0 at the start.
         round: Number of records applied, so x is x_round.
         rule: The update rule.
+        private_key: The key that clients share, or None: see ``stream_seed``.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Replica:
         sizes: Sequence[int] | None = None,
         backend: str | Backend | None = None,
         workers: int | None = None,
+        private_key: int | None = None,
     ) -> None:
         """Copy ``x``.
 
@@ -104,6 +106,7 @@ class Replica:
             sizes: Cuts the vector into the pieces of per-tensor application (default: whole).
             backend: See ``noise.run``; None chooses by device.
             workers: CPU threads of a rebuild; None for torch's number of threads.
+            private_key: 64-bit key that the holders of replicas share and the server does not know.
         """
         require(x.ndim == 1 and x.numel() > 0, "x", "be a non-empty vector", tuple(x.shape))
         rule.admit(x)
@@ -115,6 +118,20 @@ class Replica:
         require(sum(self.sizes) == self.d, "sizes", f"add up to d={self.d}", self.sizes)
         self.backend = backend_for(x) if backend is None else backend
         self.workers = workers
+        if private_key is not None:
+            require_int("private_key", private_key, 0, 2**64 - 1)
+        self.private_key = private_key
+
+    def stream_seed(self, seed: int) -> int:
+        """The seed that z is really made of: ``seed`` itself, or its keyed hash under the private key.
+
+        Without the key the seeds in the records say nothing of the directions, so who only averages and records
+        can form neither z nor the model.
+
+        Source: [DeComFL, appendix, private seed shift]; a keyed BLAKE2b in the place of a shift, which whoever
+        learns one direction could undo.
+        """
+        return seed if self.private_key is None else derive_seed(self.private_key, seed)
 
     @property
     def d(self) -> int:
@@ -130,10 +147,13 @@ class Replica:
         pieces = [{name: parts[n] for name, parts in cut.items()} for n in range(len(self.sizes))]
         rebuild_(program, pieces, backend=self.backend, workers=self.workers)
 
+    def _real(self, step: Step) -> Step:
+        return replace(step, seed=self.stream_seed(step.seed))
+
     def step_(self, step: Step) -> None:
         """Apply one local step (not a whole round: ``round`` stays)."""
         program = self._program()
-        self.rule.emit(program, step)
+        self.rule.emit(program, self._real(step))
         self._run(program)
 
     def step_back_(self, step: Step) -> None:
@@ -141,7 +161,7 @@ class Replica:
         if not isinstance(self.rule, GridSgd):
             raise InputError(f"only the steps of a GridSgd rule can be undone by arithmetic, got {self.rule}")
         program = self._program()
-        self.rule.emit_reverse(program, step)
+        self.rule.emit_reverse(program, self._real(step))
         self._run(program)
 
     def apply(self, record: RoundRecord) -> None:
@@ -160,7 +180,7 @@ class Replica:
             if record.round != self.round + n:
                 raise InputError(f"a replica at round {self.round + n} cannot apply the record of round {record.round}")
             for seed, scalars in zip(record.seeds, record.scalars, strict=True):
-                self.rule.emit(program, Step(seed, scalars, record.eta, record.distribution))
+                self.rule.emit(program, self._real(Step(seed, scalars, record.eta, record.distribution)))
         self._run(program)
         self.round += len(records)
 

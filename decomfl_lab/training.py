@@ -35,10 +35,10 @@ from decomfl_lab.fedavg import (
 )
 from decomfl_lab.files import write_atomically
 from decomfl_lab.models import build_model
-from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, cpu_backend
+from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, cpu_backend, derive_seed
 from decomfl_lab.objective import EpochBatches, ModuleObjective, mean_losses
 from decomfl_lab.replica import Layout, Replica
-from decomfl_lab.rules import GridSgd, LowPrecision, Momentum, Sgd, UpdateRule
+from decomfl_lab.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
 from decomfl_lab.schedules import Schedule
 from decomfl_lab.server import Server
 from decomfl_lab.simulation import (
@@ -98,11 +98,19 @@ def provenance(dataset: Dataset) -> dict[str, Any]:
     }
 
 
+_PRIVATE_KEY = 11
+"""Where the clients' key derives from the run's seed, so that runs repeat; in the field only clients know it."""
+
+
 def _rule(config: TrainConfig) -> UpdateRule:
     if config.grid:
         return GridSgd(config.grid)
     rule: UpdateRule = Sgd(config.weight_decay)
-    if config.momentum:
+    if config.rule == "sign":
+        rule = SignSgd()
+    elif config.rule == "adamm":
+        rule = AdaMM(weight_decay=config.weight_decay, beta1=config.momentum)
+    elif config.momentum:
         form = "paper" if config.momentum_form == "paper" else "torch"
         rule = Momentum(config.momentum, form, config.weight_decay)  # type: ignore[arg-type]
     if config.precision != "float32":
@@ -179,9 +187,10 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
         replica=Replica(x, rule) if config.server_model else None,
     )
     estimator = ESTIMATORS["projection" if config.method == "decomfl-projection" else config.estimator]
-    clients = [Client(i, Replica(x, rule), o, estimator, config.mu) for i, o in enumerate(objectives)]
+    key = derive_seed(config.seed, _PRIVATE_KEY) if config.private_seeds else None
+    clients = [Client(i, Replica(x, rule, private_key=key), o, estimator, config.mu) for i, o in enumerate(objectives)]
     kind = BaffleFederation if config.method == "baffle" else DeComFLFederation
-    return kind(server, clients, Replica(x, rule)), module, layout
+    return kind(server, clients, Replica(x, rule, private_key=key)), module, layout
 
 
 def _zeroth_order(config: TrainConfig, i: int, objective: ModuleObjective) -> FedZOClient:

@@ -128,6 +128,12 @@ class Implementation:
         replica = self.replica(case, per_tensor=i % 2 == 1)
         return Client(i, replica, objective, ESTIMATORS[case.estimator], case.mu)
 
+    def keyed_client(self, case: Case, i: int, key: int) -> Client:
+        """Client i with the private key that clients share and the server does not know."""
+        client = self.client(case, i)
+        client.replica.private_key = key
+        return client
+
     def server(self, case: Case, *, with_model: bool = True) -> Server:
         """A server at round 0."""
         return Server(

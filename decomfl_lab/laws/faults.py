@@ -299,6 +299,18 @@ class _FaultyBackend(Implementation):
         return {self.name: self._backend}
 
 
+class _KeyLost(Implementation):
+    """Client 0 never got the private key."""
+
+    name = "private-key-lost"
+
+    def keyed_client(self, case: Case, i: int, key: int) -> Client:
+        client = super().keyed_client(case, i, key)
+        if i == 0:
+            client.replica.private_key = None
+        return client
+
+
 _Faulty("revert-forgotten", client=_NoRevert)
 _Faulty("momentum-not-reverted", client=_NoStateRevert)
 _Faulty("revert-by-arithmetic", client=_ArithmeticRevert)
@@ -313,6 +325,7 @@ _Faulty("pull-without-state", server=_PullWithoutState)
 _Faulty("any-reply-accepted", server=_AnyReply)
 _Faulty("uplink-not-counted", ledger=_UplinkFree)
 FAULTS[_CollidingSeeds.name] = _CollidingSeeds()
+FAULTS[_KeyLost.name] = _KeyLost()
 _FaultyBackend("fused-multiply-add", _Contracted())
 _FaultyBackend("words-swapped", _WordsSwapped())
 _FaultyBackend("tile-off-by-one", _TileOffByOne())

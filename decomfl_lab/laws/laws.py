@@ -14,7 +14,7 @@ from torch import Tensor
 from decomfl_lab import noise
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws import strategies as draw_from
-from decomfl_lab.laws.contract import Case, Implementation, play
+from decomfl_lab.laws.contract import Case, Implementation, Played, play
 from decomfl_lab.laws.law import Law, LawBrokenError, bits, law, same
 from decomfl_lab.laws.stream_laws import LAWS
 from decomfl_lab.noise import reference
@@ -369,3 +369,24 @@ def bad_replies_are_refused(implementation: Implementation, case: Case) -> None:
             )
         else:
             raise LawBrokenError(f"replies that are {kind} were accepted")
+
+
+@law(
+    "with a private key clients agree to the bit, and the server's records without it give another model",
+    draw_from.cases(),
+    draw_from.seeds,
+)
+def private_keys_hide_the_directions(implementation: Implementation, case: Case, key: int) -> None:
+    clients = [implementation.keyed_client(case, i, key) for i in range(case.M)]
+    played = Played(implementation.server(case, with_model=False), clients, implementation.ledger(case))
+    for at in case.rounds:
+        played.play_round(at)
+    for i, client in enumerate(clients):
+        played.bring_up(i)
+        same(f"digest of client {i}", client.replica.digest(), clients[0].replica.digest())
+    keyless = implementation.replica(case)
+    keyless.catch_up(played.records)
+    scalars = np.concatenate([np.abs(record.scalars).reshape(-1) for record in played.records])
+    # 64 coordinates, the first step of each along its own direction: a chance of 2**-64 at most to agree.
+    if case.d >= 64 and isinstance(case.rule, Sgd | Momentum) and scalars.min() > 1e-3:
+        same("the keyless model is that of the clients", keyless.digest() == clients[0].replica.digest(), False)

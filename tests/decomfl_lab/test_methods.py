@@ -139,6 +139,10 @@ def test_damaged_compressed_messages_are_refused(v: np.ndarray, data: st.DataObj
         (lambda: _config("mezo", clients=2), r"clients M and sampled m must be 1 for mezo.*\(2, 1\)"),
         (lambda: _config("fedavg", optimizer="lion"), "optimizer must be one of sgd, adam, got 'lion'"),
         (lambda: _config("fedzo", perturbation_schedule={3: 9}), "perturbation_schedule must be empty for fedzo"),
+        (lambda: _config("fedzo", private_seeds=True), "private_seeds must be off for a method whose server forms"),
+        (lambda: _config("decomfl", private_seeds=True, server_model=True), "server_model must be off with private"),
+        (lambda: _config("decomfl", rule="lion"), "rule must be one of sgd, sign, adamm, got 'lion'"),
+        (lambda: _config("decomfl", rule="sign", weight_decay=0.1), "weight_decay λ must be 0 for sign, got 0.1"),
         (lambda: _config("fedprox"), "method must be one of decomfl, .*, got 'fedprox'"),
     ],
 )
@@ -290,6 +294,53 @@ def test_projection_needs_a_gradient() -> None:
     federation.clients[0].objective = lambda x, step: 0.0
     with pytest.raises(InputError, match="gradient projection needs an objective with a gradient"):
         federation.clients[0].handle(federation.server.plan_round([0])[0])
+
+
+# Variants of DeComFL -----------------------------------------------------------------------------------------
+
+
+def test_what_the_server_holds_is_not_enough_to_form_a_private_direction() -> None:
+    """The scalars fit the clients' directions; those of every seed that the server has fit no better than chance."""
+    federation, _, layout = _federation("decomfl", private_seeds=True, estimator="central", perturbations=40)
+    server, client = federation.server, federation.clients[0]
+    x = client.replica.x.clone()
+    gradient = client.objective.gradient(x.clone(), 0).double()
+    plan = server.plan_round([0])[0]
+    g = client.handle(plan).scalars[0].astype(np.float64)
+    assert server.replica is None
+    assert not hasattr(server, "private_key")
+
+    def fit(seed: int) -> float:
+        z = [noise.direction(seed, p, layout.d).astype(np.float64) for p in range(plan.P)]
+        slopes = np.array([float(gradient @ torch.from_numpy(z_p)) for z_p in z])
+        return float(np.corrcoef(slopes, g)[0, 1])
+
+    assert fit(client.replica.stream_seed(plan.seeds[0])) > 0.99
+    known = {plan.seeds[0], server.seed, derive_seed(server.seed, 0), derive_seed(plan.seeds[0], 0)}
+    known |= {derive_seed(server.seed, plan.seeds[0]), derive_seed(0, plan.seeds[0])}
+    assert all(abs(fit(seed)) < 0.6 for seed in known)  # 40 directions: a chance correlation has s.d. 0.16
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rule": "sign", "lr": 0.001},
+        {"rule": "adamm", "momentum": 0.9, "lr": 0.003},
+        {"rule": "adamm", "momentum": 0.9, "lr": 0.003, "precision": "bfloat16"},
+        {"private_seeds": True},
+        {"private_seeds": True, "momentum": 0.9, "local_steps": 3, "lr": 0.002},
+        {"grid": -20, "local_steps": 2},
+        {"server_model": True, "distribution": "rademacher"},
+    ],
+)
+def test_every_variant_trains_and_resumes_bit_for_bit(changes: dict[str, object], tmp_path: Path) -> None:
+    config = _config("decomfl", **{"rounds": 10, "lr": 0.01, "perturbations": 10, "batch_size": 2000, **changes})
+    whole = train(config, out=tmp_path / "whole")
+    assert whole["train_loss"].iloc[-1] < whole["train_loss"].iloc[0]
+    train(dataclasses.replace(config, rounds=4), out=tmp_path / "parts")
+    resumed = train(config, out=tmp_path / "parts")
+    for column in ("test_loss", "train_loss", "wire_bytes"):
+        assert whole[column].tolist() == resumed[column].tolist(), column
 
 
 # All of them -------------------------------------------------------------------------------------------------

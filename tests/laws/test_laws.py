@@ -26,6 +26,7 @@ CAUGHT_BY = {
     "any-reply-accepted": "bad-replies-are-refused",
     "uplink-not-counted": "ledger-counts-what-is-sent",
     "directions-repeat": "streams-are-functions-of-their-counters",
+    "private-key-lost": "private-keys-hide-the-directions",
     "fused-multiply-add": "programs-agree-however-cut",
     "words-swapped": "known-answers-are-given",
     "tile-off-by-one": "slices-and-backends-agree",
