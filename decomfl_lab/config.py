@@ -89,6 +89,9 @@ class TrainConfig:
         False, "clients share a key that the server does not know: it averages and records, but cannot form z"
     )
     server_model: bool = _option(False, "let the server keep a model too (the algorithm does not need one)")
+    pull: str = _option("never", "auto: send the server's model where that is there sooner than the records; or never")
+    bandwidth: float = _option(12.5e6, "bytes a second to a client, for pull auto")
+    replay_ns: float = _option(1.0, "ns a client needs for an element and missed direction, for pull auto")
     eval_every: int = _option(10, "rounds between two evaluations on the held-out data")
     test_examples: int = _option(0, "held-out examples to evaluate on, a fixed random choice; 0 for all")
     seed: int = _option(0, "seed of everything random: weights, split, batches, clients, directions")
@@ -131,6 +134,11 @@ class TrainConfig:
         require(one_step, "local_steps K", "be 1 for baffle, whose clients take no step", self.local_steps)
         alone = self.method != "mezo" or self.clients == self.sampled == 1
         require(alone, "clients M and sampled m", "be 1 for mezo, which is one agent", (self.clients, self.sampled))
+        require_choice("pull", self.pull, ("never", "auto"))
+        require_finite_positive("bandwidth", self.bandwidth)
+        require_finite_positive("replay_ns", self.replay_ns)
+        can_pull = self.pull == "never" or (self.server_model and self.method in ("decomfl", "decomfl-projection"))
+        require(can_pull, "pull", "be never for a server without a model (server_model)", self.pull)
         keyed = not self.private_seeds or (self.method in REPLAYING and self.method != "baffle")
         require(keyed, "private_seeds", "be off for a method whose server forms the model", self.method)
         blind = not (self.private_seeds and self.server_model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from decomfl_lab.client import Client
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.fedavg import DenseUplink, FedAvgServer, FedZOClient, Trainer, Uplink
 from decomfl_lab.messages import Plan
+from decomfl_lab.policy import PullPolicy
 from decomfl_lab.records import History
 from decomfl_lab.replica import Replica
 from decomfl_lab.schedules import Schedule
@@ -21,6 +23,8 @@ from decomfl_lab.server import Server
 from decomfl_lab.wire import Ledger, decode_plan, decode_records, decode_reply, decode_vector, encode_records
 
 __all__ = ["BaffleFederation", "DeComFLFederation", "FedAvgFederation", "Federation", "MezoFederation"]
+
+logger = logging.getLogger(__name__)
 
 Saved = tuple[dict[str, Tensor], dict[str, Any]]
 """Tensors and JSON-able values: what a checkpoint holds."""
@@ -30,6 +34,8 @@ class Federation(Protocol):
     """A federation in this process: advance it by rounds, read its model, save it, bring it back."""
 
     ledger: Ledger
+    pulls: int
+    """Rebuilds that were replaced by sending the model (a policy's choice)."""
 
     @property
     def round(self) -> int:
@@ -57,10 +63,17 @@ class Federation(Protocol):
 class DeComFLFederation:
     """DeComFL: scalars up, records down. The observer is the lab's own replica, outside the protocol."""
 
-    def __init__(self, server: Server, clients: Sequence[Client], observer: Replica) -> None:
+    def __init__(
+        self, server: Server, clients: Sequence[Client], observer: Replica, *, policy: PullPolicy | None = None
+    ) -> None:
+        """A federation; with a ``policy`` the server sends its model where that is cheaper than the records."""
+        if policy is not None and server.replica is None:
+            raise InputError("pull must be never where the server keeps no model (server_model), got a policy")
         self.server = server
         self.clients = list(clients)
         self.observer = observer
+        self.policy = policy
+        self.pulls = 0
         self.ledger = Ledger(server.M)
 
     @property
@@ -76,7 +89,32 @@ class DeComFLFederation:
     def _plans(self) -> Iterator[tuple[Client, Plan]]:
         """The sampled clients, each with its plan as it arrives."""
         for i, plan in self.server.plan_round().items():
+            if self.policy is not None and self._chooses_to_pull(i, plan):
+                self._pull(i)
+                plan = dataclasses.replace(plan, records=())
             yield self.clients[i], decode_plan(self.ledger.plan(i, plan))
+
+    def _chooses_to_pull(self, i: int, plan: Plan) -> bool:
+        assert self.policy is not None
+        x = self.observer.x
+        wide = 8 if x.dtype == torch.float64 else 4
+        vectors = 1 + len(self.observer.rule.slots)
+        choice = self.policy.choose(plan.records, d=x.numel(), vectors=vectors, bytes_per_element=wide)
+        logger.debug("round %d, client %d: %s", plan.round, i, choice)
+        return choice.pull
+
+    def _pull(self, i: int) -> None:
+        """Send the server's model and optimizer state to client i; a 16-bit number travels as the equal float32."""
+        dense = self.server.dense_model()
+
+        def sent(vector: Tensor) -> Tensor:
+            wide = vector if vector.dtype == torch.float64 else vector.float()
+            message = self.ledger.vector(i, self.round, wide.numpy(), upwards=False)
+            return torch.from_numpy(decode_vector(message)[1]).to(vector.dtype)
+
+        state = {slot: sent(vector) for slot, vector in dense.state.items()}
+        self.clients[i].replica.restore(dataclasses.replace(dense, x=sent(dense.x), state=state))
+        self.pulls += 1
 
     def advance(self) -> float:
         """See ``Federation``."""
@@ -113,6 +151,7 @@ class DeComFLFederation:
             "held": self.server.held,
             "client_rounds": [replica.round for replica in self._lagging()],
             "steps_taken": [client.steps_taken for client in self.clients],
+            "pulls": self.pulls,
             "ledger": self.ledger.to_json(),
         }
         return tensors, values
@@ -137,6 +176,7 @@ class DeComFLFederation:
             replica.restore(rolling.snapshot())
         self.server.history = History(records, start=values["base"])
         self.server.held = list(values["held"])
+        self.pulls = values["pulls"]
         for steps, client in zip(values["steps_taken"], self.clients, strict=True):
             client.steps_taken = steps
         self.ledger = Ledger.from_json(self.server.M, values["ledger"])
@@ -180,6 +220,7 @@ class MezoFederation:
         self._x = x.detach().clone()
         self.K, self.eta = K, eta
         self._round = 0
+        self.pulls = 0
         self.ledger = Ledger(1)
 
     @property
@@ -217,6 +258,7 @@ class FedAvgFederation:
         self.server = server
         self.clients = list(clients)
         self.uplink = DenseUplink() if uplink is None else uplink
+        self.pulls = 0
         self.ledger = Ledger(server.M)
 
     @property

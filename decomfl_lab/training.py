@@ -37,6 +37,7 @@ from decomfl_lab.files import write_atomically
 from decomfl_lab.models import build_model
 from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, cpu_backend, derive_seed
 from decomfl_lab.objective import EpochBatches, ModuleObjective, mean_losses
+from decomfl_lab.policy import PullPolicy
 from decomfl_lab.replica import Layout, Replica
 from decomfl_lab.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
 from decomfl_lab.schedules import Schedule
@@ -189,8 +190,11 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
     estimator = ESTIMATORS["projection" if config.method == "decomfl-projection" else config.estimator]
     key = derive_seed(config.seed, _PRIVATE_KEY) if config.private_seeds else None
     clients = [Client(i, Replica(x, rule, private_key=key), o, estimator, config.mu) for i, o in enumerate(objectives)]
-    kind = BaffleFederation if config.method == "baffle" else DeComFLFederation
-    return kind(server, clients, Replica(x, rule, private_key=key)), module, layout
+    observer = Replica(x, rule, private_key=key)
+    if config.method == "baffle":
+        return BaffleFederation(server, clients, observer), module, layout
+    policy = PullPolicy(config.bandwidth, config.replay_ns) if config.pull == "auto" else None
+    return DeComFLFederation(server, clients, observer, policy=policy), module, layout
 
 
 def _zeroth_order(config: TrainConfig, i: int, objective: ModuleObjective) -> FedZOClient:
@@ -243,7 +247,8 @@ def train(
     Returns:
         One row an evaluation: round (completed), test_accuracy, test_loss, train_loss (mean over the rounds
         since the last evaluation), wire_scalars (bytes / 4 a client, mean over clients), wire_bytes (all),
-        gradient_scalars (all), seconds (training time so far).
+        gradient_scalars (all), model_pulls (rebuilds replaced by sending the model), seconds (training time so
+        far).
 
     Raises:
         InputError: If the configuration, the data or the folder does not fit; nothing is half-written.
@@ -295,6 +300,7 @@ def train(
                     "wire_scalars": federation.ledger.scalars_per_client,
                     "wire_bytes": federation.ledger.bytes,
                     "gradient_scalars": federation.ledger.scalars,
+                    "model_pulls": federation.pulls,
                     "seconds": seconds,
                 }
             )

@@ -19,7 +19,9 @@ from decomfl_lab.compression import SparseVector, quantize, top_k
 from decomfl_lab.config import METHODS, TrainConfig
 from decomfl_lab.data import load_dataset
 from decomfl_lab.errors import InputError
-from decomfl_lab.noise import derive_seed
+from decomfl_lab.noise import Distribution, derive_seed
+from decomfl_lab.policy import PullPolicy
+from decomfl_lab.records import RoundRecord
 from decomfl_lab.replica import Layout
 from decomfl_lab.server import sample_clients
 from decomfl_lab.simulation import BaffleFederation, DeComFLFederation, FedAvgFederation
@@ -33,6 +35,7 @@ from decomfl_lab.wire import (
     decode_quantized,
     decode_sparse,
     encode_quantized,
+    encode_records,
     encode_sparse,
 )
 
@@ -143,6 +146,8 @@ def test_damaged_compressed_messages_are_refused(v: np.ndarray, data: st.DataObj
         (lambda: _config("decomfl", private_seeds=True, server_model=True), "server_model must be off with private"),
         (lambda: _config("decomfl", rule="lion"), "rule must be one of sgd, sign, adamm, got 'lion'"),
         (lambda: _config("decomfl", rule="sign", weight_decay=0.1), "weight_decay λ must be 0 for sign, got 0.1"),
+        (lambda: _config("decomfl", pull="auto"), "pull must be never for a server without a model"),
+        (lambda: _config("decomfl", pull="often"), "pull must be one of never, auto, got 'often'"),
         (lambda: _config("fedprox"), "method must be one of decomfl, .*, got 'fedprox'"),
     ],
 )
@@ -331,6 +336,8 @@ def test_what_the_server_holds_is_not_enough_to_form_a_private_direction() -> No
         {"private_seeds": True, "momentum": 0.9, "local_steps": 3, "lr": 0.002},
         {"grid": -20, "local_steps": 2},
         {"server_model": True, "distribution": "rademacher"},
+        {"server_model": True, "pull": "auto", "bandwidth": 1e9, "momentum": 0.9, "lr": 0.002},
+        {"server_model": True, "pull": "auto", "bandwidth": 1e9, "precision": "bfloat16"},
     ],
 )
 def test_every_variant_trains_and_resumes_bit_for_bit(changes: dict[str, object], tmp_path: Path) -> None:
@@ -341,6 +348,46 @@ def test_every_variant_trains_and_resumes_bit_for_bit(changes: dict[str, object]
     resumed = train(config, out=tmp_path / "parts")
     for column in ("test_loss", "train_loss", "wire_bytes"):
         assert whole[column].tolist() == resumed[column].tolist(), column
+
+
+def _records(count: int, P: int) -> list[RoundRecord]:
+    scalars = np.ones((1, P), dtype=np.float32)
+    return [RoundRecord(r, 0.1, Distribution.GAUSSIAN, (r,), scalars) for r in range(count)]
+
+
+def test_the_policy_compares_bytes_and_time() -> None:
+    d, records = 1000, _records(10, 5)
+    slow_link = PullPolicy(bandwidth=1e3, replay_ns=1.0).choose(records, d=d, vectors=1, bytes_per_element=4)
+    assert not slow_link.pull  # 4 kB against some hundred bytes
+    assert slow_link.replay_bytes == len(encode_records(tuple(records)))
+    assert slow_link.replay_seconds == pytest.approx(slow_link.replay_bytes / 1e3 + 50 * d * 1e-9)
+    slow_client = PullPolicy(bandwidth=1e9, replay_ns=1e3).choose(records, d=d, vectors=1, bytes_per_element=4)
+    assert slow_client.pull
+    assert slow_client.pull_bytes == HEADER_BYTES + VECTOR_HEAD_BYTES + 4 * d
+    assert str(slow_client).startswith("pull (pull of the model: 4,0")
+    assert "replay of 10 rounds" in str(slow_client)
+    heavy = PullPolicy(bandwidth=1e9, replay_ns=1e3).choose(records, d=d, vectors=3, bytes_per_element=8)
+    assert heavy.pull_bytes == 3 * (HEADER_BYTES + VECTOR_HEAD_BYTES + 8 * d)
+    assert not PullPolicy().choose([], d=d, vectors=1, bytes_per_element=4).pull  # nothing missed
+    with pytest.raises(InputError, match="bandwidth must be a finite number above 0, got 0"):
+        PullPolicy(bandwidth=0)
+
+
+@pytest.mark.parametrize("changes", [{}, {"momentum": 0.9}, {"precision": "bfloat16", "momentum": 0.5}])
+def test_pulling_gives_the_bits_of_replaying_and_is_counted(changes: dict[str, object]) -> None:
+    settings = {"sampled": 1, "lr": 0.002, "server_model": True, **changes}
+    replaying, _, _ = _federation("decomfl", **settings)
+    pulling, _, layout = _federation("decomfl", pull="auto", bandwidth=1e9, replay_ns=1e4, **settings)
+    for _ in range(12):
+        replaying.advance()
+        pulling.advance()
+        assert torch.equal(replaying.x, pulling.x)
+    assert pulling.pulls > 3
+    assert replaying.pulls == 0
+    vectors = 1 + len(pulling.observer.rule.slots)
+    more = pulling.ledger.bytes - replaying.ledger.bytes
+    assert more < pulling.pulls * vectors * (HEADER_BYTES + VECTOR_HEAD_BYTES + 4 * layout.d)  # fewer records go down
+    assert more > 0.9 * pulling.pulls * vectors * 4 * layout.d
 
 
 # All of them -------------------------------------------------------------------------------------------------
