@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -30,7 +32,30 @@ class Client:
         steps_taken: Local steps measured so far; picks the data sample of the next one.
     """
 
-    def __init__(self, client_id: int, replica: Replica, objective: Objective, estimator: Estimator, mu: float) -> None:
+    def __init__(
+        self,
+        client_id: int,
+        replica: Replica,
+        objective: Objective,
+        estimator: Estimator,
+        mu: float,
+        *,
+        lean: bool = False,
+    ) -> None:
+        """A client at the replica's round.
+
+        Args:
+            client_id: i.
+            replica: x and optimizer state.
+            objective: f_i.
+            estimator: From values of f_i to scalars.
+            mu: Smoothing radius μ.
+            lean: Never form x + μz as a whole: the objective (a ``Perturbable``) forms a layer at a time, and the
+                memory beside the replica is the largest layer's instead of the model's.
+        """
+        if lean and (not hasattr(objective, "along") or replica.x.dtype not in (torch.float32, torch.float64)):
+            raise InputError(f"lean clients need a Perturbable objective and 32 or 64 bits, got {replica.x.dtype}")
+        self.lean = lean
         self.id = client_id
         self.replica = replica
         self.objective = objective
@@ -105,16 +130,21 @@ class _LineProbe:
         self.plan = plan
         self._gradient: Tensor | None = None  # of this step, once it is asked for
         x = client.replica.x
-        self.point: Tensor = torch.empty_like(x, dtype=x.dtype if x.dtype == torch.float64 else torch.float32)
+        wide = x.dtype if x.dtype == torch.float64 else torch.float32
+        self.point: Tensor = x if client.lean else torch.empty_like(x, dtype=wide)
 
     def __call__(self, p: int, c: float) -> float:
-        replica = self.client.replica
+        replica, objective, step = self.client.replica, self.client.objective, self.client.steps_taken
+        if self.client.lean:
+            perturbable: Any = objective
+            loss: float = perturbable.along(replica.x, step, self.seed, p, c, self.plan.distribution)
+            return loss
         self.point.copy_(replica.x)
         if c:
             program = Program(["x"])
             program.noise("x", self.seed, [c], self.plan.distribution, first=p)
             rebuild_(program, [{"x": self.point}], backend=replica.backend, workers=replica.workers)
-        return self.client.objective(self.point, self.client.steps_taken)
+        return objective(self.point, step)
 
     def slope(self, p: int) -> float:
         """⟨∇f_i(x), z_p⟩, summed in float64."""

@@ -85,6 +85,9 @@ class TrainConfig:
     grid: int = _option(
         0, "below 0: keep the model on multiples of 2^GRID, so that local steps are undone by arithmetic; 0: off"
     )
+    lean: bool = _option(
+        False, "clients form x + μz a layer at a time, never as a whole: less memory, more time (32 bits only)"
+    )
     private_seeds: bool = _option(
         False, "clients share a key that the server does not know: it averages and records, but cannot form z"
     )
@@ -134,6 +137,8 @@ class TrainConfig:
         require(one_step, "local_steps K", "be 1 for baffle, whose clients take no step", self.local_steps)
         alone = self.method != "mezo" or self.clients == self.sampled == 1
         require(alone, "clients M and sampled m", "be 1 for mezo, which is one agent", (self.clients, self.sampled))
+        thin = not self.lean or (self.method in REPLAYING and self.precision == "float32")
+        require(thin, "lean", "be off for 16 bits and for methods that send models", self.lean)
         require_choice("pull", self.pull, ("never", "auto"))
         require_finite_positive("bandwidth", self.bandwidth)
         require_finite_positive("replay_ns", self.replay_ns)

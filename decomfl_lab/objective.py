@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from decomfl_lab.errors import require, require_int
+from decomfl_lab.noise import Distribution
+from decomfl_lab.perturbed import virtual
 from decomfl_lab.replica import Layout
 
-__all__ = ["Differentiable", "EpochBatches", "ModuleObjective", "Objective", "mean_losses"]
+__all__ = ["Differentiable", "EpochBatches", "ModuleObjective", "Objective", "Perturbable", "mean_losses"]
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """loss(outputs, targets), the mean over the batch."""
@@ -26,6 +28,14 @@ class Objective(Protocol):
 
     def __call__(self, x: Tensor, step: int) -> float:
         """The loss at the flat vector x (d,) on the data of local step ``step``."""
+        ...
+
+
+class Perturbable(Objective, Protocol):
+    """An objective that can be evaluated at x + c z_p without a second vector of d elements."""
+
+    def along(self, x: Tensor, step: int, seed: int, p: int, c: float, distribution: Distribution) -> float:
+        """f_i(x + c z_p; ξ); x is not written, and at most one layer of x + c z_p exists at a time."""
         ...
 
 
@@ -76,14 +86,14 @@ CHUNK = 16
 
 
 def mean_losses(
-    module: nn.Module, losses: Sequence[LossFunction], inputs: Tensor, targets: Tensor
+    module: nn.Module, losses: Sequence[LossFunction], inputs: Tensor, targets: Tensor, chunk: int = CHUNK
 ) -> tuple[float, ...]:
-    """(1/n) Σ loss over the batch for each loss, by forward passes of at most ``CHUNK`` examples, without a graph."""
+    """(1/n) Σ loss over the batch for each loss, by forward passes of at most ``chunk`` examples, without a graph."""
     n = inputs.shape[0]
     totals = [0.0] * len(losses)
     with torch.inference_mode():
-        for a in range(0, n, CHUNK):
-            part = slice(a, min(a + CHUNK, n))
+        for a in range(0, n, chunk):
+            part = slice(a, min(a + chunk, n))
             outputs, wanted = module(inputs[part]), targets[part]
             for i, loss in enumerate(losses):
                 totals[i] += (part.stop - part.start) * float(loss(outputs, wanted))
@@ -133,6 +143,13 @@ class ModuleObjective:
         """See ``Objective``."""
         self.layout.bind(self.module, x)
         return mean_losses(self.module, [self.loss], *self.batch(step))[0]
+
+    def along(self, x: Tensor, step: int, seed: int, p: int, c: float, distribution: Distribution) -> float:
+        """See ``Perturbable``. The batch goes through in one pass, so that each weight is formed once."""
+        self.layout.bind(self.module, x)
+        inputs, targets = self.batch(step)
+        with virtual(self.module, self.layout, seed, p, c, distribution=distribution):
+            return mean_losses(self.module, [self.loss], inputs, targets, chunk=inputs.shape[0])[0]
 
     def gradient(self, x: Tensor, step: int) -> Tensor:
         """See ``Differentiable``."""

@@ -189,7 +189,10 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
     )
     estimator = ESTIMATORS["projection" if config.method == "decomfl-projection" else config.estimator]
     key = derive_seed(config.seed, _PRIVATE_KEY) if config.private_seeds else None
-    clients = [Client(i, Replica(x, rule, private_key=key), o, estimator, config.mu) for i, o in enumerate(objectives)]
+    clients = [
+        Client(i, Replica(x, rule, private_key=key), o, estimator, config.mu, lean=config.lean)
+        for i, o in enumerate(objectives)
+    ]
     observer = Replica(x, rule, private_key=key)
     if config.method == "baffle":
         return BaffleFederation(server, clients, observer), module, layout

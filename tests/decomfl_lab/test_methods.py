@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab import noise
+from decomfl_lab.client import Client
 from decomfl_lab.compression import SparseVector, quantize, top_k
 from decomfl_lab.config import METHODS, TrainConfig
 from decomfl_lab.data import load_dataset
@@ -38,6 +39,7 @@ from decomfl_lab.wire import (
     encode_records,
     encode_sparse,
 )
+from decomfl_lab.zo import central
 
 vectors = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=60).map(lambda v: np.array(v, np.float32))
 
@@ -148,6 +150,7 @@ def test_damaged_compressed_messages_are_refused(v: np.ndarray, data: st.DataObj
         (lambda: _config("decomfl", rule="sign", weight_decay=0.1), "weight_decay λ must be 0 for sign, got 0.1"),
         (lambda: _config("decomfl", pull="auto"), "pull must be never for a server without a model"),
         (lambda: _config("decomfl", pull="often"), "pull must be one of never, auto, got 'often'"),
+        (lambda: _config("fedzo", lean=True), "lean must be off for 16 bits and for methods that send models"),
         (lambda: _config("fedprox"), "method must be one of decomfl, .*, got 'fedprox'"),
     ],
 )
@@ -335,6 +338,7 @@ def test_what_the_server_holds_is_not_enough_to_form_a_private_direction() -> No
         {"private_seeds": True},
         {"private_seeds": True, "momentum": 0.9, "local_steps": 3, "lr": 0.002},
         {"grid": -20, "local_steps": 2},
+        {"lean": True, "momentum": 0.9, "lr": 0.002, "local_steps": 2},
         {"server_model": True, "distribution": "rademacher"},
         {"server_model": True, "pull": "auto", "bandwidth": 1e9, "momentum": 0.9, "lr": 0.002},
         {"server_model": True, "pull": "auto", "bandwidth": 1e9, "precision": "bfloat16"},
@@ -388,6 +392,39 @@ def test_pulling_gives_the_bits_of_replaying_and_is_counted(changes: dict[str, o
     more = pulling.ledger.bytes - replaying.ledger.bytes
     assert more < pulling.pulls * vectors * (HEADER_BYTES + VECTOR_HEAD_BYTES + 4 * layout.d)  # fewer records go down
     assert more > 0.9 * pulling.pulls * vectors * 4 * layout.d
+
+
+@pytest.mark.parametrize("distribution", ["gaussian", "sphere", "rademacher"])
+def test_lean_clients_measure_the_same_and_form_no_second_model(
+    distribution: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, _, layout = _federation("decomfl", model="mlp", distribution=distribution)
+    lean, _, _ = _federation("decomfl", model="mlp", distribution=distribution, lean=True)
+    (a,), (b,) = ([f.clients[0].handle(f.server.plan_round([0])[0]).scalars for _ in range(1)] for f in (plain, lean))
+    # The same points to the bit; losses of about 2.3 are float32 means in another order, over 2μ = 2e-3.
+    assert b == pytest.approx(a, rel=1e-3, abs=2.3 * 2.0**-21 / 2e-3)
+    assert plain.clients[0].replica.digest() == lean.clients[0].replica.digest()
+
+    largest = max(layout.sizes)
+    formed: list[int] = []
+    right = torch.empty_like
+
+    def counting(x: torch.Tensor, **kwargs: object) -> torch.Tensor:
+        formed.append(x.numel())
+        return right(x, **kwargs)
+
+    monkeypatch.setattr(torch, "empty_like", counting)
+    lean.clients[0].handle(lean.server.plan_round([0])[0])
+    assert max(formed, default=0) <= largest
+    plain.clients[0].handle(plain.server.plan_round([0])[0])
+    assert max(formed) == layout.d
+
+
+def test_lean_clients_need_an_objective_that_can() -> None:
+    federation, _, _ = _federation("decomfl")
+    replica = federation.clients[0].replica
+    with pytest.raises(InputError, match="lean clients need a Perturbable objective"):
+        Client(0, replica, lambda x, step: 0.0, central, 1e-3, lean=True)
 
 
 # All of them -------------------------------------------------------------------------------------------------
