@@ -66,7 +66,9 @@ class TrainConfig:
     perturbations: int = _option(20, "P, directions a local step")
     lr: float = _option(0.001, "η, learning rate")
     mu: float = _option(1e-4, "μ, smoothing radius of the finite difference")
-    rule: str = _option("sgd", "update rule of replicas: sgd (with momentum β), sign (ZO-SignSGD) or adamm (ZO-AdaMM)")
+    rule: str = _option(
+        "sgd", "update rule of replicas: sgd (momentum β), sign (ZO-SignSGD, no β) or adamm (ZO-AdaMM, β₁ = β)"
+    )
     momentum: float = _option(0.9, "β in [0, 1); 0 is plain SGD")
     momentum_form: str = _option("torch", "torch: m = βm + g; paper: m = βm + (1-β)g")
     weight_decay: float = _option(1e-5, "λ, weight decay")
@@ -122,7 +124,6 @@ class TrainConfig:
         _in_range("momentum β", self.momentum, 0.0, 1.0)
         _in_range("weight_decay λ", self.weight_decay, 0.0, math.inf)
         require_choice("rule", self.rule, ("sgd", "sign", "adamm"))
-        require(self.rule != "sign" or not self.weight_decay, "weight_decay λ", "be 0 for sign", self.weight_decay)
         require(self.rule == "sgd" or not self.grid, "rule", "be sgd on the grid", self.rule)
         require_choice("precision", self.precision, ("float32", *Format))
         require_choice("rounding", self.rounding, ("stochastic", "compensated", "nearest"))

@@ -131,16 +131,26 @@ class Momentum(UpdateRule):
 
 @dataclass(frozen=True)
 class SignSgd(UpdateRule):
-    """ZO-SignSGD: x ← x − η sign(ĝ), ĝ = (1/P) Σ_p g_p z_p.
+    """ZO-SignSGD: x ← (1 − ηλ)x − η sign(ĝ), ĝ = (1/P) Σ_p g_p z_p.
+
+    Attributes:
+        weight_decay: λ ≥ 0, decoupled.
 
     Source: Liu, Chen, Chen and Hong, "signSGD via zeroth-order oracle", ICLR 2019.
     """
+
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_weight_decay(self.weight_decay)
 
     def emit(self, program: Program, step: Step) -> None:
         """See ``UpdateRule.emit``."""
         program.fill(SCRATCH, 0.0)
         _add_estimate(program, SCRATCH, step, 1.0)
         program.sign(SCRATCH)
+        if self.weight_decay:
+            program.scale("x", 1.0 - step.eta * self.weight_decay)
         program.add("x", SCRATCH, -step.eta)
 
 

@@ -108,7 +108,7 @@ def _rule(config: TrainConfig) -> UpdateRule:
         return GridSgd(config.grid)
     rule: UpdateRule = Sgd(config.weight_decay)
     if config.rule == "sign":
-        rule = SignSgd()
+        rule = SignSgd(config.weight_decay)
     elif config.rule == "adamm":
         rule = AdaMM(weight_decay=config.weight_decay, beta1=config.momentum)
     elif config.momentum:

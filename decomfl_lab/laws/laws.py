@@ -71,7 +71,10 @@ def _written_out(rule: UpdateRule, v: dict[str, _Vector], g: _Vector, z: list[_V
             v["momentum"] = plus(m, w)
             v["x"] = v["x"] + number(-eta) * v["momentum"]
         case SignSgd():
-            v["x"] = v["x"] + number(-eta) * np.sign(plus(np.zeros_like(v["x"]), 1.0))
+            sign = np.sign(plus(np.zeros_like(v["x"]), 1.0))
+            if rule.weight_decay:
+                v["x"] = v["x"] * number(1.0 - eta * rule.weight_decay)
+            v["x"] = v["x"] + number(-eta) * sign
         case AdaMM():
             estimate = plus(np.zeros_like(v["x"]), 1.0)
             v["momentum"] = v["momentum"] * number(rule.beta1) + number(1 - rule.beta1) * estimate

@@ -39,7 +39,7 @@ rules: SearchStrategy[UpdateRule] = st.one_of(
     _momentum,
     _sgd,
     _adaptive,
-    st.just(SignSgd()),
+    st.builds(SignSgd, weight_decay=_decay),
     st.builds(GridSgd, exponent=st.integers(-18, -12)),
     _low_precision,
 )
