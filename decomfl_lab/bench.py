@@ -25,7 +25,7 @@ from decomfl_lab.noise import Distribution, Program, cpu_backend, load_backend, 
 from decomfl_lab.noise.lanes import I32, Lanes
 from decomfl_lab.rebuild import rebuild_
 
-__all__ = ["Row", "Setting", "limits", "measure", "rebuild_rows"]
+__all__ = ["Row", "Setting", "limits", "measure", "peak_of", "rebuild_rows", "resident_bytes"]
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
 _SECONDS = 0.4
@@ -220,7 +220,12 @@ def _status(field: str) -> int | None:
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{field}:")), None)
 
 
-def _peak_of(work: Callable[[], None], model_bytes: int, without_model: int | None) -> float | None:
+def resident_bytes() -> int | None:
+    """Resident memory of this process now; None where the system does not tell."""
+    return _status("VmRSS")
+
+
+def peak_of(work: Callable[[], None], model_bytes: int, without_model: int | None) -> float | None:
     """Peak resident memory during ``work`` above that of the process without the model, in models."""
     if without_model is None or model_bytes < _SMALLEST_PEAK:
         return None
@@ -270,14 +275,14 @@ def measure(settings: Sequence[Setting]) -> Iterator[Row]:
     for setting in settings:  # compiled and warm before memory is looked at
         _rebuild(setting, small, 0)()
         _plain(setting, small, 1)()
-    without_model = _status("VmRSS")
+    without_model = resident_bytes()
     x = torch.zeros(d, dtype=dtype, device=device)
     x += 1.0
     model_bytes = x.numel() * x.element_size()
     plain_pairs = max(1, min(10, _PLAIN_WORK // d))
     plain = _plain(settings[0], x, plain_pairs)
     plain_ns: dict[int, float] = {}
-    plain_peak = _peak_of(plain, model_bytes, without_model) if device == "cpu" else None
+    plain_peak = peak_of(plain, model_bytes, without_model) if device == "cpu" else None
 
     def time_plain() -> None:
         for count in {1, threads} if device == "cpu" else {threads}:
@@ -290,7 +295,7 @@ def measure(settings: Sequence[Setting]) -> Iterator[Row]:
     rows = []
     for setting in settings:
         work = _rebuild(setting, x, 7)
-        peak = _peak_of(work, model_bytes, without_model) if device == "cpu" else None
+        peak = peak_of(work, model_bytes, without_model) if device == "cpu" else None
         seconds = _best(work, synchronize)
         rows.append((setting, 1e9 * seconds / (d * setting.pairs), peak))
     time_plain()  # before and after: a machine that got slower meanwhile would show in the ratio

@@ -86,6 +86,8 @@ class Client:
         try:
             scalars, loss = self.local_update(plan)
         finally:  # whatever happens in between, the replica is that of a whole round again
+            if hasattr(self.objective, "release"):
+                self.objective.release()
             if before is not None:
                 self.replica.restore(before)
             elif by_arithmetic:
@@ -106,8 +108,11 @@ class Client:
         """
         scalars = np.empty((plan.K, plan.P), dtype=np.float32)
         losses = []
+        x = self.replica.x
+        wide = x.dtype if x.dtype == torch.float64 else torch.float32
+        point = x if self.lean else torch.empty_like(x, dtype=wide)  # one for all local steps
         for k, seed in enumerate(plan.seeds):
-            estimate = self.estimator(_LineProbe(self, seed, plan), plan.P, self.mu)
+            estimate = self.estimator(_LineProbe(self, seed, plan, point), plan.P, self.mu)
             scalars[k] = estimate.g
             losses.append(estimate.loss)
             self.steps_taken += 1
@@ -124,14 +129,12 @@ class _LineProbe:
     A 16-bit x is perturbed and evaluated in float32: its own grid is too coarse for a step of μ.
     """
 
-    def __init__(self, client: Client, seed: int, plan: Plan) -> None:
+    def __init__(self, client: Client, seed: int, plan: Plan, point: Tensor) -> None:
         self.client = client
         self.seed = client.replica.stream_seed(seed)
         self.plan = plan
+        self.point = point
         self._gradient: Tensor | None = None  # of this step, once it is asked for
-        x = client.replica.x
-        wide = x.dtype if x.dtype == torch.float64 else torch.float32
-        self.point: Tensor = x if client.lean else torch.empty_like(x, dtype=wide)
 
     def __call__(self, p: int, c: float) -> float:
         replica, objective, step = self.client.replica, self.client.objective, self.client.steps_taken

@@ -154,6 +154,8 @@ class FedZOClient:
         seeds = tuple(derive_seed(self.seed, _OWN_DIRECTIONS, self.id, step) for step in steps)
         plan = Plan(0, eta, self.P, self.distribution, seeds)
         scalars, loss = walker.local_update(plan)
+        if hasattr(self.objective, "release"):
+            self.objective.release()
         if not np.isfinite(scalars).all():
             raise InputError(
                 f"scalars of client {self.id} must be finite: training diverged (a smaller learning rate may help)"

@@ -144,6 +144,14 @@ class ModuleObjective:
         self.layout.bind(self.module, x)
         return mean_losses(self.module, [self.loss], *self.batch(step))[0]
 
+    def release(self) -> None:
+        """Let go of the vector that the module's parameters are views of, so that its memory can be freed.
+
+        The parameters are empty until the next ``Layout.bind``.
+        """
+        for name in self.layout.names:
+            self.module.get_parameter(name).data = torch.empty(0, dtype=self.layout.dtype)
+
     def along(self, x: Tensor, step: int, seed: int, p: int, c: float, distribution: Distribution) -> float:
         """See ``Perturbable``. The batch goes through in one pass, so that each weight is formed once."""
         self.layout.bind(self.module, x)

@@ -20,13 +20,14 @@ from rich.table import Table
 from decomfl_lab import bench as measuring
 from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.files import write_atomically
+from decomfl_lab.memory import ROLES, memory_rows
 from decomfl_lab.noise import Distribution
 from decomfl_lab.noise.statistics import stream_statistics
 
 __all__ = ["bench"]
 
 bench = typer.Typer(
-    help="Measure on this machine: rebuild (speed against the plain way), moments (is the stream random?).",
+    help="Measure on this machine: rebuild (speed), moments (is the stream random?), memory (of server and client).",
     rich_markup_mode=None,
     no_args_is_help=True,
 )
@@ -185,3 +186,37 @@ def moments(
         print(f"largest deviation: {worst:.2f} standard errors")
     if worst > 5:
         raise typer.Exit(1)
+
+
+@bench.command()
+def memory(
+    *,
+    d: Annotated[
+        str, typer.Option(help="Model sizes. [default: 4000000,40000000]", show_default=False)
+    ] = "4000000,40000000",
+    role: Annotated[str, typer.Option(help=f"Of {', '.join(ROLES)}. [default: all]", show_default=False)] = ",".join(
+        ROLES
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+) -> None:
+    """Measure what server and client need for a round, in models, each in a process of its own.
+
+    The model has eight equal layers: φ, the largest, is d/8. Peaks are of resident memory, the model included.
+    """
+    sizes, roles = _numbers("d", d, ()), _names("role", role, tuple(ROLES))
+    rows = []
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
+        task = bars.add_task("measuring", total=len(sizes) * len(roles))
+        for row in memory_rows(sizes, roles):
+            rows.append(row)
+            bars.advance(task)
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows]))
+        return
+    table = Table(title="Peak memory of a round, in models", title_justify="left")
+    for head in ("role", "what", "d", "peak in models"):
+        table.add_column(head, justify="left" if head in ("role", "what") else "right")
+    for row in rows:
+        peak = "–" if row.peak_models is None else f"{row.peak_models:.2f}"
+        table.add_row(row.role, row.what, f"{row.d:,}", peak)
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
