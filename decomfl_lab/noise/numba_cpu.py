@@ -142,7 +142,7 @@ def _write_add_gaussian(builder: Any, rows: Any, place: Any, words: Any, c: Any,
 
 
 def _write_add_signs(builder: Any, rows: Any, place: Any, words: Any, c: Any, at: Any, shift: Any, count: int) -> None:
-    """Total += ±c[at + i] for i < count; the sign is the bit of the words that shift + i moves to the top."""
+    """Add ±c[at + i] for i < count to the row; the sign is the bit of the words that shift + i moves to the top."""
     element = rows.type.pointee
     total = builder.gep(rows, [place])
     coefficients = [builder.load(builder.gep(c, [builder.add(at, ir.Constant(I64, i))]), align=4) for i in range(count)]

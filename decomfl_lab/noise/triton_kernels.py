@@ -145,7 +145,7 @@ def _gaussian(block, p, key):
 
 @_jit
 def _add_directions(r, block, key, first, begin, end, kind, coefficients, scales):
-    """R += Σ c_p z_p in turn."""
+    """Add Σ c_p z_p to r, in turn."""
     if kind == _RADEMACHER:
         words = tl.zeros(r.shape, tl.uint32)
         p = first
