@@ -71,6 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
         code = command.main(args=args, prog_name="decomfl", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.ctx.get_help() if error.ctx is not None else error.format_message())
+        code = 0
     except click.ClickException as error:
         print(f"decomfl: error: {' '.join(error.format_message().split())}", file=sys.stderr)
         code = 2

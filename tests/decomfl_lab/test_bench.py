@@ -94,6 +94,14 @@ def test_bad_options_are_refused(arguments: list[str], message: str, capsys: pyt
     assert message in capsys.readouterr().err
 
 
+def test_a_group_without_a_command_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench"]) == 0
+    shown = capsys.readouterr()
+    assert "Usage: decomfl bench" in shown.out
+    assert all(name in shown.out for name in ("rebuild", "moments", "memory"))
+    assert shown.err == ""
+
+
 def test_the_figure_wants_its_columns() -> None:
     with pytest.raises(InputError, match="frame must have the columns"):
         rebuild_speed(pd.DataFrame({"d": [1]}))
