@@ -121,7 +121,7 @@ def _best(work: Callable[[], None], synchronize: Callable[[], None] = lambda: No
 # The machine's limits ----------------------------------------------------------------------------------------
 
 
-def _lane_operations(distribution: Distribution, pairs: int) -> float:
+def _lane_operations(distribution: Distribution, pairs: int, dtype: str = "float32") -> float:
     """32-bit lane operations that one element and direction needs, were every one a single instruction.
 
     A Philox round is two products of 64 bits, two shifts and four exclusive ors on the low halves of 64-bit
@@ -130,9 +130,10 @@ def _lane_operations(distribution: Distribution, pairs: int) -> float:
     """
     words = spec.ROUNDS * 16 / spec.WORDS
     if distribution is Distribution.RADEMACHER:
-        return words * -(-pairs // 32) / pairs + 4  # shift, mask, exclusive or, add
-    update = 2 if distribution is Distribution.GAUSSIAN else 3
-    return words + _box_muller_operations() / 2 + update
+        add = 4 if dtype == "float64" else 1  # to float64 and its sum: two lanes each
+        return words * -(-pairs // 32) / pairs + 2 + add  # shift, choose between c and -c, add
+    update = 6 if dtype == "float64" else 2
+    return words + _box_muller_operations() / 2 + update + (distribution is Distribution.SPHERE)
 
 
 @cache
@@ -200,7 +201,7 @@ def limits(setting: Setting) -> tuple[float, str]:
     one reading and one writing of the model in all, at the measured rate; models within the cache need less.
     """
     passes = 2 if setting.distribution is Distribution.SPHERE else 1  # the norm, once a direction
-    instructions = passes * _lane_operations(setting.distribution, setting.pairs) / _instruction_rate()
+    instructions = passes * _lane_operations(setting.distribution, setting.pairs, setting.dtype) / _instruction_rate()
     size = DTYPES[setting.dtype].itemsize
     bandwidth = 2 * size / _bandwidth() / setting.pairs
     both = {"instructions": 1e9 * instructions, "bandwidth": 1e9 * bandwidth}
