@@ -147,7 +147,7 @@ class _ArrivalOrder(Server):
 class _PrunedTooFar(Server):
     def aggregate(self, replies: Iterable[Reply]) -> RoundRecord:
         record = super().aggregate(replies)
-        self.history.prune(max(self.held))
+        self.history.prune(max(self.held, default=self.round))
         return record
 
 
