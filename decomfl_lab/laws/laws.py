@@ -19,7 +19,7 @@ from decomfl_lab.laws.law import Law, LawBrokenError, bits, law, same
 from decomfl_lab.laws.stream_laws import LAWS
 from decomfl_lab.noise import reference
 from decomfl_lab.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
-from decomfl_lab.seeds import stream_of
+from decomfl_lab.seeds import Seeding, stream_of
 from decomfl_lab.server import Tracking, sample_clients
 from decomfl_lab.wire import (
     decode_plan,
@@ -261,31 +261,37 @@ def scalars_of_a_quadratic(implementation: Implementation, case: Case) -> None:
 
 
 @law(
-    "the ledger counts K·P scalars a reply and K·P a record sent, and the bytes really encoded",
+    "the ledger counts K·P scalars a reply and a record sent, the seeds of its mode, and the bytes really encoded",
     draw_from.cases(),
 )
 def ledger_counts_what_is_sent(implementation: Implementation, case: Case) -> None:
     played = play(implementation, case)
+    header, reply_head, report, plan_head, record_head = 12, 12, 8, 19 + 4, 19
+    track = case.tracking is Tracking.CLIENTS
     held = [0] * case.M
-    up, down = [0] * case.M, [0] * case.M
+    told: set[int] = set()
+    wanted = [{"scalars up": 0, "bytes up": 0, "scalars down": 0, "seeds down": 0, "bytes down": 0} for _ in held]
     for r, at in enumerate(case.rounds):
         for i in at.clients:
-            up[i] += case.K * case.P(r)
-            down[i] += sum(case.K * case.P(q) for q in range(held[i], r))
-            if i not in at.lost:
+            row = wanted[i]
+            missed = range(held[i], r)
+            scalars = sum(case.K * case.P(q) for q in missed)
+            seeds = sum(case.seeding.sent(case.K, case.P(q)) for q in (*missed, r))
+            row["scalars up"] += case.K * case.P(r)
+            row["bytes up"] += header + reply_head + 4 * case.K * case.P(r) + (header + report) * track
+            row["scalars down"] += scalars
+            row["bytes down"] += header + plan_head + len(missed) * record_head + 8 * seeds + 4 * scalars
+            if case.seeding is Seeding.PER_RUN and i not in told:
+                told.add(i)
+                seeds += 1
+                row["bytes down"] += header + 8
+            row["seeds down"] += seeds
+            if track or i not in at.lost:  # a client knows what it holds, whatever became of its reply
                 held[i] = r
-    same("scalars up", [t.scalars for t in played.ledger.up], up)
-    same("scalars down", [t.scalars for t in played.ledger.down], down)
-    header, reply_head, plan_head, record_head = 12, 12, 18 + 4, 18
-    sent_up = [
-        sum(header + reply_head + 4 * case.K * case.P(r) for r, at in enumerate(case.rounds) if i in at.clients)
-        for i in range(case.M)
-    ]
-    same("bytes up", [t.bytes for t in played.ledger.up], sent_up)
-    for i, traffic in enumerate(played.ledger.down):
-        records = (traffic.seeds - case.K * traffic.messages) // case.K
-        total = traffic.messages * (header + plan_head) + records * record_head
-        same(f"bytes down to client {i}", traffic.bytes, total + 8 * traffic.seeds + 4 * traffic.scalars)
+    for i, (up, down) in enumerate(zip(played.ledger.up, played.ledger.down, strict=True)):
+        found = {"scalars up": up.scalars, "bytes up": up.bytes, "scalars down": down.scalars}
+        found |= {"seeds down": down.seeds, "bytes down": down.bytes}
+        same(f"traffic of client {i}", found, wanted[i])
 
 
 @law("encoding and decoding a message changes nothing; a damaged one is refused", draw_from.cases(), st.data())
@@ -293,8 +299,9 @@ def the_wire_keeps_every_bit(implementation: Implementation, case: Case, data: s
     played = play(implementation, case)
     plan = played.plan_for(0)
     message = encode_plan(plan)
-    same("decoded plan", decode_plan(message), plan)
-    same("decoded records", decode_records(encode_records(tuple(played.records))), tuple(played.records))
+    run_seed = played.server.run_seed
+    same("decoded plan", decode_plan(message, run_seed), plan)
+    same("decoded records", decode_records(encode_records(tuple(played.records)), run_seed), tuple(played.records))
     reply = played.clients[0].handle(plan)
     answer = encode_reply(reply)
     same("decoded scalars", bits(decode_reply(answer).scalars), bits(reply.scalars))
@@ -302,7 +309,7 @@ def the_wire_keeps_every_bit(implementation: Implementation, case: Case, data: s
     flipped = bytes([*message[:at], message[at] ^ data.draw(st.integers(1, 255)), *message[at + 1 :]])
     for damaged in (message[:at], message + b"\0", flipped):
         try:
-            decode_plan(damaged)
+            decode_plan(damaged, run_seed)
         except InputError:
             continue
         raise LawBrokenError(f"a plan damaged at byte {at} was accepted")
@@ -316,7 +323,7 @@ def runs_repeat_from_one_seed(implementation: Implementation, case: Case) -> Non
     assert again.server.replica is not None
     same("digest of the second run", again.server.replica.digest(), one.server.replica.digest())
     other = play(implementation, dataclasses.replace(case, seed=case.seed ^ 1))
-    same("seeds of another run are the same", other.records[0].seeds == one.records[0].seeds, False)
+    same("seeds of another run are the same", other.records[0].seeds[0] == one.records[0].seeds[0], False)
 
 
 @law(

@@ -257,7 +257,7 @@ def test_wire_refuses_damaged_messages_by_name() -> None:
         decode_plan(message[:-1])
     with pytest.raises(InputError, match="plan message is oversized"):
         decode_plan(message + b"\0")
-    with pytest.raises(InputError, match="version of the plan message must be 1, got 9"):
+    with pytest.raises(InputError, match="version of the plan message must be 2, got 9"):
         decode_plan(message[:2] + b"\x09" + message[3:])
     with pytest.raises(InputError, match="kind of the plan message must be 1, got 2"):
         decode_plan(encode_reply(Reply(0, 0, np.zeros((1, 1), np.float32))))
