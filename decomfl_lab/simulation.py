@@ -147,7 +147,7 @@ class DeComFLFederation:
         return arrived
 
     def _measure_drift(self, rebuilt: Replica) -> None:
-        distance = float((rebuilt.x - self.x).abs().max()) / float(self.x.abs().max())
+        distance = float((rebuilt.x - self.x).abs().max()) / (float(self.x.abs().max()) or 1.0)
         self.drift = max(self.drift or 0.0, distance)
         logger.debug("round %d: a rebuilt model is %.3g from the server's", self.round, distance)
 

@@ -14,7 +14,8 @@ from decomfl_lab import noise
 from decomfl_lab.client import Client
 from decomfl_lab.messages import Plan, Reply
 from decomfl_lab.noise import Backend, Distribution
-from decomfl_lab.objective import Objective
+from decomfl_lab.objective import Objective, Perturbable
+from decomfl_lab.policy import PullPolicy
 from decomfl_lab.records import RoundRecord
 from decomfl_lab.replica import Replica, SyncReplica
 from decomfl_lab.rules import GridSgd, UpdateRule
@@ -143,6 +144,10 @@ class Implementation:
         client.replica.private_key = key
         return client
 
+    def lean_client(self, case: Case, i: int, objective: Perturbable) -> Client:
+        """Client i that forms x + μz a layer at a time."""
+        return Client(i, self.replica(case), objective, ESTIMATORS[case.estimator], case.mu, lean=True)
+
     def sync_client(self, case: Case, i: int) -> Client:
         """Client i that corrects its model afterwards instead of reverting it; the case's rule is plain SGD."""
         right = self.client(case, i)
@@ -177,10 +182,12 @@ class Played:
     clients: list[Client]
     ledger: Ledger
     records: list[RoundRecord] = field(default_factory=list)
+    policy: PullPolicy | None = None
 
     def plans(self, participants: Sequence[int]) -> Iterator[tuple[Client, Plan]]:
         """The participants, each with its plan as it arrives."""
-        federation = DeComFLFederation(self.server, self.clients, self.clients[0].replica, ledger=self.ledger)
+        observer = self.clients[0].replica if self.server.replica is None else self.server.replica
+        federation = DeComFLFederation(self.server, self.clients, observer, policy=self.policy, ledger=self.ledger)
         return federation.plans(participants)
 
     def plan_for(self, client: int) -> Plan:

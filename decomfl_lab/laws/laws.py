@@ -16,7 +16,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.laws import strategies as draw_from
 from decomfl_lab.laws.contract import Case, Implementation, Played, play
 from decomfl_lab.laws.law import Law, LawBrokenError, bits, law, same
-from decomfl_lab.laws.stream_laws import LAWS
+from decomfl_lab.laws.variant_laws import LAWS
 from decomfl_lab.noise import reference
 from decomfl_lab.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
 from decomfl_lab.seeds import Seeding, stream_of
