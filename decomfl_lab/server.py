@@ -135,7 +135,9 @@ class Server:
             return {client: self.held[client] for client in participants}
         held = {report.client: report.round for report in reports or ()}
         silent = sorted(set(participants) - set(held))
-        require(not silent, "reports", "come from every participant: the clients track their rounds", f"none of {silent}")
+        require(
+            not silent, "reports", "come from every participant: the clients track their rounds", f"none of {silent}"
+        )
         for client, r in held.items():
             require_int(f"round that client {client} reports", r, 0, self.round)
         return held

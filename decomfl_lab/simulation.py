@@ -132,7 +132,9 @@ class DeComFLFederation:
                     self._pull(i)
                     self.server.note_dense_pull(i)
             if reports is not None:
-                reports = [at if at.round >= self.server.history.start else Held(at.client, self.round) for at in reports]
+                reports = [
+                    at if at.round >= self.server.history.start else Held(at.client, self.round) for at in reports
+                ]
         return self.server.plan_round(chosen, reports)
 
     def _deliver(self, i: int, plan: Plan) -> Plan:

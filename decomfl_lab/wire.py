@@ -149,9 +149,7 @@ def _read_seeds(reader: _Reader, seeding: Seeding, run_seed: int | None, r: int,
             return draw_seeds(seeding, run_seed, r, K, P)
 
 
-def _read_round_head(
-    reader: _Reader, run_seed: int | None
-) -> tuple[int, float, int, Distribution, Sequence[StepSeed]]:
+def _read_round_head(reader: _Reader, run_seed: int | None) -> tuple[int, float, int, Distribution, Sequence[StepSeed]]:
     r, eta, K, P, law, stream, seeding = reader.unpack(_ROUND)
     require(stream == STREAM_VERSION, "stream version of the message", f"be {STREAM_VERSION}", stream)
     require(law < len(_DISTRIBUTIONS), "distribution of the message", f"be below {len(_DISTRIBUTIONS)}", law)
