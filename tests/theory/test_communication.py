@@ -90,6 +90,13 @@ def test_the_closed_form_is_the_expectation_of_the_ledger(config: TrainConfig, m
     assert total.scalars == pytest.approx(config.clients * (found[1] + found[3]), rel=1e-12)
 
 
+def test_another_configurations_closed_form_is_not_the_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, d = _expectation(_config("decomfl", **SINGLE, history=1, server_model=True), monkeypatch)
+    for changes in ({"history": 2}, {"history": 0}, {"seeds": "per-round"}, {"tracking": "clients"}):
+        other = expected_traffic(_config("decomfl", **(SINGLE | {"history": 1, "server_model": True} | changes)), d)
+        assert abs(found[0] + found[2] - other.bytes) > 1
+
+
 def test_a_state_travels_with_the_model_that_is_pulled(monkeypatch: pytest.MonkeyPatch) -> None:
     config = _config("decomfl", **SINGLE, history=1, server_model=True, momentum=0.9)
     found, d = _expectation(config, monkeypatch)
