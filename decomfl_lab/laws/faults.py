@@ -408,14 +408,24 @@ class _NotCorrected(SyncReplica):
         del taken
 
 
-class _SyncForgotten(Implementation):
-    """Clients that neither revert nor correct their local steps."""
+class _CorrectedInSingle(SyncReplica):
+    """Rounds the corrections of a float64 model to float32."""
 
-    name = "own-steps-not-corrected"
+    def _correct(self, program: Program, own: Step, step: Step | None) -> None:
+        self._sgd.emit_correction(program, self._real(own), step, wide=False)
+
+
+class _FaultySync(Implementation):
+    """The lab's implementation with a replica that synchronises wrongly."""
+
+    def __init__(self, name: str, replica: type[SyncReplica]) -> None:
+        self.name = name
+        self._replica = replica
+        FAULTS[name] = self
 
     def sync_client(self, case: Case, i: int) -> Client:
         right = super().sync_client(case, i)
-        return Client(i, _NotCorrected(case.initial(), case.rule), right.objective, right.estimator, right.mu)
+        return Client(i, self._replica(case.initial(), case.rule), right.objective, right.estimator, right.mu)
 
 
 class _OtherSide:
@@ -463,8 +473,9 @@ _Faulty("any-reply-accepted", server=_AnyReply)
 _Faulty("uplink-not-counted", ledger=_UplinkFree)
 FAULTS[_CollidingSeeds.name] = _CollidingSeeds()
 FAULTS[_KeyLost.name] = _KeyLost()
-FAULTS[_SyncForgotten.name] = _SyncForgotten()
 FAULTS[_LeanTheOtherWay.name] = _LeanTheOtherWay()
+_FaultySync("own-steps-not-corrected", _NotCorrected)
+_FaultySync("corrected-in-single", _CorrectedInSingle)
 _FaultyBackend("fused-multiply-add", _Contracted())
 _FaultyBackend("words-swapped", _WordsSwapped())
 _FaultyBackend("tile-off-by-one", _TileOffByOne())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -18,11 +20,11 @@ class FederationMachine(RuleBasedStateMachine):
 
     implementation = Implementation()
 
-    @initialize(case=draw_from.cases(max_rounds=1))
-    def start(self, case: Case) -> None:
+    @initialize(case=draw_from.cases(max_rounds=1), keep=st.sampled_from((0, 0, 1, 3)))
+    def start(self, case: Case, keep: int) -> None:
         """A federation before its first round."""
-        self.case = case
-        self.played: Played = play(self.implementation, case, rounds=())
+        self.case = dataclasses.replace(case, keep=keep)
+        self.played: Played = play(self.implementation, self.case, rounds=())
         self.digests = [self._server_digest()]
 
     def _server_digest(self) -> str:
@@ -84,6 +86,9 @@ class FederationMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_history_reaches_back_to_the_slowest(self) -> None:
-        """Pruning forgets neither too much nor too little."""
+        """Pruning forgets nothing that someone needs, but for what a bounded history has no room for."""
         if hasattr(self, "played"):
-            assert self.played.server.history.start <= min(c.replica.round for c in self.played.clients)
+            server, keep = self.played.server, self.case.keep
+            needed = min(client.replica.round for client in self.played.clients)
+            assert server.history.start <= (max(needed, server.round - keep) if keep else needed)
+            assert not keep or len(server.history) <= keep

@@ -27,7 +27,7 @@ from decomfl_lab.records import RoundRecord
 from decomfl_lab.replica import Layout, SyncReplica
 from decomfl_lab.rules import Momentum, Sgd, Step
 from decomfl_lab.schedules import Schedule
-from decomfl_lab.seeds import Seeding
+from decomfl_lab.seeds import Seeding, StepSeed, stream_of
 from decomfl_lab.server import sample_clients
 from decomfl_lab.simulation import BaffleFederation, DeComFLFederation, FedAvgFederation
 from decomfl_lab.training import build_federation, train
@@ -324,9 +324,10 @@ def test_projection_needs_a_gradient() -> None:
 # Variants of DeComFL -----------------------------------------------------------------------------------------
 
 
-def test_what_the_server_holds_is_not_enough_to_form_a_private_direction() -> None:
+@pytest.mark.parametrize("seeding", Seeding)
+def test_what_the_server_holds_is_not_enough_to_form_a_private_direction(seeding: Seeding) -> None:
     """The scalars fit the clients' directions; those of every seed that the server has fit no better than chance."""
-    federation, _, layout = _federation("decomfl", private_seeds=True, estimator="central", perturbations=40)
+    federation, _, layout = _federation("decomfl", private_seeds=True, perturbations=40, seeds=seeding.value)
     server, client = federation.server, federation.clients[0]
     x = client.replica.x.clone()
     gradient = client.objective.gradient(x.clone(), 0).double()
@@ -335,14 +336,15 @@ def test_what_the_server_holds_is_not_enough_to_form_a_private_direction() -> No
     assert server.replica is None
     assert not hasattr(server, "private_key")
 
-    def fit(seed: int) -> float:
-        z = [noise.direction(seed, p, layout.d).astype(np.float64) for p in range(plan.P)]
+    def fit(seed: StepSeed) -> float:
+        z = [noise.direction(*stream_of(seed, p), layout.d).astype(np.float64) for p in range(plan.P)]
         slopes = np.array([float(gradient @ torch.from_numpy(z_p)) for z_p in z])
         return float(np.corrcoef(slopes, g)[0, 1])
 
     assert fit(client.replica.stream_seed(plan.seeds[0])) > 0.99
-    known = {plan.seeds[0], server.seed, derive_seed(server.seed, 0), derive_seed(plan.seeds[0], 0)}
-    known |= {derive_seed(server.seed, plan.seeds[0]), derive_seed(0, plan.seeds[0])}
+    sent, _ = stream_of(plan.seeds[0], 0)
+    known: set[StepSeed] = {plan.seeds[0], sent, server.seed, server.run_seed, derive_seed(server.run_seed, 0)}
+    known |= {derive_seed(key, of) for key in (0, server.seed, server.run_seed) for of in (0, sent)}
     assert all(abs(fit(seed)) < 0.6 for seed in known)  # 40 directions: a chance correlation has s.d. 0.16
 
 

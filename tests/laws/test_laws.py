@@ -24,6 +24,7 @@ CAUGHT_BY = {
     "queue-too-long": "a-bounded-history-is-enough",
     "pull-not-counted": "pulling-or-replaying-is-a-matter-of-cost",
     "own-steps-not-corrected": "synchronised-clients-drift-within-their-roundings",
+    "corrected-in-single": "synchronised-clients-drift-within-their-roundings",
     "lean-the-other-way": "lean-clients-are-like-others",
     "learning-rate-of-the-present": "rebuilt-client-equals-server",
     "client-order-changed": "reply-order-does-not-matter",
