@@ -39,7 +39,10 @@ def _same_scalars(what: str, found: Played, wanted: Played) -> None:
 # Seeds -------------------------------------------------------------------------------------------------------
 
 
-@law("seeds sent per step, per round and per run give the same directions and the same models", draw_from.cases())
+@law(
+    "seeds sent per step, per round and per run give the same directions and the same models",
+    draw_from.cases(max_rounds=4),
+)
 def fewer_seeds_give_the_same_models(implementation: Implementation, case: Case) -> None:
     per_step = play(implementation, dataclasses.replace(case, seeding=Seeding.PER_STEP))
     for seeding in (Seeding.PER_ROUND, Seeding.PER_RUN):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from decomfl_lab.laws.faults import FAULTS
 from decomfl_lab.laws.machine import FederationMachine
 
 SETTINGS = settings(max_examples=80, stateful_step_count=15, deadline=None, derandomize=True, database=None)
+UNSHRUNK = settings(SETTINGS, phases=(Phase.generate,))
 
 
 def test_every_replica_has_the_bits_of_its_round_whatever_happens() -> None:
@@ -22,4 +23,4 @@ def test_the_machine_catches(fault: str) -> None:
         implementation = FAULTS[fault]
 
     with pytest.raises(AssertionError):
-        run_state_machine_as_test(Faulty, settings=SETTINGS)
+        run_state_machine_as_test(Faulty, settings=UNSHRUNK)
