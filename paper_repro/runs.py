@@ -95,7 +95,7 @@ class _Watcher(threading.Thread):
         self.join()
 
 
-def run_all(jobs: Sequence[Job], root: Path, *, n_jobs: int) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+def run_all(jobs: Sequence[Job], root: Path, *, n_jobs: int) -> list[tuple[pd.DataFrame, dict[str, Any]]]:
     """Run every job that has no result yet, ``n_jobs`` at a time, and gather all.
 
     Args:
@@ -104,7 +104,7 @@ def run_all(jobs: Sequence[Job], root: Path, *, n_jobs: int) -> tuple[pd.DataFra
         n_jobs: Processes.
 
     Returns:
-        A frame with each job's evaluations and labels, and the provenance of each distinct run.
+        For each job its evaluations with its labels and seed, and its provenance.
 
     Raises:
         InputError: If the folder cannot be written, or a run failed.
@@ -124,12 +124,11 @@ def run_all(jobs: Sequence[Job], root: Path, *, n_jobs: int) -> tuple[pd.DataFra
             joblib.Parallel(n_jobs=n_jobs)(joblib.delayed(_execute)(job.config, folder) for folder, job in ordered)
         finally:
             watcher.stop()
-    frames = []
+    results = []
     for job, folder in zip(jobs, folders, strict=True):
-        rows = pd.read_csv(folder / METRICS_FILE)
-        frames.append(rows.assign(**job.labels, seed=job.config.seed))
-    facts = [json.loads((folder / PROVENANCE_FILE).read_text(encoding="utf-8")) for folder in dict.fromkeys(folders)]
-    return pd.concat(frames, ignore_index=True), facts
+        rows = pd.read_csv(folder / METRICS_FILE).assign(**job.labels, seed=job.config.seed)
+        results.append((rows, json.loads((folder / PROVENANCE_FILE).read_text(encoding="utf-8"))))
+    return results
 
 
 def _cost(config: TrainConfig) -> float:
