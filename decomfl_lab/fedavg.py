@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from decomfl_lab.client import Client
 from decomfl_lab.compression import quantize, top_k
-from decomfl_lab.errors import InputError, require, require_choice, require_int
+from decomfl_lab.errors import DivergedError, InputError, require, require_choice, require_int
 from decomfl_lab.messages import Plan
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.objective import ModuleObjective, Objective
@@ -157,9 +157,7 @@ class FedZOClient:
         if hasattr(self.objective, "release"):
             self.objective.release()
         if not np.isfinite(scalars).all():
-            raise InputError(
-                f"scalars of client {self.id} must be finite: training diverged (a smaller learning rate may help)"
-            )
+            raise DivergedError(f"scalars of client {self.id}")
         replica.step_(Step(seeds[-1], scalars[-1], eta, self.distribution))  # local_update leaves the last to us
         self.steps_taken = walker.steps_taken
         return replica.x, loss

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from decomfl_lab.client import Client
-from decomfl_lab.errors import InputError, require
+from decomfl_lab.errors import DivergedError, InputError, require
 from decomfl_lab.fedavg import DenseUplink, FedAvgServer, FedZOClient, Trainer, Uplink
 from decomfl_lab.messages import Plan
 from decomfl_lab.policy import PullPolicy
@@ -125,10 +125,7 @@ class DeComFLFederation:
             replies.append(reply)
         for reply in replies:
             if not np.isfinite(reply.scalars).all():  # named here: the codec refuses to carry it on
-                raise InputError(
-                    f"scalars of client {reply.client} in round {reply.round} must be finite: training diverged "
-                    "(a smaller learning rate may help)"
-                )
+                raise DivergedError(f"scalars of client {reply.client} in round {reply.round}")
         self.observer.apply(self.server.aggregate(decode_reply(self.ledger.reply(reply)) for reply in replies))
         return float(np.mean(losses))
 
@@ -280,10 +277,7 @@ class FedAvgFederation:
             before = start.numpy().copy()
             own, loss = self.clients[i].train(start, self.server.eta(self.round), self.server.K)
             if not torch.isfinite(own).all():
-                raise InputError(
-                    f"model of client {i} in round {self.round} must be finite: training diverged "
-                    "(a smaller learning rate may help)"
-                )
+                raise DivergedError(f"model of client {i} in round {self.round}")
             models[i] = self.uplink.send(self.ledger, i, self.round, before, own.numpy())
             losses.append(loss)
         self.server.aggregate(models)

@@ -23,7 +23,7 @@ from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.client import Client
 from decomfl_lab.config import FIRST_ORDER, REPLAYING, TrainConfig
 from decomfl_lab.data import Dataset, load_dataset
-from decomfl_lab.errors import InputError
+from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.fedavg import (
     FedAvgClient,
     FedAvgServer,
@@ -55,6 +55,19 @@ from decomfl_lab.zo import ESTIMATORS
 __all__ = ["Progress", "build_federation", "code_version", "provenance", "train"]
 
 CHECKPOINT_SECONDS = 20.0
+METRICS = (
+    "round",
+    "test_accuracy",
+    "test_loss",
+    "train_loss",
+    "wire_scalars",
+    "wire_bytes",
+    "up_bytes",
+    "gradient_scalars",
+    "model_pulls",
+    "seconds",
+)
+"""Columns of a run's table."""
 METRICS_FILE = "metrics.csv"
 CHECKPOINT_FILE = "checkpoint.safetensors"
 CONFIG_FILE = "config.toml"
@@ -248,13 +261,14 @@ def train(
         on_round: Called after every round.
 
     Returns:
-        One row an evaluation: round (completed), test_accuracy, test_loss, train_loss (mean over the rounds
-        since the last evaluation), wire_scalars (bytes / 4 a client, mean over clients), wire_bytes (all),
-        gradient_scalars (all), model_pulls (rebuilds replaced by sending the model), seconds (training time so
-        far).
+        One row an evaluation, columns ``METRICS``: round (completed), test_accuracy, test_loss, train_loss (mean
+        over the rounds since the last evaluation), wire_scalars (bytes / 4 a client, mean over clients), wire_bytes
+        (all) and those of them that went up, gradient_scalars (all), model_pulls (rebuilds replaced by sending the
+        model), seconds (training time so far).
 
     Raises:
         InputError: If the configuration, the data or the folder does not fit; nothing is half-written.
+        DivergedError: If losses are no longer finite; the evaluations up to there are in ``out``.
     """
     dataset = load_dataset(config.data) if dataset is None else dataset
     federation, module, layout = build_federation(config, dataset)
@@ -276,6 +290,9 @@ def train(
             federation.load((tensors, saved["federation"]))
             rows, losses, seconds = saved["rows"], saved["losses"], saved["seconds"]
 
+    def table() -> pd.DataFrame:
+        return pd.DataFrame(rows, columns=list(METRICS))
+
     def save() -> None:
         if out is not None:
             tensors, values = federation.save()
@@ -283,12 +300,17 @@ def train(
             write_checkpoint(out / CHECKPOINT_FILE, tensors, state)
             write_atomically(out / CONFIG_FILE, config.to_toml())
             write_atomically(out / PROVENANCE_FILE, json.dumps(provenance(dataset), indent=1, ensure_ascii=False))
-            write_atomically(out / METRICS_FILE, pd.DataFrame(rows).to_csv(index=False))
+            write_atomically(out / METRICS_FILE, table().to_csv(index=False))
 
     last_save = time.monotonic()
     while federation.round < config.rounds:
         started = time.monotonic()
-        loss = federation.advance()
+        try:
+            loss = federation.advance()
+        except DivergedError:
+            if out is not None:  # no checkpoint: there is nothing to go on with
+                write_atomically(out / METRICS_FILE, table().to_csv(index=False))
+            raise
         seconds += time.monotonic() - started
         losses.append(loss)
         if federation.round % config.eval_every == 0 or federation.round == config.rounds:
@@ -302,6 +324,7 @@ def train(
                     "train_loss": float(np.mean(losses)),
                     "wire_scalars": federation.ledger.scalars_per_client,
                     "wire_bytes": federation.ledger.bytes,
+                    "up_bytes": federation.ledger.bytes_up,
                     "gradient_scalars": federation.ledger.scalars,
                     "model_pulls": federation.pulls,
                     "seconds": seconds,
@@ -315,7 +338,7 @@ def train(
             save()
             last_save = time.monotonic()
     save()
-    return pd.DataFrame(rows)
+    return table()
 
 
 def _prepare_folder(out: Path) -> None:

@@ -37,6 +37,7 @@ from theory.communication import (
 )
 
 __all__ = [
+    "MNIST_AS_PLOTTED",
     "READINGS",
     "add_countings",
     "claims",
@@ -71,16 +72,19 @@ class Reading:
     fedavg_steps: tuple[int, ...]
 
 
+MNIST_AS_PLOTTED: Mapping[str, Any] = {
+    "estimator": "central",
+    "momentum": 0.9,
+    "momentum_form": "torch",
+    "weight_decay": 1e-5,
+    "mu": 1e-4,
+}
+"""DeComFL's settings on MNIST in the authors' logs."""
+
 _READINGS: dict[str, Reading] = {
     "as-plotted": Reading(
         split="iid",
-        decomfl={
-            "estimator": "central",
-            "momentum": 0.9,
-            "momentum_form": "torch",
-            "weight_decay": 1e-5,
-            "mu": 1e-4,
-        },
+        decomfl=MNIST_AS_PLOTTED,
         fedavg={"momentum": 0.0, "weight_decay": 0.0},
         lr_left=0.001,
         lr_right=0.0005,
