@@ -94,7 +94,7 @@ def comparison(
         if any(panel.reference is not None for panel in panels):
             labels.append("authors' logs (same colours)")
             handles.append(Line2D([], [], color="#555555", linestyle=AUTHORS_DASH, linewidth=0.9, alpha=0.8))
-        plots.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+        plots.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.4)
     return figure
 
 
@@ -123,5 +123,5 @@ def _draw(ax: Axes, panel: Panel, styles: Mapping[str, LineStyle]) -> None:
     else:
         ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     if panel.y.endswith("accuracy"):
-        ax.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, symbol=" %", decimals=0))
+        ax.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, symbol=" %", decimals=None))
         ax.set_ylim(top=min(ax.get_ylim()[1], 1.0))
