@@ -11,12 +11,13 @@ from torch import Tensor
 
 from decomfl_lab import noise
 from decomfl_lab.errors import InputError, require_finite_positive
-from decomfl_lab.messages import Plan, Reply
+from decomfl_lab.messages import Held, Plan, Reply
 from decomfl_lab.noise import Program
 from decomfl_lab.objective import Objective
 from decomfl_lab.rebuild import rebuild_
-from decomfl_lab.replica import Replica
+from decomfl_lab.replica import Replica, SyncReplica
 from decomfl_lab.rules import GridSgd, Step
+from decomfl_lab.seeds import StepSeed, stream_of
 from decomfl_lab.zo import Estimator
 
 __all__ = ["Client"]
@@ -30,7 +31,10 @@ class Client:
         replica: x and optimizer state; between two calls of ``handle`` always those of a whole round.
         mu: Smoothing radius μ, rounded to float32.
         steps_taken: Local steps measured so far; picks the data sample of the next one.
+        run_seed: The run's seed once the client has been told it (seeds per run), else None.
     """
+
+    run_seed: int | None = None
 
     def __init__(
         self,
@@ -66,6 +70,10 @@ class Client:
         self.steps_taken = 0
         self._taken: list[Step] = []  # local steps of this round that the replica has taken
 
+    def report(self) -> Held:
+        """What the server must know if it tracks nobody: the round that this client holds."""
+        return Held(self.id, self.replica.round)
+
     def handle(self, plan: Plan) -> Reply:
         """Rebuild x_r from the missed records, take the local steps, revert, and answer the scalars.
 
@@ -81,7 +89,8 @@ class Client:
                 f"but the plan is of round {plan.round}"
             )
         by_arithmetic = isinstance(self.replica.rule, GridSgd)
-        before = self.replica.snapshot() if plan.K > 1 and not by_arithmetic else None
+        syncs = self.replica if isinstance(self.replica, SyncReplica) else None
+        before = self.replica.snapshot() if plan.K > 1 and not by_arithmetic and syncs is None else None
         self._taken.clear()
         try:
             scalars, loss = self.local_update(plan)
@@ -90,6 +99,8 @@ class Client:
                 self.objective.release()
             if before is not None:
                 self.replica.restore(before)
+            elif syncs is not None:  # or of a round and its local steps, to be corrected when the record comes
+                syncs.diverge(self._taken)
             elif by_arithmetic:
                 for step in reversed(self._taken):
                     self.replica.step_back_(step)
@@ -129,7 +140,7 @@ class _LineProbe:
     A 16-bit x is perturbed and evaluated in float32: its own grid is too coarse for a step of μ.
     """
 
-    def __init__(self, client: Client, seed: int, plan: Plan, point: Tensor) -> None:
+    def __init__(self, client: Client, seed: StepSeed, plan: Plan, point: Tensor) -> None:
         self.client = client
         self.seed = client.replica.stream_seed(seed)
         self.plan = plan
@@ -138,14 +149,15 @@ class _LineProbe:
 
     def __call__(self, p: int, c: float) -> float:
         replica, objective, step = self.client.replica, self.client.objective, self.client.steps_taken
+        seed, first = stream_of(self.seed, p)
         if self.client.lean:
             perturbable: Any = objective
-            loss: float = perturbable.along(replica.x, step, self.seed, p, c, self.plan.distribution)
+            loss: float = perturbable.along(replica.x, step, seed, first, c, self.plan.distribution)
             return loss
         self.point.copy_(replica.x)
         if c:
             program = Program(["x"])
-            program.noise("x", self.seed, [c], self.plan.distribution, first=p)
+            program.noise("x", seed, [c], self.plan.distribution, first=first)
             rebuild_(program, [{"x": self.point}], backend=replica.backend, workers=replica.workers)
         return objective(self.point, step)
 
@@ -158,5 +170,5 @@ class _LineProbe:
                 raise InputError(f"gradient projection needs an objective with a gradient, got {objective!r}")
             self.point.copy_(replica.x)
             self._gradient = objective.gradient(self.point, self.client.steps_taken).double()
-        z = noise.direction(self.seed, p, replica.d, distribution=self.plan.distribution)
+        z = noise.direction(*stream_of(self.seed, p), replica.d, distribution=self.plan.distribution)
         return float(self._gradient @ torch.from_numpy(z).double())

@@ -14,6 +14,8 @@ from typing import Any
 
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
 from decomfl_lab.noise import Distribution, Format
+from decomfl_lab.seeds import Seeding
+from decomfl_lab.server import Tracking
 from decomfl_lab.splits import SPLITS
 
 __all__ = ["TrainConfig", "config_from_mapping", "is_schedule", "parse_schedule", "read_config"]
@@ -30,6 +32,8 @@ METHODS: dict[str, str] = {
 }
 REPLAYING = ("decomfl", "decomfl-projection", "baffle")
 """Methods whose model is a replica that follows records."""
+LAGGING = ("decomfl", "decomfl-projection")
+"""Methods whose clients keep their model between rounds, and so lag and catch up."""
 FIRST_ORDER = ("fedavg", "fedcom", "fedavg-topk")
 
 
@@ -93,6 +97,18 @@ class TrainConfig:
     private_seeds: bool = _option(
         False, "clients share a key that the server does not know: it averages and records, but cannot form z"
     )
+    seeds: str = _option(
+        "per-step", f"how many seeds a plan or a record carries: {', '.join(Seeding)} (each client is told it once)"
+    )
+    tracking: str = _option("server", "who remembers which round a client holds: server, or clients, who then say it")
+    history: int = _option(
+        0, "records the server keeps at most; whoever is older pulls its model. 0: as many as someone may need"
+    )
+    revert: str = _option(
+        "snapshot",
+        "after local steps: snapshot brings x back to the bit; sync corrects x when the round's record comes, "
+        "without a snapshot and up to rounding (plain SGD; column drift)",
+    )
     server_model: bool = _option(False, "let the server keep a model too (the algorithm does not need one)")
     pull: str = _option("never", "auto: send the server's model where that is there sooner than the records; or never")
     bandwidth: float = _option(12.5e6, "bytes a second to a client, for pull auto")
@@ -143,8 +159,23 @@ class TrainConfig:
         require_choice("pull", self.pull, ("never", "auto"))
         require_finite_positive("bandwidth", self.bandwidth)
         require_finite_positive("replay_ns", self.replay_ns)
-        can_pull = self.pull == "never" or (self.server_model and self.method in ("decomfl", "decomfl-projection"))
+        lagging = self.method in LAGGING
+        can_pull = self.pull == "never" or (self.server_model and lagging)
         require(can_pull, "pull", "be never for a server without a model (server_model)", self.pull)
+        require_choice("seeds", self.seeds, tuple(Seeding))
+        sends = self.seeds == Seeding.PER_STEP or self.method in REPLAYING
+        require(sends, "seeds", f"be {Seeding.PER_STEP} for a method that sends none", self.seeds)
+        require_choice("tracking", self.tracking, tuple(Tracking))
+        require(lagging or self.tracking == Tracking.SERVER, "tracking", "be server where nobody lags", self.tracking)
+        require_int("history", self.history, 0)
+        require(lagging or not self.history, "history", "be 0 where nobody lags", self.history)
+        reaches = not self.history or self.server_model or self.sampled == self.clients
+        missing = "be 0 for a server without a model (server_model): whoever is older than the history must pull it"
+        require(reaches, "history", missing, self.history)
+        require_choice("revert", self.revert, ("snapshot", "sync"))
+        plain = self.rule == "sgd" and not (self.momentum or self.weight_decay or self.grid) and exact and lagging
+        corrected = "be snapshot unless decomfl runs plain SGD in 32 bits (momentum 0, weight_decay 0, no grid)"
+        require(plain or self.revert == "snapshot", "revert", corrected, self.revert)
         keyed = not self.private_seeds or (self.method in REPLAYING and self.method != "baffle")
         require(keyed, "private_seeds", "be off for a method whose server forms the model", self.method)
         blind = not (self.private_seeds and self.server_model)

@@ -1,7 +1,8 @@
-"""The messages of the protocol, as values: what the server asks and what a client answers."""
+"""The messages of the protocol, as values: what the server asks and what a client answers or reports."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +10,22 @@ from numpy.typing import NDArray
 
 from decomfl_lab.noise import Distribution
 from decomfl_lab.records import RoundRecord
+from decomfl_lab.seeds import Seeding, StepSeed, seeding_of
 
-__all__ = ["Plan", "Reply"]
+__all__ = ["Held", "Plan", "Reply"]
+
+
+@dataclass(frozen=True)
+class Held:
+    """Client → server, where clients track their own last round: which round's model the client holds.
+
+    Attributes:
+        client: i.
+        round: t_i.
+    """
+
+    client: int
+    round: int
 
 
 @dataclass(frozen=True)
@@ -22,7 +37,7 @@ class Plan:
         eta: η of this round, for the local steps.
         P: Directions a local step.
         distribution: Law of the directions.
-        seeds: s_r^k, k = 1..K.
+        seeds: s_r^k, k = 1..K, in one of the forms of ``draw_seeds``.
         records: Records of the rounds that the server believes the client has not applied.
     """
 
@@ -30,13 +45,18 @@ class Plan:
     eta: float
     P: int
     distribution: Distribution
-    seeds: tuple[int, ...]
+    seeds: Sequence[StepSeed]
     records: tuple[RoundRecord, ...] = ()
 
     @property
     def K(self) -> int:
         """Local steps."""
         return len(self.seeds)
+
+    @property
+    def seeding(self) -> Seeding:
+        """How many seeds the plan carries."""
+        return seeding_of(self.seeds, self.P)
 
 
 @dataclass(frozen=True, eq=False)

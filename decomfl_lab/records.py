@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
 from decomfl_lab.noise import Distribution
+from decomfl_lab.seeds import Seeding, StepSeed, seeding_of
 
 __all__ = ["History", "RoundRecord", "mean_scalars"]
 
@@ -24,14 +25,15 @@ class RoundRecord:
         round: r, 0-based.
         eta: Learning rate η in force in round r.
         distribution: Law of the directions.
-        seeds: s_r^k, one 64-bit seed a local step, length K; all P directions of a step share it.
+        seeds: s_r^k, length K, in one of the forms of ``draw_seeds``: a 64-bit seed that all P directions of a step
+            share, or one for each.
         scalars: Aggregated g_{r,p}^k, float32, shape (K, P), all finite.
     """
 
     round: int
     eta: float
     distribution: Distribution
-    seeds: tuple[int, ...]
+    seeds: Sequence[StepSeed]
     scalars: NDArray[np.float32]
 
     def __post_init__(self) -> None:
@@ -44,6 +46,7 @@ class RoundRecord:
             (self.scalars.dtype, self.scalars.shape),
         )
         require(len(self.seeds) == self.K, "seeds", f"hold one seed for each of K={self.K} steps", self.seeds)
+        _ = self.seeding
         require(bool(np.isfinite(self.scalars).all()), f"scalars of round {self.round}", "be finite", self.scalars)
 
     @property
@@ -55,6 +58,11 @@ class RoundRecord:
     def P(self) -> int:
         """Directions a local step."""
         return int(self.scalars.shape[1])
+
+    @property
+    def seeding(self) -> Seeding:
+        """How many seeds the record carries."""
+        return seeding_of(self.seeds, self.P)
 
     def __eq__(self, other: Any) -> bool:
         return (

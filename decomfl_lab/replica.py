@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +14,12 @@ from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.noise import Backend, Program, derive_seed
 from decomfl_lab.rebuild import backend_for, rebuild_
 from decomfl_lab.records import RoundRecord
-from decomfl_lab.rules import GridSgd, Step, UpdateRule
+from decomfl_lab.rules import GridSgd, Sgd, Step, UpdateRule
+from decomfl_lab.seeds import StepSeed
 
-__all__ = ["Layout", "Replica", "Snapshot"]
+__all__ = ["Layout", "Replica", "Snapshot", "SyncReplica"]
+
+_Seed = TypeVar("_Seed", int, StepSeed)
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,14 @@ class Snapshot:
     state: dict[str, Tensor]
 
 
+def _steps(record: RoundRecord) -> list[Step]:
+    """The K local steps of a record."""
+    return [
+        Step(seed, scalars, record.eta, record.distribution)
+        for seed, scalars in zip(record.seeds, record.scalars, strict=True)
+    ]
+
+
 class Replica:
     """x and optimizer state after the rounds 0..round-1.
 
@@ -122,7 +134,7 @@ class Replica:
             require_int("private_key", private_key, 0, 2**64 - 1)
         self.private_key = private_key
 
-    def stream_seed(self, seed: int) -> int:
+    def stream_seed(self, seed: _Seed) -> _Seed:
         """The seed that z is really made of: ``seed`` itself, or its keyed hash under the private key.
 
         Without the key the seeds in the records say nothing of the directions, so who only averages and records
@@ -131,7 +143,11 @@ class Replica:
         Source: [DeComFL, appendix, private seed shift]; a keyed BLAKE2b in the place of a shift, which whoever
         learns one direction could undo.
         """
-        return seed if self.private_key is None else derive_seed(self.private_key, seed)
+        if self.private_key is None:
+            return seed
+        if isinstance(seed, int):
+            return derive_seed(self.private_key, seed)
+        return tuple(derive_seed(self.private_key, own) for own in seed)
 
     @property
     def d(self) -> int:
@@ -179,10 +195,13 @@ class Replica:
         for n, record in enumerate(records):
             if record.round != self.round + n:
                 raise InputError(f"a replica at round {self.round + n} cannot apply the record of round {record.round}")
-            for seed, scalars in zip(record.seeds, record.scalars, strict=True):
-                self.rule.emit(program, self._real(Step(seed, scalars, record.eta, record.distribution)))
+            self._emit(program, record)
         self._run(program)
         self.round += len(records)
+
+    def _emit(self, program: Program, record: RoundRecord) -> None:
+        for step in _steps(record):
+            self.rule.emit(program, self._real(step))
 
     def catch_up(self, records: Iterable[RoundRecord]) -> int:
         """Apply all records of rounds ≥ ``round`` in order; returns how many. Older ones are known already."""
@@ -228,3 +247,59 @@ class Replica:
         for vector in (self.x, *(self.state[slot] for slot in self.rule.slots)):
             h.update(vector.cpu().view(torch.uint8).numpy().data)
         return h.hexdigest()
+
+
+class SyncReplica(Replica):
+    """A replica that is not reverted after local steps but corrected when their round's record comes (plain SGD only).
+
+        x_{r+1} = x_{i,r}^K + η Σ_k (1/P) Σ_p (g_{i,r,p}^k − g_{r,p}^k) z_{r,p}^k
+
+    It needs no snapshot, only its own scalars. The identity is one of real arithmetic: every correction leaves some
+    roundings behind, and this replica *drifts* away from the others, which agree to the bit.
+
+    Attributes:
+        taken: Local steps of round ``round`` that x has taken and that nothing has corrected yet.
+
+    Source: [DeComFL, eq. (sync)]; the step after the last measurement is never taken, so the last step of a record
+    is applied as it is.
+    """
+
+    taken: tuple[Step, ...] = ()
+
+    def diverge(self, taken: Iterable[Step]) -> None:
+        """Note the local steps that x has taken since it was x_round."""
+        self.taken = tuple(taken)
+
+    @property
+    def _sgd(self) -> Sgd:
+        if not (isinstance(self.rule, Sgd) and self.rule.weight_decay == 0):
+            raise InputError(f"rule must be plain SGD where replicas are synchronised without revert, got {self.rule}")
+        return self.rule
+
+    def _correct(self, program: Program, own: Step, step: Step | None) -> None:
+        wide = self.x.dtype == torch.float64
+        self._sgd.emit_correction(program, self._real(own), step, wide=wide)
+
+    def _emit(self, program: Program, record: RoundRecord) -> None:
+        steps = _steps(record)
+        for own, step in zip(self.taken, steps, strict=False):
+            self._correct(program, own, step)
+        for step in steps[len(self.taken) :]:
+            self.rule.emit(program, self._real(step))
+        self.taken = ()
+
+    def catch_up(self, records: Iterable[RoundRecord]) -> int:
+        """See ``Replica.catch_up``; local steps of a round whose record has not come are taken back."""
+        applied = super().catch_up(records)
+        if self.taken:
+            program = self._program()
+            for own in self.taken:
+                self._correct(program, own, None)
+            self._run(program)
+            self.taken = ()
+        return applied
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """See ``Replica.restore``: what x had taken is gone with it."""
+        super().restore(snapshot)
+        self.taken = ()

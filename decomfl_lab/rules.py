@@ -18,15 +18,16 @@ from torch import Tensor
 
 from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
 from decomfl_lab.noise import SCRATCH, Distribution, Format, Program
+from decomfl_lab.seeds import StepSeed, stream_of
 
 __all__ = ["AdaMM", "GridSgd", "LowPrecision", "Momentum", "Sgd", "SignSgd", "Step", "UpdateRule"]
 
 
 @dataclass(frozen=True)
 class Step:
-    """One local step: its seed s_r^k, scalars g_p (P,) float32, learning rate η and law of z."""
+    """One local step: its seed s_r^k (or P of them), scalars g_p (P,) float32, learning rate η and law of z."""
 
-    seed: int
+    seed: StepSeed
     scalars: NDArray[np.float32]
     eta: float
     distribution: Distribution
@@ -59,10 +60,23 @@ def _check_weight_decay(weight_decay: float) -> None:
     )
 
 
+def _coefficients(step: Step, factor: float) -> NDArray[np.float32]:
+    """c_p = (factor/P) g_p, each rounded once, to float32; shape (P,)."""
+    return ((factor / step.scalars.size) * step.scalars.astype(np.float64)).astype(np.float32)
+
+
+def _add_directions(program: Program, to: str, step: Step, coefficients: NDArray[np.float32]) -> None:
+    """To += Σ_p c_p z_p, term by term."""
+    if isinstance(step.seed, int):
+        program.noise(to, step.seed, coefficients, step.distribution)
+        return
+    for seed, c in zip(step.seed, coefficients, strict=True):
+        program.noise(to, seed, [float(c)], step.distribution)
+
+
 def _add_estimate(program: Program, to: str, step: Step, factor: float) -> None:
     """To += factor · (1/P) Σ_p g_p z_p, term by term; each coefficient is rounded once, to float32."""
-    coefficients = (factor / step.scalars.size) * step.scalars.astype(np.float64)
-    program.noise(to, step.seed, coefficients, step.distribution)
+    _add_directions(program, to, step, _coefficients(step, factor))
 
 
 @dataclass(frozen=True)
@@ -87,6 +101,31 @@ class Sgd(UpdateRule):
         if self.weight_decay:
             program.scale("x", 1.0 - step.eta * self.weight_decay)
         _add_estimate(program, "x", step, -step.eta)
+
+    def emit_correction(self, program: Program, own: Step, step: Step | None, *, wide: bool) -> None:
+        """Write x ← x + (η/P) Σ_p (g_{i,p} − g_p) z_p: x has taken the step ``own`` instead of ``step``.
+
+        The difference of the two steps' coefficients is exact in float64 (but for hopelessly unequal sizes) and is
+        rounded to float32, as every coefficient is; for a float64 x what that cuts off follows as a second term.
+
+        Args:
+            program: Where to.
+            own: The step that was taken, with the client's scalars g_i.
+            step: The step to be taken in its place, along the same directions; None takes ``own`` back.
+            wide: Whether x is float64.
+
+        Raises:
+            InputError: With weight decay, which scales x between the two.
+
+        Source: [DeComFL, eq. (sync)].
+        """
+        require(self.weight_decay == 0, "weight_decay", "be 0 where steps are corrected afterwards", self.weight_decay)
+        wanted = np.zeros(own.scalars.size) if step is None else _coefficients(step, -step.eta).astype(np.float64)
+        difference = wanted - _coefficients(own, -own.eta)
+        high = difference.astype(np.float32)
+        _add_directions(program, "x", own, high)
+        if wide:
+            _add_directions(program, "x", own, (difference - high).astype(np.float32))
 
 
 @dataclass(frozen=True)
@@ -252,7 +291,7 @@ class LowPrecision(UpdateRule):
         self.rule.emit(program, step)
         for place, name in enumerate(self._vectors):
             if self.rounding == "stochastic":
-                program.narrow_randomly(name, self.dtype, step.seed, place)
+                program.narrow_randomly(name, self.dtype, stream_of(step.seed, 0)[0], place)
                 continue
             if self.rounding == "compensated":
                 program.copy(f"{name}.low", name)

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import numpy as np
 
 from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
-from decomfl_lab.messages import Plan, Reply
+from decomfl_lab.messages import Held, Plan, Reply
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.records import History, RoundRecord, mean_scalars
 from decomfl_lab.replica import Replica, Snapshot
 from decomfl_lab.schedules import Schedule
+from decomfl_lab.seeds import Seeding, draw_seeds
 
-__all__ = ["Server", "sample_clients"]
+__all__ = ["Server", "Tracking", "sample_clients"]
 
 _SAMPLING = 1
 _DIRECTIONS = 2
+
+
+class Tracking(StrEnum):
+    """Who remembers which round a client holds."""
+
+    SERVER = "server"
+    """The server: a number for each client."""
+    CLIENTS = "clients"
+    """Each client its own: it says so when it is sampled, and the server keeps nothing about anybody."""
 
 
 def sample_clients(seed: int, r: int, M: int, m: int) -> tuple[int, ...]:
@@ -39,8 +50,15 @@ class Server:
         seed: Everything random derives from it: directions and the sampled clients.
         distribution: Law of the directions.
         replica: The server's own model, or None: the algorithm does not need one.
+        seeding: How many seeds travel.
+        tracking: Who remembers t_i.
+        keep: The newest records that are kept at most; 0 for as many as someone may need. With ``tracking`` by the
+            server those are the records since min_i t_i; with tracking by the clients it cannot know, and forgets
+            none.
+        history: The records.
+        held: t_i of every client, empty if the clients track it.
 
-    Source: [DeComFL, Algorithm 3].
+    Source: [DeComFL, Algorithm 3; appendix "Reduce the Memory on the Server Side"].
     """
 
     M: int
@@ -51,6 +69,9 @@ class Server:
     seed: int
     distribution: Distribution = Distribution.GAUSSIAN
     replica: Replica | None = None
+    seeding: Seeding = Seeding.PER_STEP
+    tracking: Tracking = Tracking.SERVER
+    keep: int = 0
     history: History = field(default_factory=History)
     held: list[int] = field(default_factory=list)
 
@@ -63,7 +84,9 @@ class Server:
         for rate in (self.eta.initial, *self.eta.changes.values()):
             require_finite_positive("learning rate eta", rate)
         require_int("seed", self.seed, 0, 2**64 - 1)
-        self.held = self.held or [0] * self.M
+        require_int("history", self.keep, 0)
+        if self.tracking is Tracking.SERVER:
+            self.held = self.held or [0] * self.M
         self._planned: dict[int, Plan] = {}
 
     @property
@@ -71,28 +94,61 @@ class Server:
         """r, the round to be planned or under way."""
         return self.history.end
 
-    def plan_round(self, participants: Sequence[int] | None = None) -> dict[int, Plan]:
+    @property
+    def run_seed(self) -> int:
+        """The seed that every round's derive from: what clients are told once if no record carries seeds."""
+        return derive_seed(self.seed, _DIRECTIONS)
+
+    def sample(self) -> tuple[int, ...]:
+        """C_r: m of M clients, uniformly without replacement."""
+        return sample_clients(self.seed, self.round, self.M, self.m)
+
+    def plan_round(
+        self, participants: Sequence[int] | None = None, reports: Iterable[Held] | None = None
+    ) -> dict[int, Plan]:
         """The plans of round r, one a sampled client, in the order of the clients' numbers.
 
         Args:
-            participants: Who takes part; None samples m of M uniformly without replacement.
+            participants: Who takes part; None for ``sample``.
+            reports: What each participant holds, where clients track it themselves.
 
         Raises:
-            InputError: If a participant does not exist or stands twice.
+            InputError: If a participant does not exist, stands twice, says nothing or nonsense of what it holds, or
+                needs records that are gone.
         """
         r = self.round
-        if participants is None:
-            participants = sample_clients(self.seed, r, self.M, self.m)
+        participants = self.sample() if participants is None else participants
         require(len(set(participants)) == len(participants) > 0, "participants", "be distinct", participants)
         for client in participants:
             require_int("participant", client, 0, self.M - 1)
-        run_key = derive_seed(self.seed, _DIRECTIONS)
-        seeds = tuple(derive_seed(run_key, r, k) for k in range(self.K))
+        held = self._held(participants, reports)
+        seeds = draw_seeds(self.seeding, self.run_seed, r, self.K, self.P(r))
         self._planned = {
-            client: Plan(r, self.eta(r), self.P(r), self.distribution, seeds, self.history.since(self.held[client]))
+            client: Plan(r, self.eta(r), self.P(r), self.distribution, seeds, self._since(client, held[client]))
             for client in sorted(participants)
         }
         return dict(self._planned)
+
+    def _held(self, participants: Sequence[int], reports: Iterable[Held] | None) -> Mapping[int, int]:
+        if self.tracking is Tracking.SERVER:
+            require(reports is None, "reports", "be left out where the server tracks the clients", reports)
+            return {client: self.held[client] for client in participants}
+        held = {report.client: report.round for report in reports or ()}
+        silent = sorted(set(participants) - set(held))
+        require(
+            not silent, "reports", "come from every participant: the clients track their rounds", f"none of {silent}"
+        )
+        for client, r in held.items():
+            require_int(f"round that client {client} reports", r, 0, self.round)
+        return held
+
+    def _since(self, client: int, r: int) -> tuple[RoundRecord, ...]:
+        if r < self.history.start:
+            raise InputError(
+                f"client {client} holds round {r}, but the oldest record kept is of round {self.history.start} "
+                f"(history {self.keep}): it can only pull the model"
+            )
+        return self.history.since(r)
 
     def aggregate(self, replies: Iterable[Reply]) -> RoundRecord:
         """Average the replies of the planned round into its record, store it, and forget what nobody needs.
@@ -116,11 +172,19 @@ class Server:
         if self.replica is not None:
             self.replica.apply(record)
         self.history.append(record)
-        for client in clients:
-            self.held[client] = plan.round
-        self.history.prune(min(self.held))
+        if self.tracking is Tracking.SERVER:
+            for client in clients:
+                self.held[client] = plan.round
+        self._prune()
         self._planned = {}
         return record
+
+    def _prune(self) -> None:
+        """Forget what nobody needs, and whatever is older than the last ``keep`` records."""
+        if self.tracking is Tracking.SERVER:
+            self.history.prune(min(self.held))
+        if self.keep:
+            self.history.prune(self.round - self.keep)
 
     def _check(self, reply: Reply) -> None:
         plan = self._planned.get(reply.client)
@@ -156,5 +220,6 @@ class Server:
     def note_dense_pull(self, client: int) -> None:
         """Remember that ``client`` now holds the model of the present round."""
         require_int("client", client, 0, self.M - 1)
-        self.held[client] = self.round
-        self.history.prune(min(self.held))
+        if self.tracking is Tracking.SERVER:
+            self.held[client] = self.round
+        self._prune()

@@ -14,13 +14,25 @@ from torch import Tensor
 from decomfl_lab.client import Client
 from decomfl_lab.errors import DivergedError, InputError, require
 from decomfl_lab.fedavg import DenseUplink, FedAvgServer, FedZOClient, Trainer, Uplink
-from decomfl_lab.messages import Plan
+from decomfl_lab.messages import Held, Plan
+from decomfl_lab.noise import Distribution
 from decomfl_lab.policy import PullPolicy
 from decomfl_lab.records import History
-from decomfl_lab.replica import Replica
+from decomfl_lab.replica import Replica, SyncReplica
+from decomfl_lab.rules import Step
 from decomfl_lab.schedules import Schedule
-from decomfl_lab.server import Server
-from decomfl_lab.wire import Ledger, decode_plan, decode_records, decode_reply, decode_vector, encode_records
+from decomfl_lab.seeds import Seeding
+from decomfl_lab.server import Server, Tracking
+from decomfl_lab.wire import (
+    Ledger,
+    decode_held,
+    decode_plan,
+    decode_records,
+    decode_reply,
+    decode_run_seed,
+    decode_vector,
+    encode_records,
+)
 
 __all__ = ["BaffleFederation", "DeComFLFederation", "FedAvgFederation", "Federation", "MezoFederation"]
 
@@ -35,7 +47,9 @@ class Federation(Protocol):
 
     ledger: Ledger
     pulls: int
-    """Rebuilds that were replaced by sending the model (a policy's choice)."""
+    """Rebuilds that were replaced by sending the model (a policy's choice, or the records were gone)."""
+    drift: float | None
+    """The largest ‖x_i − x‖∞ / ‖x‖∞ of a client's rebuilt model so far, where replicas drift; else None."""
 
     @property
     def round(self) -> int:
@@ -64,7 +78,13 @@ class DeComFLFederation:
     """DeComFL: scalars up, records down. The observer is the lab's own replica, outside the protocol."""
 
     def __init__(
-        self, server: Server, clients: Sequence[Client], observer: Replica, *, policy: PullPolicy | None = None
+        self,
+        server: Server,
+        clients: Sequence[Client],
+        observer: Replica,
+        *,
+        policy: PullPolicy | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         """A federation; with a ``policy`` the server sends its model where that is cheaper than the records."""
         if policy is not None and server.replica is None:
@@ -74,7 +94,8 @@ class DeComFLFederation:
         self.observer = observer
         self.policy = policy
         self.pulls = 0
-        self.ledger = Ledger(server.M)
+        self.drift: float | None = None
+        self.ledger = Ledger(server.M) if ledger is None else ledger
 
     @property
     def round(self) -> int:
@@ -86,13 +107,51 @@ class DeComFLFederation:
         """See ``Federation``."""
         return self.observer.x
 
-    def _plans(self) -> Iterator[tuple[Client, Plan]]:
-        """The sampled clients, each with its plan as it arrives."""
-        for i, plan in self.server.plan_round().items():
+    def plans(self, participants: Sequence[int] | None = None) -> Iterator[tuple[Client, Plan]]:
+        """The participants (None: sampled ones), each with its plan as it arrives.
+
+        On the way everything else that they and the server must tell each other is said: what a client holds, the
+        run's seed, a model in the place of records that are gone or dearer.
+        """
+        chosen = self.server.sample() if participants is None else participants
+        reports = None
+        if self.server.tracking is Tracking.CLIENTS:
+            reports = [decode_held(self.ledger.held(self.clients[i].report())) for i in chosen]
+        for i, plan in self._planned(chosen, reports).items():
             if self.policy is not None and self._chooses_to_pull(i, plan):
                 self._pull(i)
                 plan = dataclasses.replace(plan, records=())
-            yield self.clients[i], decode_plan(self.ledger.plan(i, plan))
+            yield self.clients[i], self._deliver(i, plan)
+
+    def _planned(self, chosen: Sequence[int], reports: Sequence[Held] | None) -> dict[int, Plan]:
+        """The plans; whoever is older than the history has pulled the model before, if the server has one."""
+        if self.server.replica is not None:
+            held = {at.client: at.round for at in reports} if reports else dict(enumerate(self.server.held))
+            for i in chosen:
+                if held[i] < self.server.history.start:
+                    self._pull(i)
+                    self.server.note_dense_pull(i)
+            if reports is not None:
+                reports = [
+                    at if at.round >= self.server.history.start else Held(at.client, self.round) for at in reports
+                ]
+        return self.server.plan_round(chosen, reports)
+
+    def _deliver(self, i: int, plan: Plan) -> Plan:
+        """The plan as client i reads it; who reads seeds per run for the first time is told the run's seed before."""
+        client = self.clients[i]
+        if plan.seeding is Seeding.PER_RUN and client.run_seed is None:
+            client.run_seed = decode_run_seed(self.ledger.run_seed(i, self.server.run_seed))
+        arrived = decode_plan(self.ledger.plan(i, plan), client.run_seed)
+        if isinstance(client.replica, SyncReplica):
+            client.replica.catch_up(arrived.records)
+            self._measure_drift(client.replica)
+        return arrived
+
+    def _measure_drift(self, rebuilt: Replica) -> None:
+        distance = float((rebuilt.x - self.x).abs().max()) / (float(self.x.abs().max()) or 1.0)
+        self.drift = max(self.drift or 0.0, distance)
+        logger.debug("round %d: a rebuilt model is %.3g from the server's", self.round, distance)
 
     def _chooses_to_pull(self, i: int, plan: Plan) -> bool:
         assert self.policy is not None
@@ -119,7 +178,7 @@ class DeComFLFederation:
     def advance(self) -> float:
         """See ``Federation``."""
         replies, losses = [], []
-        for client, plan in self._plans():
+        for client, plan in self.plans():
             reply = client.handle(plan)
             losses.append(reply.loss)
             replies.append(reply)
@@ -136,18 +195,29 @@ class DeComFLFederation:
     def save(self) -> Saved:
         """The slowest client's replica and the records since: every other replica is a replay of those.
 
-        Its size is one model, its optimizer state and the records, for any number of clients.
+        Its size is one model, its optimizer state and the records, for any number of clients. Two exceptions: a
+        replica that drifts is no replay of anything and is saved as it is; of a client older than the history,
+        which will pull the model, only the round is saved.
         """
-        slowest = min(self._lagging(), key=lambda replica: replica.round)
-        tensors = {"x": slowest.x, **{f"state.{slot}": v for slot, v in slowest.state.items()}}
-        records = encode_records(self.server.history.since(slowest.round))
+        start = self.server.history.start
+        replicas = [*self._lagging(), self.observer]
+        base = min((r for r in replicas if r.round >= start and not isinstance(r, SyncReplica)), key=lambda r: r.round)
+        first = max(start, min(replica.round for replica in replicas))
+        tensors = {"x": base.x, **{f"state.{slot}": v for slot, v in base.state.items()}}
+        records = encode_records(self.server.history.since(first))
         tensors["records"] = torch.frombuffer(bytearray(records), dtype=torch.uint8)
+        for i, replica in self._drifting():
+            tensors[f"client.{i}.x"] = replica.x
         values = {
-            "base": slowest.round,
+            "base": base.round,
+            "first": first,
             "round": self.round,
             "held": self.server.held,
             "client_rounds": [replica.round for replica in self._lagging()],
             "steps_taken": [client.steps_taken for client in self.clients],
+            "told": [client.run_seed is not None for client in self.clients],
+            "taken": {str(i): [_to_json(step) for step in replica.taken] for i, replica in self._drifting()},
+            "drift": self.drift,
             "pulls": self.pulls,
             "ledger": self.ledger.to_json(),
         }
@@ -161,7 +231,7 @@ class DeComFLFederation:
             rolling.state[slot].copy_(tensors[f"state.{slot}"])
         rolling.x.copy_(tensors["x"])
         rolling.round = values["base"]
-        records = decode_records(tensors["records"].numpy().tobytes())
+        records = decode_records(tensors["records"].numpy().tobytes(), self.server.run_seed)
         holders: list[tuple[int, Replica]] = [
             (r, client.replica) for r, client in zip(values["client_rounds"], self.clients, strict=True)
         ]
@@ -171,12 +241,31 @@ class DeComFLFederation:
         for r, replica in sorted(holders, key=lambda holder: holder[0]):
             rolling.catch_up(record for record in records if record.round < r)
             replica.restore(rolling.snapshot())
-        self.server.history = History(records, start=values["base"])
+            replica.round = r
+        self.server.history = History(records, start=values["first"])
         self.server.held = list(values["held"])
         self.pulls = values["pulls"]
-        for steps, client in zip(values["steps_taken"], self.clients, strict=True):
+        self.drift = values["drift"]
+        for steps, told, client in zip(values["steps_taken"], values["told"], self.clients, strict=True):
             client.steps_taken = steps
+            client.run_seed = self.server.run_seed if told else None
+        for i, replica in self._drifting():
+            replica.x.copy_(tensors[f"client.{i}.x"])
+            replica.diverge(_from_json(step) for step in values["taken"][str(i)])
         self.ledger = Ledger.from_json(self.server.M, values["ledger"])
+
+    def _drifting(self) -> list[tuple[int, SyncReplica]]:
+        return [(i, c.replica) for i, c in enumerate(self.clients) if isinstance(c.replica, SyncReplica)]
+
+
+def _to_json(step: Step) -> list[Any]:
+    return [step.seed, step.scalars.tolist(), step.eta, step.distribution]
+
+
+def _from_json(saved: list[Any]) -> Step:
+    seed, scalars, eta, distribution = saved
+    own = tuple(seed) if isinstance(seed, list) else seed
+    return Step(own, np.array(scalars, dtype=np.float32), eta, Distribution(distribution))
 
 
 class BaffleFederation(DeComFLFederation):
@@ -193,16 +282,17 @@ class BaffleFederation(DeComFLFederation):
     def _lagging(self) -> Sequence[Replica]:
         return [self.observer] * len(self.clients)  # whatever they hold is overwritten when they are next sampled
 
-    def _plans(self) -> Iterator[tuple[Client, Plan]]:
+    def plans(self, participants: Sequence[int] | None = None) -> Iterator[tuple[Client, Plan]]:
+        """See ``DeComFLFederation.plans``."""
         for i in range(self.server.M):
             self.server.note_dense_pull(i)  # no one will ask for a record
         dense = self.observer.snapshot()
-        for i, plan in self.server.plan_round().items():
+        for i, plan in self.server.plan_round(participants).items():
             client = self.clients[i]
             message = self.ledger.vector(i, self.round, dense.x.numpy(), upwards=False)
             arrived = torch.from_numpy(decode_vector(message)[1])
             client.replica.restore(dataclasses.replace(dense, x=arrived))  # its state is of no use to it
-            yield client, decode_plan(self.ledger.plan(i, dataclasses.replace(plan, records=())))
+            yield client, self._deliver(i, dataclasses.replace(plan, records=()))
 
 
 class MezoFederation:
@@ -218,6 +308,7 @@ class MezoFederation:
         self.K, self.eta = K, eta
         self._round = 0
         self.pulls = 0
+        self.drift: float | None = None
         self.ledger = Ledger(1)
 
     @property
@@ -256,6 +347,7 @@ class FedAvgFederation:
         self.clients = list(clients)
         self.uplink = DenseUplink() if uplink is None else uplink
         self.pulls = 0
+        self.drift: float | None = None
         self.ledger = Ledger(server.M)
 
     @property

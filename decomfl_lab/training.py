@@ -38,10 +38,11 @@ from decomfl_lab.models import build_model
 from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, cpu_backend, derive_seed
 from decomfl_lab.objective import EpochBatches, ModuleObjective, mean_losses
 from decomfl_lab.policy import PullPolicy
-from decomfl_lab.replica import Layout, Replica
+from decomfl_lab.replica import Layout, Replica, SyncReplica
 from decomfl_lab.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
 from decomfl_lab.schedules import Schedule
-from decomfl_lab.server import Server
+from decomfl_lab.seeds import Seeding
+from decomfl_lab.server import Server, Tracking
 from decomfl_lab.simulation import (
     BaffleFederation,
     DeComFLFederation,
@@ -199,11 +200,15 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
         seed=config.seed,
         distribution=Distribution(config.distribution),
         replica=Replica(x, rule) if config.server_model else None,
+        seeding=Seeding(config.seeds),
+        tracking=Tracking(config.tracking),
+        keep=config.history,
     )
     estimator = ESTIMATORS["projection" if config.method == "decomfl-projection" else config.estimator]
     key = derive_seed(config.seed, _PRIVATE_KEY) if config.private_seeds else None
+    kept = SyncReplica if config.revert == "sync" else Replica
     clients = [
-        Client(i, Replica(x, rule, private_key=key), o, estimator, config.mu, lean=config.lean)
+        Client(i, kept(x, rule, private_key=key), o, estimator, config.mu, lean=config.lean)
         for i, o in enumerate(objectives)
     ]
     observer = Replica(x, rule, private_key=key)
@@ -264,7 +269,8 @@ def train(
         One row an evaluation, columns ``METRICS``: round (completed), test_accuracy, test_loss, train_loss (mean
         over the rounds since the last evaluation), wire_scalars (bytes / 4 a client, mean over clients), wire_bytes
         (all) and those of them that went up, gradient_scalars (all), model_pulls (rebuilds replaced by sending the
-        model), seconds (training time so far).
+        model), seconds (training time so far); with revert sync also drift, the largest ‖x_i − x‖∞ / ‖x‖∞ of a
+        client's rebuilt model so far.
 
     Raises:
         InputError: If the configuration, the data or the folder does not fit; nothing is half-written.
@@ -291,7 +297,7 @@ def train(
             rows, losses, seconds = saved["rows"], saved["losses"], saved["seconds"]
 
     def table() -> pd.DataFrame:
-        return pd.DataFrame(rows, columns=list(METRICS))
+        return pd.DataFrame(rows, columns=[*METRICS, *(["drift"] if config.revert == "sync" else [])])
 
     def save() -> None:
         if out is not None:
@@ -330,6 +336,8 @@ def train(
                     "seconds": seconds,
                 }
             )
+            if federation.drift is not None:
+                rows[-1]["drift"] = federation.drift
             losses.clear()
         if on_round is not None:
             accuracy = rows[-1]["test_accuracy"] if rows else float("nan")

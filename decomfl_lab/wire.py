@@ -1,14 +1,16 @@
 """The wire: a versioned binary codec for every message, and the ledger that counts what it encodes.
 
 Message = header (magic "DC", version, kind, body length u32, CRC-32 of the body), then the body; all
-numbers little-endian. Seeds are 8 bytes, scalars and model elements 4 (8 for float64 models).
+numbers little-endian. Seeds are 8 bytes, scalars and model elements 4 (8 for float64 models). How many seeds a plan or
+a record carries stands in it (``Seeding``); one that carries none is read with the run's seed, which has a message of
+its own.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -17,24 +19,28 @@ from numpy.typing import NDArray
 
 from decomfl_lab.compression import QuantizedVector, SparseVector
 from decomfl_lab.errors import InputError, require
-from decomfl_lab.messages import Plan, Reply
+from decomfl_lab.messages import Held, Plan, Reply
 from decomfl_lab.noise import STREAM_VERSION, Distribution
 from decomfl_lab.records import RoundRecord
+from decomfl_lab.seeds import DerivedSeeds, Seeding, StepSeed, draw_seeds, seeding_of
 
 __all__ = ["Ledger", "Traffic", "decode_plan", "decode_records", "decode_reply", "decode_vector"]
 __all__ += ["decode_quantized", "decode_sparse", "encode_quantized", "encode_sparse"]
 __all__ += ["encode_plan", "encode_records", "encode_reply", "encode_vector"]
+__all__ += ["decode_held", "decode_run_seed", "encode_held", "encode_run_seed"]
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 MAX_BODY = 2**32 - 1
 
 _HEADER = struct.Struct("<2sBBII")
-_ROUND = struct.Struct("<IdHHBB")  # round, eta, K, P, distribution, stream version
+_ROUND = struct.Struct("<IdHHBBB")  # round, eta, K, P, distribution, stream version, seeding
 _REPLY = struct.Struct("<IIHH")  # client, round, K, P
 _VECTOR = struct.Struct("<IBQ")  # round, bytes an element, elements
 _COUNT = struct.Struct("<I")
 _QUANTIZED = struct.Struct("<IBfQ")  # round, bits, scale, elements
 _SPARSE = struct.Struct("<IQQ")  # round, elements, of them sent
+_HELD = struct.Struct("<II")  # client, round
+_SEED = struct.Struct("<Q")
 
 HEADER_BYTES = _HEADER.size
 PLAN_HEAD_BYTES = _ROUND.size + _COUNT.size
@@ -43,11 +49,13 @@ REPLY_HEAD_BYTES = _REPLY.size
 VECTOR_HEAD_BYTES = _VECTOR.size
 QUANTIZED_HEAD_BYTES = _QUANTIZED.size
 SPARSE_HEAD_BYTES = _SPARSE.size
+HELD_BYTES = _HELD.size
 INDEX_BYTES = 4
-SEED_BYTES = 8
+SEED_BYTES = _SEED.size
 SCALAR_BYTES = 4
 
 _DISTRIBUTIONS = tuple(Distribution)
+_SEEDINGS = tuple(Seeding)
 
 
 class Kind(IntEnum):
@@ -59,6 +67,8 @@ class Kind(IntEnum):
     RECORDS = 4
     QUANTIZED = 5
     SPARSE = 6
+    HELD = 7
+    SEED = 8
 
 
 class _Reader:
@@ -109,17 +119,44 @@ def _message(kind: Kind, body: bytes) -> bytes:
     return _HEADER.pack(b"DC", WIRE_VERSION, kind, len(body), zlib.crc32(body)) + body
 
 
-def _round_head(r: int, eta: float, P: int, distribution: Distribution, seeds: tuple[int, ...]) -> bytes:
-    require(len(seeds) <= 0xFFFF and P <= 0xFFFF, "K and P", "be at most 65535 on the wire", (len(seeds), P))
-    head = _ROUND.pack(r, eta, len(seeds), P, _DISTRIBUTIONS.index(distribution), STREAM_VERSION)
-    return head + struct.pack(f"<{len(seeds)}Q", *seeds)
+def _sent_seeds(seeds: Sequence[StepSeed], seeding: Seeding) -> list[int]:
+    """The seeds as they travel, in the order of (k, p)."""
+    if isinstance(seeds, DerivedSeeds):
+        return [seeds.root] if seeding is Seeding.PER_ROUND else []
+    return [own for seed in seeds for own in ((seed,) if isinstance(seed, int) else seed)]
 
 
-def _read_round_head(reader: _Reader) -> tuple[int, float, int, Distribution, tuple[int, ...]]:
-    r, eta, K, P, law, stream = reader.unpack(_ROUND)
+def _round_head(r: int, eta: float, P: int, distribution: Distribution, seeds: Sequence[StepSeed]) -> bytes:
+    K, seeding = len(seeds), seeding_of(seeds, P)
+    require(K <= 0xFFFF and P <= 0xFFFF, "K and P", "be at most 65535 on the wire", (K, P))
+    sent = _sent_seeds(seeds, seeding)
+    places = _DISTRIBUTIONS.index(distribution), STREAM_VERSION, _SEEDINGS.index(seeding)
+    return _ROUND.pack(r, eta, K, P, *places) + struct.pack(f"<{len(sent)}Q", *sent)
+
+
+def _read_seeds(reader: _Reader, seeding: Seeding, run_seed: int | None, r: int, K: int, P: int) -> Sequence[StepSeed]:
+    sent = tuple(int(seed) for seed in reader.array("<u8", seeding.sent(K, P)))
+    match seeding:
+        case Seeding.PER_DIRECTION:
+            return tuple(sent[k * P : (k + 1) * P] for k in range(K))
+        case Seeding.PER_STEP:
+            return sent
+        case Seeding.PER_ROUND:
+            return DerivedSeeds(sent[0], K)
+        case Seeding.PER_RUN:
+            if run_seed is None:
+                raise InputError(f"run_seed must be given to read round {r}, whose seeds are not sent (per-run)")
+            return draw_seeds(seeding, run_seed, r, K, P)
+
+
+def _read_round_head(reader: _Reader, run_seed: int | None) -> tuple[int, float, int, Distribution, Sequence[StepSeed]]:
+    r, eta, K, P, law, stream, seeding = reader.unpack(_ROUND)
     require(stream == STREAM_VERSION, "stream version of the message", f"be {STREAM_VERSION}", stream)
     require(law < len(_DISTRIBUTIONS), "distribution of the message", f"be below {len(_DISTRIBUTIONS)}", law)
-    seeds = tuple(int(s) for s in reader.array("<u8", int(K)))
+    require(seeding < len(_SEEDINGS), "seeding of the message", f"be below {len(_SEEDINGS)}", seeding)
+    require(K > 0 and P > 0, "K and P of the message", "be at least 1", (K, P))
+    require(bool(np.isfinite(eta)) and eta > 0, "eta of the message", "be a finite number above 0", eta)
+    seeds = _read_seeds(reader, _SEEDINGS[int(seeding)], run_seed, int(r), int(K), int(P))
     return int(r), float(eta), int(P), _DISTRIBUTIONS[int(law)], seeds
 
 
@@ -131,10 +168,10 @@ def _records_body(records: tuple[RoundRecord, ...]) -> bytes:
     return b"".join(parts)
 
 
-def _read_records(reader: _Reader) -> tuple[RoundRecord, ...]:
+def _read_records(reader: _Reader, run_seed: int | None) -> tuple[RoundRecord, ...]:
     records = []
     for _ in range(int(reader.unpack(_COUNT)[0])):
-        r, eta, P, distribution, seeds = _read_round_head(reader)
+        r, eta, P, distribution, seeds = _read_round_head(reader, run_seed)
         scalars = reader.array("<f4", len(seeds) * P).astype(np.float32).reshape(len(seeds), P)
         records.append(RoundRecord(r, eta, distribution, seeds, scalars))
     return tuple(records)
@@ -146,12 +183,23 @@ def encode_plan(plan: Plan) -> bytes:
     return _message(Kind.PLAN, head + _records_body(plan.records))
 
 
-def decode_plan(message: bytes) -> Plan:
-    """The Plan in ``message``; InputError if it is truncated, oversized, altered or holds non-finite numbers."""
+def decode_plan(message: bytes, run_seed: int | None = None) -> Plan:
+    """The Plan in ``message``.
+
+    Args:
+        message: Bytes of ``encode_plan``.
+        run_seed: The run's seed, for a plan that carries none.
+
+    Raises:
+        InputError: If it is truncated, oversized, altered, inconsistent or holds non-finite numbers.
+    """
     reader = _Reader(Kind.PLAN, message)
-    r, eta, P, distribution, seeds = _read_round_head(reader)
-    records = _read_records(reader)
+    r, eta, P, distribution, seeds = _read_round_head(reader, run_seed)
+    records = _read_records(reader, run_seed)
     reader.end()
+    rounds = [record.round for record in records]
+    expected = list(range(r - len(records), r))
+    require(rounds == expected, "records of the plan message", f"be of the rounds before {r}, in order", rounds)
     return Plan(r, eta, P, distribution, seeds, records)
 
 
@@ -160,10 +208,10 @@ def encode_records(records: tuple[RoundRecord, ...]) -> bytes:
     return _message(Kind.RECORDS, _records_body(records))
 
 
-def decode_records(message: bytes) -> tuple[RoundRecord, ...]:
+def decode_records(message: bytes, run_seed: int | None = None) -> tuple[RoundRecord, ...]:
     """The records in ``message``; InputError as ``decode_plan``."""
     reader = _Reader(Kind.RECORDS, message)
-    records = _read_records(reader)
+    records = _read_records(reader, run_seed)
     reader.end()
     return records
 
@@ -185,6 +233,32 @@ def decode_reply(message: bytes) -> Reply:
     if not np.isfinite(scalars).all():
         raise InputError(f"scalars of client {client} in round {r} must be finite, got {scalars.tolist()}")
     return Reply(client, r, scalars)
+
+
+def encode_held(held: Held) -> bytes:
+    """A Held as bytes."""
+    return _message(Kind.HELD, _HELD.pack(held.client, held.round))
+
+
+def decode_held(message: bytes) -> Held:
+    """The Held in ``message``; InputError as ``decode_plan``."""
+    reader = _Reader(Kind.HELD, message)
+    client, r = (int(v) for v in reader.unpack(_HELD))
+    reader.end()
+    return Held(client, r)
+
+
+def encode_run_seed(seed: int) -> bytes:
+    """The run's seed as bytes."""
+    return _message(Kind.SEED, _SEED.pack(seed))
+
+
+def decode_run_seed(message: bytes) -> int:
+    """The run's seed in ``message``; InputError as ``decode_plan``."""
+    reader = _Reader(Kind.SEED, message)
+    (seed,) = reader.unpack(_SEED)
+    reader.end()
+    return int(seed)
 
 
 def encode_vector(r: int, x: NDArray[np.float32] | NDArray[np.float64]) -> bytes:
@@ -292,8 +366,21 @@ class Ledger:
         """Encode a plan to ``client`` and count it."""
         message = encode_plan(plan)
         scalars = sum(record.scalars.size for record in plan.records)
-        seeds = plan.K + sum(record.K for record in plan.records)
+        heads: tuple[Plan | RoundRecord, ...] = (plan, *plan.records)
+        seeds = sum(head.seeding.sent(head.K, head.P) for head in heads)
         self.down[client].add(len(message), scalars, seeds)
+        return message
+
+    def run_seed(self, client: int, seed: int) -> bytes:
+        """Encode the run's seed to ``client`` and count it."""
+        message = encode_run_seed(seed)
+        self.down[client].add(len(message), 0, 1)
+        return message
+
+    def held(self, held: Held) -> bytes:
+        """Encode which round a client holds and count it."""
+        message = encode_held(held)
+        self.up[held.client].add(len(message), 0)
         return message
 
     def reply(self, reply: Reply) -> bytes:

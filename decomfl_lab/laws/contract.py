@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,13 +14,16 @@ from decomfl_lab import noise
 from decomfl_lab.client import Client
 from decomfl_lab.messages import Plan, Reply
 from decomfl_lab.noise import Backend, Distribution
-from decomfl_lab.objective import Objective
+from decomfl_lab.objective import Objective, Perturbable
+from decomfl_lab.policy import PullPolicy
 from decomfl_lab.records import RoundRecord
-from decomfl_lab.replica import Replica
+from decomfl_lab.replica import Replica, SyncReplica
 from decomfl_lab.rules import GridSgd, UpdateRule
 from decomfl_lab.schedules import Schedule
-from decomfl_lab.server import Server
-from decomfl_lab.wire import Ledger, decode_plan, decode_reply
+from decomfl_lab.seeds import Seeding
+from decomfl_lab.server import Server, Tracking
+from decomfl_lab.simulation import DeComFLFederation
+from decomfl_lab.wire import Ledger, decode_reply
 from decomfl_lab.zo import ESTIMATORS
 
 __all__ = ["Case", "Implementation", "Participation", "Played", "Wavy", "play"]
@@ -51,6 +54,9 @@ class Case:
         dtype: float32, float64, or what a LowPrecision rule says.
         seed: Of the server.
         rounds: Participation, round by round.
+        seeding: How many seeds travel.
+        tracking: Who remembers which round a client holds.
+        keep: Records kept at most, 0 for as many as needed.
     """
 
     M: int
@@ -65,6 +71,9 @@ class Case:
     dtype: torch.dtype
     seed: int
     rounds: tuple[Participation, ...]
+    seeding: Seeding = Seeding.PER_STEP
+    tracking: Tracking = Tracking.SERVER
+    keep: int = 0
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -100,8 +109,9 @@ class Wavy:
 class Implementation:
     """Makes the parts of DeComFL that the laws test. Override what is yours; the defaults are the lab's.
 
-    A server has ``plan_round``, ``aggregate``, ``dense_model`` and ``note_dense_pull``; a client has
-    ``handle`` and a ``replica`` with ``digest``, ``catch_up``, ``snapshot`` and ``restore``.
+    A server has ``plan_round``, ``aggregate``, ``dense_model`` and ``note_dense_pull``; a client has ``handle``,
+    ``report``, ``run_seed`` (None until it is told) and a ``replica`` with ``digest``, ``catch_up``, ``snapshot`` and
+    ``restore``.
     """
 
     name = "decomfl_lab"
@@ -134,6 +144,15 @@ class Implementation:
         client.replica.private_key = key
         return client
 
+    def lean_client(self, case: Case, i: int, objective: Perturbable) -> Client:
+        """Client i that forms x + μz a layer at a time."""
+        return Client(i, self.replica(case), objective, ESTIMATORS[case.estimator], case.mu, lean=True)
+
+    def sync_client(self, case: Case, i: int) -> Client:
+        """Client i that corrects its model afterwards instead of reverting it; the case's rule is plain SGD."""
+        right = self.client(case, i)
+        return Client(i, SyncReplica(case.initial(), case.rule), right.objective, right.estimator, right.mu)
+
     def server(self, case: Case, *, with_model: bool = True) -> Server:
         """A server at round 0."""
         return Server(
@@ -145,6 +164,9 @@ class Implementation:
             seed=case.seed,
             distribution=case.distribution,
             replica=self.replica(case) if with_model else None,
+            seeding=case.seeding,
+            tracking=case.tracking,
+            keep=case.keep,
         )
 
     def ledger(self, case: Case) -> Ledger:
@@ -160,10 +182,18 @@ class Played:
     clients: list[Client]
     ledger: Ledger
     records: list[RoundRecord] = field(default_factory=list)
+    policy: PullPolicy | None = None
+
+    def plans(self, participants: Sequence[int]) -> Iterator[tuple[Client, Plan]]:
+        """The participants, each with its plan as it arrives."""
+        observer = self.clients[0].replica if self.server.replica is None else self.server.replica
+        federation = DeComFLFederation(self.server, self.clients, observer, policy=self.policy, ledger=self.ledger)
+        return federation.plans(participants)
 
     def plan_for(self, client: int) -> Plan:
         """A fresh plan for one client, with the records it lacks."""
-        return self.server.plan_round([client])[client]
+        ((_, plan),) = self.plans([client])
+        return plan
 
     def bring_up(self, client: int) -> None:
         """Let the client rebuild the present model."""
@@ -172,10 +202,9 @@ class Played:
     def play_round(self, at: Participation, *, backwards: bool = False) -> None:
         """One round through the wire; ``backwards`` lets the replies arrive in reverse order."""
         replies: list[Reply] = []
-        for i, plan in self.server.plan_round(at.clients).items():
-            reply = self.clients[i].handle(decode_plan(self.ledger.plan(i, plan)))
-            arrived = decode_reply(self.ledger.reply(reply))
-            if i not in at.lost:
+        for client, plan in self.plans(at.clients):
+            arrived = decode_reply(self.ledger.reply(client.handle(plan)))
+            if client.id not in at.lost:
                 replies.append(arrived)
         self.records.append(self.server.aggregate(reversed(replies) if backwards else replies))
 

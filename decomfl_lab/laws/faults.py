@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,14 +13,15 @@ from numpy.typing import NDArray
 from decomfl_lab import noise
 from decomfl_lab.client import Client
 from decomfl_lab.laws.contract import Case, Implementation
-from decomfl_lab.messages import Plan, Reply
+from decomfl_lab.messages import Held, Plan, Reply
 from decomfl_lab.noise import Backend, Distribution, Op, Program, reference
 from decomfl_lab.noise.program import DISTRIBUTIONS, Code
 from decomfl_lab.noise.spec import TILE
-from decomfl_lab.objective import Objective
+from decomfl_lab.objective import Objective, Perturbable
 from decomfl_lab.records import RoundRecord
-from decomfl_lab.replica import Replica, Snapshot
-from decomfl_lab.rules import Step
+from decomfl_lab.replica import Replica, Snapshot, SyncReplica
+from decomfl_lab.rules import GridSgd, Step
+from decomfl_lab.seeds import DerivedSeeds, Seeding, StepSeed
 from decomfl_lab.server import Server
 from decomfl_lab.wire import Ledger
 
@@ -95,6 +96,32 @@ class _ArithmeticRevert(Client):
         return Reply(self.id, plan.round, scalars, loss)
 
 
+class _MaximumNotReverted(Client):
+    """Brings back x and every state vector but ZO-AdaMM's maximum."""
+
+    def handle(self, plan: Plan) -> Reply:
+        self.replica.catch_up(plan.records)
+        before = self.replica.snapshot()
+        reply = Reply(self.id, plan.round, *self.local_update(plan))
+        kept = {slot: self.replica.state[slot] for slot in before.state if slot == "maximum"}
+        self.replica.restore(dataclasses.replace(before, state={**before.state, **kept}))
+        return reply
+
+
+class _GridUndoneInPart(Client):
+    """Takes back all steps on the grid but the first."""
+
+    def handle(self, plan: Plan) -> Reply:
+        if not isinstance(self.replica.rule, GridSgd):
+            return super().handle(plan)
+        self.replica.catch_up(plan.records)
+        self._taken.clear()
+        reply = Reply(self.id, plan.round, *self.local_update(plan))
+        for step in reversed(self._taken[1:]):
+            self.replica.step_back_(step)
+        return reply
+
+
 class _PresentLearningRate(Client):
     def handle(self, plan: Plan) -> Reply:
         records = tuple(dataclasses.replace(record, eta=plan.eta) for record in plan.records)
@@ -147,7 +174,7 @@ class _ArrivalOrder(Server):
 class _PrunedTooFar(Server):
     def aggregate(self, replies: Iterable[Reply]) -> RoundRecord:
         record = super().aggregate(replies)
-        self.history.prune(max(self.held))
+        self.history.prune(max(self.held, default=self.round))
         return record
 
 
@@ -166,6 +193,62 @@ class _PullWithoutState(Server):
         return dataclasses.replace(right, state={slot: torch.zeros_like(v) for slot, v in right.state.items()})
 
 
+class _ModelDecides(Server):
+    """Halves every scalar where it keeps no model."""
+
+    def aggregate(self, replies: Iterable[Reply]) -> RoundRecord:
+        arrived = list(replies)
+        if self.replica is None:
+            half = np.float32(0.5)
+            arrived = [dataclasses.replace(reply, scalars=half * reply.scalars) for reply in arrived]
+        return super().aggregate(arrived)
+
+
+class _OtherSeeds(Server):
+    """Plans rounds with other seeds than those that derive from the run's."""
+
+    def seeds(self, right: Plan) -> Sequence[StepSeed]:
+        raise NotImplementedError
+
+    def plan_round(
+        self, participants: Sequence[int] | None = None, reports: Iterable[Held] | None = None
+    ) -> dict[int, Plan]:
+        right = super().plan_round(participants, reports)
+        self._planned = {i: dataclasses.replace(plan, seeds=self.seeds(plan)) for i, plan in right.items()}
+        return dict(self._planned)
+
+
+class _RoundForgotten(_OtherSeeds):
+    """Step seeds derive from the run's seed alone where they are not sent."""
+
+    def seeds(self, right: Plan) -> Sequence[StepSeed]:
+        derived = isinstance(right.seeds, DerivedSeeds)
+        return DerivedSeeds(self.run_seed, right.K, right.seeding) if derived else right.seeds
+
+
+class _OneSeedForAll(_OtherSeeds):
+    """The directions of a step have seeds of their own, all the same."""
+
+    def seeds(self, right: Plan) -> Sequence[StepSeed]:
+        if right.seeding is not Seeding.PER_DIRECTION:
+            return right.seeds
+        return tuple((seed[0],) * right.P for seed in right.seeds if isinstance(seed, tuple))
+
+
+class _ReportIgnored(Server):
+    """Sends everybody everything from the start."""
+
+    def _held(self, participants: Sequence[int], reports: Iterable[Held] | None) -> Mapping[int, int]:
+        return dict.fromkeys(super()._held(participants, reports), self.history.start)
+
+
+class _QueueTooLong(Server):
+    """Keeps one record more than it may."""
+
+    def _prune(self) -> None:
+        self.history.prune(self.round - self.keep - 1 if self.keep else 0)
+
+
 class _AnyReply(Server):
     def _check(self, reply: Reply) -> None:
         if reply.client not in self._planned:
@@ -176,6 +259,13 @@ class _UplinkFree(Ledger):
     def reply(self, reply: Reply) -> bytes:
         message = super().reply(reply)
         self.up[reply.client].scalars -= reply.scalars.size
+        return message
+
+
+class _PullFree(Ledger):
+    def vector(self, client: int, r: int, x: _Floats, *, upwards: bool) -> bytes:
+        message = super().vector(client, r, x, upwards=upwards)
+        self.down[client].scalars -= x.size
         return message
 
 
@@ -311,9 +401,50 @@ class _KeyLost(Implementation):
         return client
 
 
+class _NotCorrected(SyncReplica):
+    """Applies the record on top of its own local steps."""
+
+    def diverge(self, taken: Iterable[Step]) -> None:
+        del taken
+
+
+class _SyncForgotten(Implementation):
+    """Clients that neither revert nor correct their local steps."""
+
+    name = "own-steps-not-corrected"
+
+    def sync_client(self, case: Case, i: int) -> Client:
+        right = super().sync_client(case, i)
+        return Client(i, _NotCorrected(case.initial(), case.rule), right.objective, right.estimator, right.mu)
+
+
+class _OtherSide:
+    """Lean perturbations by −c for c."""
+
+    def __init__(self, right: Perturbable) -> None:
+        self.right = right
+
+    def __call__(self, x: torch.Tensor, step: int) -> float:
+        return self.right(x, step)
+
+    def along(self, x: torch.Tensor, step: int, seed: int, p: int, c: float, distribution: Distribution) -> float:
+        return self.right.along(x, step, seed, p, -c, distribution)
+
+
+class _LeanTheOtherWay(Implementation):
+    """Lean clients that walk to x − μz."""
+
+    name = "lean-the-other-way"
+
+    def lean_client(self, case: Case, i: int, objective: Perturbable) -> Client:
+        return super().lean_client(case, i, _OtherSide(objective))
+
+
 _Faulty("revert-forgotten", client=_NoRevert)
 _Faulty("momentum-not-reverted", client=_NoStateRevert)
 _Faulty("revert-by-arithmetic", client=_ArithmeticRevert)
+_Faulty("maximum-not-reverted", client=_MaximumNotReverted)
+_Faulty("grid-undone-in-part", client=_GridUndoneInPart)
 _Faulty("learning-rate-of-the-present", client=_PresentLearningRate)
 _Faulty("client-order-changed", server=_ArrivalOrder)
 _Faulty("round-skipped", replica=_RoundSkipped)
@@ -322,10 +453,18 @@ _Faulty("tensors-restart-the-stream", replica=_TensorsRestart)
 _Faulty("pruned-too-far", server=_PrunedTooFar)
 _Faulty("never-pruned", server=_NeverPruned)
 _Faulty("pull-without-state", server=_PullWithoutState)
+_Faulty("model-decides", server=_ModelDecides)
+_Faulty("round-forgotten-in-seeds", server=_RoundForgotten)
+_Faulty("one-seed-for-all-directions", server=_OneSeedForAll)
+_Faulty("report-ignored", server=_ReportIgnored)
+_Faulty("queue-too-long", server=_QueueTooLong)
+_Faulty("pull-not-counted", ledger=_PullFree)
 _Faulty("any-reply-accepted", server=_AnyReply)
 _Faulty("uplink-not-counted", ledger=_UplinkFree)
 FAULTS[_CollidingSeeds.name] = _CollidingSeeds()
 FAULTS[_KeyLost.name] = _KeyLost()
+FAULTS[_SyncForgotten.name] = _SyncForgotten()
+FAULTS[_LeanTheOtherWay.name] = _LeanTheOtherWay()
 _FaultyBackend("fused-multiply-add", _Contracted())
 _FaultyBackend("words-swapped", _WordsSwapped())
 _FaultyBackend("tile-off-by-one", _TileOffByOne())

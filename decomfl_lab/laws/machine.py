@@ -59,7 +59,7 @@ class FederationMachine(RuleBasedStateMachine):
         fresh = self.implementation.server(self.case)
         assert fresh.replica is not None
         fresh.replica.restore(old.dense_model())
-        fresh.history = History(decode_records(stored), old.history.start)
+        fresh.history = History(decode_records(stored, old.run_seed), old.history.start)
         fresh.held = list(old.held)
         self.played.server = fresh
 
@@ -71,6 +71,7 @@ class FederationMachine(RuleBasedStateMachine):
         fresh = self.implementation.client(self.case, i)
         fresh.replica.restore(saved)
         fresh.steps_taken = self.played.clients[i].steps_taken
+        fresh.run_seed = self.played.clients[i].run_seed
         self.played.clients[i] = fresh
 
     @invariant()

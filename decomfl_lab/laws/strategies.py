@@ -10,6 +10,8 @@ from decomfl_lab.laws.contract import Case, Participation
 from decomfl_lab.noise import Distribution, Format
 from decomfl_lab.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
 from decomfl_lab.schedules import Schedule
+from decomfl_lab.seeds import Seeding
+from decomfl_lab.server import Tracking
 
 __all__ = ["cases", "counters", "distributions", "participations", "rules", "seeds", "shapes"]
 
@@ -85,4 +87,6 @@ def cases(draw: DrawFn, *, max_clients: int = 5, max_rounds: int = 7) -> Case:
         dtype=getattr(torch, rule.dtype) if isinstance(rule, LowPrecision) else draw(wide_dtypes),
         seed=draw(seeds),
         rounds=tuple(draw(st.lists(participations(M), min_size=1, max_size=max_rounds))),
+        seeding=draw(st.sampled_from(Seeding)),
+        tracking=draw(st.sampled_from(Tracking)),
     )

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from decomfl_lab.cli import main
-from decomfl_lab.config import TrainConfig, config_from_mapping, read_config
+from decomfl_lab.config import METHODS, TrainConfig, config_from_mapping, read_config
 from decomfl_lab.laws.laws import LAWS
+from decomfl_lab.seeds import Seeding
 
 TINY = ["train", "--data", "digits", "--model", "logistic", "--clients", "6", "--sampled", "2", "--rounds", "4"]
 
@@ -53,6 +54,46 @@ def test_bad_flags_are_one_line_with_argument_rule_and_value(
     flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert message in _error(capsys, *TINY, *flags)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        *[f"--method {method}" for method in METHODS if method != "mezo"],
+        "--method mezo --clients 1 --sampled 1",
+        "--method fedavg --optimizer adam",
+        "--method fedcom --quantize-bits 4",
+        "--method baffle --seeds per-run",
+        "--method decomfl-projection --seeds per-round --tracking clients",
+        *[f"--seeds {seeding}" for seeding in Seeding],
+        "--seeds per-run --tracking clients --private-seeds --local-steps 2",
+        "--server-model",
+        "--server-model --history 1",
+        "--server-model --history 2 --tracking clients --seeds per-round",
+        "--sampled 6 --history 1",
+        "--server-model --pull auto --bandwidth 1e9 --seeds per-direction",
+        "--private-seeds",
+        "--rule sign",
+        "--rule adamm",
+        "--momentum 0",
+        "--momentum-form paper",
+        "--lean --local-steps 2",
+        "--grid -20 --local-steps 2",
+        "--precision bfloat16 --rounding compensated",
+        "--precision float16 --seeds per-direction",
+        "--revert sync --momentum 0 --weight-decay 0 --local-steps 2",
+        "--revert sync --momentum 0 --weight-decay 0 --local-steps 2 --lean --seeds per-run --tracking clients",
+        "--distribution sphere --estimator forward",
+        "--distribution rademacher --perturbation-schedule 2=3 --lr-schedule 3=0.0005",
+    ],
+)
+def test_every_method_and_variant_trains_from_the_command_line(flags: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TINY, "--rounds", "5", "--perturbations", "2", "--batch-size", "8", "--json", *flags.split()]) == 0
+    last = json.loads(capsys.readouterr().out)["metrics"][-1]
+    assert last["round"] == 5
+    assert 0 < last["train_loss"] < 10
+    assert (last["wire_bytes"] > 0) == ("mezo" not in flags)
+    assert ("drift" in last) == ("sync" in flags)
 
 
 def test_a_config_with_an_unknown_key_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
+
 import numpy as np
 import pytest
 import torch
@@ -11,20 +14,28 @@ from torch import nn
 
 from decomfl_lab.client import Client
 from decomfl_lab.errors import InputError
-from decomfl_lab.messages import Plan, Reply
-from decomfl_lab.noise import Distribution, direction
+from decomfl_lab.messages import Held, Plan, Reply
+from decomfl_lab.noise import Distribution, derive_seed, direction
 from decomfl_lab.objective import EpochBatches, ModuleObjective
 from decomfl_lab.records import History, RoundRecord, mean_scalars
 from decomfl_lab.replica import Layout, Replica
 from decomfl_lab.rules import Momentum, Sgd, Step
 from decomfl_lab.schedules import Schedule
-from decomfl_lab.server import Server, sample_clients
+from decomfl_lab.seeds import DerivedSeeds, Seeding, draw_seeds
+from decomfl_lab.server import Server, Tracking, sample_clients
 from decomfl_lab.wire import (
+    HEADER_BYTES,
+    HELD_BYTES,
+    PLAN_HEAD_BYTES,
+    decode_held,
     decode_plan,
     decode_reply,
+    decode_run_seed,
     decode_vector,
+    encode_held,
     encode_plan,
     encode_reply,
+    encode_run_seed,
     encode_vector,
 )
 from decomfl_lab.zo import central, forward
@@ -241,6 +252,7 @@ def test_clients_are_sampled_uniformly() -> None:
         ({"P": Schedule(2, {3: 0})}, "perturbations P must be an integer of at least 1, got 0"),
         ({"eta": Schedule(float("inf"))}, "learning rate eta must be a finite number above 0, got inf"),
         ({"seed": -1}, "seed must be an integer in 0"),
+        ({"keep": -1}, "history must be an integer of at least 0, got -1"),
     ],
 )
 def test_server_refuses_bad_settings_by_name(changes: dict[str, object], message: str) -> None:
@@ -257,7 +269,7 @@ def test_wire_refuses_damaged_messages_by_name() -> None:
         decode_plan(message[:-1])
     with pytest.raises(InputError, match="plan message is oversized"):
         decode_plan(message + b"\0")
-    with pytest.raises(InputError, match="version of the plan message must be 1, got 9"):
+    with pytest.raises(InputError, match="version of the plan message must be 2, got 9"):
         decode_plan(message[:2] + b"\x09" + message[3:])
     with pytest.raises(InputError, match="kind of the plan message must be 1, got 2"):
         decode_plan(encode_reply(Reply(0, 0, np.zeros((1, 1), np.float32))))
@@ -265,6 +277,107 @@ def test_wire_refuses_damaged_messages_by_name() -> None:
         decode_plan(message[:-1] + bytes([message[-1] ^ 1]))
     with pytest.raises(InputError, match="scalars of client 7 in round 2 must be finite"):
         decode_reply(encode_reply(Reply(7, 2, np.full((1, 1), np.inf, np.float32))))
+
+
+def _body(message: bytes) -> bytes:
+    """The message with its length and checksum made right again after its body was changed."""
+    body = message[12:]
+    return message[:4] + struct.pack("<II", len(body), zlib.crc32(body)) + body
+
+
+def _with(message: bytes, at: int, piece: bytes) -> bytes:
+    """The message with ``piece`` at place ``at`` of its body."""
+    return _body(message[: 12 + at] + piece + message[12 + at + len(piece) :])
+
+
+SEEDING = 18  # place of the byte in a round's head, the first thing in a plan's body
+FORMS = {seeding: draw_seeds(seeding, 77, 3, 2, 3) for seeding in Seeding}
+
+
+@pytest.mark.parametrize("seeding", Seeding)
+def test_seeds_travel_in_the_form_they_say(seeding: Seeding) -> None:
+    plan = Plan(3, 0.1, 3, Distribution.GAUSSIAN, FORMS[seeding])
+    message = encode_plan(plan)
+    sent = {"per-direction": 6, "per-step": 2, "per-round": 1, "per-run": 0}[seeding]
+    assert len(message) == HEADER_BYTES + PLAN_HEAD_BYTES + 8 * sent
+    assert plan.seeding is seeding
+    assert seeding.sent(2, 3) == sent
+    back = decode_plan(message, 77)
+    assert back == plan
+    assert list(back.seeds) == list(plan.seeds)
+    if seeding is Seeding.PER_RUN:
+        with pytest.raises(InputError, match="run_seed must be given to read round 3, whose seeds are not sent"):
+            decode_plan(message)
+        assert list(decode_plan(message, 78).seeds) != list(plan.seeds)
+    else:
+        assert decode_plan(message) == plan
+        with pytest.raises(InputError, match="plan message is (truncated|oversized)"):
+            decode_plan(_body(message[:-8]))
+    with pytest.raises(InputError, match="seeding of the message must be below 4, got 9"):
+        decode_plan(_with(message, SEEDING, b"\x09"), 77)
+    for other in set(Seeding) - {seeding}:  # another number of seeds than the message says
+        with pytest.raises(InputError):
+            decode_plan(_with(message, SEEDING, bytes([tuple(Seeding).index(other)])), 77)
+
+
+def test_inconsistent_plans_are_refused_by_name() -> None:
+    message = encode_plan(Plan(3, 0.1, 3, Distribution.GAUSSIAN, (1, 2), (_record(1), _record(2))))
+    for at, piece, wrong in (
+        (
+            0,
+            struct.pack("<I", 4),
+            r"records of the plan message must be of the rounds before 4, in order, got \[1, 2\]",
+        ),
+        (4, struct.pack("<d", float("nan")), "eta of the message must be a finite number above 0, got nan"),
+        (14, struct.pack("<H", 0), r"K and P of the message must be at least 1, got \(2, 0\)"),
+        (16, b"\x07", "distribution of the message must be below 3, got 7"),
+        (17, b"\x07", "stream version of the message must be 1, got 7"),
+    ):
+        with pytest.raises(InputError, match=wrong):
+            decode_plan(_with(message, at, piece))
+    nan = struct.pack("<f", float("nan"))
+    with pytest.raises(InputError, match="scalars of round 2 must be finite"):
+        decode_plan(_body(message[:-4] + nan))
+    with pytest.raises(InputError, match="seeds must be one for each step, or P=3 for each step"):
+        Plan(3, 0.1, 3, Distribution.GAUSSIAN, ((1, 2), (3, 4))).seeding  # noqa: B018
+
+
+def test_small_messages_come_back_and_damaged_ones_do_not() -> None:
+    held, seed = encode_held(Held(7, 41)), encode_run_seed(2**64 - 1)
+    assert decode_held(held) == Held(7, 41)
+    assert decode_run_seed(seed) == 2**64 - 1
+    assert (len(held), len(seed)) == (HEADER_BYTES + HELD_BYTES, HEADER_BYTES + 8)
+    for message, decode, name in ((held, decode_held, "held"), (seed, decode_run_seed, "seed")):
+        with pytest.raises(InputError, match=f"{name} message is truncated"):
+            decode(message[:-1])
+        with pytest.raises(InputError, match=f"{name} message is oversized"):
+            decode(_body(message + b"\0"))
+        with pytest.raises(InputError, match=f"checksum of the {name} message"):
+            decode(message[:-1] + bytes([message[-1] ^ 1]))
+        with pytest.raises(InputError, match=f"version of the {name} message must be 2, got 1"):
+            decode(message[:2] + b"\x01" + message[3:])
+
+
+def test_seeds_are_nested() -> None:
+    root = derive_seed(77, 3)
+    steps = (derive_seed(root, 0), derive_seed(root, 1))
+    assert FORMS[Seeding.PER_STEP] == steps
+    assert tuple(FORMS[Seeding.PER_ROUND]) == tuple(FORMS[Seeding.PER_RUN]) == steps
+    assert FORMS[Seeding.PER_DIRECTION] == tuple(tuple(derive_seed(step, p) for p in range(3)) for step in steps)
+    with pytest.raises(InputError, match="seeding of derived seeds must be per-round or per-run"):
+        DerivedSeeds(1, 2, Seeding.PER_STEP)
+
+
+def test_a_server_that_tracks_nobody_needs_reports() -> None:
+    server = Server(M=3, m=2, K=1, P=Schedule(2), eta=Schedule(0.1), seed=0, tracking=Tracking.CLIENTS)
+    assert server.held == []
+    with pytest.raises(InputError, match=r"reports must come from every participant.* got 'none of \[2\]'"):
+        server.plan_round([0, 2], [Held(0, 0)])
+    with pytest.raises(InputError, match=r"round that client 2 reports must be an integer in 0\.\.0, got 5"):
+        server.plan_round([2], [Held(2, 5)])
+    tracking = Server(M=3, m=2, K=1, P=Schedule(2), eta=Schedule(0.1), seed=0)
+    with pytest.raises(InputError, match="reports must be left out where the server tracks the clients"):
+        tracking.plan_round([0], [Held(0, 0)])
 
 
 @given(

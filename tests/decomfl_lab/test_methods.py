@@ -20,10 +20,14 @@ from decomfl_lab.compression import SparseVector, quantize, top_k
 from decomfl_lab.config import METHODS, TrainConfig
 from decomfl_lab.data import load_dataset
 from decomfl_lab.errors import InputError
+from decomfl_lab.laws.contract import Case, Implementation, Participation, Played
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.policy import PullPolicy
 from decomfl_lab.records import RoundRecord
-from decomfl_lab.replica import Layout
+from decomfl_lab.replica import Layout, SyncReplica
+from decomfl_lab.rules import Momentum, Sgd, Step
+from decomfl_lab.schedules import Schedule
+from decomfl_lab.seeds import Seeding
 from decomfl_lab.server import sample_clients
 from decomfl_lab.simulation import BaffleFederation, DeComFLFederation, FedAvgFederation
 from decomfl_lab.training import build_federation, train
@@ -150,6 +154,20 @@ def test_damaged_compressed_messages_are_refused(v: np.ndarray, data: st.DataObj
         (lambda: _config("decomfl", pull="auto"), "pull must be never for a server without a model"),
         (lambda: _config("decomfl", pull="often"), "pull must be one of never, auto, got 'often'"),
         (lambda: _config("fedzo", lean=True), "lean must be off for 16 bits and for methods that send models"),
+        (lambda: _config("decomfl", seeds="per-epoch"), "seeds must be one of per-direction, .*, got 'per-epoch'"),
+        (lambda: _config("fedavg", seeds="per-run"), "seeds must be per-step for a method that sends none"),
+        (lambda: _config("decomfl", tracking="nobody"), "tracking must be one of server, clients, got 'nobody'"),
+        (lambda: _config("baffle", tracking="clients"), "tracking must be server where nobody lags, got 'clients'"),
+        (lambda: _config("decomfl", history=-1), "history must be an integer of at least 0, got -1"),
+        (lambda: _config("fedavg", history=3), "history must be 0 where nobody lags, got 3"),
+        (lambda: _config("decomfl", history=3), r"history must be 0 for a server without a model \(server_model\)"),
+        (lambda: _config("decomfl", revert="never"), "revert must be one of snapshot, sync, got 'never'"),
+        (lambda: _config("decomfl", revert="sync", momentum=0.5), "revert must be snapshot unless decomfl runs plain"),
+        (lambda: _config("decomfl", revert="sync", weight_decay=0.1), "revert must be snapshot unless"),
+        (lambda: _config("decomfl", revert="sync", rule="sign"), "revert must be snapshot unless"),
+        (lambda: _config("decomfl", revert="sync", grid=-20), "revert must be snapshot unless"),
+        (lambda: _config("decomfl", revert="sync", precision="bfloat16"), "revert must be snapshot unless"),
+        (lambda: _config("baffle", revert="sync"), "revert must be snapshot unless"),
         (lambda: _config("fedprox"), "method must be one of decomfl, .*, got 'fedprox'"),
     ],
 )
@@ -341,6 +359,15 @@ def test_what_the_server_holds_is_not_enough_to_form_a_private_direction() -> No
         {"server_model": True, "distribution": "rademacher"},
         {"server_model": True, "pull": "auto", "bandwidth": 1e9, "momentum": 0.9, "lr": 0.002},
         {"server_model": True, "pull": "auto", "bandwidth": 1e9, "precision": "bfloat16"},
+        {"seeds": "per-direction", "private_seeds": True, "local_steps": 2},
+        {"seeds": "per-round", "tracking": "clients", "lr_schedule": {3: 0.005}, "perturbation_schedule": {2: 6}},
+        {"seeds": "per-run", "private_seeds": True, "momentum": 0.9, "local_steps": 2, "lr": 0.002},
+        {"seeds": "per-run", "sampled": 1, "tracking": "clients", "history": 2, "server_model": True},
+        {"seeds": "per-run", "sampled": 1, "history": 1, "server_model": True, "momentum": 0.9, "lr": 0.002},
+        {"seeds": "per-direction", "precision": "bfloat16", "lean": False, "tracking": "clients"},
+        {"revert": "sync", "local_steps": 3, "seeds": "per-direction"},
+        {"revert": "sync", "local_steps": 3, "lean": True, "seeds": "per-run", "private_seeds": True},
+        {"revert": "sync", "local_steps": 2, "sampled": 1, "history": 1, "server_model": True},
     ],
 )
 def test_every_variant_trains_and_resumes_bit_for_bit(changes: dict[str, object], tmp_path: Path) -> None:
@@ -349,8 +376,107 @@ def test_every_variant_trains_and_resumes_bit_for_bit(changes: dict[str, object]
     assert whole["train_loss"].iloc[-1] < whole["train_loss"].iloc[0]
     train(dataclasses.replace(config, rounds=4), out=tmp_path / "parts")
     resumed = train(config, out=tmp_path / "parts")
-    for column in ("test_loss", "train_loss", "wire_bytes"):
+    for column in whole.columns.drop("seconds"):
         assert whole[column].tolist() == resumed[column].tolist(), column
+
+
+def test_runs_with_fewer_seeds_are_the_same_to_the_bit_and_cheaper() -> None:
+    runs = []
+    for seeding in Seeding:
+        federation, _, _ = _federation("decomfl", local_steps=3, momentum=0.9, seeds=seeding.value)
+        for _ in range(8):
+            federation.advance()
+        runs.append(federation)
+    direction, *others = runs
+    assert all(torch.equal(run.x, others[0].x) for run in others)
+    assert not torch.equal(direction.x, others[0].x)
+    costs = [run.ledger.bytes for run in runs]
+    assert costs == sorted(costs, reverse=True)
+    assert [sum(t.seeds for t in run.ledger.down) for run in runs][3] == len(
+        {i for r in range(8) for i in sample_clients(3, r, 6, 3)}
+    )
+
+
+def test_a_bounded_history_sends_the_model_to_who_is_older_and_says_so() -> None:
+    settings = {"sampled": 1, "server_model": True, "momentum": 0.9, "lr": 0.002}
+    whole, _, _ = _federation("decomfl", **settings)
+    for tracking in ("server", "clients"):
+        bounded, _, _ = _federation("decomfl", **settings, history=2, tracking=tracking)
+        lags = []
+        for _ in range(12):
+            (i,) = bounded.server.sample()
+            lags.append(bounded.round - bounded.clients[i].replica.round)
+            bounded.advance()
+            assert len(bounded.server.history) <= 2
+            if whole.round < bounded.round:
+                whole.advance()
+        assert torch.equal(whole.x, bounded.x)
+        assert bounded.pulls == sum(lag > 2 for lag in lags) > 0
+    bounded.server.replica = None  # a server that has lost its model cannot serve who is older
+    stale = next(i for i, client in enumerate(bounded.clients) if client.replica.round < 10)
+    with pytest.raises(InputError, match=rf"client {stale} holds round \d+, but the oldest record kept is of round 10"):
+        list(bounded.plans([stale]))
+
+
+def _synchronised(dtype: torch.dtype, distribution: Distribution, revert: str = "sync"):  # type: ignore[no-untyped-def]
+    """(drift at the end, largest |x|) of five clients after 60 rounds of three steps on a wavy loss."""
+    case = Case(
+        M=5, K=3, P=Schedule(4), eta=Schedule(0.05), rule=Sgd(), estimator="central", mu=2.0**-10,
+        distribution=distribution, shapes=((300,),), dtype=dtype, seed=7,
+        rounds=tuple(Participation(tuple(sorted({r % 5, (r * r + 1) % 5}))) for r in range(60)),
+    )  # fmt: skip
+    lab = Implementation()
+    make = lab.sync_client if revert == "sync" else lab.client
+    played = Played(lab.server(case), [make(case, i) for i in range(5)], lab.ledger(case))
+    for at in case.rounds:
+        played.play_round(at)
+    for i in range(5):
+        played.bring_up(i)
+    assert played.server.replica is not None
+    x = played.server.replica.x.double()
+    return max(float((c.replica.x.double() - x).abs().max()) for c in played.clients), float(x.abs().max())
+
+
+@pytest.mark.parametrize("distribution", [Distribution.GAUSSIAN, Distribution.SPHERE])
+def test_clients_without_revert_drift_by_roundings_and_2_to_the_29_less_in_float64(distribution: Distribution) -> None:
+    (narrow, size), (wide, _) = (_synchronised(dtype, distribution) for dtype in (torch.float32, torch.float64))
+    terms = 60 * 3 * 4  # of the server, and a client's own
+    assert 2.0**-24 * size < narrow < 2 * terms * 2.0**-24 * size
+    assert 2.0**-31 < wide / narrow < 2.0**-27  # unit roundoffs 2⁻⁵³ and 2⁻²⁴
+    assert _synchronised(torch.float32, distribution, "snapshot")[0] == 0.0
+
+
+def test_a_run_without_revert_reports_its_drift() -> None:
+    rows = {
+        revert: train(_config("decomfl", rounds=10, local_steps=3, revert=revert)) for revert in ("snapshot", "sync")
+    }
+    assert "drift" not in rows["snapshot"]
+    drift = rows["sync"]["drift"].tolist()
+    assert drift == sorted(drift)
+    assert 0 < drift[-1] < 1e-4
+    assert rows["sync"]["wire_bytes"].tolist() == rows["snapshot"]["wire_bytes"].tolist()
+    assert rows["sync"]["test_loss"].iloc[-1] == pytest.approx(rows["snapshot"]["test_loss"].iloc[-1], rel=1e-3)
+
+
+def test_only_plain_sgd_can_be_corrected_afterwards() -> None:
+    own = Step(1, np.ones(2, np.float32), 0.1, Distribution.GAUSSIAN)
+    for rule, message in ((Momentum(0.9), "rule must be plain SGD"), (Sgd(0.1), "rule must be plain SGD")):
+        replica = SyncReplica(torch.zeros(5), rule)
+        replica.diverge([own])
+        with pytest.raises(InputError, match=message):
+            replica.catch_up(())
+    with pytest.raises(InputError, match="weight_decay must be 0 where steps are corrected afterwards, got 0.1"):
+        Sgd(0.1).emit_correction(noise.Program(["x"]), own, None, wide=False)
+
+
+def test_steps_of_a_round_that_failed_are_taken_back() -> None:
+    replica, fresh = (SyncReplica(torch.linspace(-1, 1, 50).double(), Sgd()) for _ in range(2))
+    own = Step((1, 2), np.array([0.5, -2.0], np.float32), 0.1, Distribution.GAUSSIAN)
+    replica.step_(own)
+    replica.diverge([own])
+    moved = float((replica.x - fresh.x).abs().max())
+    assert replica.catch_up(()) == 0
+    assert float((replica.x - fresh.x).abs().max()) < 2.0**-40 * moved
 
 
 def _records(count: int, P: int) -> list[RoundRecord]:

@@ -1,43 +1,118 @@
-"""The closed forms of communication against the ledger of real exchanges."""
+"""The closed forms of communication: the exact expectation of what the ledger counts, over every sampling history."""
 
 from __future__ import annotations
 
+import copy
+from dataclasses import fields
+from itertools import combinations, product
+
 import numpy as np
 import pytest
-import torch
 
-from decomfl_lab.laws.contract import Case, Implementation, Participation, play
-from decomfl_lab.noise import Distribution
-from decomfl_lab.rules import Sgd
-from decomfl_lab.schedules import Schedule
-from decomfl_lab.server import sample_clients
+from decomfl_lab import fedavg, server
+from decomfl_lab.config import LAGGING, METHODS, TrainConfig
+from decomfl_lab.data import load_dataset
+from decomfl_lab.errors import InputError
+from decomfl_lab.seeds import Seeding
+from decomfl_lab.server import Tracking
+from decomfl_lab.training import build_federation
 from decomfl_lab.wire import Ledger
 from theory import communication
+from theory.communication import Traffic, expected_traffic
+
+BASE: dict[str, object] = {
+    "data": "digits", "model": "logistic", "clients": 3, "sampled": 2, "rounds": 3, "local_steps": 2, "lr": 1e-3,
+    "perturbations": 3, "perturbation_schedule": {1: 2}, "momentum": 0.0, "weight_decay": 0.0, "batch_size": 4,
+    "mu": 1e-3,
+}  # fmt: skip
+SINGLE = {"clients": 3, "sampled": 1, "rounds": 4}
 
 
-@pytest.mark.parametrize(("M", "m", "K", "P", "R"), [(6, 2, 2, 3, 12), (4, 4, 1, 2, 5), (10, 1, 1, 1, 20)])
-def test_expected_wire_bytes_are_the_ledgers_mean(M: int, m: int, K: int, P: int, R: int) -> None:
-    totals = []
-    for seed in range(60):
-        rounds = tuple(Participation(sample_clients(seed, r, M, m)) for r in range(R))
-        case = Case(
-            M=M, K=K, P=Schedule(P), eta=Schedule(0.01), rule=Sgd(), estimator="central", mu=0.1,
-            distribution=Distribution.RADEMACHER, shapes=((3,),), dtype=torch.float64, seed=seed, rounds=rounds,
-        )  # fmt: skip
-        totals.append(play(Implementation(), case).ledger.bytes / M)
-    expected = communication.wire_bytes_decomfl(R, M=M, m=m, K=K, P=P)
-    error = np.std(totals, ddof=1) / np.sqrt(len(totals))
-    assert abs(np.mean(totals) - expected) <= 4 * error + 1e-9
+def _config(method: str, **changes: object) -> TrainConfig:
+    own: dict[str, object] = {}
+    if method in ("fedzo", "mezo"):
+        own["perturbation_schedule"] = {}
+    if method == "baffle":
+        own["local_steps"] = 1
+    if method == "mezo":
+        changes |= {"clients": 1, "sampled": 1}
+    return TrainConfig(method=method, **(BASE | own | changes))  # type: ignore[arg-type]
 
 
-def test_fedavg_bytes_are_exact() -> None:
-    ledger = Ledger(4)
-    x = np.zeros(50, np.float32)
-    for r in range(3):
-        for i in sample_clients(0, r, 4, 2):
-            ledger.vector(i, r, x, upwards=False)
-            ledger.vector(i, r, x, upwards=True)
-    assert ledger.bytes / 4 == communication.wire_bytes_fedavg(3, M=4, m=2, d=50)
+def _mean_traffic(ledger: Ledger) -> np.ndarray:
+    rows = [(u.bytes, u.scalars, w.bytes, w.scalars) for u, w in zip(ledger.up, ledger.down, strict=True)]
+    return np.mean(rows, axis=0)
+
+
+def _expectation(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray, int]:
+    """The mean of the ledger over *all* histories of sampled sets, each equally likely, really played; and d."""
+    federation, _, layout = build_federation(config, load_dataset("digits"))
+    start = copy.deepcopy(federation.save())
+    sets = list(combinations(range(config.clients), config.sampled))
+    found = []
+    for history in product(sets, repeat=config.rounds):
+        for module in (server, fedavg):
+            monkeypatch.setattr(module, "sample_clients", lambda seed, r, M, m, history=history: history[r])
+        federation.load(copy.deepcopy(start))
+        federation.ledger = type(federation.ledger)(config.clients)
+        for _ in range(config.rounds):
+            federation.advance()
+        found.append(_mean_traffic(federation.ledger))
+    return np.mean(found, axis=0), layout.d
+
+
+CASES = [
+    *[_config(method) for method in METHODS if method not in LAGGING],
+    *[_config("decomfl", seeds=seeding.value, tracking=tracking.value) for seeding in Seeding for tracking in Tracking],
+    _config("decomfl-projection", seeds="per-run"),
+    _config("baffle", seeds="per-run"),
+    _config("fedcom", quantize_bits=3),
+    *[_config("decomfl", **SINGLE, history=n, server_model=True, tracking="clients") for n in (1, 2, 3)],
+    _config("decomfl", **SINGLE, history=1, server_model=True, seeds="per-run"),
+    _config("decomfl", **SINGLE, seeds="per-run", tracking="clients"),
+    _config("decomfl", sampled=3, history=1),
+    _config("fedavg", **SINGLE),
+]
+
+
+def _name(config: TrainConfig) -> str:
+    return f"{config.method}-{config.seeds}-{config.tracking}-m{config.sampled}-N{config.history}"
+
+
+@pytest.mark.parametrize("config", CASES, ids=_name)
+def test_the_closed_form_is_the_expectation_of_the_ledger(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, d = _expectation(config, monkeypatch)
+    expected = expected_traffic(config, d)
+    wanted = np.array([getattr(expected, field.name) for field in fields(Traffic)])
+    assert found == pytest.approx(wanted, rel=1e-12, abs=1e-9)
+    total = expected.times(config.clients)
+    assert total.bytes == pytest.approx(config.clients * (found[0] + found[2]), rel=1e-12)
+    assert total.scalars == pytest.approx(config.clients * (found[1] + found[3]), rel=1e-12)
+
+
+def test_another_configurations_closed_form_is_not_the_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, d = _expectation(_config("decomfl", **SINGLE, history=1, server_model=True), monkeypatch)
+    for changes in ({"history": 2}, {"history": 0}, {"seeds": "per-round"}, {"tracking": "clients"}):
+        other = expected_traffic(_config("decomfl", **(SINGLE | {"history": 1, "server_model": True} | changes)), d)
+        assert abs(found[0] + found[2] - other.bytes) > 1
+
+
+def test_a_state_travels_with_the_model_that_is_pulled(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = _config("decomfl", **SINGLE, history=1, server_model=True, momentum=0.9)
+    found, d = _expectation(config, monkeypatch)
+    assert found[3] == pytest.approx(expected_traffic(config, d, vectors=2).down_scalars, rel=1e-12)
+    assert found[3] > expected_traffic(config, d).down_scalars
+
+
+def test_a_choice_by_cost_has_no_closed_form() -> None:
+    with pytest.raises(InputError, match="pull must be never for a closed form, got 'auto'"):
+        expected_traffic(_config("decomfl", server_model=True, pull="auto"), 10)
+
+
+def test_fewer_seeds_cost_less_and_the_order_is_that_of_their_number() -> None:
+    costs = [expected_traffic(_config("decomfl", seeds=s.value, rounds=30), 100).bytes for s in Seeding]
+    assert costs == sorted(costs, reverse=True)
+    assert len(set(costs)) == 4
 
 
 def test_countings_of_the_paper_match_its_words() -> None:

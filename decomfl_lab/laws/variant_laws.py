@@ -1,0 +1,264 @@
+"""The laws of the protocol's variants: which are the same to the bit, and by how much the others may differ."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from decomfl_lab.errors import InputError
+from decomfl_lab.laws import strategies as draw_from
+from decomfl_lab.laws.contract import Case, Implementation, Played, play
+from decomfl_lab.laws.law import LawBrokenError, bits, law, same
+from decomfl_lab.laws.stream_laws import LAWS
+from decomfl_lab.messages import Held, Reply
+from decomfl_lab.noise import derive_seed
+from decomfl_lab.objective import EpochBatches, ModuleObjective
+from decomfl_lab.policy import PullPolicy
+from decomfl_lab.replica import Layout
+from decomfl_lab.rules import LowPrecision, Sgd
+from decomfl_lab.seeds import Seeding, stream_of
+from decomfl_lab.server import Tracking
+
+__all__ = ["LAWS"]
+
+
+def _server_digest(played: Played) -> str:
+    assert played.server.replica is not None
+    return played.server.replica.digest()
+
+
+def _same_scalars(what: str, found: Played, wanted: Played) -> None:
+    for a, b in zip(found.records, wanted.records, strict=True):
+        same(f"scalars of round {a.round} {what}", bits(a.scalars), bits(b.scalars))
+
+
+# Seeds -------------------------------------------------------------------------------------------------------
+
+
+@law("seeds sent per step, per round and per run give the same directions and the same models", draw_from.cases())
+def fewer_seeds_give_the_same_models(implementation: Implementation, case: Case) -> None:
+    per_step = play(implementation, dataclasses.replace(case, seeding=Seeding.PER_STEP))
+    for seeding in (Seeding.PER_ROUND, Seeding.PER_RUN):
+        played = play(implementation, dataclasses.replace(case, seeding=seeding))
+        for a, b in zip(played.records, per_step.records, strict=True):
+            same(f"step seeds of round {a.round} {seeding}", list(a.seeds), list(b.seeds))
+        _same_scalars(seeding, played, per_step)
+        same(f"the server's model {seeding}", _server_digest(played), _server_digest(per_step))
+        for i, client in enumerate(played.clients):
+            played.bring_up(i)
+            same(f"digest of client {i} {seeding}", client.replica.digest(), _server_digest(per_step))
+
+
+@law("seeds sent per direction derive from the step's, K·P different ones", draw_from.cases(max_rounds=2))
+def each_direction_can_have_its_seed(implementation: Implementation, case: Case) -> None:
+    own, shared = (
+        play(implementation, dataclasses.replace(case, seeding=seeding))
+        for seeding in (Seeding.PER_DIRECTION, Seeding.PER_STEP)
+    )
+    for record, of in zip(own.records, shared.records, strict=True):
+        wanted = [[derive_seed(stream_of(seed, 0)[0], p) for p in range(record.P)] for seed in of.seeds]
+        found = [[stream_of(seed, p) for p in range(record.P)] for seed in record.seeds]
+        same(f"streams of round {record.round}", found, [[(seed, 0) for seed in step] for step in wanted])
+        same("different seeds", len({seed for step in wanted for seed in step}), record.K * record.P)
+
+
+# Who remembers what ------------------------------------------------------------------------------------------
+
+
+@law(
+    "clients that track their own round get the same records, exactly those they lack, from a server without state",
+    draw_from.cases(),
+)
+def clients_can_track_their_round(implementation: Implementation, case: Case) -> None:
+    tracked = play(implementation, dataclasses.replace(case, tracking=Tracking.SERVER))
+    case = dataclasses.replace(case, tracking=Tracking.CLIENTS)
+    played = play(implementation, case)
+    _same_scalars("with clients that track", played, tracked)
+    same("the server's model", _server_digest(played), _server_digest(tracked))
+    same("what the server holds of its clients", played.server.held, [])
+    now = played.server.round
+    for i, client in enumerate(played.clients):
+        lacking = list(range(client.replica.round, now))
+        same(f"rounds sent to client {i}", [record.round for record in played.plan_for(i).records], lacking)
+    for kind, reports in {"silent": [], "ahead": [Held(0, now + 1)]}.items():
+        try:
+            played.server.plan_round([0], reports)
+        except InputError:
+            continue
+        raise LawBrokenError(f"a client that is {kind} of its round was planned")
+
+
+@law(
+    "a server that keeps N records keeps no more; older clients pull the model or are refused, none is wrong",
+    draw_from.cases(),
+    st.integers(1, 4),
+)
+def a_bounded_history_is_enough(implementation: Implementation, case: Case, keep: int) -> None:
+    unbounded = play(implementation, dataclasses.replace(case, keep=0))
+    case = dataclasses.replace(case, keep=keep)
+    played = play(implementation, case, rounds=())
+    for at in case.rounds:
+        played.play_round(at)
+        if len(played.server.history) > keep:
+            raise LawBrokenError(f"{len(played.server.history)} records are kept, {keep} may be")
+    _same_scalars("with a bounded history", played, unbounded)
+    modelless = implementation.server(case, with_model=False)
+    modelless.history, modelless.held = played.server.history, list(played.server.held)
+    oldest = played.server.history.start
+    for i, client in enumerate(played.clients):
+        holds = client.replica.round if case.tracking is Tracking.CLIENTS else modelless.held[i]
+        reports = [client.report()] if case.tracking is Tracking.CLIENTS else None
+        try:
+            modelless.plan_round([i], reports)
+        except InputError as error:
+            same(f"client {i} of round {holds} is refused ({error})", holds < oldest, True)
+            named = all(f"{what}" in str(error) for what in (f"client {i} ", f"round {holds},", f"round {oldest} "))
+            same(f"the error names client, round and oldest record: {error}", named, True)
+        else:
+            same(f"client {i} of round {holds} is served from {oldest}", holds >= oldest, True)
+        played.bring_up(i)
+        same(f"digest of client {i}", client.replica.digest(), _server_digest(unbounded))
+
+
+@law(
+    "whether a policy sends records or the model, the bits are the same, and it sends what is there sooner",
+    draw_from.cases(),
+    st.integers(2, 9),
+    st.integers(-3, 6),
+)
+def pulling_or_replaying_is_a_matter_of_cost(
+    implementation: Implementation, case: Case, log_bandwidth: int, log_ns: int
+) -> None:
+    replaying = play(implementation, case)
+    policy = PullPolicy(bandwidth=10.0**log_bandwidth, replay_ns=10.0**log_ns)
+    played = dataclasses.replace(play(implementation, case, rounds=()), policy=policy)
+    for at in case.rounds:
+        played.play_round(at)
+    _same_scalars("under a policy", played, replaying)
+    same("the server's model", _server_digest(played), _server_digest(replaying))
+
+    vectors, wide = 1 + len(case.rule.slots), 8 if case.dtype == torch.float64 else 4
+    pull_seconds = vectors * (12 + 13 + wide * case.d) / policy.bandwidth
+    held, scalars = [0] * case.M, [0] * case.M
+    for r, at in enumerate(case.rounds):
+        for i in at.clients:
+            sizes = [(case.K * case.P(q), case.seeding.sent(case.K, case.P(q))) for q in range(held[i], r)]
+            pairs = sum(pair for pair, _ in sizes)
+            replay_bytes = 12 + 4 + sum(19 + 8 * seeds + 4 * pair for pair, seeds in sizes) if sizes else 0
+            replay_seconds = replay_bytes / policy.bandwidth + pairs * case.d * policy.replay_ns * 1e-9
+            scalars[i] += vectors * case.d if pull_seconds < replay_seconds else pairs
+            if case.tracking is Tracking.CLIENTS or i not in at.lost:
+                held[i] = r
+    same("scalars and model elements down", [t.scalars for t in played.ledger.down], scalars)
+
+
+# Clients with less memory ------------------------------------------------------------------------------------
+
+
+@law(
+    "clients that synchronise without revert (eq. sync) drift, and by less than their roundings add up to",
+    draw_from.cases(),
+)
+def synchronised_clients_drift_within_their_roundings(implementation: Implementation, case: Case) -> None:
+    """Count of roundings times unit roundoff times the largest number.
+
+    Let x be the server's model and y a client's, u the unit roundoff (2⁻²⁴ or 2⁻⁵³), and X at least every |x_j|,
+    |y_j| and |c z_j| that occurs. In real arithmetic both end at the same point (eq. sync), and sums carry an error
+    on as it is, so ‖y − x‖∞ is at most the sum of the errors made on the way:
+
+    - a term x ← fl(x + fl(c z)) makes two, each of at most uX: the product's and the sum's;
+    - a corrected step makes one more, of its coefficient δ = c − c_i: at most uX for float32. Float64 adds what
+      float32 cut off as a second term (two more errors) and leaves 2⁻⁴⁸|δ| behind, that is 32 uX.
+
+    Server and client apply R·K·P terms each, 4 R K P errors; each of n rounds a client took part in adds its K − 1
+    steps taken, 2 (K − 1) P errors, and the corrections' own, (K − 1) P for float32 and 34 (K − 1) P for float64
+    (a correction's term itself stands in the place of the record's). Errors of errors make X larger by less than 1 %.
+    """
+    rule, dtype = Sgd(), torch.float64 if case.dtype == torch.float64 else torch.float32
+    case = dataclasses.replace(case, rule=rule, dtype=dtype)
+    clients = [implementation.sync_client(case, i) for i in range(case.M)]
+    played = Played(implementation.server(case), clients, implementation.ledger(case))
+    length = [0.0] * case.M  # Σ |c| of all that client i applies and of all that the server does
+    taken, spread = [0] * case.M, 0.0
+    for at in case.rounds:
+        replies: dict[int, Reply] = {}
+        for client, plan in played.plans(at.clients):
+            replies[client.id] = client.handle(plan)
+        record = played.server.aggregate(reply for i, reply in replies.items() if i not in at.lost)
+        played.records.append(record)
+        for i, reply in replies.items():
+            own, mean = np.abs(reply.scalars.astype(np.float64)), np.abs(record.scalars.astype(np.float64))
+            length[i] += record.eta / record.P * float((2 * own + mean).sum())
+            taken[i] += (record.K - 1) * record.P
+            difference = np.abs(reply.scalars.astype(np.float64) - record.scalars)[: record.K - 1]
+            spread = max(spread, record.eta / record.P * float(difference.max(initial=0.0)))
+    terms = sum(record.scalars.size for record in played.records)
+    common = sum(record.eta / record.P * float(np.abs(record.scalars).sum()) for record in played.records)
+    largest_z = max(
+        float(np.abs(implementation.direction(*stream_of(seed, p), case.d, record.distribution)).max())
+        for record in played.records
+        for seed in record.seeds
+        for p in range(record.P)
+    )
+    assert played.server.replica is not None
+    x = played.server.replica.x.double()
+    u, extra = (2.0**-24, 1) if dtype == torch.float32 else (2.0**-53, 34)
+    drifts = []
+    for i, client in enumerate(clients):
+        played.bring_up(i)
+        largest = float(case.initial().abs().max()) + largest_z * (common + length[i])
+        bound = 1.01 * (4 * terms + (2 + extra) * taken[i]) * u * largest
+        drifts.append(float((client.replica.x.double() - x).abs().max()))
+        if not drifts[-1] <= bound:
+            raise LawBrokenError(f"client {i} is {drifts[-1]:.3g} from the server, its roundings allow {bound:.3g}")
+    # 64 coordinates whose local step was another than the record's by far more than a rounding.
+    if case.d >= 64 and dtype == torch.float32 and spread > 1e-4:
+        same("some client drifts", max(drifts) > 0, True)
+
+
+class _Waves(nn.Module):
+    """A network of tensors of any shapes: inputs · Σ_w mean(sin(w))."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        dtype = torch.float64 if case.dtype == torch.float64 else torch.float32
+        self.tensors = nn.ParameterList([torch.zeros(shape, dtype=dtype) for shape in case.shapes])
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs * torch.stack([torch.sin(w).mean() for w in self.tensors]).sum()
+
+
+def _waves(case: Case, i: int) -> ModuleObjective:
+    module = _Waves(case)
+    layout = Layout.of(module)
+    inputs = torch.arange(1.0, 8.0, dtype=layout.dtype) / (4 + i)
+    return ModuleObjective(
+        module, layout, nn.functional.mse_loss, inputs, inputs.cos(), EpochBatches(7, 3, (case.seed % 2**32, i))
+    )
+
+
+@law("lean clients, who form x + μz a layer at a time, answer and hold the same bits", draw_from.cases(max_rounds=4))
+def lean_clients_are_like_others(implementation: Implementation, case: Case) -> None:
+    if isinstance(case.rule, LowPrecision):
+        case = dataclasses.replace(case, rule=case.rule.rule, dtype=torch.float32)
+    plain = Played(
+        implementation.server(case),
+        [implementation.client(case, i, _waves(case, i)) for i in range(case.M)],
+        implementation.ledger(case),
+    )
+    lean = Played(
+        implementation.server(case),
+        [implementation.lean_client(case, i, _waves(case, i)) for i in range(case.M)],
+        implementation.ledger(case),
+    )
+    for at in case.rounds:
+        plain.play_round(at)
+        lean.play_round(at)
+    _same_scalars("of lean clients", lean, plain)
+    for i in range(case.M):
+        lean.bring_up(i)
+        same(f"digest of lean client {i}", lean.clients[i].replica.digest(), _server_digest(plain))
