@@ -94,7 +94,8 @@ def _train(
 
 
 def _table(rows: pd.DataFrame) -> str:
-    shown = rows[["round", "train_loss", "test_loss", "test_accuracy", "wire_scalars", "seconds"]]
+    columns = ["round", "train_loss", "test_loss", "test_accuracy", "wire_scalars", "drift", "seconds"]
+    shown = rows[[column for column in columns if column in rows]]  # drift: only where replicas do
     return shown.rename(columns={"wire_scalars": "scalars/client"}).to_string(
         index=False, float_format=lambda v: f"{v:.4g}" if abs(v) < 1000 else f"{v:.0f}"
     )

@@ -109,15 +109,15 @@ class Wavy:
 class Implementation:
     """Makes the parts of DeComFL that the laws test. Override what is yours; the defaults are the lab's.
 
-    A server has ``plan_round``, ``aggregate``, ``dense_model`` and ``note_dense_pull``; a client has ``handle``,
-    ``report``, ``run_seed`` (None until it is told) and a ``replica`` with ``digest``, ``catch_up``, ``snapshot`` and
-    ``restore``.
+    A server has ``plan_round``, ``aggregate``, ``dense_model``, ``note_dense_pull`` and the attributes of ``Server``
+    that it is made with; a client has ``handle``, ``report``, ``run_seed`` (None until it is told) and a ``replica``
+    with ``digest``, ``catch_up``, ``snapshot`` and ``restore``.
     """
 
     name = "decomfl_lab"
 
     def supports(self, case: Case) -> bool:  # noqa: ARG002
-        """Whether the laws may be tried on this case; override it if you lack an update rule or a dtype."""
+        """Whether the laws may be tried on this case; override it if you lack a rule, a dtype or a variant."""
         return True
 
     def backends(self) -> dict[str, Backend]:

@@ -458,6 +458,18 @@ def test_a_run_without_revert_reports_its_drift() -> None:
     assert rows["sync"]["test_loss"].iloc[-1] == pytest.approx(rows["snapshot"]["test_loss"].iloc[-1], rel=1e-3)
 
 
+def test_clients_without_revert_keep_no_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: SyncReplica) -> None:
+        raise AssertionError("a snapshot was taken")
+
+    monkeypatch.setattr(SyncReplica, "snapshot", refuse)
+    federation, _, _ = _federation("decomfl", local_steps=3, revert="sync")
+    for _ in range(4):
+        federation.advance()
+    assert any(client.replica.taken for client in federation.clients)
+    assert all(len(client.replica.taken) in (0, 2) for client in federation.clients)
+
+
 def test_only_plain_sgd_can_be_corrected_afterwards() -> None:
     own = Step(1, np.ones(2, np.float32), 0.1, Distribution.GAUSSIAN)
     for rule, message in ((Momentum(0.9), "rule must be plain SGD"), (Sgd(0.1), "rule must be plain SGD")):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import re
 from dataclasses import fields
 from itertools import combinations, product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -107,6 +109,26 @@ def test_a_state_travels_with_the_model_that_is_pulled(monkeypatch: pytest.Monke
 def test_a_choice_by_cost_has_no_closed_form() -> None:
     with pytest.raises(InputError, match="pull must be never for a closed form, got 'auto'"):
         expected_traffic(_config("decomfl", server_model=True, pull="auto"), 10)
+
+
+def test_the_readmes_costs_are_those_of_the_formula() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    rows = {
+        row[0]: row[1:]
+        for row in re.findall(r"^\| (K = \d+) \| " + r"([\d,–]+) \| " * 6 + r"([\d,]+) \|$", readme, re.M)
+    }
+    for K in (1, 10):
+        wanted = []
+        for method, seeding in (*(("decomfl", s.value) for s in Seeding), *((m, "per-step") for m in OTHERS)):
+            if method == "baffle" and K > 1:
+                wanted.append("–")
+                continue
+            config = TrainConfig(method=method, clients=100, sampled=10, rounds=1000, local_steps=K, seeds=seeding)
+            wanted.append(f"{expected_traffic(config, 28_938).bytes:,.0f}")
+        assert list(rows[f"K = {K}"]) == wanted
+
+
+OTHERS = ("baffle", "fedcom", "fedavg")
 
 
 def test_fewer_seeds_cost_less_and_the_order_is_that_of_their_number() -> None:
