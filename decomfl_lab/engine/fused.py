@@ -2,7 +2,7 @@
 
 Images go through the convolutions one at a time in channels-last order, so that everything between two layers
 stays in the second-level cache. A convolution computes 6 pixels × 16 channels at once in 12 vector registers
-(explicit vectors, ``noise.lanes``); a linear layer 4 images × 2 outputs. Products are fused with their sums, so
+(explicit vectors, ``noise.lanes``); a linear layer 4 images × 3 outputs. Products are fused with their sums, so
 losses differ from torch's by float32 rounding, but not with the number of threads: an image's loss is a function
 of x and the image alone, and losses are summed in float64 in the order of the batch.
 """
@@ -41,9 +41,9 @@ CHUNK = 32
 _LANES = 8
 _PIXELS, _VECTORS = 6, 2
 _BLOCK = _LANES * _VECTORS
-_IMAGES, _OUTPUTS = 4, 2
-_DEPTH = 2048
-"""Features of a linear layer taken at once, so that the chunk's stay in the second-level cache."""
+_IMAGES, _OUTPUTS = 4, 3
+_DEPTH = 512
+"""Features of a linear layer taken at once, so that the weights of 3 outputs stay in the first-level cache."""
 
 
 class _Kind(IntEnum):
@@ -147,6 +147,23 @@ def _dots(images: int, outputs: int) -> Callable[..., None]:
     return write
 
 
+def _write_largest(builder: Any, work: Any, corner: Any, size: Any, row: Any, step: Any, out: Any) -> None:
+    """work[out] = the largest of size × size pixels of 8 channels, NaN if there is one."""
+    source = builder.gep(work, [corner])
+    top = cgutils.alloca_once(builder, ir.VectorType(F32, _LANES))
+    builder.store(Lanes.load(builder, source, F32, 0, _LANES).value, top)
+    with cgutils.for_range(builder, size) as y, cgutils.for_range(builder, size) as x:
+        place = builder.add(builder.mul(y.index, row), builder.mul(x.index, step))
+        pixel = Lanes.load(builder, builder.gep(source, [place]), F32, 0, _LANES)
+        builder.store(Lanes(builder, builder.load(top)).larger(pixel).value, top)
+    Lanes(builder, builder.load(top)).store(builder.gep(work, [out]), 0)
+
+
+@intrinsic
+def _largest(typingctx, work, corner, size, row, step, out):  # type: ignore[no-untyped-def]
+    return on_rows(_write_largest)(typingctx, work, corner, size, row, step, out)
+
+
 @intrinsic
 def _tile(  # type: ignore[no-untyped-def]
     typingctx, work, src, src_offsets, first, rows, stride, run, packed, weights, bias, dst, dst_offsets, floor
@@ -162,6 +179,11 @@ def _dots_block(typingctx, work, a, a_step, point, w, w_step, vectors, out, step
 
 
 @intrinsic
+def _dots_column(typingctx, work, a, a_step, point, w, w_step, vectors, out, step):  # type: ignore[no-untyped-def]
+    return on_rows(_dots(_IMAGES, 1))(typingctx, work, a, a_step, point, w, w_step, vectors, out, step)
+
+
+@intrinsic
 def _dots_one(typingctx, work, a, a_step, point, w, w_step, vectors, out, step):  # type: ignore[no-untyped-def]
     return on_rows(_dots(1, 1))(typingctx, work, a, a_step, point, w, w_step, vectors, out, step)
 
@@ -171,16 +193,9 @@ def _pool(work: Any, stage: Any) -> None:
     _, src, row, channels, size, height, width, dst, dst_row, _, _, _ = stage
     for y in range(height):
         for x in range(width):
-            out = work[dst + y * dst_row + x * channels :][:channels]
-            corner = src + y * size * row + x * size * channels
-            out[:] = work[corner:][:channels]
-            for dy in range(size):
-                for dx in range(size):
-                    pixel = work[corner + dy * row + dx * channels :][:channels]
-                    for c in range(channels):
-                        value = pixel[c]
-                        if value > out[c] or value != value:  # NaN stays
-                            out[c] = value
+            corner, out = src + y * size * row + x * size * channels, dst + y * dst_row + x * channels
+            for c in range(0, channels, _LANES):
+                _largest(work, corner + c, size, row, channels, out + c)
 
 
 @njit(cache=True, nogil=True)
@@ -189,29 +204,25 @@ def _linear(work: Any, point: Any, stage: Any, images: Any) -> None:
     for i in range(images):
         for o in range(outputs):
             work[dst + i * dst_step + o] = point[bias + o] if bias >= 0 else np.float32(0)
+    whole_images, whole_outputs = images - images % _IMAGES, outputs - outputs % _OUTPUTS
     for first in range(0, features, _DEPTH):
         vectors = min(_DEPTH, features - first) // _LANES
-        a = src + first
-        for o in range(0, outputs, _OUTPUTS):
-            at = w + o * features + first
-            for i in range(0, images, _IMAGES):
-                out = dst + i * dst_step + o
-                if i + _IMAGES <= images and o + _OUTPUTS <= outputs:
-                    _dots_block(work, a + i * step, step, point, at, features, vectors, out, dst_step)
-                else:
-                    for k in range(min(_IMAGES, images - i)):
-                        for q in range(min(_OUTPUTS, outputs - o)):
-                            _dots_one(
-                                work,
-                                a + (i + k) * step,
-                                step,
-                                point,
-                                at + q * features,
-                                features,
-                                vectors,
-                                out + k * dst_step + q,
-                                dst_step,
-                            )
+        a, at, out = src + first, w + first, dst
+        for o in range(0, whole_outputs, _OUTPUTS):
+            for i in range(0, whole_images, _IMAGES):
+                _dots_block(
+                    work, a + i * step, step, point, at + o * features, features, vectors, out + i * dst_step + o, dst_step
+                )
+        for o in range(whole_outputs, outputs):
+            for i in range(0, whole_images, _IMAGES):
+                _dots_column(
+                    work, a + i * step, step, point, at + o * features, features, vectors, out + i * dst_step + o, dst_step
+                )
+        for i in range(whole_images, images):
+            for o in range(outputs):
+                _dots_one(
+                    work, a + i * step, step, point, at + o * features, features, vectors, out + i * dst_step + o, dst_step
+                )
     rest = features - features % _LANES
     for i in range(images):
         for o in range(outputs):
@@ -378,7 +389,7 @@ class Network:
                 at = to
             elif isinstance(layer, nn.MaxPool2d):
                 size = layer.kernel_size
-                needs(features is None, "come before Flatten")
+                needs(features is None and at.stride % _LANES == 0, "come after Conv2d and before Flatten")
                 plain = isinstance(size, int) and layer.stride == size and not layer.padding and layer.dilation == 1
                 needs(plain and not layer.ceil_mode, "have square windows side by side")
                 assert isinstance(size, int)

@@ -171,6 +171,13 @@ class Lanes:
         wide = self.spread(floor).value
         return self._like(self.builder.select(self.builder.fcmp_ordered("<", self.value, wide), wide, self.value))
 
+    def larger(self, other: Self) -> Self:
+        """Lane by lane: the larger of two; NaN if one is."""
+        rises = self.builder.fcmp_ordered(">", other.value, self.value)
+        top = self.builder.select(rises, other.value, self.value)
+        broken = self.builder.fcmp_unordered("uno", other.value, other.value)
+        return self._like(self.builder.select(broken, other.value, top))
+
     def square_root(self) -> Self:
         """Correctly rounded √."""
         return self._call("sqrt", self)
