@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab import noise
+from decomfl_lab.engine import Engine, Serial
 from decomfl_lab.errors import InputError, require_finite_positive
 from decomfl_lab.messages import Plan, Reply
 from decomfl_lab.noise import Program
@@ -17,9 +19,9 @@ from decomfl_lab.objective import Objective
 from decomfl_lab.rebuild import rebuild_
 from decomfl_lab.replica import Replica
 from decomfl_lab.rules import GridSgd, Step
-from decomfl_lab.zo import Estimator
+from decomfl_lab.zo import Estimator, Point
 
-__all__ = ["Client"]
+__all__ = ["Client", "handle_all"]
 
 
 class Client:
@@ -41,6 +43,7 @@ class Client:
         mu: float,
         *,
         lean: bool = False,
+        engine: Engine | None = None,
     ) -> None:
         """A client at the replica's round.
 
@@ -52,10 +55,12 @@ class Client:
             mu: Smoothing radius μ.
             lean: Never form x + μz as a whole: the objective (a ``Perturbable``) forms a layer at a time, and the
                 memory beside the replica is the largest layer's instead of the model's.
+            engine: Evaluates the losses (lean clients do it themselves); None for ``engine.Serial``.
         """
         if lean and (not hasattr(objective, "along") or replica.x.dtype not in (torch.float32, torch.float64)):
             raise InputError(f"lean clients need a Perturbable objective and 32 or 64 bits, got {replica.x.dtype}")
         self.lean = lean
+        self.engine = Serial() if engine is None else engine
         self.id = client_id
         self.replica = replica
         self.objective = objective
@@ -74,26 +79,34 @@ class Client:
 
         Source: [DeComFL, Algorithm 4].
         """
-        self.replica.catch_up(plan.records)
-        if self.replica.round != plan.round:
-            raise InputError(
-                f"client {self.id} is at round {self.replica.round} after its records, "
-                f"but the plan is of round {plan.round}"
-            )
+        self._catch_up(plan)
         by_arithmetic = isinstance(self.replica.rule, GridSgd)
         before = self.replica.snapshot() if plan.K > 1 and not by_arithmetic else None
         self._taken.clear()
         try:
             scalars, loss = self.local_update(plan)
         finally:  # whatever happens in between, the replica is that of a whole round again
-            if hasattr(self.objective, "release"):
-                self.objective.release()
+            self.release()
             if before is not None:
                 self.replica.restore(before)
             elif by_arithmetic:
                 for step in reversed(self._taken):
                     self.replica.step_back_(step)
         return Reply(self.id, plan.round, scalars, loss)
+
+    def _catch_up(self, plan: Plan) -> None:
+        self.replica.catch_up(plan.records)
+        if self.replica.round != plan.round:
+            raise InputError(
+                f"client {self.id} is at round {self.replica.round} after its records, "
+                f"but the plan is of round {plan.round}"
+            )
+
+    def release(self) -> None:
+        """Let engine and objective go of points of the size of the model."""
+        self.engine.release()
+        if hasattr(self.objective, "release"):
+            self.objective.release()
 
     def local_update(self, plan: Plan) -> tuple[NDArray[np.float32], float]:
         """ClientZOLocalUpdate without the revert: K measurements, with a step of x between each two.
@@ -108,11 +121,12 @@ class Client:
         """
         scalars = np.empty((plan.K, plan.P), dtype=np.float32)
         losses = []
-        x = self.replica.x
-        wide = x.dtype if x.dtype == torch.float64 else torch.float32
-        point = x if self.lean else torch.empty_like(x, dtype=wide)  # one for all local steps
         for k, seed in enumerate(plan.seeds):
-            estimate = self.estimator(_LineProbe(self, seed, plan, point), plan.P, self.mu)
+            line = _Line(self, seed, plan)
+            points = self.estimator.points(plan.P, self.mu)
+            values = line.values(points) if self.lean else self.engine.losses(line, points, [line.task])[0]
+            slopes = line.slopes(plan.P) if self.estimator.wants_slopes else np.empty(0)
+            estimate = self.estimator.combine(values, slopes, self.mu)
             scalars[k] = estimate.g
             losses.append(estimate.loss)
             self.steps_taken += 1
@@ -123,40 +137,74 @@ class Client:
         return scalars, float(np.mean(losses))
 
 
-class _LineProbe:
-    """probe(p, c) = f_i(x + c z_p), formed beside x: x itself is not touched, so nothing can drift.
+def handle_all(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Reply]:
+    """``client.handle(plan)`` for each client, with the same replies; for K = 1 they measure together.
 
-    A 16-bit x is perturbed and evaluated in float32: its own grid is too coarse for a step of μ.
+    Then all sampled clients are at the same x and along the same directions, so a point x + c z_p serves the data
+    of all of them. Clients for whom that does not hold (lean ones, gradient projection) measure alone.
     """
+    first, plan = clients[0], plans[0]
 
-    def __init__(self, client: Client, seed: int, plan: Plan, point: Tensor) -> None:
-        self.client = client
+    def joins(client: Client, own: Plan) -> bool:
+        alike = (client.engine is first.engine, client.estimator is first.estimator, client.mu == first.mu)
+        same = own.K == 1 and own.seeds == plan.seeds and (own.P, own.distribution) == (plan.P, plan.distribution)
+        able = type(client) is Client and not client.lean and not client.estimator.wants_slopes
+        return all(alike) and same and able
+
+    if not all(map(joins, clients, plans)):
+        return [client.handle(own) for client, own in zip(clients, plans, strict=True)]
+    for client, own in zip(clients, plans, strict=True):
+        client._catch_up(own)
+    lines = [_Line(client, plan.seeds[0], plan) for client in clients]
+    if not all(line.seed == lines[0].seed and torch.equal(line.x, lines[0].x) for line in lines):
+        return [client.handle(own) for client, own in zip(clients, plans, strict=True)]
+    try:
+        values = first.engine.losses(lines[0], first.estimator.points(plan.P, first.mu), [line.task for line in lines])
+    finally:
+        for client in clients:
+            client.release()
+    replies = []
+    for client, own, found in zip(clients, plans, values, strict=True):
+        estimate = client.estimator.combine(found, np.empty(0), client.mu)
+        client.steps_taken += 1
+        replies.append(Reply(client.id, own.round, estimate.g[None], estimate.loss))
+    return replies
+
+
+class _Line:
+    """x + c z_p of a client's local step, formed beside x: x itself is not touched, so nothing can drift."""
+
+    def __init__(self, client: Client, seed: int, plan: Plan) -> None:
+        self.replica = client.replica
+        self.task = client.objective, client.steps_taken
         self.seed = client.replica.stream_seed(seed)
-        self.plan = plan
-        self.point = point
-        self._gradient: Tensor | None = None  # of this step, once it is asked for
+        self.distribution = plan.distribution
 
-    def __call__(self, p: int, c: float) -> float:
-        replica, objective, step = self.client.replica, self.client.objective, self.client.steps_taken
-        if self.client.lean:
-            perturbable: Any = objective
-            loss: float = perturbable.along(replica.x, step, self.seed, p, c, self.plan.distribution)
-            return loss
-        self.point.copy_(replica.x)
+    @property
+    def x(self) -> Tensor:
+        """Of the local step."""
+        return self.replica.x
+
+    def form_(self, point: Tensor, p: int, c: float, *, workers: int | None = None) -> None:
+        """See ``engine.Line``."""
+        point.copy_(self.x)
         if c:
             program = Program(["x"])
-            program.noise("x", self.seed, [c], self.plan.distribution, first=p)
-            rebuild_(program, [{"x": self.point}], backend=replica.backend, workers=replica.workers)
-        return objective(self.point, step)
+            program.noise("x", self.seed, [c], self.distribution, first=p)
+            rebuild_(program, [{"x": point}], backend=self.replica.backend, workers=workers or self.replica.workers)
 
-    def slope(self, p: int) -> float:
-        """⟨∇f_i(x), z_p⟩, summed in float64."""
-        replica = self.client.replica
-        if self._gradient is None:
-            objective = self.client.objective
-            if not hasattr(objective, "gradient"):
-                raise InputError(f"gradient projection needs an objective with a gradient, got {objective!r}")
-            self.point.copy_(replica.x)
-            self._gradient = objective.gradient(self.point, self.client.steps_taken).double()
-        z = noise.direction(self.seed, p, replica.d, distribution=self.plan.distribution)
-        return float(self._gradient @ torch.from_numpy(z).double())
+    def values(self, points: Sequence[Point]) -> NDArray[np.float64]:
+        """The losses where the objective forms x + c z_p itself, a layer at a time."""
+        objective, step = self.task
+        perturbable: Any = objective
+        return np.array([perturbable.along(self.x, step, self.seed, p, c, self.distribution) for p, c in points])
+
+    def slopes(self, P: int) -> NDArray[np.float64]:
+        """⟨∇f_i(x), z_p⟩ for p = 0..P-1, summed in float64, from one backward pass."""
+        objective, step = self.task
+        if not hasattr(objective, "gradient"):
+            raise InputError(f"gradient projection needs an objective with a gradient, got {objective!r}")
+        wide = self.x if self.x.dtype == torch.float64 else self.x.float()
+        gradient = objective.gradient(wide, step).double()
+        directions = (noise.direction(self.seed, p, self.replica.d, distribution=self.distribution) for p in range(P))
+        return np.array([float(gradient @ torch.from_numpy(z).double()) for z in directions])

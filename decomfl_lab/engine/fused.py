@@ -30,7 +30,7 @@ from decomfl_lab.noise.lanes import F32, Lanes
 from decomfl_lab.noise.numba_cpu import on_rows
 from decomfl_lab.replica import Layout
 
-__all__ = ["CHUNK", "Network"]
+__all__ = ["CHUNK", "Network", "Workspace", "pixels"]
 
 njit: Any = numba.njit
 intrinsic: Any = numba.extending.intrinsic
@@ -54,6 +54,7 @@ class _Kind(IntEnum):
 
 
 _CONV, _POOL, _FLATTEN, _LINEAR = (int(kind) for kind in _Kind)
+_COLUMNS = 12
 
 
 # Kernels ---------------------------------------------------------------------------------------------------------
@@ -94,9 +95,7 @@ def _write_tile(
     """
     sums = _sums(builder, _PIXELS * _VECTORS)
     numbers = [builder.add(first, first.type(i)) for i in range(_PIXELS)]
-    inputs = [
-        builder.gep(work, [builder.add(src, builder.load(builder.gep(src_offsets, [n])))]) for n in numbers
-    ]
+    inputs = [builder.gep(work, [builder.add(src, builder.load(builder.gep(src_offsets, [n])))]) for n in numbers]
     taps = builder.gep(packed, [weights])
     size = ir.Constant(run.type, _BLOCK)
     with cgutils.for_range(builder, rows) as row:
@@ -200,36 +199,33 @@ def _pool(work: Any, stage: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def _linear(work: Any, point: Any, stage: Any, images: Any) -> None:
-    _, src, step, features, w, bias, outputs, dst, dst_step, relu, _, _ = stage
+    _, src, step, features, w, bias, outputs, dst, to_step, relu, _, _ = stage
     for i in range(images):
         for o in range(outputs):
-            work[dst + i * dst_step + o] = point[bias + o] if bias >= 0 else np.float32(0)
+            work[dst + i * to_step + o] = point[bias + o] if bias >= 0 else np.float32(0)
     whole_images, whole_outputs = images - images % _IMAGES, outputs - outputs % _OUTPUTS
     for first in range(0, features, _DEPTH):
         vectors = min(_DEPTH, features - first) // _LANES
-        a, at, out = src + first, w + first, dst
+        a, at = src + first, w + first
         for o in range(0, whole_outputs, _OUTPUTS):
             for i in range(0, whole_images, _IMAGES):
-                _dots_block(
-                    work, a + i * step, step, point, at + o * features, features, vectors, out + i * dst_step + o, dst_step
-                )
+                out = dst + i * to_step + o
+                _dots_block(work, a + i * step, step, point, at + o * features, features, vectors, out, to_step)
         for o in range(whole_outputs, outputs):
             for i in range(0, whole_images, _IMAGES):
-                _dots_column(
-                    work, a + i * step, step, point, at + o * features, features, vectors, out + i * dst_step + o, dst_step
-                )
+                out = dst + i * to_step + o
+                _dots_column(work, a + i * step, step, point, at + o * features, features, vectors, out, to_step)
         for i in range(whole_images, images):
             for o in range(outputs):
-                _dots_one(
-                    work, a + i * step, step, point, at + o * features, features, vectors, out + i * dst_step + o, dst_step
-                )
+                out = dst + i * to_step + o
+                _dots_one(work, a + i * step, step, point, at + o * features, features, vectors, out, to_step)
     rest = features - features % _LANES
     for i in range(images):
         for o in range(outputs):
-            total = work[dst + i * dst_step + o]
+            total = work[dst + i * to_step + o]
             for j in range(rest, features):
                 total += work[src + i * step + j] * point[w + o * features + j]
-            work[dst + i * dst_step + o] = np.float32(0) if relu and total < 0 else total
+            work[dst + i * to_step + o] = np.float32(0) if relu and total < 0 else total
 
 
 @njit(cache=True, nogil=True)
@@ -317,6 +313,10 @@ def _losses(
 # Nets ------------------------------------------------------------------------------------------------------------
 
 
+Workspace = tuple[NDArray[np.float32], NDArray[np.float32]]
+"""Activations (borders zero) and packed weights of one thread."""
+
+
 @dataclass
 class _Map:
     """An image's activations in ``work``: height × width pixels of ``stride`` numbers inside a border of zeros."""
@@ -395,25 +395,21 @@ class Network:
                 assert isinstance(size, int)
                 h, w = at.height // size, at.width // size
                 to = self._map(h, w, at.channels, at.stride, _border(layers, n + 1))
-                stages.append([_POOL, at.first, at.row, at.stride, size, h, w, to.first, to.row, 0, 0, 0])
+                stages.append([_POOL, at.first, at.row, at.stride, size, h, w, to.first, to.row])
                 at = to
             elif isinstance(layer, nn.Flatten):
                 needs(features is None and (layer.start_dim, layer.end_dim) == (1, -1), "be the only one, of all")
                 features = self._features(at.channels * at.height * at.width)
-                stages.append(
-                    [_FLATTEN, at.first, at.row, at.stride, at.channels, at.height, at.width]
-                    + [features[0], features[2], 0, 0, 0]
-                )
+                first, _, step = features
+                stages.append([_FLATTEN, at.first, at.row, at.stride, at.channels, at.height, at.width, first, step])
             elif isinstance(layer, nn.Linear):
                 needs(features is not None, "come after Flatten")
                 assert features is not None
                 to_features = self._features(layer.out_features)
                 begin = starts[f"{name}.weight"]
                 bias = starts.get(f"{name}.bias", -1)
-                linear.append(
-                    [_LINEAR, features[0], features[2], features[1], begin, bias]
-                    + [to_features[1], to_features[0], to_features[2], relu, 0, 0]
-                )
+                (src, count, step), (dst, outputs, to_step) = features, to_features
+                linear.append([_LINEAR, src, step, count, begin, bias, outputs, dst, to_step, relu])
                 features = to_features
             else:
                 after = n > 0 and isinstance(layers[n - 1][1], nn.Conv2d | nn.Linear)
@@ -421,8 +417,7 @@ class Network:
         require(bool(linear), "module", "end in a Linear layer for the fused engine", module)
         assert features is not None
         self.classes = features[1]
-        self._stages = np.array(stages, dtype=np.int64).reshape(-1, 12)
-        self._linear = np.array(linear, dtype=np.int64).reshape(-1, 12)
+        self._stages, self._linear = _table(stages), _table(linear)
         nothing = np.zeros(1, dtype=np.int64)
         self._src = np.concatenate([source for source, _ in offsets] or [nothing]).astype(np.int64)
         self._dst = np.concatenate([target for _, target in offsets] or [nothing]).astype(np.int64)
@@ -470,8 +465,8 @@ class Network:
         self._packed += order.size
         return first
 
-    def workspace(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Memory for one thread: activations (borders zero) and packed weights."""
+    def workspace(self) -> Workspace:
+        """Memory for one thread."""
         return np.zeros(self._size, dtype=np.float32), np.zeros(max(self._packed, 1), dtype=np.float32)
 
     def losses(
@@ -479,23 +474,26 @@ class Network:
         point: Tensor,
         images: NDArray[np.float32],
         targets: NDArray[np.int64],
-        workspace: tuple[NDArray[np.float32], NDArray[np.float32]],
+        workspace: Workspace,
     ) -> NDArray[np.float64]:
         """The loss of each image, (n,), at the parameters ``point`` (d,)."""
         out = np.empty(len(targets), dtype=np.float64)
         work, packed = workspace
         x = point.numpy()
         _pack(packed, x, self._pack_order)
-        _losses(
-            out, x, images, targets, work, packed, self._stages, self._linear, self._src, self._dst, self._shape
-        )
+        _losses(out, x, images, targets, work, packed, self._stages, self._linear, self._src, self._dst, self._shape)
         return out
 
-    @staticmethod
-    def pixels(inputs: Tensor) -> NDArray[np.float32]:
-        """(n, C, H, W) images as rows of channels-last numbers."""
-        rows = inputs.permute(0, 2, 3, 1) if inputs.ndim == 4 else inputs
-        return rows.reshape(len(inputs), -1).contiguous().numpy()
+
+def pixels(inputs: Tensor) -> NDArray[np.float32]:
+    """(n, C, H, W) images, or (n, d) vectors, as n rows of channels-last numbers."""
+    rows = inputs.permute(0, 2, 3, 1) if inputs.ndim == 4 else inputs
+    return rows.reshape(len(inputs), -1).contiguous().numpy()
+
+
+def _table(rows: list[list[int]]) -> NDArray[np.int64]:
+    """Stages as rows of one length."""
+    return np.array([row + [0] * (_COLUMNS - len(row)) for row in rows], dtype=np.int64).reshape(-1, _COLUMNS)
 
 
 def _border(layers: list[tuple[str, nn.Module]], n: int) -> int:

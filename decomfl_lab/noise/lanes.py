@@ -183,7 +183,7 @@ class Lanes:
         return self._call("sqrt", self)
 
     def multiply_add(self, factor: Self, term: Self) -> Self:
-        """self · factor + term, rounded once where the processor can: for losses, never for the stream."""
+        """This · factor + term, rounded once where the processor can: for losses, never for the stream."""
         return self._call("fmuladd", self, factor, term)
 
     def total(self) -> ir.Value:
