@@ -8,15 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from decomfl_lab import noise
-from decomfl_lab.engine import Engine, Serial
+from decomfl_lab.engine import Engine, Line, Serial, Task
 from decomfl_lab.errors import InputError, require_finite_positive
 from decomfl_lab.messages import Plan, Reply
-from decomfl_lab.noise import Program
 from decomfl_lab.objective import Objective
-from decomfl_lab.rebuild import rebuild_
 from decomfl_lab.replica import Replica
 from decomfl_lab.rules import GridSgd, Step
 from decomfl_lab.zo import Estimator, Point
@@ -122,10 +119,10 @@ class Client:
         scalars = np.empty((plan.K, plan.P), dtype=np.float32)
         losses = []
         for k, seed in enumerate(plan.seeds):
-            line = _Line(self, seed, plan)
+            line = self._line(seed, plan)
             points = self.estimator.points(plan.P, self.mu)
-            values = line.values(points) if self.lean else self.engine.losses(line, points, [line.task])[0]
-            slopes = line.slopes(plan.P) if self.estimator.wants_slopes else np.empty(0)
+            values = self._values(line, points) if self.lean else self.engine.losses(line, points, [self._task])[0]
+            slopes = self._slopes(line, plan.P) if self.estimator.wants_slopes else np.empty(0)
             estimate = self.estimator.combine(values, slopes, self.mu)
             scalars[k] = estimate.g
             losses.append(estimate.loss)
@@ -135,6 +132,28 @@ class Client:
                 self.replica.step_(step)
                 self._taken.append(step)
         return scalars, float(np.mean(losses))
+
+    def _line(self, seed: int, plan: Plan) -> Line:
+        return Line(self.replica, self.replica.stream_seed(seed), plan.distribution)
+
+    @property
+    def _task(self) -> Task:
+        return self.objective, self.steps_taken
+
+    def _values(self, line: Line, points: Sequence[Point]) -> NDArray[np.float64]:
+        """The losses, where the objective forms x + c z_p itself, a layer at a time."""
+        perturbable: Any = self.objective
+        values = [perturbable.along(line.x, self.steps_taken, line.seed, p, c, line.distribution) for p, c in points]
+        return np.array(values)
+
+    def _slopes(self, line: Line, P: int) -> NDArray[np.float64]:
+        """⟨∇f_i(x), z_p⟩ for p = 0..P-1, summed in float64, from one backward pass."""
+        if not hasattr(self.objective, "gradient"):
+            raise InputError(f"gradient projection needs an objective with a gradient, got {self.objective!r}")
+        wide = line.x if line.x.dtype == torch.float64 else line.x.float()
+        gradient = self.objective.gradient(wide, self.steps_taken).double()
+        directions = (noise.direction(line.seed, p, wide.numel(), distribution=line.distribution) for p in range(P))
+        return np.array([float(gradient @ torch.from_numpy(z).double()) for z in directions])
 
 
 def handle_all(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Reply]:
@@ -155,11 +174,12 @@ def handle_all(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Reply]:
         return [client.handle(own) for client, own in zip(clients, plans, strict=True)]
     for client, own in zip(clients, plans, strict=True):
         client._catch_up(own)
-    lines = [_Line(client, plan.seeds[0], plan) for client in clients]
+    lines = [client._line(plan.seeds[0], plan) for client in clients]
     if not all(line.seed == lines[0].seed and torch.equal(line.x, lines[0].x) for line in lines):
         return [client.handle(own) for client, own in zip(clients, plans, strict=True)]
     try:
-        values = first.engine.losses(lines[0], first.estimator.points(plan.P, first.mu), [line.task for line in lines])
+        points = first.estimator.points(plan.P, first.mu)
+        values = first.engine.losses(lines[0], points, [client._task for client in clients])
     finally:
         for client in clients:
             client.release()
@@ -169,42 +189,3 @@ def handle_all(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Reply]:
         client.steps_taken += 1
         replies.append(Reply(client.id, own.round, estimate.g[None], estimate.loss))
     return replies
-
-
-class _Line:
-    """x + c z_p of a client's local step, formed beside x: x itself is not touched, so nothing can drift."""
-
-    def __init__(self, client: Client, seed: int, plan: Plan) -> None:
-        self.replica = client.replica
-        self.task = client.objective, client.steps_taken
-        self.seed = client.replica.stream_seed(seed)
-        self.distribution = plan.distribution
-
-    @property
-    def x(self) -> Tensor:
-        """Of the local step."""
-        return self.replica.x
-
-    def form_(self, point: Tensor, p: int, c: float, *, workers: int | None = None) -> None:
-        """See ``engine.Line``."""
-        point.copy_(self.x)
-        if c:
-            program = Program(["x"])
-            program.noise("x", self.seed, [c], self.distribution, first=p)
-            rebuild_(program, [{"x": point}], backend=self.replica.backend, workers=workers or self.replica.workers)
-
-    def values(self, points: Sequence[Point]) -> NDArray[np.float64]:
-        """The losses where the objective forms x + c z_p itself, a layer at a time."""
-        objective, step = self.task
-        perturbable: Any = objective
-        return np.array([perturbable.along(self.x, step, self.seed, p, c, self.distribution) for p, c in points])
-
-    def slopes(self, P: int) -> NDArray[np.float64]:
-        """⟨∇f_i(x), z_p⟩ for p = 0..P-1, summed in float64, from one backward pass."""
-        objective, step = self.task
-        if not hasattr(objective, "gradient"):
-            raise InputError(f"gradient projection needs an objective with a gradient, got {objective!r}")
-        wide = self.x if self.x.dtype == torch.float64 else self.x.float()
-        gradient = objective.gradient(wide, step).double()
-        directions = (noise.direction(self.seed, p, self.replica.d, distribution=self.distribution) for p in range(P))
-        return np.array([float(gradient @ torch.from_numpy(z).double()) for z in directions])

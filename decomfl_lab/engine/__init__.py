@@ -17,6 +17,7 @@ import copy
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Protocol
 
@@ -28,7 +29,10 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab.engine.fused import Network, Workspace, pixels
 from decomfl_lab.errors import InputError, require, require_choice, require_int
+from decomfl_lab.noise import Distribution, Program
 from decomfl_lab.objective import ModuleObjective, Objective, mean_losses
+from decomfl_lab.rebuild import rebuild_
+from decomfl_lab.replica import Replica
 from decomfl_lab.zo import Point
 
 __all__ = ["ENGINES", "Engine", "Line", "Task", "make_engine"]
@@ -37,17 +41,26 @@ Task = tuple[Objective, int]
 """A client's loss and the local step that picks its data."""
 
 
-class Line(Protocol):
-    """The points x + c z_p of a local step, for all p."""
+@dataclass(frozen=True)
+class Line:
+    """The points x + c z_p of a local step, for all p, formed beside x: x is not touched, so nothing can drift."""
+
+    replica: Replica
+    seed: int  # of the stream
+    distribution: Distribution
 
     @property
     def x(self) -> Tensor:
         """(d,)."""
-        ...
+        return self.replica.x
 
     def form_(self, point: Tensor, p: int, c: float, *, workers: int | None = None) -> None:
         """Write x + c z_p to ``point`` (d,), with so many threads; None for the replica's own number."""
-        ...
+        point.copy_(self.x)
+        if c:
+            program = Program(["x"])
+            program.noise("x", self.seed, [c], self.distribution, first=p)
+            rebuild_(program, [{"x": point}], backend=self.replica.backend, workers=workers or self.replica.workers)
 
 
 class Engine(Protocol):
