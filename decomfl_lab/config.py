@@ -94,6 +94,10 @@ class TrainConfig:
     lean: bool = _option(
         False, "clients form x + μz a layer at a time, never as a whole: less memory, more time (32 bits only)"
     )
+    engine: str = _option(
+        "auto",
+        "who evaluates losses: auto (fused where it can), fused, threads, serial or plain; scalars agree to rounding",
+    )
     private_seeds: bool = _option(
         False, "clients share a key that the server does not know: it averages and records, but cannot form z"
     )
@@ -156,6 +160,7 @@ class TrainConfig:
         require(alone, "clients M and sampled m", "be 1 for mezo, which is one agent", (self.clients, self.sampled))
         thin = not self.lean or (self.method in REPLAYING and self.precision == "float32")
         require(thin, "lean", "be off for 16 bits and for methods that send models", self.lean)
+        require_choice("engine", self.engine, ("auto", "fused", "threads", "serial", "plain"))
         require_choice("pull", self.pull, ("never", "auto"))
         require_finite_positive("bandwidth", self.bandwidth)
         require_finite_positive("replay_ns", self.replay_ns)

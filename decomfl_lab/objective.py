@@ -130,6 +130,7 @@ class ModuleObjective:
         self.inputs = inputs
         self.targets = targets
         self.batches = batches
+        self.chunk = CHUNK
         self._current: tuple[int, Tensor, Tensor] | None = None
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
@@ -142,7 +143,7 @@ class ModuleObjective:
     def __call__(self, x: Tensor, step: int) -> float:
         """See ``Objective``."""
         self.layout.bind(self.module, x)
-        return mean_losses(self.module, [self.loss], *self.batch(step))[0]
+        return mean_losses(self.module, [self.loss], *self.batch(step), self.chunk)[0]
 
     def release(self) -> None:
         """Let go of the vector that the module's parameters are views of, so that its memory can be freed.

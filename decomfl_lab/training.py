@@ -23,6 +23,7 @@ from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.client import Client
 from decomfl_lab.config import FIRST_ORDER, REPLAYING, TrainConfig
 from decomfl_lab.data import Dataset, load_dataset
+from decomfl_lab.engine import Engine, make_engine
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.fedavg import (
     FedAvgClient,
@@ -165,8 +166,9 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
         )
         for i, part in enumerate(parts)
     ]
+    engine = make_engine(config.engine)
     if config.method == "mezo":
-        agent = _zeroth_order(config, 0, objectives[0])
+        agent = _zeroth_order(config, 0, objectives[0], engine)
         federation = MezoFederation(agent, x, K=config.local_steps, eta=Schedule(config.lr, config.lr_schedule))
         return federation, module, layout
     if config.method not in REPLAYING:
@@ -181,7 +183,7 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
         trainers: list[Trainer] = [
             FedAvgClient(i, o, optimizer=config.optimizer, momentum=config.momentum, weight_decay=config.weight_decay)
             if config.method in FIRST_ORDER
-            else _zeroth_order(config, i, o)
+            else _zeroth_order(config, i, o, engine)
             for i, o in enumerate(objectives)
         ]
         uplinks: dict[str, Uplink] = {
@@ -208,7 +210,7 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
     key = derive_seed(config.seed, _PRIVATE_KEY) if config.private_seeds else None
     kept = SyncReplica if config.revert == "sync" else Replica
     clients = [
-        Client(i, kept(x, rule, private_key=key), o, estimator, config.mu, lean=config.lean)
+        Client(i, kept(x, rule, private_key=key), o, estimator, config.mu, lean=config.lean, engine=engine)
         for i, o in enumerate(objectives)
     ]
     observer = Replica(x, rule, private_key=key)
@@ -218,7 +220,7 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
     return DeComFLFederation(server, clients, observer, policy=policy), module, layout
 
 
-def _zeroth_order(config: TrainConfig, i: int, objective: ModuleObjective) -> FedZOClient:
+def _zeroth_order(config: TrainConfig, i: int, objective: ModuleObjective, engine: Engine) -> FedZOClient:
     return FedZOClient(
         i,
         objective,
@@ -228,6 +230,7 @@ def _zeroth_order(config: TrainConfig, i: int, objective: ModuleObjective) -> Fe
         mu=config.mu,
         seed=config.seed,
         distribution=Distribution(config.distribution),
+        engine=engine,
     )
 
 

@@ -18,6 +18,8 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from decomfl_lab import bench as measuring
+from decomfl_lab.engine import ENGINES
+from decomfl_lab.engine.bench import EngineRow, engine_rows
 from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.files import write_atomically
 from decomfl_lab.memory import ROLES, memory_rows
@@ -27,7 +29,7 @@ from decomfl_lab.noise.statistics import stream_statistics
 __all__ = ["bench"]
 
 bench = typer.Typer(
-    help="Measure on this machine: rebuild (speed), moments (is the stream random?), memory (of server and client).",
+    help="Measure on this machine: rebuild and round (speed), moments (is the stream random?), memory (of both sides).",
     rich_markup_mode=None,
     no_args_is_help=True,
 )
@@ -219,4 +221,59 @@ def memory(
     for row in rows:
         peak = "–" if row.peak_models is None else f"{row.peak_models:.2f}"
         table.add_row(row.role, row.what, f"{row.d:,}", peak)
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+_SHORT = {"mnist": "cnn-mnist", "fashion": "cnn-fashion"}
+
+
+@bench.command(name="round")
+def round_(
+    *,
+    model: Annotated[
+        str, typer.Option(help="Of mnist, fashion. [default: mnist,fashion]", show_default=False)
+    ] = "mnist,fashion",
+    batch: Annotated[int, typer.Option(help="Examples a client.")] = 32,
+    clients: Annotated[int, typer.Option(help="Sampled clients m.")] = 10,
+    perturbations: Annotated[int, typer.Option(help="Directions P.")] = 2,
+    engine: Annotated[
+        str, typer.Option(help=f"Of {', '.join(ENGINES)}. [default: all]", show_default=False)
+    ] = ",".join(ENGINES),
+    repeats: Annotated[int, typer.Option(help="Runs of each engine, in turns; the fastest counts.")] = 7,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+) -> None:
+    """Time the forward passes of a round with every engine against the plain way, in one process.
+
+    A round is one local step of all sampled clients with central differences, noise and losses included. The
+    plain way takes client after client, point after point, the batch in one forward pass, with torch's own threads.
+    "of peak" is the share of the best float32 matrix product of this run, on all threads. "scalar error" is the
+    largest |g - g_ref| over the root mean square of g_ref, whose losses are float64 at the same points.
+    """
+    models, engines = _names("model", model, tuple(_SHORT)), _names("engine", engine, tuple(ENGINES))
+    rows: list[EngineRow] = []
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
+        task = bars.add_task("measuring", total=len(models))
+        for name in models:
+            rows += engine_rows(
+                _SHORT[name], batch=batch, clients=clients, P=perturbations, repeats=repeats, engines=engines
+            )
+            bars.advance(task)
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows]))
+        return
+    title = f"A round of {clients} clients, batch {batch}, P = {perturbations}, central, {rows[0].threads} thread(s)"
+    table = Table(title=title, title_justify="left")
+    for head in ("model", "engine", "s", "µs/image", "ratio", "GFLOP/s", "of peak", "scalar error"):
+        table.add_column(head, justify="left" if head in ("model", "engine") else "right")
+    for row in rows:
+        table.add_row(
+            row.model,
+            row.engine,
+            f"{row.seconds:.3f}",
+            f"{row.us_per_image:.1f}",
+            f"{row.ratio:.2f}",
+            f"{row.gflops:.1f}",
+            f"{row.peak_share:.0%}",
+            f"{row.scalar_error:.1e}",
+        )
     Console(width=None if sys.stdout.isatty() else 120).print(table)
