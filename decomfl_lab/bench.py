@@ -226,7 +226,7 @@ def resident_bytes() -> int | None:
     return status_bytes("VmRSS")
 
 
-def peak_of(work: Callable[[], None], model_bytes: int, without_model: int | None) -> float | None:
+def peak_of(work: Callable[[], object], model_bytes: int, without_model: int | None) -> float | None:
     """Peak resident memory during ``work`` above that of the process without the model, in models."""
     if without_model is None or model_bytes < _SMALLEST_PEAK:
         return None

@@ -259,7 +259,7 @@ def _forked(work: Callable[[], Any]) -> Any:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print a row as JSON for each ROLE:D:RESIDENT of ``arguments``; the environment must be that of ``memory_rows``."""
+    """Print a row as JSON for each ROLE:D:RESIDENT (0 or 1); the environment must be that of ``memory_rows``."""
     torch.set_num_threads(1)
     jobs = [argument.split(":") for argument in arguments]
     for name in dict.fromkeys(name for name, *_ in jobs):
