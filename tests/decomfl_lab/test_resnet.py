@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -314,6 +315,14 @@ def test_every_method_trains_them_and_repeats(method: str, model: str) -> None:
     if method in REPLAYING[:2] and model.endswith("-bn"):
         lean = train(replace(config, lean=True))
         assert lean.test_loss.item() == first.test_loss.item()
+
+
+@pytest.mark.parametrize("treatment", TREATMENTS)
+def test_an_interrupted_run_needs_no_statistics_to_resume(treatment: str, tmp_path: Path) -> None:
+    config = replace(TINY, batchnorm=treatment, perturbations=1, eval_every=1)
+    train(replace(config, rounds=2), out=tmp_path)
+    resumed, whole = train(config, out=tmp_path), train(config)
+    assert resumed.test_loss.to_list() == whole.test_loss.to_list()
 
 
 def test_fedavg_sends_no_statistics_and_learns() -> None:
