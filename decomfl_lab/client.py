@@ -179,12 +179,8 @@ def handle_all(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Reply]:
     def joins(client: Client, own: Plan) -> bool:
         alike = (client.engine is first.engine, client.estimator is first.estimator, client.mu == first.mu)
         same = own.K == 1 and own.seeds == plan.seeds and (own.P, own.distribution) == (plan.P, plan.distribution)
-        able = (
-            type(client) is Client
-            and not isinstance(client.replica, SyncReplica)
-            and not client.lean
-            and not client.estimator.wants_slopes
-        )
+        alone = client.lean or client.estimator.wants_slopes or isinstance(client.replica, SyncReplica)
+        able = type(client) is Client and not alone
         return all(alike) and same and able
 
     if not all(map(joins, clients, plans)):

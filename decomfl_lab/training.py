@@ -37,6 +37,7 @@ from decomfl_lab.fedavg import (
 from decomfl_lab.files import write_atomically
 from decomfl_lab.models import build_model
 from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, cpu_backend, derive_seed
+from decomfl_lab.normalisation import calibrated, freeze_, use_batch_statistics_
 from decomfl_lab.objective import EpochBatches, ModuleObjective, mean_losses
 from decomfl_lab.policy import PullPolicy
 from decomfl_lab.replica import Layout, Replica, SyncReplica
@@ -136,7 +137,12 @@ def _rule(config: TrainConfig) -> UpdateRule:
 
 def _workspace(config: TrainConfig, dataset: Dataset) -> nn.Module:
     in_shape = tuple(dataset.train_images.shape[1:])
-    return build_model(config.model, seed=config.seed, in_shape=in_shape, classes=dataset.classes)
+    module = build_model(config.model, seed=config.seed, in_shape=in_shape, classes=dataset.classes)
+    if config.batchnorm == "frozen":
+        freeze_(module, _calibration(config, dataset))
+    else:
+        use_batch_statistics_(module)
+    return module
 
 
 def _fast_layout(images: torch.Tensor) -> torch.Tensor:
@@ -239,9 +245,20 @@ def _held_out(config: TrainConfig, dataset: Dataset) -> tuple[torch.Tensor, torc
     n = len(dataset.test_labels)
     if not config.test_examples or config.test_examples >= n:
         return _fast_layout(dataset.test_images), dataset.test_labels
-    order = np.random.default_rng(np.random.SeedSequence(0, spawn_key=(5,))).permutation(n)  # of no run's seed
-    chosen = torch.from_numpy(order[: config.test_examples])
+    chosen = _fixed_choice(n, config.test_examples, 5)
     return _fast_layout(dataset.test_images[chosen]), dataset.test_labels[chosen]
+
+
+def _calibration(config: TrainConfig, dataset: Dataset) -> torch.Tensor:
+    """Training images, the same for every seed, on which BatchNorm's statistics are made; labels play no part."""
+    chosen = _fixed_choice(len(dataset.train_labels), config.calibration_examples, 6)
+    return _fast_layout(dataset.train_images[chosen])
+
+
+def _fixed_choice(n: int, count: int, purpose: int) -> torch.Tensor:
+    """At most ``count`` of 0..n-1, chosen at random but by no run's seed."""
+    order = np.random.default_rng(np.random.SeedSequence(0, spawn_key=(purpose,))).permutation(n)
+    return torch.from_numpy(order[:count])
 
 
 def _accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -281,7 +298,7 @@ def train(
     """
     dataset = load_dataset(config.data) if dataset is None else dataset
     federation, module, layout = build_federation(config, dataset)
-    held_out = _held_out(config, dataset)
+    held_out, calibration = _held_out(config, dataset), _calibration(config, dataset)
     rows: list[dict[str, float]] = []
     losses: list[float] = []
     seconds = 0.0
@@ -324,7 +341,8 @@ def train(
         losses.append(loss)
         if federation.round % config.eval_every == 0 or federation.round == config.rounds:
             layout.bind(module, federation.x.to(layout.dtype))
-            accuracy, test_loss = mean_losses(module, [_accuracy, cross_entropy], *held_out)
+            with calibrated(module, calibration):
+                accuracy, test_loss = mean_losses(module, [_accuracy, cross_entropy], *held_out)
             rows.append(
                 {
                     "round": federation.round,

@@ -53,12 +53,22 @@ def _draw(name: str, frame: pd.DataFrame, path: Path) -> None:
     draw(frame).savefig(path)
 
 
+def _integer(text: str) -> int:
+    """1206590, 1_206_590 or 1e6; ValueError for what is no integer."""
+    if "e" not in text.lower():
+        return int(text)
+    number = float(text)
+    if not number.is_integer():
+        raise ValueError(text)
+    return int(number)
+
+
 def _numbers(option: str, text: str | None, default: tuple[int, ...]) -> tuple[int, ...]:
     """Comma-separated positive integers."""
     if text is None:
         return default
     try:
-        return tuple(int(part.replace("_", "")) for part in text.split(","))
+        return tuple(map(_integer, text.split(",")))
     except ValueError:
         raise InputError(f"{option} must be integers separated by commas, got {text!r}") from None
 
@@ -194,34 +204,38 @@ def moments(
 def memory(
     *,
     d: Annotated[
-        str, typer.Option(help="Model sizes. [default: 4000000,40000000]", show_default=False)
-    ] = "4000000,40000000",
+        str, typer.Option(help="Model sizes. [default: 1e5,1e6,1e7,1e8]", show_default=False)
+    ] = "1e5,1e6,1e7,1e8",
     role: Annotated[str, typer.Option(help=f"Of {', '.join(ROLES)}. [default: all]", show_default=False)] = ",".join(
         ROLES
     ),
+    resident: Annotated[bool, typer.Option("--resident", help="Measure resident memory too, from 16 MB on.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
     """Measure what server and client need for a round, in models, each in a process of its own.
 
-    The model has eight equal layers: φ, the largest, is d/8. Peaks are of resident memory, the model included.
+    The model has eight equal layers: φ, the largest, is d/8. Peaks are of mapped memory, every vector being a mapping
+    of its own, to the page of 4 KiB and without sampling; the model is in them.
     """
     sizes, roles = _numbers("d", d, ()), _names("role", role, tuple(ROLES))
     rows = []
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
         task = bars.add_task("measuring", total=len(sizes) * len(roles))
-        for row in memory_rows(sizes, roles):
+        for row in memory_rows(sizes, roles, resident=resident):
             rows.append(row)
             bars.advance(task)
     if as_json:
-        print(json.dumps([asdict(row) for row in rows]))
+        print(json.dumps([{**asdict(row), "peak_models": row.peak_models} for row in rows]))
         return
     table = Table(title="Peak memory of a round, in models", title_justify="left")
-    for head in ("role", "what", "d", "peak in models"):
+    heads = ("role", "what", "d", "expected", "peak", *(["resident"] if resident else []))
+    for head in heads:
         table.add_column(head, justify="left" if head in ("role", "what") else "right")
     for row in rows:
-        peak = "–" if row.peak_models is None else f"{row.peak_models:.2f}"
-        table.add_row(row.role, row.what, f"{row.d:,}", peak)
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+        peaks = (row.peak_models, *([row.resident_models] if resident else []))
+        shown = ("–" if peak is None else f"{peak:.3f}" for peak in peaks)
+        table.add_row(row.role, row.what, f"{row.d:,}", f"{row.expected:.3f}", *shown)
+    Console(width=None if sys.stdout.isatty() else 130).print(table)
 
 
 _SHORT = {"mnist": "cnn-mnist", "fashion": "cnn-fashion"}
