@@ -76,13 +76,16 @@ def comparison(
                 )
                 unknown = sorted(set(frame["series"]) - set(styles))
                 require(not unknown, f"series of panel {panel.title!r}", f"be among {', '.join(styles)}", unknown)
+    banded = any(panel.frame.groupby("series")["seed"].nunique().max() > 1 for panel in panels)
     lost = any(panel.xscale == "log" and bool((panel.frame[panel.x] <= 0).any()) for panel in panels)
     with matplotlib.rc_context(rc()):
-        width = max(4.8 * len(panels), 6.0)
+        width = max(4.8 * len(panels), 9.6)
         columns = 2 if len(panels) == 1 else 4
         drawn = {series for panel in panels for series in panel.frame["series"]}
         rows = -(-(len(drawn) + any(panel.reference is not None for panel in panels)) // columns)
-        figure, plots = page(width, 3.2 + 0.2 * rows, title=title, caption=[caption, BAND, LOST_POINTS if lost else ""])
+        figure, plots = page(
+            width, 3.2 + 0.2 * rows, title=title, caption=[caption, BAND if banded else "", LOST_POINTS if lost else ""]
+        )
         axes = cast(list[Axes], list(plots.subplots(1, len(panels), squeeze=False)[0]))
         lines: dict[str, Line2D] = {}
         for ax, panel in zip(axes, panels, strict=True):
