@@ -25,7 +25,7 @@ from decomfl_lab.noise import Distribution, Program, cpu_backend, load_backend, 
 from decomfl_lab.noise.lanes import I32, Lanes
 from decomfl_lab.rebuild import rebuild_
 
-__all__ = ["Row", "Setting", "limits", "measure", "peak_of", "rebuild_rows", "resident_bytes"]
+__all__ = ["Row", "Setting", "limits", "measure", "peak_of", "rebuild_rows", "resident_bytes", "status_bytes"]
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
 _SECONDS = 0.4
@@ -212,8 +212,8 @@ def limits(setting: Setting) -> tuple[float, str]:
 # Memory ------------------------------------------------------------------------------------------------------
 
 
-def _status(field: str) -> int | None:
-    """Bytes of a field of /proc/self/status; None where there is no such thing."""
+def status_bytes(field: str) -> int | None:
+    """Bytes of a field of /proc/self/status, as VmPeak; None where there is no such thing."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -223,10 +223,10 @@ def _status(field: str) -> int | None:
 
 def resident_bytes() -> int | None:
     """Resident memory of this process now; None where the system does not tell."""
-    return _status("VmRSS")
+    return status_bytes("VmRSS")
 
 
-def peak_of(work: Callable[[], None], model_bytes: int, without_model: int | None) -> float | None:
+def peak_of(work: Callable[[], object], model_bytes: int, without_model: int | None) -> float | None:
     """Peak resident memory during ``work`` above that of the process without the model, in models."""
     if without_model is None or model_bytes < _SMALLEST_PEAK:
         return None
@@ -235,7 +235,7 @@ def peak_of(work: Callable[[], None], model_bytes: int, without_model: int | Non
     except OSError:
         return None
     work()
-    peak = _status("VmHWM")
+    peak = status_bytes("VmHWM")
     return None if peak is None else (peak - without_model) / model_bytes
 
 

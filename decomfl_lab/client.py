@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from decomfl_lab import noise
+from decomfl_lab.engine import Engine, Line, Serial, Task
 from decomfl_lab.errors import InputError, require_finite_positive
 from decomfl_lab.messages import Held, Plan, Reply
-from decomfl_lab.noise import Program
 from decomfl_lab.objective import Objective
-from decomfl_lab.rebuild import rebuild_
 from decomfl_lab.replica import Replica, SyncReplica
 from decomfl_lab.rules import GridSgd, Step
 from decomfl_lab.seeds import StepSeed, stream_of
-from decomfl_lab.zo import Estimator
+from decomfl_lab.zo import Estimator, Point
 
-__all__ = ["Client"]
+__all__ = ["Client", "handle_all"]
 
 
 class Client:
@@ -45,6 +44,7 @@ class Client:
         mu: float,
         *,
         lean: bool = False,
+        engine: Engine | None = None,
     ) -> None:
         """A client at the replica's round.
 
@@ -56,10 +56,12 @@ class Client:
             mu: Smoothing radius μ.
             lean: Never form x + μz as a whole: the objective (a ``Perturbable``) forms a layer at a time, and the
                 memory beside the replica is the largest layer's instead of the model's.
+            engine: Evaluates the losses (lean clients do it themselves); None for ``engine.Serial``.
         """
         if lean and (not hasattr(objective, "along") or replica.x.dtype not in (torch.float32, torch.float64)):
             raise InputError(f"lean clients need a Perturbable objective and 32 or 64 bits, got {replica.x.dtype}")
         self.lean = lean
+        self.engine = Serial() if engine is None else engine
         self.id = client_id
         self.replica = replica
         self.objective = objective
@@ -82,12 +84,7 @@ class Client:
 
         Source: [DeComFL, Algorithm 4].
         """
-        self.replica.catch_up(plan.records)
-        if self.replica.round != plan.round:
-            raise InputError(
-                f"client {self.id} is at round {self.replica.round} after its records, "
-                f"but the plan is of round {plan.round}"
-            )
+        self._catch_up(plan)
         by_arithmetic = isinstance(self.replica.rule, GridSgd)
         syncs = self.replica if isinstance(self.replica, SyncReplica) else None
         before = self.replica.snapshot() if plan.K > 1 and not by_arithmetic and syncs is None else None
@@ -95,8 +92,7 @@ class Client:
         try:
             scalars, loss = self.local_update(plan)
         finally:  # whatever happens in between, the replica is that of a whole round again
-            if hasattr(self.objective, "release"):
-                self.objective.release()
+            self.release()
             if before is not None:
                 self.replica.restore(before)
             elif syncs is not None:  # or of a round and its local steps, to be corrected when the record comes
@@ -105,6 +101,20 @@ class Client:
                 for step in reversed(self._taken):
                     self.replica.step_back_(step)
         return Reply(self.id, plan.round, scalars, loss)
+
+    def _catch_up(self, plan: Plan) -> None:
+        self.replica.catch_up(plan.records)
+        if self.replica.round != plan.round:
+            raise InputError(
+                f"client {self.id} is at round {self.replica.round} after its records, "
+                f"but the plan is of round {plan.round}"
+            )
+
+    def release(self) -> None:
+        """Let engine and objective go of points of the size of the model."""
+        self.engine.release()
+        if hasattr(self.objective, "release"):
+            self.objective.release()
 
     def local_update(self, plan: Plan) -> tuple[NDArray[np.float32], float]:
         """ClientZOLocalUpdate without the revert: K measurements, with a step of x between each two.
@@ -119,11 +129,12 @@ class Client:
         """
         scalars = np.empty((plan.K, plan.P), dtype=np.float32)
         losses = []
-        x = self.replica.x
-        wide = x.dtype if x.dtype == torch.float64 else torch.float32
-        point = x if self.lean else torch.empty_like(x, dtype=wide)  # one for all local steps
         for k, seed in enumerate(plan.seeds):
-            estimate = self.estimator(_LineProbe(self, seed, plan, point), plan.P, self.mu)
+            line = self._line(seed, plan)
+            points = self.estimator.points(plan.P, self.mu)
+            values = self._values(line, points) if self.lean else self.engine.losses(line, points, [self._task])[0]
+            slopes = self._slopes(line, plan.P) if self.estimator.wants_slopes else np.empty(0)
+            estimate = self.estimator.combine(values, slopes, self.mu)
             scalars[k] = estimate.g
             losses.append(estimate.loss)
             self.steps_taken += 1
@@ -133,42 +144,61 @@ class Client:
                 self._taken.append(step)
         return scalars, float(np.mean(losses))
 
+    def _line(self, seed: StepSeed, plan: Plan) -> Line:
+        return Line(self.replica, self.replica.stream_seed(seed), plan.distribution)
 
-class _LineProbe:
-    """probe(p, c) = f_i(x + c z_p), formed beside x: x itself is not touched, so nothing can drift.
+    @property
+    def _task(self) -> Task:
+        return self.objective, self.steps_taken
 
-    A 16-bit x is perturbed and evaluated in float32: its own grid is too coarse for a step of μ.
+    def _values(self, line: Line, points: Sequence[Point]) -> NDArray[np.float64]:
+        """The losses, where the objective forms x + c z_p itself, a layer at a time."""
+        perturbable: Any = self.objective
+        step, law = self.steps_taken, line.distribution
+        return np.array([perturbable.along(line.x, step, *stream_of(line.seed, p), c, law) for p, c in points])
+
+    def _slopes(self, line: Line, P: int) -> NDArray[np.float64]:
+        """⟨∇f_i(x), z_p⟩ for p = 0..P-1, summed in float64, from one backward pass."""
+        if not hasattr(self.objective, "gradient"):
+            raise InputError(f"gradient projection needs an objective with a gradient, got {self.objective!r}")
+        wide = line.x if line.x.dtype == torch.float64 else line.x.float()
+        gradient = self.objective.gradient(wide, self.steps_taken).double()
+        streams = (stream_of(line.seed, p) for p in range(P))
+        directions = (noise.direction(*stream, wide.numel(), distribution=line.distribution) for stream in streams)
+        return np.array([float(gradient @ torch.from_numpy(z).double()) for z in directions])
+
+
+def handle_all(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Reply]:
+    """``client.handle(plan)`` for each client, with the same replies; for K = 1 they measure together.
+
+    Then all sampled clients are at the same x and along the same directions, so a point x + c z_p serves the data
+    of all of them. Clients for whom that does not hold (lean ones, gradient projection) measure alone.
     """
+    first, plan = clients[0], plans[0]
 
-    def __init__(self, client: Client, seed: StepSeed, plan: Plan, point: Tensor) -> None:
-        self.client = client
-        self.seed = client.replica.stream_seed(seed)
-        self.plan = plan
-        self.point = point
-        self._gradient: Tensor | None = None  # of this step, once it is asked for
+    def joins(client: Client, own: Plan) -> bool:
+        alike = (client.engine is first.engine, client.estimator is first.estimator, client.mu == first.mu)
+        same = own.K == 1 and own.seeds == plan.seeds and (own.P, own.distribution) == (plan.P, plan.distribution)
+        alone = client.lean or client.estimator.wants_slopes or isinstance(client.replica, SyncReplica)
+        able = type(client) is Client and not alone
+        return all(alike) and same and able
 
-    def __call__(self, p: int, c: float) -> float:
-        replica, objective, step = self.client.replica, self.client.objective, self.client.steps_taken
-        seed, first = stream_of(self.seed, p)
-        if self.client.lean:
-            perturbable: Any = objective
-            loss: float = perturbable.along(replica.x, step, seed, first, c, self.plan.distribution)
-            return loss
-        self.point.copy_(replica.x)
-        if c:
-            program = Program(["x"])
-            program.noise("x", seed, [c], self.plan.distribution, first=first)
-            rebuild_(program, [{"x": self.point}], backend=replica.backend, workers=replica.workers)
-        return objective(self.point, step)
-
-    def slope(self, p: int) -> float:
-        """⟨∇f_i(x), z_p⟩, summed in float64."""
-        replica = self.client.replica
-        if self._gradient is None:
-            objective = self.client.objective
-            if not hasattr(objective, "gradient"):
-                raise InputError(f"gradient projection needs an objective with a gradient, got {objective!r}")
-            self.point.copy_(replica.x)
-            self._gradient = objective.gradient(self.point, self.client.steps_taken).double()
-        z = noise.direction(*stream_of(self.seed, p), replica.d, distribution=self.plan.distribution)
-        return float(self._gradient @ torch.from_numpy(z).double())
+    if not all(map(joins, clients, plans)):
+        return [client.handle(own) for client, own in zip(clients, plans, strict=True)]
+    for client, own in zip(clients, plans, strict=True):
+        client._catch_up(own)
+    lines = [client._line(plan.seeds[0], plan) for client in clients]
+    if not all(line.seed == lines[0].seed and torch.equal(line.x, lines[0].x) for line in lines):
+        return [client.handle(own) for client, own in zip(clients, plans, strict=True)]
+    try:
+        points = first.estimator.points(plan.P, first.mu)
+        values = first.engine.losses(lines[0], points, [client._task for client in clients])
+    finally:
+        for client in clients:
+            client.release()
+    replies = []
+    for client, own, found in zip(clients, plans, values, strict=True):
+        estimate = client.estimator.combine(found, np.empty(0), client.mu)
+        client.steps_taken += 1
+        replies.append(Reply(client.id, own.round, estimate.g[None], estimate.loss))
+    return replies

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from decomfl_lab.errors import InputError, require, require_int
+from decomfl_lab.errors import DivergedError, require, require_int
 
 __all__ = ["QuantizedVector", "SparseVector", "quantize", "top_k"]
 
@@ -39,7 +39,7 @@ class QuantizedVector:
 def _check(v: Floats) -> None:
     require(v.ndim == 1 and v.size > 0, "vector", "be non-empty and flat", v.shape)
     if not np.isfinite(v).all():
-        raise InputError("vector must be finite: training diverged (a smaller learning rate may help)")
+        raise DivergedError("vector")
 
 
 def quantize(v: Floats, bits: int, seed: tuple[int, ...]) -> QuantizedVector:

@@ -14,6 +14,7 @@ from typing import Any
 
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
 from decomfl_lab.noise import Distribution, Format
+from decomfl_lab.normalisation import TREATMENTS
 from decomfl_lab.seeds import Seeding
 from decomfl_lab.server import Tracking
 from decomfl_lab.splits import SPLITS
@@ -55,8 +56,16 @@ class TrainConfig:
 
     method: str = _option("decomfl", f"one of {', '.join(METHODS)}")
     model: str = _option(
-        "cnn-mnist", "cnn-mnist (d = 28,938), cnn-fashion (1,206,590; 62 outputs), cnn-fashion-10, mlp or logistic"
+        "cnn-mnist",
+        "cnn-mnist (d = 28,938), cnn-fashion (1,206,590; 62 outputs), cnn-fashion-10, resnet8, resnet20 (without "
+        "normalisation), resnet8-bn, resnet20-bn, mlp or logistic",
     )
+    batchnorm: str = _option(
+        "batch",
+        "statistics of BatchNorm: batch (of the batch in training, of the calibration images in evaluation) or frozen "
+        "(of x_0 on the calibration images, for ever); there are no running ones, which no record could replay",
+    )
+    calibration_examples: int = _option(500, "calibration images, a fixed random choice of the training images")
     data: str = _option("mnist", "data set: mnist, fashion-mnist, cifar10 or digits")
     split: str = _option(
         "iid",
@@ -93,6 +102,10 @@ class TrainConfig:
     )
     lean: bool = _option(
         False, "clients form x + μz a layer at a time, never as a whole: less memory, more time (32 bits only)"
+    )
+    engine: str = _option(
+        "auto",
+        "who evaluates losses: auto (fused where it can), fused, threads, serial or plain; scalars agree to rounding",
     )
     private_seeds: bool = _option(
         False, "clients share a key that the server does not know: it averages and records, but cannot form z"
@@ -134,6 +147,8 @@ class TrainConfig:
         ):
             require_int(label, getattr(self, name), 1)
         require_int("test_examples", self.test_examples, 0)
+        require_choice("batchnorm", self.batchnorm, TREATMENTS)
+        require_int("calibration_examples", self.calibration_examples, 2)
         require_finite_positive("lr η", self.lr)
         require_finite_positive("mu μ", self.mu)
         require_finite_positive("alpha", self.alpha)
@@ -156,6 +171,7 @@ class TrainConfig:
         require(alone, "clients M and sampled m", "be 1 for mezo, which is one agent", (self.clients, self.sampled))
         thin = not self.lean or (self.method in REPLAYING and self.precision == "float32")
         require(thin, "lean", "be off for 16 bits and for methods that send models", self.lean)
+        require_choice("engine", self.engine, ("auto", "fused", "threads", "serial", "plain"))
         require_choice("pull", self.pull, ("never", "auto"))
         require_finite_positive("bandwidth", self.bandwidth)
         require_finite_positive("replay_ns", self.replay_ns)

@@ -44,7 +44,17 @@ from torch import Tensor
 from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.files import write_atomically
 
-__all__ = ["DATA_SETS", "IDX", "Dataset", "IdxSource", "cache_folder", "download", "load_dataset", "parse_idx"]
+__all__ = [
+    "DATA_SETS",
+    "IDX",
+    "Dataset",
+    "IdxSource",
+    "at_hand",
+    "cache_folder",
+    "download",
+    "load_dataset",
+    "parse_idx",
+]
 
 
 @dataclass(frozen=True)
@@ -312,6 +322,15 @@ def _found(name: str, files: Mapping[str, str], addresses: tuple[str, ...]) -> t
     if os.environ.get("DECOMFL_DOWNLOAD") == "1":
         download(cache, files, addresses)
     return (cache, "downloaded") if all((cache / file).exists() for file in files) else None
+
+
+def at_hand(name: str) -> bool:
+    """Whether ``load_dataset(name)`` has something to read (or to download, where that is asked for)."""
+    require_choice("data", name, DATA_SETS)
+    users = os.environ.get("DECOMFL_DATA")
+    if name in ("mnist", "digits") or (not users and os.environ.get("DECOMFL_DOWNLOAD") == "1"):
+        return True
+    return (Path(users) / name if users else cache_folder(name)).is_dir()
 
 
 def _nowhere(name: str) -> InputError:

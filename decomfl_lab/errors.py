@@ -6,11 +6,18 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["InputError", "require", "require_choice", "require_finite_positive", "require_int"]
+__all__ = ["DivergedError", "InputError", "require", "require_choice", "require_finite_positive", "require_int"]
 
 
 class InputError(ValueError):
     """A value given by the user breaks a rule; the message is one line and stands on its own."""
+
+
+class DivergedError(InputError):
+    """Losses or models stopped being finite numbers; a smaller learning rate may help."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} must be finite: training diverged (a smaller learning rate may help)")
 
 
 def require(holds: bool, argument: str, rule: str, value: Any) -> None:

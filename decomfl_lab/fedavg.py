@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from decomfl_lab.client import Client
 from decomfl_lab.compression import quantize, top_k
-from decomfl_lab.errors import InputError, require, require_choice, require_int
+from decomfl_lab.engine import Engine, Serial
+from decomfl_lab.errors import DivergedError, InputError, require, require_choice, require_int
 from decomfl_lab.messages import Plan
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.objective import ModuleObjective, Objective
@@ -134,7 +135,9 @@ class FedZOClient:
         mu: float,
         seed: int,
         distribution: Distribution = Distribution.GAUSSIAN,
+        engine: Engine | None = None,
     ) -> None:
+        self.engine = Serial() if engine is None else engine
         self.id = client_id
         self.objective = objective
         self.estimator = estimator
@@ -148,18 +151,15 @@ class FedZOClient:
     def train(self, x: Tensor, eta: float, K: int) -> tuple[Tensor, float]:
         """See ``Trainer``."""
         replica = Replica(x, self.rule)
-        walker = Client(self.id, replica, self.objective, self.estimator, self.mu)
+        walker = Client(self.id, replica, self.objective, self.estimator, self.mu, engine=self.engine)
         walker.steps_taken = self.steps_taken
         steps = range(self.steps_taken, self.steps_taken + K)
         seeds = tuple(derive_seed(self.seed, _OWN_DIRECTIONS, self.id, step) for step in steps)
         plan = Plan(0, eta, self.P, self.distribution, seeds)
         scalars, loss = walker.local_update(plan)
-        if hasattr(self.objective, "release"):
-            self.objective.release()
+        walker.release()
         if not np.isfinite(scalars).all():
-            raise InputError(
-                f"scalars of client {self.id} must be finite: training diverged (a smaller learning rate may help)"
-            )
+            raise DivergedError(f"scalars of client {self.id}")
         replica.step_(Step(seeds[-1], scalars[-1], eta, self.distribution))  # local_update leaves the last to us
         self.steps_taken = walker.steps_taken
         return replica.x, loss

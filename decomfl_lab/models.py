@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 from torch import nn
 
 from decomfl_lab.errors import require, require_choice, require_int
+from decomfl_lab.resnet import resnet
 
 __all__ = ["MODELS", "build_model", "num_parameters"]
 
@@ -67,6 +69,10 @@ MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
     "cnn-mnist": _cnn_mnist,
     "cnn-fashion": _cnn_fashion_62,
     "cnn-fashion-10": _cnn_fashion,
+    "resnet8": partial(resnet, blocks=1, batch_norm=False),
+    "resnet8-bn": partial(resnet, blocks=1, batch_norm=True),
+    "resnet20": partial(resnet, blocks=3, batch_norm=False),
+    "resnet20-bn": partial(resnet, blocks=3, batch_norm=True),
     "mlp": _mlp,
     "logistic": _logistic,
 }

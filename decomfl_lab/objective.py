@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from decomfl_lab.errors import require, require_int
 from decomfl_lab.noise import Distribution
+from decomfl_lab.normalisation import drifting, uses_batch_statistics
 from decomfl_lab.perturbed import virtual
 from decomfl_lab.replica import Layout
 
@@ -117,11 +118,11 @@ class ModuleObjective:
         batches: EpochBatches,
     ) -> None:
         for name, part in module.named_modules():
-            random_or_stateful = isinstance(part, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd)
+            random = isinstance(part, nn.modules.dropout._DropoutNd) and part.training
             require(
-                not (random_or_stateful and part.training),
+                not (random or drifting(part)),
                 f"module {name!r} ({type(part).__name__})",
-                "be in eval mode, so that the loss is a function of x and the data alone",
+                "be in eval mode or without running statistics, so that the loss is a function of x and the data alone",
                 "training mode",
             )
         self.module = module
@@ -130,6 +131,7 @@ class ModuleObjective:
         self.inputs = inputs
         self.targets = targets
         self.batches = batches
+        self.chunk = batches.batch_size if uses_batch_statistics(module) else CHUNK
         self._current: tuple[int, Tensor, Tensor] | None = None
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
@@ -142,7 +144,7 @@ class ModuleObjective:
     def __call__(self, x: Tensor, step: int) -> float:
         """See ``Objective``."""
         self.layout.bind(self.module, x)
-        return mean_losses(self.module, [self.loss], *self.batch(step))[0]
+        return mean_losses(self.module, [self.loss], *self.batch(step), self.chunk)[0]
 
     def release(self) -> None:
         """Let go of the vector that the module's parameters are views of, so that its memory can be freed.
@@ -167,8 +169,8 @@ class ModuleObjective:
         n = inputs.shape[0]
         total = torch.zeros_like(x)
         with torch.inference_mode(False), torch.enable_grad():
-            for a in range(0, n, CHUNK):
-                part = slice(a, min(a + CHUNK, n))
+            for a in range(0, n, self.chunk):
+                part = slice(a, min(a + self.chunk, n))
                 loss = self.loss(self.module(inputs[part]), targets[part])
                 parts = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
                 total += (part.stop - part.start) / n * torch.cat([g.reshape(-1) for g in parts])

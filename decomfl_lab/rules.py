@@ -23,6 +23,10 @@ from decomfl_lab.seeds import StepSeed, stream_of
 __all__ = ["AdaMM", "GridSgd", "LowPrecision", "Momentum", "Sgd", "SignSgd", "Step", "UpdateRule"]
 
 
+_SNAPPED = 1 << 16
+"""Elements that are put on a grid at a time."""
+
+
 @dataclass(frozen=True)
 class Step:
     """One local step: its seed s_r^k (or P of them), scalars g_p (P,) float32, learning rate η and law of z."""
@@ -337,8 +341,10 @@ class GridSgd(UpdateRule):
 
     def snap(self, x: Tensor) -> Tensor:
         """The nearest point of the grid, ties to even: where a replica may start."""
-        on_grid = (x.double() / self.quantum).round() * self.quantum
-        return on_grid.to(x.dtype) + 0.0  # not −0, which arithmetic would not bring back
+        on_grid = torch.empty_like(x)
+        for part, snapped in zip(x.split(_SNAPPED), on_grid.split(_SNAPPED), strict=True):  # in float64, by blocks
+            snapped.copy_((part.double() / self.quantum).round() * self.quantum)
+        return on_grid.add_(0.0)  # not −0, which arithmetic would not bring back
 
     def admit(self, x: Tensor) -> None:
         """See ``UpdateRule.admit``."""

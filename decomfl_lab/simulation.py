@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decomfl_lab.client import Client
-from decomfl_lab.errors import InputError, require
+from decomfl_lab.client import Client, handle_all
+from decomfl_lab.errors import DivergedError, InputError, require
 from decomfl_lab.fedavg import DenseUplink, FedAvgServer, FedZOClient, Trainer, Uplink
 from decomfl_lab.messages import Held, Plan
 from decomfl_lab.noise import Distribution
@@ -177,19 +177,13 @@ class DeComFLFederation:
 
     def advance(self) -> float:
         """See ``Federation``."""
-        replies, losses = [], []
-        for client, plan in self.plans():
-            reply = client.handle(plan)
-            losses.append(reply.loss)
-            replies.append(reply)
+        clients, plans = zip(*self.plans(), strict=True)
+        replies = handle_all(clients, plans)
         for reply in replies:
             if not np.isfinite(reply.scalars).all():  # named here: the codec refuses to carry it on
-                raise InputError(
-                    f"scalars of client {reply.client} in round {reply.round} must be finite: training diverged "
-                    "(a smaller learning rate may help)"
-                )
+                raise DivergedError(f"scalars of client {reply.client} in round {reply.round}")
         self.observer.apply(self.server.aggregate(decode_reply(self.ledger.reply(reply)) for reply in replies))
-        return float(np.mean(losses))
+        return float(np.mean([reply.loss for reply in replies]))
 
     def _lagging(self) -> Sequence[Replica]:
         """What each client must bring back after a restart."""
@@ -372,10 +366,7 @@ class FedAvgFederation:
             before = start.numpy().copy()
             own, loss = self.clients[i].train(start, self.server.eta(self.round), self.server.K)
             if not torch.isfinite(own).all():
-                raise InputError(
-                    f"model of client {i} in round {self.round} must be finite: training diverged "
-                    "(a smaller learning rate may help)"
-                )
+                raise DivergedError(f"model of client {i} in round {self.round}")
             models[i] = self.uplink.send(self.ledger, i, self.round, before, own.numpy())
             losses.append(loss)
         self.server.aggregate(models)

@@ -23,7 +23,8 @@ from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.client import Client
 from decomfl_lab.config import FIRST_ORDER, REPLAYING, TrainConfig
 from decomfl_lab.data import Dataset, load_dataset
-from decomfl_lab.errors import InputError
+from decomfl_lab.engine import Engine, make_engine
+from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.fedavg import (
     FedAvgClient,
     FedAvgServer,
@@ -36,6 +37,7 @@ from decomfl_lab.fedavg import (
 from decomfl_lab.files import write_atomically
 from decomfl_lab.models import build_model
 from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, cpu_backend, derive_seed
+from decomfl_lab.normalisation import calibrated, freeze_, use_batch_statistics_
 from decomfl_lab.objective import EpochBatches, ModuleObjective, mean_losses
 from decomfl_lab.policy import PullPolicy
 from decomfl_lab.replica import Layout, Replica, SyncReplica
@@ -56,6 +58,19 @@ from decomfl_lab.zo import ESTIMATORS
 __all__ = ["Progress", "build_federation", "code_version", "provenance", "train"]
 
 CHECKPOINT_SECONDS = 20.0
+METRICS = (
+    "round",
+    "test_accuracy",
+    "test_loss",
+    "train_loss",
+    "wire_scalars",
+    "wire_bytes",
+    "up_bytes",
+    "gradient_scalars",
+    "model_pulls",
+    "seconds",
+)
+"""Columns of a run's table."""
 METRICS_FILE = "metrics.csv"
 CHECKPOINT_FILE = "checkpoint.safetensors"
 CONFIG_FILE = "config.toml"
@@ -122,7 +137,12 @@ def _rule(config: TrainConfig) -> UpdateRule:
 
 def _workspace(config: TrainConfig, dataset: Dataset) -> nn.Module:
     in_shape = tuple(dataset.train_images.shape[1:])
-    return build_model(config.model, seed=config.seed, in_shape=in_shape, classes=dataset.classes)
+    module = build_model(config.model, seed=config.seed, in_shape=in_shape, classes=dataset.classes)
+    if config.batchnorm == "frozen":
+        freeze_(module, _calibration(config, dataset))
+    else:
+        use_batch_statistics_(module)
+    return module
 
 
 def _fast_layout(images: torch.Tensor) -> torch.Tensor:
@@ -152,8 +172,9 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
         )
         for i, part in enumerate(parts)
     ]
+    engine = make_engine(config.engine)
     if config.method == "mezo":
-        agent = _zeroth_order(config, 0, objectives[0])
+        agent = _zeroth_order(config, 0, objectives[0], engine)
         federation = MezoFederation(agent, x, K=config.local_steps, eta=Schedule(config.lr, config.lr_schedule))
         return federation, module, layout
     if config.method not in REPLAYING:
@@ -168,7 +189,7 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
         trainers: list[Trainer] = [
             FedAvgClient(i, o, optimizer=config.optimizer, momentum=config.momentum, weight_decay=config.weight_decay)
             if config.method in FIRST_ORDER
-            else _zeroth_order(config, i, o)
+            else _zeroth_order(config, i, o, engine)
             for i, o in enumerate(objectives)
         ]
         uplinks: dict[str, Uplink] = {
@@ -195,7 +216,7 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
     key = derive_seed(config.seed, _PRIVATE_KEY) if config.private_seeds else None
     kept = SyncReplica if config.revert == "sync" else Replica
     clients = [
-        Client(i, kept(x, rule, private_key=key), o, estimator, config.mu, lean=config.lean)
+        Client(i, kept(x, rule, private_key=key), o, estimator, config.mu, lean=config.lean, engine=engine)
         for i, o in enumerate(objectives)
     ]
     observer = Replica(x, rule, private_key=key)
@@ -205,7 +226,7 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
     return DeComFLFederation(server, clients, observer, policy=policy), module, layout
 
 
-def _zeroth_order(config: TrainConfig, i: int, objective: ModuleObjective) -> FedZOClient:
+def _zeroth_order(config: TrainConfig, i: int, objective: ModuleObjective, engine: Engine) -> FedZOClient:
     return FedZOClient(
         i,
         objective,
@@ -215,6 +236,7 @@ def _zeroth_order(config: TrainConfig, i: int, objective: ModuleObjective) -> Fe
         mu=config.mu,
         seed=config.seed,
         distribution=Distribution(config.distribution),
+        engine=engine,
     )
 
 
@@ -223,9 +245,20 @@ def _held_out(config: TrainConfig, dataset: Dataset) -> tuple[torch.Tensor, torc
     n = len(dataset.test_labels)
     if not config.test_examples or config.test_examples >= n:
         return _fast_layout(dataset.test_images), dataset.test_labels
-    order = np.random.default_rng(np.random.SeedSequence(0, spawn_key=(5,))).permutation(n)  # of no run's seed
-    chosen = torch.from_numpy(order[: config.test_examples])
+    chosen = _fixed_choice(n, config.test_examples, 5)
     return _fast_layout(dataset.test_images[chosen]), dataset.test_labels[chosen]
+
+
+def _calibration(config: TrainConfig, dataset: Dataset) -> torch.Tensor:
+    """Training images, the same for every seed, on which BatchNorm's statistics are made; labels play no part."""
+    chosen = _fixed_choice(len(dataset.train_labels), config.calibration_examples, 6)
+    return _fast_layout(dataset.train_images[chosen])
+
+
+def _fixed_choice(n: int, count: int, purpose: int) -> torch.Tensor:
+    """At most ``count`` of 0..n-1, chosen at random but by no run's seed."""
+    order = np.random.default_rng(np.random.SeedSequence(0, spawn_key=(purpose,))).permutation(n)
+    return torch.from_numpy(order[:count])
 
 
 def _accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -253,17 +286,19 @@ def train(
         on_round: Called after every round.
 
     Returns:
-        One row an evaluation: round (completed), test_accuracy, test_loss, train_loss (mean over the rounds
-        since the last evaluation), wire_scalars (bytes / 4 a client, mean over clients), wire_bytes (all),
-        gradient_scalars (all), model_pulls (rebuilds replaced by sending the model), seconds (training time so
-        far); with revert sync also drift, the largest ‖x_i − x‖∞ / ‖x‖∞ of a client's rebuilt model so far.
+        One row an evaluation, columns ``METRICS``: round (completed), test_accuracy, test_loss, train_loss (mean
+        over the rounds since the last evaluation), wire_scalars (bytes / 4 a client, mean over clients), wire_bytes
+        (all) and those of them that went up, gradient_scalars (all), model_pulls (rebuilds replaced by sending the
+        model), seconds (training time so far); with revert sync also drift, the largest ‖x_i − x‖∞ / ‖x‖∞ of a
+        client's rebuilt model so far.
 
     Raises:
         InputError: If the configuration, the data or the folder does not fit; nothing is half-written.
+        DivergedError: If losses are no longer finite; the evaluations up to there are in ``out``.
     """
     dataset = load_dataset(config.data) if dataset is None else dataset
     federation, module, layout = build_federation(config, dataset)
-    held_out = _held_out(config, dataset)
+    held_out, calibration = _held_out(config, dataset), _calibration(config, dataset)
     rows: list[dict[str, float]] = []
     losses: list[float] = []
     seconds = 0.0
@@ -281,6 +316,9 @@ def train(
             federation.load((tensors, saved["federation"]))
             rows, losses, seconds = saved["rows"], saved["losses"], saved["seconds"]
 
+    def table() -> pd.DataFrame:
+        return pd.DataFrame(rows, columns=[*METRICS, *(["drift"] if config.revert == "sync" else [])])
+
     def save() -> None:
         if out is not None:
             tensors, values = federation.save()
@@ -288,17 +326,23 @@ def train(
             write_checkpoint(out / CHECKPOINT_FILE, tensors, state)
             write_atomically(out / CONFIG_FILE, config.to_toml())
             write_atomically(out / PROVENANCE_FILE, json.dumps(provenance(dataset), indent=1, ensure_ascii=False))
-            write_atomically(out / METRICS_FILE, pd.DataFrame(rows).to_csv(index=False))
+            write_atomically(out / METRICS_FILE, table().to_csv(index=False))
 
     last_save = time.monotonic()
     while federation.round < config.rounds:
         started = time.monotonic()
-        loss = federation.advance()
+        try:
+            loss = federation.advance()
+        except DivergedError:
+            if out is not None:  # no checkpoint: there is nothing to go on with
+                write_atomically(out / METRICS_FILE, table().to_csv(index=False))
+            raise
         seconds += time.monotonic() - started
         losses.append(loss)
         if federation.round % config.eval_every == 0 or federation.round == config.rounds:
             layout.bind(module, federation.x.to(layout.dtype))
-            accuracy, test_loss = mean_losses(module, [_accuracy, cross_entropy], *held_out)
+            with calibrated(module, calibration):
+                accuracy, test_loss = mean_losses(module, [_accuracy, cross_entropy], *held_out)
             rows.append(
                 {
                     "round": federation.round,
@@ -307,6 +351,7 @@ def train(
                     "train_loss": float(np.mean(losses)),
                     "wire_scalars": federation.ledger.scalars_per_client,
                     "wire_bytes": federation.ledger.bytes,
+                    "up_bytes": federation.ledger.bytes_up,
                     "gradient_scalars": federation.ledger.scalars,
                     "model_pulls": federation.pulls,
                     "seconds": seconds,
@@ -322,7 +367,7 @@ def train(
             save()
             last_save = time.monotonic()
     save()
-    return pd.DataFrame(rows)
+    return table()
 
 
 def _prepare_folder(out: Path) -> None:

@@ -413,6 +413,11 @@ class Ledger:
         return sum(t.bytes for t in (*self.up, *self.down))
 
     @property
+    def bytes_up(self) -> int:
+        """The bytes that clients sent."""
+        return sum(t.bytes for t in self.up)
+
+    @property
     def scalars(self) -> int:
         """All gradient scalars and model elements, both ways."""
         return sum(t.scalars for t in (*self.up, *self.down))

@@ -1,26 +1,22 @@
-"""Scalar estimators: how the loss changes along random directions, from function values alone."""
+"""Scalar estimators: how the loss changes along random directions, from function values alone.
+
+An estimator names all the points x + c·z_p of a local step at once and combines the values found there, so that
+whoever evaluates them is free in order, grouping and threads (``decomfl_lab.engine``).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ESTIMATORS", "Estimate", "Estimator", "LineProbe", "central", "forward", "projection"]
+__all__ = ["ESTIMATORS", "Estimate", "Estimator", "Point", "central", "forward", "projection"]
 
-
-class LineProbe(Protocol):
-    """The loss on the lines x + c·z_p."""
-
-    def __call__(self, p: int, c: float) -> float:
-        """f(x + c·z_p); of (0, 0.0) f(x)."""
-        ...
-
-    def slope(self, p: int) -> float:
-        """⟨∇f(x), z_p⟩, by backpropagation."""
-        ...
+Point = tuple[int, float]
+"""(p, c) for x + c·z_p; (0, 0.0) is x."""
+Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -32,57 +28,79 @@ class Estimate:
 
 
 class Estimator(Protocol):
-    """From a probe of the loss on the lines x + c z_p to the scalars g_p."""
+    """From values of the loss on the lines x + c z_p to the scalars g_p, p = 0..P-1."""
 
-    def __call__(self, probe: LineProbe, P: int, mu: float) -> Estimate:
-        """The scalars of directions 0..P-1 at smoothing radius μ."""
+    wants_slopes: bool
+    """Whether ``combine`` reads the slopes ⟨∇f(x), z_p⟩, which need a backward pass."""
+
+    def points(self, P: int, mu: float) -> list[Point]:
+        """Where the loss must be known, at smoothing radius μ."""
+        ...
+
+    def combine(self, values: Values, slopes: Values, mu: float) -> Estimate:
+        """The scalars from the loss at each of ``points``, and the slopes (P,), empty unless they are wanted."""
         ...
 
 
-def forward(probe: LineProbe, P: int, mu: float) -> Estimate:
+class _Forward:
     """Forward differences: g_p = (f(x + μ z_p) − f(x)) / μ, from P + 1 function values.
 
-    Args:
-        probe: probe(p, c) = f(x + c z_p).
-        P: Number of directions.
-        mu: Smoothing radius μ > 0, in units of x.
-
-    Returns:
-        g in units of f per unit of x, rounded once to float32, and the loss f(x).
+    g is in units of f per unit of x, rounded once to float32; the loss is f(x).
 
     Source: [DeComFL, eq. (zo-grad)].
     """
-    base = probe(0, 0.0)
-    g = np.array([(probe(p, mu) - base) / mu for p in range(P)])
-    return Estimate(g.astype(np.float32), base)
+
+    wants_slopes = False
+
+    def points(self, P: int, mu: float) -> list[Point]:
+        return [(0, 0.0), *((p, mu) for p in range(P))]
+
+    def combine(self, values: Values, slopes: Values, mu: float) -> Estimate:  # noqa: ARG002
+        with np.errstate(invalid="ignore"):  # inf - inf gives NaN, which the server refuses by name
+            return _estimate((values[1:] - values[0]) / mu, values[0])
 
 
-def central(probe: LineProbe, P: int, mu: float) -> Estimate:
+class _Central:
     """Central differences: g_p = (f(x + μ z_p) − f(x − μ z_p)) / (2μ), from 2P function values.
 
-    Exact on quadratics for every μ. Arguments and units as ``forward``'s.
-
-    Returns:
-        g, and the loss mean_p (f(x + μ z_p) + f(x − μ z_p)) / 2, which is f(x) up to O(μ²).
+    Exact on quadratics for every μ. Units as for forward differences; the loss is
+    mean_p (f(x + μ z_p) + f(x − μ z_p)) / 2, which is f(x) up to O(μ²).
 
     Source: what the authors' image runs use; the paper writes forward differences only.
     """
-    values = np.array([(probe(p, mu), probe(p, -mu)) for p in range(P)])
-    with np.errstate(invalid="ignore"):  # inf - inf gives NaN, which the server refuses by name
-        g = (values[:, 0] - values[:, 1]) / (2.0 * mu)
-    return Estimate(g.astype(np.float32), float(values.mean()))
+
+    wants_slopes = False
+
+    def points(self, P: int, mu: float) -> list[Point]:
+        return [(p, c) for p in range(P) for c in (mu, -mu)]
+
+    def combine(self, values: Values, slopes: Values, mu: float) -> Estimate:  # noqa: ARG002
+        with np.errstate(invalid="ignore"):
+            return _estimate((values[::2] - values[1::2]) / (2.0 * mu), values.mean())
 
 
-def projection(probe: LineProbe, P: int, mu: float) -> Estimate:  # noqa: ARG001
+class _Projection:
     """Gradient projection: g_p = ⟨∇f(x), z_p⟩, the limit of both differences as μ → 0; one backward pass in all.
 
-    Returns:
-        g in units of f per unit of x, rounded once to float32, and the loss f(x).
+    Units as for forward differences; the loss is f(x).
 
     Source: [DeComFL, appendix, gradient projection].
     """
-    g = np.array([probe.slope(p) for p in range(P)])
-    return Estimate(g.astype(np.float32), probe(0, 0.0))
 
+    wants_slopes = True
+
+    def points(self, P: int, mu: float) -> list[Point]:  # noqa: ARG002
+        return [(0, 0.0)]
+
+    def combine(self, values: Values, slopes: Values, mu: float) -> Estimate:  # noqa: ARG002
+        return _estimate(slopes, values[0])
+
+
+def _estimate(g: Values, loss: Any) -> Estimate:
+    with np.errstate(over="ignore"):
+        return Estimate(g.astype(np.float32), float(loss))
+
+
+forward, central, projection = _Forward(), _Central(), _Projection()
 
 ESTIMATORS: dict[str, Estimator] = {"forward": forward, "central": central, "projection": projection}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Collection
 from typing import Literal, cast
 
@@ -10,14 +9,23 @@ import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator, PercentFormatter
 
 from decomfl_lab.errors import InputError, require
+from figures.layout import LOST_POINTS, page, require_columns
 from figures.style import AUTHORS_DASH, LineStyle, rc, series_styles
 
-__all__ = ["BAND", "Count", "accuracy_by_communication", "accuracy_by_round", "mean_and_band"]
+__all__ = [
+    "BAND",
+    "COUNT_LABELS",
+    "Count",
+    "accuracy_by_communication",
+    "accuracy_by_round",
+    "draw_mean",
+    "mean_and_band",
+]
 
 Count = Literal["wire", "table1", "plotted"]
 XScale = Literal["log", "linear"]
@@ -26,7 +34,7 @@ YScale = Literal["linear", "logit"]
 BAND = "Bands: mean ± 1 standard deviation for 3 or more seeds, minimum to maximum for 2, none for 1."
 
 _COLUMNS = ("reading", "panel", "method", "series", "K", "P", "seed", "round", "test_accuracy")
-_COUNT_LABELS: dict[str, str] = {
+COUNT_LABELS: dict[str, str] = {
     "wire": "counted by wire: bytes really encoded / 4",
     "table1": "counted by the formula of the paper's Table 1",
     "plotted": "counted as on the paper's own axis",
@@ -38,7 +46,7 @@ _AUTHORS = "_authors"  # matplotlib leaves labels that start with "_" out of leg
 _LOGIT_TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
 
 
-def mean_and_band(curves: pd.DataFrame, x: str) -> pd.DataFrame:
+def mean_and_band(curves: pd.DataFrame, x: str, y: str = "test_accuracy", by: str = "round") -> pd.DataFrame:
     """Average the seeds of one series, round by round.
 
         x(r) = mean_s x_s(r),   y(r) = mean_s y_s(r),   band: y ± 1 standard deviation (n - 1), n >= 3 seeds
@@ -48,28 +56,29 @@ def mean_and_band(curves: pd.DataFrame, x: str) -> pd.DataFrame:
     a mean over fewer seeds would jump where a run ends.
 
     Args:
-        curves: The rows of one series, with columns ``seed``, ``round``, ``test_accuracy`` and ``x``.
+        curves: The rows of one series, with columns ``seed``, ``x``, ``y`` and ``by``.
         x: The column of the x-axis.
+        y: The column of the y-axis.
+        by: The column that says which points of two seeds belong together.
 
     Returns:
-        Frame with columns ``round``, ``x``, ``y``, ``low``, ``high``, ``seeds``, ordered by round; ``low``
+        Frame with columns ``round`` (or ``by``), ``x``, ``y``, ``low``, ``high``, ``seeds``, ordered by it; ``low``
         and ``high`` are minimum and maximum for two seeds, and equal ``y`` for one.
 
     Raises:
         InputError: If a column is missing, ``curves`` is empty, a (seed, round) occurs twice, or the seeds
             have no evaluated round in common.
     """
-    _require_columns("curves", curves, ("seed", "round", "test_accuracy", x))
-    repeated = curves.duplicated(["seed", "round"])
+    require_columns("curves", curves, ("seed", by, x, y))
+    repeated = curves.duplicated(["seed", by])
     if repeated.any():
         first = curves.loc[repeated].iloc[0]
         raise InputError(
-            "curves must hold each seed and round of a series once, "
-            f"got seed {first['seed']} round {first['round']} again"
+            f"curves must hold each seed and {by} of a series once, got seed {first['seed']} {by} {first[by]} again"
         )
     number_of_seeds = int(curves["seed"].nunique())
-    frame = pd.DataFrame({"round": curves["round"], "x": curves[x], "y": curves["test_accuracy"]})
-    groups = frame.groupby("round", sort=True)
+    frame = pd.DataFrame({by: curves[by], "x": curves[x], "y": curves[y]})
+    groups = frame.groupby(by, sort=True)
     result = groups.mean()
     result["low"] = groups["y"].min()
     result["high"] = groups["y"].max()
@@ -79,7 +88,7 @@ def mean_and_band(curves: pd.DataFrame, x: str) -> pd.DataFrame:
         result["high"] = result["y"] + deviation
     result = result.loc[groups.size() == number_of_seeds]
     if result.empty:
-        raise InputError("curves must share at least one evaluated round between the seeds of a series, got none")
+        raise InputError(f"curves must share at least one evaluated {by} between the seeds of a series, got none")
     result["seeds"] = number_of_seeds
     return result.reset_index()
 
@@ -126,11 +135,11 @@ def accuracy_by_communication(
         InputError: If a column is missing, a frame is empty, or ``count``, ``xscale``, ``yscale`` or a panel
             is unknown.
     """
-    require(count in _COUNT_LABELS, "count", f"be one of {', '.join(_COUNT_LABELS)}", count)
+    require(count in COUNT_LABELS, "count", f"be one of {', '.join(COUNT_LABELS)}", count)
     return _grid(
         curves,
         x=f"{count}_scalars",
-        xlabel=f"communicated scalars per client\n({_COUNT_LABELS[count]})",
+        xlabel=f"communicated scalars per client\n({COUNT_LABELS[count]})",
         reference=reference,
         title=title,
         caption=caption,
@@ -206,21 +215,17 @@ def _grid(
     everything = curves if reference is None else pd.concat([curves, reference], ignore_index=True)
     readings = list(dict.fromkeys(curves["reading"]))
     lost = xscale == "log" and bool((everything[x] <= 0).any())
-    text = _caption(caption, lost_points=lost)
     if lost:
         curves = curves.loc[curves[x] > 0]
         reference = None if reference is None else reference.loc[reference[x] > 0]
 
-    width, row_height, legend_height, title_height = 9.6, 3.0, 1.25, 0.4 if title else 0.0
-    caption_height = 0.165 * len(text) + 0.22
-    plots_height = row_height * len(readings) + legend_height + title_height
     with matplotlib.rc_context(rc()):
-        figure = Figure(figsize=(width, plots_height + caption_height))
-        parts = figure.subfigures(2, 1, squeeze=False, height_ratios=[plots_height, caption_height])
-        plots, foot = cast(list[SubFigure], list(parts[:, 0]))
-        if title:
-            plots.suptitle(title, x=0.012, ha="left", fontsize=11.5, fontweight="bold")
-        _write_caption(foot, text, top=1.0 - 0.1 / caption_height)
+        figure, plots = page(
+            9.6,
+            3.0 * len(readings) + 1.25,
+            title=title,
+            caption=[caption, BAND, LOST_POINTS if lost else ""],
+        )
         axes = plots.subplots(len(readings), len(_PANELS), sharex=True, sharey=True, squeeze=False)
         for row, reading in enumerate(readings):
             for column, panel in enumerate(_PANELS):
@@ -261,36 +266,64 @@ def _draw(
 
     if reference is not None:
         for _, series in _in_order(reference, knob):
-            mean = mean_and_band(series, x)
-            style = style_of(series)
-            ax.plot(
-                mean["x"].to_numpy(),
-                mean["y"].to_numpy(),
-                color=style.color,
-                linestyle=AUTHORS_DASH,
-                linewidth=0.9,
-                alpha=0.6,
-                zorder=2.0,
-                label=_AUTHORS,
-            )
+            draw_mean(ax, series, x, "test_accuracy", style_of(series), label=_AUTHORS, authors=True)
     for label, series in _in_order(rows, knob):
-        mean = mean_and_band(series, x)
-        style = style_of(series)
-        at = mean["x"].to_numpy()
-        if int(mean["seeds"].iloc[0]) > 1:
-            low, high = mean["low"].clip(0.0, 1.0).to_numpy(), mean["high"].clip(0.0, 1.0).to_numpy()
-            ax.fill_between(at, low, high, color=style.color, alpha=0.18, linewidth=0, zorder=2.2)
+        draw_mean(ax, series, x, "test_accuracy", style_of(series), label=label)
+
+
+def draw_mean(
+    ax: Axes,
+    series: pd.DataFrame,
+    x: str,
+    y: str,
+    style: LineStyle,
+    *,
+    label: str,
+    by: str = "round",
+    authors: bool = False,
+) -> None:
+    """Draw the mean over seeds with its band; the authors' curves thin, dashed, without a band and below.
+
+    Args:
+        ax: Where.
+        series: The rows of one series, as `mean_and_band` wants them.
+        x: Column of the x-axis.
+        y: Column of the y-axis; a band of an accuracy is cut at 0 and 1.
+        style: Colour, dash and width.
+        label: In the legend.
+        by: See `mean_and_band`.
+        authors: Whether the rows are the authors' logs.
+    """
+    mean = mean_and_band(series, x, y, by)
+    at, middle = mean["x"].to_numpy(), mean["y"].to_numpy()
+    if authors:
         ax.plot(
             at,
-            mean["y"].to_numpy(),
+            middle,
             color=style.color,
-            linestyle=style.dash,
-            linewidth=style.linewidth,
-            marker="o" if len(mean) <= 12 else "",
-            markersize=3.2,
-            zorder=3.0,
+            linestyle=AUTHORS_DASH,
+            linewidth=0.9,
+            alpha=0.6,
+            zorder=2.0,
             label=label,
         )
+        return
+    if int(mean["seeds"].iloc[0]) > 1:
+        low, high = mean["low"], mean["high"]
+        if y == "test_accuracy":
+            low, high = low.clip(0.0, 1.0), high.clip(0.0, 1.0)
+        ax.fill_between(at, low.to_numpy(), high.to_numpy(), color=style.color, alpha=0.18, linewidth=0, zorder=2.2)
+    ax.plot(
+        at,
+        middle,
+        color=style.color,
+        linestyle=style.dash,
+        linewidth=style.linewidth,
+        marker="o" if len(mean) <= 12 else "",
+        markersize=3.2,
+        zorder=3.0,
+        label=label,
+    )
 
 
 def _in_order(rows: pd.DataFrame, knob: str) -> list[tuple[str, pd.DataFrame]]:
@@ -390,33 +423,12 @@ def _legend(column: list[Axes], *, below: float) -> None:
     )
 
 
-def _caption(caption: str, *, lost_points: bool) -> list[str]:
-    """Return the lines under the plots."""
-    sentences = [caption.strip(), BAND]
-    if lost_points:
-        sentences.append("Points at 0 lie outside the logarithmic axis.")
-    return textwrap.wrap(" ".join(sentence for sentence in sentences if sentence), width=158)
-
-
-def _write_caption(foot: SubFigure, lines: list[str], *, top: float) -> None:
-    """Write the caption from the top of its strip, in small grey text."""
-    foot.text(0.012, top, "\n".join(lines), ha="left", va="top", fontsize=8.0, color="#57606A", linespacing=1.35)
-
-
 def _require_frame(name: str, frame: pd.DataFrame, x: str) -> None:
     """Raise InputError unless ``frame`` can be drawn against ``x``."""
-    _require_columns(name, frame, (*dict.fromkeys((*_COLUMNS, x)),))
+    require_columns(name, frame, tuple(dict.fromkeys((*_COLUMNS, x))))
     unknown = sorted(set(map(str, frame["panel"])) - set(_PANELS))
     require(not unknown, f"{name} column panel", f"hold only {', '.join(_PANELS)}", unknown)
     for column in (x, "test_accuracy"):
         values = frame[column].to_numpy(dtype=float)
         broken = values[~np.isfinite(values)]
         require(not len(broken), f"{name} column {column}", "hold finite numbers", list(broken[:1]))
-
-
-def _require_columns(name: str, frame: pd.DataFrame, columns: tuple[str, ...]) -> None:
-    """Raise InputError unless ``frame`` has rows and all of ``columns``."""
-    missing = [column for column in columns if column not in frame.columns]
-    if missing:
-        raise InputError(f"{name} must have the columns {', '.join(columns)}, got none named {', '.join(missing)}")
-    require(not frame.empty, name, "have at least one row", len(frame))

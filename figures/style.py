@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from decomfl_lab.errors import require, require_finite_positive
 if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType
 
-__all__ = ["AUTHORS_DASH", "OKABE_ITO", "LineStyle", "rc", "series_styles"]
+__all__ = ["AUTHORS_DASH", "OKABE_ITO", "LineStyle", "method_styles", "rc", "series_styles"]
 
 Dash = tuple[float, tuple[float, ...]]
 
@@ -26,6 +26,8 @@ _DASHES: tuple[Dash, ...] = (
     (0.0, ()),
     (0.0, (6.0, 1.6, 1.0, 1.6)),
 )
+
+_DECOMFL, _FEDAVG = OKABE_ITO[2], _GREYS[2]
 
 AUTHORS_DASH: Dash = (0.0, (3.0, 2.2))
 
@@ -131,3 +133,31 @@ def series_styles(values: Collection[int], *, baseline: bool = False) -> dict[in
         )
         for i, value in enumerate(ordered)
     }
+
+
+def method_styles(series: Sequence[str]) -> dict[str, LineStyle]:
+    """Return a style for each series, in their order: DeComFL in blue, FedAvg in black, the others in colours.
+
+    Args:
+        series: Labels; those that start with "DeComFL" and "FedAvg" (but not "FedAvg+") have their own colours,
+            and a second one of the same kind is dashed.
+
+    Raises:
+        InputError: If ``series`` is empty.
+    """
+    require(bool(series), "series", "hold at least one label", list(series))
+    others = [colour for colour in OKABE_ITO if colour != _DECOMFL]
+    styles: dict[str, LineStyle] = {}
+    seen = {_DECOMFL: 0, _FEDAVG: 0}
+    for label in dict.fromkeys(series):
+        if label.startswith("DeComFL"):
+            colour = _DECOMFL
+        elif label.startswith("FedAvg") and not label.startswith("FedAvg+"):
+            colour = _FEDAVG
+        else:
+            colour = others[len([each for each in styles.values() if each.color in others]) % len(others)]
+        again = seen.get(colour, 0)
+        seen[colour] = again + 1
+        dash = _DASHES[2] if again == 0 or colour in others else _DASHES[1]
+        styles[label] = LineStyle(color=colour, dash=dash, linewidth=2.2 if colour == _DECOMFL else 1.6)
+    return styles

@@ -17,12 +17,19 @@ from theory.communication import (
     wire_bytes_fedavg,
 )
 
-__all__ = ["FILE_NAME", "fig2_reference"]
+__all__ = ["FILE_NAME", "fig2_reference", "fig3_reference"]
 
 FILE_NAME = "authors_curves.csv"
 COLUMNS = ("figure", "series", "seed", "step", "metric", "value")
 PANELS = {"fig2_left": ("local-updates", 2000), "fig2_right": ("perturbations", 1500)}
 M, m, D = 100, 10, 28_938
+_FIG3_SERIES = {
+    "DeComFL": ("DeComFL", "decomfl", 0.0, 0.0),
+    "FedAvg+TopK 10%": ("FedAvg+Top-k 10 %", "fedavg-topk", 0.2, 0.1),
+    "FedAvg K": ("FedAvg", "fedavg", 1.0, 0.0),
+    "FedCom 8-bit": ("FedCom 8 bit", "fedcom", 0.25, 0.0),
+}
+"""How a log's name begins: our label, the method, β of its uplink by Table 1, and k/d."""
 
 
 def fig2_reference(folder: Path) -> pd.DataFrame:
@@ -41,13 +48,7 @@ def fig2_reference(folder: Path) -> pd.DataFrame:
     Raises:
         InputError: If the file is missing, cannot be parsed or lacks a column.
     """
-    path = folder / FILE_NAME
-    try:
-        table = pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"reference must be a folder with a readable {FILE_NAME}, got {folder} ({error})") from None
-    missing = [column for column in COLUMNS if column not in table.columns]
-    require(not missing, f"columns of {path}", f"include {', '.join(COLUMNS)}", list(table.columns))
+    table = _curves(folder)
     accuracy = table[table.metric == "test_accuracy"]
     accuracy = accuracy.drop_duplicates(["figure", "series", "seed", "step"])  # the logs repeat their last step
     frames = []
@@ -63,8 +64,53 @@ def fig2_reference(folder: Path) -> pd.DataFrame:
             {"panel": panel, "series": label, "seed": rows.seed, "round": rounds, "test_accuracy": rows.value}
         )
         frames.append(frame.assign(reading="authors", method=method, K=K, P=P, **_scalars(rounds, method, K, P)))
-    require(bool(frames), f"figures in {path}", f"include {' and '.join(PANELS)}", sorted(set(table.figure)))
+    require(
+        bool(frames), f"figures in {folder / FILE_NAME}", f"include {' and '.join(PANELS)}", sorted(set(table.figure))
+    )
     return pd.concat(frames, ignore_index=True)
+
+
+def _curves(folder: Path) -> pd.DataFrame:
+    path = folder / FILE_NAME
+    try:
+        table = pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"reference must be a folder with a readable {FILE_NAME}, got {folder} ({error})") from None
+    missing = [column for column in COLUMNS if column not in table.columns]
+    require(not missing, f"columns of {path}", f"include {', '.join(COLUMNS)}", list(table.columns))
+    return table
+
+
+def fig3_reference(folder: Path) -> pd.DataFrame:
+    """The training losses and test accuracies behind the paper's Figure 3 (DeComFL's loss as logged, not × 0.9).
+
+    Args:
+        folder: See ``fig2_reference``.
+
+    Returns:
+        Columns series, method, uplink, top_k, seed, round, train_loss, test_accuracy (NaN where a row has the other);
+        empty if the file has no curve of the figure.
+
+    Raises:
+        InputError: If the file is missing, cannot be parsed or lacks a column.
+    """
+    table = _curves(folder)
+    frames = []
+    for (figure, name), rows in table[table.figure.isin(["fig3_left", "fig3_right"])].groupby(["figure", "series"]):
+        metric = "train_loss" if figure == "fig3_left" else "test_accuracy"
+        rows = rows[rows.metric == metric].drop_duplicates(["seed", "step"])
+        series, method, uplink, top_k = next(
+            (labels for start, labels in _FIG3_SERIES.items() if str(name).startswith(start)), (None, "", 0.0, 0.0)
+        )
+        if series is None:
+            raise InputError(f"series of {figure} in {FILE_NAME} must be known, got {name!r}")
+        frame = pd.DataFrame({"seed": rows.seed, "round": rows.step + 1, "train_loss": None, "test_accuracy": None})
+        frame[metric] = rows.value
+        frames.append(frame.assign(series=series, method=method, uplink=uplink, top_k=top_k))
+    columns = ["series", "method", "uplink", "top_k", "seed", "round", "train_loss", "test_accuracy"]
+    if not frames:
+        return pd.DataFrame(columns=columns)
+    return pd.concat(frames, ignore_index=True)[columns].astype({"train_loss": float, "test_accuracy": float})
 
 
 def _parse(series: str) -> tuple[str, int, int]:

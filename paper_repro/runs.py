@@ -17,13 +17,14 @@ import torch
 from decomfl_lab.commands.progress import RunBars
 from decomfl_lab.config import TrainConfig
 from decomfl_lab.data import load_dataset
-from decomfl_lab.errors import InputError
+from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.files import write_atomically
-from decomfl_lab.training import METRICS_FILE, PROVENANCE_FILE, Progress, code_version, train
+from decomfl_lab.training import METRICS_FILE, PROVENANCE_FILE, Progress, code_version, provenance, train
 
 __all__ = ["Job", "run_all"]
 
 DONE_FILE = "done"
+DIVERGED = "diverged"
 PROGRESS_FILE = "progress.json"
 POLL_SECONDS = 0.5
 
@@ -60,8 +61,13 @@ def _execute(config: TrainConfig, folder: Path) -> None:
             shown = time.monotonic()
             write_atomically(folder / PROGRESS_FILE, json.dumps(vars(at)))
 
-    train(config, dataset=dataset, out=folder, on_round=report)
-    write_atomically(folder / DONE_FILE, f"{config.rounds} rounds\n")
+    try:
+        train(config, dataset=dataset, out=folder, on_round=report)
+    except DivergedError as error:  # a result too: the rows up to there are kept
+        write_atomically(folder / PROVENANCE_FILE, json.dumps(provenance(dataset), indent=1, ensure_ascii=False))
+        write_atomically(folder / DONE_FILE, f"{DIVERGED}: {error}\n")
+    else:
+        write_atomically(folder / DONE_FILE, f"{config.rounds} rounds\n")
 
 
 class _Watcher(threading.Thread):
@@ -95,7 +101,7 @@ class _Watcher(threading.Thread):
         self.join()
 
 
-def run_all(jobs: Sequence[Job], root: Path, *, n_jobs: int) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+def run_all(jobs: Sequence[Job], root: Path, *, n_jobs: int) -> list[tuple[pd.DataFrame, dict[str, Any]]]:
     """Run every job that has no result yet, ``n_jobs`` at a time, and gather all.
 
     Args:
@@ -104,7 +110,8 @@ def run_all(jobs: Sequence[Job], root: Path, *, n_jobs: int) -> tuple[pd.DataFra
         n_jobs: Processes.
 
     Returns:
-        A frame with each job's evaluations and labels, and the provenance of each distinct run.
+        For each job its evaluations with its labels, seed and whether the run diverged (then they end there, and
+        there may be none), and its provenance.
 
     Raises:
         InputError: If the folder cannot be written, or a run failed.
@@ -124,12 +131,13 @@ def run_all(jobs: Sequence[Job], root: Path, *, n_jobs: int) -> tuple[pd.DataFra
             joblib.Parallel(n_jobs=n_jobs)(joblib.delayed(_execute)(job.config, folder) for folder, job in ordered)
         finally:
             watcher.stop()
-    frames = []
+    results = []
     for job, folder in zip(jobs, folders, strict=True):
-        rows = pd.read_csv(folder / METRICS_FILE)
-        frames.append(rows.assign(**job.labels, seed=job.config.seed))
-    facts = [json.loads((folder / PROVENANCE_FILE).read_text(encoding="utf-8")) for folder in dict.fromkeys(folders)]
-    return pd.concat(frames, ignore_index=True), facts
+        ended = (folder / DONE_FILE).read_text(encoding="utf-8")
+        labels = {**job.labels, "seed": job.config.seed, "diverged": ended.startswith(DIVERGED)}
+        rows = pd.read_csv(folder / METRICS_FILE).assign(**labels)
+        results.append((rows, json.loads((folder / PROVENANCE_FILE).read_text(encoding="utf-8"))))
+    return results
 
 
 def _cost(config: TrainConfig) -> float:

@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["FIG2_SCALES", "Fig2Scale"]
+__all__ = [
+    "FIG2_SCALES",
+    "FIG3_SCALES",
+    "MEMORY_SIZES",
+    "PROJECTION_SCALES",
+    "Fig2Scale",
+    "Fig3Scale",
+    "ProjectionScale",
+    "kind",
+]
+
+
+def kind(scale: str) -> str:
+    """What a scale is, beside the paper."""
+    return "the paper's own sizes" if scale == "full" else "reduced, not the paper's"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,3 +88,143 @@ FIG2_SCALES: dict[str, Fig2Scale] = {
         evaluations=100,
     ),
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fig3Scale:
+    """Sizes of the runs behind Figure 3 and the top-k figure.
+
+    Attributes:
+        M: Clients.
+        m: Sampled clients a round (a tenth of M, as in the paper).
+        batch_size: B of DeComFL.
+        rounds: Of DeComFL; P doubles after a sixth, a third and two thirds of them, as 500, 1000 and 2000 are of 3000.
+        baseline_batch: B of the first-order methods.
+        baseline_rounds: Of the first-order methods.
+        seeds: Seeds of every series.
+        eta_factor: Factor on DeComFL's learning rate.
+        evaluations: About how many evaluations a run of DeComFL gets.
+        baseline_evaluations: The same for the first-order methods.
+        test_examples: Held-out images of an evaluation; 0 for all.
+    """
+
+    M: int
+    m: int
+    batch_size: int
+    rounds: int
+    baseline_batch: int
+    baseline_rounds: int
+    seeds: tuple[int, ...] = (0,)
+    eta_factor: float = 1.0
+    evaluations: int = 20
+    baseline_evaluations: int = 20
+    test_examples: int = 0
+
+
+FIG3_SCALES: dict[str, Fig3Scale] = {
+    "smoke": Fig3Scale(
+        M=10,
+        m=1,
+        batch_size=2,
+        rounds=6,
+        baseline_batch=8,
+        baseline_rounds=6,
+        evaluations=6,
+        baseline_evaluations=6,
+        test_examples=200,
+    ),
+    "default": Fig3Scale(
+        M=20,
+        m=2,
+        batch_size=4,
+        rounds=60,
+        baseline_batch=32,
+        baseline_rounds=40,
+        baseline_evaluations=40,
+        test_examples=1000,
+    ),
+    "full": Fig3Scale(
+        M=100,
+        m=10,
+        batch_size=256,
+        rounds=3000,
+        baseline_batch=32,
+        baseline_rounds=1000,
+        evaluations=150,
+        baseline_evaluations=1000,
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectionScale:
+    """Sizes of the runs behind the projection figure.
+
+    Attributes:
+        M: Clients.
+        m: Sampled clients a round.
+        batch_size: B.
+        K: Local steps.
+        P: Directions a step.
+        rounds: Of every run.
+        factors: Learning rates, in multiples of Figure 2's at the same scale.
+        seeds: Seeds of every series.
+        evaluations: About how many evaluations a run gets.
+        test_examples: Held-out images of an evaluation; 0 for all.
+    """
+
+    M: int
+    m: int
+    batch_size: int
+    K: int
+    P: int
+    rounds: int
+    factors: tuple[float, ...]
+    seeds: tuple[int, ...]
+    evaluations: int = 12
+    test_examples: int = 0
+
+
+PROJECTION_SCALES: dict[str, ProjectionScale] = {
+    "smoke": ProjectionScale(
+        M=20,
+        m=2,
+        batch_size=8,
+        K=1,
+        P=10,
+        rounds=8,
+        factors=(1.0, 10.0),
+        seeds=(0,),
+        evaluations=4,
+        test_examples=1000,
+    ),
+    "default": ProjectionScale(
+        M=50,
+        m=5,
+        batch_size=8,
+        K=4,
+        P=10,
+        rounds=30,
+        factors=(0.1, 0.3, 1.0, 3.0, 10.0),
+        seeds=(0, 1),
+        test_examples=1000,
+    ),
+    "full": ProjectionScale(
+        M=100,
+        m=10,
+        batch_size=256,
+        K=4,
+        P=20,
+        rounds=1000,
+        factors=(0.1, 0.3, 1.0, 3.0, 10.0),
+        seeds=(0, 1, 2),
+        evaluations=50,
+    ),
+}
+
+MEMORY_SIZES: dict[str, tuple[int, ...]] = {
+    "smoke": (100_000, 1_000_000),
+    "default": (100_000, 1_000_000, 10_000_000, 100_000_000),
+    "full": (100_000, 1_000_000, 10_000_000, 100_000_000),
+}
+"""Parameters of the models whose memory is measured."""

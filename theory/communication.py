@@ -48,13 +48,21 @@ def table1_scalars_decomfl(R: int, *, M: int, m: int, K: int, P: int) -> float:
     return R * K * P * (2.0 + m / M)
 
 
-def table1_scalars_fedavg(R: int, *, M: int, m: int, d: int) -> float:
-    """Scalars per client after R rounds: R·2d·(m/M).
+def table1_scalars_fedavg(R: int, *, M: int, m: int, d: int, uplink: float = 1.0) -> float:
+    """Scalars per client after R rounds: R·(1 + β)·d·(m/M).
+
+    Args:
+        R: Rounds.
+        M: Clients.
+        m: Sampled clients a round.
+        d: Parameters.
+        uplink: β, what is sent up as a share of d scalars of 32 bits: 1 for FedAvg and FedZO, bits/32 for FedCom,
+            2k/d for k values with their indices.
 
     Source: [DeComFL, Table 1], divided by M.
     """
     require_int("m", m, 1, M)
-    return R * 2.0 * d * m / M
+    return R * (1.0 + uplink) * d * m / M
 
 
 def plotted_scalars_decomfl(R: int, *, K: int, P: int) -> float:

@@ -18,6 +18,8 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from decomfl_lab import bench as measuring
+from decomfl_lab.engine import ENGINES
+from decomfl_lab.engine.bench import EngineRow, engine_rows
 from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.files import write_atomically
 from decomfl_lab.memory import ROLES, memory_rows
@@ -27,7 +29,7 @@ from decomfl_lab.noise.statistics import stream_statistics
 __all__ = ["bench"]
 
 bench = typer.Typer(
-    help="Measure on this machine: rebuild (speed), moments (is the stream random?), memory (of server and client).",
+    help="Measure on this machine: rebuild and round (speed), moments (is the stream random?), memory (of both sides).",
     rich_markup_mode=None,
     no_args_is_help=True,
 )
@@ -51,12 +53,22 @@ def _draw(name: str, frame: pd.DataFrame, path: Path) -> None:
     draw(frame).savefig(path)
 
 
+def _integer(text: str) -> int:
+    """1206590, 1_206_590 or 1e6; ValueError for what is no integer."""
+    if "e" not in text.lower():
+        return int(text)
+    number = float(text)
+    if not number.is_integer():
+        raise ValueError(text)
+    return int(number)
+
+
 def _numbers(option: str, text: str | None, default: tuple[int, ...]) -> tuple[int, ...]:
     """Comma-separated positive integers."""
     if text is None:
         return default
     try:
-        return tuple(int(part.replace("_", "")) for part in text.split(","))
+        return tuple(map(_integer, text.split(",")))
     except ValueError:
         raise InputError(f"{option} must be integers separated by commas, got {text!r}") from None
 
@@ -192,31 +204,90 @@ def moments(
 def memory(
     *,
     d: Annotated[
-        str, typer.Option(help="Model sizes. [default: 4000000,40000000]", show_default=False)
-    ] = "4000000,40000000",
+        str, typer.Option(help="Model sizes. [default: 1e5,1e6,1e7,1e8]", show_default=False)
+    ] = "1e5,1e6,1e7,1e8",
     role: Annotated[str, typer.Option(help=f"Of {', '.join(ROLES)}. [default: all]", show_default=False)] = ",".join(
         ROLES
     ),
+    resident: Annotated[bool, typer.Option("--resident", help="Measure resident memory too, from 16 MB on.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
     """Measure what server and client need for a round, in models, each in a process of its own.
 
-    The model has eight equal layers: φ, the largest, is d/8. Peaks are of resident memory, the model included.
+    The model has eight equal layers: φ, the largest, is d/8. Peaks are of mapped memory, every vector being a mapping
+    of its own, to the page of 4 KiB and without sampling; the model is in them.
     """
     sizes, roles = _numbers("d", d, ()), _names("role", role, tuple(ROLES))
     rows = []
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
         task = bars.add_task("measuring", total=len(sizes) * len(roles))
-        for row in memory_rows(sizes, roles):
+        for row in memory_rows(sizes, roles, resident=resident):
             rows.append(row)
+            bars.advance(task)
+    if as_json:
+        print(json.dumps([{**asdict(row), "peak_models": row.peak_models} for row in rows]))
+        return
+    table = Table(title="Peak memory of a round, in models", title_justify="left")
+    heads = ("role", "what", "d", "expected", "peak", *(["resident"] if resident else []))
+    for head in heads:
+        table.add_column(head, justify="left" if head in ("role", "what") else "right")
+    for row in rows:
+        peaks = (row.peak_models, *([row.resident_models] if resident else []))
+        shown = ("–" if peak is None else f"{peak:.3f}" for peak in peaks)
+        table.add_row(row.role, row.what, f"{row.d:,}", f"{row.expected:.3f}", *shown)
+    Console(width=None if sys.stdout.isatty() else 130).print(table)
+
+
+_SHORT = {"mnist": "cnn-mnist", "fashion": "cnn-fashion"}
+
+
+@bench.command(name="round")
+def round_(
+    *,
+    model: Annotated[
+        str, typer.Option(help="Of mnist, fashion. [default: mnist,fashion]", show_default=False)
+    ] = "mnist,fashion",
+    batch: Annotated[int, typer.Option(help="Examples a client.")] = 32,
+    clients: Annotated[int, typer.Option(help="Sampled clients m.")] = 10,
+    perturbations: Annotated[int, typer.Option(help="Directions P.")] = 2,
+    engine: Annotated[
+        str, typer.Option(help=f"Of {', '.join(ENGINES)}. [default: all]", show_default=False)
+    ] = ",".join(ENGINES),
+    repeats: Annotated[int, typer.Option(help="Runs of each engine, in turns; the fastest counts.")] = 7,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+) -> None:
+    """Time the forward passes of a round with every engine against the plain way, in one process.
+
+    A round is one local step of all sampled clients with central differences, noise and losses included. The
+    plain way takes client after client, point after point, the batch in one forward pass, with torch's own threads.
+    "of peak" is the share of the best float32 matrix product of this run, on all threads. "scalar error" is the
+    largest |g - g_ref| over the root mean square of g_ref, whose losses are float64 at the same points.
+    """
+    models, engines = _names("model", model, tuple(_SHORT)), _names("engine", engine, tuple(ENGINES))
+    rows: list[EngineRow] = []
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
+        task = bars.add_task("measuring", total=len(models))
+        for name in models:
+            rows += engine_rows(
+                _SHORT[name], batch=batch, clients=clients, P=perturbations, repeats=repeats, engines=engines
+            )
             bars.advance(task)
     if as_json:
         print(json.dumps([asdict(row) for row in rows]))
         return
-    table = Table(title="Peak memory of a round, in models", title_justify="left")
-    for head in ("role", "what", "d", "peak in models"):
-        table.add_column(head, justify="left" if head in ("role", "what") else "right")
+    title = f"A round of {clients} clients, batch {batch}, P = {perturbations}, central, {rows[0].threads} thread(s)"
+    table = Table(title=title, title_justify="left")
+    for head in ("model", "engine", "s", "µs/image", "ratio", "GFLOP/s", "of peak", "scalar error"):
+        table.add_column(head, justify="left" if head in ("model", "engine") else "right")
     for row in rows:
-        peak = "–" if row.peak_models is None else f"{row.peak_models:.2f}"
-        table.add_row(row.role, row.what, f"{row.d:,}", peak)
+        table.add_row(
+            row.model,
+            row.engine,
+            f"{row.seconds:.3f}",
+            f"{row.us_per_image:.1f}",
+            f"{row.ratio:.2f}",
+            f"{row.gflops:.1f}",
+            f"{row.peak_share:.0%}",
+            f"{row.scalar_error:.1e}",
+        )
     Console(width=None if sys.stdout.isatty() else 120).print(table)

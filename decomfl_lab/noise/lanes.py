@@ -166,13 +166,41 @@ class Lanes:
         truth = self.builder.icmp_signed("<", self.value, zero)
         return self._like(self.builder.select(truth, self.spread(then).value, self.spread(otherwise).value))
 
+    def at_least(self, floor: ir.Value) -> Self:
+        """Lane by lane: the scalar ``floor`` where self is below it; NaN stays."""
+        wide = self.spread(floor).value
+        return self._like(self.builder.select(self.builder.fcmp_ordered("<", self.value, wide), wide, self.value))
+
+    def larger(self, other: Self) -> Self:
+        """Lane by lane: the larger of two; NaN if one is."""
+        rises = self.builder.fcmp_ordered(">", other.value, self.value)
+        top = self.builder.select(rises, other.value, self.value)
+        broken = self.builder.fcmp_unordered("uno", other.value, other.value)
+        return self._like(self.builder.select(broken, other.value, top))
+
     def square_root(self) -> Self:
         """Correctly rounded √."""
+        return self._call("sqrt", self)
+
+    def multiply_add(self, factor: Self, term: Self) -> Self:
+        """This · factor + term, rounded once where the processor can: for losses, never for the stream."""
+        return self._call("fmuladd", self, factor, term)
+
+    def total(self) -> ir.Value:
+        """The sum of all lanes of float32, halves added to halves."""
+        rest = self
+        while rest.count > 1:
+            low, high = rest.halves()
+            rest = low + high
+        return self.builder.extract_element(rest.value, ir.Constant(I32, 0))
+
+    def _call(self, name: str, *operands: Self) -> Self:
         kind = self.value.type
-        name = f"llvm.sqrt.v{self.count}f{32 if self.element == F32 else 64}"
+        name = f"llvm.{name}.v{self.count}f{32 if self.element == F32 else 64}"
         module = self.builder.module
-        function = module.globals.get(name) or ir.Function(module, ir.FunctionType(kind, [kind]), name)
-        return self._like(self.builder.call(function, [self.value]))
+        signature = ir.FunctionType(kind, [kind] * len(operands))
+        function = module.globals.get(name) or ir.Function(module, signature, name)
+        return self._like(self.builder.call(function, [operand.value for operand in operands]))
 
 
 def _at(builder: ir.IRBuilder, pointer: ir.Value, element: ir.Type, first: int, count: int) -> ir.Value:

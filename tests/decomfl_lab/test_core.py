@@ -38,7 +38,7 @@ from decomfl_lab.wire import (
     encode_run_seed,
     encode_vector,
 )
-from decomfl_lab.zo import central, forward
+from decomfl_lab.zo import central, forward, projection
 
 floats = st.floats(-1e3, 1e3)
 
@@ -50,21 +50,17 @@ def _record(r: int, K: int = 2, P: int = 3, eta: float = 0.1) -> RoundRecord:
 
 @given(st.lists(floats, min_size=1, max_size=6), floats, st.floats(1e-3, 10))
 def test_differences_of_a_line_are_its_slopes(slopes: list[float], base: float, mu: float) -> None:
-    def probe(p: int, c: float) -> float:
-        return base + c * slopes[p]
-
     for estimator in (forward, central):
-        estimate = estimator(probe, len(slopes), mu)
+        values = np.array([base + c * slopes[p] for p, c in estimator.points(len(slopes), mu)])
+        estimate = estimator.combine(values, np.empty(0), mu)
         assert estimate.g.dtype == np.float32
         assert np.allclose(estimate.g, slopes, rtol=1e-6, atol=1e-12 * (abs(base) + 1e3 * mu) / mu * 10)
         assert np.isclose(estimate.loss, base, atol=1e-9 * (abs(base) + 1e3 * mu))
 
 
 def test_estimators_ask_for_as_few_values_as_they_say() -> None:
-    for estimator, values in ((forward, 8), (central, 14)):
-        calls = []
-        estimator(lambda p, c, calls=calls: calls.append((p, c)) or 1.0, 7, 0.1)  # type: ignore[func-returns-value,misc]
-        assert len(calls) == values
+    for estimator, values in ((forward, 8), (central, 14), (projection, 1)):
+        assert len(set(estimator.points(7, 0.1))) == values
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decomfl_lab import data
-from decomfl_lab.data import download, load_dataset, parse_idx
+from decomfl_lab.data import at_hand, download, load_dataset, parse_idx
 from decomfl_lab.errors import InputError
 from decomfl_lab.models import MODELS, build_model, num_parameters
 from decomfl_lab.splits import class_shares, split, split_dirichlet, split_iid
@@ -292,3 +292,22 @@ def test_a_split_exists_for_every_number_of_clients_and_concentration(M: int, al
 def test_impossible_splits_are_refused(call, message: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(InputError, match=message):
         call()
+
+
+def test_what_is_at_hand_is_known_without_reading_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DECOMFL_DATA", raising=False)
+    monkeypatch.delenv("DECOMFL_DOWNLOAD", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert at_hand("mnist")
+    assert at_hand("digits")
+    assert not at_hand("fashion-mnist")
+    with pytest.raises(InputError, match="data fashion-mnist must be at hand"):
+        load_dataset("fashion-mnist")
+    monkeypatch.setenv("DECOMFL_DOWNLOAD", "1")
+    assert at_hand("fashion-mnist")
+    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
+    assert not at_hand("fashion-mnist")
+    (tmp_path / "fashion-mnist").mkdir()
+    assert at_hand("fashion-mnist")
+    with pytest.raises(InputError, match="data must be one of"):
+        at_hand("imagenet")

@@ -537,7 +537,7 @@ def test_pulling_gives_the_bits_of_replaying_and_is_counted(changes: dict[str, o
 def test_lean_clients_measure_the_same_and_form_no_second_model(
     distribution: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, _, layout = _federation("decomfl", model="mlp", distribution=distribution)
+    plain, _, layout = _federation("decomfl", model="mlp", distribution=distribution, engine="serial")
     lean, _, _ = _federation("decomfl", model="mlp", distribution=distribution, lean=True)
     (a,), (b,) = ([f.clients[0].handle(f.server.plan_round([0])[0]).scalars for _ in range(1)] for f in (plain, lean))
     # The same points to the bit; losses of about 2.3 are float32 means in another order, over 2μ = 2e-3.

@@ -15,9 +15,9 @@ from decomfl_lab import training
 from decomfl_lab.checkpoint import read_checkpoint
 from decomfl_lab.config import TrainConfig
 from decomfl_lab.data import load_dataset
-from decomfl_lab.errors import InputError
+from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.simulation import DeComFLFederation, FedAvgFederation
-from decomfl_lab.training import build_federation, train
+from decomfl_lab.training import METRICS, build_federation, train
 
 TINY = TrainConfig(
     data="digits",
@@ -179,3 +179,14 @@ def test_wire_scalars_are_the_ledgers_bytes() -> None:
     rows = train(TINY)
     assert np.allclose(rows.wire_scalars, rows.wire_bytes / 4 / TINY.clients)
     assert (rows.wire_bytes.diff().dropna() > 0).all()
+
+
+def test_a_run_that_diverges_says_so_and_keeps_its_rows(tmp_path: Path) -> None:
+    decay = {"lr": 300.0, "weight_decay": 1.0}  # x grows by a factor of 299 a round
+    config = TrainConfig(data="digits", model="mlp", clients=4, sampled=2, rounds=400, eval_every=1, **decay)  # type: ignore[arg-type]
+    with pytest.raises(DivergedError, match=r"scalars of client \d+ in round \d+ must be finite: training diverged"):
+        train(config, out=tmp_path)
+    rows = pd.read_csv(tmp_path / "metrics.csv")
+    assert tuple(rows.columns) == METRICS
+    assert 0 < len(rows) < 400
+    assert not (tmp_path / "checkpoint.safetensors").exists()

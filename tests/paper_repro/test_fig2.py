@@ -11,6 +11,8 @@ import pytest
 from decomfl_lab.cli import main
 from decomfl_lab.errors import InputError
 from paper_repro import fig2, scales
+from paper_repro.measures import ordered, scalars_to_reach
+from paper_repro.part import Options
 from paper_repro.reference import fig2_reference
 from paper_repro.scales import Fig2Scale
 
@@ -19,8 +21,12 @@ TINY = Fig2Scale(
 )
 
 
+def options(scale: str, readings: tuple[str, ...] = fig2.READINGS) -> Options:
+    return Options(scale=scale, readings=readings, count="wire", cache=Path("unused"))
+
+
 def test_readings_differ_where_text_and_logs_differ() -> None:
-    jobs = {reading: fig2.jobs("full", (reading,)) for reading in fig2.READINGS}
+    jobs = {reading: fig2.jobs(options("full", (reading,))) for reading in fig2.READINGS}
     plotted, written = (
         next(j.config for j in jobs[r] if j.labels["series"] == "DeComFL K=4 P=20" and j.labels["panel"][0] == "l")
         for r in fig2.READINGS
@@ -103,17 +109,17 @@ def test_what_happens_eventually_is_judged_only_when_the_curves_are_flat() -> No
 
 
 def test_differences_within_the_noise_decide_nothing() -> None:
-    assert fig2._ordered([(0.50, 0.02), (0.52, 0.02)]) == "not tested at this scale"
-    assert fig2._ordered([(0.50, 0.001), (0.52, 0.001)]) == "holds"
-    assert fig2._ordered([(0.52, 0.001), (0.50, 0.001)]) == "does not hold"
-    assert fig2._ordered([(0.50, float("nan")), (0.52, float("nan"))]) == "not tested at this scale"
+    assert ordered([(0.50, 0.02), (0.52, 0.02)]) == "not tested at this scale"
+    assert ordered([(0.50, 0.001), (0.52, 0.001)]) == "holds"
+    assert ordered([(0.52, 0.001), (0.50, 0.001)]) == "does not hold"
+    assert ordered([(0.50, float("nan")), (0.52, float("nan"))]) == "not tested at this scale"
 
 
 def test_scalars_to_reach_a_level_are_those_of_the_first_mean_above_it() -> None:
     rows = pd.concat([_run("local-updates", "DeComFL", 1, 20, [0.1, 0.5, 0.9], seed) for seed in (0, 1)])
-    assert fig2.scalars_to_reach(rows, 0.5, "wire") == 2.0
-    assert fig2.scalars_to_reach(rows, 0.9, "plotted") == 40.0
-    assert fig2.scalars_to_reach(rows, 0.95, "wire") is None
+    assert scalars_to_reach(rows, 0.5, "wire_scalars") == 2.0
+    assert scalars_to_reach(rows, 0.9, "plotted_scalars") == 40.0
+    assert scalars_to_reach(rows, 0.95, "wire_scalars") is None
 
 
 REFERENCE = """figure,series,seed,step,metric,value

@@ -1,0 +1,285 @@
+"""Engines: who evaluates the losses f_i(x + c z_p) of a local step, and how.
+
+A round is almost only forward passes. An engine is told all of a step's points, and all the clients that
+measure at them, at once; it chooses order, grouping and threads. Losses of different engines agree to float32
+rounding. What follows from the scalars (records, replay, digests) is exact with any of them.
+
+    plain     a point at a time, the batch in one pass, torch's own threads: how one would write it
+    serial    a point at a time, each objective in its own chunks, torch's own threads; any objective
+    threads   a point a thread, each with one-threaded torch, a copy of the module and a point of its own
+    fused     the same with the whole forward pass as one kernel (``fused``), for nets that it covers
+    auto      fused where it can, else threads, else serial
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from decomfl_lab.engine.fused import Network, Workspace, pixels
+from decomfl_lab.errors import InputError, require, require_choice, require_int
+from decomfl_lab.noise import Distribution, Program
+from decomfl_lab.objective import ModuleObjective, Objective, mean_losses
+from decomfl_lab.rebuild import rebuild_
+from decomfl_lab.replica import Replica
+from decomfl_lab.seeds import StepSeed, stream_of
+from decomfl_lab.zo import Point
+
+__all__ = ["ENGINES", "Engine", "Line", "Task", "make_engine"]
+
+Task = tuple[Objective, int]
+"""A client's loss and the local step that picks its data."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """The points x + c z_p of a local step, for all p, formed beside x: x is not touched, so nothing can drift."""
+
+    replica: Replica
+    seed: StepSeed  # of the stream
+    distribution: Distribution
+
+    @property
+    def x(self) -> Tensor:
+        """(d,)."""
+        return self.replica.x
+
+    def form_(self, point: Tensor, p: int, c: float, *, workers: int | None = None) -> None:
+        """Write x + c z_p to ``point`` (d,), with so many threads; None for the replica's own number."""
+        point.copy_(self.x)
+        if c:
+            program = Program(["x"])
+            seed, first = stream_of(self.seed, p)
+            program.noise("x", seed, [c], self.distribution, first=first)
+            rebuild_(program, [{"x": point}], backend=self.replica.backend, workers=workers or self.replica.workers)
+
+
+class Engine(Protocol):
+    """Evaluates losses."""
+
+    def losses(self, line: Line, points: Sequence[Point], tasks: Sequence[Task]) -> NDArray[np.float64]:
+        """f_i(x + c z_p; ξ) for every task and every point (p, c), shape (tasks, points).
+
+        A task's values depend on the task and the line alone, not on what else is asked for.
+        """
+        ...
+
+    def release(self) -> None:
+        """Let go of memory of the size of a model that need not outlive a round."""
+        ...
+
+
+class Serial:
+    """One point after another, formed beside x; every objective evaluates as it likes."""
+
+    def __init__(self) -> None:
+        self._point: Tensor | None = None
+
+    def losses(self, line: Line, points: Sequence[Point], tasks: Sequence[Task]) -> NDArray[np.float64]:
+        """See ``Engine``."""
+        if self._point is None or not _fits(self._point, line.x):
+            self._point = _point_for(line.x)
+        values = np.empty((len(tasks), len(points)))
+        for n, (p, c) in enumerate(points):
+            line.form_(self._point, p, c)
+            for i, (objective, step) in enumerate(tasks):
+                values[i, n] = self._loss(objective, self._point, step)
+        return values
+
+    def _loss(self, objective: Objective, point: Tensor, step: int) -> float:
+        return objective(point, step)
+
+    def release(self) -> None:
+        """See ``Engine``."""
+        self._point = None
+
+
+class Plain(Serial):
+    """What one would write: the whole batch in one forward pass, in torch's default memory order."""
+
+    def _loss(self, objective: Objective, point: Tensor, step: int) -> float:
+        if not isinstance(objective, ModuleObjective):
+            return objective(point, step)
+        objective.layout.bind(objective.module, point)
+        inputs, targets = objective.batch(step)
+        inputs = inputs.clone(memory_format=torch.contiguous_format)
+        return mean_losses(objective.module, [objective.loss], inputs, targets, len(targets))[0]
+
+
+class _Seat:
+    """What a thread works with: a point and, by module, copies to run and nets with their memory."""
+
+    def __init__(self) -> None:
+        self._point: Tensor | None = None
+        self._modules: dict[nn.Module, nn.Module] = {}
+        self._workspaces: dict[Network, Workspace] = {}
+
+    def point(self, x: Tensor) -> Tensor:
+        """A vector like x, or wider if x has 16 bits."""
+        if self._point is None or not _fits(self._point, x):
+            self._point = _point_for(x)
+        return self._point
+
+    def module(self, original: nn.Module) -> nn.Module:
+        """This seat's copy."""
+        if original not in self._modules:
+            self._modules[original] = copy.deepcopy(original)
+        return self._modules[original]
+
+    def workspace(self, network: Network) -> Workspace:
+        """This seat's memory for the net."""
+        if network not in self._workspaces:
+            self._workspaces[network] = network.workspace()
+        return self._workspaces[network]
+
+
+Job = Callable[[_Seat, Tensor], float]
+"""A task with its data at hand: the loss at a point."""
+
+
+class Threads:
+    """A point a thread: each thread forms its own with one-threaded torch and evaluates all tasks there.
+
+    As many threads as torch has where ``losses`` is called, so that processes that share a machine and set
+    ``torch.set_num_threads`` stay within it. They need a point each, and a copy of what the module holds beside
+    its parameters.
+    """
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.workers = None if workers is None else require_int("workers", workers, 1)
+        self._serial = Serial()
+        self._pool: ThreadPoolExecutor | None = None
+        self._free: SimpleQueue[_Seat] = SimpleQueue()
+        self._size = 0
+
+    def losses(self, line: Line, points: Sequence[Point], tasks: Sequence[Task]) -> NDArray[np.float64]:
+        """See ``Engine``. Tasks that are no ``ModuleObjective`` of tensors on the CPU are left to ``Serial``."""
+        jobs = [self._job(objective, line.x, step) for objective, step in tasks]
+        if any(job is None for job in jobs):
+            return self._serial.losses(line, points, tasks)
+
+        def values_at(at: Point) -> list[float]:
+            seat = self._free.get()
+            try:
+                point = seat.point(line.x)
+                line.form_(point, *at, workers=1)
+                return [job(seat, point) for job in jobs if job is not None]
+            finally:
+                self._free.put(seat)
+
+        return np.array(list(self._threads().map(values_at, points))).T
+
+    def _job(self, objective: Objective, x: Tensor, step: int) -> Job | None:
+        if not isinstance(objective, ModuleObjective) or x.is_cuda:
+            return None
+        inputs, targets = objective.batch(step)
+
+        def loss(seat: _Seat, point: Tensor) -> float:
+            module = seat.module(objective.module)
+            objective.layout.bind(module, point)
+            return mean_losses(module, [objective.loss], inputs, targets, objective.chunk)[0]
+
+        return loss
+
+    def _threads(self) -> ThreadPoolExecutor:
+        count = torch.get_num_threads() if self.workers is None else self.workers
+        if self._pool is None or self._size != count:
+            if self._pool is not None:
+                self._pool.shutdown()
+            own = torch.get_num_threads()
+            started = threading.Barrier(count)
+            self._pool, self._size, self._free = ThreadPoolExecutor(count), count, SimpleQueue()
+            for _ in self._pool.map(lambda _: _alone(started), range(count)):  # each thread once
+                self._free.put(_Seat())
+            torch.set_num_threads(own)  # OpenMP counts by thread, but threads yet to start ask torch
+        return self._pool
+
+    def release(self) -> None:
+        """See ``Engine``. The threads' points stay: all clients of a simulation share them."""
+        self._serial.release()
+
+
+def _alone(started: threading.Barrier) -> None:
+    torch.set_num_threads(1)
+    started.wait()  # so that no thread takes two of these
+
+
+class Fused(Threads):
+    """``Threads`` with the forward pass as one kernel."""
+
+    def __init__(self, workers: int | None = None, *, strict: bool = True) -> None:
+        """An engine; without ``strict`` it falls back to ``Threads`` where the kernel lacks something."""
+        super().__init__(workers)
+        self.strict = strict
+        self._networks: dict[tuple[nn.Module, tuple[int, ...]], Network | InputError] = {}
+
+    def _job(self, objective: Objective, x: Tensor, step: int) -> Job | None:
+        network = self._network(objective, x)
+        if isinstance(network, InputError):
+            if self.strict:
+                raise network
+            return super()._job(objective, x, step)
+        assert isinstance(objective, ModuleObjective)
+        inputs, targets = objective.batch(step)
+        images, labels = pixels(inputs), targets.numpy()
+        return lambda seat, point: float(network.losses(point, images, labels, seat.workspace(network)).mean())
+
+    def _network(self, objective: Objective, x: Tensor) -> Network | InputError:
+        """The objective's net for the kernel, or why there is none."""
+        if not isinstance(objective, ModuleObjective):
+            return InputError(f"objective must be a ModuleObjective for the fused engine, got {objective!r}")
+        key = objective.module, tuple(objective.inputs.shape[1:])
+        if key not in self._networks:
+            try:
+                classes = not objective.targets.is_floating_point()
+                require(
+                    objective.loss is cross_entropy, "loss", "be cross_entropy for the fused engine", objective.loss
+                )
+                require(classes, "targets", "be classes for the fused engine", objective.targets.dtype)
+                require(not x.is_cuda, "device", "be the CPU for the fused engine", x.device)
+                self._networks[key] = Network(objective.module, objective.layout, key[1])
+            except InputError as error:
+                self._networks[key] = error
+        return self._networks[key]
+
+
+def _point_for(x: Tensor) -> Tensor:
+    return torch.empty_like(x, dtype=_wide(x))
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    """What x + c z is formed in: the grid of a 16-bit x is too coarse for a step of μ."""
+    return x.dtype if x.dtype == torch.float64 else torch.float32
+
+
+def _fits(point: Tensor, x: Tensor) -> bool:
+    return (
+        point.shape == x.shape
+        and point.device == x.device
+        and (point.dtype == torch.float64) == (x.dtype == torch.float64)
+    )
+
+
+ENGINES: dict[str, Callable[[], Engine]] = {
+    "auto": lambda: Fused(strict=False),
+    "fused": Fused,
+    "threads": Threads,
+    "serial": Serial,
+    "plain": Plain,
+}
+
+
+def make_engine(name: str) -> Engine:
+    """The engine ``name``, a key of ``ENGINES``; InputError if there is none."""
+    return ENGINES[require_choice("engine", name, ENGINES)]()

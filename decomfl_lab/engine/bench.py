@@ -1,0 +1,191 @@
+"""How fast are the forward passes of a round? Every engine against the plain way, in one run."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.utils.flop_counter import FlopCounterMode
+
+from decomfl_lab.engine import ENGINES, Engine, Line, Plain, Task, make_engine
+from decomfl_lab.errors import require_choice, require_int
+from decomfl_lab.models import build_model
+from decomfl_lab.noise import Distribution
+from decomfl_lab.objective import EpochBatches, ModuleObjective
+from decomfl_lab.replica import Layout, Replica
+from decomfl_lab.rules import Sgd
+from decomfl_lab.zo import central
+
+__all__ = ["EngineRow", "engine_rows", "flops", "scalar_error"]
+
+MU = 1e-3
+_IN_SHAPE = (1, 28, 28)
+_CLASSES = 10
+_MATRIX = 1024
+"""Rows of the square matrices whose product measures the machine's peak."""
+_SEED = 1
+
+
+@dataclass(frozen=True)
+class EngineRow:
+    """What was measured: one local step of all sampled clients, central differences.
+
+    Attributes:
+        model: Name of the model.
+        engine: Name of the engine.
+        batch: Examples a client.
+        clients: m.
+        directions: P.
+        threads: torch's number of threads.
+        seconds: The fastest of the repeated runs.
+        us_per_image: Microseconds an image and forward pass, noise and loss included.
+        ratio: Seconds of ``plain`` / seconds.
+        gflops: 10⁹ floating-point operations a second, the model's own only (two a multiplication and sum).
+        peak_gflops: The best rate of a float32 matrix product in this run, on all threads.
+        peak_share: gflops / peak_gflops.
+        scalar_error: See ``scalar_error``.
+    """
+
+    model: str
+    engine: str
+    batch: int
+    clients: int
+    directions: int
+    threads: int
+    seconds: float
+    us_per_image: float
+    ratio: float
+    gflops: float
+    peak_gflops: float
+    peak_share: float
+    scalar_error: float
+
+
+def flops(module: torch.nn.Module, in_shape: Sequence[int]) -> int:
+    """Floating-point operations of a forward pass of one example: two for each multiplication and sum."""
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        module(torch.zeros(1, *in_shape))
+    return int(counter.get_total_flops())
+
+
+class _WideLine(Line):
+    """The same points, to the bit, in float64."""
+
+    @property
+    def x(self) -> Tensor:
+        return super().x.double()
+
+    def form_(self, point: Tensor, p: int, c: float, *, workers: int | None = None) -> None:
+        narrow = torch.empty(point.shape, dtype=torch.float32)
+        Line(self.replica, self.seed, self.distribution).form_(narrow, p, c, workers=workers)
+        point.copy_(narrow)
+
+
+class _Step:
+    """A local step of m clients on random images: the line, and each client's loss."""
+
+    def __init__(self, model: str, batch: int, clients: int, P: int) -> None:
+        module = build_model(model, seed=_SEED, in_shape=_IN_SHAPE, classes=_CLASSES)
+        self.flops = flops(module, _IN_SHAPE)
+        self.P = P
+        layout = Layout.of(module)
+        self.line = Line(Replica(layout.flatten(module), Sgd()), _SEED, Distribution.GAUSSIAN)
+        generator = torch.Generator().manual_seed(_SEED)
+        self.tasks: list[Task] = []
+        self.wide_tasks: list[Task] = []
+        wide = copy.deepcopy(module).double()
+        for i in range(clients):
+            images = torch.rand(batch, *_IN_SHAPE, generator=generator).to(memory_format=torch.channels_last)
+            labels = torch.randint(_CLASSES, (batch,), generator=generator)
+            batches = EpochBatches(batch, batch, (_SEED, i))
+            narrow = ModuleObjective(module, layout, cross_entropy, images, labels, batches)
+            self.tasks.append((narrow, 0))
+            same = ModuleObjective(wide, Layout.of(wide), cross_entropy, images.double(), labels, batches)
+            self.wide_tasks.append((same, 0))
+
+    def scalars(
+        self, engine: Engine, line: Line | None = None, tasks: Sequence[Task] | None = None
+    ) -> NDArray[np.float32]:
+        """Scalars of each client and direction, (m, P). The plain way takes client after client."""
+        line, tasks = line or self.line, tasks or self.tasks
+        points = central.points(self.P, MU)
+        groups = [[task] for task in tasks] if isinstance(engine, Plain) else [tasks]
+        values = np.concatenate([engine.losses(line, points, group) for group in groups])
+        return np.stack([central.combine(own, np.empty(0), MU).g for own in values])
+
+    def reference(self) -> NDArray[np.float32]:
+        """The scalars with the losses in float64, at the same points to the bit."""
+        line = _WideLine(self.line.replica, self.line.seed, self.line.distribution)
+        return self.scalars(Plain(), line, self.wide_tasks)
+
+
+def scalar_error(g: NDArray[np.float32], reference: NDArray[np.float32]) -> float:
+    """The largest error of a scalar, in units of a typical one: max |g − g_ref| / √mean(g_ref²)."""
+    wide = reference.astype(np.float64)
+    return float(np.abs(g - wide).max() / np.sqrt(np.mean(wide * wide)))
+
+
+def engine_rows(
+    model: str,
+    *,
+    batch: int = 32,
+    clients: int = 10,
+    P: int = 2,
+    repeats: int = 7,
+    engines: Sequence[str] = tuple(ENGINES),
+) -> Iterator[EngineRow]:
+    """A row for every engine; their runs take turns, so that what slows the machine slows all.
+
+    Raises:
+        InputError: If a name is unknown or a number out of range.
+    """
+    for name, number in (("batch", batch), ("clients", clients), ("directions P", P), ("repeats", repeats)):
+        require_int(name, number, 1)
+    made = {require_choice("engine", name, ENGINES): make_engine(name) for name in dict.fromkeys(("plain", *engines))}
+    step = _Step(model, batch, clients, P)
+    reference = step.reference()
+    errors = {name: scalar_error(step.scalars(engine), reference) for name, engine in made.items()}  # and warm
+    seconds = dict.fromkeys(made, np.inf)
+    peak = 0.0
+    for _ in range(repeats):
+        for name, engine in made.items():
+            started = time.perf_counter()
+            step.scalars(engine)
+            seconds[name] = min(seconds[name], time.perf_counter() - started)
+            peak = max(peak, _matrix_rate())
+    images = 2 * P * clients * batch
+    for name in made:
+        rate = images * step.flops / seconds[name]
+        yield EngineRow(
+            model,
+            name,
+            batch,
+            clients,
+            P,
+            torch.get_num_threads(),
+            seconds[name],
+            1e6 * seconds[name] / images,
+            seconds["plain"] / seconds[name],
+            rate / 1e9,
+            peak / 1e9,
+            rate / peak,
+            errors[name],
+        )
+
+
+def _matrix_rate() -> float:
+    """Operations a second of the best of some float32 matrix products on all threads."""
+    a = torch.ones(_MATRIX, _MATRIX)
+    best = np.inf
+    for _ in range(5):
+        started = time.perf_counter()
+        torch.mm(a, a)
+        best = min(best, time.perf_counter() - started)
+    return 2 * _MATRIX**3 / best

@@ -1,0 +1,137 @@
+"""Residual networks in the form for small images, with BatchNorm and without any normalisation.
+
+Three stages of n blocks with 16, 32 and 64 channels, the second and third at half the resolution of the one before;
+shortcuts have no parameters (every second pixel, new channels 0). Depth is 6n + 2.
+
+Source: He, Zhang, Ren and Sun, "Deep residual learning for image recognition", CVPR 2016, section 4.2, option A.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad, relu
+
+from decomfl_lab.errors import require, require_int
+
+__all__ = ["resnet"]
+
+_WIDTHS = (16, 32, 64)
+
+
+def resnet(in_shape: tuple[int, ...], classes: int, *, blocks: int, batch_norm: bool) -> nn.Module:
+    """The network with n = ``blocks`` a stage, initialised from torch's global generator.
+
+        h ← relu(branch(h) + shortcut(h)),    branch = conv 3x3, norm, relu, conv 3x3, norm
+
+    With ``batch_norm`` the convolutions have He's initialisation and a BatchNorm each. Without, it stays trainable
+    by Fixup: scalar shifts before each convolution and non-linearity, a scalar gain at the end of a branch, the
+    branch's first convolution scaled by (3n)^(-1/2), and its last one and the classifier 0 at the start. Then every
+    block begins as the identity, so neither activations nor the size of a step grow with depth.
+
+        d = 144 C + 65·(classes - 10) + 96,768 n - 22,390 + (448 n + 32 with BatchNorm, 15 n + 2 without)
+
+                      3 x 32 x 32                   1 x 28 x 28, 10 classes each
+                      BatchNorm     without         BatchNorm     without
+        ResNet-8      75,290        74,827          75,002        74,539
+        ResNet-20     269,722       268,393         269,434       268,105
+
+    Args:
+        in_shape: (C, H, W) of an image, H and W at least 4: e.g. (3, 32, 32) or (1, 28, 28).
+        classes: Number of outputs.
+        blocks: n ≥ 1: 1 is ResNet-8, 3 is ResNet-20.
+        batch_norm: BatchNorm, or Fixup.
+
+    Raises:
+        InputError: If the images are too small or no images, or n is below 1.
+
+    Source: module; Zhang, Dauphin and Ma, "Fixup initialization: residual learning without normalization",
+    ICLR 2019, section 3.
+    """
+    fits = len(in_shape) == 3 and min(in_shape[1:]) >= 4
+    require(fits, "images for a resnet", "have shape (C, H, W) with H and W of at least 4", in_shape)
+    require_int("blocks", blocks, 1)
+    after_first = nn.BatchNorm2d(_WIDTHS[0]) if batch_norm else _Shift()
+    stages: list[nn.Module] = []
+    for before, width in pairwise((_WIDTHS[0], *_WIDTHS)):
+        for channels in (before, *[width] * (blocks - 1)):
+            branch = _normed_branch(channels, width) if batch_norm else _fixup_branch(channels, width, 3 * blocks)
+            stages.append(_Block(branch, channels, width))
+    classifier = nn.Linear(_WIDTHS[-1], classes)
+    head: list[nn.Module] = [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    if not batch_norm:
+        nn.init.zeros_(classifier.weight)
+        nn.init.zeros_(classifier.bias)
+        head.append(_Shift())
+    return nn.Sequential(_conv(in_shape[0], _WIDTHS[0]), after_first, nn.ReLU(), *stages, *head, classifier)
+
+
+def _conv(channels: int, width: int, *, stride: int = 1, gain: float = 1.0) -> nn.Conv2d:
+    """3x3 without bias, of standard deviation gain · sqrt(2 / (9 width)) [He et al. 2015]."""
+    conv = nn.Conv2d(channels, width, 3, stride=stride, padding=1, bias=False)
+    nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+    with torch.no_grad():
+        conv.weight.mul_(gain)
+    return conv
+
+
+def _normed_branch(channels: int, width: int) -> nn.Module:
+    stride = width // channels
+    return nn.Sequential(
+        _conv(channels, width, stride=stride),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+        _conv(width, width),
+        nn.BatchNorm2d(width),
+    )
+
+
+def _fixup_branch(channels: int, width: int, depth: int) -> nn.Module:
+    return nn.Sequential(
+        _Shift(),
+        _conv(channels, width, stride=width // channels, gain=depth**-0.5),
+        _Shift(),
+        nn.ReLU(),
+        _Shift(),
+        _conv(width, width, gain=0.0),
+        _Gain(),
+        _Shift(),
+    )
+
+
+class _Block(nn.Module):
+    def __init__(self, branch: nn.Module, channels: int, width: int) -> None:
+        super().__init__()
+        self.branch = branch
+        self.stride = width // channels
+        self.new_channels = width - channels
+
+    def forward(self, h: Tensor) -> Tensor:
+        shortcut = h[:, :, :: self.stride, :: self.stride]
+        if self.new_channels:
+            shortcut = pad(shortcut, (0, 0, 0, 0, 0, self.new_channels))
+        return relu(self.branch(h) + shortcut)
+
+
+class _Shift(nn.Module):
+    """h + b for a scalar b, 0 at the start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def forward(self, h: Tensor) -> Tensor:
+        return h + self.bias
+
+
+class _Gain(nn.Module):
+    """a · h for a scalar a, 1 at the start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, h: Tensor) -> Tensor:
+        return h * self.scale

@@ -1,0 +1,60 @@
+"""What figures share: heading, room for the plots, caption under them; and how frames are checked."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import cast
+
+import pandas as pd
+from matplotlib.figure import Figure, SubFigure
+
+from decomfl_lab.errors import InputError, require
+
+__all__ = ["LOST_POINTS", "page", "require_columns"]
+
+LOST_POINTS = "Points at 0 lie outside the logarithmic axis."
+
+_CHARACTERS_AN_INCH = 16.4  # of caption text
+_CAPTION_LINE = 0.165  # inches
+
+
+def page(width: float, height: float, *, title: str, caption: Sequence[str]) -> tuple[Figure, SubFigure]:
+    """Return a figure and the part of it that is for the plots, between heading and caption.
+
+    Call it, and draw, within ``matplotlib.rc_context(rc())``.
+
+    Args:
+        width: Inches.
+        height: Inches of the plots, legends included.
+        title: Heading of the whole figure; empty for none.
+        caption: Sentences to set under the plots in small grey text, wrapped; empty ones are left out.
+    """
+    text = " ".join(sentence.strip() for sentence in caption if sentence.strip())
+    lines = textwrap.wrap(text, width=int(width * _CHARACTERS_AN_INCH))
+    foot_height = _CAPTION_LINE * len(lines) + 0.22
+    plots_height = height + (0.4 if title else 0.0)
+    figure = Figure(figsize=(width, plots_height + foot_height))
+    parts = figure.subfigures(2, 1, squeeze=False, height_ratios=[plots_height, foot_height])
+    plots, foot = cast(list[SubFigure], list(parts[:, 0]))
+    if title:
+        plots.suptitle(title, x=0.012, ha="left", fontsize=11.5, fontweight="bold")
+    foot.text(
+        0.012,
+        1.0 - 0.1 / foot_height,
+        "\n".join(lines),
+        ha="left",
+        va="top",
+        fontsize=8.0,
+        color="#57606A",
+        linespacing=1.35,
+    )
+    return figure, plots
+
+
+def require_columns(name: str, frame: pd.DataFrame, columns: Sequence[str]) -> None:
+    """Raise InputError unless ``frame`` has rows and all of ``columns``."""
+    missing = [column for column in columns if column not in frame.columns]
+    if missing:
+        raise InputError(f"{name} must have the columns {', '.join(columns)}, got none named {', '.join(missing)}")
+    require(not frame.empty, name, "have at least one row", len(frame))

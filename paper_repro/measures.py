@@ -1,0 +1,105 @@
+"""How curves are compared: one rule for all figures, so that no verdict has a rule of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+
+from figures.curves import Count
+from paper_repro.claims import Verdict
+
+__all__ = [
+    "COUNTS",
+    "LEAST_LEVEL",
+    "LEVELS",
+    "TEST_ERROR",
+    "accuracy_at",
+    "final_accuracy",
+    "flattened",
+    "highest_level",
+    "ordered",
+    "scalars_to_reach",
+    "series_of",
+    "verdict_of_countings",
+]
+
+COUNTS: tuple[Count, ...] = ("wire", "table1", "plotted")
+LEVELS = (0.97, 0.95, 0.90, 0.85, 0.80, 0.75, 0.70, 0.65, 0.60, 0.55, 0.50, 0.40, 0.30, 0.20)
+LEAST_LEVEL = 0.7
+"""Below this accuracy a comparison on MNIST says nothing about training."""
+TEST_ERROR = 0.016
+"""A bound on one binomial standard error √(p(1-p)/n) of an accuracy on n ≥ 1,000 held-out images; used where there
+is one seed only."""
+
+
+def series_of(rows: pd.DataFrame, series: str) -> pd.DataFrame:
+    """The rows of one series."""
+    return rows[rows.series == series]
+
+
+def scalars_to_reach(rows: pd.DataFrame, level: float, column: str) -> float | None:
+    """``column`` (say wire_scalars, or round) when the seed-mean accuracy first reaches ``level``; None if never."""
+    columns = list(dict.fromkeys(["test_accuracy", column]))
+    mean = rows.assign(at=rows["round"]).groupby("at")[columns].mean().sort_index()
+    reached = mean[mean.test_accuracy >= level]
+    return None if reached.empty else float(reached[column].iloc[0])
+
+
+def highest_level(runs: Iterable[pd.DataFrame]) -> float | None:
+    """The highest of ``LEVELS`` that the seed-mean accuracy of every series reaches; None if there is none."""
+    best = min(float(run.groupby("round").test_accuracy.mean().max()) for run in runs)
+    return next((level for level in LEVELS if level <= best), None)
+
+
+def accuracy_at(rows: pd.DataFrame, r: float) -> tuple[float, float]:
+    """(mean, standard error) over seeds of the accuracy at round r, interpolated between evaluations."""
+    values = []
+    for _, run in rows.groupby("seed"):
+        ordered_run = run.sort_values("round")
+        values.append(float(np.interp(r, ordered_run["round"], ordered_run.test_accuracy)))
+    return _mean_and_error(values)
+
+
+def final_accuracy(rows: pd.DataFrame) -> tuple[float, float]:
+    """(mean, standard error) over seeds of each run's mean accuracy over the last tenth of its evaluations."""
+    values = []
+    for _, run in rows.groupby("seed"):
+        last = run.sort_values("round").test_accuracy
+        values.append(float(last.tail(max(1, len(last) // 10)).mean()))
+    return _mean_and_error(values)
+
+
+def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+    return float(np.mean(values)), error
+
+
+def ordered(values: Sequence[tuple[float, float]]) -> Verdict:
+    """Whether the means rise from each to the next, by more than two standard errors of the difference.
+
+    Where a standard error is NaN (one seed), ``TEST_ERROR`` takes its place.
+    """
+    undecided = False
+    for (low, low_error), (high, high_error) in pairwise(values):
+        error = np.nan_to_num(np.hypot(low_error, high_error), nan=np.sqrt(2) * TEST_ERROR)
+        if high - low < -2 * error:
+            return "does not hold"
+        undecided = undecided or high - low <= 2 * error
+    return "not tested at this scale" if undecided else "holds"
+
+
+def flattened(runs: Iterable[pd.DataFrame]) -> bool:
+    """Whether every series gains at most 0.01 in its last quarter: only then can "eventually" be judged."""
+    for run in runs:
+        last = int(run["round"].max())
+        if accuracy_at(run, last)[0] - accuracy_at(run, 0.75 * last)[0] > 0.01:
+            return False
+    return True
+
+
+def verdict_of_countings(holds: Sequence[bool]) -> Verdict:
+    """One verdict of a statement judged by each counting."""
+    return "holds" if all(holds) else "depends on how it is counted" if any(holds) else "does not hold"

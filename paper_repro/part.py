@@ -1,0 +1,77 @@
+"""What a figure or table of the paper is made of: the runs it needs, and what is made of their rows."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import matplotlib
+import pandas as pd
+from matplotlib.figure import Figure
+
+from figures.curves import Count
+from figures.style import rc
+from paper_repro.claims import Claim
+from paper_repro.report import Section
+from paper_repro.runs import Job
+
+__all__ = ["Made", "Options", "Part", "rendered"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the user asked for.
+
+    Attributes:
+        scale: smoke, default or full.
+        readings: Of the paper's image settings: as-plotted, as-written.
+        count: How the x-axes of communication count.
+        cache: Folder of results: what is there is not computed again.
+        authors: Folder with the authors' curves, or None.
+    """
+
+    scale: str
+    readings: tuple[str, ...]
+    count: Count
+    cache: Path
+    authors: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """A part of the report.
+
+    Attributes:
+        section: For the page.
+        claims: Verdicts.
+        figures: {stem of the file: figure}.
+        tables: {stem of the file: frame}.
+    """
+
+    section: Section
+    claims: Sequence[Claim]
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+
+
+class Part(Protocol):
+    """A module of this package that makes a figure or table."""
+
+    def jobs(self, options: Options) -> list[Job]:
+        """The runs that it needs; equal ones of different parts are run once."""
+        ...
+
+    def make(self, rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
+        """The part, from the evaluations of its runs (with the labels of their jobs)."""
+        ...
+
+
+def rendered(figure: Figure, kind: str = "png") -> bytes:
+    """The figure as a file of the given kind, in the one style."""
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(rc()):
+        figure.savefig(buffer, format=kind)
+    return buffer.getvalue()

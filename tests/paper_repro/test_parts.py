@@ -1,0 +1,266 @@
+"""Figure 3, top-k, projection and Table 1: settings, countings, and verdicts that can come out either way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from decomfl_lab.cli import main
+from paper_repro import fig3, measures, projection, scales, table1, topk
+from paper_repro.claims import Claim
+from paper_repro.part import Options
+from paper_repro.reference import fig3_reference
+from paper_repro.scales import Fig3Scale, ProjectionScale
+from tests.paper_repro.test_fig2 import TINY
+
+
+def options(scale: str = "full", **changes: Any) -> Options:
+    values: dict[str, Any] = {"scale": scale, "readings": ("as-plotted",), "count": "wire", "cache": Path("unused")}
+    return Options(**(values | changes))
+
+
+def verdicts(claims: Sequence[Claim]) -> dict[str, str]:
+    return {claim.id: claim.verdict for claim in claims}
+
+
+def test_full_scale_has_the_schedules_of_the_authors_logs() -> None:
+    (ours,) = [job.config for job in fig3.jobs(options()) if job.labels["series"] == "DeComFL"]
+    assert (ours.clients, ours.sampled, ours.rounds, ours.local_steps, ours.batch_size) == (100, 10, 3000, 5, 256)
+    assert (ours.perturbations, ours.perturbation_schedule) == (25, {500: 50, 1000: 100, 2000: 200})
+    assert (ours.lr, ours.lr_schedule) == (0.0005, {500: 0.0004, 1000: 0.00025, 2000: 0.00015})
+    assert (ours.momentum, ours.mu, ours.estimator, ours.model) == (0.8, 1e-4, "central", "cnn-fashion")
+    others = {job.labels["series"]: job.config for job in fig3.jobs(options())}
+    assert {others[name].optimizer for name in ("FedAvg", "FedCom 8 bit", "FedAvg+Top-k 10 %")} == {"adam"}
+    assert (others["FedCom 8 bit"].quantize_bits, others["FedAvg+Top-k 10 %"].top_k) == (8, 0.1)
+
+
+@pytest.mark.parametrize("scale", scales.FIG3_SCALES)
+def test_a_tenth_is_sampled_and_perturbations_double_thrice(scale: str) -> None:
+    size = scales.FIG3_SCALES[scale]
+    P = fig3.perturbations(size.rounds)
+    assert size.m * 10 == size.M
+    assert [P(r) for r in (0, *sorted(P.changes))] == [25, 50, 100, 200]
+    assert ("not the paper's" in fig3.scale_words(scale)) == (scale != "full")
+
+
+def test_figures_share_their_runs() -> None:
+    of_fig3 = {job.title: job.config for job in fig3.jobs(options())}
+    of_topk = {job.title: job.config for job in topk.jobs(options())}
+    assert set(of_fig3) & set(of_topk) == {
+        f"{fig3.data_set()}: {series}, seed 0" for series in ("DeComFL", "FedAvg", "FedAvg+Top-k 10 %")
+    }
+    assert all(of_topk[title] == config for title, config in of_fig3.items() if title in of_topk)
+    assert [job.config.top_k for job in topk.jobs(options())][2:] == [0.1, 0.05, 0.01]
+
+
+def curve(series: str, accuracy: Sequence[float], cost: float, *, up: float = 0.5, **labels: Any) -> pd.DataFrame:
+    """A run with an evaluation a round and a constant number of wire scalars a client and round."""
+    rounds = np.arange(1, len(accuracy) + 1)
+    frame = pd.DataFrame({"series": series, "seed": 0, "round": rounds, "test_accuracy": accuracy})
+    frame["train_loss"] = 2 - frame.test_accuracy
+    frame["test_loss"] = frame.train_loss
+    frame["wire_scalars"] = rounds * cost
+    frame["wire_bytes"] = rounds * cost * 4 * 100
+    return frame.assign(up_bytes=up * frame.wire_bytes, seconds=1.0, diverged=False, **labels)
+
+
+def fashion(*, ours: float, theirs: float, top_k: float, cost: float, rising: int = 40) -> pd.DataFrame:
+    def to(final: float, rounds: int) -> list[float]:
+        return [*np.linspace(0.1, final, rounds), *[final] * (42 - rounds)]
+
+    rows = [
+        curve("DeComFL", to(ours, rising), cost, method="decomfl", uplink=0.0, top_k=0.0),
+        curve("FedAvg", to(theirs, 4), 2.4e5, method="fedavg", uplink=1.0, top_k=0.0),
+        curve("FedCom 8 bit", to(theirs, 4), 1.5e5, method="fedcom", uplink=0.25, top_k=0.0),
+        curve("FedAvg+Top-k 10 %", to(top_k, 4), 1.4e5, method="fedavg-topk", uplink=0.2, top_k=0.1),
+    ]
+    return fig3.add_countings(pd.concat(rows, ignore_index=True), "full")
+
+
+def test_each_verdict_of_figure_3_can_come_out_either_way() -> None:
+    good = verdicts(fig3.claims(fashion(ours=0.75, theirs=0.9, top_k=0.5, cost=250.0), "made up"))
+    assert good == dict.fromkeys(("fig3.twenty-times", "fig3.saving", "fig3.slower", "fig3.not-by-d"), "holds")
+    bad = verdicts(fig3.claims(fashion(ours=0.95, theirs=0.8, top_k=0.5, cost=1e6, rising=2), "made up"))
+    assert bad["fig3.slower"] == "does not hold"
+    dear = verdicts(fig3.claims(fashion(ours=0.75, theirs=0.9, top_k=0.5, cost=1e6), "made up"))
+    assert dear["fig3.twenty-times"] == "does not hold"
+    assert dear["fig3.saving"] == "depends on how it is counted"
+    poor = verdicts(fig3.claims(fashion(ours=0.3, theirs=0.9, top_k=0.5, cost=250.0), "made up"))
+    assert set(poor.values()) == {"not tested at this scale"}
+
+
+def test_a_baseline_that_never_gets_there_counts_with_what_it_spent() -> None:
+    rows = fashion(ours=0.85, theirs=0.8, top_k=0.5, cost=250.0)
+    (claim,) = [each for each in fig3.claims(rows, "made up") if each.id == "fig3.twenty-times"]
+    assert claim.verdict == "holds"  # 42 rounds of FedAvg cost ten million scalars, ours about ten thousand
+    assert claim.measured["FedAvg, wire scalars a client to reach it"] is None
+    assert claim.measured["FedAvg / DeComFL, at least"] == pytest.approx(42 * 2.4e5 / (40 * 250))
+
+
+def test_countings_of_figure_3() -> None:
+    P = fig3.perturbations(3000)
+    rows = pd.DataFrame(
+        {
+            "series": ["DeComFL", "FedAvg", "FedCom 8 bit", "FedAvg+Top-k 10 %"],
+            "method": ["decomfl", "fedavg", "fedcom", "fedavg-topk"],
+            "uplink": [0.0, 1.0, 0.25, 0.2],
+            "top_k": [0.0, 0.0, 0.0, 0.1],
+            "round": [502, 2, 3, 11],
+        }
+    )
+    counted = fig3.countings(rows, P, M=100, m=10)
+    pairs = 5 * (500 * 25 + 2 * 50)
+    assert counted["table1_scalars"] == pytest.approx(
+        [2.1 * pairs, 0.2 * 2 * fig3.D, 0.125 * 3 * fig3.D, 0.12 * 11 * fig3.D]
+    )
+    assert counted["plotted_scalars"] == pytest.approx(
+        [5 * (pairs - 5 * 50), 2 * fig3.D, 0.25 * 2 * fig3.D, 0.1 * 10 * fig3.D]
+    )
+
+
+def top_ks(finals: Sequence[float], costs: Sequence[float]) -> pd.DataFrame:
+    rows = [fashion(ours=0.75, theirs=0.9, top_k=0.5, cost=250.0)]
+    rows[0] = rows[0][rows[0].series.isin(["DeComFL", "FedAvg"])]
+    for fraction, final, cost in zip(topk.FRACTIONS, finals, costs, strict=True):
+        values = [*np.linspace(0.1, final, 5), final]
+        name = fig3.top_k_name(fraction)
+        rows.append(curve(name, values, cost, method="fedavg-topk", uplink=2 * fraction, top_k=fraction))
+    return fig3.add_countings(pd.concat(rows, ignore_index=True), "full")
+
+
+def test_each_verdict_of_the_top_k_figure_can_come_out_either_way() -> None:
+    good = verdicts(topk.claims(top_ks((0.8, 0.7, 0.55), (1.4e5, 1.3e5, 1.2e5)), "made up"))
+    assert good == dict.fromkeys(("topk.cheaper", "topk.still-higher", "topk.degrades"), "holds")
+    bad = verdicts(topk.claims(top_ks((0.89, 0.88, 0.90), (1.2e5, 1.3e5, 1.4e5)), "made up"))
+    assert bad["topk.cheaper"] == "does not hold"
+    assert bad["topk.degrades"] != "holds"
+    cheap = verdicts(topk.claims(top_ks((0.8, 0.7, 0.55), (3.0, 2.0, 1.0)), "made up"))
+    assert cheap["topk.still-higher"] == "depends on how it is counted"
+
+
+def projections(ours: Sequence[float], theirs: Sequence[float], *, dearer: float = 0.0) -> pd.DataFrame:
+    rows = []
+    for name, finals in ((projection.ZO, ours), (projection.PROJECTION, theirs)):
+        for n, final in enumerate(finals):
+            cost = 100.0 + (dearer if name == projection.ZO else 0.0)
+            rows.append(curve(name, [0.1, final, final], cost, estimator=name, eta=0.001 * (n + 1)))
+    return pd.concat(rows, ignore_index=True)
+
+
+def test_each_verdict_of_the_projection_figure_can_come_out_either_way() -> None:
+    def judged(rows: pd.DataFrame) -> dict[str, str]:
+        return verdicts(projection.claims(rows, projection.final_by_rate(rows), "made up"))
+
+    good = judged(projections((0.8, 0.82, 0.81), (0.7, 0.6, 0.2)))
+    assert good == dict.fromkeys(("projection.better", "projection.insensitive", "projection.same-cost"), "holds")
+    bad = judged(projections((0.3, 0.82, 0.1), (0.3, 0.82, 0.1), dearer=1.0))
+    assert bad == dict.fromkeys(
+        ("projection.better", "projection.insensitive", "projection.same-cost"), "does not hold"
+    )
+    nothing = judged(projections((0.1, 0.1), (0.1, 0.1)))
+    assert nothing["projection.better"] == nothing["projection.insensitive"] == "not tested at this scale"
+
+
+def test_a_run_that_diverged_counts_as_chance_even_without_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = projections((0.8, 0.7), (0.8, 0.7))
+    rows.loc[rows.series.eq(projection.ZO) & rows.eta.eq(0.002), "diverged"] = True
+    final = projection.final_by_rate(rows)
+    assert final[final.diverged].test_accuracy.tolist() == [projection.CHANCE]
+    size = scales.PROJECTION_SCALES["smoke"]
+    full = projection._with_lost_runs(final.iloc[:0], "smoke")
+    assert len(full) == 2 * len(size.factors) * len(size.seeds)
+    assert full.diverged.all()
+    assert set(full.test_accuracy) == {projection.CHANCE}
+
+
+def table1_rows(ratio: float = 1.0, ours: float = 1.0) -> pd.DataFrame:
+    M, m, d = 100, 10, table1.D
+    cost = {name: (1 + row.beta) * m * d / M for name, row in table1._ROWS.items() if row.beta is not None}
+    rows = []
+    for name, row in table1._ROWS.items():
+        if row.beta is None:
+            up, down = ours * m * 200, ours * 2 * M * 200
+        else:
+            up, down = ratio * row.beta * m * d, m * d
+        frame = curve(name, [0.1, 0.5, 0.9], (up + down) / M, up=up / (up + down))
+        assert row.beta is None or ratio != 1.0 or frame.wire_scalars.iloc[0] == pytest.approx(cost[name])
+        rows.append(frame)
+    whole = pd.concat(rows, ignore_index=True)
+    return whole.assign(table1_scalars=[table1._table1(row, M, m) for row in whole.itertuples()])
+
+
+def test_each_verdict_of_table_1_can_come_out_either_way() -> None:
+    def judged(rows: pd.DataFrame) -> dict[str, str]:
+        table = table1.comparison_table(rows, M=100, m=10, level=0.9)
+        return verdicts(table1.claims(table, rows, 0.9, "made up"))
+
+    assert judged(table1_rows()) == {"table1.per-round": "holds", "table1.least": "holds"}
+    assert judged(table1_rows(ours=0.6))["table1.per-round"] == "depends on how it is counted"
+    assert judged(table1_rows(ratio=1.2))["table1.per-round"] == "does not hold"
+    assert judged(table1_rows(ours=100.0))["table1.least"] == "depends on how it is counted"
+    low = table1_rows()
+    assert verdicts(table1.claims(table1.comparison_table(low, M=100, m=10, level=0.5), low, 0.5, "made up"))[
+        "table1.least"
+    ] == ("not tested at this scale")
+
+
+def test_levels_and_final_accuracies() -> None:
+    a, b = curve("a", [0.1, 0.5, 0.86], 1.0), curve("b", [0.3, 0.72, 0.7], 1.0)
+    assert measures.highest_level([a, b]) == 0.7
+    assert measures.highest_level([a, curve("c", [0.1], 1.0)]) is None
+    assert measures.final_accuracy(a)[0] == 0.86
+    assert measures.scalars_to_reach(a, 0.5, "round") == 2.0
+
+
+REFERENCE = """figure,series,seed,step,metric,value
+fig3_left,DeComFL K=5 P=25..200 lr=0.0005,4242,3,train_loss,2.0
+fig3_right,DeComFL K=5 P=25..200 lr=0.0005,4242,19,test_accuracy,0.5
+fig3_right,FedAvg K=5 lr=0.001,42,0,test_accuracy,0.6
+fig3_left,FedAvg+TopK 10% K=5 lr=0.001,701,0,train_loss,3.2
+fig3_right,FedCom 8-bit K=5 lr=0.001,705,0,test_accuracy,0.3
+"""
+
+
+def test_the_authors_curves_of_figure_3_are_read(tmp_path: Path) -> None:
+    (tmp_path / "authors_curves.csv").write_text(REFERENCE)
+    rows = fig3_reference(tmp_path)
+    assert dict(zip(rows.series, rows["round"], strict=True)) == {
+        "DeComFL": 20,
+        "FedAvg": 1,
+        "FedAvg+Top-k 10 %": 1,
+        "FedCom 8 bit": 1,
+    }
+    assert rows.train_loss.count() == 2
+    assert rows.test_accuracy.count() == 3
+
+
+@pytest.mark.slow
+def test_the_command_makes_every_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(scales.FIG2_SCALES, "smoke", TINY)
+    tiny = Fig3Scale(M=2, m=1, batch_size=1, rounds=6, baseline_batch=1, baseline_rounds=2, test_examples=10)
+    monkeypatch.setitem(scales.FIG3_SCALES, "smoke", tiny)
+    size = ProjectionScale(
+        M=2, m=1, batch_size=1, K=1, P=1, rounds=2, factors=(1.0, 1e30), seeds=(0,), test_examples=10
+    )
+    monkeypatch.setitem(scales.PROJECTION_SCALES, "smoke", size)
+    out = tmp_path / "out"
+    argv = ["paper", "--scale", "smoke", "--only", "topk,fig3,projection,table1", "--out", str(out), "--jobs", "1"]
+    assert main([*argv, "--json"]) == 0
+    ids = [claim["id"] for claim in json.loads(capsys.readouterr().out)]
+    assert [each.split(".")[0] for each in ids] == sorted(
+        (each.split(".")[0] for each in ids), key=["fig3", "projection", "topk", "table1"].index
+    )
+    for name in ("fig3", "fig3-table1", "fig3-plotted", "projection", "topk"):
+        assert (out / "figures" / f"{name}.png").stat().st_size > 5000, name
+    for name in ("fig3", "projection", "topk", "table1"):
+        assert len(pd.read_csv(out / "tables" / f"{name}.csv")) >= 4, name
+    lost = pd.read_csv(out / "tables" / "projection.csv")
+    assert lost[lost.eta > 1].diverged.any()
