@@ -34,7 +34,7 @@ from decomfl_lab.fedavg import FedAvgClient, FedZOClient
 from decomfl_lab.messages import Reply
 from decomfl_lab.noise import Distribution
 from decomfl_lab.objective import EpochBatches, ModuleObjective
-from decomfl_lab.replica import Layout, Replica
+from decomfl_lab.replica import Layout, Replica, SyncReplica
 from decomfl_lab.rules import GridSgd, Momentum, Sgd, UpdateRule
 from decomfl_lab.schedules import Schedule
 from decomfl_lab.server import Server
@@ -103,17 +103,19 @@ def _objective(module: nn.Module) -> ModuleObjective:
     return ModuleObjective(module, Layout.of(module), nn.functional.mse_loss, inputs, targets, EpochBatches(1, 1, (0,)))
 
 
-def _client(module: nn.Module, *, rule: UpdateRule, K: int, lean: bool = False) -> Round:
+def _client(module: nn.Module, *, rule: UpdateRule, K: int, lean: bool = False, kept: type[Replica] = Replica) -> Round:
     x = Layout.of(module).flatten(module)
-    replica = Replica(rule.snap(x) if isinstance(rule, GridSgd) else x, rule)
+    replica = kept(rule.snap(x) if isinstance(rule, GridSgd) else x, rule)
     objective = _objective(module)
     objective.layout.bind(module, replica.x)  # the module's own weights go
     client = Client(0, replica, objective, forward, 1e-3, lean=lean)
     server = Server(M=1, m=1, K=K, P=Schedule(1), eta=Schedule(1e-6), seed=0, distribution=_LAW)
     server.aggregate([Reply(0, 0, np.ones((K, 1), dtype=np.float32))] if server.plan_round() else [])
 
-    def round_() -> None:  # rebuilds round 0, measures round 1
+    def round_() -> None:  # rebuilds round 0, measures round 1, and corrects that where it was not reverted
         server.aggregate([client.handle(server.plan_round()[0])])
+        if kept is SyncReplica:
+            client.replica.catch_up(server.plan_round()[0].records)
 
     return round_
 
@@ -156,6 +158,12 @@ ROLES: dict[str, Role] = {
     "client-lean-grid": Role(
         "lean DeComFL client, K > 1, on a grid: x and a layer",
         partial(_client, rule=GridSgd(-20), K=2, lean=True),
+        1,
+        1,
+    ),
+    "client-lean-sync": Role(
+        "lean DeComFL client, K > 1, corrected afterwards: x and a layer",
+        partial(_client, rule=Sgd(), K=2, lean=True, kept=SyncReplica),
         1,
         1,
     ),

@@ -40,7 +40,7 @@ def test_every_role_needs_what_its_vectors_take(table: pd.DataFrame) -> None:
 
 def test_servers_need_nothing_and_lean_clients_the_model_and_a_layer(table: pd.DataFrame) -> None:
     assert _models(table, "server") < 0.02
-    for role in ("client-lean-k1", "client-lean-grid"):
+    for role in ("client-lean-k1", "client-lean-grid", "client-lean-sync"):
         assert 1 + 1 / 8 <= _models(table, role) < 1 + 1 / 8 + 0.05
     assert _models(table, "client-k1") > 2  # so that the difference shows
     assert _models(table, "fedzo") > 3
