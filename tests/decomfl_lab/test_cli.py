@@ -38,7 +38,7 @@ def _error(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         (["--mu", "inf"], "mu μ must be a finite number above 0, got inf"),
         (["--momentum", "1"], "momentum β must be in [0, 1), got 1.0"),
         (["--data", "imagenet"], "data must be one of mnist, fashion-mnist, cifar10, digits, got 'imagenet'"),
-        (["--model", "vgg"], "model must be one of cnn-mnist, cnn-fashion, cnn-fashion-10, mlp, logistic, got 'vgg'"),
+        (["--model", "vgg"], "model must be one of cnn-mnist, cnn-fashion, cnn-fashion-10, resnet8, resnet8-bn, resnet20,"),
         (["--method", "magic"], "method must be one of decomfl, decomfl-projection, fedzo, fedavg,"),
         (["--estimator", "backward"], "estimator must be one of forward, central, got 'backward'"),
         (["--clients", "2000", "--sampled", "1"], "clients M must be at most the 1397 training examples"),
@@ -130,7 +130,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path, capsys: pyte
     ("argv", "message"),
     [
         (["paper", "--scale", "huge"], "scale must be one of smoke, default, full, got 'huge'"),
-        (["paper", "--only", "fig9"], "only must be one of fig2, got 'fig9'"),
+        (["paper", "--only", "fig9"], "only must be one of fig2, fig3, projection, topk, table1, memory, got 'fig9'"),
         (["paper", "--count", "miles"], "count must be one of wire, table1, plotted, got 'miles'"),
         (["paper", "--reading", "aloud"], "reading must be one of as-plotted, as-written, both, got 'aloud'"),
         (["paper", "--reference", "/nowhere"], "reference must be a folder with a readable authors_curves.csv"),
