@@ -36,7 +36,7 @@ class Options:
     scale: str
     readings: tuple[str, ...]
     count: Count
-    cache: Path
+    cache: Path = Path()
     authors: Path | None = None
 
 

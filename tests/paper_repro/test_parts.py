@@ -17,6 +17,7 @@ from paper_repro.claims import Claim
 from paper_repro.part import Options
 from paper_repro.reference import fig3_reference
 from paper_repro.scales import Fig3Scale, ProjectionScale
+from tests.paper_repro.test_fig2 import REFERENCE as FIG2_REFERENCE
 from tests.paper_repro.test_fig2 import TINY
 
 
@@ -252,12 +253,15 @@ def test_the_command_makes_every_part(
     )
     monkeypatch.setitem(scales.PROJECTION_SCALES, "smoke", size)
     out = tmp_path / "out"
+    (tmp_path / "authors_curves.csv").write_text(FIG2_REFERENCE + REFERENCE.partition("\n")[2])
     argv = ["paper", "--scale", "smoke", "--only", "topk,fig3,projection,table1", "--out", str(out), "--jobs", "1"]
+    argv += ["--reference", str(tmp_path)]
     assert main([*argv, "--json"]) == 0
     ids = [claim["id"] for claim in json.loads(capsys.readouterr().out)]
     assert [each.split(".")[0] for each in ids] == sorted(
         (each.split(".")[0] for each in ids), key=["fig3", "projection", "topk", "table1"].index
     )
+    assert {"fig3.saving-in-the-logs", "fig3.twenty-times-in-the-logs"} < set(ids)
     for name in ("fig3", "fig3-table1", "fig3-plotted", "projection", "topk"):
         assert (out / "figures" / f"{name}.png").stat().st_size > 5000, name
     for name in ("fig3", "projection", "topk", "table1"):
