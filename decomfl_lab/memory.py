@@ -17,6 +17,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -110,7 +111,8 @@ def _client(module: nn.Module, *, rule: UpdateRule, K: int, lean: bool = False, 
     objective.layout.bind(module, replica.x)  # the module's own weights go
     client = Client(0, replica, objective, forward, 1e-3, lean=lean)
     server = Server(M=1, m=1, K=K, P=Schedule(1), eta=Schedule(1e-6), seed=0, distribution=_LAW)
-    server.aggregate([Reply(0, 0, np.ones((K, 1), dtype=np.float32))] if server.plan_round() else [])
+    server.plan_round()
+    server.aggregate([Reply(0, 0, np.ones((K, 1), dtype=np.float32))])
 
     def round_() -> None:  # rebuilds round 0, measures round 1, and corrects that where it was not reverted
         server.aggregate([client.handle(server.plan_round()[0])])
@@ -255,6 +257,8 @@ def _forked(work: Callable[[], Any]) -> Any:
             with os.fdopen(writer, "w") as pipe:
                 json.dump(work(), pipe)
             code = 0
+        except Exception:
+            traceback.print_exc()
         finally:
             os._exit(code)  # leaves what the parent has buffered to the parent
     os.close(writer)

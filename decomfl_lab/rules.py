@@ -343,7 +343,7 @@ class GridSgd(UpdateRule):
         """The nearest point of the grid, ties to even: where a replica may start."""
         on_grid = torch.empty_like(x)
         for part, snapped in zip(x.split(_SNAPPED), on_grid.split(_SNAPPED), strict=True):  # in float64, by blocks
-            snapped.copy_((part.double() / self.quantum).round() * self.quantum)
+            snapped.copy_(part.double().div_(self.quantum).round_().mul_(self.quantum))
         return on_grid.add_(0.0)  # not −0, which arithmetic would not bring back
 
     def admit(self, x: Tensor) -> None:

@@ -138,7 +138,7 @@ def test_unknown_data_and_models_are_refused_with_the_known_ones() -> None:
     known = "mnist, fashion-mnist, cifar10, digits"
     with pytest.raises(InputError, match=f"data must be one of {known}, got 'imagenet'"):
         load_dataset("imagenet")
-    with pytest.raises(InputError, match="model must be one of cnn-mnist, .*cnn-fashion-10, mlp, logistic, got 'vgg'"):
+    with pytest.raises(InputError, match="model must be one of cnn-mnist, .*resnet20-bn, mlp, logistic, got 'vgg'"):
         build_model("vgg", seed=0, in_shape=(1, 28, 28), classes=10)
     with pytest.raises(InputError, match=r"images for model cnn-mnist must have shape \(1, 28, 28\), got \(1, 8, 8\)"):
         build_model("cnn-mnist", seed=0, in_shape=(1, 8, 8), classes=10)
