@@ -113,7 +113,7 @@ class _Step:
     def scalars(
         self, engine: Engine, line: Line | None = None, tasks: Sequence[Task] | None = None
     ) -> NDArray[np.float32]:
-        """Scalars of each client and direction, (m, P). The plain way takes client after client, each with its own z."""
+        """Of each client and direction, (m, P). The plain way takes client after client, each with its own z."""
         line, tasks = line or self.line, tasks or self.tasks
         points = central.points(self.P, MU)
         groups = [[task] for task in tasks] if isinstance(engine, Plain) else [tasks]
