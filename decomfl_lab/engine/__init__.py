@@ -159,7 +159,7 @@ class Threads:
         self._serial = Serial()
         self._pool: ThreadPoolExecutor | None = None
         self._free: SimpleQueue[_Seat] = SimpleQueue()
-        self._size = 0
+        self.size = 0
 
     def losses(self, line: Line, points: Sequence[Point], tasks: Sequence[Task]) -> NDArray[np.float64]:
         """See ``Engine``. Tasks that are no ``ModuleObjective`` of tensors on the CPU are left to ``Serial``."""
@@ -192,12 +192,12 @@ class Threads:
 
     def _threads(self) -> ThreadPoolExecutor:
         count = torch.get_num_threads() if self.workers is None else self.workers
-        if self._pool is None or self._size != count:
+        if self._pool is None or self.size != count:
             if self._pool is not None:
                 self._pool.shutdown()
             own = torch.get_num_threads()
             started = threading.Barrier(count)
-            self._pool, self._size, self._free = ThreadPoolExecutor(count), count, SimpleQueue()
+            self._pool, self.size, self._free = ThreadPoolExecutor(count), count, SimpleQueue()
             for _ in self._pool.map(lambda _: _alone(started), range(count)):  # each thread once
                 self._free.put(_Seat())
             torch.set_num_threads(own)  # OpenMP counts by thread, but threads yet to start ask torch
@@ -220,7 +220,7 @@ class Fused(Threads):
         """An engine; without ``strict`` it falls back to ``Threads`` where the kernel lacks something."""
         super().__init__(workers)
         self.strict = strict
-        self._networks: dict[tuple[nn.Module, tuple[int, ...]], Network | InputError] = {}
+        self._networks: dict[tuple[nn.Module, tuple[int, ...]], Network] = {}
 
     def _job(self, objective: Objective, x: Tensor, step: int) -> Job | None:
         network = self._network(objective, x)
@@ -237,18 +237,16 @@ class Fused(Threads):
         """The objective's net for the kernel, or why there is none."""
         if not isinstance(objective, ModuleObjective):
             return InputError(f"objective must be a ModuleObjective for the fused engine, got {objective!r}")
-        key = objective.module, tuple(objective.inputs.shape[1:])
-        if key not in self._networks:
-            try:
-                classes = not objective.targets.is_floating_point()
-                require(
-                    objective.loss is cross_entropy, "loss", "be cross_entropy for the fused engine", objective.loss
-                )
-                require(classes, "targets", "be classes for the fused engine", objective.targets.dtype)
-                require(not x.is_cuda, "device", "be the CPU for the fused engine", x.device)
+        loss, targets, key = objective.loss, objective.targets, (objective.module, objective.inputs.shape[1:])
+        try:
+            require(loss is cross_entropy, "loss", "be torch's cross_entropy for the fused engine", loss)
+            classes = not targets.is_floating_point() and targets.ndim == 1
+            require(classes, "targets", "be classes for the fused engine", (targets.dtype, tuple(targets.shape)))
+            require(not x.is_cuda, "device", "be the CPU for the fused engine", x.device)
+            if key not in self._networks:
                 self._networks[key] = Network(objective.module, objective.layout, key[1])
-            except InputError as error:
-                self._networks[key] = error
+        except InputError as error:
+            return error
         return self._networks[key]
 
 
