@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 from queue import SimpleQueue
 from typing import Protocol
 
@@ -163,20 +164,26 @@ class Threads:
 
     def losses(self, line: Line, points: Sequence[Point], tasks: Sequence[Task]) -> NDArray[np.float64]:
         """See ``Engine``. Tasks that are no ``ModuleObjective`` of tensors on the CPU are left to ``Serial``."""
-        jobs = [self._job(objective, line.x, step) for objective, step in tasks]
-        if any(job is None for job in jobs):
+        jobs = [job for job in (self._job(objective, line.x, step) for objective, step in tasks) if job is not None]
+        if len(jobs) < len(tasks):
             return self._serial.losses(line, points, tasks)
+        values = np.empty((len(jobs), len(points)))
+        pool = self._threads()
+        groups = min(len(jobs), -(-self.size // len(points)))  # of tasks, where there are more threads than points
 
-        def values_at(at: Point) -> list[float]:
+        def fill(n: int, first: int) -> None:
             seat = self._free.get()
             try:
                 point = seat.point(line.x)
-                line.form_(point, *at, workers=1)
-                return [job(seat, point) for job in jobs if job is not None]
+                line.form_(point, *points[n], workers=1)
+                for i in range(first, len(jobs), groups):
+                    values[i, n] = jobs[i](seat, point)
             finally:
                 self._free.put(seat)
 
-        return np.array(list(self._threads().map(values_at, points))).T
+        for _ in pool.map(fill, *zip(*product(range(len(points)), range(groups)), strict=True)):
+            pass  # raises what a thread raised
+        return values
 
     def _job(self, objective: Objective, x: Tensor, step: int) -> Job | None:
         if not isinstance(objective, ModuleObjective) or x.is_cuda:
@@ -231,6 +238,8 @@ class Fused(Threads):
         assert isinstance(objective, ModuleObjective)
         inputs, targets = objective.batch(step)
         images, labels = pixels(inputs), targets.numpy()
+        fits = labels.min() >= 0 and labels.max() < network.classes
+        require(fits, "targets", f"be classes in 0..{network.classes - 1}", (labels.min(), labels.max()))
         return lambda seat, point: float(network.losses(point, images, labels, seat.workspace(network)).mean())
 
     def _network(self, objective: Objective, x: Tensor) -> Network | InputError:

@@ -199,6 +199,23 @@ def test_auto_leaves_other_objectives_to_the_serial_engine() -> None:
         Fused().losses(line, points, [(objective, 2)])
 
 
+@pytest.mark.parametrize("label", [-100, 3])
+def test_a_class_that_the_net_lacks_is_refused(label: int) -> None:
+    objective = _objective()
+    objective.targets[:] = label
+    with pytest.raises(InputError, match=r"targets must be classes in 0\.\.2, got"):
+        Fused().losses(_line(objective), central.points(1, 0.1), [(objective, 0)])
+
+
+def test_more_threads_than_points_share_the_tasks() -> None:
+    objectives, line = [_objective() for _ in range(5)], _line(_objective())
+    tasks = [(objective, step) for step, objective in enumerate(objectives)]
+    for kind in (Threads, Fused):
+        wanted = kind(1).losses(line, [(1, 0.1)], tasks)
+        assert len(set(wanted[:, 0])) > 1
+        assert np.array_equal(kind(3).losses(line, [(1, 0.1)], tasks), wanted)
+
+
 def test_threads_leave_torchs_number_of_threads_alone_and_use_one_each(monkeypatch: pytest.MonkeyPatch) -> None:
     objective, own, inside = _objective(), torch.get_num_threads(), []
     right = engines.mean_losses
