@@ -346,7 +346,7 @@ def test_bench_round_prints_its_rows(capsys: pytest.CaptureFixture[str]) -> None
     assert main([*arguments, "--engine", "fused", "--json"]) == 0
     rows = [EngineRow(**row) for row in json.loads(capsys.readouterr().out)]
     assert [(row.model, row.engine, row.batch) for row in rows] == [
-        ("cnn-mnist", "plain", 2),
+        ("cnn-mnist", "in place", 2),
         ("cnn-mnist", "fused", 2),
     ]
     assert main([*arguments, "--engine", "serial"]) == 0
