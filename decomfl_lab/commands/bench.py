@@ -256,12 +256,13 @@ def round_(
     repeats: Annotated[int, typer.Option(help="Runs of each engine, in turns; the fastest counts.")] = 7,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
-    """Time the forward passes of a round with every engine against the plain way, in one process.
+    """Time the forward passes of a round with every engine against the usual way, in one process.
 
-    A round is one local step of all sampled clients with central differences, noise and losses included. The
-    plain way takes client after client, point after point, the batch in one forward pass, with torch's own threads.
-    "of peak" is the share of the best float32 matrix product of this run, on all threads. "scalar error" is the
-    largest |g - g_ref| over the root mean square of g_ref, whose losses are float64 at the same points.
+    A round is one local step of all sampled clients with central differences, noise and losses included. The usual
+    way ("in place") is that of MeZO and the authors' code: client after client, z by torch.Generator and randn and
+    added in place, the batch in one forward pass, torch's own threads. "of peak" is the share of the best float32
+    matrix product of this run, on all threads. "scalar error" is the largest |g - g_ref| over the root mean square
+    of g_ref, whose losses are float64.
     """
     models, engines = _names("model", model, tuple(_SHORT)), _names("engine", engine, tuple(ENGINES))
     rows: list[EngineRow] = []

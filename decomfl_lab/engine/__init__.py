@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 from queue import SimpleQueue
 from typing import Protocol
 
@@ -161,24 +162,30 @@ class Threads:
         self._serial = Serial()
         self._pool: ThreadPoolExecutor | None = None
         self._free: SimpleQueue[_Seat] = SimpleQueue()
-        self._size = 0
+        self.size = 0
 
     def losses(self, line: Line, points: Sequence[Point], tasks: Sequence[Task]) -> NDArray[np.float64]:
         """See ``Engine``. Tasks that are no ``ModuleObjective`` of tensors on the CPU are left to ``Serial``."""
-        jobs = [self._job(objective, line.x, step) for objective, step in tasks]
-        if any(job is None for job in jobs):
+        jobs = [job for job in (self._job(objective, line.x, step) for objective, step in tasks) if job is not None]
+        if len(jobs) < len(tasks):
             return self._serial.losses(line, points, tasks)
+        values = np.empty((len(jobs), len(points)))
+        pool = self._threads()
+        groups = min(len(jobs), -(-self.size // len(points)))  # of tasks, where there are more threads than points
 
-        def values_at(at: Point) -> list[float]:
+        def fill(n: int, first: int) -> None:
             seat = self._free.get()
             try:
                 point = seat.point(line.x)
-                line.form_(point, *at, workers=1)
-                return [job(seat, point) for job in jobs if job is not None]
+                line.form_(point, *points[n], workers=1)
+                for i in range(first, len(jobs), groups):
+                    values[i, n] = jobs[i](seat, point)
             finally:
                 self._free.put(seat)
 
-        return np.array(list(self._threads().map(values_at, points))).T
+        for _ in pool.map(fill, *zip(*product(range(len(points)), range(groups)), strict=True)):
+            pass  # raises what a thread raised
+        return values
 
     def _job(self, objective: Objective, x: Tensor, step: int) -> Job | None:
         if not isinstance(objective, ModuleObjective) or x.is_cuda:
@@ -194,12 +201,12 @@ class Threads:
 
     def _threads(self) -> ThreadPoolExecutor:
         count = torch.get_num_threads() if self.workers is None else self.workers
-        if self._pool is None or self._size != count:
+        if self._pool is None or self.size != count:
             if self._pool is not None:
                 self._pool.shutdown()
             own = torch.get_num_threads()
             started = threading.Barrier(count)
-            self._pool, self._size, self._free = ThreadPoolExecutor(count), count, SimpleQueue()
+            self._pool, self.size, self._free = ThreadPoolExecutor(count), count, SimpleQueue()
             for _ in self._pool.map(lambda _: _alone(started), range(count)):  # each thread once
                 self._free.put(_Seat())
             torch.set_num_threads(own)  # OpenMP counts by thread, but threads yet to start ask torch
@@ -222,7 +229,7 @@ class Fused(Threads):
         """An engine; without ``strict`` it falls back to ``Threads`` where the kernel lacks something."""
         super().__init__(workers)
         self.strict = strict
-        self._networks: dict[tuple[nn.Module, tuple[int, ...]], Network | InputError] = {}
+        self._networks: dict[tuple[nn.Module, tuple[int, ...]], Network] = {}
 
     def _job(self, objective: Objective, x: Tensor, step: int) -> Job | None:
         network = self._network(objective, x)
@@ -233,24 +240,24 @@ class Fused(Threads):
         assert isinstance(objective, ModuleObjective)
         inputs, targets = objective.batch(step)
         images, labels = pixels(inputs), targets.numpy()
+        fits = labels.min() >= 0 and labels.max() < network.classes
+        require(fits, "targets", f"be classes in 0..{network.classes - 1}", (labels.min(), labels.max()))
         return lambda seat, point: float(network.losses(point, images, labels, seat.workspace(network)).mean())
 
     def _network(self, objective: Objective, x: Tensor) -> Network | InputError:
         """The objective's net for the kernel, or why there is none."""
         if not isinstance(objective, ModuleObjective):
             return InputError(f"objective must be a ModuleObjective for the fused engine, got {objective!r}")
-        key = objective.module, tuple(objective.inputs.shape[1:])
-        if key not in self._networks:
-            try:
-                classes = not objective.targets.is_floating_point()
-                require(
-                    objective.loss is cross_entropy, "loss", "be cross_entropy for the fused engine", objective.loss
-                )
-                require(classes, "targets", "be classes for the fused engine", objective.targets.dtype)
-                require(not x.is_cuda, "device", "be the CPU for the fused engine", x.device)
+        loss, targets, key = objective.loss, objective.targets, (objective.module, objective.inputs.shape[1:])
+        try:
+            require(loss is cross_entropy, "loss", "be torch's cross_entropy for the fused engine", loss)
+            classes = not targets.is_floating_point() and targets.ndim == 1
+            require(classes, "targets", "be classes for the fused engine", (targets.dtype, tuple(targets.shape)))
+            require(not x.is_cuda, "device", "be the CPU for the fused engine", x.device)
+            if key not in self._networks:
                 self._networks[key] = Network(objective.module, objective.layout, key[1])
-            except InputError as error:
-                self._networks[key] = error
+        except InputError as error:
+            return error
         return self._networks[key]
 
 

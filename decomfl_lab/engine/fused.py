@@ -25,7 +25,7 @@ from numba.core import cgutils
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from decomfl_lab.errors import require
+from decomfl_lab.errors import InputError, require
 from decomfl_lab.noise.lanes import F32, Lanes
 from decomfl_lab.noise.numba_cpu import on_rows
 from decomfl_lab.replica import Layout
@@ -341,7 +341,12 @@ class Network:
         Raises:
             InputError: If the net has a layer that the kernel lacks; the message names it.
         """
-        require(isinstance(module, nn.Sequential), "module", "be a Sequential for the fused engine", type(module))
+        if type(module) is not nn.Sequential:
+            raise InputError(f"module must be a Sequential for the fused engine, got {type(module).__name__}")
+        layers = list(module.named_children())
+        require(len(layers) == len(module), "module", "hold each layer once for the fused engine", module)
+        frozen = {name for name, _ in module.named_parameters()} - set(layout.names)
+        require(not frozen, "parameters", "all be trainable for the fused engine", sorted(frozen))
         require(layout.dtype == torch.float32, "dtype", "be float32 for the fused engine", layout.dtype)
         self.layout = layout
         starts = dict(zip(layout.names, np.cumsum([0, *layout.sizes]).tolist(), strict=False))
@@ -351,19 +356,18 @@ class Network:
         stages: list[list[int]] = []
         linear: list[list[int]] = []
         offsets: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
-        layers = [(name, layer) for name, layer in module.named_children()]
         channels, height, width = in_shape if len(in_shape) == 3 else (1, 1, math.prod(in_shape))
         at = self._map(height, width, channels, channels, _border(layers, 0))
         self.in_shape, self._input = tuple(in_shape), at
         features: tuple[int, int, int] | None = None  # first, numbers an image, step
         for n, (name, layer) in enumerate(layers):
             following = layers[n + 1][1] if n + 1 < len(layers) else None
-            relu = isinstance(following, nn.ReLU)
+            relu = type(following) is nn.ReLU
 
             def needs(holds: bool, rule: str, name: str = name, layer: nn.Module = layer) -> None:
                 require(holds, f"layer {name!r}", f"{rule} for the fused engine", layer)
 
-            if isinstance(layer, nn.Conv2d):
+            if type(layer) is nn.Conv2d:
                 needs(features is None, "come before Flatten")
                 plain = layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"
                 needs(plain and not isinstance(layer.padding, str), "have one group, no dilation and zeros around")
@@ -387,7 +391,7 @@ class Network:
                     [_CONV, src, at.row, kh, run, len(pair[0]), begin, weights, biases, blocks, to.first, relu]
                 )
                 at = to
-            elif isinstance(layer, nn.MaxPool2d):
+            elif type(layer) is nn.MaxPool2d:
                 size = layer.kernel_size
                 needs(features is None and at.stride % _LANES == 0, "come after Conv2d and before Flatten")
                 plain = isinstance(size, int) and layer.stride == size and not layer.padding and layer.dilation == 1
@@ -397,12 +401,12 @@ class Network:
                 to = self._map(h, w, at.channels, at.stride, _border(layers, n + 1))
                 stages.append([_POOL, at.first, at.row, at.stride, size, h, w, to.first, to.row])
                 at = to
-            elif isinstance(layer, nn.Flatten):
+            elif type(layer) is nn.Flatten:
                 needs(features is None and (layer.start_dim, layer.end_dim) == (1, -1), "be the only one, of all")
                 features = self._features(at.channels * at.height * at.width)
                 first, _, step = features
                 stages.append([_FLATTEN, at.first, at.row, at.stride, at.channels, at.height, at.width, first, step])
-            elif isinstance(layer, nn.Linear):
+            elif type(layer) is nn.Linear:
                 needs(features is not None, "come after Flatten")
                 assert features is not None
                 to_features = self._features(layer.out_features)
@@ -412,8 +416,8 @@ class Network:
                 linear.append([_LINEAR, src, step, count, begin, bias, outputs, dst, to_step, relu])
                 features = to_features
             else:
-                after = n > 0 and isinstance(layers[n - 1][1], nn.Conv2d | nn.Linear)
-                needs(isinstance(layer, nn.ReLU) and after, "be Conv2d, MaxPool2d, Flatten, Linear or ReLU after one")
+                after = n > 0 and type(layers[n - 1][1]) in (nn.Conv2d, nn.Linear)
+                needs(type(layer) is nn.ReLU and after, "be Conv2d, MaxPool2d, Flatten, Linear or ReLU after one")
         require(bool(linear), "module", "end in a Linear layer for the fused engine", module)
         assert features is not None
         self.classes = features[1]
@@ -499,7 +503,7 @@ def _table(rows: list[list[int]]) -> NDArray[np.int64]:
 def _border(layers: list[tuple[str, nn.Module]], n: int) -> int:
     """Width of the border of zeros that the first layer at or after n that reads an image wants."""
     for _, layer in layers[n:]:
-        if isinstance(layer, nn.Conv2d):
+        if type(layer) is nn.Conv2d:
             return int(layer.padding[0]) if not isinstance(layer.padding, str) else 0
         if not isinstance(layer, nn.ReLU):
             break
