@@ -248,7 +248,12 @@ def parse_schedule(name: str, text: str) -> dict[int, float]:
 
 
 def config_from_mapping(values: Mapping[str, Any], origin: str) -> TrainConfig:
-    """A TrainConfig from plain values; InputError naming an unknown key or a value of a wrong type."""
+    """A TrainConfig from plain values; InputError naming an unknown key or a value of a wrong type.
+
+    MeZO is one agent: there ``clients`` and ``sampled`` are 1 where they are not given.
+    """
+    if values.get("method") == "mezo":
+        values = {"clients": 1, "sampled": 1, **values}
     fields = {f.name: f for f in dataclasses.fields(TrainConfig)}
     clean: dict[str, Any] = {}
     for key, value in values.items():

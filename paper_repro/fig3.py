@@ -84,18 +84,17 @@ def _base(size: Fig3Scale) -> TrainConfig:
 
 
 def decomfl(scale: str) -> list[Job]:
-    """DeComFL with the authors' settings and both schedules."""
+    """DeComFL with the authors' settings: the schedule of P, and that of η where the scale has it."""
     size = FIG3_SCALES[scale]
     P = perturbations(size.rounds)
-    rates = [rate * size.eta_factor for rate in _RATES]
     config = replace(
         _base(size),
         rounds=size.rounds,
         batch_size=size.batch_size,
         perturbations=P.initial,
         perturbation_schedule=dict(P.changes),
-        lr=rates[0],
-        lr_schedule=dict(zip(sorted(P.changes), rates[1:], strict=True)),
+        lr=_RATES[0],
+        lr_schedule=dict(zip(sorted(P.changes), _RATES[1:], strict=True)) if size.anneal else {},
         momentum=0.8,
         momentum_form="torch",
         weight_decay=1e-5,
@@ -181,9 +180,9 @@ def countings(rows: pd.DataFrame, P: Schedule[int], *, M: int, m: int) -> dict[s
 def scale_words(scale: str) -> str:
     """The scale in a line, for captions and claims."""
     size = FIG3_SCALES[scale]
-    slower = "" if size.eta_factor == 1 else f"; η of DeComFL × {size.eta_factor:g}"
+    rate = "" if size.anneal else ", constant η"
     return (
-        f"{scale} ({kind(scale)}): M={size.M}, m={size.m}; DeComFL {size.rounds} rounds, B={size.batch_size}{slower}; "
+        f"{scale} ({kind(scale)}): M={size.M}, m={size.m}; DeComFL {size.rounds} rounds, B={size.batch_size}{rate}; "
         f"first-order {size.baseline_rounds} rounds, B={size.baseline_batch}; seeds {', '.join(map(str, size.seeds))}"
     )
 
@@ -193,7 +192,7 @@ def settings_table(scale: str) -> pd.DataFrame:
     size = FIG3_SCALES[scale]
     P = perturbations(size.rounds)
     changes = ", ".join(f"{number} from round {r}" for r, number in sorted(P.changes.items()))
-    rates = "; then ".join(f"{rate * size.eta_factor:g}" for rate in _RATES)
+    rates = " → ".join(f"{rate:g}" for rate in _RATES) if size.anneal else f"{_RATES[0]:g}"
     rows = [
         ("data", "Fashion-MNIST", "Fashion-MNIST", data_set()),
         ("model", "CNN, d = 1,206,590", "62 outputs, 10 used: d = 1,206,590", "the same"),

@@ -96,6 +96,14 @@ def test_every_method_and_variant_trains_from_the_command_line(flags: str, capsy
     assert ("drift" in last) == ("sync" in flags)
 
 
+def test_mezo_is_one_agent_unless_told_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["train", "--method", "mezo", "--data", "digits", "--model", "logistic", "--rounds", "5", "--json"]
+    assert main(argv) == 0
+    config = json.loads(capsys.readouterr().out)["config"]
+    assert (config["clients"], config["sampled"]) == (1, 1)
+    assert "clients M and sampled m must be 1 for mezo" in _error(capsys, *argv, "--clients", "3")
+
+
 def test_a_config_with_an_unknown_key_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.toml"
     path.write_text("learning_rate = 0.1\n")
