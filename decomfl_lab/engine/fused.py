@@ -450,10 +450,10 @@ class Network:
 
     def _pack_conv(self, layer: nn.Conv2d, start: int, stride: int) -> int:
         """Order (block, row, column, input channel, 16 output channels) of weights (output, input, row, column)."""
-        c_out, c_in, kh, kw = layer.weight.shape
+        shape = c_out, c_in, kh, kw = layer.out_channels, layer.in_channels, *layer.kernel_size  # no weights needed
         blocks = -(-c_out // _BLOCK)
         order = np.full((blocks * _BLOCK, kh, kw, stride), -1, dtype=np.int64)
-        own = start + np.arange(layer.weight.numel()).reshape(c_out, c_in, kh, kw)
+        own = start + np.arange(math.prod(shape)).reshape(shape)
         order[:c_out, ..., :c_in] = own.transpose(0, 2, 3, 1)
         return self._pack(order.reshape(blocks, _BLOCK, kh, kw, stride).transpose(0, 2, 3, 4, 1))
 

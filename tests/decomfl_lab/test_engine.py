@@ -107,6 +107,15 @@ def test_the_kernel_computes_any_sequential_net_it_accepts(
     assert found == pytest.approx(wanted.detach().numpy(), rel=1e-5, abs=1e-5)
 
 
+def test_a_module_that_let_go_of_its_parameters_is_enough_for_the_kernel() -> None:
+    step = _Step("cnn-mnist", batch=4, clients=1, P=1)
+    wanted = step.scalars(make_engine("fused"))
+    for objective, _ in step.tasks:
+        assert isinstance(objective, ModuleObjective)
+        objective.release()
+    assert np.array_equal(step.scalars(make_engine("fused")), wanted)
+
+
 @pytest.mark.parametrize("place", ["0.weight", "0.bias", "3.weight", "7.weight"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_model_that_is_not_finite_has_no_finite_loss(place: str, value: float) -> None:
