@@ -103,6 +103,11 @@ class TrainConfig:
     lean: bool = _option(
         False, "clients form x + μz a layer at a time, never as a whole: less memory, more time (32 bits only)"
     )
+    rebuild: str = _option(
+        "replay",
+        "how a simulated client gets to x_r: replay of the records that it is sent, or copy of the bits that a replay "
+        "would give (the same run to the bit, in less time; every message is encoded and counted all the same)",
+    )
     engine: str = _option(
         "auto",
         "who evaluates losses: auto (fused where it can), fused, threads, serial or plain; scalars agree to rounding",
@@ -171,6 +176,9 @@ class TrainConfig:
         require(alone, "clients M and sampled m", "be 1 for mezo, which is one agent", (self.clients, self.sampled))
         thin = not self.lean or (self.method in REPLAYING and self.precision == "float32")
         require(thin, "lean", "be off for 16 bits and for methods that send models", self.lean)
+        require_choice("rebuild", self.rebuild, ("replay", "copy"))
+        equal = self.rebuild == "replay" or (self.method in LAGGING and self.revert == "snapshot")
+        require(equal, "rebuild", "be replay with revert sync and for methods that send models", self.rebuild)
         require_choice("engine", self.engine, ("auto", "fused", "threads", "serial", "plain"))
         require_choice("pull", self.pull, ("never", "auto"))
         require_finite_positive("bandwidth", self.bandwidth)

@@ -18,7 +18,7 @@ from decomfl_lab.messages import Held, Plan
 from decomfl_lab.noise import Distribution
 from decomfl_lab.policy import PullPolicy
 from decomfl_lab.records import History
-from decomfl_lab.replica import Replica, SyncReplica
+from decomfl_lab.replica import Replica, Snapshot, SyncReplica
 from decomfl_lab.rules import Step
 from decomfl_lab.schedules import Schedule
 from decomfl_lab.seeds import Seeding
@@ -85,14 +85,26 @@ class DeComFLFederation:
         *,
         policy: PullPolicy | None = None,
         ledger: Ledger | None = None,
+        copies: bool = False,
     ) -> None:
-        """A federation; with a ``policy`` the server sends its model where that is cheaper than the records."""
+        """A federation.
+
+        Args:
+            server: Plans and aggregates.
+            clients: In the order of their numbers.
+            observer: A replica at the server's round that follows every record.
+            policy: With one, the server sends its model where that is cheaper than the records.
+            ledger: None for a new one.
+            copies: Give clients the observer's bits in the place of replaying the records that they are sent. By the
+                laws of replay these are the same bits; M clients would make each direction M times.
+        """
         if policy is not None and server.replica is None:
             raise InputError("pull must be never where the server keeps no model (server_model), got a policy")
         self.server = server
         self.clients = list(clients)
         self.observer = observer
         self.policy = policy
+        self.copies = copies
         self.pulls = 0
         self.drift: float | None = None
         self.ledger = Ledger(server.M) if ledger is None else ledger
@@ -143,7 +155,9 @@ class DeComFLFederation:
         if plan.seeding is Seeding.PER_RUN and client.run_seed is None:
             client.run_seed = decode_run_seed(self.ledger.run_seed(i, self.server.run_seed))
         arrived = decode_plan(self.ledger.plan(i, plan), client.run_seed)
-        if isinstance(client.replica, SyncReplica):
+        if self.copies:
+            client.replica.restore(Snapshot(self.observer.round, self.observer.x, self.observer.state))
+        elif isinstance(client.replica, SyncReplica):
             client.replica.catch_up(arrived.records)
             self._measure_drift(client.replica)
         return arrived

@@ -223,7 +223,8 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
     if config.method == "baffle":
         return BaffleFederation(server, clients, observer), module, layout
     policy = PullPolicy(config.bandwidth, config.replay_ns) if config.pull == "auto" else None
-    return DeComFLFederation(server, clients, observer, policy=policy), module, layout
+    copies = config.rebuild == "copy"
+    return DeComFLFederation(server, clients, observer, policy=policy, copies=copies), module, layout
 
 
 def _zeroth_order(config: TrainConfig, i: int, objective: ModuleObjective, engine: Engine) -> FedZOClient:

@@ -183,7 +183,8 @@ def _reading_jobs(name: str, size: Fig2Scale) -> list[Job]:
 
     def add(panel: str, series: str, seed: int, rounds: int, **changes: Any) -> None:
         every = max(1, rounds // size.evaluations)
-        config = replace(base, rounds=rounds, seed=seed, eval_every=every, **changes)
+        rebuild = "replay" if changes.get("method") == "fedavg" else "copy"
+        config = replace(base, rounds=rounds, seed=seed, eval_every=every, rebuild=rebuild, **changes)
         method = "FedAvg" if config.method == "fedavg" else "DeComFL"
         P = 0 if method == "FedAvg" else config.perturbations
         labels = {

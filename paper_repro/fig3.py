@@ -100,6 +100,7 @@ def decomfl(scale: str) -> list[Job]:
         weight_decay=1e-5,
         estimator="central",
         mu=1e-4,
+        rebuild="copy",
         eval_every=max(1, size.rounds // size.evaluations),
     )
     return [_job(config, DECOMFL, seed, 0.0) for seed in size.seeds]

@@ -64,6 +64,7 @@ def jobs(options: Options) -> list[Job]:
                     local_steps=size.K,
                     perturbations=size.P,
                     rounds=size.rounds,
+                    rebuild="copy",
                     lr=eta,
                     eval_every=max(1, size.rounds // size.evaluations),
                     seed=seed,

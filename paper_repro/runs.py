@@ -15,10 +15,11 @@ import pandas as pd
 import torch
 
 from decomfl_lab.commands.progress import RunBars
-from decomfl_lab.config import TrainConfig
+from decomfl_lab.config import FIRST_ORDER, TrainConfig
 from decomfl_lab.data import load_dataset
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.files import write_atomically
+from decomfl_lab.schedules import Schedule
 from decomfl_lab.training import METRICS_FILE, PROVENANCE_FILE, Progress, code_version, provenance, train
 
 __all__ = ["Job", "run_all"]
@@ -140,7 +141,15 @@ def run_all(jobs: Sequence[Job], root: Path, *, n_jobs: int) -> list[tuple[pd.Da
     return results
 
 
+_COSTS = {"cnn-fashion": 6.0}
+"""What a forward pass takes, in passes of the MNIST CNN."""
+
+
 def _cost(config: TrainConfig) -> float:
-    """Forward passes of a run, roughly, in examples."""
-    passes = 3 if config.method == "fedavg" else config.perturbations * (2 if config.estimator == "central" else 1)
-    return config.rounds * config.local_steps * config.sampled * config.batch_size * passes
+    """Forward passes of a run, roughly, in examples of the MNIST CNN."""
+    steps = config.rounds * config.local_steps * config.sampled * config.batch_size * _COSTS.get(config.model, 1.0)
+    if config.method in FIRST_ORDER or config.method == "decomfl-projection":
+        return 3 * steps
+    P = Schedule(config.perturbations, config.perturbation_schedule)
+    directions = sum(P(r) for r in range(config.rounds)) / config.rounds
+    return directions * (2 if config.estimator == "central" else 1) * steps

@@ -52,7 +52,7 @@ def jobs(options: Options) -> list[Job]:
     first_order = next(job.config for job in runs if job.labels["series"] == "FedAvg K=10")
     ours = next(job.config for job in runs if job.labels["series"] == OURS)
     others: dict[str, TrainConfig] = {
-        "FedZO K=10 P=20": replace(ours, method="fedzo"),
+        "FedZO K=10 P=20": replace(ours, method="fedzo", rebuild="replay"),
         "FedCom 8 bit K=10": replace(first_order, method="fedcom", quantize_bits=8),
         "FedAvg+Top-k 10 % K=10": replace(first_order, method="fedavg-topk", top_k=0.1),
     }

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from decomfl_lab import noise
 from decomfl_lab.engine.fused import Network, Workspace, pixels
 from decomfl_lab.errors import InputError, require, require_choice, require_int
 from decomfl_lab.noise import Distribution, Program
@@ -60,10 +62,14 @@ class Line:
         """Write x + c z_p to ``point`` (d,), with so many threads; None for the replica's own number."""
         point.copy_(self.x)
         if c:
-            program = Program(["x"])
             seed, first = stream_of(self.seed, p)
+            program = Program(["x"])
             program.noise("x", seed, [c], self.distribution, first=first)
-            rebuild_(program, [{"x": point}], backend=self.replica.backend, workers=workers or self.replica.workers)
+            if point.is_cuda:
+                rebuild_(program, [{"x": point}], backend=self.replica.backend)
+            else:
+                workers = workers or self.replica.workers or torch.get_num_threads()
+                noise.run(program, {"x": point.numpy()}, d=point.numel(), backend=self.replica.backend, workers=workers)
 
 
 class Engine(Protocol):
@@ -173,18 +179,25 @@ class Threads:
         pool = self._threads()
         groups = min(len(jobs), -(-self.size // len(points)))  # of tasks, where there are more threads than points
 
-        def fill(n: int, first: int) -> None:
+        todo = deque(product(range(len(points)), range(groups)))
+
+        def work() -> None:  # until nothing is left: handing over each point by itself would take as long as its noise
             seat = self._free.get()
             try:
                 point = seat.point(line.x)
-                line.form_(point, *points[n], workers=1)
-                for i in range(first, len(jobs), groups):
-                    values[i, n] = jobs[i](seat, point)
+                while todo:
+                    try:
+                        n, first = todo.popleft()
+                    except IndexError:  # another thread was faster
+                        break
+                    line.form_(point, *points[n], workers=1)
+                    for i in range(first, len(jobs), groups):
+                        values[i, n] = jobs[i](seat, point)
             finally:
                 self._free.put(seat)
 
-        for _ in pool.map(fill, *zip(*product(range(len(points)), range(groups)), strict=True)):
-            pass  # raises what a thread raised
+        for done in [pool.submit(work) for _ in range(self.size)]:
+            done.result()
         return values
 
     def _job(self, objective: Objective, x: Tensor, step: int) -> Job | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -190,3 +191,36 @@ def test_a_run_that_diverges_says_so_and_keeps_its_rows(tmp_path: Path) -> None:
     assert tuple(rows.columns) == METRICS
     assert 0 < len(rows) < 400
     assert not (tmp_path / "checkpoint.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"local_steps": 2, "momentum": 0.9, "weight_decay": 1e-3},
+        {"private_seeds": True, "seeds": "per-run", "tracking": "clients", "momentum": 0.0},
+        {"precision": "bfloat16", "rule": "adamm", "perturbation_schedule": {2: 5}},
+        {"server_model": True, "history": 2, "local_steps": 3, "distribution": "sphere"},
+    ],
+)
+def test_copied_replicas_are_the_replayed_ones(changes: dict[str, Any], tmp_path: Path) -> None:
+    base = TrainConfig(data="digits", model="mlp", clients=6, sampled=2, rounds=9, eval_every=3, batch_size=8)
+    tables, digests = [], []
+    for rebuild in ("replay", "copy"):
+        config = replace(base, rebuild=rebuild, **changes)
+        tables.append(train(config).drop(columns="seconds"))
+        federation, _, _ = build_federation(config, load_dataset("digits"))
+        assert isinstance(federation, DeComFLFederation)
+        for _ in range(7):
+            federation.advance()
+        digests.append(
+            [replica.digest() for replica in (federation.observer, *(c.replica for c in federation.clients))]
+        )
+        assert {c.replica.round for c in federation.clients} > {6}
+    pd.testing.assert_frame_equal(*tables)
+    assert digests[0] == digests[1]
+
+
+def test_only_what_replays_can_be_copied() -> None:
+    for changes in ({"method": "fedavg"}, {"revert": "sync", "momentum": 0.0, "weight_decay": 0.0}):
+        with pytest.raises(InputError, match="rebuild must be replay with revert sync and for methods"):
+            TrainConfig(rebuild="copy", **changes)  # type: ignore[arg-type]
