@@ -61,6 +61,9 @@ def data_set() -> str:
     return "fashion-mnist" if at_hand("fashion-mnist") else "mnist"
 
 
+_SHOWN = {"fashion-mnist": "Fashion-MNIST", "mnist": "MNIST digits (Fashion-MNIST was not at hand)"}
+
+
 def perturbations(rounds: int) -> Schedule[int]:
     """P = 25, doubled after a sixth, a third and two thirds of the rounds."""
     return Schedule(25, {max(1, round(rounds * at)): 25 * 2 ** (n + 1) for n, at in enumerate(_CHANGES)})
@@ -289,7 +292,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         notes.insert(0, "Fashion-MNIST was not at hand: this is the same model and method on MNIST digits.")
     section = Section(
         id="fig3",
-        title="Figure 3: DeComFL and first-order methods on Fashion-MNIST",
+        title=f"Figure 3: DeComFL and first-order methods on {_SHOWN[data_set()]}",
         figure_png=rendered(figures["fig3"]),
         settings=settings_table(scale),
         notes=notes,

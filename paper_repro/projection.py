@@ -148,6 +148,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         caption=f"Scale {words}. Data: {provenance[0]['data']}. A run that diverged counts as {CHANCE:.0%}.",
     )
     table = final.pivot_table(index="eta", columns="series", values="test_accuracy", aggfunc=["mean", "min", "max"])
+    if len(size.seeds) == 1:
+        table = table[["mean"]]
     table.columns = pd.Index([f"{column[1]}, {column[0]}" for column in table.columns])
     section = Section(
         id="projection",

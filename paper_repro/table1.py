@@ -27,20 +27,27 @@ OURS = "DeComFL K=10 P=20"
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of the paper's table, and β, what goes up as a share of d scalars (None for DeComFL)."""
+    """A row of the paper's table: costs a round; rounds, uplink and downlink in all; and β.
+
+    Attributes:
+        up: Uplink a round.
+        down: Downlink a round.
+        complexity: Rounds; scalars up; scalars down, for an ε-approximate solution.
+        beta: What goes up as a share of d scalars; None for DeComFL.
+    """
 
     up: str
     down: str
-    rounds: str
+    complexity: str
     beta: float | None
 
 
 _ROWS: dict[str, _Row] = {
-    "FedAvg K=10": _Row("md", "md", "O(1/mKε²)", 1.0),
-    "FedZO K=10 P=20": _Row("md", "md", "O(d/mPKε²)", 1.0),
-    "FedCom 8 bit K=10": _Row("βmd", "md", "O(1/mKε²)", 0.25),
+    "FedAvg K=10": _Row("md", "md", "O(1/mKε²); O(d/Kε²); O(d/Kε²)", 1.0),
+    "FedZO K=10 P=20": _Row("md", "md", "O(d/mPKε²); O(d²/PKε²); O(d²/PKε²)", 1.0),
+    "FedCom 8 bit K=10": _Row("βmd", "md", "O(1/mKε²); O(βd/Kε²); O(d/Kε²)", 0.25),
     "FedAvg+Top-k 10 % K=10": _Row("2mk (not in the paper's table)", "md", "–", 0.2),
-    OURS: _Row("mKP", "2MKP", "O(d/mPKε²); low rank O(κ/mPε²), K = 1", None),
+    OURS: _Row("mKP", "2MKP", "O(d/mPKε²); O(d/ε²); O(Md/mε²)", None),
 }
 
 
@@ -79,7 +86,7 @@ def comparison_table(rows: pd.DataFrame, *, M: int, m: int, level: float | None)
             "downlink a round": row.down,
             "downlink, formula": float(formula_down),
             "downlink, measured": down,
-            "round complexity": row.rounds,
+            "rounds; up; down to ε": row.complexity,
         }
         if level is not None:
             entry[f"rounds to {level:g}"] = scalars_to_reach(run, level, "round")
@@ -115,7 +122,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             "The paper's 2MKP counts a seed for each direction and every record to every client. Here one 64-bit seed "
             "goes with each local step, and the records of the last rounds have not reached the clients that were not "
             "sampled since: so less goes down than the formula says.",
-            "The low-rank row of the paper's table has no K in its costs: its Theorem 2 is for K = 1.",
+            "The low-rank row of the paper's table, mP up and 2MP down a round, O(κ/mPε²); O(κ/ε²); O(Mκ/mε²), has no "
+            "K because Theorem 2 is for K = 1. It is the same algorithm, so there is nothing else to measure.",
         ],
         table=table,
         facts={"scale": words},
