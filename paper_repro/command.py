@@ -41,7 +41,7 @@ def paper(
     scale: Annotated[
         str,
         typer.Option(
-            help="smoke (a minute), default (minutes) or full (the paper's sizes). [default: default]",
+            help="smoke (2 minutes), default (a quarter of an hour) or full (the paper's sizes). [default: default]",
             show_default=False,
         ),
     ] = "default",
