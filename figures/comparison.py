@@ -14,11 +14,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from decomfl_lab.errors import InputError, require
-from figures.curves import BAND, draw_mean
+from figures.curves import BAND, COUNT_LABELS, Count, draw_mean
 from figures.layout import LOST_POINTS, page, require_columns
 from figures.style import AUTHORS_DASH, LineStyle, rc
 
-__all__ = ["Panel", "comparison"]
+__all__ = ["Panel", "by_communication", "comparison"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,6 +48,27 @@ class Panel:
     yscale: Literal["log", "linear"] = "linear"
     by: str = "round"
     reference: pd.DataFrame | None = None
+
+
+def by_communication(
+    frame: pd.DataFrame,
+    count: Count,
+    *,
+    title: str = "accuracy against communication",
+    xscale: Literal["log", "linear"] = "log",
+    reference: pd.DataFrame | None = None,
+) -> Panel:
+    """The panel of test accuracy against scalars per client, counted as ``count`` says (see `COUNT_LABELS`)."""
+    return Panel(
+        frame=frame,
+        x=f"{count}_scalars",
+        y="test_accuracy",
+        xlabel=f"communicated scalars per client\n({COUNT_LABELS[count]})",
+        ylabel="test accuracy",
+        title=title,
+        xscale=xscale,
+        reference=reference,
+    )
 
 
 def comparison(

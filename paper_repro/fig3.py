@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from decomfl_lab.config import TrainConfig
 from decomfl_lab.data import at_hand
 from decomfl_lab.schedules import Schedule
-from figures.comparison import Panel, comparison
-from figures.curves import COUNT_LABELS
+from figures.comparison import Panel, by_communication, comparison
+from figures.curves import Count
 from figures.style import method_styles
 from paper_repro.claims import Claim, Verdict
 from paper_repro.measures import (
@@ -250,7 +251,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     words = scale_words(scale)
     caption = f"Scale {words}. Data: {provenance[0]['data']}."
 
-    def drawn(count: str) -> Any:
+    def drawn(count: Count) -> Figure:
         return comparison(
             [
                 Panel(
@@ -262,16 +263,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
                     title="loss against rounds",
                     reference=None if authors is None else authors[authors["round"] <= rows["round"].max()],
                 ),
-                Panel(
-                    frame=rows,
-                    x=f"{count}_scalars",
-                    y="test_accuracy",
-                    xlabel=f"communicated scalars per client\n({COUNT_LABELS[count]})",
-                    ylabel="test accuracy",
-                    title="accuracy against communication",
-                    xscale="log",
-                    reference=authors,
-                ),
+                by_communication(rows, count, reference=authors),
             ],
             styles,
             title="Figure 3: the large CNN (d = 1,206,590)",

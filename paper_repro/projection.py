@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 
 from decomfl_lab.config import TrainConfig
-from figures.comparison import Panel, comparison
-from figures.curves import COUNT_LABELS
+from figures.comparison import Panel, by_communication, comparison
 from figures.style import OKABE_ITO, LineStyle
 from paper_repro.claims import Claim, Verdict
 from paper_repro.fig2 import MNIST_AS_PLOTTED
@@ -124,14 +123,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     finite = rows[np.isfinite(rows.test_loss)]
     figure = comparison(
         [
-            Panel(
-                frame=finite,
-                x=f"{options.count}_scalars",
-                y="test_accuracy",
-                xlabel=f"communicated scalars per client\n({COUNT_LABELS[options.count]})",
-                ylabel="test accuracy",
-                title="solid: zeroth order; dashed: projection",
-            ),
+            by_communication(finite, options.count, title="solid: zeroth order; dashed: projection", xscale="linear"),
             Panel(
                 frame=final,
                 x="eta",

@@ -8,8 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from figures.comparison import Panel, comparison
-from figures.curves import COUNT_LABELS
+from figures.comparison import Panel, by_communication, comparison
 from figures.style import method_styles
 from paper_repro import fig3
 from paper_repro.claims import Claim, Verdict
@@ -44,18 +43,9 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     """Accuracy against communication and against rounds, its table and its verdicts."""
     rows = fig3.add_countings(rows, options.scale)
     words = fig3.scale_words(options.scale)
-    count = options.count
     figure = comparison(
         [
-            Panel(
-                frame=rows,
-                x=f"{count}_scalars",
-                y="test_accuracy",
-                xlabel=f"communicated scalars per client\n({COUNT_LABELS[count]})",
-                ylabel="test accuracy",
-                title="accuracy against communication",
-                xscale="log",
-            ),
+            by_communication(rows, options.count),
             Panel(
                 frame=rows,
                 x="round",
