@@ -1,0 +1,53 @@
+"""A number with its error bar."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from decomfl_lab.errors import require
+
+__all__ = ["Estimate", "require_confidence"]
+
+
+def require_confidence(confidence: float) -> float:
+    """Return ``confidence`` if it is in (0, 1), else raise InputError."""
+    require(0.0 < confidence < 1.0, "confidence", "be between 0 and 1, e.g. 0.95", confidence)
+    return float(confidence)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The mean of independent samples, with its standard error.
+
+    Attributes:
+        value: The estimate.
+        stderr: Its standard error; 0 where the value is exact, NaN where one sample tells nothing of it.
+        samples: How many samples; 0 where the value is exact.
+    """
+
+    value: float
+    stderr: float
+    samples: int
+
+    @classmethod
+    def of(cls, samples: Sequence[float], offset: float = 0.0) -> Estimate:
+        """Offset + mean of ``samples``, standard error s/√n."""
+        x = np.asarray(samples, dtype=np.float64)
+        require(x.size > 0, "samples", "hold at least one number", x.size)
+        stderr = float(x.std(ddof=1) / math.sqrt(x.size)) if x.size > 1 else math.nan
+        return cls(offset + float(x.mean()), stderr, x.size)
+
+    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """Student's t interval with samples - 1 degrees of freedom."""
+        require_confidence(confidence)
+        if self.samples == 0:
+            return self.value, self.value
+        if self.samples < 2:
+            return -math.inf, math.inf
+        half = float(stats.t.ppf(0.5 + confidence / 2, self.samples - 1)) * self.stderr
+        return self.value - half, self.value + half

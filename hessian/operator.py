@@ -1,0 +1,82 @@
+"""What the estimators of this layer work on: a symmetric matrix that is known by its products with vectors."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from scipy.sparse.linalg import LinearOperator
+from torch import Tensor
+
+from decomfl_lab.errors import require
+
+__all__ = ["DenseOperator", "Operator", "as_linear_operator"]
+
+
+class Operator(Protocol):
+    """A symmetric matrix H in R^{d×d}, by its products.
+
+    Attributes:
+        name: What it is, for results: "hessian", "gauss-newton", "fisher", "smoothed", ...
+        d: Its dimension.
+        dtype: Of the vectors that it takes and returns, float32 or float64.
+        device: Where they are.
+    """
+
+    name: str
+    d: int
+    dtype: torch.dtype
+    device: torch.device
+
+    def matvec(self, v: Tensor) -> Tensor:
+        """H v, shape (d,), a new tensor; v (d,) is not written."""
+        ...
+
+    def quad(self, v: Tensor) -> float:
+        """vᵀHv, by the cheapest way the operator has."""
+        ...
+
+    def fingerprint(self) -> str:
+        """A digest of everything that H depends on (model, data, mode, dtype): a saved run goes on with no other."""
+        ...
+
+
+class DenseOperator:
+    """H as a dense matrix: the truth in tests, and for models of a few thousand parameters."""
+
+    def __init__(self, matrix: Tensor, name: str = "dense") -> None:
+        """Take the symmetric ``matrix`` (d, d), float32 or float64; InputError if it is none."""
+        require(matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1], "matrix", "be square", tuple(matrix.shape))
+        require(bool(torch.isfinite(matrix).all()), "matrix", "be finite", "NaN or infinity")
+        gap, scale = float((matrix - matrix.T).abs().max()), float(matrix.abs().max())
+        require(gap <= 1e-5 * scale, "matrix", "be symmetric", f"|A - Aᵀ| up to {gap:.3g}")
+        self.name = name
+        self.matrix = matrix
+        self.d = matrix.shape[0]
+        self.dtype = matrix.dtype
+        self.device = matrix.device
+
+    def matvec(self, v: Tensor) -> Tensor:
+        """See ``Operator``."""
+        return self.matrix @ v
+
+    def quad(self, v: Tensor) -> float:
+        """See ``Operator``."""
+        return float(v.double() @ self.matvec(v).double())
+
+    def fingerprint(self) -> str:
+        """See ``Operator``."""
+        return hashlib.blake2b(self.matrix.cpu().numpy().tobytes(), digest_size=8).hexdigest()
+
+
+def as_linear_operator(operator: Operator) -> LinearOperator:
+    """The operator for scipy (``eigsh`` and friends): numpy vectors in and out, of the operator's dtype."""
+
+    def matvec(v: Any) -> Any:
+        flat = np.ascontiguousarray(np.asarray(v).reshape(-1))
+        return operator.matvec(torch.from_numpy(flat).to(operator.device, operator.dtype)).cpu().numpy()
+
+    dtype = np.float64 if operator.dtype == torch.float64 else np.float32
+    return LinearOperator((operator.d, operator.d), matvec=matvec, rmatvec=matvec, dtype=np.dtype(dtype))
