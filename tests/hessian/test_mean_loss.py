@@ -37,7 +37,7 @@ def test_it_is_the_mean_over_all_examples_however_they_are_cut():
         torch.testing.assert_close(f.gradient(f.x), expected_gradient, rtol=1e-12, atol=1e-15)
         torch.testing.assert_close(HessianOperator(f).matvec(v), whole, rtol=1e-12, atol=1e-15)
     equal_batches = loss_of(module, RAGGED, weights=[1, 1, 1])  # the usual mistake is seen
-    assert abs(equal_batches(equal_batches.x) / float(expected) - 1) > 1e-3
+    assert abs(equal_batches(equal_batches.x) / expected.item() - 1) > 1e-3
     assert (HessianOperator(equal_batches).matvec(v) - whole).norm() > 1e-3 * whole.norm()
 
 
