@@ -12,7 +12,8 @@ samples of a quadratic form, whose cumulants are the power sums t_k = tr(H^k). F
 On the sphere of radius √d, zᵀHz = t_1 + zᵀAz with A = H − (t_1/d) I, and E[(uᵀAu)²], E[(uᵀAu)³] on the unit sphere are
 2 tr A² / (d(d+2)) and 8 tr A³ / (d(d+2)(d+4)) because tr A = 0, so
 
-    Var q = 2d/(d+2) · a_2,   κ_3(q) = 8d²/((d+2)(d+4)) · a_3,   t_2 = a_2 + t_1²/d,   t_3 = a_3 + 3 a_2 t_1/d + t_1³/d².
+    Var q = 2d/(d+2) · a_2,     κ_3(q) = 8d²/((d+2)(d+4)) · a_3          [a_k = tr A^k],
+    t_2 = a_2 + t_1²/d,         t_3 = a_3 + 3 a_2 t_1/d + t_1³/d².
 
 Rademacher z gives t_1 only: Var q = 2(t_2 − Σ h_jj²), and nothing here knows the diagonal.
 
@@ -20,8 +21,8 @@ Rademacher z gives t_1 only: Var q = 2(t_2 − Σ h_jj²), and nothing here know
 
 - any symmetric H: ‖H‖² ≤ Σλ² = t_2, so κ ≥ t_1/√t_2; and t_3 ≤ Σ|λ|λ² ≤ ‖H‖ t_2, so κ ≤ t_1 t_2/t_3 where t_3 > 0.
 - positive semi-definite H, second moments: also t_2 ≤ ‖H‖ t_1, so κ ≤ t_1²/t_2.
-- positive semi-definite H, third moments: ‖H‖³ ≤ t_3, so κ ≥ t_1/t_3^{1/3}; with κ ≤ t_1 t_2/t_3 from above. Neither end
-  is wider than before: t_3^{1/3} ≤ t_2^{1/2} (norms of a sequence fall), and t_2² ≤ t_1 t_3 (Cauchy-Schwarz).
+- positive semi-definite H, third moments: ‖H‖³ ≤ t_3, so κ ≥ t_1/t_3^{1/3}; with κ ≤ t_1 t_2/t_3 from above. Neither
+  end is wider than before: t_3^{1/3} ≤ t_2^{1/2} (norms of a sequence fall), and t_2² ≤ t_1 t_3 (Cauchy-Schwarz).
 
 The last inequality is also a test: t_2² > t_1 t_3 proves that H is indefinite.
 """
@@ -72,9 +73,9 @@ def cross_cumulants(q: Floats) -> Floats:
 
         k_2 = 1/(n−1) Σ_p mean_{i≠j} c_ip c_jp,      k_3 = n/((n−1)(n−2)) Σ_p mean_{i≠j≠l} c_ip c_jp c_lp
 
-    are unbiased for the joint cumulants of *different* measurements, 2 tr(H_i H_j) and 8 tr(H_i H_j H_l) symmetrised, whose
-    expectations are 2 tr H² and 8 tr H³: neither the scatter of the batches nor rounding adds to them. With m = 1
-    (and for k_3 m = 2) there are no such tuples; the mean over measurements is taken in their place, and
+    are unbiased for the joint cumulants of *different* measurements, 2 tr(H_i H_j) and 8 tr(H_i H_j H_l) symmetrised,
+    whose expectations are 2 tr H² and 8 tr H³: neither the scatter of the batches nor rounding adds to them. With
+    m = 1 (and for k_3 m = 2) there are no such tuples; the mean over measurements is taken in their place, and
     both do add.
 
     Args:

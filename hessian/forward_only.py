@@ -27,8 +27,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -36,9 +37,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
+from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.noise import Distribution
-from decomfl_lab.second_differences import BRACKETS, MOMENT_LAWS, PowerSums, cumulants, power_sums
+from decomfl_lab.second_differences import BRACKETS, MOMENT_LAWS, cumulants, power_sums
 from hessian.estimate import Estimate, require_confidence
 from hessian.probes import probe_at
 
@@ -76,7 +77,7 @@ def _require_point(x: Tensor) -> None:
     require(x.dtype in (torch.float32, torch.float64), "x", "be float32 or float64", x.dtype)
 
 
-def second_differences(f: Loss, x: Tensor, z: Sequence[Tensor] | Tensor, mu: float, center: float | None = None) -> Floats:
+def second_differences(f: Loss, x: Tensor, z: Iterable[Tensor], mu: float, center: float | None = None) -> Floats:
     """q_p for every direction z_p (d,), shape (n,), from 2n values of f and f(x), which is ``center`` if it is known.
 
     Raises:
@@ -126,14 +127,12 @@ class Rung:
     Attributes:
         mu: μ.
         trace: Their mean, with its standard error over the probes.
-        rounding: √6 ε_f/μ², standard deviation of the rounding error of one q_p.
-        truncation: c μ², root mean square of c_p μ² (infinite where kinks leave no c).
+        change: Root mean square over the probes of the change since the rung below; of the lowest, to the one above.
     """
 
     mu: float
     trace: Estimate
-    rounding: float
-    truncation: float
+    change: float
 
 
 @dataclass(frozen=True)
@@ -143,8 +142,7 @@ class MuLadder:
     Attributes:
         rungs: One a μ, rising.
         noise: ε_f.
-        fourth: c, so that truncation is c μ²; an upper estimate where rounding hides it. NaN with kinks.
-        kinked: Whether q_p changes with μ as at kinks.
+        fourth: c, so that truncation is c μ²; an upper estimate where rounding hides it, None where kinks leave none.
         mu: The recommended μ.
         reason: Why that one, in a line.
         evaluations: Of f.
@@ -152,19 +150,25 @@ class MuLadder:
 
     rungs: tuple[Rung, ...]
     noise: float
-    fourth: float
-    kinked: bool
+    fourth: float | None
     mu: float
     reason: str
     evaluations: int
 
-    def errors_at(self, mu: float) -> tuple[float, float]:
-        """(truncation, rounding) of one q_p at μ: c μ² and √6 ε_f/μ²."""
-        return _truncation(self.fourth, mu), math.sqrt(6.0) * self.noise / mu**2
+    @property
+    def kinked(self) -> bool:
+        """Whether second differences change with μ as they do at kinks."""
+        return self.fourth is None
 
+    def truncation(self, mu: float) -> float:
+        """c μ², of a single q_p (root mean square); with kinks the change at the nearest rung."""
+        if self.fourth is not None:
+            return self.fourth * mu**2
+        return min(self.rungs, key=lambda rung: abs(math.log(rung.mu / mu))).change
 
-def _truncation(fourth: float, mu: float) -> float:
-    return fourth * mu**2 if math.isfinite(fourth) else math.inf
+    def rounding(self, mu: float, n: int = 1) -> float:
+        """√(4 + 2/n) ε_f/μ², the standard deviation of the rounding error of the mean of n q_p."""
+        return math.sqrt(4.0 + 2.0 / n) * self.noise / mu**2
 
 
 def mu_ladder(
@@ -174,36 +178,238 @@ def mu_ladder(
     seed: int,
     mus: Sequence[float] = MUS,
     probes: int = 8,
-    noise: float | None = None,
     law: Distribution = Distribution.GAUSSIAN,
 ) -> MuLadder:
     """Second differences at every μ of ``mus`` along the same ``probes`` directions, and which μ to take.
 
-    Let D_j² be the mean square over probes of q_p(μ_{j+1}) − q_p(μ_j), and V_j = 2 ε_f² (1/μ_j² − 1/μ_{j+1}²)² +
-    2 ε_f² (1/μ_j⁴ + 1/μ_{j+1}⁴) + ... its share of rounding. Where D_j² is well above V_j the excess tells truncation
-    (∝ μ⁴) from kinks (∝ 1/μ); c is taken from the lowest such pair.
+    From μ to the next rung μ' the q_p change by D² in the mean square, of which rounding is V = 2ε_f² (1/μ⁴ + 1/μ'⁴) +
+    4ε_f² (1/μ² − 1/μ'²)². ε_f is ``evaluation_noise``, or what the two lowest changes say if they fall as rounding
+    does. Where D² > 25 V the slope of log D² over log(μ'² − μ²), by least squares, is 2 for smooth f and -1/2 for
+    kinks: below 3/4 means kinks. c = √(D² − V)/(μ'² − μ²) at the lowest such change.
 
     Args:
-        f: The loss, of a vector (d,).
+        f: The loss, of a vector (d,), computed in the dtype of x.
         x: Where, (d,) float32 or float64.
         seed: Of the directions.
         mus: At least three, rising.
         probes: Directions, at least 2.
-        noise: ε_f, if it is known; else ``evaluation_noise``.
         law: Of the directions.
 
     Raises:
         InputError: If there are fewer than three μ, one is not positive or does not move x, or f is not finite.
     """
     _require_point(x)
-    rising = len(mus) >= 3 and all(a < b for a, b in zip(mus, mus[1:], strict=False))
+    rising = len(mus) >= 3 and all(a < b for a, b in pairwise(mus))
     require(rising, "mus", "be at least three rising numbers", tuple(mus))
-    for mu in mus:
-        require_finite_positive("mu", mu)
     require_int("probes of the ladder", probes, 2)
-    evaluations = 1 + 2 * probes * len(mus) + (9 if noise is None else 0)
-    noise = evaluation_noise(f, x, seed=seed) if noise is None else noise
-    center = _value(f, x)
     z = [probe_at(x, seed, _LADDER, p, law) for p in range(probes)]
+    center = _value(f, x)
     q = np.stack([second_differences(f, x, z, mu, center) for mu in mus])
-    raise NotImplementedError
+    noise = evaluation_noise(f, x, seed=seed)
+    squares = np.mean(np.diff(q, axis=0) ** 2, axis=1)
+    low, high = np.array(mus[:-1]), np.array(mus[1:])
+    width = high**2 - low**2
+    shares = 2 * (low**-4 + high**-4) + 4 * (low**-2 - high**-2) ** 2  # V / ε_f²
+    if squares[0] > squares[1] * math.sqrt(shares[0] / shares[1]):
+        noise = max(noise, math.sqrt(squares[0] / shares[0]))
+    rounded = shares * noise**2
+    seen = np.flatnonzero(squares > 25 * rounded)
+    kinked = len(seen) > 1 and np.polyfit(np.log(width[seen]), np.log(squares[seen]), 1)[0] < 0.75
+    j = int(seen[0]) if len(seen) else len(squares) - 1
+    fourth = math.sqrt(squares[j] - rounded[j] if len(seen) else squares[j]) / float(width[j])
+    if kinked:
+        best = mus[len(mus) // 2]
+        why = "f has kinks: q_p tends to no limit as mu falls; what is estimated is the Hessian smoothed at scale mu"
+    else:
+        best = float(np.clip((math.sqrt(6) * noise / fourth) ** 0.25, mus[0], mus[-1])) if fourth else mus[-1]
+        at_end = " (an end of the ladder)" if best in (mus[0], mus[-1]) else ""
+        why = f"truncation {fourth:.3g} mu^2 and rounding {math.sqrt(6) * noise:.3g}/mu^2 are equal there{at_end}"
+    changes = np.sqrt([squares[0], *squares])
+    rungs = tuple(Rung(mu, Estimate.of(row), float(c)) for mu, row, c in zip(mus, q, changes, strict=True))
+    return MuLadder(rungs, noise, None if kinked else fourth, best, why, 10 + q.size * 2)
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number with its bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """Between what κ lies, by estimated moments; ``outer_low``..``outer_high`` also takes in their sampling error."""
+
+    low: float
+    high: float
+    outer_low: float
+    outer_high: float
+
+
+@dataclass(frozen=True)
+class ForwardOnly:
+    """What n second differences say of the Hessian at x, smoothed at scale μ if f has kinks.
+
+    Attributes:
+        d: Parameters.
+        mu: μ.
+        law: Of the directions.
+        seed: Of the directions.
+        confidence: Of every interval.
+        trace: tr H, with its standard error.
+        trace_interval: By Student's t: sampling only; ``rounding`` and ``truncation`` come on top.
+        rounding: Standard deviation of the rounding error of the trace, √(4 + 2/n) ε_f/μ².
+        truncation: c μ²; with kinks, the change from rung to rung.
+        frobenius_squared: ‖H‖_F²; None for Rademacher directions.
+        cube: tr H³; None for Rademacher directions.
+        brackets: Of κ = tr H/‖H‖₂, by ``second_differences.BRACKETS``: "any-sign" for every symmetric H, "psd-second" and
+            "psd" for positive semi-definite H from second and from third moments.
+        indefinite: Whether (‖H‖_F²)² > tr H · tr H³, which no positive semi-definite H has, over the whole interval.
+        ladder: How μ was chosen.
+        evaluations: Of f, those of the ladder included.
+        reason: What to know before the numbers are used, in a line.
+    """
+
+    d: int
+    mu: float
+    law: Distribution
+    seed: int
+    confidence: float
+    trace: Estimate
+    trace_interval: Interval
+    rounding: float
+    truncation: float
+    frobenius_squared: Quantity | None
+    cube: Quantity | None
+    brackets: dict[str, Bracket]
+    indefinite: bool
+    ladder: MuLadder
+    evaluations: int
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return dataclasses.asdict(self)
+
+    def summary(self) -> str:
+        """Every number with its name and interval, a line each."""
+        low, high = self.trace_interval
+        percent = f"{100 * self.confidence:g} %"
+        lines = [
+            f"forward-only, {self.trace.samples} {self.law} directions, mu = {self.mu:.3g}, d = {self.d:,}",
+            f"tr H = {self.trace.value:.6g}, {percent} interval {low:.6g} .. {high:.6g}; "
+            f"rounding {self.rounding:.2g}, truncation {self.truncation:.2g}",
+        ]
+        for name, found in (("||H||_F^2", self.frobenius_squared), ("tr H^3", self.cube)):
+            if found is not None:
+                lines.append(f"{name} = {found.value:.6g}, {percent} interval {found.low:.6g} .. {found.high:.6g}")
+        for name, b in self.brackets.items():
+            ends = f"{b.low:.4g} .. {b.high:.4g}, with sampling error {b.outer_low:.4g} .. {b.outer_high:.4g}"
+            lines.append(f"kappa ({name}): {ends}")
+        return "\n".join([*lines, self.reason])
+
+
+def forward_only(
+    f: Loss,
+    x: Tensor,
+    *,
+    seed: int,
+    probes: int = 200,
+    mu: float | None = None,
+    mus: Sequence[float] = MUS,
+    law: Distribution = Distribution.GAUSSIAN,
+    confidence: float = 0.95,
+    resamples: int = 1000,
+) -> ForwardOnly:
+    """Trace, ‖H‖_F², tr H³ and brackets of κ from 2·probes + 1 values of f, and as many as the ladder of μ needs.
+
+    Intervals but the trace's are percentiles of ``resamples`` bootstrap samples of the q_p.
+
+    Args:
+        f: The loss, of a vector (d,), computed in the dtype of x; the same x must give the same value.
+        x: Where, (d,) float32 or float64.
+        seed: Of everything random.
+        probes: n, at least 8.
+        mu: μ; None for the ladder's recommendation.
+        mus: Rungs of the ladder.
+        law: Of the directions. Rademacher gives the trace alone.
+        confidence: Of the intervals.
+        resamples: Bootstrap samples.
+
+    Raises:
+        InputError: If an argument breaks its rule, μ does not move x, or f is not finite at a point.
+
+    Source: [DeComFL, Assumption 4] for κ; moments and brackets: ``decomfl_lab.second_differences``.
+    """
+    require_int("probes", probes, 8)
+    require_int("resamples", resamples, 100)
+    require_confidence(confidence)
+    ladder = mu_ladder(f, x, seed=seed, mus=mus, law=law)
+    mu = ladder.mu if mu is None else require_finite_positive("mu", mu)
+    d = x.numel()
+    q = second_differences(f, x, (probe_at(x, seed, _PROBES, p, law) for p in range(probes)), mu)
+    trace = Estimate.of(q)
+    frobenius_squared, cube, brackets, indefinite = None, None, {}, False
+    if law in MOMENT_LAWS:
+        generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_PROBES,)))
+        resampled = q[generator.integers(probes, size=(resamples, probes))]
+        spread = 2 * ladder.noise**2 / mu**4
+        t, drawn = (power_sums(_without(spread, cumulants(sample)), law, d) for sample in (q, resampled))
+        ends = [0.5 - confidence / 2, 0.5 + confidence / 2]
+        frobenius_squared = Quantity(float(t.t2), *np.quantile(drawn.t2, ends).tolist())
+        cube = Quantity(float(t.t3), *np.quantile(drawn.t3, ends).tolist())
+        for name, bracket in BRACKETS.items():
+            (low, high), (lows, highs) = bracket(t, d).tolist(), bracket(drawn, d)
+            outer = float(np.quantile(lows, ends[0])), float(np.quantile(highs, ends[1]))
+            brackets[name] = Bracket(low, high, *outer)
+        indefinite = float(np.quantile(drawn.t1 * drawn.t3 - drawn.t2**2, ends[1])) < 0
+    return ForwardOnly(
+        d=d,
+        mu=mu,
+        law=law,
+        seed=seed,
+        confidence=confidence,
+        trace=trace,
+        trace_interval=trace.interval(confidence),
+        rounding=ladder.rounding(mu, probes),
+        truncation=ladder.truncation(mu),
+        frobenius_squared=frobenius_squared,
+        cube=cube,
+        brackets=brackets,
+        indefinite=indefinite,
+        ladder=ladder,
+        evaluations=ladder.evaluations + 2 * probes + 1,
+        reason=_reason(trace, frobenius_squared, cube, indefinite, ladder, mu),
+    )
+
+
+def _without(spread: float, k: Floats) -> Floats:
+    """The cumulants of q without those of rounding, which has a variance only."""
+    return k - np.array([0.0, spread, 0.0]).reshape(3, *([1] * (k.ndim - 1)))
+
+
+def _reason(
+    trace: Estimate, square: Quantity | None, cube: Quantity | None, indefinite: bool, ladder: MuLadder, mu: float
+) -> str:
+    parts = []
+    if square is None or cube is None:
+        parts.append("rademacher directions tell the trace only: ||H||_F needs the diagonal")
+    elif square.value <= 0:
+        parts.append("rounding and sampling exceed the spread of q: ||H||_F^2 is not known; more probes or a larger mu")
+    elif cube.low <= 0:
+        parts.append("tr H^3 is not distinguished from 0: kappa has no upper end; more probes")
+    if trace.value <= 0:
+        parts.append("the trace is not positive: no bracket applies")
+    if indefinite:
+        parts.append("H is indefinite: use the any-sign bracket, the psd ones do not hold")
+    elif square is not None:
+        parts.append("nothing here shows H indefinite, nor that it is not: the psd brackets need that it is not")
+    wrong = {"rounding": ladder.rounding(mu, trace.samples), "truncation": ladder.truncation(mu)}
+    parts += [
+        f"{name} exceeds the standard error of the trace" for name, error in wrong.items() if error > trace.stderr
+    ]
+    if ladder.kinked:
+        parts.append(ladder.reason)
+    return "; ".join(parts)
