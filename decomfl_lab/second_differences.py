@@ -38,7 +38,17 @@ from numpy.typing import NDArray
 from decomfl_lab.errors import require
 from decomfl_lab.noise import Distribution
 
-__all__ = ["BRACKETS", "MOMENT_LAWS", "PowerSums", "cross_cumulants", "cumulants", "power_sums", "require_moment_law"]
+__all__ = [
+    "BRACKETS",
+    "CURVATURE_COLUMNS",
+    "MOMENT_LAWS",
+    "CurvatureLog",
+    "PowerSums",
+    "cross_cumulants",
+    "cumulants",
+    "power_sums",
+    "require_moment_law",
+]
 
 Floats = NDArray[np.float64]
 
@@ -60,9 +70,13 @@ class PowerSums(NamedTuple):
     t3: Floats
 
 
-def cumulants(q: Floats) -> Floats:
-    """Unbiased estimates (k-statistics) of the first three cumulants along the last axis, shape (3, ...), n ≥ 3."""
-    return cross_cumulants(q[..., None, :])
+def cumulants(q: Floats, error_variance: float = 0.0) -> Floats:
+    """Unbiased estimates (k-statistics) of the first three cumulants along the last axis, shape (3, ...), n ≥ 3.
+
+    ``error_variance`` is that of independent symmetric errors of the q; it is taken off the second.
+    """
+    k1, k2, k3 = cross_cumulants(q[..., None, :])
+    return np.stack([k1, k2 - error_variance, k3])
 
 
 def cross_cumulants(q: Floats) -> Floats:
@@ -138,3 +152,58 @@ BRACKETS: dict[str, Callable[[PowerSums, int], Floats]] = {
 """(low, high) of κ from power sums and d, shape (2, ...): for any symmetric H, for positive semi-definite H from
 second moments, and from third. Where an estimate is not positive, as sampling error may make it, an end falls back to
 what always holds (0 or 1 below, d above) instead of NaN."""
+
+
+class CurvatureLog:
+    """Power sums and κ of a run between two evaluations, from what its clients' central differences give besides.
+
+    In local step k of round r all sampled clients measure along the same P directions, so the cumulants are formed
+    within a step, where x and batches stand still, from different clients (``cross_cumulants``): the scatter of their
+    mini-batches, rounding, the shared f(x) and the movement of x add nothing to them but for m = 1 or 2. Averaged over
+    the steps they are unbiased for the means of t_1, t_2, t_3 over these steps, t̄_k, of H = E H_i, the Hessian of the
+    mean loss over clients and data (at K > 1 each client's own x_{i,r}^k is meant; clients drawn without replacement
+    scatter a little more than independent ones, by 1/M). Then
+
+        t̄_1/√t̄_2 ≤ mean tr H / mean ‖H‖        and        mean tr H / max ‖H‖ ≤ t̄_1 t̄_2/t̄_3,
+
+    the first by concavity, the second because Σ t_3 ≤ max ‖H‖ Σ t_2: a bracket of κ for any sign where H stands still.
+    """
+
+    def __init__(self, d: int, law: Distribution) -> None:
+        """An empty log for models of d parameters and directions of this law."""
+        self.d = d
+        self.law = law
+        self.steps: list[list[float]] = []  # k_1, k_2, k_3 of every local step
+
+    def add(self, q: Floats) -> None:
+        """Take in the second differences of a round, shape (m, K, P), P ≥ 3."""
+        self.steps += cross_cumulants(q.swapaxes(0, 1)).T.tolist()
+
+    def columns(self) -> dict[str, float]:
+        """``CURVATURE_COLUMNS`` of the steps since the log was emptied.
+
+        hessian_trace (mean over them), hessian_trace_stderr (over steps; NaN for one), hessian_frobenius (0 where noise
+        exceeds it), kappa_low and kappa_high: ends of the any-sign bracket, each at its outer 2.5 % of 500 bootstrap
+        samples of the steps (at one step, the ends themselves); -d and d where the trace is not above 0.
+        """
+        k = np.array(self.steps)
+        n = len(k)
+        drawn = k[np.random.default_rng(n).integers(n, size=(500, n))].mean(1).T
+        t = power_sums(k.mean(0), self.law, self.d)
+        lows, highs = BRACKETS["any-sign"](power_sums(drawn, self.law, self.d), self.d)
+        found = (
+            float(t.t1),
+            float(k[:, 0].std(ddof=1) / np.sqrt(n)) if n > 1 else float("nan"),
+            max(float(t.t2), 0.0) ** 0.5,
+            float(np.quantile(lows, 0.025)),
+            float(np.quantile(highs, 0.975)),
+        )
+        return dict(zip(CURVATURE_COLUMNS, found, strict=True))
+
+    def clear(self) -> None:
+        """Empty the log."""
+        self.steps.clear()
+
+
+CURVATURE_COLUMNS = ("hessian_trace", "hessian_trace_stderr", "hessian_frobenius", "kappa_low", "kappa_high")
+"""See ``CurvatureLog.columns``."""

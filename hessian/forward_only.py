@@ -10,7 +10,7 @@ What their moments say about H stands in ``decomfl_lab.second_differences``. Wha
   √(4 + 2/n) ε_f/μ², a bias that no number of probes removes. Between probes only √2 ε_f/μ² differ, so Var q is too
   large by 2 ε_f²/μ⁴, which is taken off.
 
-(c μ²)² + 6 ε_f²/μ⁴ is least at **μ\\* = (√6 ε_f / c)^{1/4}** [root mean square c of the c_p], where both are equal.
+(c μ²)² + 6 ε_f²/μ⁴ is least at μ = (√6 ε_f / c)^{1/4} [c² the mean of the c_p²], where both are equal.
 
 **Kinks.** Where f is piecewise smooth (ReLU, max-pooling) q_p does not tend to z_pᵀ H z_p of automatic differentiation,
 because the jumps of the gradient count too. For Gaussian z, without any smoothness, with f^s(x) = E f(x + s u),
@@ -18,8 +18,8 @@ because the jumps of the gradient count too. For Gaussian z, without any smoothn
     E q = (2/μ²) ∫₀^μ s tr ∇²f^s(x) ds :
 
 d/ds E f(x + s z) = E⟨z, ∇f(x + s z)⟩ = s tr ∇²f^s(x) (integration by parts); integrate from 0 to μ, twice, over μ².
-So the estimate is of the *smoothed* trace at scales up to μ, the one zeroth-order methods see. It shows on a ladder of μ:
-between neighbouring rungs smooth q_p move by c_p (μ'² − μ²), mean square ∝ μ⁴, and kinked ones by a mean square
+So the estimate is of the *smoothed* trace at scales up to μ, the one zeroth-order methods see. It shows on a ladder of
+μ: between neighbouring rungs smooth q_p move by c_p (μ'² − μ²), mean square ∝ μ⁴, and kinked ones by a mean square
 ∝ 1/μ (the chance to meet a kink within μ is ∝ μ, and a kink met counts 1/μ, so 1/μ² in square).
 """
 
@@ -90,16 +90,17 @@ def second_differences(f: Loss, x: Tensor, z: Iterable[Tensor], mu: float, cente
         points = x + mu * direction, x - mu * direction
         require(not torch.equal(points[0], x), "mu", f"move x (it does not in {x.dtype})", mu)
         values.append([_value(f, point) for point in points])
-    return (np.array(values).sum(1) - 2 * center) / mu**2
+    q: Floats = (np.array(values).sum(1) - 2 * center) / mu**2
+    return q
 
 
 def evaluation_noise(f: Loss, x: Tensor, *, seed: int) -> float:
     """ε_f: the standard deviation of the rounding error of f near x, from nine values.
 
     f at nine points of a line, so near to each other (128 units in the last place of a typical parameter) that f itself
-    is a polynomial of low degree there: its k-th differences vanish, and those of independent errors of variance ε² have
-    the variance (2k)!/(k!)² ε². ε_k from the k-th differences is taken at the first k from which on it
-    stays within a factor of 4 for three k, and not below half a unit roundoff of f(x).
+    is a polynomial of low degree there: its k-th differences vanish, and those of independent errors of variance ε²
+    have the variance (2k)!/(k!)² ε². ε from the k-th differences is taken at the first k from which on it stays within
+    a factor of 4 for three k, and not below half a unit roundoff of f(x).
 
     Source: Moré and Wild, "Estimating computational noise", SIAM J. Sci. Comput. 33 (2011), ECnoise.
     """
@@ -161,7 +162,7 @@ class MuLadder:
         return self.fourth is None
 
     def truncation(self, mu: float) -> float:
-        """c μ², of a single q_p (root mean square); with kinks the change at the nearest rung."""
+        """Of a single q_p, c μ² (root mean square); with kinks the change at the nearest rung."""
         if self.fourth is not None:
             return self.fourth * mu**2
         return min(self.rungs, key=lambda rung: abs(math.log(rung.mu / mu))).change
@@ -225,7 +226,7 @@ def mu_ladder(
         at_end = " (an end of the ladder)" if best in (mus[0], mus[-1]) else ""
         why = f"truncation {fourth:.3g} mu^2 and rounding {math.sqrt(6) * noise:.3g}/mu^2 are equal there{at_end}"
     changes = np.sqrt([squares[0], *squares])
-    rungs = tuple(Rung(mu, Estimate.of(row), float(c)) for mu, row, c in zip(mus, q, changes, strict=True))
+    rungs = tuple(Rung(mu, Estimate.of(row.tolist()), float(c)) for mu, row, c in zip(mus, q, changes, strict=True))
     return MuLadder(rungs, noise, None if kinked else fourth, best, why, 10 + q.size * 2)
 
 
@@ -264,8 +265,8 @@ class ForwardOnly:
         truncation: c μ²; with kinks, the change from rung to rung.
         frobenius_squared: ‖H‖_F²; None for Rademacher directions.
         cube: tr H³; None for Rademacher directions.
-        brackets: Of κ = tr H/‖H‖₂, by ``second_differences.BRACKETS``: "any-sign" for every symmetric H, "psd-second" and
-            "psd" for positive semi-definite H from second and from third moments.
+        brackets: Of κ = tr H/‖H‖₂, by ``second_differences.BRACKETS``: "any-sign" for every symmetric H, "psd-second"
+            and "psd" for positive semi-definite H from second and from third moments.
         indefinite: Whether (‖H‖_F²)² > tr H · tr H³, which no positive semi-definite H has, over the whole interval.
         ladder: How μ was chosen.
         evaluations: Of f, those of the ladder included.
@@ -350,13 +351,13 @@ def forward_only(
     mu = ladder.mu if mu is None else require_finite_positive("mu", mu)
     d = x.numel()
     q = second_differences(f, x, (probe_at(x, seed, _PROBES, p, law) for p in range(probes)), mu)
-    trace = Estimate.of(q)
+    trace = Estimate.of(q.tolist())
     frobenius_squared, cube, brackets, indefinite = None, None, {}, False
     if law in MOMENT_LAWS:
         generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_PROBES,)))
         resampled = q[generator.integers(probes, size=(resamples, probes))]
-        spread = 2 * ladder.noise**2 / mu**4
-        t, drawn = (power_sums(_without(spread, cumulants(sample)), law, d) for sample in (q, resampled))
+        rounding = 2 * ladder.noise**2 / mu**4
+        t, drawn = (power_sums(cumulants(sample, rounding), law, d) for sample in (q, resampled))
         ends = [0.5 - confidence / 2, 0.5 + confidence / 2]
         frobenius_squared = Quantity(float(t.t2), *np.quantile(drawn.t2, ends).tolist())
         cube = Quantity(float(t.t3), *np.quantile(drawn.t3, ends).tolist())
@@ -385,11 +386,6 @@ def forward_only(
     )
 
 
-def _without(spread: float, k: Floats) -> Floats:
-    """The cumulants of q without those of rounding, which has a variance only."""
-    return k - np.array([0.0, spread, 0.0]).reshape(3, *([1] * (k.ndim - 1)))
-
-
 def _reason(
     trace: Estimate, square: Quantity | None, cube: Quantity | None, indefinite: bool, ladder: MuLadder, mu: float
 ) -> str:
@@ -406,10 +402,10 @@ def _reason(
         parts.append("H is indefinite: use the any-sign bracket, the psd ones do not hold")
     elif square is not None:
         parts.append("nothing here shows H indefinite, nor that it is not: the psd brackets need that it is not")
-    wrong = {"rounding": ladder.rounding(mu, trace.samples), "truncation": ladder.truncation(mu)}
-    parts += [
-        f"{name} exceeds the standard error of the trace" for name, error in wrong.items() if error > trace.stderr
-    ]
+    if ladder.rounding(mu, trace.samples) > trace.stderr:
+        parts.append("rounding exceeds the standard error of the trace: a larger mu")
     if ladder.kinked:
         parts.append(ladder.reason)
+    elif ladder.truncation(mu) > trace.stderr:
+        parts.append("truncation exceeds the standard error of the trace: a smaller mu")
     return "; ".join(parts)

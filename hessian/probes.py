@@ -30,6 +30,6 @@ def probe(operator: Operator, seed: int, stage: int, index: int, law: Distributi
 
 
 def probe_at(x: Tensor, seed: int, stage: int, index: int, law: Distribution = Distribution.GAUSSIAN) -> Tensor:
-    """The same for whoever has a point x (d,) and no operator: in its dtype and on its device; also on the sphere √d."""
+    """The same for whoever has a point x (d,) and no operator; in its dtype, on its device, of any law."""
     z = noise.direction(derive_seed(seed, stage), index, x.numel(), distribution=law)
     return torch.from_numpy(z).to(x)

@@ -7,8 +7,9 @@ along a unit vector v̂ with u = u_⊥ + t v̂, t ~ N(0, 1) independent of u_⊥
     ∇²f^μ(x) v̂    = E_{u_⊥} E_t [ t ∇f(x + μu_⊥ + μt v̂) ] / μ,
     v̂ᵀ∇²f^μ(x) v̂ = E_{u_⊥} E_t [ (t² − 1) f(x + μu_⊥ + μt v̂) ] / μ².
 
-Gauss-Hermite quadrature in t turns them into differences: two nodes, t = ±1 of weight 1/2, into the symmetric difference
-of gradients with step μ, and three, t = 0, ±√3 of weights 2/3, 1/6, 1/6, into the second difference with step √3 μ:
+Gauss-Hermite quadrature in t turns them into differences: two nodes, t = ±1 of weight 1/2, into the symmetric
+difference of gradients with step μ, and three, t = 0, ±√3 of weights 2/3, 1/6, 1/6, into the second difference with
+step √3 μ:
 
     H v      = ‖v‖/(2μS) Σ_s [∇f(y_s + μv̂) − ∇f(y_s − μv̂)],                      y_s = x + μ(u_s − v̂v̂ᵀu_s),
     vᵀHv     = ‖v‖²/(3μ²S) Σ_s [f(y_s + √3μv̂) + f(y_s − √3μv̂) − 2f(y_s)].
