@@ -43,6 +43,7 @@ from decomfl_lab.policy import PullPolicy
 from decomfl_lab.replica import Layout, Replica, SyncReplica
 from decomfl_lab.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
 from decomfl_lab.schedules import Schedule
+from decomfl_lab.second_differences import CURVATURE_COLUMNS
 from decomfl_lab.seeds import Seeding
 from decomfl_lab.server import Server, Tracking
 from decomfl_lab.simulation import (
@@ -53,7 +54,7 @@ from decomfl_lab.simulation import (
     MezoFederation,
 )
 from decomfl_lab.splits import split
-from decomfl_lab.zo import ESTIMATORS
+from decomfl_lab.zo import ESTIMATORS, central_curved
 
 __all__ = ["Progress", "build_federation", "code_version", "provenance", "train"]
 
@@ -213,6 +214,7 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
         keep=config.history,
     )
     estimator = ESTIMATORS["projection" if config.method == "decomfl-projection" else config.estimator]
+    estimator = central_curved if config.log_kappa else estimator
     key = derive_seed(config.seed, _PRIVATE_KEY) if config.private_seeds else None
     kept = SyncReplica if config.revert == "sync" else Replica
     clients = [
@@ -291,7 +293,8 @@ def train(
         over the rounds since the last evaluation), wire_scalars (bytes / 4 a client, mean over clients), wire_bytes
         (all) and those of them that went up, gradient_scalars (all), model_pulls (rebuilds replaced by sending the
         model), seconds (training time so far); with revert sync also drift, the largest ‖x_i − x‖∞ / ‖x‖∞ of a
-        client's rebuilt model so far.
+        client's rebuilt model so far; with log_kappa also ``CURVATURE_COLUMNS`` of the rounds since the last
+        evaluation.
 
     Raises:
         InputError: If the configuration, the data or the folder does not fit; nothing is half-written.
@@ -318,7 +321,8 @@ def train(
             rows, losses, seconds = saved["rows"], saved["losses"], saved["seconds"]
 
     def table() -> pd.DataFrame:
-        return pd.DataFrame(rows, columns=[*METRICS, *(["drift"] if config.revert == "sync" else [])])
+        more = (["drift"] if config.revert == "sync" else []) + (list(CURVATURE_COLUMNS) if config.log_kappa else [])
+        return pd.DataFrame(rows, columns=[*METRICS, *more])
 
     def save() -> None:
         if out is not None:
@@ -360,6 +364,9 @@ def train(
             )
             if federation.drift is not None:
                 rows[-1]["drift"] = federation.drift
+            if federation.curvature is not None:
+                rows[-1].update(federation.curvature.columns())
+                federation.curvature.clear()
             losses.clear()
         if on_round is not None:
             accuracy = rows[-1]["test_accuracy"] if rows else float("nan")
