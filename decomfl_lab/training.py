@@ -159,7 +159,8 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
     module = _workspace(config, dataset)
     layout = Layout.of(module)
     x = layout.flatten(module)
-    parts = split(config.split, dataset.train_labels.numpy(), config.clients, config.seed, alpha=config.alpha)
+    labels = dataset.train_labels if dataset.train_labels.ndim == 1 else dataset.train_labels[:, 0]  # of text
+    parts = split(config.split, labels.numpy(), config.clients, config.seed, alpha=config.alpha)
     images = _fast_layout(dataset.train_images)
     objectives = [
         ModuleObjective(
