@@ -40,7 +40,7 @@ def _error(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         (["--data", "imagenet"], "data must be one of mnist, fashion-mnist, cifar10, digits, text, got 'imagenet'"),
         (
             ["--model", "vgg"],
-            "cnn-fashion-10, resnet8, resnet8-bn, resnet20, resnet20-bn, mlp, logistic, gpt-tiny, gpt-tiny-tied, gpt-10m, got 'vgg'",
+            "resnet20, resnet20-bn, mlp, logistic, gpt-tiny, gpt-tiny-tied, gpt-10m, got 'vgg'",
         ),
         (["--method", "magic"], "method must be one of decomfl, decomfl-projection, fedzo, fedavg,"),
         (["--estimator", "backward"], "estimator must be one of forward, central, got 'backward'"),
