@@ -67,7 +67,7 @@ class Descent:
             if not torch.isfinite(value):
                 raise DivergedError(f"loss of step {step}")
             optimizer.zero_grad(set_to_none=True)
-            value.backward()  # type: ignore[no-untyped-call]
+            value.backward()
             optimizer.step()
             yield float(value.detach())
         optimizer.zero_grad(set_to_none=True)

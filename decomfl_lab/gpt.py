@@ -86,5 +86,5 @@ class _Block(nn.Module):
         q, k, v = self.qkv(self.norm(h)).view(B, T, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         mixed = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(B, T, width)
         h = h + self.attention_out(mixed)
-        h = h + self.mlp_out(gelu(self.mlp(self.mlp_norm(h))))
-        return h
+        transformed: Tensor = self.mlp_out(gelu(self.mlp(self.mlp_norm(h))))
+        return h + transformed
