@@ -59,7 +59,7 @@ class TrainConfig:
     model: str = _option(
         "cnn-mnist",
         "cnn-mnist (d = 28,938), cnn-fashion (1,206,590; 62 outputs), cnn-fashion-10, resnet8, resnet20 (without "
-        "normalisation), resnet8-bn, resnet20-bn, mlp or logistic",
+        "normalisation), resnet8-bn, resnet20-bn, mlp or logistic; for text gpt-tiny, gpt-tiny-tied or gpt-10m",
     )
     batchnorm: str = _option(
         "batch",
@@ -67,7 +67,7 @@ class TrainConfig:
         "(of x_0 on the calibration images, for ever); there are no running ones, which no record could replay",
     )
     calibration_examples: int = _option(500, "calibration images, a fixed random choice of the training images")
-    data: str = _option("mnist", "data set: mnist, fashion-mnist, cifar10 or digits")
+    data: str = _option("mnist", "data set: mnist, fashion-mnist, cifar10, digits or text")
     split: str = _option(
         "iid",
         "iid, dirichlet (Dir(α·1)) or dirichlet-total (Dir(α·p), the authors' reading)",
