@@ -37,7 +37,7 @@ def _rows(vectors: Sequence[Tensor], tile: slice) -> Tensor:
 
 
 def dot(u: Tensor, v: Tensor) -> float:
-    """UᵀV of two vectors, summed in float64."""
+    """The inner product of two vectors, summed in float64."""
     return sum(float(u[tile].double() @ v[tile].double()) for tile in _tiles(len(u)))
 
 
@@ -128,8 +128,10 @@ class Krylov:
     restart, Wu and Simon 2000); T is then their diagonal and c their coupling to the next vector.
     """
 
-    def __init__(self, operator: Counted, seed: int, max_basis: int | None = None) -> None:
-        """Start from a random unit vector (Gaussian, normalised)."""
+    def __init__(
+        self, operator: Counted, seed: int, max_basis: int | None = None, start: Tensor | None = None
+    ) -> None:
+        """Begin at the unit vector ``start``, by default a random one (Gaussian, normalised)."""
         self.operator = operator
         self.seed = seed
         self.max_basis = max_basis
@@ -138,7 +140,7 @@ class Krylov:
         self.coupling = torch.zeros(0, dtype=torch.float64, device=operator.device)
         self.drawn = 0
         self.steps = 0
-        self.following: Tensor | None = self._random()
+        self.following: Tensor | None = self._random() if start is None else start
 
     def _random(self) -> Tensor | None:
         """The next random unit vector orthogonal to the basis; None if the basis spans everything."""
@@ -152,6 +154,15 @@ class Krylov:
     def complement(self, v: Tensor) -> Tensor:
         """P v, with P the projector onto the complement of the space; a new tensor (d,)."""
         return _complement(self.vectors, v)
+
+    def leak(self, v: Tensor) -> float:
+        """How much of the next vector is in HQᵀQv: (I − QᵀQ)HQᵀQv = (c·Qv) q."""
+        return float(self.coupling @ _coefficients(self.vectors, v))
+
+    @property
+    def invariant(self) -> bool:
+        """Whether H maps the space into itself: every eigenvalue of T is one of H."""
+        return bool(self.vectors) and not bool(self.coupling.any())
 
     def step(self) -> None:
         """Grow the space by one product with H; nothing happens once it is the whole space."""
