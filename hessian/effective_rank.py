@@ -536,7 +536,7 @@ class _Run:
             both = Estimate(trace.value / top, trace.stderr / top, trace.samples)
             return both, both
         rules = [Quadrature(*map(np.asarray, rule)) for rule in self.probes]
-        found = []
+        found: list[Estimate | None] = []
         for f, scale in ((lambda x: np.maximum(x, 0.0), top), (np.abs, self._norm()[0])):
             if not scale > 0:
                 found.append(None)
