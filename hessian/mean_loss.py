@@ -18,7 +18,7 @@ from torch.func import functional_call
 from decomfl_lab.errors import InputError, require, require_choice, require_int
 from decomfl_lab.replica import Layout
 
-__all__ = ["NORMALISATIONS", "MeanLoss", "Piece"]
+__all__ = ["NORMALISATIONS", "MeanLoss", "Piece", "slices"]
 
 NORMALISATIONS = ("eval", "batch")
 
@@ -239,7 +239,7 @@ class MeanLoss:
     def _is_mean(self, piece: Piece) -> bool:
         if piece.examples < 2:
             return True
-        halves = list(_slices(piece, -(-piece.examples // 2)))
+        halves = list(slices(piece, -(-piece.examples // 2)))
         whole = self._piece_value(piece)
         mean = math.fsum(half.share / piece.share * self._piece_value(half) for half in halves)
         return abs(whole - mean) <= math.sqrt(torch.finfo(self.dtype).eps) * max(abs(whole), abs(mean))
@@ -349,7 +349,7 @@ def _cut(batches: Iterable[tuple[Any, Any]], weights: Sequence[float] | None, ch
     pieces: list[Piece] = []
     for whole, weight in zip(wholes, w, strict=True):
         shared = Piece(whole.inputs, whole.targets, whole.examples, weight / total)
-        pieces += _slices(shared, chunk or whole.examples)
+        pieces += slices(shared, chunk or whole.examples)
     return tuple(pieces)
 
 
@@ -363,7 +363,8 @@ def _examples(b: int, batch: Any) -> int:
     return shapes[0][0]
 
 
-def _slices(piece: Piece, chunk: int) -> Iterator[Piece]:
+def slices(piece: Piece, chunk: int) -> Iterator[Piece]:
+    """The piece in parts of at most ``chunk`` examples, each with its share."""
     for first in range(0, piece.examples, chunk):
         rows = slice(first, min(first + chunk, piece.examples))
         inputs, targets = _map(itemgetter(rows), (piece.inputs, piece.targets))

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from decomfl_lab import bench as measuring
 from decomfl_lab.commands.drawing import draw
+from decomfl_lab.commands.layers import contributions
 from decomfl_lab.engine import ENGINES
 from decomfl_lab.engine.bench import EngineRow, engine_rows
 from decomfl_lab.errors import InputError, require, require_choice
@@ -29,7 +30,8 @@ from decomfl_lab.noise.statistics import stream_statistics
 __all__ = ["bench"]
 
 bench = typer.Typer(
-    help="Measure on this machine: rebuild and round (speed), moments (is the stream random?), memory (of both sides).",
+    help="Measure on this machine: rebuild and round (speed), moments (is the stream random?), memory (of both sides), "
+    "kappa (error and coverage for how many products).",
     rich_markup_mode=None,
     no_args_is_help=True,
 )
@@ -279,3 +281,7 @@ def round_(
             f"{row.scalar_error:.1e}",
         )
     Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+for _name, _command in contributions("decomfl.benchmarks"):
+    bench.command(_name)(_command)

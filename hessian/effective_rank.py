@@ -1,0 +1,607 @@
+"""κ = tr(H)/‖H‖₂ with an interval that has the coverage it states."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
+from decomfl_lab.errors import require, require_finite_positive, require_int
+from decomfl_lab.noise import Distribution
+from hessian.counted import Counted
+from hessian.estimate import Estimate, require_confidence
+from hessian.lanczos import Krylov, Lanczos, dot, missed_above, require_same_run
+from hessian.operator import Operator
+from hessian.probes import PROBE_LAWS, probe
+from hessian.quadrature import Quadrature, quadrature
+
+__all__ = ["EffectiveRank", "EffectiveRankProgress", "effective_rank"]
+
+PROBES, SCOUT = 2, 3
+"""Stages of the probes that make the interval, and of the one that only chooses how many Lanczos steps to take."""
+
+LEAST_PROBES = 6
+"""The fewest that an interval rests on: Student's t is wide below, and quadratic forms are only nearly normal."""
+
+_WINDOW = 3
+"""Steps over which the falling variance of the complement is extrapolated."""
+
+
+@dataclass(frozen=True)
+class EffectiveRankProgress:
+    """Where an estimate stands after a product.
+
+    Attributes:
+        stage: "lanczos" or "probes".
+        products: Spent so far.
+        lambda_max: Largest Ritz value.
+        residual: Of the Ritz value of the largest magnitude.
+        kappa: As estimated so far.
+        low: Lower end of its interval, -inf until there are two probes.
+        high: Upper end.
+    """
+
+    stage: str
+    products: int
+    lambda_max: float
+    residual: float
+    kappa: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class EffectiveRank:
+    """The effective rank of H, in every reading of it, each with its uncertainty.
+
+    Attributes:
+        operator: Which matrix, e.g. "hessian" or "gauss-newton".
+        d: Its dimension.
+        kappa: tr(H)/‖H‖₂, the paper's κ; NaN where H = 0. Negative eigenvalues lower it.
+        interval: (low, high) for it: the trace's Student t interval over all norms in [θ, θ + residual].
+        confidence: Of the intervals.
+        trace: tr(H), with its standard error.
+        trace_interval: (low, high) for it.
+        lambda_max: Largest Ritz value: λ_max is at least that.
+        lambda_max_residual: An eigenvalue is at most that far from it.
+        lambda_min: Smallest Ritz value: λ_min is at most that.
+        lambda_min_residual: An eigenvalue is at most that far from it.
+        norm: θ, the larger of |lambda_max| and |lambda_min|: ‖H‖₂ is at least that.
+        missed: λ_max is above its Ritz value by more than missed·(λ_max − λ_min) with probability below 1 %.
+        kappa_positive: Σ max(λ, 0)/λ_max; None where nothing was measured for it (``probe_steps``).
+        kappa_absolute: Σ|λ|/max|λ|; None likewise. Both standard errors include that of the quadrature.
+        ritz_values: All, ascending.
+        ritz_residuals: Of each.
+        steps: Lanczos steps k.
+        probes: Random probes of the complement, N.
+        products: All products with H, quadratic forms included.
+        quadratic_forms: Those that needed only vᵀHv.
+        rtol: Asked half-width of the interval, relative to κ.
+        reached: Whether the interval is that narrow.
+        reason: What happened, what to do if not reached, and what the signs mean; one line.
+        law: Of the probes.
+        seed: Of everything random.
+        dtype: Of the products.
+        seconds: Wall-clock time.
+        history: (products, lambda_max, kappa, low, high) after each product or probe.
+    """
+
+    operator: str
+    d: int
+    kappa: float
+    interval: tuple[float, float]
+    confidence: float
+    trace: Estimate
+    trace_interval: tuple[float, float]
+    lambda_max: float
+    lambda_max_residual: float
+    lambda_min: float
+    lambda_min_residual: float
+    norm: float
+    missed: float
+    kappa_positive: Estimate | None
+    kappa_absolute: Estimate | None
+    ritz_values: tuple[float, ...]
+    ritz_residuals: tuple[float, ...]
+    steps: int
+    probes: int
+    products: int
+    quadratic_forms: int
+    rtol: float
+    reached: bool
+    reason: str
+    law: str
+    seed: int
+    dtype: str
+    seconds: float
+    history: tuple[tuple[int, float, float, float, float], ...] = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field, ready for ``json.dumps``; numbers that are not finite become None."""
+        result: dict[str, Any] = _json(dataclasses.asdict(self))
+        return result
+
+    def summary(self) -> str:
+        """The result in words, a line for each reading of κ."""
+        percent = f"{100 * self.confidence:g} %"
+        lines = [
+            f"{self.operator}, d = {self.d}: {self.products} products "
+            f"({self.steps} Lanczos steps, {self.probes} {self.law} probes), seed {self.seed}, {self.dtype}",
+            f"κ = tr(H)/‖H‖₂ = {self.kappa:.4g}, {percent} interval [{self.interval[0]:.4g}, {self.interval[1]:.4g}]",
+            f"tr(H) = {self.trace.value:.4g} ± {self.trace.stderr:.2g}, "
+            f"{percent} interval [{self.trace_interval[0]:.4g}, {self.trace_interval[1]:.4g}]",
+            f"λ_max = {self.lambda_max:.5g} (residual {self.lambda_max_residual:.2g}), "
+            f"λ_min = {self.lambda_min:.4g} (residual {self.lambda_min_residual:.2g}), ‖H‖₂ = {self.norm:.5g}; "
+            f"a larger λ_max by more than {100 * self.missed:.3g} % of λ_max − λ_min is excluded with 99 %",
+        ]
+        for name, value in (
+            ("Σ max(λ, 0)/λ_max", self.kappa_positive),
+            ("Σ|λ|/max|λ|", self.kappa_absolute),
+        ):
+            shown = "not measured (probe_steps=5 measures it)"
+            if value is not None:
+                shown = f"{value.value:.4g} ± {value.stderr:.2g}"
+            lines.append(f"{name} = {shown}")
+        return "\n".join([*lines, self.reason])
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {name: _json(entry) for name, entry in value.items()}
+    return [_json(entry) for entry in value] if isinstance(value, tuple | list) else value
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """The arguments that decide the result."""
+
+    rtol: float
+    confidence: float
+    max_products: int
+    products: int | None
+    seed: int
+    law: str
+    probe_steps: int
+
+    def __post_init__(self) -> None:
+        require_finite_positive("rtol", self.rtol)
+        require_confidence(self.confidence)
+        require_int("seed", self.seed, 0, 2**64 - 1)
+        require_int("probe_steps", self.probe_steps, 1)
+        name = "max_products" if self.products is None else "products"
+        require_int(name, self.limit, 2 + 2 + 2 * self.probe_steps)
+
+    @property
+    def limit(self) -> int:
+        """Products at most."""
+        return self.max_products if self.products is None else self.products
+
+    @property
+    def normal(self) -> float:
+        """The two-sided quantile of the confidence for many samples."""
+        return float(stats.norm.ppf(0.5 + self.confidence / 2))
+
+    def student(self, freedom: int) -> float:
+        """The two-sided quantile of Student's t."""
+        return float(stats.t.ppf(0.5 + self.confidence / 2, freedom))
+
+
+def effective_rank(
+    operator: Operator,
+    *,
+    rtol: float = 0.05,
+    confidence: float = 0.95,
+    max_products: int = 200,
+    products: int | None = None,
+    seed: int,
+    law: Distribution = Distribution.RADEMACHER,
+    checkpoint: Path | None = None,
+    on_progress: Callable[[EffectiveRankProgress], None] | None = None,
+    probe_steps: int = 1,
+    trace_operator: Operator | None = None,
+) -> EffectiveRank:
+    """κ = tr(H)/‖H‖₂ with a confidence interval, by Lanczos and probes of what Lanczos left.
+
+    With Q the k Lanczos vectors (rows), T = Q H Qᵀ and P = I − QᵀQ,
+
+        tr(H) = tr(T) + E[(Pz)ᵀH(Pz)],    θ = max |eig(T)| ≤ ‖H‖₂
+
+    so the products that find θ also take the outliers out of the trace, whose variance they dominate:
+    Var = 2‖PHP‖_F² (less the diagonal's for Rademacher probes) in place of 2‖H‖_F².
+
+    1. *Lanczos* until the residual of θ is small (rtol/5) and one more step would save less than one product of
+       probes. How the variance falls with k is read off one scout probe, ‖PHPz₀‖² ≈ ‖PHP‖_F² for every k from the
+       single product Hz₀. The scout is no sample of the trace, so k is independent of the samples that make the
+       interval.
+    2. *Pilot*: n₁ probes, as many as the scout predicts and at least 6, with standard deviation s₁.
+    3. *The rest* by Stein's rule: probes are added until t(n₁ − 1)·s₁/√N is the half-width asked for. For normal
+       samples s₁ is independent of their mean, so t(n₁ − 1) is exact whatever N came out of s₁: one decision
+       needs no correction.
+
+    With ``products`` = B there are no decisions after the steps: at least B/2 of them, more while the scout
+    predicts a narrower interval, and probes for the rest.
+
+    Args:
+        operator: H.
+        rtol: Half-width of κ's interval to reach, relative to κ.
+        confidence: Of the interval, in (0, 1).
+        max_products: Products at most.
+        products: Spend exactly so many instead (fewer only if the Lanczos vectors span everything).
+        seed: Of everything random, 0..2**64-1.
+        law: Of the probes, Rademacher or Gaussian.
+        checkpoint: File written along the way, and gone on from if it is there, to the same bits.
+        on_progress: Called after every product, or with ``probe_steps`` every probe.
+        probe_steps: Products a probe. With 3 or more each probe becomes a quadrature, which measures κ of the
+            positive part and of the absolute values too.
+        trace_operator: An operator of the same trace whose quadratic forms are cheaper (the Gauss-Newton matrix of
+            a piecewise-affine network): all forms are taken with it, tr(QGQᵀ) by k more, and H gives only θ.
+
+    Returns:
+        κ, its interval and all that it is made of. Where the interval asked for is not reached, ``reached`` is
+        False, the interval is still valid, and ``reason`` says what would be needed.
+
+    Raises:
+        InputError: If an argument breaks a rule, a product is not finite, or the checkpoint is of another run.
+
+    Source: Krylov-aware deflation: Chen and Hallman 2023; two-stage samples: Stein 1945; κ: DeComFL, Assumption 4.
+    """
+    require(law in PROBE_LAWS, "law", f"be one of {', '.join(PROBE_LAWS)}", law)
+    settings = _Settings(rtol, confidence, max_products, products, seed, str(law), probe_steps)
+    if trace_operator is not None:
+        require(trace_operator.d == operator.d, "trace_operator", f"have dimension {operator.d}", trace_operator.d)
+        require(probe_steps == 1, "probe_steps", "be 1 with a trace_operator", probe_steps)
+    run = _Run(operator, settings, trace_operator)
+    if checkpoint is not None and checkpoint.exists():
+        run.restore(checkpoint)
+    while not run.finished:
+        run.advance()
+        if checkpoint is not None:
+            run.save(checkpoint)
+        if on_progress is not None:
+            on_progress(run.progress())
+    return run.result()
+
+
+class _Run:
+    """An estimate that advances by a product, or a probe, at a time; all decisions are functions of its state."""
+
+    def __init__(self, operator: Operator, settings: _Settings, trace_operator: Operator | None) -> None:
+        self.settings = settings
+        self.operator = Counted(operator)
+        self.forms = self.operator if trace_operator is None else Counted(trace_operator)
+        self.krylov = Krylov(self.operator, settings.seed)
+        self.scout: Tensor | None = None  # H z₀
+        self.predicted: list[tuple[float, float]] = []  # after each step: variance of a probe, trace
+        self.deflated = False  # whether Lanczos is over
+        self.inside = 0.0  # tr(QHQᵀ)
+        self.pilot = 0  # n₁
+        self.probes: list[list[list[float]]] = []  # quadrature rules: nodes, weights, weights of the other rule
+        self.samples: list[float] = []  # (Pz)ᵀH(Pz)
+        self.history: list[tuple[int, float, float, float, float]] = []
+        self.seconds = 0.0
+        self._started = time.perf_counter()
+
+    # What happens next
+
+    @property
+    def products(self) -> int:
+        """Spent so far, on both operators."""
+        return self.operator.products + (self.forms.products if self.forms is not self.operator else 0)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do."""
+        if not self.deflated:
+            return False
+        if self.krylov.following is None:
+            return True
+        n = len(self.samples)
+        if n < self.pilot:
+            return False
+        return self._affordable < 1 or self.settings.products is None and self._narrow()
+
+    @property
+    def _affordable(self) -> int:
+        """Probes that the products left pay for."""
+        return (self.settings.limit - self.products) // self.settings.probe_steps
+
+    def advance(self) -> None:
+        """Spend one product, or one probe."""
+        if self.scout is None:
+            self.scout = self.operator.matvec(self._z(SCOUT, 0))
+        elif not self.deflated:
+            self.krylov.step()
+            self._predict()
+            if self._deflated_enough():
+                self._finish_lanczos()
+        else:
+            self._sample()
+        self.history.append(self._row())
+
+    def _z(self, stage: int, index: int) -> Tensor:
+        return probe(self.operator, self.settings.seed, stage, index, Distribution(self.settings.law))
+
+    def _predict(self) -> None:
+        """Append the variance 2‖PHPz₀‖² of a probe and the trace, as the scout sees them after this step.
+
+            P H P z₀ = P H z₀ − P H QᵀQ z₀ = P H z₀ − q (c·Q z₀),    since H Qᵀ = Qᵀ T + q cᵀ
+        """
+        assert self.scout is not None
+        z, krylov = self._z(SCOUT, 0), self.krylov
+        w = krylov.complement(self.scout)
+        if krylov.following is not None:
+            w -= krylov.leak(z) * krylov.following
+        self.predicted.append((2 * dot(w, w), float(krylov.projected.trace()) + dot(z, w)))
+
+    def _deflated_enough(self) -> bool:
+        """Whether probes are the better use of the products that are left."""
+        settings, left = self.settings, self._affordable
+        if self.krylov.following is None or left <= min(LEAST_PROBES, settings.limit // (2 * settings.probe_steps)):
+            return True
+        now, then = self._variances()
+        if settings.products is not None:
+            fewer = (settings.limit - self.products - 1) // settings.probe_steps
+            worth = settings.student(fewer - 1) ** 2 * then / fewer < settings.student(left - 1) ** 2 * now / left
+            return self.krylov.steps >= settings.limit // 2 and not worth
+        if self.krylov.steps >= settings.limit // 2:
+            return True
+        if not self.krylov.result(settings.rtol / 5).converged:
+            return False
+        needed = self._needed(now, settings.normal)
+        return needed <= LEAST_PROBES or settings.probe_steps * (needed - self._needed(then, settings.normal)) < 1
+
+    def _variances(self) -> tuple[float, float]:
+        """The variance of a probe now, and after one more step at the rate of the last few."""
+        now, before = self.predicted[-1][0], self.predicted[-1 - _WINDOW : -_WINDOW]
+        return now, now * (now / before[0][0]) ** (1 / _WINDOW) if before and before[0][0] > 0 else 0.0
+
+    def _needed(self, variance: float, quantile: float) -> float:
+        """Probes for the half-width asked for, by the scout's trace."""
+        width = self._half_width(self.predicted[-1][1])
+        return (quantile / width) ** 2 * variance if width > 0 else math.inf
+
+    def _finish_lanczos(self) -> None:
+        """Fix k and, from the scout alone, the size of the pilot."""
+        self.deflated = True
+        if self.forms is self.operator:
+            self.inside = float(self.krylov.projected.trace())
+        else:
+            self.inside = math.fsum(self.forms.quad(q) for q in self.krylov.vectors)
+        if self.settings.products is not None:
+            self.pilot = self._affordable
+        else:
+            wanted = min(0.7 * self._needed(self.predicted[-1][0], self.settings.normal), self._affordable)
+            self.pilot = min(max(LEAST_PROBES, math.ceil(wanted)), self._affordable)
+
+    def _sample(self) -> None:
+        """One probe of the complement: its quadratic form, or its quadrature."""
+        u = self.krylov.complement(self._z(PROBES, len(self.samples)))
+        if self.settings.probe_steps == 1:
+            self.samples.append(self.forms.quad(u))
+            return
+        rule = quadrature(self.operator, u, self.settings.probe_steps)
+        self.samples.append(rule.expectation(lambda nodes: nodes)[0])
+        self.probes.append([rule.nodes.tolist(), rule.gauss.tolist(), rule.averaged.tolist()])
+
+    # What is known
+
+    def _norm(self) -> tuple[float, float]:
+        """θ and its residual."""
+        if not self.krylov.steps:
+            return math.nan, math.nan
+        lanczos = self.krylov.result()
+        return float(lanczos.ritz_values[lanczos.top].abs()), float(lanczos.ritz_residuals[lanczos.top])
+
+    def _half_width(self, trace: float) -> float:
+        """Half-width of the trace's interval that makes κ's reach at most rtol·|κ| to either side.
+
+        The far side is |t − w|/(θ + r): with ρ = θ/(θ + r) it is within rtol of t/θ if wρ ≤ t (rtol − 1 + ρ).
+        """
+        theta, residual = self._norm()
+        rho = theta / (theta + residual) if theta > 0 else 1.0
+        return abs(trace) * min(self.settings.rtol, (self.settings.rtol - 1 + rho) / rho)
+
+    def _trace(self) -> tuple[float, float]:
+        """The estimate of tr(H) and the half-width of its interval, with t and s of the pilot alone."""
+        if self.krylov.following is None:
+            return self.inside, 0.0
+        n = len(self.samples)
+        if n == 0:
+            return self.predicted[-1][1] if self.predicted else math.nan, math.inf
+        t = self.inside + math.fsum(self.samples) / n
+        first = self.samples[: self.pilot]
+        if len(first) < 2:
+            return t, math.inf
+        return t, self.settings.student(len(first) - 1) * float(np.std(first, ddof=1)) / math.sqrt(n)
+
+    def _interval(self) -> tuple[float, float]:
+        """κ's interval: all quotients of the trace's interval and the norms in [θ, θ + residual], and rounding."""
+        theta, residual = self._norm()
+        t, half = self._trace()
+        if not theta > 0:
+            return (math.nan, math.nan) if theta == 0 else (-math.inf, math.inf)
+        half += 10 * torch.finfo(self.operator.dtype).eps * (abs(t) + theta)
+        low, high = t - half, t + half
+        return (
+            low / (theta if low < 0 else theta + residual),
+            high / (theta if high > 0 else theta + residual),
+        )
+
+    def _narrow(self) -> bool:
+        """Whether the interval is as narrow as asked for."""
+        t, half = self._trace()
+        return half <= self._half_width(t)
+
+    def _row(self) -> tuple[int, float, float, float, float]:
+        theta = self._norm()[0]
+        top = float(self.krylov.result().ritz_values[-1]) if self.krylov.steps else math.nan
+        kappa = self._trace()[0] / theta if theta > 0 else math.nan
+        return (self.products, top, kappa, *self._interval())
+
+    def progress(self) -> EffectiveRankProgress:
+        """Where the run stands."""
+        products, top, kappa, low, high = self.history[-1]
+        stage = "probes" if self.deflated else "lanczos"
+        return EffectiveRankProgress(stage, products, top, self._norm()[1], kappa, low, high)
+
+    # The result
+
+    def result(self) -> EffectiveRank:
+        """All that is known."""
+        lanczos = self.krylov.result()
+        theta, _ = self._norm()
+        t, half = self._trace()
+        low, high = self._interval()
+        trace = Estimate.of(self.samples, self.inside) if self.samples else Estimate(t, 0.0, 0)
+        reached = self._narrow()
+        positive, absolute = self._by_sign(lanczos)
+        return EffectiveRank(
+            operator=self.operator.name,
+            d=self.operator.d,
+            kappa=t / theta if theta > 0 else math.nan,
+            interval=(low, high),
+            confidence=self.settings.confidence,
+            trace=trace,
+            trace_interval=(t - half, t + half),
+            lambda_max=float(lanczos.ritz_values[-1]),
+            lambda_max_residual=float(lanczos.ritz_residuals[-1]),
+            lambda_min=float(lanczos.ritz_values[0]),
+            lambda_min_residual=float(lanczos.ritz_residuals[0]),
+            norm=theta,
+            missed=missed_above(self.operator.d, lanczos.products),
+            kappa_positive=positive,
+            kappa_absolute=absolute,
+            ritz_values=tuple(lanczos.ritz_values.tolist()),
+            ritz_residuals=tuple(lanczos.ritz_residuals.tolist()),
+            steps=lanczos.products,
+            probes=len(self.samples),
+            products=self.products,
+            quadratic_forms=self.forms.quadratic_forms,
+            rtol=self.settings.rtol,
+            reached=reached,
+            reason=f"{self._outcome(reached)}; {_signs(lanczos, absolute is not None)}",
+            law=self.settings.law,
+            seed=self.settings.seed,
+            dtype=str(self.operator.dtype).removeprefix("torch."),
+            seconds=self.seconds + time.perf_counter() - self._started,
+            history=tuple(self.history),
+        )
+
+    def _outcome(self, reached: bool) -> str:
+        """What happened, and what to do."""
+        theta, residual = self._norm()
+        if not theta > 0:
+            return "H is zero along every direction tried, so κ is undefined"
+        t, half = self._trace()
+        if self.krylov.following is None:
+            return f"the {len(self.krylov.vectors)} Lanczos vectors span everything: κ is exact"
+        if reached:
+            return f"within {self.settings.rtol:.3g} of κ after {self.products} products"
+        width = self._half_width(t)
+        if width <= 0:
+            return (
+                f"not within {self.settings.rtol:.3g}: the residual of ‖H‖₂ is {residual / theta:.2g} of it; "
+                f"allow more than {self.settings.limit} products"
+            )
+        needed = math.ceil(len(self.samples) * (half / width) ** 2) * self.settings.probe_steps
+        return (
+            f"not within {self.settings.rtol:.3g} of κ after {self.products} products: "
+            f"about {self.products - len(self.samples) * self.settings.probe_steps + needed} would be needed"
+        )
+
+    def _by_sign(self, lanczos: Lanczos) -> tuple[Estimate | None, Estimate | None]:
+        """κ of the positive part and of the absolute values.
+
+        tr f(H) = tr f(T) + Σ over the complement of uᵀf(H)u by quadrature: f(T) stands for Q f(H) Qᵀ, from which it
+        differs little, as the Ritz values that matter have converged.
+        """
+        ritz, top = lanczos.ritz_values, float(lanczos.ritz_values[-1])
+        noise = 10 * torch.finfo(self.operator.dtype).eps * self._norm()[0]
+        if self.settings.probe_steps < 3 and self.krylov.following is not None:
+            if not (self._norm()[0] > 0 and float(ritz[0]) >= -noise):
+                return None, None
+            trace = Estimate.of(self.samples, self.inside)
+            both = Estimate(trace.value / top, trace.stderr / top, trace.samples)
+            return both, both
+        rules = [Quadrature(*map(np.asarray, rule)) for rule in self.probes]
+        found = []
+        for f, scale in ((lambda x: np.maximum(x, 0.0), top), (np.abs, self._norm()[0])):
+            if not scale > 0:
+                found.append(None)
+                continue
+            inside = float(f(ritz.cpu().numpy()).sum())
+            if not rules:
+                found.append(Estimate(inside / scale, 0.0, 0))
+                continue
+            values, errors = zip(*(rule.expectation(f) for rule in rules), strict=True)
+            sampled = Estimate.of(values, inside)
+            stderr = math.hypot(sampled.stderr, math.fsum(errors) / len(errors))
+            found.append(Estimate(sampled.value / scale, stderr / scale, sampled.samples))
+        return found[0], found[1]
+
+    # Checkpoints
+
+    def _identity(self) -> dict[str, Any]:
+        forms = None if self.forms is self.operator else self.forms.fingerprint()
+        return {"operator": self.operator.fingerprint(), "trace_operator": forms} | dataclasses.asdict(self.settings)
+
+    def save(self, path: Path) -> None:
+        """Write everything to ``path``."""
+        assert self.scout is not None
+        tensors, krylov = self.krylov.state()
+        tensors["scout"] = self.scout
+        values = {
+            "run": self._identity(),
+            "krylov": krylov,
+            "products": [self.operator.products, self.operator.quadratic_forms],
+            "forms": [self.forms.products, self.forms.quadratic_forms],
+            "predicted": self.predicted,
+            "deflated": self.deflated,
+            "inside": self.inside,
+            "pilot": self.pilot,
+            "probes": self.probes,
+            "samples": self.samples,
+            "history": self.history,
+            "seconds": self.seconds + time.perf_counter() - self._started,
+        }
+        write_checkpoint(path, tensors, values)
+
+    def restore(self, path: Path) -> None:
+        """Go on from ``path``; InputError if it is of another run."""
+        tensors, values = read_checkpoint(path)
+        require_same_run(path, values.get("run"), self._identity())
+        self.krylov.restore(tensors, values["krylov"])
+        self.scout = tensors["scout"].to(self.operator.device).clone()
+        self.operator.products, self.operator.quadratic_forms = values["products"]
+        self.forms.products, self.forms.quadratic_forms = values["forms"]
+        self.predicted = [(variance, trace) for variance, trace in values["predicted"]]
+        self.deflated, self.inside, self.pilot = values["deflated"], values["inside"], values["pilot"]
+        self.probes, self.samples = values["probes"], values["samples"]
+        self.history = [tuple(row) for row in values["history"]]
+        self.seconds = values["seconds"]
+
+
+def _signs(lanczos: Lanczos, measured: bool) -> str:
+    """What the signs of the spectrum mean for κ."""
+    low, high = float(lanczos.ritz_values[0]), float(lanczos.ritz_values[-1])
+    if low >= 0 or -low <= 1e-6 * high:
+        return "no negative eigenvalue seen: signed, positive and absolute κ agree"
+    advice = "read them" if measured else "measure them by probe_steps=5, or take the Gauss-Newton matrix"
+    return (
+        f"H is indefinite (λ_min/λ_max = {low / high:.2g}): negative eigenvalues lower tr(H), so signed κ is below "
+        f"the positive and absolute ones; {advice}"
+        if high > 0
+        else "H is negative: κ counts tr(H) with its sign"
+    )

@@ -1,0 +1,316 @@
+"""Lanczos with full reorthogonalisation: outer eigenvalues with certified residuals, and a space to deflate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
+from decomfl_lab.errors import require, require_finite_positive, require_int
+from decomfl_lab.noise import Distribution
+from hessian.counted import Counted
+from hessian.operator import Operator
+from hessian.probes import probe
+
+__all__ = ["Krylov", "Lanczos", "dot", "lanczos", "missed_above"]
+
+START = 1
+"""Stage of the probes that Lanczos starts from, and starts again from when its space is invariant."""
+
+_TILE = 1 << 16
+
+
+def _tiles(d: int) -> Iterator[slice]:
+    """Slices of the d elements, so that float64 copies of a basis stay small."""
+    return (slice(begin, min(begin + _TILE, d)) for begin in range(0, d, _TILE))
+
+
+def _rows(vectors: Sequence[Tensor], tile: slice) -> Tensor:
+    """A tile of all vectors, (k, tile), in float64."""
+    return torch.stack([v[tile] for v in vectors]).double()
+
+
+def dot(u: Tensor, v: Tensor) -> float:
+    """The inner product of two vectors, summed in float64."""
+    return sum(float(u[tile].double() @ v[tile].double()) for tile in _tiles(len(u)))
+
+
+def _coefficients(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
+    """Qv for the rows Q = vectors, (k,), in float64."""
+    total = torch.zeros(len(vectors), dtype=torch.float64, device=v.device)
+    for tile in _tiles(len(v)):
+        total += _rows(vectors, tile) @ v[tile].double()
+    return total
+
+
+def _combination(vectors: Sequence[Tensor], c: Tensor) -> Tensor:
+    """Qᵀc for the rows Q = vectors, (d,), summed in float64."""
+    return torch.cat([c @ _rows(vectors, tile) for tile in _tiles(len(vectors[0]))]).to(vectors[0].dtype)
+
+
+def _complement(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
+    """(I − QᵀQ)v, by two passes of classical Gram-Schmidt: twice is enough (Giraud et al. 2005)."""
+    v = v.clone()
+    for _ in range(2 if vectors else 0):
+        c = _coefficients(vectors, v)
+        for tile in _tiles(len(v)):
+            v[tile] = (v[tile].double() - c @ _rows(vectors, tile)).to(v.dtype)
+    return v
+
+
+@dataclass(frozen=True)
+class Lanczos:
+    """A Krylov space and what it says of H:  H Qᵀ = Qᵀ T + q cᵀ,  Q Qᵀ = I,  Q q = 0.
+
+    Attributes:
+        projected: T = Q H Qᵀ, (k, k) float64; tridiagonal unless restarted within ``max_basis``.
+        coupling: c, (k,) float64: (0, ..., 0, β_k) unless just restarted; zero if the space is invariant.
+        vectors: The rows of Q, k vectors (d,) of the operator's dtype.
+        following: q, (d,), or None where the vectors span everything.
+        ritz_values: Eigenvalues θ of T, (k,) ascending.
+        ritz_residuals: ‖H u − θ u‖ = |cᵀs| of each, (k,): an eigenvalue of H is at most that far from θ.
+        products: Products spent so far.
+        drawn: Random vectors drawn: 1, and one more for each invariant space left.
+        seed: Of the start vector.
+        converged: The residual of the Ritz value of the largest magnitude is at most tol·|θ|; False without tol.
+    """
+
+    projected: Tensor
+    coupling: Tensor
+    vectors: tuple[Tensor, ...] = field(repr=False)
+    following: Tensor | None = field(repr=False)
+    ritz_values: Tensor
+    ritz_residuals: Tensor
+    products: int
+    drawn: int
+    seed: int
+    converged: bool = False
+
+    @property
+    def alphas(self) -> Tensor:
+        """Diagonal of T, (k,)."""
+        return self.projected.diagonal()
+
+    @property
+    def betas(self) -> Tensor:
+        """β_1..β_k, (k,): beside the diagonal of T, and ‖c‖ last."""
+        return torch.cat([self.projected.diagonal(-1), self.coupling.norm()[None]])
+
+    @property
+    def basis(self) -> Tensor:
+        """Q, (k, d): a copy of the vectors."""
+        return torch.stack(self.vectors)
+
+    @property
+    def top(self) -> int:
+        """Index of the Ritz value of the largest magnitude, an estimate of ±‖H‖₂."""
+        return int(self.ritz_values.abs().argmax())
+
+    def ritz_vectors(self, indices: Sequence[int]) -> list[Tensor]:
+        """Unit vectors u, (d,), of the Ritz values at ``indices``."""
+        s = torch.linalg.eigh(self.projected).eigenvectors
+        return [_combination(self.vectors, s[:, i]) for i in indices]
+
+
+class Krylov:
+    """A Krylov space that grows by one product a step.
+
+    Two passes of classical Gram-Schmidt against all vectors keep them orthogonal to rounding, so no eigenvalue
+    appears twice ("ghosts"); T, dots and norms are float64 whatever the vectors are. Where the space becomes
+    invariant (a residual at rounding level) it goes on from a new random vector orthogonal to it, with c = 0.
+    With ``max_basis`` a full basis is replaced by the Ritz vectors of the largest magnitudes, half as many (thick
+    restart, Wu and Simon 2000); T is then their diagonal and c their coupling to the next vector.
+    """
+
+    def __init__(
+        self, operator: Counted, seed: int, max_basis: int | None = None, start: Tensor | None = None
+    ) -> None:
+        """Begin at the unit vector ``start``, by default a random one (Gaussian, normalised)."""
+        self.operator = operator
+        self.seed = seed
+        self.max_basis = max_basis
+        self.vectors: list[Tensor] = []
+        self.projected = torch.zeros(0, 0, dtype=torch.float64, device=operator.device)
+        self.coupling = torch.zeros(0, dtype=torch.float64, device=operator.device)
+        self.drawn = 0
+        self.steps = 0
+        self.following: Tensor | None = self._random() if start is None else start
+
+    def _random(self) -> Tensor | None:
+        """The next random unit vector orthogonal to the basis; None if the basis spans everything."""
+        if len(self.vectors) == self.operator.d:
+            return None
+        z = probe(self.operator, self.seed, START, self.drawn, Distribution.GAUSSIAN)
+        self.drawn += 1
+        v = self.complement(self.complement(z))
+        return v / math.sqrt(dot(v, v))
+
+    def complement(self, v: Tensor) -> Tensor:
+        """P v, with P the projector onto the complement of the space; a new tensor (d,)."""
+        return _complement(self.vectors, v)
+
+    def leak(self, v: Tensor) -> float:
+        """How much of the next vector is in HQᵀQv: (I − QᵀQ)HQᵀQv = (c·Qv) q."""
+        return float(self.coupling @ _coefficients(self.vectors, v))
+
+    @property
+    def invariant(self) -> bool:
+        """Whether H maps the space into itself: every eigenvalue of T is one of H."""
+        return bool(self.vectors) and not bool(self.coupling.any())
+
+    def step(self) -> None:
+        """Grow the space by one product with H; nothing happens once it is the whole space."""
+        if self.following is None:
+            return
+        if len(self.vectors) == self.max_basis:
+            self._restart()
+        q, k = self.following, len(self.vectors)
+        w = self.operator.matvec(q)
+        projected = self.projected.new_zeros(k + 1, k + 1)
+        projected[:k, :k] = self.projected
+        projected[k, :k] = projected[:k, k] = self.coupling
+        projected[k, k] = dot(q, w)
+        self.projected = projected
+        self.vectors.append(q)
+        w = self.complement(w)
+        beta = math.sqrt(dot(w, w))
+        noise = 10 * torch.finfo(self.operator.dtype).eps * float(projected.abs().max())
+        self.coupling = projected.new_zeros(k + 1)
+        if beta > noise and k + 1 < self.operator.d:
+            self.coupling[k] = beta
+            self.following = w / beta
+        else:
+            self.following = self._random()
+        self.steps += 1
+
+    def _restart(self) -> None:
+        """Keep the Ritz vectors of the largest magnitudes."""
+        values, s = torch.linalg.eigh(self.projected)
+        kept = values.abs().argsort(descending=True)[: max(1, len(self.vectors) // 2)]
+        self.vectors = [_combination(self.vectors, s[:, i]) for i in kept]
+        self.coupling = self.coupling @ s[:, kept]
+        self.projected = values[kept].diag()
+
+    def result(self, tol: float | None = None) -> Lanczos:
+        """What the space says now; its vectors are shared, and never written again."""
+        values, s = torch.linalg.eigh(self.projected)
+        residuals = (self.coupling @ s).abs()
+        top = int(values.abs().argmax())
+        return Lanczos(
+            projected=self.projected,
+            coupling=self.coupling,
+            vectors=tuple(self.vectors),
+            following=self.following,
+            ritz_values=values,
+            ritz_residuals=residuals,
+            products=self.steps,
+            drawn=self.drawn,
+            seed=self.seed,
+            converged=tol is not None and bool(residuals[top] <= tol * values[top].abs()),
+        )
+
+    def continue_from(self, earlier: Lanczos) -> None:
+        """Become the space that ``earlier`` is, to the bit."""
+        require(earlier.seed == self.seed, "seed", f"be that of the earlier run ({earlier.seed})", self.seed)
+        self.vectors = list(earlier.vectors)
+        self.projected, self.coupling = earlier.projected, earlier.coupling
+        self.following, self.drawn, self.steps = earlier.following, earlier.drawn, earlier.products
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and values that ``restore`` brings back."""
+        tensors = {f"vector.{i}": v for i, v in enumerate(self.vectors)}
+        tensors |= {"projected": self.projected, "coupling": self.coupling}
+        if self.following is not None:
+            tensors["following"] = self.following
+        return tensors, {"drawn": self.drawn, "steps": self.steps}
+
+    def restore(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+        """Become the space whose ``state`` this is, to the bit."""
+        here = {name: tensor.to(self.operator.device).clone() for name, tensor in tensors.items()}
+        self.projected, self.coupling = here["projected"], here["coupling"]
+        self.vectors = [here[f"vector.{i}"] for i in range(len(self.coupling))]
+        self.following = here.get("following")
+        self.drawn, self.steps = values["drawn"], values["steps"]
+
+
+def lanczos(
+    operator: Operator,
+    *,
+    steps: int,
+    seed: int,
+    tol: float | None = None,
+    max_basis: int | None = None,
+    earlier: Lanczos | None = None,
+    checkpoint: Path | None = None,
+) -> Lanczos:
+    """Outer eigenvalues of H by at most ``steps`` products.
+
+    Args:
+        operator: H.
+        steps: Products at most, those of ``earlier`` included; fewer where the vectors span everything.
+        seed: Of the start vector, 0..2**64-1.
+        tol: Stop once the Ritz value of the largest magnitude has a residual of at most tol·|θ|.
+        max_basis: Vectors kept at most, at least 4 (thick restart); all by default.
+        earlier: A shorter run of the same operator and seed, which goes on as if never stopped.
+        checkpoint: File that is written after every step, and gone on from if it is there.
+
+    Returns:
+        Ritz values with residual bounds, the basis, and T.
+
+    Raises:
+        InputError: If an argument breaks a rule, a product is not finite, or ``checkpoint`` is of another run.
+
+    Source: Golub and Van Loan, Matrix Computations, 10.1-10.3; restarts: Wu and Simon 2000.
+    """
+    require_int("steps", steps, 1)
+    if tol is not None:
+        require_finite_positive("tol", tol)
+    if max_basis is not None:
+        require_int("max_basis", max_basis, 4)
+    require(earlier is None or checkpoint is None, "earlier", "be None where a checkpoint is given", "both")
+    krylov = Krylov(Counted(operator), seed, max_basis)
+    run = {"operator": operator.fingerprint(), "seed": seed, "max_basis": max_basis} if checkpoint else {}
+    if earlier is not None:
+        krylov.continue_from(earlier)
+    if checkpoint is not None and checkpoint.exists():
+        tensors, values = read_checkpoint(checkpoint)
+        require_same_run(checkpoint, values.get("run"), run)
+        krylov.restore(tensors, values)
+    while krylov.following is not None and krylov.steps < steps:
+        if krylov.steps and krylov.result(tol).converged:
+            break
+        krylov.step()
+        if checkpoint is not None:
+            tensors, values = krylov.state()
+            write_checkpoint(checkpoint, tensors, {**values, "run": run})
+    return krylov.result(tol)
+
+
+def require_same_run(checkpoint: Path, saved: object, run: dict[str, Any]) -> None:
+    """InputError that names what differs if the checkpoint is of another run."""
+    known = saved if isinstance(saved, dict) else {}
+    other = [name for name, value in run.items() if name not in known or known[name] != value]
+    require(not other, "checkpoint", f"be of this run; {', '.join(other)} differ", str(checkpoint))
+
+
+def missed_above(d: int, steps: int, probability: float = 0.01) -> float:
+    """How far above the largest Ritz value λ_max can be, but for this probability, from a random start vector.
+
+        P(λ_max − θ > ε (λ_max − λ_min)) ≤ 1.648 √d exp(−√ε (2k − 1))
+
+    Residuals certify that an eigenvalue is there, not that none is above it; this does, if weakly.
+
+    Returns:
+        The smallest such ε, in [0, 1].
+
+    Source: Kuczynski and Wozniakowski 1992, Theorem 4.2.
+    """
+    if steps >= d:
+        return 0.0
+    return min(1.0, (math.log(1.648 * math.sqrt(d) / probability) / (2 * steps - 1)) ** 2)
