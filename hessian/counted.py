@@ -24,9 +24,7 @@ class Counted:
     def __init__(self, operator: Operator, products: int = 0, quadratic_forms: int = 0) -> None:
         """Count products of ``operator`` from ``products`` on; InputError if its dimension or dtype is none."""
         require(operator.d >= 1, "operator", "have a dimension of at least 1", operator.d)
-        require(
-            operator.dtype in (torch.float32, torch.float64), "operator", "be float32 or float64", operator.dtype
-        )
+        require(operator.dtype in (torch.float32, torch.float64), "operator", "be float32 or float64", operator.dtype)
         self.inner = operator
         self.name = operator.name
         self.d = operator.d

@@ -310,7 +310,7 @@ class _Run:
         n = len(self.samples)
         if n < self.pilot:
             return False
-        return self._affordable < 1 or self.settings.products is None and self._narrow()
+        return self._affordable < 1 or (self.settings.products is None and self._narrow())
 
     @property
     def _affordable(self) -> int:
@@ -336,7 +336,7 @@ class _Run:
     def _predict(self) -> None:
         """Append the variance 2‖PHPz₀‖² of a probe and the trace, as the scout sees them after this step.
 
-            P H P z₀ = P H z₀ − P H QᵀQ z₀ = P H z₀ − q (c·Q z₀),    since H Qᵀ = Qᵀ T + q cᵀ
+        P H P z₀ = P H z₀ − P H QᵀQ z₀ = P H z₀ − q (c·Q z₀),    since H Qᵀ = Qᵀ T + q cᵀ
         """
         assert self.scout is not None
         z, krylov = self._z(SCOUT, 0), self.krylov
@@ -536,7 +536,7 @@ class _Run:
             both = Estimate(trace.value / top, trace.stderr / top, trace.samples)
             return both, both
         rules = [Quadrature(*map(np.asarray, rule)) for rule in self.probes]
-        found = []
+        found: list[Estimate | None] = []
         for f, scale in ((lambda x: np.maximum(x, 0.0), top), (np.abs, self._norm()[0])):
             if not scale > 0:
                 found.append(None)

@@ -128,9 +128,7 @@ class Krylov:
     restart, Wu and Simon 2000); T is then their diagonal and c their coupling to the next vector.
     """
 
-    def __init__(
-        self, operator: Counted, seed: int, max_basis: int | None = None, start: Tensor | None = None
-    ) -> None:
+    def __init__(self, operator: Counted, seed: int, max_basis: int | None = None, start: Tensor | None = None) -> None:
         """Begin at the unit vector ``start``, by default a random one (Gaussian, normalised)."""
         self.operator = operator
         self.seed = seed
