@@ -10,6 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -139,6 +140,7 @@ class HessianOperator(_CurvatureOperator):
         ):
             gradient = self.objective.piece_gradient(self._leaf, piece, create_graph=True)
             held.pop(self._leaf.untyped_storage().data_ptr(), None)
+            _refuse_dead_ends(gradient)
             _transposed_product(gradient, self._leaf, self.x)
         return -(-sum(held.values()) // piece.examples)
 
@@ -255,9 +257,26 @@ def _transposed_product(y: Tensor, x: Tensor, v: Tensor, *, retain_graph: bool =
     return product
 
 
+def _refuse_dead_ends(gradient: Tensor) -> None:
+    """RuntimeError where the gradient's graph has a node that stands for an error.
+
+    torch puts one behind a backward that is marked ``once_differentiable``. It raises when it is reached; but the way
+    to x does not lead through it, so a product would leave out what is behind it without a word.
+    """
+    todo, seen = [gradient.grad_fn], set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        if node.name().endswith("::Error"):
+            raise RuntimeError("trying to differentiate twice a function that was marked with @once_differentiable")
+        seen.add(node)
+        todo += [following for following, _ in node.next_functions]
+
+
 _NO_DERIVATIVE = re.compile(
     r"derivative for .* is not implemented|does not support it because|differentiate twice a function"
-    r"|double backwards? |jvp\) is not implemented|does not currently support"
+    r"|double backwards? |implement the jvp function|does not currently support"
 )
 
 
@@ -272,8 +291,10 @@ def _differentiable(objective: MeanLoss, what: str) -> Iterator[None]:
         stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)
         if objective.has(nn.RNNBase):
-            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
-            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+            libraries: tuple[Any, ...] = (torch.backends.mkldnn, torch.backends.cudnn)
+            for library in libraries:
+                stack.callback(setattr, library, "enabled", library.enabled)
+                library.enabled = False
         try:
             yield
         except RuntimeError as error:  # NotImplementedError is one
