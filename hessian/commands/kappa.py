@@ -302,6 +302,6 @@ def _draw(path: Path, result: EffectiveRank, density: SpectralDensity | None, fa
         history_frame(result),
         d=result.d,
         bandwidth=None if density is None else density.bandwidth,
-        title=f"κ = {result.kappa:.3g} of the {facts['operator']}",
+        title="{}: κ = tr/‖·‖₂ = {:.3g} in [{:.3g}, {:.3g}]".format(facts["operator"], result.kappa, *result.interval),
         caption=_about(facts),
     )
