@@ -8,7 +8,7 @@ from torch.func import jacrev, vmap
 
 from decomfl_lab.errors import require
 from hessian.curvature import GaussNewtonOperator
-from hessian.mean_loss import MeanLoss, Piece, slices
+from hessian.mean_loss import MeanLoss, Piece
 
 __all__ = ["gauss_newton_trace"]
 
@@ -47,7 +47,7 @@ def gauss_newton_trace(operator: GaussNewtonOperator, *, memory: int = _BYTES) -
         fits = outputs.ndim > 0 and outputs.shape[0] == piece.examples
         require(fits, "outputs", f"have the {piece.examples} examples in their first dimension", tuple(outputs.shape))
         chunk = max(1, memory // (each * operator.d * operator.x.element_size()))
-        for part in slices(piece, chunk):
+        for part in piece.cut(chunk):
             jacobians = _jacobians(objective, operator.x, part)
             gram = torch.einsum("nad,nbd->nab", jacobians, jacobians).double()
             middle = _second_derivatives(objective, operator.x, part).double()

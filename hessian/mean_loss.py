@@ -18,7 +18,7 @@ from torch.func import functional_call
 from decomfl_lab.errors import InputError, require, require_choice, require_int
 from decomfl_lab.replica import Layout
 
-__all__ = ["NORMALISATIONS", "MeanLoss", "Piece", "slices"]
+__all__ = ["NORMALISATIONS", "MeanLoss", "Piece"]
 
 NORMALISATIONS = ("eval", "batch")
 
@@ -46,6 +46,14 @@ class Piece:
     examples: int
     share: float
 
+    def cut(self, chunk: int) -> Iterator[Piece]:
+        """The same in pieces of at most ``chunk`` examples, in their order."""
+        for first in range(0, self.examples, chunk):
+            rows = slice(first, min(first + chunk, self.examples))
+            inputs, targets = _map(itemgetter(rows), (self.inputs, self.targets))
+            examples = rows.stop - rows.start
+            yield Piece(inputs, targets, examples, self.share * examples / self.examples)
+
 
 class MeanLoss:
     """f(x) = Σ_b w_b loss(module_x(inputs_b), targets_b) / Σ_b w_b, over all batches in their order.
@@ -63,6 +71,7 @@ class MeanLoss:
         x: The parameters when this was made, (d,).
         value: f(x) there.
         pieces: The data.
+        weight: Σ_b w_b, by default the number of examples.
         mode: How BatchNorm normalises: "eval" with running statistics, "batch" with those of the batch, "none" where
             there is no BatchNorm.
     """
@@ -117,7 +126,7 @@ class MeanLoss:
         _refuse_dropout(module)
         self._norms = {n: part for n, part in module.named_modules() if isinstance(part, _BATCH_NORMS)}
         self.mode = normalisation if self._norms else "none"
-        self.pieces = _cut(batches, weights, chunk)
+        self.pieces, self.weight = _cut(batches, weights, chunk)
         self._check_normalisation()
         self.value = self(self.x)
         self._check_first_piece(combined=len(self.pieces) > 1 and (weights is None or chunk is not None))
@@ -239,7 +248,7 @@ class MeanLoss:
     def _is_mean(self, piece: Piece) -> bool:
         if piece.examples < 2:
             return True
-        halves = list(slices(piece, -(-piece.examples // 2)))
+        halves = list(piece.cut(-(-piece.examples // 2)))
         whole = self._piece_value(piece)
         mean = math.fsum(half.share / piece.share * self._piece_value(half) for half in halves)
         return abs(whole - mean) <= math.sqrt(torch.finfo(self.dtype).eps) * max(abs(whole), abs(mean))
@@ -329,8 +338,10 @@ def _refuse_dropout(module: nn.Module) -> None:
 # --- data -------------------------------------------------------------------------------------------------------------
 
 
-def _cut(batches: Iterable[tuple[Any, Any]], weights: Sequence[float] | None, chunk: int | None) -> tuple[Piece, ...]:
-    """Batches in pieces of at most ``chunk`` examples, each with its share of the mean."""
+def _cut(
+    batches: Iterable[tuple[Any, Any]], weights: Sequence[float] | None, chunk: int | None
+) -> tuple[tuple[Piece, ...], float]:
+    """Batches in pieces of at most ``chunk`` examples, each with its share of the mean, and Σ_b w_b."""
     if chunk is not None:
         require_int("chunk", chunk, 1)
     pairs = list(batches)
@@ -349,8 +360,8 @@ def _cut(batches: Iterable[tuple[Any, Any]], weights: Sequence[float] | None, ch
     pieces: list[Piece] = []
     for whole, weight in zip(wholes, w, strict=True):
         shared = Piece(whole.inputs, whole.targets, whole.examples, weight / total)
-        pieces += slices(shared, chunk or whole.examples)
-    return tuple(pieces)
+        pieces += shared.cut(chunk or whole.examples)
+    return tuple(pieces), total
 
 
 def _examples(b: int, batch: Any) -> int:
@@ -361,15 +372,6 @@ def _examples(b: int, batch: Any) -> int:
     require(same, f"tensors of batches[{b}]", "all have the examples in their first dimension", shapes)
     require(shapes[0][0] > 0, f"batches[{b}]", "hold at least one example", 0)
     return shapes[0][0]
-
-
-def slices(piece: Piece, chunk: int) -> Iterator[Piece]:
-    """The piece in parts of at most ``chunk`` examples, each with its share."""
-    for first in range(0, piece.examples, chunk):
-        rows = slice(first, min(first + chunk, piece.examples))
-        inputs, targets = _map(itemgetter(rows), (piece.inputs, piece.targets))
-        examples = rows.stop - rows.start
-        yield Piece(inputs, targets, examples, piece.share * examples / piece.examples)
 
 
 def _map(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
