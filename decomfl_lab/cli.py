@@ -6,12 +6,12 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import entry_points
 
 import click
 import typer
 
 from decomfl_lab import __version__
+from decomfl_lab.commands.layers import contributions
 from decomfl_lab.errors import InputError
 
 __all__ = ["app", "main"]
@@ -46,17 +46,11 @@ def _app() -> typer.Typer:
             typer.echo(f"decomfl-lab {__version__}")
             raise typer.Exit
 
-    for entry in sorted(entry_points(group="decomfl.commands"), key=lambda entry: entry.name):
-        try:
-            command = entry.load()
-        except ModuleNotFoundError as error:
-            if error.name is not None and error.name.split(".")[0] == entry.module.split(".")[0]:
-                continue  # a layer that only a checkout of the project has
-            raise
+    for name, command in contributions("decomfl.commands"):
         if isinstance(command, typer.Typer):
-            app.add_typer(command, name=entry.name)
+            app.add_typer(command, name=name)
         else:
-            app.command(entry.name)(command)
+            app.command(name)(command)
     return app
 
 

@@ -90,7 +90,7 @@ class Client:
         before = self.replica.snapshot() if plan.K > 1 and not by_arithmetic and syncs is None else None
         self._taken.clear()
         try:
-            scalars, loss = self.local_update(plan)
+            scalars, loss, curvature = self.local_update(plan)
         finally:  # whatever happens in between, the replica is that of a whole round again
             self.release()
             if before is not None:
@@ -100,7 +100,7 @@ class Client:
             elif by_arithmetic:
                 for step in reversed(self._taken):
                     self.replica.step_back_(step)
-        return Reply(self.id, plan.round, scalars, loss)
+        return Reply(self.id, plan.round, scalars, loss, curvature)
 
     def _catch_up(self, plan: Plan) -> None:
         self.replica.catch_up(plan.records)
@@ -116,7 +116,7 @@ class Client:
         if hasattr(self.objective, "release"):
             self.objective.release()
 
-    def local_update(self, plan: Plan) -> tuple[NDArray[np.float32], float]:
+    def local_update(self, plan: Plan) -> tuple[NDArray[np.float32], float, NDArray[np.float64] | None]:
         """ClientZOLocalUpdate without the revert: K measurements, with a step of x between each two.
 
             g_{i,r,p}^k ← estimator(f_i(· ; ξ), x_{i,r}^k, z_{r,p}^k),   x_{i,r}^{k+1} ← rule(x_{i,r}^k, g, z)
@@ -125,10 +125,11 @@ class Client:
         moves at all and no snapshot is needed.
 
         Returns:
-            Scalars (K, P) float32 and the mean loss over the steps.
+            Scalars (K, P) float32, the mean loss over the steps and second differences (K, P), if they are measured.
         """
         scalars = np.empty((plan.K, plan.P), dtype=np.float32)
         losses = []
+        curvatures = []
         for k, seed in enumerate(plan.seeds):
             line = self._line(seed, plan)
             points = self.estimator.points(plan.P, self.mu)
@@ -137,12 +138,14 @@ class Client:
             estimate = self.estimator.combine(values, slopes, self.mu)
             scalars[k] = estimate.g
             losses.append(estimate.loss)
+            if estimate.curvature is not None:
+                curvatures.append(estimate.curvature)
             self.steps_taken += 1
             if k + 1 < plan.K:
                 step = Step(seed, scalars[k], plan.eta, plan.distribution)
                 self.replica.step_(step)
                 self._taken.append(step)
-        return scalars, float(np.mean(losses))
+        return scalars, float(np.mean(losses)), np.stack(curvatures) if curvatures else None
 
     def _line(self, seed: StepSeed, plan: Plan) -> Line:
         return Line(self.replica, self.replica.stream_seed(seed), plan.distribution)
@@ -200,5 +203,6 @@ def handle_all(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Reply]:
     for client, own, found in zip(clients, plans, values, strict=True):
         estimate = client.estimator.combine(found, np.empty(0), client.mu)
         client.steps_taken += 1
-        replies.append(Reply(client.id, own.round, estimate.g[None], estimate.loss))
+        curvature = None if estimate.curvature is None else estimate.curvature[None]
+        replies.append(Reply(client.id, own.round, estimate.g[None], estimate.loss, curvature))
     return replies

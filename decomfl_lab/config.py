@@ -15,6 +15,7 @@ from typing import Any
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
 from decomfl_lab.noise import Distribution, Format
 from decomfl_lab.normalisation import TREATMENTS
+from decomfl_lab.second_differences import require_moment_law
 from decomfl_lab.seeds import Seeding
 from decomfl_lab.server import Tracking
 from decomfl_lab.splits import SPLITS
@@ -57,8 +58,9 @@ class TrainConfig:
     method: str = _option("decomfl", f"one of {', '.join(METHODS)}")
     model: str = _option(
         "cnn-mnist",
-        "cnn-mnist (d = 28,938), cnn-fashion (1,206,590; 62 outputs), cnn-fashion-10, resnet8, resnet20 (without "
-        "normalisation), resnet8-bn, resnet20-bn, mlp or logistic",
+        "cnn-mnist (d = 28,938), cnn-fashion (1,206,590; 62 outputs), cnn-fashion-10, resnet8, resnet8-half, resnet20 "
+        "(without normalisation), resnet8-bn, resnet8-half-bn, resnet20-bn, mlp or logistic; for text gpt-tiny, "
+        "gpt-tiny-tied or gpt-10m",
     )
     batchnorm: str = _option(
         "batch",
@@ -66,7 +68,7 @@ class TrainConfig:
         "(of x_0 on the calibration images, for ever); there are no running ones, which no record could replay",
     )
     calibration_examples: int = _option(500, "calibration images, a fixed random choice of the training images")
-    data: str = _option("mnist", "data set: mnist, fashion-mnist, cifar10 or digits")
+    data: str = _option("mnist", "data set: mnist, fashion-mnist, cifar10, digits or text")
     split: str = _option(
         "iid",
         "iid, dirichlet (Dir(α·1)) or dirichlet-total (Dir(α·p), the authors' reading)",
@@ -131,6 +133,11 @@ class TrainConfig:
     pull: str = _option("never", "auto: send the server's model where that is there sooner than the records; or never")
     bandwidth: float = _option(12.5e6, "bytes a second to a client, for pull auto")
     replay_ns: float = _option(1.0, "ns a client needs for an element and missed direction, for pull auto")
+    log_kappa: bool = _option(
+        False,
+        "log tr(H), ‖H‖_F and a bracket of κ from second differences: one forward pass more a local step, the same run "
+        "to the bit, nothing sent (decomfl and baffle, central differences, P of at least 3)",
+    )
     eval_every: int = _option(10, "rounds between two evaluations on the held-out data")
     test_examples: int = _option(0, "held-out examples to evaluate on, a fixed random choice; 0 for all")
     seed: int = _option(0, "seed of everything random: weights, split, batches, clients, directions")
@@ -206,6 +213,13 @@ class TrainConfig:
         require(blind, "server_model", "be off with private seeds: the server cannot form z", self.server_model)
         fixed = not self.perturbation_schedule or self.method not in ("fedzo", "mezo")
         require(fixed, "perturbation_schedule", f"be empty for {self.method}", self.perturbation_schedule)
+        if self.log_kappa:
+            measured = self.method in ("decomfl", "baffle") and self.estimator == "central"
+            rule = "be off but for decomfl and baffle with central differences"
+            require(measured, "log_kappa", rule, (self.method, self.estimator))
+            require_moment_law("distribution for log_kappa", Distribution(self.distribution))
+            for number in (self.perturbations, *self.perturbation_schedule.values()):
+                require_int("perturbations P for log_kappa", number, 3)
         for r, value in self.lr_schedule.items():
             require_int("round in lr_schedule", r, 1)
             require_finite_positive(f"lr_schedule at round {r}", value)

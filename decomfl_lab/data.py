@@ -14,6 +14,9 @@ CIFAR-10 is the archive cifar-10-binary.tar.gz, or in a folder of the user's als
 training images (1,000 a class) and 1,000 test images of the same data.
 
 "digits" are scikit-learn's 1,797 8×8 digits, for the fastest tests.
+
+"text" is $DECOMFL_DATA/corpus/tinyshakespeare.txt, or else the language reference that ships with Python: sequences of
+bytes, each labelled with the byte that follows.
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ from torch import Tensor
 
 from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.files import write_atomically
+from decomfl_lab.text import documentation, next_bytes
 
 __all__ = [
     "DATA_SETS",
@@ -116,6 +120,7 @@ IDX: dict[str, IdxSource] = {
 CIFAR_ARCHIVE = {"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"}
 CIFAR_ADDRESSES = ("https://www.cs.toronto.edu/~kriz/",)
 CIFAR_SUBSET = {"cifar10_subset.npz": "44d90c47fe604f3c5d6cab42b7133a6272db2cc434e6ac4efc035a3ba718fed2"}
+TEXT = {"tinyshakespeare.txt": "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"}
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 """File name: sha256; and the mean and standard deviation of each channel of CIFAR-10's training images."""
 
@@ -124,15 +129,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A labelled image data set, normalised.
+    """A labelled data set: normalised images, or sequences of tokens.
 
     Attributes:
         name: As given to ``load_dataset``.
-        train_images: (N, C, H, W) float32.
-        train_labels: (N,) int64.
-        test_images: Held-out part, (N', C, H, W) float32.
-        test_labels: (N',) int64.
-        classes: Number of classes.
+        train_images: (N, C, H, W) float32; of text the inputs, (N, T) int64.
+        train_labels: (N,) int64; of text the tokens that follow, (N, T) int64.
+        test_images: Held-out part, (N', C, H, W) float32, or (N', T) int64.
+        test_labels: (N',) int64, or (N', T).
+        classes: Number of classes, or of tokens.
         source: One line: which data was really used.
         digest: Hex digest of the raw bytes; it keys results.
     """
@@ -328,7 +333,7 @@ def at_hand(name: str) -> bool:
     """Whether ``load_dataset(name)`` has something to read (or to download, where that is asked for)."""
     require_choice("data", name, DATA_SETS)
     users = os.environ.get("DECOMFL_DATA")
-    if name in ("mnist", "digits") or (not users and os.environ.get("DECOMFL_DOWNLOAD") == "1"):
+    if name in ("mnist", "digits", "text") or (not users and os.environ.get("DECOMFL_DOWNLOAD") == "1"):
         return True
     return (Path(users) / name if users else cache_folder(name)).is_dir()
 
@@ -410,10 +415,34 @@ def _digits() -> Dataset:
     return _from_arrays("digits", bunch.images, bunch.target.astype(np.int64), 40, source, (0.3, 0.38, 16.0))
 
 
+def _text() -> Dataset:
+    """Nine tenths of the sequences to train, the last tenth held out."""
+    users = os.environ.get("DECOMFL_DATA")
+    if users:
+        ((file, expected),) = TEXT.items()
+        text, source = _read(Path(users) / "corpus", file, expected), "Tiny Shakespeare, from DECOMFL_DATA"
+    else:
+        text, source = documentation()
+    inputs, targets, vocabulary = next_bytes(text)
+    cut = 9 * len(inputs) // 10
+    counts = f"{cut:,} train / {len(inputs) - cut:,} test sequences of {inputs.shape[1]} bytes"
+    return Dataset(
+        name="text",
+        train_images=inputs[:cut],
+        train_labels=targets[:cut],
+        test_images=inputs[cut:],
+        test_labels=targets[cut:],
+        classes=len(vocabulary),
+        source=f"{source}: {counts}, {len(vocabulary)} of them different",
+        digest=hashlib.sha256(text).hexdigest()[:16],
+    )
+
+
 DATA_SETS: dict[str, Callable[[], Dataset]] = {
     **{name: partial(_idx, name) for name in IDX},
     "cifar10": _cifar10,
     "digits": _digits,
+    "text": _text,
 }
 
 

@@ -156,7 +156,7 @@ class FedZOClient:
         steps = range(self.steps_taken, self.steps_taken + K)
         seeds = tuple(derive_seed(self.seed, _OWN_DIRECTIONS, self.id, step) for step in steps)
         plan = Plan(0, eta, self.P, self.distribution, seeds)
-        scalars, loss = walker.local_update(plan)
+        scalars, loss, _ = walker.local_update(plan)
         walker.release()
         if not np.isfinite(scalars).all():
             raise DivergedError(f"scalars of client {self.id}")

@@ -68,9 +68,11 @@ class Reply:
         round: r.
         scalars: float32, shape (K, P).
         loss: Mean loss over the local steps, for the log only: it is not sent and not counted.
+        curvature: Second differences, shape (K, P), where they are measured; for the log only, too.
     """
 
     client: int
     round: int
     scalars: NDArray[np.float32]
     loss: float = float("nan")
+    curvature: NDArray[np.float64] | None = None

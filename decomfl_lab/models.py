@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from decomfl_lab.errors import require, require_choice, require_int
+from decomfl_lab.gpt import gpt
 from decomfl_lab.resnet import resnet
 
 __all__ = ["MODELS", "build_model", "num_parameters"]
@@ -71,10 +72,15 @@ MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
     "cnn-fashion-10": _cnn_fashion,
     "resnet8": partial(resnet, blocks=1, batch_norm=False),
     "resnet8-bn": partial(resnet, blocks=1, batch_norm=True),
+    "resnet8-half": partial(resnet, blocks=1, batch_norm=False, widths=(8, 16, 32)),
+    "resnet8-half-bn": partial(resnet, blocks=1, batch_norm=True, widths=(8, 16, 32)),
     "resnet20": partial(resnet, blocks=3, batch_norm=False),
     "resnet20-bn": partial(resnet, blocks=3, batch_norm=True),
     "mlp": _mlp,
     "logistic": _logistic,
+    "gpt-tiny": partial(gpt, width=64, depth=2, heads=4),
+    "gpt-tiny-tied": partial(gpt, width=64, depth=2, heads=4, tied=True),
+    "gpt-10m": partial(gpt, width=384, depth=6, heads=6),
 }
 
 
@@ -84,7 +90,7 @@ def build_model(name: str, *, seed: int, in_shape: Shape, classes: int) -> nn.Mo
     Args:
         name: A key of ``MODELS``.
         seed: 0..2**64-1; folded to the 32 bits that torch's CPU generator uses by numpy's SeedSequence.
-        in_shape: Shape of one image, (C, H, W).
+        in_shape: Shape of one image, (C, H, W), or of a sequence, (T,).
         classes: Number of outputs.
 
     Raises:

@@ -21,6 +21,7 @@ from decomfl_lab.records import History
 from decomfl_lab.replica import Replica, Snapshot, SyncReplica
 from decomfl_lab.rules import Step
 from decomfl_lab.schedules import Schedule
+from decomfl_lab.second_differences import CurvatureLog
 from decomfl_lab.seeds import Seeding
 from decomfl_lab.server import Server, Tracking
 from decomfl_lab.wire import (
@@ -33,6 +34,7 @@ from decomfl_lab.wire import (
     decode_vector,
     encode_records,
 )
+from decomfl_lab.zo import central_curved
 
 __all__ = ["BaffleFederation", "DeComFLFederation", "FedAvgFederation", "Federation", "MezoFederation"]
 
@@ -50,6 +52,8 @@ class Federation(Protocol):
     """Rebuilds that were replaced by sending the model (a policy's choice, or the records were gone)."""
     drift: float | None
     """The largest ‖x_i − x‖∞ / ‖x‖∞ of a client's rebuilt model so far, where replicas drift; else None."""
+    curvature: CurvatureLog | None
+    """What second differences of the loss say, where clients measure them; whoever reads it empties it."""
 
     @property
     def round(self) -> int:
@@ -107,6 +111,9 @@ class DeComFLFederation:
         self.copies = copies
         self.pulls = 0
         self.drift: float | None = None
+        self.curvature: CurvatureLog | None = None
+        if self.clients[0].estimator is central_curved:
+            self.curvature = CurvatureLog(observer.x.numel(), server.distribution)
         self.ledger = Ledger(server.M) if ledger is None else ledger
 
     @property
@@ -197,6 +204,8 @@ class DeComFLFederation:
             if not np.isfinite(reply.scalars).all():  # named here: the codec refuses to carry it on
                 raise DivergedError(f"scalars of client {reply.client} in round {reply.round}")
         self.observer.apply(self.server.aggregate(decode_reply(self.ledger.reply(reply)) for reply in replies))
+        if self.curvature is not None:
+            self.curvature.add(np.stack([reply.curvature for reply in replies if reply.curvature is not None]))
         return float(np.mean([reply.loss for reply in replies]))
 
     def _lagging(self) -> Sequence[Replica]:
@@ -231,6 +240,7 @@ class DeComFLFederation:
             "drift": self.drift,
             "pulls": self.pulls,
             "ledger": self.ledger.to_json(),
+            "curvature": None if self.curvature is None else self.curvature.steps,
         }
         return tensors, values
 
@@ -257,6 +267,8 @@ class DeComFLFederation:
         self.server.held = list(values["held"])
         self.pulls = values["pulls"]
         self.drift = values["drift"]
+        if self.curvature is not None:
+            self.curvature.steps = values["curvature"]
         for steps, told, client in zip(values["steps_taken"], values["told"], self.clients, strict=True):
             client.steps_taken = steps
             client.run_seed = self.server.run_seed if told else None
@@ -320,6 +332,7 @@ class MezoFederation:
         self._round = 0
         self.pulls = 0
         self.drift: float | None = None
+        self.curvature: CurvatureLog | None = None
         self.ledger = Ledger(1)
 
     @property
@@ -359,6 +372,7 @@ class FedAvgFederation:
         self.uplink = DenseUplink() if uplink is None else uplink
         self.pulls = 0
         self.drift: float | None = None
+        self.curvature: CurvatureLog | None = None
         self.ledger = Ledger(server.M)
 
     @property

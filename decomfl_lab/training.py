@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 from decomfl_lab import __version__
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.client import Client
-from decomfl_lab.config import FIRST_ORDER, REPLAYING, TrainConfig
+from decomfl_lab.config import FIRST_ORDER, REPLAYING, TrainConfig, config_from_mapping, read_config
 from decomfl_lab.data import Dataset, load_dataset
 from decomfl_lab.engine import Engine, make_engine
 from decomfl_lab.errors import DivergedError, InputError
@@ -43,6 +43,7 @@ from decomfl_lab.policy import PullPolicy
 from decomfl_lab.replica import Layout, Replica, SyncReplica
 from decomfl_lab.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
 from decomfl_lab.schedules import Schedule
+from decomfl_lab.second_differences import CURVATURE_COLUMNS
 from decomfl_lab.seeds import Seeding
 from decomfl_lab.server import Server, Tracking
 from decomfl_lab.simulation import (
@@ -53,9 +54,18 @@ from decomfl_lab.simulation import (
     MezoFederation,
 )
 from decomfl_lab.splits import split
-from decomfl_lab.zo import ESTIMATORS
+from decomfl_lab.zo import ESTIMATORS, central_curved
 
-__all__ = ["Progress", "build_federation", "code_version", "provenance", "train"]
+__all__ = [
+    "Progress",
+    "build_federation",
+    "calibration_images",
+    "code_version",
+    "fixed_choice",
+    "load_run",
+    "provenance",
+    "train",
+]
 
 CHECKPOINT_SECONDS = 20.0
 METRICS = (
@@ -88,11 +98,10 @@ class Progress:
     scalars: float  # communicated scalars a client, bytes / 4, averaged over clients
 
 
-@lru_cache(maxsize=1)
-def code_version() -> str:
-    """Digest of this package's source: results of another source are not reused."""
+@lru_cache
+def code_version(root: Path = Path(__file__).parent) -> str:
+    """Digest of the source of a package, by default this one: results of another source are not reused."""
     h = hashlib.blake2b(digest_size=6)
-    root = Path(__file__).parent
     for path in sorted(root.rglob("*.py")):
         if path.relative_to(root).parts[0] not in ("commands", "laws", "cli.py"):
             h.update(path.relative_to(root).as_posix().encode())
@@ -139,7 +148,7 @@ def _workspace(config: TrainConfig, dataset: Dataset) -> nn.Module:
     in_shape = tuple(dataset.train_images.shape[1:])
     module = build_model(config.model, seed=config.seed, in_shape=in_shape, classes=dataset.classes)
     if config.batchnorm == "frozen":
-        freeze_(module, _calibration(config, dataset))
+        freeze_(module, calibration_images(config, dataset))
     else:
         use_batch_statistics_(module)
     return module
@@ -159,7 +168,8 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
     module = _workspace(config, dataset)
     layout = Layout.of(module)
     x = layout.flatten(module)
-    parts = split(config.split, dataset.train_labels.numpy(), config.clients, config.seed, alpha=config.alpha)
+    labels = dataset.train_labels if dataset.train_labels.ndim == 1 else dataset.train_labels[:, 0]  # of text
+    parts = split(config.split, labels.numpy(), config.clients, config.seed, alpha=config.alpha)
     images = _fast_layout(dataset.train_images)
     objectives = [
         ModuleObjective(
@@ -213,6 +223,7 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
         keep=config.history,
     )
     estimator = ESTIMATORS["projection" if config.method == "decomfl-projection" else config.estimator]
+    estimator = central_curved if config.log_kappa else estimator
     key = derive_seed(config.seed, _PRIVATE_KEY) if config.private_seeds else None
     kept = SyncReplica if config.revert == "sync" else Replica
     clients = [
@@ -246,17 +257,17 @@ def _held_out(config: TrainConfig, dataset: Dataset) -> tuple[torch.Tensor, torc
     n = len(dataset.test_labels)
     if not config.test_examples or config.test_examples >= n:
         return _fast_layout(dataset.test_images), dataset.test_labels
-    chosen = _fixed_choice(n, config.test_examples, 5)
+    chosen = fixed_choice(n, config.test_examples, 5)
     return _fast_layout(dataset.test_images[chosen]), dataset.test_labels[chosen]
 
 
-def _calibration(config: TrainConfig, dataset: Dataset) -> torch.Tensor:
+def calibration_images(config: TrainConfig, dataset: Dataset) -> torch.Tensor:
     """Training images, the same for every seed, on which BatchNorm's statistics are made; labels play no part."""
-    chosen = _fixed_choice(len(dataset.train_labels), config.calibration_examples, 6)
+    chosen = fixed_choice(len(dataset.train_labels), config.calibration_examples, 6)
     return _fast_layout(dataset.train_images[chosen])
 
 
-def _fixed_choice(n: int, count: int, purpose: int) -> torch.Tensor:
+def fixed_choice(n: int, count: int, purpose: int) -> torch.Tensor:
     """At most ``count`` of 0..n-1, chosen at random but by no run's seed."""
     order = np.random.default_rng(np.random.SeedSequence(0, spawn_key=(purpose,))).permutation(n)
     return torch.from_numpy(order[:count])
@@ -291,7 +302,8 @@ def train(
         over the rounds since the last evaluation), wire_scalars (bytes / 4 a client, mean over clients), wire_bytes
         (all) and those of them that went up, gradient_scalars (all), model_pulls (rebuilds replaced by sending the
         model), seconds (training time so far); with revert sync also drift, the largest ‖x_i − x‖∞ / ‖x‖∞ of a
-        client's rebuilt model so far.
+        client's rebuilt model so far; with log_kappa also ``CURVATURE_COLUMNS`` of the rounds since the last
+        evaluation.
 
     Raises:
         InputError: If the configuration, the data or the folder does not fit; nothing is half-written.
@@ -299,7 +311,7 @@ def train(
     """
     dataset = load_dataset(config.data) if dataset is None else dataset
     federation, module, layout = build_federation(config, dataset)
-    held_out, calibration = _held_out(config, dataset), _calibration(config, dataset)
+    held_out, calibration = _held_out(config, dataset), calibration_images(config, dataset)
     rows: list[dict[str, float]] = []
     losses: list[float] = []
     seconds = 0.0
@@ -318,7 +330,8 @@ def train(
             rows, losses, seconds = saved["rows"], saved["losses"], saved["seconds"]
 
     def table() -> pd.DataFrame:
-        return pd.DataFrame(rows, columns=[*METRICS, *(["drift"] if config.revert == "sync" else [])])
+        more = (["drift"] if config.revert == "sync" else []) + (list(CURVATURE_COLUMNS) if config.log_kappa else [])
+        return pd.DataFrame(rows, columns=[*METRICS, *more])
 
     def save() -> None:
         if out is not None:
@@ -360,6 +373,9 @@ def train(
             )
             if federation.drift is not None:
                 rows[-1]["drift"] = federation.drift
+            if federation.curvature is not None:
+                rows[-1].update(federation.curvature.columns())
+                federation.curvature.clear()
             losses.clear()
         if on_round is not None:
             accuracy = rows[-1]["test_accuracy"] if rows else float("nan")
@@ -369,6 +385,25 @@ def train(
             last_save = time.monotonic()
     save()
     return table()
+
+
+def load_run(out: Path) -> tuple[TrainConfig, Dataset, nn.Module]:
+    """The trained model that ``train`` left in the folder ``out``: its configuration, its data and its module at x_r.
+
+    A BatchNorm normalises as it did in training (see ``normalisation``); the module's parameters are x_r.
+
+    Raises:
+        InputError: If the folder holds no run, or one of other data than are at hand now.
+    """
+    config = config_from_mapping(read_config(out / CONFIG_FILE), f"run {out}")
+    dataset = load_dataset(config.data)
+    tensors, saved = read_checkpoint(out / CHECKPOINT_FILE)
+    if saved["data"] != dataset.digest:
+        raise InputError(f"run {out} must be of the data at hand ({dataset.source}), got one of other data")
+    federation, module, layout = build_federation(config, dataset)
+    federation.load((tensors, saved["federation"]))
+    layout.bind(module, federation.x.to(layout.dtype).clone())
+    return config, dataset, module
 
 
 def _prepare_folder(out: Path) -> None:

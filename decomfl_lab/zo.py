@@ -6,13 +6,13 @@ whoever evaluates them is free in order, grouping and threads (``decomfl_lab.eng
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ESTIMATORS", "Estimate", "Estimator", "Point", "central", "forward", "projection"]
+__all__ = ["ESTIMATORS", "Estimate", "Estimator", "Point", "central", "central_curved", "forward", "projection"]
 
 Point = tuple[int, float]
 """(p, c) for x + c·z_p; (0, 0.0) is x."""
@@ -21,10 +21,11 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Estimate:
-    """g (P,) float32, and the loss at or around x that the function values give for free."""
+    """g (P,) float32, the loss at or around x and perhaps second differences (P,), which the values give for free."""
 
     g: NDArray[np.float32]
     loss: float
+    curvature: Values | None = None
 
 
 class Estimator(Protocol):
@@ -79,6 +80,24 @@ class _Central:
             return _estimate((values[::2] - values[1::2]) / (2.0 * mu), values.mean())
 
 
+class _CentralCurved(_Central):
+    """Central differences, to the bit, and from one value more second differences along the same directions.
+
+        q_p = (f(x + μ z_p) + f(x − μ z_p) − 2 f(x)) / μ²,
+
+    in units of f per unit of x squared: z_pᵀ∇²f(x)z_p up to O(μ²) (``decomfl_lab.second_differences``).
+    """
+
+    def points(self, P: int, mu: float) -> list[Point]:
+        return [*super().points(P, mu), (0, 0.0)]
+
+    def combine(self, values: Values, slopes: Values, mu: float) -> Estimate:
+        around, center = values[:-1], values[-1]
+        with np.errstate(invalid="ignore"):
+            q = (around[::2] + around[1::2] - 2.0 * center) / mu**2
+        return replace(super().combine(around, slopes, mu), curvature=q)
+
+
 class _Projection:
     """Gradient projection: g_p = ⟨∇f(x), z_p⟩, the limit of both differences as μ → 0; one backward pass in all.
 
@@ -101,6 +120,6 @@ def _estimate(g: Values, loss: Any) -> Estimate:
         return Estimate(g.astype(np.float32), float(loss))
 
 
-forward, central, projection = _Forward(), _Central(), _Projection()
+forward, central, central_curved, projection = _Forward(), _Central(), _CentralCurved(), _Projection()
 
 ESTIMATORS: dict[str, Estimator] = {"forward": forward, "central": central, "projection": projection}

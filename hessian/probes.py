@@ -9,7 +9,7 @@ from decomfl_lab import noise
 from decomfl_lab.noise import Distribution, derive_seed
 from hessian.operator import Operator
 
-__all__ = ["PROBE_LAWS", "probe"]
+__all__ = ["PROBE_LAWS", "probe", "probe_at"]
 
 PROBE_LAWS = (Distribution.RADEMACHER, Distribution.GAUSSIAN)
 """Laws with E zzᵀ = I and independent elements."""
@@ -27,3 +27,9 @@ def probe(operator: Operator, seed: int, stage: int, index: int, law: Distributi
     """
     z = noise.direction(derive_seed(seed, stage), index, operator.d, distribution=law)
     return torch.from_numpy(z).to(operator.device, operator.dtype)
+
+
+def probe_at(x: Tensor, seed: int, stage: int, index: int, law: Distribution = Distribution.GAUSSIAN) -> Tensor:
+    """The same for whoever has a point x (d,) and no operator; in its dtype, on its device, of any law."""
+    z = noise.direction(derive_seed(seed, stage), index, x.numel(), distribution=law)
+    return torch.from_numpy(z).to(x)

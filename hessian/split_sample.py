@@ -1,122 +1,79 @@
-"""Mini-batch bias of ‖H‖₂ and κ, bracketed by two halves of the data."""
+"""How far λ_max of a sample is from that of all data: a bracket from two halves of the sample.
+
+λ_max of a mean over few examples is too large, by a factor of several for small batches; its trace is not. With H_A and
+H_B of two disjoint random halves, u_A the unit eigenvector of λ_max(H_A), and H the mean over all data there could be,
+
+    E λ_max(H_A) ≥ λ_max(H)                     λ_max is convex: Jensen
+    E u_Aᵀ H_B u_A = E u_Aᵀ H u_A ≤ λ_max(H)    B is independent of u_A
+"""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-from scipy import stats
-
-from decomfl_lab.errors import require, require_int
-from decomfl_lab.noise import derive_seed
-from hessian.counted import Counted
-from hessian.estimate import Estimate, require_confidence
-from hessian.lanczos import Krylov
+from decomfl_lab.errors import require
+from hessian.lanczos import lanczos
 from hessian.operator import Operator
-from hessian.probes import probe
 
-__all__ = ["SplitSampleBracket", "split_sample_bracket"]
-
-PROBES = 7
-"""Stage of the probes of the halves' traces."""
+__all__ = ["SplitSample", "split_sample"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SplitSampleBracket:
-    """What two independent halves say of the population that both are drawn from.
+@dataclass(frozen=True)
+class SplitSample:
+    """λ_max of two halves, and what each half's top eigenvector finds in the other.
 
     Attributes:
-        norm_above: (‖H_A‖₂ + ‖H_B‖₂)/2: its expectation is at least ‖H‖₂.
-        norm_below: (|u_AᵀH_B u_A| + |u_BᵀH_A u_B|)/2 with the signs of the top eigenvalues; its expectation is at
-            most ‖H‖₂.
-        trace: (tr(H_A) + tr(H_B))/2, unbiased for tr(H) over the draw of the data; its standard error is that of
-            the probes.
-        kappa: (low, high): the trace's interval over the norms in [norm_below, norm_above].
-        kappa_halves: κ of H_A and of H_B alone, both biased low.
-        confidence: Of the trace's interval.
-        products: Spent on both.
+        own: (λ_max(H_A), λ_max(H_B)).
+        crossed: (u_Aᵀ H_B u_A, u_Bᵀ H_A u_B).
+        products: Spent on both halves.
     """
 
-    norm_above: float
-    norm_below: float
-    trace: Estimate
-    kappa: tuple[float, float]
-    kappa_halves: tuple[float, float]
-    confidence: float
+    own: tuple[float, float]
+    crossed: tuple[float, float]
     products: int
 
+    @property
+    def above(self) -> float:
+        """Mean of λ_max of the halves: above λ_max of all data in expectation."""
+        return sum(self.own) / 2
 
-def split_sample_bracket(
-    operator_a: Operator,
-    operator_b: Operator,
-    *,
-    steps: int = 15,
-    probes: int = 10,
-    seed: int,
-    confidence: float = 0.95,
-) -> SplitSampleBracket:
-    """κ of the population from the curvature on two disjoint, independently drawn halves of a sample.
+    @property
+    def below(self) -> float:
+        """Mean of what is found in the other half: below it in expectation."""
+        return sum(self.crossed) / 2
 
-    A norm is convex, so the top eigenvalue of a mean over few examples is too large on average (several times, for a
-    mini-batch), while the top eigenvector of one half knows nothing of the noise of the other:
+    def kappa(self, trace: float) -> tuple[float, float]:
+        """κ by the upper and by the lower λ_max, for tr(H) = ``trace`` ≥ 0, which no sampling biases.
 
-        E ‖H_A‖₂ ≥ ‖E H_A‖₂ = ‖H‖₂,    E u_AᵀH_B u_A = E u_AᵀH u_A ≤ ‖H‖₂
+        The ends are NaN where a λ_max is not positive.
+        """
+        low, high = (trace / top if top > 0 else float("nan") for top in (self.above, self.below))
+        return low, high
 
-    Both ways are averaged. The trace is linear, hence unbiased. The interval covers the probes' randomness only: how
-    the two bounds vary with the draw of the data is not in it.
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        return {**asdict(self), "above": self.above, "below": self.below}
+
+
+def split_sample(halves: tuple[Operator, Operator], *, seed: int, steps: int = 30, tol: float = 0.01) -> SplitSample:
+    """The bracket of λ_max from the operators of two disjoint halves of a random sample.
 
     Args:
-        operator_a: H_A, of one half.
-        operator_b: H_B, of the other, at the same x.
-        steps: Lanczos steps on each.
-        probes: Random probes on each for the trace, at least 2.
-        seed: Of everything random, 0..2**64-1.
-        confidence: Of the trace's interval (Student's t with probes − 1 degrees of freedom, the fewest it can be).
+        halves: H_A and H_B, of the same dimension; they must be of disjoint examples.
+        seed: Of the start vectors.
+        steps: Products at most for the λ_max of a half.
+        tol: Residual, relative to λ_max, at which fewer are enough.
 
     Raises:
-        InputError: If the operators differ in dimension, an argument breaks a rule, or a half is zero.
+        InputError: If the dimensions differ, or an argument breaks a rule.
     """
-    require(operator_b.d == operator_a.d, "operator_b", f"have dimension {operator_a.d}", operator_b.d)
-    require_int("steps", steps, 1)
-    require_int("probes", probes, 2)
-    require_int("seed", seed, 0, 2**64 - 1)
-    require_confidence(confidence)
-    halves = [Counted(operator_a), Counted(operator_b)]
-    norms, tops, traces = [], [], []
-    for i, half in enumerate(halves):
-        krylov = Krylov(half, derive_seed(seed, i))
-        for _ in range(steps):
-            krylov.step()
-        ritz = krylov.result()
-        theta = float(ritz.ritz_values[ritz.top])
-        require(theta != 0.0, f"operator_{'ab'[i]}", "not be zero", theta)
-        norms.append(abs(theta))
-        tops.append((math.copysign(1.0, theta), ritz.ritz_vectors([ritz.top])[0]))
-        inside = float(krylov.projected.trace())
-        if krylov.following is None:
-            traces.append(Estimate(inside, 0.0, 0))
-        else:
-            zs = (probe(half, derive_seed(seed, i), PROBES, n) for n in range(probes))
-            traces.append(Estimate.of([half.quad(krylov.complement(z)) for z in zs], inside))
-    crossed = [sign * half.quad(u) for (sign, u), half in zip(tops, reversed(halves), strict=True)]
-    above, below = sum(norms) / 2, sum(crossed) / 2
-    trace = Estimate(
-        (traces[0].value + traces[1].value) / 2,
-        math.hypot(traces[0].stderr, traces[1].stderr) / 2,
-        traces[0].samples + traces[1].samples,
-    )
-    width = float(stats.t.ppf(0.5 + confidence / 2, probes - 1)) * trace.stderr
-    ends = [
-        t / n if n > 0 else math.copysign(math.inf, t)
-        for t in (trace.value - width, trace.value + width)
-        for n in (below, above)
-    ]
-    return SplitSampleBracket(
-        norm_above=above,
-        norm_below=below,
-        trace=trace,
-        kappa=(min(ends), max(ends)),
-        kappa_halves=(traces[0].value / norms[0], traces[1].value / norms[1]),
-        confidence=confidence,
-        products=sum(half.products for half in halves),
-    )
+    sizes = tuple(half.d for half in halves)
+    require(len(set(sizes)) == 1, "halves", "have one dimension", sizes)
+    own, vectors, products = [], [], 2
+    for half in halves:
+        found = lanczos(half, steps=steps, seed=seed, tol=tol)
+        own.append(float(found.ritz_values[-1]))
+        vectors += found.ritz_vectors([len(found.ritz_values) - 1])
+        products += found.products
+    crossed = [half.quad(u) for half, u in zip(halves, reversed(vectors), strict=True)]
+    return SplitSample((own[0], own[1]), (crossed[1], crossed[0]), products)

@@ -16,7 +16,7 @@ from figures.curves import Count
 from figures.style import rc
 from paper_repro.claims import Claim
 from paper_repro.report import Section
-from paper_repro.runs import Job
+from paper_repro.runs import Work
 
 __all__ = ["Made", "Options", "Part", "rendered"]
 
@@ -60,12 +60,12 @@ class Made:
 class Part(Protocol):
     """A module of this package that makes a figure or table."""
 
-    def jobs(self, options: Options) -> list[Job]:
-        """The runs that it needs; equal ones of different parts are run once."""
+    def jobs(self, options: Options) -> Sequence[Work]:
+        """The work that it needs; what two parts share is done once."""
         ...
 
     def make(self, rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
-        """The part, from the evaluations of its runs (with the labels of their jobs)."""
+        """The part, from the rows of its work (of runs: evaluations with the labels of their jobs)."""
         ...
 
 

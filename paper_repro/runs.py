@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import joblib
 import pandas as pd
@@ -22,7 +22,7 @@ from decomfl_lab.files import write_atomically
 from decomfl_lab.schedules import Schedule
 from decomfl_lab.training import METRICS_FILE, PROVENANCE_FILE, Progress, code_version, provenance, train
 
-__all__ = ["Job", "run_all"]
+__all__ = ["Job", "Work", "run_all"]
 
 DONE_FILE = "done"
 DIVERGED = "diverged"
@@ -30,9 +30,34 @@ PROGRESS_FILE = "progress.json"
 POLL_SECONDS = 0.5
 
 
+class Work(Protocol):
+    """What a part needs computed: it runs in a process of its own and leaves its result in a folder."""
+
+    @property
+    def title(self) -> str:
+        """Name of its progress bar."""
+        ...
+
+    def key(self) -> str:
+        """Fingerprint of everything that the result depends on: the name of its folder."""
+        ...
+
+    def cost(self) -> float:
+        """Forward passes, roughly, in examples of the MNIST CNN: the dearest go first."""
+        ...
+
+    def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
+        """Compute the result into ``folder`` (made if missing), going on with what is there; says how it ended."""
+        ...
+
+    def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:
+        """Rows and provenance, from a folder where ``run`` ended so."""
+        ...
+
+
 @dataclass(frozen=True)
 class Job:
-    """One run of a figure.
+    """One training run of a figure.
 
     Attributes:
         config: What to run.
@@ -44,16 +69,44 @@ class Job:
     labels: Mapping[str, Any]
     title: str
 
+    def key(self) -> str:
+        """See ``Work``: configuration, seed, data and code."""
+        return self.config.fingerprint(data=load_dataset(self.config.data).digest, code=code_version())
 
-def _folder(job: Job, root: Path) -> Path:
-    key = job.config.fingerprint(data=load_dataset(job.config.data).digest, code=code_version())
-    return root / key
+    def cost(self) -> float:
+        """See ``Work``."""
+        config = self.config
+        steps = config.rounds * config.local_steps * config.sampled * config.batch_size * _COSTS.get(config.model, 1.0)
+        if config.method in FIRST_ORDER or config.method == "decomfl-projection":
+            return 3 * steps
+        P = Schedule(config.perturbations, config.perturbation_schedule)
+        directions = sum(P(r) for r in range(config.rounds)) / config.rounds
+        return directions * (2 if config.estimator == "central" else 1) * steps
+
+    def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
+        """See ``Work``; a run that diverges has a result too: the rows up to there."""
+        dataset = load_dataset(self.config.data)
+        try:
+            train(self.config, dataset=dataset, out=folder, on_round=report)
+        except DivergedError as error:
+            write_atomically(folder / PROVENANCE_FILE, json.dumps(provenance(dataset), indent=1, ensure_ascii=False))
+            return f"{DIVERGED}: {error}"
+        return f"{self.config.rounds} rounds"
+
+    def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:
+        """See ``Work``: evaluations with labels, seed and whether the run diverged (then they end there)."""
+        labels = {**self.labels, "seed": self.config.seed, "diverged": ended.startswith(DIVERGED)}
+        rows = pd.read_csv(folder / METRICS_FILE).assign(**labels)
+        return rows, json.loads((folder / PROVENANCE_FILE).read_text(encoding="utf-8"))
 
 
-def _execute(config: TrainConfig, folder: Path) -> None:
-    """Run one job in this process; its folder ends with ``DONE_FILE``, written last."""
+_COSTS = {"cnn-fashion": 6.0}
+"""What a forward pass takes, in passes of the MNIST CNN."""
+
+
+def _execute(work: Work, folder: Path) -> None:
+    """Do one piece of work in this process; its folder ends with ``DONE_FILE``, written last."""
     torch.set_num_threads(1)
-    dataset = load_dataset(config.data)
     shown = 0.0
 
     def report(at: Progress) -> None:
@@ -62,13 +115,7 @@ def _execute(config: TrainConfig, folder: Path) -> None:
             shown = time.monotonic()
             write_atomically(folder / PROGRESS_FILE, json.dumps(vars(at)))
 
-    try:
-        train(config, dataset=dataset, out=folder, on_round=report)
-    except DivergedError as error:  # a result too: the rows up to there are kept
-        write_atomically(folder / PROVENANCE_FILE, json.dumps(provenance(dataset), indent=1, ensure_ascii=False))
-        write_atomically(folder / DONE_FILE, f"{DIVERGED}: {error}\n")
-    else:
-        write_atomically(folder / DONE_FILE, f"{config.rounds} rounds\n")
+    write_atomically(folder / DONE_FILE, f"{work.run(folder, report)}\n")
 
 
 class _Watcher(threading.Thread):
@@ -102,17 +149,16 @@ class _Watcher(threading.Thread):
         self.join()
 
 
-def run_all(jobs: Sequence[Job], root: Path, *, n_jobs: int) -> list[tuple[pd.DataFrame, dict[str, Any]]]:
-    """Run every job that has no result yet, ``n_jobs`` at a time, and gather all.
+def run_all(works: Sequence[Work], root: Path, *, n_jobs: int) -> list[tuple[pd.DataFrame, dict[str, Any]]]:
+    """Do all work that has no result yet, ``n_jobs`` at a time, and gather the results.
 
     Args:
-        jobs: What to run; the same configuration twice is run once.
-        root: Folder of results, one sub-folder a fingerprint of (configuration, seed, data, code).
+        works: What to do; what has the same key is done once.
+        root: Folder of results, one sub-folder a key.
         n_jobs: Processes.
 
     Returns:
-        For each job its evaluations with its labels, seed and whether the run diverged (then they end there, and
-        there may be none), and its provenance.
+        Rows and provenance of each.
 
     Raises:
         InputError: If the folder cannot be written, or a run failed.
@@ -121,35 +167,18 @@ def run_all(jobs: Sequence[Job], root: Path, *, n_jobs: int) -> list[tuple[pd.Da
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"out must be a folder that can be written, got {root} ({error.strerror})") from None
-    folders = [_folder(job, root) for job in jobs]
-    todo = {folder: job for job, folder in zip(jobs, folders, strict=True) if not (folder / DONE_FILE).exists()}
-    watcher = _Watcher({job.title: folder for folder, job in todo.items()})
+    folders = [root / work.key() for work in works]
+    todo = {folder: work for work, folder in zip(works, folders, strict=True) if not (folder / DONE_FILE).exists()}
+    watcher = _Watcher({work.title: folder for folder, work in todo.items()})
     if todo:
         watcher.start()
         try:
             # The longest first, so that the processes end together.
-            ordered = sorted(todo.items(), key=lambda item: -_cost(item[1].config))
-            joblib.Parallel(n_jobs=n_jobs)(joblib.delayed(_execute)(job.config, folder) for folder, job in ordered)
+            ordered = sorted(todo.items(), key=lambda item: -item[1].cost())
+            joblib.Parallel(n_jobs=n_jobs)(joblib.delayed(_execute)(work, folder) for folder, work in ordered)
         finally:
             watcher.stop()
-    results = []
-    for job, folder in zip(jobs, folders, strict=True):
-        ended = (folder / DONE_FILE).read_text(encoding="utf-8")
-        labels = {**job.labels, "seed": job.config.seed, "diverged": ended.startswith(DIVERGED)}
-        rows = pd.read_csv(folder / METRICS_FILE).assign(**labels)
-        results.append((rows, json.loads((folder / PROVENANCE_FILE).read_text(encoding="utf-8"))))
-    return results
-
-
-_COSTS = {"cnn-fashion": 6.0}
-"""What a forward pass takes, in passes of the MNIST CNN."""
-
-
-def _cost(config: TrainConfig) -> float:
-    """Forward passes of a run, roughly, in examples of the MNIST CNN."""
-    steps = config.rounds * config.local_steps * config.sampled * config.batch_size * _COSTS.get(config.model, 1.0)
-    if config.method in FIRST_ORDER or config.method == "decomfl-projection":
-        return 3 * steps
-    P = Schedule(config.perturbations, config.perturbation_schedule)
-    directions = sum(P(r) for r in range(config.rounds)) / config.rounds
-    return directions * (2 if config.estimator == "central" else 1) * steps
+    return [
+        work.result(folder, (folder / DONE_FILE).read_text(encoding="utf-8"))
+        for work, folder in zip(works, folders, strict=True)
+    ]

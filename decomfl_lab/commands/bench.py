@@ -6,7 +6,6 @@ import json
 import sys
 import time
 from dataclasses import asdict
-from importlib.metadata import entry_points
 from itertools import product
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +17,8 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from decomfl_lab import bench as measuring
+from decomfl_lab.commands.drawing import draw
+from decomfl_lab.commands.layers import contributions
 from decomfl_lab.engine import ENGINES
 from decomfl_lab.engine.bench import EngineRow, engine_rows
 from decomfl_lab.errors import InputError, require, require_choice
@@ -29,7 +30,8 @@ from decomfl_lab.noise.statistics import stream_statistics
 __all__ = ["bench"]
 
 bench = typer.Typer(
-    help="Measure on this machine: rebuild and round (speed), moments (is the stream random?), memory (of both sides).",
+    help="Measure on this machine: rebuild and round (speed), moments (is the stream random?), memory (of both sides), "
+    "kappa (error and coverage for how many products).",
     rich_markup_mode=None,
     no_args_is_help=True,
 )
@@ -38,19 +40,6 @@ _D = (28_938, 1_206_590, 125_000_000)
 _PAIRS = (1, 10, 100, 1000)
 _MOST_WORK = 1.3e10
 """Elements times pairs beyond which a default row is left out: 10⁹ take about a second and worker."""
-
-
-def _draw(name: str, frame: pd.DataFrame, path: Path) -> None:
-    """Draw a figure that the layer of figures contributes."""
-    (entry,) = entry_points(group="decomfl.figures", name=name) or (None,)
-    try:
-        draw = entry.load() if entry is not None else None
-    except ModuleNotFoundError:
-        draw = None
-    if draw is None:
-        raise InputError(f"plot must stay unset where the project's figures are not installed, got {path}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draw(frame).savefig(path)
 
 
 def _integer(text: str) -> int:
@@ -123,7 +112,7 @@ def rebuild(
     if csv is not None:
         write_atomically(csv, frame.to_csv(index=False).encode())
     if plot is not None:
-        _draw("rebuild-speed", frame, plot)
+        draw("rebuild-speed", plot, frame)
     if as_json:
         print(json.dumps([asdict(row) for row in rows]))
         return
@@ -292,3 +281,7 @@ def round_(
             f"{row.scalar_error:.1e}",
         )
     Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+for _name, _command in contributions("decomfl.benchmarks"):
+    bench.command(_name)(_command)

@@ -6,7 +6,7 @@ rounding. What follows from the scalars (records, replay, digests) is exact with
 
     plain     a point at a time, the batch in one pass, torch's own threads: how one would write it
     serial    a point at a time, each objective in its own chunks, torch's own threads; any objective
-    threads   a point a thread, each with one-threaded torch, a copy of the module and a point of its own
+    threads   a point a thread, each with one-threaded torch, a copy of the module and points of its own
     fused     the same with the whole forward pass as one kernel (``fused``), for nets that it covers
     auto      fused where it can, else threads, else serial
 """
@@ -32,7 +32,7 @@ from torch.nn.functional import cross_entropy
 from decomfl_lab import noise
 from decomfl_lab.engine.fused import Network, Workspace, pixels
 from decomfl_lab.errors import InputError, require, require_choice, require_int
-from decomfl_lab.noise import Distribution, Program
+from decomfl_lab.noise import SCRATCH, Distribution, Program
 from decomfl_lab.objective import ModuleObjective, Objective, mean_losses
 from decomfl_lab.rebuild import rebuild_
 from decomfl_lab.replica import Replica
@@ -58,18 +58,34 @@ class Line:
         """(d,)."""
         return self.replica.x
 
-    def form_(self, point: Tensor, p: int, c: float, *, workers: int | None = None) -> None:
-        """Write x + c z_p to ``point`` (d,), with so many threads; None for the replica's own number."""
-        point.copy_(self.x)
-        if c:
-            seed, first = stream_of(self.seed, p)
-            program = Program(["x"])
-            program.noise("x", seed, [c], self.distribution, first=first)
-            if point.is_cuda:
-                rebuild_(program, [{"x": point}], backend=self.replica.backend)
-            else:
-                workers = workers or self.replica.workers or torch.get_num_threads()
-                noise.run(program, {"x": point.numpy()}, d=point.numel(), backend=self.replica.backend, workers=workers)
+    def form_(self, points: Sequence[Tensor], p: int, c: float, *, workers: int | None = None) -> None:
+        """Write x + c z_p, and to a second point x - c z_p, to ``points`` (d,); z_p is made once.
+
+        Args:
+            points: One or two.
+            p: Direction.
+            c: Coefficient; not 0 for two points.
+            workers: Threads; None for the replica's own number.
+        """
+        points[0].copy_(self.x)
+        if not c:
+            return
+        seed, first = stream_of(self.seed, p)
+        program = Program(("up", "down")[: len(points)])
+        if len(points) == 1:
+            program.noise("up", seed, [c], self.distribution, first=first)
+        else:  # x - fl(c z) is x + fl(-c z)
+            program.fill(SCRATCH, 0.0)
+            program.noise(SCRATCH, seed, [c], self.distribution, first=first)
+            program.copy("down", "up")
+            program.add("up", SCRATCH)
+            program.add("down", SCRATCH, -1.0)
+        if points[0].is_cuda:
+            rebuild_(program, [dict(zip(program.names, points, strict=True))], backend=self.replica.backend)
+        else:
+            memory = {name: point.numpy() for name, point in zip(program.names, points, strict=True)}
+            workers = workers or self.replica.workers or torch.get_num_threads()
+            noise.run(program, memory, d=self.x.numel(), backend=self.replica.backend, workers=workers)
 
 
 class Engine(Protocol):
@@ -99,7 +115,7 @@ class Serial:
             self._point = _point_for(line.x)
         values = np.empty((len(tasks), len(points)))
         for n, (p, c) in enumerate(points):
-            line.form_(self._point, p, c)
+            line.form_([self._point], p, c)
             for i, (objective, step) in enumerate(tasks):
                 values[i, n] = self._loss(objective, self._point, step)
         return values
@@ -125,18 +141,18 @@ class Plain(Serial):
 
 
 class _Seat:
-    """What a thread works with: a point and, by module, copies to run and nets with their memory."""
+    """What a thread works with: points and, by module, copies to run and nets with their memory."""
 
     def __init__(self) -> None:
-        self._point: Tensor | None = None
+        self._points: list[Tensor] = []
         self._modules: dict[nn.Module, nn.Module] = {}
         self._workspaces: dict[Network, Workspace] = {}
 
-    def point(self, x: Tensor) -> Tensor:
-        """A vector like x, or wider if x has 16 bits."""
-        if self._point is None or not _fits(self._point, x):
-            self._point = _point_for(x)
-        return self._point
+    def points(self, x: Tensor, count: int) -> list[Tensor]:
+        """Vectors like x, or wider if x has 16 bits."""
+        self._points = [point for point in self._points if _fits(point, x)]
+        self._points += [_point_for(x) for _ in range(count - len(self._points))]
+        return self._points[:count]
 
     def module(self, original: nn.Module) -> nn.Module:
         """This seat's copy."""
@@ -159,8 +175,8 @@ class Threads:
     """A point a thread: each thread forms its own with one-threaded torch and evaluates all tasks there.
 
     As many threads as torch has where ``losses`` is called, so that processes that share a machine and set
-    ``torch.set_num_threads`` stay within it. They need a point each, and a copy of what the module holds beside
-    its parameters.
+    ``torch.set_num_threads`` stay within it. x + c z and x - c z are formed together, from one z. Each thread needs
+    two points, and a copy of what the module holds beside its parameters.
     """
 
     def __init__(self, workers: int | None = None) -> None:
@@ -177,22 +193,25 @@ class Threads:
             return self._serial.losses(line, points, tasks)
         values = np.empty((len(jobs), len(points)))
         pool = self._threads()
-        groups = min(len(jobs), -(-self.size // len(points)))  # of tasks, where there are more threads than points
+        units = _units(points)
+        if len(units) < self.size:
+            units = [[n] for n in range(len(points))]
+        groups = min(len(jobs), -(-self.size // len(units)))  # of tasks, where there are more threads than units
+        todo = deque(product(units, range(groups)))
 
-        todo = deque(product(range(len(points)), range(groups)))
-
-        def work() -> None:  # until nothing is left: handing over each point by itself would take as long as its noise
+        def work() -> None:  # until nothing is left: handing over each unit by itself would take as long as its noise
             seat = self._free.get()
             try:
-                point = seat.point(line.x)
                 while todo:
                     try:
-                        n, first = todo.popleft()
+                        unit, first = todo.popleft()
                     except IndexError:  # another thread was faster
                         break
-                    line.form_(point, *points[n], workers=1)
-                    for i in range(first, len(jobs), groups):
-                        values[i, n] = jobs[i](seat, point)
+                    formed = seat.points(line.x, len(unit))
+                    line.form_(formed, *points[unit[0]], workers=1)
+                    for n, point in zip(unit, formed, strict=True):
+                        for i in range(first, len(jobs), groups):
+                            values[i, n] = jobs[i](seat, point)
             finally:
                 self._free.put(seat)
 
@@ -228,6 +247,17 @@ class Threads:
     def release(self) -> None:
         """See ``Engine``. The threads' points stay: all clients of a simulation share them."""
         self._serial.release()
+
+
+def _units(points: Sequence[Point]) -> list[list[int]]:
+    """Places of points that are formed together: neighbours x + c z_p and x - c z_p, or one alone."""
+    units: list[list[int]] = []
+    for n, (p, c) in enumerate(points):
+        if units and len(units[-1]) == 1 and c and points[units[-1][0]] == (p, -c):
+            units[-1].append(n)
+        else:
+            units.append([n])
+    return units
 
 
 def _alone(started: threading.Barrier) -> None:

@@ -85,10 +85,11 @@ class _WideLine(Line):
     def x(self) -> Tensor:
         return super().x.double()
 
-    def form_(self, point: Tensor, p: int, c: float, *, workers: int | None = None) -> None:
-        narrow = torch.empty(point.shape, dtype=torch.float32)
+    def form_(self, points: Sequence[Tensor], p: int, c: float, *, workers: int | None = None) -> None:
+        narrow = [torch.empty(point.shape, dtype=torch.float32) for point in points]
         Line(self.replica, self.seed, self.distribution).form_(narrow, p, c, workers=workers)
-        point.copy_(narrow)
+        for point, formed in zip(points, narrow, strict=True):
+            point.copy_(formed)
 
 
 class _Step:

@@ -86,7 +86,7 @@ class _ArithmeticRevert(Client):
     def handle(self, plan: Plan) -> Reply:
         self.replica.catch_up(plan.records)
         before = self.replica.snapshot()
-        scalars, loss = self.local_update(plan)
+        scalars, loss, _ = self.local_update(plan)
         if self.replica.state:
             self.replica.restore(before)
         else:

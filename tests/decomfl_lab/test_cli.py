@@ -37,8 +37,11 @@ def _error(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         (["--mu", "0"], "mu μ must be a finite number above 0, got 0"),
         (["--mu", "inf"], "mu μ must be a finite number above 0, got inf"),
         (["--momentum", "1"], "momentum β must be in [0, 1), got 1.0"),
-        (["--data", "imagenet"], "data must be one of mnist, fashion-mnist, cifar10, digits, got 'imagenet'"),
-        (["--model", "vgg"], "cnn-fashion-10, resnet8, resnet8-bn, resnet20, resnet20-bn, mlp, logistic, got 'vgg'"),
+        (["--data", "imagenet"], "data must be one of mnist, fashion-mnist, cifar10, digits, text, got 'imagenet'"),
+        (
+            ["--model", "vgg"],
+            "resnet20, resnet20-bn, mlp, logistic, gpt-tiny, gpt-tiny-tied, gpt-10m, got 'vgg'",
+        ),
         (["--method", "magic"], "method must be one of decomfl, decomfl-projection, fedzo, fedavg,"),
         (["--estimator", "backward"], "estimator must be one of forward, central, got 'backward'"),
         (["--clients", "2000", "--sampled", "1"], "clients M must be at most the 1397 training examples"),

@@ -135,10 +135,10 @@ def test_a_truncated_file_is_refused_by_name(cut: int) -> None:
 
 
 def test_unknown_data_and_models_are_refused_with_the_known_ones() -> None:
-    known = "mnist, fashion-mnist, cifar10, digits"
+    known = "mnist, fashion-mnist, cifar10, digits, text"
     with pytest.raises(InputError, match=f"data must be one of {known}, got 'imagenet'"):
         load_dataset("imagenet")
-    with pytest.raises(InputError, match="model must be one of cnn-mnist, .*resnet20-bn, mlp, logistic, got 'vgg'"):
+    with pytest.raises(InputError, match=r"model must be one of cnn-mnist, .*, gpt-tiny-tied, gpt-10m, got 'vgg'"):
         build_model("vgg", seed=0, in_shape=(1, 28, 28), classes=10)
     with pytest.raises(InputError, match=r"images for model cnn-mnist must have shape \(1, 28, 28\), got \(1, 8, 8\)"):
         build_model("cnn-mnist", seed=0, in_shape=(1, 8, 8), classes=10)
@@ -211,7 +211,8 @@ def test_models_depend_on_their_seed_alone(name: str) -> None:
     def weights(seed: int) -> torch.Tensor:
         torch.manual_seed(seed + 17)
         before = torch.get_rng_state()
-        model = build_model(name, seed=seed, in_shape=(1, 28, 28), classes=10)
+        in_shape = (16,) if name.startswith("gpt") else (1, 28, 28)
+        model = build_model(name, seed=seed, in_shape=in_shape, classes=10)
         assert torch.equal(before, torch.get_rng_state())
         return torch.cat([p.detach().flatten() for p in model.parameters()])
 

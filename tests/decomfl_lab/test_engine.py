@@ -216,6 +216,31 @@ def test_a_class_that_the_net_lacks_is_refused(label: int) -> None:
         Fused().losses(_line(objective), central.points(1, 0.1), [(objective, 0)])
 
 
+@pytest.mark.parametrize("distribution", Distribution)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_points_on_both_sides_are_the_same_bits_formed_together_or_alone(
+    distribution: Distribution, dtype: torch.dtype
+) -> None:
+    x = torch.randn(1000, generator=torch.Generator().manual_seed(1)).to(dtype)
+    line = Line(Replica(x, Sgd()), 7, distribution)
+    up, down, alone = (torch.empty_like(x) for _ in range(3))
+    line.form_([up, down], 3, 1e-3)
+    for point, c in ((up, 1e-3), (down, -1e-3)):
+        line.form_([alone], 3, c)
+        assert torch.equal(point, alone)
+    assert not torch.equal(up, down)
+
+
+def test_only_neighbours_on_both_sides_of_one_direction_are_formed_together() -> None:
+    assert engines._units([(0, 0.0), (0, 1.0), (0, -1.0), (1, 1.0), (2, -1.0), (2, 1.0), (2, -1.0)]) == [
+        [0],
+        [1, 2],
+        [3],
+        [4, 5],
+        [6],
+    ]
+
+
 def test_more_threads_than_points_share_the_tasks() -> None:
     objectives, line = [_objective() for _ in range(5)], _line(_objective())
     tasks = [(objective, step) for step, objective in enumerate(objectives)]

@@ -220,7 +220,7 @@ def _train(rule, x: torch.Tensor, *, steps: int, eta: float) -> tuple[list[float
             seeds=(noise.derive_seed(3, k),),
             P=4,
         )
-        g, loss = client.local_update(plan)
+        g, loss, _ = client.local_update(plan)
         before = replica.x.clone()
         replica.step_(Step(plan.seeds[0], g[0], eta, plan.distribution))
         kept.append(float((replica.x == before).float().mean()))

@@ -1,0 +1,90 @@
+"""A causal language model in plain torch: the decoder of GPT-2, as small as one likes.
+
+    h ← h + attention(norm(h)),    h ← h + W₂ gelu(W₁ norm(h))        depth times, then norm and a linear head
+
+Source: Radford, Wu, Child, Luan, Amodei and Sutskever, "Language models are unsupervised multitask learners", 2019,
+section 2.3 (normalisation before each part, residual projections scaled by 1/sqrt(2 depth) at the start).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu, scaled_dot_product_attention
+
+from decomfl_lab.errors import require, require_int
+
+__all__ = ["gpt"]
+
+_STD = 0.02
+
+
+def gpt(in_shape: tuple[int, ...], tokens: int, *, width: int, depth: int, heads: int, tied: bool = False) -> nn.Module:
+    """The model, initialised from torch's global generator.
+
+        d = (12 width² + 13 width)·depth + width·(T + tokens + 2) + (0 if tied else width·tokens)
+
+    It maps token numbers (B, T) to logits (B, tokens, T): position t's are of the token after it, from positions
+    0..t alone. The tokens' axis comes second, where ``torch.nn.functional.cross_entropy`` and ``argmax(1)`` look for
+    classes, so that every loss of images is one of text too.
+
+    Args:
+        in_shape: (T,), the length of a sequence.
+        tokens: Size of the vocabulary.
+        width: Of the residual stream; a multiple of ``heads``.
+        depth: Blocks.
+        heads: Of the attention of each block.
+        tied: Whether the head is the embedding, transposed.
+
+    Raises:
+        InputError: If the inputs are no sequences, or a size does not fit.
+    """
+    require(len(in_shape) == 1 and in_shape[0] >= 1, "inputs for a gpt", "be sequences of shape (T,)", in_shape)
+    require_int("tokens", tokens, 2)
+    require_int("depth", depth, 1)
+    require_int("heads", heads, 1)
+    require(width >= 1 and width % heads == 0, "width", f"be a multiple of the {heads} heads", width)
+    return _Gpt(in_shape[0], tokens, width, depth, heads, tied)
+
+
+class _Gpt(nn.Module):
+    def __init__(self, length: int, tokens: int, width: int, depth: int, heads: int, tied: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(tokens, width)
+        self.position = nn.Parameter(torch.empty(length, width))
+        self.blocks = nn.Sequential(*(_Block(width, heads) for _ in range(depth)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, tokens, bias=False)
+        nn.init.normal_(self.position, std=_STD)
+        for name, weight in self.named_parameters():
+            if name.endswith(".bias"):
+                nn.init.zeros_(weight)
+            elif weight.ndim == 2:
+                nn.init.normal_(weight, std=_STD * ((2 * depth) ** -0.5 if name.endswith("out.weight") else 1.0))
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        h = self.embedding(tokens) + self.position[: tokens.shape[1]]
+        logits: Tensor = self.head(self.norm(self.blocks(h)))
+        return logits.transpose(1, 2)
+
+
+class _Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.attention_out = nn.Linear(width, width)
+        self.mlp_norm = nn.LayerNorm(width)
+        self.mlp = nn.Linear(width, 4 * width)
+        self.mlp_out = nn.Linear(4 * width, width)
+
+    def forward(self, h: Tensor) -> Tensor:
+        B, T, width = h.shape
+        q, k, v = self.qkv(self.norm(h)).view(B, T, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        mixed = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(B, T, width)
+        h = h + self.attention_out(mixed)
+        transformed: Tensor = self.mlp_out(gelu(self.mlp(self.mlp_norm(h))))
+        return h + transformed

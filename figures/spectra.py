@@ -1,0 +1,320 @@
+"""Eigenvalues of a Hessian: their density, the outer ones, and how sure one is of κ; alone and along training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import cast
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from decomfl_lab.errors import require, require_finite_positive, require_int
+from figures.layout import page, require_columns
+from figures.style import OKABE_ITO, rc
+
+__all__ = ["KAPPAS", "spectrum", "training_spectra"]
+
+KAPPAS: Mapping[str, str] = {
+    "signed": "tr H / ‖H‖₂",
+    "positive": "Σ max(λ, 0) / λ_max",
+    "absolute": "Σ |λ| / max |λ|",
+    "gauss-newton": "tr G / ‖G‖₂, G Gauss-Newton",
+}
+"""What each κ of an indefinite H is."""
+
+_CURVE = ("value", "density", "low", "high")
+_RITZ = ("value", "residual")
+_HISTORY = ("products", "lambda_max", "kappa", "low", "high")
+_TRAINING = ("step", "kappa", "value", "low", "high")
+_EXTREMES = ("step", "lambda_max", "lambda_min", "near zero", "loss")
+
+_BLUE, _ORANGE, _GREEN, _RED = OKABE_ITO[2], OKABE_ITO[0], OKABE_ITO[1], OKABE_ITO[3]
+_SOFT = "#57606A"
+_CONVERGED = 0.01
+"""Of |λ|: a Ritz value with a residual of at most that is drawn filled."""
+
+_MARKERS = {"signed": "o", "positive": "^", "absolute": "s", "gauss-newton": "D"}
+_COLOURS = {"signed": _BLUE, "positive": _ORANGE, "absolute": _RED, "gauss-newton": _GREEN}
+
+
+def spectrum(
+    curve: pd.DataFrame | None,
+    ritz: pd.DataFrame,
+    history: pd.DataFrame,
+    *,
+    d: int,
+    bandwidth: float | None,
+    title: str = "",
+    caption: str = "",
+) -> Figure:
+    """Left: the density of eigenvalues with its error band; right: how λ_max, the trace and κ settled.
+
+    Args:
+        curve: Columns value (λ), density (share of the eigenvalues per unit of λ), low and high (its error band); or
+            None.
+        ritz: Columns value and residual; an eigenvalue lies within the residual. Those with a residual of at most 1 %
+            of their magnitude are drawn filled, and as stems of the height that one eigenvalue has in the density.
+        history: Columns products, lambda_max, kappa, low and high (the interval of κ), in the order of products.
+        d: Number of eigenvalues.
+        bandwidth: Standard deviation of the Gaussian that the density is smoothed by, in units of λ; None without one.
+        title: Heading.
+        caption: Under the plots: which model, which data.
+
+    Returns:
+        A figure without pyplot state.
+
+    Raises:
+        InputError: If a frame is empty or lacks a column, or a density has no bandwidth.
+    """
+    require_columns("ritz", ritz, _RITZ)
+    require_columns("history", history, _HISTORY)
+    require_int("d", d, 1)
+    smoothing = ""
+    if curve is not None:
+        require_columns("curve", curve, _CURVE)
+        width = require_finite_positive("bandwidth", bandwidth)
+        smoothing = (
+            "Density: share of the d eigenvalues per unit of λ, smoothed by a Gaussian of standard deviation "
+            f"{width:.3g}; band: its error over probes."
+        )
+    explained = [
+        caption,
+        smoothing,
+        "Ritz values: filled where an eigenvalue lies within 1 % of them, the bars are the residuals.",
+        "Right: each quantity in units of its last value; shaded: the interval of κ.",
+    ]
+    with matplotlib.rc_context(rc()):
+        figure, plots = page(10.2, 3.9, title=title, caption=explained)
+        left, right = plots.subfigures(1, 2, squeeze=False, width_ratios=[1.45, 1.0])[0]
+        _eigenvalues(left, curve, ritz, d, bandwidth or float(ritz["value"].abs().max()) / 30)
+        _convergence(right.subplots(), history)
+    return figure
+
+
+def training_spectra(
+    curves: pd.DataFrame,
+    single: pd.DataFrame,
+    kappas: pd.DataFrame,
+    extremes: pd.DataFrame,
+    *,
+    d: int,
+    near: float,
+    title: str = "",
+    caption: str = "",
+) -> Figure:
+    """Above: the density at several steps of training; below: every κ, and λ_max, λ_min and the loss, by step.
+
+    Args:
+        curves: As ``curve`` of ``spectrum``, with the columns step and bandwidth.
+        single: Columns step and value: the eigenvalues that are known one by one.
+        kappas: Columns step, kappa (a key of ``KAPPAS``), value, low and high.
+        extremes: Columns step, lambda_max, lambda_min, "near zero" (the share of eigenvalues that ``near`` calls 0)
+            and loss.
+        d: Number of eigenvalues.
+        near: Share of the largest magnitude below which an eigenvalue counts as 0.
+        title: Heading.
+        caption: Under the plots: which model, which data, which scale.
+
+    Returns:
+        A figure without pyplot state.
+
+    Raises:
+        InputError: If a frame is empty or lacks a column, or a κ is unknown.
+    """
+    require_columns("curves", curves, ("step", "bandwidth", *_CURVE))
+    require_columns("single", single, ("step", "value"))
+    require_columns("kappas", kappas, _TRAINING)
+    require_columns("extremes", extremes, _EXTREMES)
+    unknown = sorted(set(kappas["kappa"]) - set(KAPPAS))
+    require(not unknown, "kappas", f"be among {', '.join(KAPPAS)}", unknown)
+    steps = sorted(curves["step"].unique())
+    explained = [
+        caption,
+        "Above: share of the d eigenvalues per unit of λ, smoothed by a Gaussian; band: its error over probes; stems: "
+        f"eigenvalues known one by one. Near 0: |λ| below {near:.0%} of the largest.",
+        "Bars of κ: its interval.",
+    ]
+    with matplotlib.rc_context(rc()):
+        figure, plots = page(max(9.6, 2.7 * len(steps)), 5.6, title=title, caption=explained)
+        upper, lower = plots.subfigures(2, 1, squeeze=False, height_ratios=[1.05, 1.0])[:, 0]
+        axes = cast(list[Axes], list(upper.subplots(1, len(steps), sharex=True, sharey=True, squeeze=False)[0]))
+        widths = curves.groupby("step")["bandwidth"].first()
+        scale = _Scale.of(curves, float(widths.max()), d)
+        for ax, step in zip(axes, steps, strict=True):
+            own = curves[curves["step"] == step]
+            _density(ax, own, single.loc[single["step"] == step, "value"], d=d, bandwidth=float(widths[step]))
+            scale.apply(ax)
+            share = float(extremes.loc[extremes["step"] == step, "near zero"].iloc[0])
+            ax.text(0.98, 0.96, f"{share:.1%} near 0", transform=ax.transAxes, ha="right", va="top", color=_SOFT)
+            ax.set_title("before training" if step == 0 else f"after {step:,} steps")
+            ax.set_xlabel("eigenvalue λ")
+        axes[0].set_ylabel("density")
+        by_step, outer = cast(list[Axes], list(lower.subplots(1, 2, width_ratios=[1.2, 1.0])))
+        _kappas(by_step, kappas, d)
+        _outer(outer, extremes)
+    return figure
+
+
+class _Scale:
+    """Axes on which a density with a huge peak at 0 and single outliers can be read: log y, symmetric log x."""
+
+    def __init__(self, left: float, right: float, linear: float, floor: float, top: float) -> None:
+        self.left, self.right, self.linear, self.floor, self.top = left, right, linear, floor, top
+
+    @classmethod
+    def of(cls, curve: pd.DataFrame, bandwidth: float, d: int) -> _Scale:
+        """For the curves that share axes: linear within three bandwidths of 0, down to a third of one eigenvalue."""
+        linear = 3 * bandwidth
+        return cls(
+            min(1.4 * float(curve["value"].min()), -linear),
+            max(1.4 * float(curve["value"].max()), linear),
+            linear,
+            _one(d, bandwidth) / 3,
+            2 * float(curve[["density", "high"]].max().max()),
+        )
+
+    def apply(self, ax: Axes) -> None:
+        ax.set_yscale("log")
+        ax.set_ylim(self.floor, max(self.top, 10 * self.floor))
+        ax.set_xlim(self.left, self.right)
+        _symlog(ax, self.linear)
+        ax.yaxis.set_major_locator(LogLocator(numticks=6))
+        ax.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _one(d: int, bandwidth: float) -> float:
+    """The height of a single one of d eigenvalues, smoothed."""
+    return 1.0 / (d * bandwidth * math.sqrt(2 * math.pi))
+
+
+def _symlog(ax: Axes, linear: float) -> None:
+    """Linear within ±``linear``; ticks at 0 and outside at powers of ten, or at 1, 2, 5, 10 where these are few."""
+    multiples = (1,) if max(map(abs, ax.get_xlim())) > 30 * linear else (1, 2, 5)
+    decades = [
+        m * 10.0**k for k in range(math.floor(math.log10(linear)), 13) for m in multiples if m * 10.0**k >= linear
+    ]
+    ax.set_xscale("symlog", linthresh=linear, linscale=0.6)
+    ax.xaxis.set_major_locator(FixedLocator([-each for each in reversed(decades)] + [0.0] + decades))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−")))
+
+
+def _density(ax: Axes, curve: pd.DataFrame, single: pd.Series[float], *, d: int, bandwidth: float) -> None:
+    """The curve with its band, and single eigenvalues as stems."""
+    one = _one(d, bandwidth)
+    at = curve.sort_values("value")
+    ax.fill_between(at["value"], at["low"].clip(lower=one / 1e3), at["high"], color=_BLUE, alpha=0.22, linewidth=0)
+    ax.plot(at["value"], at["density"], color=_BLUE, linewidth=1.4, label="density")
+    ax.vlines(single, one / 1e3, one, color=_RED, linewidth=1.1, label="single eigenvalues")
+    ax.plot(single, np.full(len(single), one), "o", color=_RED, markersize=2.8, label="_heads")
+
+
+def _eigenvalues(part: SubFigure, curve: pd.DataFrame | None, ritz: pd.DataFrame, d: int, bandwidth: float) -> None:
+    """The density above a strip with all Ritz values, on one axis of λ; or the strip alone."""
+    known = ritz["residual"] <= _CONVERGED * ritz["value"].abs()
+    if curve is None:
+        strip = part.subplots()
+        strip.set_title(f"Ritz values (d = {d:,})")
+    else:
+        ax, strip = cast(
+            list[Axes], list(part.subplots(2, 1, sharex=True, height_ratios=[5.2, 1.0], gridspec_kw={"hspace": 0.02}))
+        )
+        _density(ax, curve, ritz.loc[known, "value"], d=d, bandwidth=bandwidth)
+        _Scale.of(curve, bandwidth, d).apply(ax)
+        ax.set_title(f"density of the d = {d:,} eigenvalues")
+        ax.set_ylabel("share per unit of λ")
+        ax.legend(loc="upper right")
+    for rows, face, label in ((ritz[known], _RED, "converged"), (ritz[~known], "white", "not yet")):
+        strip.errorbar(
+            rows["value"],
+            np.zeros(len(rows)),
+            xerr=rows["residual"],
+            fmt="o",
+            markersize=4.2,
+            markerfacecolor=face,
+            markeredgecolor=_RED,
+            ecolor=_SOFT,
+            elinewidth=0.9,
+            linestyle="none",
+            label=label,
+        )
+    if curve is None:
+        _symlog(strip, bandwidth)
+        strip.legend(loc="upper right")
+    strip.set_yticks([])
+    strip.set_ylim(-1, 1)
+    strip.set_ylabel("Ritz\nvalues", rotation=0, ha="right", va="center")
+    strip.set_xlabel("eigenvalue λ")
+
+
+def _convergence(ax: Axes, history: pd.DataFrame) -> None:
+    """λ_max, tr = κ λ_max and κ against products, in units of their last values."""
+    last = history.iloc[-1]
+    products = history["products"]
+    trace = history["kappa"] * history["lambda_max"]
+    ax.fill_between(
+        products,
+        history["low"] / last["kappa"],
+        history["high"] / last["kappa"],
+        color=_BLUE,
+        alpha=0.18,
+        linewidth=0,
+    )
+    kappa = f"κ = {last['kappa']:.3g} in [{last['low']:.3g}, {last['high']:.3g}]"
+    lines = (
+        (history["lambda_max"] / last["lambda_max"], _RED, "s", f"λ_max = {last['lambda_max']:.4g}"),
+        (trace / trace.iloc[-1], _GREEN, "^", f"trace = {trace.iloc[-1]:.4g}"),
+        (history["kappa"] / last["kappa"], _BLUE, "o", kappa),
+    )
+    for y, colour, marker, label in lines:
+        ax.plot(products, y, color=colour, marker=marker, markersize=3.4, linewidth=1.5, label=label)
+    ax.axhline(1.0, color=_SOFT, linewidth=0.8, linestyle=":")
+    ax.set_ylim(0.0, 2.0)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set_title("how sure: value so far / last value")
+    ax.set_xlabel("products H·v spent")
+    ax.legend(loc="lower right")
+
+
+def _kappas(ax: Axes, kappas: pd.DataFrame, d: int) -> None:
+    """Every κ against steps, with its interval, under the line κ = d."""
+    for name in (each for each in KAPPAS if each in set(kappas["kappa"])):
+        rows = kappas[kappas["kappa"] == name].sort_values("step")
+        positive = rows[rows["value"] > 0]
+        ax.errorbar(
+            positive["step"],
+            positive["value"],
+            yerr=[
+                (positive["value"] - positive["low"].clip(lower=positive["value"] / 10)).clip(lower=0),
+                (positive["high"] - positive["value"]).clip(lower=0),
+            ],
+            color=_COLOURS[name],
+            marker=_MARKERS[name],
+            markersize=4.2,
+            linewidth=1.5,
+            elinewidth=1.1,
+            capsize=2.5,
+            label=f"{name}: {KAPPAS[name]}",
+        )
+    ax.axhline(d, color=_SOFT, linewidth=1.0, linestyle=(0, (4, 2)), label=f"d = {d:,}")
+    ax.set_yscale("log")
+    ax.set_title("effective rank κ")
+    ax.set_xlabel("steps of training")
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _outer(ax: Axes, extremes: pd.DataFrame) -> None:
+    rows = extremes.sort_values("step")
+    ax.plot(rows["step"], rows["lambda_max"], color=_RED, marker="s", markersize=3.8, label="λ_max")
+    ax.plot(rows["step"], -rows["lambda_min"], color=OKABE_ITO[4], marker="v", markersize=3.8, label="−λ_min")
+    ax.plot(rows["step"], rows["loss"], color=_SOFT, marker=".", linestyle=":", label="loss")
+    ax.set_yscale("log")
+    ax.set_title("outer eigenvalues and loss")
+    ax.set_xlabel("steps of training")
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    ax.legend(loc="best")

@@ -1,0 +1,1 @@
+"""Sub-commands of ``decomfl`` that this layer contributes: parse, call, print."""

@@ -1,0 +1,412 @@
+"""κ from function values alone: trace, Frobenius norm and brackets from second differences, and which μ to take.
+
+    q_p = (f(x + μ z_p) + f(x − μ z_p) − 2 f(x)) / μ²,        p = 1..n.
+
+What their moments say about H stands in ``decomfl_lab.second_differences``. What a second difference is wrong by:
+
+- **truncation**: q_p = z_pᵀ H z_p + c_p μ² + O(μ⁴), c_p = D⁴f(x)[z_p, z_p, z_p, z_p] / 12.
+- **rounding**: each value of f has an error of standard deviation ε_f (forward passes in float32: a few 10⁻⁸ of f), so
+  q_p has one of √6 ε_f/μ² (weights 1, 1, −2). The error of f(x) is shared by all probes: of the mean over n it leaves
+  √(4 + 2/n) ε_f/μ², a bias that no number of probes removes. Between probes only √2 ε_f/μ² differ, so Var q is too
+  large by 2 ε_f²/μ⁴, which is taken off.
+
+(c μ²)² + 6 ε_f²/μ⁴ is least at μ = (√6 ε_f / c)^{1/4} [c² the mean of the c_p²], where both are equal.
+
+**Kinks.** Where f is piecewise smooth (ReLU, max-pooling) q_p does not tend to z_pᵀ H z_p of automatic differentiation,
+because the jumps of the gradient count too. For Gaussian z, without any smoothness, with f^s(x) = E f(x + s u),
+
+    E q = (2/μ²) ∫₀^μ s tr ∇²f^s(x) ds :
+
+d/ds E f(x + s z) = E⟨z, ∇f(x + s z)⟩ = s tr ∇²f^s(x) (integration by parts); integrate from 0 to μ, twice, over μ².
+So the estimate is of the *smoothed* trace at scales up to μ, the one zeroth-order methods see. It shows on a ladder of
+μ: between neighbouring rungs smooth q_p move by c_p (μ'² − μ²), mean square ∝ μ⁴, and kinked ones by a mean square
+∝ 1/μ (the chance to meet a kink within μ is ∝ μ, and a kink met counts 1/μ, so 1/μ² in square).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from decomfl_lab.errors import require, require_finite_positive, require_int
+from decomfl_lab.noise import Distribution
+from decomfl_lab.second_differences import BRACKETS, MOMENT_LAWS, cumulants, power_sums
+from hessian.estimate import Estimate, require_confidence
+from hessian.probes import probe_at
+
+__all__ = [
+    "MUS",
+    "Bracket",
+    "ForwardOnly",
+    "MuLadder",
+    "Quantity",
+    "Rung",
+    "evaluation_noise",
+    "forward_only",
+    "mu_ladder",
+    "second_differences",
+]
+
+Loss = Callable[[Tensor], float]
+Floats = NDArray[np.float64]
+Interval = tuple[float, float]
+
+MUS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
+"""Rungs of the default ladder: around the μ = 1e-3 of MeZO and the 1e-4 of the authors' image runs."""
+
+_PROBES, _LADDER, _NOISE = 40, 41, 42
+
+
+def _value(f: Loss, x: Tensor) -> float:
+    value = float(f(x))
+    require(math.isfinite(value), "loss f", "be finite at every point", value)
+    return value
+
+
+def _require_point(x: Tensor) -> None:
+    require(x.ndim == 1 and x.numel() > 0, "x", "be a vector of at least one parameter", tuple(x.shape))
+    require(x.dtype in (torch.float32, torch.float64), "x", "be float32 or float64", x.dtype)
+
+
+def second_differences(f: Loss, x: Tensor, z: Iterable[Tensor], mu: float, center: float | None = None) -> Floats:
+    """q_p for every direction z_p (d,), shape (n,), from 2n values of f and f(x), which is ``center`` if it is known.
+
+    Raises:
+        InputError: If μ is not positive, or so small that x + μz = x, or f is not finite.
+    """
+    require_finite_positive("mu", mu)
+    center = _value(f, x) if center is None else center
+    values = []
+    for direction in z:
+        points = x + mu * direction, x - mu * direction
+        require(not torch.equal(points[0], x), "mu", f"move x (it does not in {x.dtype})", mu)
+        values.append([_value(f, point) for point in points])
+    q: Floats = (np.array(values).sum(1) - 2 * center) / mu**2
+    return q
+
+
+def evaluation_noise(f: Loss, x: Tensor, *, seed: int) -> float:
+    """ε_f: the standard deviation of the rounding error of f near x, from nine values.
+
+    f at nine points of a line, so near to each other (128 units in the last place of a typical parameter) that f itself
+    is a polynomial of low degree there: its k-th differences vanish, and those of independent errors of variance ε²
+    have the variance (2k)!/(k!)² ε². ε from the k-th differences is taken at the first k from which on it stays within
+    a factor of 4 for three k, and not below half a unit roundoff of f(x).
+
+    Source: Moré and Wild, "Estimating computational noise", SIAM J. Sci. Comput. 33 (2011), ECnoise.
+    """
+    _require_point(x)
+    unit = torch.finfo(x.dtype).eps / 2
+    scale = float(x.double().square().mean().sqrt()) or 1.0
+    z = probe_at(x, seed, _NOISE, 0)
+    table = np.array([_value(f, x + (128 * unit * scale * i) * z) for i in range(9)])
+    floor = 0.5 * unit * abs(float(table[0]))
+    levels = []
+    for k in range(1, 7):
+        table = np.diff(table)
+        levels.append(math.sqrt(float(np.mean(table**2)) * math.factorial(k) ** 2 / math.factorial(2 * k)))
+    for k in range(len(levels) - 2):
+        three = levels[k : k + 3]
+        if max(three) <= 4 * min(three):
+            return max(three[0], floor)
+    return max(levels[-1], floor)
+
+
+@dataclass(frozen=True)
+class Rung:
+    """Second differences at one μ.
+
+    Attributes:
+        mu: μ.
+        trace: Their mean, with its standard error over the probes.
+        change: Root mean square over the probes of the change since the rung below; of the lowest, to the one above.
+    """
+
+    mu: float
+    trace: Estimate
+    change: float
+
+
+@dataclass(frozen=True)
+class MuLadder:
+    """Second differences along the same few directions at several μ.
+
+    Attributes:
+        rungs: One a μ, rising.
+        noise: ε_f.
+        fourth: c, so that truncation is c μ²; an upper estimate where rounding hides it, None where kinks leave none.
+        mu: The recommended μ.
+        reason: Why that one, in a line.
+        evaluations: Of f.
+    """
+
+    rungs: tuple[Rung, ...]
+    noise: float
+    fourth: float | None
+    mu: float
+    reason: str
+    evaluations: int
+
+    @property
+    def kinked(self) -> bool:
+        """Whether second differences change with μ as they do at kinks."""
+        return self.fourth is None
+
+    def truncation(self, mu: float) -> float:
+        """Of a single q_p, c μ² (root mean square); with kinks the change at the nearest rung."""
+        if self.fourth is not None:
+            return self.fourth * mu**2
+        return min(self.rungs, key=lambda rung: abs(math.log(rung.mu / mu))).change
+
+    def rounding(self, mu: float, n: int = 1) -> float:
+        """√(4 + 2/n) ε_f/μ², the standard deviation of the rounding error of the mean of n q_p."""
+        return math.sqrt(4.0 + 2.0 / n) * self.noise / mu**2
+
+
+def mu_ladder(
+    f: Loss,
+    x: Tensor,
+    *,
+    seed: int,
+    mus: Sequence[float] = MUS,
+    probes: int = 8,
+    law: Distribution = Distribution.GAUSSIAN,
+) -> MuLadder:
+    """Second differences at every μ of ``mus`` along the same ``probes`` directions, and which μ to take.
+
+    From μ to the next rung μ' the q_p change by D² in the mean square, of which rounding is V = 2ε_f² (1/μ⁴ + 1/μ'⁴) +
+    4ε_f² (1/μ² − 1/μ'²)². ε_f is ``evaluation_noise``, or what the two lowest changes say if they fall as rounding
+    does. Where D² > 25 V the slope of log D² over log(μ'² − μ²) is 2 for smooth f and −1/2 for kinks: one below 3/4
+    means kinks. c = √(D² − V)/(μ'² − μ²) at the lowest such change.
+
+    Args:
+        f: The loss, of a vector (d,), computed in the dtype of x.
+        x: Where, (d,) float32 or float64.
+        seed: Of the directions.
+        mus: At least three, rising.
+        probes: Directions, at least 2.
+        law: Of the directions.
+
+    Raises:
+        InputError: If there are fewer than three μ, one is not positive or does not move x, or f is not finite.
+    """
+    _require_point(x)
+    rising = len(mus) >= 3 and all(a < b for a, b in pairwise(mus))
+    require(rising, "mus", "be at least three rising numbers", tuple(mus))
+    require_int("probes of the ladder", probes, 2)
+    z = [probe_at(x, seed, _LADDER, p, law) for p in range(probes)]
+    center = _value(f, x)
+    q = np.stack([second_differences(f, x, z, mu, center) for mu in mus])
+    noise = evaluation_noise(f, x, seed=seed)
+    squares = np.mean(np.diff(q, axis=0) ** 2, axis=1)
+    low, high = np.array(mus[:-1]), np.array(mus[1:])
+    width = high**2 - low**2
+    shares = 2 * (low**-4 + high**-4) + 4 * (low**-2 - high**-2) ** 2  # V / ε_f²
+    if squares[0] > squares[1] * math.sqrt(shares[0] / shares[1]):
+        noise = max(noise, math.sqrt(squares[0] / shares[0]))
+    rounded = shares * noise**2
+    seen = np.flatnonzero(squares > 25 * rounded)
+    slopes = np.diff(np.log(squares[seen])) / np.diff(np.log(width[seen]))
+    kinked = bool((slopes < 0.75).any())
+    j = int(seen[0]) if len(seen) else len(squares) - 1
+    fourth = math.sqrt(squares[j] - rounded[j] if len(seen) else squares[j]) / float(width[j])
+    if kinked:
+        best = mus[len(mus) // 2]
+        why = "f has kinks: q_p tends to no limit as mu falls; what is estimated is the Hessian smoothed at scale mu"
+    else:
+        best = float(np.clip((math.sqrt(6) * noise / fourth) ** 0.25, mus[0], mus[-1])) if fourth else mus[-1]
+        at_end = " (an end of the ladder)" if best in (mus[0], mus[-1]) else ""
+        why = f"truncation {fourth:.3g} mu^2 and rounding {math.sqrt(6) * noise:.3g}/mu^2 are equal there{at_end}"
+    changes = np.sqrt([squares[0], *squares])
+    rungs = tuple(Rung(mu, Estimate.of(row.tolist()), float(c)) for mu, row, c in zip(mus, q, changes, strict=True))
+    return MuLadder(rungs, noise, None if kinked else fourth, best, why, 10 + q.size * 2)
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number with its bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """Between what κ lies, by estimated moments; ``outer_low``..``outer_high`` also takes in their sampling error."""
+
+    low: float
+    high: float
+    outer_low: float
+    outer_high: float
+
+
+@dataclass(frozen=True)
+class ForwardOnly:
+    """What n second differences say of the Hessian at x, smoothed at scale μ if f has kinks.
+
+    Attributes:
+        d: Parameters.
+        mu: μ.
+        law: Of the directions.
+        seed: Of the directions.
+        confidence: Of every interval.
+        trace: tr H, with its standard error.
+        trace_interval: By Student's t: sampling only; ``rounding`` and ``truncation`` come on top.
+        rounding: Standard deviation of the rounding error of the trace, √(4 + 2/n) ε_f/μ².
+        truncation: c μ²; with kinks, the change from rung to rung.
+        frobenius_squared: ‖H‖_F²; None for Rademacher directions.
+        cube: tr H³; None for Rademacher directions.
+        brackets: Of κ = tr H/‖H‖₂, by ``second_differences.BRACKETS``: "any-sign" for every symmetric H, "psd-second"
+            and "psd" for positive semi-definite H from second and from third moments.
+        indefinite: Whether (‖H‖_F²)² > tr H · tr H³, which no positive semi-definite H has, over the whole interval.
+        ladder: How μ was chosen.
+        evaluations: Of f, those of the ladder included.
+        reason: What to know before the numbers are used, in a line.
+    """
+
+    d: int
+    mu: float
+    law: Distribution
+    seed: int
+    confidence: float
+    trace: Estimate
+    trace_interval: Interval
+    rounding: float
+    truncation: float
+    frobenius_squared: Quantity | None
+    cube: Quantity | None
+    brackets: dict[str, Bracket]
+    indefinite: bool
+    ladder: MuLadder
+    evaluations: int
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return dataclasses.asdict(self)
+
+    def summary(self) -> str:
+        """Every number with its name and interval, a line each."""
+        low, high = self.trace_interval
+        percent = f"{100 * self.confidence:g} %"
+        lines = [
+            f"forward-only, {self.trace.samples} {self.law} directions, mu = {self.mu:.3g}, d = {self.d:,}",
+            f"tr H = {self.trace.value:.6g}, {percent} interval {low:.6g} .. {high:.6g}; "
+            f"rounding {self.rounding:.2g}, truncation {self.truncation:.2g}",
+        ]
+        for name, found in (("||H||_F^2", self.frobenius_squared), ("tr H^3", self.cube)):
+            if found is not None:
+                lines.append(f"{name} = {found.value:.6g}, {percent} interval {found.low:.6g} .. {found.high:.6g}")
+        for name, b in self.brackets.items():
+            ends = f"{b.low:.4g} .. {b.high:.4g}, with sampling error {b.outer_low:.4g} .. {b.outer_high:.4g}"
+            lines.append(f"kappa ({name}): {ends}")
+        return "\n".join([*lines, self.reason])
+
+
+def forward_only(
+    f: Loss,
+    x: Tensor,
+    *,
+    seed: int,
+    probes: int = 200,
+    mu: float | None = None,
+    mus: Sequence[float] = MUS,
+    law: Distribution = Distribution.GAUSSIAN,
+    confidence: float = 0.95,
+    resamples: int = 1000,
+) -> ForwardOnly:
+    """Trace, ‖H‖_F², tr H³ and brackets of κ from 2·probes + 1 values of f, and as many as the ladder of μ needs.
+
+    Intervals but the trace's are percentiles of ``resamples`` bootstrap samples of the q_p.
+
+    Args:
+        f: The loss, of a vector (d,), computed in the dtype of x; the same x must give the same value.
+        x: Where, (d,) float32 or float64.
+        seed: Of everything random.
+        probes: n, at least 8.
+        mu: μ; None for the ladder's recommendation.
+        mus: Rungs of the ladder.
+        law: Of the directions. Rademacher gives the trace alone.
+        confidence: Of the intervals.
+        resamples: Bootstrap samples.
+
+    Raises:
+        InputError: If an argument breaks its rule, μ does not move x, or f is not finite at a point.
+
+    Source: [DeComFL, Assumption 4] for κ; moments and brackets: ``decomfl_lab.second_differences``.
+    """
+    require_int("probes", probes, 8)
+    require_int("resamples", resamples, 100)
+    require_confidence(confidence)
+    ladder = mu_ladder(f, x, seed=seed, mus=mus, law=law)
+    mu = ladder.mu if mu is None else require_finite_positive("mu", mu)
+    d = x.numel()
+    q = second_differences(f, x, (probe_at(x, seed, _PROBES, p, law) for p in range(probes)), mu)
+    trace = Estimate.of(q.tolist())
+    frobenius_squared, cube, brackets, indefinite = None, None, {}, False
+    if law in MOMENT_LAWS:
+        generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_PROBES,)))
+        resampled = q[generator.integers(probes, size=(resamples, probes))]
+        rounding = 2 * ladder.noise**2 / mu**4
+        t, drawn = (power_sums(cumulants(sample, rounding), law, d) for sample in (q, resampled))
+        ends = [0.5 - confidence / 2, 0.5 + confidence / 2]
+        frobenius_squared = Quantity(float(t.t2), *np.quantile(drawn.t2, ends).tolist())
+        cube = Quantity(float(t.t3), *np.quantile(drawn.t3, ends).tolist())
+        for name, bracket in BRACKETS.items():
+            (low, high), (lows, highs) = bracket(t, d).tolist(), bracket(drawn, d)
+            outer = float(np.quantile(lows, ends[0])), float(np.quantile(highs, ends[1]))
+            brackets[name] = Bracket(low, high, *outer)
+        indefinite = float(np.quantile(drawn.t1 * drawn.t3 - drawn.t2**2, ends[1])) < 0
+    return ForwardOnly(
+        d=d,
+        mu=mu,
+        law=law,
+        seed=seed,
+        confidence=confidence,
+        trace=trace,
+        trace_interval=trace.interval(confidence),
+        rounding=ladder.rounding(mu, probes),
+        truncation=ladder.truncation(mu),
+        frobenius_squared=frobenius_squared,
+        cube=cube,
+        brackets=brackets,
+        indefinite=indefinite,
+        ladder=ladder,
+        evaluations=ladder.evaluations + 2 * probes + 1,
+        reason=_reason(trace, frobenius_squared, cube, indefinite, ladder, mu),
+    )
+
+
+def _reason(
+    trace: Estimate, square: Quantity | None, cube: Quantity | None, indefinite: bool, ladder: MuLadder, mu: float
+) -> str:
+    parts = []
+    if square is None or cube is None:
+        parts.append("rademacher directions tell the trace only: ||H||_F needs the diagonal")
+    elif square.value <= 0:
+        parts.append("rounding and sampling exceed the spread of q: ||H||_F^2 is not known; more probes or a larger mu")
+    elif cube.low <= 0:
+        parts.append("tr H^3 is not distinguished from 0: kappa has no upper end; more probes")
+    if trace.value <= 0:
+        parts.append("the trace is not positive: no bracket applies")
+    if indefinite:
+        parts.append("H is indefinite: use the any-sign bracket, the psd ones do not hold")
+    elif square is not None:
+        parts.append("nothing here shows H indefinite, nor that it is not: the psd brackets need that it is not")
+    if ladder.rounding(mu, trace.samples) > trace.stderr:
+        parts.append("rounding exceeds the standard error of the trace: a larger mu")
+    if ladder.kinked:
+        parts.append(ladder.reason)
+    elif ladder.truncation(mu) > trace.stderr:
+        parts.append("truncation exceeds the standard error of the trace: a smaller mu")
+    return "; ".join(parts)

@@ -1,0 +1,79 @@
+"""Small models and losses whose Hessian is known as a dense matrix, by another way than the operators'."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, hessian, jacrev
+from torch.nn.functional import cross_entropy
+
+from hessian.mean_loss import MeanLoss
+
+N, CLASSES = 12, 3
+
+
+def data(seed: int = 0, *, n: int = N, shape: tuple[int, ...] = (4,)) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(n, *shape, generator=generator, dtype=torch.float64)
+    return inputs, torch.randint(CLASSES, (n,), generator=generator)
+
+
+def seeded(build: Callable[[], nn.Module], seed: int = 1) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build().double()
+
+
+def mlp(activation: type[nn.Module] = nn.ReLU) -> nn.Module:
+    return seeded(lambda: nn.Sequential(nn.Linear(4, 6), activation(), nn.Linear(6, 5), activation(), nn.Linear(5, 3)))
+
+
+def cnn(activation: type[nn.Module] = nn.ReLU) -> nn.Module:
+    """For images of shape (1, 6, 6)."""
+    return seeded(
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 3, 3), activation(), nn.MaxPool2d(2), nn.Conv2d(3, 4, 2), activation(), nn.Flatten(),
+            nn.Linear(4, CLASSES),
+        )
+    )  # fmt: skip
+
+
+def flat_outputs(module: nn.Module, names: tuple[str, ...], inputs: Tensor) -> Callable[[Tensor], Tensor]:
+    """The module's outputs as a function of the flat parameters ``names``."""
+    shapes = [module.get_parameter(name).shape for name in names]
+
+    def outputs(x: Tensor) -> Tensor:
+        parts = x.split([shape.numel() for shape in shapes])
+        return functional_call(
+            module, {name: part.view(shape) for name, shape, part in zip(names, shapes, parts, strict=True)}, inputs
+        )
+
+    return outputs
+
+
+def dense_hessian(f: MeanLoss, module: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    outputs = flat_outputs(module, f.names, inputs)
+    return hessian(lambda x: cross_entropy(outputs(x), targets))(f.x)
+
+
+def dense_gauss_newton(f: MeanLoss, module: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    """1/n Σ J_iᵀ (diag(p_i) − p_i p_iᵀ) J_i, the closed form for cross-entropy."""
+    outputs = flat_outputs(module, f.names, inputs)
+    J = jacrev(outputs)(f.x)
+    p = outputs(f.x).softmax(1)
+    M = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+    return torch.einsum("nad,nab,nbe->de", J, M, J) / len(inputs)
+
+
+def dense_fisher(f: MeanLoss, module: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    """1/n Σ g_i g_iᵀ, by each example's own gradient."""
+    outputs = flat_outputs(module, f.names, inputs)
+    G = jacrev(lambda x: cross_entropy(outputs(x), targets, reduction="none"))(f.x)
+    return G.T @ G / len(inputs)
+
+
+def columns(operator: object, d: int) -> Tensor:
+    """The operator as a dense matrix, by d products."""
+    return torch.stack([operator.matvec(e) for e in torch.eye(d, dtype=torch.float64)], 1)  # type: ignore[attr-defined]

@@ -1,0 +1,64 @@
+"""Traces without sampling against dense matrices."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from decomfl_lab.errors import InputError
+from hessian.curvature import GaussNewtonOperator, HessianOperator
+from hessian.exact import gauss_newton_trace
+from hessian.mean_loss import MeanLoss
+
+
+def _objective(activation: type[nn.Module], sizes: tuple[int, ...] = (7, 4), **settings: object) -> MeanLoss:
+    generator = torch.Generator().manual_seed(0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        net = nn.Sequential(
+            nn.Conv2d(1, 3, 3),
+            activation(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(12, 6),
+            activation(),
+            nn.Linear(6, 5),
+        ).double()
+    batches = [
+        (
+            torch.randn(n, 1, 6, 6, generator=generator, dtype=torch.float64),
+            torch.randint(5, (n,), generator=generator),
+        )
+        for n in sizes
+    ]
+    return MeanLoss(net, cross_entropy, batches, **settings)  # type: ignore[arg-type]
+
+
+def _diagonal_sum(operator: HessianOperator | GaussNewtonOperator) -> float:
+    unit = torch.eye(operator.d, dtype=operator.dtype)
+    return sum(float(operator.matvec(e)[i]) for i, e in enumerate(unit))
+
+
+@pytest.mark.parametrize("weights", [None, [3.0, 1.0]])
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU])
+def test_it_is_the_sum_of_the_diagonal(activation: type[nn.Module], weights: list[float] | None) -> None:
+    operator = GaussNewtonOperator(_objective(activation, weights=weights))
+    exact = gauss_newton_trace(operator)
+    assert exact == pytest.approx(_diagonal_sum(operator), rel=1e-12)
+    assert gauss_newton_trace(operator, memory=1) == pytest.approx(exact, rel=1e-12)  # an example at a time
+
+
+def test_it_is_the_hessians_trace_for_relu_and_not_for_gelu() -> None:
+    for activation, same in ((nn.ReLU, True), (nn.GELU, False)):
+        objective = _objective(activation)
+        exact, trace = gauss_newton_trace(GaussNewtonOperator(objective)), _diagonal_sum(HessianOperator(objective))
+        assert (abs(exact / trace - 1.0) < 1e-10) is same
+
+
+def test_a_loss_that_mixes_examples_is_refused() -> None:
+    net = nn.Sequential(nn.Linear(3, 2))
+    data = [(torch.randn(6, 3), torch.randn(6, 2))]
+    gauss_newton_trace(GaussNewtonOperator(MeanLoss(net, mse_loss, data)))
+    mixed = MeanLoss(net, lambda z, y: mse_loss(z.cumsum(0), y), data)
+    with pytest.raises(InputError, match="mean of losses of single examples"):
+        gauss_newton_trace(GaussNewtonOperator(mixed))
