@@ -187,7 +187,7 @@ class _Settings:
         require_int("seed", self.seed, 0, 2**64 - 1)
         require_int("probe_steps", self.probe_steps, 1)
         name = "max_products" if self.products is None else "products"
-        require_int(name, self.limit, SCOUTS + 2 + 4 * self.probe_steps)
+        require_int(name, self.limit, SCOUTS + 2 + 2 * self.probe_steps)
 
     @property
     def limit(self) -> int:
@@ -361,7 +361,8 @@ class _Run:
         if self.krylov.following is None:
             return True
         if settings.products is not None:
-            return k >= min(2 * settings.limit // 3, settings.limit - 4 * settings.probe_steps)
+            probes = max(2, min(4, settings.limit // (2 * settings.probe_steps)))
+            return k >= min(2 * settings.limit // 3, settings.limit - probes * settings.probe_steps)
         if self._affordable <= LEAST_PROBES or 3 * k >= 2 * settings.limit:
             return True
         if not self.krylov.result(settings.rtol / 5).converged:
