@@ -31,7 +31,7 @@ _CURVE = ("value", "density", "low", "high")
 _RITZ = ("value", "residual")
 _HISTORY = ("products", "lambda_max", "kappa", "low", "high")
 _TRAINING = ("step", "kappa", "value", "low", "high")
-_EXTREMES = ("step", "lambda_max", "lambda_min", "loss")
+_EXTREMES = ("step", "lambda_max", "lambda_min", "near zero", "loss")
 
 _BLUE, _ORANGE, _GREEN, _RED = OKABE_ITO[2], OKABE_ITO[0], OKABE_ITO[1], OKABE_ITO[3]
 _SOFT = "#57606A"
@@ -103,6 +103,7 @@ def training_spectra(
     extremes: pd.DataFrame,
     *,
     d: int,
+    near: float,
     title: str = "",
     caption: str = "",
 ) -> Figure:
@@ -112,8 +113,10 @@ def training_spectra(
         curves: As ``curve`` of ``spectrum``, with the columns step and bandwidth.
         single: Columns step and value: the eigenvalues that are known one by one.
         kappas: Columns step, kappa (a key of ``KAPPAS``), value, low and high.
-        extremes: Columns step, lambda_max, lambda_min and loss.
+        extremes: Columns step, lambda_max, lambda_min, "near zero" (the share of eigenvalues that ``near`` calls 0)
+            and loss.
         d: Number of eigenvalues.
+        near: Share of the largest magnitude below which an eigenvalue counts as 0.
         title: Heading.
         caption: Under the plots: which model, which data, which scale.
 
@@ -133,7 +136,7 @@ def training_spectra(
     explained = [
         caption,
         "Above: share of the d eigenvalues per unit of λ, smoothed by a Gaussian; band: its error over probes; stems: "
-        "eigenvalues known one by one.",
+        f"eigenvalues known one by one. Near 0: |λ| below {near:.0%} of the largest.",
         "Bars of κ: its interval.",
     ]
     with matplotlib.rc_context(rc()):
@@ -146,6 +149,8 @@ def training_spectra(
             own = curves[curves["step"] == step]
             _density(ax, own, single.loc[single["step"] == step, "value"], d=d, bandwidth=float(widths[step]))
             scale.apply(ax)
+            share = float(extremes.loc[extremes["step"] == step, "near zero"].iloc[0])
+            ax.text(0.98, 0.96, f"{share:.1%} near 0", transform=ax.transAxes, ha="right", va="top", color=_SOFT)
             ax.set_title("before training" if step == 0 else f"after {step:,} steps")
             ax.set_xlabel("eigenvalue λ")
         axes[0].set_ylabel("density")
@@ -176,8 +181,8 @@ class _Scale:
     def apply(self, ax: Axes) -> None:
         ax.set_yscale("log")
         ax.set_ylim(self.floor, max(self.top, 10 * self.floor))
-        _symlog(ax, self.linear)
         ax.set_xlim(self.left, self.right)
+        _symlog(ax, self.linear)
         ax.yaxis.set_major_locator(LogLocator(numticks=6))
         ax.yaxis.set_minor_formatter(NullFormatter())
 
@@ -188,8 +193,11 @@ def _one(d: int, bandwidth: float) -> float:
 
 
 def _symlog(ax: Axes, linear: float) -> None:
-    """Linear within ±``linear``, ticks at 0 and at the powers of ten outside."""
-    decades = [10.0**k for k in range(math.ceil(math.log10(linear)), 13)]
+    """Linear within ±``linear``; ticks at 0 and outside at powers of ten, or at 1, 2, 5, 10 where these are few."""
+    multiples = (1,) if max(map(abs, ax.get_xlim())) > 30 * linear else (1, 2, 5)
+    decades = [
+        m * 10.0**k for k in range(math.floor(math.log10(linear)), 13) for m in multiples if m * 10.0**k >= linear
+    ]
     ax.set_xscale("symlog", linthresh=linear, linscale=0.6)
     ax.xaxis.set_major_locator(FixedLocator([-each for each in reversed(decades)] + [0.0] + decades))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−")))

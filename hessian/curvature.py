@@ -6,10 +6,12 @@ Every product runs over the pieces of the data in their order, so it is the same
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -81,7 +83,7 @@ class HessianOperator(_CurvatureOperator):
 
     Attributes:
         cache: Bytes that the kept graphs may hold.
-        graph_bytes: What the graphs of all pieces hold, by the first one's: of it as many pieces are kept as fit.
+        graph_bytes: What the graphs of all pieces would hold, by the first one's. As many pieces are kept as fit.
     """
 
     name = "hessian"
@@ -101,11 +103,13 @@ class HessianOperator(_CurvatureOperator):
         super().__init__(objective, x)
         self.cache = CACHE_BYTES if cache is None else cache
         require(self.cache >= 0, "cache", "be a number of bytes, at least 0", cache)
-        self._leaf = self.x.clone().requires_grad_()
-        per_example = self._measure(objective.pieces[0])
-        self.graph_bytes = sum(per_example * piece.examples for piece in objective.pieces)
+        self._leaf = self.x.detach().requires_grad_()
+        first, size = self._measured(objective.pieces[0])
+        per_example = size / objective.pieces[0].examples
+        self.graph_bytes = math.ceil(per_example * sum(piece.examples for piece in objective.pieces))
+        self._room = self.cache / per_example if per_example else math.inf  # in examples
         self._kept: dict[int, Tensor] = {}
-        self._room = int(self.cache // per_example) if per_example and self.cache < self.graph_bytes else None
+        self._keep(0, first)
 
     @property
     def cached(self) -> int:
@@ -113,34 +117,33 @@ class HessianOperator(_CurvatureOperator):
         return len(self._kept)
 
     def _product(self, b: int, v: Tensor) -> Tensor:
-        piece, gradient = self.objective.pieces[b], self._kept.get(b)
-        keep = gradient is not None
+        gradient = self._kept.get(b)
         if gradient is None:
-            gradient = self.objective.piece_gradient(self._leaf, piece, create_graph=True)
-            keep = self._room is None or piece.examples <= self._room
-            if keep:
-                self._kept[b] = gradient
-                if self._room is not None:
-                    self._room -= piece.examples
-        return _transposed_product(gradient, self._leaf, v, retain_graph=keep)
+            gradient = self.objective.piece_gradient(self._leaf, self.objective.pieces[b], create_graph=True)
+            self._keep(b, gradient)
+        return _transposed_product(gradient, self._leaf, v, retain_graph=b in self._kept)
 
-    def _measure(self, piece: Piece) -> int:
-        """Bytes an example that the graph of a piece's gradient holds; also finds out whether there is such a graph."""
+    def _keep(self, b: int, gradient: Tensor) -> None:
+        """Keep the graph of piece number ``b`` if there is room."""
+        examples = self.objective.pieces[b].examples
+        if examples <= self._room:
+            self._kept[b] = gradient
+            self._room -= examples
+
+    def _measured(self, piece: Piece) -> tuple[Tensor, int]:
+        """A piece's gradient with its graph, and the bytes of the tensors that the graph holds."""
         held: dict[int, int] = {}
 
         def pack(tensor: Tensor) -> Tensor:
             storage = tensor.untyped_storage()
             held[storage.data_ptr()] = storage.nbytes()
-            return tensor.detach()
+            return tensor.detach()  # the tensor itself would keep its own graph alive for ever
 
-        with (
-            saved_tensors_hooks(pack, lambda tensor: tensor),
-            _differentiable(self.objective, "the Hessian"),
-        ):
+        with saved_tensors_hooks(pack, lambda tensor: tensor), _differentiable(self.objective, "the Hessian"):
             gradient = self.objective.piece_gradient(self._leaf, piece, create_graph=True)
-            held.pop(self._leaf.untyped_storage().data_ptr(), None)
-            _transposed_product(gradient, self._leaf, self.x)
-        return -(-sum(held.values()) // piece.examples)
+            _refuse_dead_ends(gradient)
+        held.pop(self._leaf.untyped_storage().data_ptr(), None)
+        return gradient, sum(held.values())
 
 
 class _OutputOperator(_CurvatureOperator):
@@ -255,9 +258,26 @@ def _transposed_product(y: Tensor, x: Tensor, v: Tensor, *, retain_graph: bool =
     return product
 
 
+def _refuse_dead_ends(gradient: Tensor) -> None:
+    """RuntimeError where the gradient's graph has a node that stands for an error.
+
+    torch puts one behind a backward that is marked ``once_differentiable``. It raises when it is reached; but the way
+    to x does not lead through it, so a product would leave out what is behind it without a word.
+    """
+    todo, seen = [gradient.grad_fn], set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        if node.name().endswith("::Error"):
+            raise RuntimeError("trying to differentiate twice a function that was marked with @once_differentiable")
+        seen.add(node)
+        todo += [following for following, _ in node.next_functions]
+
+
 _NO_DERIVATIVE = re.compile(
     r"derivative for .* is not implemented|does not support it because|differentiate twice a function"
-    r"|double backwards? |jvp\) is not implemented|does not currently support"
+    r"|double backwards? |implement the jvp function|does not currently support"
 )
 
 
@@ -272,8 +292,10 @@ def _differentiable(objective: MeanLoss, what: str) -> Iterator[None]:
         stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)
         if objective.has(nn.RNNBase):
-            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
-            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+            libraries: tuple[Any, ...] = (torch.backends.mkldnn, torch.backends.cudnn)
+            for library in libraries:
+                stack.callback(setattr, library, "enabled", library.enabled)
+                library.enabled = False
         try:
             yield
         except RuntimeError as error:  # NotImplementedError is one

@@ -128,21 +128,16 @@ class MeanLoss:
         self.mode = normalisation if self._norms else "none"
         self.pieces, self.weight = _cut(batches, weights, chunk)
         self._check_normalisation()
-        self.value = self(self.x)
-        self._check_first_piece(combined=len(self.pieces) > 1 and (weights is None or chunk is not None))
+        values = list(self._values(self.x))
+        self.value = math.fsum(piece.share * value for piece, value in zip(self.pieces, values, strict=True))
+        self._check_first_piece(values[0], combined=len(self.pieces) > 1 and (weights is None or chunk is not None))
 
     # --- the function ---------------------------------------------------------------------------------------------
 
     def __call__(self, x: Tensor) -> float:
         """f(x), accumulated in float64; InputError if it is not finite."""
         self._check_point(x)
-        total = 0.0
-        with torch.no_grad():
-            for b, piece in enumerate(self.pieces):
-                loss = float(self.loss_of(self.outputs(x, piece), piece))
-                require(math.isfinite(loss), f"loss (of piece {b} of the data)", "be finite", loss)
-                total += piece.share * loss
-        return total
+        return math.fsum(piece.share * value for piece, value in zip(self.pieces, self._values(x), strict=True))
 
     def gradient(self, x: Tensor) -> Tensor:
         """∇f(x), shape (d,), summed over the pieces in their order; zero where a parameter is not used."""
@@ -241,26 +236,33 @@ class MeanLoss:
                 self.mode,
             )
 
-    def _piece_value(self, piece: Piece) -> float:
+    def _values(self, x: Tensor) -> Iterator[float]:
+        """The mean loss of each piece."""
+        for b, piece in enumerate(self.pieces):
+            value = self._piece_value(x, piece)
+            require(math.isfinite(value), f"loss (of piece {b} of the data)", "be finite", value)
+            yield value
+
+    def _piece_value(self, x: Tensor, piece: Piece) -> float:
         with torch.no_grad():
-            return float(self.loss_of(self.outputs(self.x, piece), piece))
+            return float(self.loss_of(self.outputs(x, piece), piece))
 
     def _is_mean(self, piece: Piece) -> bool:
         if piece.examples < 2:
             return True
         halves = list(piece.cut(-(-piece.examples // 2)))
-        whole = self._piece_value(piece)
-        mean = math.fsum(half.share / piece.share * self._piece_value(half) for half in halves)
+        whole = self._piece_value(self.x, piece)
+        mean = math.fsum(half.share / piece.share * self._piece_value(self.x, half) for half in halves)
         return abs(whole - mean) <= math.sqrt(torch.finfo(self.dtype).eps) * max(abs(whole), abs(mean))
 
-    def _check_first_piece(self, *, combined: bool) -> None:
+    def _check_first_piece(self, value: float, *, combined: bool) -> None:
         first = self.pieces[0]
-        values = self._piece_value(first), self._piece_value(first)
+        again = self._piece_value(self.x, first)
         require(
-            values[0] == values[1],
+            value == again,
             "loss",
             "be a function of x and the data, the same in every evaluation (is there dropout or other noise in it?)",
-            values,
+            (value, again),
         )
         require(
             not combined or self._is_mean(first),

@@ -199,6 +199,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         numbers[numbers["name"].isin(KAPPAS)].rename(columns={"name": "kappa"}),
         table,
         d=d,
+        near=NEAR,
         title="Hessian eigenvalue distribution of a ResNet while it is trained",
         caption=f"Scale {words}. Data: {provenance[0]['data']}.",
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,16 +19,21 @@ from decomfl_lab.commands.drawing import draw
 from decomfl_lab.data import DATA_SETS
 from decomfl_lab.descent import OPTIMIZERS, Descent
 from decomfl_lab.errors import InputError, require, require_choice, require_int
-from decomfl_lab.models import MODELS
+from decomfl_lab.models import MODELS, num_parameters
 from decomfl_lab.training import CHECKPOINT_FILE, provenance
 from hessian.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
 from hessian.density import SpectralDensity, spectral_density
 from hessian.effective_rank import EffectiveRank, EffectiveRankProgress, effective_rank
+from hessian.forward_only import ForwardOnly
+from hessian.forward_only import forward_only as by_values
 from hessian.frames import density_frame, history_frame, ritz_frame
 from hessian.mean_loss import NORMALISATIONS, MeanLoss
 from hessian.named import TrainedModel, from_run, from_weights, trained_here
 from hessian.operator import Operator
+from hessian.piecewise import trace_operator
 from hessian.smoothed import SmoothedOperator
+from hessian.split_sample import SplitSample
+from hessian.split_sample import split_sample as by_halves
 
 __all__ = ["kappa"]
 
@@ -75,10 +81,28 @@ def kappa(
     products: Annotated[int, typer.Option(help="Take exactly so many, whatever the error; 0: as --rtol says.")] = 0,
     seed: Annotated[int, typer.Option(help="Of the random vectors, and of a model trained here.")] = 0,
     dtype: Annotated[str, typer.Option(help=f"Of the computation: {', '.join(DTYPES)}.")] = "float32",
-    mu: Annotated[float, typer.Option(help="μ of --operator smoothed.")] = 1e-3,
+    probe_steps: Annotated[
+        int, typer.Option(help="Products a probe; 5 measure κ of the positive part and of absolute values too.")
+    ] = 1,
+    fast_trace: Annotated[
+        bool,
+        typer.Option(
+            "--fast-trace", help="Take the trace of the Gauss-Newton matrix, where it is the same: ReLU networks."
+        ),
+    ] = False,
+    split_sample: Annotated[
+        bool, typer.Option("--split-sample", help="Bracket λ_max of all data by two halves of the examples.")
+    ] = False,
+    forward_only: Annotated[
+        int, typer.Option(help="Instead: only values of the loss, along so many random directions; 0: no.")
+    ] = 0,
+    mu: Annotated[
+        float | None,
+        typer.Option(help="μ of smoothed or --forward-only. [default: 0.001; for --forward-only by a ladder of μ]"),
+    ] = None,
     density_probes: Annotated[
-        int, typer.Option(help="Probes of the spectral density; 0 for none. [default: 2 with --plot, else 0]")
-    ] = -1,
+        int | None, typer.Option(help="Probes of the spectral density; 0 for none. [default: 3 with --plot, else 0]")
+    ] = None,
     density_steps: Annotated[int, typer.Option(help="Lanczos steps of each of these probes.")] = 10,
     chunk: Annotated[int, typer.Option(help="Examples that go through the model at once; 0: by their size.")] = 0,
     threads: Annotated[int, typer.Option(help="CPU threads of torch; more pay off for large models.")] = 1,
@@ -108,19 +132,36 @@ def kappa(
     require_choice("operator", operator, OPERATORS)
     require_choice("dtype", dtype, DTYPES)
     require_choice("normalisation", normalisation, NORMALISATIONS)
+    require_int("examples", examples, 0)
+    require_int("forward_only", forward_only, 0)
+    fits = not fast_trace or operator == "hessian"
+    require(fits, "fast_trace", "be off unless operator is hessian", operator)
     torch.set_num_threads(require_int("threads", threads, 1))
-    probes = density_probes if density_probes >= 0 else 2 * (plot is not None)
-    trained = _trained(
-        source, model, data, train_steps, Descent(optimizer=optimizer, lr=lr, batch_size=batch_size, seed=seed), seed
-    )
-    (objective,) = trained.mean_loss(
-        examples=min(examples, len(trained.dataset.train_labels)),
-        parameters=[name for name in parameters.split(",") if name] or None,
-        normalisation=normalisation,
-        dtype=DTYPES[dtype],
-        chunk=chunk or _chunk(trained),
-    )
-    curvature = _operator(operator, objective, mu)
+    descent = Descent(optimizer=optimizer, lr=lr, batch_size=batch_size, seed=seed)
+    trained = _trained(source, model, data, train_steps, descent, seed)
+    n = len(trained.dataset.train_labels)
+
+    def losses(parts: int) -> tuple[MeanLoss, ...]:
+        return trained.mean_loss(
+            examples=min(examples or n, n),
+            parts=parts,
+            parameters=[name for name in parameters.split(",") if name] or None,
+            normalisation=normalisation,
+            dtype=DTYPES[dtype],
+            chunk=None if normalisation == "batch" else chunk or _chunk(trained),
+        )
+
+    (objective,) = losses(1)
+    facts = _facts(trained, objective)
+    if forward_only:
+        found = by_values(objective, objective.x, seed=seed, probes=forward_only, mu=mu, confidence=confidence)
+        if as_json:
+            print(json.dumps({**facts, "forward_only": found.to_json()}, ensure_ascii=False))
+        else:
+            _print_values(found, facts)
+        return
+    make = partial(_operator, operator, mu=1e-3 if mu is None else mu)
+    curvature = make(objective)
     with _bars() as bars:
         task = bars.add_task("κ", total=products or max_products, now="")
 
@@ -136,21 +177,27 @@ def kappa(
             seed=seed,
             checkpoint=checkpoint,
             on_progress=show,
+            probe_steps=probe_steps,
+            trace_operator=trace_operator(curvature) if isinstance(curvature, HessianOperator) and fast_trace else None,
         )
-        density = None
+        density, split = None, None
+        probes = (3 if plot else 0) if density_probes is None else require_int("density_probes", density_probes, 0)
         if probes:
             bars.update(task, completed=0, total=None, now="spectral density")
             density = spectral_density(
                 curvature, steps=result.steps, probes=probes, probe_steps=density_steps, seed=seed
             )
-    facts = _facts(trained, objective, operator, mu)
+        if split_sample:
+            bars.update(task, completed=0, total=None, now="two halves")
+            first, second = losses(2)
+            split = by_halves((make(first), make(second)), seed=seed)
     if plot is not None:
         _draw(plot, result, density, facts)
     if as_json:
-        shape = None if density is None else _density_json(density)
-        print(json.dumps({**facts, "estimate": result.to_json(), "density": shape}, ensure_ascii=False))
+        estimate = {"estimate": result.to_json(), "density": density and _density_json(density)}
+        print(json.dumps({**facts, **estimate, "split_sample": split and split.to_json()}, ensure_ascii=False))
     else:
-        _print(result, facts)
+        _print(result, split, facts)
 
 
 def _trained(
@@ -184,7 +231,7 @@ def _chunk(trained: TrainedModel) -> int:
     return 8 if trained.dataset.train_images.dtype == torch.int64 else 250
 
 
-def _operator(name: str, objective: MeanLoss, mu: float) -> Operator:
+def _operator(name: str, objective: MeanLoss, *, mu: float) -> Operator:
     kinds: dict[str, Callable[[], Operator]] = {
         "hessian": lambda: HessianOperator(objective),
         "gauss-newton": lambda: GaussNewtonOperator(objective),
@@ -212,20 +259,18 @@ def _progress_words(at: EffectiveRankProgress) -> str:
     return f"λ_max {at.lambda_max:.4g}  κ {at.kappa:.4g} in [{at.low:.4g}, {at.high:.4g}]"
 
 
-def _facts(trained: TrainedModel, objective: MeanLoss, operator: str, mu: float) -> dict[str, Any]:
-    """What the number belongs to."""
+def _facts(trained: TrainedModel, objective: MeanLoss) -> dict[str, Any]:
+    """What the numbers belong to."""
     where = provenance(trained.dataset)
     return {
         "model": trained.name,
         "history": trained.history,
         "d": objective.d,
-        "parameters": "all" if objective.d == sum(p.numel() for p in trained.module.parameters()) else "a subset",
+        "parameters": "all" if objective.d == num_parameters(trained.module) else "a subset",
         "data": where["data"],
         "data_digest": where["data_digest"],
         "examples": sum(piece.examples for piece in objective.pieces),
         "loss": objective.value,
-        "operator": operator,
-        "mu": mu if operator == "smoothed" else None,
         "batchnorm": objective.mode,
         "dtype": str(objective.dtype).removeprefix("torch."),
         "code": where["code"],
@@ -243,43 +288,70 @@ def _about(facts: dict[str, Any]) -> str:
     )
 
 
-def _print(result: EffectiveRank, facts: dict[str, Any]) -> None:
+def _interval(low: float, high: float) -> str:
+    return f"{low:.4g} .. {high:.4g}"
+
+
+Row = tuple[str, str, str, str]
+
+
+def _table(title: str, confidence: float, rows: Iterable[Row], remarks: Iterable[str]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 130, highlight=False)
-    title = f"{facts['operator']} of {facts['model']}, {facts['history']}"
     table = Table(title=title, title_justify="left")
-    for head in ("quantity", "value", f"{result.confidence:.0%} interval", "what it is"):
+    for head in ("quantity", "value", f"{confidence:.0%} interval", "what it is"):
         table.add_column(head, justify="left" if head in ("quantity", "what it is") else "right")
-    for row in _rows(result):
+    for row in rows:
         table.add_row(*row)
     console.print(table)
-    print(result.reason)
-    print(
-        f"{result.products} products ({result.steps} Lanczos steps, {result.probes} probes), {result.seconds:.1f} s; "
-        f"seed {result.seed}"
-    )
-    print(_about(facts))
+    for remark in remarks:
+        print(remark)
 
 
-def _rows(result: EffectiveRank) -> list[tuple[str, str, str, str]]:
-    def interval(low: float, high: float) -> str:
-        return f"{low:.4g} .. {high:.4g}"
+def _print(result: EffectiveRank, split: SplitSample | None, facts: dict[str, Any]) -> None:
+    spent = f"{result.products} products ({result.steps} Lanczos steps, {result.probes} probes), {result.seconds:.1f} s"
+    remarks = [result.reason, f"{spent}; seed {result.seed}", _about(facts)]
+    _table(f"κ of the {result.operator}", result.confidence, _rows(result, split), remarks)
 
-    rows = [
-        ("κ", f"{result.kappa:.4g}", interval(*result.interval), "tr / ‖·‖₂: signed, negative eigenvalues cancel"),
-    ]
+
+def _rows(result: EffectiveRank, split: SplitSample | None) -> Iterator[Row]:
+    yield "κ signed", f"{result.kappa:.4g}", _interval(*result.interval), "tr / ‖·‖₂: negative eigenvalues cancel"
     for name, what, estimate in (
         ("κ positive", "Σ max(λ, 0) / λ_max", result.kappa_positive),
         ("κ absolute", "Σ |λ| / max |λ|", result.kappa_absolute),
     ):
-        if estimate is not None:
-            rows.append((name, f"{estimate.value:.4g}", interval(*estimate.interval(result.confidence)), what))
+        if estimate is None:
+            yield name, "–", "–", f"{what}: not measured (--probe-steps 5)"
+        else:
+            yield name, f"{estimate.value:.4g}", _interval(*estimate.interval(result.confidence)), what
     trace = result.trace
-    rows += [
-        ("trace", f"{trace.value:.5g}", interval(*result.trace_interval), f"standard error {trace.stderr:.2g}"),
-        ("λ_max", f"{result.lambda_max:.5g}", f"± {result.lambda_max_residual:.2g}", "Ritz value and its residual"),
-        ("λ_min", f"{result.lambda_min:.5g}", f"± {result.lambda_min_residual:.2g}", "Ritz value and its residual"),
+    yield "trace", f"{trace.value:.5g}", _interval(*result.trace_interval), f"standard error {trace.stderr:.2g}"
+    for name, value, residual in (
+        ("λ_max", result.lambda_max, result.lambda_max_residual),
+        ("λ_min", result.lambda_min, result.lambda_min_residual),
+    ):
+        yield name, f"{value:.5g}", f"± {residual:.2g}", "Ritz value and its residual"
+    if split is not None:
+        yield "λ_max of all data", "", _interval(split.below, split.above), "in expectation, from two halves"
+        yield "κ of all data", "", _interval(*split.kappa(trace.value)), "trace / λ_max of all data"
+
+
+def _print_values(found: ForwardOnly, facts: dict[str, Any]) -> None:
+    rows: list[Row] = [
+        (
+            "trace",
+            f"{found.trace.value:.5g}",
+            _interval(*found.trace_interval),
+            f"rounding {found.rounding:.2g}, truncation {found.truncation:.2g}",
+        )
     ]
-    return rows
+    for name, quantity in (("‖H‖_F²", found.frobenius_squared), ("tr H³", found.cube)):
+        if quantity is not None:
+            rows.append((name, f"{quantity.value:.5g}", _interval(quantity.low, quantity.high), "from moments"))
+    for name, bracket in found.brackets.items():
+        ends = _interval(bracket.outer_low, bracket.outer_high)
+        rows.append((f"κ, {name}", _interval(bracket.low, bracket.high), ends, "a bracket; with its sampling error"))
+    spent = f"{found.evaluations} values of the loss, μ = {found.mu:.3g}, {found.law} directions, seed {found.seed}"
+    _table("κ from values of the loss alone", found.confidence, rows, [found.reason, spent, _about(facts)])
 
 
 def _density_json(density: SpectralDensity) -> dict[str, Any]:
@@ -302,6 +374,6 @@ def _draw(path: Path, result: EffectiveRank, density: SpectralDensity | None, fa
         history_frame(result),
         d=result.d,
         bandwidth=None if density is None else density.bandwidth,
-        title=f"κ = {result.kappa:.3g} of the {facts['operator']}",
+        title=f"{result.operator}: κ = tr/‖·‖₂ = {result.kappa:.3g} in {_interval(*result.interval)}",
         caption=_about(facts),
     )

@@ -106,15 +106,22 @@ def training() -> dict[str, pd.DataFrame]:
             ]
         ),
         "extremes": pd.DataFrame(
-            {"step": steps, "lambda_max": [1.0, 5.0], "lambda_min": [-0.5, -0.1], "loss": [2.3, 0.4]}
+            {
+                "step": steps,
+                "lambda_max": [1.0, 5.0],
+                "lambda_min": [-0.5, -0.1],
+                "near zero": [0.5, 0.987],
+                "loss": [2.3, 0.4],
+            }
         ),
     }
 
 
 def test_every_step_has_a_panel_and_every_kappa_a_line_with_its_interval() -> None:
-    figure = training_spectra(**training(), d=D, title="made up", caption="Scale: test.")
+    figure = training_spectra(**training(), d=D, near=0.01, title="made up", caption="Scale: test.")
     axes = axes_of(figure)
     assert {"before training", "after 50 steps", "effective rank κ", "outer eigenvalues and loss"} <= set(axes)
+    assert [text.get_text() for text in axes["after 50 steps"].texts] == ["98.7% near 0"]
     ax = axes["effective rank κ"]
     drawn = {str(c.get_label()): c for c in ax.containers}
     assert set(drawn) == {f"{name}: {what}" for name, what in KAPPAS.items()}
@@ -133,7 +140,7 @@ def test_every_step_has_a_panel_and_every_kappa_a_line_with_its_interval() -> No
 def test_files_can_be_written_of_both() -> None:
     for figure in (
         spectrum(curve(), ritz(), history(), d=D, bandwidth=WIDTH),
-        training_spectra(**training(), d=D),
+        training_spectra(**training(), d=D, near=0.01),
     ):
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png")
@@ -150,4 +157,4 @@ def test_frames_without_what_is_needed_are_refused() -> None:
     frames = training()
     frames["kappas"] = frames["kappas"].assign(kappa="mean")
     with pytest.raises(InputError, match="kappas must be among signed, positive, absolute, gauss-newton"):
-        training_spectra(**frames, d=D)
+        training_spectra(**frames, d=D, near=0.01)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+import math
+
+import numpy as np
 import pytest
 import torch
+from scipy.sparse.linalg import eigsh
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
+from decomfl_lab.errors import InputError
 from hessian.curvature import FisherOperator, GaussNewtonOperator, HessianOperator, require_reproducible
 from hessian.mean_loss import MeanLoss
+from hessian.operator import DenseOperator, as_linear_operator
 from tests.hessian import problems
 
 CASES = {
@@ -36,3 +44,291 @@ def test_products_and_quadratic_forms_are_those_of_the_dense_matrix(case, kind):
     v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
     assert operator.quad(v) == pytest.approx(float(v @ dense @ v), rel=1e-12)
     require_reproducible(operator)
+
+
+def test_the_matrices_are_not_each_other_nor_those_of_another_point():
+    """The comparison above can fail: each dense matrix differs from the others by far more than its tolerance."""
+    module, (inputs, targets) = CASES["mlp-gelu"]
+    f = MeanLoss(module, cross_entropy, [(inputs, targets)])
+    dense = [make(f, module, inputs, targets) for make in DENSE.values()]
+    gaps = [float((a - b).abs().max()) for i, a in enumerate(dense) for b in dense[:i]]
+    assert min(gaps) > 1e-3
+    moved = HessianOperator(f, f.x + 0.1)
+    assert (problems.columns(moved, f.d) - dense[0]).abs().max() > 1e-3
+    assert torch.equal(problems.columns(HessianOperator(f, f.x), f.d), problems.columns(HessianOperator(f), f.d))
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def test_kept_graphs_give_the_same_bits_and_as_many_are_kept_as_fit():
+    module, batch = CASES["cnn-gelu"]
+    f = MeanLoss(module, cross_entropy, [batch], chunk=3)
+    v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
+    size = HessianOperator(f).graph_bytes
+    for cache, kept in ((None, 4), (math.inf, 4), (size, 4), (0.8 * size, 3), (size / 4, 1), (size / 5, 0), (0, 0)):
+        operator = HessianOperator(f, cache=cache)
+        first = operator.matvec(v)
+        assert operator.cached == kept
+        assert torch.equal(first, operator.matvec(v))
+        assert torch.equal(first, HessianOperator(f, cache=0).matvec(v))
+    with pytest.raises(InputError, match="cache must be a number of bytes, at least 0, got -1"):
+        HessianOperator(f, cache=-1)
+
+
+def test_the_graphs_size_is_that_of_the_tensors_in_it():
+    """A matrix W (m, m) and n inputs: known sizes within a factor of two, and proportional to the examples."""
+    m, sizes = 64, {}
+    for n in (100, 200):
+        inputs = torch.randn(n, m, generator=torch.Generator().manual_seed(0))
+        f = MeanLoss(problems.seeded(lambda: nn.Linear(m, m)).float(), lambda z, t: (z**4).mean(), [(inputs, None)])
+        sizes[n] = HessianOperator(f).graph_bytes
+    assert 2 * 100 * m * 4 < sizes[100] < 12 * 100 * m * 4
+    assert sizes[200] == pytest.approx(2 * sizes[100], rel=0.2)
+
+
+# --- kernels ----------------------------------------------------------------------------------------------------------
+
+
+class Attention(nn.Module):
+    """Queries, keys and values through the fused kernel, which has no second derivative."""
+
+    def __init__(self):
+        super().__init__()
+        self.project, self.out = nn.Linear(4, 12), nn.Linear(4, 3)
+
+    def forward(self, h):
+        q, k, v = (part.unsqueeze(1) for part in self.project(h).chunk(3, -1))
+        return self.out(scaled_dot_product_attention(q, k, v, is_causal=True).squeeze(1).mean(1))
+
+
+class ByHand(Attention):
+    """The same, written out."""
+
+    def forward(self, h):
+        q, k, v = self.project(h).chunk(3, -1)
+        scores = (q @ k.transpose(1, 2) / 2).masked_fill(torch.ones(5, 5).triu(1).bool(), -math.inf)
+        return self.out((scores.softmax(-1) @ v).mean(1))
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+        self.out = nn.Linear(4, 3)
+
+    def forward(self, h):
+        return self.out(self.layer(h).mean(1))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.out = nn.LSTM(4, 3, batch_first=True), nn.Linear(3, 3)
+
+    def forward(self, h):
+        return self.out(self.cell(h)[0].mean(1))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("build", [Attention, Encoder, Recurrent])
+def test_fused_kernels_stand_aside(build, training):
+    """Against central differences of the gradient and of the outputs, which need first derivatives only."""
+    module = problems.seeded(build).train(training)
+    inputs, targets = problems.data(shape=(5, 4))
+    f = MeanLoss(module, cross_entropy, [(inputs, targets)], chunk=8)
+    HessianOperator(MeanLoss(module, cross_entropy, [(inputs, targets)], dtype=torch.float32))  # other kernels
+    v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
+    h = 1e-5
+    difference = (f.gradient(f.x + h * v) - f.gradient(f.x - h * v)) / (2 * h)
+    torch.testing.assert_close(HessianOperator(f).matvec(v), difference, rtol=1e-6, atol=1e-8)
+
+    outputs = problems.flat_outputs(module, f.names, inputs)
+    with torch.no_grad():
+        p, Jv = outputs(f.x).softmax(1), (outputs(f.x + h * v) - outputs(f.x - h * v)) / (2 * h)
+    form = float(((p * Jv**2).sum(1) - (p * Jv).sum(1) ** 2).mean())
+    assert GaussNewtonOperator(f).quad(v) == pytest.approx(form, rel=1e-6)
+    assert float(v @ GaussNewtonOperator(f).matvec(v)) == pytest.approx(form, rel=1e-6)
+
+
+def test_fused_attention_has_the_curvature_of_attention_written_out():
+    batch = problems.data(shape=(5, 4))
+    fused, written = (MeanLoss(problems.seeded(kind), cross_entropy, [batch]) for kind in (Attention, ByHand))
+    v = torch.linspace(-1, 1, fused.d, dtype=torch.float64)
+    for kind in (HessianOperator, GaussNewtonOperator):
+        torch.testing.assert_close(kind(fused).matvec(v), kind(written).matvec(v), rtol=1e-10, atol=1e-13)
+
+
+def test_global_switches_are_put_back():
+    before = (torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled)
+    f = MeanLoss(problems.seeded(Recurrent), cross_entropy, [problems.data(shape=(5, 4))])
+    HessianOperator(f).matvec(f.x)
+    assert (torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled) == before
+    z = torch.zeros(1, 1, 2, 4, requires_grad=True)
+    with pytest.raises(RuntimeError, match="derivative for"):  # fused attention is used again
+        torch.autograd.grad(torch.autograd.grad(flash(z).sum(), z, create_graph=True)[0].sum(), z)
+
+
+def flash(z):
+    return scaled_dot_product_attention(z, z, z)
+
+
+class Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, h):
+        return h.exp()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, slope):
+        return slope
+
+
+class OnceOnly(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = problems.mlp()
+
+    def forward(self, h):
+        return Once.apply(self.inner(h))
+
+
+def test_what_has_no_second_derivative_is_refused_in_one_line():
+    f = MeanLoss(OnceOnly(), cross_entropy, [problems.data()])
+    with pytest.raises(InputError, match=r"the Hessian needs derivatives of every .*once_differentiable.*; use") as e:
+        HessianOperator(f)
+    assert "\n" not in str(e.value)
+    with pytest.raises(InputError, match=r"product with the gauss-newton needs derivatives .*custom"):
+        GaussNewtonOperator(f).matvec(f.x)
+
+
+class InsistsOnFlash(Attention):
+    def forward(self, h):
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            return super().forward(h)
+
+
+def test_a_kernel_that_the_model_insists_on_is_refused_by_its_name():
+    f = MeanLoss(problems.seeded(InsistsOnFlash), cross_entropy, [problems.data(shape=(5, 4))])
+    for kind in (HessianOperator, GaussNewtonOperator):
+        with pytest.raises(InputError, match=r"needs derivatives of every .*flash_attention_for_cpu.*; use an unfused"):
+            kind(f).matvec(f.x)
+
+
+def test_an_error_of_the_users_own_stays_what_it_is():
+    class Broken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.calls = problems.mlp(), 0
+
+        def forward(self, h):
+            if torch.is_grad_enabled():
+                raise RuntimeError("out of cheese")
+            return self.inner(h)
+
+    f = MeanLoss(Broken(), cross_entropy, [problems.data()])
+    with pytest.raises(RuntimeError, match="^out of cheese$"):
+        HessianOperator(f)
+
+
+def test_a_product_that_is_not_finite_is_refused():
+    """|x|^(3/2) has a second derivative that is infinite at 0."""
+    module = problems.seeded(lambda: nn.Linear(4, 3))
+    with torch.no_grad():
+        module.weight.zero_()
+        module.bias.zero_()
+    f = MeanLoss(module, lambda z, t: (z.abs() ** 1.5).mean(), [problems.data()])
+    with pytest.raises(InputError, match="product of the hessian with v must be finite"):
+        HessianOperator(f).matvec(torch.ones(f.d, dtype=torch.float64))
+
+
+def test_a_loss_that_is_linear_in_x_has_no_curvature():
+    f = MeanLoss(problems.seeded(lambda: nn.Linear(4, 3)), lambda z, t: z.mean(), [problems.data()])
+    for kind in (HessianOperator, GaussNewtonOperator):
+        assert not kind(f).matvec(f.x).any()
+        assert kind(f).quad(f.x) == 0
+    assert FisherOperator(f).quad(f.x) > 0
+
+
+# --- reproducibility --------------------------------------------------------------------------------------------------
+
+
+def test_products_that_differ_from_one_time_to_the_next_are_refused():
+    class Drifting(DenseOperator):
+        def matvec(self, v):
+            self.matrix = self.matrix * (1 + 2**-52)
+            return super().matvec(v)
+
+    require_reproducible(DenseOperator(torch.eye(5, dtype=torch.float64)))
+    with pytest.raises(InputError, match="product of the dense with v must be the same each time"):
+        require_reproducible(Drifting(torch.eye(5, dtype=torch.float64)))
+
+
+# --- Fisher -----------------------------------------------------------------------------------------------------------
+
+
+def test_fisher_weighs_examples_as_the_mean_does():
+    """F = Σ ω_i g_i g_iᵀ with ω of ragged, weighted batches: each example's own gradient, one at a time."""
+    inputs, targets = problems.data()
+    module = problems.mlp(nn.GELU)
+    batches, weights = [(inputs[:3], targets[:3]), (inputs[3:], targets[3:])], [1.0, 2.0]
+    f = MeanLoss(module, cross_entropy, batches, weights=weights, chunk=2)
+    v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
+    expected = torch.zeros_like(v)
+    for i in range(12):
+        one = MeanLoss(module, cross_entropy, [(inputs[i : i + 1], targets[i : i + 1])])
+        g = one.gradient(one.x)
+        expected += (1 / 9 if i < 3 else 2 / 27) * g * (g @ v)
+    torch.testing.assert_close(FisherOperator(f).matvec(v), expected, rtol=1e-12, atol=1e-15)
+
+
+def test_fisher_refuses_losses_that_couple_examples():
+    module = problems.seeded(lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))
+    batch = problems.data()
+    coupled = [
+        MeanLoss(module, cross_entropy, [batch], normalisation="batch"),
+        MeanLoss(problems.mlp(), lambda z, t: cross_entropy(z, t, reduction="sum"), [batch]),
+    ]
+    for f in coupled:
+        with pytest.raises(InputError, match="be the mean of losses of single examples for the Fisher"):
+            FisherOperator(f)
+    assert GaussNewtonOperator(coupled[0]).quad(coupled[0].x) > 0
+
+
+# --- other libraries --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("case", CASES)
+def test_curvlinops_agrees(case):
+    library = pytest.importorskip("curvlinops")
+    module, (inputs, targets) = CASES[case]
+    batches = [(inputs[:5], targets[:5]), (inputs[5:], targets[5:])]
+    f = MeanLoss(module, cross_entropy, batches)
+    v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
+    theirs = {"HessianLinearOperator": HessianOperator, "GGNLinearOperator": GaussNewtonOperator}
+    for name, kind in theirs.items():
+        operator = getattr(library, name)(
+            module, nn.CrossEntropyLoss(), list(module.parameters()), batches, check_deterministic=False
+        )
+        torch.testing.assert_close(kind(f).matvec(v), operator @ v, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.filterwarnings("ignore:Using backward\\(\\) with create_graph=True")
+@pytest.mark.parametrize("case", CASES)
+def test_pyhessian_agrees_on_the_largest_eigenvalue_and_roughly_on_the_trace(case):
+    """Its ``density`` needs torch.eig, which torch no longer has; the other two work."""
+    library = pytest.importorskip("pyhessian")
+    module, (inputs, targets) = CASES[case]
+    f = MeanLoss(module, cross_entropy, [(inputs, targets)])
+    operator = as_linear_operator(HessianOperator(f))
+    largest = float(eigsh(operator, k=1, which="LM", return_eigenvectors=False)[0])
+    dense = problems.dense_hessian(f, module, inputs, targets)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        theirs = library.hessian(copy.deepcopy(module), nn.CrossEntropyLoss(), data=(inputs, targets), cuda=False)
+        values, _ = theirs.eigenvalues(maxIter=1000, tol=1e-9)
+        samples = theirs.trace(maxIter=200, tol=0)
+    assert largest == pytest.approx(values[0], rel=1e-5)
+    error = float(np.std(samples)) / math.sqrt(len(samples))
+    assert abs(float(np.mean(samples)) - float(dense.trace())) < 4 * error
