@@ -58,8 +58,9 @@ class TrainConfig:
     method: str = _option("decomfl", f"one of {', '.join(METHODS)}")
     model: str = _option(
         "cnn-mnist",
-        "cnn-mnist (d = 28,938), cnn-fashion (1,206,590; 62 outputs), cnn-fashion-10, resnet8, resnet20 (without "
-        "normalisation), resnet8-bn, resnet20-bn, mlp or logistic; for text gpt-tiny, gpt-tiny-tied or gpt-10m",
+        "cnn-mnist (d = 28,938), cnn-fashion (1,206,590; 62 outputs), cnn-fashion-10, resnet8, resnet8-half, resnet20 "
+        "(without normalisation), resnet8-bn, resnet8-half-bn, resnet20-bn, mlp or logistic; for text gpt-tiny, "
+        "gpt-tiny-tied or gpt-10m",
     )
     batchnorm: str = _option(
         "batch",

@@ -72,6 +72,8 @@ MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
     "cnn-fashion-10": _cnn_fashion,
     "resnet8": partial(resnet, blocks=1, batch_norm=False),
     "resnet8-bn": partial(resnet, blocks=1, batch_norm=True),
+    "resnet8-half": partial(resnet, blocks=1, batch_norm=False, widths=(8, 16, 32)),
+    "resnet8-half-bn": partial(resnet, blocks=1, batch_norm=True, widths=(8, 16, 32)),
     "resnet20": partial(resnet, blocks=3, batch_norm=False),
     "resnet20-bn": partial(resnet, blocks=3, batch_norm=True),
     "mlp": _mlp,

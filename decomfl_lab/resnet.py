@@ -21,7 +21,9 @@ __all__ = ["resnet"]
 _WIDTHS = (16, 32, 64)
 
 
-def resnet(in_shape: tuple[int, ...], classes: int, *, blocks: int, batch_norm: bool) -> nn.Module:
+def resnet(
+    in_shape: tuple[int, ...], classes: int, *, blocks: int, batch_norm: bool, widths: tuple[int, int, int] = _WIDTHS
+) -> nn.Module:
     """The network with n = ``blocks`` a stage, initialised from torch's global generator.
 
         h ← relu(branch(h) + shortcut(h)),    branch = conv 3x3, norm, relu, conv 3x3, norm
@@ -43,6 +45,7 @@ def resnet(in_shape: tuple[int, ...], classes: int, *, blocks: int, batch_norm: 
         classes: Number of outputs.
         blocks: n ≥ 1: 1 is ResNet-8, 3 is ResNet-20.
         batch_norm: BatchNorm, or Fixup.
+        widths: Channels of the three stages, each twice those before; the sizes above are of the default.
 
     Raises:
         InputError: If the images are too small or no images, or n is below 1.
@@ -53,19 +56,19 @@ def resnet(in_shape: tuple[int, ...], classes: int, *, blocks: int, batch_norm: 
     fits = len(in_shape) == 3 and min(in_shape[1:]) >= 4
     require(fits, "images for a resnet", "have shape (C, H, W) with H and W of at least 4", in_shape)
     require_int("blocks", blocks, 1)
-    after_first = nn.BatchNorm2d(_WIDTHS[0]) if batch_norm else _Shift()
+    after_first = nn.BatchNorm2d(widths[0]) if batch_norm else _Shift()
     stages: list[nn.Module] = []
-    for before, width in pairwise((_WIDTHS[0], *_WIDTHS)):
+    for before, width in pairwise((widths[0], *widths)):
         for channels in (before, *[width] * (blocks - 1)):
             branch = _normed_branch(channels, width) if batch_norm else _fixup_branch(channels, width, 3 * blocks)
             stages.append(_Block(branch, channels, width))
-    classifier = nn.Linear(_WIDTHS[-1], classes)
+    classifier = nn.Linear(widths[-1], classes)
     head: list[nn.Module] = [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     if not batch_norm:
         nn.init.zeros_(classifier.weight)
         nn.init.zeros_(classifier.bias)
         head.append(_Shift())
-    return nn.Sequential(_conv(in_shape[0], _WIDTHS[0]), after_first, nn.ReLU(), *stages, *head, classifier)
+    return nn.Sequential(_conv(in_shape[0], widths[0]), after_first, nn.ReLU(), *stages, *head, classifier)
 
 
 def _conv(channels: int, width: int, *, stride: int = 1, gain: float = 1.0) -> nn.Conv2d:

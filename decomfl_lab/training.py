@@ -98,11 +98,10 @@ class Progress:
     scalars: float  # communicated scalars a client, bytes / 4, averaged over clients
 
 
-@lru_cache(maxsize=1)
-def code_version() -> str:
-    """Digest of this package's source: results of another source are not reused."""
+@lru_cache
+def code_version(root: Path = Path(__file__).parent) -> str:
+    """Digest of the source of a package, by default this one: results of another source are not reused."""
     h = hashlib.blake2b(digest_size=6)
-    root = Path(__file__).parent
     for path in sorted(root.rglob("*.py")):
         if path.relative_to(root).parts[0] not in ("commands", "laws", "cli.py"):
             h.update(path.relative_to(root).as_posix().encode())

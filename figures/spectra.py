@@ -31,37 +31,37 @@ _CURVE = ("value", "density", "low", "high")
 _RITZ = ("value", "residual")
 _HISTORY = ("products", "lambda_max", "kappa", "low", "high")
 _TRAINING = ("step", "kappa", "value", "low", "high")
-_EXTREMES = ("step", "lambda_max", "lambda_min", "loss")
+_EXTREMES = ("step", "lambda_max", "lambda_min", "near zero", "loss")
 
 _BLUE, _ORANGE, _GREEN, _RED = OKABE_ITO[2], OKABE_ITO[0], OKABE_ITO[1], OKABE_ITO[3]
 _SOFT = "#57606A"
 _CONVERGED = 0.01
-"""Of |λ|_max: a Ritz value with a smaller residual is drawn filled."""
+"""Of |λ|: a Ritz value with a residual of at most that is drawn filled."""
 
 _MARKERS = {"signed": "o", "positive": "^", "absolute": "s", "gauss-newton": "D"}
 _COLOURS = {"signed": _BLUE, "positive": _ORANGE, "absolute": _RED, "gauss-newton": _GREEN}
 
 
 def spectrum(
-    curve: pd.DataFrame,
+    curve: pd.DataFrame | None,
     ritz: pd.DataFrame,
     history: pd.DataFrame,
     *,
     d: int,
-    bandwidth: float,
+    bandwidth: float | None,
     title: str = "",
     caption: str = "",
 ) -> Figure:
     """Left: the density of eigenvalues with its error band; right: how λ_max, the trace and κ settled.
 
     Args:
-        curve: Columns value (λ), density (share of the eigenvalues per unit of λ), low and high (its error band). Not
-            drawn if it is empty.
-        ritz: Columns value and residual; an eigenvalue lies within the residual. Those with a residual below 1 % of
-            the largest |λ| are drawn filled, and as stems of the height that one eigenvalue has in the density.
+        curve: Columns value (λ), density (share of the eigenvalues per unit of λ), low and high (its error band); or
+            None.
+        ritz: Columns value and residual; an eigenvalue lies within the residual. Those with a residual of at most 1 %
+            of their magnitude are drawn filled, and as stems of the height that one eigenvalue has in the density.
         history: Columns products, lambda_max, kappa, low and high (the interval of κ), in the order of products.
         d: Number of eigenvalues.
-        bandwidth: Standard deviation of the Gaussian that the density is smoothed by, in units of λ.
+        bandwidth: Standard deviation of the Gaussian that the density is smoothed by, in units of λ; None without one.
         title: Heading.
         caption: Under the plots: which model, which data.
 
@@ -69,38 +69,41 @@ def spectrum(
         A figure without pyplot state.
 
     Raises:
-        InputError: If a column is missing, or ritz or history is empty.
+        InputError: If a frame is empty or lacks a column, or a density has no bandwidth.
     """
     require_columns("ritz", ritz, _RITZ)
     require_columns("history", history, _HISTORY)
-    if not curve.empty:
-        require_columns("curve", curve, _CURVE)
     require_int("d", d, 1)
-    require_finite_positive("bandwidth", bandwidth)
-    band = "Density: share of the d eigenvalues per unit of λ"
+    smoothing = ""
+    if curve is not None:
+        require_columns("curve", curve, _CURVE)
+        width = require_finite_positive("bandwidth", bandwidth)
+        smoothing = (
+            "Density: share of the d eigenvalues per unit of λ, smoothed by a Gaussian of standard deviation "
+            f"{width:.3g}; band: its error over probes."
+        )
     explained = [
         caption,
-        f"{band}, smoothed by a Gaussian of standard deviation {bandwidth:.3g}; band: its error over probes."
-        if not curve.empty
-        else "",
-        "Ritz values: filled where an eigenvalue lies within 1 % of the largest |λ|, the bars are the residuals.",
+        smoothing,
+        "Ritz values: filled where an eigenvalue lies within 1 % of them, the bars are the residuals.",
         "Right: each quantity in units of its last value; shaded: the interval of κ.",
     ]
     with matplotlib.rc_context(rc()):
         figure, plots = page(10.2, 3.9, title=title, caption=explained)
-        left, right = cast(list[SubFigure], list(plots.subfigures(1, 2, width_ratios=[1.45, 1.0])))
-        _density_panel(left, curve, ritz, d=d, bandwidth=bandwidth)
+        left, right = plots.subfigures(1, 2, squeeze=False, width_ratios=[1.45, 1.0])[0]
+        _eigenvalues(left, curve, ritz, d, bandwidth or float(ritz["value"].abs().max()) / 30)
         _convergence(right.subplots(), history)
     return figure
 
 
 def training_spectra(
     curves: pd.DataFrame,
-    ritz: pd.DataFrame,
+    single: pd.DataFrame,
     kappas: pd.DataFrame,
     extremes: pd.DataFrame,
     *,
     d: int,
+    near: float,
     title: str = "",
     caption: str = "",
 ) -> Figure:
@@ -108,10 +111,12 @@ def training_spectra(
 
     Args:
         curves: As ``curve`` of ``spectrum``, with the columns step and bandwidth.
-        ritz: As there, with the column step.
+        single: Columns step and value: the eigenvalues that are known one by one; there may be none.
         kappas: Columns step, kappa (a key of ``KAPPAS``), value, low and high.
-        extremes: Columns step, lambda_max, lambda_min and loss.
+        extremes: Columns step, lambda_max, lambda_min, "near zero" (the share of eigenvalues that ``near`` calls 0)
+            and loss.
         d: Number of eigenvalues.
+        near: Share of the largest magnitude below which an eigenvalue counts as 0.
         title: Heading.
         caption: Under the plots: which model, which data, which scale.
 
@@ -122,7 +127,8 @@ def training_spectra(
         InputError: If a frame is empty or lacks a column, or a κ is unknown.
     """
     require_columns("curves", curves, ("step", "bandwidth", *_CURVE))
-    require_columns("ritz", ritz, ("step", *_RITZ))
+    if not single.empty:
+        require_columns("single", single, ("step", "value"))
     require_columns("kappas", kappas, _TRAINING)
     require_columns("extremes", extremes, _EXTREMES)
     unknown = sorted(set(kappas["kappa"]) - set(KAPPAS))
@@ -131,19 +137,21 @@ def training_spectra(
     explained = [
         caption,
         "Above: share of the d eigenvalues per unit of λ, smoothed by a Gaussian; band: its error over probes; stems: "
-        "eigenvalues known one by one.",
+        f"eigenvalues known one by one. Near 0: |λ| below {near:.0%} of the largest.",
         "Bars of κ: its interval.",
     ]
     with matplotlib.rc_context(rc()):
         figure, plots = page(max(9.6, 2.7 * len(steps)), 5.6, title=title, caption=explained)
-        upper, lower = cast(list[SubFigure], list(plots.subfigures(2, 1, height_ratios=[1.05, 1.0])))
+        upper, lower = plots.subfigures(2, 1, squeeze=False, height_ratios=[1.05, 1.0])[:, 0]
         axes = cast(list[Axes], list(upper.subplots(1, len(steps), sharex=True, sharey=True, squeeze=False)[0]))
         widths = curves.groupby("step")["bandwidth"].first()
         scale = _Scale.of(curves, float(widths.max()), d)
         for ax, step in zip(axes, steps, strict=True):
             own = curves[curves["step"] == step]
-            _density(ax, own, ritz[ritz["step"] == step], d=d, bandwidth=float(widths[step]))
+            _density(ax, own, single.loc[single["step"] == step, "value"], d=d, bandwidth=float(widths[step]))
             scale.apply(ax)
+            share = float(extremes.loc[extremes["step"] == step, "near zero"].iloc[0])
+            ax.text(0.98, 0.96, f"{share:.1%} near 0", transform=ax.transAxes, ha="right", va="top", color=_SOFT)
             ax.set_title("before training" if step == 0 else f"after {step:,} steps")
             ax.set_xlabel("eigenvalue λ")
         axes[0].set_ylabel("density")
@@ -174,8 +182,8 @@ class _Scale:
     def apply(self, ax: Axes) -> None:
         ax.set_yscale("log")
         ax.set_ylim(self.floor, max(self.top, 10 * self.floor))
-        _symlog(ax, self.linear)
         ax.set_xlim(self.left, self.right)
+        _symlog(ax, self.linear)
         ax.yaxis.set_major_locator(LogLocator(numticks=6))
         ax.yaxis.set_minor_formatter(NullFormatter())
 
@@ -186,43 +194,41 @@ def _one(d: int, bandwidth: float) -> float:
 
 
 def _symlog(ax: Axes, linear: float) -> None:
-    """Linear within ±``linear``, ticks at 0 and at the powers of ten outside."""
-    decades = [10.0**k for k in range(math.ceil(math.log10(linear)), 13)]
+    """Linear within ±``linear``; ticks at 0 and outside at powers of ten, or at 1, 2, 5, 10 where these are few."""
+    multiples = (1,) if max(map(abs, ax.get_xlim())) > 30 * linear else (1, 2, 5)
+    decades = [
+        m * 10.0**k for k in range(math.floor(math.log10(linear)), 13) for m in multiples if m * 10.0**k >= linear
+    ]
     ax.set_xscale("symlog", linthresh=linear, linscale=0.6)
     ax.xaxis.set_major_locator(FixedLocator([-each for each in reversed(decades)] + [0.0] + decades))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−")))
 
 
-def _density(ax: Axes, curve: pd.DataFrame, ritz: pd.DataFrame, *, d: int, bandwidth: float) -> None:
+def _density(ax: Axes, curve: pd.DataFrame, single: pd.Series[float], *, d: int, bandwidth: float) -> None:
     """The curve with its band, and single eigenvalues as stems."""
     one = _one(d, bandwidth)
     at = curve.sort_values("value")
     ax.fill_between(at["value"], at["low"].clip(lower=one / 1e3), at["high"], color=_BLUE, alpha=0.22, linewidth=0)
     ax.plot(at["value"], at["density"], color=_BLUE, linewidth=1.4, label="density")
-    known = ritz.loc[_is_known(ritz), "value"]
-    ax.vlines(known, one / 1e3, one, color=_RED, linewidth=1.1, label="single eigenvalues")
-    ax.plot(known, np.full(len(known), one), "o", color=_RED, markersize=2.8, label="_heads")
+    ax.vlines(single, one / 1e3, one, color=_RED, linewidth=1.1, label="single eigenvalues")
+    ax.plot(single, np.full(len(single), one), "o", color=_RED, markersize=2.8, label="_heads")
 
 
-def _is_known(ritz: pd.DataFrame) -> pd.Series[bool]:
-    return ritz["residual"] <= _CONVERGED * float(ritz["value"].abs().max())
-
-
-def _density_panel(part: SubFigure, curve: pd.DataFrame, ritz: pd.DataFrame, *, d: int, bandwidth: float) -> None:
-    """The density above a strip with all Ritz values, on one axis of λ."""
-    if curve.empty:
+def _eigenvalues(part: SubFigure, curve: pd.DataFrame | None, ritz: pd.DataFrame, d: int, bandwidth: float) -> None:
+    """The density above a strip with all Ritz values, on one axis of λ; or the strip alone."""
+    known = ritz["residual"] <= _CONVERGED * ritz["value"].abs()
+    if curve is None:
         strip = part.subplots()
         strip.set_title(f"Ritz values (d = {d:,})")
     else:
         ax, strip = cast(
             list[Axes], list(part.subplots(2, 1, sharex=True, height_ratios=[5.2, 1.0], gridspec_kw={"hspace": 0.02}))
         )
-        _density(ax, curve, ritz, d=d, bandwidth=bandwidth)
+        _density(ax, curve, ritz.loc[known, "value"], d=d, bandwidth=bandwidth)
         _Scale.of(curve, bandwidth, d).apply(ax)
         ax.set_title(f"density of the d = {d:,} eigenvalues")
         ax.set_ylabel("share per unit of λ")
         ax.legend(loc="upper right")
-    known = _is_known(ritz)
     for rows, face, label in ((ritz[known], _RED, "converged"), (ritz[~known], "white", "not yet")):
         strip.errorbar(
             rows["value"],
@@ -237,8 +243,8 @@ def _density_panel(part: SubFigure, curve: pd.DataFrame, ritz: pd.DataFrame, *, 
             linestyle="none",
             label=label,
         )
-    if curve.empty:
-        _symlog(strip, 3 * bandwidth)
+    if curve is None:
+        _symlog(strip, bandwidth)
         strip.legend(loc="upper right")
     strip.set_yticks([])
     strip.set_ylim(-1, 1)

@@ -60,7 +60,8 @@ def _jacobians(objective: MeanLoss, x: Tensor, part: Piece) -> Tensor:
 
     def outputs(at: Tensor, inputs: Tensor) -> Tensor:
         one = Piece(inputs[None], None, 1, 1.0)
-        return objective.outputs(at, one)[0].reshape(-1)
+        flat: Tensor = objective.outputs(at, one)[0].reshape(-1)
+        return flat
 
     require(isinstance(part.inputs, Tensor), "inputs", "be one tensor for an exact trace", type(part.inputs).__name__)
     jacobians: Tensor = vmap(jacrev(outputs), (None, 0))(x, part.inputs)

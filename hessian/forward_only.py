@@ -185,8 +185,8 @@ def mu_ladder(
 
     From μ to the next rung μ' the q_p change by D² in the mean square, of which rounding is V = 2ε_f² (1/μ⁴ + 1/μ'⁴) +
     4ε_f² (1/μ² − 1/μ'²)². ε_f is ``evaluation_noise``, or what the two lowest changes say if they fall as rounding
-    does. Where D² > 25 V the slope of log D² over log(μ'² − μ²), by least squares, is 2 for smooth f and -1/2 for
-    kinks: below 3/4 means kinks. c = √(D² − V)/(μ'² − μ²) at the lowest such change.
+    does. Where D² > 25 V the slope of log D² over log(μ'² − μ²) is 2 for smooth f and −1/2 for kinks: one below 3/4
+    means kinks. c = √(D² − V)/(μ'² − μ²) at the lowest such change.
 
     Args:
         f: The loss, of a vector (d,), computed in the dtype of x.
@@ -215,7 +215,8 @@ def mu_ladder(
         noise = max(noise, math.sqrt(squares[0] / shares[0]))
     rounded = shares * noise**2
     seen = np.flatnonzero(squares > 25 * rounded)
-    kinked = len(seen) > 1 and np.polyfit(np.log(width[seen]), np.log(squares[seen]), 1)[0] < 0.75
+    slopes = np.diff(np.log(squares[seen])) / np.diff(np.log(width[seen]))
+    kinked = bool((slopes < 0.75).any())
     j = int(seen[0]) if len(seen) else len(squares) - 1
     fourth = math.sqrt(squares[j] - rounded[j] if len(seen) else squares[j]) / float(width[j])
     if kinked:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -67,14 +66,16 @@ def quadrature(operator: Counted, u: Tensor, steps: int) -> Quadrature:
         return Quadrature(nodes, mass * weights, mass * weights)
     anti = T.clone()
     anti[-1, -2] = anti[-2, -1] = T[-1, -2] * 2**0.5
-    nodes, weights = zip(_rule(T[:-1, :-1]), _rule(anti), strict=True)
-    gauss = np.concatenate([weights[0], np.zeros_like(weights[1])])
-    averaged = np.concatenate(weights) / 2
-    order = np.argsort(np.concatenate(nodes), kind="stable")
-    return Quadrature(np.concatenate(nodes)[order], mass * gauss[order], mass * averaged[order])
+    inner, inner_weights = _rule(T[:-1, :-1])
+    outer, outer_weights = _rule(anti)
+    nodes = np.concatenate([inner, outer])
+    order = np.argsort(nodes, kind="stable")
+    gauss = np.concatenate([inner_weights, np.zeros_like(outer_weights)])
+    averaged = np.concatenate([inner_weights, outer_weights]) / 2
+    return Quadrature(nodes[order], mass * gauss[order], mass * averaged[order])
 
 
-def _rule(T: Tensor) -> tuple[NDArray[Any], NDArray[Any]]:
+def _rule(T: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Nodes and weights, summing to 1, of a tridiagonal matrix."""
     values, s = torch.linalg.eigh(T)
     return values.cpu().numpy(), (s[0] ** 2).cpu().numpy()

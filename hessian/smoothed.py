@@ -1,23 +1,22 @@
 """The Hessian of f^μ(x) = E_u f(x + μu), u ~ N(0, I): the curvature that a zeroth-order method sees.
 
 f^μ is smooth whatever f is, and it is ∇²f^μ that the proofs bound. For ReLU networks it differs from what automatic
-differentiation calls the Hessian, which leaves out the jumps of the gradient. Integration by parts (Stein's identity),
-along a unit vector v̂ with u = u_⊥ + t v̂, t ~ N(0, 1) independent of u_⊥ = u − v̂v̂ᵀu, gives without second derivatives
+differentiation calls the Hessian, which leaves out the jumps of the gradient. It is the whole Hessian of f (jumps
+included, as a distribution) averaged over a normal window. Along a unit vector v̂, with u = u_⊥ + t v̂ and t ~ N(0, 1)
+independent of u_⊥ = u − v̂v̂ᵀu, differences are averages over other windows, without any second derivative:
 
-    ∇²f^μ(x) v̂    = E_{u_⊥} E_t [ t ∇f(x + μu_⊥ + μt v̂) ] / μ,
-    v̂ᵀ∇²f^μ(x) v̂ = E_{u_⊥} E_t [ (t² − 1) f(x + μu_⊥ + μt v̂) ] / μ².
+    [∇f(y + wv̂) − ∇f(y − wv̂)]/(2w)     = ∫ ∇²f(y + tv̂)v̂ · 1/(2w) dt           (uniform, variance w²/3),
+    [f(y + wv̂) + f(y − wv̂) − 2f(y)]/w² = ∫ v̂ᵀ∇²f(y + tv̂)v̂ · (w − |t|)/w² dt   (triangular, variance w²/6).
 
-Gauss-Hermite quadrature in t turns them into differences: two nodes, t = ±1 of weight 1/2, into the symmetric
-difference of gradients with step μ, and three, t = 0, ±√3 of weights 2/3, 1/6, 1/6, into the second difference with
-step √3 μ:
+Given the normal window's variance μ², by w = √3 μ and w = √6 μ, they differ from it by O(μ⁴) where f is smooth and have
+the same mass at kinks. u_⊥ is averaged over S points y_s = x + μ(u_s − v̂v̂ᵀu_s):
 
-    H v      = ‖v‖/(2μS) Σ_s [∇f(y_s + μv̂) − ∇f(y_s − μv̂)],                      y_s = x + μ(u_s − v̂v̂ᵀu_s),
-    vᵀHv     = ‖v‖²/(3μ²S) Σ_s [f(y_s + √3μv̂) + f(y_s − √3μv̂) − 2f(y_s)].
+    H v  = ‖v‖/(2wS) Σ_s [∇f(y_s + wv̂) − ∇f(y_s − wv̂)],            w = √3 μ,
+    vᵀHv = ‖v‖²/(w²S) Σ_s [f(y_s + wv̂) + f(y_s − wv̂) − 2f(y_s)],    w = √6 μ.
 
-With fixed u_1..u_S this is one deterministic map. On quadratics it is their Hessian, for every μ. On smooth f it is
-∇²f^μ up to quadrature (relative O(μ²)) and the choice of the u_s; linear and symmetric up to the same. At kinks the
-difference of gradients is the exact contribution with the Gaussian window of t replaced by the uniform one on [−1, 1],
-of the same mass; sampling of u_s leaves an asymmetry of relative order S^{-1/2}, which ``asymmetry`` measures.
+With fixed u_s, in pairs ±u so that terms odd in μ cancel, this is one deterministic map. On quadratics it is their
+Hessian, for every μ. On smooth f it is linear and symmetric up to O(μ²). At kinks the sampling of u_s leaves an
+asymmetry of relative order S^{-1/2}, which ``asymmetry`` measures.
 """
 
 from __future__ import annotations
@@ -76,10 +75,10 @@ class SmoothedOperator:
             objective: f.
             x: Where, (d,), float32 or float64.
             mu: Smoothing radius μ > 0, in the units of x.
-            samples: S. A product costs 2S gradients.
+            samples: S, best even. A product costs 2S gradients.
             seed: Of the u_s.
             forward_quad: Whether ``quad`` uses function values, 3S of them, instead of 2S gradients. Its rounding
-                error is √2 ε_f ‖v‖²/(μ²√S), out of the question in float32. None: in float64 only.
+                error is ε_f ‖v‖²/(μ²√S), out of the question in float32. None: in float64 only.
 
         Raises:
             InputError: If x is no vector of floats, or μ is not positive or too small to move x.
@@ -101,20 +100,20 @@ class SmoothedOperator:
     def _points(self, along: Tensor) -> Iterator[Tensor]:
         """The points y_s, for the unit vector ``along``."""
         for s in range(self.samples):
-            u = probe_at(self.x, self.seed, _SMOOTHING, s)
-            yield self.x + self.mu * (u - (u @ along) * along)
+            u = probe_at(self.x, self.seed, _SMOOTHING, s // 2)
+            yield self.x + (self.mu if s % 2 else -self.mu) * (u - (u @ along) * along)
 
     def matvec(self, v: Tensor) -> Tensor:
         """See ``Operator``; 2S gradients."""
         norm = float(v.double().norm())
         if norm == 0.0:
             return torch.zeros_like(v)
-        unit = v / norm
+        unit, step = v / norm, math.sqrt(3.0) * self.mu
         total = torch.zeros(self.d, dtype=torch.float64, device=self.device)
         for y in self._points(unit):
-            total += self.objective.gradient(y + self.mu * unit).double()
-            total -= self.objective.gradient(y - self.mu * unit).double()
-        return (total * (norm / (2 * self.mu * self.samples))).to(self.dtype)
+            total += self.objective.gradient(y + step * unit).double()
+            total -= self.objective.gradient(y - step * unit).double()
+        return (total * (norm / (2 * step * self.samples))).to(self.dtype)
 
     def quad(self, v: Tensor) -> float:
         """See ``Operator``; 3S function values, or as ``matvec`` (``forward_quad``)."""
@@ -123,7 +122,7 @@ class SmoothedOperator:
         norm = float(v.double().norm())
         if norm == 0.0:
             return 0.0
-        unit, step, f = v / norm, math.sqrt(3.0) * self.mu, self.objective
+        unit, step, f = v / norm, math.sqrt(6.0) * self.mu, self.objective
         total = sum(f(y + step * unit) + f(y - step * unit) - 2 * f(y) for y in self._points(unit))
         return total * norm**2 / (step**2 * self.samples)
 

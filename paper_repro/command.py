@@ -15,7 +15,7 @@ from decomfl_lab.errors import InputError, require_choice, require_int
 from decomfl_lab.files import write_atomically
 from decomfl_lab.training import code_version
 from figures.curves import Count
-from paper_repro import fig2, fig3, memory, projection, table1, topk
+from paper_repro import fig2, fig3, hessian, memory, projection, table1, topk
 from paper_repro.claims import claims_json, write_claims
 from paper_repro.measures import COUNTS
 from paper_repro.part import Made, Options, Part, rendered
@@ -32,6 +32,7 @@ PARTS: dict[str, Part] = {
     "topk": topk,
     "table1": table1,
     "memory": memory,
+    "hessian": hessian,
 }
 """In the order of the report."""
 

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 __all__ = [
     "FIG2_SCALES",
     "FIG3_SCALES",
+    "HESSIAN_SCALES",
     "MEMORY_SIZES",
     "PROJECTION_SCALES",
     "Fig2Scale",
     "Fig3Scale",
+    "HessianScale",
     "ProjectionScale",
     "kind",
 ]
@@ -231,3 +233,67 @@ MEMORY_SIZES: dict[str, tuple[int, ...]] = {
     "full": (100_000, 1_000_000, 10_000_000, 100_000_000),
 }
 """Parameters of the models whose memory is measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HessianScale:
+    """Sizes behind the figure of Hessian eigenvalues. The paper names none of them.
+
+    Attributes:
+        model: The small ResNet.
+        steps: First-order steps after which the spectrum is taken, ascending.
+        batch_size: Examples of a step.
+        lr: Of Adam.
+        examples: Training images whose mean loss has the Hessian.
+        lanczos: Steps of the Lanczos space whose eigenvalues are known one by one.
+        probes: Random probes of the rest.
+        probe_steps: Lanczos steps of each.
+        gauss_newton: Products for κ of the Gauss-Newton matrix.
+    """
+
+    model: str
+    steps: tuple[int, ...]
+    batch_size: int
+    lr: float
+    examples: int
+    lanczos: int
+    probes: int
+    probe_steps: int
+    gauss_newton: int
+
+
+HESSIAN_SCALES: dict[str, HessianScale] = {
+    "smoke": HessianScale(
+        model="resnet8-half-bn",
+        steps=(0, 20, 40),
+        batch_size=32,
+        lr=0.003,
+        examples=32,
+        lanczos=8,
+        probes=2,
+        probe_steps=4,
+        gauss_newton=10,
+    ),
+    "default": HessianScale(
+        model="resnet8-half-bn",
+        steps=(0, 50, 150, 300),
+        batch_size=32,
+        lr=0.003,
+        examples=150,
+        lanczos=14,
+        probes=4,
+        probe_steps=5,
+        gauss_newton=16,
+    ),
+    "full": HessianScale(
+        model="resnet20-bn",
+        steps=(0, 100, 500, 2000, 10_000),
+        batch_size=128,
+        lr=0.003,
+        examples=5000,
+        lanczos=60,
+        probes=10,
+        probe_steps=20,
+        gauss_newton=60,
+    ),
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from types import TracebackType
@@ -17,6 +18,13 @@ __all__ = ["RunBar", "RunBars"]
 LINE_SECONDS = 15.0
 
 
+def _words(at: Progress) -> str:
+    """What is known of a run: its loss, its accuracy after an evaluation, what it has communicated."""
+    accuracy = "" if math.isnan(at.test_accuracy) else f", accuracy {at.test_accuracy:.3f}"
+    sent = f", {at.scalars:,.0f} scalars/client" if at.scalars else ""
+    return f"loss {at.train_loss:.3f}{accuracy}{sent}"
+
+
 class RunBars:
     """Bars of several runs: rounds, loss, accuracy, scalars sent, time left."""
 
@@ -27,8 +35,7 @@ class RunBars:
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]:.3f}  acc {task.fields[accuracy]:.3f}"),
-            TextColumn("{task.fields[scalars]:,.0f} scalars/client"),
+            TextColumn("{task.fields[now]}"),
             TimeRemainingColumn(),
             console=console,
             disable=not self.live,
@@ -48,24 +55,11 @@ class RunBars:
     def update(self, name: str, at: Progress) -> None:
         """Show that the run ``name`` has reached ``at``."""
         if name not in self._tasks:
-            self._tasks[name] = self._bars.add_task(
-                name, total=at.rounds, loss=float("nan"), accuracy=float("nan"), scalars=0.0
-            )
-        self._bars.update(
-            self._tasks[name],
-            completed=at.round,
-            loss=at.train_loss,
-            accuracy=at.test_accuracy,
-            scalars=at.scalars,
-        )
+            self._tasks[name] = self._bars.add_task(name, total=at.rounds, now="")
+        self._bars.update(self._tasks[name], completed=at.round, now=_words(at))
         if not self.live and (time.monotonic() - self._spoken > LINE_SECONDS or at.round == at.rounds):
             self._spoken = time.monotonic()
-            print(
-                f"{name}: round {at.round}/{at.rounds}, loss {at.train_loss:.3f}, "
-                f"accuracy {at.test_accuracy:.3f}, {at.scalars:,.0f} scalars/client",
-                file=sys.stderr,
-                flush=True,
-            )
+            print(f"{name}: round {at.round}/{at.rounds}, {_words(at)}", file=sys.stderr, flush=True)
 
     def remove(self, name: str) -> None:
         """Take the bar of a finished run away."""

@@ -25,7 +25,7 @@ def curve(top: float = 5.0) -> pd.DataFrame:
 
 
 def ritz() -> pd.DataFrame:
-    return pd.DataFrame({"value": [5.0, 2.0, 0.7, -0.2], "residual": [1e-6, 0.04, 0.3, 0.049]})
+    return pd.DataFrame({"value": [5.0, 2.0, 0.7, -0.2], "residual": [1e-6, 0.02, 0.3, 0.001]})
 
 
 def history() -> pd.DataFrame:
@@ -58,7 +58,7 @@ def test_the_density_and_the_known_eigenvalues_are_drawn_where_they_are() -> Non
     assert x == list(curve().value)
     assert y == list(curve().density)
     one = 1 / (D * WIDTH * math.sqrt(2 * math.pi))
-    assert lines(ax)["_heads"] == ([5.0, 2.0, -0.2], [one] * 3)  # residuals below 1 % of 5
+    assert lines(ax)["_heads"] == ([5.0, 2.0, -0.2], [one] * 3)  # residuals of at most 1 %
     assert (ax.get_yscale(), ax.get_xscale()) == ("log", "symlog")
     assert ax.get_ylim()[0] < one < ax.get_ylim()[1]
     assert ax.get_xlim()[0] < -0.2
@@ -88,7 +88,7 @@ def test_convergence_is_in_units_of_the_last_value_and_the_legend_says_it() -> N
 
 
 def test_without_a_density_the_ritz_values_stand_alone() -> None:
-    figure = spectrum(curve().iloc[:0], ritz(), history(), d=D, bandwidth=WIDTH)
+    figure = spectrum(None, ritz(), history(), d=D, bandwidth=None)
     assert list(axes_of(figure)) == ["Ritz values (d = 1,000)", "how sure: value so far / last value"]
 
 
@@ -97,7 +97,7 @@ def training() -> dict[str, pd.DataFrame]:
     variants = {"signed": 3.0, "positive": 6.0, "absolute": 8.0, "gauss-newton": 4.0}
     return {
         "curves": pd.concat([curve(top).assign(step=s, bandwidth=WIDTH) for s, top in zip(steps, (1, 5), strict=True)]),
-        "ritz": pd.concat([ritz().assign(step=s) for s in steps]),
+        "single": pd.DataFrame({"step": [0, 50, 50], "value": [1.0, 5.0, 2.0]}),
         "kappas": pd.DataFrame(
             [
                 {"step": s, "kappa": name, "value": v / (1 + s), "low": 0.9 * v / (1 + s), "high": 1.2 * v / (1 + s)}
@@ -106,15 +106,22 @@ def training() -> dict[str, pd.DataFrame]:
             ]
         ),
         "extremes": pd.DataFrame(
-            {"step": steps, "lambda_max": [1.0, 5.0], "lambda_min": [-0.5, -0.1], "loss": [2.3, 0.4]}
+            {
+                "step": steps,
+                "lambda_max": [1.0, 5.0],
+                "lambda_min": [-0.5, -0.1],
+                "near zero": [0.5, 0.987],
+                "loss": [2.3, 0.4],
+            }
         ),
     }
 
 
 def test_every_step_has_a_panel_and_every_kappa_a_line_with_its_interval() -> None:
-    figure = training_spectra(**training(), d=D, title="made up", caption="Scale: test.")
+    figure = training_spectra(**training(), d=D, near=0.01, title="made up", caption="Scale: test.")
     axes = axes_of(figure)
     assert {"before training", "after 50 steps", "effective rank κ", "outer eigenvalues and loss"} <= set(axes)
+    assert [text.get_text() for text in axes["after 50 steps"].texts] == ["98.7% near 0"]
     ax = axes["effective rank κ"]
     drawn = {str(c.get_label()): c for c in ax.containers}
     assert set(drawn) == {f"{name}: {what}" for name, what in KAPPAS.items()}
@@ -133,7 +140,7 @@ def test_every_step_has_a_panel_and_every_kappa_a_line_with_its_interval() -> No
 def test_files_can_be_written_of_both() -> None:
     for figure in (
         spectrum(curve(), ritz(), history(), d=D, bandwidth=WIDTH),
-        training_spectra(**training(), d=D),
+        training_spectra(**training(), d=D, near=0.01),
     ):
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png")
@@ -150,4 +157,4 @@ def test_frames_without_what_is_needed_are_refused() -> None:
     frames = training()
     frames["kappas"] = frames["kappas"].assign(kappa="mean")
     with pytest.raises(InputError, match="kappas must be among signed, positive, absolute, gauss-newton"):
-        training_spectra(**frames, d=D)
+        training_spectra(**frames, d=D, near=0.01)

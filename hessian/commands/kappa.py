@@ -1,0 +1,379 @@
+"""``decomfl kappa``: the effective rank of a trained model's curvature, with its interval."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from decomfl_lab.commands.drawing import draw
+from decomfl_lab.data import DATA_SETS
+from decomfl_lab.descent import OPTIMIZERS, Descent
+from decomfl_lab.errors import InputError, require, require_choice, require_int
+from decomfl_lab.models import MODELS, num_parameters
+from decomfl_lab.training import CHECKPOINT_FILE, provenance
+from hessian.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
+from hessian.density import SpectralDensity, spectral_density
+from hessian.effective_rank import EffectiveRank, EffectiveRankProgress, effective_rank
+from hessian.forward_only import ForwardOnly
+from hessian.forward_only import forward_only as by_values
+from hessian.frames import density_frame, history_frame, ritz_frame
+from hessian.mean_loss import NORMALISATIONS, MeanLoss
+from hessian.named import TrainedModel, from_run, from_weights, trained_here
+from hessian.operator import Operator
+from hessian.piecewise import trace_operator
+from hessian.smoothed import SmoothedOperator
+from hessian.split_sample import SplitSample
+from hessian.split_sample import split_sample as by_halves
+
+__all__ = ["kappa"]
+
+OPERATORS = ("hessian", "gauss-newton", "fisher", "smoothed")
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def kappa(
+    source: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A folder of `decomfl train --out`, or a safetensors file of weights (with --model and --data). "
+            "Without it --model is trained here for --train-steps.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    model: Annotated[str | None, typer.Option(help=f"Of {', '.join(MODELS)}.")] = None,
+    data: Annotated[str | None, typer.Option(help=f"Of {', '.join(DATA_SETS)}.")] = None,
+    train_steps: Annotated[
+        int, typer.Option(help="First-order steps before κ is measured; 0 is the start, not a trained model.")
+    ] = 300,
+    optimizer: Annotated[str, typer.Option(help=f"Of those steps: {', '.join(OPTIMIZERS)}.")] = "adam",
+    lr: Annotated[float, typer.Option(help="Their learning rate.")] = 1e-3,
+    batch_size: Annotated[int, typer.Option(help="Examples of each.")] = 64,
+    operator: Annotated[
+        str,
+        typer.Option(
+            help="hessian; gauss-newton (positive semi-definite); fisher (empirical); smoothed (what a zeroth-order "
+            "method with --mu sees)."
+        ),
+    ] = "hessian",
+    examples: Annotated[
+        int, typer.Option(help="Training examples of the loss, a fixed random choice; 0 for all.")
+    ] = 1000,
+    parameters: Annotated[
+        str, typer.Option(help="Only these parameters, as names or prefixes joined by commas. [default: all]")
+    ] = "",
+    normalisation: Annotated[
+        str, typer.Option(help="Of BatchNorm: eval (statistics of a calibration set) or batch (of the examples).")
+    ] = "eval",
+    rtol: Annotated[float, typer.Option(help="Stop when the interval of κ is within ± this share of it.")] = 0.05,
+    confidence: Annotated[float, typer.Option(help="Of every interval.")] = 0.95,
+    max_products: Annotated[int, typer.Option(help="Stop after so many products H·v in any case.")] = 200,
+    products: Annotated[int, typer.Option(help="Take exactly so many, whatever the error; 0: as --rtol says.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the random vectors, and of a model trained here.")] = 0,
+    dtype: Annotated[str, typer.Option(help=f"Of the computation: {', '.join(DTYPES)}.")] = "float32",
+    probe_steps: Annotated[
+        int, typer.Option(help="Products a probe; 5 measure κ of the positive part and of absolute values too.")
+    ] = 1,
+    fast_trace: Annotated[
+        bool,
+        typer.Option(
+            "--fast-trace", help="Take the trace of the Gauss-Newton matrix, where it is the same: ReLU networks."
+        ),
+    ] = False,
+    split_sample: Annotated[
+        bool, typer.Option("--split-sample", help="Bracket λ_max of all data by two halves of the examples.")
+    ] = False,
+    forward_only: Annotated[
+        int, typer.Option(help="Instead: only values of the loss, along so many random directions; 0: no.")
+    ] = 0,
+    mu: Annotated[
+        float | None,
+        typer.Option(help="μ of smoothed or --forward-only. [default: 0.001; for --forward-only by a ladder of μ]"),
+    ] = None,
+    density_probes: Annotated[
+        int | None, typer.Option(help="Probes of the spectral density; 0 for none. [default: 3 with --plot, else 0]")
+    ] = None,
+    density_steps: Annotated[int, typer.Option(help="Lanczos steps of each of these probes.")] = 10,
+    chunk: Annotated[int, typer.Option(help="Examples that go through the model at once; 0: by their size.")] = 0,
+    threads: Annotated[int, typer.Option(help="CPU threads of torch; more pay off for large models.")] = 1,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Save every product here; the same command resumes from it.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw spectrum and convergence to this file (.png, .pdf).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """Estimate κ = tr H / ‖H‖₂ of a trained model, with an interval that holds.
+
+    κ says how many directions the curvature of the loss really has: DeComFL's rate depends on κ and not on d.
+
+      decomfl kappa --data digits --model mlp                       trained here for 300 steps, seconds
+
+      decomfl train --data mnist --model cnn-mnist --rounds 200 --out runs/cnn
+      decomfl kappa runs/cnn --plot kappa.png                       the model that a run left
+
+      decomfl kappa --data text --model gpt-10m --examples 64 --operator gauss-newton
+
+      decomfl kappa weights.safetensors --model resnet20 --data cifar10 --parameters 11,12
+
+    The Hessian of a network has negative eigenvalues, which cancel in tr H: besides the signed κ the table has κ of
+    the positive part and of absolute values, and --operator gauss-newton has no negative ones at all. κ is that of the
+    loss on --examples; λ_max is larger on fewer examples, so take as many as time allows.
+    """
+    require_choice("operator", operator, OPERATORS)
+    require_choice("dtype", dtype, DTYPES)
+    require_choice("normalisation", normalisation, NORMALISATIONS)
+    require_int("examples", examples, 0)
+    require_int("forward_only", forward_only, 0)
+    fits = not fast_trace or operator == "hessian"
+    require(fits, "fast_trace", "be off unless operator is hessian", operator)
+    torch.set_num_threads(require_int("threads", threads, 1))
+    descent = Descent(optimizer=optimizer, lr=lr, batch_size=batch_size, seed=seed)
+    trained = _trained(source, model, data, train_steps, descent, seed)
+    n = len(trained.dataset.train_labels)
+
+    def losses(parts: int) -> tuple[MeanLoss, ...]:
+        return trained.mean_loss(
+            examples=min(examples or n, n),
+            parts=parts,
+            parameters=[name for name in parameters.split(",") if name] or None,
+            normalisation=normalisation,
+            dtype=DTYPES[dtype],
+            chunk=None if normalisation == "batch" else chunk or _chunk(trained),
+        )
+
+    (objective,) = losses(1)
+    facts = _facts(trained, objective)
+    if forward_only:
+        found = by_values(objective, objective.x, seed=seed, probes=forward_only, mu=mu, confidence=confidence)
+        if as_json:
+            print(json.dumps({**facts, "forward_only": found.to_json()}, ensure_ascii=False))
+        else:
+            _print_values(found, facts)
+        return
+    make = partial(_operator, operator, mu=1e-3 if mu is None else mu)
+    curvature = make(objective)
+    with _bars() as bars:
+        task = bars.add_task("κ", total=products or max_products, now="")
+
+        def show(at: EffectiveRankProgress) -> None:
+            bars.update(task, completed=at.products, now=_progress_words(at))
+
+        result = effective_rank(
+            curvature,
+            rtol=rtol,
+            confidence=confidence,
+            max_products=max_products,
+            products=products or None,
+            seed=seed,
+            checkpoint=checkpoint,
+            on_progress=show,
+            probe_steps=probe_steps,
+            trace_operator=trace_operator(curvature) if isinstance(curvature, HessianOperator) and fast_trace else None,
+        )
+        density, split = None, None
+        probes = (3 if plot else 0) if density_probes is None else require_int("density_probes", density_probes, 0)
+        if probes:
+            bars.update(task, completed=0, total=None, now="spectral density")
+            density = spectral_density(
+                curvature, steps=result.steps, probes=probes, probe_steps=density_steps, seed=seed
+            )
+        if split_sample:
+            bars.update(task, completed=0, total=None, now="two halves")
+            first, second = losses(2)
+            split = by_halves((make(first), make(second)), seed=seed)
+    if plot is not None:
+        _draw(plot, result, density, facts)
+    if as_json:
+        estimate = {"estimate": result.to_json(), "density": density and _density_json(density)}
+        print(json.dumps({**facts, **estimate, "split_sample": split and split.to_json()}, ensure_ascii=False))
+    else:
+        _print(result, split, facts)
+
+
+def _trained(
+    source: Path | None, model: str | None, data: str | None, steps: int, descent: Descent, seed: int
+) -> TrainedModel:
+    """The model that the arguments name, trained here if that is asked for."""
+    if source is not None and not source.exists():
+        raise InputError(f"source must be a folder of decomfl train or a file of weights, got {source}")
+    if source is not None and (source.is_dir() or source.name == CHECKPOINT_FILE):
+        named = [f"--{name}" for name, value in (("model", model), ("data", data)) if value is not None]
+        require(not named, "model and data", "stay unset for a run, which has its own", named)
+        return from_run(source if source.is_dir() else source.parent)
+    if model is None or data is None:
+        raise InputError("model and data must be given unless source is a run of decomfl train")
+    require_choice("model", model, MODELS)
+    require_choice("data", data, DATA_SETS)
+    if source is not None:
+        return from_weights(source, model=model, data=data)
+    require_int("train_steps", steps, 0)
+    with _bars() as bars:
+        task = bars.add_task("training", total=steps, now="")
+
+        def show(step: int, loss: float) -> None:
+            bars.update(task, completed=step, now=f"loss {loss:.3f}")
+
+        return trained_here(model, data, steps=steps, descent=descent, seed=seed, on_step=show)
+
+
+def _chunk(trained: TrainedModel) -> int:
+    """Examples at once: what products are fast with, and what fits in memory for sequences."""
+    return 8 if trained.dataset.train_images.dtype == torch.int64 else 250
+
+
+def _operator(name: str, objective: MeanLoss, *, mu: float) -> Operator:
+    kinds: dict[str, Callable[[], Operator]] = {
+        "hessian": lambda: HessianOperator(objective),
+        "gauss-newton": lambda: GaussNewtonOperator(objective),
+        "fisher": lambda: FisherOperator(objective),
+        "smoothed": lambda: SmoothedOperator(objective, objective.x, mu),
+    }
+    return kinds[name]()
+
+
+def _bars() -> Progress:
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[now]}"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def _progress_words(at: EffectiveRankProgress) -> str:
+    return f"λ_max {at.lambda_max:.4g}  κ {at.kappa:.4g} in [{at.low:.4g}, {at.high:.4g}]"
+
+
+def _facts(trained: TrainedModel, objective: MeanLoss) -> dict[str, Any]:
+    """What the numbers belong to."""
+    where = provenance(trained.dataset)
+    return {
+        "model": trained.name,
+        "history": trained.history,
+        "d": objective.d,
+        "parameters": "all" if objective.d == num_parameters(trained.module) else "a subset",
+        "data": where["data"],
+        "data_digest": where["data_digest"],
+        "examples": sum(piece.examples for piece in objective.pieces),
+        "loss": objective.value,
+        "batchnorm": objective.mode,
+        "dtype": str(objective.dtype).removeprefix("torch."),
+        "code": where["code"],
+        "versions": f"Python {where['python']}, torch {where['torch']}",
+        "device": where["device"],
+    }
+
+
+def _about(facts: dict[str, Any]) -> str:
+    norm = "" if facts["batchnorm"] == "none" else f", BatchNorm {facts['batchnorm']}"
+    part = "" if facts["parameters"] == "all" else " (a subset of the parameters)"
+    return (
+        f"{facts['model']}, {facts['history']}; cross-entropy {facts['loss']:.4g} on {facts['examples']:,} training "
+        f"examples; d = {facts['d']:,}{part}; {facts['dtype']}{norm}. Data: {facts['data']}."
+    )
+
+
+def _interval(low: float, high: float) -> str:
+    return f"{low:.4g} .. {high:.4g}"
+
+
+Row = tuple[str, str, str, str]
+
+
+def _table(title: str, confidence: float, rows: Iterable[Row], remarks: Iterable[str]) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 130, highlight=False)
+    table = Table(title=title, title_justify="left")
+    for head in ("quantity", "value", f"{confidence:.0%} interval", "what it is"):
+        table.add_column(head, justify="left" if head in ("quantity", "what it is") else "right")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    for remark in remarks:
+        print(remark)
+
+
+def _print(result: EffectiveRank, split: SplitSample | None, facts: dict[str, Any]) -> None:
+    spent = f"{result.products} products ({result.steps} Lanczos steps, {result.probes} probes), {result.seconds:.1f} s"
+    remarks = [result.reason, f"{spent}; seed {result.seed}", _about(facts)]
+    _table(f"κ of the {result.operator}", result.confidence, _rows(result, split), remarks)
+
+
+def _rows(result: EffectiveRank, split: SplitSample | None) -> Iterator[Row]:
+    yield "κ signed", f"{result.kappa:.4g}", _interval(*result.interval), "tr / ‖·‖₂: negative eigenvalues cancel"
+    for name, what, estimate in (
+        ("κ positive", "Σ max(λ, 0) / λ_max", result.kappa_positive),
+        ("κ absolute", "Σ |λ| / max |λ|", result.kappa_absolute),
+    ):
+        if estimate is None:
+            yield name, "–", "–", f"{what}: not measured (--probe-steps 5)"
+        else:
+            yield name, f"{estimate.value:.4g}", _interval(*estimate.interval(result.confidence)), what
+    trace = result.trace
+    yield "trace", f"{trace.value:.5g}", _interval(*result.trace_interval), f"standard error {trace.stderr:.2g}"
+    for name, value, residual in (
+        ("λ_max", result.lambda_max, result.lambda_max_residual),
+        ("λ_min", result.lambda_min, result.lambda_min_residual),
+    ):
+        yield name, f"{value:.5g}", f"± {residual:.2g}", "Ritz value and its residual"
+    if split is not None:
+        yield "λ_max of all data", "", _interval(split.below, split.above), "in expectation, from two halves"
+        yield "κ of all data", "", _interval(*split.kappa(trace.value)), "trace / λ_max of all data"
+
+
+def _print_values(found: ForwardOnly, facts: dict[str, Any]) -> None:
+    rows: list[Row] = [
+        (
+            "trace",
+            f"{found.trace.value:.5g}",
+            _interval(*found.trace_interval),
+            f"rounding {found.rounding:.2g}, truncation {found.truncation:.2g}",
+        )
+    ]
+    for name, quantity in (("‖H‖_F²", found.frobenius_squared), ("tr H³", found.cube)):
+        if quantity is not None:
+            rows.append((name, f"{quantity.value:.5g}", _interval(quantity.low, quantity.high), "from moments"))
+    for name, bracket in found.brackets.items():
+        ends = _interval(bracket.outer_low, bracket.outer_high)
+        rows.append((f"κ, {name}", _interval(bracket.low, bracket.high), ends, "a bracket; with its sampling error"))
+    spent = f"{found.evaluations} values of the loss, μ = {found.mu:.3g}, {found.law} directions, seed {found.seed}"
+    _table("κ from values of the loss alone", found.confidence, rows, [found.reason, spent, _about(facts)])
+
+
+def _density_json(density: SpectralDensity) -> dict[str, Any]:
+    return {
+        "nodes": density.nodes.tolist(),
+        "weights": density.weights.tolist(),
+        "exact": density.exact.tolist(),
+        "probe": density.probe.tolist(),
+        "bandwidth": density.bandwidth,
+        "products": density.products,
+    }
+
+
+def _draw(path: Path, result: EffectiveRank, density: SpectralDensity | None, facts: dict[str, Any]) -> None:
+    draw(
+        "spectrum",
+        path,
+        None if density is None else density_frame(density, result.confidence),
+        ritz_frame(result),
+        history_frame(result),
+        d=result.d,
+        bandwidth=None if density is None else density.bandwidth,
+        title=f"{result.operator}: κ = tr/‖·‖₂ = {result.kappa:.3g} in {_interval(*result.interval)}",
+        caption=_about(facts),
+    )

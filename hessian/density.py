@@ -1,0 +1,214 @@
+"""Spectral density of H: outliers by Lanczos as exact atoms, the rest by stochastic quadrature, with an error band."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from decomfl_lab.errors import require, require_finite_positive, require_int
+from decomfl_lab.noise import Distribution
+from hessian.counted import Counted
+from hessian.estimate import Estimate, require_confidence
+from hessian.lanczos import Krylov
+from hessian.operator import Operator
+from hessian.probes import PROBE_LAWS, probe
+from hessian.quadrature import Function, quadrature
+
+__all__ = ["SpectralDensity", "spectral_density"]
+
+PROBES = 4
+"""Stage of the probes of a density."""
+
+CERTIFIED = 0.01
+"""A Ritz value is an exact atom if its residual is at most this share of its magnitude."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpectralDensity:
+    """The distribution of H's eigenvalues, ρ = Σ weight·δ(λ − node).
+
+    Attributes:
+        operator: Which matrix.
+        d: Its dimension.
+        nodes: (n,).
+        weights: (n,), their shares of the d eigenvalues, summing to 1.
+        gauss: (n,), the same by Gauss's rule on fewer of the nodes: what differs is the quadrature's own error.
+        exact: (n,) bool: a Ritz value with a residual of at most 1 % of it, of weight 1/d.
+        residuals: (n,): an eigenvalue lies within that of a Ritz value; NaN for the nodes of probes.
+        probe: (n,) int: the probe that a node comes from; -1 for the atoms of the Lanczos space.
+        probes: How many probes; 0 where the Lanczos vectors span everything.
+        products: Spent.
+        lambda_min: Smallest Ritz value, or node where ``steps`` was 0.
+        lambda_max: Largest.
+        bandwidth: σ of the Gaussians that ``curve`` puts in the atoms' places, in units of λ: the mean distance of
+            neighbouring nodes where the mass is, which is as fine as quadrature of so few products sees.
+        seed: Of everything random.
+    """
+
+    operator: str
+    d: int
+    nodes: Floats
+    weights: Floats
+    gauss: Floats
+    exact: NDArray[np.bool_]
+    residuals: Floats
+    probe: NDArray[np.int64]
+    probes: int
+    products: int
+    lambda_min: float
+    lambda_max: float
+    bandwidth: float
+    seed: int
+
+    def curve(
+        self, grid: ArrayLike, bandwidth: float | None = None, confidence: float = 0.95
+    ) -> tuple[Floats, Floats, Floats]:
+        """The density broadened by Gaussians, with the band that the probes' disagreement makes.
+
+            φ(t) = Σ weight·N(t; node, σ²)
+
+        Args:
+            grid: Where, (g,), in units of λ.
+            bandwidth: σ, by default ``self.bandwidth``.
+            confidence: Of the band, pointwise (Student's t over probes); with one probe it is [0, ∞).
+
+        Returns:
+            (mean, low, high), each (g,); the mean integrates to 1.
+
+        Source: Ghorbani, Krishnan and Xiao 2019, Section 2.
+        """
+        sigma = self.bandwidth if bandwidth is None else require_finite_positive("bandwidth", bandwidth)
+        require_confidence(confidence)
+        t = np.asarray(grid, dtype=np.float64)
+        fixed, samples = self._split(np.stack([stats.norm.pdf(t, node, sigma) for node in self.nodes]), self.weights)
+        if not len(samples):
+            return fixed, fixed, fixed
+        mean = fixed + samples.mean(axis=0)
+        if len(samples) == 1:
+            return mean, np.zeros_like(mean), np.full_like(mean, np.inf)
+        quantile = stats.t.ppf(0.5 + confidence / 2, len(samples) - 1)
+        half = quantile * samples.std(axis=0, ddof=1) / math.sqrt(len(samples))
+        return mean, np.maximum(mean - half, 0.0), mean + half
+
+    def expectation(self, f: Function) -> Estimate:
+        """Mean of f over all eigenvalues, Σ f(λ_i)/d, with its standard error.
+
+        The error has two parts: over probes, and of the quadrature, as the mean distance of its two rules; the latter
+        matters where f has a kink amid the spectrum, as |λ| has.
+        """
+        values = f(self.nodes)[:, None]
+        fixed, samples = self._split(values, self.weights)
+        if not len(samples):
+            return Estimate(float(fixed[0]), 0.0, 0)
+        sampled = Estimate.of(samples[:, 0].tolist(), float(fixed[0]))
+        error = float(np.abs(samples - self._split(values, self.gauss)[1]).mean())
+        return Estimate(sampled.value, math.hypot(sampled.stderr, error), sampled.samples)
+
+    def wasserstein(self, eigenvalues: ArrayLike) -> float:
+        """W₁ = ∫ |F(t) − G(t)| dt to the distribution of ``eigenvalues``, in units of λ.
+
+        Compare it with the mean |λ|, which is the distance of all mass at zero.
+        """
+        return float(stats.wasserstein_distance(self.nodes, np.asarray(eigenvalues), self.weights))
+
+    def _split(self, values: Floats, weights: Floats) -> tuple[Floats, Floats]:
+        """Σ weight·value of the atoms, (g,), and of each probe as if it were the only one, (probes, g)."""
+        weighted = weights[:, None] * values
+        samples = [weighted[self.probe == i].sum(axis=0) * self.probes for i in range(self.probes)]
+        return weighted[self.probe < 0].sum(axis=0), np.array(samples).reshape(self.probes, values.shape[1])
+
+
+def spectral_density(
+    operator: Operator,
+    *,
+    steps: int = 20,
+    probes: int = 3,
+    probe_steps: int = 10,
+    seed: int,
+    law: Distribution = Distribution.RADEMACHER,
+) -> SpectralDensity:
+    """The distribution of H's eigenvalues from steps + probes·probe_steps products.
+
+    With Q the vectors of ``steps`` Lanczos steps, T = Q H Qᵀ and P = I − QᵀQ,
+
+        tr f(H) ≈ tr f(T) + E[(Pz)ᵀ f(H) (Pz)]
+
+    for every f: the eigenvalues of T become atoms of weight 1/d, each probe Pz an averaged Gauss quadrature. Without
+    the first part (``steps=0``) it is stochastic Lanczos quadrature as usual, which puts the outliers, on which tr(H)
+    hangs, at random weights.
+
+    Args:
+        operator: H.
+        steps: Lanczos steps that take out the outliers; 0 for plain stochastic Lanczos quadrature.
+        probes: Random vectors for the rest, at least 1; 2 or more for an error band.
+        probe_steps: Products each, at least 1.
+        seed: Of everything random, 0..2**64-1.
+        law: Of the probes, Rademacher or Gaussian.
+
+    Raises:
+        InputError: If an argument breaks a rule or a product is not finite.
+
+    Source: Ghorbani, Krishnan and Xiao 2019 (``steps=0``, with Gauss's rule); Chen and Hallman 2023.
+    """
+    require_int("steps", steps, 0)
+    require_int("probes", probes, 1)
+    require_int("probe_steps", probe_steps, 1)
+    require_int("seed", seed, 0, 2**64 - 1)
+    require(law in PROBE_LAWS, "law", f"be one of {', '.join(PROBE_LAWS)}", law)
+    counted = Counted(operator)
+    krylov = Krylov(counted, seed)
+    while krylov.steps < steps and krylov.following is not None:
+        krylov.step()
+    k = krylov.steps
+    if krylov.following is None:
+        probes = 0
+    ritz = krylov.result()
+    atoms = ritz.ritz_values.cpu().numpy()
+    each = np.full(k, 1 / counted.d)
+    nodes, weights, gauss, sources = [atoms], [each], [each], [np.full(k, -1)]
+    for i in range(probes):
+        rule = quadrature(counted, krylov.complement(probe(counted, seed, PROBES, i, law)), probe_steps)
+        nodes.append(rule.nodes)
+        share = (1 - k / counted.d) / probes
+        weights.append(rule.averaged / rule.averaged.sum() * share)
+        gauss.append(rule.gauss / rule.gauss.sum() * share)
+        sources.append(np.full(len(rule.nodes), i))
+    at = np.concatenate(nodes)
+    residuals = ritz.ritz_residuals.cpu().numpy()
+    certified = residuals <= CERTIFIED * np.abs(atoms)
+    outer = atoms if k else at
+    return SpectralDensity(
+        operator=counted.name,
+        d=counted.d,
+        nodes=at,
+        weights=np.concatenate(weights),
+        gauss=np.concatenate(gauss),
+        exact=np.concatenate([certified, np.zeros(len(at) - k, dtype=bool)]),
+        residuals=np.concatenate([residuals, np.full(len(at) - k, np.nan)]),
+        probe=np.concatenate(sources),
+        probes=probes,
+        products=counted.products,
+        lambda_min=float(outer.min()),
+        lambda_max=float(outer.max()),
+        bandwidth=_bandwidth(nodes, weights),
+        seed=seed,
+    )
+
+
+def _bandwidth(nodes: list[Floats], weights: list[Floats]) -> float:
+    """The mean gap between neighbouring nodes of a probe, each gap by the mass at its ends."""
+    gaps, masses = [], []
+    for at, weight in zip(nodes[1:] or nodes, weights[1:] or weights, strict=True):
+        order = np.argsort(at)
+        gaps.append(np.diff(at[order]))
+        masses.append((weight[order][1:] + weight[order][:-1]) / 2)
+    gap, mass = np.concatenate(gaps), np.concatenate(masses)
+    spread = max(float(np.abs(at).max(initial=0.0)) for at in nodes)
+    mean = float(gap @ mass / mass.sum()) if mass.sum() > 0 else 0.0
+    return max(mean, 1e-6 * spread) or 1.0

@@ -1,0 +1,316 @@
+"""The appendix's figure of Hessian eigenvalues: a small ResNet while it is trained, and its effective rank."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch.nn.functional import cross_entropy
+
+import hessian
+from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
+from decomfl_lab.data import at_hand, load_dataset
+from decomfl_lab.descent import Descent
+from decomfl_lab.files import write_atomically
+from decomfl_lab.normalisation import use_batch_statistics_
+from decomfl_lab.replica import Layout
+from decomfl_lab.training import Progress, code_version, provenance
+from figures.spectra import KAPPAS, training_spectra
+from hessian.curvature import GaussNewtonOperator, HessianOperator
+from hessian.density import SpectralDensity, spectral_density
+from hessian.effective_rank import effective_rank
+from hessian.frames import density_frame
+from hessian.named import TrainedModel, untrained
+from paper_repro.claims import Claim, Verdict
+from paper_repro.part import Made, Options, rendered
+from paper_repro.report import Section
+from paper_repro.scales import HESSIAN_SCALES, HessianScale, kind
+
+__all__ = ["SpectrumWork", "claims", "jobs", "make"]
+
+NEAR = 0.01
+"""Of λ_max: an eigenvalue of a smaller magnitude counts as 0."""
+SMALL = 0.01
+"""Of d: a κ below that is small."""
+CONFIDENCE = 0.95
+SEED = 0
+
+_SHOWN = {"cifar10": "CIFAR-10", "mnist": "MNIST digits (CIFAR-10 was not at hand)"}
+_MODELS, _PROVENANCE = "models.safetensors", "provenance.json"
+
+
+def data_set() -> str:
+    """CIFAR-10 where it is at hand, else MNIST, which always is; the caption says which."""
+    return "cifar10" if at_hand("cifar10") else "mnist"
+
+
+def jobs(options: Options) -> list[SpectrumWork]:
+    """One piece of work: train, and take the spectrum at every step asked for."""
+    data = data_set()
+    return [SpectrumWork(HESSIAN_SCALES[options.scale], data, f"Hessian of a ResNet, {data}")]
+
+
+@dataclass(frozen=True)
+class SpectrumWork:
+    """A model trained by first-order steps, with the spectrum of its Hessian at some of them.
+
+    Attributes:
+        size: How large.
+        data: Which data set.
+        title: Of its progress bar.
+    """
+
+    size: HessianScale
+    data: str
+    title: str
+
+    def key(self) -> str:
+        """See ``Work``: sizes, data and the code of both layers."""
+        code = [code_version(), code_version(Path(hessian.__file__).parent)]
+        message = json.dumps([asdict(self.size), load_dataset(self.data).digest, code])
+        return f"hessian-{hashlib.blake2b(message.encode(), digest_size=8).hexdigest()}"
+
+    def cost(self) -> float:
+        """See ``Work``: a product is worth about twelve passes, each half as dear as the MNIST CNN's."""
+        size = self.size
+        products = size.lanczos + size.probes * size.probe_steps + size.gauss_newton
+        return 2 * size.steps[-1] * size.batch_size + 6 * len(size.steps) * products * size.examples
+
+    def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
+        """See ``Work``: the models first, then a table a step; what is there is kept."""
+        folder.mkdir(parents=True, exist_ok=True)
+        start = untrained(self.size.model, self.data, seed=SEED)
+        models, losses = self._models(start, folder / _MODELS, report)
+        layout = Layout.of(start.module)
+        for step, x in models.items():
+            path = folder / f"step-{step}.csv"
+            if not path.exists():
+                layout.bind(start.module, x.clone())
+                use_batch_statistics_(start.module)
+                write_atomically(path, self._spectrum(start).assign(step=step).to_csv(index=False))
+            report(self._at(self.size.steps[-1] + 1 + self.size.steps.index(step), losses))
+        facts = json.dumps(provenance(start.dataset), indent=1, ensure_ascii=False)
+        write_atomically(folder / _PROVENANCE, facts)
+        return f"{len(models)} spectra"
+
+    def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:  # noqa: ARG002 (of the protocol)
+        """See ``Work``: the tables of all steps (``_spectrum`` says of what)."""
+        rows = pd.concat([pd.read_csv(folder / f"step-{step}.csv") for step in self.size.steps], ignore_index=True)
+        return rows, json.loads((folder / _PROVENANCE).read_text(encoding="utf-8"))
+
+    def _models(
+        self, start: TrainedModel, path: Path, report: Callable[[Progress], None]
+    ) -> tuple[dict[int, torch.Tensor], float]:
+        """The parameters after each number of steps, and the last training loss."""
+        if path.exists():
+            tensors, values = read_checkpoint(path)
+            return {step: tensors[str(step)] for step in self.size.steps}, values["loss"]
+        layout, dataset = Layout.of(start.module), start.dataset
+        use_batch_statistics_(start.module)
+        descent = Descent(optimizer="adam", lr=self.size.lr, batch_size=self.size.batch_size, seed=SEED)
+        found = {0: layout.flatten(start.module)}
+        loss = math.nan
+        taken = descent(start.module, cross_entropy, dataset.train_images, dataset.train_labels, max(self.size.steps))
+        for step, loss in enumerate(taken, 1):
+            if step in self.size.steps:
+                found[step] = layout.flatten(start.module)
+            report(self._at(step, loss))
+        models = {step: found[step] for step in self.size.steps}
+        write_checkpoint(path, {str(step): x for step, x in models.items()}, {"loss": loss})
+        return models, loss
+
+    def _at(self, done: int, loss: float) -> Progress:
+        return Progress(done, self.size.steps[-1] + len(self.size.steps), loss, math.nan, 0.0)
+
+    def _spectrum(self, trained: TrainedModel) -> pd.DataFrame:
+        """Everything known at one x, as rows of three kinds.
+
+        - estimate: ``name`` is ``value``, in low..high;
+        - single: an eigenvalue known by itself is ``value``;
+        - curve: the density at λ = ``value`` is ``density``, in low..high.
+        """
+        size = self.size
+        (objective,) = trained.mean_loss(examples=size.examples, chunk=32)
+        density = spectral_density(
+            HessianOperator(objective),
+            steps=size.lanczos,
+            probes=size.probes,
+            probe_steps=size.probe_steps,
+            seed=SEED,
+        )
+        outer = effective_rank(GaussNewtonOperator(objective), products=size.gauss_newton, seed=SEED)
+        numbers = {**_numbers(density), "loss": (objective.value,) * 3}
+        numbers["gauss-newton"] = (outer.kappa, *outer.interval)
+        rows = [
+            {"kind": "estimate", "name": name, "value": value, "low": low, "high": high}
+            for name, (value, low, high) in numbers.items()
+        ]
+        curve = density_frame(density, CONFIDENCE).assign(kind="curve")
+        single = pd.DataFrame({"kind": "single", "value": density.nodes[density.exact]})
+        return pd.concat([pd.DataFrame(rows), single, curve], ignore_index=True)
+
+
+def _numbers(density: SpectralDensity) -> dict[str, tuple[float, float, float]]:
+    """Name -> (value, low, high) of everything that is a mean over the eigenvalues, or one of the outer ones.
+
+    A κ is a sum over the eigenvalues by a norm θ that is known to lie in [θ, θ + residual].
+    """
+    d = density.d
+    top, bottom = (_ritz(density, at) for at in (density.lambda_max, density.lambda_min))
+    norm = top if top[0] >= -bottom[0] else (-bottom[0], bottom[1])
+
+    def kappa(f: Callable[[Any], Any], outer: tuple[float, float]) -> tuple[float, float, float]:
+        found, (theta, residual) = density.expectation(f), outer
+        low, high = found.interval(CONFIDENCE)
+        ends = [d * end / by for end in (low, high) for by in (theta, theta + residual)]
+        return d * found.value / theta, min(ends), max(ends)
+
+    near = density.expectation(lambda x: (np.abs(x) < NEAR * norm[0]).astype(float))
+    return {
+        "signed": kappa(lambda x: x, norm),
+        "positive": kappa(lambda x: np.maximum(x, 0.0), top),
+        "absolute": kappa(np.abs, norm),
+        "near zero": (near.value, *near.interval(CONFIDENCE)),
+        "d": (d,) * 3,
+        "bandwidth": (density.bandwidth,) * 3,
+        "lambda_max": (top[0], top[0], top[0] + top[1]),
+        "lambda_min": (bottom[0], bottom[0] - bottom[1], bottom[0]),
+        "products": (density.products,) * 3,
+    }
+
+
+def _ritz(density: SpectralDensity, value: float) -> tuple[float, float]:
+    """The Ritz value that equals ``value``, and its residual."""
+    atoms = density.probe < 0
+    nearest = int(np.abs(density.nodes[atoms] - value).argmin())
+    return float(density.nodes[atoms][nearest]), float(density.residuals[atoms][nearest])
+
+
+def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
+    """The figure, its table and its verdicts."""
+    size = HESSIAN_SCALES[options.scale]
+    numbers = rows[rows["kind"] == "estimate"]
+    table = numbers.pivot(index="step", columns="name", values="value").reset_index()
+    d = int(table["d"].iloc[0])
+    words = (
+        f"{options.scale} ({kind(options.scale)}): {size.model}, d = {d:,}, Adam at {size.lr:g} on batches of "
+        f"{size.batch_size}, Hessian of the mean loss of {size.examples} training images"
+    )
+    curves = rows[rows["kind"] == "curve"]
+    widths = table.set_index("step")["bandwidth"]
+    figure = training_spectra(
+        curves.assign(bandwidth=curves["step"].map(widths)),
+        rows[rows["kind"] == "single"],
+        numbers[numbers["name"].isin(KAPPAS)].rename(columns={"name": "kappa"}),
+        table,
+        d=d,
+        near=NEAR,
+        title="Hessian eigenvalue distribution of a ResNet while it is trained",
+        caption=f"Scale {words}. Data: {provenance[0]['data']}.",
+    )
+    shown = ["step", "loss", "lambda_max", "lambda_min", "near zero", *KAPPAS, "products"]
+    section = Section(
+        id="hessian",
+        title="Hessian eigenvalue distribution (appendix, left)",
+        figure_png=rendered(figure),
+        settings=pd.DataFrame(),
+        notes=[
+            "The paper says: a small custom ResNet on CIFAR-10, after fixed training steps. It names neither the "
+            "network nor the steps nor the data that the Hessian is of; all of these are choices made here.",
+            f"Density as in Ghorbani et al. 2019 (stochastic Lanczos quadrature), {size.probes} probes of "
+            f"{size.probe_steps} products, after {size.lanczos} Lanczos steps have taken out the outer eigenvalues. "
+            f"An eigenvalue counts as 0 below {NEAR:.0%} of the largest. Intervals: {CONFIDENCE:.0%}, Student's t "
+            "over probes, the quadrature's own error included: they are of this sample of images, not of all of them.",
+            "BatchNorm normalises with constants, the statistics of a calibration set under the x at hand.",
+            "κ has one meaning for a positive semi-definite matrix and several for a Hessian, whose negative "
+            "eigenvalues cancel in its trace: all are shown.",
+        ],
+        table=table[shown],
+    )
+    return Made(
+        section=section,
+        claims=claims(numbers, f"{words}; {_SHOWN[data_set()]}"),
+        figures={"hessian": figure},
+        tables={"hessian": table, "hessian-numbers": numbers, "hessian-curves": curves},
+    )
+
+
+def claims(numbers: pd.DataFrame, words: str) -> list[Claim]:
+    """The paper's statements about the spectrum, judged by the intervals of ``numbers`` (rows of kind estimate)."""
+    return [_majority(numbers, words), _small(numbers, words), _stays(numbers, words)]
+
+
+def _named(numbers: pd.DataFrame, name: str, *, trained: bool = True) -> pd.DataFrame:
+    """Rows of one number by step; without the untrained model if ``trained``."""
+    rows = numbers[numbers["name"] == name].sort_values("step")
+    return rows[rows["step"] > 0] if trained else rows
+
+
+def _decided(surely: bool, possibly: bool) -> Verdict:
+    """What intervals say: surely so, surely not, or neither."""
+    return "holds" if surely else "not tested at this scale" if possibly else "does not hold"
+
+
+def _majority(numbers: pd.DataFrame, words: str) -> Claim:
+    share = _named(numbers, "near zero")
+    return Claim(
+        id="hessian.majority-zero",
+        claim="The majority of the eigenvalues of the Hessian is 0 (judged: more than half of them below "
+        f"{NEAR:.0%} of the largest in magnitude, after every number of training steps)",
+        source="Appendix, figure of the Hessian's eigenvalues",
+        verdict=_decided(bool((share["low"] > 0.5).all()), bool((share["high"] > 0.5).all())),
+        measured={
+            f"share after {step} steps{end}": value
+            for step, *values in share[["step", "value", "low"]].itertuples(index=False)
+            for end, value in zip(("", ", at least"), values, strict=True)
+        },
+        scale=words,
+    )
+
+
+def _small(numbers: pd.DataFrame, words: str) -> Claim:
+    d = float(numbers.loc[numbers["name"] == "d", "value"].iloc[0])
+    kappas = pd.concat([_named(numbers, name) for name in KAPPAS])
+    worst = kappas.loc[kappas.groupby("name")["high"].idxmax()]
+    return Claim(
+        id="hessian.low-rank",
+        claim=f"The Hessian has a low effective rank (judged: every reading of κ below {SMALL:.0%} of d, after every "
+        "number of training steps)",
+        source="Assumption (low κ-effective rank); appendix, figure of the Hessian's eigenvalues",
+        verdict=_decided(bool((kappas["high"] < SMALL * d).all()), bool((kappas["low"] < SMALL * d).all())),
+        measured={
+            "d": d,
+            **{f"κ {name}, at most": high for name, high in zip(worst["name"], worst["high"], strict=True)},
+        },
+        scale=words,
+    )
+
+
+def _stays(numbers: pd.DataFrame, words: str) -> Claim:
+    """From the first to the last number of training steps, by each reading."""
+    grown: dict[str, bool] = {}
+    measured: dict[str, float | None] = {}
+    for name in KAPPAS:
+        rows = _named(numbers, name)
+        first, last = rows.iloc[0], rows.iloc[-1]
+        grown[name] = bool(last["low"] > first["high"])
+        measured[f"κ {name} after {first['step']} steps"] = float(first["value"])
+        measured[f"κ {name} after {last['step']} steps"] = float(last["value"])
+    verdict: Verdict = "depends on how it is counted" if any(grown.values()) else "holds"
+    return Claim(
+        id="hessian.stays-low",
+        claim="One κ serves at every x_r: it does not grow while the model is trained (judged: no reading of κ has an "
+        "interval above that after the first steps)",
+        source="Assumption (low κ-effective rank)",
+        verdict="does not hold" if all(grown.values()) else verdict,
+        measured=measured,
+        scale=words,
+    )
