@@ -201,6 +201,11 @@ def test_what_has_no_second_derivative_is_refused_in_one_line():
     assert "\n" not in str(e.value)
     with pytest.raises(InputError, match=r"product with the gauss-newton needs derivatives .*custom"):
         GaussNewtonOperator(f).matvec(f.x)
+    in_loss = MeanLoss(problems.mlp(), lambda z, t: cross_entropy(Once.apply(z), t), [problems.data()])
+    with pytest.raises(InputError, match=r"the Hessian needs derivatives of every .*once_differentiable"):
+        HessianOperator(in_loss)
+    with pytest.raises(InputError, match=r"form of the gauss-newton needs derivatives of every .*once_differentiable"):
+        GaussNewtonOperator(in_loss).quad(in_loss.x)
 
 
 class InsistsOnFlash(Attention):
