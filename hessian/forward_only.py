@@ -327,7 +327,10 @@ def forward_only(
 ) -> ForwardOnly:
     """Trace, ‖H‖_F², tr H³ and brackets of κ from 2·probes + 1 values of f, and as many as the ladder of μ needs.
 
-    Intervals but the trace's are percentiles of ``resamples`` bootstrap samples of the q_p.
+    Intervals but the trace's are the wider of two bootstraps of ``resamples`` samples: of the q_p, and of a model of
+    their tail. Measured at 95 % with 50 and 200 probes, five spectra, 200 seeds each: brackets ("any-sign", and "psd" of
+    positive semi-definite H) hold κ in 96 to 100 %, but in 88 to 95 % where one eigenvalue makes two thirds of the
+    trace; intervals of ‖H‖_F² and tr H³ hold it in 86 to 95 % and 90 to 100 %: heavy tails, of which few probes know.
 
     Args:
         f: The loss, of a vector (d,), computed in the dtype of x; the same x must give the same value.
@@ -356,17 +359,20 @@ def forward_only(
     frobenius_squared, cube, brackets, indefinite = None, None, {}, False
     if law in MOMENT_LAWS:
         generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_PROBES,)))
-        resampled = q[generator.integers(probes, size=(resamples, probes))]
+        shape = (resamples, probes)
+        samples = q, q[generator.integers(probes, size=shape)], _gamma_like(cumulants(q), shape, generator)
         rounding = 2 * ladder.noise**2 / mu**4
-        t, drawn = (power_sums(cumulants(sample, rounding), law, d) for sample in (q, resampled))
-        ends = [0.5 - confidence / 2, 0.5 + confidence / 2]
-        frobenius_squared = Quantity(float(t.t2), *np.quantile(drawn.t2, ends).tolist())
-        cube = Quantity(float(t.t3), *np.quantile(drawn.t3, ends).tolist())
+        t, drawn, model = (power_sums(cumulants(sample, rounding), law, d) for sample in samples)
+        frobenius_squared = Quantity(float(t.t2), *_ends(t.t2, drawn.t2, model.t2, confidence))
+        most = frobenius_squared.high**1.5  # tr H³ ≤ (tr H²)^{3/2}
+        low, high = _ends(t.t3, drawn.t3, model.t3, confidence)
+        cube = Quantity(float(t.t3), low, high if math.isfinite(high) else most)
         for name, bracket in BRACKETS.items():
-            (low, high), (lows, highs) = bracket(t, d).tolist(), bracket(drawn, d)
-            outer = float(np.quantile(lows, ends[0])), float(np.quantile(highs, ends[1]))
-            brackets[name] = Bracket(low, high, *outer)
-        indefinite = float(np.quantile(drawn.t1 * drawn.t3 - drawn.t2**2, ends[1])) < 0
+            (low, high), drawn_ends, model_ends = bracket(t, d), bracket(drawn, d), bracket(model, d)
+            outer_low, _ = _ends(low, drawn_ends[0], model_ends[0], confidence)
+            _, outer_high = _ends(high, drawn_ends[1], model_ends[1], confidence)
+            brackets[name] = Bracket(float(low), float(high), outer_low, min(outer_high, float(d)))
+        indefinite = float(np.quantile(drawn.t1 * drawn.t3 - drawn.t2**2, 0.5 + confidence / 2)) < 0
     return ForwardOnly(
         d=d,
         mu=mu,
@@ -385,6 +391,31 @@ def forward_only(
         evaluations=ladder.evaluations + 2 * probes + 1,
         reason=_reason(trace, frobenius_squared, cube, indefinite, ladder, mu),
     )
+
+
+def _gamma_like(k: Floats, shape: tuple[int, int], generator: np.random.Generator) -> Floats:
+    """Samples k_1 + a(χ²_ν − ν) with the cumulants k: k_2 = 2a²ν, k_3 = 8a³ν; normal where k_3 is 0.
+
+    A quadratic form is a sum of such variables, and its tail, that of its largest eigenvalue, is one; samples of
+    a few dozen q show little of it, so that resampling them alone makes intervals too short.
+    """
+    k1, k2, k3 = k.tolist()
+    if k2 <= 0 or k3 == 0:
+        return np.asarray(k1 + math.sqrt(max(k2, 0.0)) * generator.normal(size=shape))
+    a = k3 / (4 * k2)
+    nu = k2 / (2 * a**2)
+    return np.asarray(k1 + a * (generator.chisquare(nu, size=shape) - nu))
+
+
+def _ends(value: Floats, drawn: Floats, model: Floats, confidence: float) -> Interval:
+    """The wider of two bootstrap intervals: percentiles of resamples, and value/(model/value) by samples of a model."""
+    tails = [0.5 - confidence / 2, 0.5 + confidence / 2]
+    low, high = np.quantile(drawn, tails).tolist()
+    if value > 0:
+        least, most = np.quantile(model / value, tails).tolist()
+        low = min(low, float(value) / most) if most > 0 else low
+        high = max(high, float(value) / least) if least > 0 else math.inf
+    return low, high
 
 
 def _reason(
