@@ -159,26 +159,39 @@ class SpectrumWork:
 
 
 def _numbers(density: SpectralDensity) -> dict[str, tuple[float, float, float]]:
-    """Name -> (value, low, high) of everything that is a mean over the eigenvalues, or one of the outer ones."""
-    top, d = density.lambda_max, density.d
-    norm = max(top, -density.lambda_min)
+    """Name -> (value, low, high) of everything that is a mean over the eigenvalues, or one of the outer ones.
 
-    def scaled(f: Callable[[Any], Any], scale: float) -> tuple[float, float, float]:
-        found = density.expectation(f)
+    A κ is a sum over the eigenvalues by a norm θ that is known to lie in [θ, θ + residual].
+    """
+    d = density.d
+    top, bottom = (_ritz(density, at) for at in (density.lambda_max, density.lambda_min))
+    norm = top if top[0] >= -bottom[0] else (-bottom[0], bottom[1])
+
+    def kappa(f: Callable[[Any], Any], outer: tuple[float, float]) -> tuple[float, float, float]:
+        found, (theta, residual) = density.expectation(f), outer
         low, high = found.interval(CONFIDENCE)
-        return found.value * scale, low * scale, high * scale
+        ends = [d * end / by for end in (low, high) for by in (theta, theta + residual)]
+        return d * found.value / theta, min(ends), max(ends)
 
+    near = density.expectation(lambda x: (np.abs(x) < NEAR * norm[0]).astype(float))
     return {
-        "signed": scaled(lambda x: x, d / norm),
-        "positive": scaled(lambda x: np.maximum(x, 0.0), d / top),
-        "absolute": scaled(np.abs, d / norm),
-        "near zero": scaled(lambda x: (np.abs(x) < NEAR * norm).astype(float), 1.0),
+        "signed": kappa(lambda x: x, norm),
+        "positive": kappa(lambda x: np.maximum(x, 0.0), top),
+        "absolute": kappa(np.abs, norm),
+        "near zero": (near.value, *near.interval(CONFIDENCE)),
         "d": (d,) * 3,
         "bandwidth": (density.bandwidth,) * 3,
-        "lambda_max": (top,) * 3,
-        "lambda_min": (density.lambda_min,) * 3,
+        "lambda_max": (top[0], top[0], top[0] + top[1]),
+        "lambda_min": (bottom[0], bottom[0] - bottom[1], bottom[0]),
         "products": (density.products,) * 3,
     }
+
+
+def _ritz(density: SpectralDensity, value: float) -> tuple[float, float]:
+    """The Ritz value that equals ``value``, and its residual."""
+    atoms = density.probe < 0
+    nearest = int(np.abs(density.nodes[atoms] - value).argmin())
+    return float(density.nodes[atoms][nearest]), float(density.residuals[atoms][nearest])
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
@@ -215,7 +228,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             f"Density as in Ghorbani et al. 2019 (stochastic Lanczos quadrature), {size.probes} probes of "
             f"{size.probe_steps} products, after {size.lanczos} Lanczos steps have taken out the outer eigenvalues. "
             f"An eigenvalue counts as 0 below {NEAR:.0%} of the largest. Intervals: {CONFIDENCE:.0%}, Student's t "
-            "over probes: they are of this sample of images, not of all of them.",
+            "over probes, the quadrature's own error included: they are of this sample of images, not of all of them.",
             "BatchNorm normalises with constants, the statistics of a calibration set under the x at hand.",
             "κ has one meaning for a positive semi-definite matrix and several for a Hessian, whose negative "
             "eigenvalues cancel in its trace: all are shown.",
