@@ -29,7 +29,7 @@ from torch import Tensor
 
 from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
 from hessian.effective_rank import EffectiveRank, effective_rank
-from hessian.estimate import Estimate, require_confidence
+from hessian.estimate import Estimate, plain, require_confidence
 from hessian.operator import Operator
 from hessian.probes import probe_at
 
@@ -131,10 +131,11 @@ class BallProbe:
         return self.kappa_necessary if self.kappa_sufficient is None else self.kappa_sufficient
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Every field, ready for ``json.dumps``; numbers that are not finite become None."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         points = [{**dataclasses.asdict(point), "rank": point.rank.to_json()} for point in self.points]
-        return {**values, "points": points, "recommended": self.recommended}
+        result: dict[str, Any] = plain({**values, "points": points, "recommended": self.recommended})
+        return result
 
     def summary(self) -> str:
         """A line a point, then what follows."""

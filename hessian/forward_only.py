@@ -40,7 +40,7 @@ from torch import Tensor
 from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.noise import Distribution
 from decomfl_lab.second_differences import BRACKETS, MOMENT_LAWS, cumulants, power_sums
-from hessian.estimate import Estimate, require_confidence
+from hessian.estimate import Estimate, plain, require_confidence
 from hessian.probes import probe_at
 
 __all__ = [
@@ -292,8 +292,9 @@ class ForwardOnly:
     reason: str
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return dataclasses.asdict(self)
+        """Every field, ready for ``json.dumps``; numbers that are not finite become None."""
+        result: dict[str, Any] = plain(dataclasses.asdict(self))
+        return result
 
     def summary(self) -> str:
         """Every number with its name and interval, a line each."""
@@ -328,8 +329,8 @@ def forward_only(
     """Trace, ‖H‖_F², tr H³ and brackets of κ from 2·probes + 1 values of f, and as many as the ladder of μ needs.
 
     Intervals but the trace's are the wider of two bootstraps of ``resamples`` samples: of the q_p, and of a model of
-    their tail. Measured at 95 % with 50 and 200 probes, five spectra, 200 seeds each: brackets ("any-sign", and "psd" of
-    positive semi-definite H) hold κ in 96 to 100 %, but in 88 to 95 % where one eigenvalue makes two thirds of the
+    their tail. Measured at 95 % with 50 and 200 probes, five spectra, 200 seeds each: brackets ("any-sign", and "psd"
+    of positive semi-definite H) hold κ in 96 to 100 %, but in 88 to 95 % where one eigenvalue makes two thirds of the
     trace; intervals of ‖H‖_F² and tr H³ hold it in 86 to 95 % and 90 to 100 %: heavy tails, of which few probes know.
 
     Args:
