@@ -81,7 +81,7 @@ def second_differences(f: Loss, x: Tensor, z: Iterable[Tensor], mu: float, cente
     """q_p for every direction z_p (d,), shape (n,), from 2n values of f and f(x), which is ``center`` if it is known.
 
     Raises:
-        InputError: If μ is not positive, or so small that x + μz = x, or f is not finite.
+        InputError: If there is no direction, μ is not positive or so small that x + μz = x, or f is not finite.
     """
     require_finite_positive("mu", mu)
     center = _value(f, x) if center is None else center
@@ -90,6 +90,7 @@ def second_differences(f: Loss, x: Tensor, z: Iterable[Tensor], mu: float, cente
         points = x + mu * direction, x - mu * direction
         require(not torch.equal(points[0], x), "mu", f"move x (it does not in {x.dtype})", mu)
         values.append([_value(f, point) for point in points])
+    require(len(values) > 0, "z", "hold at least one direction", len(values))
     q: Floats = (np.array(values).sum(1) - 2 * center) / mu**2
     return q
 
@@ -221,11 +222,11 @@ def mu_ladder(
     fourth = math.sqrt(squares[j] - rounded[j] if len(seen) else squares[j]) / float(width[j])
     if kinked:
         best = mus[len(mus) // 2]
-        why = "f has kinks: q_p tends to no limit as mu falls; what is estimated is the Hessian smoothed at scale mu"
+        why = "f has kinks: q tends to no limit as μ falls; what is estimated is the Hessian smoothed at scale μ"
     else:
         best = float(np.clip((math.sqrt(6) * noise / fourth) ** 0.25, mus[0], mus[-1])) if fourth else mus[-1]
         at_end = " (an end of the ladder)" if best in (mus[0], mus[-1]) else ""
-        why = f"truncation {fourth:.3g} mu^2 and rounding {math.sqrt(6) * noise:.3g}/mu^2 are equal there{at_end}"
+        why = f"truncation {fourth:.3g} μ² and rounding {math.sqrt(6) * noise:.3g}/μ² are balanced there{at_end}"
     changes = np.sqrt([squares[0], *squares])
     rungs = tuple(Rung(mu, Estimate.of(row.tolist()), float(c)) for mu, row, c in zip(mus, q, changes, strict=True))
     return MuLadder(rungs, noise, None if kinked else fourth, best, why, 10 + q.size * 2)
@@ -301,16 +302,16 @@ class ForwardOnly:
         low, high = self.trace_interval
         percent = f"{100 * self.confidence:g} %"
         lines = [
-            f"forward-only, {self.trace.samples} {self.law} directions, mu = {self.mu:.3g}, d = {self.d:,}",
-            f"tr H = {self.trace.value:.6g}, {percent} interval {low:.6g} .. {high:.6g}; "
+            f"forward-only, {self.trace.samples} {self.law} directions, μ = {self.mu:.3g}, d = {self.d:,}",
+            f"tr(H) = {self.trace.value:.6g}, {percent} interval {low:.6g} .. {high:.6g}; "
             f"rounding {self.rounding:.2g}, truncation {self.truncation:.2g}",
         ]
-        for name, found in (("||H||_F^2", self.frobenius_squared), ("tr H^3", self.cube)):
+        for name, found in (("‖H‖_F²", self.frobenius_squared), ("tr(H³)", self.cube)):
             if found is not None:
                 lines.append(f"{name} = {found.value:.6g}, {percent} interval {found.low:.6g} .. {found.high:.6g}")
         for name, b in self.brackets.items():
             ends = f"{b.low:.4g} .. {b.high:.4g}, with sampling error {b.outer_low:.4g} .. {b.outer_high:.4g}"
-            lines.append(f"kappa ({name}): {ends}")
+            lines.append(f"κ ({name}): {ends}")
         return "\n".join([*lines, self.reason])
 
 
@@ -424,11 +425,11 @@ def _reason(
 ) -> str:
     parts = []
     if square is None or cube is None:
-        parts.append("rademacher directions tell the trace only: ||H||_F needs the diagonal")
+        parts.append("rademacher directions tell the trace only: ‖H‖_F needs the diagonal")
     elif square.value <= 0:
-        parts.append("rounding and sampling exceed the spread of q: ||H||_F^2 is not known; more probes or a larger mu")
+        parts.append("rounding and sampling exceed the spread of q: ‖H‖_F² is not known; more probes or a larger μ")
     elif cube.low <= 0:
-        parts.append("tr H^3 is not distinguished from 0: kappa has no upper end; more probes")
+        parts.append("tr(H³) is not distinguished from 0: κ has no upper end; more probes")
     if trace.value <= 0:
         parts.append("the trace is not positive: no bracket applies")
     if indefinite:
@@ -436,9 +437,9 @@ def _reason(
     elif square is not None:
         parts.append("nothing here shows H indefinite, nor that it is not: the psd brackets need that it is not")
     if ladder.rounding(mu, trace.samples) > trace.stderr:
-        parts.append("rounding exceeds the standard error of the trace: a larger mu")
+        parts.append("rounding exceeds the standard error of the trace: a larger μ")
     if ladder.kinked:
         parts.append(ladder.reason)
     elif ladder.truncation(mu) > trace.stderr:
-        parts.append("truncation exceeds the standard error of the trace: a smaller mu")
+        parts.append("truncation exceeds the standard error of the trace: a smaller μ")
     return "; ".join(parts)

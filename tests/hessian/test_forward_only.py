@@ -261,7 +261,7 @@ def test_rounding_that_hides_the_spread_is_said_and_not_turned_into_nan():
         lambda x: f(x) + 100.0, torch.linspace(-1, 1, 40), seed=2, probes=30, mu=1e-4, mus=(1e-4, 1e-3, 1e-2)
     )
     assert found.rounding > found.trace.stderr
-    assert "a larger mu" in found.reason
+    assert "a larger μ" in found.reason
     numbers = [found.frobenius_squared.value, *(end for b in found.brackets.values() for end in dataclasses.astuple(b))]
     assert all(math.isfinite(number) for number in numbers)
 
