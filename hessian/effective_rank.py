@@ -15,20 +15,26 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.noise import Distribution
 from hessian.counted import Counted
 from hessian.estimate import Estimate, require_confidence
-from hessian.lanczos import Krylov, Lanczos, dot, missed_above, require_same_run
+from hessian.lanczos import Krylov, Lanczos, dot, missed_above
 from hessian.operator import Operator
 from hessian.probes import PROBE_LAWS, probe
 from hessian.quadrature import Quadrature, quadrature
+from hessian.resume import Checkpoint, State
 
 __all__ = ["EffectiveRank", "EffectiveRankProgress", "effective_rank"]
 
 PROBES, SCOUT = 2, 3
-"""Stages of the probes that make the interval, and of the one that only chooses how many Lanczos steps to take."""
+"""Stages of the probes that make the interval, and of those that only choose how many Lanczos steps to take."""
+
+SCOUTS = 2
+"""Probes that choose the number of steps."""
+
+SAFETY = 4.0
+"""Their variance counts so much more where steps are chosen: both may have missed an outlier (measured best of 1-8)."""
 
 LEAST_PROBES = 6
 """The fewest that an interval rests on: Student's t is wide below, and quadratic forms are only nearly normal."""
@@ -46,7 +52,7 @@ class EffectiveRankProgress:
         products: Spent so far.
         lambda_max: Largest Ritz value.
         residual: Of the Ritz value of the largest magnitude.
-        kappa: As estimated so far.
+        kappa: As estimated so far, NaN while nothing is known of the trace.
         low: Lower end of its interval, -inf until there are two probes.
         high: Upper end.
     """
@@ -181,7 +187,7 @@ class _Settings:
         require_int("seed", self.seed, 0, 2**64 - 1)
         require_int("probe_steps", self.probe_steps, 1)
         name = "max_products" if self.products is None else "products"
-        require_int(name, self.limit, 2 + 2 + 2 * self.probe_steps)
+        require_int(name, self.limit, SCOUTS + 2 + 2 * self.probe_steps)
 
     @property
     def limit(self) -> int:
@@ -222,26 +228,27 @@ def effective_rank(
     Var = 2‖PHP‖_F² (less the diagonal's for Rademacher probes) in place of 2‖H‖_F².
 
     1. *Lanczos* until the residual of θ is small (rtol/5) and one more step would save less than one product of
-       probes. How the variance falls with k is read off one scout probe, ‖PHPz₀‖² ≈ ‖PHP‖_F² for every k from the
-       single product Hz₀. The scout is no sample of the trace, so k is independent of the samples that make the
+       probes. How the variance falls with k is read off two scouts, E‖PHPz₀‖² = ‖PHP‖_F² for every k from the
+       single product Hz₀. Scouts are no samples of the trace, so k is independent of the samples that make the
        interval.
-    2. *Pilot*: n₁ probes, as many as the scout predicts and at least 6, with standard deviation s₁.
+    2. *Pilot*: n₁ probes, as many as the scouts predict and at least 6, with standard deviation s₁.
     3. *The rest* by Stein's rule: probes are added until t(n₁ − 1)·s₁/√N is the half-width asked for. For normal
        samples s₁ is independent of their mean, so t(n₁ − 1) is exact whatever N came out of s₁: one decision
        needs no correction.
 
-    With ``products`` = B there are no decisions after the steps: at least B/2 of them, more while the scout
-    predicts a narrower interval, and probes for the rest.
+    With ``products`` = B nothing is decided on the way: 2B/3 steps, and probes for the rest (for 20 to 30 products
+    no rule with scouts did better).
 
     Args:
         operator: H.
         rtol: Half-width of κ's interval to reach, relative to κ.
         confidence: Of the interval, in (0, 1).
         max_products: Products at most.
-        products: Spend exactly so many instead (fewer only if the Lanczos vectors span everything).
+        products: Spend so many instead (fewer only if the Lanczos vectors span everything).
         seed: Of everything random, 0..2**64-1.
         law: Of the probes, Rademacher or Gaussian.
-        checkpoint: File written along the way, and gone on from if it is there, to the same bits.
+        checkpoint: File written along the way (a tenth of the time at most), and gone on from if it is there, to
+            the same bits.
         on_progress: Called after every product, or with ``probe_steps`` every probe.
         probe_steps: Products a probe. With 3 or more each probe becomes a quadrature, which measures κ of the
             positive part and of the absolute values too.
@@ -263,12 +270,12 @@ def effective_rank(
         require(trace_operator.d == operator.d, "trace_operator", f"have dimension {operator.d}", trace_operator.d)
         require(probe_steps == 1, "probe_steps", "be 1 with a trace_operator", probe_steps)
     run = _Run(operator, settings, trace_operator)
-    if checkpoint is not None and checkpoint.exists():
-        run.restore(checkpoint)
+    file = Checkpoint(checkpoint, run.identity)
+    if state := file.load():
+        run.restore(*state)
     while not run.finished:
         run.advance()
-        if checkpoint is not None:
-            run.save(checkpoint)
+        file.save(run.state, last=run.finished)
         if on_progress is not None:
             on_progress(run.progress())
     return run.result()
@@ -282,7 +289,7 @@ class _Run:
         self.operator = Counted(operator)
         self.forms = self.operator if trace_operator is None else Counted(trace_operator)
         self.krylov = Krylov(self.operator, settings.seed)
-        self.scout: Tensor | None = None  # H z₀
+        self.scouts: list[Tensor] = []  # H z₀ of each
         self.predicted: list[tuple[float, float]] = []  # after each step: variance of a probe, trace
         self.deflated = False  # whether Lanczos is over
         self.inside = 0.0  # tr(QHQᵀ)
@@ -319,11 +326,12 @@ class _Run:
 
     def advance(self) -> None:
         """Spend one product, or one probe."""
-        if self.scout is None:
-            self.scout = self.operator.matvec(self._z(SCOUT, 0))
+        if self.settings.products is None and len(self.scouts) < SCOUTS:
+            self.scouts.append(self.operator.matvec(self._z(SCOUT, len(self.scouts))))
         elif not self.deflated:
             self.krylov.step()
-            self._predict()
+            if self.scouts:
+                self._predict()
             if self._deflated_enough():
                 self._finish_lanczos()
         else:
@@ -334,46 +342,46 @@ class _Run:
         return probe(self.operator, self.settings.seed, stage, index, Distribution(self.settings.law))
 
     def _predict(self) -> None:
-        """Append the variance 2‖PHPz₀‖² of a probe and the trace, as the scout sees them after this step.
+        """Append the variance 2‖PHPz₀‖² of a probe and the trace, as the scouts see them after this step.
 
         P H P z₀ = P H z₀ − P H QᵀQ z₀ = P H z₀ − q (c·Q z₀),    since H Qᵀ = Qᵀ T + q cᵀ
         """
-        assert self.scout is not None
-        z, krylov = self._z(SCOUT, 0), self.krylov
-        w = krylov.complement(self.scout)
-        if krylov.following is not None:
-            w -= krylov.leak(z) * krylov.following
-        self.predicted.append((2 * dot(w, w), float(krylov.projected.trace()) + dot(z, w)))
+        variance, trace = 0.0, float(self.krylov.projected.trace())
+        for i, product in enumerate(self.scouts):
+            z, w = self._z(SCOUT, i), self.krylov.complement(product)
+            if self.krylov.following is not None:
+                w -= self.krylov.leak(z) * self.krylov.following
+            variance += 2 * dot(w, w) / SCOUTS
+            trace += dot(z, w) / SCOUTS
+        self.predicted.append((variance, trace))
 
     def _deflated_enough(self) -> bool:
         """Whether probes are the better use of the products that are left."""
-        settings, left = self.settings, self._affordable
-        if self.krylov.following is None or left <= min(LEAST_PROBES, settings.limit // (2 * settings.probe_steps)):
+        settings, k = self.settings, self.krylov.steps
+        if self.krylov.following is None:
             return True
-        now, then = self._variances()
         if settings.products is not None:
-            fewer = (settings.limit - self.products - 1) // settings.probe_steps
-            worth = settings.student(fewer - 1) ** 2 * then / fewer < settings.student(left - 1) ** 2 * now / left
-            return self.krylov.steps >= settings.limit // 2 and not worth
-        if self.krylov.steps >= settings.limit // 2:
+            probes = max(2, min(4, settings.limit // (2 * settings.probe_steps)))
+            return k >= min(2 * settings.limit // 3, settings.limit - probes * settings.probe_steps)
+        if self._affordable <= LEAST_PROBES or 3 * k >= 2 * settings.limit:
             return True
         if not self.krylov.result(settings.rtol / 5).converged:
             return False
-        needed = self._needed(now, settings.normal)
-        return needed <= LEAST_PROBES or settings.probe_steps * (needed - self._needed(then, settings.normal)) < 1
+        now, then = (self._needed(SAFETY * variance) for variance in self._variances())
+        return now <= LEAST_PROBES or settings.probe_steps * (now - then) < 1
 
     def _variances(self) -> tuple[float, float]:
         """The variance of a probe now, and after one more step at the rate of the last few."""
         now, before = self.predicted[-1][0], self.predicted[-1 - _WINDOW : -_WINDOW]
         return now, now * (now / before[0][0]) ** (1 / _WINDOW) if before and before[0][0] > 0 else 0.0
 
-    def _needed(self, variance: float, quantile: float) -> float:
-        """Probes for the half-width asked for, by the scout's trace."""
+    def _needed(self, variance: float) -> float:
+        """Probes for the half-width asked for, by the scouts' trace, were they many."""
         width = self._half_width(self.predicted[-1][1])
-        return (quantile / width) ** 2 * variance if width > 0 else math.inf
+        return (self.settings.normal / width) ** 2 * variance if width > 0 else math.inf
 
     def _finish_lanczos(self) -> None:
-        """Fix k and, from the scout alone, the size of the pilot."""
+        """Fix k and, from the scouts alone, the size of the pilot."""
         self.deflated = True
         if self.forms is self.operator:
             self.inside = float(self.krylov.projected.trace())
@@ -382,7 +390,7 @@ class _Run:
         if self.settings.products is not None:
             self.pilot = self._affordable
         else:
-            wanted = min(0.7 * self._needed(self.predicted[-1][0], self.settings.normal), self._affordable)
+            wanted = min(0.7 * self._needed(self.predicted[-1][0]), self._affordable)
             self.pilot = min(max(LEAST_PROBES, math.ceil(wanted)), self._affordable)
 
     def _sample(self) -> None:
@@ -553,17 +561,16 @@ class _Run:
 
     # Checkpoints
 
-    def _identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
+        """What tells this run from all others."""
         forms = None if self.forms is self.operator else self.forms.fingerprint()
         return {"operator": self.operator.fingerprint(), "trace_operator": forms} | dataclasses.asdict(self.settings)
 
-    def save(self, path: Path) -> None:
-        """Write everything to ``path``."""
-        assert self.scout is not None
+    def state(self) -> State:
+        """Everything that decides how the run goes on."""
         tensors, krylov = self.krylov.state()
-        tensors["scout"] = self.scout
-        values = {
-            "run": self._identity(),
+        tensors |= {f"scout.{i}": product for i, product in enumerate(self.scouts)}
+        return tensors, {
             "krylov": krylov,
             "products": [self.operator.products, self.operator.quadratic_forms],
             "forms": [self.forms.products, self.forms.quadratic_forms],
@@ -576,14 +583,12 @@ class _Run:
             "history": self.history,
             "seconds": self.seconds + time.perf_counter() - self._started,
         }
-        write_checkpoint(path, tensors, values)
 
-    def restore(self, path: Path) -> None:
-        """Go on from ``path``; InputError if it is of another run."""
-        tensors, values = read_checkpoint(path)
-        require_same_run(path, values.get("run"), self._identity())
+    def restore(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+        """Go on from a ``state``."""
         self.krylov.restore(tensors, values["krylov"])
-        self.scout = tensors["scout"].to(self.operator.device).clone()
+        scouts = sorted(name for name in tensors if name.startswith("scout."))
+        self.scouts = [tensors[name].to(self.operator.device) for name in scouts]
         self.operator.products, self.operator.quadratic_forms = values["products"]
         self.forms.products, self.forms.quadratic_forms = values["forms"]
         self.predicted = [(variance, trace) for variance, trace in values["predicted"]]

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.noise import Distribution
 from hessian.counted import Counted
 from hessian.operator import Operator
 from hessian.probes import probe
+from hessian.resume import Checkpoint, State
 
 __all__ = ["Krylov", "Lanczos", "dot", "lanczos", "missed_above"]
 
@@ -220,7 +220,7 @@ class Krylov:
         self.projected, self.coupling = earlier.projected, earlier.coupling
         self.following, self.drawn, self.steps = earlier.following, earlier.drawn, earlier.products
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def state(self) -> State:
         """Tensors and values that ``restore`` brings back."""
         tensors = {f"vector.{i}": v for i, v in enumerate(self.vectors)}
         tensors |= {"projected": self.projected, "coupling": self.coupling}
@@ -230,7 +230,7 @@ class Krylov:
 
     def restore(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         """Become the space whose ``state`` this is, to the bit."""
-        here = {name: tensor.to(self.operator.device).clone() for name, tensor in tensors.items()}
+        here = {name: tensor.to(self.operator.device) for name, tensor in tensors.items()}
         self.projected, self.coupling = here["projected"], here["coupling"]
         self.vectors = [here[f"vector.{i}"] for i in range(len(self.coupling))]
         self.following = here.get("following")
@@ -256,7 +256,7 @@ def lanczos(
         tol: Stop once the Ritz value of the largest magnitude has a residual of at most tol·|θ|.
         max_basis: Vectors kept at most, at least 4 (thick restart); all by default.
         earlier: A shorter run of the same operator and seed, which goes on as if never stopped.
-        checkpoint: File that is written after every step, and gone on from if it is there.
+        checkpoint: File written along the way (a tenth of the time at most), and gone on from if it is there.
 
     Returns:
         Ritz values with residual bounds, the basis, and T.
@@ -267,34 +267,25 @@ def lanczos(
     Source: Golub and Van Loan, Matrix Computations, 10.1-10.3; restarts: Wu and Simon 2000.
     """
     require_int("steps", steps, 1)
+    require_int("seed", seed, 0, 2**64 - 1)
     if tol is not None:
         require_finite_positive("tol", tol)
     if max_basis is not None:
         require_int("max_basis", max_basis, 4)
     require(earlier is None or checkpoint is None, "earlier", "be None where a checkpoint is given", "both")
     krylov = Krylov(Counted(operator), seed, max_basis)
-    run = {"operator": operator.fingerprint(), "seed": seed, "max_basis": max_basis} if checkpoint else {}
+    file = Checkpoint(checkpoint, lambda: {"operator": operator.fingerprint(), "seed": seed, "max_basis": max_basis})
     if earlier is not None:
         krylov.continue_from(earlier)
-    if checkpoint is not None and checkpoint.exists():
-        tensors, values = read_checkpoint(checkpoint)
-        require_same_run(checkpoint, values.get("run"), run)
-        krylov.restore(tensors, values)
+    if state := file.load():
+        krylov.restore(*state)
     while krylov.following is not None and krylov.steps < steps:
         if krylov.steps and krylov.result(tol).converged:
             break
         krylov.step()
-        if checkpoint is not None:
-            tensors, values = krylov.state()
-            write_checkpoint(checkpoint, tensors, {**values, "run": run})
+        file.save(krylov.state, last=False)
+    file.save(krylov.state, last=True)
     return krylov.result(tol)
-
-
-def require_same_run(checkpoint: Path, saved: object, run: dict[str, Any]) -> None:
-    """InputError that names what differs if the checkpoint is of another run."""
-    known = saved if isinstance(saved, dict) else {}
-    other = [name for name, value in run.items() if name not in known or known[name] != value]
-    require(not other, "checkpoint", f"be of this run; {', '.join(other)} differ", str(checkpoint))
 
 
 def missed_above(d: int, steps: int, probability: float = 0.01) -> float:

@@ -212,4 +212,5 @@ def _range(A: Tensor, eps: float) -> Tensor:
     """An orthonormal basis of A's range (columns), singular values at rounding level left out."""
     U, s, _ = torch.linalg.svd(A, full_matrices=False)
     rank = int((s > 10 * max(A.shape) * eps * s.max()).sum())
-    return U.narrow(1, 0, rank)
+    basis: Tensor = U[:, :rank]
+    return basis

@@ -1,0 +1,51 @@
+"""Runs that stop and go on to the same bits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
+from decomfl_lab.errors import require
+
+__all__ = ["Checkpoint", "State"]
+
+State = tuple[dict[str, Tensor], dict[str, Any]]
+
+_SHARE = 0.1
+"""Share of the time that writing may take."""
+
+
+class Checkpoint:
+    """The file of a run; nothing happens without a path."""
+
+    def __init__(self, path: Path | None, run: Callable[[], dict[str, Any]]) -> None:
+        """Keep the state of the run that ``run()``, JSON-able, tells from all others, in ``path``."""
+        self._path = path
+        self._run = run() if path is not None else {}
+        self._resting_until = 0.0
+
+    def load(self) -> State | None:
+        """The state, or None if there is none yet; InputError that names what differs if it is another run's."""
+        if self._path is None or not self._path.exists():
+            return None
+        tensors, values = read_checkpoint(self._path)
+        saved = values.get("run")
+        known = saved if isinstance(saved, dict) else {}
+        other = [name for name, value in self._run.items() if name not in known or known[name] != value]
+        require(not other, "checkpoint", f"be of this run ({', '.join(other)} differ)", str(self._path))
+        return {name: tensor.clone() for name, tensor in tensors.items()}, values
+
+    def save(self, state: Callable[[], State], *, last: bool) -> None:
+        """Write the state, unless it is not the last and writing has just taken more than its share of the time."""
+        now = time.perf_counter()
+        if self._path is None or (now < self._resting_until and not last):
+            return
+        tensors, values = state()
+        write_checkpoint(self._path, tensors, {**values, "run": self._run})
+        done = time.perf_counter()
+        self._resting_until = done + (done - now) / _SHARE
