@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from decomfl_lab.commands.drawing import draw
+from decomfl_lab.commands.drawing import drawing
 from decomfl_lab.data import DATA_SETS
 from decomfl_lab.descent import OPTIMIZERS, Descent
 from decomfl_lab.errors import InputError, require, require_choice, require_int
@@ -136,6 +136,7 @@ def kappa(
     require_int("forward_only", forward_only, 0)
     fits = not fast_trace or operator == "hessian"
     require(fits, "fast_trace", "be off unless operator is hessian", operator)
+    draw = drawing("spectrum", plot) if plot is not None else None
     torch.set_num_threads(require_int("threads", threads, 1))
     descent = Descent(optimizer=optimizer, lr=lr, batch_size=batch_size, seed=seed)
     trained = _trained(source, model, data, train_steps, descent, seed)
@@ -191,8 +192,16 @@ def kappa(
             bars.update(task, completed=0, total=None, now="two halves")
             first, second = losses(2)
             split = by_halves((make(first), make(second)), seed=seed)
-    if plot is not None:
-        _draw(plot, result, density, facts)
+    if draw is not None:
+        draw(
+            None if density is None else density_frame(density, confidence),
+            ritz_frame(result),
+            history_frame(result),
+            d=result.d,
+            bandwidth=None if density is None else density.bandwidth,
+            title=f"{result.operator}: κ = tr/‖·‖₂ = {result.kappa:.3g} in {_interval(*result.interval)}",
+            caption=_about(facts),
+        )
     if as_json:
         estimate = {"estimate": result.to_json(), "density": density and _density_json(density)}
         print(json.dumps({**facts, **estimate, "split_sample": split and split.to_json()}, ensure_ascii=False))
@@ -363,17 +372,3 @@ def _density_json(density: SpectralDensity) -> dict[str, Any]:
         "bandwidth": density.bandwidth,
         "products": density.products,
     }
-
-
-def _draw(path: Path, result: EffectiveRank, density: SpectralDensity | None, facts: dict[str, Any]) -> None:
-    draw(
-        "spectrum",
-        path,
-        None if density is None else density_frame(density, result.confidence),
-        ritz_frame(result),
-        history_frame(result),
-        d=result.d,
-        bandwidth=None if density is None else density.bandwidth,
-        title=f"{result.operator}: κ = tr/‖·‖₂ = {result.kappa:.3g} in {_interval(*result.interval)}",
-        caption=_about(facts),
-    )

@@ -213,15 +213,15 @@ def test_the_table_names_every_reading_of_kappa_and_the_figure_is_drawn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Any] = []
-    monkeypatch.setattr("hessian.commands.kappa.draw", lambda *a, **k: drawn.append((a, k)))
+    monkeypatch.setattr("hessian.commands.kappa.drawing", lambda *named: lambda *a, **k: drawn.append((named, a, k)))
     assert cli.main(["kappa", *SMALL, "--split-sample", "--plot", str(tmp_path / "k.png")]) == 0
     out = capsys.readouterr().out
     for word in ("κ signed", "κ positive", "κ absolute", "trace", "λ_max", "λ_min", "κ of all data", "95% interval"):
         assert word in out
     assert "logistic, 60 steps of adam" in out
     assert "Data: scikit-learn's 8×8 digits" in out
-    ((name, path, curve, ritz, history), words) = drawn[0]
-    assert (name, path) == ("spectrum", tmp_path / "k.png")
+    (named, (curve, ritz, history), words) = drawn[0]
+    assert named == ("spectrum", tmp_path / "k.png")
     area = np.trapezoid(curve.density, curve.value)
     assert area == pytest.approx(1.0, abs=0.02)
     assert (curve.low <= curve.density).all()
@@ -233,15 +233,24 @@ def test_the_table_names_every_reading_of_kappa_and_the_figure_is_drawn(
 def test_the_figure_of_the_project_takes_what_the_command_gives(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def draw(name: str, path: Path, *frames: Any, **words: Any) -> None:
-        assert name == "spectrum"
-        spectrum(*frames, **words).savefig(path)
-
-    monkeypatch.setattr("hessian.commands.kappa.draw", draw)
+    monkeypatch.setattr("decomfl_lab.commands.drawing.contributions", lambda _: [("spectrum", spectrum)])
     for probes in ("0", "2"):
         path = tmp_path / f"{probes}.png"
         assert cli.main(["kappa", *SMALL, "--density-probes", probes, "--plot", str(path)]) == 0
         assert path.stat().st_size > 10_000
+
+
+def test_what_cannot_be_drawn_is_refused_before_anything_is_computed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hessian.commands.kappa.effective_rank", None)
+    for figures, message in (
+        ([], "plot must stay unset where the project's figures are not installed, got "),
+        ([("spectrum", spectrum)], "plot must end in one of "),
+    ):
+        monkeypatch.setattr("decomfl_lab.commands.drawing.contributions", lambda _, f=figures: f)
+        assert cli.main(["kappa", *SMALL, "--plot", str(tmp_path / "k.doc")]) == 2
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
