@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -249,10 +250,10 @@ def kappa(
             caption=_about(facts),
         )
     if as_json:
-        estimate = {"estimate": result.to_json(), "density": density and _density_json(density)}
+        estimate = {"estimate": result.to_json(), "density": density and _density_json(density, confidence)}
         print(json.dumps({**facts, **estimate, "split_sample": split and split.to_json()}, ensure_ascii=False))
     else:
-        _print(result, split, facts)
+        _print(result, density, split, facts)
 
 
 def _trained(
@@ -343,22 +344,28 @@ def _table(title: str, confidence: float, rows: Iterable[Row], remarks: Iterable
         print(remark)
 
 
-def _print(result: EffectiveRank, split: SplitSample | None, facts: dict[str, Any]) -> None:
+def _print(
+    result: EffectiveRank, density: SpectralDensity | None, split: SplitSample | None, facts: dict[str, Any]
+) -> None:
     spent = f"{result.products} products ({result.steps} Lanczos steps, {result.probes} probes), {result.seconds:.1f} s"
     remarks = [result.reason, f"{spent}; seed {result.seed}", _about(facts)]
-    _table(f"κ of the {result.operator}", result.confidence, _rows(result, split), remarks)
+    _table(f"κ of the {result.operator}", result.confidence, _rows(result, density, split), remarks)
 
 
-def _rows(result: EffectiveRank, split: SplitSample | None) -> Iterator[Row]:
+def _rows(result: EffectiveRank, density: SpectralDensity | None, split: SplitSample | None) -> Iterator[Row]:
     yield "κ signed", f"{result.kappa:.4g}", _interval(*result.interval), "tr / ‖·‖₂: negative eigenvalues cancel"
+    sampled = density.kappas(result.confidence) if density is not None else {}
     for name, what, estimate in (
-        ("κ positive", "Σ max(λ, 0) / λ_max", result.kappa_positive),
-        ("κ absolute", "Σ |λ| / max |λ|", result.kappa_absolute),
+        ("positive", "Σ max(λ, 0) / λ_max", result.kappa_positive),
+        ("absolute", "Σ |λ| / max |λ|", result.kappa_absolute),
     ):
-        if estimate is None:
-            yield name, "–", "–", f"{what}: not measured (--probe-steps 5)"
+        if estimate is not None:
+            sampled[name] = (estimate.value, *estimate.interval(result.confidence))
+        if name in sampled:
+            value, low, high = sampled[name]
+            yield f"κ {name}", f"{value:.4g}", _interval(low, high), what
         else:
-            yield name, f"{estimate.value:.4g}", _interval(*estimate.interval(result.confidence)), what
+            yield f"κ {name}", "–", "–", f"{what}: not measured (--probe-steps 5)"
     trace = result.trace
     yield "trace", f"{trace.value:.5g}", _interval(*result.trace_interval), f"standard error {trace.stderr:.2g}"
     for name, value, residual in (
@@ -390,7 +397,8 @@ def _print_values(found: ForwardOnly, facts: dict[str, Any]) -> None:
     _table("κ from values of the loss alone", found.confidence, rows, [found.reason, spent, _about(facts)])
 
 
-def _density_json(density: SpectralDensity) -> dict[str, Any]:
+def _density_json(density: SpectralDensity, confidence: float) -> dict[str, Any]:
+    readings = density.kappas(confidence).items()
     return {
         "nodes": density.nodes.tolist(),
         "weights": density.weights.tolist(),
@@ -398,4 +406,5 @@ def _density_json(density: SpectralDensity) -> dict[str, Any]:
         "probe": density.probe.tolist(),
         "bandwidth": density.bandwidth,
         "products": density.products,
+        "kappas": {name: [each if math.isfinite(each) else None for each in ends] for name, ends in readings},
     }
