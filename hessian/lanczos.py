@@ -199,7 +199,7 @@ class Krylov:
         """What the space says now; its vectors are shared, and never written again."""
         values, s = torch.linalg.eigh(self.projected)
         residuals = (self.coupling @ s).abs()
-        top = int(values.abs().argmax())
+        certified = residuals <= (tol or 0.0) * values.abs()
         return Lanczos(
             projected=self.projected,
             coupling=self.coupling,
@@ -210,7 +210,7 @@ class Krylov:
             products=self.steps,
             drawn=self.drawn,
             seed=self.seed,
-            converged=tol is not None and bool(residuals[top] <= tol * values[top].abs()),
+            converged=tol is not None and bool(certified[values.abs().argmax()]),
         )
 
     def continue_from(self, earlier: Lanczos) -> None:
@@ -280,7 +280,7 @@ def lanczos(
     if state := file.load():
         krylov.restore(*state)
     while krylov.following is not None and krylov.steps < steps:
-        if krylov.steps and krylov.result(tol).converged:
+        if tol is not None and krylov.steps and krylov.result(tol).converged:
             break
         krylov.step()
         file.save(krylov.state, last=False)

@@ -1,0 +1,286 @@
+"""κ and its interval: coverage, decisions, resumption, degenerate matrices."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from decomfl_lab.errors import InputError
+from decomfl_lab.noise import Distribution
+from hessian import effective_rank as module
+from hessian.effective_rank import EffectiveRank, EffectiveRankProgress, effective_rank
+from hessian.operator import DenseOperator
+from tests.hessian.spectra import Broken, eigenvalues, mlp_hessian, rotated
+
+TAIL = torch.cat([torch.tensor([40.0, 25.0, 11.0, 6.0, -4.0]), torch.linspace(-0.2, 1.0, 195)]).double()
+KAPPA = float(TAIL.sum() / TAIL.abs().max())
+
+
+def same(a: EffectiveRank, b: EffectiveRank) -> bool:
+    return dataclasses.replace(a, seconds=0.0) == dataclasses.replace(b, seconds=0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{"products": 20}, {"rtol": 0.05}, {"rtol": 0.02}], ids=str)
+def test_intervals_cover_and_kappa_is_within_5_percent(settings: dict[str, Any]) -> None:
+    operator, true = mlp_hessian(10), eigenvalues(10)
+    kappa = float(true.sum() / true.abs().max())
+    found = [effective_rank(operator, seed=seed, **settings) for seed in range(240)]
+    covered = np.mean([low <= kappa <= high for low, high in (each.interval for each in found)])
+    assert 0.91 <= covered <= 0.98
+    off = np.array([abs(each.kappa / kappa - 1) for each in found])
+    assert np.median(off) <= 0.05
+    assert np.median([each.products for each in found]) <= (20 if "products" in settings else 40)
+    assert all(each.lambda_max <= float(true[-1]) * (1 + 1e-12) for each in found)
+    assert all(float(true[-1]) <= each.lambda_max + each.lambda_max_residual + 1e-12 for each in found)
+    if "rtol" in settings:
+        assert all(each.reached for each in found)
+        assert all(
+            max(each.interval[1] - each.kappa, each.kappa - each.interval[0]) <= settings["rtol"] * each.kappa * 1.0001
+            for each in found
+        )
+
+
+def test_a_normal_quantile_in_student_s_place_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check of the coverage, checked: with z for t the share that is covered falls below 91 %."""
+    operator, covered = rotated(TAIL), []
+    for quantile in (module._Settings.student, lambda self, freedom: self.normal):
+        monkeypatch.setattr(module._Settings, "student", quantile)
+        found = [effective_rank(operator, seed=seed, products=15, law=Distribution.GAUSSIAN) for seed in range(200)]
+        covered.append(np.mean([each.interval[0] <= KAPPA <= each.interval[1] for each in found]))
+    assert covered[0] >= 0.91 > covered[1]
+
+
+def test_a_fixed_budget_is_spent_and_an_asked_error_is_reached_or_refused() -> None:
+    operator = rotated(TAIL)
+    for products in (8, 15, 20, 33):
+        found = effective_rank(operator, seed=0, products=products)
+        assert found.products == found.steps + found.probes == products
+        assert found.quadratic_forms == found.probes >= 3
+    loose, tight = (effective_rank(operator, seed=0, rtol=rtol, max_products=400) for rtol in (0.1, 0.01))
+    assert loose.reached
+    assert tight.reached
+    assert loose.products < tight.products < 400
+    assert f"within 0.01 of κ after {tight.products} products" in tight.reason
+    cut = effective_rank(operator, seed=0, rtol=0.001, max_products=30)
+    assert not cut.reached
+    assert cut.products == 30
+    assert cut.interval[0] < cut.kappa < cut.interval[1]
+    assert "not within 0.001 of κ after 30 products: about" in cut.reason
+    needed = int(cut.reason.split("about ")[1].split()[0])
+    assert needed > 400
+
+
+def test_an_uncertified_norm_widens_the_interval_to_one_side() -> None:
+    """With two steps θ is far below ‖H‖₂; [θ, θ + residual] holds it, and so does the interval hold κ."""
+    for seed in range(20):
+        found = effective_rank(rotated([*[1.0] * 30, *np.linspace(0.0, 0.999, 70)]), seed=seed, products=6)
+        assert found.steps < 4
+        assert found.kappa - found.interval[0] > found.interval[1] - found.kappa
+        assert found.norm <= 1.0 + 1e-12
+        assert found.interval[0] <= (30 + 35) <= found.interval[1] * 1.2
+
+
+class Watched(DenseOperator):
+    """Remembers every product and every quadratic form."""
+
+    def __init__(self, right: DenseOperator) -> None:
+        super().__init__(right.matrix)
+        self.asked: list[tuple[str, Tensor]] = []
+
+    def matvec(self, v: Tensor) -> Tensor:
+        self.asked.append(("product", v.clone()))
+        return super().matvec(v)
+
+    def quad(self, v: Tensor) -> float:
+        self.asked.append(("form", v.clone()))
+        return float(v @ (self.matrix @ v))
+
+
+def test_products_are_those_that_are_said_and_forms_lie_in_the_complement() -> None:
+    operator = Watched(rotated(TAIL))
+    found = effective_rank(operator, seed=4)
+    kinds = [kind for kind, _ in operator.asked]
+    assert found.products == len(kinds)
+    assert found.quadratic_forms == kinds.count("form") == found.probes
+    assert found.steps == kinds.count("product") - module.SCOUTS
+    Q = torch.stack([v for kind, v in operator.asked if kind == "product"][module.SCOUTS :])
+    U = torch.stack([v for kind, v in operator.asked if kind == "form"])
+    assert float((Q @ U.T).abs().max()) < 1e-12
+    inside = float((Q @ operator.matrix @ Q.T).trace())
+    forms = ((U @ operator.matrix) * U).sum(dim=1)
+    assert found.trace.value == pytest.approx(inside + float(forms.mean()), rel=1e-12)
+    assert found.trace.stderr == pytest.approx(float(forms.std() / len(forms) ** 0.5), rel=1e-9)
+
+
+def test_steps_do_not_depend_on_the_samples_of_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = rotated(TAIL)
+    before = effective_rank(operator, seed=4)
+    monkeypatch.setattr(module, "PROBES", 99)
+    after = effective_rank(operator, seed=4)
+    assert after.steps == before.steps
+    assert after.trace != before.trace
+
+
+def test_history_and_progress_follow_the_run() -> None:
+    seen: list[EffectiveRankProgress] = []
+    found = effective_rank(rotated(TAIL), seed=1, on_progress=seen.append)
+    assert [each.products for each in seen] == list(range(1, found.products + 1)) == [h[0] for h in found.history]
+    assert [each.stage for each in seen].index("probes") == found.steps + module.SCOUTS - 1
+    assert found.history[-1][1:] == (found.lambda_max, found.kappa, *found.interval)
+    assert (seen[-1].kappa, seen[-1].low, seen[-1].high) == (found.kappa, *found.interval)
+
+
+@pytest.mark.parametrize("settings", [{}, {"products": 17}, {"products": 40, "probe_steps": 4}], ids=str)
+@pytest.mark.parametrize("killed_at", [2, 9, 14])
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, settings: dict[str, Any], killed_at: int) -> None:
+    path, operator = tmp_path / "kappa.safetensors", rotated(TAIL, dtype=torch.float32)
+    whole = effective_rank(operator, seed=6, **settings)
+
+    def stop(progress: EffectiveRankProgress) -> None:
+        if progress.products >= killed_at:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        effective_rank(operator, seed=6, checkpoint=path, on_progress=stop, **settings)
+    spared = Broken(operator, whole.products)  # NaN if it began anew
+    assert same(effective_rank(spared, seed=6, checkpoint=path, **settings), whole)
+    assert same(effective_rank(Broken(operator, 1), seed=6, checkpoint=path, **settings), whole)  # nothing left to do
+
+
+def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "kappa.safetensors"
+    effective_rank(rotated(TAIL), seed=6, checkpoint=path)
+    for operator, settings, what in (
+        (rotated(TAIL, seed=1), {}, "operator"),
+        (rotated(TAIL), {"seed": 7}, "seed"),
+        (rotated(TAIL), {"rtol": 0.1}, "rtol"),
+        (rotated(TAIL), {"law": Distribution.GAUSSIAN}, "law"),
+    ):
+        with pytest.raises(InputError, match=rf"checkpoint must be of this run \({what} differ\)"):
+            effective_rank(operator, **{"seed": 6, "checkpoint": path, **settings})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("values", "kappa"),
+    [([-3.0], -1.0), ([4.0, -5.0, 2.0], 0.2), ([2.0] * 7, 7.0), ([-1.0, -2.0, -3.0, -4.0], -2.5)],
+    ids=["d = 1", "indefinite", "identity", "negative"],
+)
+def test_small_matrices_are_exact(values: list[float], kappa: float) -> None:
+    found = effective_rank(rotated(values), seed=0)
+    assert found.kappa == pytest.approx(kappa, rel=1e-12)
+    assert found.interval[0] <= kappa <= found.interval[1]
+    assert found.interval[1] - found.interval[0] < 1e-12 * abs(kappa) * len(values)
+    assert found.reached
+    assert found.trace.samples == 0
+    assert "κ is exact" in found.reason
+    assert found.kappa_absolute is not None
+    assert found.kappa_absolute.value == pytest.approx(sum(map(abs, values)) / max(map(abs, values)), rel=1e-12)
+
+
+def test_degenerate_matrices() -> None:
+    zero = effective_rank(DenseOperator(torch.zeros(50, 50)), seed=0)
+    assert math.isnan(zero.kappa)
+    assert not zero.reached
+    assert "κ is undefined" in zero.reason
+    assert zero.kappa_positive is None
+    one = effective_rank(rotated([7.0, *[0.0] * 49]), seed=0)
+    assert one.kappa == pytest.approx(1.0)
+    assert one.interval[0] <= 1.0 <= one.interval[1]
+    multiple = effective_rank(rotated([2.0] * 50), seed=0)
+    assert multiple.interval[0] <= 50.0 <= multiple.interval[1]
+    negative = effective_rank(rotated(-TAIL), seed=0)
+    assert negative.norm == pytest.approx(40.0, rel=1e-3) == -negative.lambda_min
+    assert negative.interval[0] <= -KAPPA <= negative.interval[1] < 0
+
+
+def test_signs_are_told_apart() -> None:
+    indefinite = torch.cat([torch.tensor([30.0, 20.0, -12.0]), torch.linspace(-1.0, 1.0, 197)]).double()
+    plain = effective_rank(rotated(indefinite), seed=0, products=40)
+    assert plain.kappa_positive is None
+    assert plain.kappa_absolute is None
+    assert "H is indefinite (λ_min/λ_max = -0.4)" in plain.reason
+    assert "not measured" in plain.summary()
+    positive = float(indefinite.clamp(min=0).sum() / 30)
+    absolute = float(indefinite.abs().sum() / 30)
+    found = [effective_rank(rotated(indefinite), seed=s, products=90, probe_steps=6) for s in range(12)]
+    for name, truth in (("kappa_positive", positive), ("kappa_absolute", absolute)):
+        off = np.array([getattr(each, name).value - truth for each in found])
+        stated = np.mean([getattr(each, name).stderr for each in found])
+        assert np.sqrt((off**2).mean()) < 0.1 * truth
+        assert np.sqrt((off**2).mean()) < 2 * stated
+    definite = effective_rank(rotated(TAIL.abs()), seed=0)
+    assert definite.kappa_positive == definite.kappa_absolute
+    assert definite.kappa_positive is not None
+    assert definite.kappa_positive.value == definite.kappa
+    assert "no negative eigenvalue seen" in definite.reason
+
+
+def test_a_cheaper_operator_of_the_same_trace_makes_the_forms() -> None:
+    """G = H + skew changes of the spectrum with the trace kept: κ stays that of H."""
+    H = rotated(TAIL)
+    noise = rotated(torch.linspace(-0.5, 0.5, 200), seed=9)
+    G = Watched(DenseOperator(H.matrix + noise.matrix - noise.matrix.diagonal().diag()))
+    other = Watched(H)
+    found = [effective_rank(other, seed=seed, products=40, trace_operator=G) for seed in range(60)]
+    assert {kind for kind, _ in other.asked} == {"product"}
+    assert {kind for kind, _ in G.asked} == {"form"}
+    assert all(each.products <= 40 and each.quadratic_forms == each.steps + each.probes for each in found)
+    covered = np.mean([each.interval[0] <= KAPPA <= each.interval[1] for each in found])
+    assert covered >= 0.87
+    wrong = DenseOperator(H.matrix * 1.2)
+    off = [effective_rank(H, seed=seed, products=40, trace_operator=wrong) for seed in range(20)]
+    assert np.mean([each.interval[0] <= KAPPA <= each.interval[1] for each in off]) < 0.5
+    with pytest.raises(InputError, match="trace_operator must have dimension 200, got 2"):
+        effective_rank(H, seed=0, trace_operator=rotated([1.0, 2.0]))
+    with pytest.raises(InputError, match="probe_steps must be 1 with a trace_operator"):
+        effective_rank(H, seed=0, trace_operator=G, probe_steps=3)
+
+
+def test_float32_agrees_with_float64() -> None:
+    wide, single = (effective_rank(rotated(TAIL, dtype=dtype), seed=2) for dtype in (torch.float64, torch.float32))
+    assert (single.dtype, wide.dtype) == ("float32", "float64")
+    assert single.kappa == pytest.approx(wide.kappa, rel=1e-4)
+
+
+def test_results_are_ready_for_json_and_for_reading() -> None:
+    for operator in (rotated(TAIL), DenseOperator(torch.zeros(50, 50))):
+        found = effective_rank(operator, seed=2, products=12)
+        back = json.loads(json.dumps(found.to_json(), allow_nan=False))
+        assert set(back) == {f.name for f in dataclasses.fields(EffectiveRank)}
+        assert back["history"][0][2] is None  # nothing is known of κ yet
+        assert back["trace"]["value"] == found.trace.value
+    text = effective_rank(rotated(TAIL), seed=2).summary()
+    for part in ("κ = tr(H)/‖H‖₂ = ", "95 % interval [", "λ_max = ", "λ_min = ", "Σ|λ|/max|λ|", "excluded with 99 %"):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rtol": 0.0}, "rtol must be a finite number above 0"),
+        ({"confidence": 1.0}, "confidence must be between 0 and 1"),
+        ({"max_products": 5}, "max_products must be an integer of at least 6, got 5"),
+        ({"products": 5}, "products must be an integer of at least 6, got 5"),
+        ({"products": 13, "probe_steps": 5}, "products must be an integer of at least 14, got 13"),
+        ({"probe_steps": 0}, "probe_steps must be an integer of at least 1"),
+        ({"seed": -1}, "seed must be an integer in 0"),
+        ({"law": "sphere"}, "law must be one of rademacher, gaussian"),
+    ],
+)
+def test_bad_arguments(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        effective_rank(rotated([1.0, 2.0]), **{"seed": 0, **settings})
+
+
+def test_products_that_are_not_finite_are_named() -> None:
+    with pytest.raises(InputError, match="product 7 of dense must be finite, got 'NaN or infinity in 200 of 200"):
+        effective_rank(Broken(rotated(TAIL), 7), seed=0)
