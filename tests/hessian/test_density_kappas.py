@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -30,15 +32,16 @@ def test_intervals_hold_the_truth_over_many_seeds() -> None:
         "positive": values.clip(0).sum() / 9,
         "absolute": np.abs(values).sum() / 9,
     }
-    found = [spectral_density(operator, steps=5, probes=4, probe_steps=6, seed=s).kappas() for s in range(60)]
+    found = [spectral_density(operator, steps=5, probes=4, probe_steps=10, seed=s).kappas() for s in range(60)]
     for name, value in truth.items():
         held = [low <= value <= high for _, low, high in (each[name] for each in found)]
-        assert np.mean(held) > 0.88, name
+        assert np.mean(held) > 0.9, name
         widths = [high - low for _, low, high in (each[name] for each in found)]
-        assert np.median(widths) < 0.6 * truth["absolute"], name
+        assert np.median(widths) < 0.2 * truth["absolute"], name
 
 
 def test_a_norm_that_is_not_positive_leaves_its_reading_out() -> None:
-    assert set(spectral_density(diagonal(-1.0, -2.0), steps=2, seed=0).kappas()) == {"signed", "absolute"}
+    found = spectral_density(diagonal(-1.0, -2.0), steps=2, seed=0)
+    assert set(found.kappas()) == {"signed", "absolute"}
     with pytest.raises(InputError, match="steps must be at least 1 for κ, got 0"):
-        spectral_density(diagonal(1.0, 2.0, 3.0), steps=0, seed=0).kappas()
+        replace(found, probe=np.zeros_like(found.probe)).kappas()
