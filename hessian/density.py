@@ -113,7 +113,8 @@ class SpectralDensity:
     def kappas(self, confidence: float = 0.95) -> dict[str, tuple[float, float, float]]:
         """Every reading of κ (see ``EffectiveRank``), "signed", "positive" and "absolute", as (value, low, high).
 
-        Each is a sum over the eigenvalues by a norm θ in [θ, θ + residual]: the interval holds all quotients. A reading
+        Each is a sum over the eigenvalues by a norm in [θ, θ + residual]: the interval holds all quotients. Sums of
+        positive parts and of absolute values are at least those of the Ritz values (Cauchy's interlacing). A reading
         whose norm is not above 0 is left out.
 
         Raises:
@@ -133,7 +134,8 @@ class SpectralDensity:
             if theta > 0:
                 mean = self.expectation(f)
                 ends = [self.d * end / by for end in mean.interval(confidence) for by in (theta, theta + residual)]
-                found[name] = (float(self.d * mean.value / theta), float(min(ends)), float(max(ends)))
+                least = -math.inf if name == "signed" else float(f(nodes).sum() / (theta + residual))  # interlacing
+                found[name] = (float(self.d * mean.value / theta), max(least, float(min(ends))), float(max(ends)))
         return found
 
     def wasserstein(self, eigenvalues: ArrayLike) -> float:
