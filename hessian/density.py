@@ -110,6 +110,34 @@ class SpectralDensity:
         error = float(np.abs(samples - self._split(values, self.gauss)[1]).mean())
         return Estimate(sampled.value, math.hypot(sampled.stderr, error), sampled.samples)
 
+    def kappas(self, confidence: float = 0.95) -> dict[str, tuple[float, float, float]]:
+        """Every reading of κ (see ``EffectiveRank``), "signed", "positive" and "absolute", as (value, low, high).
+
+        Each is a sum over the eigenvalues by a norm in [θ, θ + residual]: the interval holds all quotients. Sums of
+        positive parts and of absolute values are at least those of the Ritz values (Cauchy's interlacing). A reading
+        whose norm is not above 0 is left out.
+
+        Raises:
+            InputError: If there are no Lanczos atoms (``steps`` was 0).
+        """
+        atoms = self.probe < 0
+        require(bool(atoms.any()), "steps", "be at least 1 for κ", 0)
+        nodes, residuals = self.nodes[atoms], self.residuals[atoms]
+        outer, top = int(np.abs(nodes).argmax()), int(nodes.argmax())
+        readings: tuple[tuple[str, Function, float, float], ...] = (
+            ("signed", lambda x: x, abs(nodes[outer]), residuals[outer]),
+            ("positive", lambda x: np.maximum(x, 0.0), nodes[top], residuals[top]),
+            ("absolute", np.abs, abs(nodes[outer]), residuals[outer]),
+        )
+        found = {}
+        for name, f, theta, residual in readings:
+            if theta > 0:
+                mean = self.expectation(f)
+                ends = [self.d * end / by for end in mean.interval(confidence) for by in (theta, theta + residual)]
+                least = -math.inf if name == "signed" else float(f(nodes).sum() / (theta + residual))  # interlacing
+                found[name] = (float(self.d * mean.value / theta), max(least, float(min(ends))), float(max(ends)))
+        return found
+
     def wasserstein(self, eigenvalues: ArrayLike) -> float:
         """W₁ = ∫ |F(t) − G(t)| dt to the distribution of ``eigenvalues``, in units of λ.
 

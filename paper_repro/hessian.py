@@ -161,39 +161,21 @@ class SpectrumWork:
 
 
 def _numbers(density: SpectralDensity) -> dict[str, tuple[float, float, float]]:
-    """Name -> (value, low, high) of everything that is a mean over the eigenvalues, or one of the outer ones.
-
-    A κ is a sum over the eigenvalues by a norm θ that is known to lie in [θ, θ + residual].
-    """
-    d = density.d
-    top, bottom = (_ritz(density, at) for at in (density.lambda_max, density.lambda_min))
-    norm = top if top[0] >= -bottom[0] else (-bottom[0], bottom[1])
-
-    def kappa(f: Callable[[Any], Any], outer: tuple[float, float]) -> tuple[float, float, float]:
-        found, (theta, residual) = density.expectation(f), outer
-        low, high = found.interval(CONFIDENCE)
-        ends = [d * end / by for end in (low, high) for by in (theta, theta + residual)]
-        return d * found.value / theta, min(ends), max(ends)
-
-    near = density.expectation(lambda x: (np.abs(x) < NEAR * norm[0]).astype(float))
+    """Name -> (value, low, high) of everything that is a mean over the eigenvalues, or one of the outer ones."""
+    atoms = density.probe < 0
+    nodes, residuals = density.nodes[atoms], density.residuals[atoms]
+    top, bottom = int(nodes.argmax()), int(nodes.argmin())
+    norm = max(density.lambda_max, -density.lambda_min)
+    near = density.expectation(lambda x: (np.abs(x) < NEAR * norm).astype(float))
     return {
-        "signed": kappa(lambda x: x, norm),
-        "positive": kappa(lambda x: np.maximum(x, 0.0), top),
-        "absolute": kappa(np.abs, norm),
+        **density.kappas(CONFIDENCE),
         "near zero": (near.value, *near.interval(CONFIDENCE)),
-        "d": (d,) * 3,
+        "d": (density.d,) * 3,
         "bandwidth": (density.bandwidth,) * 3,
-        "lambda_max": (top[0], top[0], top[0] + top[1]),
-        "lambda_min": (bottom[0], bottom[0] - bottom[1], bottom[0]),
+        "lambda_max": (nodes[top], nodes[top], nodes[top] + residuals[top]),
+        "lambda_min": (nodes[bottom], nodes[bottom] - residuals[bottom], nodes[bottom]),
         "products": (density.products,) * 3,
     }
-
-
-def _ritz(density: SpectralDensity, value: float) -> tuple[float, float]:
-    """The Ritz value that equals ``value``, and its residual."""
-    atoms = density.probe < 0
-    nearest = int(np.abs(density.nodes[atoms] - value).argmin())
-    return float(density.nodes[atoms][nearest]), float(density.residuals[atoms][nearest])
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:

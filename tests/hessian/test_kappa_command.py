@@ -84,6 +84,9 @@ def test_kappa_of_a_model_trained_here_is_the_dense_hessians(
     assert "8×8 digits" in found["data"]
     assert found["history"] == "60 steps of adam, lr 0.001, batch 64, seed 0"
     assert sum(found["density"]["weights"]) == pytest.approx(1.0)
+    for value, below, above in found["density"]["kappas"].values():  # one value: the Hessian of a convex loss
+        assert below <= truth.sum() / truth[-1] <= above
+        assert value == pytest.approx(truth.sum() / truth[-1], rel=0.2)
     split = found["split_sample"]
     assert split["below"] < split["above"]
     assert all(0.5 * truth[-1] < value < 2 * truth[-1] for value in split["own"])
@@ -218,6 +221,7 @@ def test_the_table_names_every_reading_of_kappa_and_the_figure_is_drawn(
     out = capsys.readouterr().out
     for word in ("κ signed", "κ positive", "κ absolute", "trace", "λ_max", "λ_min", "κ of all data", "95% interval"):
         assert word in out
+    assert "not measured" not in out  # with a figure there is a density, and it measures them
     assert "logistic, 60 steps of adam" in out
     assert "Data: scikit-learn's 8×8 digits" in out
     (named, (curve, ritz, history), words) = drawn[0]
