@@ -155,9 +155,9 @@ class SpectralDensity:
 def spectral_density(
     operator: Operator,
     *,
-    steps: int = 20,
+    steps: int = 26,
     probes: int = 3,
-    probe_steps: int = 10,
+    probe_steps: int = 8,
     seed: int,
     law: Distribution = Distribution.RADEMACHER,
 ) -> SpectralDensity:

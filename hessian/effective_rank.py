@@ -39,6 +39,9 @@ SAFETY = 4.0
 LEAST_PROBES = 6
 """The fewest that an interval rests on: Student's t is wide below, and quadratic forms are only nearly normal."""
 
+_PROBES_A_STEP = 4
+"""While more than so many probes a step are needed, Lanczos goes on: a plateau may end at another outlier."""
+
 _WINDOW = 3
 """Steps over which the falling variance of the complement is extrapolated."""
 
@@ -313,8 +316,9 @@ class _Run:
 
     @property
     def _affordable(self) -> int:
-        """Probes that the products left pay for."""
-        return (self.settings.limit - self.products) // self.settings.probe_steps
+        """Probes that the products left pay for, once tr(QGQᵀ) of another operator is paid."""
+        owed = 0 if self.deflated or self.forms is self.operator else self.krylov.steps
+        return (self.settings.limit - self.products - owed) // self.settings.probe_steps
 
     def advance(self) -> None:
         """Spend one product, or one probe."""
@@ -354,13 +358,15 @@ class _Run:
             return True
         if settings.products is not None:
             probes = max(2, min(4, settings.limit // (2 * settings.probe_steps)))
-            return k >= min(2 * settings.limit // 3, settings.limit - probes * settings.probe_steps)
+            most = 2 * settings.limit // 3 if self.forms is self.operator else settings.limit // 3
+            return k >= min(most, settings.limit - probes * settings.probe_steps)
         if self._affordable <= LEAST_PROBES or 3 * k >= 2 * settings.limit:
             return True
         if not self.krylov.result(settings.rtol / 5).converged:
             return False
         now, then = (self._needed(SAFETY * variance) for variance in self._variances())
-        return now <= LEAST_PROBES or settings.probe_steps * (now - then) < 1
+        saved = settings.probe_steps * (now - then)
+        return now <= LEAST_PROBES or (saved < 1 and now <= SAFETY * _PROBES_A_STEP * k)
 
     def _variances(self) -> tuple[float, float]:
         """The variance of a probe now, and after one more step at the rate of the last few."""
@@ -465,7 +471,7 @@ class _Run:
         t, half = self._trace()
         low, high = self._interval()
         trace = Estimate.of(self.samples, self.inside) if self.samples else Estimate(t, 0.0, 0)
-        reached = self._narrow()
+        reached = theta > 0 and self._narrow()
         positive, absolute = self._by_sign(lanczos)
         return EffectiveRank(
             operator=self.operator.name,

@@ -138,6 +138,7 @@ class Krylov:
         self.coupling = torch.zeros(0, dtype=torch.float64, device=operator.device)
         self.drawn = 0
         self.steps = 0
+        self._known: tuple[Tensor, Tensor, Tensor] | None = None  # T, its Ritz values and their residuals
         self.following: Tensor | None = self._random() if start is None else start
 
     def _random(self) -> Tensor | None:
@@ -195,10 +196,16 @@ class Krylov:
         self.coupling = self.coupling @ s[:, kept]
         self.projected = values[kept].diag()
 
+    def _ritz(self) -> tuple[Tensor, Tensor]:
+        """Ritz values and residuals, once a step."""
+        if self._known is None or self._known[0] is not self.projected:
+            values, s = torch.linalg.eigh(self.projected)
+            self._known = (self.projected, values, (self.coupling @ s).abs())
+        return self._known[1:]
+
     def result(self, tol: float | None = None) -> Lanczos:
         """What the space says now; its vectors are shared, and never written again."""
-        values, s = torch.linalg.eigh(self.projected)
-        residuals = (self.coupling @ s).abs()
+        values, residuals = self._ritz()
         certified = residuals <= (tol or 0.0) * values.abs()
         return Lanczos(
             projected=self.projected,

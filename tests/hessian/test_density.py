@@ -72,9 +72,7 @@ def test_within_0_12_of_the_mean_magnitude_after_50_products() -> None:
         plain.append(without.wasserstein(true) / scale)
     assert max(deflated) <= 0.12
     assert np.median(plain) > 0.12  # stochastic Lanczos quadrature as usual does not get there
-    zero = np.zeros(1)
-    assert np.abs(np.sort(true) - 0.0).mean() / scale == pytest.approx(1.0)
-    assert spectral_density(DenseOperator(torch.zeros(5, 5)), seed=0).wasserstein(zero) == 0.0
+    assert spectral_density(DenseOperator(torch.zeros(5, 5)), seed=0).wasserstein(np.zeros(1)) == 0.0
 
 
 def test_wasserstein_is_the_mean_distance_of_sorted_eigenvalues() -> None:
@@ -162,5 +160,5 @@ def test_bad_arguments(settings: dict[str, Any], message: str) -> None:
         spectral_density(rotated([1.0, 2.0]), **{"seed": 0, **settings})
     with pytest.raises(InputError, match="bandwidth must be a finite number above 0"):
         spectral_density(rotated([1.0, 2.0]), seed=0).curve([0.0], bandwidth=0.0)
-    with pytest.raises(InputError, match="product 23 of dense must be finite"):
-        spectral_density(Broken(rotated(BULK), 23), seed=0)
+    with pytest.raises(InputError, match="product 28 of dense must be finite"):
+        spectral_density(Broken(rotated(BULK), 28), seed=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -54,15 +55,19 @@ def forms(eigenvalues: torch.Tensor, n: int, law: Distribution, seed: int = 0) -
                      for p in range(n)])  # fmt: skip
 
 
+@cache
+def groups(law: Distribution) -> np.ndarray:
+    """40 times 500 samples for ``spectrum(20)``."""
+    return np.stack([forms(spectrum(20), 500, law, seed) for seed in range(40)])
+
+
 # Power sums ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("law", LAWS)
 def test_second_and_third_cumulants_are_the_power_sums_within_their_sampling_error(law):
-    eigenvalues = spectrum(20)
-    groups = np.stack([forms(eigenvalues, 500, law, seed) for seed in range(40)])
-    found = power_sums(cumulants(groups), law, 20)
-    for k, (estimates, truth) in enumerate(zip(found, sums_of(eigenvalues), strict=True)):
+    found = power_sums(cumulants(groups(law)), law, 20)
+    for k, (estimates, truth) in enumerate(zip(found, sums_of(spectrum(20)), strict=True)):
         stderr = estimates.std(ddof=1) / math.sqrt(len(estimates))
         assert abs(estimates.mean() - truth) < 4 * stderr, k + 1
         assert stderr < (0.01, 0.03, 0.1)[k] * truth  # sharp enough to tell a wrong factor
@@ -70,11 +75,9 @@ def test_second_and_third_cumulants_are_the_power_sums_within_their_sampling_err
 
 @pytest.mark.parametrize("law", LAWS)
 def test_a_wrong_factor_two_in_the_variance_would_be_seen(law):
-    eigenvalues = spectrum(20)
-    groups = np.stack([forms(eigenvalues, 500, law, seed) for seed in range(40)])
-    k = cumulants(groups) * np.array([1.0, 2.0, 1.0])[:, None]
+    k = cumulants(groups(law)) * np.array([1.0, 2.0, 1.0])[:, None]
     wrong = power_sums(k, law, 20).t2
-    assert abs(wrong.mean() - sums_of(eigenvalues).t2) > 4 * wrong.std(ddof=1) / math.sqrt(40)
+    assert abs(wrong.mean() - sums_of(spectrum(20)).t2) > 4 * wrong.std(ddof=1) / math.sqrt(40)
 
 
 def test_the_sphere_sees_no_spread_in_a_multiple_of_the_identity():
