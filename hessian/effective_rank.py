@@ -225,10 +225,12 @@ def effective_rank(
 
     With Q the k Lanczos vectors (rows), T = Q H Qᵀ and P = I − QᵀQ,
 
-        tr(H) = tr(T) + E[(Pz)ᵀH(Pz)],    θ = max |eig(T)| ≤ ‖H‖₂
+        tr(H) = tr(T) + E[uᵀHu],    u = Pz √(d − k)/‖Pz‖,    θ = max |eig(T)| ≤ ‖H‖₂
 
     so the products that find θ also take the outliers out of the trace, whose variance they dominate:
-    Var = 2‖PHP‖_F² (less the diagonal's for Rademacher probes) in place of 2‖H‖_F².
+    Var ≤ 2‖PHP‖_F² in place of 2‖H‖_F² (less the diagonal's for Rademacher probes). The length of u is fixed so that
+    a part of PHP that is a multiple of P adds no variance; the mean stays exact for Gaussian probes, and for
+    Rademacher probes up to a share of 2k/d of the largest diagonal element of PHP.
 
     1. *Lanczos* until the residual of θ is small (rtol/5) and one more step would save less than one product of
        probes. How the variance falls with k is read off two scouts, E‖PHPz₀‖² = ‖PHP‖_F² for every k from the
@@ -298,7 +300,7 @@ class _Run:
         self.inside = 0.0  # tr(QHQᵀ)
         self.pilot = 0  # n₁
         self.probes: list[list[list[float]]] = []  # quadrature rules: nodes, weights, weights of the other rule
-        self.samples: list[float] = []  # (Pz)ᵀH(Pz)
+        self.samples: list[float] = []  # uᵀHu
         self.history: list[tuple[int, float, float, float, float]] = []
         self.seconds = 0.0
         self._started = time.perf_counter()
@@ -346,7 +348,9 @@ class _Run:
         return probe(self.operator, self.settings.seed, stage, index, Distribution(self.settings.law))
 
     def _predict(self) -> None:
-        """Append the variance 2‖PHPz₀‖² of a probe and the trace, as the scouts see them after this step.
+        """Append the variance of a probe and the trace, as the scouts see them after this step.
+
+        The variance is 2‖PHP‖_F² less the part along P, which the fixed length takes out: 2‖PHPz₀ − ρ Pz₀‖².
 
         P H P z₀ = P H z₀ − P H QᵀQ z₀ = P H z₀ − q (c·Q z₀),    since H Qᵀ = Qᵀ T + q cᵀ
         """
@@ -355,14 +359,16 @@ class _Run:
             z, w = self._z(SCOUT, i), self.krylov.complement(product)
             if self.krylov.following is not None:
                 w -= self.krylov.leak(z) * self.krylov.following
-            variance += 2 * dot(w, w) / SCOUTS
-            trace += dot(z, w) / SCOUTS
+            within = self.krylov.complement(z)
+            along, length = dot(z, w), dot(within, within)
+            variance += 2 * max(dot(w, w) - (along**2 / length if length else 0.0), 0.0) / SCOUTS
+            trace += along / SCOUTS
         self.predicted.append((variance, trace))
 
     def _deflated_enough(self) -> bool:
         """Whether probes are the better use of the products that are left."""
         settings, k = self.settings, self.krylov.steps
-        if self.krylov.following is None:
+        if self.krylov.invariant:
             return True
         if settings.products is not None:
             probes = max(2, min(4, settings.limit // (2 * settings.probe_steps)))
@@ -370,6 +376,8 @@ class _Run:
             return k >= min(most, settings.limit - probes * settings.probe_steps)
         if self._affordable <= LEAST_PROBES or 3 * k >= 2 * settings.limit:
             return True
+        if self.operator.d - k <= LEAST_PROBES:  # as many steps as a pilot needs probes make κ exact
+            return False
         if not self.krylov.result(settings.rtol / 5).converged:
             return False
         now, then = (self._needed(SAFETY * variance) for variance in self._variances())
@@ -402,6 +410,8 @@ class _Run:
     def _sample(self) -> None:
         """One probe of the complement: its quadratic form, or its quadrature."""
         u = self.krylov.complement(self._z(PROBES, len(self.samples)))
+        length = math.sqrt(dot(u, u))
+        u *= math.sqrt(self.operator.d - len(self.krylov.vectors)) / (length or 1.0)
         if self.settings.probe_steps == 1:
             self.samples.append(self.forms.quad(u))
             return

@@ -171,8 +171,8 @@ def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("values", "kappa"),
-    [([-3.0], -1.0), ([4.0, -5.0, 2.0], 0.2), ([2.0] * 7, 7.0), ([-1.0, -2.0, -3.0, -4.0], -2.5)],
-    ids=["d = 1", "indefinite", "identity", "negative"],
+    [([-3.0], -1.0), ([4.0, -5.0, 2.0], 0.2), ([-1.0, -2.0, -3.0, -4.0], -2.5)],
+    ids=["d = 1", "indefinite", "negative"],
 )
 def test_small_matrices_are_exact(values: list[float], kappa: float) -> None:
     found = effective_rank(rotated(values), seed=0)
@@ -195,8 +195,10 @@ def test_degenerate_matrices() -> None:
     one = effective_rank(rotated([7.0, *[0.0] * 49]), seed=0)
     assert one.kappa == pytest.approx(1.0)
     assert one.interval[0] <= 1.0 <= one.interval[1]
-    multiple = [effective_rank(rotated([2.0] * 50), seed=seed).interval for seed in range(40)]
-    assert sum(low <= 50.0 <= high for low, high in multiple) >= 35
+    multiple = effective_rank(rotated([2.0] * 50), seed=0)  # probes of a fixed length see it exactly
+    assert multiple.kappa == pytest.approx(50.0, rel=1e-12)
+    assert multiple.interval[0] <= 50.0 <= multiple.interval[1] < 50.0001
+    assert (multiple.steps, multiple.probes) == (1, module.LEAST_PROBES)
     negative = effective_rank(rotated(-TAIL), seed=0)
     assert negative.norm == pytest.approx(40.0, rel=1e-3) == -negative.lambda_min
     assert negative.interval[0] <= -KAPPA <= negative.interval[1] < 0
