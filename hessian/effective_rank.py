@@ -39,6 +39,9 @@ SAFETY = 4.0
 LEAST_PROBES = 6
 """The fewest that an interval rests on: Student's t is wide below, and quadratic forms are only nearly normal."""
 
+SEMIDEFINITE = ("gauss-newton", "fisher")
+"""Operators without negative eigenvalues by construction: signed, positive and absolute κ are one."""
+
 _PROBES_A_STEP = 4
 """While more than so many probes a step are needed, Lanczos goes on: a plateau may end at another outlier."""
 
@@ -87,7 +90,7 @@ class EffectiveRank:
         lambda_min_residual: An eigenvalue is at most that far from it.
         norm: θ, the larger of |lambda_max| and |lambda_min|: ‖H‖₂ is at least that.
         missed: λ_max is above its Ritz value by more than missed·(λ_max − λ_min) with probability below 1 %.
-        kappa_positive: Σ max(λ, 0)/λ_max; None where nothing was measured for it (``probe_steps``).
+        kappa_positive: Σ max(λ, 0)/λ_max; None where it was not measured (``probe_steps``) and H may be indefinite.
         kappa_absolute: Σ|λ|/max|λ|; None likewise. Both standard errors include that of the quadrature.
         ritz_values: All, ascending.
         ritz_residuals: Of each.
@@ -552,9 +555,8 @@ class _Run:
         differs little, as the Ritz values that matter have converged.
         """
         ritz, top = lanczos.ritz_values, float(lanczos.ritz_values[-1])
-        noise = 10 * torch.finfo(self.operator.dtype).eps * self._norm()[0]
         if self.settings.probe_steps < 3 and self.krylov.following is not None:
-            if not (self._norm()[0] > 0 and float(ritz[0]) >= -noise):
+            if self.operator.name not in SEMIDEFINITE or not top > 0:
                 return None, None
             trace = Estimate.of(self.samples, self.inside)
             both = Estimate(trace.value / top, trace.stderr / top, trace.samples)
@@ -617,12 +619,12 @@ class _Run:
 def _signs(lanczos: Lanczos, measured: bool) -> str:
     """What the signs of the spectrum mean for κ."""
     low, high = float(lanczos.ritz_values[0]), float(lanczos.ritz_values[-1])
-    if low >= 0 or -low <= 1e-6 * high:
-        return "no negative eigenvalue seen: signed, positive and absolute κ agree"
+    if low >= 0:
+        return "no negative eigenvalue among the Ritz values, so little or none is cancelled in tr(H)"
+    if high <= 0:
+        return "no positive eigenvalue among the Ritz values: κ has the sign of tr(H)"
     advice = "read them" if measured else "measure them by probe_steps=5, or take the Gauss-Newton matrix"
     return (
         f"H is indefinite (λ_min/λ_max = {low / high:.2g}): negative eigenvalues lower tr(H), so signed κ is below "
         f"the positive and absolute ones; {advice}"
-        if high > 0
-        else "H is negative: κ counts tr(H) with its sign"
     )

@@ -219,11 +219,13 @@ def test_signs_are_told_apart() -> None:
         stated = np.mean([getattr(each, name).stderr for each in found])
         assert np.sqrt((off**2).mean()) < 0.1 * truth
         assert np.sqrt((off**2).mean()) < 2 * stated
-    definite = effective_rank(rotated(TAIL.abs()), seed=0)
+    definite = effective_rank(DenseOperator(rotated(TAIL.abs()).matrix, "gauss-newton"), seed=0)
     assert definite.kappa_positive == definite.kappa_absolute
     assert definite.kappa_positive is not None
     assert definite.kappa_positive.value == definite.kappa
-    assert "no negative eigenvalue seen" in definite.reason
+    assert "no negative eigenvalue among the Ritz values" in definite.reason
+    assert effective_rank(rotated(TAIL.abs()), seed=0).kappa_positive is None  # nobody has shown it
+    assert "no positive eigenvalue" in effective_rank(rotated(-TAIL.abs()), seed=0).reason
 
 
 def test_a_cheaper_operator_of_the_same_trace_makes_the_forms() -> None:
