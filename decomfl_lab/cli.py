@@ -23,6 +23,8 @@ Start here:
 
   decomfl verify                                             is every rebuilt model the server's, bit for bit?
 
+  decomfl kappa --data digits --model mlp                    the effective rank of a model's curvature, with its error
+
   decomfl paper --only fig2 --scale smoke                    the paper's Figure 2, small
 
 Data: set DECOMFL_DATA to a folder with mnist/*.gz for the full data; without it the 5,000 MNIST digits that
@@ -75,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"decomfl: error: {error}", file=sys.stderr)
         code = 2
     except (KeyboardInterrupt, click.Abort):
-        print("decomfl: interrupted; the same command resumes where an --out folder was given", file=sys.stderr)
+        print("decomfl: interrupted; the same command resumes where --out or --checkpoint was given", file=sys.stderr)
         code = 130
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

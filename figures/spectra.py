@@ -111,7 +111,7 @@ def training_spectra(
 
     Args:
         curves: As ``curve`` of ``spectrum``, with the columns step and bandwidth.
-        single: Columns step and value: the eigenvalues that are known one by one.
+        single: Columns step and value: the eigenvalues that are known one by one; there may be none.
         kappas: Columns step, kappa (a key of ``KAPPAS``), value, low and high.
         extremes: Columns step, lambda_max, lambda_min, "near zero" (the share of eigenvalues that ``near`` calls 0)
             and loss.
@@ -127,7 +127,8 @@ def training_spectra(
         InputError: If a frame is empty or lacks a column, or a κ is unknown.
     """
     require_columns("curves", curves, ("step", "bandwidth", *_CURVE))
-    require_columns("single", single, ("step", "value"))
+    if not single.empty:
+        require_columns("single", single, ("step", "value"))
     require_columns("kappas", kappas, _TRAINING)
     require_columns("extremes", extremes, _EXTREMES)
     unknown = sorted(set(kappas["kappa"]) - set(KAPPAS))

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
 from hessian.effective_rank import EffectiveRank, effective_rank
-from hessian.estimate import Estimate, require_confidence
+from hessian.estimate import Estimate, plain, require_confidence
 from hessian.operator import Operator
 from hessian.probes import probe_at
 
@@ -131,24 +131,25 @@ class BallProbe:
         return self.kappa_necessary if self.kappa_sufficient is None else self.kappa_sufficient
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Every field, ready for ``json.dumps``; numbers that are not finite become None."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         points = [{**dataclasses.asdict(point), "rank": point.rank.to_json()} for point in self.points]
-        return {**values, "points": points, "recommended": self.recommended}
+        result: dict[str, Any] = plain({**values, "points": points, "recommended": self.recommended})
+        return result
 
     def summary(self) -> str:
         """A line a point, then what follows."""
-        lines = [f"ball of radius {self.radius:.4g} = {self.relative_radius:.3g} |x_r|, points: {self.place}"]
+        lines = [f"ball of radius {self.radius:.4g} = {self.relative_radius:.3g} ‖x‖, points: {self.place}"]
         for point in self.points:
             low, high = point.rank.interval
             raised = "" if point.raised is None else f", adds {point.raised.value:.4g} to a dominating trace"
             lines.append(
-                f"at distance {point.distance:.4g}: kappa = {point.rank.kappa:.4g} ({low:.4g} .. {high:.4g}), "
-                f"tr H = {point.rank.trace.value:.5g}, lambda_max = {point.rank.lambda_max:.5g}{raised}"
+                f"at distance {point.distance:.4g}: κ = {point.rank.kappa:.4g} ({low:.4g} .. {high:.4g}), "
+                f"tr(H) = {point.rank.trace.value:.5g}, λ_max = {point.rank.lambda_max:.5g}{raised}"
             )
         sufficient = "not measured" if self.kappa_sufficient is None else f"{self.kappa_sufficient:.4g}"
         lines.append(
-            f"L >= {self.lambda_max:.5g}; kappa for Theorem 2: necessary {self.kappa_necessary:.4g}, sufficient for "
+            f"L ≥ {self.lambda_max:.5g}; κ for Theorem 2: necessary {self.kappa_necessary:.4g}, sufficient for "
             f"the sampled points {sufficient} ({100 * self.confidence:g} % confidence over all)"
         )
         return "\n".join([*lines, self.reason])
@@ -280,7 +281,7 @@ def _envelope(
 def _reason(ranks: Sequence[EffectiveRank], curved: bool, far: bool) -> str:
     parts = ["holds at the sampled points, up to the intervals; between them nothing is shown"]
     if not curved:
-        parts = ["no sampled point has a positive eigenvalue: any L and kappa will do for these"]
+        parts = ["no sampled point has a positive eigenvalue: any L and κ will do for these"]
     if far:
         parts.append("the ball is larger than the model's own norm: a value at x_r says little of it")
     missed = sum(not rank.reached for rank in ranks)

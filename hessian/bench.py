@@ -40,6 +40,8 @@ LIBRARIES = {"pyhessian": "pyhessian", "curvlinops": "curvlinops", "hessian-eige
 OURS = "decomfl-lab"
 CONFIDENCE = 0.95
 _COST_REPEATS = 7
+_CHUNK = 250
+"""Examples at once: of these sizes convolutions stay in the cache."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Problem:
         self.source = data.source
         self.inputs, self.targets = data.train_images[:examples], data.train_labels[:examples]
         self.module = _trained(self.inputs, self.targets, steps)
-        self.objective = MeanLoss(self.module, cross_entropy, [(self.inputs, self.targets)])
+        self.objective = MeanLoss(self.module, cross_entropy, [(self.inputs, self.targets)], chunk=_CHUNK)
         self.loss = self.objective(self.objective.x)
         self.operator = HessianOperator(self.objective)
         top = lanczos(self.operator, steps=60, seed=0, tol=1e-6)

@@ -165,7 +165,7 @@ class _OutputOperator(_CurvatureOperator):
                 outputs, along = self._along(piece, v)
                 middle = self._middle(outputs, along, piece)
                 total += piece.share * float(along.double().flatten() @ middle.double().flatten())
-        require(total == total, f"quadratic form of the {self.name}", "be finite", total)
+        require(math.isfinite(total), f"quadratic form of the {self.name}", "be finite", total)
         return total
 
     def _product(self, b: int, v: Tensor) -> Tensor:
@@ -199,6 +199,7 @@ class GaussNewtonOperator(_OutputOperator):
         z = outputs.requires_grad_()
         loss = self.objective.loss_of(z, piece)
         (slope,) = torch.autograd.grad(loss, z, create_graph=True)
+        _refuse_dead_ends(slope)
         return _transposed_product(slope, z, along)
 
 
@@ -259,7 +260,7 @@ def _transposed_product(y: Tensor, x: Tensor, v: Tensor, *, retain_graph: bool =
 
 
 def _refuse_dead_ends(gradient: Tensor) -> None:
-    """RuntimeError where the gradient's graph has a node that stands for an error.
+    """RuntimeError (see ``_differentiable``) where the gradient's graph has a node that stands for an error.
 
     torch puts one behind a backward that is marked ``once_differentiable``. It raises when it is reached; but the way
     to x does not lead through it, so a product would leave out what is behind it without a word.

@@ -38,7 +38,9 @@ class SpectralDensity:
         d: Its dimension.
         nodes: (n,).
         weights: (n,), their shares of the d eigenvalues, summing to 1.
+        gauss: (n,), the same by Gauss's rule on fewer of the nodes: what differs is the quadrature's own error.
         exact: (n,) bool: a Ritz value with a residual of at most 1 % of it, of weight 1/d.
+        residuals: (n,): an eigenvalue lies within that of a Ritz value; NaN for the nodes of probes.
         probe: (n,) int: the probe that a node comes from; -1 for the atoms of the Lanczos space.
         probes: How many probes; 0 where the Lanczos vectors span everything.
         products: Spent.
@@ -53,7 +55,9 @@ class SpectralDensity:
     d: int
     nodes: Floats
     weights: Floats
+    gauss: Floats
     exact: NDArray[np.bool_]
+    residuals: Floats
     probe: NDArray[np.int64]
     probes: int
     products: int
@@ -82,7 +86,7 @@ class SpectralDensity:
         sigma = self.bandwidth if bandwidth is None else require_finite_positive("bandwidth", bandwidth)
         require_confidence(confidence)
         t = np.asarray(grid, dtype=np.float64)
-        fixed, samples = self._split(np.stack([stats.norm.pdf(t, node, sigma) for node in self.nodes]))
+        fixed, samples = self._split(np.stack([stats.norm.pdf(t, node, sigma) for node in self.nodes]), self.weights)
         if not len(samples):
             return fixed, fixed, fixed
         mean = fixed + samples.mean(axis=0)
@@ -93,14 +97,46 @@ class SpectralDensity:
         return mean, np.maximum(mean - half, 0.0), mean + half
 
     def expectation(self, f: Function) -> Estimate:
-        """Mean of f over all eigenvalues, Σ f(λ_i)/d, with its standard error over probes.
+        """Mean of f over all eigenvalues, Σ f(λ_i)/d, with its standard error.
 
-        The quadrature's own error, which matters where f has a kink amid the spectrum, is not in it.
+        The error has two parts: over probes, and of the quadrature, as the mean distance of its two rules; the latter
+        matters where f has a kink amid the spectrum, as |λ| has.
         """
-        fixed, samples = self._split(f(self.nodes)[:, None])
-        return (
-            Estimate.of(samples[:, 0].tolist(), float(fixed[0])) if len(samples) else Estimate(float(fixed[0]), 0.0, 0)
+        values = f(self.nodes)[:, None]
+        fixed, samples = self._split(values, self.weights)
+        if not len(samples):
+            return Estimate(float(fixed[0]), 0.0, 0)
+        sampled = Estimate.of(samples[:, 0].tolist(), float(fixed[0]))
+        error = float(np.abs(samples - self._split(values, self.gauss)[1]).mean())
+        return Estimate(sampled.value, math.hypot(sampled.stderr, error), sampled.samples)
+
+    def kappas(self, confidence: float = 0.95) -> dict[str, tuple[float, float, float]]:
+        """Every reading of κ (see ``EffectiveRank``), "signed", "positive" and "absolute", as (value, low, high).
+
+        Each is a sum over the eigenvalues by a norm in [θ, θ + residual]: the interval holds all quotients. Sums of
+        positive parts and of absolute values are at least those of the Ritz values (Cauchy's interlacing). A reading
+        whose norm is not above 0 is left out.
+
+        Raises:
+            InputError: If there are no Lanczos atoms (``steps`` was 0).
+        """
+        atoms = self.probe < 0
+        require(bool(atoms.any()), "steps", "be at least 1 for κ", 0)
+        nodes, residuals = self.nodes[atoms], self.residuals[atoms]
+        outer, top = int(np.abs(nodes).argmax()), int(nodes.argmax())
+        readings: tuple[tuple[str, Function, float, float], ...] = (
+            ("signed", lambda x: x, abs(nodes[outer]), residuals[outer]),
+            ("positive", lambda x: np.maximum(x, 0.0), nodes[top], residuals[top]),
+            ("absolute", np.abs, abs(nodes[outer]), residuals[outer]),
         )
+        found = {}
+        for name, f, theta, residual in readings:
+            if theta > 0:
+                mean = self.expectation(f)
+                ends = [self.d * end / by for end in mean.interval(confidence) for by in (theta, theta + residual)]
+                least = -math.inf if name == "signed" else float(f(nodes).sum() / (theta + residual))  # interlacing
+                found[name] = (float(self.d * mean.value / theta), max(least, float(min(ends))), float(max(ends)))
+        return found
 
     def wasserstein(self, eigenvalues: ArrayLike) -> float:
         """W₁ = ∫ |F(t) − G(t)| dt to the distribution of ``eigenvalues``, in units of λ.
@@ -109,9 +145,9 @@ class SpectralDensity:
         """
         return float(stats.wasserstein_distance(self.nodes, np.asarray(eigenvalues), self.weights))
 
-    def _split(self, values: Floats) -> tuple[Floats, Floats]:
+    def _split(self, values: Floats, weights: Floats) -> tuple[Floats, Floats]:
         """Σ weight·value of the atoms, (g,), and of each probe as if it were the only one, (probes, g)."""
-        weighted = self.weights[:, None] * values
+        weighted = weights[:, None] * values
         samples = [weighted[self.probe == i].sum(axis=0) * self.probes for i in range(self.probes)]
         return weighted[self.probe < 0].sum(axis=0), np.array(samples).reshape(self.probes, values.shape[1])
 
@@ -162,21 +198,27 @@ def spectral_density(
         probes = 0
     ritz = krylov.result()
     atoms = ritz.ritz_values.cpu().numpy()
-    nodes, weights, sources = [atoms], [np.full(k, 1 / counted.d)], [np.full(k, -1)]
+    each = np.full(k, 1 / counted.d)
+    nodes, weights, gauss, sources = [atoms], [each], [each], [np.full(k, -1)]
     for i in range(probes):
         rule = quadrature(counted, krylov.complement(probe(counted, seed, PROBES, i, law)), probe_steps)
         nodes.append(rule.nodes)
-        weights.append(rule.averaged / rule.averaged.sum() * (1 - k / counted.d) / probes)
+        share = (1 - k / counted.d) / probes
+        weights.append(rule.averaged / rule.averaged.sum() * share)
+        gauss.append(rule.gauss / rule.gauss.sum() * share)
         sources.append(np.full(len(rule.nodes), i))
     at = np.concatenate(nodes)
-    certified = (ritz.ritz_residuals <= CERTIFIED * ritz.ritz_values.abs()).cpu().numpy()
+    residuals = ritz.ritz_residuals.cpu().numpy()
+    certified = residuals <= CERTIFIED * np.abs(atoms)
     outer = atoms if k else at
     return SpectralDensity(
         operator=counted.name,
         d=counted.d,
         nodes=at,
         weights=np.concatenate(weights),
+        gauss=np.concatenate(gauss),
         exact=np.concatenate([certified, np.zeros(len(at) - k, dtype=bool)]),
+        residuals=np.concatenate([residuals, np.full(len(at) - k, np.nan)]),
         probe=np.concatenate(sources),
         probes=probes,
         products=counted.products,

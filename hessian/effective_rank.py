@@ -18,7 +18,7 @@ from torch import Tensor
 from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.noise import Distribution
 from hessian.counted import Counted
-from hessian.estimate import Estimate, require_confidence
+from hessian.estimate import Estimate, plain, require_confidence
 from hessian.lanczos import Krylov, Lanczos, dot, missed_above
 from hessian.operator import Operator
 from hessian.probes import PROBE_LAWS, probe
@@ -140,7 +140,7 @@ class EffectiveRank:
 
     def to_json(self) -> dict[str, Any]:
         """Every field, ready for ``json.dumps``; numbers that are not finite become None."""
-        result: dict[str, Any] = _json(dataclasses.asdict(self))
+        result: dict[str, Any] = plain(dataclasses.asdict(self))
         return result
 
     def summary(self) -> str:
@@ -165,14 +165,6 @@ class EffectiveRank:
                 shown = f"{value.value:.4g} ± {value.stderr:.2g}"
             lines.append(f"{name} = {shown}")
         return "\n".join([*lines, self.reason])
-
-
-def _json(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {name: _json(entry) for name, entry in value.items()}
-    return [_json(entry) for entry in value] if isinstance(value, tuple | list) else value
 
 
 @dataclass(frozen=True)

@@ -5,19 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from decomfl_lab.errors import require
 
-__all__ = ["Estimate", "require_confidence"]
+__all__ = ["Estimate", "plain", "require_confidence"]
 
 
 def require_confidence(confidence: float) -> float:
     """Return ``confidence`` if it is in (0, 1), else raise InputError."""
     require(0.0 < confidence < 1.0, "confidence", "be between 0 and 1, e.g. 0.95", confidence)
     return float(confidence)
+
+
+def plain(value: Any) -> Any:
+    """The value ready for ``json.dumps``: lists for tuples, None for numbers that are not finite."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {name: plain(entry) for name, entry in value.items()}
+    return [plain(entry) for entry in value] if isinstance(value, tuple | list) else value
 
 
 @dataclass(frozen=True)

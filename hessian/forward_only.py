@@ -40,7 +40,7 @@ from torch import Tensor
 from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.noise import Distribution
 from decomfl_lab.second_differences import BRACKETS, MOMENT_LAWS, cumulants, power_sums
-from hessian.estimate import Estimate, require_confidence
+from hessian.estimate import Estimate, plain, require_confidence
 from hessian.probes import probe_at
 
 __all__ = [
@@ -81,7 +81,7 @@ def second_differences(f: Loss, x: Tensor, z: Iterable[Tensor], mu: float, cente
     """q_p for every direction z_p (d,), shape (n,), from 2n values of f and f(x), which is ``center`` if it is known.
 
     Raises:
-        InputError: If μ is not positive, or so small that x + μz = x, or f is not finite.
+        InputError: If there is no direction, μ is not positive or so small that x + μz = x, or f is not finite.
     """
     require_finite_positive("mu", mu)
     center = _value(f, x) if center is None else center
@@ -90,6 +90,7 @@ def second_differences(f: Loss, x: Tensor, z: Iterable[Tensor], mu: float, cente
         points = x + mu * direction, x - mu * direction
         require(not torch.equal(points[0], x), "mu", f"move x (it does not in {x.dtype})", mu)
         values.append([_value(f, point) for point in points])
+    require(len(values) > 0, "z", "hold at least one direction", len(values))
     q: Floats = (np.array(values).sum(1) - 2 * center) / mu**2
     return q
 
@@ -221,11 +222,11 @@ def mu_ladder(
     fourth = math.sqrt(squares[j] - rounded[j] if len(seen) else squares[j]) / float(width[j])
     if kinked:
         best = mus[len(mus) // 2]
-        why = "f has kinks: q_p tends to no limit as mu falls; what is estimated is the Hessian smoothed at scale mu"
+        why = "f has kinks: q tends to no limit as μ falls; what is estimated is the Hessian smoothed at scale μ"
     else:
         best = float(np.clip((math.sqrt(6) * noise / fourth) ** 0.25, mus[0], mus[-1])) if fourth else mus[-1]
         at_end = " (an end of the ladder)" if best in (mus[0], mus[-1]) else ""
-        why = f"truncation {fourth:.3g} mu^2 and rounding {math.sqrt(6) * noise:.3g}/mu^2 are equal there{at_end}"
+        why = f"truncation {fourth:.3g} μ² and rounding {math.sqrt(6) * noise:.3g}/μ² are balanced there{at_end}"
     changes = np.sqrt([squares[0], *squares])
     rungs = tuple(Rung(mu, Estimate.of(row.tolist()), float(c)) for mu, row, c in zip(mus, q, changes, strict=True))
     return MuLadder(rungs, noise, None if kinked else fourth, best, why, 10 + q.size * 2)
@@ -292,24 +293,25 @@ class ForwardOnly:
     reason: str
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return dataclasses.asdict(self)
+        """Every field, ready for ``json.dumps``; numbers that are not finite become None."""
+        result: dict[str, Any] = plain(dataclasses.asdict(self))
+        return result
 
     def summary(self) -> str:
         """Every number with its name and interval, a line each."""
         low, high = self.trace_interval
         percent = f"{100 * self.confidence:g} %"
         lines = [
-            f"forward-only, {self.trace.samples} {self.law} directions, mu = {self.mu:.3g}, d = {self.d:,}",
-            f"tr H = {self.trace.value:.6g}, {percent} interval {low:.6g} .. {high:.6g}; "
+            f"forward-only, {self.trace.samples} {self.law} directions, μ = {self.mu:.3g}, d = {self.d:,}",
+            f"tr(H) = {self.trace.value:.6g}, {percent} interval {low:.6g} .. {high:.6g}; "
             f"rounding {self.rounding:.2g}, truncation {self.truncation:.2g}",
         ]
-        for name, found in (("||H||_F^2", self.frobenius_squared), ("tr H^3", self.cube)):
+        for name, found in (("‖H‖_F²", self.frobenius_squared), ("tr(H³)", self.cube)):
             if found is not None:
                 lines.append(f"{name} = {found.value:.6g}, {percent} interval {found.low:.6g} .. {found.high:.6g}")
         for name, b in self.brackets.items():
             ends = f"{b.low:.4g} .. {b.high:.4g}, with sampling error {b.outer_low:.4g} .. {b.outer_high:.4g}"
-            lines.append(f"kappa ({name}): {ends}")
+            lines.append(f"κ ({name}): {ends}")
         return "\n".join([*lines, self.reason])
 
 
@@ -327,7 +329,10 @@ def forward_only(
 ) -> ForwardOnly:
     """Trace, ‖H‖_F², tr H³ and brackets of κ from 2·probes + 1 values of f, and as many as the ladder of μ needs.
 
-    Intervals but the trace's are percentiles of ``resamples`` bootstrap samples of the q_p.
+    Intervals but the trace's are the wider of two bootstraps of ``resamples`` samples: of the q_p, and of a model of
+    their tail. Measured at 95 % with 50 and 200 probes, five spectra, 200 seeds each: brackets ("any-sign", and "psd"
+    of positive semi-definite H) hold κ in 96 to 100 %, but in 88 to 95 % where one eigenvalue makes two thirds of the
+    trace; intervals of ‖H‖_F² and tr H³ hold it in 86 to 95 % and 90 to 100 %: heavy tails, of which few probes know.
 
     Args:
         f: The loss, of a vector (d,), computed in the dtype of x; the same x must give the same value.
@@ -356,17 +361,20 @@ def forward_only(
     frobenius_squared, cube, brackets, indefinite = None, None, {}, False
     if law in MOMENT_LAWS:
         generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_PROBES,)))
-        resampled = q[generator.integers(probes, size=(resamples, probes))]
+        shape = (resamples, probes)
+        samples = q, q[generator.integers(probes, size=shape)], _gamma_like(cumulants(q), shape, generator)
         rounding = 2 * ladder.noise**2 / mu**4
-        t, drawn = (power_sums(cumulants(sample, rounding), law, d) for sample in (q, resampled))
-        ends = [0.5 - confidence / 2, 0.5 + confidence / 2]
-        frobenius_squared = Quantity(float(t.t2), *np.quantile(drawn.t2, ends).tolist())
-        cube = Quantity(float(t.t3), *np.quantile(drawn.t3, ends).tolist())
+        t, drawn, model = (power_sums(cumulants(sample, rounding), law, d) for sample in samples)
+        frobenius_squared = Quantity(float(t.t2), *_ends(t.t2, drawn.t2, model.t2, confidence))
+        most = frobenius_squared.high**1.5  # tr H³ ≤ (tr H²)^{3/2}
+        low, high = _ends(t.t3, drawn.t3, model.t3, confidence)
+        cube = Quantity(float(t.t3), low, high if math.isfinite(high) else most)
         for name, bracket in BRACKETS.items():
-            (low, high), (lows, highs) = bracket(t, d).tolist(), bracket(drawn, d)
-            outer = float(np.quantile(lows, ends[0])), float(np.quantile(highs, ends[1]))
-            brackets[name] = Bracket(low, high, *outer)
-        indefinite = float(np.quantile(drawn.t1 * drawn.t3 - drawn.t2**2, ends[1])) < 0
+            (low, high), drawn_ends, model_ends = bracket(t, d), bracket(drawn, d), bracket(model, d)
+            outer_low, _ = _ends(low, drawn_ends[0], model_ends[0], confidence)
+            _, outer_high = _ends(high, drawn_ends[1], model_ends[1], confidence)
+            brackets[name] = Bracket(float(low), float(high), outer_low, min(outer_high, float(d)))
+        indefinite = float(np.quantile(drawn.t1 * drawn.t3 - drawn.t2**2, 0.5 + confidence / 2)) < 0
     return ForwardOnly(
         d=d,
         mu=mu,
@@ -387,16 +395,41 @@ def forward_only(
     )
 
 
+def _gamma_like(k: Floats, shape: tuple[int, int], generator: np.random.Generator) -> Floats:
+    """Samples k_1 + a(χ²_ν − ν) with the cumulants k: k_2 = 2a²ν, k_3 = 8a³ν; normal where k_3 is 0.
+
+    A quadratic form is a sum of such variables, and its tail, that of its largest eigenvalue, is one; samples of
+    a few dozen q show little of it, so that resampling them alone makes intervals too short.
+    """
+    k1, k2, k3 = k.tolist()
+    if k2 <= 0 or k3 == 0:
+        return np.asarray(k1 + math.sqrt(max(k2, 0.0)) * generator.normal(size=shape))
+    a = k3 / (4 * k2)
+    nu = k2 / (2 * a**2)
+    return np.asarray(k1 + a * (generator.chisquare(nu, size=shape) - nu))
+
+
+def _ends(value: Floats, drawn: Floats, model: Floats, confidence: float) -> Interval:
+    """The wider of two bootstrap intervals: percentiles of resamples, and value/(model/value) by samples of a model."""
+    tails = [0.5 - confidence / 2, 0.5 + confidence / 2]
+    low, high = np.quantile(drawn, tails).tolist()
+    if value > 0:
+        least, most = np.quantile(model / value, tails).tolist()
+        low = min(low, float(value) / most) if most > 0 else low
+        high = max(high, float(value) / least) if least > 0 else math.inf
+    return low, high
+
+
 def _reason(
     trace: Estimate, square: Quantity | None, cube: Quantity | None, indefinite: bool, ladder: MuLadder, mu: float
 ) -> str:
     parts = []
     if square is None or cube is None:
-        parts.append("rademacher directions tell the trace only: ||H||_F needs the diagonal")
+        parts.append("rademacher directions tell the trace only: ‖H‖_F needs the diagonal")
     elif square.value <= 0:
-        parts.append("rounding and sampling exceed the spread of q: ||H||_F^2 is not known; more probes or a larger mu")
+        parts.append("rounding and sampling exceed the spread of q: ‖H‖_F² is not known; more probes or a larger μ")
     elif cube.low <= 0:
-        parts.append("tr H^3 is not distinguished from 0: kappa has no upper end; more probes")
+        parts.append("tr(H³) is not distinguished from 0: κ has no upper end; more probes")
     if trace.value <= 0:
         parts.append("the trace is not positive: no bracket applies")
     if indefinite:
@@ -404,9 +437,9 @@ def _reason(
     elif square is not None:
         parts.append("nothing here shows H indefinite, nor that it is not: the psd brackets need that it is not")
     if ladder.rounding(mu, trace.samples) > trace.stderr:
-        parts.append("rounding exceeds the standard error of the trace: a larger mu")
+        parts.append("rounding exceeds the standard error of the trace: a larger μ")
     if ladder.kinked:
         parts.append(ladder.reason)
     elif ladder.truncation(mu) > trace.stderr:
-        parts.append("truncation exceeds the standard error of the trace: a smaller mu")
+        parts.append("truncation exceeds the standard error of the trace: a smaller μ")
     return "; ".join(parts)

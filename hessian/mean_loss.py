@@ -103,7 +103,8 @@ class MeanLoss:
             normalisation: "eval" or "batch", for every BatchNorm, whatever mode the module is in. Statistics of the
                 batch need all data to be one batch.
             dtype: float32 or float64, to which parameters, buffers and data are cast; default: that of the parameters.
-            chunk: At most so many examples at once, to save memory; default: whole batches.
+            chunk: At most so many examples at once, to save memory and time (100 to 250 images fit the processor's
+                cache better than 1,000); default: whole batches.
 
         Raises:
             InputError: If there is nothing to differentiate or no data, the loss is no finite scalar, differs from one

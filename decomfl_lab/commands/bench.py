@@ -17,7 +17,7 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from decomfl_lab import bench as measuring
-from decomfl_lab.commands.drawing import draw
+from decomfl_lab.commands.drawing import drawing
 from decomfl_lab.commands.layers import contributions
 from decomfl_lab.engine import ENGINES
 from decomfl_lab.engine.bench import EngineRow, engine_rows
@@ -92,6 +92,7 @@ def rebuild(
     in models, the model itself included, for models of 16 MB and more. By default rows of more than 1.3e10
     elements times pairs are left out: name --d and --pairs to have them.
     """
+    draw = drawing("rebuild-speed", plot) if plot is not None else None
     sizes, lags = _numbers("d", d, _D), _numbers("pairs", pairs, _PAIRS)
     distributions = [Distribution(name) for name in _names("distribution", distribution, tuple(Distribution))]
     dtypes = _names("dtype", dtype, tuple(measuring.DTYPES))
@@ -111,8 +112,8 @@ def rebuild(
     frame = pd.DataFrame([asdict(row) for row in rows])
     if csv is not None:
         write_atomically(csv, frame.to_csv(index=False).encode())
-    if plot is not None:
-        draw("rebuild-speed", plot, frame)
+    if draw is not None:
+        draw(frame)
     if as_json:
         print(json.dumps([asdict(row) for row in rows]))
         return

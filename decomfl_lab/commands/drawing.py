@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from decomfl_lab.errors import InputError
+from matplotlib.figure import Figure
 
-__all__ = ["draw"]
+from decomfl_lab.commands.layers import contributions
+from decomfl_lab.errors import InputError, require
+
+__all__ = ["drawing"]
 
 
-def draw(name: str, path: Path, *frames: Any, **words: Any) -> None:
-    """Draw the figure ``name`` (of the group ``decomfl.figures``) of data frames to a file.
+def drawing(name: str, path: Path) -> Callable[..., None]:
+    """A function that draws the figure ``name`` (of the group ``decomfl.figures``) of its arguments to ``path``.
+
+    Called before anything is computed, it refuses what could not be drawn afterwards.
 
     Raises:
-        InputError: If the project's figures are not installed here, or the file's kind is unknown.
+        InputError: If the project's figures are not installed here, or files of this kind cannot be drawn.
     """
-    (entry,) = entry_points(group="decomfl.figures", name=name) or (None,)
-    try:
-        make = entry.load() if entry is not None else None
-    except ModuleNotFoundError:
-        make = None
+    make: Callable[..., Figure] | None = dict(contributions("decomfl.figures")).get(name)
     if make is None:
         raise InputError(f"plot must stay unset where the project's figures are not installed, got {path}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        make(*frames, **words).savefig(path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"plot must be a file that can be drawn, such as kappa.png, got {path} ({error})") from None
+    kinds = Figure().canvas.get_supported_filetypes()
+    require(path.suffix[1:] in kinds, "plot", f"end in one of .{', .'.join(sorted(kinds))}", str(path))
+
+    def draw(*frames: object, **words: object) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            make(*frames, **words).savefig(path)
+        except OSError as error:
+            raise InputError(f"plot must be a file that can be written, got {path} ({error.strerror})") from None
+
+    return draw

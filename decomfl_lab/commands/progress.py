@@ -26,7 +26,7 @@ def _words(at: Progress) -> str:
 
 
 class RunBars:
-    """Bars of several runs: rounds, loss, accuracy, scalars sent, time left."""
+    """Bars of several runs: steps taken, what is known (loss, accuracy, scalars sent ...), time left."""
 
     def __init__(self) -> None:
         console = Console(stderr=True)
@@ -54,12 +54,16 @@ class RunBars:
 
     def update(self, name: str, at: Progress) -> None:
         """Show that the run ``name`` has reached ``at``."""
+        self.show(name, at.round, at.rounds, _words(at))
+
+    def show(self, name: str, done: int, total: int | None, words: str) -> None:
+        """Show that ``done`` of ``total`` steps of ``name`` are taken (None: nobody knows of how many)."""
         if name not in self._tasks:
-            self._tasks[name] = self._bars.add_task(name, total=at.rounds, now="")
-        self._bars.update(self._tasks[name], completed=at.round, now=_words(at))
-        if not self.live and (time.monotonic() - self._spoken > LINE_SECONDS or at.round == at.rounds):
+            self._tasks[name] = self._bars.add_task(name, total=total, now="")
+        self._bars.update(self._tasks[name], completed=done, total=total, now=words)
+        if not self.live and (time.monotonic() - self._spoken > LINE_SECONDS or done == total):
             self._spoken = time.monotonic()
-            print(f"{name}: round {at.round}/{at.rounds}, {_words(at)}", file=sys.stderr, flush=True)
+            print(f"{name}: {done}/{total or '?'}, {words}", file=sys.stderr, flush=True)
 
     def remove(self, name: str) -> None:
         """Take the bar of a finished run away."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -12,10 +13,10 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from decomfl_lab.commands.drawing import draw
+from decomfl_lab.commands.drawing import drawing
+from decomfl_lab.commands.progress import RunBars
 from decomfl_lab.data import DATA_SETS
 from decomfl_lab.descent import OPTIMIZERS, Descent
 from decomfl_lab.errors import InputError, require, require_choice, require_int
@@ -42,47 +43,74 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 def kappa(
-    source: Annotated[
-        Path | None,
-        typer.Argument(
-            help="A folder of `decomfl train --out`, or a safetensors file of weights (with --model and --data). "
-            "Without it --model is trained here for --train-steps.",
-            show_default=False,
-        ),
-    ] = None,
+    source: Annotated[Path | None, typer.Argument(show_default=False)] = None,
     *,
     model: Annotated[str | None, typer.Option(help=f"Of {', '.join(MODELS)}.")] = None,
     data: Annotated[str | None, typer.Option(help=f"Of {', '.join(DATA_SETS)}.")] = None,
     train_steps: Annotated[
-        int, typer.Option(help="First-order steps before κ is measured; 0 is the start, not a trained model.")
+        int,
+        typer.Option(
+            help="First-order steps before κ is measured; 0 is the start, not a trained model. [default: 300]",
+            show_default=False,
+        ),
     ] = 300,
-    optimizer: Annotated[str, typer.Option(help=f"Of those steps: {', '.join(OPTIMIZERS)}.")] = "adam",
-    lr: Annotated[float, typer.Option(help="Their learning rate.")] = 1e-3,
-    batch_size: Annotated[int, typer.Option(help="Examples of each.")] = 64,
+    optimizer: Annotated[
+        str, typer.Option(help=f"Of those steps: {', '.join(OPTIMIZERS)}. [default: adam]", show_default=False)
+    ] = "adam",
+    lr: Annotated[float, typer.Option(help="Their learning rate. [default: 1e-3]", show_default=False)] = 1e-3,
+    batch_size: Annotated[int, typer.Option(help="Examples of each. [default: 64]", show_default=False)] = 64,
     operator: Annotated[
         str,
         typer.Option(
             help="hessian; gauss-newton (positive semi-definite); fisher (empirical); smoothed (what a zeroth-order "
-            "method with --mu sees)."
+            "method with --mu sees). [default: hessian]",
+            show_default=False,
         ),
     ] = "hessian",
     examples: Annotated[
-        int, typer.Option(help="Training examples of the loss, a fixed random choice; 0 for all.")
+        int,
+        typer.Option(
+            help="Training examples of the loss, a fixed random choice; 0 for all. [default: 1000]", show_default=False
+        ),
     ] = 1000,
     parameters: Annotated[
         str, typer.Option(help="Only these parameters, as names or prefixes joined by commas. [default: all]")
     ] = "",
     normalisation: Annotated[
-        str, typer.Option(help="Of BatchNorm: eval (statistics of a calibration set) or batch (of the examples).")
+        str,
+        typer.Option(
+            help="Of BatchNorm: eval (statistics of a calibration set) or batch (of the examples). [default: eval]",
+            show_default=False,
+        ),
     ] = "eval",
-    rtol: Annotated[float, typer.Option(help="Stop when the interval of κ is within ± this share of it.")] = 0.05,
-    confidence: Annotated[float, typer.Option(help="Of every interval.")] = 0.95,
-    max_products: Annotated[int, typer.Option(help="Stop after so many products H·v in any case.")] = 200,
-    products: Annotated[int, typer.Option(help="Take exactly so many, whatever the error; 0: as --rtol says.")] = 0,
-    seed: Annotated[int, typer.Option(help="Of the random vectors, and of a model trained here.")] = 0,
-    dtype: Annotated[str, typer.Option(help=f"Of the computation: {', '.join(DTYPES)}.")] = "float32",
+    rtol: Annotated[
+        float,
+        typer.Option(
+            help="Stop when the interval of κ is within ± this share of it. [default: 0.05]", show_default=False
+        ),
+    ] = 0.05,
+    confidence: Annotated[float, typer.Option(help="Of every interval. [default: 0.95]", show_default=False)] = 0.95,
+    max_products: Annotated[
+        int, typer.Option(help="Stop after so many products H·v in any case. [default: 200]", show_default=False)
+    ] = 200,
+    products: Annotated[
+        int,
+        typer.Option(
+            help="Take exactly so many, whatever the error; 0: as --rtol says. [default: 0]", show_default=False
+        ),
+    ] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Of the random vectors, and of a model trained here. [default: 0]", show_default=False)
+    ] = 0,
+    dtype: Annotated[
+        str, typer.Option(help=f"Of the computation: {', '.join(DTYPES)}. [default: float32]", show_default=False)
+    ] = "float32",
     probe_steps: Annotated[
-        int, typer.Option(help="Products a probe; 5 measure κ of the positive part and of absolute values too.")
+        int,
+        typer.Option(
+            help="Products a probe; 5 measure κ of the positive part and of absolute values too. [default: 1]",
+            show_default=False,
+        ),
     ] = 1,
     fast_trace: Annotated[
         bool,
@@ -94,7 +122,11 @@ def kappa(
         bool, typer.Option("--split-sample", help="Bracket λ_max of all data by two halves of the examples.")
     ] = False,
     forward_only: Annotated[
-        int, typer.Option(help="Instead: only values of the loss, along so many random directions; 0: no.")
+        int,
+        typer.Option(
+            help="Instead: only values of the loss, along so many random directions; 0: no. [default: 0]",
+            show_default=False,
+        ),
     ] = 0,
     mu: Annotated[
         float | None,
@@ -103,9 +135,18 @@ def kappa(
     density_probes: Annotated[
         int | None, typer.Option(help="Probes of the spectral density; 0 for none. [default: 3 with --plot, else 0]")
     ] = None,
-    density_steps: Annotated[int, typer.Option(help="Lanczos steps of each of these probes.")] = 10,
-    chunk: Annotated[int, typer.Option(help="Examples that go through the model at once; 0: by their size.")] = 0,
-    threads: Annotated[int, typer.Option(help="CPU threads of torch; more pay off for large models.")] = 1,
+    density_steps: Annotated[
+        int, typer.Option(help="Lanczos steps of each of these probes. [default: 10]", show_default=False)
+    ] = 10,
+    chunk: Annotated[
+        int,
+        typer.Option(
+            help="Examples that go through the model at once; 0: by their size. [default: 0]", show_default=False
+        ),
+    ] = 0,
+    threads: Annotated[
+        int, typer.Option(help="CPU threads of torch; more pay off for large models. [default: 1]", show_default=False)
+    ] = 1,
     checkpoint: Annotated[
         Path | None, typer.Option(help="Save every product here; the same command resumes from it.")
     ] = None,
@@ -116,14 +157,18 @@ def kappa(
 
     κ says how many directions the curvature of the loss really has: DeComFL's rate depends on κ and not on d.
 
-      decomfl kappa --data digits --model mlp                       trained here for 300 steps, seconds
+    SOURCE is a folder of `decomfl train --out`, or a safetensors file of weights (with --model and --data). Without it
+    --model is trained here for --train-steps.
 
-      decomfl train --data mnist --model cnn-mnist --rounds 200 --out runs/cnn
-      decomfl kappa runs/cnn --plot kappa.png                       the model that a run left
+      decomfl kappa --data digits --model mlp           trained here, seconds
 
-      decomfl kappa --data text --model gpt-10m --examples 64 --operator gauss-newton
+      decomfl train --model cnn-mnist --rounds 200 --out runs/cnn
 
-      decomfl kappa weights.safetensors --model resnet20 --data cifar10 --parameters 11,12
+      decomfl kappa runs/cnn --plot kappa.png           what that run left
+
+      decomfl kappa --data text --model gpt-10m --examples 64 --batch-size 8
+
+      decomfl kappa w.safetensors --model resnet20 --data cifar10
 
     The Hessian of a network has negative eigenvalues, which cancel in tr H: besides the signed κ the table has κ of
     the positive part and of absolute values, and --operator gauss-newton has no negative ones at all. κ is that of the
@@ -136,6 +181,10 @@ def kappa(
     require_int("forward_only", forward_only, 0)
     fits = not fast_trace or operator == "hessian"
     require(fits, "fast_trace", "be off unless operator is hessian", operator)
+    probes = (3 if plot else 0) if density_probes is None else require_int("density_probes", density_probes, 0)
+    require_int("density_steps", density_steps, 1)
+    require_int("chunk", chunk, 0)
+    draw = drawing("spectrum", plot) if plot is not None else None
     torch.set_num_threads(require_int("threads", threads, 1))
     descent = Descent(optimizer=optimizer, lr=lr, batch_size=batch_size, seed=seed)
     trained = _trained(source, model, data, train_steps, descent, seed)
@@ -162,11 +211,11 @@ def kappa(
         return
     make = partial(_operator, operator, mu=1e-3 if mu is None else mu)
     curvature = make(objective)
-    with _bars() as bars:
-        task = bars.add_task("κ", total=products or max_products, now="")
+    with RunBars() as bars:
 
         def show(at: EffectiveRankProgress) -> None:
-            bars.update(task, completed=at.products, now=_progress_words(at))
+            words = f"λ_max {at.lambda_max:.4g}, κ {at.kappa:.4g} in {_interval(at.low, at.high)}"
+            bars.show("products", at.products, products or max_products, words)
 
         result = effective_rank(
             curvature,
@@ -181,23 +230,30 @@ def kappa(
             trace_operator=trace_operator(curvature) if isinstance(curvature, HessianOperator) and fast_trace else None,
         )
         density, split = None, None
-        probes = (3 if plot else 0) if density_probes is None else require_int("density_probes", density_probes, 0)
         if probes:
-            bars.update(task, completed=0, total=None, now="spectral density")
+            bars.show("spectral density", 0, None, f"{probes} probes")
             density = spectral_density(
                 curvature, steps=result.steps, probes=probes, probe_steps=density_steps, seed=seed
             )
         if split_sample:
-            bars.update(task, completed=0, total=None, now="two halves")
+            bars.show("λ_max of two halves", 0, None, "")
             first, second = losses(2)
             split = by_halves((make(first), make(second)), seed=seed)
-    if plot is not None:
-        _draw(plot, result, density, facts)
+    if draw is not None:
+        draw(
+            None if density is None else density_frame(density, confidence),
+            ritz_frame(result),
+            history_frame(result),
+            d=result.d,
+            bandwidth=None if density is None else density.bandwidth,
+            title=f"{result.operator}: κ = tr/‖·‖₂ = {result.kappa:.3g} in {_interval(*result.interval)}",
+            caption=_about(facts),
+        )
     if as_json:
-        estimate = {"estimate": result.to_json(), "density": density and _density_json(density)}
+        estimate = {"estimate": result.to_json(), "density": density and _density_json(density, confidence)}
         print(json.dumps({**facts, **estimate, "split_sample": split and split.to_json()}, ensure_ascii=False))
     else:
-        _print(result, split, facts)
+        _print(result, density, split, facts)
 
 
 def _trained(
@@ -217,11 +273,10 @@ def _trained(
     if source is not None:
         return from_weights(source, model=model, data=data)
     require_int("train_steps", steps, 0)
-    with _bars() as bars:
-        task = bars.add_task("training", total=steps, now="")
+    with RunBars() as bars:
 
         def show(step: int, loss: float) -> None:
-            bars.update(task, completed=step, now=f"loss {loss:.3f}")
+            bars.show("training", step, steps, f"loss {loss:.3f}")
 
         return trained_here(model, data, steps=steps, descent=descent, seed=seed, on_step=show)
 
@@ -239,24 +294,6 @@ def _operator(name: str, objective: MeanLoss, *, mu: float) -> Operator:
         "smoothed": lambda: SmoothedOperator(objective, objective.x, mu),
     }
     return kinds[name]()
-
-
-def _bars() -> Progress:
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[now]}"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-
-
-def _progress_words(at: EffectiveRankProgress) -> str:
-    return f"λ_max {at.lambda_max:.4g}  κ {at.kappa:.4g} in [{at.low:.4g}, {at.high:.4g}]"
 
 
 def _facts(trained: TrainedModel, objective: MeanLoss) -> dict[str, Any]:
@@ -307,22 +344,28 @@ def _table(title: str, confidence: float, rows: Iterable[Row], remarks: Iterable
         print(remark)
 
 
-def _print(result: EffectiveRank, split: SplitSample | None, facts: dict[str, Any]) -> None:
+def _print(
+    result: EffectiveRank, density: SpectralDensity | None, split: SplitSample | None, facts: dict[str, Any]
+) -> None:
     spent = f"{result.products} products ({result.steps} Lanczos steps, {result.probes} probes), {result.seconds:.1f} s"
     remarks = [result.reason, f"{spent}; seed {result.seed}", _about(facts)]
-    _table(f"κ of the {result.operator}", result.confidence, _rows(result, split), remarks)
+    _table(f"κ of the {result.operator}", result.confidence, _rows(result, density, split), remarks)
 
 
-def _rows(result: EffectiveRank, split: SplitSample | None) -> Iterator[Row]:
+def _rows(result: EffectiveRank, density: SpectralDensity | None, split: SplitSample | None) -> Iterator[Row]:
     yield "κ signed", f"{result.kappa:.4g}", _interval(*result.interval), "tr / ‖·‖₂: negative eigenvalues cancel"
+    sampled = density.kappas(result.confidence) if density is not None else {}
     for name, what, estimate in (
-        ("κ positive", "Σ max(λ, 0) / λ_max", result.kappa_positive),
-        ("κ absolute", "Σ |λ| / max |λ|", result.kappa_absolute),
+        ("positive", "Σ max(λ, 0) / λ_max", result.kappa_positive),
+        ("absolute", "Σ |λ| / max |λ|", result.kappa_absolute),
     ):
-        if estimate is None:
-            yield name, "–", "–", f"{what}: not measured (--probe-steps 5)"
+        if estimate is not None:
+            sampled[name] = (estimate.value, *estimate.interval(result.confidence))
+        if name in sampled:
+            value, low, high = sampled[name]
+            yield f"κ {name}", f"{value:.4g}", _interval(low, high), what
         else:
-            yield name, f"{estimate.value:.4g}", _interval(*estimate.interval(result.confidence)), what
+            yield f"κ {name}", "–", "–", f"{what}: not measured (--probe-steps 5)"
     trace = result.trace
     yield "trace", f"{trace.value:.5g}", _interval(*result.trace_interval), f"standard error {trace.stderr:.2g}"
     for name, value, residual in (
@@ -354,7 +397,8 @@ def _print_values(found: ForwardOnly, facts: dict[str, Any]) -> None:
     _table("κ from values of the loss alone", found.confidence, rows, [found.reason, spent, _about(facts)])
 
 
-def _density_json(density: SpectralDensity) -> dict[str, Any]:
+def _density_json(density: SpectralDensity, confidence: float) -> dict[str, Any]:
+    readings = density.kappas(confidence).items()
     return {
         "nodes": density.nodes.tolist(),
         "weights": density.weights.tolist(),
@@ -362,18 +406,5 @@ def _density_json(density: SpectralDensity) -> dict[str, Any]:
         "probe": density.probe.tolist(),
         "bandwidth": density.bandwidth,
         "products": density.products,
+        "kappas": {name: [each if math.isfinite(each) else None for each in ends] for name, ends in readings},
     }
-
-
-def _draw(path: Path, result: EffectiveRank, density: SpectralDensity | None, facts: dict[str, Any]) -> None:
-    draw(
-        "spectrum",
-        path,
-        None if density is None else density_frame(density, result.confidence),
-        ritz_frame(result),
-        history_frame(result),
-        d=result.d,
-        bandwidth=None if density is None else density.bandwidth,
-        title=f"{result.operator}: κ = tr/‖·‖₂ = {result.kappa:.3g} in {_interval(*result.interval)}",
-        caption=_about(facts),
-    )

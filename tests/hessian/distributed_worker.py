@@ -5,14 +5,17 @@ from __future__ import annotations
 import sys
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from decomfl_lab.errors import InputError
 from hessian.curvature import GaussNewtonOperator, HessianOperator
 from hessian.distributed import DataParallelOperator
+from hessian.effective_rank import effective_rank
 from hessian.mean_loss import MeanLoss
 from tests.hessian import problems
 
@@ -29,10 +32,18 @@ def main(rank: int, world: int, folder: Path) -> None:
     rows = slice(0, CUT) if rank == 0 else slice(CUT, None)
     f = MeanLoss(problems.mlp(nn.ReLU), cross_entropy, [(inputs[rows], targets[rows])])
     v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
-    result = {}
+    result: dict[str, Any] = {}
     for kind in (HessianOperator, GaussNewtonOperator):
         operator = DataParallelOperator(kind(f), weight=f.weight)
         result[kind.name] = (operator.matvec(v), operator.quad(v), operator.fingerprint())
+    result["kappa"] = effective_rank(
+        DataParallelOperator(HessianOperator(f), weight=f.weight), products=20, seed=3
+    ).kappa
+    mine = (HessianOperator, GaussNewtonOperator)[rank]
+    try:
+        DataParallelOperator(mine(f), weight=f.weight)
+    except InputError as error:
+        result["refusal"] = str(error)
     torch.save(result, folder / f"rank{rank}.pt")
     dist.destroy_process_group()
 

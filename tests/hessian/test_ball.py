@@ -100,7 +100,7 @@ def test_the_result_repeats_and_is_written_as_json_and_words():
     one, two, other = (ball_probe(at, torch.ones(8).double(), 0.5, seed=seed, points=2) for seed in (3, 3, 4))
     assert [p.distance for p in one.points] == [p.distance for p in two.points] != [p.distance for p in other.points]
     assert one.recommended == two.recommended
-    written = json.loads(json.dumps(one.to_json()))
+    written = json.loads(json.dumps(one.to_json(), allow_nan=False))
     assert written["recommended"] == one.recommended
     assert len(written["points"]) == 3
     assert written["points"][1]["rank"]["kappa"] == pytest.approx(one.points[1].rank.kappa)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy.sparse.linalg import eigsh
 from torch import nn
+from torch.func import grad, jvp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
@@ -200,6 +201,11 @@ def test_what_has_no_second_derivative_is_refused_in_one_line():
     assert "\n" not in str(e.value)
     with pytest.raises(InputError, match=r"product with the gauss-newton needs derivatives .*custom"):
         GaussNewtonOperator(f).matvec(f.x)
+    in_loss = MeanLoss(problems.mlp(), lambda z, t: cross_entropy(Once.apply(z), t), [problems.data()])
+    with pytest.raises(InputError, match=r"the Hessian needs derivatives of every .*once_differentiable"):
+        HessianOperator(in_loss)
+    with pytest.raises(InputError, match=r"form of the gauss-newton needs derivatives of every .*once_differentiable"):
+        GaussNewtonOperator(in_loss).quad(in_loss.x)
 
 
 class InsistsOnFlash(Attention):
@@ -332,3 +338,39 @@ def test_pyhessian_agrees_on_the_largest_eigenvalue_and_roughly_on_the_trace(cas
     assert largest == pytest.approx(values[0], rel=1e-5)
     error = float(np.std(samples)) / math.sqrt(len(samples))
     assert abs(float(np.mean(samples)) - float(dense.trace())) < 4 * error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_language_model_of_transformers(tied):
+    """Named inputs, logits among the outputs, fused attention, tied embeddings."""
+    try:
+        from transformers import LlamaConfig, LlamaForCausalLM
+    except ImportError as error:  # or a broken torchvision beside it
+        pytest.skip(str(error))
+    settings = LlamaConfig(
+        vocab_size=11, hidden_size=8, intermediate_size=12, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, max_position_embeddings=16, tie_word_embeddings=tied, use_cache=False,
+    )  # fmt: skip
+    module = problems.seeded(lambda: LlamaForCausalLM(settings)).eval()
+    tokens = torch.randint(11, (6, 7), generator=torch.Generator().manual_seed(0))
+    named = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+
+    def next_token(logits, targets):
+        return cross_entropy(logits[:, :-1].flatten(0, 1), targets[:, 1:].flatten())
+
+    f = MeanLoss(module, next_token, [(named, tokens)], chunk=4)
+    assert f.value == pytest.approx(module(**named, labels=tokens).loss.item(), rel=1e-6)  # theirs is float32
+    assert ("lm_head.weight" in f.names) is not tied
+    v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
+    whole = MeanLoss(module, next_token, [(named, tokens)])
+    with sdpa_kernel(SDPBackend.MATH):
+        gradient = grad(lambda x: whole.loss_of(whole.outputs(x, whole.pieces[0]), whole.pieces[0]))
+        product = jvp(gradient, (f.x,), (v,))[1]
+    torch.testing.assert_close(HessianOperator(f).matvec(v), product, rtol=1e-4, atol=1e-5)  # norms are float32
+    form = GaussNewtonOperator(f).quad(v)
+    assert form == pytest.approx(float(v @ GaussNewtonOperator(f).matvec(v)), rel=1e-5)
+    assert FisherOperator(f).quad(v) > 0
+    layer = MeanLoss(module, next_token, [(named, tokens)], parameters=["model.layers.1.self_attn"])
+    assert 0 < layer.d < f.d
+    assert all(name.startswith("model.layers.1.self_attn.") for name in layer.names)

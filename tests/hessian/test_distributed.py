@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from decomfl_lab.errors import InputError
 from hessian.curvature import GaussNewtonOperator, HessianOperator
 from hessian.distributed import DataParallelOperator
+from hessian.effective_rank import effective_rank
 from hessian.mean_loss import MeanLoss
 from tests.hessian import problems
 
@@ -44,6 +45,10 @@ def test_two_processes_make_the_products_of_one_and_agree_to_the_bit(tmp_path):
         # 5 of 12 examples weigh 5/12: two halves would be off by far more than rounding
         torch.testing.assert_close(product, kind(f).matvec(v), rtol=1e-12, atol=1e-14)
         assert form == pytest.approx(kind(f).quad(v), rel=1e-12)
+    assert first["kappa"] == second["kappa"]
+    assert first["kappa"] == pytest.approx(effective_rank(HessianOperator(f), products=20, seed=3).kappa, rel=1e-9)
+    assert first["refusal"] == second["refusal"]
+    assert first["refusal"].startswith("operators of all processes must have one name, dimension and dtype, got")
 
 
 def test_without_a_process_group_it_says_so():

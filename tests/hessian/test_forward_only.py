@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -53,15 +55,19 @@ def forms(eigenvalues: torch.Tensor, n: int, law: Distribution, seed: int = 0) -
                      for p in range(n)])  # fmt: skip
 
 
+@cache
+def groups(law: Distribution) -> np.ndarray:
+    """40 times 500 samples for ``spectrum(20)``."""
+    return np.stack([forms(spectrum(20), 500, law, seed) for seed in range(40)])
+
+
 # Power sums ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("law", LAWS)
 def test_second_and_third_cumulants_are_the_power_sums_within_their_sampling_error(law):
-    eigenvalues = spectrum(20)
-    groups = np.stack([forms(eigenvalues, 500, law, seed) for seed in range(40)])
-    found = power_sums(cumulants(groups), law, 20)
-    for k, (estimates, truth) in enumerate(zip(found, sums_of(eigenvalues), strict=True)):
+    found = power_sums(cumulants(groups(law)), law, 20)
+    for k, (estimates, truth) in enumerate(zip(found, sums_of(spectrum(20)), strict=True)):
         stderr = estimates.std(ddof=1) / math.sqrt(len(estimates))
         assert abs(estimates.mean() - truth) < 4 * stderr, k + 1
         assert stderr < (0.01, 0.03, 0.1)[k] * truth  # sharp enough to tell a wrong factor
@@ -69,11 +75,9 @@ def test_second_and_third_cumulants_are_the_power_sums_within_their_sampling_err
 
 @pytest.mark.parametrize("law", LAWS)
 def test_a_wrong_factor_two_in_the_variance_would_be_seen(law):
-    eigenvalues = spectrum(20)
-    groups = np.stack([forms(eigenvalues, 500, law, seed) for seed in range(40)])
-    k = cumulants(groups) * np.array([1.0, 2.0, 1.0])[:, None]
+    k = cumulants(groups(law)) * np.array([1.0, 2.0, 1.0])[:, None]
     wrong = power_sums(k, law, 20).t2
-    assert abs(wrong.mean() - sums_of(eigenvalues).t2) > 4 * wrong.std(ddof=1) / math.sqrt(40)
+    assert abs(wrong.mean() - sums_of(spectrum(20)).t2) > 4 * wrong.std(ddof=1) / math.sqrt(40)
 
 
 def test_the_sphere_sees_no_spread_in_a_multiple_of_the_identity():
@@ -233,6 +237,26 @@ def test_the_interval_of_the_trace_covers_it_as_often_as_it_states():
     assert 0.91 <= covered / runs <= 0.98
 
 
+def test_brackets_with_their_sampling_error_hold_kappa_as_often_as_they_state():
+    eigenvalues = torch.cat([torch.tensor([5.0, 3.0, 2.0]), 1 / torch.arange(1, 28)]).double()
+    f, x, runs = quadratic(eigenvalues), torch.zeros(30).double(), 200
+    found = [forward_only(f, x, seed=seed, probes=40, mu=1e-2, resamples=200) for seed in range(runs)]
+    for name in BRACKETS:
+        held = [r.brackets[name].outer_low < kappa(eigenvalues) < r.brackets[name].outer_high for r in found]
+        bare = [r.brackets[name].low < kappa(eigenvalues) < r.brackets[name].high for r in found]
+        assert sum(held) >= 0.95 * runs
+        assert sum(bare) < sum(held)
+    assert sum(r.indefinite for r in found) <= 0.05 * runs
+
+
+def test_the_result_is_written_as_json():
+    found = forward_only(quadratic(spectrum()), torch.zeros(60).double(), seed=0, probes=20)
+    written = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert written["trace"]["value"] == found.trace.value
+    assert written["brackets"]["psd"]["outer_high"] == found.brackets["psd"].outer_high
+    assert written["ladder"]["mu"] == found.ladder.mu
+
+
 def test_rounding_that_hides_the_spread_is_said_and_not_turned_into_nan():
     eigenvalues = torch.full((40,), 0.05)
     f = quadratic(eigenvalues)
@@ -240,7 +264,7 @@ def test_rounding_that_hides_the_spread_is_said_and_not_turned_into_nan():
         lambda x: f(x) + 100.0, torch.linspace(-1, 1, 40), seed=2, probes=30, mu=1e-4, mus=(1e-4, 1e-3, 1e-2)
     )
     assert found.rounding > found.trace.stderr
-    assert "a larger mu" in found.reason
+    assert "a larger μ" in found.reason
     numbers = [found.frobenius_squared.value, *(end for b in found.brackets.values() for end in dataclasses.astuple(b))]
     assert all(math.isfinite(number) for number in numbers)
 

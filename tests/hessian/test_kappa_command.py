@@ -1,0 +1,306 @@
+"""``decomfl kappa``: numbers that agree with the dense Hessian, help that teaches, errors of one line."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import typer
+from safetensors.torch import save_file
+from torch.nn.functional import cross_entropy
+
+from decomfl_lab import cli
+from decomfl_lab.data import load_dataset
+from decomfl_lab.descent import Descent
+from decomfl_lab.errors import InputError
+from decomfl_lab.models import build_model
+from decomfl_lab.training import fixed_choice, load_run
+from figures.spectra import spectrum
+from hessian.commands.kappa import kappa
+from hessian.curvature import HessianOperator
+from hessian.named import from_run, from_weights, trained_here
+
+SMALL = ["--data", "digits", "--model", "logistic", "--examples", "300", "--train-steps", "60"]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_the_command(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The command as this checkout has it, whatever is installed."""
+    app = typer.Typer()
+    app.command("kappa")(kappa)
+    app.command("train")(next(c.callback for c in cli.app.registered_commands if c.name == "train"))
+    monkeypatch.setattr(cli, "app", app)
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
+    assert cli.main(["kappa", *argv, "--json"]) == 0
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
+
+
+def dense_spectrum(module: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Eigenvalues of the Hessian of the mean loss, by forward-over-reverse in float64, ascending."""
+    module = module.double()
+    names = [name for name, _ in module.named_parameters()]
+    shapes = [p.shape for p in module.parameters()]
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        parts = x.split([shape.numel() for shape in shapes])
+        tensors = {name: part.view(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
+        return cross_entropy(torch.func.functional_call(module, tensors, (images.double(),)), labels)
+
+    x = torch.cat([p.detach().flatten() for p in module.parameters()])
+    return torch.linalg.eigvalsh(torch.func.hessian(loss)(x)).numpy()
+
+
+@pytest.fixture(scope="module")
+def truth() -> np.ndarray[Any, Any]:
+    trained = trained_here("logistic", "digits", steps=60, descent=Descent())
+    chosen = fixed_choice(len(trained.dataset.train_labels), 300, 8)
+    return dense_spectrum(trained.module, trained.dataset.train_images[chosen], trained.dataset.train_labels[chosen])
+
+
+def test_kappa_of_a_model_trained_here_is_the_dense_hessians(
+    truth: np.ndarray[Any, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = run(
+        capsys, *SMALL, "--dtype", "float64", "--density-probes", "2", "--split-sample", "--confidence", "0.999"
+    )
+    estimate = found["estimate"]
+    low, high = estimate["interval"]
+    assert low <= truth.sum() / truth[-1] <= high
+    assert estimate["reached"]
+    assert estimate["lambda_max"] == pytest.approx(truth[-1], rel=1e-3)
+    assert (found["d"], found["examples"], found["dtype"]) == (650, 300, "float64")
+    assert "8×8 digits" in found["data"]
+    assert found["history"] == "60 steps of adam, lr 0.001, batch 64, seed 0"
+    assert sum(found["density"]["weights"]) == pytest.approx(1.0)
+    for value, below, above in found["density"]["kappas"].values():  # one value: the Hessian of a convex loss
+        assert below <= truth.sum() / truth[-1] <= above
+        assert value == pytest.approx(truth.sum() / truth[-1], rel=0.2)
+    split = found["split_sample"]
+    assert split["below"] < split["above"]
+    assert all(0.5 * truth[-1] < value < 2 * truth[-1] for value in split["own"])
+
+
+def test_the_gauss_newton_matrix_of_a_linear_model_is_its_hessian(capsys: pytest.CaptureFixture[str]) -> None:
+    pair = [
+        run(capsys, *SMALL, "--operator", name, "--dtype", "float64", "--products", "24")["estimate"]
+        for name in ("hessian", "gauss-newton")
+    ]
+    assert [each["operator"] for each in pair] == ["hessian", "gauss-newton"]
+    assert pair[0]["kappa"] == pytest.approx(pair[1]["kappa"], rel=1e-9)
+    fast = run(capsys, *SMALL, "--dtype", "float64", "--fast-trace")["estimate"]
+    assert fast["quadratic_forms"] > fast["probes"]
+    assert fast["kappa"] == pytest.approx(pair[0]["kappa"], rel=0.1)
+
+
+def test_values_of_the_loss_alone_see_the_trace_and_bracket_kappa(
+    truth: np.ndarray[Any, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = run(capsys, *SMALL, "--dtype", "float64", "--forward-only", "150", "--confidence", "0.999")["forward_only"]
+    low, high = found["trace_interval"]
+    assert low <= truth.sum() <= high
+    bracket = found["brackets"]["psd-second"]
+    assert bracket["outer_low"] <= truth.sum() / truth[-1] <= bracket["outer_high"]
+
+
+def test_a_smoothed_hessian_of_a_smooth_loss_is_near_the_hessian(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = [*SMALL, "--dtype", "float64", "--products", "20"]
+    plain, smooth = (run(capsys, *argv, "--operator", name)["estimate"] for name in ("hessian", "smoothed"))
+    assert smooth["operator"] == "smoothed"
+    assert smooth["lambda_max"] == pytest.approx(plain["lambda_max"], rel=1e-2)
+    assert smooth["lambda_max"] != plain["lambda_max"]
+
+
+def test_a_run_of_train_is_measured_at_the_x_that_it_ended_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    argv = "--data digits --model logistic --method fedavg --clients 4 --sampled 2 --rounds 5 --lr 0.05 --momentum 0"
+    assert cli.main(["train", *argv.split(), "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    config, dataset, module = load_run(out)
+    with torch.inference_mode():
+        loss = float(cross_entropy(module(dataset.test_images), dataset.test_labels))
+    assert f"{loss:.4g}" in printed  # the evaluation of the last round
+    found = run(capsys, str(out), "--examples", "200")
+    assert (found["model"], found["d"]) == ("logistic", 650)
+    assert found["history"] == "fedavg, 5 rounds, seed 0 (run run)"
+    again = run(capsys, str(out / "checkpoint.safetensors"), "--examples", "200")
+    assert again["estimate"]["kappa"] == found["estimate"]["kappa"]
+    (objective,) = from_run(out).mean_loss(examples=200)
+    assert found["loss"] == pytest.approx(objective.value, rel=1e-6)
+    assert config.rounds == 5
+
+
+@pytest.mark.parametrize("model", ["logistic", "resnet8-half-bn"])
+def test_weights_of_a_file_are_used(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With and without BatchNorm: whose statistics are the file's where it has them."""
+    module = build_model(model, seed=5, in_shape=(1, 8, 8), classes=10)
+    for name, buffer in module.named_buffers():
+        if name.endswith("running_var"):
+            buffer.fill_(4.0)
+    path = tmp_path / "weights.safetensors"
+    save_file(module.state_dict(), path)
+    found = run(capsys, str(path), "--data", "digits", "--model", model, "--examples", "50", "--products", "8")
+    dataset = load_dataset("digits")
+    chosen = fixed_choice(len(dataset.train_labels), 50, 8)
+    with torch.inference_mode():
+        expected = cross_entropy(module.eval()(dataset.train_images[chosen]), dataset.train_labels[chosen])
+    assert found["loss"] == pytest.approx(float(expected), rel=1e-5)
+    assert found["history"] == "weights of weights.safetensors"
+
+
+def test_weights_without_statistics_get_those_of_the_calibration_images(tmp_path: Path) -> None:
+    module = build_model("resnet8-half-bn", seed=5, in_shape=(1, 8, 8), classes=10)
+    path = tmp_path / "parameters.safetensors"
+    save_file({name: p.detach() for name, p in module.named_parameters()}, path)
+    trained = from_weights(path, model="resnet8-half-bn", data="digits")
+    (objective,) = trained.mean_loss(examples=20)
+    assert objective.mode == "eval"
+    (batch,) = trained.mean_loss(examples=20)
+    assert batch.value == objective.value
+    save_file({"0.weight": torch.zeros(3)}, path)
+    with pytest.raises(InputError, match="weights must be a safetensors file that fits model resnet8-half-bn"):
+        from_weights(path, model="resnet8-half-bn", data="digits")
+    save_file({"extra": torch.zeros(3)}, path)
+    with pytest.raises(InputError, match="must be exactly those of model logistic, got .*1.bias.*1.weight.*extra"):
+        from_weights(path, model="logistic", data="digits")
+
+
+def test_an_interrupted_estimate_resumes_to_the_same_bits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(capsys, *SMALL)["estimate"]
+    calls = 0
+    plain = HessianOperator.matvec
+
+    def breaks(self: HessianOperator, v: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 7:
+            raise KeyboardInterrupt
+        return plain(self, v)
+
+    file = str(tmp_path / "kappa.safetensors")
+    with monkeypatch.context() as patch:
+        patch.setattr(HessianOperator, "matvec", breaks)
+        assert cli.main(["kappa", *SMALL, "--checkpoint", file]) == 130
+    capsys.readouterr()
+    resumed = run(capsys, *SMALL, "--checkpoint", file)["estimate"]
+    assert {**resumed, "seconds": 0} == {**whole, "seconds": 0}
+    assert cli.main(["kappa", *SMALL, "--seed", "1", "--checkpoint", file]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_text_is_measured_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DECOMFL_DATA", raising=False)
+    argv = ["--data", "text", "--model", "gpt-tiny", "--examples", "2", "--train-steps", "1", "--products", "6"]
+    found = run(capsys, *argv, "--parameters", "blocks.1.mlp,blocks.1.mlp_out")
+    assert found["d"] == 2 * 4 * 64 * 64 + 5 * 64
+    assert found["parameters"] == "a subset"
+    assert "language reference" in found["data"]
+
+
+def test_the_table_names_every_reading_of_kappa_and_the_figure_is_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr("hessian.commands.kappa.drawing", lambda *named: lambda *a, **k: drawn.append((named, a, k)))
+    assert cli.main(["kappa", *SMALL, "--split-sample", "--plot", str(tmp_path / "k.png")]) == 0
+    out = capsys.readouterr().out
+    for word in ("κ signed", "κ positive", "κ absolute", "trace", "λ_max", "λ_min", "κ of all data", "95% interval"):
+        assert word in out
+    assert "not measured" not in out  # with a figure there is a density, and it measures them
+    assert "logistic, 60 steps of adam" in out
+    assert "Data: scikit-learn's 8×8 digits" in out
+    (named, (curve, ritz, history), words) = drawn[0]
+    assert named == ("spectrum", tmp_path / "k.png")
+    area = np.trapezoid(curve.density, curve.value)
+    assert area == pytest.approx(1.0, abs=0.02)
+    assert (curve.low <= curve.density).all()
+    assert words["bandwidth"] > 0
+    assert len(ritz) > 5
+    assert list(history.products)[-1] == history.products.max()
+
+
+def test_the_figure_of_the_project_takes_what_the_command_gives(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("decomfl_lab.commands.drawing.contributions", lambda _: [("spectrum", spectrum)])
+    for probes in ("0", "2"):
+        path = tmp_path / f"{probes}.png"
+        assert cli.main(["kappa", *SMALL, "--density-probes", probes, "--plot", str(path)]) == 0
+        assert path.stat().st_size > 10_000
+
+
+def test_what_cannot_be_drawn_is_refused_before_anything_is_computed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hessian.commands.kappa.effective_rank", None)
+    for figures, message in (
+        ([], "plot must stay unset where the project's figures are not installed, got "),
+        ([("spectrum", spectrum)], "plot must end in one of "),
+    ):
+        monkeypatch.setattr("decomfl_lab.commands.drawing.contributions", lambda _, f=figures: f)
+        assert cli.main(["kappa", *SMALL, "--plot", str(tmp_path / "k.doc")]) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "model and data must be given unless source is a run of decomfl train"),
+        (["--model", "logistic"], "model and data must be given"),
+        (["nowhere"], "source must be a folder of decomfl train or a file of weights, got nowhere"),
+        (["."], "config must be a readable TOML file"),
+        ([*SMALL, "--operator", "jacobian"], "operator must be one of hessian, gauss-newton, fisher, smoothed, got"),
+        ([*SMALL, "--dtype", "float16"], "dtype must be one of float32, float64, got 'float16'"),
+        ([*SMALL, "--data", "imagenet"], "data must be one of"),
+        ([*SMALL, "--model", "vgg"], "model must be one of"),
+        ([*SMALL, "--model", "cnn-mnist"], "images for model cnn-mnist must have shape (1, 28, 28)"),
+        ([*SMALL, "--examples", "-1"], "examples must be an integer of at least 0, got -1"),
+        ([*SMALL, "--rtol", "0"], "rtol must be a finite number above 0, got 0"),
+        ([*SMALL, "--confidence", "1"], "confidence must be between 0 and 1"),
+        ([*SMALL, "--max-products", "3"], "max_products must be an integer of at least"),
+        ([*SMALL, "--seed", "-1"], "seed must be an integer in 0.."),
+        ([*SMALL, "--optimizer", "lion"], "optimizer must be one of sgd, adam, got 'lion'"),
+        ([*SMALL, "--model", "mlp", "--lr", "1e30", "--optimizer", "sgd"], "training diverged"),
+        ([*SMALL, "--parameters", "layer9"], "layer9"),
+        ([*SMALL, "--threads", "0"], "threads must be an integer of at least 1, got 0"),
+        ([*SMALL, "--forward-only", "3"], "probes must be an integer of at least 8, got 3"),
+        ([*SMALL, "--operator", "smoothed", "--mu", "0"], "mu must be a finite number above 0, got 0"),
+        ([*SMALL, "--operator", "fisher", "--fast-trace"], "fast_trace must be off unless operator is hessian"),
+        ([*SMALL, "--density-probes", "-2"], "density_probes must be an integer of at least 0, got -2"),
+    ],
+)
+def test_bad_input_is_one_line(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["kappa", *argv]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("decomfl: error: ")
+    assert captured.err.count("\n") == 1, captured.err
+    assert message in captured.err
+
+
+def test_the_project_registers_command_and_figure() -> None:
+    points = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"]
+    assert EntryPoint("kappa", points["decomfl.commands"]["kappa"], "").load() is kappa
+    assert EntryPoint("spectrum", points["decomfl.figures"]["spectrum"], "").load() is spectrum
+
+
+def test_the_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["kappa", "--help"]) == 0
+    out = capsys.readouterr().out
+    for word in ("tr H / ‖H‖₂", "decomfl kappa runs/cnn --plot kappa.png", "negative eigenvalues", "gauss-newton"):
+        assert word in out
