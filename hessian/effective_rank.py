@@ -39,6 +39,9 @@ SAFETY = 4.0
 LEAST_PROBES = 6
 """The fewest that an interval rests on: Student's t is wide below, and quadratic forms are only nearly normal."""
 
+SEMIDEFINITE = ("gauss-newton", "fisher")
+"""Operators without negative eigenvalues by construction: signed, positive and absolute κ are one."""
+
 _PROBES_A_STEP = 4
 """While more than so many probes a step are needed, Lanczos goes on: a plateau may end at another outlier."""
 
@@ -87,7 +90,7 @@ class EffectiveRank:
         lambda_min_residual: An eigenvalue is at most that far from it.
         norm: θ, the larger of |lambda_max| and |lambda_min|: ‖H‖₂ is at least that.
         missed: λ_max is above its Ritz value by more than missed·(λ_max − λ_min) with probability below 1 %.
-        kappa_positive: Σ max(λ, 0)/λ_max; None where nothing was measured for it (``probe_steps``).
+        kappa_positive: Σ max(λ, 0)/λ_max; None where it was not measured (``probe_steps``) and H may be indefinite.
         kappa_absolute: Σ|λ|/max|λ|; None likewise. Both standard errors include that of the quadrature.
         ritz_values: All, ascending.
         ritz_residuals: Of each.
@@ -217,10 +220,12 @@ def effective_rank(
 
     With Q the k Lanczos vectors (rows), T = Q H Qᵀ and P = I − QᵀQ,
 
-        tr(H) = tr(T) + E[(Pz)ᵀH(Pz)],    θ = max |eig(T)| ≤ ‖H‖₂
+        tr(H) = tr(T) + E[uᵀHu],    u = Pz √(d − k)/‖Pz‖,    θ = max |eig(T)| ≤ ‖H‖₂
 
     so the products that find θ also take the outliers out of the trace, whose variance they dominate:
-    Var = 2‖PHP‖_F² (less the diagonal's for Rademacher probes) in place of 2‖H‖_F².
+    Var ≤ 2‖PHP‖_F² in place of 2‖H‖_F² (less the diagonal's for Rademacher probes). The length of u is fixed so that
+    a part of PHP that is a multiple of P adds no variance; the mean stays exact for Gaussian probes, and for
+    Rademacher probes up to a share of 2k/d of the largest diagonal element of PHP.
 
     1. *Lanczos* until the residual of θ is small (rtol/5) and one more step would save less than one product of
        probes. How the variance falls with k is read off two scouts, E‖PHPz₀‖² = ‖PHP‖_F² for every k from the
@@ -290,7 +295,7 @@ class _Run:
         self.inside = 0.0  # tr(QHQᵀ)
         self.pilot = 0  # n₁
         self.probes: list[list[list[float]]] = []  # quadrature rules: nodes, weights, weights of the other rule
-        self.samples: list[float] = []  # (Pz)ᵀH(Pz)
+        self.samples: list[float] = []  # uᵀHu
         self.history: list[tuple[int, float, float, float, float]] = []
         self.seconds = 0.0
         self._started = time.perf_counter()
@@ -338,7 +343,9 @@ class _Run:
         return probe(self.operator, self.settings.seed, stage, index, Distribution(self.settings.law))
 
     def _predict(self) -> None:
-        """Append the variance 2‖PHPz₀‖² of a probe and the trace, as the scouts see them after this step.
+        """Append the variance of a probe and the trace, as the scouts see them after this step.
+
+        The variance is 2‖PHP‖_F² less the part along P, which the fixed length takes out: 2‖PHPz₀ − ρ Pz₀‖².
 
         P H P z₀ = P H z₀ − P H QᵀQ z₀ = P H z₀ − q (c·Q z₀),    since H Qᵀ = Qᵀ T + q cᵀ
         """
@@ -347,14 +354,16 @@ class _Run:
             z, w = self._z(SCOUT, i), self.krylov.complement(product)
             if self.krylov.following is not None:
                 w -= self.krylov.leak(z) * self.krylov.following
-            variance += 2 * dot(w, w) / SCOUTS
-            trace += dot(z, w) / SCOUTS
+            within = self.krylov.complement(z)
+            along, length = dot(z, w), dot(within, within)
+            variance += 2 * max(dot(w, w) - (along**2 / length if length else 0.0), 0.0) / SCOUTS
+            trace += along / SCOUTS
         self.predicted.append((variance, trace))
 
     def _deflated_enough(self) -> bool:
         """Whether probes are the better use of the products that are left."""
         settings, k = self.settings, self.krylov.steps
-        if self.krylov.following is None:
+        if self.krylov.invariant:
             return True
         if settings.products is not None:
             probes = max(2, min(4, settings.limit // (2 * settings.probe_steps)))
@@ -362,6 +371,8 @@ class _Run:
             return k >= min(most, settings.limit - probes * settings.probe_steps)
         if self._affordable <= LEAST_PROBES or 3 * k >= 2 * settings.limit:
             return True
+        if self.operator.d - k <= LEAST_PROBES:  # as many steps as a pilot needs probes make κ exact
+            return False
         if not self.krylov.result(settings.rtol / 5).converged:
             return False
         now, then = (self._needed(SAFETY * variance) for variance in self._variances())
@@ -394,6 +405,8 @@ class _Run:
     def _sample(self) -> None:
         """One probe of the complement: its quadratic form, or its quadrature."""
         u = self.krylov.complement(self._z(PROBES, len(self.samples)))
+        length = math.sqrt(dot(u, u))
+        u *= math.sqrt(self.operator.d - len(self.krylov.vectors)) / (length or 1.0)
         if self.settings.probe_steps == 1:
             self.samples.append(self.forms.quad(u))
             return
@@ -534,9 +547,8 @@ class _Run:
         differs little, as the Ritz values that matter have converged.
         """
         ritz, top = lanczos.ritz_values, float(lanczos.ritz_values[-1])
-        noise = 10 * torch.finfo(self.operator.dtype).eps * self._norm()[0]
         if self.settings.probe_steps < 3 and self.krylov.following is not None:
-            if not (self._norm()[0] > 0 and float(ritz[0]) >= -noise):
+            if self.operator.name not in SEMIDEFINITE or not top > 0:
                 return None, None
             trace = Estimate.of(self.samples, self.inside)
             both = Estimate(trace.value / top, trace.stderr / top, trace.samples)
@@ -599,12 +611,12 @@ class _Run:
 def _signs(lanczos: Lanczos, measured: bool) -> str:
     """What the signs of the spectrum mean for κ."""
     low, high = float(lanczos.ritz_values[0]), float(lanczos.ritz_values[-1])
-    if low >= 0 or -low <= 1e-6 * high:
-        return "no negative eigenvalue seen: signed, positive and absolute κ agree"
+    if low >= 0:
+        return "no negative eigenvalue among the Ritz values, so little or none is cancelled in tr(H)"
+    if high <= 0:
+        return "no positive eigenvalue among the Ritz values: κ has the sign of tr(H)"
     advice = "read them" if measured else "measure them by probe_steps=5, or take the Gauss-Newton matrix"
     return (
         f"H is indefinite (λ_min/λ_max = {low / high:.2g}): negative eigenvalues lower tr(H), so signed κ is below "
         f"the positive and absolute ones; {advice}"
-        if high > 0
-        else "H is negative: κ counts tr(H) with its sign"
     )
