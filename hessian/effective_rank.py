@@ -178,12 +178,15 @@ class _Settings:
     seed: int
     law: str
     probe_steps: int
+    trace: float | None
 
     def __post_init__(self) -> None:
         require_finite_positive("rtol", self.rtol)
         require_confidence(self.confidence)
         require_int("seed", self.seed, 0, 2**64 - 1)
         require_int("probe_steps", self.probe_steps, 1)
+        finite = self.trace is None or math.isfinite(self.trace)
+        require(finite, "trace", "be a finite number where it is known", self.trace)
         name = "max_products" if self.products is None else "products"
         require_int(name, self.limit, SCOUTS + 2 + 2 * self.probe_steps)
 
@@ -215,6 +218,7 @@ def effective_rank(
     on_progress: Callable[[EffectiveRankProgress], None] | None = None,
     probe_steps: int = 1,
     trace_operator: Operator | None = None,
+    trace: float | None = None,
 ) -> EffectiveRank:
     """κ = tr(H)/‖H‖₂ with a confidence interval, by Lanczos and probes of what Lanczos left.
 
@@ -254,6 +258,8 @@ def effective_rank(
             positive part and of the absolute values too.
         trace_operator: An operator of the same trace whose quadratic forms are cheaper (the Gauss-Newton matrix of
             a piecewise-affine network): all forms are taken with it, tr(QGQᵀ) by k more, and H gives only θ.
+        trace: tr(H) where it is known (``gauss_newton_trace``): then there are only Lanczos steps, until the residual
+            of θ is small, or ``products`` of them, and the interval is that of θ alone.
 
     Returns:
         κ, its interval and all that it is made of. Where the interval asked for is not reached, ``reached`` is
@@ -265,7 +271,10 @@ def effective_rank(
     Source: Krylov-aware deflation: Chen and Hallman 2023; two-stage samples: Stein 1945; κ: DeComFL, Assumption 4.
     """
     require(law in PROBE_LAWS, "law", f"be one of {', '.join(PROBE_LAWS)}", law)
-    settings = _Settings(rtol, confidence, max_products, products, seed, str(law), probe_steps)
+    settings = _Settings(rtol, confidence, max_products, products, seed, str(law), probe_steps, trace)
+    if trace is not None:
+        require(trace_operator is None, "trace_operator", "be None where the trace is known", trace_operator)
+        require(probe_steps == 1, "probe_steps", "be 1 where the trace is known", probe_steps)
     if trace_operator is not None:
         require(trace_operator.d == operator.d, "trace_operator", f"have dimension {operator.d}", trace_operator.d)
         require(probe_steps == 1, "probe_steps", "be 1 with a trace_operator", probe_steps)
@@ -312,7 +321,7 @@ class _Run:
         """Whether nothing is left to do."""
         if not self.deflated:
             return False
-        if self.krylov.following is None:
+        if self.krylov.following is None or self.settings.trace is not None:
             return True
         n = len(self.samples)
         if n < self.pilot:
@@ -327,7 +336,7 @@ class _Run:
 
     def advance(self) -> None:
         """Spend one product, or one probe."""
-        if self.settings.products is None and len(self.scouts) < SCOUTS:
+        if self.settings.products is None and self.settings.trace is None and len(self.scouts) < SCOUTS:
             self.scouts.append(self.operator.matvec(self._z(SCOUT, len(self.scouts))))
         elif not self.deflated:
             self.krylov.step()
@@ -365,6 +374,9 @@ class _Run:
         settings, k = self.settings, self.krylov.steps
         if self.krylov.invariant:
             return True
+        if settings.trace is not None:
+            done = settings.products is None and self.krylov.result(settings.rtol / 5).converged
+            return done or k >= settings.limit
         if settings.products is not None:
             probes = max(2, min(4, settings.limit // (2 * settings.probe_steps)))
             most = 2 * settings.limit // 3 if self.forms is self.operator else settings.limit // 3
@@ -392,6 +404,8 @@ class _Run:
     def _finish_lanczos(self) -> None:
         """Fix k and, from the scouts alone, the size of the pilot."""
         self.deflated = True
+        if self.settings.trace is not None:
+            return
         if self.forms is self.operator:
             self.inside = float(self.krylov.projected.trace())
         else:
@@ -434,6 +448,8 @@ class _Run:
 
     def _trace(self) -> tuple[float, float]:
         """The estimate of tr(H) and the half-width of its interval, with t and s of the pilot alone."""
+        if self.settings.trace is not None:
+            return self.settings.trace, 0.0
         if self.krylov.following is None:
             return self.inside, 0.0
         n = len(self.samples)
@@ -444,6 +460,10 @@ class _Run:
         if len(first) < 2:
             return t, math.inf
         return t, self.settings.student(len(first) - 1) * float(np.std(first, ddof=1)) / math.sqrt(n)
+
+    def _estimate(self) -> Estimate:
+        """The trace with its standard error over all probes."""
+        return Estimate.of(self.samples, self.inside) if self.samples else Estimate(self._trace()[0], 0.0, 0)
 
     def _interval(self) -> tuple[float, float]:
         """κ's interval: all quotients of the trace's interval and the norms in [θ, θ + residual], and rounding."""
@@ -483,7 +503,6 @@ class _Run:
         theta, _ = self._norm()
         t, half = self._trace()
         low, high = self._interval()
-        trace = Estimate.of(self.samples, self.inside) if self.samples else Estimate(t, 0.0, 0)
         reached = theta > 0 and self._narrow()
         positive, absolute = self._by_sign(lanczos)
         return EffectiveRank(
@@ -492,7 +511,7 @@ class _Run:
             kappa=t / theta if theta > 0 else math.nan,
             interval=(low, high),
             confidence=self.settings.confidence,
-            trace=trace,
+            trace=self._estimate(),
             trace_interval=(t - half, t + half),
             lambda_max=float(lanczos.ritz_values[-1]),
             lambda_max_residual=float(lanczos.ritz_residuals[-1]),
@@ -524,7 +543,9 @@ class _Run:
         if not theta > 0:
             return "H is zero along every direction tried, so κ is undefined"
         t, half = self._trace()
-        if self.krylov.following is None:
+        if self.settings.trace is not None and reached:
+            return f"tr(H) was known, ‖H‖₂ is within {residual / theta:.2g} after {self.products} products"
+        if self.krylov.following is None and self.settings.trace is None:
             return f"the {len(self.krylov.vectors)} Lanczos vectors span everything: κ is exact"
         if reached:
             return f"within {self.settings.rtol:.3g} of κ after {self.products} products"
@@ -550,7 +571,7 @@ class _Run:
         if self.settings.probe_steps < 3 and self.krylov.following is not None:
             if self.operator.name not in SEMIDEFINITE or not top > 0:
                 return None, None
-            trace = Estimate.of(self.samples, self.inside)
+            trace = self._estimate()
             both = Estimate(trace.value / top, trace.stderr / top, trace.samples)
             return both, both
         rules = [Quadrature(*map(np.asarray, rule)) for rule in self.probes]

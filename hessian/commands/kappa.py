@@ -25,6 +25,7 @@ from decomfl_lab.training import CHECKPOINT_FILE, provenance
 from hessian.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
 from hessian.density import SpectralDensity, spectral_density
 from hessian.effective_rank import EffectiveRank, EffectiveRankProgress, effective_rank
+from hessian.exact import gauss_newton_trace
 from hessian.forward_only import ForwardOnly
 from hessian.forward_only import forward_only as by_values
 from hessian.frames import density_frame, history_frame, ritz_frame
@@ -38,6 +39,7 @@ from hessian.split_sample import split_sample as by_halves
 
 __all__ = ["kappa"]
 
+TRACES = ("probes", "gauss-newton", "exact")
 OPERATORS = ("hessian", "gauss-newton", "fisher", "smoothed")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -112,12 +114,13 @@ def kappa(
             show_default=False,
         ),
     ] = 1,
-    fast_trace: Annotated[
-        bool,
+    trace: Annotated[
+        str,
         typer.Option(
-            "--fast-trace", help="Take the trace of the Gauss-Newton matrix, where it is the same: ReLU networks."
+            help="Of the Hessian: probes; gauss-newton (probes of that matrix, where it has the same trace: networks "
+            "piecewise affine in each weight); exact (its finite sum over examples and outputs, no sampling)."
         ),
-    ] = False,
+    ] = "probes",
     split_sample: Annotated[
         bool, typer.Option("--split-sample", help="Bracket λ_max of all data by two halves of the examples.")
     ] = False,
@@ -179,8 +182,9 @@ def kappa(
     require_choice("normalisation", normalisation, NORMALISATIONS)
     require_int("examples", examples, 0)
     require_int("forward_only", forward_only, 0)
-    fits = not fast_trace or operator == "hessian"
-    require(fits, "fast_trace", "be off unless operator is hessian", operator)
+    require_choice("trace", trace, TRACES)
+    fits = trace == "probes" or operator == "hessian"
+    require(fits, "trace", "be probes unless operator is hessian", trace)
     probes = (3 if plot else 0) if density_probes is None else require_int("density_probes", density_probes, 0)
     require_int("density_steps", density_steps, 1)
     require_int("chunk", chunk, 0)
@@ -211,6 +215,7 @@ def kappa(
         return
     make = partial(_operator, operator, mu=1e-3 if mu is None else mu)
     curvature = make(objective)
+    twin = trace_operator(curvature) if isinstance(curvature, HessianOperator) and trace != "probes" else None
     with RunBars() as bars:
 
         def show(at: EffectiveRankProgress) -> None:
@@ -227,7 +232,8 @@ def kappa(
             checkpoint=checkpoint,
             on_progress=show,
             probe_steps=probe_steps,
-            trace_operator=trace_operator(curvature) if isinstance(curvature, HessianOperator) and fast_trace else None,
+            trace_operator=twin if trace == "gauss-newton" else None,
+            trace=gauss_newton_trace(twin) if twin is not None and trace == "exact" else None,
         )
         density, split = None, None
         if probes:

@@ -7,6 +7,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from decomfl_lab.errors import InputError
 from hessian.curvature import GaussNewtonOperator, HessianOperator
+from hessian.effective_rank import effective_rank
 from hessian.exact import gauss_newton_trace
 from hessian.mean_loss import MeanLoss
 
@@ -62,3 +63,33 @@ def test_a_loss_that_mixes_examples_is_refused() -> None:
     mixed = MeanLoss(net, lambda z, y: mse_loss(z.cumsum(0), y), data)
     with pytest.raises(InputError, match="mean of losses of single examples"):
         gauss_newton_trace(GaussNewtonOperator(mixed))
+
+
+def test_a_known_trace_leaves_only_the_norm_to_be_found() -> None:
+    objective = _objective(nn.ReLU)
+    hessian = HessianOperator(objective)
+    eigenvalues = torch.linalg.eigvalsh(torch.stack([hessian.matvec(e) for e in torch.eye(hessian.d).double()]))
+    truth = float(eigenvalues.sum() / eigenvalues.abs().max())
+    known = gauss_newton_trace(GaussNewtonOperator(objective))
+    found = effective_rank(hessian, trace=known, rtol=1e-4, seed=0)
+    assert found.reached
+    assert (found.probes, found.products) == (0, found.steps)
+    assert found.products < 20
+    assert found.interval[0] <= truth * (1 + 1e-12)
+    assert found.interval[1] >= truth * (1 - 1e-12)
+    assert found.interval[1] / found.interval[0] < 1 + 1e-4
+    assert (found.trace.stderr, found.trace.samples) == (0.0, 0)
+    assert "tr(H) was known" in found.reason
+    few = effective_rank(hessian, trace=known, rtol=1e-12, products=7, seed=0)
+    assert few.products == 7
+    assert not few.reached
+    wrong = effective_rank(hessian, trace=1.1 * known, rtol=1e-4, seed=0)
+    assert not wrong.interval[0] <= truth <= wrong.interval[1]
+
+
+def test_a_known_trace_must_be_a_number_and_stand_alone() -> None:
+    operator = HessianOperator(_objective(nn.ReLU))
+    with pytest.raises(InputError, match="trace must be a finite number where it is known, got nan"):
+        effective_rank(operator, trace=float("nan"), seed=0)
+    with pytest.raises(InputError, match="probe_steps must be 1 where the trace is known, got 5"):
+        effective_rank(operator, trace=1.0, probe_steps=5, seed=0)

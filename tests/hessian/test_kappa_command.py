@@ -109,9 +109,18 @@ def test_the_gauss_newton_matrix_of_a_linear_model_is_its_hessian(capsys: pytest
     ]
     assert [each["operator"] for each in pair] == ["hessian", "gauss-newton"]
     assert pair[0]["kappa"] == pytest.approx(pair[1]["kappa"], rel=1e-9)
-    fast = run(capsys, *SMALL, "--dtype", "float64", "--fast-trace")["estimate"]
+    fast = run(capsys, *SMALL, "--dtype", "float64", "--trace", "gauss-newton")["estimate"]
     assert fast["quadratic_forms"] > fast["probes"]
     assert fast["kappa"] == pytest.approx(pair[0]["kappa"], rel=0.1)
+
+
+def test_the_exact_trace_is_that_of_the_dense_hessian(
+    truth: np.ndarray[Any, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = run(capsys, *SMALL, "--dtype", "float64", "--trace", "exact", "--rtol", "1e-6")["estimate"]
+    assert found["trace"] == {"value": pytest.approx(truth.sum(), rel=1e-9), "stderr": 0.0, "samples": 0}
+    assert found["kappa"] == pytest.approx(truth.sum() / truth[-1], rel=1e-6)
+    assert found["probes"] == 0
 
 
 def test_values_of_the_loss_alone_see_the_trace_and_bracket_kappa(
@@ -290,7 +299,7 @@ def test_what_cannot_be_drawn_is_refused_before_anything_is_computed(
         ([*SMALL, "--threads", "0"], "threads must be an integer of at least 1, got 0"),
         ([*SMALL, "--forward-only", "3"], "probes must be an integer of at least 8, got 3"),
         ([*SMALL, "--operator", "smoothed", "--mu", "0"], "mu must be a finite number above 0, got 0"),
-        ([*SMALL, "--operator", "fisher", "--fast-trace"], "fast_trace must be off unless operator is hessian"),
+        ([*SMALL, "--operator", "fisher", "--trace", "exact"], "trace must be probes unless operator is hessian"),
         ([*SMALL, "--density-probes", "-2"], "density_probes must be an integer of at least 0, got -2"),
     ],
 )
