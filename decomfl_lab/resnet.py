@@ -33,7 +33,9 @@ def resnet(
     branch's first convolution scaled by (3n)^(-1/2), and its last one and the classifier 0 at the start. Then every
     block begins as the identity, so neither activations nor the size of a step grow with depth.
 
-        d = 144 C + 65·(classes - 10) + 96,768 n - 22,390 + (448 n + 32 with BatchNorm, 15 n + 2 without)
+        d = 9 C w + 9 w² (42 n - 10) + (4 w + 1)·classes + ((28 n + 2)·w with BatchNorm, 15 n + 2 without)
+
+    with w channels in the first stage; for w = 16:
 
                       3 x 32 x 32                   1 x 28 x 28, 10 classes each
                       BatchNorm     without         BatchNorm     without

@@ -89,8 +89,9 @@ def _treated(treatment: str) -> nn.Module:
 @pytest.mark.parametrize(("name", "in_shape"), COUNTS)
 def test_parameters_are_counted_exactly(name: str, in_shape: tuple[int, ...]) -> None:
     module = _model(name, in_shape)
-    n, normed = (3 if "20" in name else 1), name.endswith("-bn")
-    formula = 144 * in_shape[0] + 96_768 * n - 22_390 + (448 * n + 32 if normed else 15 * n + 2)
+    n, normed, w = (3 if "20" in name else 1), name.endswith("-bn"), (8 if "half" in name else 16)
+    formula = 9 * in_shape[0] * w + 9 * w**2 * (42 * n - 10) + 40 * w + 10
+    formula += (28 * n + 2) * w if normed else 15 * n + 2
     assert num_parameters(module) == COUNTS[name, in_shape] == formula
     assert module.eval()(torch.zeros(2, *in_shape)).shape == (2, 10)
 
