@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,9 +16,10 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab.cli import main
 from decomfl_lab.training import Progress
+from hessian.density import SpectralDensity, spectral_density
 from hessian.named import untrained
 from paper_repro import hessian, scales
-from paper_repro.hessian import SpectrumWork, claims
+from paper_repro.hessian import DensityCheck, SpectrumWork, claims
 from paper_repro.part import Options
 from paper_repro.scales import HESSIAN_SCALES, HessianScale
 
@@ -80,7 +82,8 @@ def test_scales_begin_untrained_and_data_are_said(scale: str, monkeypatch: pytes
     monkeypatch.delenv("DECOMFL_DATA", raising=False)
     monkeypatch.delenv("DECOMFL_DOWNLOAD", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    (job,) = hessian.jobs(Options(scale=scale, readings=(), count="wire"))
+    job, _ = hessian.jobs(Options(scale=scale, readings=(), count="wire"))
+    assert isinstance(job, SpectrumWork)
     assert job.data == "mnist"
     assert "CIFAR-10 was not at hand" in hessian._SHOWN[job.data]
     (tmp_path / "cifar10").mkdir()
@@ -146,6 +149,29 @@ def test_interrupted_work_goes_on_to_the_same_numbers(tmp_path: Path, monkeypatc
     assert (tmp_path / "b" / "step-0.csv").stat().st_mtime_ns == done
 
 
+def test_the_density_is_checked_against_a_dense_spectrum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = DensityCheck(model="logistic", steps=50, examples=100, lanczos=10, probes=2, probe_steps=5)
+
+    def distance(folder: Path) -> float:
+        rows, facts = small.result(folder, small.run(folder, lambda _: None))
+        assert facts["data"].startswith("scikit-learn's 8×8 digits")
+        found = rows.set_index("name")["value"]
+        assert (found["d"], found["products"]) == (650, 20)
+        assert found["kappa"] == pytest.approx(found["true kappa"], rel=0.3)
+        return float(found["distance"])
+
+    sound = distance(tmp_path / "sound")
+    assert 0.0 < sound < 0.5
+
+    def off(*args: Any, **settings: Any) -> SpectralDensity:
+        density = spectral_density(*args, **settings)
+        return dataclasses.replace(density, nodes=1.5 * density.nodes)
+
+    monkeypatch.setattr(hessian, "spectral_density", off)
+    rows, _ = small.result(tmp_path / "off", small.run(tmp_path / "off", lambda _: None))
+    assert rows.set_index("name")["value"]["distance"] > 2 * sound
+
+
 def test_what_the_result_depends_on_is_in_the_key() -> None:
     keys = {
         work().key(),
@@ -172,6 +198,7 @@ def test_the_command_makes_the_part(
     report = (tmp_path / "report.html").read_text()
     assert "Hessian eigenvalue distribution" in report
     assert "reduced, not the paper" in report
+    assert "Wasserstein-1 distance of the density from the dense spectrum is 0." in report
 
     def never(*_: Any) -> str:
         raise AssertionError("what is there is not computed again")
