@@ -11,9 +11,9 @@ from typing import Annotated
 import pandas as pd
 import typer
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
+from decomfl_lab.commands.progress import RunBars
 from decomfl_lab.files import write_atomically
 from hessian.bench import KappaRow, Problem, kappa_rows
 
@@ -38,17 +38,17 @@ def kappa(
     quarter of an hour on two cores; --seeds 20 --library-seeds 3 about two minutes.
     """
     rows: list[KappaRow] = []
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
-        task = bars.add_task("training the net", total=None)
+    with RunBars() as bars:
+        bars.show("training the net", 0, None, "")
         problem = Problem(examples)
-        bars.update(task, description="measuring")
+        bars.remove("training the net")
+
+        def show(done: int, total: int) -> None:
+            bars.show("runs", done, total, f"{len(rows)} methods done")
+
         options = {"seeds": seeds, "library_seeds": library_seeds, "products": products}
-        for row in kappa_rows(
-            problem, **options, rtol=rtol, on_run=lambda done, total: bars.update(task, completed=done, total=total)
-        ):
+        for row in kappa_rows(problem, **options, rtol=rtol, on_run=show):
             rows.append(row)
-            if not bars.live.is_started:
-                print(f"{row.library} {row.quantity} {row.method}: done", file=sys.stderr, flush=True)
     if csv is not None:
         write_atomically(csv, pd.DataFrame([asdict(row) for row in rows]).to_csv(index=False))
     if as_json:

@@ -14,14 +14,16 @@ import torch
 import typer
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 from decomfl_lab.commands.drawing import drawing
 from decomfl_lab.commands.progress import RunBars
 from decomfl_lab.data import DATA_SETS
 from decomfl_lab.descent import OPTIMIZERS, Descent
-from decomfl_lab.errors import InputError, require, require_choice, require_int
+from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
 from decomfl_lab.models import MODELS, num_parameters
 from decomfl_lab.training import CHECKPOINT_FILE, provenance
+from hessian.ball import ball_probe, ball_radius
 from hessian.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
 from hessian.density import SpectralDensity, spectral_density
 from hessian.effective_rank import EffectiveRank, EffectiveRankProgress, effective_rank
@@ -124,6 +126,15 @@ def kappa(
     split_sample: Annotated[
         bool, typer.Option("--split-sample", help="Bracket λ_max of all data by two halves of the examples.")
     ] = False,
+    ball: Annotated[
+        float | None,
+        typer.Option(help="Instead: κ over the ball of this radius around the model, as Assumption 4 asks for it."),
+    ] = None,
+    ball_lr: Annotated[
+        float | None,
+        typer.Option(help="Likewise, with the assumption's own radius 2ηdG for this η (G: of --batch-size examples)."),
+    ] = None,
+    ball_points: Annotated[int, typer.Option(help="Random points of the ball, beside its centre.")] = 4,
     forward_only: Annotated[
         int,
         typer.Option(
@@ -214,6 +225,24 @@ def kappa(
             _print_values(found, facts)
         return
     make = partial(_operator, operator, mu=1e-3 if mu is None else mu)
+    if ball is not None or ball_lr is not None:
+        require(ball is None or ball_lr is None, "ball and ball_lr", "not both be given", (ball, ball_lr))
+        if ball_lr is not None:
+            ball = ball_radius(ball_lr, objective.d, _largest_gradient(objective, batch_size))
+        over = ball_probe(
+            lambda x: make(objective, x),
+            objective.x,
+            require_finite_positive("ball", ball),
+            points=ball_points,
+            seed=seed,
+            confidence=confidence,
+            max_products=min(max_products, 60),
+        )
+        if as_json:
+            print(json.dumps({**facts, "ball": over.to_json()}, ensure_ascii=False))
+        else:
+            print(f"{over.summary()}\n{_about(facts)}")
+        return
     curvature = make(objective)
     twin = trace_operator(curvature) if isinstance(curvature, HessianOperator) and trace != "probes" else None
     with RunBars() as bars:
@@ -292,14 +321,21 @@ def _chunk(trained: TrainedModel) -> int:
     return 8 if trained.dataset.train_images.dtype == torch.int64 else 250
 
 
-def _operator(name: str, objective: MeanLoss, *, mu: float) -> Operator:
+def _operator(name: str, objective: MeanLoss, x: Tensor | None = None, *, mu: float) -> Operator:
     kinds: dict[str, Callable[[], Operator]] = {
-        "hessian": lambda: HessianOperator(objective),
-        "gauss-newton": lambda: GaussNewtonOperator(objective),
-        "fisher": lambda: FisherOperator(objective),
-        "smoothed": lambda: SmoothedOperator(objective, objective.x, mu),
+        "hessian": lambda: HessianOperator(objective, x),
+        "gauss-newton": lambda: GaussNewtonOperator(objective, x),
+        "fisher": lambda: FisherOperator(objective, x),
+        "smoothed": lambda: SmoothedOperator(objective, objective.x if x is None else x, mu),
     }
     return kinds[name]()
+
+
+def _largest_gradient(objective: MeanLoss, batch_size: int) -> float:
+    """G, over the batches that the examples make."""
+    x = objective.x.clone().requires_grad_()
+    batches = [batch for piece in objective.pieces for batch in piece.cut(batch_size)]
+    return max(float(objective.piece_gradient(x, batch).norm()) for batch in batches)
 
 
 def _facts(trained: TrainedModel, objective: MeanLoss) -> dict[str, Any]:

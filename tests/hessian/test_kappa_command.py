@@ -114,6 +114,24 @@ def test_the_gauss_newton_matrix_of_a_linear_model_is_its_hessian(capsys: pytest
     assert fast["kappa"] == pytest.approx(pair[0]["kappa"], rel=0.1)
 
 
+def test_over_a_ball_the_kappa_for_theorem_2_is_at_least_that_of_its_centre(
+    truth: np.ndarray[Any, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ball = ["--ball-points", "1", "--dtype", "float64"]
+    found = run(capsys, *SMALL, *ball, "--ball", "1e-6")["ball"]
+    assert found["radius"] == 1e-6
+    assert len(found["points"]) == 2
+    assert found["lambda_max"] == pytest.approx(truth[-1], rel=0.02)
+    assert found["kappa_necessary"] <= truth.sum() / truth[-1] * 1.01
+    assert found["recommended"] >= truth.sum() / truth[-1] * 0.9
+    own = run(capsys, *SMALL, *ball, "--ball-lr", "1e-6")["ball"]
+    assert own["radius"] > 0
+    assert main(["kappa", *SMALL, *ball, "--ball", "1", "--ball-lr", "1"]) == 2
+    assert "ball and ball_lr must not both be given, got (1.0, 1.0)" in capsys.readouterr().err
+    assert main(["kappa", *SMALL, *ball, "--ball", "-1"]) == 2
+    assert "ball must be a finite number above 0, got -1.0" in capsys.readouterr().err
+
+
 def test_the_exact_trace_is_that_of_the_dense_hessian(
     truth: np.ndarray[Any, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
