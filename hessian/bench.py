@@ -27,6 +27,7 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab.data import load_dataset
 from decomfl_lab.errors import require_int
+from decomfl_lab.training import fixed_choice
 from hessian.curvature import GaussNewtonOperator, HessianOperator
 from hessian.effective_rank import effective_rank
 from hessian.exact import gauss_newton_trace
@@ -40,6 +41,8 @@ LIBRARIES = {"pyhessian": "pyhessian", "curvlinops": "curvlinops", "hessian-eige
 OURS = "decomfl-lab"
 CONFIDENCE = 0.95
 _COST_REPEATS = 7
+_EXAMPLES = 9
+"""Purpose of the random choice of digits (see ``fixed_choice``)."""
 _CHUNK = 250
 """Examples at once: of these sizes convolutions stay in the cache."""
 
@@ -86,12 +89,13 @@ class Found(NamedTuple):
 class Problem:
     """A trained CNN, its data, and the truth about its Hessian."""
 
-    def __init__(self, examples: int = 1000, steps: int = 120) -> None:
+    def __init__(self, examples: int = 1000, steps: int = 200) -> None:
         """Train the net (Adam, batches of 50, seed 0) on so many digits, then compute the truth."""
         require_int("examples", examples, 50)
         data = load_dataset("mnist")
         self.source = data.source
-        self.inputs, self.targets = data.train_images[:examples], data.train_labels[:examples]
+        chosen = fixed_choice(len(data.train_labels), examples, _EXAMPLES)  # the embedded digits are sorted by class
+        self.inputs, self.targets = data.train_images[chosen], data.train_labels[chosen]
         self.module = _trained(self.inputs, self.targets, steps)
         self.objective = MeanLoss(self.module, cross_entropy, [(self.inputs, self.targets)], chunk=_CHUNK)
         self.loss = self.objective(self.objective.x)
