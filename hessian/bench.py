@@ -98,7 +98,7 @@ class Problem:
         self.inputs, self.targets = data.train_images[chosen], data.train_labels[chosen]
         self.module = _trained(self.inputs, self.targets, steps)
         self.objective = MeanLoss(self.module, cross_entropy, [(self.inputs, self.targets)], chunk=_CHUNK)
-        self.loss = self.objective(self.objective.x)
+        self.loss = self.objective.value
         self.operator = HessianOperator(self.objective)
         top = lanczos(self.operator, steps=60, seed=0, tol=1e-6)
         self.lambda_max = float(top.ritz_values.max())
@@ -163,26 +163,16 @@ def kappa_rows(
     for name, value in (("seeds", seeds), ("library_seeds", library_seeds)):
         require_int(name, value, 1)
     require_int("products", products, 4)
-    fixed = _ours(problem, products=products)
-    methods: list[tuple[str, str, str, float, int, Callable[[int], Found]]] = [
-        (
-            OURS,
-            "kappa",
-            f"effective_rank(products={products})",
-            problem.kappa,
-            seeds,
-            fixed,
-        ),
-        (OURS, "kappa", f"effective_rank(rtol={rtol:g})", problem.kappa, library_seeds, _ours(problem, rtol=rtol)),
-        (OURS, "lambda_max", "lanczos(tol=0.01)", problem.lambda_max, library_seeds, _our_lambda_max(problem)),
-    ]
-    truths = {"kappa": problem.kappa, "trace": problem.trace, "lambda_max": problem.lambda_max}
+    fixed: Peer = ("kappa", f"effective_rank(products={products})", _ours(problem, products=products))
+    free: Peer = ("kappa", f"effective_rank(rtol={rtol:g})", _ours(problem, rtol=rtol))
+    top: Peer = ("lambda_max", "lanczos(tol=0.01)", _our_lambda_max(problem))
+    methods = [(OURS, seeds, fixed), (OURS, library_seeds, free), (OURS, library_seeds, top)]
     for library in _installed():
         with _quiet():
-            for quantity, method, run in _PEERS[library](problem):
-                methods.append((library, quantity, method, truths[quantity], library_seeds, run))
-    done, total = 0, sum(count for *_, count, _ in methods)
-    for library, quantity, method, truth, count, run in methods:
+            methods += [(library, library_seeds, peer) for peer in _PEERS[library](problem)]
+    truths = {"kappa": problem.kappa, "trace": problem.trace, "lambda_max": problem.lambda_max}
+    done, total = 0, sum(count for _, count, _ in methods)
+    for library, count, (quantity, method, run) in methods:
         found, seconds = [], []
         for seed in range(count):
             started = time.perf_counter()
@@ -191,7 +181,7 @@ def kappa_rows(
             done += 1
             if on_run is not None:
                 on_run(done, total)
-        yield _row(library, quantity, method, truth, found, seconds)
+        yield _row(library, quantity, method, truths[quantity], found, seconds)
     yield from _costs(problem)
 
 
@@ -272,12 +262,15 @@ def _pyhessian(problem: Problem) -> list[Peer]:
     return [(quantity, name, partial(run, quantity)) for quantity, name in names.items()]
 
 
-def _curvlinops(problem: Problem) -> list[Peer]:
-    library = importlib.import_module("curvlinops")
+def _curvlinops_operator(problem: Problem) -> Any:
     data = [(problem.inputs, problem.targets)]
-    operator = library.HessianLinearOperator(
+    return importlib.import_module("curvlinops").HessianLinearOperator(
         problem.module, nn.CrossEntropyLoss(), problem.parameters, data, check_deterministic=False
     )
+
+
+def _curvlinops(problem: Problem) -> list[Peer]:
+    library, operator = importlib.import_module("curvlinops"), _curvlinops_operator(problem)
     traces = {"hutchpp_trace": library.hutchpp_trace, "xtrace": library.xtrace}
     count = 30
 
@@ -308,10 +301,14 @@ def _curvlinops(problem: Problem) -> list[Peer]:
     return peers
 
 
-def _eigenthings(problem: Problem) -> list[Peer]:
+def _eigenthings_operator(problem: Problem) -> Any:
     library = importlib.import_module("hessian_eigenthings")
-    loss = library.supervised_loss(cross_entropy)
-    operator = library.HessianOperator(problem.module, [(problem.inputs, problem.targets)], loss)
+    data = [(problem.inputs, problem.targets)]
+    return library.HessianOperator(problem.module, data, library.supervised_loss(cross_entropy))
+
+
+def _eigenthings(problem: Problem) -> list[Peer]:
+    library, operator = importlib.import_module("hessian_eigenthings"), _eigenthings_operator(problem)
     count = 30
 
     def top(seed: int, max_iter: int | None = None) -> Found:
@@ -399,22 +396,12 @@ def _pyhessian_products(problem: Problem) -> dict[str, Callable[[Tensor], Tensor
 
 
 def _curvlinops_products(problem: Problem) -> dict[str, Callable[[Tensor], Tensor]]:
-    library = importlib.import_module("curvlinops")
-    operator = library.HessianLinearOperator(
-        problem.module,
-        nn.CrossEntropyLoss(),
-        problem.parameters,
-        [(problem.inputs, problem.targets)],
-        check_deterministic=False,
-    )
+    operator = _curvlinops_operator(problem)
     return {"HessianLinearOperator": lambda v: operator @ v}
 
 
 def _eigenthings_products(problem: Problem) -> dict[str, Callable[[Tensor], Tensor]]:
-    library = importlib.import_module("hessian_eigenthings")
-    loss = library.supervised_loss(cross_entropy)
-    operator = library.HessianOperator(problem.module, [(problem.inputs, problem.targets)], loss)
-    return {"HessianOperator": operator.matvec}
+    return {"HessianOperator": _eigenthings_operator(problem).matvec}
 
 
 _PRODUCTS: dict[str, Callable[[Problem], dict[str, Callable[[Tensor], Tensor]]]] = {
