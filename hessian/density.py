@@ -15,7 +15,7 @@ from hessian.counted import Counted
 from hessian.estimate import Estimate, require_confidence
 from hessian.lanczos import Krylov
 from hessian.operator import Operator
-from hessian.probes import PROBE_LAWS, probe
+from hessian.probes import probe, require_law
 from hessian.quadrature import Function, quadrature
 
 __all__ = ["SpectralDensity", "spectral_density"]
@@ -188,7 +188,7 @@ def spectral_density(
     require_int("probes", probes, 1)
     require_int("probe_steps", probe_steps, 1)
     require_int("seed", seed, 0, 2**64 - 1)
-    require(law in PROBE_LAWS, "law", f"be one of {', '.join(PROBE_LAWS)}", law)
+    require_law(law)
     counted = Counted(operator)
     krylov = Krylov(counted, seed)
     while krylov.steps < steps and krylov.following is not None:

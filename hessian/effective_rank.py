@@ -21,7 +21,7 @@ from hessian.counted import Counted
 from hessian.estimate import Estimate, plain, require_confidence
 from hessian.lanczos import Krylov, Lanczos, dot, missed_above
 from hessian.operator import Operator
-from hessian.probes import PROBE_LAWS, probe
+from hessian.probes import probe, require_law
 from hessian.quadrature import Quadrature, quadrature
 from hessian.resume import Checkpoint, State
 
@@ -270,7 +270,7 @@ def effective_rank(
 
     Source: Krylov-aware deflation: Chen and Hallman 2023; two-stage samples: Stein 1945; κ: DeComFL, Assumption 4.
     """
-    require(law in PROBE_LAWS, "law", f"be one of {', '.join(PROBE_LAWS)}", law)
+    require_law(law)
     settings = _Settings(rtol, confidence, max_products, products, seed, str(law), probe_steps, trace)
     if trace is not None:
         require(trace_operator is None, "trace_operator", "be None where the trace is known", trace_operator)

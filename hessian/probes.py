@@ -6,13 +6,19 @@ import torch
 from torch import Tensor
 
 from decomfl_lab import noise
+from decomfl_lab.errors import require
 from decomfl_lab.noise import Distribution, derive_seed
 from hessian.operator import Operator
 
-__all__ = ["PROBE_LAWS", "probe", "probe_at"]
+__all__ = ["PROBE_LAWS", "probe", "probe_at", "require_law"]
 
 PROBE_LAWS = (Distribution.RADEMACHER, Distribution.GAUSSIAN)
 """Laws with E zzᵀ = I and independent elements."""
+
+
+def require_law(law: Distribution) -> None:
+    """InputError unless ``law`` is one of ``PROBE_LAWS``."""
+    require(law in PROBE_LAWS, "law", f"be one of {', '.join(PROBE_LAWS)}", law)
 
 
 def probe(operator: Operator, seed: int, stage: int, index: int, law: Distribution = Distribution.RADEMACHER) -> Tensor:

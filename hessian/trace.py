@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from decomfl_lab.errors import require, require_int
+from decomfl_lab.errors import require_int
 from decomfl_lab.noise import Distribution
 from hessian.counted import Counted
 from hessian.estimate import Estimate
 from hessian.lanczos import Krylov
 from hessian.operator import Operator
-from hessian.probes import PROBE_LAWS, probe
+from hessian.probes import probe, require_law
 
 __all__ = ["Trace", "hutch_plus_plus", "hutchinson", "krylov_deflated", "xtrace"]
 
@@ -192,7 +192,7 @@ def _checked(operator: Operator, products: int, least: int, seed: int, law: Dist
     """The operator, counted, once the arguments that all methods share are right."""
     require_int("products", products, least)
     require_int("seed", seed, 0, 2**64 - 1)
-    require(law in PROBE_LAWS, "law", f"be one of {', '.join(PROBE_LAWS)}", law)
+    require_law(law)
     return Counted(operator)
 
 
