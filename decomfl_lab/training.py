@@ -64,7 +64,9 @@ __all__ = [
     "fixed_choice",
     "load_run",
     "provenance",
+    "read_provenance",
     "train",
+    "write_provenance",
 ]
 
 CHECKPOINT_SECONDS = 20.0
@@ -122,6 +124,17 @@ def provenance(dataset: Dataset) -> dict[str, Any]:
         "stream_version": STREAM_VERSION,
         "device": f"cpu ({platform.machine()}), {torch.get_num_threads()} thread(s)",
     }
+
+
+def write_provenance(folder: Path, dataset: Dataset) -> None:
+    """Write ``provenance`` to the folder's ``PROVENANCE_FILE``."""
+    write_atomically(folder / PROVENANCE_FILE, json.dumps(provenance(dataset), indent=1, ensure_ascii=False))
+
+
+def read_provenance(folder: Path) -> dict[str, Any]:
+    """What ``write_provenance`` wrote."""
+    found: dict[str, Any] = json.loads((folder / PROVENANCE_FILE).read_text(encoding="utf-8"))
+    return found
 
 
 _PRIVATE_KEY = 11
@@ -339,7 +352,7 @@ def train(
             state = {"federation": values, "rows": rows, "losses": losses, "seconds": seconds, **identity}
             write_checkpoint(out / CHECKPOINT_FILE, tensors, state)
             write_atomically(out / CONFIG_FILE, config.to_toml())
-            write_atomically(out / PROVENANCE_FILE, json.dumps(provenance(dataset), indent=1, ensure_ascii=False))
+            write_provenance(out, dataset)
             write_atomically(out / METRICS_FILE, table().to_csv(index=False))
 
     last_save = time.monotonic()

@@ -22,7 +22,7 @@ from decomfl_lab.descent import Descent
 from decomfl_lab.files import write_atomically
 from decomfl_lab.normalisation import use_batch_statistics_
 from decomfl_lab.replica import Layout
-from decomfl_lab.training import Progress, code_version, provenance
+from decomfl_lab.training import Progress, code_version, read_provenance, write_provenance
 from figures.spectra import KAPPAS, training_spectra
 from hessian.curvature import GaussNewtonOperator, HessianOperator
 from hessian.density import SpectralDensity, spectral_density
@@ -47,7 +47,7 @@ CONFIDENCE = 0.95
 SEED = 0
 
 _SHOWN = {"cifar10": "CIFAR-10", "mnist": "MNIST digits (CIFAR-10 was not at hand)"}
-_MODELS, _PROVENANCE = "models.safetensors", "provenance.json"
+_MODELS = "models.safetensors"
 
 
 def data_set() -> str:
@@ -105,14 +105,13 @@ class SpectrumWork:
                 use_batch_statistics_(start.module)
                 write_atomically(path, self._spectrum(start).assign(step=step).to_csv(index=False))
             report(self._at(self.size.steps[-1] + 1 + self.size.steps.index(step), losses))
-        facts = json.dumps(provenance(start.dataset), indent=1, ensure_ascii=False)
-        write_atomically(folder / _PROVENANCE, facts)
+        write_provenance(folder, start.dataset)
         return f"{len(models)} spectra"
 
     def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:  # noqa: ARG002 (of the protocol)
         """See ``Work``: the tables of all steps (``_spectrum`` says of what)."""
         rows = pd.concat([pd.read_csv(folder / f"step-{step}.csv") for step in self.size.steps], ignore_index=True)
-        return rows, json.loads((folder / _PROVENANCE).read_text(encoding="utf-8"))
+        return rows, read_provenance(folder)
 
     def _models(
         self, start: TrainedModel, path: Path, report: Callable[[Progress], None]
@@ -222,13 +221,12 @@ class DensityCheck:
         }
         rows = pd.DataFrame({"kind": "check", "name": list(numbers), "value": list(numbers.values())})
         write_atomically(folder / "check.csv", rows.to_csv(index=False))
-        facts = json.dumps(provenance(trained.dataset), indent=1, ensure_ascii=False)
-        write_atomically(folder / _PROVENANCE, facts)
+        write_provenance(folder, trained.dataset)
         return f"{operator.d} eigenvalues"
 
     def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:  # noqa: ARG002 (of the protocol)
         """See ``Work``: rows of kind check, ``name`` is ``value``."""
-        return pd.read_csv(folder / "check.csv"), json.loads((folder / _PROVENANCE).read_text(encoding="utf-8"))
+        return pd.read_csv(folder / "check.csv"), read_provenance(folder)
 
 
 def _check_words(rows: pd.DataFrame) -> str:

@@ -20,7 +20,7 @@ from decomfl_lab.data import load_dataset
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.files import write_atomically
 from decomfl_lab.schedules import Schedule
-from decomfl_lab.training import METRICS_FILE, PROVENANCE_FILE, Progress, code_version, provenance, train
+from decomfl_lab.training import METRICS_FILE, Progress, code_version, read_provenance, train, write_provenance
 
 __all__ = ["Job", "Work", "run_all"]
 
@@ -89,7 +89,7 @@ class Job:
         try:
             train(self.config, dataset=dataset, out=folder, on_round=report)
         except DivergedError as error:
-            write_atomically(folder / PROVENANCE_FILE, json.dumps(provenance(dataset), indent=1, ensure_ascii=False))
+            write_provenance(folder, dataset)
             return f"{DIVERGED}: {error}"
         return f"{self.config.rounds} rounds"
 
@@ -97,7 +97,7 @@ class Job:
         """See ``Work``: evaluations with labels, seed and whether the run diverged (then they end there)."""
         labels = {**self.labels, "seed": self.config.seed, "diverged": ended.startswith(DIVERGED)}
         rows = pd.read_csv(folder / METRICS_FILE).assign(**labels)
-        return rows, json.loads((folder / PROVENANCE_FILE).read_text(encoding="utf-8"))
+        return rows, read_provenance(folder)
 
 
 _COSTS = {"cnn-fashion": 6.0}
