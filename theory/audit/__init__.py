@@ -1,0 +1,1 @@
+"""Every statement of the paper with a verdict that the machine repeats."""

@@ -1,0 +1,144 @@
+"""The instruments of the audit: units, computer algebra, search over parameters; each finds, and is itself tested."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import sympy as sp
+from scipy import optimize
+
+from theory.audit.entry import Evidence
+from theory.formula import Formula, UnitError, require_one_unit
+
+__all__ = ["Axis", "Worst", "differs", "equal", "one_unit", "search", "within", "wrong_unit"]
+
+
+def one_unit(**terms: str) -> Evidence:
+    """Evidence that all terms, named formulas in the paper's symbols, have one unit."""
+    try:
+        unit = require_one_unit({name: Formula(text).unit for name, text in terms.items()})
+    except UnitError as error:
+        return Evidence("units", False, str(error))
+    return Evidence("units", True, f"every term has the unit {unit}")
+
+
+def wrong_unit(odd: str, **terms: str) -> Evidence:
+    """Evidence that the term named ``odd`` alone has another unit than the others, which agree."""
+    others = one_unit(**{name: text for name, text in terms.items() if name != odd})
+    if not others.holds:
+        return Evidence("units", False, others.says)
+    try:
+        found = str(Formula(terms[odd]).unit)
+    except UnitError as error:
+        found = str(error)
+    usual = str(Formula(next(text for name, text in terms.items() if name != odd)).unit)
+    return Evidence("units", found != usual, f"{terms[odd]} has the unit {found}, the other terms {usual}")
+
+
+def equal(left: str | sp.Expr, right: str | sp.Expr, what: str = "") -> Evidence:
+    """Evidence, by computer algebra, that two expressions are one."""
+    difference = _difference(left, right)
+    return Evidence("algebra", difference == 0, f"{what or f'{left} = {right}'}: difference {difference}")
+
+
+def differs(left: str | sp.Expr, right: str | sp.Expr, what: str = "") -> Evidence:
+    """Evidence, by computer algebra, that two expressions are not one: their difference is shown."""
+    difference = _difference(left, right)
+    return Evidence("algebra", difference != 0, f"{what or f'{left} ≠ {right}'}: difference {difference}")
+
+
+def _difference(left: str | sp.Expr, right: str | sp.Expr) -> sp.Expr:
+    expressions = [Formula(side).expression if isinstance(side, str) else side for side in (left, right)]
+    return sp.factor(sp.simplify(expressions[0] - expressions[1]))
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The range of a parameter in a search.
+
+    Attributes:
+        low: Least value.
+        high: Largest value.
+        log: Searched on a logarithmic scale.
+        whole: Whole numbers only.
+    """
+
+    low: float
+    high: float
+    log: bool = True
+    whole: bool = False
+
+    def at(self, share: float) -> float:
+        """The value at a share in 0..1 of the range."""
+        span = self.high - self.low
+        value = self.low * (self.high / self.low) ** share if self.log else self.low + share * span
+        return float(round(value)) if self.whole else value
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The worst case that a search found.
+
+    Attributes:
+        ratio: Largest left side as a multiple of the right side; above 1 the inequality fails.
+        at: The parameters there.
+        tried: Points tried.
+    """
+
+    ratio: float
+    at: Mapping[str, float]
+    tried: int
+
+    def __str__(self) -> str:
+        numbers = ", ".join(f"{name} = {value:.6g}" for name, value in self.at.items())
+        return f"left/right at most {self.ratio:.6g} in {self.tried} points, at {numbers}"
+
+
+def search(
+    ratio: Callable[[Mapping[str, float]], float],
+    axes: Mapping[str, Axis],
+    *,
+    seed: int = 0,
+    effort: int = 60,
+) -> Worst:
+    """The parameters with the largest ratio left/right, by differential evolution from a fixed seed.
+
+    Args:
+        ratio: Of the two sides at these parameters; NaN where they are not admissible.
+        axes: Parameter's name -> its range.
+        seed: Of the search.
+        effort: Generations; the population has 12 points a parameter.
+    """
+    names = list(axes)
+    tried = 0
+
+    def parameters(shares: Sequence[float]) -> dict[str, float]:
+        return {name: axes[name].at(float(share)) for name, share in zip(names, shares, strict=True)}
+
+    def loss(shares: Any) -> float:
+        nonlocal tried
+        tried += 1
+        value = ratio(parameters(shares))
+        return 1e300 if math.isnan(value) else -value
+
+    found = optimize.differential_evolution(
+        loss,
+        optimize.Bounds(np.zeros(len(names)), np.ones(len(names))),
+        rng=np.random.default_rng(seed),
+        maxiter=effort,
+        popsize=12,
+        polish=False,
+        tol=0.0,
+        init="sobol",
+    )
+    at = parameters(found.x.tolist())
+    return Worst(ratio(at), at, tried)
+
+
+def within(worst: Worst) -> Evidence:
+    """Evidence that a search found no violation."""
+    return Evidence("search", worst.ratio <= 1 + 1e-9, str(worst), {"ratio": worst.ratio, **worst.at})

@@ -1,0 +1,1 @@
+"""``decomfl audit``."""

@@ -1,0 +1,1 @@
+"""``decomfl bound`` and ``decomfl stepsize``."""

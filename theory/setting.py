@@ -1,0 +1,155 @@
+"""The constants of a statement: dimensions, step size, smoothness, noise; checked by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from scipy import stats
+
+from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
+from theory.formula import Formula
+
+__all__ = ["LAWS", "Setting", "effective_factor", "second_moment_factor", "sixth_moment"]
+
+# ρ: E‖(1/P) Σ_p z_p z_pᵀ v‖² = ρ ‖v‖² for P independent directions with E z zᵀ = I.
+_RHO: Final[Mapping[str, Formula]] = {
+    "gaussian": Formula("1 + (d + 1)/P"),
+    "sphere": Formula("1 + (d - 1)/P"),
+    "rademacher": Formula("1 + (d - 1)/P"),
+}
+# ρ_κ: E‖(1/P) Σ_p z_p z_pᵀ v‖²_H ≤ L ρ_κ ‖v‖² for 0 ⪯ H ⪯ L I with tr H ≤ κL.
+_RHO_KAPPA: Final[Mapping[str, Formula]] = {
+    "gaussian": Formula("1 + (kappa + 1)/P"),
+    "sphere": Formula("1 + (kappa*d + d - 2)/(P*(d + 2))"),
+    "rademacher": Formula("1 + (kappa + 1)/P"),
+}
+_S6: Final[Mapping[str, Formula]] = {
+    "gaussian": Formula("d*(d + 2)*(d + 4)"),
+    "sphere": Formula("d**3"),
+    "rademacher": Formula("d**3"),
+}
+LAWS: Final = tuple(_RHO)
+
+
+def second_moment_factor(law: str, *, d: int, P: int) -> float:
+    """ρ = E‖(1/P) Σ_p z_p z_pᵀ v‖²/‖v‖²: 1 + (d + 1)/P (gaussian), 1 + (d − 1)/P (sphere, rademacher).
+
+    E‖z zᵀv‖² is (d + 2)‖v‖² for Gaussian z and d‖v‖² where ‖z‖² = d; P − 1 of P pairs of directions are different.
+    """
+    return _RHO[require_choice("law", law, LAWS)]({"d": d, "P": P})
+
+
+def effective_factor(law: str, *, d: int, P: int, kappa: float) -> float:
+    """ρ_κ with E‖(1/P) Σ_p z_p z_pᵀ v‖²_H ≤ L ρ_κ ‖v‖²: 1 + (κ+1)/P, on the sphere 1 + (κd + d − 2)/(P(d + 2)).
+
+    For 0 ⪯ H ⪯ L I with tr H ≤ κL. Source: [DeComFL, Lemma of the covariance matrix]; E z zᵀ v vᵀ z zᵀ =
+    γ (‖v‖² I + 2 v vᵀ), γ = 1 (gaussian), d/(d + 2) (sphere); rademacher has −2 diag(v²) besides, which H ⪰ 0 lowers.
+    """
+    return _RHO_KAPPA[require_choice("law", law, LAWS)]({"d": d, "P": P, "kappa": kappa})
+
+
+def sixth_moment(law: str, *, d: int) -> float:
+    """s₆ = E‖z‖⁶: d(d + 2)(d + 4) (gaussian), d³ (sphere, rademacher)."""
+    return _S6[require_choice("law", law, LAWS)]({"d": d})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """The constants that bounds and step-size conditions are made of, in the paper's symbols.
+
+    Attributes:
+        d: Parameters.
+        L: Lipschitz constant of the gradients, > 0. [F/X²]
+        m: Sampled clients a round, 1 ≤ m ≤ M.
+        M: Clients; None is m.
+        P: Directions a local step.
+        K: Local steps a round.
+        R: Rounds.
+        eta: Step size η > 0; None where it is asked for. [X²/F]
+        mu: Smoothing μ ≥ 0; 0 is the limit. [X]
+        sigma: Standard deviation of the stochastic gradients. [F/X]
+        sigma_G: Gradient dissimilarity. [F/X]
+        D: f(x_0) − f(x*) ≥ 0. [F]
+        kappa: Effective rank, 1 ≤ κ ≤ d; None where it is not used.
+        G: Largest norm of a stochastic gradient; None where it is not used. [F/X]
+        law: Of the directions: gaussian, sphere (radius √d), rademacher.
+        replacement: Clients sampled with replacement (the paper's proofs), not without (its algorithm).
+
+    Raises:
+        InputError: That names the constant, the rule and the value.
+    """
+
+    d: int
+    L: float
+    m: int = 1
+    M: int | None = None
+    P: int = 1
+    K: int = 1
+    R: int = 1
+    eta: float | None = None
+    mu: float = 0.0
+    sigma: float = 0.0
+    sigma_G: float = 0.0
+    D: float = 1.0
+    kappa: float | None = None
+    G: float | None = None
+    law: str = "gaussian"
+    replacement: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("d", "P", "K", "R"):
+            require_int(name, getattr(self, name), 1)
+        if self.M is not None:
+            require_int("M", self.M, 1)
+        require_int("m", self.m, 1, None if self.M is None or self.replacement else self.M)
+        require_finite_positive("L", self.L)
+        if self.eta is not None:
+            require_finite_positive("eta", self.eta)
+        for name in ("mu", "sigma", "sigma_G", "D", "G"):
+            value = getattr(self, name)
+            if value is not None:
+                require(math.isfinite(value) and value >= 0, name, "be a finite number of at least 0", value)
+        if self.kappa is not None:
+            require(1.0 <= self.kappa <= self.d, "kappa", f"be in 1..d = {self.d}", self.kappa)
+        require_choice("law", self.law, LAWS)
+
+    @property
+    def clients(self) -> int:
+        """M."""
+        return self.m if self.M is None else self.M
+
+    @property
+    def phi(self) -> float:
+        """Variance of a mean over m sampled clients, as a share of 1/m of theirs: (M − m)/(M − 1); 1 with replacement.
+
+        With M = 1 there is nothing to sample: 0.
+        """
+        if self.clients == 1:
+            return 0.0
+        return 1.0 if self.replacement else (self.clients - self.m) / (self.clients - 1)
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Every symbol with its value, those that follow from others included; those not given are left out."""
+        given = {
+            **{name: float(getattr(self, name)) for name in ("d", "L", "m", "P", "K", "R", "mu", "sigma", "sigma_G")},
+            "M": float(self.clients),
+            "D": self.D,
+            "phi": self.phi,
+            "rho": second_moment_factor(self.law, d=self.d, P=self.P),
+            "s6": sixth_moment(self.law, d=self.d),
+            "tail": float(stats.chi2.sf(2 * self.d * self.P, self.d * self.P + 4)),
+        }
+        if self.kappa is not None:
+            given["rho_kappa"] = effective_factor(self.law, d=self.d, P=self.P, kappa=self.kappa)
+        optional = {name: getattr(self, name) for name in ("eta", "kappa", "G")}
+        return given | {name: float(value) for name, value in optional.items() if value is not None}
+
+    def require(self, *names: str) -> None:
+        """Raise InputError for the first of the optional constants ``names`` that was not given."""
+        for name in names:
+            if getattr(self, name) is None:
+                raise InputError(f"{name} must be given here, got None")
