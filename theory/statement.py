@@ -71,9 +71,11 @@ class Statement:
     assumptions: str = ""
     note: str = ""
 
-    def _values(self, setting: Setting, point: Mapping[str, float]) -> dict[str, float]:
+    def _values(self, setting: Setting, formulas: Mapping[str, Formula], **point: float) -> dict[str, float]:
         require_choice("law", setting.law, self.laws)
         require(setting.K == 1 or not self.single_step, "K", f"be 1 in {self.name}", setting.K)
+        if any("rho_kappa" in formula.symbols for formula in formulas.values()):
+            setting.require("kappa")
         return {**setting.values, **point}
 
     @cached_property
@@ -91,17 +93,17 @@ class Statement:
         Raises:
             InputError: If a constant that a term needs was not given, or the law or K are not the statement's.
         """
-        values = self._values(setting, point)
+        values = self._values(setting, self.terms, **point)
         return self._tuple(*(formula(values) for formula in self.terms.values()))
 
     def step_sizes(self, setting: Setting) -> StepSizes:
         """The largest η by every condition."""
-        values = self._values(setting, {})
+        values = self._values(setting, self.eta)
         return StepSizes({name: formula(values) for name, formula in self.eta.items()})
 
     def largest_mu(self, setting: Setting) -> StepSizes:
         """The largest μ by every condition, at the setting's η where it matters."""
-        values = self._values(setting, {})
+        values = self._values(setting, self.mu)
         return StepSizes({name: formula(values) for name, formula in self.mu.items()})
 
     def admits(self, setting: Setting) -> bool:
@@ -121,7 +123,7 @@ class Statement:
             InputError: If no condition bounds η and the bound has no minimum.
         """
         largest = self.step_sizes(setting).largest
-        values = self._values(setting, {})
+        values = self._values(setting, self.terms)
 
         def total(log_eta: float) -> float:
             here = {**values, "eta": math.exp(log_eta)}
