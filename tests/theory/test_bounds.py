@@ -90,15 +90,16 @@ def test_moments_of_directions_by_simulation(law: str) -> None:
     assert abs(sixth.mean() - sixth_moment(law, d=d)) < 5 * sixth.std() / math.sqrt(n * P) + 1e-9
 
 
-def test_the_bias_of_rademacher_directions_needs_its_larger_factor() -> None:
-    """f with ∂f = |x − 1| in one dimension: E g z − f'(0) is 0 for z = ±1 with μ = 1 short of both; the bound holds."""
-    mu = 1.0
+def test_the_bias_of_rademacher_directions_is_within_its_factor() -> None:
+    """f' = |x| in one dimension, L = 1: E g z − f'(0) = μ/2 for z = ±1, and μ√s₂ = 3μ/2."""
+    mu = 0.3
 
     def f(x: float) -> float:
-        return 0.5 * (x - 1) * abs(x - 1)
+        return 0.5 * x * abs(x)
 
-    bias = (f(mu) - f(-mu)) / (2 * mu) - abs(0 - 1)
-    assert 0 < abs(bias) + 1e-9 <= mu * math.sqrt(bias_factor("rademacher", d=1))
+    bias = (f(mu) - f(-mu)) / (2 * mu)
+    assert bias == pytest.approx(mu / 2)
+    assert bias < mu * math.sqrt(bias_factor("rademacher", d=1)) == pytest.approx(1.5 * mu)
 
 
 @pytest.mark.parametrize("key", list(STATEMENTS), ids="/".join)
