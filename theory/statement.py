@@ -134,3 +134,15 @@ class Statement:
         top = math.log(largest)
         found = optimize.minimize_scalar(total, bounds=(top - 80.0, top), method="bounded", options={"xatol": 1e-10})
         return math.exp(found.x) if total(found.x) < total(top) else largest
+
+    def best_mu(self, setting: Setting, share: float = 0.1) -> float:
+        """The largest μ whose terms are at most ``share`` of the others: rate-optimal, for smaller ones gain nothing.
+
+        Terms with μ are in proportion to μ². Smaller μ is never worse in exact arithmetic; losses in floating point
+        make their difference over μ the worse the smaller it is.
+        """
+        require(0 < share < math.inf, "share", "be a finite number above 0", share)
+        values = {**self._values(setting, self.terms), "mu": 1.0}
+        smoothing = sum(formula(values) for formula in self.terms.values() if "mu" in formula.symbols)
+        others = sum(formula(values) for formula in self.terms.values() if "mu" not in formula.symbols)
+        return math.sqrt(share * others / smoothing) if smoothing else math.inf

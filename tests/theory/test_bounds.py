@@ -202,6 +202,15 @@ def test_without_noise_the_best_step_size_is_the_largest() -> None:
     assert each.best_eta(here) == pytest.approx(each.step_sizes(here).largest, rel=1e-6)
 
 
+def test_the_best_mu_adds_its_share_and_no_more() -> None:
+    each = statement("theorem-1")
+    here = replace(BASE, K=3)
+    at = sum(each.bound(replace(here, mu=each.best_mu(here, share=0.2))))
+    assert at == pytest.approx(1.2 * sum(each.bound(replace(here, mu=0.0))))
+    with pytest.raises(InputError, match="^share must"):
+        each.best_mu(here, share=0.0)
+
+
 def test_corollary_1_is_theorem_1_at_its_step_size() -> None:
     """Never below it, and within a factor 1.5 where its parts are not added twice."""
     theorem, corollary = statement("theorem-1"), statement("corollary-1")
