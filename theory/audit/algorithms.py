@@ -24,9 +24,9 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.audit.entry import Entry, Evidence
+from theory.audit.entry import Entry, Evidence, Kind
 
-__all__ = ["ENTRIES", "PROGRAMS", "Line", "Program", "outcome"]
+__all__ = ["ENTRIES", "PROGRAMS", "Line", "Program", "entry", "outcome", "play"]
 
 Vector = NDArray[Any]  # of Fractions, shape (2,)
 Scalar = Callable[[int, Vector, Vector, Fraction], Fraction]
@@ -167,21 +167,29 @@ class Program:
         )
 
 
-def outcome(program: Program, changes: Mapping[str, str] = {}) -> str:
-    """What breaks when the program is run with other code at some lines; "" if it works."""
+def play(program: Program, changes: Mapping[str, str] = {}) -> dict[str, Any]:
+    """Run the program with other code at some lines; returns its names with their values.
+
+    Raises:
+        Exception: Whatever a misprinted line does.
+    """
     x, local = Symbols("x"), Symbols("model of client ")
-    for i in range(1, M + 1):
-        local[i] = x[i, 0, 1] = START
     x[0] = START
     world: dict[str, Any] = {
-        "x": x, "local": local, "C": Symbols("C"), "Symbols": Symbols, "product": product, "np": np,
+        "x": x, "local": local, "C": Symbols("C"), "Symbols": Symbols, "product": product,
         "M": M, "m": m, "K": K, "R": R, "P": program.P, "eta": ETA, "mu": MU, "start": START,
         "normal": _normal, "seed": _seed, "xi": _sample, "f": _loss, "gradient": _gradient,
         "choose": lambda r, size: SAMPLED[r][:size],
         "clients": range(1, M + 1), "steps": range(1, K + 1), "directions": range(1, program.P + 1),
     }  # fmt: skip
+    exec(compile(program.text(changes), "algorithm", "exec"), world)
+    return world
+
+
+def outcome(program: Program, changes: Mapping[str, str] = {}) -> str:
+    """What breaks when the program is run with other code at some lines; "" if it works."""
     try:
-        exec(compile(program.text(changes), "algorithm", "exec"), world)
+        x = play(program, changes)["x"]
     except Exception as error:  # whatever a misprinted line does is the finding
         return f"{type(error).__name__}: {error}"
     models = _recursion(program.P, program.scalar)
@@ -216,18 +224,28 @@ def _mended(program: Program) -> Evidence:
     return Evidence("execution", not broken, f"mended: {broken or _WORKS}")
 
 
-def _entry(program: Program, line: Line) -> Entry:
-    number = int(line.label.removeprefix("line-").split(".")[0])
-    typo = bool(line.printed)
+def entry(program: Program, line: Line, *, kind: Kind = "algorithm line", at: int | None = None) -> Entry:
+    """The entry of a line, checked by its program: *typo* if it has a printed version, else *correct*.
+
+    Args:
+        program: That the line is part of.
+        line: The line.
+        kind: What it is in the paper.
+        at: Line of the source, if the label does not name it.
+    """
+    number = int(line.label.removeprefix("line-").split(".")[0]) if at is None else at
+    checks = (
+        (partial(_breaks, program, line), partial(_mended, program))
+        if line.printed
+        else (partial(_runs, program, line),)
+    )
     return Entry(
         label=line.label,
         line=number,
-        kind="algorithm line",
+        kind=kind,
         says=line.says,
-        verdict="typo" if typo else "correct",
-        checks=(partial(_breaks, program, line), partial(_mended, program))
-        if typo
-        else (partial(_runs, program, line),),
+        verdict="typo" if line.printed else "correct",
+        checks=checks,
         why=line.why,
         fix=line.fix,
     )
@@ -753,7 +771,7 @@ _PROJECTION: Final = Program(_CLIENT_PROJECTION, _CLIENT_PROJECTION, _SERVER, sc
 PROGRAMS: Final = (_SERVER_SIDE, _CLIENT_SIDE, _SERVER_SIDE_P, _CLIENT_SIDE_P, _PROJECTION)
 
 ENTRIES: Final = (
-    *(_entry(program, line) for program in PROGRAMS for line in program.lines),
+    *(entry(program, line) for program in PROGRAMS for line in program.lines),
     _whole("alg.cezo-fl", 293, "Algorithm 1: DeComFL, the server", _SERVER_SIDE, ("algorithm-1",)),
     _whole("alg.decomfl_client", 317, "Algorithm 2: DeComFL, the client", _CLIENT_SIDE, ("algorithm-1-2",)),
     _whole("alg.decomfl_server(P>1)", 748, "Algorithm 3: DeComFL with P directions, the server", _SERVER_SIDE_P),
