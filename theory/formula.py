@@ -59,6 +59,7 @@ SYMBOLS: Final[Mapping[str, Unit]] = {
     "phi": ONE,  # (M − m)/(M − 1): clients without replacement; 1 with
     "rho": ONE,  # E‖(1/P) Σ_p z_p z_pᵀ v‖² / ‖v‖²
     "rho_kappa": ONE,  # the same weighted by a Hessian of effective rank κ, in units of L
+    "s2": ONE,  # ‖∇f^μ(x) − ∇f(x)‖² ≤ μ²L² s₂
     "s6": ONE,  # E‖z‖⁶
     "tail": ONE,  # Pr[χ²_{dP+4} ≥ 2dP]
 }
