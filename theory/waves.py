@@ -31,7 +31,8 @@ class Waves:
     """f_i(x; ξ) = Σ_j A_j cos(w_j·x + θ_j), A = a ± b ± s.
 
     A client's own ±b is 0 on average; ±s is thrown anew, by a fair coin, at each step of each client. So f(x) =
-    Σ_j a_j cos(w_j·x + θ_j), not convex, and every f_i(·; ξ) has Hessians between ∓Σ_j c_j w_j w_jᵀ, c = |a| + |b| + |s|.
+    Σ_j a_j cos(w_j·x + θ_j), not convex, and the Hessians of all f_i(·; ξ) lie between ∓Σ_j c_j w_j w_jᵀ,
+    c = |a| + |b| + |s|.
 
     Attributes:
         a: Amplitudes of f, shape (J,). [F]
@@ -202,8 +203,9 @@ def _hyp0f1(b: float, x: Floats) -> Floats:
     if b <= 50:
         small: Floats = special.hyp0f1(b, x)
         return small
-    near = np.maximum(x, -15 * b)
-    term, total = np.ones_like(near), np.ones_like(near)
+    near: Floats = np.maximum(x, -15 * b)
+    term: Floats = np.ones(near.shape)
+    total: Floats = np.ones(near.shape)
     for k in range(80):
         term = term * near / ((b + k) * (k + 1))
         total = total + term
