@@ -16,6 +16,8 @@ def _formulas(**texts: str) -> dict[str, Formula]:
     return {name: Formula(text) for name, text in texts.items()}
 
 
+# Laws whose ∇f^μ is a mean of ∇f over shifted points: gaussian (by Stein), sphere (over its ball).
+_SMOOTHED: Final = ("gaussian", "sphere")
 _AVERAGE = "(1/R) Σ_r E‖∇f(x_r)‖²"
 _PRINTED = "unbiased gradients of variance σ²; dissimilarity σ_G; f is L-smooth"
 _EACH = "unbiased gradients of variance σ² at every point; dissimilarity σ_G; every f_i(·; ξ) is L-smooth"
@@ -57,6 +59,7 @@ _THEOREM_1: Final = Statement(
         smoothing="mu**2*L**2*(3*d + 9*L*eta*(d + s6/(4*P)))",
     ),
     eta=_formulas(descent="1/(9*L*(K + 2*(rho - 1)))"),
+    laws=_SMOOTHED,
     assumptions=_EACH,
     note="ρ − 1 = (d + 1)/P for Gaussian directions. The step size owes nothing to m: clients share the directions.",
 )
@@ -70,7 +73,7 @@ _THEOREM_1_SINGLE: Final = Statement(
         start="2*D/(R*eta)",
         dissimilarity="2*L*eta*rho*phi/m*sigma_G**2",
         noise="2*L*eta*rho/m*sigma**2",
-        smoothing="2*mu**2*L**2*(d + L*eta*(d + s6/(4*P)))",
+        smoothing="2*mu**2*L**2*(s2 + L*eta*(s2 + s6/(4*P)))",
     ),
     eta=_formulas(descent="1/(4*L*rho)"),
     single_step=True,
@@ -107,6 +110,7 @@ _COROLLARY: Final = Statement(
         smoothing="mu**2*L**2*(4*d + s6/(4*P*(K + 2*(rho - 1))))",
     ),
     eta=_formulas(rate=_RATE),
+    laws=_SMOOTHED,
     assumptions=_EACH,
     note="Of corrected Theorem 1 at the largest η allowed here. The first term is of order "
     "√(LD(1 + d/P)(σ² + φσ_G²)/(mKR)) as long as K ≤ d/P; beyond, the part of φσ_G² no longer falls with K, and that "
@@ -139,7 +143,7 @@ _THEOREM_2: Final = Statement(
     terms=_formulas(
         start="2*D/(R*eta)",
         noise="2*L*eta/m*rho_kappa*(phi*sigma_G**2 + sigma**2)",
-        smoothing="2*mu**2*L**2*(d + L*eta*(d + d**3/2))",
+        smoothing="2*mu**2*L**2*(s2 + L*eta*(s2 + s6/2))",
     ),
     eta=_formulas(descent="1/(4*L*rho_kappa)"),
     laws=("sphere", "rademacher"),
@@ -213,9 +217,9 @@ _LEMMAS: Final = (
         variant="corrected",
         left="‖∇f^μ(x) − ∇f(x)‖",
         source="eq.as",
-        terms=_formulas(smoothing="mu*L*sqrt(d)"),
+        terms=_formulas(smoothing="mu*L*sqrt(s2)"),
         assumptions=_EACH,
-        note="∇f^μ(x) = E ∇f(x + μz): the printed bound is (d + 3)^{3/2}/(2√d) times larger, 4 times for d = 1.",
+        note="∇f^μ(x) = E ∇f(x + μy): the printed bound is (d + 3)^{3/2}/(2√d) times larger, 4 times for d = 1.",
     ),
     Statement(
         name="second-moment",
@@ -260,7 +264,7 @@ _LEMMAS: Final = (
             drift="6*(rho - 1)*L**2*delta**2",
             dissimilarity="6*(rho - 1)*sigma_G**2",
             noise="2*rho*sigma**2",
-            smoothing="2*mu**2*L**2*(d + s6/(4*P))",
+            smoothing="2*mu**2*L**2*(s2 + s6/(4*P))",
         ),
         assumptions=_EACH,
     ),
@@ -289,7 +293,7 @@ _LEMMAS: Final = (
             drift="6*rho*L**2*delta**2",
             dissimilarity="6*rho*sigma_G**2",
             noise="2*rho*sigma**2",
-            smoothing="2*mu**2*L**2*(d + s6/(4*P))",
+            smoothing="2*mu**2*L**2*(s2 + s6/(4*P))",
         ),
         assumptions=_EACH,
     ),
@@ -320,6 +324,7 @@ _LEMMAS: Final = (
             smoothing="9/4*eta**2*K*(K - 1)*mu**2*L**2*(K*d + d + s6/(4*P))",
         ),
         eta=_formulas(drift="1/(9*L*(K + 2*(rho - 1)))"),
+        laws=_SMOOTHED,
         assumptions=_EACH,
     ),
     Statement(
@@ -336,7 +341,7 @@ _LEMMAS: Final = (
         variant="corrected",
         left="E‖ε_r‖²",
         source="eq.fjiow.es",
-        terms=_formulas(smoothing="mu**2*L**2*Min(s6/4, d + s6/(4*P))"),
+        terms=_formulas(smoothing="mu**2*L**2*Min(s6/4, s2 + s6/(4*P))"),
         assumptions=_EACH,
         note="|g − zᵀ∇f(x)| ≤ μL‖z‖²/2; on the sphere the first of the two holds for every draw, not only on average.",
     ),

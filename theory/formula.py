@@ -60,6 +60,7 @@ SYMBOLS: Final[Mapping[str, Unit]] = {
     "phi": ONE,  # (M − m)/(M − 1): clients without replacement; 1 with
     "rho": ONE,  # E‖(1/P) Σ_p z_p z_pᵀ v‖² / ‖v‖²
     "rho_kappa": ONE,  # the same weighted by a Hessian of effective rank κ, in units of L
+    "s2": ONE,  # ‖∇f^μ(x) − ∇f(x)‖² ≤ μ²L² s₂
     "s6": ONE,  # E‖z‖⁶
     "tail": ONE,  # Pr[χ²_{dP+4} ≥ 2dP]
 }
@@ -82,7 +83,9 @@ _GREEK: Final[Mapping[str, str]] = {
     "tail": "·tail",
 }
 _SUPERSCRIPTS: Final = str.maketrans("234", "²³⁴")
-_DENOMINATOR: Final = re.compile(r"(/(?:\w+|\((?:[^()]|\([^()]*\))*\)))\*(?!\*)")  # and the product that goes on after it
+_DENOMINATOR: Final = re.compile(
+    r"(/(?:\w+|\((?:[^()]|\([^()]*\))*\)))\*(?!\*)"
+)  # and the product that goes on after it
 
 
 class UnitError(InputError):

@@ -12,7 +12,7 @@ from scipy import stats
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
 from theory.formula import Formula
 
-__all__ = ["LAWS", "Setting", "effective_factor", "second_moment_factor", "sixth_moment"]
+__all__ = ["LAWS", "Setting", "bias_factor", "effective_factor", "second_moment_factor", "sixth_moment"]
 
 # ρ: E‖(1/P) Σ_p z_p z_pᵀ v‖² = ρ ‖v‖² for P independent directions with E z zᵀ = I.
 _RHO: Final[Mapping[str, Formula]] = {
@@ -26,6 +26,7 @@ _RHO_KAPPA: Final[Mapping[str, Formula]] = {
     "sphere": Formula("1 + (kappa*d + d - 2)/(P*(d + 2))"),
     "rademacher": Formula("1 + (kappa + 1)/P"),
 }
+_S2: Final[Mapping[str, Formula]] = {"gaussian": Formula("d"), "sphere": Formula("d"), "rademacher": Formula("9*d/4")}
 _S6: Final[Mapping[str, Formula]] = {
     "gaussian": Formula("d*(d + 2)*(d + 4)"),
     "sphere": Formula("d**3"),
@@ -54,6 +55,11 @@ def effective_factor(law: str, *, d: int, P: int, kappa: float) -> float:
 def sixth_moment(law: str, *, d: int) -> float:
     """s₆ = E‖z‖⁶: d(d + 2)(d + 4) (gaussian), d³ (sphere, rademacher)."""
     return _S6[require_choice("law", law, LAWS)]({"d": d})
+
+
+def bias_factor(law: str, *, d: int) -> float:
+    """s₂ with ‖E g z − ∇f(x)‖² ≤ μ²L² s₂ for every L-smooth f: d (gaussian, sphere), 9d/4 (rademacher)."""
+    return _S2[require_choice("law", law, LAWS)]({"d": d})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +146,7 @@ class Setting:
             "D": self.D,
             "phi": self.phi,
             "rho": second_moment_factor(self.law, d=self.d, P=self.P),
+            "s2": bias_factor(self.law, d=self.d),
             "s6": sixth_moment(self.law, d=self.d),
             "tail": float(stats.chi2.sf(2 * self.d * self.P, self.d * self.P + 4)),
         }

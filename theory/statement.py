@@ -75,13 +75,11 @@ class Statement:
         """Whether it is made for the setting's law and K."""
         return setting.law in self.laws and (setting.K == 1 or not self.single_step)
 
-    def uses(self, symbol: str) -> bool:
-        """Whether a term or a condition has the symbol."""
-        return any(symbol in f.symbols for f in (*self.terms.values(), *self.eta.values(), *self.mu.values()))
-
-    def _values(self, setting: Setting, point: Mapping[str, float]) -> dict[str, float]:
+    def _values(self, setting: Setting, formulas: Mapping[str, Formula], **point: float) -> dict[str, float]:
         require_choice("law", setting.law, self.laws)
         require(setting.K == 1 or not self.single_step, "K", f"be 1 in {self.name}", setting.K)
+        if any("rho_kappa" in formula.symbols for formula in formulas.values()):
+            setting.require("kappa")
         return {**setting.values, **point}
 
     @cached_property
@@ -99,17 +97,17 @@ class Statement:
         Raises:
             InputError: If a constant that a term needs was not given, or the law or K are not the statement's.
         """
-        values = self._values(setting, point)
+        values = self._values(setting, self.terms, **point)
         return self._tuple(*(formula(values) for formula in self.terms.values()))
 
     def step_sizes(self, setting: Setting) -> StepSizes:
         """The largest η by every condition."""
-        values = self._values(setting, {})
+        values = self._values(setting, self.eta)
         return StepSizes({name: formula(values) for name, formula in self.eta.items()})
 
     def largest_mu(self, setting: Setting) -> StepSizes:
         """The largest μ by every condition, at the setting's η where it matters."""
-        values = self._values(setting, {})
+        values = self._values(setting, self.mu)
         return StepSizes({name: formula(values) for name, formula in self.mu.items()})
 
     def admits(self, setting: Setting) -> bool:
@@ -129,7 +127,7 @@ class Statement:
             InputError: If no condition bounds η and the bound has no minimum.
         """
         largest = self.step_sizes(setting).largest
-        values = self._values(setting, {})
+        values = self._values(setting, self.terms)
 
         def total(log_eta: float) -> float:
             here = {**values, "eta": math.exp(log_eta)}
@@ -140,3 +138,15 @@ class Statement:
         top = math.log(largest)
         found = optimize.minimize_scalar(total, bounds=(top - 80.0, top), method="bounded", options={"xatol": 1e-10})
         return math.exp(found.x) if total(found.x) < total(top) else largest
+
+    def best_mu(self, setting: Setting, share: float = 0.1) -> float:
+        """The largest μ whose terms are at most ``share`` of the others: rate-optimal, for smaller ones gain nothing.
+
+        Terms with μ are in proportion to μ². Smaller μ is never worse in exact arithmetic; losses in floating point
+        make their difference over μ the worse the smaller it is.
+        """
+        require(0 < share < math.inf, "share", "be a finite number above 0", share)
+        values = {**self._values(setting, self.terms), "mu": 1.0}
+        smoothing = sum(formula(values) for formula in self.terms.values() if "mu" in formula.symbols)
+        others = sum(formula(values) for formula in self.terms.values() if "mu" not in formula.symbols)
+        return math.sqrt(share * others / smoothing) if smoothing else math.inf

@@ -211,8 +211,6 @@ def _asked(
     applying = {title: each for title, each in variants.items() if each.applies(setting)}
     if not applying:
         statement(name).bound(setting)  # says why
-    if any(each.uses("rho_kappa") for each in applying.values()):
-        setting.require("kappa")
     return setting, applying
 
 

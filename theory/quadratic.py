@@ -1,0 +1,293 @@
+"""Quadratic losses of heterogeneous clients, and what DeComFL does to them in expectation, exactly.
+
+For f_i(x; ξ) = ½ xᵀHx − (b_i + s)ᵀx every step is linear in x, so E xxᵀ after a step is a linear function of E xxᵀ
+before it; and for the laws of z used here the trace of each block of an eigenvalue group follows from the traces of
+the others. A step costs O(groups), whatever d is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decomfl_lab.errors import require
+from theory.setting import Setting
+from theory.spectrum import Spectrum
+
+__all__ = ["Quadratic", "Trajectory", "expected", "expected_drift", "remainder", "spread"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """f_i(x; ξ) = ½ xᵀHx − (b_i + s)ᵀx with Σ_i b_i = 0 and E s = 0; so f(x) = ½ xᵀHx and f* = 0.
+
+    b_i is +b for even and −b for odd i (0 for the last of an odd number of clients), s is ±s₀ by a fair coin at every
+    step of every client. H is diagonal; x_0, b and s₀ have one coordinate in each group that is not 0, the group's
+    first: sums of squares by groups say everything.
+
+    Attributes:
+        spectrum: Of H.
+        start: ‖x_0‖² in each group. [X²]
+        noise: ‖s₀‖² in each group; their sum is σ². [F²/X²]
+        dissimilarity: ‖b‖² in each group; their sum is σ_G². [F²/X²]
+    """
+
+    spectrum: Spectrum
+    start: tuple[float, ...]
+    noise: tuple[float, ...]
+    dissimilarity: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for name in ("start", "noise", "dissimilarity"):
+            squares = getattr(self, name)
+            require(len(squares) == len(self.spectrum.values), name, "be one for each group", squares)
+            for square in squares:
+                require(math.isfinite(square) and square >= 0, name, "be finite numbers of at least 0", square)
+
+    @classmethod
+    def of(
+        cls,
+        spectrum: Spectrum,
+        *,
+        D: float = 1.0,
+        sigma: float = 0.0,
+        sigma_G: float = 0.0,
+        start: Sequence[float] | None = None,
+        noise: Sequence[float] | None = None,
+        dissimilarity: Sequence[float] | None = None,
+    ) -> Quadratic:
+        """The quadratic with these constants.
+
+        Args:
+            spectrum: Of H.
+            D: f(x_0) − f*. [F]
+            sigma: Standard deviation of the stochastic gradients. [F/X]
+            sigma_G: Dissimilarity of the clients' gradients. [F/X]
+            start: How D is shared among the groups, in any scale; None for all in the first.
+            noise: How σ² is; None for all in the first.
+            dissimilarity: How σ_G² is; None for all in the first.
+
+        Raises:
+            InputError: If shares are negative, all 0 or not one for each group, or if D is put where H is 0.
+        """
+        shares = {
+            name: _shares(name, given, len(spectrum.values))
+            for name, given in (("start", start), ("noise", noise), ("dissimilarity", dissimilarity))
+        }
+        parts = [(D * share, value) for share, value in zip(shares["start"], spectrum.values, strict=True)]
+        require(all(value > 0 or part == 0 for part, value in parts), "start", "be 0 where H is 0", start)
+        return cls(
+            spectrum,
+            tuple(2 * part / value if part else 0.0 for part, value in parts),
+            tuple(sigma**2 * share for share in shares["noise"]),
+            tuple(sigma_G**2 * share for share in shares["dissimilarity"]),
+        )
+
+    @property
+    def d(self) -> int:
+        """Parameters."""
+        return self.spectrum.d
+
+    @property
+    def L(self) -> float:
+        """Every f_i(·; ξ) is L-smooth. [F/X²]"""
+        return self.spectrum.L
+
+    @cached_property
+    def D(self) -> float:
+        """f(x_0) − f*. [F]"""
+        return 0.5 * math.fsum(value * at for value, at in zip(self.spectrum.values, self.start, strict=True))
+
+    @cached_property
+    def gradient2(self) -> float:
+        """‖∇f(x_0)‖². [F²/X²]"""
+        return math.fsum(value**2 * at for value, at in zip(self.spectrum.values, self.start, strict=True))
+
+    @property
+    def sigma(self) -> float:
+        """√E‖s‖². [F/X]"""
+        return math.sqrt(math.fsum(self.noise))
+
+    @property
+    def sigma_G(self) -> float:
+        """max_i ‖b_i‖. [F/X]"""
+        return math.sqrt(math.fsum(self.dissimilarity))
+
+    def covariance(self, M: int) -> Floats:
+        """tr of (1/M) Σ b_i b_iᵀ in each group, shape (groups,): ‖b‖², less 1/M of it where M is odd."""
+        return np.array(self.dissimilarity) * (M - M % 2) / M
+
+    def setting(
+        self,
+        *,
+        eta: float | None = None,
+        m: int = 1,
+        M: int | None = None,
+        P: int = 1,
+        K: int = 1,
+        R: int = 1,
+        mu: float = 0.0,
+        law: str = "gaussian",
+        replacement: bool = False,
+        G: float | None = None,
+    ) -> Setting:
+        """The constants of a run on this problem: d, L, D, κ, σ, σ_G are the problem's own."""
+        return Setting(
+            d=self.d, L=self.L, D=self.D, kappa=self.spectrum.kappa, sigma=self.sigma, sigma_G=self.sigma_G,
+            eta=eta, m=m, M=M, P=P, K=K, R=R, mu=mu, law=law, replacement=replacement, G=G,
+        )  # fmt: skip
+
+
+def _shares(name: str, given: Sequence[float] | None, groups: int) -> list[float]:
+    shares = [1.0] + [0.0] * (groups - 1) if given is None else [float(share) for share in given]
+    require(len(shares) == groups, name, f"be one share for each of {groups} groups", given)
+    require(min(shares) >= 0 and sum(shares) > 0, name, "be at least 0 and not all 0", given)
+    return [share / sum(shares) for share in shares]
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """What a run does in expectation.
+
+    Attributes:
+        f: E f(x_r) − f*, shape (R + 1,). [F]
+        gradient2: E‖∇f(x_r)‖², shape (R + 1,). [F²/X²]
+    """
+
+    f: Floats
+    gradient2: Floats
+
+    @property
+    def average(self) -> float:
+        """(1/R) Σ_{r<R} E‖∇f(x_r)‖²."""
+        return float(self.gradient2[:-1].mean())
+
+
+def spread(quadratic: Quadratic, setting: Setting, V: Floats) -> Floats:
+    """E Z V Z, Z = (1/P) Σ_p z_p z_pᵀ, in each group: (1 − 1/P) V + (1/P) E[z zᵀV z zᵀ].
+
+    With V's trace T, E[z zᵀV z zᵀ] = T·I + 2V (gaussian), d/(d + 2) times it (sphere), T·I + 2V − 2 diag V (rademacher).
+
+    Args:
+        quadratic: The problem.
+        setting: P and the law of z.
+        V: Traces of a symmetric matrix's blocks, shape (groups,) or, for several matrices, (groups, n).
+
+    Returns:
+        Traces of the blocks, of V's shape.
+    """
+    n, d, P = quadratic.spectrum.multiplicities, quadratic.d, setting.P
+    everywhere = np.multiply.outer(n, V.sum(axis=0))
+    fourth = everywhere if setting.law == "rademacher" else everywhere + 2 * V
+    return (1 - 1 / P) * V + (d / (d + 2) if setting.law == "sphere" else 1.0) / P * fourth
+
+
+def remainder(quadratic: Quadratic, setting: Setting) -> Floats:
+    """E e eᵀ in each group, shape (groups,), for e = (1/P) Σ_p z_p ½ μ z_pᵀHz_p, what forward differences add to Zv.
+
+        E e eᵀ = (μ²/4P) E[(zᵀHz)² z zᵀ];   with T_n = tr Hⁿ the last factor is
+        (T₁² + 2T₂)I + 4T₁H + 8H² (gaussian), d²/((d + 2)(d + 4)) times it (sphere), T₁²·I (rademacher).
+
+    E[z zᵀHz] = 0, so directions of different p add nothing. E e = 0, and e is not correlated with Zv: products are odd.
+    """
+    H, n, d = quadratic.spectrum.eigenvalues, quadratic.spectrum.multiplicities, quadratic.d
+    T1, T2 = quadratic.spectrum.power_sum(1), quadratic.spectrum.power_sum(2)
+    if setting.law == "rademacher":
+        sixth = n * T1**2
+    else:
+        sixth = n * (T1**2 + 2 * T2 + 4 * T1 * H + 8 * H**2)
+        sixth = sixth * (d**2 / ((d + 2) * (d + 4)) if setting.law == "sphere" else 1.0)
+    found: Floats = setting.mu**2 / (4 * setting.P) * sixth
+    return found
+
+
+def _step(
+    quadratic: Quadratic, setting: Setting, square: Floats, cross: Floats, drive: Floats, noise: Floats
+) -> tuple[Floats, Floats]:
+    """Moments after a local step x⁺ = x − ηĝ, ĝ = Zv + e, v = Hx − u − s.
+
+        E x⁺x⁺ᵀ = E xxᵀ − η(E xvᵀ + E vxᵀ) + η²(E ZVZ + E e eᵀ),   E x⁺uᵀ = E xuᵀ − η E vuᵀ,   V = E vvᵀ
+
+    Args:
+        quadratic: The problem.
+        setting: η, P, μ and the law.
+        square: Traces of E xxᵀ, (groups, n + 1): linear in n unknowns and, last, a constant. So are the others.
+        cross: Of E xuᵀ, u constant during the round.
+        drive: Of E uuᵀ.
+        noise: Of E ssᵀ, s new at every step.
+    """
+    setting.require("eta")
+    assert setting.eta is not None
+    eta, H = setting.eta, quadratic.spectrum.eigenvalues[:, None]
+    V = H**2 * square - 2 * H * cross + drive + noise
+    second = spread(quadratic, setting, V)
+    second[:, -1] += remainder(quadratic, setting)
+    return square - 2 * eta * (H * square - cross) + eta**2 * second, cross - eta * (H * cross - drive)
+
+
+def _require_own(quadratic: Quadratic, setting: Setting) -> None:
+    require(setting.d == quadratic.d, "d", f"be the problem's {quadratic.d}", setting.d)
+
+
+def expected(quadratic: Quadratic, setting: Setting) -> Trajectory:
+    """E f(x_r) − f* and E‖∇f(x_r)‖², r = 0..R, under DeComFL: exact, without sampling.
+
+    All clients share the directions, the P directions of a step share its mini-batch; differences are forward ones
+    (μ = 0: their limit). With common H the mean of the sampled clients' models moves as one model under the mean of
+    their b_i and of their noise, whose second moments are (φ/m) (1/M) Σ b_i b_iᵀ and σ²/m: K steps of ``_step``, an
+    affine map A of the groups' traces, then A once a round. Its first 2^j powers at once give the next 2^j.
+
+    Args:
+        quadratic: The problem.
+        setting: η, m, M, P, K, R, μ, law and replacement; d must be the problem's, other constants are not read.
+
+    Raises:
+        InputError: If η was not given or d is another.
+    """
+    _require_own(quadratic, setting)
+    groups = len(quadratic.spectrum.values)
+    square = np.eye(groups, groups + 1)
+    cross, drive, noise = np.zeros_like(square), np.zeros_like(square), np.zeros_like(square)
+    drive[:, -1] = setting.phi / setting.m * quadratic.covariance(setting.clients)
+    noise[:, -1] = np.array(quadratic.noise) / setting.m
+    with np.errstate(over="ignore", invalid="ignore"):
+        for _ in range(setting.K):
+            square, cross = _step(quadratic, setting, square, cross, drive, noise)
+        power = np.vstack([square, np.eye(1, groups + 1, groups)])
+        traces = np.append(quadratic.start, 1.0)[:, None]
+        while traces.shape[1] <= setting.R:
+            traces = np.hstack([traces, power @ traces])
+            power = power @ power
+        traces = traces[:groups, : setting.R + 1]
+        H = quadratic.spectrum.eigenvalues
+        found = np.stack([0.5 * H @ traces, H**2 @ traces])
+    found[~np.isfinite(found)] = math.inf  # diverged
+    return Trajectory(*found)
+
+
+def expected_drift(quadratic: Quadratic, setting: Setting) -> float:
+    """χ_0 = (1/M) Σ_i Σ_k E‖x_{i,0}^k − x_0‖², k = 1..K, exactly. [X²]
+
+    y = x_i^k − x_0 moves by ``_step`` from 0 under the constant b_i − Hx_0, whose second moment over i is
+    (1/M) Σ b_i b_iᵀ + ∇f(x_0)∇f(x_0)ᵀ.
+
+    Raises:
+        InputError: If η was not given or d is another.
+    """
+    _require_own(quadratic, setting)
+    square = np.zeros((len(quadratic.spectrum.values), 1))
+    gradient = quadratic.spectrum.eigenvalues**2 * np.array(quadratic.start)
+    drive = (gradient + quadratic.covariance(setting.clients))[:, None]
+    cross, noise = np.zeros_like(square), np.array(quadratic.noise)[:, None]
+    total = 0.0
+    for _ in range(setting.K):
+        total += float(square.sum())
+        square, cross = _step(quadratic, setting, square, cross, drive, noise)
+    return total
