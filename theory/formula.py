@@ -76,6 +76,7 @@ _GREEK: Final[Mapping[str, str]] = {
     "phi": "φ",
     "rho": "ρ",
     "rho_kappa": "ρ_κ",
+    "s2": "s₂",
     "s6": "s₆",
     "sqrt": "√",
     "Min": "min",
@@ -122,7 +123,7 @@ class Formula:
         """As it would be printed: ``16*L*(d + 4)*eta/(m*P)*sigma**2`` is 16L(d + 4)η/(mP)σ²."""
         text = _DENOMINATOR.sub(r"\1·", self.text)
         text = re.sub(r"\*\*([234])\b", lambda power: power[1].translate(_SUPERSCRIPTS), text)
-        text = re.sub(r"[A-Za-z]\w*", lambda name: _GREEK.get(name[0], name[0]), text)
+        text = re.sub(r"[A-Za-z][A-Za-z0-9_]*", lambda name: _GREEK.get(name[0], name[0]), text)
         return re.sub(r"(?<!\*)\*(?!\*)", "", text).replace("-", "−")
 
     @property

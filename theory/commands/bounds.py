@@ -7,7 +7,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 
 import typer
 from rich.console import Console
@@ -19,7 +19,7 @@ from hessian.estimate import plain
 from theory.bounds import STATEMENTS, names, statement
 from theory.formula import Formula
 from theory.setting import LAWS, Setting
-from theory.statement import Statement
+from theory.statement import Statement, Variant
 
 __all__ = ["bound", "stepsize"]
 
@@ -64,7 +64,7 @@ def _flag(name: str, help_: str, kind: type, **more: Any) -> inspect.Parameter:
         name,
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
-        annotation=Annotated[kind | None, typer.Option(f"--{name.replace('_', '-')}", help=said, **more)],  # type: ignore[valid-type]
+        annotation=Annotated[kind | None, typer.Option(f"--{name.replace('_', '-')}", help=said, **more)],
     )
 
 
@@ -114,11 +114,11 @@ def _stepsize(
 
       decomfl stepsize --theorem 2 --d 28938 --kappa 20 --m 10 --P 20 --L 1
 
-      decomfl stepsize --theorem 1 --d 28938 --m 10 --P 20 --L 1 --D 2 --R 1000 --sigma 0.5     the η of the best bound
+      decomfl stepsize --theorem 1 --d 28938 --L 1 --D 2 --R 1000 --sigma 0.5
 
     "stated" is the paper to the letter, "corrected" what is proved in docs/theory.md. The smallest η of a column is the
-    largest that its statement allows. With --D and --R the rate-optimal η is there too: the one of the smallest bound
-    (σ and σ_G are 0 unless given).
+    largest that its statement allows. With --D and --R the rate-optimal η is there too, the one of the smallest bound
+    (σ and σ_G are 0 unless given), and the largest μ whose terms are a tenth of the others: a smaller one gains nothing.
     """
     setting, variants = _asked(theorem, named, constants, replacement)
     found = {title: _step_sizes(each, setting, best={"D", "R"} <= set(constants)) for title, each in variants.items()}
@@ -140,6 +140,7 @@ def _stepsize(
     rows.append(("largest η", [_number(each["largest"]) for each in found.values()]))
     if any(each["best_eta"] is not None for each in found.values()):
         rows.append(("rate-optimal η", [_number(each["best_eta"]) for each in found.values()]))
+        rows.append(("rate-optimal μ", [_number(each["best_mu"]) for each in found.values()]))
         rows.append(("bound there", [_number(each["best_bound"]) for each in found.values()]))
     _print("condition", variants, rows, setting, {})
 
@@ -200,17 +201,15 @@ def _asked(
     for needed in ("d", "L"):
         if needed not in constants:
             raise InputError(f"{needed} must be given, got None")
-    laws = statement(name).laws
-    law = law or ("gaussian" if "gaussian" in laws else laws[0])
+    claimed = {each: STATEMENTS[name, each] for each in get_args(Variant) if (name, each) in STATEMENTS}
+    law = law or next(iter(claimed.values())).laws[0]
     setting = Setting(**(constants | {"law": law}), replacement=replacement)
-    variants = {
-        variant: STATEMENTS[name, variant] for variant in ("stated", "corrected") if (name, variant) in STATEMENTS
-    }
+    variants: dict[str, Statement] = dict(claimed)
     if setting.K == 1 and name in _SINGLE:
         variants["corrected, K = 1"] = statement(_SINGLE[name])
     applying = {title: each for title, each in variants.items() if each.applies(setting)}
     if not applying:
-        statement(name).bound(setting)  # says why
+        statement(name).bound(setting)  # refuses the law or K
     return setting, applying
 
 
@@ -229,6 +228,7 @@ def _step_sizes(of: Statement, setting: Setting, *, best: bool) -> Values:
         "largest": sizes.largest,
         "binding": sizes.binding,
         "best_eta": eta,
+        "best_mu": None if eta is None else of.best_mu(setting.at(eta)),
         "best_bound": None if eta is None else sum(of.bound(setting.at(eta))),
     }
 
