@@ -113,8 +113,8 @@ def _waves_value(waves: Waves, setting: Setting) -> Measured:
 
 
 def _waves_gradient(waves: Waves, setting: Setting) -> Measured:
-    smoothed = waves.smoothed_gradient(waves.start, setting.mu, setting.law)
-    return Measured(float(np.linalg.norm(smoothed - waves.gradient(waves.start))))
+    mean = waves.mean_estimate(waves.start, setting.mu, setting.law)
+    return Measured(float(np.linalg.norm(mean - waves.gradient(waves.start))))
 
 
 def _waves_a(waves: Waves) -> dict[str, float]:
@@ -125,8 +125,8 @@ def _waves_second_moment(waves: Waves, setting: Setting) -> Measured:
     return Measured(waves.second_moment(waves.start, setting.mu, setting.law), _waves_a(waves))
 
 
-def _waves_estimates(waves: Waves, setting: Setting) -> tuple[float, Floats, Floats]:
-    """E‖G‖², E G and E ∇f_0(x_0 + μz) for client 0 at x_0; its P directions share the data sample."""
+def _waves_estimate(waves: Waves, setting: Setting) -> tuple[float, Floats]:
+    """E‖G‖² and E G of client 0 at x_0; its P directions share the data sample."""
     if setting.K > 1:
         raise InputError(f"K must be 1 for a closed form on waves, got {setting.K}")
     x, mu, law, P = waves.start, setting.mu, setting.law, setting.P
@@ -135,17 +135,17 @@ def _waves_estimates(waves: Waves, setting: Setting) -> tuple[float, Floats, Flo
     for amplitudes in (own + waves.s, own - waves.s):
         mean = waves.mean_estimate(x, mu, law, amplitudes)
         square += 0.5 * (waves.second_moment(x, mu, law, amplitudes) / P + (1 - 1 / P) * float(mean @ mean))
-    return square, waves.mean_estimate(x, mu, law, own), replace(waves, a=own).smoothed_gradient(x, mu, law)
+    return square, waves.mean_estimate(x, mu, law, own)
 
 
 def _waves_local(waves: Waves, setting: Setting) -> Measured:
-    square, _, _ = _waves_estimates(waves, setting)
+    square, _ = _waves_estimate(waves, setting)
     return Measured(square, {**_waves_a(waves), "delta": 0.0})
 
 
 def _waves_variance(waves: Waves, setting: Setting) -> Measured:
-    square, mean, smoothed = _waves_estimates(waves, setting)
-    return Measured(square - 2 * float(mean @ smoothed) + float(smoothed @ smoothed), {**_waves_a(waves), "delta": 0.0})
+    square, mean = _waves_estimate(waves, setting)
+    return Measured(square - float(mean @ mean), {**_waves_a(waves), "delta": 0.0})
 
 
 _WAVES: Final[Mapping[str, Callable[[Waves, Setting], Measured]]] = {

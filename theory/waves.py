@@ -158,14 +158,14 @@ class Waves:
         return float(self.a * self._phi(law, mu * self.w) @ np.cos(self._phases(x)))
 
     def smoothed_gradient(self, x: Floats, mu: float, law: str) -> Floats:
-        """∇f^μ(x) = E ∇f(x + μz), shape (n,)."""
+        """E ∇f(x + μz), the gradient of ``smoothed``, shape (n,)."""
         found: Floats = -(self.a * self._phi(law, mu * self.w) * np.sin(self._phases(x))) @ self.w
         return found
 
     def mean_estimate(self, x: Floats, mu: float, law: str, amplitudes: Floats | None = None) -> Floats:
         """E g z, g = (f(x + μz) − f(x))/μ: −(1/μ) Σ_j a_j sin(w_j·x + θ_j) ψ(μw_j), shape (n,).
 
-        For Gaussian z that is ∇f^μ(x), on the sphere the gradient of f smoothed over the ball.
+        For Gaussian z that is ∇f^μ(x) (Stein), on the sphere the gradient of f smoothed over the ball.
         """
         require_finite_positive("mu", mu)
         a = self.a if amplitudes is None else amplitudes
@@ -201,9 +201,8 @@ def _hyp0f1(b: float, x: Floats) -> Floats:
     |₀F₁(b; x)| ≤ e^{x/b} is taken for 0 where its terms are too large to be added.
     """
     if b <= 50:
-        small: Floats = special.hyp0f1(b, x)
-        return small
-    near: Floats = np.maximum(x, -15 * b)
+        return np.asarray(special.hyp0f1(b, x), dtype=np.float64)
+    near = np.maximum(x, np.float64(-15 * b))
     term: Floats = np.ones(near.shape)
     total: Floats = np.ones(near.shape)
     for k in range(80):
