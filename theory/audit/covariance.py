@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import numpy as np
 import sympy as sp
-from numpy.typing import NDArray
 
 from theory.audit.designs import design
 from theory.audit.entry import Entry, Evidence
@@ -18,7 +17,7 @@ from theory.audit.witness import agree, differ, exceeds, keeps
 
 __all__ = ["ENTRIES", "SAMPLE", "Clients", "printed_covariance"]
 
-Matrix = NDArray[Any]
+Matrix = Any  # numpy array of Fractions, shape (d, d)
 
 
 class Clients:
@@ -149,10 +148,13 @@ def _noise_sum(draws: Iterable[tuple[int, ...]], *, printed: bool, per_client: b
     """
     s = SAMPLE.noises
     return _mean(
-        sum(
-            np.outer(s[i], s[i]) if printed else np.outer(sign[at] * s[i], sign[other] * s[j])
-            for at, i in enumerate(chosen)
-            for other, j in enumerate(chosen)
+        np.sum(
+            [
+                np.outer(s[i], s[i]) if printed else np.outer(sign[at] * s[i], sign[other] * s[j])
+                for at, i in enumerate(chosen)
+                for other, j in enumerate(chosen)
+            ],
+            axis=0,
         )
         for chosen in draws
         for signs in product((-1, 1), repeat=SAMPLE.M)
@@ -274,8 +276,9 @@ def _two_points() -> Evidence:
 
 
 _SETS_WHY: Final = (
-    "The algorithm draws a set of m clients, so without replacement: Δ is multiplied by φ = (M − m)/(M − 1). Equality holds "
-    "only with replacement, and then only if a client drawn twice takes two mini-batches. As φ ≤ 1 the bounds made of it stay."
+    "The algorithm draws a set of m clients, so without replacement: Δ is multiplied by φ = (M − m)/(M − 1). "
+    "Equality holds only with replacement, and then only if a client drawn twice takes two mini-batches. As φ ≤ 1, "
+    "the bounds made of it stay."
 )
 
 ENTRIES: Final = (
@@ -286,7 +289,7 @@ ENTRIES: Final = (
         says="The covariance matrix of ∇̂f has the following relationship (the lemma gives E ∇̄f ∇̄fᵀ).",
         verdict="typo",
         checks=(_not_centred,),
-        why="The lemma is about ∇̄f, not ∇̂f, and about the second moment, not the covariance matrix, which is ∇f∇fᵀ less.",
+        why="The lemma is about ∇̄f, not ∇̂f, and about the second moment; the covariance matrix is ∇f∇fᵀ less.",
         fix="The second moment of ∇̄f has the following relationship.",
     ),
     Entry(
@@ -316,8 +319,8 @@ ENTRIES: Final = (
         says="Σ_r = (1/M) Σ_i s_i s_iᵀ, with s_i = ∇f_i(x; ξ_r) − ∇f_i(x)",
         verdict="typo",
         checks=(lambda: _rare_noise(mean=False), lambda: _rare_noise(mean=True), _one_batch_for_all),
-        why="Random as printed, while the lemma's left side is an expectation: E is missing. And the mini-batch is ξ_{i,r}: "
-        "one ξ_r for all clients would make their noises dependent, and nothing would be divided by m.",
+        why="Random as printed, while the lemma's left side is an expectation: E is missing. And the mini-batch is "
+        "ξ_{i,r}: one ξ_r for all clients would make their noises dependent, and nothing would be divided by m.",
         fix="Σ_r = (1/M) Σ_i E s_i s_iᵀ, s_i = ∇f_i(x; ξ_{i,r}) − ∇f_i(x)",
     ),
     Entry(
@@ -341,8 +344,8 @@ ENTRIES: Final = (
         says="E ∇̄f ∇̄fᵀ = T_1 + T_2, T_2 with Σ_{i,i'} of s_i s_iᵀ",
         verdict="typo",
         checks=(lambda: _double_sum(printed=True), lambda: _double_sum(printed=False)),
-        why="The double sum is of s_i s_i'ᵀ; with s_i s_iᵀ in it T_2 would be m times larger. The cross terms vanish if noises "
-        "of different clients are independent, which no assumption says.",
+        why="The double sum is of s_i s_i'ᵀ; with s_i s_iᵀ in it T_2 would be m times larger. The cross terms vanish "
+        "if noises of different clients are independent, which no assumption says.",
         fix="s_{i,r} s_{i',r}ᵀ",
     ),
     Entry(
@@ -385,8 +388,8 @@ ENTRIES: Final = (
             lambda: _moment((1, 2, 0, -1, 0, 0, 3, 0), (0, 1, 0, 2, 0, 1, 0, 0), mended=True),
             _moment_by_trace,
         ),
-        why="The left side is symmetric, the right side is not for u ≠ v. The proof needs it for symmetric sums only, for "
-        "which it is right.",
+        why="The left side is symmetric, the right side is not for u ≠ v. The proof needs it for symmetric sums only, "
+        "for which it is right.",
         fix="d/(d+2) (uᵀv I + uvᵀ + vuᵀ)",
     ),
     Entry(
@@ -401,8 +404,8 @@ ENTRIES: Final = (
             lambda: _drawn_twice(per_client=True),
             lambda: _drawn_twice(per_client=False),
         ),
-        why="The sum is of s_i s_i'ᵀ. With replacement, which eq. fejiosd needs, it also needs two mini-batches for a client "
-        "drawn twice; without, it is right.",
+        why="The sum is of s_i s_i'ᵀ. With replacement, which eq. fejiosd needs, it also needs two mini-batches for a "
+        "client drawn twice; without, it is right.",
         fix="E Σ_{i,i'} s_i s_i'ᵀ = mΣ",
     ),
     Entry(

@@ -41,7 +41,8 @@ class Design:
     @property
     def z(self) -> NDArray[np.float64]:
         """The directions in float64, shape (n, d); their probabilities are ``weights`` over their sum."""
-        return np.sqrt(self.scale) * self.points
+        directions: NDArray[np.float64] = np.sqrt(self.scale) * self.points
+        return directions
 
     def mean(self, values: NDArray[Any]) -> Any:
         """E of what has the given values at the directions, shape (n, …) -> (…)."""
@@ -69,7 +70,8 @@ class Design:
             sums = (sums[:, None] + self._dyads).reshape(-1, self.d, self.d)
             weights = np.outer(weights, self.weights).ravel()
         total = np.tensordot(weights, sums @ numerators @ sums, axes=1)
-        return total.astype(object) * Fraction(1, int(weights.sum()) * P**2 * int(whole))
+        found: NDArray[Any] = total.astype(object) * Fraction(1, int(weights.sum()) * P**2 * int(whole))
+        return found
 
 
 def _signs(d: int) -> Design:
