@@ -97,31 +97,31 @@ class Quadratic:
 
     @property
     def L(self) -> float:
-        """Every f_i(·; ξ) is L-smooth. [F/X²]"""
+        """Every f_i(·; ξ) is L-smooth, in F/X²."""
         return self.spectrum.L
 
     @cached_property
     def D(self) -> float:
-        """f(x_0) − f*. [F]"""
+        """f(x_0) − f*, in F."""
         return 0.5 * math.fsum(value * at for value, at in zip(self.spectrum.values, self.start, strict=True))
 
     @cached_property
     def gradient2(self) -> float:
-        """‖∇f(x_0)‖². [F²/X²]"""
+        """‖∇f(x_0)‖², in F²/X²."""
         return math.fsum(value**2 * at for value, at in zip(self.spectrum.values, self.start, strict=True))
 
     @property
     def sigma(self) -> float:
-        """√E‖s‖². [F/X]"""
+        """√E‖s‖², in F/X."""
         return math.sqrt(math.fsum(self.noise))
 
     @property
     def sigma_G(self) -> float:
-        """max_i ‖b_i‖. [F/X]"""
+        """max_i ‖b_i‖, in F/X."""
         return math.sqrt(math.fsum(self.dissimilarity))
 
     def covariance(self, M: int) -> Floats:
-        """tr of (1/M) Σ b_i b_iᵀ in each group, shape (groups,): ‖b‖², less 1/M of it where M is odd."""
+        """Traces of (1/M) Σ b_i b_iᵀ in each group, shape (groups,): ‖b‖², less 1/M of it where M is odd."""
         return np.array(self.dissimilarity) * (M - M % 2) / M
 
     def setting(
@@ -173,7 +173,8 @@ class Trajectory:
 def spread(quadratic: Quadratic, setting: Setting, V: Floats) -> Floats:
     """E Z V Z, Z = (1/P) Σ_p z_p z_pᵀ, in each group: (1 − 1/P) V + (1/P) E[z zᵀV z zᵀ].
 
-    With V's trace T, E[z zᵀV z zᵀ] = T·I + 2V (gaussian), d/(d + 2) times it (sphere), T·I + 2V − 2 diag V (rademacher).
+    With V's trace T, E[z zᵀV z zᵀ] is T·I + 2V (gaussian), d/(d + 2) times it (sphere), T·I + 2V − 2 diag V
+    (rademacher).
 
     Args:
         quadratic: The problem.
@@ -186,7 +187,8 @@ def spread(quadratic: Quadratic, setting: Setting, V: Floats) -> Floats:
     n, d, P = quadratic.spectrum.multiplicities, quadratic.d, setting.P
     everywhere = np.multiply.outer(n, V.sum(axis=0))
     fourth = everywhere if setting.law == "rademacher" else everywhere + 2 * V
-    return (1 - 1 / P) * V + (d / (d + 2) if setting.law == "sphere" else 1.0) / P * fourth
+    found: Floats = (1 - 1 / P) * V + (d / (d + 2) if setting.law == "sphere" else 1.0) / P * fourth
+    return found
 
 
 def remainder(quadratic: Quadratic, setting: Setting) -> Floats:
@@ -273,7 +275,7 @@ def expected(quadratic: Quadratic, setting: Setting) -> Trajectory:
 
 
 def expected_drift(quadratic: Quadratic, setting: Setting) -> float:
-    """χ_0 = (1/M) Σ_i Σ_k E‖x_{i,0}^k − x_0‖², k = 1..K, exactly. [X²]
+    """χ_0 = (1/M) Σ_i Σ_k E‖x_{i,0}^k − x_0‖², k = 1..K, exactly, in X².
 
     y = x_i^k − x_0 moves by ``_step`` from 0 under the constant b_i − Hx_0, whose second moment over i is
     (1/M) Σ b_i b_iᵀ + ∇f(x_0)∇f(x_0)ᵀ.
