@@ -522,6 +522,29 @@ def _records() -> Evidence:
     )
 
 
+def _all_records() -> Evidence:
+    """Records that each client has got in a run of Algorithms 1 and 2, when it is sampled in round r."""
+    count = "received[i] = received.get(i, 0) + len(missed)\nassert received[i] == r * K"
+    program = replace(PROGRAMS[0], server=(_context("received = {}", 0), *PROGRAMS[0].server))
+    rebuild = next(line.code for line in program.server if line.label == "line-306")
+    broken, planted = (outcome(program, {"line-306": f"{rebuild}\n{code}"}) for code in (count, f"{count} + 1"))
+    return Evidence(
+        "execution",
+        not broken and bool(planted),
+        f"a client sampled in round r of Algorithm 1 has got records of rK steps, r = 0..3: {broken or 'each time'}",
+    )
+
+
+def _server_of_projection() -> Evidence:
+    own, other = outcome(PROGRAMS[4]), outcome(replace(PROGRAMS[4], server=PROGRAMS[2].server))
+    return Evidence(
+        "execution",
+        not own and bool(other),
+        f"Algorithm 5 with the server of Algorithm 1: {own or 'every model equals the recursion'}; with that of "
+        f"Algorithm 3: {other or 'likewise'}",
+    )
+
+
 def _plans() -> Evidence:
     M, m, K, P, R = 100, 10, 1, 5, 100_000
     records, plans, _ = words_moved(R=R, M=M, m=m, K=K, P=P)
@@ -781,6 +804,7 @@ _CLAIMS: Final = (
     _claim("line-208", "BAFFLE: O(P) up, O(d) down", _baffle),
     _claim("line-246", "A vector of length 2d a client and round", partial(_full_models, "fedzo")),
     _claim("line-499", "Records have length 2mKP·h, h the lag; on average 2MKP a round; replies mKP", _records),
+    _claim("line-500", "By round R a sampled client has received 2RKP scalars in records", _all_records),
     _claim("line-506", "For κ ≪ md/(MK) DeComFL needs less communication than FedAvg", _threshold),
     _claim("line-544", "The CNN has 28,938 parameters", partial(_parameters, "cnn-mnist", 28_938)),
     _claim(
@@ -799,6 +823,7 @@ _CLAIMS: Final = (
         why="K steps from x_{i,r}^1 end at x_{i,r}^{K+1}",
         fix="x_{i,r}^{K+1} and m_{i,r}^{K+1}",
     ),
+    _claim("line-843", "The server of gradient projection is that of Algorithm 1", _server_of_projection),
     _claim("line-845", "Gradient projection has the communication of DeComFL", _same_as_projection),
     _claim("line-865", "f^μ has no larger Lipschitz constant of its gradient", _smoother),
     _claim("line-919", "DeComFL's communication does not depend on what is fine-tuned", _dimension_free),
