@@ -812,6 +812,12 @@ _CLAIMS: Final = (
         "The larger CNN has 1,206,590 parameters (with 62 outputs)",
         partial(_parameters, "cnn-fashion", 1_206_590),
     ),
+    _claim(
+        "line-623",
+        "A few scalars whatever the dimension, rates and totals that do not depend on it (low rank)",
+        _dimension_free,
+        _flat_in_dimension,
+    ),
     _claim("line-673", "Communication grows linearly with P, the variance falls", _linear_in_directions),
     Entry(
         label="line-685",
