@@ -83,7 +83,7 @@ def test_planted_constants_of_statements_are_noticed(
 
 @pytest.mark.parametrize(("key", "term"), [(key, term) for key in proof_one.PRINTED for term in proof_one.PRINTED[key]])
 def test_planted_constants_of_displays_are_noticed(monkeypatch: pytest.MonkeyPatch, key: str, term: str) -> None:
-    """A printed term, half as large again, no longer follows from what it is derived from, in its display or in the next."""
+    """A printed term times 3/2 no longer follows, in its display or in the next."""
     monkeypatch.setitem(proof_one.PRINTED[key], term, f"3/2*({proof_one.PRINTED[key][term]})")
     elsewhere = {
         "line-1112 drift": "line-1119",
