@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import sympy as sp
@@ -34,40 +34,42 @@ from theory.audit.proof_one import DERIVED, PRINTED, follows, plus, printed, sca
 from theory.audit.smoothing import norm_moment
 from theory.bounds import statement
 from theory.formula import Formula
-from theory.quadratic import Quadratic, expected, expected_drift
+from theory.measured import exact
+from theory.quadratic import Quadratic, expected
 from theory.setting import Setting
 from theory.spectrum import Spectrum
 from theory.statement import Variant
 
 __all__ = ["DISPLAYS", "ENTRIES", "searched"]
 
-# Problems in one dimension, solved exactly by theory.quadratic.
+# Problems in one dimension, solved exactly by theory.quadratic: f(x; ξ) = x²/2 − ξx, L = 1, E ξ² = σ².
 
 
-def line(*, D: float = 0.0, sigma: float = 0.0) -> Quadratic:
-    """f(x; ξ) = x²/2 − ξx: L = 1, E ξ² = σ², x_0²/2 = D."""
-    return Quadratic.of(Spectrum((1.0,), (1,)), D=D, sigma=sigma)
+def line(setting: Setting, start: float = 0.0) -> Quadratic:
+    """The problem with this setting's σ, from x_0."""
+    return Quadratic.of(Spectrum((1.0,), (1,)), D=start**2 / 2, sigma=setting.sigma)
 
 
-def _judged(name: str, variant: Variant, left: float, setting: Setting, what: str, **point: float) -> Evidence:
-    """That the printed bound is broken, or the corrected one kept."""
-    return (breaks if variant == "stated" else keeps)(name, left, setting, what, variant, **point)
+def at_largest(name: str, variant: Variant, setting: Setting, share: float = 1.0) -> Setting:
+    """The setting at (a share of) the largest η of a statement that has conditions on it."""
+    each = statement(name, variant)
+    return replace(setting, eta=share * each.step_sizes(setting).largest) if each.eta else setting
 
 
-def _largest(setting: Setting, name: str, variant: Variant, share: float = 1.0) -> Setting:
-    """The setting at (a share of) the largest η of a statement."""
-    return replace(setting, eta=share * statement(name, variant).step_sizes(setting).largest)
+def witness(name: str, variant: Variant, setting: Setting, start: float = 0.0) -> Evidence:
+    """That the printed bound is broken, or the corrected one kept, by ``line`` at the largest η that it allows."""
+    problem = line(setting, start)
+    here = at_largest(name, variant, replace(setting, D=problem.D))
+    left = exact(name, problem, here)
+    constants = ", ".join(
+        f"{key} = {getattr(here, key):.4g}" for key in ("sigma", "P", "K", "R", "eta") if getattr(here, key)
+    )
+    judged = breaks if variant == "stated" else keeps
+    return judged(name, left.value, here, f"f = x²/2 − ξx from {start:g}, {constants}", variant, **left.point)
 
 
-# Noise does not fall with P: linear f_i(x; ξ) = ξx (any L > 0), G = Zξ, ∇f_i^μ = 0.
+# At x* the noise is all there is: G = −Zξ, E‖G‖² = ρσ².
 _NOISY: Final = Setting(d=1, L=1.0, P=100, sigma=1.0)
-
-
-def _linear_noise(name: str, variant: Variant, **changes: Any) -> Evidence:
-    """E‖Zξ‖² = ρσ², d = 1, P = 100: 1.02."""
-    here = replace(_NOISY, **changes)
-    what = f"f_i(x; ξ) = ξx, d = {here.d}, P = {here.P}"
-    return _judged(name, variant, here.values["rho"], here, what, a=0.0, delta=0.0)
 
 
 def _linear_noise_region() -> Evidence:
@@ -78,15 +80,15 @@ def _linear_noise_region() -> Evidence:
 
 def _noise_after_one_round(key: str, setting: Setting) -> Evidence:
     """E f(x_1) from x_0 = x*, one client, K = 1, against the display's right side; μ = 0."""
-    here = replace(setting, eta=setting.eta or statement("theorem-1", "stated").step_sizes(setting).largest)
-    f = float(expected(line(sigma=1.0), here).f[1])
+    here = at_largest("theorem-1", "stated", setting)
+    f = float(expected(line(here), here).f[1])
     bound = math.fsum(
         Formula(PRINTED[key][name])({**here.values, "a": 0.0, "delta": 0.0, "G": 0.0}) for name in PRINTED[key]
     )
     return exceeds(f, bound, f"f = x²/2 from x*, σ = 1, P = {here.P}, K = m = 1: E f(x_1)")
 
 
-_MANY: Final = Setting(d=1, L=1.0, P=1000, sigma=1.0, D=0.0)
+_MANY: Final = Setting(d=1, L=1.0, P=1000, R=100, sigma=1.0)
 
 
 # Clients share the directions.
@@ -290,21 +292,6 @@ def _left_coefficient(eta: str, value: str) -> Evidence:
     return equal(found, value, f"1 − 6L²K²(d + P + 4)η²/(2P) at η = {eta}")
 
 
-def _drift_noise(variant: Variant, setting: Setting) -> Evidence:
-    """f(x; ξ) = x²/2 − ξx from x*, K = 2: χ = η²ρσ² exactly."""
-    here = _largest(setting, "local-drift", variant)
-    left = expected_drift(line(sigma=1.0), here)
-    return _judged("local-drift", variant, left, here, f"f = x²/2 from x*, σ = 1, K = {here.K}, P = {here.P}: χ", a=0.0)
-
-
-def _drift_grows(variant: Variant, setting: Setting) -> Evidence:
-    """f(x) = x²/2 from x_0 = 1, no noise: at the printed condition |1 − ηL| is far above 1."""
-    here = _largest(setting, "local-drift", variant)
-    left = expected_drift(line(D=0.5), here)
-    what = f"f = x²/2 from 1, K = {here.K}, P = {here.P}, η = {here.eta:.3g}: χ"
-    return _judged("local-drift", variant, left, here, what, a=1.0)
-
-
 # From eq.asd to line-1235
 
 _WHOLE: Final = {name: Axis(1, high, whole=True) for name, high in (("d", 1e4), ("P", 1e4), ("K", 100.0), ("m", 100.0))}
@@ -327,7 +314,7 @@ def simplification(name: str, share: float) -> Worst:
     left, right = _after_substitution(name)
 
     def ratio(at: Mapping[str, float]) -> float:
-        here = _largest(_at(at), "theorem-1", "stated", share)
+        here = at_largest("theorem-1", "stated", _at(at), share)
         values = {**here.values, "a": 1.0, "sigma": 1.0, "sigma_G": 1.0, "mu": 1.0}
         return left(values) / right(values)
 
@@ -375,14 +362,6 @@ def _mended_condition_not_implied() -> Evidence:
 # Theorem 1 and Corollary 1
 
 
-def _theorem(variant: Variant, setting: Setting) -> Evidence:
-    """f(x; ξ) = x²/2 − ξx from x*, D = 0, one client."""
-    here = _largest(setting, "theorem-1", variant)
-    left = expected(line(sigma=1.0), here).average
-    what = f"f = x²/2 from x*, σ = 1, P = {here.P}, K = {here.K}, R = {here.R}, η = {here.eta:.4g}"
-    return _judged("theorem-1", variant, left, here, what)
-
-
 def chain() -> Evidence:
     """The corrected theorem's terms from the steps of its proof in ``docs/theory.md``: needed/claimed, the largest.
 
@@ -425,20 +404,13 @@ def _rate_ratio(P: int) -> float:
     """Exact left side over √(d/(mPKR)) at η = √(mP/(dRK)), d = m = K = L = σ = 1, D = 0, R = 100 P: η = 0.1."""
     here = Setting(d=1, L=1.0, P=P, R=100 * P, sigma=1.0, D=0.0, eta=0.1)
     assert statement("corollary-1", "stated").admits(here)
-    return expected(line(sigma=1.0), here).average / _rate(here)
+    return exact("corollary-1", line(here), here).value / _rate(here)
 
 
 def _rate_fails() -> Evidence:
     few, many = _rate_ratio(16), _rate_ratio(1024)
     what = "f = x²/2 from x*, σ = 1, R = 100P: left/√(d/(mPKR)) at P = 1024 against 30 times that at 16"
     return exceeds(many, 30 * few, what)
-
-
-def _rate_mended(P: int) -> Evidence:
-    here = Setting(d=1, L=1.0, P=P, R=100 * P, sigma=1.0, D=0.5)
-    here = _largest(here, "corollary-1", "corrected")
-    left = expected(line(sigma=1.0, D=0.5), here).average
-    return keeps("corollary-1", left, here, f"f = x²/2 from 1, σ = 1, P = {P}, R = {100 * P}, its own η")
 
 
 def _rate_of_dissimilarity() -> Evidence:
@@ -521,7 +493,7 @@ def _walk_exact(r: OneRound) -> tuple[float, float]:
 def _substituted_drift() -> Evidence:
     """For f = x²/2 from x*, σ = 1, K = 2, P = 100: χ against the noise term of line-1107 and line-1112."""
     here = Setting(d=1, L=1.0, K=2, P=100, sigma=1.0, eta=0.01)
-    left = expected_drift(line(sigma=1.0), here)
+    left = exact("local-drift", line(here), here).value
     values = {**here.values, "delta": math.sqrt(left)}
     right = sum(Formula(PRINTED["line-1112"][name])(values) for name in ("noise", "drift"))
     return exceeds(left, right, "f = x²/2 from x*, σ = 1, K = 2, P = 100, η = 0.01: χ")
@@ -632,10 +604,10 @@ _THEOREM: Final = Entry(
     fix="η ≤ 1/(9L(K + 2(ρ − 1))): (1/R) Σ E‖∇f(x_r)‖² ≤ 4D/(KRη) + (8Lη/m)(K + 2(ρ − 1))φσ_G² + (8Lηρ/m)σ² + "
     "(25/4)L²η²(K − 1)((K + 2(ρ − 1))σ_G² + ρσ²) + μ²L²(3d + 9Lη(d + s₆/(4P)))",
     checks=(
-        partial(_theorem, "stated", Setting(d=1, L=1.0, P=1000, R=100, sigma=1.0, D=0.0)),
-        partial(_theorem, "stated", Setting(d=1, L=1.0, P=1000, K=3, R=100, sigma=1.0, D=0.0)),
-        partial(_theorem, "corrected", Setting(d=1, L=1.0, P=1000, R=100, sigma=1.0, D=0.0)),
-        partial(_theorem, "corrected", Setting(d=1, L=1.0, P=1000, K=3, R=100, sigma=1.0, D=0.0)),
+        partial(witness, "theorem-1", "stated", _MANY),
+        partial(witness, "theorem-1", "stated", replace(_MANY, K=3)),
+        partial(witness, "theorem-1", "corrected", _MANY),
+        partial(witness, "theorem-1", "corrected", replace(_MANY, K=3)),
         partial(one_unit, **{name: formula.text for name, formula in statement("theorem-1").terms.items()}),
         chain,
     ),
@@ -683,10 +655,10 @@ _VARIANCE: Final = Entry(
     why=_MINIBATCH + " It fails for P > d + 7.",
     fix="E‖G − ∇f_i^μ‖² ≤ 6(ρ − 1)(‖∇f‖² + L²δ² + σ_G²) + 2ρσ² + 2μ²L²(d + s₆/(4P))",
     checks=(
-        partial(_linear_noise, "variance", "stated"),
+        partial(witness, "variance", "stated", _NOISY),
         _linear_noise_region,
-        partial(_linear_noise, "variance", "corrected"),
-        partial(_linear_noise, "variance", "corrected", P=8, d=1),
+        partial(witness, "variance", "corrected", _NOISY),
+        partial(witness, "variance", "corrected", replace(_NOISY, P=1)),
     ),
 )
 _MOMENTS: Final = Entry(
@@ -698,8 +670,8 @@ _MOMENTS: Final = Entry(
     why=_MINIBATCH + " It fails for P > d + 7.",
     fix="E‖G‖² ≤ 6ρ(‖∇f‖² + L²δ² + σ_G²) + 2ρσ² + 2μ²L²(d + s₆/(4P))",
     checks=(
-        partial(_linear_noise, "local-second-moment", "stated"),
-        partial(_linear_noise, "local-second-moment", "corrected"),
+        partial(witness, "local-second-moment", "stated", _NOISY),
+        partial(witness, "local-second-moment", "corrected", _NOISY),
         partial(follows, "local-second-moment"),
     ),
 )
@@ -713,10 +685,10 @@ _DRIFT: Final = Entry(
     "local steps diverge.",
     fix="η ≤ 1/(9L(K + 2(ρ − 1))): χ_r ≤ (9/4)η²K(K − 1){(K + 2(ρ − 1))(‖∇f‖² + σ_G²) + ρσ² + μ²L²(Kd + d + s₆/(4P))}",
     checks=(
-        partial(_drift_noise, "stated", Setting(d=1, L=1.0, K=2, P=100, sigma=1.0)),
-        partial(_drift_grows, "stated", Setting(d=1, L=1.0, K=5, P=1000)),
-        partial(_drift_noise, "corrected", Setting(d=1, L=1.0, K=2, P=100, sigma=1.0)),
-        partial(_drift_grows, "corrected", Setting(d=1, L=1.0, K=5, P=1000)),
+        partial(witness, "local-drift", "stated", replace(_NOISY, K=2)),
+        partial(witness, "local-drift", "stated", Setting(d=1, L=1.0, K=5, P=1000), 1.0),
+        partial(witness, "local-drift", "corrected", replace(_NOISY, K=2)),
+        partial(witness, "local-drift", "corrected", Setting(d=1, L=1.0, K=5, P=1000), 1.0),
         partial(follows, "local-drift"),
     ),
 )
@@ -736,8 +708,8 @@ _COROLLARY: Final = Entry(
         _rate_of_dissimilarity,
         _rounds_needed,
         partial(wrong_unit, "printed", printed="1/((d + 3)*sqrt(P*K*R))", mu="mu"),
-        partial(_rate_mended, 16),
-        partial(_rate_mended, 1024),
+        partial(witness, "corollary-1", "corrected", Setting(d=1, L=1.0, P=16, R=100 * 16, sigma=1.0), 1.0),
+        partial(witness, "corollary-1", "corrected", Setting(d=1, L=1.0, P=1024, R=100 * 1024, sigma=1.0), 1.0),
     ),
 )
 
@@ -844,7 +816,7 @@ ENTRIES: Final = (
         why=_MINIBATCH,
         fix="E‖G − ∇f_i^μ‖² ≤ 2(ρ − 1)‖∇f_i‖² + (2ρ − 1)σ² + μ²L²s₆/(2P)",
         checks=(
-            partial(_linear_noise, "variance", "stated"),
+            partial(witness, "variance", "stated", _NOISY),
             _total_variance,
             partial(follows, "line-1050"),
         ),
@@ -972,8 +944,8 @@ ENTRIES: Final = (
         checks=(partial(_fixed_step, "descent"),),
     ),
     Entry(
-        label="line-1143",
-        line=1143,
+        label="line-1142",
+        line=1142,
         kind="equation",
         says="E_r f(x_{r+1}) ≤ f(x_r) + A_1 + A_2",
         verdict="correct",
