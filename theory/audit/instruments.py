@@ -123,7 +123,7 @@ def search(
         nonlocal tried
         tried += 1
         value = ratio(parameters(shares))
-        return 1e300 if math.isnan(value) else -value
+        return 1e100 if math.isnan(value) else -value  # its square must not overflow in the search
 
     found = optimize.differential_evolution(
         loss,
