@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -65,6 +66,29 @@ SYMBOLS: Final[Mapping[str, Unit]] = {
 }
 
 
+_GREEK: Final[Mapping[str, str]] = {
+    "eta": "η",
+    "mu": "μ",
+    "sigma": "σ",
+    "sigma_G": "σ_G",
+    "kappa": "κ",
+    "delta": "δ",
+    "phi": "φ",
+    "rho": "ρ",
+    "rho_kappa": "ρ_κ",
+    "s2": "s₂",
+    "s6": "s₆",
+    "sqrt": "√",
+    "Min": "min",
+    "Max": "max",
+    "tail": "·tail",
+}
+_SUPERSCRIPTS: Final = str.maketrans("234", "²³⁴")
+_DENOMINATOR: Final = re.compile(
+    r"(/(?:\w+|\((?:[^()]|\([^()]*\))*\)))\*(?!\*)"
+)  # and the product that goes on after it
+
+
 class UnitError(InputError):
     """Terms of different units are added or compared, or a function is taken of a number with a unit."""
 
@@ -94,6 +118,13 @@ class Formula:
     """
 
     text: str
+
+    def __str__(self) -> str:
+        """As it would be printed: ``16*L*(d + 4)*eta/(m*P)*sigma**2`` is 16L(d + 4)η/(mP)σ²."""
+        text = _DENOMINATOR.sub(r"\1·", self.text)
+        text = re.sub(r"\*\*([234])\b", lambda power: power[1].translate(_SUPERSCRIPTS), text)
+        text = re.sub(r"[A-Za-z][A-Za-z0-9_]*", lambda name: _GREEK.get(name[0], name[0]), text)
+        return re.sub(r"(?<!\*)\*(?!\*)", "", text).replace("-", "−")
 
     @property
     def expression(self) -> sp.Expr:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from scipy import stats
@@ -154,6 +154,10 @@ class Setting:
             given["rho_kappa"] = effective_factor(self.law, d=self.d, P=self.P, kappa=self.kappa)
         optional = {name: getattr(self, name) for name in ("eta", "kappa", "G")}
         return given | {name: float(value) for name, value in optional.items() if value is not None}
+
+    def at(self, eta: float) -> Setting:
+        """The same with another η."""
+        return replace(self, eta=eta)
 
     def require(self, *names: str) -> None:
         """Raise InputError for the first of the optional constants ``names`` that was not given."""

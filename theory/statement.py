@@ -71,6 +71,10 @@ class Statement:
     assumptions: str = ""
     note: str = ""
 
+    def applies(self, setting: Setting) -> bool:
+        """Whether it is made for the setting's law and K."""
+        return setting.law in self.laws and (setting.K == 1 or not self.single_step)
+
     def _values(self, setting: Setting, formulas: Mapping[str, Formula], **point: float) -> dict[str, float]:
         require_choice("law", setting.law, self.laws)
         require(setting.K == 1 or not self.single_step, "K", f"be 1 in {self.name}", setting.K)

@@ -19,6 +19,7 @@ from rich.table import Table
 from decomfl_lab import bench as measuring
 from decomfl_lab.commands.drawing import drawing
 from decomfl_lab.commands.layers import contributions
+from decomfl_lab.commands.numbers import integer
 from decomfl_lab.engine import ENGINES
 from decomfl_lab.engine.bench import EngineRow, engine_rows
 from decomfl_lab.errors import InputError, require, require_choice
@@ -42,22 +43,12 @@ _MOST_WORK = 1.3e10
 """Elements times pairs beyond which a default row is left out: 10⁹ take about a second and worker."""
 
 
-def _integer(text: str) -> int:
-    """1206590, 1_206_590 or 1e6; ValueError for what is no integer."""
-    if "e" not in text.lower():
-        return int(text)
-    number = float(text)
-    if not number.is_integer():
-        raise ValueError(text)
-    return int(number)
-
-
 def _numbers(option: str, text: str | None, default: tuple[int, ...]) -> tuple[int, ...]:
     """Comma-separated positive integers."""
     if text is None:
         return default
     try:
-        return tuple(map(_integer, text.split(",")))
+        return tuple(map(integer, text.split(",")))
     except ValueError:
         raise InputError(f"{option} must be integers separated by commas, got {text!r}") from None
 

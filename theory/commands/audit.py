@@ -1,1 +1,117 @@
-"""``decomfl audit``."""
+"""``decomfl audit``: every statement of the paper, its verdict, and the evidence gathered again."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from decomfl_lab.commands.progress import RunBars
+from decomfl_lab.errors import require, require_choice
+from theory.audit.entry import KINDS, VERDICTS, Entry, Result
+from theory.audit.registry import ENTRIES, missing, run, stale
+from theory.audit.source import read
+
+__all__ = ["audit"]
+
+
+def audit(
+    *,
+    statement: Annotated[
+        list[str] | None, typer.Option(help="Only the entries of this LaTeX label or line-N, in full. Repeatable.")
+    ] = None,
+    verdict: Annotated[list[str] | None, typer.Option(help=f"Only of {', '.join(VERDICTS)}. Repeatable.")] = None,
+    kind: Annotated[list[str] | None, typer.Option(help=f"Only of {', '.join(KINDS)}. Repeatable.")] = None,
+    paper: Annotated[
+        Path | None, typer.Option(help="The paper's TeX source: say what of it has no entry, which entries no line.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print rows of label, line, kind, verdict, instrument, witness, fix as JSON.")
+    ] = False,
+) -> None:
+    """Repeat the verdicts on every equation, lemma, theorem, assumption, algorithm line and table of the paper.
+
+    Exit code 0 if the evidence bears every verdict out and nothing of the source is left out, else 1.
+    """
+    entries = _chosen(statement or [], verdict or [], kind or [])
+    gaps = _coverage(paper) if paper else []
+    started = time.monotonic()
+    with RunBars() as bars:
+        results = run(entries, lambda done, found: bars.show("audit", done, len(entries), found.entry.label))
+    if as_json:
+        print(json.dumps([result.row() for result in results], ensure_ascii=False))
+    elif statement:
+        for result in results:
+            _print_in_full(result)
+    else:
+        _print_table(results, time.monotonic() - started)
+    for gap in gaps:
+        print(gap, file=sys.stderr)
+    if gaps or not all(result.confirmed for result in results):
+        raise typer.Exit(1)
+
+
+def _chosen(statements: list[str], verdicts: list[str], kinds: list[str]) -> list[Entry]:
+    for each in verdicts:
+        require_choice("--verdict", each, VERDICTS)
+    for each in kinds:
+        require_choice("--kind", each, KINDS)
+    for each in statements:
+        require(any(_is(entry, each) for entry in ENTRIES), "--statement", "be a label or line of the audit", each)
+    return [
+        entry
+        for entry in ENTRIES
+        if (not statements or any(_is(entry, each) for each in statements))
+        and (not verdicts or entry.verdict in verdicts)
+        and (not kinds or entry.kind in kinds)
+    ]
+
+
+def _is(entry: Entry, name: str) -> bool:
+    """Whether the name is one of the entry's labels, or its line."""
+    return name in (entry.label, *entry.labels, f"line-{entry.line}")
+
+
+def _coverage(paper: Path) -> list[str]:
+    source = read(paper)
+    if not source.audited:
+        print(f"{paper} is not the file that the entries were made for (other sha256)", file=sys.stderr)
+    return [*(f"no entry for {gap}" for gap in missing(source)), *(f"stale entry {name}" for name in stale(source))]
+
+
+def _print_table(results: list[Result], seconds: float) -> None:
+    table = Table("label", "line", "kind", "verdict", "checked by", "why, or what it says", row_styles=["", "dim"])
+    for row in (result.row() for result in results):
+        verdict = row["verdict"] if row["confirmed"] else f"{row['verdict']}: NOT CONFIRMED"
+        cells = (row["label"], row["line"], row["kind"], verdict, row["instrument"], row["why"] or row["says"])
+        table.add_row(*(escape(str(cell)) for cell in cells))
+    console = Console()
+    console.print(table)
+    counts: Counter[str] = Counter(result.entry.verdict for result in results)
+    console.print(", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]) or "no entry")
+    open_ = [result.entry.label for result in results if not result.confirmed]
+    confirmed = f"{len(results) - len(open_)} of {len(results)} verdicts confirmed in {seconds:.0f} s"
+    console.print(escape(f"{confirmed}; not confirmed: {', '.join(open_)}" if open_ else confirmed))
+
+
+def _print_in_full(result: Result) -> None:
+    entry = result.entry
+    lines = [
+        f"{entry.label} (line {entry.line}, {entry.kind}): {entry.verdict}",
+        f"  says     {entry.says}",
+        f"  why      {entry.why}" if entry.why else "",
+        *(
+            f"  {'evidence' if found.holds else 'AGAINST '} {found.instrument}: {found.says}"
+            for found in result.evidence
+        ),
+        f"  instead  {entry.fix}" if entry.fix else "",
+    ]
+    print("\n".join(line for line in lines if line))

@@ -1,1 +1,303 @@
 """``decomfl bound`` and ``decomfl stepsize``."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final, get_args
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from decomfl_lab.commands.numbers import integer
+from decomfl_lab.errors import InputError, require, require_choice
+from hessian.estimate import plain
+from theory.bounds import STATEMENTS, names, statement
+from theory.formula import Formula
+from theory.setting import LAWS, Setting
+from theory.statement import Statement, Variant
+
+__all__ = ["bound", "stepsize"]
+
+Command = Callable[..., None]
+Values = dict[str, Any]
+
+_THEOREMS: Final = {1: "theorem-1", 2: "theorem-2"}
+_SINGLE: Final = {"theorem-1": "theorem-1-single"}
+"""The form of a corrected statement that is sharper where K = 1."""
+_GAUSSIAN: Final = {"theorem-2": "theorem-2-gaussian"}
+"""What a theorem is called for Gaussian directions, where that is another."""
+
+_WHOLE: Final[dict[str, str]] = {
+    "d": "Parameters, as 28938 or 1e9.",
+    "m": "Sampled clients a round.",
+    "M": "Clients. [default: m]",
+    "P": "Directions a local step.",
+    "K": "Local steps a round.",
+    "R": "Rounds.",
+}
+_REAL: Final[dict[str, str]] = {
+    "L": "Lipschitz constant of the gradients. [F/X²]",
+    "eta": "Step size η. [X²/F]",
+    "mu": "Smoothing μ of the finite difference; 0 is its limit. [X]",
+    "sigma": "Standard deviation σ of the stochastic gradients. [F/X]",
+    "sigma_G": "Gradient dissimilarity σ_G of the clients. [F/X]",
+    "D": "f(x_0) − f(x*). [F]",
+    "kappa": "Effective rank κ of the Hessian.",
+    "G": "Largest norm of a stochastic gradient. [F/X]",
+}
+_POINT: Final[dict[str, str]] = {
+    "a": "‖∇f‖ at the point that a lemma speaks of. [F/X]",
+    "delta": "‖x_{i,r}^k − x_r‖ there, root mean square. [X]",
+}
+_DEFAULTS: Final = {f.name: f.default for f in Setting.__dataclass_fields__.values()}
+
+
+def _flag(name: str, help_: str, kind: type, **more: Any) -> inspect.Parameter:
+    default = _DEFAULTS.get(name)
+    said = f"{help_} [default: {default:g}]" if isinstance(default, int | float) else help_
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[kind | None, typer.Option(f"--{name.replace('_', '-')}", help=said, **more)],
+    )
+
+
+def _with_constants(points: dict[str, str]) -> Callable[[Command], Command]:
+    """Give ``command(constants, ...)`` a flag for each constant and for ``points``, spelled as in the paper."""
+    flags = [
+        *(_flag(name, text, int, parser=integer) for name, text in _WHOLE.items()),
+        *(_flag(name, text, float) for name, text in (_REAL | points).items()),
+        _flag("law", f"Of the directions: {', '.join(LAWS)}. [default: the statement's own]", str),
+    ]
+    flags.sort(key=lambda flag: flag.name not in ("d", "L"))  # what must be given comes first
+
+    def decorate(command: Command) -> Command:
+        own = inspect.signature(command, eval_str=True)
+        kept = [p for p in own.parameters.values() if p.name != "constants"]
+
+        def wrapper(**values: Any) -> None:
+            given = {flag.name: values.pop(flag.name) for flag in flags}
+            command({name: value for name, value in given.items() if value is not None}, **values)
+
+        wrapper.__signature__ = inspect.Signature([*kept[:2], *flags, *kept[2:]])  # type: ignore[attr-defined]
+        wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
+        return wrapper
+
+    return decorate
+
+
+_Theorem = Annotated[int | None, typer.Option(help="1 (standard) or 2 (low effective rank).", show_default=False)]
+_Named = Annotated[str | None, typer.Option("--statement", help=f"Or one of {', '.join(names())}; or its LaTeX label.")]
+_Replacement = Annotated[
+    bool, typer.Option("--replacement", help="Clients are sampled with replacement, as in the paper's proofs.")
+]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+
+
+def _stepsize(
+    constants: Values,
+    *,
+    theorem: _Theorem = None,
+    named: _Named = None,
+    replacement: _Replacement = False,
+    as_json: _Json = False,
+) -> None:
+    """How large may η be? Every condition of a theorem, which one binds, and what can be proved beside it.
+
+      decomfl stepsize --theorem 1 --d 28938 --m 10 --P 20 --K 4 --L 1
+
+      decomfl stepsize --theorem 2 --d 28938 --kappa 20 --m 10 --P 20 --L 1
+
+      decomfl stepsize --theorem 1 --d 28938 --L 1 --D 2 --R 1000 --sigma 0.5
+
+    "stated" is the paper to the letter, "corrected" what is proved in docs/theory.md. The smallest η of a column is the
+    largest that its statement allows. With --D and --R the rate-optimal η is there too, the one of the smallest bound
+    (σ and σ_G are 0 unless given), and the largest μ whose terms are a tenth of the others (less gains nothing).
+    """
+    setting, variants = _asked(theorem, named, constants, replacement)
+    found = {title: _step_sizes(each, setting, best={"D", "R"} <= set(constants)) for title, each in variants.items()}
+    conditions = [name for each in variants.values() for name in (*each.eta, *each.mu)]
+    require(
+        bool(conditions),
+        "statement",
+        "have a condition on η (the lemmas have none)",
+        next(iter(variants.values())).name,
+    )
+    if as_json:
+        _dump(variants, setting, {}, found)
+        return
+    rows = [
+        (f"{symbol} by {name}", [_condition(each[kind], name) for each in found.values()])
+        for symbol, kind in (("η", "conditions"), ("μ", "mu"))
+        for name in dict.fromkeys(name for each in found.values() for name in each[kind])
+    ]
+    rows.append(("largest η", [_number(each["largest"]) for each in found.values()]))
+    if any(each["best_eta"] is not None for each in found.values()):
+        rows.append(("rate-optimal η", [_number(each["best_eta"]) for each in found.values()]))
+        rows.append(("rate-optimal μ", [_number(each["best_mu"]) for each in found.values()]))
+        rows.append(("bound there", [_number(each["best_bound"]) for each in found.values()]))
+    _print("condition", variants, rows, setting, {})
+
+
+def _bound(
+    constants: Values,
+    *,
+    theorem: _Theorem = None,
+    named: _Named = None,
+    replacement: _Replacement = False,
+    as_json: _Json = False,
+) -> None:
+    """What is the bound, term by term? As printed, and as it can be proved.
+
+      decomfl bound --theorem 2 --d 1e9 --kappa 50 --m 10 --P 10 --L 1 --eta 0.01 --R 1000 --D 2 --sigma 0.1
+
+      decomfl bound --theorem 1 --d 1000 --m 10 --P 20 --K 4 --L 1 --eta 1e-4 --R 1000 --D 2 --sigma 0.1
+
+      decomfl bound --statement variance --d 1000 --P 20 --L 1 --a 0.3 --sigma 1
+
+    "stated" is the paper to the letter, "corrected" what is proved in docs/theory.md. An η or μ larger than a condition
+    allows is said and not refused: the number is there, but nobody claims it.
+    """
+    at = {name: constants.pop(name) for name in _POINT if name in constants}
+    setting, variants = _asked(theorem, named, constants, replacement)
+    found = {title: _terms(each, setting, at) for title, each in variants.items()}
+    if as_json:
+        _dump(variants, setting, at, found)
+        return
+    rows = [
+        (name, [_term(each["terms"], name) for each in found.values()])
+        for name in dict.fromkeys(name for each in found.values() for name in each["terms"])
+    ]
+    rows.append(("bound", [_number(each["bound"]) for each in found.values()]))
+    _print(next(iter(variants.values())).left, variants, rows, setting, at)
+    for title, each in found.items():
+        if each["violated"]:
+            print(f"Not claimed, {title}: {'; '.join(each['violated'])}.")
+
+
+stepsize = _with_constants({})(_stepsize)
+bound = _with_constants(_POINT)(_bound)
+
+
+def _asked(
+    theorem: int | None, named: str | None, constants: Values, replacement: bool
+) -> tuple[Setting, dict[str, Statement]]:
+    """The constants, and what is claimed of them: column's title -> statement."""
+    if named is None:
+        require(theorem in _THEOREMS, "theorem", "be 1 or 2 unless statement is given", theorem)
+        named = _THEOREMS[int(theorem or 0)]
+    else:
+        require(theorem is None, "theorem", "stay unset where statement is given", theorem)
+    labels = {each.source: each.name for each in STATEMENTS.values() if each.name not in _SINGLE.values()}
+    name = require_choice("statement", labels.get(named, named), names())
+    law = constants.get("law")
+    name = _GAUSSIAN.get(name, name) if law == "gaussian" else name
+    for needed in ("d", "L"):
+        if needed not in constants:
+            raise InputError(f"{needed} must be given, got None")
+    claimed = {each: STATEMENTS[name, each] for each in get_args(Variant) if (name, each) in STATEMENTS}
+    law = law or next(iter(claimed.values())).laws[0]
+    setting = Setting(**(constants | {"law": law}), replacement=replacement)
+    variants: dict[str, Statement] = dict(claimed)
+    if setting.K == 1 and name in _SINGLE:
+        variants["corrected, K = 1"] = statement(_SINGLE[name])
+    applying = {title: each for title, each in variants.items() if each.applies(setting)}
+    if not applying:
+        statement(name).bound(setting)  # refuses the law or K
+    return setting, applying
+
+
+def _step_sizes(of: Statement, setting: Setting, *, best: bool) -> Values:
+    sizes, mu = of.step_sizes(setting), of.largest_mu(setting)
+    eta = of.best_eta(setting) if best and any("eta" in term.symbols for term in of.terms.values()) else None
+    return {
+        "conditions": {
+            name: {"formula": str(of.eta[name]), "largest": value, "binds": name == sizes.binding}
+            for name, value in sizes.conditions.items()
+        },
+        "mu": {
+            name: {"formula": str(of.mu[name]), "largest": value, "binds": name == mu.binding}
+            for name, value in mu.conditions.items()
+        },
+        "largest": sizes.largest,
+        "binding": sizes.binding,
+        "best_eta": eta,
+        "best_mu": None if eta is None else of.best_mu(setting.at(eta)),
+        "best_bound": None if eta is None else sum(of.bound(setting.at(eta))),
+    }
+
+
+def _terms(of: Statement, setting: Setting, at: Values) -> Values:
+    values = of.bound(setting, **at)
+    violated = []
+    if of.eta:
+        setting.require("eta")
+        limits = [("η", setting.eta, of.step_sizes(setting), of.eta), ("μ", setting.mu, of.largest_mu(setting), of.mu)]
+        violated = [
+            f"{symbol} = {used:.4g} above {name}'s {largest:.4g} = {formulas[name]}"
+            for symbol, used, sizes, formulas in limits
+            for name, largest in sizes.conditions.items()
+            if used is not None and used > largest * (1 + 1e-12)
+        ]
+    return {
+        "terms": {
+            name: {"formula": str(of.terms[name]), "value": value} for name, value in zip(of.terms, values, strict=True)
+        },
+        "bound": sum(values),
+        "violated": violated,
+        "admissible": not violated,
+    }
+
+
+def _dump(variants: Mapping[str, Statement], setting: Setting, at: Values, found: Mapping[str, Values]) -> None:
+    first = next(iter(variants.values()))
+    about = {"statement": first.name, "source": first.source, "left": first.left, "constants": setting.values | at}
+    own = {
+        title: {**found[title], "assumptions": each.assumptions, "note": each.note} for title, each in variants.items()
+    }
+    print(json.dumps(plain({**about, "law": setting.law, "variants": own}), ensure_ascii=False))
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else "∞" if math.isinf(value) else f"{value:.4g}"
+
+
+def _condition(conditions: Mapping[str, Values], name: str) -> str:
+    if name not in conditions:
+        return ""
+    of = conditions[name]
+    return f"{_number(of['largest'])}{' ← binds' if of['binds'] else ''}\n{of['formula']}"
+
+
+def _term(terms: Mapping[str, Values], name: str) -> str:
+    return f"{_number(terms[name]['value'])}\n{terms[name]['formula']}" if name in terms else ""
+
+
+def _print(
+    head: str, variants: Mapping[str, Statement], rows: Sequence[tuple[str, list[str]]], setting: Setting, at: Values
+) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
+    first = next(iter(variants.values()))
+    table = Table(
+        title=f"{first.name} ({first.source}), {setting.law} directions", title_justify="left", show_lines=True
+    )
+    for title in (head, *variants):
+        table.add_column(title)
+    for name, cells in rows:
+        table.add_row(name, *cells)
+    console.print(table)
+    shown = {
+        name: value for name, value in (setting.values | at).items() if name in _WHOLE | _REAL | _POINT or name == "rho"
+    }
+    console.print(", ".join(f"{Formula(name)} = {value:,.6g}" for name, value in shown.items()))
+    for title, each in variants.items():
+        words = " ".join(
+            word for word in (f"Assumes {each.assumptions}." if each.assumptions else "", each.note) if word
+        )
+        console.print(f"{title}: {words}")

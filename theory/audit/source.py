@@ -1,0 +1,114 @@
+"""The paper's source, enumerated: every display, statement, algorithm line and table, with its line and labels."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from decomfl_lab.errors import InputError
+
+__all__ = ["PAPER_SHA256", "Item", "Source", "parse", "read"]
+
+# Of the file whose lines the entries of the audit name.
+PAPER_SHA256: Final = "deb93e569c88a9473c611d8ed2a9248873a57af285aa496d2504ce50531678be"
+
+_DISPLAYS: Final = ("align", "equation", "gather", "multline", "eqnarray", "displaymath", "flalign", "alignat")
+_STATEMENTS: Final = ("theorem", "lemma", "corollary", "assumption", "remark")
+_TOKEN: Final = re.compile(
+    r"\\(?P<edge>begin|end)\s*\{(?P<name>[a-z]+)\*?\}"
+    r"|\\label\s*\{(?P<label>[^}]*)\}"
+    r"|(?P<dollars>(?<!\\)\$\$)"
+)
+# A line of algorithmic: what opens it; ends of blocks and a \State without anything say nothing.
+_STEP: Final = re.compile(
+    r"\s*\\(State|For|ForAll|While|Repeat|Until|If|ElsIf|Procedure|Function|Require|Ensure)\b(.*)"
+)
+_COMMENT: Final = re.compile(r"(?<!\\)%.*")
+
+
+@dataclass
+class Item:
+    """A part of the source that the audit has to speak about.
+
+    Attributes:
+        kind: display, algorithm, algorithm line, table, or the name of a theorem-like environment.
+        line: Line on which it begins, from 1.
+        labels: LaTeX labels in it, those of displays inside a theorem or lemma being the display's.
+    """
+
+    kind: str
+    line: int
+    labels: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A TeX file, enumerated.
+
+    Attributes:
+        sha256: Of its bytes.
+        items: In the order of the file.
+        lines: Its lines without comments.
+    """
+
+    sha256: str
+    items: tuple[Item, ...]
+    lines: tuple[str, ...]
+
+    @property
+    def audited(self) -> bool:
+        """Whether it is the file, to the byte, whose lines the entries name."""
+        return self.sha256 == PAPER_SHA256
+
+
+def _kind(environment: str) -> str | None:
+    if environment in _DISPLAYS:
+        return "display"
+    return environment if environment in (*_STATEMENTS, "algorithm", "table") else None
+
+
+def parse(text: str) -> Source:
+    r"""Enumerate a TeX text.
+
+    Comments are no text. Labels belong to the innermost environment around them; labels of sections and figures are
+    nobody's. Definitions of new environments and commands before ``\\begin{document}`` are passed over.
+    """
+    lines = tuple(_COMMENT.sub("", line) for line in text.splitlines())
+    start = next((n for n, line in enumerate(lines) if r"\begin{document}" in line), -1) + 1
+    items: list[Item] = []
+    open_: list[tuple[str, Item | None]] = []
+    dollars: Item | None = None
+    for number, line in enumerate(lines[start:], start + 1):
+        if open_ and open_[-1][0] == "algorithmic" and (step := _STEP.match(line)) and step[2].strip():
+            items.append(Item("algorithm line", number))
+        for token in _TOKEN.finditer(line):
+            if token["dollars"]:
+                dollars = Item("display", number) if dollars is None else None
+                items += [dollars] if dollars else []
+            elif token["label"]:
+                owner = dollars or next((item for name, item in reversed(open_) if item or name == "figure"), None)
+                if owner:
+                    owner.labels.append(token["label"])
+            elif token["edge"] == "begin":
+                kind = _kind(token["name"])
+                item = Item(kind, number) if kind else None
+                items += [item] if item else []
+                open_.append((token["name"], item))
+            elif open_ and open_[-1][0] == token["name"]:
+                open_.pop()
+    return Source(hashlib.sha256(text.encode()).hexdigest(), tuple(items), lines)
+
+
+def read(path: Path) -> Source:
+    """Enumerate a TeX file.
+
+    Raises:
+        InputError: If it cannot be read as text.
+    """
+    try:
+        return parse(path.read_bytes().decode())
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"paper must be a readable TeX file, got {str(path)!r} ({error})") from None

@@ -1,0 +1,282 @@
+"""Problems with known constants that can be simulated: what DeComFL's clients measure, coordinate by coordinate.
+
+Only the first n of d coordinates are held. The loss does not depend on the others, which cost nothing: of a direction
+z in R^d only z[0:n] is ever drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from decomfl_lab.errors import InputError, require, require_int
+from theory.quadratic import Quadratic, signs
+from theory.setting import Setting
+
+__all__ = ["Bowl", "Floats", "Integers", "Logistic", "Problem", "coin", "directions", "subspace"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+class Problem(Protocol):
+    """Losses f_i(·; ξ) of M clients with constants that are known (or upper bounds).
+
+    x (..., n) holds points, clients (...) the numbers of clients, ξ (...) uniform numbers in [0, 1) of which a problem
+    makes the data sample it needs; shapes broadcast.
+    """
+
+    @property
+    def d(self) -> int:
+        """Parameters."""
+        ...
+
+    @property
+    def M(self) -> int:
+        """Clients."""
+        ...
+
+    @property
+    def start(self) -> Floats:
+        """x_0, its first n coordinates; the others are 0."""
+        ...
+
+    def sampled(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
+        """f_i(x; ξ), up to a constant that x does not change; shape (...)."""
+        ...
+
+    def sampled_gradient(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
+        """∇f_i(x; ξ), shape (..., n)."""
+        ...
+
+    def gradient(self, x: Floats) -> Floats:
+        """∇f(x), shape (..., n)."""
+        ...
+
+    def setting(self, **run: Any) -> Setting:
+        """The constants of a run: d, M, L, D, κ, σ, σ_G of the problem, the others given."""
+        ...
+
+
+def coin(xi: Floats) -> Floats:
+    """±1, each for half of the uniform numbers."""
+    return np.where(xi < 0.5, 1.0, -1.0)
+
+
+@dataclass(frozen=True)
+class Bowl:
+    """A ``Quadratic`` coordinate by coordinate: f_i(x; ξ) = ½ Σ_j λ_j x_j² − (b_i + s)ᵀx.
+
+    Attributes:
+        quadratic: The problem by groups.
+        M: Clients.
+
+    Raises:
+        InputError: If more than 10⁵ coordinates have curvature, noise or a start that is not 0.
+    """
+
+    quadratic: Quadratic
+    M: int
+
+    def __post_init__(self) -> None:
+        require_int("M", self.M, 1)
+        held = sum(count for count, _ in self._coordinates)
+        require(held <= 100_000, "spectrum", "have at most 100,000 eigenvalues above 0 to be simulated", held)
+
+    @property
+    def _coordinates(self) -> list[tuple[int, int]]:
+        """Of each group, how many coordinates are held, and its number; of a group with λ = 0 only the first."""
+        spectrum = self.quadratic.spectrum
+        groups = zip(spectrum.values, spectrum.counts, strict=True)
+        return [(count if value > 0 else 1, group) for group, (value, count) in enumerate(groups)]
+
+    def _vector(self, squares: tuple[float, ...]) -> Floats:
+        parts = [[math.sqrt(squares[group])] + [0.0] * (count - 1) for count, group in self._coordinates]
+        return np.concatenate(parts)
+
+    @property
+    def d(self) -> int:
+        """Parameters."""
+        return self.quadratic.d
+
+    @cached_property
+    def eigenvalues(self) -> Floats:
+        """λ_j of the coordinates held, shape (n,)."""
+        spectrum = self.quadratic.spectrum
+        return np.concatenate([np.full(count, spectrum.values[group]) for count, group in self._coordinates])
+
+    @cached_property
+    def start(self) -> Floats:
+        """See ``Problem``."""
+        return self._vector(self.quadratic.start)
+
+    @cached_property
+    def _tilts(self) -> Floats:
+        return np.multiply.outer(signs(self.M), self._vector(self.quadratic.dissimilarity))
+
+    @cached_property
+    def _noise(self) -> Floats:
+        return self._vector(self.quadratic.noise)
+
+    def _tilt(self, clients: Integers, xi: Floats) -> Floats:
+        tilt: Floats = self._tilts[clients] + coin(xi)[..., None] * self._noise
+        return tilt
+
+    def sampled(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
+        """See ``Problem``."""
+        found: Floats = ((0.5 * self.eigenvalues * x - self._tilt(clients, xi)) * x).sum(-1)
+        return found
+
+    def sampled_gradient(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
+        """See ``Problem``."""
+        return self.gradient(x) - self._tilt(clients, xi)
+
+    def gradient(self, x: Floats) -> Floats:
+        """See ``Problem``."""
+        return self.eigenvalues * x
+
+    def setting(self, **run: Any) -> Setting:
+        """See ``Problem``."""
+        return self.quadratic.setting(M=self.M, **run)
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """Logistic regression: client i has n_i examples (a, y), and f_i(x; ξ) = log(1 + exp(−y aᵀx)) of a random one.
+
+    Attributes:
+        inputs: The clients' examples a, shape (M, examples, n).
+        labels: y = ±1, shape (M, examples).
+        d: Parameters, at least n; a does not see the others.
+    """
+
+    inputs: Floats
+    labels: Floats
+    d: int
+
+    def __post_init__(self) -> None:
+        require(self.inputs.ndim == 3, "inputs", "be of shape (M, examples, n)", self.inputs.shape)
+        require(self.labels.shape == self.inputs.shape[:2], "labels", "be one for each input", self.labels.shape)
+        require(bool(np.isin(self.labels, (-1.0, 1.0)).all()), "labels", "be −1 or 1", np.unique(self.labels))
+        require_int("d", self.d, self.inputs.shape[2])
+
+    @classmethod
+    def random(
+        cls, *, M: int, examples: int, n: int, d: int | None = None, shift: float = 1.0, seed: int = 0
+    ) -> Logistic:
+        """Gaussian inputs around a centre of each client's own, ``shift`` from 0; labels of a random plane."""
+        rng = np.random.default_rng(seed)
+        centres = rng.standard_normal((M, 1, n)) * shift / math.sqrt(n)
+        inputs = centres + rng.standard_normal((M, examples, n)) / math.sqrt(n)
+        labels = np.where(inputs @ rng.standard_normal(n) + 0.3 * rng.standard_normal((M, examples)) > 0, 1.0, -1.0)
+        return cls(inputs, labels, n if d is None else d)
+
+    @property
+    def M(self) -> int:
+        """Clients."""
+        return len(self.inputs)
+
+    @property
+    def start(self) -> Floats:
+        """x_0 = 0."""
+        return np.zeros(self.inputs.shape[2])
+
+    def _example(self, clients: Integers, xi: Floats) -> tuple[Floats, Floats]:
+        at = (xi * self.labels.shape[1]).astype(np.int64)
+        return self.inputs[clients, at], self.labels[clients, at]
+
+    def sampled(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
+        """See ``Problem``."""
+        a, y = self._example(clients, xi)
+        found: Floats = np.logaddexp(0.0, -y * (a * x).sum(-1))
+        return found
+
+    def sampled_gradient(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
+        """See ``Problem``."""
+        a, y = self._example(clients, xi)
+        found: Floats = -(y * expit(-y * (a * x).sum(-1)))[..., None] * a
+        return found
+
+    @cached_property
+    def _signed(self) -> Floats:
+        """y·a of all examples, shape (M·examples, n)."""
+        return (self.labels[..., None] * self.inputs).reshape(-1, self.inputs.shape[2])
+
+    def value(self, x: Floats) -> Floats:
+        """f(x), shape (...)."""
+        found: Floats = np.logaddexp(0.0, -x @ self._signed.T).mean(-1)
+        return found
+
+    def gradient(self, x: Floats) -> Floats:
+        """See ``Problem``."""
+        found: Floats = -expit(-x @ self._signed.T) @ self._signed / len(self._signed)
+        return found
+
+    @cached_property
+    def curvature(self) -> Floats:
+        """H = AᵀA/(4n) ⪰ ∇²f(x) for every x, shape (n, n): σ(t)σ(−t) ≤ 1/4."""
+        found: Floats = self._signed.T @ self._signed / (4 * len(self._signed))
+        return found
+
+    @cached_property
+    def smoothness(self) -> float:
+        """λ_max(AᵀA)/(4n): f is that smooth; its samples f_i(·; ξ) are max ‖a‖²/4-smooth."""
+        return float(np.linalg.eigvalsh(self.curvature)[-1])
+
+    def setting(self, **run: Any) -> Setting:
+        """See ``Problem``; L of the samples, and upper bounds elsewhere.
+
+        A gradient is −σ(−y aᵀx) y a, so ∇f_i and each of its samples differ by less than a range: σ² is at most the
+        mean of ‖a‖² over a client's examples, σ_G at most the largest mean of ‖a‖ plus the mean of all, D at most
+        f(x_0), G the largest ‖a‖. tr H ≤ κL with the H of ``curvature``.
+        """
+        norms = np.linalg.norm(self.inputs, axis=-1)
+        L = float(norms.max() ** 2 / 4)
+        return Setting(**{
+            "d": self.d, "M": self.M, "L": L, "D": float(self.value(self.start)), "G": float(norms.max()),
+            "kappa": max(1.0, float(np.trace(self.curvature)) / L),
+            "sigma": math.sqrt(float((norms**2).mean(1).max())),
+            "sigma_G": float(norms.mean(1).max() + norms.mean()) if self.M > 1 else 0.0,
+            **run,
+        })  # fmt: skip
+
+
+def subspace(problem: Problem | Quadratic, M: int) -> Problem:
+    """The problem coordinate by coordinate.
+
+    Raises:
+        InputError: If it is made for another number of clients.
+    """
+    if isinstance(problem, Quadratic):
+        return Bowl(problem, M)
+    if problem.M != M:
+        raise InputError(f"M must be the problem's {problem.M}, got {M}")
+    return problem
+
+
+def directions(law: str, shape: tuple[int, ...], n: int, d: int, rng: np.random.Generator) -> Floats:
+    """The first n coordinates of directions in R^d, shape (*shape, n).
+
+    On the sphere z = √d w/‖w‖ of a Gaussian w, and ‖w[n:]‖² is χ² with d − n degrees of freedom, independent of w[:n].
+
+    Args:
+        law: gaussian, sphere or rademacher.
+        shape: Of the batch.
+        n: Coordinates drawn.
+        d: Of the whole direction.
+        rng: Source.
+    """
+    if law == "rademacher":
+        return np.where(rng.random((*shape, n)) < 0.5, 1.0, -1.0)
+    w = rng.standard_normal((*shape, n))
+    if law == "gaussian":
+        return w
+    rest = rng.chisquare(d - n, shape) if d > n else np.zeros(shape)
+    found: Floats = w * np.sqrt(d / ((w**2).sum(-1) + rest))[..., None]
+    return found
