@@ -12,8 +12,8 @@ import sympy as sp
 
 from theory.audit.designs import design
 from theory.audit.entry import Entry, Evidence
-from theory.audit.instruments import equal
-from theory.audit.witness import at_most, exceeds, same, unlike
+from theory.audit.exact import same, unlike
+from theory.audit.instruments import at_most, equal, exceeds
 
 __all__ = ["ENTRIES", "SAMPLE", "Clients", "printed_covariance"]
 

@@ -13,9 +13,9 @@ from scipy import stats
 
 from theory.audit.designs import design
 from theory.audit.entry import Entry, Evidence
-from theory.audit.instruments import Axis, equal, one_unit, search, within, wrong_unit
+from theory.audit.exact import unlike
+from theory.audit.instruments import Axis, at_most, equal, exceeds, one_unit, search, within, wrong_unit
 from theory.audit.theorem_two_proof import weighted_by_rank
-from theory.audit.witness import at_most, exceeds, unlike
 from theory.bounds import statement
 from theory.quadratic import Quadratic, expected
 from theory.setting import effective_factor, sixth_moment
@@ -171,11 +171,10 @@ def _shared_directions() -> Evidence:
 
 
 def _tail(exponent: float) -> Evidence:
-    return within(
-        search(
-            lambda at: float(stats.chi2.sf(2 * at["n"], at["n"]) * math.exp(exponent * at["n"])), _DEGREES, effort=20
-        )
-    )
+    def ratio(at: Mapping[str, float]) -> float:
+        return float(stats.chi2.sf(2 * at["n"], at["n"]) * math.exp(exponent * at["n"]))
+
+    return within(search(ratio, {"n": Axis(1, 4000, whole=True)}, effort=20))
 
 
 def _true_exponent() -> Evidence:
@@ -213,7 +212,7 @@ def _escape_mended() -> Evidence:
 
 
 def _vanishes() -> Evidence:
-    """At d = 28,938 (the smallest model here), P = 1; Pr[χ²_{d+4} ≥ 2d] ≤ 2^{(d+4)/2} e^{−d/2} by Chernoff at t = 1/4."""
+    """At d = 28,938 (the smallest model here), P = 1; Chernoff at t = 1/4: tail ≤ 2^{(d+4)/2} e^{−d/2}."""
     d = 28_938
     found = math.log(d * (d + 2)) + (d + 4) / 2 * math.log(2) - d / 2
     return Evidence("arithmetic", found < -1000, f"d = {d}, P = 1: ln(d(d + 2) Pr[χ²_(d+4) ≥ 2d]) ≤ {found:.0f}")
@@ -236,8 +235,8 @@ ENTRIES: Final = (
         says="Theorem 2 for Gaussian directions: the bound of the sphere, η²LG² exp(−Ω(mdP)) and O(μ²)",
         verdict="false",
         checks=(_resting_noise, _resting_noise_mended, _quadratics),
-        why="η²LG² has the unit of f: measured in a unit that makes L large it vanishes, and what is left does not hold, "
-        "as Gaussian directions scatter more than those on the sphere.",
+        why="η²LG² has the unit of f: measured in a unit that makes L large it vanishes, and what is left does not "
+        "hold, as Gaussian directions scatter more than those on the sphere.",
         fix="η ≤ 1/(4Lρ_κ), ρ_κ = 1 + (κ + 1)/P: 2D/(Rη) + 2Lηρ_κ/m (σ² + φσ_G²) "
         "+ ηLG² d(d + 2/P) Pr[χ²_{dP+4} ≥ 2dP] + 2μ²L²(d + Lη(d + d(d+2)(d+4)/(4P)))",
     ),

@@ -17,9 +17,9 @@ from hessian.operator import DenseOperator
 from theory.audit import covariance, theorem_two_proof
 from theory.audit.designs import design
 from theory.audit.entry import Entry, Evidence
-from theory.audit.instruments import Axis, differs, equal, one_unit, search, within, wrong_unit
+from theory.audit.exact import same, unlike
+from theory.audit.instruments import Axis, differs, equal, exceeds, one_unit, search, within, wrong_unit
 from theory.audit.theorem_two_proof import CONCAVE, SHORT_BALL
-from theory.audit.witness import exceeds, same, unlike
 from theory.bounds import statement
 from theory.communication import table1_scalars_decomfl
 from theory.formula import Formula

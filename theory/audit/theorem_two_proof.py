@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from theory.audit.covariance import SAMPLE, Clients, printed_covariance
 from theory.audit.designs import Design, design
 from theory.audit.entry import Entry, Evidence
-from theory.audit.instruments import Axis, differs, equal, one_unit, search, within, wrong_unit
-from theory.audit.witness import at_most, exceeds, same, unlike
+from theory.audit.exact import same, unlike
+from theory.audit.instruments import Axis, at_most, differs, equal, exceeds, one_unit, search, within, wrong_unit
 from theory.bounds import statement
 from theory.formula import Formula
 from theory.quadratic import Quadratic, spread

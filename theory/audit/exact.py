@@ -1,4 +1,4 @@
-"""Evidence from exact numbers, or arrays of them: two sides of an identity that are one, or not."""
+"""Evidence from exact numbers, or arrays of them, by their equality: no rounding is forgiven."""
 
 from __future__ import annotations
 
@@ -8,22 +8,7 @@ import numpy as np
 
 from theory.audit.entry import Evidence
 
-__all__ = ["at_most", "exceeds", "same", "unlike"]
-
-
-def exceeds(left: float, right: float, what: str) -> Evidence:
-    """A counter-example to left ≤ right: with these numbers the left side is the larger one."""
-    return Evidence("counter-example", left > right, f"{what}: {left:.6g} > {right:.6g}", _sides(left, right))
-
-
-def at_most(left: float, right: float, what: str) -> Evidence:
-    """With these numbers left ≤ right, up to 10⁻⁹ of it: what a mended statement does where the printed one fails."""
-    holds = left <= right + 1e-9 * abs(right)
-    return Evidence("counter-example", holds, f"{what}: {left:.6g} ≤ {right:.6g}", _sides(left, right))
-
-
-def _sides(left: float, right: float) -> dict[str, float]:
-    return {"left": float(left), "right": float(right)}
+__all__ = ["same", "unlike"]
 
 
 def same(left: Any, right: Any, what: str) -> Evidence:
