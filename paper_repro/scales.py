@@ -11,10 +11,12 @@ __all__ = [
     "HESSIAN_SCALES",
     "MEMORY_SIZES",
     "PROJECTION_SCALES",
+    "THEORY_SCALES",
     "Fig2Scale",
     "Fig3Scale",
     "HessianScale",
     "ProjectionScale",
+    "TheoryScale",
     "kind",
 ]
 
@@ -295,5 +297,39 @@ HESSIAN_SCALES: dict[str, HessianScale] = {
         probes=10,
         probe_steps=20,
         gauss_newton=60,
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TheoryScale:
+    """Sizes behind the figures of bounds beside truths.
+
+    Attributes:
+        per_decade: Values of d and κ a decade.
+        runs: Simulated runs a point.
+        factor: Between two values of m, P or K.
+        cells: Of a step-size map along each axis.
+        models: Trained on scikit-learn's digits.
+        rounds: Of their training.
+        seeds: Of their training.
+    """
+
+    per_decade: int
+    runs: int
+    factor: int
+    cells: int
+    models: tuple[str, ...]
+    rounds: int
+    seeds: tuple[int, ...]
+
+
+THEORY_SCALES: dict[str, TheoryScale] = {
+    "smoke": TheoryScale(per_decade=1, runs=8, factor=16, cells=8, models=("logistic",), rounds=30, seeds=(0,)),
+    "default": TheoryScale(
+        per_decade=2, runs=64, factor=4, cells=28, models=("logistic", "mlp"), rounds=400, seeds=(0, 1)
+    ),
+    "full": TheoryScale(
+        per_decade=4, runs=1000, factor=2, cells=60, models=("logistic", "mlp"), rounds=10_000, seeds=(0, 1, 2)
     ),
 }

@@ -118,7 +118,7 @@ def _stepsize(
 
     "stated" is the paper to the letter, "corrected" what is proved in docs/theory.md. The smallest η of a column is the
     largest that its statement allows. With --D and --R the rate-optimal η is there too, the one of the smallest bound
-    (σ and σ_G are 0 unless given), and the largest μ whose terms are a tenth of the others: a smaller one gains nothing.
+    (σ and σ_G are 0 unless given), and the largest μ whose terms are a tenth of the others (less gains nothing).
     """
     setting, variants = _asked(theorem, named, constants, replacement)
     found = {title: _step_sizes(each, setting, best={"D", "R"} <= set(constants)) for title, each in variants.items()}

@@ -1,0 +1,273 @@
+"""Theory against truth: bounds beside what is measured, speed-ups, step sizes, and a model that was really trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.patches import Patch
+
+from decomfl_lab.errors import require
+from figures.layout import page, require_columns
+from figures.style import OKABE_ITO, LineStyle, rc
+
+__all__ = ["CONDITIONS", "LINES", "NOISES", "SPEED_LINES", "dimension_free", "speed_ups", "step_sizes", "training"]
+
+_ORANGE, _GREEN, _BLUE, _RED, _PINK, _SKY = OKABE_ITO
+_SOFT = "#57606A"
+_SOLID = (0.0, ())
+_DASHED = (0.0, (5.0, 1.8))
+_DOTTED = (0.0, (1.2, 1.5))
+
+LINES: Final[Mapping[str, LineStyle]] = {
+    "measured, κ equal eigenvalues": LineStyle(color=_BLUE, dash=_SOLID, linewidth=2.2),
+    "measured, one large eigenvalue": LineStyle(color=_SKY, dash=_SOLID, linewidth=2.2),
+    "measured": LineStyle(color=_BLUE, dash=_SOLID, linewidth=2.2),
+    "Theorem 2, corrected": LineStyle(color=_GREEN, dash=_SOLID, linewidth=1.7),
+    "Theorem 2, stated": LineStyle(color=_GREEN, dash=_DASHED, linewidth=1.7),
+    "Theorem 1, corrected": LineStyle(color=_RED, dash=_SOLID, linewidth=1.7),
+    "Theorem 1, stated": LineStyle(color=_RED, dash=_DASHED, linewidth=1.7),
+}
+"""The series of ``dimension_free`` and ``training``."""
+SPEED_LINES: Final[Mapping[str, tuple[tuple[float, tuple[float, ...]], float]]] = {
+    "measured": (_SOLID, 2.2),
+    "corrected bound": (_DASHED, 1.5),
+    "stated bound": (_DOTTED, 1.5),
+}
+"""The series of ``speed_ups``: dash and width."""
+NOISES: Final[Mapping[str, str]] = {"σ": _BLUE, "σ_G": _RED}
+"""What makes rounds necessary in ``speed_ups``: noise of gradients, dissimilarity of clients."""
+CONDITIONS: Final[Mapping[str, str]] = {
+    "variance": _SKY,
+    "drift": _ORANGE,
+    "local_steps": _PINK,
+    "smoothing": _GREEN,
+}
+"""Conditions of Theorem 1 as printed."""
+_AVERAGE: Final = "(1/R) Σ_r E‖∇f(x_r)‖²"
+
+
+def dimension_free(
+    by_d: pd.DataFrame, by_kappa: pd.DataFrame, simulated: pd.DataFrame, *, title: str = "", caption: str = ""
+) -> Figure:
+    """Left: the average of ‖∇f‖² and its bounds as d grows at fixed κ; right: as κ grows at fixed d.
+
+    Args:
+        by_d: Columns series (a key of ``LINES``), d, kappa, value and eta; one κ.
+        by_kappa: The same with one d.
+        simulated: Columns d, kappa, value, low and high: sampled runs, drawn as points with their intervals on the
+            left, with the κ of ``by_d``; there may be none.
+        title: Heading.
+        caption: Under the plots: constants, seeds.
+
+    Returns:
+        A figure without pyplot state.
+
+    Raises:
+        InputError: If a frame lacks a column or has no row, or a series is unknown.
+    """
+    for name, frame in (("by_d", by_d), ("by_kappa", by_kappa)):
+        require_columns(name, frame, ("series", "d", "kappa", "value"))
+        _require_known(f"series of {name}", frame["series"], LINES)
+    with matplotlib.rc_context(rc()):
+        figure, plots = page(10.2, 3.9, title=title, caption=[caption])
+        left, right = _row(plots, 2, sharey=True)
+        for ax, frame, x, fixed in ((left, by_d, "d", "kappa"), (right, by_kappa, "kappa", "d")):
+            _draw(ax, frame, x, "value")
+            ax.set_xscale("log")
+            ax.set_yscale("log")
+            symbol, other = ("d", "κ") if x == "d" else ("κ", "d")
+            ax.set_title(f"{symbol} grows, {other} = {frame[fixed].iloc[0]:,.0f}")
+            ax.set_xlabel("parameters d" if x == "d" else "effective rank κ")
+        left.set_ylabel(_AVERAGE)
+        if not simulated.empty:
+            require_columns("simulated", simulated, ("d", "value", "low", "high"))
+            _points(left, simulated, "d", "simulated runs")
+        _legend_below(plots, (left, right), columns=3)
+    return figure
+
+
+def speed_ups(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Figure:
+    """Rounds to ε against m, P and K, a panel each, with lines of slope −1 to hold them against.
+
+    Args:
+        frame: Columns knob (m, P or K), at (its value), noise (a key of ``NOISES``), series (a key of ``SPEED_LINES``)
+            and rounds; rows without rounds (never reached) are left out.
+        title: Heading.
+        caption: Under the plots: constants.
+
+    Returns:
+        A figure without pyplot state.
+
+    Raises:
+        InputError: If a column is missing, there is no row, or a series, noise or knob is unknown.
+    """
+    require_columns("frame", frame, ("knob", "at", "noise", "series", "rounds"))
+    words = {"m": "sampled clients m", "P": "directions P", "K": "local steps K"}
+    for column, known in (("knob", words), ("noise", NOISES), ("series", SPEED_LINES)):
+        _require_known(f"{column} of frame", frame[column], known)
+    knobs = [knob for knob in words if knob in set(frame["knob"])]
+    with matplotlib.rc_context(rc()):
+        figure, plots = page(10.6, 4.0, title=title, caption=[caption, "Grey: slope −1, the claimed linear speed-up."])
+        axes = _row(plots, len(knobs), sharey=True)
+        for ax, knob in zip(axes, knobs, strict=True):
+            own = frame[(frame["knob"] == knob)].dropna(subset=["rounds"])
+            for (noise, series), rows in own.groupby(["noise", "series"], sort=False):
+                dash, width = SPEED_LINES[str(series)]
+                at = rows.sort_values("at")
+                marker = "o" if series == "measured" else ""
+                label = f"{series}, {noise}"
+                ax.plot(
+                    at["at"], at["rounds"], color=NOISES[str(noise)], linestyle=dash, linewidth=width, marker=marker,
+                    markersize=3.6, label=label,
+                )  # fmt: skip
+                if series == "measured":
+                    first = at.iloc[0]
+                    ax.plot(
+                        at["at"], first["rounds"] * first["at"] / at["at"], color="#B6BEC7", linewidth=1.0, zorder=1.5,
+                        label="_slope",
+                    )  # fmt: skip
+            ax.set_xscale("log")
+            ax.set_yscale("log")
+            ax.set_title(f"{words[knob]}")
+            ax.set_xlabel(words[knob])
+        axes[0].set_ylabel("rounds R to reach ε")
+        _legend_below(plots, axes, columns=3)
+    return figure
+
+
+def step_sizes(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Figure:
+    """Maps over d/P and m, a column for each K: which printed condition binds, and how far η is from others.
+
+    Rows of maps: the binding condition of Theorem 1 as printed; largest η as printed over the corrected one; the η at
+    which a quadratic begins to diverge over the printed one.
+
+    Args:
+        frame: Columns K, m, ratio (d/P), binding (a key of ``CONDITIONS``), stated, corrected and limit (largest η of
+            each, and where f = L‖x‖²/2 diverges); every K with the same grid of m and ratio.
+        title: Heading.
+        caption: Under the maps.
+
+    Returns:
+        A figure without pyplot state.
+
+    Raises:
+        InputError: If a column is missing, there is no row, or a condition is unknown.
+    """
+    require_columns("frame", frame, ("K", "m", "ratio", "binding", "stated", "corrected", "limit"))
+    _require_known("binding of frame", frame["binding"], CONDITIONS)
+    steps = sorted(frame["K"].unique())
+    slack = frame.assign(
+        binds=frame["binding"].map({name: i for i, name in enumerate(CONDITIONS)}),
+        over_corrected=np.log10(frame["stated"] / frame["corrected"]),
+        below_limit=np.log10(frame["limit"] / frame["stated"]),
+    )
+    palette = ListedColormap(list(CONDITIONS.values()))
+    with matplotlib.rc_context({**rc(), "axes.grid": False}):
+        figure, plots = page(3.1 * len(steps) + 1.6, 7.6, title=title, caption=[caption])
+        grid = plots.subplots(3, len(steps), sharex=True, sharey=True, squeeze=False)
+        reach = float(slack["over_corrected"].abs().max()) or 1.0
+        shades: dict[str, dict[str, object]] = {
+            "binds": {"cmap": palette, "norm": BoundaryNorm(np.arange(len(CONDITIONS) + 1) - 0.5, len(CONDITIONS))},
+            "over_corrected": {"cmap": "RdBu_r", "vmin": -reach, "vmax": reach},
+            "below_limit": {"cmap": "viridis_r", "vmin": 0.0, "vmax": float(slack["below_limit"].max())},
+        }
+        for row, (column, shade) in enumerate(shades.items()):
+            for ax, K in zip(cast(Sequence[Axes], grid[row]), steps, strict=True):
+                table = slack[slack["K"] == K].pivot(index="m", columns="ratio", values=column)
+                drawn = ax.pcolormesh(table.columns, table.index, table.to_numpy(), shading="nearest", **shade)  # type: ignore[arg-type]
+                ax.set_xscale("log")
+                ax.set_yscale("log")
+                if row == 0:
+                    ax.set_title(f"K = {K}")
+                if row == 2:
+                    ax.set_xlabel("d/P")
+            cast(Axes, grid[row, 0]).set_ylabel("sampled clients m")
+            if column != "binds":
+                words = "log₁₀ η stated / corrected" if column == "over_corrected" else "log₁₀ η diverging / stated"
+                plots.colorbar(drawn, ax=list(grid[row]), label=words)
+        present = [name for name in CONDITIONS if name in set(frame["binding"])]
+        plots.legend(
+            handles=[Patch(color=CONDITIONS[name], label=f"{name} binds") for name in present],
+            loc="outside lower center", ncols=len(present), frameon=False,
+        )  # fmt: skip
+    return figure
+
+
+def training(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Figure:
+    """The running average of ‖∇f(x_r)‖² of real training, and the bounds for as many rounds.
+
+    Args:
+        frame: Columns panel, series (a key of ``LINES``), round (rounds completed, ≥ 1) and value, and for the measured
+            series low and high.
+        title: Heading.
+        caption: Under the plots: model, data, how the constants were found.
+
+    Returns:
+        A figure without pyplot state.
+
+    Raises:
+        InputError: If a column is missing, there is no row, or a series is unknown.
+    """
+    require_columns("frame", frame, ("panel", "series", "round", "value", "low", "high"))
+    _require_known("series of frame", frame["series"], LINES)
+    panels = list(dict.fromkeys(frame["panel"]))
+    with matplotlib.rc_context(rc()):
+        figure, plots = page(max(7.0, 5.1 * len(panels)), 3.8, title=title, caption=[caption])
+        axes = _row(plots, len(panels), sharey=False)
+        for ax, panel in zip(axes, panels, strict=True):
+            own = frame[frame["panel"] == panel]
+            _draw(ax, own, "round", "value")
+            band = own.dropna(subset=["low", "high"]).sort_values("round")
+            ax.fill_between(band["round"], band["low"], band["high"], color=_BLUE, alpha=0.18, linewidth=0)
+            ax.set_xscale("log")
+            ax.set_yscale("log")
+            ax.set_title(panel)
+            ax.set_xlabel("rounds R")
+        axes[0].set_ylabel(_AVERAGE)
+        _legend_below(plots, axes, columns=3)
+    return figure
+
+
+def _require_known(name: str, found: pd.Series[str], known: Mapping[str, object]) -> None:
+    unknown = sorted(set(found) - set(known))
+    require(not unknown, name, f"be among {', '.join(known)}", unknown)
+
+
+def _row(plots: SubFigure, columns: int, *, sharey: bool) -> list[Axes]:
+    return cast(list[Axes], list(plots.subplots(1, columns, sharey=sharey, squeeze=False)[0]))
+
+
+def _draw(ax: Axes, frame: pd.DataFrame, x: str, y: str) -> None:
+    """Every series as a line, in the order of ``LINES``."""
+    for series, style in LINES.items():
+        rows = frame[frame["series"] == series].sort_values(x)
+        if not rows.empty:
+            ax.plot(
+                rows[x], rows[y], color=style.color, linestyle=style.dash, linewidth=style.linewidth, label=series,
+                zorder=3.0 if series.startswith("measured") else 2.5,
+            )  # fmt: skip
+
+
+def _points(ax: Axes, frame: pd.DataFrame, x: str, label: str) -> None:
+    ax.errorbar(
+        frame[x], frame["value"], yerr=[frame["value"] - frame["low"], frame["high"] - frame["value"]], fmt="o",
+        color=_BLUE, markerfacecolor="white", markersize=4.6, elinewidth=1.1, capsize=2.4, linestyle="none",
+        label=label, zorder=4.0,
+    )  # fmt: skip
+
+
+def _legend_below(plots: SubFigure, axes: Sequence[Axes], *, columns: int) -> None:
+    """One legend for all panels, a handle for each label."""
+    handles: dict[str, Artist] = {}
+    for ax in axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    plots.legend(handles.values(), handles, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.2)
