@@ -17,7 +17,7 @@ from theory.bounds import STATEMENTS, statement
 from theory.check import check, decide
 from theory.formula import Formula
 from theory.measured import AVERAGES
-from theory.problems import Logistic
+from theory.problems import Bowl, Logistic
 from theory.quadratic import Quadratic, expected
 from theory.setting import LAWS
 from theory.simulate import federation, run, simulate
@@ -186,6 +186,14 @@ def test_theorems_hold_on_problems_that_are_not_quadratic(problem: Any, name: st
     setting = problem.setting(m=2, P=2, R=15, K=1 if found.single_step else 3, mu=1e-2, law=found.laws[0])
     setting = setting.at(found.step_sizes(setting).largest)
     assert check(found, problem, setting, source="simulation", runs=50).holds
+
+
+def test_a_quadratic_by_groups_and_by_coordinates_is_one_problem() -> None:
+    setting = MIXED.setting(eta=0.005, m=2, M=3, P=2, R=6, mu=0.1)
+    by_coordinates = Bowl(MIXED, 3)
+    assert by_coordinates.setting(eta=0.005, m=2, P=2, R=6, mu=0.1) == setting
+    theorem = statement("theorem-1-single")
+    assert check(theorem, by_coordinates, setting) == check(theorem, MIXED, setting)
 
 
 def test_simulation_and_run_agree_where_there_is_no_closed_form() -> None:
