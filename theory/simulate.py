@@ -97,11 +97,15 @@ class _Sampled:
 def federation(problem: Problem | Quadratic, setting: Setting, *, seed: int) -> DeComFLFederation:
     """The federation of ``decomfl_lab`` for this problem: float64 replicas, forward differences, plain SGD.
 
+    Where the problem holds n of d coordinates, so do the replicas: z[j] is a function of (seed, p, j) alone, so the
+    first n elements of a direction in R^d are the direction in R^n, but on the sphere, whose norm is that of all.
+
     Raises:
-        InputError: If it cannot run: d more than the coordinates held, μ = 0, clients with replacement.
+        InputError: If it cannot run: on the sphere d more than the coordinates held; μ = 0; clients with replacement.
     """
     explicit = _explicit(problem, setting)
-    require(explicit.start.size == setting.d, "d", f"be the {explicit.start.size} coordinates held", setting.d)
+    held = explicit.start.size
+    require(held == setting.d or setting.law != "sphere", "d", f"be the {held} coordinates held", setting.d)
     require(not setting.replacement, "replacement", "be false in a real run", setting.replacement)
     x = torch.from_numpy(explicit.start.copy())
     clients = [

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from decomfl_lab import __version__
 from decomfl_lab.cli import main
 from decomfl_lab.config import METHODS, TrainConfig, config_from_mapping, read_config
 from decomfl_lab.laws.laws import LAWS
@@ -201,3 +204,15 @@ def test_configuration_round_trips_through_toml(tmp_path: Path) -> None:
     path.write_text(config.to_toml())
     assert config_from_mapping(read_config(path), "c.toml") == config
     assert config.fingerprint(data="a", code="b") != config.fingerprint(data="a", code="c")
+
+
+def test_the_version_needs_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"decomfl-lab {__version__}\n"
+
+
+def test_a_command_does_not_load_the_others() -> None:
+    """`decomfl noise` needs no computer algebra, which `decomfl audit` does."""
+    code = "import sys; from decomfl_lab.cli import main; main(['noise', '--help']); print('sympy' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines()[-1] == "False"

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab import cli
+from decomfl_lab.commands.train import train
 from decomfl_lab.data import load_dataset
 from decomfl_lab.descent import Descent
 from decomfl_lab.errors import InputError
@@ -34,8 +35,8 @@ def _one_thread_and_the_command(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The command as this checkout has it, whatever is installed."""
     app = typer.Typer()
     app.command("kappa")(kappa)
-    app.command("train")(next(c.callback for c in cli.app.registered_commands if c.name == "train"))
-    monkeypatch.setattr(cli, "app", app)
+    app.command("train")(train)
+    monkeypatch.setattr(cli, "application", lambda chosen: app)
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)

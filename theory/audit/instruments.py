@@ -12,9 +12,29 @@ import sympy as sp
 from scipy import optimize
 
 from theory.audit.entry import Evidence
+from theory.bounds import statement
 from theory.formula import Formula, UnitError, require_one_unit
+from theory.setting import Setting
+from theory.statement import Variant
 
-__all__ = ["Axis", "Worst", "differs", "equal", "one_unit", "search", "within", "wrong_unit"]
+__all__ = [
+    "Axis",
+    "Worst",
+    "agree",
+    "at_most",
+    "beyond",
+    "breaks",
+    "differs",
+    "equal",
+    "exceeds",
+    "keeps",
+    "one_unit",
+    "search",
+    "within",
+    "wrong_unit",
+]
+
+_ROUNDING = 1e-9
 
 
 def one_unit(**terms: str) -> Evidence:
@@ -141,4 +161,60 @@ def search(
 
 def within(worst: Worst) -> Evidence:
     """Evidence that a search found no violation."""
-    return Evidence("search", worst.ratio <= 1 + 1e-9, str(worst), {"ratio": worst.ratio, **worst.at})
+    return Evidence("search", worst.ratio <= 1 + _ROUNDING, str(worst), {"ratio": worst.ratio, **worst.at})
+
+
+def beyond(worst: Worst) -> Evidence:
+    """Evidence that a search found a violation."""
+    return Evidence("search", worst.ratio > 1 + _ROUNDING, str(worst), {"ratio": worst.ratio, **worst.at})
+
+
+def at_most(left: float, right: float, what: str) -> Evidence:
+    """Evidence that left ≤ right at concrete numbers, exact up to rounding."""
+    holds = left <= right * (1 + _ROUNDING) + 1e-300
+    return Evidence("counter-example", holds, f"{what}: {left:.6g} ≤ {right:.6g}", {"left": left, "right": right})
+
+
+def exceeds(left: float, right: float, what: str) -> Evidence:
+    """Evidence that left > right at concrete numbers: left ≤ right is refuted."""
+    holds = left > right * (1 + _ROUNDING)
+    return Evidence("counter-example", holds, f"{what}: {left:.6g} > {right:.6g}", {"left": left, "right": right})
+
+
+def agree(left: float, right: float, what: str) -> Evidence:
+    """Evidence that two numbers, each found in its own way, are one up to rounding."""
+    holds = math.isclose(left, right, rel_tol=_ROUNDING, abs_tol=1e-12)
+    return Evidence("counter-example", holds, f"{what}: {left:.6g} = {right:.6g}", {"left": left, "right": right})
+
+
+def breaks(
+    name: str, left: float, setting: Setting, what: str, variant: Variant = "stated", **point: float
+) -> Evidence:
+    """Evidence that a bound is exceeded by its left side at a setting that keeps its conditions.
+
+    Args:
+        name: Of the statement in ``theory.bounds``.
+        left: The exact left side.
+        setting: The constants.
+        what: The problem, in words.
+        variant: Of the statement.
+        point: As for ``Statement.bound``.
+    """
+    bound, admitted = _bound(name, variant, setting, point)
+    found = exceeds(left, bound, f"{what}: {name} as {variant}")
+    return Evidence("counter-example", found.holds and admitted, found.says, found.numbers)
+
+
+def keeps(
+    name: str, left: float, setting: Setting, what: str, variant: Variant = "corrected", **point: float
+) -> Evidence:
+    """Evidence that a bound is kept, as ``breaks`` is that it is exceeded."""
+    bound, admitted = _bound(name, variant, setting, point)
+    found = at_most(left, bound, f"{what}: {name} as {variant}")
+    return Evidence("counter-example", found.holds and admitted, found.says, found.numbers)
+
+
+def _bound(name: str, variant: Variant, setting: Setting, point: Mapping[str, float]) -> tuple[float, bool]:
+    each = statement(name, variant)
+    admitted = each.admits(setting) if each.eta or each.mu else True
+    return math.fsum(each.bound(setting, **point)), admitted

@@ -1,0 +1,122 @@
+"""Expectations over random directions as exact finite sums: designs that have a law's moments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from itertools import combinations, product
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decomfl_lab.errors import require, require_choice
+
+__all__ = ["DESIGNS", "Design", "design"]
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """Finitely many directions z = √scale·v whose mixed moments up to an order are exactly those of a law.
+
+    Attributes:
+        points: v, whole numbers, shape (n, d).
+        weights: Of the points, whole numbers, shape (n,).
+        scale: ‖z‖²/‖v‖².
+        order: Moments up to it agree with the law's.
+    """
+
+    points: NDArray[np.int64]
+    weights: NDArray[np.int64]
+    scale: int
+    order: int
+
+    @property
+    def d(self) -> int:
+        """Parameters."""
+        return int(self.points.shape[1])
+
+    @property
+    def z(self) -> NDArray[np.float64]:
+        """The directions in float64, shape (n, d); their probabilities are ``weights`` over their sum."""
+        directions: NDArray[np.float64] = np.sqrt(self.scale) * self.points
+        return directions
+
+    def mean(self, values: NDArray[Any]) -> Any:
+        """E of what has the given values at the directions, shape (n, …) -> (…)."""
+        return np.tensordot(self.weights / self.weights.sum(), values, axes=1)
+
+    @cached_property
+    def _dyads(self) -> NDArray[np.int64]:
+        return self.scale * self.points[:, :, None] * self.points[:, None, :]
+
+    def sandwich(self, A: NDArray[Any], P: int = 1) -> NDArray[Any]:
+        """E[Z A Z] for Z = (1/P) Σ_p z_p z_pᵀ, summed over all n^P choices of the P directions.
+
+        Args:
+            A: Matrix of rationals, shape (d, d); it need not be symmetric.
+            P: Directions.
+
+        Returns:
+            Fractions, shape (d, d), exact for a design of order 4 or more.
+        """
+        A = np.array([[Fraction(entry) for entry in row] for row in A], dtype=object)
+        whole = np.lcm.reduce([entry.denominator for entry in A.ravel()])
+        numerators = (A * int(whole)).astype(np.int64)
+        sums, weights = self._dyads, self.weights
+        for _ in range(P - 1):
+            sums = (sums[:, None] + self._dyads).reshape(-1, self.d, self.d)
+            weights = np.outer(weights, self.weights).ravel()
+        total = np.tensordot(weights, sums @ numerators @ sums, axes=1)
+        found: NDArray[Any] = total.astype(object) * Fraction(1, int(weights.sum()) * P**2 * int(whole))
+        return found
+
+
+def _signs(d: int) -> Design:
+    points = np.array(list(product((-1, 1), repeat=d)), dtype=np.int64)
+    return Design(points, np.ones(len(points), dtype=np.int64), 1, 1000)
+
+
+def _gaussian(d: int) -> Design:
+    # Three points a coordinate, (−√3, 0, √3) with weights (1, 4, 1)/6: Gauss-Hermite, exact to the fifth moment.
+    points = np.array(list(product((-1, 0, 1), repeat=d)), dtype=np.int64)
+    return Design(points, 4 ** (points == 0).sum(axis=1), 3, 5)
+
+
+def _pairs(d: int, size: int) -> list[tuple[int, ...]]:
+    return [
+        tuple(size * {i: s, j: t}.get(k, 0) for k in range(d))
+        for i, j in combinations(range(d), 2)
+        for s, t in product((-1, 1), repeat=2)
+    ]
+
+
+def _sphere(d: int) -> Design:
+    require(d in (1, 4, 8), "d", "be 1, 4 or 8 for a design of the sphere", d)
+    if d == 1:
+        return _signs(1)
+    if d == 4:  # the roots of D4 (a 24-cell): a spherical 5-design
+        points, scale, order = _pairs(4, 1), 2, 5
+    else:  # the roots of E8: a spherical 7-design
+        even = [signs for signs in product((-1, 1), repeat=8) if np.prod(signs) == 1]
+        points, scale, order = _pairs(8, 2) + even, 1, 7
+    return Design(np.array(points, dtype=np.int64), np.ones(len(points), dtype=np.int64), scale, order)
+
+
+DESIGNS: Final[Mapping[str, Callable[[int], Design]]] = {
+    "gaussian": _gaussian,
+    "sphere": _sphere,
+    "rademacher": _signs,
+}
+
+
+def design(law: str, d: int) -> Design:
+    """A design of that law: d = 1, 4 or 8 on the sphere of radius √d, any small d for the others.
+
+    Raises:
+        InputError: If the law or d has none.
+    """
+    require(d >= 1, "d", "be at least 1", d)
+    return DESIGNS[require_choice("law", law, DESIGNS)](d)

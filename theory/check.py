@@ -1,0 +1,161 @@
+"""Does a statement hold on a problem? Its two sides as numbers, and a verdict that may be "undecided"."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+from decomfl_lab.errors import InputError, require, require_choice, require_int
+from hessian.estimate import Estimate, require_confidence
+from theory import simulate
+from theory.measured import AVERAGES, Measured, exact
+from theory.problems import Problem
+from theory.quadratic import Quadratic
+from theory.setting import Setting
+from theory.statement import Statement
+
+__all__ = ["SOURCES", "Check", "Source", "check"]
+
+Source = Literal["exact", "simulation", "run"]
+SOURCES: Final[tuple[str, ...]] = get_args(Source)
+
+
+@dataclass(frozen=True)
+class Check:
+    """measured ≤ bound?
+
+    Attributes:
+        claim: What was checked: the statement, its left side.
+        measured: The left side.
+        stderr: Its standard error; 0 where it is exact.
+        bound: The right side.
+        ratio: measured/bound; above 1 the statement fails. NaN where both are 0.
+        holds: True or False where the numbers decide, None where the interval holds the bound.
+        source: exact, simulation (numpy) or run (the lab's own algorithm).
+        more: About how many runs in all would decide; 0 where these do.
+    """
+
+    claim: str
+    measured: float
+    stderr: float
+    bound: float
+    ratio: float
+    holds: bool | None
+    source: Source
+    more: int = 0
+
+    def __str__(self) -> str:
+        error = f" ± {self.stderr:.2g}" if self.stderr else ""
+        verdict = {True: "holds", False: "fails", None: f"undecided; about {self.more} runs would decide"}[self.holds]
+        return f"{self.claim}: {self.measured:.6g}{error} against {self.bound:.6g}, ratio {self.ratio:.4g}: {verdict}"
+
+
+_ROUNDING = 1e-9
+"""Relative error allowed to closed forms in float64."""
+
+
+def check(
+    statement: Statement,
+    problem: Problem | Quadratic,
+    setting: Setting,
+    *,
+    source: Source = "exact",
+    runs: int = 1000,
+    seed: int = 0,
+    confidence: float = 0.99,
+) -> Check:
+    """Check a statement on a problem.
+
+    Args:
+        statement: Of ``theory.bounds``, in either variant.
+        problem: With known constants.
+        setting: ``problem.setting(...)``, or larger constants than the problem's own.
+        source: exact: closed forms (all statements on quadratics, lemmas on waves); simulation: numpy; run: the lab's
+            server, clients, wire and noise stream.
+        runs: Independent runs, where not exact.
+        seed: Of the runs.
+        confidence: Of the interval that decides, where not exact.
+
+    Raises:
+        InputError: If the step size or μ breaks a condition of the statement, the setting claims less than the problem
+            has, or the source has no way to the left side.
+    """
+    require_choice("source", source, SOURCES)
+    require_confidence(confidence)
+    require_int("runs", runs, 2)
+    _require_truth(problem, setting)
+    _require_admissible(statement, setting)
+    if source == "exact":
+        left = exact(statement.name, problem, setting)
+        estimate = Estimate(left.value, 0.0, 0)
+    else:
+        require(statement.name in AVERAGES, "source", f"be exact for {statement.name}", source)
+        sampler = simulate.simulate if source == "simulation" else simulate.run
+        estimate = sampler(problem, setting, runs=runs, seed=seed)
+        left = Measured(estimate.value)
+    bound = math.fsum(statement.bound(setting, **left.point))
+    holds, more = decide(estimate, bound, confidence)
+    return Check(
+        claim=f"{statement.name} ({statement.variant}), {statement.left}",
+        measured=estimate.value,
+        stderr=estimate.stderr,
+        bound=bound,
+        ratio=_ratio(estimate.value, bound),
+        holds=holds,
+        source=source,
+        more=more,
+    )
+
+
+def decide(estimate: Estimate, bound: float, confidence: float) -> tuple[bool | None, int]:
+    """Whether the estimated number is at most ``bound``, or None; and then about how many samples would tell.
+
+    The half-width falls as 1/√n, so n (half-width/distance)² samples bring it down to the distance from the bound.
+    """
+    if estimate.samples == 0:
+        return estimate.value <= bound * (1 + _ROUNDING), 0
+    if math.isinf(estimate.value):  # a run diverged
+        return (False, 0) if math.isfinite(bound) else (None, 0)
+    low, high = estimate.interval(confidence)
+    if high <= bound:
+        return True, 0
+    if low > bound:
+        return False, 0
+    distance = abs(estimate.value - bound)
+    if distance == 0:
+        return None, 100 * estimate.samples
+    return None, math.ceil(estimate.samples * ((high - low) / (2 * distance)) ** 2)
+
+
+def _ratio(measured: float, bound: float) -> float:
+    if bound:
+        return measured / bound
+    return math.inf if measured else math.nan
+
+
+def _require_truth(problem: Problem | Quadratic, setting: Setting) -> None:
+    """InputError unless the setting's constants cover the problem's."""
+    require(setting.d == problem.d, "d", f"be the problem's {problem.d}", setting.d)
+    if not isinstance(problem, Quadratic):
+        require(setting.clients == problem.M, "M", f"be the problem's {problem.M}", setting.clients)
+    own: Any = problem.setting()
+    for name in ("L", "D", "kappa", "sigma", "sigma_G"):
+        least, given = getattr(own, name), getattr(setting, name)
+        if given is not None and given < least * (1 - _ROUNDING):
+            raise InputError(f"{name} must be at least the problem's {least:g}, got {given:g}")
+
+
+def _require_admissible(statement: Statement, setting: Setting) -> None:
+    """InputError unless η and μ keep the statement's conditions; a bound made for the largest η is checked there."""
+    if not statement.eta:
+        return
+    eta, mu = statement.step_sizes(setting), statement.largest_mu(setting)
+    if not statement.admits(setting):
+        raise InputError(
+            f"eta must be at most {eta.largest:.6g} ({eta.binding}) and mu at most {mu.largest:.6g} for "
+            f"{statement.name} ({statement.variant}), got {setting.eta} and {setting.mu}"
+        )
+    free = any("eta" in formula.symbols for formula in statement.terms.values())
+    if not free and (setting.eta or 0.0) < eta.largest * (1 - _ROUNDING):
+        raise InputError(f"eta must be {eta.largest:.6g}, the largest admissible, for {statement.name}")

@@ -1,0 +1,212 @@
+"""Non-convex losses whose smoothing is known exactly: sums of cosines, by the characteristic functions of z.
+
+With t·z for z of one of the three laws (symmetric, E zzᵀ = I),
+
+    φ(t) = E cos(t·z),   ψ(t) = E z sin(t·z) = −∇φ(t),   ω(t) = E ‖z‖² cos(t·z):
+
+    gaussian     e^{−‖t‖²/2}                     ψ = t φ(t)                        ω = (d − ‖t‖²) φ(t)
+    rademacher   Π_k cos t_k                     ψ_k = sin t_k Π_{l≠k} cos t_l     ω = d φ(t)
+    sphere       ₀F₁(d/2; −d‖t‖²/4)              ψ = t ₀F₁(d/2 + 1; −d‖t‖²/4)      ω = d φ(t)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from decomfl_lab.errors import require, require_finite_positive, require_int
+from theory.problems import Floats, Integers, coin
+from theory.quadratic import signs
+from theory.setting import Setting
+
+__all__ = ["Waves"]
+
+
+@dataclass(frozen=True)
+class Waves:
+    """f_i(x; ξ) = Σ_j A_j cos(w_j·x + θ_j), A = a ± b ± s.
+
+    A client's own ±b is 0 on average; ±s is thrown anew, by a fair coin, at each step of each client. So f(x) =
+    Σ_j a_j cos(w_j·x + θ_j), not convex, and the Hessians of all f_i(·; ξ) lie between ∓Σ_j c_j w_j w_jᵀ,
+    c = |a| + |b| + |s|.
+
+    Attributes:
+        a: Amplitudes of f, shape (J,). [F]
+        b: What clients add or take away, shape (J,). [F]
+        s: What the data sample adds or takes away, shape (J,). [F]
+        w: Wave vectors, shape (J, n). [1/X]
+        theta: Phases, shape (J,).
+        start: x_0, shape (n,). [X]
+        d: Parameters, at least n.
+        M: Clients.
+    """
+
+    a: Floats
+    b: Floats
+    s: Floats
+    w: Floats
+    theta: Floats
+    start: Floats
+    d: int
+    M: int = 1
+
+    def __post_init__(self) -> None:
+        require(self.w.ndim == 2, "w", "be of shape (J, n)", self.w.shape)
+        for name in ("a", "b", "s", "theta"):
+            require(
+                getattr(self, name).shape == self.w.shape[:1], name, "be one for each wave", getattr(self, name).shape
+            )
+        require(self.start.shape == self.w.shape[1:], "start", "be of the wave vectors' length", self.start.shape)
+        require_int("d", self.d, self.w.shape[1])
+        require_int("M", self.M, 1)
+
+    @classmethod
+    def random(
+        cls, *, waves: int, n: int, d: int | None = None, M: int = 1, noise: float = 0.3, seed: int = 0
+    ) -> Waves:
+        """Gaussian wave vectors of length about 1 and random amplitudes; b and s are ``noise`` times as large as a."""
+        rng = np.random.default_rng(seed)
+        a, b, s = rng.standard_normal((3, waves)) * np.array([[1.0], [noise], [noise]])
+        w = rng.standard_normal((waves, n)) / np.sqrt(n)
+        return cls(a, b, s, w, rng.uniform(0, 2 * np.pi, waves), rng.standard_normal(n), n if d is None else d, M)
+
+    @cached_property
+    def _signs(self) -> Floats:
+        return signs(self.M)
+
+    def amplitudes(self, clients: Integers, xi: Floats) -> Floats:
+        """A of clients and samples, shape (..., J)."""
+        found: Floats = self.a + self._signs[clients][..., None] * self.b + coin(xi)[..., None] * self.s
+        return found
+
+    def _phases(self, x: Floats) -> Floats:
+        phases: Floats = x @ self.w.T + self.theta
+        return phases
+
+    def sampled(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
+        """See ``Problem``."""
+        found: Floats = (self.amplitudes(clients, xi) * np.cos(self._phases(x))).sum(-1)
+        return found
+
+    def sampled_gradient(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
+        """See ``Problem``."""
+        found: Floats = -(self.amplitudes(clients, xi) * np.sin(self._phases(x))) @ self.w
+        return found
+
+    def value(self, x: Floats) -> Floats:
+        """f(x), shape (...)."""
+        found: Floats = np.cos(self._phases(x)) @ self.a
+        return found
+
+    def gradient(self, x: Floats) -> Floats:
+        """See ``Problem``."""
+        found: Floats = -(self.a * np.sin(self._phases(x))) @ self.w
+        return found
+
+    def _bound(self, c: Floats) -> Floats:
+        """Σ_j c_j w_j w_jᵀ."""
+        found: Floats = (self.w.T * c) @ self.w
+        return found
+
+    @cached_property
+    def L(self) -> float:
+        """λ_max(Σ_j c_j w_j w_jᵀ): every f_i(·; ξ) is that smooth."""
+        return float(np.linalg.eigvalsh(self._bound(abs(self.a) + abs(self.b) + abs(self.s)))[-1])
+
+    def setting(self, **run: Any) -> Setting:
+        """See ``Problem``; upper bounds: |cos|, |sin| ≤ 1, f* ≥ −Σ|a_j|, H = Σ_j |a_j| w_j w_jᵀ ⪰ ∇²f everywhere."""
+        lengths = np.linalg.norm(self.w, axis=1)
+        sides = {name: float(abs(getattr(self, name)) @ lengths) for name in ("a", "b", "s")}
+        return Setting(**{
+            "d": self.d, "M": self.M, "L": self.L, "D": float(self.value(self.start) + abs(self.a).sum()),
+            "kappa": max(1.0, float(np.trace(self._bound(abs(self.a)))) / self.L),
+            "sigma": sides["s"], "sigma_G": sides["b"] if self.M > 1 else 0.0, "G": sum(sides.values()),
+            **run,
+        })  # fmt: skip
+
+    # Closed forms at a point x.
+
+    def _phi(self, law: str, t: Floats) -> Floats:
+        """φ(t), shape (...) for t (..., n)."""
+        square = (t**2).sum(-1)
+        if law == "gaussian":
+            density: Floats = np.exp(-square / 2)
+            return density
+        found: Floats = np.cos(t).prod(-1) if law == "rademacher" else _hyp0f1(self.d / 2, -self.d * square / 4)
+        return found
+
+    def _psi(self, law: str, t: Floats) -> Floats:
+        """ψ(t), shape (..., n)."""
+        if law == "rademacher":
+            own = np.eye(t.shape[-1], dtype=bool)
+            found: Floats = np.where(own, np.sin(t)[..., None, :], np.cos(t)[..., None, :]).prod(-1)
+            return found
+        square = (t**2).sum(-1)
+        factor = np.exp(-square / 2) if law == "gaussian" else _hyp0f1(self.d / 2 + 1, -self.d * square / 4)
+        return t * factor[..., None]
+
+    def _omega(self, law: str, t: Floats) -> Floats:
+        square = (t**2).sum(-1) if law == "gaussian" else 0.0
+        return (self.d - square) * self._phi(law, t)
+
+    def smoothed(self, x: Floats, mu: float, law: str) -> float:
+        """f^μ(x) = E f(x + μz) = Σ_j a_j φ(μw_j) cos(w_j·x + θ_j)."""
+        return float(self.a * self._phi(law, mu * self.w) @ np.cos(self._phases(x)))
+
+    def smoothed_gradient(self, x: Floats, mu: float, law: str) -> Floats:
+        """E ∇f(x + μz), the gradient of ``smoothed``, shape (n,)."""
+        found: Floats = -(self.a * self._phi(law, mu * self.w) * np.sin(self._phases(x))) @ self.w
+        return found
+
+    def mean_estimate(self, x: Floats, mu: float, law: str, amplitudes: Floats | None = None) -> Floats:
+        """E g z, g = (f(x + μz) − f(x))/μ: −(1/μ) Σ_j a_j sin(w_j·x + θ_j) ψ(μw_j), shape (n,).
+
+        For Gaussian z that is ∇f^μ(x) (Stein), on the sphere the gradient of f smoothed over the ball.
+        """
+        require_finite_positive("mu", mu)
+        a = self.a if amplitudes is None else amplitudes
+        found: Floats = -(a * np.sin(self._phases(x))) @ self._psi(law, mu * self.w) / mu
+        return found
+
+    def second_moment(self, x: Floats, mu: float, law: str, amplitudes: Floats | None = None) -> float:
+        """E‖g z‖² over all d coordinates.
+
+        With θ_j the phases at x and t_j = μw_j it is
+
+            (1/μ²) Σ_jl a_j a_l (½ cos(θ_j + θ_l) ω(t_j + t_l) + ½ cos(θ_j − θ_l) ω(t_j − t_l)
+                                 + cos θ_j cos θ_l (d − ω(t_j) − ω(t_l))).
+
+        Differences cancel: an error of about 10⁻¹⁶ d (Σ|a_j|)²/μ² is left.
+        """
+        require_finite_positive("mu", mu)
+        a = self.a if amplitudes is None else amplitudes
+        phases, t = self._phases(x), mu * self.w
+        both, apart = phases[:, None] + phases, phases[:, None] - phases
+        omega, cosines = self._omega(law, t), np.cos(phases)
+        terms = (
+            0.5 * np.cos(both) * self._omega(law, t[:, None] + t)
+            + 0.5 * np.cos(apart) * self._omega(law, t[:, None] - t)
+            + np.multiply.outer(cosines, cosines) * (self.d - omega[:, None] - omega)
+        )
+        return float(a @ terms @ a) / mu**2
+
+
+def _hyp0f1(b: float, x: Floats) -> Floats:
+    """₀F₁(b; x) for x ≤ 0 to 3·10⁻⁷: scipy's, and for large b, where that overflows, the series.
+
+    |₀F₁(b; x)| ≤ e^{x/b} is taken for 0 where its terms are too large to be added.
+    """
+    if b <= 50:
+        return np.asarray(special.hyp0f1(b, x), dtype=np.float64)
+    near = np.maximum(x, np.float64(-15 * b))
+    term: Floats = np.ones(near.shape)
+    total: Floats = np.ones(near.shape)
+    for k in range(80):
+        term = term * near / ((b + k) * (k + 1))
+        total = total + term
+    series: Floats = np.where(x < near, 0.0, total)
+    return series
