@@ -49,7 +49,7 @@ class AuditWork:
 
     def key(self) -> str:
         """See ``Work``: the code of all layers below."""
-        return fingerprint("audit", layers=[hessian, theory])
+        return fingerprint(__file__, layers=[hessian, theory])
 
     def cost(self) -> float:
         """See ``Work``: a minute, as a pass of the MNIST CNN takes about 0.1 ms."""

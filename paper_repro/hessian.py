@@ -75,7 +75,7 @@ class SpectrumWork:
 
     def key(self) -> str:
         """See ``Work``: sizes, data and the code of both layers."""
-        return fingerprint("hessian", asdict(self.size), load_dataset(self.data).digest, layers=[hessian])
+        return fingerprint(__file__, asdict(self.size), load_dataset(self.data).digest, layers=[hessian])
 
     def cost(self) -> float:
         """See ``Work``: a product is worth about twelve passes, each half as dear as the MNIST CNN's."""
@@ -180,7 +180,7 @@ class DensityCheck:
 
     def key(self) -> str:
         """See ``Work``."""
-        return fingerprint("hessian", asdict(self), load_dataset("digits").digest, layers=[hessian])
+        return fingerprint(__file__, asdict(self), load_dataset("digits").digest, layers=[hessian])
 
     def cost(self) -> float:
         """See ``Work``: a few seconds."""

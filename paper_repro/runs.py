@@ -57,11 +57,15 @@ class Work(Protocol):
         ...
 
 
-def fingerprint(name: str, *what: Any, layers: Sequence[ModuleType] = ()) -> str:
-    """A key for the result of what is given, ready for JSON, by the code of decomfl_lab and of other layers."""
+def fingerprint(module: str, *what: Any, layers: Sequence[ModuleType] = ()) -> str:
+    """A key for a result of ``module`` (its ``__file__``): what it is of, ready for JSON, and the code behind it.
+
+    That is the module itself, decomfl_lab and the other layers.
+    """
+    path = Path(module)
     code = [code_version(), *(code_version(Path(str(layer.__file__)).parent) for layer in layers)]
-    message = json.dumps([*what, code])
-    return f"{name}-{hashlib.blake2b(message.encode(), digest_size=8).hexdigest()}"
+    message = json.dumps([*what, code]).encode() + path.read_bytes()
+    return f"{path.stem}-{hashlib.blake2b(message, digest_size=8).hexdigest()}"
 
 
 @dataclass(frozen=True)
