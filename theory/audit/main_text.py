@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import astuple, replace
 from fractions import Fraction
 from functools import lru_cache, partial
 from itertools import combinations, product
@@ -20,12 +20,13 @@ from theory.audit.algorithms import PROGRAMS, Line, Program, entry, outcome
 from theory.audit.entry import Entry, Evidence
 from theory.audit.instruments import equal
 from theory.bounds import statement
-from theory.communication import expected_traffic
+from theory.communication import TABLE_1, expected_numbers, expected_traffic
+from theory.formula import Formula
 from theory.quadratic import Quadratic, expected
 from theory.setting import Setting, second_moment_factor
 from theory.spectrum import Spectrum
 
-__all__ = ["ENTRIES", "best_average", "words_moved"]
+__all__ = ["ENTRIES", "best_average"]
 
 # The recursions of Section 3 and of the appendix on variants, run as the algorithms are.
 
@@ -454,15 +455,6 @@ def _config(method: str, *, R: int = 1000, M: int = 100, m: int = 10, K: int = 1
     )
 
 
-def words_moved(*, R: int, M: int, m: int, K: int, P: int) -> tuple[float, float, float]:
-    """What Algorithms 3 and 4 send in R rounds, all clients together, in expectation: words of records, plans, replies.
-
-    A record has a seed and a scalar for every direction, a plan a seed, a reply a scalar.
-    """
-    traffic = expected_traffic(_config("decomfl", R=R, M=M, m=m, K=K, P=P), 1)
-    return 2 * M * traffic.down_scalars, M * traffic.up_scalars, M * traffic.up_scalars
-
-
 def _dimension_free(method: str = "decomfl") -> Evidence:
     config = _config(method)
     sizes = [expected_traffic(config, d).scalars for d in (10**3, 10**9)]
@@ -513,12 +505,13 @@ def _same_as_projection() -> Evidence:
 
 def _records() -> Evidence:
     M, m, K, P, R = 100, 10, 2, 5, 100_000
-    records, _, replies = words_moved(R=R, M=M, m=m, K=K, P=P)
+    sent = expected_numbers(R, M=M, m=m, K=K, P=P)
+    records, replies = 2 * M * sent.down / R, M * sent.up / R
     return Evidence(
         "arithmetic",
-        0.999 < records / (R * 2 * M * K * P) <= 1 and math.isclose(replies, R * m * K * P),
-        f"M = {M}, m = {m}, K = {K}, P = {P}: records {records / R:.2f} words a round, 2MKP = {2 * M * K * P}; replies "
-        f"{replies / R:g}, mKP = {m * K * P}",
+        0.999 < records / (2 * M * K * P) <= 1 and math.isclose(replies, m * K * P),
+        f"M = {M}, m = {m}, K = {K}, P = {P}: records {records:.2f} words a round, 2MKP = {2 * M * K * P}; replies "
+        f"{replies:g}, mKP = {m * K * P}",
     )
 
 
@@ -547,53 +540,43 @@ def _server_of_projection() -> Evidence:
 
 def _plans() -> Evidence:
     M, m, K, P, R = 100, 10, 1, 5, 100_000
-    records, plans, _ = words_moved(R=R, M=M, m=m, K=K, P=P)
-    down = (records + plans) / R
+    sent = expected_numbers(R, M=M, m=m, K=K, P=P)
+    down, printed, mended = M * (sent.down + sent.seeds) / R, 2 * M * K * P, (2 * M + m) * K * P
     return Evidence(
         "arithmetic",
-        down > 2.01 * M * K * P and math.isclose(down, (2 * M + m) * K * P, rel_tol=1e-3),
-        f"M = {M}, m = {m}, P = {P}: {down:.1f} words down a round, 2MKP = {2 * M * K * P}, (2M + m)KP = "
-        f"{(2 * M + m) * K * P}",
+        down > 1.01 * printed and math.isclose(down, mended, rel_tol=1e-3),
+        f"M = {M}, m = {m}, P = {P}: {down:.1f} words down a round, 2MKP = {printed}, (2M + m)KP = {mended}",
     )
-
-
-# Table 1: per round up, down; rounds; all rounds up, down. FedCom's β is written b, ε e, κ kappa.
-_TABLE_1: Final[Mapping[str, tuple[str, str, str, str, str]]] = {
-    "FedAvg": ("m*d", "m*d", "1/(m*K*e**2)", "d/(K*e**2)", "d/(K*e**2)"),
-    "FedZO": ("m*d", "m*d", "d/(m*P*K*e**2)", "d**2/(P*K*e**2)", "d**2/(P*K*e**2)"),
-    "FedCom": ("b*m*d", "m*d", "1/(m*K*e**2)", "b*d/(K*e**2)", "d/(K*e**2)"),
-    "Ours (Standard)": ("m*K*P", "2*M*K*P", "d/(m*P*K*e**2)", "d/e**2", "M*d/(m*e**2)"),
-    "Ours (Low rank)": ("m*P", "2*M*P", "kappa/(m*P*e**2)", "kappa/e**2", "M*kappa/(m*e**2)"),
-}
-_NAMES: Final = sp.symbols("m M d K P e b kappa R", positive=True)
-
-
-def _symbolic(text: str) -> sp.Expr:
-    return sp.sympify(text, locals={str(name): name for name in _NAMES})
 
 
 def _products() -> Evidence:
     """Complexity = words a round · rounds, up to a factor that is a number."""
-    wrong = []
-    for name, (up, down, rounds, all_up, all_down) in _TABLE_1.items():
-        for each, total, way in ((up, all_up, "up"), (down, all_down, "down")):
-            factor = sp.simplify(_symbolic(each) * _symbolic(rounds) / _symbolic(total))
-            wrong += [] if factor.is_number else [f"{name} {way}: {factor}"]
+    factors = {
+        f"{name} {way}": sp.simplify(each.expression * row.rounds.expression / total.expression)
+        for name, row in TABLE_1.items()
+        for way, each, total in (
+            ("up", row.uplink, row.uplink_complexity),
+            ("down", row.downlink, row.downlink_complexity),
+        )
+    }
+    wrong = [f"; {name}: {factor} times" for name, factor in factors.items() if not factor.is_number]
     return Evidence(
-        "algebra", not wrong, f"{2 * len(_TABLE_1) - len(wrong)} of {2 * len(_TABLE_1)} products agree {wrong}"
+        "algebra", not wrong, f"{len(factors) - len(wrong)} of {len(factors)} products agree{''.join(wrong)}"
     )
 
 
 def _rounds_to(rate: str, row: str) -> Evidence:
     """R at which a rate in R is ε."""
-    R, e = sp.Symbol("R", positive=True), sp.Symbol("e", positive=True)
-    solved = sp.solve(sp.Eq(_symbolic(rate), e), R)[0]
-    return equal(solved, _symbolic(_TABLE_1[row][2]), f"rounds to {rate} = ε against those of {row}")
+    R, epsilon = (Formula(name).expression for name in ("R", "epsilon"))
+    solved = sp.solve(sp.Eq(Formula(rate).expression, epsilon), R)[0]
+    return equal(solved, TABLE_1[row].rounds.expression, f"rounds to {rate} = ε against those of {row}")
 
 
 def _threshold() -> Evidence:
-    ratio = _symbolic(_TABLE_1["Ours (Low rank)"][4]) / _symbolic(_TABLE_1["FedAvg"][4])
-    return equal(ratio, _symbolic("kappa/(m*d/(M*K))"), "downlink of DeComFL over FedAvg's against κ/(md/(MK))")
+    ratio = (
+        TABLE_1["DeComFL, low rank"].downlink_complexity.expression / TABLE_1["FedAvg"].downlink_complexity.expression
+    )
+    return equal(ratio, Formula("kappa/(m*d/(M*K))").expression, "DeComFL's downlink over FedAvg's, κ/(md/(MK))")
 
 
 # Rates.
@@ -683,7 +666,7 @@ def _smoother() -> Evidence:
 
 
 def _linear_in_directions() -> Evidence:
-    one, two = (sum(words_moved(R=1000, M=100, m=10, K=1, P=P)) for P in (5, 10))
+    one, two = (sum(astuple(expected_numbers(1000, M=100, m=10, K=1, P=P))) for P in (5, 10))
     spread = [second_moment_factor("gaussian", d=1000, P=P) - 1 for P in (5, 10)]
     return Evidence(
         "arithmetic",
@@ -854,8 +837,8 @@ _TABLE: Final = (
         checks=(
             _products,
             partial(_rounds_to, "sqrt(1/(m*K*R))", "FedAvg"),
-            partial(_rounds_to, "sqrt(d/(m*P*K*R))", "Ours (Standard)"),
-            partial(_rounds_to, "sqrt(kappa/(m*P*R))", "Ours (Low rank)"),
+            partial(_rounds_to, "sqrt(d/(m*P*K*R))", "DeComFL"),
+            partial(_rounds_to, "sqrt(kappa/(m*P*R))", "DeComFL, low rank"),
         ),
     ),
     Entry(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import combinations, product
 
 import pytest
 
 from theory.audit import main_text
 from theory.audit.entry import Entry, gather
-from theory.audit.main_text import ENTRIES, best_average, words_moved
+from theory.audit.main_text import ENTRIES, best_average
 from theory.bounds import statement
+from theory.communication import TABLE_1, Numbers, expected_numbers
+from theory.formula import Formula
 
 
 def _entry(label: str) -> Entry:
@@ -28,23 +29,6 @@ def test_the_least_average_is_below_that_of_any_step_size() -> None:
             level = fixed / (1 - shrink)
             average = level + (2 - level) * (1 - shrink**R) / (1 - shrink) / R
             assert best_average(P=P, sigma=sigma) <= average * (1 + 1e-3)
-
-
-def test_words_are_those_of_all_histories() -> None:
-    """Every sampling history of a small federation, counted by hand as Algorithms 3 and 4 send."""
-    R, M, m, K, P = 3, 3, 2, 2, 5
-    sets = list(combinations(range(M), m))
-    records = plans = replies = 0
-    for history in product(sets, repeat=R):
-        last = dict.fromkeys(range(M), 0)
-        for r, sampled in enumerate(history):
-            for i in sampled:
-                records += 2 * K * P * (r - last[i])
-                plans += K * P
-                replies += K * P
-                last[i] = r
-    n = len(sets) ** R
-    assert words_moved(R=R, M=M, m=m, K=K, P=P) == pytest.approx((records / n, plans / n, replies / n))
 
 
 @pytest.mark.parametrize("label", ["line-135", "line-181", "line-182", "line-477.4"])
@@ -64,11 +48,11 @@ def test_a_corrected_corollary_with_a_wrong_constant_is_caught(monkeypatch: pyte
 
 
 def test_a_cell_of_table_1_with_a_wrong_power_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = main_text._TABLE_1["FedZO"]
-    monkeypatch.setattr(main_text, "_TABLE_1", {**main_text._TABLE_1, "FedZO": (*cells[:3], "d/(P*K*e**2)", cells[4])})
+    row = replace(TABLE_1["FedZO"], uplink_complexity=Formula("d/(P*K*epsilon**2)"))
+    monkeypatch.setattr(main_text, "TABLE_1", {**TABLE_1, "FedZO": row})
     found = gather(_entry("tab-comm-comparison"))
     assert not found.confirmed
-    assert "FedZO up: d" in found.evidence[0].says
+    assert "FedZO up: d times" in found.evidence[0].says
 
 
 def test_a_method_that_grows_with_the_model_is_not_called_dimension_free() -> None:
@@ -77,7 +61,11 @@ def test_a_method_that_grows_with_the_model_is_not_called_dimension_free() -> No
 
 
 def test_seeds_that_are_not_sent_again_would_make_the_downlink_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(main_text, "words_moved", lambda **case: (words_moved(**case)[0], 0.0, 0.0))
+    def without_plans(R: int, **case: int) -> Numbers:
+        sent = expected_numbers(R, **case)
+        return replace(sent, seeds=sent.seeds - sent.up)
+
+    monkeypatch.setattr(main_text, "expected_numbers", without_plans)
     assert not gather(_entry("line-477.2")).confirmed
 
 
