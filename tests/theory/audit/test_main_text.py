@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from theory.audit import main_text
-from theory.audit.entry import Entry, gather
+from theory.audit.entry import Entry, Evidence, gather
 from theory.audit.main_text import ENTRIES, best_average
 from theory.bounds import statement
 from theory.communication import TABLE_1, Numbers, expected_numbers
 from theory.formula import Formula
+from theory.statement import Statement
+
+Check = Callable[[], Evidence]
 
 
 def _entry(label: str) -> Entry:
@@ -38,13 +42,21 @@ def test_a_speed_up_that_there_is_would_not_be_called_false(label: str, monkeypa
     assert not gather(_entry(label)).confirmed
 
 
-def test_a_corrected_corollary_with_a_wrong_constant_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    corollary = statement("corollary-1")
-    halved = replace(corollary, terms={"rate": corollary.terms["rate"]})
-    small = replace(halved, terms={"rate": type(halved.terms["rate"])(f"1/100*({halved.terms['rate'].text})")})
-    assert main_text._mended_rate().holds
-    monkeypatch.setattr(main_text, "statement", lambda name: small)
-    assert not main_text._mended_rate().holds
+@pytest.mark.parametrize("check", [main_text._MENDED_RATE, main_text._MENDED_LOW_RANK])
+def test_a_mended_rate_with_a_wrong_constant_is_caught(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    def smaller(name: str) -> Statement:
+        whole = statement(name)
+        return replace(whole, terms={each: Formula(f"1/100*({text.text})") for each, text in whole.terms.items()})
+
+    assert check().holds
+    monkeypatch.setattr(main_text, "statement", smaller)
+    assert not check().holds
+
+
+def test_a_bound_that_grows_with_the_dimension_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main_text._flat_in_dimension().holds
+    monkeypatch.setattr(main_text, "statement", lambda name: statement("theorem-1-single"))
+    assert not main_text._flat_in_dimension().holds
 
 
 def test_a_cell_of_table_1_with_a_wrong_power_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
