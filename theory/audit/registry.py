@@ -36,9 +36,16 @@ def collect(*groups: Iterable[Entry]) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-_MODULES: Final = (main_text, algorithms, tables, smoothing, theorem_one, theorem_two, gaussian)
-
-ENTRIES: Final = collect(*(module.ENTRIES for module in _MODULES))
+ENTRIES: Final = collect(
+    main_text.ENTRIES,
+    algorithms.ENTRIES,
+    tables.ENTRIES,
+    smoothing.ENTRIES,
+    theorem_one.ENTRIES,
+    theorem_two.ENTRIES,
+    gaussian.ENTRIES,
+)
+"""All of the paper."""
 
 
 def run(entries: Sequence[Entry] = ENTRIES, on_result: Callable[[int, Result], None] | None = None) -> list[Result]:
