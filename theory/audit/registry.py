@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from decomfl_lab.errors import require
-from theory.audit import algorithms, gaussian, main_text, smoothing, tables, theorem_one, theorem_two
+from theory.audit import algorithms, claims, gaussian, main_text, smoothing, tables, theorem_one, theorem_two
 from theory.audit.entry import Entry, Result, gather
 from theory.audit.source import Source
 
@@ -38,6 +38,7 @@ def collect(*groups: Iterable[Entry]) -> tuple[Entry, ...]:
 
 ENTRIES: Final = collect(
     main_text.ENTRIES,
+    claims.ENTRIES,
     algorithms.ENTRIES,
     tables.ENTRIES,
     smoothing.ENTRIES,

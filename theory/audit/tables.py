@@ -208,16 +208,35 @@ def _as_good_as_mezo() -> Evidence:
     )
 
 
+def _standard_errors(name: str, ours: float, other: float) -> float:
+    """The difference of two accuracies in units of the standard error of the difference of two shares of n examples."""
+    share = ours / 100
+    return (ours - other) / (100 * math.sqrt(2 * share * (1 - share) / EXAMPLES[name]))
+
+
 def _as_good_as_fedzo() -> Evidence:
-    """Differences in units of the standard error of the difference of two shares of n examples."""
-    gains = [
-        (ours - other) / (100 * math.sqrt(2 * ours / 100 * (1 - ours / 100) / EXAMPLES[name]))
-        for name, ours, other in _pairs(2)
-    ]
+    gains = [_standard_errors(*pair) for pair in _pairs(2)]
     return Evidence(
         "arithmetic",
         max(map(abs, gains)) < 2,
         f"DeComFL − FedZO: {min(gains):.2f} to {max(gains):.2f} standard errors of a difference on these examples",
+    )
+
+
+def _lora_comparable() -> Evidence:
+    """LoRA against full-parameter DeComFL and MeZO, P = 10."""
+    full = RESULTS["OPT-125M"]
+    gains = {
+        f"{name}, {method}": _standard_errors(name, cells[3].accuracy, full[name][column].accuracy)
+        for name, cells in LORA.items()
+        for column, method in ((3, "DeComFL"), (1, "MeZO"))
+    }
+    worst = min(gains, key=lambda name: gains[name])
+    return Evidence(
+        "arithmetic",
+        gains[worst] > -2,
+        f"LoRA − full parameters: at worst {gains[worst]:.2f} standard errors of a difference ({worst})",
+        gains,
     )
 
 
@@ -509,5 +528,13 @@ ENTRIES: Final = (
         checks=(_phi,),
         why="one layer has more than half of the parameters of both CNNs of the paper, the embeddings 31 % of OPT-125M",
         fix="φ is small against d for deep models with small embeddings; 8 % of OPT-1.3B",
+    ),
+    Entry(
+        label="line-916",
+        line=916,
+        kind="claim",
+        says="Accuracies with LoRA are comparable to those of full-parameter MeZO and DeComFL",
+        verdict="correct",
+        checks=(_lora_comparable,),
     ),
 )

@@ -1,92 +1,52 @@
-"""Displays and claims of the main text: what the checks are made of."""
+"""Displays of the main text: what the checks are made of."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import replace
-
 import pytest
+import sympy as sp
 
 from theory.audit import main_text
-from theory.audit.entry import Entry, Evidence, gather
-from theory.audit.main_text import ENTRIES, best_average
-from theory.bounds import statement
-from theory.communication import TABLE_1, Numbers, expected_numbers
-from theory.formula import Formula
-from theory.statement import Statement
+from theory.audit.algorithms import Line, Program, outcome
+from theory.audit.entry import gather
 
-Check = Callable[[], Evidence]
+PROGRAMS = (main_text._FEDZO, main_text._INTERMEDIATE, main_text._REBUILT, main_text._SYNCHRONISED)
+LINES = [(program, line) for program in PROGRAMS for line in program.server if line.label]
 
 
-def _entry(label: str) -> Entry:
-    return next(each for each in ENTRIES if each.label == label)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_mended_recursions_work(program: Program) -> None:
+    assert outcome(program) == ""
 
 
-def test_the_least_average_is_below_that_of_any_step_size() -> None:
-    sigma, R = 1.0, 10_000
-    for P in (1, 100):
-        rho = 1 + 2 / P
-        for eta in (1e-3, 1e-2, 0.1 / rho):
-            # E x² after a step is (1 − 2η + η²ρ) E x² + η²ρσ², from x_0² = 2
-            shrink, fixed = 1 - 2 * eta + eta**2 * rho, eta**2 * rho * sigma**2
-            level = fixed / (1 - shrink)
-            average = level + (2 - level) * (1 - shrink**R) / (1 - shrink) / R
-            assert best_average(P=P, sigma=sigma) <= average * (1 + 1e-3)
+@pytest.mark.parametrize(("program", "line"), LINES)
+def test_a_fault_in_any_line_is_caught(program: Program, line: Line) -> None:
+    assert outcome(program, {line.label: line.printed or line.plant})
 
 
-@pytest.mark.parametrize("label", ["line-135", "line-181", "line-182", "line-477.4"])
-def test_a_speed_up_that_there_is_would_not_be_called_false(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ideal = {name: lambda n: 1 / math.sqrt(n) for name in main_text._MORE}
-    monkeypatch.setattr(main_text, "_MORE", ideal)
-    assert not gather(_entry(label)).confirmed
-
-
-@pytest.mark.parametrize("check", [main_text._MENDED_RATE, main_text._MENDED_LOW_RANK])
-def test_a_mended_rate_with_a_wrong_constant_is_caught(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
-    def smaller(name: str) -> Statement:
-        whole = statement(name)
-        return replace(whole, terms={each: Formula(f"1/100*({text.text})") for each, text in whole.terms.items()})
-
-    assert check().holds
-    monkeypatch.setattr(main_text, "statement", smaller)
-    assert not check().holds
-
-
-def test_a_bound_that_grows_with_the_dimension_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert main_text._flat_in_dimension().holds
-    monkeypatch.setattr(main_text, "statement", lambda name: statement("theorem-1-single"))
-    assert not main_text._flat_in_dimension().holds
-
-
-def test_a_cell_of_table_1_with_a_wrong_power_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = replace(TABLE_1["FedZO"], uplink_complexity=Formula("d/(P*K*epsilon**2)"))
-    monkeypatch.setattr(main_text, "TABLE_1", {**TABLE_1, "FedZO": row})
-    found = gather(_entry("tab-comm-comparison"))
-    assert not found.confirmed
-    assert "FedZO up: d times" in found.evidence[0].says
-
-
-def test_a_method_that_grows_with_the_model_is_not_called_dimension_free() -> None:
-    assert main_text._dimension_free("decomfl").holds
-    assert not main_text._dimension_free("baffle").holds
-
-
-def test_seeds_that_are_not_sent_again_would_make_the_downlink_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    def without_plans(R: int, **case: int) -> Numbers:
-        sent = expected_numbers(R, **case)
-        return replace(sent, seeds=sent.seeds - sent.up)
-
-    monkeypatch.setattr(main_text, "expected_numbers", without_plans)
-    assert not gather(_entry("line-477.2")).confirmed
-
-
-def test_another_number_of_the_text_is_caught() -> None:
-    assert main_text._within("x", 10, 10.4, 2).holds
-    assert not main_text._within("x", 11, 10.4, 2).holds
-    assert not main_text._parameters("cnn-mnist", 28_939).holds
+@pytest.mark.parametrize("entry", main_text.ENTRIES, ids=[entry.label for entry in main_text.ENTRIES])
+def test_evidence_is_one_line(entry: main_text.Entry) -> None:
+    assert all("\n" not in found.says for found in gather(entry).evidence)
 
 
 def test_a_wrong_order_of_taylor_is_caught() -> None:
     assert main_text._expansion(2).holds
     assert not main_text._expansion(3).holds
+
+
+def test_means_of_polynomials_of_a_normal_variable() -> None:
+    z, a = sp.symbols("z a")
+    assert main_text._normal_mean(a * z**6 + z**3 + 2 * z**2 + 5, z) == 15 * a + 7
+
+
+def test_another_momentum_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def torchs(steps: int) -> tuple[sp.Expr, sp.Expr]:
+        beta, m, moved = sp.Symbol("beta", positive=True), sp.Integer(0), sp.Integer(0)
+        for k in range(1, steps + 1):
+            m = beta * m + sp.Symbol(f"g{k}", positive=True)
+            moved += m
+        return m, moved
+
+    monkeypatch.setattr(main_text, "_unrolled", torchs)
+    assert not main_text._momentum_mended().holds
+    assert not main_text._momentum_step().holds
+    assert main_text._linear_in_scalars().holds

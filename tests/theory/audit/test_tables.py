@@ -118,3 +118,9 @@ def test_clients_that_always_take_part_would_move_what_is_printed(monkeypatch: p
 
     monkeypatch.setattr(tables, "expected_numbers", all_clients)
     assert not gather(_entry("line-582.5")).confirmed
+
+
+def test_a_loss_beyond_the_error_of_sampling_is_not_called_comparable(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gather(_entry("line-916")).confirmed
+    monkeypatch.setattr(tables, "LORA", {**LORA, "BoolQ": (*LORA["BoolQ"][:3], Cell(57.0, 0.06))})
+    assert not gather(_entry("line-916")).confirmed
