@@ -22,6 +22,7 @@ _AVERAGE = "(1/R) Σ_r E‖∇f(x_r)‖²"
 _PRINTED = "unbiased gradients of variance σ²; dissimilarity σ_G; f is L-smooth"
 _EACH = "unbiased gradients of variance σ² at every point; dissimilarity σ_G; every f_i(·; ξ) is L-smooth"
 _LOW_RANK = "; 0 ⪯ H(x_r) ⪯ L I, tr H(x_r) ≤ κL, ∇²f ⪯ H(x_r) for ‖x − x_r‖ ≤ 2ηdG(x_r)"
+_LOW_RANK_WIDE = _LOW_RANK.removesuffix("(x_r)") + ", G ≥ ‖∇f_i(x; ξ)‖ for every x"
 
 _THEOREM_1_STATED: Final = Statement(
     name="theorem-1",
@@ -181,7 +182,7 @@ _GAUSSIAN: Final = Statement(
     eta=_formulas(descent="1/(4*L*rho_kappa)"),
     laws=("gaussian",),
     single_step=True,
-    assumptions=_EACH + _LOW_RANK + "; G ≥ ‖∇f_i(x; ξ)‖ everywhere",
+    assumptions=_EACH + _LOW_RANK_WIDE,
     note="tail = Pr[χ²_{dP+4} ≥ 2dP], at most exp(−dP/16) up to a factor: dP degrees of freedom, not mdP. Where H "
     "dominates ∇²f everywhere the escape term falls away (G = 0).",
 )
