@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from theory.audit import proof_one, smoothing, theorem_one
+from theory.audit import evidence_one, proof_one, smoothing, theorem_one
 from theory.audit.entry import Entry, gather
 from theory.audit.one_round import OneRound
 from theory.bounds import STATEMENTS
@@ -102,10 +102,10 @@ def test_a_slip_needs_its_factor() -> None:
     assert not proof_one.slips("line-1112", "gradient", "1").holds
 
 
-@pytest.mark.parametrize("name", list(theorem_one.DISPLAYS))
+@pytest.mark.parametrize("name", list(evidence_one.DISPLAYS))
 def test_searches_over_rounds_are_sharp_enough_to_fail(name: str) -> None:
     """Each search comes within a factor 200 of its display's bound, so a bound 200 times smaller is seen to fail."""
-    worst = theorem_one.searched(theorem_one.DISPLAYS[name])
+    worst = evidence_one.searched(evidence_one.DISPLAYS[name])
     assert 1 / 200 < worst.ratio <= 1 + 1e-9
 
 
