@@ -151,6 +151,22 @@ _THEOREM_2: Final = Statement(
     single_step=True,
     assumptions=_EACH + _LOW_RANK,
 )
+_UNIFORM: Final = Statement(
+    name="theorem-2-uniform",
+    variant="corrected",
+    left=_AVERAGE,
+    source="line-442",
+    terms=_formulas(
+        start="2*D/(R*eta)",
+        noise="2*L*eta/m*rho_kappa*(phi*sigma_G**2 + sigma**2)",
+        smoothing="1/2*mu**2*L**2*kappa*(kappa + 2)*(1 + L*eta*(1 + (kappa + 3)/P))",
+    ),
+    eta=_formulas(descent="1/(4*L*rho_kappa)"),
+    single_step=True,
+    assumptions="unbiased gradients of variance σ² at every point; dissimilarity σ_G; −H ⪯ ∇²f_i(x; ξ) ⪯ H for all i, "
+    "ξ and x, with one 0 ⪯ H ⪯ L I, tr H ≤ κL",
+    note="Theorem 2 without d: neither the bound nor the μ that it asks for depends on the dimension.",
+)
 _GAUSSIAN_STATED: Final = Statement(
     name="theorem-2-gaussian",
     variant="stated",
@@ -383,6 +399,7 @@ STATEMENTS: Final[Mapping[tuple[str, Variant], Statement]] = {
         _COROLLARY,
         _THEOREM_2_STATED,
         _THEOREM_2,
+        _UNIFORM,
         _GAUSSIAN_STATED,
         _GAUSSIAN,
         *_LEMMAS,
