@@ -18,7 +18,17 @@ from decomfl_lab.errors import require
 from figures.layout import page, require_columns
 from figures.style import OKABE_ITO, LineStyle, rc
 
-__all__ = ["CONDITIONS", "LINES", "NOISES", "SPEED_LINES", "dimension_free", "speed_ups", "step_sizes", "training"]
+__all__ = [
+    "CONDITIONS",
+    "FLAT_FROM",
+    "LINES",
+    "NOISES",
+    "SPEED_LINES",
+    "dimension_free",
+    "speed_ups",
+    "step_sizes",
+    "training",
+]
 
 _ORANGE, _GREEN, _BLUE, _RED, _PINK, _SKY = OKABE_ITO
 _SOFT = "#57606A"
@@ -28,7 +38,7 @@ _DOTTED = (0.0, (1.2, 1.5))
 
 LINES: Final[Mapping[str, LineStyle]] = {
     "measured, κ equal eigenvalues": LineStyle(color=_BLUE, dash=_SOLID, linewidth=2.2),
-    "measured, one large eigenvalue": LineStyle(color=_SKY, dash=_SOLID, linewidth=2.2),
+    "measured, one large eigenvalue": LineStyle(color=_ORANGE, dash=_DOTTED, linewidth=2.2),
     "measured": LineStyle(color=_BLUE, dash=_SOLID, linewidth=2.2),
     "Theorem 2, corrected": LineStyle(color=_GREEN, dash=_SOLID, linewidth=1.7),
     "Theorem 2, stated": LineStyle(color=_GREEN, dash=_DASHED, linewidth=1.7),
@@ -36,14 +46,14 @@ LINES: Final[Mapping[str, LineStyle]] = {
     "Theorem 1, stated": LineStyle(color=_RED, dash=_DASHED, linewidth=1.7),
 }
 """The series of ``dimension_free`` and ``training``."""
-SPEED_LINES: Final[Mapping[str, tuple[tuple[float, tuple[float, ...]], float]]] = {
-    "measured": (_SOLID, 2.2),
-    "corrected bound": (_DASHED, 1.5),
-    "stated bound": (_DOTTED, 1.5),
+SPEED_LINES: Final[Mapping[str, tuple[float, tuple[float, ...]]]] = {
+    "measured": _SOLID,
+    "corrected bound": _DASHED,
+    "stated bound": _DOTTED,
 }
-"""The series of ``speed_ups``: dash and width."""
-NOISES: Final[Mapping[str, str]] = {"σ": _BLUE, "σ_G": _RED}
-"""What makes rounds necessary in ``speed_ups``: noise of gradients, dissimilarity of clients."""
+"""The series of ``speed_ups``, with their dashes."""
+NOISES: Final[Mapping[str, tuple[str, float]]] = {"σ": (_BLUE, 4.0), "σ_G": (_RED, 1.6)}
+"""What makes rounds necessary in ``speed_ups``: noise of gradients, dissimilarity of clients; colour and width."""
 CONDITIONS: Final[Mapping[str, str]] = {
     "variance": _SKY,
     "drift": _ORANGE,
@@ -51,7 +61,9 @@ CONDITIONS: Final[Mapping[str, str]] = {
     "smoothing": _GREEN,
 }
 """Conditions of Theorem 1 as printed."""
-_AVERAGE: Final = "(1/R) Σ_r E‖∇f(x_r)‖²"
+FLAT_FROM: Final = 1000
+"""Parameters from which on ``dimension_free`` says how much what is measured still changes."""
+_AVERAGE: Final = "mean over rounds of E‖∇f‖²"
 
 
 def dimension_free(
@@ -87,6 +99,10 @@ def dimension_free(
             ax.set_title(f"{symbol} grows, {other} = {frame[fixed].iloc[0]:,.0f}")
             ax.set_xlabel("parameters d" if x == "d" else "effective rank κ")
         left.set_ylabel(_AVERAGE)
+        far = by_d[(by_d["d"] >= FLAT_FROM) & by_d["series"].str.startswith("measured")].groupby("series")["value"]
+        if far.ngroups:
+            words = f"measured, from d = {FLAT_FROM:,} on:\nmost / least − 1 = {(far.max() / far.min()).max() - 1:.1e}"
+            left.text(0.03, 0.97, words, transform=left.transAxes, ha="left", va="top", color=_SOFT)
         if not simulated.empty:
             require_columns("simulated", simulated, ("d", "value", "low", "high"))
             _points(left, simulated, "d", "simulated runs")
@@ -110,7 +126,7 @@ def speed_ups(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Fig
         InputError: If a column is missing, there is no row, or a series, noise or knob is unknown.
     """
     require_columns("frame", frame, ("knob", "at", "noise", "series", "rounds"))
-    words = {"m": "sampled clients m", "P": "directions P", "K": "local steps K"}
+    words = {"m": "clients sampled", "P": "directions", "K": "local steps"}
     for column, known in (("knob", words), ("noise", NOISES), ("series", SPEED_LINES)):
         _require_known(f"{column} of frame", frame[column], known)
     knobs = [knob for knob in words if knob in set(frame["knob"])]
@@ -120,13 +136,13 @@ def speed_ups(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Fig
         for ax, knob in zip(axes, knobs, strict=True):
             own = frame[(frame["knob"] == knob)].dropna(subset=["rounds"])
             for (noise, series), rows in own.groupby(["noise", "series"], sort=False):
-                dash, width = SPEED_LINES[str(series)]
+                colour, width = NOISES[str(noise)]
                 at = rows.sort_values("at")
                 marker = "o" if series == "measured" else ""
                 label = f"{series}, {noise}"
                 ax.plot(
-                    at["at"], at["rounds"], color=NOISES[str(noise)], linestyle=dash, linewidth=width, marker=marker,
-                    markersize=3.6, label=label,
+                    at["at"], at["rounds"], color=colour, linestyle=SPEED_LINES[str(series)], marker=marker,
+                    linewidth=width if series == "measured" else 1.5, markersize=2.4 + width, label=label,
                 )  # fmt: skip
                 if series == "measured":
                     first = at.iloc[0]
@@ -136,8 +152,8 @@ def speed_ups(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Fig
                     )  # fmt: skip
             ax.set_xscale("log")
             ax.set_yscale("log")
-            ax.set_title(f"{words[knob]}")
-            ax.set_xlabel(words[knob])
+            ax.set_title(f"more {words[knob]}")
+            ax.set_xlabel(knob)
         axes[0].set_ylabel("rounds R to reach ε")
         _legend_below(plots, axes, columns=3)
     return figure
@@ -186,7 +202,7 @@ def step_sizes(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Fi
                 ax.set_xscale("log")
                 ax.set_yscale("log")
                 if row == 0:
-                    ax.set_title(f"K = {K}")
+                    ax.set_title(f"K = {K:g}")
                 if row == 2:
                     ax.set_xlabel("d/P")
             cast(Axes, grid[row, 0]).set_ylabel("sampled clients m")
@@ -195,7 +211,7 @@ def step_sizes(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Fi
                 plots.colorbar(drawn, ax=list(grid[row]), label=words)
         present = [name for name in CONDITIONS if name in set(frame["binding"])]
         plots.legend(
-            handles=[Patch(color=CONDITIONS[name], label=f"{name} binds") for name in present],
+            handles=[Patch(color=CONDITIONS[name], label=f"{name.replace('_', ' ')} binds") for name in present],
             loc="outside lower center", ncols=len(present), frameon=False,
         )  # fmt: skip
     return figure

@@ -15,7 +15,7 @@ from decomfl_lab.errors import InputError, require_choice, require_int
 from decomfl_lab.files import write_atomically
 from decomfl_lab.training import code_version
 from figures.curves import Count
-from paper_repro import fig2, fig3, hessian, memory, projection, table1, topk
+from paper_repro import audit, fig2, fig3, hessian, memory, projection, table1, theory, topk
 from paper_repro.claims import claims_json, write_claims
 from paper_repro.measures import COUNTS
 from paper_repro.part import Made, Options, Part, rendered
@@ -33,6 +33,8 @@ PARTS: dict[str, Part] = {
     "table1": table1,
     "memory": memory,
     "hessian": hessian,
+    "theory": theory,
+    "audit": audit,
 }
 """In the order of the report."""
 
@@ -136,7 +138,7 @@ def _make(names: Sequence[str], options: Options, n_jobs: int) -> tuple[list[Mad
         mine, results = results[: len(own)], results[len(own) :]
         rows = pd.concat([frame for frame, _ in mine], ignore_index=True) if mine else pd.DataFrame()
         made.append(PARTS[name].make(rows, [facts for _, facts in mine], options))
-        provenance += [facts for _, facts in mine]
+        provenance += [facts for _, facts in mine if facts]  # what only code makes has none
     return made, provenance
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,7 +20,7 @@ from decomfl_lab.descent import Descent
 from decomfl_lab.files import write_atomically
 from decomfl_lab.normalisation import use_batch_statistics_
 from decomfl_lab.replica import Layout
-from decomfl_lab.training import Progress, code_version, read_provenance, write_provenance
+from decomfl_lab.training import Progress, read_provenance, write_provenance
 from figures.spectra import KAPPAS, training_spectra
 from hessian.curvature import GaussNewtonOperator, HessianOperator
 from hessian.density import SpectralDensity, spectral_density
@@ -32,7 +30,7 @@ from hessian.named import TrainedModel, trained_here, untrained
 from paper_repro.claims import Claim, Verdict
 from paper_repro.part import Made, Options, rendered
 from paper_repro.report import Section
-from paper_repro.runs import Work
+from paper_repro.runs import Work, fingerprint
 from paper_repro.scales import HESSIAN_SCALES, HessianScale, kind
 
 __all__ = ["DensityCheck", "SpectrumWork", "claims", "jobs", "make"]
@@ -61,13 +59,6 @@ def jobs(options: Options) -> list[Work]:
     return [SpectrumWork(HESSIAN_SCALES[options.scale], data, f"Hessian of a ResNet, {data}"), DensityCheck()]
 
 
-def _key(*what: Any) -> str:
-    """A name for the result of what is given and the code of both layers."""
-    code = [code_version(), code_version(Path(hessian.__file__).parent)]
-    message = json.dumps([*what, code])
-    return f"hessian-{hashlib.blake2b(message.encode(), digest_size=8).hexdigest()}"
-
-
 @dataclass(frozen=True)
 class SpectrumWork:
     """A model trained by first-order steps, with the spectrum of its Hessian at some of them.
@@ -84,7 +75,7 @@ class SpectrumWork:
 
     def key(self) -> str:
         """See ``Work``: sizes, data and the code of both layers."""
-        return _key(asdict(self.size), load_dataset(self.data).digest)
+        return fingerprint(__file__, asdict(self.size), load_dataset(self.data).digest, layers=[hessian])
 
     def cost(self) -> float:
         """See ``Work``: a product is worth about twelve passes, each half as dear as the MNIST CNN's."""
@@ -189,7 +180,7 @@ class DensityCheck:
 
     def key(self) -> str:
         """See ``Work``."""
-        return _key(asdict(self), load_dataset("digits").digest)
+        return fingerprint(__file__, asdict(self), load_dataset("digits").digest, layers=[hessian])
 
     def cost(self) -> float:
         """See ``Work``: a few seconds."""

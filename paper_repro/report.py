@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,10 +13,10 @@ from typing import Any, Final
 import jinja2
 import pandas as pd
 
-from decomfl_lab.errors import InputError, require
+from decomfl_lab.errors import InputError, require, require_choice
 from paper_repro.claims import VERDICTS, Claim, require_distinct_ids
 
-__all__ = ["SCALES", "Section", "render_report"]
+__all__ = ["SCALES", "Folded", "Section", "render_report"]
 
 SCALES: Final[Mapping[str, str]] = {
     "smoke": "A check that everything runs. Nothing here is the paper's experiment.",
@@ -31,6 +32,28 @@ _NOTHING = "–"
 
 
 @dataclass(frozen=True, kw_only=True)
+class Folded:
+    """A statement of which the page shows one line, and the rest when it is clicked.
+
+    Attributes:
+        label: Where it stands, short.
+        verdict: In a word or three, for the badge.
+        tone: Of the badge: yes, no, depends or untested.
+        says: The statement.
+        body: (heading, text) of what the click shows; empty texts are left out.
+    """
+
+    label: str
+    verdict: str
+    tone: str
+    says: str
+    body: Sequence[tuple[str, str]]
+
+    def __post_init__(self) -> None:
+        require_choice(f"tone of {self.label}", self.tone, [css for css, _ in _VERDICT_STYLE.values()])
+
+
+@dataclass(frozen=True, kw_only=True)
 class Section:
     """One figure or table of the report.
 
@@ -42,6 +65,8 @@ class Section:
         notes: Paragraphs of plain text: how scalars were counted, what was left out.
         table: The numbers behind the figure; None for none.
         facts: Name -> text for this section: number of runs, seeds, time taken.
+        more_figures: Heading -> PNG: further figures, below the first.
+        folded: Statements with their verdicts, counted and listed.
     """
 
     id: str
@@ -51,14 +76,17 @@ class Section:
     notes: Sequence[str]
     table: pd.DataFrame | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
+    more_figures: Mapping[str, bytes] = field(default_factory=dict)
+    folded: Sequence[Folded] = ()
 
     def __post_init__(self) -> None:
         """Check what a page cannot show."""
         require(_ID.fullmatch(self.id) is not None, "section id", "be usable as an anchor", self.id)
         require(bool(self.title.strip()), f"title of section {self.id}", "be text", self.title)
-        if self.figure_png is not None:
-            head = self.figure_png[: len(_PNG)]
-            require(head == _PNG, f"figure_png of section {self.id}", "be a PNG image", head)
+        pictures = {} if self.figure_png is None else {"figure_png": self.figure_png}
+        for name, png in {**pictures, **self.more_figures}.items():
+            head = png[: len(_PNG)]
+            require(head == _PNG, f"{name} of section {self.id}", "be a PNG image", head)
         if isinstance(self.notes, str):
             raise InputError(f"notes of section {self.id} must be a list of paragraphs, got one string")
 
@@ -122,12 +150,21 @@ def _section(section: Section) -> dict[str, Any]:
     return {
         "id": section.id,
         "title": section.title,
-        "image": None if png is None else base64.b64encode(png).decode("ascii"),
+        "image": None if png is None else _image(png),
+        "more": {heading: _image(each) for heading, each in section.more_figures.items()},
+        "tally": Counter((each.verdict, each.tone) for each in section.folded).most_common(),
+        "folded": [
+            {**vars(each), "body": [(heading, text) for heading, text in each.body if text]} for each in section.folded
+        ],
         "settings": None if section.settings.empty else _table(section.settings),
         "notes": list(section.notes),
         "table": None if section.table is None or section.table.empty else _table(section.table),
         "facts": dict(section.facts),
     }
+
+
+def _image(png: bytes) -> str:
+    return base64.b64encode(png).decode("ascii")
 
 
 def _table(frame: pd.DataFrame) -> dict[str, Any]:

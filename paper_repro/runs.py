@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
 import joblib
@@ -22,7 +24,7 @@ from decomfl_lab.files import write_atomically
 from decomfl_lab.schedules import Schedule
 from decomfl_lab.training import METRICS_FILE, Progress, code_version, read_provenance, train, write_provenance
 
-__all__ = ["Job", "Work", "run_all"]
+__all__ = ["Job", "Work", "fingerprint", "run_all"]
 
 DONE_FILE = "done"
 DIVERGED = "diverged"
@@ -53,6 +55,17 @@ class Work(Protocol):
     def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:
         """Rows and provenance, from a folder where ``run`` ended so."""
         ...
+
+
+def fingerprint(module: str, *what: Any, layers: Sequence[ModuleType] = ()) -> str:
+    """A key for a result of ``module`` (its ``__file__``): what it is of, ready for JSON, and the code behind it.
+
+    That is the module itself, decomfl_lab and the other layers.
+    """
+    path = Path(module)
+    code = [code_version(), *(code_version(Path(str(layer.__file__)).parent) for layer in layers)]
+    message = json.dumps([*what, code]).encode() + path.read_bytes()
+    return f"{path.stem}-{hashlib.blake2b(message, digest_size=8).hexdigest()}"
 
 
 @dataclass(frozen=True)

@@ -327,7 +327,7 @@ class TheoryScale:
 THEORY_SCALES: dict[str, TheoryScale] = {
     "smoke": TheoryScale(per_decade=1, runs=8, factor=16, cells=8, models=("logistic",), rounds=30, seeds=(0,)),
     "default": TheoryScale(
-        per_decade=2, runs=64, factor=4, cells=28, models=("logistic", "mlp"), rounds=400, seeds=(0, 1)
+        per_decade=2, runs=64, factor=4, cells=28, models=("logistic", "mlp"), rounds=300, seeds=(0, 1)
     ),
     "full": TheoryScale(
         per_decade=4, runs=1000, factor=2, cells=60, models=("logistic", "mlp"), rounds=10_000, seeds=(0, 1, 2)

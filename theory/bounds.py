@@ -43,7 +43,7 @@ _THEOREM_1_STATED: Final = Statement(
     ),
     laws=("gaussian",),
     assumptions=_PRINTED,
-    note="False as printed for P above about 8(d + 4): all P directions see the same mini-batch, so its noise does "
+    note="False as printed for P above about 30(d + 4): all P directions see the same mini-batch, so its noise does "
     "not fall with P. The proof also takes the clients' errors for independent, but they share the directions.",
 )
 
@@ -242,7 +242,7 @@ _LEMMAS: Final = (
         name="second-moment",
         variant="stated",
         left="E‖g z‖², g = (f(x + μz) − f(x))/μ",
-        source="line-1013",
+        source="line-1011",
         terms=_formulas(smoothing="mu**2/2*L**2*(d + 6)**3", gradient="2*(d + 4)*a**2"),
         laws=("gaussian",),
         assumptions=_EACH,
@@ -251,7 +251,7 @@ _LEMMAS: Final = (
         name="second-moment",
         variant="corrected",
         left="E‖g z‖², g = (f(x + μz) − f(x))/μ",
-        source="line-1013",
+        source="line-1011",
         terms=_formulas(smoothing="mu**2/2*L**2*d*(d + 2)*(d + 4)", gradient="2*(d + 2)*a**2"),
         laws=("gaussian",),
         assumptions=_EACH,

@@ -20,9 +20,12 @@ LINE_SECONDS = 15.0
 
 def _words(at: Progress) -> str:
     """What is known of a run: its loss, its accuracy after an evaluation, what it has communicated."""
-    accuracy = "" if math.isnan(at.test_accuracy) else f", accuracy {at.test_accuracy:.3f}"
-    sent = f", {at.scalars:,.0f} scalars/client" if at.scalars else ""
-    return f"loss {at.train_loss:.3f}{accuracy}{sent}"
+    known = (
+        "" if math.isnan(at.train_loss) else f"loss {at.train_loss:.3f}",
+        "" if math.isnan(at.test_accuracy) else f"accuracy {at.test_accuracy:.3f}",
+        f"{at.scalars:,.0f} scalars/client" if at.scalars else "",
+    )
+    return ", ".join(each for each in known if each)
 
 
 class RunBars:

@@ -16,7 +16,7 @@ import pytest
 from decomfl_lab.errors import InputError
 from decomfl_lab.files import write_atomically
 from paper_repro.claims import VERDICTS, Claim, write_claims
-from paper_repro.report import Section, render_report
+from paper_repro.report import Folded, Section, render_report
 
 PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+M8AAAMBAQDJ/pLvAAAAAElFTkSuQmCC")
 
@@ -137,6 +137,29 @@ def test_tables_show_numbers_for_a_reader() -> None:
     assert '<td class="num">–</td>' in html
     assert "momentum" in html
     assert "nan" not in re.sub(r"base64,\S+", "", html).lower()
+
+
+def test_folded_statements_are_counted_listed_and_open_to_the_rest() -> None:
+    statements = [
+        Folded(label="the.1", verdict="false", tone="no", says="a ≤ b", body=[("why", "1 < 2"), ("instead", "")]),
+        Folded(label="eq.2", verdict="correct", tone="yes", says="c = <d>", body=[("algebra", "difference 0")]),
+        Folded(label="eq.3", verdict="correct", tone="yes", says="e = f", body=[]),
+    ]
+    html = page([section(folded=statements, more_figures={"Another": PNG})])
+    found = tags(html)
+    assert {"details", "summary"} <= found.names
+    assert html.count("<details>") == 3
+    assert '<li class="verdict yes"><b>2</b> correct</li>' in html
+    assert '<li class="verdict no"><b>1</b> false</li>' in html
+    assert "<dt>why</dt><dd>1 &lt; 2</dd>" in html
+    assert "<dt>instead</dt>" not in html
+    assert "c = &lt;d&gt;" in html
+    assert html.count("data:image/png;base64,") == 2
+    assert "<h3>Another</h3>" in html
+    with pytest.raises(InputError, match="tone of x must be one of yes, no, depends, untested, got 'green'"):
+        Folded(label="x", verdict="correct", tone="green", says="", body=[])
+    with pytest.raises(InputError, match="Another of section fig2 must be a PNG image"):
+        section(more_figures={"Another": b"GIF"})
 
 
 @pytest.mark.parametrize("scale", ["smoke", "default", "full"])
