@@ -88,7 +88,7 @@ def _rough_mended() -> Evidence:
         "mu": Axis(1e-9, 1e3),
         "share": Axis(1e-2, 1),
     }
-    return within(search(ratio, axes, effort=12))
+    return within(search(ratio, axes, effort=5))
 
 
 _CONSTANTS: Final = {
@@ -122,7 +122,7 @@ def _implied() -> Evidence:
         setting = _setting(at)
         return math.fsum(CORRECTED.bound(setting)) / without_remainder(setting) if CORRECTED.admits(setting) else 1e9
 
-    return within(search(ratio, _CONSTANTS, effort=8))
+    return within(search(ratio, _CONSTANTS, effort=3))
 
 
 def _quadratics() -> Evidence:
@@ -145,7 +145,7 @@ def _quadratics() -> Evidence:
         "R": Axis(1, 1e5, whole=True),
         "low": Axis(1e-3, 1e3),
     }
-    return within(search(ratio, axes, effort=2))
+    return within(search(ratio, axes, effort=1))
 
 
 _THEOREM: Final = (_rough_printed, _rough_mended, _implied, _quadratics)
