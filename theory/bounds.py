@@ -151,8 +151,8 @@ _THEOREM_2: Final = Statement(
     single_step=True,
     assumptions=_EACH + _LOW_RANK,
 )
-_UNIFORM: Final = Statement(
-    name="theorem-2-uniform",
+_THEOREM_2_FREE: Final = Statement(
+    name="theorem-2-dimension-free",
     variant="corrected",
     left=_AVERAGE,
     source="line-442",
@@ -165,7 +165,7 @@ _UNIFORM: Final = Statement(
     single_step=True,
     assumptions="unbiased gradients of variance σ² at every point; dissimilarity σ_G; −H ⪯ ∇²f_i(x; ξ) ⪯ H for all i, "
     "ξ and x, with one 0 ⪯ H ⪯ L I, tr H ≤ κL",
-    note="Theorem 2 without d: neither the bound nor the μ that it asks for depends on the dimension.",
+    note="Nothing in it grows with d, the terms in μ included, which in print need μ of order d^(−3/2).",
 )
 _GAUSSIAN_STATED: Final = Statement(
     name="theorem-2-gaussian",
@@ -399,7 +399,7 @@ STATEMENTS: Final[Mapping[tuple[str, Variant], Statement]] = {
         _COROLLARY,
         _THEOREM_2_STATED,
         _THEOREM_2,
-        _UNIFORM,
+        _THEOREM_2_FREE,
         _GAUSSIAN_STATED,
         _GAUSSIAN,
         *_LEMMAS,

@@ -315,7 +315,7 @@ def _no_change() -> Evidence:
 
 def _without_dimension() -> Evidence:
     """Exact E‖∇f‖² of quadratics with κ = 10 against the bound that has no d, for every law and μ."""
-    claim = statement("theorem-2-uniform")
+    claim = statement("theorem-2-dimension-free")
 
     def ratio(at: Mapping[str, float]) -> float:
         law = LAWS[int(at["law"])]

@@ -175,7 +175,7 @@ def _smaller(share: float) -> Any:
 
 
 _TOO_SMALL = planted(theorem_two.CORRECTED, noise="L*eta/m*sigma_G**2/1000", smoothing="mu**2*L**2/10**6")
-_SMALL_SMOOTHING = planted(statement("theorem-2-uniform"), smoothing="mu**2*L**2/20")
+_SMALL_SMOOTHING = planted(statement("theorem-2-dimension-free"), smoothing="mu**2*L**2/20")
 _WEIGHT = theorem_two_proof._Step.weighted
 _LESS_WEIGHT = property(lambda step: 0.4 * _WEIGHT.fget(step))
 
