@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from decomfl_lab.config import LAGGING, REPLAYING, TrainConfig
 from decomfl_lab.errors import require, require_int
@@ -23,9 +25,14 @@ from decomfl_lab.wire import (
     SPARSE_HEAD_BYTES,
     VECTOR_HEAD_BYTES,
 )
+from theory.formula import Formula
 
 __all__ = [
+    "TABLE_1",
+    "Numbers",
+    "Row",
     "Traffic",
+    "expected_numbers",
     "expected_traffic",
     "plotted_scalars_decomfl",
     "plotted_scalars_fedavg",
@@ -36,16 +43,54 @@ __all__ = [
 ]
 
 
+@dataclass(frozen=True)
+class Row:
+    """A row of the paper's Table 1; β is FedCom's share of d scalars, ε bounds the average of E‖∇f‖².
+
+    Attributes:
+        uplink: Scalars a round, of all clients together.
+        downlink: The same to them.
+        rounds: To reach ε, but for a constant.
+        uplink_complexity: As printed: uplink · rounds.
+        downlink_complexity: As printed: downlink · rounds.
+    """
+
+    uplink: Formula
+    downlink: Formula
+    rounds: Formula
+    uplink_complexity: Formula
+    downlink_complexity: Formula
+
+
+def _row(*texts: str) -> Row:
+    return Row(*map(Formula, texts))
+
+
+TABLE_1: Final[Mapping[str, Row]] = {
+    "FedAvg": _row("m*d", "m*d", "1/(m*K*epsilon**2)", "d/(K*epsilon**2)", "d/(K*epsilon**2)"),
+    "FedZO": _row("m*d", "m*d", "d/(m*P*K*epsilon**2)", "d**2/(P*K*epsilon**2)", "d**2/(P*K*epsilon**2)"),
+    "FedCom": _row("beta*m*d", "m*d", "1/(m*K*epsilon**2)", "beta*d/(K*epsilon**2)", "d/(K*epsilon**2)"),
+    "DeComFL": _row("m*K*P", "2*M*K*P", "d/(m*P*K*epsilon**2)", "d/epsilon**2", "M*d/(m*epsilon**2)"),
+    "DeComFL, low rank": _row("m*P", "2*M*P", "kappa/(m*P*epsilon**2)", "kappa/epsilon**2", "M*kappa/(m*epsilon**2)"),
+}
+
+
+def _table1_scalars(row: Row, R: int, *, M: int, m: int, **others: float) -> float:
+    """Scalars per client after R rounds, both ways."""
+    require_int("m", m, 1, M)
+    values = {"M": float(M), "m": float(m), **others}
+    return R * (row.uplink(values) + row.downlink(values)) / M
+
+
 def table1_scalars_decomfl(R: int, *, M: int, m: int, K: int, P: int) -> float:
     """Scalars per client after R rounds: R·(2KP + (m/M)·KP).
 
     The server sends 2MKP a round (a seed and a scalar for every direction, to everyone sooner or later) and
-    gets mKP back.
+    gets mKP back; ``expected_numbers`` has what really travels.
 
     Source: [DeComFL, Table 1 and the paragraph after it], divided by M.
     """
-    require_int("m", m, 1, M)
-    return R * K * P * (2.0 + m / M)
+    return _table1_scalars(TABLE_1["DeComFL"], R, M=M, m=m, K=K, P=P)
 
 
 def table1_scalars_fedavg(R: int, *, M: int, m: int, d: int, uplink: float = 1.0) -> float:
@@ -61,8 +106,7 @@ def table1_scalars_fedavg(R: int, *, M: int, m: int, d: int, uplink: float = 1.0
 
     Source: [DeComFL, Table 1], divided by M.
     """
-    require_int("m", m, 1, M)
-    return R * (1.0 + uplink) * d * m / M
+    return _table1_scalars(TABLE_1["FedCom"], R, M=M, m=m, d=d, beta=uplink)
 
 
 def plotted_scalars_decomfl(R: int, *, K: int, P: int) -> float:
@@ -190,6 +234,44 @@ def _scalar_traffic(config: TrainConfig, d: int, vectors: int) -> Traffic:
     else:
         models = q * R
     return Traffic(up_bytes, q * sum(scalars), down_bytes + models * _model(d), down_scalars + models * d)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What DeComFL sends a client and gets from it in a whole run, in expectation, counted as the paper counts.
+
+    Attributes:
+        up: Scalars client → server.
+        down: Scalars of records server → client.
+        seeds: Seeds server → client: those of its own rounds, of records and, per run, the run's.
+    """
+
+    up: float
+    down: float
+    seeds: float
+
+
+def expected_numbers(R: int, *, M: int, m: int, K: int, P: int, seeding: Seeding = Seeding.PER_DIRECTION) -> Numbers:
+    """Expected scalars and seeds of one client after R rounds of DeComFL, lag included; all M together M times that.
+
+    With q = m/M, a client is sampled Rq times. Record j reaches it if it is sampled in any of the R − 1 − j later
+    rounds, so it is sent
+
+        Σ_j 1 − (1 − q)^{R−1−j} = R − (1 − (1 − q)^R)/q
+
+    records, R but for the last lag. The paper's 2MKP down a round are M·(KP scalars and KP seeds) of records: what the
+    last lag leaves out, and the seeds of the rounds that a client takes part in, q·KP a round, are not in it.
+
+    Source: [DeComFL, Table 1 and the paragraph after it]; the records without a bound on the history.
+    """
+    require_int("m", m, 1, M)
+    for name, value in (("R", R), ("K", K), ("P", P)):
+        require_int(name, value, 1)
+    q = m / M
+    ever = 1 - (1 - q) ** R
+    records = R - ever / q
+    seeds = seeding.sent(K, P) * (R * q + records) + (ever if seeding is Seeding.PER_RUN else 0.0)
+    return Numbers(up=R * q * K * P, down=records * K * P, seeds=seeds)
 
 
 def wire_bytes_decomfl(R: int, *, M: int, m: int, K: int, P: int) -> float:

@@ -62,6 +62,8 @@ SYMBOLS: Final[Mapping[str, Unit]] = {
     "rho_kappa": ONE,  # the same weighted by a Hessian of effective rank κ, in units of L
     "s2": ONE,  # ‖∇f^μ(x) − ∇f(x)‖² ≤ μ²L² s₂
     "s6": ONE,  # E‖z‖⁶
+    "beta": ONE,  # what FedCom sends up, as a share of d scalars
+    "epsilon": _GRADIENT ** Fraction(2),  # bound on an average of E‖∇f‖²
     "tail": ONE,  # Pr[χ²_{dP+4} ≥ 2dP]
 }
 
@@ -78,6 +80,8 @@ _GREEK: Final[Mapping[str, str]] = {
     "rho_kappa": "ρ_κ",
     "s2": "s₂",
     "s6": "s₆",
+    "beta": "β",
+    "epsilon": "ε",
     "sqrt": "√",
     "Min": "min",
     "Max": "max",

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from decomfl_lab.errors import InputError
-from theory.problems import Floats, Problem
+from theory.problems import Bowl, Floats, Problem
 from theory.quadratic import Quadratic, expected, local_steps, remainder, signs, spread
 from theory.setting import Setting
 from theory.waves import Waves
@@ -41,6 +41,8 @@ def exact(name: str, problem: Problem | Quadratic, setting: Setting) -> Measured
         InputError: If there is no closed form for it.
     """
     left: Callable[..., Measured] | None = None
+    if isinstance(problem, Bowl):
+        problem = problem.quadratic
     if isinstance(problem, Quadratic):
         left = _QUADRATIC.get(name)
     elif isinstance(problem, Waves):

@@ -87,11 +87,17 @@ class _Sampled:
 
     def __init__(self, problem: Problem, client: int, seed: int) -> None:
         self.problem, self.client, self.seed = problem, np.array(client), seed
+        self._current: tuple[int, Floats] | None = None
+
+    def _sample(self, step: int) -> Floats:
+        """ξ of a step, kept while the step is measured."""
+        if self._current is None or self._current[0] != step:
+            sequence = np.random.SeedSequence(self.seed, spawn_key=(int(self.client), step))
+            self._current = step, np.array(np.random.default_rng(sequence).random())
+        return self._current[1]
 
     def __call__(self, x: Tensor, step: int) -> float:
-        sequence = np.random.SeedSequence(self.seed, spawn_key=(int(self.client), step))
-        xi = np.array(np.random.default_rng(sequence).random())
-        return float(self.problem.sampled(x.numpy(), self.client, xi))
+        return float(self.problem.sampled(x.numpy(), self.client, self._sample(step)))
 
 
 def federation(problem: Problem | Quadratic, setting: Setting, *, seed: int) -> DeComFLFederation:

@@ -18,9 +18,9 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.seeds import Seeding
 from decomfl_lab.server import Tracking
 from decomfl_lab.training import build_federation
-from decomfl_lab.wire import Ledger
+from decomfl_lab.wire import HEADER_BYTES, SEED_BYTES, Ledger
 from theory import communication
-from theory.communication import Traffic, expected_traffic
+from theory.communication import TABLE_1, Traffic, expected_numbers, expected_traffic
 
 BASE: dict[str, object] = {
     "data": "digits", "model": "logistic", "clients": 3, "sampled": 2, "rounds": 3, "local_steps": 2, "lr": 1e-3,
@@ -129,6 +129,47 @@ def test_the_readmes_costs_are_those_of_the_formula() -> None:
 
 
 OTHERS = ("baffle", "fedcom", "fedavg")
+
+
+@pytest.mark.parametrize(("M", "m"), [(3, 1), (3, 3), (10, 4), (100, 1)])
+@pytest.mark.parametrize("seeding", Seeding)
+def test_scalars_and_seeds_are_those_of_the_traffic(M: int, m: int, seeding: Seeding) -> None:
+    K, P, R = 2, 3, 40
+    run = {"clients": M, "sampled": m, "rounds": R, "local_steps": K, "perturbations": P, "perturbation_schedule": {}}
+    traffic = expected_traffic(_config("decomfl", **run, seeds=seeding.value), 1)
+    found = expected_numbers(R, M=M, m=m, K=K, P=P, seeding=seeding)
+    assert (found.up, found.down) == pytest.approx((traffic.up_scalars, traffic.down_scalars), rel=1e-12)
+    without = expected_traffic(_config("decomfl", **run, seeds="per-run"), 1)
+    told = expected_numbers(R, M=M, m=m, K=K, P=P, seeding=Seeding.PER_RUN)
+    ever = 1 - (1 - m / M) ** R
+    assert told.seeds == pytest.approx(ever)
+    if seeding is not Seeding.PER_RUN:
+        run_seed = ever * (HEADER_BYTES + SEED_BYTES)
+        assert SEED_BYTES * found.seeds == pytest.approx(traffic.down_bytes - without.down_bytes + run_seed, rel=1e-12)
+
+
+def test_what_travels_is_table_1_but_for_the_last_lag_and_the_seeds_of_plans() -> None:
+    M, m, K, P, R = 100, 10, 2, 5, 10_000
+    found = expected_numbers(R, M=M, m=m, K=K, P=P)
+    values = {"M": M, "m": m, "K": K, "P": P}
+    assert M * found.up / R == pytest.approx(TABLE_1["DeComFL"].uplink(values))
+    down = TABLE_1["DeComFL"].downlink(values)
+    assert M * (found.down + found.seeds) / R == pytest.approx(down + m * K * P, rel=2e-3)
+    assert M * (found.down + found.seeds) / R > 1.04 * down
+
+
+@pytest.mark.parametrize("name", TABLE_1)
+def test_complexities_are_a_rounds_scalars_times_the_rounds(name: str) -> None:
+    row = TABLE_1[name]
+    for each, total in ((row.uplink, row.uplink_complexity), (row.downlink, row.downlink_complexity)):
+        assert (each.expression * row.rounds.expression / total.expression).simplify().is_number
+
+
+@pytest.mark.parametrize("wrong", [{"m": 0}, {"m": 4}, {"R": 0}, {"K": 0}, {"P": 0}])
+def test_impossible_counts_are_refused_by_name(wrong: dict[str, int]) -> None:
+    values = {"R": 5, "M": 3, "m": 2, "K": 1, "P": 1} | wrong
+    with pytest.raises(InputError, match=f"^{next(iter(wrong))} must"):
+        expected_numbers(**values)
 
 
 def test_fewer_seeds_cost_less_and_the_order_is_that_of_their_number() -> None:

@@ -24,9 +24,9 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.audit.entry import Entry, Evidence
+from theory.audit.entry import Entry, Evidence, Kind
 
-__all__ = ["ENTRIES", "PROGRAMS", "Line", "Program", "outcome"]
+__all__ = ["ENTRIES", "PROGRAMS", "Line", "Program", "entry", "outcome", "play"]
 
 Vector = NDArray[Any]  # of Fractions, shape (2,)
 Scalar = Callable[[int, Vector, Vector, Fraction], Fraction]
@@ -95,7 +95,13 @@ class UndefinedError(Exception):
 
 
 class Symbols(dict[Any, Any]):
-    """The values of an indexed symbol of the paper, to the letter: x[i, r, k] is x_{i,r}^k."""
+    """The values of an indexed symbol of the paper, to the letter: x[i, r, k] is x_{i,r}^k.
+
+    Args:
+        name: Of the symbol.
+        values: To begin with.
+        allocated: The indices that it has room for; None for any.
+    """
 
     def __init__(self, name: str, values: Mapping[Any, Any] = {}, allocated: Iterable[Any] | None = None) -> None:
         super().__init__(values)
@@ -103,9 +109,7 @@ class Symbols(dict[Any, Any]):
         self._allocated = None if allocated is None else set(allocated)
 
     def __missing__(self, key: Any) -> Any:
-        raise UndefinedError(
-            f"{self._name}{list(key) if isinstance(key, tuple) else [key]} is read before it has a value"
-        )
+        raise UndefinedError(f"{self._spell(key)} is read before it has a value")
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if self._allocated is not None and key not in self._allocated:
@@ -167,21 +171,29 @@ class Program:
         )
 
 
-def outcome(program: Program, changes: Mapping[str, str] = {}) -> str:
-    """What breaks when the program is run with other code at some lines; "" if it works."""
+def play(program: Program, changes: Mapping[str, str] = {}) -> dict[str, Any]:
+    """Run the program with other code at some lines; returns its names with their values.
+
+    Raises:
+        Exception: Whatever a misprinted line does.
+    """
     x, local = Symbols("x"), Symbols("model of client ")
-    for i in range(1, M + 1):
-        local[i] = x[i, 0, 1] = START
     x[0] = START
     world: dict[str, Any] = {
-        "x": x, "local": local, "C": Symbols("C"), "Symbols": Symbols, "product": product, "np": np,
+        "x": x, "local": local, "C": Symbols("C"), "Symbols": Symbols, "product": product,
         "M": M, "m": m, "K": K, "R": R, "P": program.P, "eta": ETA, "mu": MU, "start": START,
         "normal": _normal, "seed": _seed, "xi": _sample, "f": _loss, "gradient": _gradient,
         "choose": lambda r, size: SAMPLED[r][:size],
         "clients": range(1, M + 1), "steps": range(1, K + 1), "directions": range(1, program.P + 1),
     }  # fmt: skip
+    exec(compile(program.text(changes), "algorithm", "exec"), world)
+    return world
+
+
+def outcome(program: Program, changes: Mapping[str, str] = {}) -> str:
+    """What breaks when the program is run with other code at some lines; "" if it works."""
     try:
-        exec(compile(program.text(changes), "algorithm", "exec"), world)
+        x = play(program, changes)["x"]
     except Exception as error:  # whatever a misprinted line does is the finding
         return f"{type(error).__name__}: {error}"
     models = _recursion(program.P, program.scalar)
@@ -216,18 +228,28 @@ def _mended(program: Program) -> Evidence:
     return Evidence("execution", not broken, f"mended: {broken or _WORKS}")
 
 
-def _entry(program: Program, line: Line) -> Entry:
-    number = int(line.label.removeprefix("line-").split(".")[0])
-    typo = bool(line.printed)
+def entry(program: Program, line: Line, *, kind: Kind = "algorithm line", at: int | None = None) -> Entry:
+    """The entry of a line, checked by its program: *typo* if it has a printed version, else *correct*.
+
+    Args:
+        program: That the line is part of.
+        line: The line.
+        kind: What it is in the paper.
+        at: Line of the source, if the label does not name it.
+    """
+    number = int(line.label.removeprefix("line-").split(".")[0]) if at is None else at
+    checks = (
+        (partial(_breaks, program, line), partial(_mended, program))
+        if line.printed
+        else (partial(_runs, program, line),)
+    )
     return Entry(
         label=line.label,
         line=number,
-        kind="algorithm line",
+        kind=kind,
         says=line.says,
-        verdict="typo" if typo else "correct",
-        checks=(partial(_breaks, program, line), partial(_mended, program))
-        if typo
-        else (partial(_runs, program, line),),
+        verdict="typo" if line.printed else "correct",
+        checks=checks,
         why=line.why,
         fix=line.fix,
     )
@@ -409,58 +431,73 @@ def _update(label: str, step: str, code: str, depth: int) -> Iterator[Line]:
     )
 
 
-# Algorithm 2: its client.
-_CLIENT: Final = (
-    _initialize("line-321"),
-    *_rebuild({"procedure": 322, "rounds": 323, "steps": 324, "generate": 325, "update": 326}),
-    Line(
-        label="line-332",
-        says="procedure ClientZOLocalUpdate({s_r^k}, r)",
-        depth=0,
-        code='def local_update(i, s, r):\n    z, g = Symbols("z"), Symbols("g")',
-        plant='def local_update(i, r, s):\n    z, g = Symbols("z"), Symbols("g")',
-    ),
-    Line(
-        label="line-333",
-        says="for k = 1, …, K",
-        depth=1,
-        code="for k in range(1, K + 1):",
-        plant="for k in range(1, K):",
-    ),
-    Line(
-        label="line-334",
-        says="Generate z_r^k by random seed s_r^k",
-        depth=2,
-        code="z[r, k] = normal(s[r, k])",
-        plant="z[r, k] = normal(s[r, k] + i)",
-    ),
-    Line(
-        label="line-335",
-        says="g_{i,r}^k = (f_i(x_{i,r}^k + μ z_r^k; ξ) − f_i(x_{i,r}^k; ξ))/μ",
-        depth=2,
-        code="g[i, r, k] = (f(i, x[i, r, k] + mu * z[r, k], xi(i, r, k)) - f(i, x[i, r, k], xi(i, r, k))) / mu",
-        plant="g[i, r, k] = (f(i, x[i, r, k] + mu * z[r, k], xi(i, r, k)) - f(i, x[i, r, 1], xi(i, r, k))) / mu",
-    ),
-    Line(
-        label="line-336",
-        says="x_{i,r}^{k+1} = x_{i,r}^k − η g_{i,r}^k z_r^k",
-        depth=2,
-        code="local[i] = x[i, r, k + 1] = x[i, r, k] - eta * g[i, r, k] * z[r, k]",
-        plant="local[i] = x[i, r, k + 1] = x[i, r, k] + eta * g[i, r, k] * z[r, k]",
-    ),
-    Line(
-        label="line-338",
+def _local_update(numbers: Mapping[str, int], *measure: Line) -> tuple[Line, ...]:
+    """The local update of Algorithms 2 and 5, which differ in how a scalar is measured: what -> its line."""
+    name = {what: f"line-{number}" for what, number in numbers.items()}
+    return (
+        Line(
+            label=name["procedure"],
+            says="procedure of the local update, given {s_r^k} and r",
+            depth=0,
+            code='def local_update(i, s, r):\n    z, g = Symbols("z"), Symbols("g")',
+            plant='def local_update(i, r, s):\n    z, g = Symbols("z"), Symbols("g")',
+        ),
+        Line(
+            label=name["steps"],
+            says="for k = 1, …, K",
+            depth=1,
+            code="for k in range(1, K + 1):",
+            plant="for k in range(1, K):",
+        ),
+        Line(
+            label=name["generate"],
+            says="Generate z_r^k by random seed s_r^k",
+            depth=2,
+            code="z[r, k] = normal(s[r, k])",
+            plant="z[r, k] = normal(s[r, k] + i)",
+        ),
+        *measure,
+        Line(
+            label=name["update"],
+            says="x_{i,r}^{k+1} = x_{i,r}^k − η g_{i,r}^k z_r^k",
+            depth=2,
+            code="local[i] = x[i, r, k + 1] = x[i, r, k] - eta * g[i, r, k] * z[r, k]",
+            plant="local[i] = x[i, r, k + 1] = x[i, r, k] + eta * g[i, r, k] * z[r, k]",
+        ),
+        _revert(name["revert"]),
+        Line(
+            label=name["return"],
+            says="return {g_{i,r}^k}",
+            depth=1,
+            code="return {k: g[i, r, k] for k in steps}",
+            plant="return {k: g[i, r, K] for k in steps}",
+        ),
+    )
+
+
+def _revert(label: str) -> Line:
+    return Line(
+        label=label,
         says="revert the local model back to x_{i,r}^1",
         depth=1,
         code="local[i] = x[i, r, 1]",
         plant="pass",
-    ),
-    Line(
-        label="line-339",
-        says="return {g_{i,r}^k}",
-        depth=1,
-        code="return {k: g[i, r, k] for k in steps}",
-        plant="return {k: g[i, r, K] for k in steps}",
+    )
+
+
+# Algorithm 2: its client.
+_CLIENT: Final = (
+    _initialize("line-321"),
+    *_rebuild({"procedure": 322, "rounds": 323, "steps": 324, "generate": 325, "update": 326}),
+    *_local_update(
+        {"procedure": 332, "steps": 333, "generate": 334, "update": 336, "revert": 338, "return": 339},
+        Line(
+            label="line-335",
+            says="g_{i,r}^k = (f_i(x_{i,r}^k + μ z_r^k; ξ) − f_i(x_{i,r}^k; ξ))/μ",
+            depth=2,
+            code="g[i, r, k] = (f(i, x[i, r, k] + mu * z[r, k], xi(i, r, k)) - f(i, x[i, r, k], xi(i, r, k))) / mu",
+            plant="g[i, r, k] = (f(i, x[i, r, k] + mu * z[r, k], xi(i, r, k)) - f(i, x[i, r, 1], xi(i, r, k))) / mu",
+        ),
     ),
 )
 
@@ -662,13 +699,7 @@ _CLIENT_P: Final = (
         code="local[i] = x[i, r, k + 1] = x[i, r, k] - eta / P * delta",
         plant="local[i] = x[i, r, k + 1] = x[i, r, k] - eta * delta",
     ),
-    Line(
-        label="line-799",
-        says="revert the local model back to x_{i,r}^1",
-        depth=1,
-        code="local[i] = x[i, r, 1]",
-        plant="pass",
-    ),
+    _revert("line-799"),
     Line(
         label="line-800",
         says="return {{g_{i,r,p}^k}}",
@@ -682,65 +713,26 @@ _CLIENT_P: Final = (
 _CLIENT_PROJECTION: Final = (
     _initialize("line-820"),
     *_rebuild({"procedure": 821, "rounds": 822, "steps": 823, "generate": 824, "update": 825}),
-    Line(
-        label="line-830",
-        says="procedure ClientGradProjLocalUpdate({s_r^k}, r)",
-        depth=0,
-        code='def local_update(i, s, r):\n    z, g = Symbols("z"), Symbols("g")',
-        plant='def local_update(i, r, s):\n    z, g = Symbols("z"), Symbols("g")',
-    ),
-    Line(
-        label="line-831",
-        says="for k = 1, …, K",
-        depth=1,
-        code="for k in range(1, K + 1):",
-        plant="for k in range(1, K):",
-    ),
-    Line(
-        label="line-832",
-        says="Generate z_r^k by random seed s_r^k",
-        depth=2,
-        code="z[r, k] = normal(s[r, k])",
-        plant="z[r, k] = normal(s[r, k] + i)",
-    ),
-    Line(
-        label="line-833",
-        says="Backward computation of ∇f_i(x_{i,r}^K)",
-        depth=2,
-        code="backward = gradient(i, x[i, r, k])",
-        printed="backward = gradient(i, x[i, r, K])",
-        why="in step k the client is at x_{i,r}^k; x_{i,r}^K is not there before step K",
-        fix="∇f_i(x_{i,r}^k)",
-    ),
-    Line(
-        label="line-834",
-        says="g_{i,r}^k = ⟨∇f_i(x_{i,r}^K), z_r^k⟩",
-        depth=2,
-        code="g[i, r, k] = gradient(i, x[i, r, k]) @ z[r, k]",
-        printed="g[i, r, k] = gradient(i, x[i, r, K]) @ z[r, k]",
-        why="in step k the client is at x_{i,r}^k; x_{i,r}^K is not there before step K",
-        fix="g_{i,r}^k = ⟨∇f_i(x_{i,r}^k), z_r^k⟩",
-    ),
-    Line(
-        label="line-835",
-        says="x_{i,r}^{k+1} = x_{i,r}^k − η g_{i,r}^k z_r^k",
-        depth=2,
-        code="local[i] = x[i, r, k + 1] = x[i, r, k] - eta * g[i, r, k] * z[r, k]",
-        plant="local[i] = x[i, r, k + 1] = x[i, r, k] + eta * g[i, r, k] * z[r, k]",
-    ),
-    Line(
-        label="line-837",
-        says="revert the local model back to x_{i,r}^1",
-        depth=1,
-        code="local[i] = x[i, r, 1]",
-        plant="pass",
-    ),
-    Line(
-        label="line-838",
-        says="return {g_{i,r}^k}",
-        depth=1,
-        code="return {k: g[i, r, k] for k in steps}",
-        plant="return {k: g[i, r, K] for k in steps}",
+    *_local_update(
+        {"procedure": 830, "steps": 831, "generate": 832, "update": 835, "revert": 837, "return": 838},
+        Line(
+            label="line-833",
+            says="Backward computation of ∇f_i(x_{i,r}^K)",
+            depth=2,
+            code="backward = gradient(i, x[i, r, k])",
+            printed="backward = gradient(i, x[i, r, K])",
+            why="in step k the client is at x_{i,r}^k; x_{i,r}^K is not there before step K",
+            fix="∇f_i(x_{i,r}^k)",
+        ),
+        Line(
+            label="line-834",
+            says="g_{i,r}^k = ⟨∇f_i(x_{i,r}^K), z_r^k⟩",
+            depth=2,
+            code="g[i, r, k] = gradient(i, x[i, r, k]) @ z[r, k]",
+            printed="g[i, r, k] = gradient(i, x[i, r, K]) @ z[r, k]",
+            why="in step k the client is at x_{i,r}^k; x_{i,r}^K is not there before step K",
+            fix="g_{i,r}^k = ⟨∇f_i(x_{i,r}^k), z_r^k⟩",
+        ),
     ),
 )
 
@@ -753,7 +745,7 @@ _PROJECTION: Final = Program(_CLIENT_PROJECTION, _CLIENT_PROJECTION, _SERVER, sc
 PROGRAMS: Final = (_SERVER_SIDE, _CLIENT_SIDE, _SERVER_SIDE_P, _CLIENT_SIDE_P, _PROJECTION)
 
 ENTRIES: Final = (
-    *(_entry(program, line) for program in PROGRAMS for line in program.lines),
+    *(entry(program, line) for program in PROGRAMS for line in program.lines),
     _whole("alg.cezo-fl", 293, "Algorithm 1: DeComFL, the server", _SERVER_SIDE, ("algorithm-1",)),
     _whole("alg.decomfl_client", 317, "Algorithm 2: DeComFL, the client", _CLIENT_SIDE, ("algorithm-1-2",)),
     _whole("alg.decomfl_server(P>1)", 748, "Algorithm 3: DeComFL with P directions, the server", _SERVER_SIDE_P),

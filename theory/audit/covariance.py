@@ -12,8 +12,8 @@ import sympy as sp
 
 from theory.audit.designs import design
 from theory.audit.entry import Entry, Evidence
-from theory.audit.instruments import equal
-from theory.audit.witness import agree, differ, exceeds, keeps
+from theory.audit.exact import same, unlike
+from theory.audit.instruments import at_most, equal, exceeds
 
 __all__ = ["ENTRIES", "SAMPLE", "Clients", "printed_covariance"]
 
@@ -97,29 +97,29 @@ def _phi(clients: Clients, m: int) -> Fraction:
 
 def _lemma_with_replacement() -> Evidence:
     return _all(
-        agree(
-            f"with replacement, d = {clients.d}, m = {m}, P = {P}",
+        same(
             clients.second_moment(m, P, replacement=True),
             printed_covariance(clients, m, P),
+            f"with replacement, d = {clients.d}, m = {m}, P = {P}",
         )
         for clients, m, P in [(SAMPLE, 1, 1), (SAMPLE, 2, 1), (SAMPLE, 2, 3), (_ONE, 2, 2), (_ONE, 3, 4)]
     )
 
 
 def _lemma_of_sets() -> Evidence:
-    return differ(
-        "M = 3, m = 2 different clients, P = 2, d = 4",
+    return unlike(
         SAMPLE.second_moment(2, 2, replacement=False),
         printed_covariance(SAMPLE, 2, 2),
+        "M = 3, m = 2 different clients, P = 2, d = 4",
     )
 
 
 def _lemma_mended() -> Evidence:
     return _all(
-        agree(
-            f"φΔ for Δ, d = {clients.d}, m = {m}, P = {P}",
+        same(
             clients.second_moment(m, P, replacement=False),
             printed_covariance(clients, m, P, phi=_phi(clients, m)),
+            f"φΔ for Δ, d = {clients.d}, m = {m}, P = {P}",
         )
         for clients, m, P in [(SAMPLE, 1, 2), (SAMPLE, 2, 2), (SAMPLE, 3, 1), (_ONE, 2, 3)]
     )
@@ -138,7 +138,7 @@ _LEMMA: Final = (_lemma_with_replacement, _lemma_of_sets, _lemma_mended)
 def _not_centred() -> Evidence:
     second = SAMPLE.second_moment(2, 1, replacement=True)
     centred = second - np.outer(SAMPLE.gradient, SAMPLE.gradient)
-    return differ("covariance against second moment", centred, second)
+    return unlike(centred, second, "covariance against second moment")
 
 
 def _noise_sum(draws: Iterable[tuple[int, ...]], *, printed: bool, per_client: bool = False) -> Matrix:
@@ -163,32 +163,30 @@ def _noise_sum(draws: Iterable[tuple[int, ...]], *, printed: bool, per_client: b
 
 
 def _double_sum(*, printed: bool) -> Evidence:
+    compare, transposed = (unlike, "s_iᵀ") if printed else (same, "s_i'ᵀ")
     left = _noise_sum(permutations(range(3), 2), printed=printed)
-    return (differ if printed else agree)(
-        "m = 2 of M = 3, E Σ_{i,i'} s_i " + ("s_iᵀ" if printed else "s_i'ᵀ") + " against mΣ", left, 2 * SAMPLE.within
-    )
+    return compare(left, 2 * SAMPLE.within, f"m = 2 of M = 3, E Σ_{{i,i'}} s_i {transposed} against mΣ")
 
 
 def _drawn_twice(*, per_client: bool) -> Evidence:
+    compare, batches = (unlike, "one mini-batch a client") if per_client else (same, "a mini-batch for every draw")
     left = _noise_sum(product(range(3), repeat=2), printed=False, per_client=per_client)
-    batches = "one mini-batch a client" if per_client else "a mini-batch for every draw"
-    compare = differ if per_client else agree
-    return compare(f"with replacement, {batches}: E Σ_{{i,i'}} s_i s_i'ᵀ against mΣ", left, 2 * SAMPLE.within)
+    return compare(left, 2 * SAMPLE.within, f"with replacement, {batches}: E Σ_{{i,i'}} s_i s_i'ᵀ against mΣ")
 
 
 def _sets_of_clients() -> Evidence:
     clients = Clients([(1,), (-1,)], [(0,), (0,)])
     left = 4 * clients.mean_square(2, replacement=False)[0, 0]
     right = (4 * np.outer(clients.gradient, clients.gradient) + 2 * clients.between)[0, 0]
-    return differ("M = m = 2, ∇f_i = ±1: the sum over all clients is 0", left, right)
+    return unlike(left, right, "M = m = 2, ∇f_i = ±1: the sum over all clients is 0")
 
 
 def _sets_mended() -> Evidence:
     return _all(
-        agree(
-            f"m²∇f∇fᵀ + mφΔ, m = {m}",
+        same(
             m * m * _QUIET.mean_square(m, replacement=False),
             m * m * np.outer(_QUIET.gradient, _QUIET.gradient) + m * _phi(_QUIET, m) * _QUIET.between,
+            f"m²∇f∇fᵀ + mφΔ, m = {m}",
         )
         for m in (1, 2, 3)
     )
@@ -196,10 +194,10 @@ def _sets_mended() -> Evidence:
 
 def _draws() -> Evidence:
     return _all(
-        agree(
-            f"with replacement, m = {m}",
+        same(
             m * m * _QUIET.mean_square(m, replacement=True),
             m * m * np.outer(_QUIET.gradient, _QUIET.gradient) + m * _QUIET.between,
+            f"with replacement, m = {m}",
         )
         for m in (1, 2, 3)
     )
@@ -207,16 +205,16 @@ def _draws() -> Evidence:
 
 def _trace_of_between() -> Evidence:
     from_mean = SAMPLE.gradients - SAMPLE.gradient
-    return agree("Tr Δ and the mean of ‖∇f − ∇f_i‖²", np.trace(SAMPLE.between), (from_mean**2).sum() / SAMPLE.M)
+    return same(np.trace(SAMPLE.between), (from_mean**2).sum() / SAMPLE.M, "Tr Δ and the mean of ‖∇f − ∇f_i‖²")
 
 
 def _part(clients: Clients, what: str) -> Callable[[], Evidence]:
     def check() -> Evidence:
         return _all(
-            agree(
-                f"{what}, m = {m}, P = {P}",
+            same(
                 clients.second_moment(m, P, replacement=True),
                 printed_covariance(clients, m, P),
+                f"{what}, m = {m}, P = {P}",
             )
             for m, P in [(1, 1), (2, 2), (2, 3)]
         )
@@ -225,14 +223,11 @@ def _part(clients: Clients, what: str) -> Callable[[], Evidence]:
 
 
 def _moment(u: tuple[int, ...], v: tuple[int, ...], *, mended: bool) -> Evidence:
-    """E z zᵀ u vᵀ z zᵀ on the sphere against the print, d = 4 or 8."""
+    """E z zᵀ u vᵀ z zᵀ on the sphere, summed over a design, against the print or the mended formula."""
     d = len(u)
     A = np.outer(_exact([u])[0], _exact([v])[0])
     right = Fraction(d, d + 2) * (np.trace(A) * _exact(np.eye(d, dtype=int)) + (A + A.T if mended else 2 * A))
-    compare = agree if mended or u == v else differ
-    return compare(
-        f"u = {u}, v = {v}, element (1, 2)", *(side[0, 1] for side in (design("sphere", d).sandwich(A), right))
-    )
+    return (same if mended else unlike)(design("sphere", d).sandwich(A), right, f"u = {u}, v = {v}")
 
 
 def _moment_by_trace() -> Evidence:
@@ -247,17 +242,17 @@ def _rare_noise(*, mean: bool) -> Evidence:
     squares = [size**2 for size in sizes]
     variance = sum(squares) / len(squares)
     if mean:
-        return keeps("E Tr Σ_r against σ²", variance, 1.0)
-    return exceeds("Tr Σ_r in one mini-batch of a hundred against σ²", max(squares), variance)
+        return at_most(variance, 1.0, "E Tr Σ_r against σ²")
+    return exceeds(max(squares), variance, "Tr Σ_r in one mini-batch of a hundred against σ²")
 
 
 def _one_batch_for_all() -> Evidence:
     """ξ_r for ξ_{i,r}: the noises of all M clients, here all sampled, have one sign."""
     together = SAMPLE.noises.sum(axis=0) * Fraction(1, SAMPLE.M)
-    return differ(
-        "one mini-batch for all clients: noise of the mean against Σ/m",
+    return unlike(
         np.outer(together, together),
         SAMPLE.within * Fraction(1, SAMPLE.M),
+        "one mini-batch for all clients: noise of the mean against Σ/m",
     )
 
 
@@ -272,7 +267,7 @@ def _two_points() -> Evidence:
     mixed = np.outer(_exact([here])[0], _exact([there])[0])
     own = np.outer(_exact([here])[0], _exact([here])[0])
     moment = design("sphere", 4).sandwich
-    return differ("E ∇̄f(x) ∇̄f(x')ᵀ against E ∇̄f(x) ∇̄f(x)ᵀ, f = ‖x‖²/2", moment(mixed), moment(own))
+    return unlike(moment(mixed), moment(own), "E ∇̄f(x) ∇̄f(x')ᵀ against E ∇̄f(x) ∇̄f(x)ᵀ, f = ‖x‖²/2")
 
 
 _SETS_WHY: Final = (
@@ -330,10 +325,10 @@ ENTRIES: Final = (
         says="Δ = (1/M) Σ_i ∇f_i ∇f_iᵀ − ∇f ∇fᵀ, the covariance of sampling one client",
         verdict="correct",
         checks=(
-            lambda: agree(
-                "Δ and the covariance of one drawn client's gradient",
+            lambda: same(
                 SAMPLE.between,
                 _QUIET.mean_square(1, replacement=False) - np.outer(SAMPLE.gradient, SAMPLE.gradient),
+                "Δ and the covariance of one drawn client's gradient",
             ),
         ),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
@@ -106,13 +107,18 @@ class Result:
             "evidence": [
                 {
                     "instrument": found.instrument,
-                    "holds": found.holds,
+                    "holds": bool(found.holds),
                     "says": found.says,
-                    "numbers": dict(found.numbers),
+                    "numbers": {name: _json(value) for name, value in found.numbers.items()},
                 }
                 for found in self.evidence
             ],
         }
+
+
+def _json(value: float) -> float | None:
+    """JSON has neither infinity nor NaN."""
+    return float(value) if math.isfinite(value) else None
 
 
 def gather(entry: Entry) -> Result:

@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 _ROUNDING = 1e-9
+_HUGE = 1e100  # its square is a number, which the search's spread needs
 
 
 def one_unit(**terms: str) -> Evidence:
@@ -143,7 +144,7 @@ def search(
         nonlocal tried
         tried += 1
         value = ratio(parameters(shares))
-        return 1e300 if math.isnan(value) else -value
+        return _HUGE if math.isnan(value) else max(-value, -_HUGE)
 
     found = optimize.differential_evolution(
         loss,

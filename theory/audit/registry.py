@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from decomfl_lab.errors import require
-from theory.audit import algorithms, main_text, tables
+from theory.audit import algorithms, gaussian, main_text, smoothing, tables, theorem_one, theorem_two
 from theory.audit.entry import Entry, Result, gather
 from theory.audit.source import Source
 
@@ -36,7 +36,16 @@ def collect(*groups: Iterable[Entry]) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-ENTRIES: Final = collect(main_text.ENTRIES, algorithms.ENTRIES, tables.ENTRIES)
+ENTRIES: Final = collect(
+    main_text.ENTRIES,
+    algorithms.ENTRIES,
+    tables.ENTRIES,
+    smoothing.ENTRIES,
+    theorem_one.ENTRIES,
+    theorem_two.ENTRIES,
+    gaussian.ENTRIES,
+)
+"""All of the paper."""
 
 
 def run(entries: Sequence[Entry] = ENTRIES, on_result: Callable[[int, Result], None] | None = None) -> list[Result]:

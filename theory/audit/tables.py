@@ -1,11 +1,513 @@
-"""The arithmetic of the tables: bytes, rounds, accuracies as multiples of 1/n."""
+"""The arithmetic of the tables of results, settings, memory and notation: bytes, rounds, accuracies as k/n, indices."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from typing import Final
 
-from theory.audit.entry import Entry
+from decomfl_lab.memory import ROLES
+from decomfl_lab.models import build_model, num_parameters
+from theory.audit.algorithms import PROGRAMS, play
+from theory.audit.entry import Entry, Evidence
+from theory.audit.main_text import words_moved
 
-__all__ = ["ENTRIES"]
+__all__ = ["ENTRIES", "EXAMPLES", "LORA", "RESULTS", "ROUNDS", "Cell", "least_runs"]
 
-ENTRIES: Final[tuple[Entry, ...]] = ()
+# Examples of the sets on which accuracy is measured: the public validation sets of GLUE and SuperGLUE.
+EXAMPLES: Final[Mapping[str, int]] = {"SST-2": 872, "CB": 56, "WSC": 104, "WIC": 638, "RTE": 277, "BoolQ": 3270}
+
+# Line 888, rounds R.
+ROUNDS: Final[Mapping[str, Mapping[str, int]]] = {
+    "OPT-125M": {"SST-2": 3000, "CB": 1000, "WSC": 3000, "WIC": 3000, "RTE": 2000, "BoolQ": 2000},
+    "OPT-1.3B": {"SST-2": 2000, "CB": 3000, "WSC": 3000, "WIC": 2000, "RTE": 1500, "BoolQ": 1500},
+    "OPT-125M+LoRA": {"SST-2": 3000, "CB": 1000, "WSC": 1000, "WIC": 2000, "RTE": 500, "BoolQ": 500},
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table of results.
+
+    Attributes:
+        accuracy: In per cent, as printed, with two decimals.
+        cost: What a client communicates, as printed, in MB for DeComFL and in TB for the others; None for MeZO.
+    """
+
+    accuracy: float
+    cost: float | None = None
+
+
+def _rows(text: str) -> dict[str, tuple[Cell, ...]]:
+    """``SST-2 87.32 0.24, 83.99`` -> its cells."""
+    rows = {}
+    for line in text.strip().splitlines():
+        name, cells = line.split(maxsplit=1)
+        rows[name] = tuple(Cell(*(float(number) for number in cell.split())) for cell in cells.split(","))
+    return rows
+
+
+# Line 582: FedAvg, MeZO, FedZO (P = 10), DeComFL (P = 10).
+RESULTS: Final[Mapping[str, Mapping[str, tuple[Cell, ...]]]] = {
+    "OPT-125M": _rows("""
+        SST-2 87.32 0.24, 83.99, 84.11 0.75, 85.08 0.36
+        CB    82.14 0.12, 72.49, 74.41 0.38, 75.00 0.12
+        WSC   63.25 0.12, 55.18, 59.47 0.75, 59.59 0.36
+        WIC   60.83 0.12, 53.25, 53.37 0.75, 53.38 0.36
+        RTE   63.96 0.48, 52.91, 54.16 0.50, 57.05 0.24
+        BoolQ 62.34 0.24, 61.46, 61.25 0.50, 61.60 0.24
+    """),
+    "OPT-1.3B": _rows("""
+        SST-2 90.38 1.27, 90.23, 90.33 5.20, 90.78 0.24
+        CB    83.93 1.27, 74.01, 74.49 7.80, 75.71 0.36
+        WSC   65.65 1.27, 58.21, 61.11 7.80, 64.16 0.36
+        WIC   65.82 1.27, 55.95, 56.08 5.20, 56.14 0.24
+        RTE   66.13 2.54, 57.57, 59.21 3.90, 60.89 1.80
+        BoolQ 63.83 5.08, 61.98, 62.14 3.90, 62.50 1.80
+    """),
+}
+
+# Line 920: MeZO, FedZO (P = 5), DeComFL (P = 5), DeComFL (P = 10); OPT-125M with LoRA.
+LORA: Final[Mapping[str, tuple[Cell, ...]]] = _rows("""
+    SST-2 85.07, 85.34 0.66, 85.42 0.18, 85.44 0.36
+    CB    69.64, 70.55 0.22, 71.07 0.06, 71.43 0.12
+    WSC   52.66, 54.61 0.22, 54.53 0.06, 57.03 0.12
+    WIC   53.49, 53.12 0.44, 53.08 0.12, 53.71 0.24
+    RTE   50.15, 50.92 0.11, 51.40 0.03, 51.40 0.06
+    BoolQ 60.68, 60.53 0.11, 60.12 0.03, 60.78 0.06
+""")
+
+# Eight clients, two a round (line 883); float32 and 32-bit seeds; parameters of the models by their names.
+_SHARE, _WORD = 2 / 8, 4
+_PARAMETERS: Final[Mapping[str, float]] = {"OPT-125M": 125e6, "OPT-1.3B": 1.3e9}
+_LORA_PARAMETERS: Final = 8 * (768 + 768) * 2 * 12  # rank 8 for Q and V, 768 x 768, in each of 12 layers
+
+
+def _decomfl_megabytes(R: int, P: int) -> float:
+    """R·P·3 words: what every cell but two follows."""
+    return R * P * 3 * _WORD / 1e6
+
+
+def _model_terabytes(R: float, d: float) -> float:
+    """A model down and a model up in each of the rounds that a client is sampled in: R·(m/M)·2·4d bytes."""
+    return R * _SHARE * 2 * _WORD * d / 1e12
+
+
+def _agree(printed: float, computed: float) -> bool:
+    """Whether two decimals of ``computed`` are what is printed."""
+    return abs(printed - computed) <= 0.005 + 1e-9
+
+
+def least_runs(accuracy: float, n: int, most: int = 100) -> int | None:
+    """The least number of runs whose mean accuracy on n examples can be printed so: accuracy/100 = k/(runs·n) rounded.
+
+    Args:
+        accuracy: In per cent, with two decimals.
+        n: Examples.
+        most: Runs tried; None is returned if so many do not suffice.
+    """
+    for runs in range(1, most + 1):
+        if _agree(accuracy, 100 * round(accuracy / 100 * n * runs) / (n * runs)):
+            return runs
+    return None
+
+
+def _costs(
+    printed: Mapping[str, float], computed: Mapping[str, float], odd: tuple[str, ...] = (), unit: str = "MB"
+) -> Evidence:
+    """Evidence that all printed costs are the computed ones but those of ``odd``, which are not."""
+    wrong = [name for name in printed if not _agree(printed[name], computed[name])]
+    says = f"{len(printed) - len(wrong)} of {len(printed)} cells agree" + "".join(
+        f"; {name}: printed {printed[name]:.2f} {unit}, formula {computed[name]:.2f}" for name in wrong
+    )
+    return Evidence("arithmetic", wrong == list(odd), says)
+
+
+def _decomfl(odd: tuple[str, ...]) -> Evidence:
+    printed = {f"{model} {name}": cells[3].cost or 0.0 for model in RESULTS for name, cells in RESULTS[model].items()}
+    computed = {
+        f"{model} {name}": _decomfl_megabytes(ROUNDS[model][name], P=10) for model in RESULTS for name in RESULTS[model]
+    }
+    return _costs(printed, computed, odd)
+
+
+def _fedzo() -> Evidence:
+    printed = {f"{model} {name}": cells[2].cost or 0.0 for model in RESULTS for name, cells in RESULTS[model].items()}
+    computed = {
+        f"{model} {name}": _model_terabytes(ROUNDS[model][name], _PARAMETERS[model])
+        for model in RESULTS
+        for name in RESULTS[model]
+    }
+    return _costs(printed, computed, ("OPT-125M CB",), "TB")
+
+
+def _cell(name: str, column: int, fixed: float, follows: float) -> Evidence:
+    """Evidence that a fixed cell is what the formula says."""
+    model, data = name.split()
+    printed = RESULTS[model][data][column].cost
+    return Evidence(
+        "arithmetic",
+        printed is not None and not _agree(printed, follows) and _agree(fixed, follows),
+        f"{name}: printed {printed}, formula {follows:.4g}, mended {fixed}",
+    )
+
+
+def _counting() -> Evidence:
+    M, m, P, R = 8, 2, 10, 100_000
+    own = sum(words_moved(R=R, M=M, m=m, K=1, P=P)) / (M * R * P)
+    return Evidence(
+        "arithmetic",
+        own < 3 and math.isclose(own, 2 + 2 * _SHARE, rel_tol=1e-3),
+        f"printed R·P·3 words; a client of {_SHARE:.0%} participation moves R·P·{own:.3g}, {3 / own:.3g} times less",
+        {"printed": 3.0, "own": own},
+    )
+
+
+def _implied_rounds() -> Evidence:
+    implied = {
+        f"{model} {name}": (cells[0].cost or 0.0) / _model_terabytes(1, _PARAMETERS[model])
+        for model in RESULTS
+        for name, cells in RESULTS[model].items()
+    }
+    listed = ", ".join(f"{name} {rounds:.0f}" for name, rounds in implied.items())
+    return Evidence("arithmetic", all(rounds > 0 for rounds in implied.values()), f"rounds implied: {listed}", implied)
+
+
+def _accuracies(tables: Mapping[str, Mapping[str, tuple[Cell, ...]]]) -> Evidence:
+    least = [
+        (least_runs(cell.accuracy, EXAMPLES[name]) or math.inf, f"{model} {name} {cell.accuracy:.2f}")
+        for model, rows in tables.items()
+        for name, cells in rows.items()
+        for cell in cells
+    ]
+    single = [name for runs, name in least if runs == 1]
+    runs, most = max(least)
+    return Evidence(
+        "arithmetic",
+        len(single) < len(least),
+        f"{len(single)} of {len(least)} accuracies are k/n ({', '.join(single)}); the others can only be means over "
+        f"runs or batches, {most} over {runs} runs or more",
+        {"single": len(single), "cells": len(least), "most runs": runs},
+    )
+
+
+def _pairs(column: int) -> list[tuple[str, float, float]]:
+    """Data set, accuracy of DeComFL and of another column of Table 2, of both models."""
+    return [
+        (name, cells[3].accuracy, cells[column].accuracy) for rows in RESULTS.values() for name, cells in rows.items()
+    ]
+
+
+def _as_good_as_mezo() -> Evidence:
+    gains = [ours - other for _, ours, other in _pairs(1)]
+    return Evidence(
+        "arithmetic", min(gains) >= 0, f"DeComFL − MeZO: {min(gains):.2f} to {max(gains):.2f} points, 12 cells"
+    )
+
+
+def _as_good_as_fedzo() -> Evidence:
+    """Differences in units of the standard error of the difference of two shares of n examples."""
+    gains = [
+        (ours - other) / (100 * math.sqrt(2 * ours / 100 * (1 - ours / 100) / EXAMPLES[name]))
+        for name, ours, other in _pairs(2)
+    ]
+    return Evidence(
+        "arithmetic",
+        max(map(abs, gains)) < 2,
+        f"DeComFL − FedZO: {min(gains):.2f} to {max(gains):.2f} standard errors of a difference on these examples",
+    )
+
+
+def _one_megabyte() -> Evidence:
+    costs = [_decomfl_megabytes(R, P=10) for model in RESULTS for R in ROUNDS[model].values()]
+    return Evidence(
+        "arithmetic",
+        max(costs) <= 1,
+        f"by the formula of Table 2 {min(costs):.2f} to {max(costs):.2f} MB, {1 / max(costs):.1f} to "
+        f"{1 / min(costs):.1f} times less than 1 MB",
+    )
+
+
+def _nearly_identical() -> Evidence:
+    """Costs of DeComFL a round and direction, with the two cells of line 582 mended."""
+    bytes_a_round = {
+        f"{model} {name}": (0.18 if cells[3].cost == 1.8 else cells[3].cost or 0.0) * 1e6 / (10 * ROUNDS[model][name])
+        for model, rows in RESULTS.items()
+        for name, cells in rows.items()
+    }
+    low, high = min(bytes_a_round.values()), max(bytes_a_round.values())
+    return Evidence(
+        "arithmetic",
+        math.isclose(low, high),
+        f"mended, {low:.3g} to {high:.3g} bytes a round and direction for both models; as printed 7.5 times between "
+        "them for RTE and BoolQ",
+        bytes_a_round,
+    )
+
+
+def _lora_decomfl() -> Evidence:
+    printed = {f"{name}, P = {P}": LORA[name][column].cost or 0.0 for name in LORA for column, P in ((2, 5), (3, 10))}
+    computed = {
+        f"{name}, P = {P}": _decomfl_megabytes(ROUNDS["OPT-125M+LoRA"][name], P) for name in LORA for P in (5, 10)
+    }
+    return _costs(printed, computed)
+
+
+def _lora_fedzo() -> Evidence:
+    implied = {name: (cells[1].cost or 0) * 1e12 / (2 * _SHARE * _WORD) for name, cells in LORA.items()}
+    d = [total / ROUNDS["OPT-125M+LoRA"][name] for name, total in implied.items()]
+    return Evidence(
+        "arithmetic",
+        min(d) > 100 * _LORA_PARAMETERS,
+        f"costs imply {min(d) / 1e6:.0f}e6 parameters a transfer; LoRA of rank 8 on Q and V trains {_LORA_PARAMETERS}",
+        dict(zip(LORA, d, strict=True)),
+    )
+
+
+def _lora_mended() -> Evidence:
+    costs = {name: 1e6 * _model_terabytes(ROUNDS["OPT-125M+LoRA"][name], _LORA_PARAMETERS) for name in LORA}
+    listed = ", ".join(f"{name} {megabytes:.0f} MB" for name, megabytes in costs.items())
+    ours = [cells[2].cost or 0.0 for cells in LORA.values()]
+    ratio = min(costs[name] / cost for name, cost in zip(LORA, ours, strict=True))
+    return Evidence("arithmetic", max(costs.values()) < 0.01 * 1e6, f"{listed}; {ratio:.0f} times DeComFL's", costs)
+
+
+def _settings() -> Evidence:
+    """The rounds of line 888 against the costs of both tables of results, which were computed from them."""
+    pairs = [
+        (ROUNDS[model][name], (cells[3].cost or 0.0) / _decomfl_megabytes(1, 10))
+        for model in RESULTS
+        for name, cells in RESULTS[model].items()
+    ] + [
+        (ROUNDS["OPT-125M+LoRA"][name], (cells[3].cost or 0) / _decomfl_megabytes(1, 10))
+        for name, cells in LORA.items()
+    ]
+    same = sum(math.isclose(rounds, implied) for rounds, implied in pairs)
+    return Evidence(
+        "arithmetic", same == len(pairs) - 2, f"{same} of {len(pairs)} costs of DeComFL (P = 10) imply these R"
+    )
+
+
+def _largest(name: str) -> float:
+    """The largest parameter tensor as a share of the model."""
+    module = build_model(name, seed=0, in_shape=(1, 28, 28), classes=10)
+    return max(parameter.numel() for parameter in module.parameters()) / num_parameters(module)
+
+
+def _opt(width: int, depth: int) -> float:
+    """Token embeddings, 50,272 × width, as a share of an OPT model of so many layers; tied output, 2,050 positions."""
+    embedding = 50272 * width
+    layer = 12 * width * width + 13 * width
+    return embedding / (embedding + 2050 * width + depth * layer + 2 * width)
+
+
+def _indices() -> Evidence:
+    """The indices of the symbols in a run of Algorithms 1 and 2 against those of the notation."""
+    world = play(PROGRAMS[0])
+    M, m, K, R = (world[name] for name in "MmKR")
+    clients, rounds, steps = range(1, M + 1), range(R), range(1, K + 1)
+    found = {
+        "x_r": {key for key in world["x"] if isinstance(key, int)} == set(range(R + 1)),
+        "x_{i,r}^k": {key for key in world["x"] if not isinstance(key, int)}
+        <= set(product(clients, range(R + 1), range(1, K + 2))),
+        "g_{i,r}^k": {key for key in world["g"] if len(key) == 3}
+        == {(i, r, k) for r in rounds for i in world["C"][r] for k in steps},
+        "C_r": all(len(set(world["C"][r])) == m and set(world["C"][r]) <= set(clients) for r in rounds),
+    }
+    odd = [name for name, holds in found.items() if not holds]
+    return Evidence(
+        "execution", not odd, f"in a run of Algorithms 1 and 2 {', '.join(found)} have these indices; not: {odd}"
+    )
+
+
+def _memory_measured() -> Evidence:
+    lean, plain, fedzo = ROLES["client-lean-sync"], ROLES["client"], ROLES["fedzo"]
+    return Evidence(
+        "arithmetic",
+        (fedzo.vectors, lean.vectors, lean.layers, plain.vectors) == (3, 1, 1, 3),
+        f"vectors alive at the peak, which bench memory measures: FedZO's client {fedzo.vectors}, DeComFL's "
+        f"{lean.vectors} and a layer if parameter-wise and corrected afterwards, {plain.vectors} as in Algorithm 2",
+    )
+
+
+def _phi() -> Evidence:
+    shares = {
+        "CNN of line 544": _largest("cnn-mnist"),
+        "CNN of line 558": _largest("cnn-fashion"),
+        "OPT-125M": _opt(768, 12),
+        "OPT-1.3B": _opt(2048, 24),
+    }
+    listed = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    return Evidence("arithmetic", max(shares.values()) > 0.5, f"φ/d: {listed}", shares)
+
+
+_RTE, _BOOLQ, _CB = "OPT-1.3B RTE", "OPT-1.3B BoolQ", "OPT-125M CB"
+
+ENTRIES: Final = (
+    Entry(
+        label="table.llm-125m-1.3b",
+        line=582,
+        kind="table",
+        says="Table 2, bytes of DeComFL: R·P·12 bytes with the rounds R of the settings' table, P = 10",
+        verdict="typo",
+        checks=(partial(_decomfl, (_RTE, _BOOLQ)),),
+        why="10 of 12 cells follow the formula; RTE and BoolQ of OPT-1.3B are ten times too large",
+        fix="0.18 MB in both",
+    ),
+    *(
+        Entry(
+            label=f"line-582.{number}",
+            line=582,
+            kind="table",
+            says=f"Table 2, {name}, DeComFL: 1.80 MB",
+            verdict="typo",
+            checks=(partial(_cell, name, 3, 0.18, _decomfl_megabytes(1500, 10)),),
+            why="R·P·12 bytes, which every other cell follows, is 0.18 MB for R = 1500, P = 10",
+            fix="0.18 MB",
+        )
+        for number, name in ((2, _RTE), (3, _BOOLQ))
+    ),
+    Entry(
+        label="line-582.4",
+        line=582,
+        kind="table",
+        says="Table 2, bytes of FedZO: R·(m/M)·2·4d, d = 125·10⁶ or 1.3·10⁹; CB of OPT-125M: 0.38 TB",
+        verdict="typo",
+        checks=(_fedzo, partial(_cell, _CB, 2, 0.25, _model_terabytes(1000, 125e6))),
+        why="11 of 12 cells follow the formula; 0.38 TB would be 1520 rounds of CB, the settings' table has 1000",
+        fix="0.25 TB",
+    ),
+    Entry(
+        label="line-582.5",
+        line=582,
+        kind="table",
+        says="Table 2: bytes between the server and a single client, for DeComFL R·P·3 words",
+        verdict="correct but loose",
+        checks=(_counting,),
+        why="FedZO's costs count that a client takes part in m/M of the rounds, DeComFL's do not: 1.2 times too much",
+        fix="R·P·(2 + 2m/M) words: record, reply, and the plan's seeds",
+    ),
+    Entry(
+        label="line-582.6",
+        line=582,
+        kind="table",
+        says="Table 2, bytes of FedAvg",
+        verdict="not checkable",
+        checks=(_implied_rounds,),
+        why="its rounds are given nowhere; the cells imply about 500, 1000 and 2000",
+    ),
+    Entry(
+        label="line-582.7",
+        line=582,
+        kind="table",
+        says="Table 2, accuracies on validation sets of 872, 56, 104, 638, 277 and 3270 examples",
+        verdict="not checkable",
+        checks=(partial(_accuracies, RESULTS),),
+        why="few cells are k/n, so most are means, over how many runs or batches is not said",
+    ),
+    Entry(
+        label="line-627",
+        line=627,
+        kind="table",
+        says="Notation: d, m, i, M, r, R, p, P, k, K, x_r, x_{i,r}^k, ξ_{i,r}^k, g_{i,r}^k, z_r^k, f, f_i, C_r",
+        verdict="correct",
+        checks=(_indices,),
+    ),
+    Entry(
+        label="line-717",
+        line=717,
+        kind="table",
+        says="Memory: FedZO's server 2d, client 3d; DeComFL's negligible and ≈ d",
+        verdict="correct but loose",
+        checks=(_memory_measured, _phi),
+        why="≈ d is d + φ, and only for a client that perturbs by layers and corrects x afterwards (or K = 1); φ is up "
+        "to 0.98 d in the paper's own models",
+        fix="d + φ; with the snapshot of Algorithm 2, 2d + φ, and 3d if x + μz is formed at once",
+    ),
+    Entry(
+        label="table.Experiment setting",
+        line=888,
+        kind="table",
+        says="Settings: learning rates and rounds",
+        verdict="correct",
+        checks=(_settings,),
+    ),
+    Entry(
+        label="table.llm-125m-lora",
+        line=920,
+        kind="table",
+        says="LoRA, bytes of DeComFL: R·P·12 bytes, P = 5 and 10",
+        verdict="correct",
+        checks=(_lora_decomfl,),
+    ),
+    Entry(
+        label="line-920.2",
+        line=920,
+        kind="table",
+        says="LoRA, bytes of FedZO (P = 5): 0.66, 0.22, 0.22, 0.44, 0.11, 0.11 TB",
+        verdict="false",
+        checks=(_lora_fedzo, _lora_mended),
+        why="these are full models, of 110·10⁶ parameters (Table 2 has 125·10⁶); with LoRA only its parameters travel",
+        fix="1.77, 0.59, 0.59, 1.18, 0.29, 0.29 GB",
+    ),
+    Entry(
+        label="line-920.3",
+        line=920,
+        kind="table",
+        says="LoRA, accuracies",
+        verdict="not checkable",
+        checks=(partial(_accuracies, {"LoRA": LORA}),),
+        why="few cells are k/n, so most are means, over how many runs or batches is not said",
+    ),
+    *(
+        Entry(
+            label=f"line-{line}",
+            line=line,
+            kind="claim",
+            says="Around 1 MB in all between the server and a client to fine-tune a model with billions of parameters",
+            verdict="correct but loose",
+            checks=(_one_megabyte,),
+            why="by the formula of Table 2 it is less",
+            fix="0.12 to 0.36 MB",
+        )
+        for line in (138, 188)
+    ),
+    Entry(
+        label="line-575",
+        line=575,
+        kind="claim",
+        says="DeComFL matches or excels MeZO, and FedZO is almost the same (Table 2)",
+        verdict="correct",
+        checks=(_as_good_as_mezo, _as_good_as_fedzo),
+    ),
+    Entry(
+        label="line-578",
+        line=578,
+        kind="claim",
+        says="The costs for both sizes of model are nearly identical (Table 2)",
+        verdict="correct",
+        checks=(_nearly_identical,),
+    ),
+    Entry(
+        label="line-714",
+        line=714,
+        kind="claim",
+        says="FedZO's server needs at least two copies of the model, the average and the aggregated update",
+        verdict="not checkable",
+        checks=(),
+        why="it depends on how the server is built: updates may be added to the model as they arrive",
+    ),
+    Entry(
+        label="line-715",
+        line=715,
+        kind="claim",
+        says="φ, the largest parameter tensor, is negligible against d",
+        verdict="false",
+        checks=(_phi,),
+        why="one layer has more than half of the parameters of both CNNs of the paper, the embeddings 31 % of OPT-125M",
+        fix="φ is small against d for deep models with small embeddings; 8 % of OPT-1.3B",
+    ),
+)

@@ -81,10 +81,13 @@ def _is(entry: Entry, name: str) -> bool:
 
 
 def _coverage(paper: Path) -> list[str]:
+    """What the source has and the audit lacks, or the other way round."""
     source = read(paper)
     if not source.audited:
         print(f"{paper} is not the file that the entries were made for (other sha256)", file=sys.stderr)
-    return [*(f"no entry for {gap}" for gap in missing(source)), *(f"stale entry {name}" for name in stale(source))]
+    gaps = [*(f"no entry for {gap}" for gap in missing(source)), *(f"stale entry {name}" for name in stale(source))]
+    print(f"{paper}: {len(source.items)} parts to speak of, {len(gaps)} gaps", file=sys.stderr)
+    return gaps
 
 
 def _print_table(results: list[Result], seconds: float) -> None:

@@ -1,0 +1,96 @@
+"""The tables: transcribed as printed, and checks that catch a wrong number."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from theory.audit import tables
+from theory.audit.entry import Entry, gather
+from theory.audit.source import Source, read
+from theory.audit.tables import ENTRIES, EXAMPLES, LORA, RESULTS, ROUNDS, Cell, least_runs
+
+
+@pytest.fixture(scope="module")
+def paper() -> Source:
+    path = os.environ.get("DECOMFL_PAPER")
+    if not path:
+        pytest.skip("needs the paper's source (DECOMFL_PAPER)")
+    return read(Path(path))
+
+
+def _entry(label: str) -> Entry:
+    return next(each for each in ENTRIES if each.label == label)
+
+
+def _printed(cells: tuple[Cell, ...]) -> str:
+    """As in the source, without what stands between the numbers."""
+    return " ".join(f"{c.accuracy:.2f}" + ("" if c.cost is None else f" {c.cost:.2f}") for c in cells)
+
+
+def _numbers(line: str) -> str:
+    return " ".join(re.findall(r"\d+\.\d+", line))
+
+
+def test_the_results_are_transcribed(paper: Source) -> None:
+    table = "\n".join(paper.lines[581:607])
+    rows = [_numbers(part) for part in re.split(r"SST-2|CB|WSC|WIC|RTE|BoolQ", table)[1:]]
+    rows = [row.removesuffix(" 1.3") for row in rows]  # the name of the second model
+    assert rows == [_printed(cells) for model in RESULTS.values() for cells in model.values()]
+    assert [name for model in RESULTS.values() for name in model] == [*EXAMPLES, *EXAMPLES]
+
+
+def test_the_table_of_lora_is_transcribed(paper: Source) -> None:
+    lines = [line for line in paper.lines[919:937] if re.match(r"\s*(SST-2|CB|WSC|WIC|RTE|BoolQ) &", line)]
+    assert [_numbers(line) for line in lines] == [_printed(cells) for cells in LORA.values()]
+
+
+def test_the_rounds_are_transcribed(paper: Source) -> None:
+    lines = [line for line in paper.lines[887:908] if "Comm. rounds" in line]
+    found = [[round(1000 * float(k)) for k in re.findall(r"([\d.]+)k", line)] for line in lines]
+    assert found == [list(rounds.values()) for rounds in ROUNDS.values()]
+
+
+@pytest.mark.parametrize("label", ["table.llm-125m-1.3b", "line-582.4", "table.Experiment setting"])
+def test_another_number_of_rounds_is_caught(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gather(_entry(label)).confirmed
+    wrong = {**ROUNDS, "OPT-125M": {**ROUNDS["OPT-125M"], "WIC": 2900}}
+    monkeypatch.setattr(tables, "ROUNDS", wrong)
+    assert not gather(_entry(label)).confirmed
+
+
+def test_a_mended_cell_that_was_wrong_is_no_typo_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = RESULTS["OPT-1.3B"]
+    right = (*rows["RTE"][:3], Cell(60.89, 0.18))
+    monkeypatch.setattr(tables, "RESULTS", {**RESULTS, "OPT-1.3B": {**rows, "RTE": right}})
+    for label in ("table.llm-125m-1.3b", "line-582.2"):
+        assert not gather(_entry(label)).confirmed
+
+
+def test_a_wrong_cost_with_lora_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = (*LORA["CB"][:3], Cell(71.43, 0.13))
+    monkeypatch.setattr(tables, "LORA", {**LORA, "CB": wrong})
+    assert not gather(_entry("table.llm-125m-lora")).confirmed
+
+
+def test_costs_of_lora_would_not_be_called_false(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        tables, "LORA", {name: (cells[0], Cell(50.0, 0.0018), *cells[2:]) for name, cells in LORA.items()}
+    )
+    assert not gather(_entry("line-920.2")).confirmed
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "n", "runs"), [(75.00, 56, 1), (82.14, 56, 1), (83.33, 3, 2), (12.34, 1, None), (50.0, 7, 2)]
+)
+def test_the_least_number_of_runs(accuracy: float, n: int, runs: int | None) -> None:
+    assert least_runs(accuracy, n, most=20) == runs
+
+
+def test_worse_accuracies_are_not_called_as_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = RESULTS["OPT-125M"]
+    monkeypatch.setattr(tables, "RESULTS", {**RESULTS, "OPT-125M": {**rows, "CB": (*rows["CB"][:3], Cell(40.0, 0.12))}})
+    assert [found.holds for found in gather(_entry("line-575")).evidence] == [False, False]

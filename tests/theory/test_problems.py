@@ -1,0 +1,174 @@
+"""Problems coordinate by coordinate: their constants hold, their closed forms are those of sampling."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from decomfl_lab import noise
+from decomfl_lab.errors import InputError
+from decomfl_lab.noise import Distribution
+from tests.theory.strategies import waves
+from theory.problems import Bowl, Logistic, Problem, directions, subspace
+from theory.quadratic import Quadratic
+from theory.setting import LAWS
+from theory.spectrum import Spectrum
+from theory.waves import Waves
+
+BOWL = Bowl(
+    Quadratic.of(
+        Spectrum((2.0, 1.0, 0.0), (1, 2, 7)), sigma=0.5, sigma_G=0.7, noise=(1, 0, 1), dissimilarity=(1, 2, 0)
+    ),
+    3,
+)
+PROBLEMS: list[Problem] = [
+    BOWL,
+    Logistic.random(M=3, examples=6, n=4, d=9),
+    Waves.random(waves=5, n=3, d=8, M=3, seed=1),
+]
+
+
+def _id(problem: Problem) -> str:
+    return type(problem).__name__
+
+
+def _samples(problem: Problem, n: int) -> np.ndarray:
+    """ξ over a grid that weighs all data samples equally."""
+    return (np.arange(n) + 0.5) / n
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=_id)
+def test_gradients_are_the_slopes_of_losses(problem: Problem) -> None:
+    rng = np.random.default_rng(0)
+    x = problem.start + rng.standard_normal((40, problem.start.size))
+    v = rng.standard_normal(x.shape)
+    clients, xi = rng.integers(0, problem.M, 40), rng.random(40)
+    slope = (problem.sampled(x + 1e-6 * v, clients, xi) - problem.sampled(x - 1e-6 * v, clients, xi)) / 2e-6
+    assert slope == pytest.approx((problem.sampled_gradient(x, clients, xi) * v).sum(1), abs=1e-7)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=_id)
+def test_constants_hold_at_random_points(problem: Problem) -> None:
+    rng = np.random.default_rng(1)
+    setting = problem.setting()
+    xi = _samples(problem, 6)[:, None]
+    clients = np.arange(problem.M)[:, None, None]
+    for _ in range(50):
+        x, y = problem.start + 3 * rng.standard_normal((2, 1, 1, problem.start.size))
+        own = np.broadcast_to(problem.sampled_gradient(x, clients, xi), (problem.M, 6, 1, problem.start.size))
+        other = problem.sampled_gradient(y, clients, xi)
+        assert (np.linalg.norm(own - other, axis=-1) <= setting.L * np.linalg.norm(x - y) * (1 + 1e-9)).all()
+        means = own.mean(1)
+        assert means.mean(0)[0] == pytest.approx(problem.gradient(x)[0, 0], abs=1e-12)
+        assert (((own - means[:, None]) ** 2).sum(-1).mean(1) <= setting.sigma**2 * (1 + 1e-9)).all()
+        assert (np.linalg.norm(means - means.mean(0), axis=-1) <= setting.sigma_G * (1 + 1e-9)).all()
+        if setting.G is not None:
+            assert (np.linalg.norm(own, axis=-1) <= setting.G * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("problem", PROBLEMS[1:], ids=_id)
+def test_no_value_is_lower_than_d_below_the_start_and_the_rank_is_that_of_hessians(problem: Any) -> None:
+    rng = np.random.default_rng(2)
+    setting, n = problem.setting(), problem.start.size
+    start = float(problem.value(problem.start))
+    top: Any = problem.curvature if isinstance(problem, Logistic) else problem._bound(abs(problem.a))
+    assert np.trace(top) <= setting.kappa * setting.L * (1 + 1e-12)
+    for _ in range(50):
+        x = problem.start + 3 * rng.standard_normal(n)
+        assert start - float(problem.value(x)) <= setting.D
+        steps = 1e-4 * np.eye(n)
+        hessian = np.stack([problem.gradient(x + e) - problem.gradient(x - e) for e in steps]) / 2e-4
+        assert np.linalg.eigvalsh(top - hessian)[0] > -1e-6
+
+
+def test_the_smoothness_of_logistic_regression_is_that_of_its_matrix() -> None:
+    problem = Logistic.random(M=2, examples=8, n=3)
+    a = problem.inputs.reshape(-1, 3)
+    assert problem.smoothness == pytest.approx(np.linalg.eigvalsh(a.T @ a / (4 * 16))[-1])
+    assert problem.smoothness < problem.setting().L == pytest.approx((a**2).sum(1).max() / 4)
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize(("n", "d"), [(1, 1), (3, 3), (3, 400)])
+def test_smoothing_of_waves_is_that_of_sampling(law: str, n: int, d: int) -> None:
+    problem, rng, mu, draws = Waves.random(waves=4, n=n, d=d, seed=2), np.random.default_rng(0), 0.8, 100_000
+    x = problem.start
+    z = directions(law, (draws,), n, d, rng)
+    held = (z**2).sum(1)
+    if law == "sphere":
+        assert held == pytest.approx(np.full(draws, d), rel=1e-12) if n == d else held.max() <= d
+    rest = {"gaussian": rng.chisquare(d - n, draws) if d > n else 0.0, "sphere": d - held, "rademacher": d - n}[law]
+    values = problem.value(x + mu * z)
+    g = (values - problem.value(x)) / mu
+    for samples, wanted in (
+        (values[:, None], np.array([problem.smoothed(x, mu, law)])),
+        (problem.gradient(x + mu * z), problem.smoothed_gradient(x, mu, law)),
+        (g[:, None] * z, problem.mean_estimate(x, mu, law)),
+        ((g**2 * (held + rest))[:, None], np.array([problem.second_moment(x, mu, law)])),
+    ):
+        assert (abs(samples.mean(0) - wanted) <= 4.5 * samples.std(0) / math.sqrt(draws) + 1e-9).all()
+
+
+@given(waves())
+@settings(max_examples=100)
+def test_gaussian_smoothing_keeps_steins_identity(problem: Waves) -> None:
+    x = problem.start
+    stein = problem.mean_estimate(x, 0.7, "gaussian")
+    assert stein == pytest.approx(problem.smoothed_gradient(x, 0.7, "gaussian"), rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("d", [101, 10_000, 10**9])
+def test_a_sphere_of_many_dimensions_smooths_as_a_gaussian_but_for_one_over_d(d: int) -> None:
+    problem = Waves.random(waves=3, n=2, d=d, seed=3)
+    x = problem.start
+    for mu in (0.1, 1.0, 3.0):
+        apart = problem.smoothed(x, mu, "sphere") - problem.smoothed(x, mu, "gaussian")
+        assert abs(apart) <= 10 * (1 + mu**4) / d + 1e-9
+
+
+@pytest.mark.parametrize("law", [Distribution.GAUSSIAN, Distribution.RADEMACHER])
+def test_the_noise_stream_has_the_slice_of_a_direction_in_a_billion_dimensions(law: Distribution) -> None:
+    whole = noise.direction(12345, 3, 10**9, first=0, count=8, distribution=law)
+    assert (whole == noise.direction(12345, 3, 8, distribution=law)).all()
+    far = noise.direction(12345, 3, 10**9, first=10**9 - 8, count=8, distribution=law)
+    assert not (whole == far).all()
+
+
+def test_directions_have_the_identity_as_second_moment_and_the_norm_of_their_law() -> None:
+    rng = np.random.default_rng(4)
+    for law in LAWS:
+        z = directions(law, (200_000,), 3, 1000, rng)
+        assert z.T @ z / len(z) == pytest.approx(np.eye(3), abs=0.02)
+    assert (abs(directions("rademacher", (50,), 3, 3, rng)) == 1).all()
+
+
+def test_a_subspace_costs_what_it_holds() -> None:
+    confined = subspace(Quadratic.of(Spectrum.confined(10**9, 4)), 2)
+    assert (confined.d, confined.start.size) == (10**9, 5)
+    with pytest.raises(InputError, match="^spectrum must have at most 100,000"):
+        subspace(Quadratic.of(Spectrum.flat(10**9)), 2)
+    with pytest.raises(InputError, match="^M must be the problem's 3, got 2"):
+        subspace(PROBLEMS[1], 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: Logistic(np.ones((2, 3)), np.ones((2, 3)), 3), "inputs"),
+        (lambda: Logistic(np.ones((2, 3, 1)), np.ones((2, 2)), 3), "labels"),
+        (lambda: Logistic(np.ones((2, 3, 1)), np.zeros((2, 3)), 3), "labels"),
+        (lambda: Logistic(np.ones((2, 3, 4)), np.ones((2, 3)), 3), "d"),
+        (lambda: Waves.random(waves=2, n=3, d=2), "d"),
+        (lambda: Waves.random(waves=2, n=3, M=0), "M"),
+        (lambda: Waves(*np.ones((3, 2)), np.ones((2, 1)), np.ones(3), np.ones(1), 1), "theta"),
+        (lambda: Waves(*np.ones((3, 2)), np.ones((2, 1)), np.ones(2), np.ones(2), 1), "start"),
+        (lambda: Waves.random(waves=2, n=1).mean_estimate(np.zeros(1), 0.0, "gaussian"), "mu"),
+    ],
+)
+def test_impossible_problems_are_refused_by_name(make: Any, named: str) -> None:
+    with pytest.raises(InputError, match=f"^{named} must"):
+        make()

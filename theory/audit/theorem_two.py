@@ -1,0 +1,603 @@
+"""Assumption 4 and Theorem 2 (lines 435-470, 1261-1443): the statements, their rates and the claims around them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+import sympy as sp
+import torch
+
+from hessian.effective_rank import effective_rank
+from hessian.operator import DenseOperator
+from theory.audit import covariance, theorem_two_proof
+from theory.audit.designs import design
+from theory.audit.entry import Entry, Evidence
+from theory.audit.exact import same, unlike
+from theory.audit.instruments import Axis, differs, equal, exceeds, one_unit, search, within, wrong_unit
+from theory.audit.theorem_two_proof import CONCAVE, SHORT_BALL
+from theory.bounds import statement
+from theory.communication import table1_scalars_decomfl
+from theory.formula import Formula
+from theory.quadratic import Quadratic, expected, remainder
+from theory.setting import Setting
+from theory.spectrum import Spectrum
+from theory.statement import Statement
+
+__all__ = ["CORRECTED", "ENTRIES", "STATED", "rough_clients", "without_remainder"]
+
+STATED: Final = statement("theorem-2", "stated")
+CORRECTED: Final = statement("theorem-2", "corrected")
+
+
+def without_remainder(setting: Setting) -> float:
+    """The printed bound less its term of the wrong unit, 4μ²L⁴d³η."""
+    terms = STATED.bound(setting)
+    return math.fsum(terms) - terms[list(STATED.terms).index("remainder")]
+
+
+# The theorem -----------------------------------------------------------------------------------------------------
+
+
+def rough_clients(setting: Setting, *, curvature: float, delta: float) -> float:
+    """(1/2) Σ_{r<2} E‖∇f(x_r)‖² exactly, for two clients of which one is drawn.
+
+    f_i = (h/2) x_1² ± σ_G(√(‖x‖² + δ²) − δ), x_0 = 0, sphere, P = 1: f is h-smooth and ‖∇f_i − ∇f‖ ≤ σ_G, but f_i is
+    only (h + σ_G/δ)-smooth. From x_0 the scalar is ±c + hμz_1²/2, c = σ_G(√(μ²d + δ²) − δ)/μ, and
+    E‖∇f(x_1)‖² = h²η² E g²z_1² = h²η²(c² + h²μ² E z_1⁶/4), E z_1⁶ = 15d²/((d + 2)(d + 4)).
+
+    Args:
+        setting: d, η, μ, σ_G.
+        curvature: h, in F/X².
+        delta: δ, in X.
+    """
+    assert setting.eta is not None
+    d, mu = setting.d, setting.mu
+    slope = setting.sigma_G * mu * d / (math.hypot(mu * math.sqrt(d), delta) + delta)
+    second = slope**2 + (curvature * mu) ** 2 * 15 * d**2 / (4 * (d + 2) * (d + 4))
+    return 0.5 * (curvature * setting.eta) ** 2 * second
+
+
+def _rough_setting(claim: Statement, *, d: int, L: float, mu: float, share: float = 1.0) -> Setting:
+    setting = Setting(d=d, L=L, m=1, M=2, R=2, mu=mu, sigma_G=1.0, D=0.0, kappa=1.0, law="sphere")
+    return replace(setting, eta=share * claim.step_sizes(setting).largest)
+
+
+def _rough_printed() -> Evidence:
+    setting = _rough_setting(STATED, d=10**4, L=1.0, mu=1e-9)
+    left = rough_clients(setting, curvature=1.0, delta=1e-14)
+    what = "f 1-smooth but f_i not, d = 10⁴, D = 0, R = 2, σ_G = 1, largest η: average against bound"
+    return exceeds(left, math.fsum(STATED.bound(setting)), what)
+
+
+def _rough_mended() -> Evidence:
+    def ratio(at: Mapping[str, float]) -> float:
+        L = at["h"] + 1 / at["delta"]  # of every f_i
+        setting = _rough_setting(CORRECTED, d=int(at["d"]), L=L, mu=at["mu"], share=at["share"])
+        left = rough_clients(setting, curvature=at["h"], delta=at["delta"])
+        return left / math.fsum(CORRECTED.bound(setting))
+
+    axes = {
+        "d": Axis(1, 1e6, whole=True),
+        "h": Axis(1e-3, 1e3),
+        "delta": Axis(1e-9, 1e3),
+        "mu": Axis(1e-9, 1e3),
+        "share": Axis(1e-2, 1),
+    }
+    return within(search(ratio, axes, effort=12))
+
+
+_CONSTANTS: Final = {
+    "d": Axis(1, 1e9, whole=True),
+    "rank": Axis(0, 1, log=False),
+    "P": Axis(1, 1e4, whole=True),
+    "m": Axis(1, 100, whole=True),
+    "idle": Axis(1, 100, whole=True),
+    "share": Axis(1e-3, 1),
+    "D": Axis(1e-6, 1e6),
+    "mu": Axis(1e-9, 1e3),
+    "sigma": Axis(1e-3, 1e3),
+    "sigma_G": Axis(1e-3, 1e3),
+}
+
+
+def _setting(at: Mapping[str, float], R: int = 1) -> Setting:
+    """With L = 1 (a choice of the unit of f), κ = d^rank and η the given share of the largest printed one."""
+    d, m = int(at["d"]), int(at["m"])
+    setting = Setting(
+        d=d, L=1.0, kappa=min(d ** at["rank"], d), P=int(at["P"]), m=m, M=m + int(at["idle"]), R=R,
+        mu=at["mu"], sigma=at["sigma"], sigma_G=at["sigma_G"], D=at["D"], law="sphere",
+    )  # fmt: skip
+    return replace(setting, eta=at["share"] * STATED.step_sizes(setting).largest)
+
+
+def _implied() -> Evidence:
+    """The corrected bound is no larger than the printed one, less the remainder, at every step size of the print."""
+
+    def ratio(at: Mapping[str, float]) -> float:
+        setting = _setting(at)
+        return math.fsum(CORRECTED.bound(setting)) / without_remainder(setting) if CORRECTED.admits(setting) else 1e9
+
+    return within(search(ratio, _CONSTANTS, effort=8))
+
+
+def _quadratics() -> Evidence:
+    """Exact E‖∇f‖² on quadratics of two eigenvalues keep the printed bound, less the remainder."""
+
+    def ratio(at: Mapping[str, float]) -> float:
+        setting = _setting(at, R=int(at["R"]))
+        assert setting.kappa is not None
+        parts = (1.0, at["low"])
+        problem = Quadratic.of(
+            Spectrum.two_level(setting.d, setting.kappa),
+            D=setting.D, sigma=setting.sigma, sigma_G=setting.sigma_G, start=parts, noise=parts, dissimilarity=parts,
+        )  # fmt: skip
+        return expected(problem, setting).average / without_remainder(setting)
+
+    axes = {
+        **_CONSTANTS,
+        "d": Axis(2, 1e6, whole=True),
+        "rank": Axis(0.01, 0.99, log=False),
+        "R": Axis(1, 1e5, whole=True),
+        "low": Axis(1e-3, 1e3),
+    }
+    return within(search(ratio, axes, effort=3))
+
+
+_THEOREM: Final = (_rough_printed, _rough_mended, _implied, _quadratics)
+_THEOREM_WHY: Final = (
+    "Assumption 3 makes f smooth, not the f_i(·; ξ) whose differences are taken: what is left then grows with d. With "
+    "every f_i(·; ξ) L-smooth and H ⪰ 0 the theorem is true, by another proof, without its last term."
+)
+_THEOREM_FIX: Final = (
+    "every f_i(·; ξ) L-smooth, H ⪰ 0, directions on the sphere, η ≤ 1/(4Lρ_κ), ρ_κ = 1 + (κd + d − 2)/(P(d + 2)): "
+    "2D/(Rη) + 2Lηρ_κ/m (σ² + φσ_G²) + 2μ²L²(d + Lη(d + d³/2))"
+)
+
+
+# Terms, conditions, rates ----------------------------------------------------------------------------------------
+
+
+def _texts(claim: Statement) -> dict[str, str]:
+    return {name: formula.text for name, formula in claim.terms.items()}
+
+
+_UNITS: Final = (
+    lambda: wrong_unit("remainder", **_texts(STATED)),
+    lambda: one_unit(**{**_texts(STATED), "remainder": "4*mu**2*L**3*d**3*eta"}),
+    lambda: one_unit(**_texts(CORRECTED)),
+    _implied,
+)
+_UNITS_WHY: Final = (
+    "4μ²L⁴d³η has the unit F³/X⁴, the other terms F²/X²: eᵀ∇²f e ≤ L‖e‖² was written L²‖e‖². As f may be measured "
+    "in any unit, the term can be dropped where it is true."
+)
+_FACTOR: Final = (
+    lambda: differs(
+        "eta**2*L*rho_kappa/m/(eta/4)", "2*L*eta/m*rho_kappa", "divided by η/4, as in the proof, against the print"
+    ),
+    lambda: equal(
+        "eta**2*L*rho_kappa/m/(eta*(3/4 - 1/4))", "2*L*eta/m*rho_kappa", "divided by η(¾ − ¼), against the print"
+    ),
+    _implied,
+)
+
+_ETA: Final = Formula("sqrt(m*P/(kappa*R))")
+_MU: Final = Formula("kappa**(1/4)/((m*R*P)**(1/4)*sqrt((d + 3)**3))")
+_RATE: Final = Formula("sqrt(kappa/(m*R*P))")
+_SHORT_RATE: Final = Formula("sqrt(P/(m*kappa*R))")
+
+
+def _orders() -> Evidence:
+    """The printed terms at the printed η and μ as multiples of the printed rate: constants where R is large."""
+    symbol = {name: sp.Symbol(name, positive=True) for name in ("D", "L", "P", "R", "d", "eta", "kappa", "mu")}
+    sigmas = {sp.Symbol("sigma", positive=True): 1, sp.Symbol("sigma_G", positive=True): 0}
+    chosen = {symbol["eta"]: _ETA.expression, symbol["mu"]: _MU.expression, **sigmas}
+    second = {"noise": _RATE.expression + _SHORT_RATE.expression}
+    multiple = {
+        name: sp.simplify(formula.expression.subs(chosen) / second.get(name, _RATE.expression))
+        for name, formula in STATED.terms.items()
+    }
+    D, L, P, kappa = (symbol[name] for name in ("D", "L", "P", "kappa"))
+    known = {
+        "start": 4 * D,
+        "noise": 2 * L * (P + kappa + 1) / (P + kappa),  # at most 4L: κ ≥ 1
+        "smoothing": L**2 / 2,
+        "remainder": sp.Integer(0),
+    }
+    large = {
+        name: sp.limit(sp.limit(value, symbol["d"], sp.oo), symbol["R"], sp.oo) for name, value in multiple.items()
+    }
+    wrong = [name for name in known if sp.simplify(large[name] - known[name]) != 0]
+    return Evidence("algebra", not wrong, f"multiples of the rate for large d, R: {large}; others than known: {wrong}")
+
+
+def _more_directions_than_ranks() -> Evidence:
+    setting = Setting(d=1000, L=1.0, kappa=1.0, P=10**4, R=10**8, sigma=1.0, law="sphere")
+    printed, least = (
+        math.fsum(STATED.bound(replace(setting, eta=eta))) for eta in (_ETA(setting.values), STATED.best_eta(setting))
+    )
+    return exceeds(printed, least, "κ = 1, P = 10⁴: bound at η = √(mP/(κR)) against its minimum over η")
+
+
+def _any_smaller_step() -> Evidence:
+    """O(·) allows η = 1/R, at which 4D/(Rη) does not fall."""
+    setting = Setting(d=1000, L=1.0, kappa=10.0, P=10, R=10**8, law="sphere", eta=1e-8)
+    return exceeds(math.fsum(STATED.bound(setting)), _RATE(setting.values), "η = 1/R, R = 10⁸: bound against the rate")
+
+
+def _early_rounds() -> Evidence:
+    """η = √(mP/(κR)) is allowed from R = 16L²mP(1 + κ/P)²/κ on, about."""
+    setting = Setting(d=1000, L=1.0, kappa=100.0, m=10, P=10, R=100, law="sphere")
+    return exceeds(
+        _ETA(setting.values),
+        STATED.step_sizes(setting).largest,
+        "κ = 100, m = P = 10, R = 100: η of the rate against the largest",
+    )
+
+
+_CHOICES: Final = (
+    lambda: wrong_unit("printed", needed="mu", printed=_MU.text),
+    lambda: wrong_unit("printed", needed="eta", printed=_ETA.text),
+    _any_smaller_step,
+    lambda: one_unit(mended="sqrt(m*D/(L*R*rho_kappa*(sigma**2 + phi*sigma_G**2)))", needed="eta"),
+    lambda: one_unit(mended="sqrt(D/(R*eta*L**2*(d + 3)**3))", needed="mu"),
+)
+_RATES: Final = (_orders, _more_directions_than_ranks, _early_rounds)
+_RATE_WHY: Final = (
+    "The order is right (with Θ for O in η). It needs R of order mP(1 + κ/P)²/κ, before which η is too large. For "
+    "P > κ it is the rate of a step size that is too large: √P/√(mκR) grows with P, the bound's minimum does not."
+)
+_RATE_FIX: Final = "O(√(ρ_κ/(mR))) with η = √(mD/(LRρ_κ(σ² + φσ_G²))), ρ_κ ≈ 1 + κ/P"
+
+
+def _crossing() -> Evidence:
+    ratio = sp.simplify(_SHORT_RATE.expression / _RATE.expression)
+    P, kappa = sp.symbols("P kappa", positive=True)
+    return equal(ratio, P / kappa, "√P/√(mκR) as a multiple of √κ/√(mRP) is P/κ, so at most 1 from κ = P on")
+
+
+# Claims ----------------------------------------------------------------------------------------------------------
+
+
+def _grows_with_d() -> Evidence:
+    """The printed bound at one μ and η for d = 10³ and 10⁹, κ = 10."""
+    here, there = (
+        math.fsum(STATED.bound(Setting(d=d, L=1.0, kappa=10.0, R=1000, mu=1e-3, law="sphere", eta=0.01)))
+        for d in (10**3, 10**9)
+    )
+    return exceeds(there, here, "the printed bound at μ = 10⁻³ and κ = 10: d = 10⁹ against d = 10³")
+
+
+_LLM: Final = {"kappa": 10.0, "m": 2.0, "R": 3000.0, "P": 10.0}
+
+
+def _below_resolution() -> Evidence:
+    """Where μ‖∇f‖, the change of the loss, is below half a unit in the last place of the loss, ‖∇f‖ = f = 1."""
+    reach = {name: (_MU({**_LLM, "d": 0.0}) * 3**1.5 * 2.0**bits) ** (2 / 3) for name, bits in (("32", 24), ("64", 53))}
+    mu = _MU({**_LLM, "d": 1e9})
+    says = (
+        f"κ = 10, m = 2, P = 10, R = 3000: μ ≤ {mu:.2g} at d = 10⁹; the loss changes by less than half a unit in its "
+        f"last place from d = {reach['32']:.2g} (float32), {reach['64']:.2g} (float64) on"
+    )
+    return Evidence("arithmetic", mu < 2.0**-24 and reach["32"] < 1e5 < reach["64"], says, {"mu": mu, **reach})
+
+
+def _no_change() -> Evidence:
+    """Float32 weights of standard deviation 0.02, as in language models: which of them does x + μz change?"""
+    rng = np.random.default_rng(0)
+    x, z = (rng.standard_normal(10_000).astype(np.float32) for _ in range(2))
+    x *= np.float32(0.02)
+    mu = np.float32(_MU({**_LLM, "d": 1e9}))
+    moved = float(np.mean(x + mu * z != x))
+    return Evidence("execution", moved < 0.01, f"share of float32 weights that x + μz changes at d = 10⁹: {moved:.4f}")
+
+
+def _flat_remainder() -> Evidence:
+    """E eᵀHe of quadratics with κ fixed, against μ²L³κ(κ + 2)(κ + 4)/(4P) in place of μ²L³d³."""
+    kappa, mu = 10.0, 1e-3
+    ratios = []
+    for d in (10**2, 10**4, 10**6, 10**9):
+        problem = Quadratic.of(Spectrum.two_level(d, kappa))
+        found = remainder(problem, problem.setting(mu=mu, law="sphere"))
+        weighted = float(problem.spectrum.eigenvalues @ found)
+        ratios.append(weighted / (mu**2 * kappa * (kappa + 2) * (kappa + 4) / 4))
+    says = "E eᵀHe/(¼μ²L³κ(κ + 2)(κ + 4)) at d = 10², 10⁴, 10⁶, 10⁹: " + ", ".join(f"{ratio:.4f}" for ratio in ratios)
+    return Evidence("search", max(ratios) <= 1, says, {"worst": max(ratios)})
+
+
+def _scalars_by_steps() -> Evidence:
+    one, four = (table1_scalars_decomfl(100, M=10, m=2, K=K, P=5) for K in (1, 4))
+    return same(four - 4 * one, 0.0, "scalars at K = 4 as a multiple of those at K = 1, less 4")
+
+
+def _ball_of_radius() -> Evidence:
+    """E zzᵀ = (E‖z‖²/d) I for z uniform in the ball of radius √d."""
+    d, s = sp.symbols("d s", positive=True)
+    second = sp.integrate(s ** (d + 1), (s, 0, sp.sqrt(d))) / sp.integrate(s ** (d - 1), (s, 0, sp.sqrt(d))) / d
+    return equal(second, d / (d + 2), "E zzᵀ/I in the ball of radius √d; it has to be 1")
+
+
+def _sphere_of_radius() -> Evidence:
+    directions = design("sphere", 8)
+    moment = directions.sandwich(np.eye(8, dtype=int)) / 8  # E zzᵀ zzᵀ = d E zzᵀ
+    return same(moment, np.eye(8, dtype=int), "E zzᵀ on the sphere of radius √8")
+
+
+def _own_directions() -> Evidence:
+    """Two clients with ∇f_i = v: E ∇̄f ∇̄fᵀ with directions of their own against shared ones, as in the algorithm."""
+    v = np.array([1, 2, 0, -1])
+    shared = design("sphere", 4).sandwich(np.outer(v, v))
+    return unlike((shared + np.outer(v, v)) / 2, shared, "m = 2, equal gradients: own directions against shared")
+
+
+def _as_corollary_one() -> Evidence:
+    rate = statement("corollary-1", "stated").terms["rate"].expression
+    swap = {"K": sp.Integer(1), "d": sp.Symbol("kappa", positive=True)}
+    swapped = rate.subs({sp.Symbol(name, positive=True): value for name, value in swap.items()})
+    return equal(swapped, _RATE.expression, "rate of Corollary 1 at K = 1 with κ for d")
+
+
+def _kappa_in_few_products() -> Evidence:
+    d = 400
+    values = 1 / np.arange(1, d + 1) ** 1.5
+    found = effective_rank(DenseOperator(torch.diag(torch.tensor(values))), rtol=0.05, seed=0)
+    true = float(values.sum() / values.max())
+    error = abs(found.kappa / true - 1)
+    says = f"κ = {true:.4f}, estimated to {error:.2%} with {found.products} products with H, d = {d}"
+    return Evidence("execution", error < 0.05 and found.products < d / 4, says, {"products": found.products})
+
+
+def _twice_differentiable() -> Evidence:
+    """The gradient of f = x|x|/2 is 1-Lipschitz, but no f''(x') gives f(1) from x = −1."""
+    needed = (Fraction(1, 2) - Fraction(-1, 2) - 1 * 2) / Fraction(2**2, 2)  # (f(1) − f(−1) − f'(−1)·2)/(2²/2)
+    return unlike(needed**2, Fraction(1), "f'' that Taylor's theorem needs against those that f has, squared")
+
+
+def _padded() -> Evidence:
+    """H = 0.1 I, κ = d; with 0.9 e_1e_1ᵀ added it still dominates ∇²f, ‖H‖ = L = 1, and κ = 0.1d + 0.9."""
+    flat, padded = Spectrum.flat(1000, 0.1), Spectrum((1.0, 0.1), (1, 999))
+    return exceeds(flat.kappa, padded.kappa, "κ of H = I/10, d = 1000, against κ of a larger H")
+
+
+_LOCAL_WHY: Final = (
+    "What the proof takes from it needs more: f twice differentiable, H ⪰ 0 (Jensen's step), and steps that stay in "
+    "the ball, though a step is made of gradients at x_r + θμz and G(x_r) is made of those at x_r: at G(x_r) = 0 the "
+    "ball is a point. Of κ only tr H ≤ κL is used: H may be enlarged along one direction until ‖H‖₂ = L: κ falls."
+)
+
+_OWN: Final = (
+    Entry(
+        label="assumption.low-rank",
+        line=435,
+        kind="assumption",
+        says="H(x_r) ⪯ L I, ∇²f(x) ⪯ H(x_r) for ‖x − x_r‖ ≤ 2ηdG(x_r), tr H/‖H‖₂ ≤ κ",
+        verdict="does not follow",
+        checks=(
+            lambda: one_unit(radius="2*eta*d*G", distance="mu"),
+            _twice_differentiable,
+            *CONCAVE,
+            *SHORT_BALL,
+            _padded,
+        ),
+        why=_LOCAL_WHY,
+        fix="f is twice differentiable; 0 ⪯ H(x_r) ⪯ L I, tr H(x_r) ≤ κL, ∇²f(x) ⪯ H(x_r) for ‖x − x_r‖ ≤ "
+        "2ηd max(G(x_r), μL√d/2)",
+    ),
+    Entry(
+        label="line-442",
+        line=442,
+        kind="claim",
+        says="The bound relies on the effective rank κ only; it is independent of the dimension d.",
+        verdict="false",
+        checks=(_grows_with_d, _below_resolution, _no_change, _flat_remainder),
+        why="Its terms in μ grow like d³. μ of order d^{−3/2} hides them, but at d = 10⁹ float32 losses lack the "
+        "digits for it, and x + μz is x. The d is not needed where the low rank holds for every f_i(·; ξ).",
+        fix="The terms without μ rely on κ only. If 0 ⪯ ∇²f_i(x; ξ) ⪯ H, then |g − zᵀ∇f_i| ≤ ½μ zᵀHz, and d³ becomes "
+        "of order κ³.",
+    ),
+    Entry(
+        label="line-442.2",
+        line=442,
+        kind="claim",
+        says="The communication a round grows linearly with K; in typical FL it is independent of K.",
+        verdict="correct",
+        checks=(_scalars_by_steps,),
+    ),
+    Entry(
+        label="line-443",
+        line=443,
+        kind="claim",
+        says="z_{i,r} is sampled from the sphere of radius √d.",
+        verdict="typo",
+        checks=(_own_directions, _sphere_of_radius),
+        why="The directions have no index i: all clients share them (Algorithm 1, and the proof). With directions of "
+        "their own the second moment would be another one.",
+        fix="z_{r,p}",
+    ),
+    Entry(
+        label="the.2",
+        line=445,
+        kind="theorem",
+        says="Under Assumptions 1-4, η ≤ 1/(4L)(1 + (κd+d−2)/(P(d+2)))⁻¹: bound, then rate O(√κ/√(mRP)).",
+        verdict="false",
+        checks=_THEOREM,
+        why=_THEOREM_WHY,
+        fix=_THEOREM_FIX,
+    ),
+    Entry(
+        label="line-446",
+        line=446,
+        kind="claim",
+        says="z is drawn from the unit ball with radius √d.",
+        verdict="typo",
+        checks=(_ball_of_radius, _sphere_of_radius),
+        why="A unit ball has radius 1, and in the ball of radius √d E zzᵀ is d/(d + 2) I. Line 443 has it right.",
+        fix="from the sphere with radius √d",
+    ),
+    Entry(
+        label="line-447",
+        line=447,
+        kind="equation",
+        says="The term 2Lη/m (1 + (κd+d−2)/(P(d+2))) (σ_G² + σ²) of Theorem 2",
+        verdict="does not follow",
+        checks=_FACTOR,
+        why="The proof ends with 4Lη/m (line 1423). 2Lη/m is right all the same: ⟨a, ∇f^μ⟩ ≥ ¾‖a‖² − μ²L²d leaves η/2 "
+        "and not η/4 to divide by.",
+        fix="2Lη/m, by the other proof, which also has 2D/(Rη) for 4D/(Rη)",
+    ),
+    Entry(
+        label="line-447.2",
+        line=447,
+        kind="equation",
+        says="The term 4μ²L⁴d³η of Theorem 2",
+        verdict="typo",
+        checks=_UNITS,
+        why=_UNITS_WHY,
+        fix="4μ²L³d³η, or nothing",
+    ),
+    Entry(
+        label="line-452",
+        line=452,
+        kind="claim",
+        says="η = O(√(mP)/√(κR)), μ ≤ κ^{1/4}/((mRP)^{1/4} √((d+3)³))",
+        verdict="typo",
+        checks=_CHOICES,
+        why="Both lack units (the first hides a constant, the second none), and O(·) allows any smaller η, at which "
+        "4D/(Rη) is not of the order claimed.",
+        fix="η = √(mD/(LRρ_κ(σ² + φσ_G²))), μ² ≤ D/(RηL²(d+3)³)",
+    ),
+    Entry(
+        label="line-453",
+        line=453,
+        kind="equation",
+        says="average = O(√κ/√(mRP)) + O((√P/√(mκR) + √κ/√(mRP))(σ_G² + σ²))",
+        verdict="correct but loose",
+        checks=_RATES,
+        why=_RATE_WHY,
+        fix=_RATE_FIX,
+    ),
+    Entry(
+        label="line-456",
+        line=456,
+        kind="claim",
+        says="For κ > P and large R the rate is O(√κ/√(mRP)).",
+        verdict="correct",
+        checks=(_crossing, _early_rounds),
+        why="κ ≥ P is enough; R has to be of order mκ/P.",
+    ),
+    Entry(
+        label="line-460",
+        line=460,
+        kind="claim",
+        says="The first to quantify μ in the analysis with low effective rank; earlier proofs let μ → 0.",
+        verdict="not checkable",
+        checks=(),
+        why="About other papers.",
+    ),
+    Entry(
+        label="line-462",
+        line=462,
+        kind="claim",
+        says="The rate is that of Corollary 1 with d replaced by κ.",
+        verdict="correct",
+        checks=(_as_corollary_one,),
+        why="At K = 1. The conditions on μ differ.",
+    ),
+    Entry(
+        label="line-463",
+        line=463,
+        kind="claim",
+        says="κ is typically far smaller than d, particularly in language models.",
+        verdict="not checkable",
+        checks=(),
+        why="About trained models, not a consequence of anything here; `decomfl kappa` measures it for a given one.",
+    ),
+    Entry(
+        label="line-464",
+        line=464,
+        kind="claim",
+        says="Determining the exact value of κ is challenging and computationally prohibitive.",
+        verdict="correct but loose",
+        checks=(_kappa_in_few_products,),
+        why="The exact value is; an interval of 5 % takes tens of Hessian-vector products, each of the price of a few "
+        "gradients, whatever d is.",
+        fix="κ is estimated to a few per cent in tens of Hessian-vector products.",
+    ),
+    Entry(
+        label="line-465",
+        line=465,
+        kind="claim",
+        says="A few thousand rounds are sufficient to train models of billions of parameters.",
+        verdict="not checkable",
+        checks=(),
+        why="About experiments.",
+    ),
+    Entry(
+        label="line-467",
+        line=467,
+        kind="remark",
+        says="FedMeZO's proof has a critical error: the sign of T_1 in its equation (16).",
+        verdict="not checkable",
+        checks=(),
+        why="About another paper, whose equation is not printed here.",
+    ),
+    Entry(
+        label="the.2.restated",
+        line=1363,
+        kind="theorem",
+        says="Theorem 2 again, in the appendix.",
+        verdict="false",
+        checks=_THEOREM,
+        why=_THEOREM_WHY,
+        fix=_THEOREM_FIX,
+    ),
+    Entry(
+        label="line-1364",
+        line=1364,
+        kind="equation",
+        says="The bound of Theorem 2 again: 2Lη/m where the proof ends with 4Lη/m, and 4μ²L⁴d³η",
+        verdict="does not follow",
+        checks=(*_FACTOR, *_UNITS[:2]),
+        why="As at line 447.",
+        fix="As at line 447.",
+    ),
+    Entry(
+        label="line-1370",
+        line=1370,
+        kind="equation",
+        says="The rate of Theorem 2 again.",
+        verdict="correct but loose",
+        checks=_RATES,
+        why=_RATE_WHY,
+        fix=_RATE_FIX,
+    ),
+    Entry(
+        label="line-1373",
+        line=1373,
+        kind="claim",
+        says="For κ ≫ P and large R the rate is O(√κ/√(mRP)).",
+        verdict="correct but loose",
+        checks=(_crossing,),
+        why="κ > P is enough, as in the main text (line 456).",
+        fix="κ ≥ P",
+    ),
+    Entry(
+        label="line-1430",
+        line=1430,
+        kind="equation",
+        says="The rate at the end of the proof, for the average over r = 1..R.",
+        verdict="correct but loose",
+        checks=_RATES,
+        why=_RATE_WHY,
+        fix=_RATE_FIX,
+    ),
+)
+
+ENTRIES: Final = tuple(
+    sorted((*_OWN, *theorem_two_proof.ENTRIES, *covariance.ENTRIES), key=lambda entry: (entry.line, entry.label))
+)
