@@ -35,7 +35,7 @@ def test_the_least_average_is_below_that_of_any_step_size() -> None:
             assert best_average(P=P, sigma=sigma) <= average * (1 + 1e-3)
 
 
-@pytest.mark.parametrize("label", ["line-135", "line-181", "line-182", "line-477.4"])
+@pytest.mark.parametrize("label", ["line-135", "line-181", "line-182", "line-477.4", "line-477.5"])
 def test_a_speed_up_that_there_is_would_not_be_called_false(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ideal = {name: lambda n: 1 / math.sqrt(n) for name in claims._MORE}
     monkeypatch.setattr(claims, "_MORE", ideal)
@@ -91,3 +91,9 @@ def test_a_method_that_sends_as_much_would_not_be_called_cheaper(monkeypatch: py
     assert gather(_entry("line-963")).confirmed
     monkeypatch.setattr(claims, "expected_numbers", lambda R, **case: expected_numbers(100 * R, **case))
     assert not gather(_entry("line-963")).confirmed
+
+
+def test_with_signs_in_one_dimension_directions_make_no_difference() -> None:
+    assert best_average(P=1, sigma=1.0, law="rademacher") == pytest.approx(
+        best_average(P=50, sigma=1.0, law="rademacher")
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from decomfl_lab.errors import InputError
-from theory.audit.entry import VERDICTS, Entry, Evidence
+from theory.audit.entry import INSTRUMENTS, VERDICTS, Entry, Evidence, Result
 from theory.audit.registry import ENTRIES, collect, missing, run, stale
 from theory.audit.source import Source, parse, read
 
@@ -41,9 +42,25 @@ def paper() -> Source:
     return read(Path(path))
 
 
+@pytest.fixture(scope="module")
+def results() -> list[Result]:
+    return run()
+
+
 @pytest.mark.slow
-def test_the_evidence_bears_every_verdict_out() -> None:
-    assert [result.entry.label for result in run() if not result.confirmed] == []
+def test_the_evidence_bears_every_verdict_out(results: list[Result]) -> None:
+    assert [result.entry.label for result in results if not result.confirmed] == []
+
+
+@pytest.mark.slow
+def test_rows_are_json_and_evidence_is_one_line(results: list[Result]) -> None:
+    rows = json.loads(json.dumps([result.row() for result in results], allow_nan=False))
+    assert [row["label"] for row in rows if "\n" in row["witness"]] == []
+
+
+@pytest.mark.slow
+def test_a_verdict_is_reached_by_every_instrument(results: list[Result]) -> None:
+    assert {found.instrument for result in results for found in result.evidence} == set(INSTRUMENTS)
 
 
 def test_every_verdict_is_given_to_something() -> None:
