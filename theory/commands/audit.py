@@ -97,7 +97,14 @@ def _print_table(results: list[Result], seconds: float) -> None:
     table = Table("label", "line", "kind", "verdict", "checked by", "why, or what it says", row_styles=["", "dim"])
     for row in (result.row() for result in results):
         verdict = row["verdict"] if row["confirmed"] else f"{row['verdict']}: NOT CONFIRMED"
-        cells = (row["label"], row["line"], row["kind"], verdict, row["instrument"], row["why"] or row["says"])
+        cells = (
+            row["label"],
+            row["line"],
+            row["kind"],
+            verdict,
+            row["instrument"].replace(", ", "\n"),
+            row["why"] or row["says"],
+        )
         table.add_row(*(escape(str(cell)) for cell in cells))
     console = Console()
     console.print(table)
