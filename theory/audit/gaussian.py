@@ -93,6 +93,12 @@ def _fourth_moment() -> Evidence:
     return exceeds(float(fourth), printed, "d = P = κ = L = 1: E z⁴ against 1 + (κd + d − 2)/(P(d + 2))")
 
 
+def _larger_factor() -> Evidence:
+    return equal(
+        "(kappa + 1)/P - (kappa*d + d - 2)/(P*(d + 2))", "(2*kappa + 4)/(P*(d + 2))", "the factors' difference"
+    )
+
+
 # The event -------------------------------------------------------------------------------------------------------
 
 
@@ -261,7 +267,7 @@ ENTRIES: Final = (
         kind="equation",
         says="The factor 1 + (κd+d−2)/(P(d+2)) for Gaussian directions",
         verdict="does not follow",
-        checks=(_fourth_moment, lambda: weighted_by_rank("gaussian")),
+        checks=(_fourth_moment, lambda: weighted_by_rank("gaussian"), _larger_factor),
         why="It is that of the sphere. E zzᵀAzzᵀ = tr(A) I + 2A for Gaussian z, without d/(d + 2).",
         fix="1 + (κ + 1)/P, larger by (2κ + 4)/(P(d + 2))",
     ),

@@ -188,6 +188,7 @@ _LESS_WEIGHT = property(lambda step: 0.4 * _WEIGHT.fget(step))
         (theorem_two, "CORRECTED", planted(theorem_two.CORRECTED, smoothing="mu**2*L**2*d**3"), "_implied"),
         (theorem_two, "CORRECTED", _TOO_SMALL, "_rough_mended"),
         (theorem_two, "without_remainder", lambda setting: sum(theorem_two.STATED.bound(setting)) / 9, "_quadratics"),
+        (theorem_two, "CORRECTED", planted(theorem_two.CORRECTED, smoothing="mu**2*L**2*d/100"), "_waves"),
         (theorem_two, "statement", lambda name: _SMALL_SMOOTHING, "_without_dimension"),
         (theorem_two_proof, "effective_factor", _smaller(0.3), "_descent_by_rank"),
         (theorem_two_proof._Step, "weighted", _LESS_WEIGHT, "_descent_by_trace"),
