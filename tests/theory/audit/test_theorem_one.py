@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from theory.audit import proof_one, smoothing, theorem_one
+from theory.audit import evidence_one, proof_one, smoothing, theorem_one
 from theory.audit.entry import Entry, gather
 from theory.audit.one_round import OneRound
 from theory.bounds import STATEMENTS
@@ -102,10 +102,10 @@ def test_a_slip_needs_its_factor() -> None:
     assert not proof_one.slips("line-1112", "gradient", "1").holds
 
 
-@pytest.mark.parametrize("name", list(theorem_one.DISPLAYS))
+@pytest.mark.parametrize("name", list(evidence_one.DISPLAYS))
 def test_searches_over_rounds_are_sharp_enough_to_fail(name: str) -> None:
     """Each search comes within a factor 200 of its display's bound, so a bound 200 times smaller is seen to fail."""
-    worst = theorem_one.searched(theorem_one.DISPLAYS[name])
+    worst = evidence_one.searched(evidence_one.DISPLAYS[name])
     assert 1 / 200 < worst.ratio <= 1 + 1e-9
 
 
@@ -123,3 +123,19 @@ def test_a_round_s_expectations_are_exact() -> None:
     assert abs(drift.mean() - r.drift) < 4 * drift.std() / np.sqrt(z.shape[1])
     still = OneRound(mu=1e-4, eta=0.4, x=0.3)
     assert still.drift == pytest.approx(0.4**2 * 3 * float((still.gradient(0.3) ** 2).mean()), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "planted", "labels"),
+    [
+        ("smooth", property(lambda r: r.plain), "line-1029 line-1080 line-1147 eq.ybc line-1152"),
+        ("subsets", ((0, 1),), "eq.ybc line-1177 line-1191.2"),
+        ("drift", 0.0, "line-1101 line-1056 line-1191"),
+    ],
+)
+def test_planted_faults_of_a_round_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, attribute: str, planted: Any, labels: str
+) -> None:
+    """The gradient for the smoothed one, one choice of clients for all, no drift."""
+    monkeypatch.setattr(OneRound, attribute, planted)
+    assert not [label for label in labels.split() if gather(entry(label)).confirmed]
