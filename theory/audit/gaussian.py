@@ -71,7 +71,7 @@ def _quadratics() -> Evidence:
         "sigma": Axis(1e-3, 1e3),
         "sigma_G": Axis(1e-3, 1e3),
     }
-    return within(search(ratio, axes, effort=1))
+    return within(search(ratio, axes, effort=1), "exact quadratics against the corrected bound")
 
 
 def _resting_noise_mended() -> Evidence:
@@ -150,7 +150,7 @@ def _bounded_gradient() -> Evidence:
         return abs(math.hypot(1, x + mu * z) - math.hypot(1, x)) / (mu * abs(z)) if z else 0.0
 
     axes = {"x": Axis(-10, 10, log=False), "mu": Axis(1e-3, 1e2), "z": Axis(-5, 5, log=False)}
-    return within(search(ratio, axes, effort=10))
+    return within(search(ratio, axes, effort=10), "|g z| against z²G for f = √(1 + x²)")
 
 
 _AT_REST_WHY: Final = (
@@ -180,7 +180,9 @@ def _tail(exponent: float) -> Evidence:
     def ratio(at: Mapping[str, float]) -> float:
         return float(stats.chi2.sf(2 * at["n"], at["n"]) * math.exp(exponent * at["n"]))
 
-    return within(search(ratio, {"n": Axis(1, 4000, whole=True)}, effort=20))
+    return within(
+        search(ratio, {"n": Axis(1, 4000, whole=True)}, effort=20), f"Pr[χ²_n ≥ 2n] against exp(−{exponent:.4g} n)"
+    )
 
 
 def _true_exponent() -> Evidence:

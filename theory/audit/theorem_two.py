@@ -88,7 +88,7 @@ def _rough_mended() -> Evidence:
         "mu": Axis(1e-9, 1e3),
         "share": Axis(1e-2, 1),
     }
-    return within(search(ratio, axes, effort=5))
+    return within(search(ratio, axes, effort=5), "these clients with their own L against the corrected bound")
 
 
 _CONSTANTS: Final = {
@@ -122,7 +122,7 @@ def _implied() -> Evidence:
         setting = _setting(at)
         return math.fsum(CORRECTED.bound(setting)) / without_remainder(setting) if CORRECTED.admits(setting) else 1e9
 
-    return within(search(ratio, _CONSTANTS, effort=3))
+    return within(search(ratio, _CONSTANTS, effort=3), "corrected bound against the printed one without its last term")
 
 
 def _quadratics() -> Evidence:
@@ -145,7 +145,7 @@ def _quadratics() -> Evidence:
         "R": Axis(1, 1e5, whole=True),
         "low": Axis(1e-3, 1e3),
     }
-    return within(search(ratio, axes, effort=1))
+    return within(search(ratio, axes, effort=1), "exact quadratics against the printed bound without its last term")
 
 
 def _waves() -> Evidence:
@@ -169,7 +169,10 @@ def _waves() -> Evidence:
 
     phase = Axis(0, 2 * math.pi, log=False)
     axes = {"A": Axis(0, 1, log=False), "v": Axis(0.1, 10), "w": Axis(0.1, 10), "alpha": phase, "beta": phase}
-    return within(search(ratio, {**axes, "mu": Axis(1e-2, 1e2), "share": Axis(1e-2, 1)}, effort=15))
+    return within(
+        search(ratio, {**axes, "mu": Axis(1e-2, 1e2), "share": Axis(1e-2, 1)}, effort=15),
+        "one exact step on waves against the corrected bound's smoothing",
+    )
 
 
 _THEOREM: Final = (_rough_printed, _rough_mended, _implied, _quadratics, _waves)
@@ -275,7 +278,10 @@ def _mended_rate() -> Evidence:
         setting = replace(setting, eta=1 / (4 * rho + math.sqrt(R * rho * noise / (m * D))))
         return math.fsum(CORRECTED.bound(setting)) / (4 * math.sqrt(D * rho * noise / (m * R)) + 8 * D * rho / R)
 
-    return within(search(ratio, {**_CONSTANTS, "R": Axis(1, 1e6, whole=True)}, effort=2))
+    return within(
+        search(ratio, {**_CONSTANTS, "R": Axis(1, 1e6, whole=True)}, effort=2),
+        "corrected bound against the mended rate",
+    )
 
 
 _CHOICES: Final = (
@@ -350,7 +356,9 @@ def _without_dimension() -> Evidence:
 
     axes = {name: _CONSTANTS[name] for name in ("P", "share", "D", "mu", "sigma")}
     own = {"law": Axis(0, 2, log=False, whole=True), "d": Axis(11, 1e9, whole=True), "R": Axis(1, 1e5, whole=True)}
-    return within(search(ratio, {**axes, **own}, effort=1))
+    return within(
+        search(ratio, {**axes, **own}, effort=1), "exact quadratics of κ = 10, d up to 10⁹, against the bound without d"
+    )
 
 
 def _scalars_by_steps() -> Evidence:
