@@ -313,11 +313,11 @@ def simplification(terms: Sequence[str], share: float) -> Worst:
 
 
 def too_little_room(name: str) -> Evidence:
-    return beyond(simplification([name], 1.0))
+    return beyond(simplification([name], 1.0), f"{name} of line-1235, needed over printed")
 
 
 def room() -> Evidence:
-    return within(simplification(TERMS, _ROOM))
+    return within(simplification(TERMS, _ROOM), "the same for all four, η three times smaller")
 
 
 _ROOM: Final = 1 / 3  # with every printed condition on η divided by 3 the four terms fit
@@ -338,7 +338,7 @@ def condition_implied() -> Evidence:
         here = _at(at)
         return statement("theorem-1", "stated").step_sizes(here).largest / mended(here.values)
 
-    return within(search(ratio, _WHOLE, effort=12))
+    return within(search(ratio, _WHOLE, effort=12), "largest η of the theorem over that of hbhb's proof")
 
 
 # Theorem 1 and Corollary 1
@@ -375,7 +375,7 @@ def chain() -> Evidence:
         return max(shares)
 
     axes = {"K": Axis(1, 1e3, whole=True), "q": Axis(1e-6, 1e6), "w": Axis(1e-2, 1e9), "share": Axis(1e-3, 1.0)}
-    return within(search(ratio, axes, effort=25))
+    return within(search(ratio, axes, effort=25), "what the proof needs over what the corrected theorem has")
 
 
 def threshold(d: int) -> Evidence:
@@ -399,7 +399,7 @@ def still_true() -> Evidence:
         return max(formula(values) / stated.terms[name](values) for name, formula in proved.terms.items())
 
     axes = {"d": Axis(1, 1e6, whole=True), "m": Axis(1, 100, whole=True), "share": Axis(1e-6, 1), "eta": Axis(1e-3, 1)}
-    return within(search(ratio, axes, effort=20))
+    return within(search(ratio, axes, effort=20), "K = 1, P ≤ 7d + 31: proved over printed, term by term")
 
 
 def _rate(setting: Setting) -> float:
@@ -486,7 +486,9 @@ def through_f(*, rerouted: bool) -> Evidence:
         "delta": Axis(1e-3, 1),
     }
     found = search(ratio, axes, effort=15)
-    return within(found) if rerouted else beyond(found)
+    if rerouted:
+        return within(found, "line-1056 with f alone smooth")
+    return beyond(found, "‖∇f_i(y) − ∇f_i(x)‖² ≤ L²‖y − x‖² with f alone smooth")
 
 
 def noise_adds() -> Evidence:
@@ -512,7 +514,7 @@ def total_variance() -> Evidence:
         "P": Axis(1, 1000, whole=True),
         "mu": Axis(1e-3, 10),
     }
-    return within(search(ratio, axes, effort=4))
+    return within(search(ratio, axes, effort=4), "variance on random waves, sharper bound")
 
 
 def monotone() -> Evidence:
@@ -555,7 +557,7 @@ def shared_bound() -> Evidence:
         mean = r.over_sampled(r.plain)
         return r.sampled_square(r.G - r.smooth), 4 * r.mean((mean**2).sum(axis=1)) + r.K * r.mu**2 * 15 / 2
 
-    return within(searched(sides))
+    return within(searched(sides), "the mended line-1166.2, rounds of three clients")
 
 
 def a5_clients_phi(r: OneRound) -> tuple[float, float]:
@@ -606,20 +608,20 @@ def dimension_matters() -> Evidence:
 
 
 def fixed_step(name: str) -> Evidence:
-    return within(searched(DISPLAYS[name]))
+    return within(searched(DISPLAYS[name]), f"{name}, rounds of three clients, K = 2")
 
 
 # Left and right sides of displays that are inequalities between expectations over a round.
 DISPLAYS: Final[dict[str, Callable[[OneRound], tuple[float, float]]]] = {
-    "descent": _descent,
-    "jensen": partial(_a1_terms, last=False),
-    "smoothness": partial(_a1_terms, last=True),
-    "a2": _a2_split,
-    "a4": _a4_three,
-    "a4 bias": _a4_bias,
-    "a5": _a5,
-    "a3": _a3,
-    "three": _three_parts,
-    "smoothed": _smooth_moment,
-    "walk": _walk_sum,
+    "E f(x_{r+1}) − f(x_r) − A_1 ≤ A_2": _descent,
+    "line-1152, Jensen": partial(_a1_terms, last=False),
+    "line-1152, smoothness": partial(_a1_terms, last=True),
+    "line-1166, Jensen": _a2_split,
+    "line-1182 (a)": _a4_three,
+    "line-1182 (b)": _a4_bias,
+    "line-1191": _a5,
+    "line-1204": _a3,
+    "line-1056": _three_parts,
+    "line-1085": _smooth_moment,
+    "line-1101, conclusion": _walk_sum,
 }

@@ -74,7 +74,7 @@ def _descent_lemma(constant: float = 0.5) -> Evidence:
         return abs(math.cos(y) - math.cos(x) + math.sin(x) * gap) / (constant * gap**2) if abs(gap) > 1e-2 else math.nan
 
     found = search(ratio, {"x": Axis(-3, 3, log=False), "y": Axis(-3, 3, log=False)}, effort=20)
-    return within(found)
+    return within(found, "|cos y − cos x + sin x (y − x)| against (y − x)²/2")
 
 
 def _descent_lemma_converse() -> Evidence:
@@ -144,7 +144,8 @@ def moment_ratio(variant: str) -> Evidence:
         left = max(tilted_moment(d, t), quadratic_moment(d, t))
         return left / math.fsum(each.bound(_unit(d, t), a=1.0))
 
-    return within(search(ratio, {"d": Axis(1, 1e4, whole=True), "t": Axis(1e-4, 1e4)}, effort=25))
+    found = search(ratio, {"d": Axis(1, 1e4, whole=True), "t": Axis(1e-4, 1e4)}, effort=25)
+    return within(found, f"E g²‖z‖², t = μL/a, {variant}")
 
 
 def _moment_is_sharp() -> Evidence:
@@ -215,7 +216,8 @@ def gap_difference(share: float) -> Evidence:
         difference = (smoothed - smoothed.min()) - (f - f.min())
         return float(difference.max()) / (share * at["mu"] ** 2 * (1 + 4 * at["c"]))
 
-    return within(search(ratio, {"c": Axis(1e-3, 1.0), "mu": Axis(1e-2, 3.0)}, effort=15))
+    found = search(ratio, {"c": Axis(1e-3, 1.0), "mu": Axis(1e-2, 3.0)}, effort=15)
+    return within(found, f"f = −cos x − c sin 2x: rise of the gap against {share:g} μ²L")
 
 
 def _gap_tight_below() -> Evidence:
