@@ -169,13 +169,16 @@ def split_moment(r: OneRound) -> tuple[float, float]:
     return r.total(r.G**2), r.total((r.G - r.smooth) ** 2) + r.total(r.smooth**2)
 
 
+def _rise(r: OneRound) -> float:
+    """E f(x_{r+1}) − f(x_r)."""
+    ends = r.x - r.eta * r.over_sampled(r.G).sum(axis=1)
+    after = np.stack([r.value(end).mean(axis=0) for end in ends])
+    return r.mean(after - r.value(np.array([r.x])).mean())
+
+
 def _descent(r: OneRound) -> tuple[float, float]:
     """|E f(x_{r+1}) − f(x_r) − A_1| and A_2."""
-    end = r.x - r.eta * r.over_sampled(r.G).sum(axis=1)
-    after = r.mean(sum(r.value(row).mean(axis=0) for row in end) / len(end))
-    before = float(r.value(end[0] * 0 + r.x).mean(axis=0)[0])
-    rise = after - before - _a1(r)
-    return abs(rise), 0.5 * r.L * r.eta**2 * r.sampled_square(r.G)
+    return abs(_rise(r) - _a1(r)), 0.5 * r.L * r.eta**2 * r.sampled_square(r.G)
 
 
 def _a2_split(r: OneRound) -> tuple[float, float]:
@@ -611,6 +614,56 @@ def fixed_step(name: str) -> Evidence:
     return within(searched(DISPLAYS[name]), f"{name}, rounds of three clients, K = 2")
 
 
+# The steps of the corrected proof in ``docs/theory.md``, for the same rounds: ρ = 3, ω = 1 + 15/4, φ = ½, σ = 0.
+
+
+def _setting(r: OneRound) -> Setting:
+    spread = float(((r.gradient(r.x) - r.a) ** 2).mean())
+    return Setting(d=1, L=r.L, m=r.m, M=r.M, K=r.K, eta=r.eta, mu=r.mu, sigma_G=math.sqrt(spread))
+
+
+def _admissible(r: OneRound) -> OneRound:
+    """The round with η scaled to at most the corrected theorem's."""
+    return replace(r, eta=r.eta / 3 * statement("theorem-1").step_sizes(_setting(r)).largest)
+
+
+def _own_a1(r: OneRound) -> tuple[float, float]:
+    mean = r.smooth.mean(axis=(0, 1))
+    left = _a1(r) + 0.5 * r.eta * r.K * (r.a**2 + r.mean(mean**2))
+    return left, 0.5 * r.eta * (r.drift + r.K * r.mu**2)
+
+
+def _own_b(r: OneRound) -> tuple[float, float]:
+    values = _setting(r).values
+    apart = 2 * r.K * r.drift + 2 * r.K**2 * (r.mu**2 + values["sigma_G"] ** 2)
+    return r.sampled_square(r.smooth), r.full_square(r.smooth) + values["phi"] / r.m * apart
+
+
+def _own_n(r: OneRound) -> tuple[float, float]:
+    values = _setting(r).values
+    h = r.mean((r.over_sampled(r.plain) ** 2).sum(axis=1))
+    omega = values["d"] + values["s6"] / (4 * values["P"])
+    return r.sampled_square(r.G - r.smooth), 2 * (values["rho"] - 1) * h + 2 * r.K * r.mu**2 * omega
+
+
+def _own_h(r: OneRound) -> tuple[float, float]:
+    values = _setting(r).values
+    h = r.mean((r.over_sampled(r.plain) ** 2).sum(axis=1))
+    return h, 2 * r.K * (r.a**2 + values["phi"] / r.m * values["sigma_G"] ** 2) + 2 * r.drift
+
+
+def _own_drift(given: OneRound) -> tuple[float, float]:
+    r = _admissible(given)
+    return r.drift, math.fsum(statement("local-drift").bound(_setting(r), a=abs(r.a)))
+
+
+def _own_round(given: OneRound) -> tuple[float, float]:
+    """‖∇f(x_r)‖² + (4/(ηK))(E f(x_{r+1}) − f(x_r)) against the theorem's terms but the first."""
+    r = _admissible(given)
+    bound = statement("theorem-1").bound(replace(_setting(r), D=0.0))
+    return r.a**2 + 4 / (r.eta * r.K) * _rise(r), math.fsum(bound)
+
+
 # Left and right sides of displays that are inequalities between expectations over a round.
 DISPLAYS: Final[dict[str, Callable[[OneRound], tuple[float, float]]]] = {
     "E f(x_{r+1}) − f(x_r) − A_1 ≤ A_2": _descent,
@@ -624,4 +677,10 @@ DISPLAYS: Final[dict[str, Callable[[OneRound], tuple[float, float]]]] = {
     "line-1056": _three_parts,
     "line-1085": _smooth_moment,
     "line-1101, conclusion": _walk_sum,
+    "corrected proof, A_1": _own_a1,
+    "corrected proof, ΣB": _own_b,
+    "corrected proof, N": _own_n,
+    "corrected proof, mean gradient": _own_h,
+    "corrected proof, drift": _own_drift,
+    "corrected proof, a round": _own_round,
 }

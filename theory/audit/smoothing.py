@@ -66,7 +66,7 @@ def _unit(d: int, t: float = 1.0) -> Setting:
 # lemma.aa: f' of (L/2)x|x| + c sin x and the like is Lipschitz; both directions of the equivalence.
 
 
-def _descent_lemma(constant: float = 0.5) -> Evidence:
+def descent_lemma(constant: float = 0.5) -> Evidence:
     def ratio(at: Mapping[str, float]) -> float:
         """|f(y) − f(x) − f'(x)(y − x)|/(constant·(y − x)²) for f = cos, L = 1."""
         x, y = at["x"], at["y"]
@@ -292,7 +292,7 @@ _LEMMA_AA: Final = Entry(
     says="|f(y) − f(x) − ⟨∇f(x), y − x⟩| ≤ (L/2)‖y − x‖² for all x, y makes f L-smooth",
     verdict="correct",
     why="Stated as sufficient, used as necessary: with one L it is both. ℝⁿ is ℝ^d here.",
-    checks=(_descent_lemma_converse, _descent_lemma),
+    checks=(_descent_lemma_converse, descent_lemma),
 )
 _PART_A: Final = Entry(
     label="line-1003",

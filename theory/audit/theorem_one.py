@@ -44,6 +44,7 @@ _THEOREM: Final = Entry(
         by.still_true,
         partial(one_unit, **{name: formula.text for name, formula in statement("theorem-1").terms.items()}),
         by.chain,
+        *(partial(by.fixed_step, name) for name in by.DISPLAYS if name.startswith("corrected proof")),
     ),
 )
 _LIP: Final = Entry(

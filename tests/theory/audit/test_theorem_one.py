@@ -96,6 +96,12 @@ def test_planted_constants_of_displays_are_noticed(monkeypatch: pytest.MonkeyPat
         assert {name for name in proof_one.DERIVED if not proof_one.follows(name).holds} - {"line-1112"}
 
 
+def test_planted_constants_of_searches_are_noticed() -> None:
+    assert not smoothing.descent_lemma(0.4).holds
+    assert not smoothing.gap_difference(0.03).holds
+    assert not evidence_one.simplification(["noise"], 1.0).ratio <= 1
+
+
 def test_a_slip_needs_its_factor() -> None:
     assert proof_one.slips("line-1112", "dissimilarity", "1/2").holds
     assert not proof_one.slips("line-1112", "dissimilarity", "1/3").holds
