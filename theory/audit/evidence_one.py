@@ -130,6 +130,7 @@ def searched(sides: Callable[[OneRound], tuple[float, float]], *, replacement: b
 
 
 def identity(sides: Callable[[OneRound], tuple[float, float]], what: str, *, replacement: bool = False) -> Evidence:
+    """The two sides of an identity at one round."""
     at = OneRound(mu=0.6, eta=0.7, x=0.4, replacement=replacement)
     return agree(*sides(at), f"three clients, K = 2, μ = 0.6, η = 0.7: {what}")
 
@@ -140,6 +141,7 @@ def _bias(r: OneRound) -> float:
 
 
 def polarised(r: OneRound) -> tuple[float, float]:
+    """A_1, and −⟨u, v⟩ = ½(‖u − v‖² − ‖u‖² − ‖v‖²) of line-1152."""
     mean = r.smooth.mean(axis=(0, 1))
     return _a1(r), 0.5 * r.K * r.eta * (-(r.a**2) - r.mean(mean**2) + r.mean((mean - r.a) ** 2))
 
@@ -149,6 +151,7 @@ def _a1(r: OneRound) -> float:
 
 
 def a1_smoothed(r: OneRound) -> tuple[float, float]:
+    """A_1 and the right side of eq.ybc."""
     return _a1(r), -r.K * r.eta * r.a * r.mean(r.smooth.mean(axis=(0, 1)))
 
 
@@ -162,10 +165,12 @@ def _a1_terms(r: OneRound, *, last: bool) -> tuple[float, float]:
 
 
 def zero_mean(r: OneRound) -> tuple[float, float]:
+    """E (1/M) ΣΣ of G_i^k and of ∇f_i^μ(x_i^k)."""
     return r.total(r.G), r.total(r.smooth)
 
 
 def split_moment(r: OneRound) -> tuple[float, float]:
+    """Both sides of line-1080, summed over i and k."""
     return r.total(r.G**2), r.total((r.G - r.smooth) ** 2) + r.total(r.smooth**2)
 
 
@@ -190,6 +195,7 @@ def _a2_independent(r: OneRound) -> tuple[float, float]:
 
 
 def a3_split(r: OneRound) -> tuple[float, float]:
+    """A_3 and its two parts in line-1177, without Lη²."""
     return r.sampled_square(r.smooth), r.full_square(r.smooth) + _a4(r)
 
 
@@ -279,6 +285,7 @@ def coefficient(K: int, *, inclusive: bool) -> Evidence:
 
 
 def left_coefficient(eta: str, value: str) -> Evidence:
+    """The coefficient of χ in line-1112 at a step size."""
     found = 1 - printed("line-1112")["drift"].subs(scalar("eta"), scalar(eta)) / scalar("delta") ** 2
     return equal(found, value, f"1 − 6L²K²(d + P + 4)η²/(2P) at η = {eta}")
 
@@ -316,10 +323,12 @@ def simplification(terms: Sequence[str], share: float) -> Worst:
 
 
 def too_little_room(name: str) -> Evidence:
+    """The printed conditions leave too little for this term."""
     return beyond(simplification([name], 1.0), f"{name} of line-1235, needed over printed")
 
 
 def room() -> Evidence:
+    """A share of them leaves enough for all."""
     return within(simplification(TERMS, _ROOM), "the same for all four, η three times smaller")
 
 
@@ -417,12 +426,14 @@ def _rate_ratio(P: int) -> float:
 
 
 def rate_fails() -> Evidence:
+    """Left side over rate grows like P."""
     few, many = _rate_ratio(16), _rate_ratio(1024)
     what = "f = x²/2 from x*, σ = 1, R = 100P: left/√(d/(mPKR)) at P = 1024 against 30 times that at 16"
     return exceeds(many, 30 * few, what)
 
 
 def rate_of_dissimilarity() -> Evidence:
+    """What the hidden constant of Corollary 1 contains."""
     term = scalar("72*K*L*eta/m").subs(scalar("eta"), scalar("sqrt(m*P/(d*R*K))"))
     rate = scalar("sqrt(d/(m*P*K*R))")
     return equal(term / rate, "72*L*K*P/d", "72KLη/m over the claimed rate, at its η")
@@ -461,6 +472,7 @@ def _rough_clients(setting: Setting) -> tuple[float, float]:
 
 
 def rough() -> Evidence:
+    """Variance of G for clients whose kinks cancel in f, against eq.lemma.zo_var with the L of f."""
     here = Setting(d=20, L=1e-6, mu=1e-3, sigma_G=1.0)
     left, right = _rough_clients(here)
     return exceeds(left, right, "f_i = ±(√(‖x‖² + δ²) − δ), f = 0, d = 20, P = 1: E‖G − ∇f_i^μ‖², eq.lemma.zo_var")
@@ -531,6 +543,7 @@ def monotone() -> Evidence:
 
 
 def walk_exact(r: OneRound) -> tuple[float, float]:
+    """χ_r and line-1101 with τ < k, K = 2."""
     return r.drift, r.eta**2 * r.mean((r.G[:, 0] ** 2).mean(axis=0))
 
 
@@ -544,11 +557,13 @@ def substituted_drift() -> Evidence:
 
 
 def spare_smoothing() -> Evidence:
+    """What line-1112 has too much."""
     spare = printed("line-1112")["smoothing"] - DERIVED["line-1112"]()["smoothing"]
     return equal(spare, "mu**2*L**2*K**3*(d + 6)**3*eta**2/(4*P)", "smoothing of line-1112, printed − derived")
 
 
 def a2_not_independent() -> Evidence:
+    """The clients' errors do not add like independent ones."""
     left, right = _a2_independent(OneRound(mu=0.6, eta=0.7, x=0.4, phases=(0.0, 0.0, 0.0), scales=(1.0, 1.0, 1.0)))
     return exceeds(left, right, "three clients of different slopes: E‖(1/m)ΣΣ[G − ∇f^μ]‖² against (1/mM)ΣΣE‖·‖²")
 
@@ -564,11 +579,13 @@ def shared_bound() -> Evidence:
 
 
 def a5_clients_phi(r: OneRound) -> tuple[float, float]:
+    """(c) of line-1191 with φ."""
     left, right = a5_clients(r)
     return left, (r.M - r.m) / (r.M - 1) * right
 
 
 def a5_not_equal() -> Evidence:
+    """(c) of line-1191 for clients without replacement: the right side is larger."""
     left, right = a5_clients(OneRound(mu=0.6, eta=0.7, x=0.4))
     return exceeds(right, left, "(c), 2 of 3 clients without replacement: right side, left side")
 
@@ -605,12 +622,14 @@ def _grows_with(d: int) -> float:
 
 
 def dimension_matters() -> Evidence:
+    """An isotropic quadratic feels the dimension."""
     return exceeds(
         _grows_with(1000), 80 * _grows_with(10), "f = ‖x‖²/2, σ = 1, P = 1: left at d = 1000, 80 times that at 10"
     )
 
 
 def fixed_step(name: str) -> Evidence:
+    """A display holds on all rounds that a search tries."""
     return within(searched(DISPLAYS[name]), f"{name}, rounds of three clients, K = 2")
 
 

@@ -63,12 +63,13 @@ def _unit(d: int, t: float = 1.0) -> Setting:
     return Setting(d=d, L=1.0, mu=t)
 
 
-# lemma.aa: f' of (L/2)x|x| + c sin x and the like is Lipschitz; both directions of the equivalence.
+# lemma.aa: both directions of the equivalence.
 
 
 def descent_lemma(constant: float = 0.5) -> Evidence:
+    """|f(y) − f(x) − f'(x)(y − x)| ≤ constant·(y − x)² for f = cos, which is 1-smooth."""
+
     def ratio(at: Mapping[str, float]) -> float:
-        """|f(y) − f(x) − f'(x)(y − x)|/(constant·(y − x)²) for f = cos, L = 1."""
         x, y = at["x"], at["y"]
         gap = y - x
         return abs(math.cos(y) - math.cos(x) + math.sin(x) * gap) / (constant * gap**2) if abs(gap) > 1e-2 else math.nan
@@ -376,6 +377,7 @@ ENTRIES: Final = (
         kind="equation",
         says="x_{r+1} = x_r − η Σ_k g_r^k z_r^k = (1/m) Σ_{i∈C_r} (x_{i,r} − η Σ_k g_{i,r}^k z_r^k)",
         verdict="correct",
+        why="For P = 1; the rest of the proof has G_{i,r}^k for g_{i,r}^k z_r^k.",
         checks=(_recursion,),
     ),
     _LEMMA_AA,
