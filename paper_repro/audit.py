@@ -137,17 +137,12 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
 def _claim(row: Mapping[Any, Any]) -> Claim:
     tone = TONES[str(row["verdict"])] if row["confirmed"] else "untested"
     verdicts: dict[str, Verdict] = {"yes": "holds", "untested": "not tested at this scale"}
-    numbers = {
-        name: value
-        for found in row["evidence"]
-        for name, value in found["numbers"].items()
-        if value is not None and math.isfinite(value)
-    }
+    numbers = next((found["numbers"] for found in row["evidence"] if found["numbers"]), {})
     return Claim(
         id=f"audit.{row['label'].replace(':', '-')}",
         claim=f"{str(row['kind']).capitalize()} as printed: {row['says']}",
         source=f"{row['label']}, line {row['line']} of the source",
         verdict=verdicts.get(tone, "does not hold"),
-        measured=dict(list(numbers.items())[:6]),
+        measured={name: value for name, value in numbers.items() if value is not None and math.isfinite(value)},
         scale=f"audit: {row['verdict']}",
     )

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -162,6 +162,11 @@ class _Landscape:
         data = [(own.inputs, own.targets) for own in self.objectives]
         self.whole = self._loss(data, weights=[1.0] * len(data))  # f = (1/M) Σ f_i
 
+    @cached_property
+    def _batches(self) -> list[list[MeanLoss]]:
+        """The losses of each client's first mini-batches."""
+        return [[self._loss([own.batch(step)]) for step in range(self.BATCHES)] for own in self.objectives]
+
     def constants(self, points: Sequence[Tensor]) -> Setting:
         """The largest of every constant over the points. What lies between them is not seen.
 
@@ -183,14 +188,10 @@ class _Landscape:
         gradients = [self.whole.piece_gradient(_leaf(x), piece) for piece in self.whole.pieces]
         mean = torch.stack(gradients).mean(0)
         smooth, noise = whole.lambda_max, 0.0
-        for own, gradient in zip(self.objectives, gradients, strict=True):
-            deviations = []
-            for step in range(self.BATCHES):
-                batch = self._loss([own.batch(step)])
-                deviations.append(float(((batch.gradient(x) - gradient) ** 2).sum()))
+        for batches, gradient in zip(self._batches, gradients, strict=True):
+            deviations = [float(((batch.gradient(x) - gradient) ** 2).sum()) for batch in batches]
             noise = max(noise, float(np.mean(deviations)))
-            steep = effective_rank(HessianOperator(self._loss([own.batch(0)]), x), products=8, seed=_SEED)
-            smooth = max(smooth, steep.norm)
+            smooth = max(smooth, effective_rank(HessianOperator(batches[0], x), products=8, seed=_SEED).norm)
         return {
             "L": smooth,
             "trace": whole.lambda_max * positive.value,

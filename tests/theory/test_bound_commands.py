@@ -23,7 +23,7 @@ def _the_commands_of_this_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
     app.command("bound")(bound)
     app.command("stepsize")(stepsize)
-    monkeypatch.setattr(cli, "app", app)
+    monkeypatch.setattr(cli, "application", lambda chosen: app)
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from itertools import product
 from typing import Final
@@ -13,7 +13,7 @@ from decomfl_lab.memory import ROLES
 from decomfl_lab.models import build_model, num_parameters
 from theory.audit.algorithms import PROGRAMS, play
 from theory.audit.entry import Entry, Evidence
-from theory.audit.main_text import words_moved
+from theory.communication import expected_numbers
 
 __all__ = ["ENTRIES", "EXAMPLES", "LORA", "RESULTS", "ROUNDS", "Cell", "least_runs"]
 
@@ -157,7 +157,7 @@ def _cell(name: str, column: int, fixed: float, follows: float) -> Evidence:
 
 def _counting() -> Evidence:
     M, m, P, R = 8, 2, 10, 100_000
-    own = sum(words_moved(R=R, M=M, m=m, K=1, P=P)) / (M * R * P)
+    own = sum(astuple(expected_numbers(R, M=M, m=m, K=1, P=P))) / (R * P)
     return Evidence(
         "arithmetic",
         own < 3 and math.isclose(own, 2 + 2 * _SHARE, rel_tol=1e-3),

@@ -31,7 +31,10 @@ def audit(
     verdict: Annotated[list[str] | None, typer.Option(help=f"Only of {', '.join(VERDICTS)}. Repeatable.")] = None,
     kind: Annotated[list[str] | None, typer.Option(help=f"Only of {', '.join(KINDS)}. Repeatable.")] = None,
     paper: Annotated[
-        Path | None, typer.Option(help="The paper's TeX source: say what of it has no entry, which entries no line.")
+        Path | None,
+        typer.Option(
+            envvar="DECOMFL_PAPER", help="The paper's TeX source: say what of it has no entry, which entries no line."
+        ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print rows of label, line, kind, verdict, instrument, witness, fix as JSON.")

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import combinations, product
 
 import pytest
 
 from theory.audit import main_text
-from theory.audit.entry import Entry, gather
-from theory.audit.main_text import ENTRIES, best_average, words_moved
+from theory.audit.entry import Entry, Evidence, gather
+from theory.audit.main_text import ENTRIES, best_average
 from theory.bounds import statement
+from theory.communication import TABLE_1, Numbers, expected_numbers
+from theory.formula import Formula
+from theory.statement import Statement
+
+Check = Callable[[], Evidence]
 
 
 def _entry(label: str) -> Entry:
@@ -30,23 +35,6 @@ def test_the_least_average_is_below_that_of_any_step_size() -> None:
             assert best_average(P=P, sigma=sigma) <= average * (1 + 1e-3)
 
 
-def test_words_are_those_of_all_histories() -> None:
-    """Every sampling history of a small federation, counted by hand as Algorithms 3 and 4 send."""
-    R, M, m, K, P = 3, 3, 2, 2, 5
-    sets = list(combinations(range(M), m))
-    records = plans = replies = 0
-    for history in product(sets, repeat=R):
-        last = dict.fromkeys(range(M), 0)
-        for r, sampled in enumerate(history):
-            for i in sampled:
-                records += 2 * K * P * (r - last[i])
-                plans += K * P
-                replies += K * P
-                last[i] = r
-    n = len(sets) ** R
-    assert words_moved(R=R, M=M, m=m, K=K, P=P) == pytest.approx((records / n, plans / n, replies / n))
-
-
 @pytest.mark.parametrize("label", ["line-135", "line-181", "line-182", "line-477.4"])
 def test_a_speed_up_that_there_is_would_not_be_called_false(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ideal = {name: lambda n: 1 / math.sqrt(n) for name in main_text._MORE}
@@ -54,21 +42,29 @@ def test_a_speed_up_that_there_is_would_not_be_called_false(label: str, monkeypa
     assert not gather(_entry(label)).confirmed
 
 
-def test_a_corrected_corollary_with_a_wrong_constant_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    corollary = statement("corollary-1")
-    halved = replace(corollary, terms={"rate": corollary.terms["rate"]})
-    small = replace(halved, terms={"rate": type(halved.terms["rate"])(f"1/100*({halved.terms['rate'].text})")})
-    assert main_text._mended_rate().holds
-    monkeypatch.setattr(main_text, "statement", lambda name: small)
-    assert not main_text._mended_rate().holds
+@pytest.mark.parametrize("check", [main_text._MENDED_RATE, main_text._MENDED_LOW_RANK])
+def test_a_mended_rate_with_a_wrong_constant_is_caught(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    def smaller(name: str) -> Statement:
+        whole = statement(name)
+        return replace(whole, terms={each: Formula(f"1/100*({text.text})") for each, text in whole.terms.items()})
+
+    assert check().holds
+    monkeypatch.setattr(main_text, "statement", smaller)
+    assert not check().holds
+
+
+def test_a_bound_that_grows_with_the_dimension_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main_text._flat_in_dimension().holds
+    monkeypatch.setattr(main_text, "statement", lambda name: statement("theorem-1-single"))
+    assert not main_text._flat_in_dimension().holds
 
 
 def test_a_cell_of_table_1_with_a_wrong_power_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = main_text._TABLE_1["FedZO"]
-    monkeypatch.setattr(main_text, "_TABLE_1", {**main_text._TABLE_1, "FedZO": (*cells[:3], "d/(P*K*e**2)", cells[4])})
+    row = replace(TABLE_1["FedZO"], uplink_complexity=Formula("d/(P*K*epsilon**2)"))
+    monkeypatch.setattr(main_text, "TABLE_1", {**TABLE_1, "FedZO": row})
     found = gather(_entry("tab-comm-comparison"))
     assert not found.confirmed
-    assert "FedZO up: d" in found.evidence[0].says
+    assert "FedZO up: d times" in found.evidence[0].says
 
 
 def test_a_method_that_grows_with_the_model_is_not_called_dimension_free() -> None:
@@ -77,7 +73,11 @@ def test_a_method_that_grows_with_the_model_is_not_called_dimension_free() -> No
 
 
 def test_seeds_that_are_not_sent_again_would_make_the_downlink_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(main_text, "words_moved", lambda **case: (words_moved(**case)[0], 0.0, 0.0))
+    def without_plans(R: int, **case: int) -> Numbers:
+        sent = expected_numbers(R, **case)
+        return replace(sent, seeds=sent.seeds - sent.up)
+
+    monkeypatch.setattr(main_text, "expected_numbers", without_plans)
     assert not gather(_entry("line-477.2")).confirmed
 
 

@@ -12,6 +12,7 @@ from theory.audit import tables
 from theory.audit.entry import Entry, gather
 from theory.audit.source import Source, read
 from theory.audit.tables import ENTRIES, EXAMPLES, LORA, RESULTS, ROUNDS, Cell, least_runs
+from theory.communication import Numbers, expected_numbers
 
 
 @pytest.fixture(scope="module")
@@ -94,3 +95,26 @@ def test_worse_accuracies_are_not_called_as_good(monkeypatch: pytest.MonkeyPatch
     rows = RESULTS["OPT-125M"]
     monkeypatch.setattr(tables, "RESULTS", {**RESULTS, "OPT-125M": {**rows, "CB": (*rows["CB"][:3], Cell(40.0, 0.12))}})
     assert [found.holds for found in gather(_entry("line-575")).evidence] == [False, False]
+
+
+def test_small_layers_would_be_negligible(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_largest", "_opt"):
+        monkeypatch.setattr(tables, name, lambda *size: 0.01)
+    assert not gather(_entry("line-715")).confirmed
+
+
+def test_a_symbol_with_other_indices_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = tables.play(tables.PROGRAMS[0])
+    world["x"][9] = world["x"][0]
+    monkeypatch.setattr(tables, "play", lambda program: world)
+    found = gather(_entry("line-627")).evidence[0]
+    assert not found.holds
+    assert "not: ['x_r']" in found.says
+
+
+def test_clients_that_always_take_part_would_move_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def all_clients(R: int, *, M: int, m: int, K: int, P: int) -> Numbers:
+        return expected_numbers(R, M=M, m=M, K=K, P=P)
+
+    monkeypatch.setattr(tables, "expected_numbers", all_clients)
+    assert not gather(_entry("line-582.5")).confirmed
