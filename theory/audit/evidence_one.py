@@ -414,21 +414,18 @@ def still_true() -> Evidence:
     return within(search(ratio, axes, effort=20), "K = 1, P ≤ 7d + 31: proved over printed, term by term")
 
 
-def _rate(setting: Setting) -> float:
-    return math.sqrt(setting.d / (setting.m * setting.P * setting.K * setting.R))
+def _rate_ratio(P: int, rounds: int) -> float:
+    """Exact left side over √(d/(mPKR)) at η = √(mP/(dRK)), d = m = K = L = σ = 1, D = 0, R = rounds·P."""
+    here = Setting(d=1, L=1.0, P=P, R=rounds * P, sigma=1.0, D=0.0, eta=rounds**-0.5)
+    stated = statement("corollary-1", "stated")
+    assert stated.admits(here)
+    return exact("corollary-1", line(here), here).value / math.fsum(stated.bound(here))
 
 
-def _rate_ratio(P: int) -> float:
-    """Exact left side over √(d/(mPKR)) at η = √(mP/(dRK)), d = m = K = L = σ = 1, D = 0, R = 100 P: η = 0.1."""
-    here = Setting(d=1, L=1.0, P=P, R=100 * P, sigma=1.0, D=0.0, eta=0.1)
-    assert statement("corollary-1", "stated").admits(here)
-    return exact("corollary-1", line(here), here).value / _rate(here)
-
-
-def rate_fails() -> Evidence:
+def rate_fails(rounds: int) -> Evidence:
     """Left side over rate grows like P."""
-    few, many = _rate_ratio(16), _rate_ratio(1024)
-    what = "f = x²/2 from x*, σ = 1, R = 100P: left/√(d/(mPKR)) at P = 1024 against 30 times that at 16"
+    few, many = _rate_ratio(16, rounds), _rate_ratio(1024, rounds)
+    what = f"f = x²/2 − ξx from x*, σ = 1, R = {rounds}P: left/√(d/(mPKR)) at P = 1024 against 30 times that at 16"
     return exceeds(many, 30 * few, what)
 
 
