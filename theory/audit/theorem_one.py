@@ -407,6 +407,7 @@ ENTRIES: Final = (
         kind="claim",
         says="E (1/M) ΣΣ (G_{i,r}^k − ∇f_i^μ(x_{i,r}^k)) = 0",
         verdict="correct",
+        why="The mean is over the directions too, not over ξ alone.",
         checks=(partial(by.identity, by.zero_mean, "E(1/M)ΣΣG = E(1/M)ΣΣ∇f_i^μ(x_i^k)"),),
     ),
     Entry(
