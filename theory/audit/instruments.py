@@ -161,23 +161,15 @@ def search(
 
 
 def within(worst: Worst, what: str = "") -> Evidence:
-    """Evidence that a search found no violation of what is named."""
-    return Evidence(
-        "search",
-        worst.ratio <= 1 + _ROUNDING,
-        f"{what}: {worst}" if what else str(worst),
-        {"ratio": worst.ratio, **worst.at},
-    )
+    """Evidence that a search found no violation of ``what``."""
+    says = f"{what}: {worst}" if what else str(worst)
+    return Evidence("search", worst.ratio <= 1 + _ROUNDING, says, {"ratio": worst.ratio, **worst.at})
 
 
 def beyond(worst: Worst, what: str = "") -> Evidence:
-    """Evidence that a search found a violation of what is named."""
-    return Evidence(
-        "search",
-        worst.ratio > 1 + _ROUNDING,
-        f"{what}: {worst}" if what else str(worst),
-        {"ratio": worst.ratio, **worst.at},
-    )
+    """Evidence that a search found a violation of ``what``."""
+    says = f"{what}: {worst}" if what else str(worst)
+    return Evidence("search", worst.ratio > 1 + _ROUNDING, says, {"ratio": worst.ratio, **worst.at})
 
 
 def at_most(left: float, right: float, what: str) -> Evidence:

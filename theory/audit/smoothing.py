@@ -63,18 +63,19 @@ def _unit(d: int, t: float = 1.0) -> Setting:
     return Setting(d=d, L=1.0, mu=t)
 
 
-# lemma.aa: f' of (L/2)x|x| + c sin x and the like is Lipschitz; both directions of the equivalence.
+# lemma.aa: both directions of the equivalence.
 
 
-def _descent_lemma(constant: float = 0.5) -> Evidence:
+def descent_lemma(constant: float = 0.5) -> Evidence:
+    """|f(y) − f(x) − f'(x)(y − x)| ≤ constant·(y − x)² for f = cos, which is 1-smooth."""
+
     def ratio(at: Mapping[str, float]) -> float:
-        """|f(y) − f(x) − f'(x)(y − x)|/(constant·(y − x)²) for f = cos, L = 1."""
         x, y = at["x"], at["y"]
         gap = y - x
         return abs(math.cos(y) - math.cos(x) + math.sin(x) * gap) / (constant * gap**2) if abs(gap) > 1e-2 else math.nan
 
     found = search(ratio, {"x": Axis(-3, 3, log=False), "y": Axis(-3, 3, log=False)}, effort=20)
-    return within(found)
+    return within(found, "|cos y − cos x + sin x (y − x)| against (y − x)²/2")
 
 
 def _descent_lemma_converse() -> Evidence:
@@ -144,7 +145,8 @@ def moment_ratio(variant: str) -> Evidence:
         left = max(tilted_moment(d, t), quadratic_moment(d, t))
         return left / math.fsum(each.bound(_unit(d, t), a=1.0))
 
-    return within(search(ratio, {"d": Axis(1, 1e4, whole=True), "t": Axis(1e-4, 1e4)}, effort=25))
+    found = search(ratio, {"d": Axis(1, 1e4, whole=True), "t": Axis(1e-4, 1e4)}, effort=25)
+    return within(found, f"E g²‖z‖², t = μL/a, {variant}")
 
 
 def _moment_is_sharp() -> Evidence:
@@ -215,7 +217,8 @@ def gap_difference(share: float) -> Evidence:
         difference = (smoothed - smoothed.min()) - (f - f.min())
         return float(difference.max()) / (share * at["mu"] ** 2 * (1 + 4 * at["c"]))
 
-    return within(search(ratio, {"c": Axis(1e-3, 1.0), "mu": Axis(1e-2, 3.0)}, effort=15))
+    found = search(ratio, {"c": Axis(1e-3, 1.0), "mu": Axis(1e-2, 3.0)}, effort=15)
+    return within(found, f"f = −cos x − c sin 2x: rise of the gap against {share:g} μ²L")
 
 
 def _gap_tight_below() -> Evidence:
@@ -290,7 +293,7 @@ _LEMMA_AA: Final = Entry(
     says="|f(y) − f(x) − ⟨∇f(x), y − x⟩| ≤ (L/2)‖y − x‖² for all x, y makes f L-smooth",
     verdict="correct",
     why="Stated as sufficient, used as necessary: with one L it is both. ℝⁿ is ℝ^d here.",
-    checks=(_descent_lemma_converse, _descent_lemma),
+    checks=(_descent_lemma_converse, descent_lemma),
 )
 _PART_A: Final = Entry(
     label="line-1003",
@@ -374,6 +377,7 @@ ENTRIES: Final = (
         kind="equation",
         says="x_{r+1} = x_r − η Σ_k g_r^k z_r^k = (1/m) Σ_{i∈C_r} (x_{i,r} − η Σ_k g_{i,r}^k z_r^k)",
         verdict="correct",
+        why="For P = 1; the rest of the proof has G_{i,r}^k for g_{i,r}^k z_r^k.",
         checks=(_recursion,),
     ),
     _LEMMA_AA,

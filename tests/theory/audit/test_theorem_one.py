@@ -96,6 +96,34 @@ def test_planted_constants_of_displays_are_noticed(monkeypatch: pytest.MonkeyPat
         assert {name for name in proof_one.DERIVED if not proof_one.follows(name).holds} - {"line-1112"}
 
 
+@pytest.mark.parametrize(
+    ("name", "part", "term", "factor"),
+    [
+        ("theorem-1", "terms", "dissimilarity", "99/100"),
+        ("theorem-1", "terms", "noise", "99/100"),
+        ("theorem-1", "terms", "drift", "9/10"),
+        ("theorem-1", "terms", "smoothing", "9/10"),
+        ("theorem-1", "eta", "descent", "9/7"),
+        ("local-drift", "terms", "gradient", "9/10"),
+    ],
+)
+def test_the_corrected_proof_has_no_room_for_smaller_constants(
+    monkeypatch: pytest.MonkeyPatch, name: str, part: str, term: str, factor: str
+) -> None:
+    key: Any = (name, "corrected")
+    old = STATEMENTS[key]
+    formulas = getattr(old, part)
+    changed: Any = {part: {**formulas, term: Formula(f"{factor}*({formulas[term].text})")}}
+    monkeypatch.setattr("theory.bounds.STATEMENTS", {**STATEMENTS, key: replace(old, **changed)})
+    assert not evidence_one.chain().holds
+
+
+def test_planted_constants_of_searches_are_noticed() -> None:
+    assert not smoothing.descent_lemma(0.4).holds
+    assert not smoothing.gap_difference(0.03).holds
+    assert not evidence_one.simplification(["noise"], 1.0).ratio <= 1
+
+
 def test_a_slip_needs_its_factor() -> None:
     assert proof_one.slips("line-1112", "dissimilarity", "1/2").holds
     assert not proof_one.slips("line-1112", "dissimilarity", "1/3").holds
