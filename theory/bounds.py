@@ -155,16 +155,16 @@ _THEOREM_2_FREE: Final = Statement(
     name="theorem-2-dimension-free",
     variant="corrected",
     left=_AVERAGE,
-    source="the.2",
+    source="line-442",
     terms=_formulas(
         start="2*D/(R*eta)",
         noise="2*L*eta/m*rho_kappa*(phi*sigma_G**2 + sigma**2)",
-        smoothing="1/2*mu**2*L**2*kappa*(kappa + 2)*(1 + L*eta*(kappa + 4))",
+        smoothing="1/2*mu**2*L**2*kappa*(kappa + 2)*(1 + L*eta*(1 + (kappa + 3)/P))",
     ),
     eta=_formulas(descent="1/(4*L*rho_kappa)"),
     single_step=True,
-    assumptions="unbiased gradients of variance σ²; dissimilarity σ_G; one H for all that is measured: "
-    "−H ⪯ ∇²f_i(·; ξ) ⪯ H, H ⪯ L I, tr H ≤ κL",
+    assumptions="unbiased gradients of variance σ² at every point; dissimilarity σ_G; −H ⪯ ∇²f_i(x; ξ) ⪯ H for all i, "
+    "ξ and x, with one 0 ⪯ H ⪯ L I, tr H ≤ κL",
     note="Nothing in it grows with d, the terms in μ included, which in print need μ of order d^(−3/2).",
 )
 _GAUSSIAN_STATED: Final = Statement(

@@ -18,13 +18,8 @@ from theory.waves import Waves
 __all__ = ["AVERAGES", "Measured", "exact"]
 
 AVERAGES: Final = (
-    "theorem-1",
-    "theorem-1-single",
-    "corollary-1",
-    "theorem-2",
-    "theorem-2-dimension-free",
-    "theorem-2-gaussian",
-)
+    "theorem-1", "theorem-1-single", "corollary-1", "theorem-2", "theorem-2-dimension-free", "theorem-2-gaussian",
+)  # fmt: skip
 """Statements on (1/R) Σ_r E‖∇f(x_r)‖²."""
 
 

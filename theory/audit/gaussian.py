@@ -71,7 +71,7 @@ def _quadratics() -> Evidence:
         "sigma": Axis(1e-3, 1e3),
         "sigma_G": Axis(1e-3, 1e3),
     }
-    return within(search(ratio, axes, effort=2))
+    return within(search(ratio, axes, effort=1))
 
 
 def _resting_noise_mended() -> Evidence:

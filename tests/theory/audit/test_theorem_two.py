@@ -22,6 +22,7 @@ from theory.audit.entry import Entry, gather
 from theory.audit.exact import same, unlike
 from theory.audit.registry import collect, missing, stale
 from theory.audit.source import read
+from theory.bounds import statement
 from theory.formula import Formula
 from theory.setting import LAWS, Setting, effective_factor, sixth_moment
 from theory.statement import Statement
@@ -148,6 +149,23 @@ def test_smooth_clients_turn_the_counter_example_off() -> None:
     assert theorem_two.rough_clients(setting, curvature=1.0, delta=1e-14) > bound
 
 
+@given(st.lists(st.floats(0, 1), min_size=8, max_size=8), st.lists(st.floats(-1, 1), min_size=8, max_size=8))
+def test_remainders_of_low_rank_have_moments_without_d(values: list[float], axis: list[float]) -> None:
+    """Moments of δ = ½ zᵀHz over E8 and over signs, H of norm 1 with its eigenvectors turned; κ = tr H."""
+    values[0] = 1.0
+    normal = np.array(axis) + 1e-3
+    turn = np.eye(8) - 2 * np.outer(normal, normal) / (normal @ normal)
+    H, kappa = turn @ np.diag(values) @ turn, sum(values)
+    for law in ("sphere", "rademacher"):
+        directions = design(law, 8)
+        z = directions.z
+        forms = ((z @ H) * z).sum(axis=1)
+        assert directions.mean(forms**2) <= kappa * (kappa + 2) * (1 + 1e-9)
+        assert directions.mean(forms**3) <= kappa * (kappa + 2) * (kappa + 4) * (1 + 1e-9)
+        worst = directions.mean((0.5 * forms * np.sign(z @ normal))[:, None] * z)
+        assert worst @ worst <= 0.25 * kappa * (kappa + 2) * (1 + 1e-9)
+
+
 def planted(claim: Statement, **terms: str) -> Statement:
     return replace(claim, terms={**claim.terms, **{name: Formula(text) for name, text in terms.items()}})
 
@@ -157,6 +175,7 @@ def _smaller(share: float) -> Any:
 
 
 _TOO_SMALL = planted(theorem_two.CORRECTED, noise="L*eta/m*sigma_G**2/1000", smoothing="mu**2*L**2/10**6")
+_SMALL_SMOOTHING = planted(statement("theorem-2-dimension-free"), smoothing="mu**2*L**2/20")
 _WEIGHT = theorem_two_proof._Step.weighted
 _LESS_WEIGHT = property(lambda step: 0.4 * _WEIGHT.fget(step))
 
@@ -169,6 +188,7 @@ _LESS_WEIGHT = property(lambda step: 0.4 * _WEIGHT.fget(step))
         (theorem_two, "CORRECTED", planted(theorem_two.CORRECTED, smoothing="mu**2*L**2*d**3"), "_implied"),
         (theorem_two, "CORRECTED", _TOO_SMALL, "_rough_mended"),
         (theorem_two, "without_remainder", lambda setting: sum(theorem_two.STATED.bound(setting)) / 9, "_quadratics"),
+        (theorem_two, "statement", lambda name: _SMALL_SMOOTHING, "_without_dimension"),
         (theorem_two_proof, "effective_factor", _smaller(0.3), "_descent_by_rank"),
         (theorem_two_proof._Step, "weighted", _LESS_WEIGHT, "_descent_by_trace"),
         (theorem_two_proof._Step, "weighted", _LESS_WEIGHT, "_hessian_first"),
