@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,7 @@ from theory.rounds import Rounds, rounds_by_bound, rounds_of, stability_limit
 from theory.setting import Setting
 from theory.simulate import simulate
 from theory.spectrum import Spectrum
+from theory.statement import Variant
 
 __all__ = [
     "CLIENTS",
@@ -116,12 +117,13 @@ def _spectra(d: int, kappa: int) -> Iterator[tuple[str, Spectrum]]:
 
 
 def _at(d: int, kappa: int) -> Iterator[Row]:
-    """Bounds at their own best η; truths at that of corrected Theorem 2."""
+    """Bounds at their own best η; truths at that of corrected Theorem 2, with what both variants say there."""
     plain = Quadratic.of(Spectrum.confined(d, kappa), **_NOISE).setting(**RUN)
-    best = statement("theorem-2").best_eta(plain)
+    here = plain.at(statement("theorem-2").best_eta(plain))
+    said = {variant: sum(statement("theorem-2", variant).bound(here)) for variant in get_args(Variant)}
     for series, spectrum in _spectra(d, kappa):
-        found = expected(Quadratic.of(spectrum, **_NOISE), plain.at(best)).average
-        yield {"series": series, "d": d, "kappa": kappa, "value": found, "eta": best}
+        found = expected(Quadratic.of(spectrum, **_NOISE), here).average
+        yield {"series": series, "d": d, "kappa": kappa, "value": found, "eta": here.eta, **said}
     for series, of in (
         ("Theorem 2, corrected", statement("theorem-2")),
         ("Theorem 2, stated", statement("theorem-2", "stated")),
