@@ -160,14 +160,24 @@ def search(
     return Worst(ratio(at), at, tried)
 
 
-def within(worst: Worst) -> Evidence:
-    """Evidence that a search found no violation."""
-    return Evidence("search", worst.ratio <= 1 + _ROUNDING, str(worst), {"ratio": worst.ratio, **worst.at})
+def within(worst: Worst, what: str = "") -> Evidence:
+    """Evidence that a search found no violation of what is named."""
+    return Evidence(
+        "search",
+        worst.ratio <= 1 + _ROUNDING,
+        f"{what}: {worst}" if what else str(worst),
+        {"ratio": worst.ratio, **worst.at},
+    )
 
 
-def beyond(worst: Worst) -> Evidence:
-    """Evidence that a search found a violation."""
-    return Evidence("search", worst.ratio > 1 + _ROUNDING, str(worst), {"ratio": worst.ratio, **worst.at})
+def beyond(worst: Worst, what: str = "") -> Evidence:
+    """Evidence that a search found a violation of what is named."""
+    return Evidence(
+        "search",
+        worst.ratio > 1 + _ROUNDING,
+        f"{what}: {worst}" if what else str(worst),
+        {"ratio": worst.ratio, **worst.at},
+    )
 
 
 def at_most(left: float, right: float, what: str) -> Evidence:

@@ -157,7 +157,7 @@ def _inherits(label: str, line: int, says: str, key: str, *checks: Callable[[], 
         says=says,
         verdict="false",
         why="The algebra of this step is right; the noise that it starts from is not (lemma.pp.v2).",
-        fix=fix or "the corrected Theorem 1 has its own by.chain (docs/theory.md)",
+        fix=fix or "the corrected Theorem 1 has its own chain (docs/theory.md)",
         checks=(*checks, partial(by.noise_after_one_round, key)),
     )
 

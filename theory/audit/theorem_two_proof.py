@@ -100,7 +100,7 @@ def _remainder_search() -> Evidence:
         return corrected / stated
 
     axes = {"d": Axis(1, 1e9, whole=True), "P": Axis(1, 1e4, whole=True)}
-    return within(search(ratio, axes, effort=10))
+    return within(search(ratio, axes, effort=10), "mended bound of ‖ε‖² against the printed one")
 
 
 def _kinked(delta: float) -> float:
@@ -229,7 +229,7 @@ def _hessian_first() -> Evidence:
         step = _Step(at)
         return (step.change + step.eta) / (step.eta**2 * step.weighted + step.remainder)
 
-    return within(search(ratio, _STEP, effort=8))
+    return within(search(ratio, _STEP, effort=8), "exact step on quadratics, d = 8, against the line with H for ∇²f")
 
 
 def _descent_by_trace() -> Evidence:
@@ -239,7 +239,7 @@ def _descent_by_trace() -> Evidence:
         step = _Step(at)
         return (step.change + 0.5 * step.eta) / (step.eta**2 * step.weighted + step.smoothing)
 
-    return within(search(ratio, _STEP, effort=8))
+    return within(search(ratio, _STEP, effort=8), "exact step on quadratics, d = 8, against the mended line")
 
 
 def _descent_by_rank() -> Evidence:
@@ -250,7 +250,7 @@ def _descent_by_rank() -> Evidence:
         right = step.smoothing + step.eta**2 * step.rho * (1 + step.sigma**2)
         return (step.change + 0.5 * step.eta) / right
 
-    return within(search(ratio, _STEP, effort=8))
+    return within(search(ratio, _STEP, effort=8), "exact step on quadratics, d = 8, against the mended line")
 
 
 def _scalar_step(*, h: float, x: float, mu: float, eta: float, unit: int = 2) -> tuple[float, float]:
@@ -342,7 +342,10 @@ def _large_ball() -> Evidence:
         G = (1 + step.sigma) * float(np.linalg.norm(step.a))
         return float(np.abs(g).max() * math.sqrt(8) / (16 * max(G, step.mu * math.sqrt(8) / 2)))
 
-    return within(search(ratio, {name: axis for name, axis in _STEP.items() if name != "share"}, effort=8))
+    return within(
+        search(ratio, {name: axis for name, axis in _STEP.items() if name != "share"}, effort=8),
+        "longest step against 2ηd max(G, μL√d/2)",
+    )
 
 
 SHORT_BALL: Final = (_short_ball, _large_ball)
@@ -384,7 +387,7 @@ def _norm_of_h() -> Evidence:
 
     side, add = Axis(-1, 1, log=False), Axis(0, 2, log=False)
     axes = {"first": side, "second": side, "more": add, "other": add, "angle": Axis(0, 3.2, log=False)}
-    return within(search(ratio, axes, effort=10))
+    return within(search(ratio, axes, effort=10), "‖H‖₂ against L")
 
 
 def _coefficients() -> Evidence:
@@ -411,7 +414,7 @@ def weighted_by_rank(law: str) -> Evidence:
         "P": Axis(1, 1e4, whole=True),
         "first": Axis(0, 1, log=False),
     }
-    return within(search(ratio, axes, effort=10))
+    return within(search(ratio, axes, effort=10), "exact E (Zv)ᵀH(Zv) against Lρ_κ‖v‖²")
 
 
 def _moved() -> Evidence:
