@@ -110,12 +110,15 @@ def dimension_free(
     return figure
 
 
-def speed_ups(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Figure:
+def speed_ups(
+    frame: pd.DataFrame, *, ends: Mapping[str, tuple[float, str]] | None = None, title: str = "", caption: str = ""
+) -> Figure:
     """Rounds to ε against m, P and K, a panel each, with lines of slope −1 to hold them against.
 
     Args:
         frame: Columns knob (m, P or K), at (its value), noise (a key of ``NOISES``), series (a key of ``SPEED_LINES``)
             and rounds; rows without rounds (never reached) are left out.
+        ends: Knob -> its value at which theory ends the speed-up, and that value in words: a vertical line.
         title: Heading.
         caption: Under the plots: constants.
 
@@ -154,6 +157,13 @@ def speed_ups(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Fig
             ax.set_yscale("log")
             ax.set_title(f"more {words[knob]}")
             ax.set_xlabel(knob)
+            if ends is not None and knob in ends:
+                at_end, words_of_end = ends[knob]
+                ax.axvline(at_end, color=_SOFT, linewidth=0.9, linestyle=(0, (1, 2)), label="_end")
+                ax.annotate(
+                    words_of_end, (at_end, 1.0), (3, -3), xycoords=("data", "axes fraction"),
+                    textcoords="offset points", va="top", color=_SOFT,
+                )  # fmt: skip
         axes[0].set_ylabel("rounds R to reach ε")
         _legend_below(plots, axes, columns=3)
     return figure

@@ -137,7 +137,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
 def _claim(row: Mapping[Any, Any]) -> Claim:
     tone = TONES[str(row["verdict"])] if row["confirmed"] else "untested"
     verdicts: dict[str, Verdict] = {"yes": "holds", "untested": "not tested at this scale"}
-    numbers = next((found["numbers"] for found in row["evidence"] if found["numbers"]), {})
+    numbers: Mapping[str, float | None] = next((found["numbers"] for found in row["evidence"] if found["numbers"]), {})
     return Claim(
         id=f"audit.{row['label'].replace(':', '-')}",
         claim=f"{str(row['kind']).capitalize()} as printed: {row['says']}",

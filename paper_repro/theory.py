@@ -48,6 +48,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     )
     speed = speed_ups(
         frames["rounds"],
+        ends={"P": (SMALL_D, "P = d"), "K": (SMALL_D, "K = d/P")},
         title=f"Rounds to (1/R) Σ_r E‖∇f(x_r)‖² ≤ {EPSILON:g}",
         caption=f"f = ½‖x‖² in d = {SMALL_D}, f(x_0) − f* = 1, σ or σ_G = {LOUD:g}, the knobs not shown are 1; "
         f"Gaussian directions, {CLIENTS:,} clients. Every point at its own best η. Measured: the exact expectation. "
@@ -93,7 +94,9 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             "which goes on, falls below the truth. K: clients that stay away from the mean of all drift for K steps, "
             "so with σ_G the gain ends at K = d/P. m: clients share the directions, so η cannot grow with m beyond "
             "what the directions allow; the printed conditions even shrink as 1/m.",
-            "Theorem 2 is about μ → 0: at a fixed μ its own smoothing term grows as d³.",
+            "Theorem 2 is about μ → 0: at a fixed μ its own smoothing term grows as d³. For the trained models μ is so "
+            "small that this term is as large as all others; losses in float32 then resolve a scalar g no better than "
+            "the table's “rounding of g”, which is noise that no constant of the theorem counts.",
         ],
         table=constants,
         facts={"scale": words},
@@ -114,7 +117,8 @@ def _averages(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _constants(frame: pd.DataFrame) -> pd.DataFrame:
     """The constants of the trained models, a row each."""
-    shown = ["d", "L at the start of the pilot", "L", "kappa", "sigma", "sigma_G", "D", "eta", "mu", "rho", "rho_kappa"]
+    shown = ["d", "L at the start of the pilot", "L", "kappa", "sigma", "sigma_G", "D", "eta", "mu"]
+    shown += ["rounding of g", "rho", "rho_kappa"]
     constants = frame[frame["kind"] == "constant"]
     table = constants.pivot(index="model", columns="series", values="value")[shown].rename_axis(columns=None)
     return table.rename(columns={name: str(Formula(name)) for name in SYMBOLS}).reset_index()
@@ -157,18 +161,16 @@ def _flat(frame: pd.DataFrame) -> Claim:
 
 
 def _bound_on_quadratics(frame: pd.DataFrame) -> Claim:
-    wide = frame.pivot_table(index=["d", "kappa"], columns="series", values="value", aggfunc="first")
-    measured = wide.filter(like="measured").max(axis=1)
-    ratio = measured / wide["Theorem 2, stated"]
+    measured = frame[frame["series"].str.startswith("measured")]
+    ratio = {variant: float((measured["value"] / measured[variant]).max()) for variant in ("stated", "corrected")}
     return Claim(
         id="theory.theorem-2-on-quadratics",
         claim="The bound of Theorem 2 holds on quadratics, as d and as κ grows",
         source="Theorem 2",
-        verdict="holds" if bool((ratio <= 1).all()) else "does not hold",
+        verdict="holds" if ratio["stated"] <= 1 else "does not hold",
         measured={
-            "largest measured / stated": float(ratio.max()),
-            "largest measured / corrected": float((measured / wide["Theorem 2, corrected"]).max()),
-            "problems": int(wide.filter(like="measured").count().sum()),
+            **{f"largest measured / {variant}, at one η": value for variant, value in ratio.items()},
+            "problems": len(measured),
         },
         scale="exact, spectra of κ equal eigenvalues and of one large one",
     )

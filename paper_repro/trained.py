@@ -99,7 +99,8 @@ class TrainingWork:
                     path.append(x.clone())
             if seed == self.size.seeds[0]:
                 along = replace(own.constants(path), eta=chosen.eta, mu=chosen.mu)
-        numbers = {**along.values, "L at the start of the pilot": at_start.L}
+        resolved = torch.finfo(torch.float32).eps * along.D / along.mu
+        numbers = {**along.values, "L at the start of the pilot": at_start.L, "rounding of g": resolved}
         rows += [{"kind": "constant", "series": name, "value": value} for name, value in numbers.items()]
         rows += list(_bounds(along, self.size.rounds))
         table = pd.DataFrame(rows).assign(sweep="training", model=self.model)
@@ -122,10 +123,10 @@ def _some(path: Iterator[Tensor], rounds: int) -> list[Tensor]:
 
 
 def _chosen(constants: Setting, margin: float) -> Setting:
-    """With a share of the largest η of corrected Theorem 2, and the μ that is small enough there."""
+    """With a share of the largest η of corrected Theorem 2, and the μ whose terms are as large as all others there."""
     theorem = statement("theorem-2")
     setting = constants.at(margin * theorem.step_sizes(constants).largest)
-    return replace(setting, mu=theorem.best_mu(setting))
+    return replace(setting, mu=theorem.best_mu(setting, share=1.0))
 
 
 def _config(model: str, rounds: int) -> TrainConfig:

@@ -77,12 +77,15 @@ def rounds() -> pd.DataFrame:
 
 
 def test_rounds_fall_beside_lines_of_slope_minus_one() -> None:
-    axes = axes_of(speed_ups(rounds()))
+    axes = axes_of(speed_ups(rounds(), ends={"K": (4.0, "K = d")}))
     assert list(axes) == ["more clients sampled", "more local steps"]
     drawn = lines(axes["more clients sampled"])
     assert drawn["measured, σ"] == ([1, 4, 16], [100, 25, 6.25])
     assert drawn["stated bound, σ_G"] == ([1, 4, 16], [900, 225, 56.25])
     assert drawn["_slope"] == drawn["measured, σ"]
+    assert lines(axes["more local steps"])["_end"][0] == [4.0, 4.0]
+    assert [text.get_text() for text in axes["more local steps"].texts] == ["K = d"]
+    assert "_end" not in drawn
     assert lines(axes["more local steps"])["measured, σ_G"] == ([1, 4], [100, 25])  # what is not reached is not drawn
 
 

@@ -78,7 +78,14 @@ def frames(
         "Theorem 1, corrected": 5.0,
     }
     by = [
-        {"series": name, "d": d, "kappa": 10, "value": value * (drift if d == 10**9 and value == measured else 1.0)}
+        {
+            "series": name,
+            "d": d,
+            "kappa": 10,
+            "value": value * (drift if d == 10**9 and value == measured else 1.0),
+            "stated": 0.1,
+            "corrected": 0.05,
+        }
         for name, value in series.items()
         for d in (10, 1000, 10**9)
     ]

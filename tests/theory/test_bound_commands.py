@@ -165,6 +165,7 @@ def test_directions_choose_the_version_and_labels_name_statements(capsys: pytest
     assert gaussian["statement"] == "theorem-2-gaussian"
     rademacher = run(capsys, "bound", *THEOREM_2, "--law", "rademacher")
     assert list(rademacher["variants"]) == ["corrected"]
+    assert "stated: for sphere directions and K = 1 only" in shown(capsys, "bound", *THEOREM_2, "--law", "rademacher")
     by_label = run(capsys, "bound", "--statement", "lemma.pp.v2", "--d", "9", "--L", "1", "--a", "0.5", "--delta", "0")
     assert by_label["statement"] == "variance"
     assert by_label["variants"]["stated"]["terms"]["gradient"]["value"] == 6 * 13 * 0.25

@@ -19,7 +19,7 @@ from hessian.estimate import plain
 from theory.bounds import STATEMENTS, names, statement
 from theory.formula import Formula
 from theory.setting import LAWS, Setting
-from theory.statement import Statement, Variant
+from theory.statement import Statement, StepSizes, Variant
 
 __all__ = ["bound", "stepsize"]
 
@@ -217,19 +217,20 @@ def _step_sizes(of: Statement, setting: Setting, *, best: bool) -> Values:
     sizes, mu = of.step_sizes(setting), of.largest_mu(setting)
     eta = of.best_eta(setting) if best and any("eta" in term.symbols for term in of.terms.values()) else None
     return {
-        "conditions": {
-            name: {"formula": str(of.eta[name]), "largest": value, "binds": name == sizes.binding}
-            for name, value in sizes.conditions.items()
-        },
-        "mu": {
-            name: {"formula": str(of.mu[name]), "largest": value, "binds": name == mu.binding}
-            for name, value in mu.conditions.items()
-        },
+        "conditions": _limits(of.eta, sizes),
+        "mu": _limits(of.mu, mu),
         "largest": sizes.largest,
         "binding": sizes.binding,
         "best_eta": eta,
         "best_mu": None if eta is None else of.best_mu(setting.at(eta)),
         "best_bound": None if eta is None else sum(of.bound(setting.at(eta))),
+    }
+
+
+def _limits(formulas: Mapping[str, Formula], sizes: StepSizes) -> dict[str, Values]:
+    return {
+        name: {"formula": str(formulas[name]), "largest": value, "binds": name == sizes.binding}
+        for name, value in sizes.conditions.items()
     }
 
 
@@ -282,7 +283,7 @@ def _term(terms: Mapping[str, Values], name: str) -> str:
 def _print(
     head: str, variants: Mapping[str, Statement], rows: Sequence[tuple[str, list[str]]], setting: Setting, at: Values
 ) -> None:
-    console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else 150, highlight=False, markup=False)
     first = next(iter(variants.values()))
     table = Table(
         title=f"{first.name} ({first.source}), {setting.law} directions", title_justify="left", show_lines=True
@@ -296,6 +297,9 @@ def _print(
         name: value for name, value in (setting.values | at).items() if name in _WHOLE | _REAL | _POINT or name == "rho"
     }
     console.print(", ".join(f"{Formula(name)} = {value:,.6g}" for name, value in shown.items()))
+    stated = STATEMENTS.get((first.name, "stated"))
+    if stated is not None and "stated" not in variants:
+        console.print(f"stated: for {' or '.join(stated.laws)} directions{' and K = 1' * stated.single_step} only")
     for title, each in variants.items():
         words = " ".join(
             word for word in (f"Assumes {each.assumptions}." if each.assumptions else "", each.note) if word
