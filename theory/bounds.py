@@ -55,9 +55,9 @@ _THEOREM_1: Final = Statement(
     terms=_formulas(
         start="4*D/(K*R*eta)",
         dissimilarity="8*L*eta*(K + 2*(rho - 1))*phi/m*sigma_G**2",
-        noise="8*L*eta*rho/m*sigma**2",
-        drift="25/4*L**2*eta**2*(K - 1)*((K + 2*(rho - 1))*sigma_G**2 + rho*sigma**2)",
-        smoothing="mu**2*L**2*(3*d + 9*L*eta*(d + s6/(4*P)))",
+        noise="8*L*eta*(rho - 1/2)/m*sigma**2",
+        drift="25/4*L**2*eta**2*(K - 1)*((K + 2*(rho - 1))*sigma_G**2 + (rho - 1/2)*sigma**2)",
+        smoothing="mu**2*L**2*(3*d + 9*L*eta*s6/(4*P))",
     ),
     eta=_formulas(descent="1/(9*L*(K + 2*(rho - 1)))"),
     laws=_SMOOTHED,
@@ -97,7 +97,7 @@ _COROLLARY_STATED: Final = Statement(
     "of order m³KdL²/(4P) before the rate's η is admissible.",
 )
 # η of the rate balances 4D/(KRη) with 8LηN/m, N the noise; the largest η of the theorem and it, added harmonically.
-_NOISE = "(rho*sigma**2 + (K + 2*(rho - 1))*phi*sigma_G**2)"
+_NOISE = "((rho - 1/2)*sigma**2 + (K + 2*(rho - 1))*phi*sigma_G**2)"
 _RATE = f"sqrt(D)/(9*L*(K + 2*(rho - 1))*sqrt(D) + sqrt(2*L*K*R*{_NOISE}/m))"
 _COROLLARY: Final = Statement(
     name="corollary-1",
@@ -107,8 +107,8 @@ _COROLLARY: Final = Statement(
     terms=_formulas(
         rate=f"sqrt(128*D*L*{_NOISE}/(m*K*R))",
         start="36*D*L*(K + 2*(rho - 1))/(K*R)",
-        drift=f"25/4*L**2*({_RATE})**2*(K - 1)*((K + 2*(rho - 1))*sigma_G**2 + rho*sigma**2)",
-        smoothing="mu**2*L**2*(4*d + s6/(4*P*(K + 2*(rho - 1))))",
+        drift=f"25/4*L**2*({_RATE})**2*(K - 1)*((K + 2*(rho - 1))*sigma_G**2 + (rho - 1/2)*sigma**2)",
+        smoothing="mu**2*L**2*(3*d + s6/(4*P*(K + 2*(rho - 1))))",
     ),
     eta=_formulas(rate=_RATE),
     laws=_SMOOTHED,
@@ -280,9 +280,10 @@ _LEMMAS: Final = (
             gradient="6*(rho - 1)*a**2",
             drift="6*(rho - 1)*L**2*delta**2",
             dissimilarity="6*(rho - 1)*sigma_G**2",
-            noise="2*rho*sigma**2",
-            smoothing="2*mu**2*L**2*(s2 + s6/(4*P))",
+            noise="(2*rho - 1)*sigma**2",
+            smoothing="mu**2*L**2*s6/(2*P)",
         ),
+        laws=_SMOOTHED,
         assumptions=_EACH,
     ),
     Statement(
@@ -337,8 +338,8 @@ _LEMMAS: Final = (
         terms=_formulas(
             gradient="9/4*eta**2*K*(K - 1)*(K + 2*(rho - 1))*a**2",
             dissimilarity="9/4*eta**2*K*(K - 1)*(K + 2*(rho - 1))*sigma_G**2",
-            noise="9/4*eta**2*K*(K - 1)*rho*sigma**2",
-            smoothing="9/4*eta**2*K*(K - 1)*mu**2*L**2*(K*d + d + s6/(4*P))",
+            noise="9/4*eta**2*K*(K - 1)*(rho - 1/2)*sigma**2",
+            smoothing="9/4*eta**2*K*(K - 1)*mu**2*L**2*(K*d + s6/(4*P))",
         ),
         eta=_formulas(drift="1/(9*L*(K + 2*(rho - 1)))"),
         laws=_SMOOTHED,

@@ -368,21 +368,21 @@ def chain() -> Evidence:
         values = dict.fromkeys(("L", "mu", "sigma", "sigma_G", "phi", "d", "P", "m", "a", "R", "D"), 1.0)
         values |= {"K": K, "rho": 1 + q, "s6": 4 * w}
         values["eta"] = eta = at["share"] * theorem.eta["descent"](values)
-        # χ ≤ per {(K + 2q)(a² + σ_G²) + ρσ² + μ²L²(Kd + d + w)}
+        # χ ≤ per {(K + 2q)(a² + σ_G²) + (q + ½)σ² + μ²L²(Kd + w)}
         per = 2 * eta**2 * K * (K - 1) / (1 - 2 * eta**2 * (K - 1) * (K + 4 * q))
         # E f(x_{r+1}) − f(x_r) over ηK/4: coefficient of χ, then each term
         chi = 2 / K + 4 * eta * (2 + 4 * q / K)
         needed = {
             "start": theorem.terms["start"](values),
             "dissimilarity": 4 * eta * (2 * K + 4 * q),
-            "noise": 4 * eta * 2 * (1 + q),
-            "drift": chi * per * (K + 2 * q + 1 + q),
-            "smoothing": 2 + 8 * eta * K + chi * per * K + (8 * eta + chi * per) * (1 + w),
+            "noise": 4 * eta * (1 + 2 * q),
+            "drift": chi * per * (K + 2 * q + q + 0.5),
+            "smoothing": 2 + 8 * eta * K + chi * per * K + (8 * eta + chi * per) * w,
         }
         shares = [value / theorem.terms[name](values) for name, value in needed.items() if value]
         shares.append(16 * q * eta + chi * per * (K + 2 * q))  # of a², where 2 − 1 are left
         if K > 1:
-            braces = {"gradient": K + 2 * q, "dissimilarity": K + 2 * q, "noise": 1 + q, "smoothing": K + 1 + w}
+            braces = {"gradient": K + 2 * q, "dissimilarity": K + 2 * q, "noise": q + 0.5, "smoothing": K + w}
             shares += [per * brace / drift.terms[name](values) for name, brace in braces.items()]
         return max(shares)
 
@@ -630,7 +630,7 @@ def fixed_step(name: str) -> Evidence:
     return within(searched(DISPLAYS[name]), f"{name}, rounds of three clients, K = 2")
 
 
-# The steps of the corrected proof in ``docs/theory.md``, for the same rounds: ρ = 3, ω = 1 + 15/4, φ = ½, σ = 0.
+# The steps of the corrected proof in ``docs/theory.md``, for the same rounds: ρ = 3, s₆ = 15, φ = ½, σ = 0.
 
 
 def _setting(r: OneRound) -> Setting:
@@ -658,8 +658,8 @@ def _own_b(r: OneRound) -> tuple[float, float]:
 def _own_n(r: OneRound) -> tuple[float, float]:
     values = _setting(r).values
     h = r.mean((r.over_sampled(r.plain) ** 2).sum(axis=1))
-    omega = values["d"] + values["s6"] / (4 * values["P"])
-    return r.sampled_square(r.G - r.smooth), 2 * (values["rho"] - 1) * h + 2 * r.K * r.mu**2 * omega
+    remainder = r.K * r.mu**2 * values["s6"] / (2 * values["P"])
+    return r.sampled_square(r.G - r.smooth), 2 * (values["rho"] - 1) * h + remainder
 
 
 def _own_h(r: OneRound) -> tuple[float, float]:

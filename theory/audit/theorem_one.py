@@ -32,8 +32,8 @@ _THEOREM: Final = Entry(
     why=_MINIBATCH + " So the bound fails for P of 30(d + 4) and more. Besides, its proof takes the clients' errors "
     "for independent, though they share z (eq.hh), and has no room for the drift (line-1234). For K = 1, P ≤ 7d + 31 "
     "and η ≤ 1/(4Lρ) it is true by the corrected proof. E_r on the left is E.",
-    fix="η ≤ 1/(9L(K + 2(ρ − 1))): (1/R) Σ E‖∇f(x_r)‖² ≤ 4D/(KRη) + (8Lη/m)(K + 2(ρ − 1))φσ_G² + (8Lηρ/m)σ² + "
-    "(25/4)L²η²(K − 1)((K + 2(ρ − 1))σ_G² + ρσ²) + μ²L²(3d + 9Lη(d + s₆/(4P)))",
+    fix="η ≤ 1/(9L(K + 2(ρ − 1))): (1/R) Σ E‖∇f(x_r)‖² ≤ 4D/(KRη) + (8Lη/m)(K + 2(ρ − 1))φσ_G² + (8Lη(ρ − ½)/m)σ² + "
+    "(25/4)L²η²(K − 1)((K + 2(ρ − 1))σ_G² + (ρ − ½)σ²) + μ²L²(3d + 9Lηs₆/(4P))",
     checks=(
         partial(by.witness, "theorem-1", "stated", by.MANY),
         partial(by.witness, "theorem-1", "stated", replace(by.MANY, K=3)),
@@ -88,7 +88,7 @@ _VARIANCE: Final = Entry(
     says="E‖G − ∇f_i^μ‖² ≤ (6(d + 4)/P)(‖∇f‖² + L²δ² + σ_G²) + 2(d + 4)σ²/P + μ²L²(d + 6)³/(2P)",
     verdict="false",
     why=_MINIBATCH + " It fails for P > d + 7.",
-    fix="E‖G − ∇f_i^μ‖² ≤ 6(ρ − 1)(‖∇f‖² + L²δ² + σ_G²) + 2ρσ² + 2μ²L²(d + s₆/(4P))",
+    fix="E‖G − ∇f_i^μ‖² ≤ 6(ρ − 1)(‖∇f‖² + L²δ² + σ_G²) + (2ρ − 1)σ² + μ²L²s₆/(2P)",
     checks=(
         partial(by.witness, "variance", "stated", by.NOISY),
         by.linear_noise_region,
@@ -118,7 +118,7 @@ _DRIFT: Final = Entry(
     verdict="false",
     why="The noise is that of eq.lemma.zo_m2; and the condition lets η grow with √P, so that |1 − ηL| is above 1 and "
     "local steps diverge.",
-    fix="η ≤ 1/(9L(K + 2(ρ − 1))): χ_r ≤ (9/4)η²K(K − 1){(K + 2(ρ − 1))(‖∇f‖² + σ_G²) + ρσ² + μ²L²(Kd + d + s₆/(4P))}",
+    fix="η ≤ 1/(9L(K + 2(ρ − 1))): χ_r ≤ (9/4)η²K(K − 1){(K + 2(ρ − 1))(‖∇f‖² + σ_G²) + (ρ − ½)σ² + μ²L²(Kd + s₆/(4P))}",
     checks=(
         partial(by.witness, "local-drift", "stated", replace(by.NOISY, K=2)),
         partial(by.witness, "local-drift", "stated", Setting(d=1, L=1.0, K=5, P=1000), 1.0),
@@ -136,7 +136,7 @@ _COROLLARY: Final = Entry(
     why="The noise does not fall with P (the.1), so the left side over the rate grows like P, however large R. "
     "Even from the printed theorem the constant hides 72LKP/d, so it needs KP of order d; η is admissible only from "
     "R = m³KL²(d + P + 4)²/(4Pd) on; and μ has the unit of x, which 1/((d + 3)√(PKR)) lacks.",
-    fix="1/η = 9L(K + 2(ρ − 1)) + √(2LKRN/(Dm)), N = ρσ² + (K + 2(ρ − 1))φσ_G²: "
+    fix="1/η = 9L(K + 2(ρ − 1)) + √(2LKRN/(Dm)), N = (ρ − ½)σ² + (K + 2(ρ − 1))φσ_G²: "
     "O(√(DLN/(mKR)) + DL(K + 2(ρ − 1))/(KR)), of the printed order where P ≤ d and K ≤ d/P",
     checks=(
         partial(by.rate_fails, 100),
