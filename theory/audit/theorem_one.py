@@ -118,7 +118,8 @@ _DRIFT: Final = Entry(
     verdict="false",
     why="The noise is that of eq.lemma.zo_m2; and the condition lets η grow with √P, so that |1 − ηL| is above 1 and "
     "local steps diverge.",
-    fix="η ≤ 1/(9L(K + 2(ρ − 1))): χ_r ≤ (9/4)η²K(K − 1){(K + 2(ρ − 1))(‖∇f‖² + σ_G²) + (ρ − ½)σ² + μ²L²(Kd + s₆/(4P))}",
+    fix="η ≤ 1/(9L(K + 2(ρ − 1))): χ_r ≤ (9/4)η²K(K − 1){(K + 2(ρ − 1))(‖∇f‖² + σ_G²) + (ρ − ½)σ² + "
+    "μ²L²(Kd + s₆/(4P))}",
     checks=(
         partial(by.witness, "local-drift", "stated", replace(by.NOISY, K=2)),
         partial(by.witness, "local-drift", "stated", Setting(d=1, L=1.0, K=5, P=1000), 1.0),
