@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -13,11 +15,11 @@ from hessian.mean_loss import MeanLoss
 from tests.decomfl_lab.llm.tiny import answers, prompts
 
 
-def _loss(kind: str) -> MeanLoss:
+def _loss(kind: str, **options: Any) -> MeanLoss:
     ids = prompts(4, 7)
     module = answers(kind)
-    loss = MeanLoss(module, cross_entropy, [(ids, torch.arange(4) % 2)], dtype=torch.float64)
-    assert loss.d == Layout.of(module).d  # tied embeddings once, here too
+    loss = MeanLoss(module, cross_entropy, [(ids, torch.arange(4) % 2)], dtype=torch.float64, **options)
+    assert options or loss.d == Layout.of(module).d  # tied embeddings once, here too
     return loss
 
 
@@ -32,6 +34,11 @@ def test_products_are_the_differences_of_gradients(kind: str, step: float, close
     assert float((product - difference).norm() / difference.norm()) < close
 
 
-def test_kappa_of_a_causal_model_has_an_interval() -> None:
-    found = effective_rank(HessianOperator(_loss("gpt2")), rtol=0.3, seed=0)
-    assert "95 % interval" in found.summary()
+def test_kappa_of_some_weights_is_in_its_interval() -> None:
+    operator = HessianOperator(_loss("opt", parameters=["*layers.0.self_attn.[qv]_proj*"]))
+    assert operator.d == 2 * (16 * 16 + 16)
+    H = torch.stack([operator.matvec(e) for e in torch.eye(operator.d, dtype=torch.float64)])
+    eigenvalues = torch.linalg.eigvalsh(H)
+    found = effective_rank(operator, rtol=0.3, seed=0)
+    assert found.interval[0] <= float(eigenvalues.sum() / eigenvalues.abs().max()) <= found.interval[1]
+    assert found.norm == pytest.approx(float(eigenvalues.abs().max()), rel=1e-3)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.llm.causal import Verbalized
+from decomfl_lab.llm.causal import Verbalized, load_causal
 from decomfl_lab.replica import Layout
-from tests.decomfl_lab.llm.tiny import ARCHITECTURES, PAD, TIED, V, answers, prompts, tiny
+from tests.decomfl_lab.llm.tiny import ARCHITECTURES, PAD, TIED, V, answers, prompts, tiny, transformers
 
 CHOSEN = (7, 30, 96)
 
@@ -79,3 +84,106 @@ def test_a_model_that_does_more_to_its_logits_is_refused() -> None:
 def test_verbalizers_are_tokens(token: int) -> None:
     with pytest.raises(InputError, match=rf"verbalizers must be tokens of the vocabulary, 0\.\.96, got {token}"):
         Verbalized(tiny("opt"), (7, token), PAD)
+
+
+def _save_tokenizer(folder: Path, **special: str) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {word: n for n, word in enumerate(["<unk>", "<pad>", "</s>", "it", "was", "good", "bad"])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing("</s> $A", special_tokens=[("</s>", 2)])
+    transformers().PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A saved OPT model."""
+    tiny("opt", seed=3).save_pretrained(tmp_path / "tiny-opt")  # type: ignore[operator]
+    _save_tokenizer(tmp_path / "tiny-opt", pad_token="<pad>")
+    return tmp_path / "tiny-opt"
+
+
+def test_a_folder_gives_the_model_that_was_saved(folder: Path) -> None:
+    model, before = load_causal(str(folder)), tiny("opt", seed=3)
+    assert model.name == "tiny-opt"
+    assert model.context == 40
+    assert model.tokenizer.pad == 1
+    assert model.tokenizer.encode("it was good") == [2, 3, 4, 5]
+    assert all(torch.equal(a, b) for a, b in zip(model.module.parameters(), before.parameters(), strict=True))
+    assert all(p.requires_grad and p.dtype == torch.float32 for p in model.module.parameters())
+    assert not any(part.training for part in model.module.modules())
+    assert model.source.startswith("tiny-opt: opt, d = 8,816, from a folder, digest ")
+
+
+def test_the_source_tells_other_weights_apart(folder: Path) -> None:
+    first = load_causal(str(folder)).source
+    assert load_causal(str(folder)).source == first
+    tiny("opt", seed=4).save_pretrained(folder)  # type: ignore[operator]
+    assert load_causal(str(folder)).source.rpartition(" ")[0] == first.rpartition(" ")[0]
+    assert load_causal(str(folder)).source != first
+
+
+def test_weights_of_sixteen_bits_are_widened(folder: Path) -> None:
+    tiny("opt").bfloat16().save_pretrained(folder)  # type: ignore[operator]
+    assert {p.dtype for p in load_causal(str(folder)).module.parameters()} == {torch.float32}
+
+
+def test_without_padding_the_end_of_a_text_pads(folder: Path) -> None:
+    (folder / "tokenizer_config.json").unlink()
+    _save_tokenizer(folder, eos_token="</s>")
+    assert load_causal(str(folder)).tokenizer.pad == 2
+    _save_tokenizer(folder)
+    with pytest.raises(InputError, match="tokenizer of model tiny-opt must have a token for padding, or for the end"):
+        load_causal(str(folder))
+
+
+def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(InputError) as caught:
+        load_causal("facebook/opt-125m")
+    line = "model facebook/opt-125m needs the extra llm: pip install 'decomfl-lab[llm]'"
+    assert str(caught.value).startswith(line)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_name_that_cannot_be_fetched_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hub: Any = pytest.importorskip("huggingface_hub")
+    transformers()
+    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(InputError, match=r"hf download facebook/opt-125m --local-dir DIR\) and give that fo") as caught:
+        load_causal("facebook/opt-125m")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (
+            "mlp",
+            "model must be a folder, a .gguf file, a wheel that holds one, or a name of the hub like facebook/opt-",
+        ),
+        ("empty", "model folder must hold a config.json or a .gguf file"),
+        ("two", r"model folder .*two must hold one .gguf file, got \['a.gguf', 'b.gguf'\]"),
+        ("damaged.gguf", r"model damaged.gguf must be one that transformers can load \("),
+        ("damaged.whl", r"model .*damaged.whl must be a whole wheel \("),
+        ("other.whl", r"wheel .*other.whl must hold one .gguf file, got \[\]"),
+        ("damaged", r"model damaged must be one that transformers can load \("),
+    ],
+)
+def test_what_is_no_model_is_named(
+    source: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("empty", "two"):
+        Path(name).mkdir()
+    for name in ("two/a.gguf", "two/b.gguf", "damaged.gguf", "damaged.whl"):
+        Path(name).write_bytes(b"GGUF but not really")
+    with zipfile.ZipFile("other.whl", "w") as wheel:
+        wheel.writestr("other/__init__.py", "")
+    folder.rename("damaged")
+    weights = Path("damaged", "model.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    with pytest.raises(InputError, match=message) as caught:
+        load_causal(source)
+    assert "\n" not in str(caught.value)

@@ -30,12 +30,12 @@ def tiny(kind: str, *, seed: int = 0, width: int = 16, depth: int = 2, vocabular
     ids = {"vocab_size": vocabulary, "pad_token_id": PAD, "bos_token_id": 2, "eos_token_id": 2}
     opt = {
         "hidden_size": width,
-        "ffn_dim": 2 * width,
+        "ffn_dim": 4 * width,
         "num_hidden_layers": depth,
         "num_attention_heads": 2,
         "max_position_embeddings": 40,
     }
-    llama = {k: v for k, v in opt.items() if k != "ffn_dim"} | {"intermediate_size": 2 * width}
+    llama = {k: v for k, v in opt.items() if k != "ffn_dim"} | {"intermediate_size": 4 * width}
     configs: dict[str, Any] = {
         "opt": lambda: library.OPTConfig(**ids, **opt, word_embed_proj_dim=width),
         "opt-narrow": lambda: library.OPTConfig(  # as opt-350m is
