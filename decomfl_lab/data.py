@@ -130,7 +130,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A labelled data set: normalised images, or sequences of tokens.
+    """A labelled data set: normalised images, sequences of tokens, or prompts of a task (see ``llm.finetuning``).
 
     Attributes:
         name: As given to ``load_dataset``.
@@ -141,6 +141,7 @@ class Dataset:
         classes: Number of classes, or of tokens.
         source: One line: which data was really used.
         digest: Hex digest of the raw bytes; it keys results.
+        content_free: (1, T) int64, of a task a prompt that says nothing, by which its classes are calibrated.
     """
 
     name: str
@@ -151,6 +152,7 @@ class Dataset:
     classes: int
     source: str
     digest: str
+    content_free: Tensor | None = None
 
 
 def parse_idx(content: bytes, name: str) -> NDArray[np.uint8]:

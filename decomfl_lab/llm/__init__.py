@@ -1,1 +1,1 @@
-"""Causal language models that are fine-tuned on the paper's six tasks (extra ``llm``)."""
+"""Causal language models: tasks as classification of the last position, models of several libraries and sizes."""

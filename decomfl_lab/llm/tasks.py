@@ -2,9 +2,10 @@
 
     class(prompt) = argmax_c logit(verbalizer_c | prompt)
 
-Where the files are: a folder of the user's with the hub's columns (``train*`` and ``validation*``, ``val*`` or ``dev*``,
-as jsonl, tsv or parquet), or ``$DECOMFL_DATA/<task>`` with the files named in ``SOURCES``, sha256 checked. Of the latter
-some train parts are incomplete, and the source line says so. As in the paper, the validation part is the test set.
+Where the files are: a folder of the user's in the hub's layout (parts ``train`` and ``validation``, ``val`` or ``dev``
+as jsonl, tsv or parquet, with the hub's columns), or ``$DECOMFL_DATA/<task>`` with the files named in ``SOURCES``, whose
+sha256 is checked. Of the latter some train parts are incomplete, and the source line says so. As in the paper, the
+validation part is the test set.
 
 Source of templates, verbalizers and lengths: the authors' code (``language_utils.py``); paper, Table of prompts.
 """
@@ -81,7 +82,7 @@ class Task:
         return found
 
 
-_NO_YES = {"classes": ("false", "true"), "verbalizers": ("No", "Yes")}
+_TRUTH, _NO_YES = ("false", "true"), ("No", "Yes")
 
 TASKS: dict[str, Task] = {
     task.name: task
@@ -97,16 +98,16 @@ TASKS: dict[str, Task] = {
         Task(
             "wsc",
             "WSC",
-            **_NO_YES,
-            template='{text}\nIn the previous sentence, does the pronoun "{span2_text}" refer to {span1_text}? '
-            "Yes or No?\n",
+            _TRUTH,
+            _NO_YES,
+            '{text}\nIn the previous sentence, does the pronoun "{span2_text}" refer to {span1_text}? Yes or No?\n',
         ),
         Task(
             "wic",
             "WiC",
-            **_NO_YES,
-            template='Does the word "{word}" have the same meaning in these two sentences? Yes, No?\n'
-            "{sentence1}\n{sentence2}\n",
+            _TRUTH,
+            _NO_YES,
+            'Does the word "{word}" have the same meaning in these two sentences? Yes, No?\n{sentence1}\n{sentence2}\n',
         ),
         Task(
             "rte",
@@ -115,7 +116,7 @@ TASKS: dict[str, Task] = {
             ("Yes", "No"),
             '{premise}\nDoes this mean that "{hypothesis}" is true? Yes or No?\n',
         ),
-        Task("boolq", "BoolQ", **_NO_YES, template="{passage}\nQuestion: {question}\nIs that correct? Yes or No?\n"),
+        Task("boolq", "BoolQ", _TRUTH, _NO_YES, "{passage}\nQuestion: {question}\nIs that correct? Yes or No?\n"),
     )
 }
 
@@ -226,8 +227,9 @@ def _from_sources(task: Task, folder: Path) -> TaskData:
 
 
 def _from_hub(task: Task, folder: Path) -> TaskData:
-    parts, digest = [], hashlib.sha256()
-    for stems in (("train",), ("validation", "val", "dev")):
+    digest = hashlib.sha256()
+
+    def part(*stems: str) -> list[Row]:
         rows = []
         for path in _hub_files(task, folder, stems):
             try:
@@ -236,8 +238,10 @@ def _from_hub(task: Task, folder: Path) -> TaskData:
                 raise InputError(f"data file {path} must be readable ({error.strerror})") from None
             digest.update(content)
             rows += _rows(path, content)
-        parts.append(rows)
-    return _task_data(task, *parts, f"from {folder.name}", "", digest.hexdigest()[:16])
+        return rows
+
+    train, test = part("train"), part("validation", "val", "dev")
+    return _task_data(task, train, test, f"from {folder.name}", "", digest.hexdigest()[:16])
 
 
 def _hub_files(task: Task, folder: Path, stems: tuple[str, ...]) -> list[Path]:
@@ -252,12 +256,12 @@ def _hub_files(task: Task, folder: Path, stems: tuple[str, ...]) -> list[Path]:
     )
 
 
-def _task_data(task: Task, train: Any, test: Any, where: str, note: str, digest: str) -> TaskData:
-    train, test = ([_example(task, at, row) for at, row in part] for part in (train, test))
+def _task_data(task: Task, train: list[Row], test: list[Row], where: str, note: str, digest: str) -> TaskData:
     for title, part in (("training", train), ("test", test)):
         require(bool(part), f"{title} examples of task {task.name}", "be at least one", 0)
     counts = f"{task.title}: {len(train):,} train / {len(test):,} test examples, {where}"
-    return TaskData(train, test, f"{counts}; {note}" if note else counts, digest)
+    source = f"{counts}; {note}" if note else counts
+    return TaskData([_example(task, *row) for row in train], [_example(task, *row) for row in test], source, digest)
 
 
 def _example(task: Task, where: str, row: Mapping[str, Any]) -> tuple[str, int]:
