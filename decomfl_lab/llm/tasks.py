@@ -4,8 +4,8 @@
 
 Where the files are: a folder of the user's in the hub's layout (parts ``train`` and ``validation``, ``val`` or ``dev``
 as jsonl, tsv or parquet, with the hub's columns), or ``$DECOMFL_DATA/<task>`` with the files named in ``SOURCES``,
-whose sha256 is checked. Of the latter some train parts are incomplete, and the source line says so. As in the paper, the
-validation part is the test set.
+whose sha256 is checked. Of the latter some train parts are incomplete, and the source line says so. As in the paper,
+the validation part is the test set.
 
 Source of templates, verbalizers and lengths: the authors' code (``language_utils.py``); paper, Table of prompts.
 """
