@@ -55,7 +55,8 @@ def encode(prompts: Sequence[str], tokenizer: Tokens, *, max_length: int, trunca
         row = tokenizer.encode(prompt)
         require(len(row) > 0, f"prompt {n}", "have at least one token", prompt)
         if len(row) > max_length and not truncate:
-            raise InputError(f"prompt {n} must fit the model's context of {max_length} tokens, got {len(row)} tokens")
+            rule = f"fit the model's context of {max_length} tokens (a max_length of at most that cuts longer prompts)"
+            raise InputError(f"prompt {n} must {rule}, got {len(row)} tokens")
         rows.append(row[-max_length:])
         require(tokenizer.pad not in rows[-1], f"prompt {n}", f"be free of the padding token {tokenizer.pad}", prompt)
     longest = max(map(len, rows))

@@ -12,11 +12,11 @@ from __future__ import annotations
 import hashlib
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from decomfl_lab.config import TrainConfig
 from decomfl_lab.data import Dataset
-from decomfl_lab.errors import require
+from decomfl_lab.errors import InputError, require
 from decomfl_lab.llm.causal import CausalLM, Verbalized, load_causal
 from decomfl_lab.llm.encoding import encode, verbalizer_ids
 from decomfl_lab.llm.tasks import TASKS, load_task
@@ -41,21 +41,28 @@ def task_dataset(config: TrainConfig) -> Dataset:
     task, model = TASKS[config.task], _model(config)
     data = load_task(config.task, folder=config.task_data or None)
     limit = config.max_length or task.max_length
-    parts, digest = [], hashlib.sha256(f"{data.digest} {model.source}".encode())
-    for examples in (data.train, data.test):
+
+    def encoded(title: str, examples: list[tuple[str, int]]) -> tuple[Tensor, Tensor]:
         prompts, classes = zip(*examples, strict=True)
-        ids = encode(prompts, model.tokenizer, max_length=min(limit, model.context), truncate=limit <= model.context)
-        labels = torch.tensor([int(c == 1) for c in classes] if config.cb_two_way else classes)
-        parts += [ids, labels]
-        for tensor in (ids, labels):
-            digest.update(tensor.numpy().tobytes())
-    by_length = (parts[2] != model.tokenizer.pad).sum(1).argsort(stable=True)
+        longest = min(limit, model.context)
+        try:
+            ids = encode(prompts, model.tokenizer, max_length=longest, truncate=limit <= model.context)
+        except InputError as error:
+            raise InputError(f"{title} examples of task {task.name}: {error}") from None
+        return ids, torch.tensor([int(c == 1) for c in classes] if config.cb_two_way else classes)
+
+    train, labels = encoded("training", data.train)
+    test, test_labels = encoded("test", data.test)
+    digest = hashlib.sha256(f"{data.digest} {model.source}".encode())
+    for tensor in (train, labels, test, test_labels):
+        digest.update(tensor.numpy().tobytes())
+    by_length = (test != model.tokenizer.pad).sum(1).argsort(stable=True)
     return Dataset(
         name=config.task,
-        train_images=parts[0],
-        train_labels=parts[1],
-        test_images=parts[2][by_length],
-        test_labels=parts[3][by_length],
+        train_images=train,
+        train_labels=labels,
+        test_images=test[by_length],
+        test_labels=test_labels[by_length],
         classes=len(task.classes),
         source=f"{data.source}; {model.source}",
         digest=digest.hexdigest()[:16],

@@ -80,7 +80,7 @@ def test_prompts_are_cut_to_the_length_that_is_asked_for(config: TrainConfig) ->
 
 def test_a_prompt_must_fit_the_context_or_be_cut(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finetuning, "load_causal", lambda source: toy_causal(source, context=7))
-    with pytest.raises(InputError, match="prompt 0 must fit the model's context of 7 tokens, got 8 tokens"):
+    with pytest.raises(InputError, match="training .* sst2: prompt 0 must fit the model's context of 7 .*, got 8"):
         task_dataset(config)  # the task's own length, 31, is beyond the context
     assert task_dataset(replace(config, max_length=7)).train_images.shape[1] == 7
 

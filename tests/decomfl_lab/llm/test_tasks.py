@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from decomfl_lab.errors import InputError
@@ -115,6 +117,33 @@ def test_spans_may_be_nested_and_tables_tab_separated(tmp_path: Path) -> None:
     for part in ("train", "dev"):
         (tmp_path / f"{part}.tsv").write_text('sentence\tlabel\na "fine" film \t1\n\u2028odd\t0\n')
     assert load_task("sst2", folder=tmp_path).test == [('a "fine" film It was', 1), ("odd It was", 0)]
+
+
+def test_parquet_is_read_where_pandas_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pd.DataFrame({"sentence": ["a fine film ", "odd"], "label": [1, 0], "idx": [0, 1]})
+
+    def read(content: BytesIO) -> pd.DataFrame:
+        if content.read() == b"damaged":
+            raise ValueError("no footer\nat all")
+        return table
+
+    for part in ("train", "validation"):
+        (tmp_path / f"{part}-00000-of-00001.parquet").write_bytes(b"whole")
+    monkeypatch.setattr(pd, "read_parquet", read)
+    assert load_task("sst2", folder=tmp_path).test == [("a fine film It was", 1), ("odd It was", 0)]
+    table.drop(columns="label", inplace=True)
+    with pytest.raises(InputError, match=r"train-00000-of-00001\.parquet, row 1: column 'label' must be there"):
+        load_task("sst2", folder=tmp_path)
+    (tmp_path / "train-00000-of-00001.parquet").write_bytes(b"damaged")
+    with pytest.raises(InputError, match=r"parquet must be a whole parquet file \(no footer at all\)$"):
+        load_task("sst2", folder=tmp_path)
+
+    def missing(_: BytesIO) -> pd.DataFrame:
+        raise ImportError
+
+    monkeypatch.setattr(pd, "read_parquet", missing)
+    with pytest.raises(InputError, match="parquet needs a reader of parquet: pip install pyarrow"):
+        load_task("sst2", folder=tmp_path)
 
 
 def test_the_digest_is_of_the_content(tmp_path: Path) -> None:
