@@ -131,7 +131,7 @@ def test_parquet_is_read_where_pandas_can(tmp_path: Path, monkeypatch: pytest.Mo
         (tmp_path / f"{part}-00000-of-00001.parquet").write_bytes(b"whole")
     monkeypatch.setattr(pd, "read_parquet", read)
     assert load_task("sst2", folder=tmp_path).test == [("a fine film It was", 1), ("odd It was", 0)]
-    table.drop(columns="label", inplace=True)
+    del table["label"]
     with pytest.raises(InputError, match=r"train-00000-of-00001\.parquet, row 1: column 'label' must be there"):
         load_task("sst2", folder=tmp_path)
     (tmp_path / "train-00000-of-00001.parquet").write_bytes(b"damaged")
