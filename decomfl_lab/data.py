@@ -141,6 +141,7 @@ class Dataset:
         classes: Number of classes, or of tokens.
         source: One line: which data was really used.
         digest: Hex digest of the raw bytes; it keys results.
+        pad: Of a task the token on the left of prompts that are shorter than the longest.
         content_free: (1, T) int64, of a task a prompt that says nothing, by which its classes are calibrated.
     """
 
@@ -152,6 +153,7 @@ class Dataset:
     classes: int
     source: str
     digest: str
+    pad: int | None = None
     content_free: Tensor | None = None
 
 

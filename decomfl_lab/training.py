@@ -278,10 +278,14 @@ def _zeroth_order(config: TrainConfig, i: int, objective: ModuleObjective, engin
 def _held_out(config: TrainConfig, dataset: Dataset) -> tuple[torch.Tensor, torch.Tensor]:
     """The held-out images and labels that a run is evaluated on: all, or a fixed random choice of them."""
     n = len(dataset.test_labels)
-    if not config.test_examples or config.test_examples >= n:
-        return _fast_layout(dataset.test_images), dataset.test_labels
-    chosen = fixed_choice(n, config.test_examples, 5).sort().values  # neighbours stay neighbours
-    return _fast_layout(dataset.test_images[chosen]), dataset.test_labels[chosen]
+    images, labels = dataset.test_images, dataset.test_labels
+    if 0 < config.test_examples < n:
+        chosen = fixed_choice(n, config.test_examples, 5)
+        images, labels = images[chosen], labels[chosen]
+    if dataset.pad is not None:  # by length, since what passes together is as long as the longest
+        order = (images != dataset.pad).sum(1).argsort(stable=True)
+        images, labels = images[order], labels[order]
+    return _fast_layout(images), labels
 
 
 def calibration_images(config: TrainConfig, dataset: Dataset) -> torch.Tensor:

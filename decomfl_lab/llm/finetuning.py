@@ -28,8 +28,7 @@ __all__ = ["task_dataset", "task_module"]
 def task_dataset(config: TrainConfig) -> Dataset:
     """The examples of ``config.task`` as token numbers of the tokenizer of ``config.model``.
 
-    Prompts are cut to their last ``max_length`` tokens (of the configuration or, where that is 0, of the task). Test
-    examples are in order of length, so that those of a batch are of nearly the same.
+    Prompts are cut to their last ``max_length`` tokens (of the configuration or, where that is 0, of the task).
 
     Returns:
         Inputs (N, T) int64, padded on the left; labels (N,), of CB read as two ways neutral as entailment;
@@ -56,16 +55,16 @@ def task_dataset(config: TrainConfig) -> Dataset:
     digest = hashlib.sha256(f"{data.digest} {model.source}".encode())
     for tensor in (train, labels, test, test_labels):
         digest.update(tensor.numpy().tobytes())
-    by_length = (test != model.tokenizer.pad).sum(1).argsort(stable=True)
     return Dataset(
         name=config.task,
         train_images=train,
         train_labels=labels,
-        test_images=test[by_length],
-        test_labels=test_labels[by_length],
+        test_images=test,
+        test_labels=test_labels,
         classes=len(task.classes),
         source=f"{data.source}; {model.source}",
         digest=digest.hexdigest()[:16],
+        pad=model.tokenizer.pad,
         content_free=encode([task.content_free], model.tokenizer, max_length=limit),
     )
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from decomfl_lab import training
 from decomfl_lab.cli import main
 from decomfl_lab.config import TrainConfig
 from decomfl_lab.errors import InputError
@@ -60,16 +61,32 @@ def test_a_task_is_a_data_set_of_prompts_and_classes(config: TrainConfig) -> Non
     for ids, (prompt, _) in zip(data.train_images, examples.train, strict=True):
         assert ids[ids != PAD].tolist() == ToyTokens().encode(prompt)
         assert ids[-1] == ToyTokens().encode("was")[-1]
-    lengths = (data.test_images != PAD).sum(1)
-    assert torch.equal(lengths, lengths.sort().values)
-    assert len(set(lengths.tolist())) > 1
-    tested = {
-        (tuple(ids[ids != PAD].tolist()), int(c)) for ids, c in zip(data.test_images, data.test_labels, strict=True)
-    }
-    assert tested == {(tuple(ToyTokens().encode(prompt)), c) for prompt, c in examples.test}
+    assert data.test_labels.tolist() == [c for _, c in examples.test]
+    assert data.test_images.shape == (20, data.train_images.shape[1])
     assert data.content_free is not None
     assert data.content_free.tolist() == [ToyTokens().encode("N/A It was")]
     assert data.source.startswith("SST-2: 80 train / 20 test examples, from sst2")
+
+
+def test_an_evaluation_is_of_all_examples_in_order_of_length(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[Tensor, Tensor]] = []
+    plain = training.mean_losses
+    monkeypatch.setattr(training, "mean_losses", lambda *a, **k: seen.append(a[2:]) or plain(*a, **k))
+    data = task_dataset(config)
+    train(replace(config, rounds=1), dataset=data)
+    for ids, classes in seen:
+        lengths = (ids != PAD).sum(1)
+        assert torch.equal(lengths, lengths.sort().values)
+        assert len(set(lengths.tolist())) > 1
+        tested, wanted = (
+            sorted((*row.tolist(), int(c)) for row, c in zip(*part, strict=True))
+            for part in ((ids, classes), (data.test_images, data.test_labels))
+        )
+        assert tested == wanted
+    train(replace(config, rounds=1, test_examples=7), dataset=data)
+    assert [len(classes) for _, classes in seen] == [20, 20, 7, 7]
 
 
 def test_prompts_are_cut_to_the_length_that_is_asked_for(config: TrainConfig) -> None:
