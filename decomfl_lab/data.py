@@ -58,6 +58,7 @@ __all__ = [
     "download",
     "load_dataset",
     "parse_idx",
+    "read_checked",
 ]
 
 
@@ -226,7 +227,8 @@ def download(folder: Path, files: Mapping[str, str], addresses: tuple[str, ...])
     return folder
 
 
-def _read(folder: Path, name: str, expected: str) -> bytes:
+def read_checked(folder: Path, name: str, expected: str) -> bytes:
+    """The bytes of the file ``name``; InputError that names it if it is missing or has another sha256."""
     try:
         content = (folder / name).read_bytes()
     except OSError as error:
@@ -247,7 +249,7 @@ def _normalised(pixels: NDArray[Any], mean: float, std: float, full: float) -> T
 def _idx_from(name: str, folder: Path, where: str) -> Dataset:
     source = IDX[name]
     images, labels, test_images, test_labels = (
-        parse_idx(_read(folder, file, expected), file) for file, expected in source.files.items()
+        parse_idx(read_checked(folder, file, expected), file) for file, expected in source.files.items()
     )
     for pixels, targets in ((images, labels), (test_images, test_labels)):
         wanted = f"number {len(pixels)}, one an image"
@@ -388,7 +390,7 @@ def _cifar10() -> Dataset:
     subset = (folder / next(iter(CIFAR_SUBSET))).exists() and not (folder / next(iter(CIFAR_ARCHIVE))).exists()
     files, parse = (CIFAR_SUBSET, _cifar_subset) if subset else (CIFAR_ARCHIVE, _cifar_archive)
     ((file, expected),) = files.items()
-    images, labels, test_images, test_labels = parse(_read(folder, file, expected))
+    images, labels, test_images, test_labels = parse(read_checked(folder, file, expected))
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (CIFAR_MEAN, CIFAR_STD))
 
     def normalised(pixels: NDArray[np.uint8]) -> Tensor:
@@ -420,7 +422,7 @@ def _text() -> Dataset:
     users = os.environ.get("DECOMFL_DATA")
     if users:
         ((file, expected),) = TEXT.items()
-        text, source = _read(Path(users) / "corpus", file, expected), "Tiny Shakespeare, from DECOMFL_DATA"
+        text, source = read_checked(Path(users) / "corpus", file, expected), "Tiny Shakespeare, from DECOMFL_DATA"
     else:
         text, source = documentation()
     inputs, targets, vocabulary = next_bytes(text)
