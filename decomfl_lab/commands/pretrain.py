@@ -60,7 +60,6 @@ def pretrain(
         print(json.dumps(facts))
         return
     print(pd.DataFrame(facts["evaluations"]).to_string(index=False, float_format="{:.4g}".format))
-    print(
-        f"{size}: d = {facts['d']:,}, {facts['tokens']:,} tokens of {facts['data']}; seed {seed}; code {facts['code']}"
-    )
+    print(f"{size}: d = {facts['d']:,}, {facts['tokens']:,} tokens; seed {seed}; code {facts['code']}")
+    print(f"text: {facts['data']}")
     print(f"model in {out}")
