@@ -65,6 +65,7 @@ __all__ = [
     "dataset_of",
     "fixed_choice",
     "load_run",
+    "prepare_folder",
     "provenance",
     "read_provenance",
     "train",
@@ -360,7 +361,7 @@ def train(
     seconds = 0.0
     identity = {"config": config.to_dict(), "data": dataset.digest, "code": code_version()}
     if out is not None:
-        _prepare_folder(out)
+        prepare_folder(out)
         if (out / CHECKPOINT_FILE).exists():
             tensors, saved = read_checkpoint(out / CHECKPOINT_FILE)
             if not _continues(saved["config"], config) or saved["data"] != dataset.digest:
@@ -456,7 +457,8 @@ def load_run(out: Path) -> tuple[TrainConfig, Dataset, nn.Module]:
     return config, dataset, module
 
 
-def _prepare_folder(out: Path) -> None:
+def prepare_folder(out: Path) -> None:
+    """Make the folder ``out`` of a run; InputError if it cannot be written to."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         probe = out / ".writable.tmp"
