@@ -1,0 +1,124 @@
+"""Adapters: the model begins as it was, only what is said to be trained moves, and replicas of it agree to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from decomfl_lab.errors import InputError
+from decomfl_lab.llm.adapters import LowRank, lora_, norms_
+from decomfl_lab.models import num_parameters
+from decomfl_lab.replica import Layout
+from decomfl_lab.rules import Sgd
+from tests.decomfl_lab.llm.test_federation import RULES, federation, run
+from tests.decomfl_lab.llm.tiny import answers, prompts, transformers
+
+METHODS: dict[str, Callable[[nn.Module], None]] = {"lora": lambda module: lora_(module, rank=3), "norms": norms_}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", ["opt", "opt-narrow", "llama"])
+def test_the_model_begins_as_it_was(kind: str, method: str) -> None:
+    module, ids = answers(kind), prompts(4, 8)
+    before = module(ids)
+    METHODS[method](module)
+    assert torch.equal(module(ids), before)
+
+
+def test_an_update_is_the_product_of_its_factors() -> None:
+    layer = nn.Linear(5, 7)
+    u, A, B = torch.randn(4, 5), torch.randn(2, 5), torch.randn(7, 2)
+    adapted = LowRank(layer, A, 1.5)
+    with torch.no_grad():
+        adapted.B.copy_(B)
+    whole = nn.functional.linear(u, layer.weight + 1.5 * B @ A, layer.bias)
+    assert torch.allclose(adapted(u), whole, rtol=1e-4, atol=1e-5)
+
+
+def test_alpha_counts_by_rank() -> None:
+    module = answers("opt")
+    lora_(module, rank=4, alpha=8)
+    assert {part.scale for part in module.modules() if isinstance(part, LowRank)} == {2.0}
+
+
+def test_of_opt_125m_the_papers_294912_parameters_are_trained() -> None:
+    library = transformers()
+    with torch.device("meta"):
+        model = library.OPTForCausalLM(library.OPTConfig())
+    assert num_parameters(model) == 125_239_296
+    lora_(model)
+    assert num_parameters(model) == 294_912
+
+
+def test_the_gains_and_biases_of_all_normalisations_are_trained() -> None:
+    for kind, d in (("opt", (2 * 2 + 1) * 2 * 16), ("llama", (2 * 2 + 1) * 16)):
+        module = answers(kind)
+        norms_(module)
+        assert num_parameters(module) == d
+    with pytest.raises(InputError, match="module must have normalisations, got 'Linear'"):
+        norms_(nn.Linear(2, 2))
+
+
+def test_factors_depend_on_the_seed_alone() -> None:
+    def factors(seed: int) -> torch.Tensor:
+        module = answers("opt")
+        lora_(module, rank=2, seed=seed)
+        return Layout.of(module).flatten(module)
+
+    torch.manual_seed(1)
+    first = factors(3)
+    torch.manual_seed(2)
+    assert torch.equal(factors(3), first)
+    assert not torch.equal(factors(4), first)
+    nonzero = first[first != 0]
+    assert len(nonzero) == 4 * 2 * 16  # A of q and v in two layers, each of its own stream
+    assert len(nonzero.unique()) == len(nonzero)
+    assert float(nonzero.abs().max()) <= 1 / 4
+
+
+@pytest.mark.parametrize("rule", ["sgd", "bfloat16"])
+@pytest.mark.parametrize("method", METHODS)
+def test_only_the_adapters_move_and_replicas_agree_to_the_bit(method: str, rule: str) -> None:
+    module = answers("opt")
+    METHODS[method](module)
+    frozen = {name: p.clone() for name, p in module.named_parameters() if not p.requires_grad}
+    server, clients = federation(module, RULES[rule], K=2)
+    assert server.replica is not None
+    assert server.replica.d == num_parameters(module)
+    before = server.replica.digest()
+    run(server, clients, 4)
+    for i, client in enumerate(clients):
+        client.replica.catch_up(server.plan_round([i])[i].records)
+        assert client.replica.digest() == server.replica.digest() != before
+    assert all(torch.equal(module.get_parameter(name), p) for name, p in frozen.items())
+
+
+def test_a_layer_at_a_time_measures_what_the_whole_point_does() -> None:
+    sent = []
+    for lean in (False, True):
+        module = answers("llama")
+        lora_(module, rank=2)
+        sent += run(*federation(module, Sgd(), K=1, lean=lean), 1)
+    assert all(abs(a - b).max() < 2e-4 for a, b in zip(sent[:2], sent[2:], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rank": 0}, "rank must be an integer of at least 1, got 0"),
+        (
+            {"rank": 17},
+            "rank must be at most the width 16 of layer module.model.decoder.layers.0.self_attn.[qv]_proj, got 17",
+        ),
+        ({"alpha": 0.0}, "alpha must be a finite number above 0, got 0.0"),
+        ({"targets": ["q_proj", "c_attn"]}, "targets must each name linear layers of Verbalized, got 'c_attn'"),
+        ({"targets": ["self_attn"]}, "targets must each name linear layers of Verbalized, got 'self_attn'"),
+    ],
+)
+def test_what_does_not_fit_is_named(options: dict[str, object], message: str) -> None:
+    module = answers("opt")
+    with pytest.raises(InputError, match=message):
+        lora_(module, **options)  # type: ignore[arg-type]
