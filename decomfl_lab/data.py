@@ -58,6 +58,7 @@ __all__ = [
     "download",
     "load_dataset",
     "parse_idx",
+    "read_checked",
 ]
 
 
@@ -129,7 +130,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A labelled data set: normalised images, or sequences of tokens.
+    """A labelled data set: normalised images, sequences of tokens, or prompts of a task (see ``llm.finetuning``).
 
     Attributes:
         name: As given to ``load_dataset``.
@@ -140,6 +141,8 @@ class Dataset:
         classes: Number of classes, or of tokens.
         source: One line: which data was really used.
         digest: Hex digest of the raw bytes; it keys results.
+        pad: Of a task the token on the left of prompts that are shorter than the longest.
+        content_free: (1, T) int64, of a task a prompt that says nothing, by which its classes are calibrated.
     """
 
     name: str
@@ -150,6 +153,8 @@ class Dataset:
     classes: int
     source: str
     digest: str
+    pad: int | None = None
+    content_free: Tensor | None = None
 
 
 def parse_idx(content: bytes, name: str) -> NDArray[np.uint8]:
@@ -226,7 +231,8 @@ def download(folder: Path, files: Mapping[str, str], addresses: tuple[str, ...])
     return folder
 
 
-def _read(folder: Path, name: str, expected: str) -> bytes:
+def read_checked(folder: Path, name: str, expected: str) -> bytes:
+    """The content of ``folder / name``; InputError if it cannot be read or its sha256 is not ``expected``."""
     try:
         content = (folder / name).read_bytes()
     except OSError as error:
@@ -247,7 +253,7 @@ def _normalised(pixels: NDArray[Any], mean: float, std: float, full: float) -> T
 def _idx_from(name: str, folder: Path, where: str) -> Dataset:
     source = IDX[name]
     images, labels, test_images, test_labels = (
-        parse_idx(_read(folder, file, expected), file) for file, expected in source.files.items()
+        parse_idx(read_checked(folder, file, expected), file) for file, expected in source.files.items()
     )
     for pixels, targets in ((images, labels), (test_images, test_labels)):
         wanted = f"number {len(pixels)}, one an image"
@@ -388,7 +394,7 @@ def _cifar10() -> Dataset:
     subset = (folder / next(iter(CIFAR_SUBSET))).exists() and not (folder / next(iter(CIFAR_ARCHIVE))).exists()
     files, parse = (CIFAR_SUBSET, _cifar_subset) if subset else (CIFAR_ARCHIVE, _cifar_archive)
     ((file, expected),) = files.items()
-    images, labels, test_images, test_labels = parse(_read(folder, file, expected))
+    images, labels, test_images, test_labels = parse(read_checked(folder, file, expected))
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (CIFAR_MEAN, CIFAR_STD))
 
     def normalised(pixels: NDArray[np.uint8]) -> Tensor:
@@ -420,7 +426,7 @@ def _text() -> Dataset:
     users = os.environ.get("DECOMFL_DATA")
     if users:
         ((file, expected),) = TEXT.items()
-        text, source = _read(Path(users) / "corpus", file, expected), "Tiny Shakespeare, from DECOMFL_DATA"
+        text, source = read_checked(Path(users) / "corpus", file, expected), "Tiny Shakespeare, from DECOMFL_DATA"
     else:
         text, source = documentation()
     inputs, targets, vocabulary = next_bytes(text)

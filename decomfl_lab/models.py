@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -14,7 +15,7 @@ from decomfl_lab.errors import require, require_choice, require_int
 from decomfl_lab.gpt import gpt
 from decomfl_lab.resnet import resnet
 
-__all__ = ["MODELS", "build_model", "num_parameters"]
+__all__ = ["MODELS", "build_model", "initialising", "num_parameters"]
 
 Shape = tuple[int, ...]
 
@@ -97,10 +98,17 @@ def build_model(name: str, *, seed: int, in_shape: Shape, classes: int) -> nn.Mo
         InputError: If the name is unknown or the images do not fit the model.
     """
     require_choice("model", name, MODELS)
+    with initialising(seed):
+        return MODELS[name](in_shape, classes)
+
+
+@contextmanager
+def initialising(seed: int) -> Iterator[None]:
+    """Torch's global generator is seeded with ``seed`` inside, folded to 32 bits, and as it was afterwards."""
     require_int("seed", seed, 0, 2**64 - 1)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
-        return MODELS[name](in_shape, classes)
+        yield
 
 
 def num_parameters(module: nn.Module) -> int:

@@ -56,7 +56,7 @@ class HubTokens:
 
     def encode(self, text: str) -> list[int]:
         """The ids of ``text``, with the special tokens that the model expects (OPT: ``</s>`` first)."""
-        ids: list[int] = self._tokenizer(text)["input_ids"]
+        ids: list[int] = self._tokenizer(text, verbose=False)["input_ids"]
         return ids
 
 

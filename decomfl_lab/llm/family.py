@@ -1,0 +1,341 @@
+"""A family of OPT models, 0.3 to 50 million parameters, pretrained from scratch on the text at hand.
+
+They are `transformers` models like any other, in folders that ``AutoModelForCausalLM`` reads; what they are for is to
+be fine-tuned at sizes that one processor core can do.
+
+Source: Zhang et al., "OPT: Open Pre-trained Transformer Language Models", 2022, for architecture and training.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
+from decomfl_lab.errors import (
+    DivergedError,
+    InputError,
+    require,
+    require_choice,
+    require_finite_positive,
+    require_int,
+)
+from decomfl_lab.files import write_atomically
+from decomfl_lab.llm.corpus import SPECIAL, gpt2_vocabulary, load_corpus, train_vocabulary
+from decomfl_lab.llm.extra import llm_library
+from decomfl_lab.models import initialising, num_parameters
+from decomfl_lab.training import code_version, prepare_folder
+
+__all__ = ["SIZES", "PretrainConfig", "PretrainProgress", "Size", "build_opt", "pretrain"]
+
+CHECKPOINT_SECONDS = 20.0
+CHECKPOINT_FILE = "pretraining.safetensors"
+CONFIG_FILE = "config.json"
+PROVENANCE_FILE = "provenance.json"
+EVALUATIONS = 10
+EVALUATED_TOKENS = 1 << 15
+
+
+@dataclass(frozen=True)
+class Size:
+    """The shape of an OPT model: width h, depth L, heads, and context T, the most tokens that it reads."""
+
+    width: int
+    depth: int
+    heads: int
+    context: int
+
+    def parameters(self, vocabulary: int) -> int:
+        """The dimension d = (V + T + 4)·h + L·(12h² + 13h) for V tokens; the output embedding is the input's."""
+        h = self.width
+        return (vocabulary + self.context + 4) * h + self.depth * (12 * h * h + 13 * h)
+
+
+SIZES: dict[str, Size] = {
+    "opt-0.3m": Size(48, 3, 4, 256),
+    "opt-1m": Size(128, 2, 4, 256),
+    "opt-4m": Size(240, 4, 8, 512),
+    "opt-15m": Size(384, 8, 8, 512),
+    "opt-50m": Size(640, 10, 10, 512),
+}
+"""By name; the names say d at a vocabulary of 4,096 tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainConfig:
+    """One pretraining run; the same configuration, text and number of threads give the same bits.
+
+    Attributes:
+        size: A key of ``SIZES``.
+        vocabulary: Tokens of a byte-level BPE trained on the text, or "gpt2".
+        steps: Of AdamW.
+        batch: Sequences of T tokens a step.
+        lr: Largest learning rate, after ``WARM_UP`` of the steps; then half a cosine down to a tenth.
+        seed: Of the initial weights and of the order of the text.
+    """
+
+    size: str
+    vocabulary: int | str = 4096
+    steps: int = 1000
+    batch: int = 8
+    lr: float = 3e-3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_choice("size", self.size, SIZES)
+        if isinstance(self.vocabulary, str):
+            require(self.vocabulary == "gpt2", "vocabulary", "be a number of tokens or gpt2", self.vocabulary)
+        else:
+            require_int("vocabulary", self.vocabulary, 256 + len(SPECIAL))
+        require_int("steps", self.steps, 1)
+        require_int("batch", self.batch, 1)
+        require_finite_positive("lr", self.lr)
+        require_int("seed", self.seed, 0, 2**64 - 1)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that are predicted in the whole run."""
+        return self.steps * self.batch * SIZES[self.size].context
+
+    def rate(self, step: int) -> float:
+        """Learning rate of step 0, 1, ...: linear for ``WARM_UP`` of the run, then a cosine to a tenth of ``lr``."""
+        warm = max(1, round(WARM_UP * self.steps))
+        if step < warm:
+            return self.lr * (step + 1) / warm
+        done = (step - warm) / max(1, self.steps - warm)
+        return self.lr * (0.1 + 0.45 * (1 + math.cos(math.pi * done)))
+
+
+WARM_UP = 0.05
+BETAS, WEIGHT_DECAY, CLIP = (0.9, 0.95), 0.1, 1.0
+"""Of AdamW, as OPT was trained: moments, decay of the matrices, largest norm of a gradient."""
+
+
+@dataclass(frozen=True)
+class PretrainProgress:
+    """Where a run stands after a step."""
+
+    step: int
+    steps: int
+    train_loss: float
+    held_out_loss: float  # nats a token, of the latest evaluation, NaN before the first
+
+
+def build_opt(size: Size, tokenizer: Any, *, seed: int) -> nn.Module:
+    """The ``OPTForCausalLM`` of this size for a ``tokenizers.Tokenizer``, without dropout, initialised from ``seed``.
+
+    Raises:
+        InputError: If the extra llm is missing.
+    """
+    library = llm_library("transformers", "an OPT model")
+    _, pad, text, _ = (tokenizer.token_to_id(token) for token in SPECIAL)
+    config = library.OPTConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=size.width,
+        word_embed_proj_dim=size.width,
+        ffn_dim=4 * size.width,
+        num_hidden_layers=size.depth,
+        num_attention_heads=size.heads,
+        max_position_embeddings=size.context,
+        dropout=0.0,
+        pad_token_id=pad,
+        bos_token_id=text,
+        eos_token_id=text,
+        architectures=["OPTForCausalLM"],
+        dtype="float32",
+    )
+    with initialising(seed):
+        model: nn.Module = library.OPTForCausalLM(config)
+    return model.eval()
+
+
+def pretrain(
+    config: PretrainConfig, out: Path, *, on_step: Callable[[PretrainProgress], None] | None = None
+) -> dict[str, Any]:
+    """Train the model of ``config`` to predict the next token and leave it in the folder ``out``.
+
+        (1 / BT) Σ_b Σ_{t=1..T} −log p(w_t | w_0 … w_{t−1}),    w_0 = </s>,  w_1 … w_T anywhere in the text
+
+    An interrupted run resumes to the bit; a finished one is not repeated. The folder then holds what
+    ``transformers`` reads (config.json, model.safetensors, tokenizer.json, tokenizer_config.json) and provenance.json.
+
+    Returns:
+        What provenance.json holds: the configuration, d, the text, versions, and the evaluations: step, train_loss
+        (mean since the last evaluation), held_out_loss (nats a token), bits_per_byte (comparable across
+        vocabularies), seconds.
+
+    Raises:
+        InputError: If the folder holds another run, the text is missing or altered, or the extra llm is missing.
+        DivergedError: If the loss is no longer finite.
+    """
+    prepare_folder(out)
+    corpus = load_corpus()
+    identity = {"config": dataclasses.asdict(config), "data_digest": corpus.digest, "code": code_version()}
+    if (out / CONFIG_FILE).exists():
+        found: dict[str, Any] = _known(out / PROVENANCE_FILE)
+        _require_same(out, found, identity)
+        return found
+    vocabulary = config.vocabulary
+    tokenizer = gpt2_vocabulary() if isinstance(vocabulary, str) else train_vocabulary(corpus, vocabulary)
+    size = SIZES[config.size]
+    model = build_opt(size, tokenizer, seed=config.seed)
+    optimizer = _optimizer(model)
+    stream, held_out = (_stream(tokenizer, pieces) for pieces in (corpus.train, corpus.held_out))
+    require(len(stream) > size.context, "text", f"be longer than {size.context} tokens", len(stream))
+    # A token of the held-out text stands for so many bytes.
+    token_bytes = sum(len(piece.encode()) for piece in corpus.held_out) / len(held_out)
+    rows: list[dict[str, float]] = []
+    losses: list[float] = []
+    first, seconds = 0, 0.0
+    if (out / CHECKPOINT_FILE).exists():
+        tensors, saved = read_checkpoint(out / CHECKPOINT_FILE)
+        _require_same(out, saved["identity"], identity)
+        _load(model, optimizer, tensors, saved["step"])
+        first, rows, losses, seconds = saved["step"], saved["rows"], saved["losses"], saved["seconds"]
+
+    every = max(1, config.steps // EVALUATIONS)
+    last_save = time.monotonic()
+    for step in range(first, config.steps):
+        started = time.monotonic()
+        loss = _step(model, optimizer, _windows(config, step, stream, tokenizer), config.rate(step))
+        if not math.isfinite(loss):
+            raise DivergedError(f"the loss at step {step + 1}")
+        losses.append(loss)
+        seconds += time.monotonic() - started
+        if (step + 1) % every == 0 or step + 1 == config.steps:
+            held_out_loss = _held_out_loss(model, held_out, size.context, tokenizer)
+            row = {"step": step + 1, "train_loss": float(np.mean(losses)), "held_out_loss": held_out_loss}
+            rows.append({**row, "bits_per_byte": held_out_loss / math.log(2) / token_bytes, "seconds": seconds})
+            losses.clear()
+        if on_step is not None:
+            on_step(PretrainProgress(step + 1, config.steps, loss, rows[-1]["held_out_loss"] if rows else math.nan))
+        if time.monotonic() - last_save > CHECKPOINT_SECONDS:
+            state = {"step": step + 1, "rows": rows, "losses": losses, "seconds": seconds, "identity": identity}
+            write_checkpoint(out / CHECKPOINT_FILE, _save(model, optimizer), state)
+            last_save = time.monotonic()
+    facts = {
+        **identity,
+        "d": num_parameters(model),
+        "tokens": config.tokens,
+        "data": corpus.source,
+        "python": platform.python_version(),
+        **{name: llm_library(name, "a model").__version__ for name in ("torch", "transformers", "tokenizers")},
+        "device": f"cpu ({platform.machine()}), {torch.get_num_threads()} thread(s)",
+        "evaluations": rows,
+    }
+    _write(model, tokenizer, size, facts, out)
+    (out / CHECKPOINT_FILE).unlink(missing_ok=True)
+    return facts
+
+
+def _known(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise InputError(f"out must be empty or hold the same pretraining run, got {path.parent}") from None
+    return found
+
+
+def _require_same(out: Path, found: dict[str, Any], identity: dict[str, Any]) -> None:
+    same = all(found.get(key) == value for key, value in identity.items())
+    require(same, "out", "be empty or hold the same pretraining run, of this text and this code", str(out))
+
+
+def _optimizer(model: nn.Module) -> torch.optim.AdamW:
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    vectors = [p for p in model.parameters() if p.ndim <= 1]
+    groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, betas=BETAS, lr=0.0)
+
+
+def _stream(tokenizer: Any, pieces: tuple[str, ...]) -> Tensor:
+    """The ids of the pieces one after another, (N,) int64."""
+    encodings = tokenizer.encode_batch(list(pieces), add_special_tokens=False)
+    return torch.from_numpy(np.concatenate([np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings]))
+
+
+def _windows(config: PretrainConfig, step: int, stream: Tensor, tokenizer: Any) -> Tensor:
+    """The sequences of a step, (B, T + 1): ``</s>``, then T tokens that begin anywhere; a function of seed and step."""
+    T = SIZES[config.size].context
+    rng = np.random.default_rng(np.random.SeedSequence(config.seed, spawn_key=(step,)))
+    starts = torch.from_numpy(rng.integers(0, len(stream) - T, config.batch))
+    return _begun(stream[starts[:, None] + torch.arange(T)], tokenizer)
+
+
+def _begun(windows: Tensor, tokenizer: Any) -> Tensor:
+    return nn.functional.pad(windows, (1, 0), value=tokenizer.token_to_id("</s>"))
+
+
+def _next_token_loss(model: nn.Module, sequences: Tensor) -> Tensor:
+    logits = model(input_ids=sequences[:, :-1], use_cache=False).logits
+    return cross_entropy(logits.flatten(0, 1), sequences[:, 1:].flatten())
+
+
+def _step(model: nn.Module, optimizer: torch.optim.AdamW, sequences: Tensor, rate: float) -> float:
+    """One step of AdamW; returns the loss before it."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.zero_grad()
+    loss = _next_token_loss(model, sequences)
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+    optimizer.step()
+    return float(loss.detach())
+
+
+@torch.no_grad()
+def _held_out_loss(model: nn.Module, stream: Tensor, T: int, tokenizer: Any) -> float:
+    """Mean loss a token over sequences that lie evenly in the held-out text, of ``EVALUATED_TOKENS`` in all."""
+    windows = stream[: len(stream) // T * T].view(-1, T)
+    windows = windows[:: max(1, len(windows) * T // EVALUATED_TOKENS)]
+    losses = [_next_token_loss(model, _begun(part, tokenizer)) * len(part) for part in windows.split(8)]
+    return float(torch.stack(losses).sum()) / len(windows)
+
+
+def _save(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
+    tensors = {f"x.{name}": p.detach() for name, p in model.named_parameters()}
+    for name, p in model.named_parameters():
+        tensors |= {f"{key}.{name}": optimizer.state[p][key] for key in ("exp_avg", "exp_avg_sq")}
+    return tensors
+
+
+@torch.no_grad()
+def _load(model: nn.Module, optimizer: torch.optim.AdamW, tensors: dict[str, Tensor], step: int) -> None:
+    for name, p in model.named_parameters():
+        p.copy_(tensors[f"x.{name}"])
+        moments = {key: tensors[f"{key}.{name}"] for key in ("exp_avg", "exp_avg_sq")}
+        optimizer.state[p] = {"step": torch.tensor(float(step)), **moments}
+
+
+def _write(model: Any, tokenizer: Any, size: Size, facts: dict[str, Any], out: Path) -> None:
+    """The folder that ``transformers`` reads; the configuration comes last, so that no part of one looks whole."""
+    weights = {name: p.detach().contiguous() for name, p in model.named_parameters()}  # tied weights once
+    write_atomically(out / "model.safetensors", save(weights, metadata={"format": "pt"}))
+    write_atomically(out / "tokenizer.json", tokenizer.to_str(pretty=True))
+    _, pad, text, unknown = SPECIAL
+    described = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": text,
+        "eos_token": text,
+        "pad_token": pad,
+        "unk_token": unknown,
+        "padding_side": "left",
+        "model_max_length": size.context,
+        "clean_up_tokenization_spaces": False,
+    }
+    write_atomically(out / "tokenizer_config.json", json.dumps(described, indent=1))
+    write_atomically(out / PROVENANCE_FILE, json.dumps(facts, indent=1, ensure_ascii=False))
+    write_atomically(out / CONFIG_FILE, model.config.to_json_string())
