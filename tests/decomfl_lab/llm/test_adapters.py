@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from decomfl_lab.cli import main
+from decomfl_lab.config import TrainConfig
 from decomfl_lab.errors import InputError
 from decomfl_lab.llm.adapters import LowRank, lora_, norms_
 from decomfl_lab.models import num_parameters
 from decomfl_lab.replica import Layout
 from decomfl_lab.rules import Sgd
+from decomfl_lab.training import load_run
 from tests.decomfl_lab.llm.test_federation import RULES, federation, run
-from tests.decomfl_lab.llm.tiny import answers, prompts, transformers
+from tests.decomfl_lab.llm.tiny import answers, prompts, save_opt, transformers
+from tests.decomfl_lab.llm.toy import write_sst2
 
 METHODS: dict[str, Callable[[nn.Module], None]] = {"lora": lambda module: lora_(module, rank=3), "norms": norms_}
 
@@ -122,3 +128,34 @@ def test_what_does_not_fit_is_named(options: dict[str, object], message: str) ->
     module = answers("opt")
     with pytest.raises(InputError, match=message):
         lora_(module, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("flags", "d"),
+    [
+        (["--precision", "bfloat16"], 8816),
+        (["--lean", "--tune", "norms"], 160),
+        (["--tune", "lora", "--lora-rank", "2", "--lora-alpha", "8"], 2 * 2 * 2 * 32),
+    ],
+)
+def test_the_command_trains_what_it_is_told_to(
+    flags: list[str], d: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, model = tmp_path / "run", str(save_opt(tmp_path / "tiny-opt"))
+    arguments = ["--task", "sst2", "--task-data", str(write_sst2(tmp_path / "sst2")), "--model", model]
+    arguments += ["--clients", "4", "--sampled", "2", "--rounds", "3", "--perturbations", "2", "--local-steps", "2"]
+    assert main(["train", *arguments, "--lr", "0.1", "--out", str(out), "--json", *flags]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert "tiny-opt: opt, d = 8,816, from a folder, digest " in result["provenance"]["data"]
+    rows = result["metrics"]
+    assert [row["round"] for row in rows] == [0, 3]
+    assert rows[0]["test_loss"] != rows[1]["test_loss"]
+    _, _, module = load_run(out)
+    assert num_parameters(module) == d
+
+
+def test_only_a_tasks_model_is_tuned_in_part() -> None:
+    with pytest.raises(InputError, match="tune must be full without a task, got 'lora'"):
+        TrainConfig(tune="lora")
+    with pytest.raises(InputError, match="tune must be one of full, lora, norms, got 'prefix'"):
+        TrainConfig(task="sst2", tune="prefix")
