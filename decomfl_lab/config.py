@@ -75,6 +75,11 @@ class TrainConfig:
     task_data: str = _option("", "folder of the task's files in the hub's layout; empty: $DECOMFL_DATA/<task>")
     max_length: int = _option(0, "tokens of a task's prompt, its last ones; 0: the paper's (sst2 31, others 2047)")
     cb_two_way: bool = _option(False, "of cb, count neutral as entailment, as the authors' code does")
+    tune: str = _option(
+        "full", "of a task's model, what is trained: full, lora (queries and values) or norms; the rest is frozen"
+    )
+    lora_rank: int = _option(8, "r of lora")
+    lora_alpha: float = _option(16.0, "α of lora, which adds (α/r)·B·A; the paper has 8, the authors' code 16")
     split: str = _option(
         "iid",
         "iid, dirichlet (Dir(α·1)) or dirichlet-total (Dir(α·p), the authors' reading)",
@@ -170,6 +175,10 @@ class TrainConfig:
         require_int("max_length", self.max_length, 0)
         require(bool(self.task) or not self.max_length, "max_length", "be 0 without a task", self.max_length)
         require(self.task == "cb" or not self.cb_two_way, "cb_two_way", "be off but for task cb", self.cb_two_way)
+        require_choice("tune", self.tune, ("full", "lora", "norms"))
+        require(bool(self.task) or self.tune == "full", "tune", "be full without a task", self.tune)
+        require_int("lora_rank", self.lora_rank, 1)
+        require_finite_positive("lora_alpha", self.lora_alpha)
         require_choice("batchnorm", self.batchnorm, TREATMENTS)
         require_int("calibration_examples", self.calibration_examples, 2)
         require_finite_positive("lr η", self.lr)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from decomfl_lab.config import TrainConfig
 from decomfl_lab.data import Dataset
 from decomfl_lab.errors import InputError, require
+from decomfl_lab.llm.adapters import lora_, norms_
 from decomfl_lab.llm.causal import CausalLM, Verbalized, load_causal
 from decomfl_lab.llm.encoding import encode, verbalizer_ids
 from decomfl_lab.llm.tasks import TASKS, load_task
@@ -72,10 +73,17 @@ def task_dataset(config: TrainConfig) -> Dataset:
 def task_module(config: TrainConfig) -> nn.Module:
     """The language model ``config.model`` as a classifier of ``config.task``: ids (N, T) to logits (N, classes).
 
+    What is not to be trained is frozen (``config.tune``).
+
     Raises:
-        InputError: If the model is not at hand, or its tokenizer gives two classes the same token.
+        InputError: If the model is not at hand or has nothing to tune so, or its tokenizer gives two classes the same
+            token.
     """
     model = _model(config)
+    if config.tune == "lora":
+        lora_(model.module, rank=config.lora_rank, alpha=config.lora_alpha, seed=config.seed)
+    elif config.tune == "norms":
+        norms_(model.module)
     return Verbalized(model.module, verbalizer_ids(TASKS[config.task], model.tokenizer), model.tokenizer.pad)
 
 

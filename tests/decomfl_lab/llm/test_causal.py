@@ -14,7 +14,18 @@ from torch import nn
 from decomfl_lab.errors import InputError
 from decomfl_lab.llm.causal import Verbalized, load_causal
 from decomfl_lab.replica import Layout
-from tests.decomfl_lab.llm.tiny import ARCHITECTURES, PAD, TIED, V, answers, prompts, tiny, transformers
+from tests.decomfl_lab.llm.tiny import (
+    ARCHITECTURES,
+    PAD,
+    TIED,
+    V,
+    answers,
+    prompts,
+    save_opt,
+    save_tokenizer,
+    tiny,
+    transformers,
+)
 
 CHOSEN = (7, 30, 96)
 
@@ -86,21 +97,10 @@ def test_verbalizers_are_tokens(token: int) -> None:
         Verbalized(tiny("opt"), (7, token), PAD)
 
 
-def _save_tokenizer(folder: Path, **special: str) -> None:
-    tokenizers = pytest.importorskip("tokenizers")
-    words = {word: n for n, word in enumerate(["<unk>", "<pad>", "</s>", "it", "was", "good", "bad"])}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer.post_processor = tokenizers.processors.TemplateProcessing("</s> $A", special_tokens=[("</s>", 2)])
-    transformers().PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A saved OPT model."""
-    tiny("opt", seed=3).save_pretrained(tmp_path / "tiny-opt")  # type: ignore[operator]
-    _save_tokenizer(tmp_path / "tiny-opt", pad_token="<pad>")
-    return tmp_path / "tiny-opt"
+    return save_opt(tmp_path / "tiny-opt", seed=3)
 
 
 def test_a_folder_gives_the_model_that_was_saved(folder: Path) -> None:
@@ -130,9 +130,9 @@ def test_weights_of_sixteen_bits_are_widened(folder: Path) -> None:
 
 def test_without_padding_the_end_of_a_text_pads(folder: Path) -> None:
     (folder / "tokenizer_config.json").unlink()
-    _save_tokenizer(folder, eos_token="</s>")
+    save_tokenizer(folder, eos_token="</s>")
     assert load_causal(str(folder)).tokenizer.pad == 2
-    _save_tokenizer(folder)
+    save_tokenizer(folder)
     with pytest.raises(InputError, match="tokenizer of model tiny-opt must have a token for padding, or for the end"):
         load_causal(str(folder))
 

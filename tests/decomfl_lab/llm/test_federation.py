@@ -33,7 +33,7 @@ def _objective(module: nn.Module, i: int) -> ModuleObjective:
     return ModuleObjective(module, Layout.of(module), cross_entropy, ids, ids[:, -1] % 2, EpochBatches(B, 4, (0, i)))
 
 
-def _federation(module: nn.Module, rule: UpdateRule, *, K: int, lean: bool = False) -> tuple[Server, list[Client]]:
+def federation(module: nn.Module, rule: UpdateRule, *, K: int, lean: bool = False) -> tuple[Server, list[Client]]:
     x = Layout.of(module).flatten(module)
     if isinstance(rule, LowPrecision):
         x = x.to(getattr(torch, rule.dtype))
@@ -42,7 +42,7 @@ def _federation(module: nn.Module, rule: UpdateRule, *, K: int, lean: bool = Fal
     return server, clients
 
 
-def _run(server: Server, clients: list[Client], rounds: int) -> list[np.ndarray]:
+def run(server: Server, clients: list[Client], rounds: int) -> list[np.ndarray]:
     """The scalars that were sent."""
     sent = []
     for _ in range(rounds):
@@ -55,10 +55,10 @@ def _run(server: Server, clients: list[Client], rounds: int) -> list[np.ndarray]
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("kind", ["opt", "opt-narrow", "llama"])
 def test_who_was_away_rebuilds_the_model_to_the_bit(kind: str, rule: str) -> None:
-    server, clients = _federation(answers(kind), RULES[rule], K=2)
+    server, clients = federation(answers(kind), RULES[rule], K=2)
     assert server.replica is not None
     before = server.replica.digest()
-    _run(server, clients, 5)
+    run(server, clients, 5)
     assert len({client.replica.round for client in clients}) > 1
     for i, client in enumerate(clients):
         client.replica.catch_up(server.plan_round([i])[i].records)
@@ -67,7 +67,7 @@ def test_who_was_away_rebuilds_the_model_to_the_bit(kind: str, rule: str) -> Non
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_a_layer_at_a_time_measures_what_the_whole_point_does(kind: str) -> None:
-    dense, lean = (_run(*_federation(answers(kind), Sgd(), K=2, lean=lean), 2) for lean in (False, True))
+    dense, lean = (run(*federation(answers(kind), Sgd(), K=2, lean=lean), 2) for lean in (False, True))
     assert np.allclose(dense, lean, rtol=0, atol=2e-4)  # losses of float32, around 0.7, over 2μ = 2e-3
     assert np.abs(dense).max() > 0.02
 

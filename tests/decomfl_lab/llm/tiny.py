@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,3 +66,20 @@ def prompts(n: int, length: int, *, seed: int = 0, padded: bool = True) -> Tenso
 def answers(kind: str, **options: Any) -> Verbalized:
     """The two-class module over ``tiny``."""
     return Verbalized(tiny(kind, **options), (7, 30), PAD)
+
+
+def save_tokenizer(folder: Path, **special: str) -> None:
+    """Write a tokenizer of seven words; ``</s>`` comes first."""
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {word: n for n, word in enumerate(["<unk>", "<pad>", "</s>", "it", "was", "good", "bad"])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing("</s> $A", special_tokens=[("</s>", 2)])
+    transformers().PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
+
+
+def save_opt(folder: Path, *, seed: int = 0) -> Path:
+    """Save a model of the architecture "opt" with its tokenizer."""
+    tiny("opt", seed=seed).save_pretrained(folder)  # type: ignore[operator]
+    save_tokenizer(folder, pad_token="<pad>")
+    return folder

@@ -1,0 +1,107 @@
+"""Parameter-efficient fine-tuning: a few parameters are trained, and so perturbed and rebuilt; the others stay.
+
+    lora_     W frozen, W + (α/r) B A in its place, for the linear maps to queries and values
+    norms_    the gains and biases of the normalisations, all else frozen
+
+Frozen parameters are no part of x: whoever has the model that it began with needs the records and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from decomfl_lab.errors import require, require_finite_positive, require_int
+
+__all__ = ["LowRank", "lora_", "norms_"]
+
+
+class LowRank(nn.Module):
+    """A linear layer with a low-rank update: y = base(u) + (α/r) B A u.
+
+    Attributes:
+        base: The layer, frozen.
+        A: (r, in).
+        B: (out, r), 0 at first, so that the layer begins as it was.
+        scale: α/r.
+
+    Source: Hu, Shen, Wallis, Allen-Zhu, Li, Wang, Wang and Chen, "LoRA: Low-Rank Adaptation of Large Language Models",
+    ICLR 2022, section 4.1.
+    """
+
+    def __init__(self, base: nn.Linear, A: Tensor, scale: float) -> None:
+        """The layer ``base`` with A (r, in) and B = 0."""
+        super().__init__()
+        self.base = base
+        self.A = nn.Parameter(A)
+        self.B = nn.Parameter(A.new_zeros(base.out_features, len(A)))
+        self.scale = scale
+
+    def forward(self, u: Tensor) -> Tensor:
+        """(..., in) to (..., out); B A is never formed."""
+        y: Tensor = self.base(u) + self.scale * linear(linear(u, self.A), self.B)
+        return y
+
+
+def lora_(
+    module: nn.Module,
+    *,
+    rank: int = 8,
+    alpha: float = 16.0,
+    targets: Sequence[str] = ("q_proj", "v_proj"),
+    seed: int = 0,
+) -> None:
+    """Freeze ``module`` and give every linear layer that is called one of ``targets`` a trainable ``LowRank``.
+
+        d = Σ r (in + out),    A uniform in ±1/√in (as in the peft library), B = 0
+
+    Args:
+        module: Changed in place; its outputs are as before until it is trained.
+        rank: r.
+        alpha: α; the paper has 8, the authors' code 16.
+        targets: Last parts of the layers' names; the default are those of OPT and Llama.
+        seed: Of A; each layer has a stream of its own.
+
+    Raises:
+        InputError: If the rank exceeds a layer's width, or a target names no linear layer.
+
+    Source: [DeComFL, appendix, settings of LoRA].
+    """
+    require_int("rank", rank, 1)
+    require_finite_positive("alpha", alpha)
+    found = [(name, part) for name, part in module.named_modules() if name.rpartition(".")[2] in targets]
+    linears = [(name, part) for name, part in found if isinstance(part, nn.Linear)]
+    for target in targets:
+        named = any(name.rpartition(".")[2] == target for name, _ in linears)
+        require(named, "targets", f"each name linear layers of {type(module).__name__}", target)
+    for name, layer in linears:
+        width = min(layer.in_features, layer.out_features)
+        require(rank <= width, "rank", f"be at most the width {width} of layer {name}", rank)
+    module.requires_grad_(False)
+    for n, (name, layer) in enumerate(linears):
+        bound = 1 / math.sqrt(layer.in_features)
+        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(n,)))
+        A = torch.from_numpy(rng.uniform(-bound, bound, (rank, layer.in_features)))
+        parent, _, own = name.rpartition(".")
+        setattr(module.get_submodule(parent), own, LowRank(layer, A.to(layer.weight), alpha / rank))
+
+
+def norms_(module: nn.Module) -> None:
+    """Freeze ``module`` but for the parameters of its normalisations (classes that are called ...Norm).
+
+    Raises:
+        InputError: If it has none.
+
+    Source: Zhao, Tu, Wei, Mei and Xie, "Tuning LayerNorm in Attention: Towards Efficient Multi-Modal LLM Finetuning",
+    ICLR 2024.
+    """
+    norms = [part for part in module.modules() if type(part).__name__.endswith("Norm")]
+    require(bool(norms), "module", "have normalisations", type(module).__name__)
+    module.requires_grad_(False)
+    for part in norms:
+        part.requires_grad_(True)
