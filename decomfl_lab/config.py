@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
+from decomfl_lab.llm.tasks import TASKS
 from decomfl_lab.noise import Distribution, Format
 from decomfl_lab.normalisation import TREATMENTS
 from decomfl_lab.second_differences import require_moment_law
@@ -60,7 +61,8 @@ class TrainConfig:
         "cnn-mnist",
         "cnn-mnist (d = 28,938), cnn-fashion (1,206,590; 62 outputs), cnn-fashion-10, resnet8, resnet8-half, resnet20 "
         "(without normalisation), resnet8-bn, resnet8-half-bn, resnet20-bn, mlp or logistic; for text gpt-tiny, "
-        "gpt-tiny-tied or gpt-10m",
+        "gpt-tiny-tied or gpt-10m; for a task a causal language model: a folder of transformers, a GGUF file or a name "
+        "of the hub (facebook/opt-125m)",
     )
     batchnorm: str = _option(
         "batch",
@@ -69,6 +71,10 @@ class TrainConfig:
     )
     calibration_examples: int = _option(500, "calibration images, a fixed random choice of the training images")
     data: str = _option("mnist", "data set: mnist, fashion-mnist, cifar10, digits or text")
+    task: str = _option("", f"fine-tune a causal language model, in place of data: {', '.join(TASKS)}")
+    task_data: str = _option("", "folder of the task's files in the hub's layout; empty: $DECOMFL_DATA/<task>")
+    max_length: int = _option(0, "tokens of a task's prompt, its last ones; 0: the paper's (sst2 31, others 2047)")
+    cb_two_way: bool = _option(False, "of cb, count neutral as entailment, as the authors' code does")
     split: str = _option(
         "iid",
         "iid, dirichlet (Dir(α·1)) or dirichlet-total (Dir(α·p), the authors' reading)",
@@ -159,6 +165,11 @@ class TrainConfig:
         ):
             require_int(label, getattr(self, name), 1)
         require_int("test_examples", self.test_examples, 0)
+        require_choice("task", self.task, ("", *TASKS))
+        require(bool(self.task) or not self.task_data, "task_data", "be empty without a task", self.task_data)
+        require_int("max_length", self.max_length, 0)
+        require(bool(self.task) or not self.max_length, "max_length", "be 0 without a task", self.max_length)
+        require(self.task == "cb" or not self.cb_two_way, "cb_two_way", "be off but for task cb", self.cb_two_way)
         require_choice("batchnorm", self.batchnorm, TREATMENTS)
         require_int("calibration_examples", self.calibration_examples, 2)
         require_finite_positive("lr η", self.lr)

@@ -130,7 +130,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A labelled data set: normalised images, or sequences of tokens.
+    """A labelled data set: normalised images, sequences of tokens, or prompts of a task (see ``llm.finetuning``).
 
     Attributes:
         name: As given to ``load_dataset``.
@@ -141,6 +141,8 @@ class Dataset:
         classes: Number of classes, or of tokens.
         source: One line: which data was really used.
         digest: Hex digest of the raw bytes; it keys results.
+        pad: Of a task the token on the left of prompts that are shorter than the longest.
+        content_free: (1, T) int64, of a task a prompt that says nothing, by which its classes are calibrated.
     """
 
     name: str
@@ -151,6 +153,8 @@ class Dataset:
     classes: int
     source: str
     digest: str
+    pad: int | None = None
+    content_free: Tensor | None = None
 
 
 def parse_idx(content: bytes, name: str) -> NDArray[np.uint8]:
@@ -228,7 +232,7 @@ def download(folder: Path, files: Mapping[str, str], addresses: tuple[str, ...])
 
 
 def read_checked(folder: Path, name: str, expected: str) -> bytes:
-    """The bytes of the file ``name``; InputError that names it if it is missing or has another sha256."""
+    """The content of ``folder / name``; InputError if it cannot be read or its sha256 is not ``expected``."""
     try:
         content = (folder / name).read_bytes()
     except OSError as error:

@@ -128,6 +128,22 @@ class _Line:
                 target[a : a + step].copy_(buffer.view(part.shape))
             return formed
 
+    def formed_rows(self, w: Tensor, first: int, c: float, rows: Tensor) -> Tensor:
+        """Rows of what ``formed`` gives for w (n, width), shape (*rows.shape, width); few of the others are made."""
+        distinct, places = rows.unique(return_inverse=True)
+        width = w.shape[1]
+        looked_up = w.new_empty((len(distinct), width))
+        at_once = max(1, CHUNK // max(1, width))
+        a = 0
+        while a < len(distinct):
+            top = distinct[a]
+            b = int(torch.searchsorted(distinct, top + at_once))
+            here = distinct[a:b] - top
+            block = self.formed(w[top : top + here[-1] + 1], first + int(top) * width, c)
+            looked_up[a:b] = block[here]
+            a = b
+        return looked_up[places]
+
 
 @dataclass(frozen=True)
 class _Part:
@@ -246,6 +262,8 @@ class _Virtual(TorchFunctionMode):
                 _refuse_write(_function_name(func), self.parts[id(args[0])].name)
             return func(*args, **kwargs)
 
+        if func is torch.nn.functional.embedding and (looked_up := self._looked_up(args, kwargs)) is not None:
+            return looked_up
         formed: dict[int, Tensor] = {}
         calls = getattr(func, "__module__", None) == "torch.nn.functional"
         if getattr(func, "__name__", "") in _LIKE_THE_OTHER:
@@ -273,6 +291,16 @@ class _Virtual(TorchFunctionMode):
             return func not in _VALUE_GETTERS
         asks_type = name == "type" and len(args) == 1  # with a second argument it converts
         return asks_type or name in _METADATA or name.endswith("_like") or name.startswith("new_")
+
+    def _looked_up(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+        """What ``functional.embedding`` looks up in a parameter; None if it writes to it, or is called otherwise."""
+        rows, weight, _, max_norm = (*args, None, None, None)[:4]
+        part = self.parts.get(id(weight))
+        plain = kwargs.get("max_norm", max_norm) is None and part is not None and part.w.is_contiguous()
+        if part is None or not plain or torch._C._functorch.is_functorch_wrapped_tensor(rows):  # by vmap over data
+            return None
+        self.reached.add(id(weight))
+        return self.line.formed_rows(part.w.detach(), part.first, self.c, rows)
 
     def _form(self, part: _Part) -> Tensor:
         t = self.line.formed(part.w, part.first, self.c)
@@ -363,10 +391,11 @@ def virtual(
     list, tuple or dict) is given a fresh tensor instead, which dies when the call returns. So what is used
     without a forward method of its own (tied weights, ``out_proj`` of ``nn.MultiheadAttention``) is perturbed
     too, and the extra memory is at most φ, the largest set of parameters that one function takes, here and
-    in the paper one layer. It takes longer to live only where a view of it does (``w.t()`` in a variable), or
-    where a graph to the inputs is recorded. Parameters in bfloat16 or float16 are widened to float32, moved
-    and rounded once; those, and ones that are not contiguous or not on the CPU, go through a buffer of
-    ``CHUNK`` elements (or one row, if that is more).
+    in the paper one layer; of an embedding's table, often the largest of all, no more than the rows that are
+    looked up and ``CHUNK`` elements. It takes longer to live only where a view of it does (``w.t()`` in a
+    variable), or where a graph to the inputs is recorded. Parameters in bfloat16 or float16 are widened to
+    float32, moved and rounded once; those, and ones that are not contiguous or not on the CPU, go through a
+    buffer of ``CHUNK`` elements (or one row, if that is more).
 
     The loss is that of ``in_place`` to the bit for float32 and float64 where no graph is recorded, the forward
     pass is deterministic, and the same kernels run: the mode switches off the fused inference kernels of

@@ -35,10 +35,11 @@ from decomfl_lab.fedavg import (
     Uplink,
 )
 from decomfl_lab.files import write_atomically
+from decomfl_lab.llm.finetuning import task_dataset, task_module
 from decomfl_lab.models import build_model
 from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, cpu_backend, derive_seed
 from decomfl_lab.normalisation import calibrated, freeze_, use_batch_statistics_
-from decomfl_lab.objective import EpochBatches, ModuleObjective, mean_losses
+from decomfl_lab.objective import EpochBatches, LossFunction, ModuleObjective, mean_losses
 from decomfl_lab.policy import PullPolicy
 from decomfl_lab.replica import Layout, Replica, SyncReplica
 from decomfl_lab.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
@@ -61,6 +62,7 @@ __all__ = [
     "build_federation",
     "calibration_images",
     "code_version",
+    "dataset_of",
     "fixed_choice",
     "load_run",
     "prepare_folder",
@@ -158,7 +160,14 @@ def _rule(config: TrainConfig) -> UpdateRule:
     return rule
 
 
+def dataset_of(config: TrainConfig) -> Dataset:
+    """The data of a run: its task's prompts, or its data set; InputError if they are not at hand."""
+    return task_dataset(config) if config.task else load_dataset(config.data)
+
+
 def _workspace(config: TrainConfig, dataset: Dataset) -> nn.Module:
+    if config.task:
+        return task_module(config)
     in_shape = tuple(dataset.train_images.shape[1:])
     module = build_model(config.model, seed=config.seed, in_shape=in_shape, classes=dataset.classes)
     if config.batchnorm == "frozen":
@@ -196,7 +205,8 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
         )
         for i, part in enumerate(parts)
     ]
-    engine = make_engine(config.engine)
+    whole = config.task and config.engine == "auto"  # a language model's passes use the threads themselves
+    engine = make_engine("serial" if whole else config.engine)
     if config.method == "mezo":
         agent = _zeroth_order(config, 0, objectives[0], engine)
         federation = MezoFederation(agent, x, K=config.local_steps, eta=Schedule(config.lr, config.lr_schedule))
@@ -269,10 +279,14 @@ def _zeroth_order(config: TrainConfig, i: int, objective: ModuleObjective, engin
 def _held_out(config: TrainConfig, dataset: Dataset) -> tuple[torch.Tensor, torch.Tensor]:
     """The held-out images and labels that a run is evaluated on: all, or a fixed random choice of them."""
     n = len(dataset.test_labels)
-    if not config.test_examples or config.test_examples >= n:
-        return _fast_layout(dataset.test_images), dataset.test_labels
-    chosen = fixed_choice(n, config.test_examples, 5)
-    return _fast_layout(dataset.test_images[chosen]), dataset.test_labels[chosen]
+    images, labels = dataset.test_images, dataset.test_labels
+    if 0 < config.test_examples < n:
+        chosen = fixed_choice(n, config.test_examples, 5)
+        images, labels = images[chosen], labels[chosen]
+    if dataset.pad is not None:  # by length, since what passes together is as long as the longest
+        order = (images != dataset.pad).sum(1).argsort(stable=True)
+        images, labels = images[order], labels[order]
+    return _fast_layout(images), labels
 
 
 def calibration_images(config: TrainConfig, dataset: Dataset) -> torch.Tensor:
@@ -291,6 +305,16 @@ def _accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return (outputs.argmax(1) == targets).float().mean()
 
 
+def _evaluate(module: nn.Module, dataset: Dataset, inputs: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
+    """Means over the examples: test_accuracy, test_loss and of a task calibrated_accuracy (see ``train``)."""
+    measures: dict[str, LossFunction] = {"test_accuracy": _accuracy, "test_loss": cross_entropy}
+    if dataset.content_free is not None:
+        with torch.inference_mode():
+            prior = module(dataset.content_free)
+        measures["calibrated_accuracy"] = lambda outputs, wanted: _accuracy(outputs - prior, wanted)
+    return dict(zip(measures, mean_losses(module, list(measures.values()), inputs, targets), strict=True))
+
+
 def _continues(saved: dict[str, Any], config: TrainConfig) -> bool:
     """Whether a saved run is this one: the same in all but its length."""
     return dict(saved, rounds=0) == dict(config.to_dict(), rounds=0)
@@ -302,14 +326,16 @@ def train(
     dataset: Dataset | None = None,
     out: Path | None = None,
     on_round: Callable[[Progress], None] | None = None,
+    on_start: Callable[[dict[str, float]], None] | None = None,
 ) -> pd.DataFrame:
     """Run ``config``; with ``out`` it resumes what is there and can be interrupted at any time.
 
     Args:
         config: The run.
-        dataset: Its data; None loads ``config.data``.
+        dataset: Its data; None for ``dataset_of(config)``.
         out: Folder for metrics.csv, config.toml, provenance.json and the checkpoint; made if missing.
         on_round: Called after every round.
+        on_start: Called before the first round, of a task alone, with the row of round 0: zero-shot accuracies.
 
     Returns:
         One row an evaluation, columns ``METRICS``: round (completed), test_accuracy, test_loss, train_loss (mean
@@ -317,13 +343,17 @@ def train(
         (all) and those of them that went up, gradient_scalars (all), model_pulls (rebuilds replaced by sending the
         model), seconds (training time so far); with revert sync also drift, the largest ‖x_i − x‖∞ / ‖x‖∞ of a
         client's rebuilt model so far; with log_kappa also ``CURVATURE_COLUMNS`` of the rounds since the last
-        evaluation.
+        evaluation. Of a task the first row is of round 0, before any training, and there is calibrated_accuracy:
+
+            argmax_c log p_c(prompt) − log p_c(prompt without content)        in place of    argmax_c log p_c(prompt)
+
+        (Zhao, Wallace, Feng, Klein and Singh, "Calibrate before use", ICML 2021; "N/A" in every column).
 
     Raises:
         InputError: If the configuration, the data or the folder does not fit; nothing is half-written.
         DivergedError: If losses are no longer finite; the evaluations up to there are in ``out``.
     """
-    dataset = load_dataset(config.data) if dataset is None else dataset
+    dataset = dataset_of(config) if dataset is None else dataset
     federation, module, layout = build_federation(config, dataset)
     held_out, calibration = _held_out(config, dataset), calibration_images(config, dataset)
     rows: list[dict[str, float]] = []
@@ -344,7 +374,8 @@ def train(
             rows, losses, seconds = saved["rows"], saved["losses"], saved["seconds"]
 
     def table() -> pd.DataFrame:
-        more = (["drift"] if config.revert == "sync" else []) + (list(CURVATURE_COLUMNS) if config.log_kappa else [])
+        more = ["calibrated_accuracy"] if config.task else []
+        more += (["drift"] if config.revert == "sync" else []) + (list(CURVATURE_COLUMNS) if config.log_kappa else [])
         return pd.DataFrame(rows, columns=[*METRICS, *more])
 
     def save() -> None:
@@ -356,6 +387,34 @@ def train(
             write_provenance(out, dataset)
             write_atomically(out / METRICS_FILE, table().to_csv(index=False))
 
+    def evaluate() -> None:
+        layout.bind(module, federation.x.to(layout.dtype))
+        with calibrated(module, calibration):
+            found = _evaluate(module, dataset, *held_out)
+        rows.append(
+            {
+                "round": federation.round,
+                **found,
+                "train_loss": float(np.mean(losses)) if losses else float("nan"),
+                "wire_scalars": federation.ledger.scalars_per_client,
+                "wire_bytes": federation.ledger.bytes,
+                "up_bytes": federation.ledger.bytes_up,
+                "gradient_scalars": federation.ledger.scalars,
+                "model_pulls": federation.pulls,
+                "seconds": seconds,
+            }
+        )
+        if federation.drift is not None:
+            rows[-1]["drift"] = federation.drift
+        if federation.curvature is not None and losses:
+            rows[-1].update(federation.curvature.columns())
+            federation.curvature.clear()
+        losses.clear()
+
+    if config.task and not rows:
+        evaluate()
+    if config.task and on_start is not None:
+        on_start(rows[0])
     last_save = time.monotonic()
     while federation.round < config.rounds:
         started = time.monotonic()
@@ -368,29 +427,7 @@ def train(
         seconds += time.monotonic() - started
         losses.append(loss)
         if federation.round % config.eval_every == 0 or federation.round == config.rounds:
-            layout.bind(module, federation.x.to(layout.dtype))
-            with calibrated(module, calibration):
-                accuracy, test_loss = mean_losses(module, [_accuracy, cross_entropy], *held_out)
-            rows.append(
-                {
-                    "round": federation.round,
-                    "test_accuracy": accuracy,
-                    "test_loss": test_loss,
-                    "train_loss": float(np.mean(losses)),
-                    "wire_scalars": federation.ledger.scalars_per_client,
-                    "wire_bytes": federation.ledger.bytes,
-                    "up_bytes": federation.ledger.bytes_up,
-                    "gradient_scalars": federation.ledger.scalars,
-                    "model_pulls": federation.pulls,
-                    "seconds": seconds,
-                }
-            )
-            if federation.drift is not None:
-                rows[-1]["drift"] = federation.drift
-            if federation.curvature is not None:
-                rows[-1].update(federation.curvature.columns())
-                federation.curvature.clear()
-            losses.clear()
+            evaluate()
         if on_round is not None:
             accuracy = rows[-1]["test_accuracy"] if rows else float("nan")
             on_round(Progress(federation.round, config.rounds, loss, accuracy, federation.ledger.scalars_per_client))
@@ -410,7 +447,7 @@ def load_run(out: Path) -> tuple[TrainConfig, Dataset, nn.Module]:
         InputError: If the folder holds no run, or one of other data than are at hand now.
     """
     config = config_from_mapping(read_config(out / CONFIG_FILE), f"run {out}")
-    dataset = load_dataset(config.data)
+    dataset = dataset_of(config)
     tensors, saved = read_checkpoint(out / CHECKPOINT_FILE)
     if saved["data"] != dataset.digest:
         raise InputError(f"run {out} must be of the data at hand ({dataset.source}), got one of other data")

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,9 +16,8 @@ import typer
 
 from decomfl_lab.commands.progress import RunBar
 from decomfl_lab.config import TrainConfig, config_from_mapping, is_schedule, parse_schedule, read_config
-from decomfl_lab.data import load_dataset
 from decomfl_lab.errors import require_int
-from decomfl_lab.training import provenance
+from decomfl_lab.training import dataset_of, provenance
 from decomfl_lab.training import train as run
 
 __all__ = ["train"]
@@ -79,12 +78,12 @@ def _train(
         values[name] = parse_schedule(name, text) if name.endswith("_schedule") else text
     run_config = config_from_mapping(values, f"config {config}" if config else "the flags")
     torch.set_num_threads(require_int("threads", threads, 1))
-    dataset = load_dataset(run_config.data)
+    dataset = dataset_of(run_config)
     with RunBar(f"{run_config.method} K={run_config.local_steps} P={run_config.perturbations}") as bar:
-        rows = run(run_config, dataset=dataset, out=out, on_round=bar.update)
+        rows = run(run_config, dataset=dataset, out=out, on_round=bar.update, on_start=_tell_start)
     facts = provenance(dataset)
     if as_json:
-        result = {"config": run_config.to_dict(), "provenance": facts, "metrics": rows.to_dict("records")}
+        result = {"config": run_config.to_dict(), "provenance": facts, "metrics": _records(rows)}
         print(json.dumps(result))
     else:
         print(_table(rows))
@@ -93,9 +92,20 @@ def _train(
             print(f"written to {out}", file=sys.stderr)
 
 
+def _tell_start(row: dict[str, float]) -> None:
+    """What a task's model can do before it is trained, as soon as it is known (the table has it too)."""
+    plain, calibrated = row["test_accuracy"], row["calibrated_accuracy"]
+    print(f"zero-shot accuracy {plain:.4f}, calibrated {calibrated:.4f}", file=sys.stderr, flush=True)
+
+
+def _records(rows: pd.DataFrame) -> list[dict[Hashable, Any]]:
+    """The rows for JSON, which has no NaN: null where nothing was measured."""
+    return rows.astype(object).where(rows.notna(), None).to_dict("records")
+
+
 def _table(rows: pd.DataFrame) -> str:
-    columns = ["round", "train_loss", "test_loss", "test_accuracy", "wire_scalars", "drift", "seconds"]
-    shown = rows[[column for column in columns if column in rows]]  # drift: only where replicas do
+    columns = ["round", "train_loss", "test_loss", "test_accuracy", "calibrated_accuracy", "wire_scalars", "drift"]
+    shown = rows[[column for column in [*columns, "seconds"] if column in rows]]  # some only where they are measured
     return shown.rename(columns={"wire_scalars": "scalars/client"}).to_string(
         index=False, float_format=lambda v: f"{v:.4g}" if abs(v) < 1000 else f"{v:.0f}"
     )

@@ -306,6 +306,23 @@ def test_no_more_than_the_largest_layer_is_perturbed_at_a_time(name: str) -> Non
     assert live.peak == max(LAYERS[name])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("index", [[[3, 399], [3, 200]], [[0, 1, 2, 3]], [399], []])
+def test_of_a_table_the_rows_that_are_looked_up_are_made(
+    index: list[object], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, rows = nn.Sequential(nn.Embedding(2, 5), nn.Embedding(400, 5)).to(dtype), 20
+    monkeypatch.setattr(perturbed, "CHUNK", 5 * rows)
+    layout = Layout(("0.weight", "1.weight"), (torch.Size([2, 5]), torch.Size([400, 5])), dtype)
+    inputs = torch.tensor(index, dtype=torch.int64)
+    with _tracked() as live, virtual(module, layout, 3, 1, 0.1, strict=False), torch.no_grad():
+        found = module[1](inputs)
+    assert torch.equal(found, _by_hand(module, 3, 1, 0.1)[1](inputs))  # type: ignore[index]
+    assert live.peak <= 5 * rows
+    with pytest.raises(IndexError), virtual(module, layout, 3, 1, 0.1):
+        module[1](torch.tensor([400]))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_allocator_agrees_on_the_extra_memory(dtype: torch.dtype) -> None:
     """Peak of torch's own allocation events: φ above a plain pass, and the buffer of 16-bit weights."""
