@@ -58,11 +58,13 @@ class EpochBatches:
         n: Examples.
         batch_size: B ≥ 1; a B above n gives the whole data every time.
         seed: Entropy and path for numpy's SeedSequence.
+        ascending: Whether the indices of a batch are in ascending order, for data whose neighbours go well together.
     """
 
     n: int
     batch_size: int
     seed: tuple[int, ...]
+    ascending: bool = False
 
     def __post_init__(self) -> None:
         require_int("n", self.n, 1)
@@ -73,7 +75,8 @@ class EpochBatches:
         per_epoch = -(-self.n // self.batch_size)
         epoch, place = divmod(step, per_epoch)
         order = _permutation(self.n, self.seed, epoch)
-        return order[place * self.batch_size : (place + 1) * self.batch_size]
+        batch = order[place * self.batch_size : (place + 1) * self.batch_size]
+        return np.sort(batch) if self.ascending else batch
 
 
 @lru_cache(maxsize=512)

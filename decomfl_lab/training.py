@@ -194,16 +194,19 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
     labels = dataset.train_labels if dataset.train_labels.ndim == 1 else dataset.train_labels[:, 0]  # of text
     parts = split(config.split, labels.numpy(), config.clients, config.seed, alpha=config.alpha)
     images = _fast_layout(dataset.train_images)
+    chosen = [torch.from_numpy(part) for part in parts]
+    if dataset.pad is not None:
+        chosen = [index[_by_length(images[index], dataset.pad)] for index in chosen]
     objectives = [
         ModuleObjective(
             module,
             layout,
             cross_entropy,
-            images[torch.from_numpy(part)],
-            dataset.train_labels[torch.from_numpy(part)],
-            EpochBatches(len(part), config.batch_size, (config.seed, 3, i)),
+            images[index],
+            dataset.train_labels[index],
+            EpochBatches(len(index), config.batch_size, (config.seed, 3, i), ascending=dataset.pad is not None),
         )
-        for i, part in enumerate(parts)
+        for i, index in enumerate(chosen)
     ]
     whole = config.task and config.engine == "auto"  # a language model's passes use the threads themselves
     engine = make_engine("serial" if whole else config.engine)
@@ -276,6 +279,11 @@ def _zeroth_order(config: TrainConfig, i: int, objective: ModuleObjective, engin
     )
 
 
+def _by_length(ids: torch.Tensor, pad: int) -> torch.Tensor:
+    """The order of prompts (N, T) by length: those that pass together cost what the longest of them does."""
+    return (ids != pad).sum(1).argsort(stable=True)
+
+
 def _held_out(config: TrainConfig, dataset: Dataset) -> tuple[torch.Tensor, torch.Tensor]:
     """The held-out images and labels that a run is evaluated on: all, or a fixed random choice of them."""
     n = len(dataset.test_labels)
@@ -283,8 +291,8 @@ def _held_out(config: TrainConfig, dataset: Dataset) -> tuple[torch.Tensor, torc
     if 0 < config.test_examples < n:
         chosen = fixed_choice(n, config.test_examples, 5)
         images, labels = images[chosen], labels[chosen]
-    if dataset.pad is not None:  # by length, since what passes together is as long as the longest
-        order = (images != dataset.pad).sum(1).argsort(stable=True)
+    if dataset.pad is not None:
+        order = _by_length(images, dataset.pad)
         images, labels = images[order], labels[order]
     return _fast_layout(images), labels
 

@@ -20,6 +20,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.llm import finetuning
 from decomfl_lab.llm.finetuning import task_dataset, task_module
 from decomfl_lab.llm.tasks import TASKS, load_task
+from decomfl_lab.objective import EpochBatches
 from decomfl_lab.training import build_federation, dataset_of, load_run, train
 from tests.decomfl_lab.llm.toy import PAD, ToyTokens, toy_causal, write_sst2
 
@@ -87,6 +88,26 @@ def test_an_evaluation_is_of_all_examples_in_order_of_length(
         assert tested == wanted
     train(replace(config, rounds=1, test_examples=7), dataset=data)
     assert [len(classes) for _, classes in seen] == [20, 20, 7, 7]
+
+
+def test_a_batch_is_the_same_examples_in_order_of_length(config: TrainConfig) -> None:
+    data = task_dataset(config)
+    federation, _, _ = build_federation(config, data)
+    client = federation.clients[1]  # type: ignore[attr-defined]
+    steps = -(-len(client.objective.targets) // config.batch_size)
+    epoch = []
+    for step in range(steps):
+        ids, classes = client.objective.batch(step)
+        lengths = (ids != PAD).sum(1)
+        assert torch.equal(lengths, lengths.sort().values)
+        epoch += [(*row.tolist(), int(c)) for row, c in zip(ids, classes, strict=True)]
+    known = zip(data.train_images, data.train_labels, strict=True)
+    assert len(epoch) == 20
+    assert set(epoch) <= {(*row.tolist(), int(c)) for row, c in known}
+    plain, sorted_ = (EpochBatches(20, 8, (0, 3, 1), ascending) for ascending in (False, True))
+    for step in range(5):
+        assert sorted_(step).tolist() == sorted(plain(step).tolist())
+    assert plain(0).tolist() != sorted_(0).tolist()
 
 
 def test_prompts_are_cut_to_the_length_that_is_asked_for(config: TrainConfig) -> None:
