@@ -170,7 +170,8 @@ class TrainConfig:
         ):
             require_int(label, getattr(self, name), 1)
         require_int("test_examples", self.test_examples, 0)
-        require_choice("task", self.task, ("", *TASKS))
+        if self.task:
+            require_choice("task", self.task, TASKS)
         require(bool(self.task) or not self.task_data, "task_data", "be empty without a task", self.task_data)
         require_int("max_length", self.max_length, 0)
         require(bool(self.task) or not self.max_length, "max_length", "be 0 without a task", self.max_length)

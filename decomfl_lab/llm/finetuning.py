@@ -4,7 +4,7 @@
 
 so that objectives, engines, evaluations and replicas are those of any other model.
 
-Source: the authors' code (``get_loss`` of the verbalizers, ``language_utils.py``); paper, section on fine-tuning.
+Source: the authors' code (``language_utils.py``), since the paper does not write its loss out.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ as jsonl, tsv or parquet, with the hub's columns), or ``$DECOMFL_DATA/<task>`` w
 whose sha256 is checked. Of the latter some train parts are incomplete, and the source line says so. As in the paper,
 the validation part is the test set.
 
-Source of templates, verbalizers and lengths: the authors' code (``language_utils.py``); paper, Table of prompts.
+Source of templates, verbalizers and lengths: the authors' code (``language_utils.py``), since the paper prints none.
 """
 
 from __future__ import annotations

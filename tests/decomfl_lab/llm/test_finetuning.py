@@ -225,7 +225,7 @@ def test_splits_are_by_class(config: TrainConfig) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"task": "mnli"}, "task must be one of , sst2, cb"),
+        ({"task": "mnli"}, "task must be one of sst2, cb"),
         ({"max_length": 8}, "max_length must be 0 without a task, got 8"),
         ({"task_data": "x"}, "task_data must be empty without a task, got 'x'"),
         ({"task": "rte", "cb_two_way": True}, "cb_two_way must be off but for task cb, got True"),
