@@ -113,9 +113,7 @@ class TrainConfig:
     grid: int = _option(
         0, "below 0: keep the model on multiples of 2^GRID, so that local steps are undone by arithmetic; 0: off"
     )
-    lean: bool = _option(
-        False, "clients form x + μz a layer at a time, never as a whole: less memory, more time (32 bits only)"
-    )
+    lean: bool = _option(False, "clients form x + μz a layer at a time, never as a whole: less memory, more time")
     rebuild: str = _option(
         "replay",
         "how a simulated client gets to x_r: replay of the records that it is sent, or copy of the bits that a replay "
@@ -201,8 +199,8 @@ class TrainConfig:
         require(one_step, "local_steps K", "be 1 for baffle, whose clients take no step", self.local_steps)
         alone = self.method != "mezo" or self.clients == self.sampled == 1
         require(alone, "clients M and sampled m", "be 1 for mezo, which is one agent", (self.clients, self.sampled))
-        thin = not self.lean or (self.method in REPLAYING and self.precision == "float32")
-        require(thin, "lean", "be off for 16 bits and for methods that send models", self.lean)
+        thin = not self.lean or self.method in REPLAYING
+        require(thin, "lean", "be off for methods that send models", self.lean)
         require_choice("rebuild", self.rebuild, ("replay", "copy"))
         equal = self.rebuild == "replay" or (self.method in LAGGING and self.revert == "snapshot")
         require(equal, "rebuild", "be replay with revert sync and for methods that send models", self.rebuild)
