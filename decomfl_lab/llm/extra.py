@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from types import ModuleType
 
 from decomfl_lab.errors import InputError
 
-__all__ = ["llm_library"]
+__all__ = ["llm_library", "pass_over"]
 
 
 def llm_library(name: str, wanted_by: str) -> ModuleType:
@@ -20,9 +21,24 @@ def llm_library(name: str, wanted_by: str) -> ModuleType:
     Raises:
         InputError: If it is not installed.
     """
+    if name == "transformers":
+        pass_over("torchvision")
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise InputError(
             f"{wanted_by} needs the extra llm: pip install 'decomfl-lab[llm]' (no module {error.name})"
         ) from None
+
+
+def pass_over(optional: str) -> None:
+    """Let others find no module of this name if it is there and cannot be loaded, as a torchvision of another torch.
+
+    transformers asks only whether torchvision is there, and then fails even where it has no use for it.
+    """
+    try:
+        importlib.import_module(optional)
+    except (ImportError, OSError, RuntimeError):
+        for loaded in [each for each in sys.modules if each.split(".")[0] == optional]:
+            del sys.modules[loaded]
+        sys.modules[optional] = None  # type: ignore[assignment]  # how Python marks what cannot be imported

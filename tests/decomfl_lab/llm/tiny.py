@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from decomfl_lab.errors import InputError
 from decomfl_lab.llm.causal import Verbalized
+from decomfl_lab.llm.extra import llm_library
 
 V, PAD = 97, 1
 ARCHITECTURES = ("opt", "opt-narrow", "llama", "llama-untied", "gpt2", "neox")
@@ -17,12 +19,11 @@ TIED = ("opt", "opt-narrow", "llama", "gpt2")
 
 
 def transformers() -> Any:
-    """The library; the test is skipped where it is not, or cannot load models."""
-    library = pytest.importorskip("transformers")
+    """The library; the test is skipped where it is not."""
     try:
-        return library if library.OPTForCausalLM else None
-    except ImportError as error:
-        return pytest.skip(f"transformers cannot be used here: {error}")
+        return llm_library("transformers", "a test")
+    except InputError as error:
+        return pytest.skip(str(error))
 
 
 def tiny(kind: str, *, seed: int = 0, width: int = 16, depth: int = 2, vocabulary: int = V) -> nn.Module:
