@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
+from decomfl_lab.llm.adapters import TUNINGS
 from decomfl_lab.llm.tasks import TASKS
 from decomfl_lab.noise import Distribution, Format
 from decomfl_lab.normalisation import TREATMENTS
@@ -173,7 +174,7 @@ class TrainConfig:
         require_int("max_length", self.max_length, 0)
         require(bool(self.task) or not self.max_length, "max_length", "be 0 without a task", self.max_length)
         require(self.task == "cb" or not self.cb_two_way, "cb_two_way", "be off but for task cb", self.cb_two_way)
-        require_choice("tune", self.tune, ("full", "lora", "norms"))
+        require_choice("tune", self.tune, TUNINGS)
         require(bool(self.task) or self.tune == "full", "tune", "be full without a task", self.tune)
         require_int("lora_rank", self.lora_rank, 1)
         require_finite_positive("lora_alpha", self.lora_alpha)
