@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
+from decomfl_lab.llm.adapters import TUNINGS
 from decomfl_lab.llm.tasks import TASKS
 from decomfl_lab.noise import Distribution, Format
 from decomfl_lab.normalisation import TREATMENTS
@@ -113,9 +114,7 @@ class TrainConfig:
     grid: int = _option(
         0, "below 0: keep the model on multiples of 2^GRID, so that local steps are undone by arithmetic; 0: off"
     )
-    lean: bool = _option(
-        False, "clients form x + μz a layer at a time, never as a whole: less memory, more time (32 bits only)"
-    )
+    lean: bool = _option(False, "clients form x + μz a layer at a time, never as a whole: less memory, more time")
     rebuild: str = _option(
         "replay",
         "how a simulated client gets to x_r: replay of the records that it is sent, or copy of the bits that a replay "
@@ -176,7 +175,7 @@ class TrainConfig:
         require_int("max_length", self.max_length, 0)
         require(bool(self.task) or not self.max_length, "max_length", "be 0 without a task", self.max_length)
         require(self.task == "cb" or not self.cb_two_way, "cb_two_way", "be off but for task cb", self.cb_two_way)
-        require_choice("tune", self.tune, ("full", "lora", "norms"))
+        require_choice("tune", self.tune, TUNINGS)
         require(bool(self.task) or self.tune == "full", "tune", "be full without a task", self.tune)
         require_int("lora_rank", self.lora_rank, 1)
         require_finite_positive("lora_alpha", self.lora_alpha)
@@ -202,8 +201,8 @@ class TrainConfig:
         require(one_step, "local_steps K", "be 1 for baffle, whose clients take no step", self.local_steps)
         alone = self.method != "mezo" or self.clients == self.sampled == 1
         require(alone, "clients M and sampled m", "be 1 for mezo, which is one agent", (self.clients, self.sampled))
-        thin = not self.lean or (self.method in REPLAYING and self.precision == "float32")
-        require(thin, "lean", "be off for 16 bits and for methods that send models", self.lean)
+        thin = not self.lean or self.method in REPLAYING
+        require(thin, "lean", "be off for methods that send models", self.lean)
         require_choice("rebuild", self.rebuild, ("replay", "copy"))
         equal = self.rebuild == "replay" or (self.method in LAGGING and self.revert == "snapshot")
         require(equal, "rebuild", "be replay with revert sync and for methods that send models", self.rebuild)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
@@ -158,10 +158,14 @@ class ModuleObjective:
             self.module.get_parameter(name).data = torch.empty(0, dtype=self.layout.dtype)
 
     def along(self, x: Tensor, step: int, seed: int, p: int, c: float, distribution: Distribution) -> float:
-        """See ``Perturbable``. The batch goes through in one pass, so that each weight is formed once."""
-        self.layout.bind(self.module, x)
+        """See ``Perturbable``. The batch goes through in one pass, so that each weight is formed once.
+
+        Weights of a 16-bit x are formed in float32, and so is everything that is computed with them.
+        """
+        layout = replace(self.layout, dtype=x.dtype)
+        layout.bind(self.module, x)
         inputs, targets = self.batch(step)
-        with virtual(self.module, self.layout, seed, p, c, distribution=distribution):
+        with virtual(self.module, layout, seed, p, c, distribution=distribution, wide=True):
             return mean_losses(self.module, [self.loss], inputs, targets, chunk=inputs.shape[0])[0]
 
     def gradient(self, x: Tensor, step: int) -> Tensor:

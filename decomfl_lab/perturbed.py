@@ -88,6 +88,7 @@ class _Line:
     p: int
     d: int
     distribution: Distribution
+    wide: bool
 
     def _add_(self, y: Tensor, first: int, c: float) -> None:
         """For a contiguous CPU vector y ← fl(y + fl(c z[first...])); c = 0 leaves every bit, that of -0 too."""
@@ -102,19 +103,25 @@ class _Line:
                 distribution=self.distribution,
             )
 
+    def _dtype(self, w: Tensor) -> torch.dtype:
+        """Of what is formed from w."""
+        return torch.float32 if self.wide and w.dtype in _LOW_DTYPES else w.dtype
+
     def formed(self, w: Tensor, first: int, c: float) -> Tensor:
         """A fresh tensor fl(w + fl(c z)), where element j of w in row-major order is element first + j of x.
 
-        It has the strides of w where w is dense. A 16-bit w is widened to float32, moved, and rounded once.
+        It has the strides of w where w is dense. A 16-bit w is widened to float32, moved, and, unless ``wide``, rounded
+        once.
         """
         # A tensor made in inference mode would not count the writes to it.
         with torch.inference_mode(False), torch.no_grad():
             w = w.detach()
-            if w.device.type == "cpu" and w.is_contiguous() and w.dtype in _KERNEL_DTYPES:
-                whole = w.clone()
+            dtype = self._dtype(w)
+            if w.device.type == "cpu" and w.is_contiguous() and dtype in _KERNEL_DTYPES:
+                whole = w.to(dtype, copy=True)
                 self._add_(whole.view(-1), first, c)
                 return whole
-            formed = torch.empty_like(w)
+            formed = torch.empty_like(w, dtype=dtype)
             source, target = (w.view(-1), formed.view(-1)) if w.is_contiguous() else (w, formed)
             rows = source.shape[0]
             elements = source[:1].numel()
@@ -132,7 +139,7 @@ class _Line:
         """Rows of what ``formed`` gives for w (n, width), shape (*rows.shape, width); few of the others are made."""
         distinct, places = rows.unique(return_inverse=True)
         width = w.shape[1]
-        looked_up = w.new_empty((len(distinct), width))
+        looked_up = w.new_empty((len(distinct), width), dtype=self._dtype(w))
         at_once = max(1, CHUNK // max(1, width))
         a = 0
         while a < len(distinct):
@@ -193,10 +200,10 @@ def _step(mu: float) -> float:
     return c
 
 
-def _line(layout: Layout, seed: int, p: int, distribution: Distribution) -> _Line:
+def _line(layout: Layout, seed: int, p: int, distribution: Distribution, *, wide: bool = False) -> _Line:
     require_int("seed", seed, 0, 2**64 - 1)
     require_int("p", p, 0, 2**32 - 1)
-    return _Line(seed, p, layout.d, distribution)
+    return _Line(seed, p, layout.d, distribution, wide)
 
 
 def _refuse_compiled(module: nn.Module) -> None:
@@ -382,6 +389,7 @@ def virtual(
     *,
     distribution: Distribution = Distribution.GAUSSIAN,
     strict: bool = True,
+    wide: bool = False,
 ) -> Iterator[None]:
     """Inside, a forward pass of ``module`` computes f(x + μ z_p), and no bit of x is ever written.
 
@@ -415,6 +423,8 @@ def virtual(
         mu: μ, of either sign, rounded to float32; 0 gives f(x).
         distribution: Law of z.
         strict: Require that every parameter of the layout was used.
+        wide: Form 16-bit parameters as float32 tensors and do not round them: a step of μ is below the 16-bit grid.
+            With float32 inputs the whole forward pass is then float32's.
 
     Raises:
         InputError: At entry, if the layout is not the module's, a number is out of range, or a submodule is
@@ -427,7 +437,7 @@ def virtual(
     """
     parts = _parts(module, layout)
     _refuse_compiled(module)
-    mode = _Virtual(parts, _line(layout, seed, p, distribution), _step(mu))
+    mode = _Virtual(parts, _line(layout, seed, p, distribution, wide=wide), _step(mu))
     before = [_stamp(part.w) for part in parts]
     with mode:
         yield

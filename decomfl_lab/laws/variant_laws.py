@@ -19,7 +19,7 @@ from decomfl_lab.noise import derive_seed
 from decomfl_lab.objective import EpochBatches, ModuleObjective
 from decomfl_lab.policy import PullPolicy
 from decomfl_lab.replica import Layout
-from decomfl_lab.rules import LowPrecision, Sgd
+from decomfl_lab.rules import Sgd
 from decomfl_lab.seeds import Seeding, stream_of
 from decomfl_lab.server import Tracking
 
@@ -246,8 +246,6 @@ def _waves(case: Case, i: int) -> ModuleObjective:
 
 @law("lean clients, who form x + μz a layer at a time, answer and hold the same bits", draw_from.cases(max_rounds=4))
 def lean_clients_are_like_others(implementation: Implementation, case: Case) -> None:
-    if isinstance(case.rule, LowPrecision):
-        case = dataclasses.replace(case, rule=case.rule.rule, dtype=torch.float32)
     plain = Played(
         implementation.server(case),
         [implementation.client(case, i, _waves(case, i)) for i in range(case.M)],

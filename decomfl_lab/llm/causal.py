@@ -197,8 +197,8 @@ def _from_pretrained(hub: Any, source: str, name: str, where: str, **options: An
         why = " ".join(str(error).split())[:300]
         if where == _HUB and isinstance(error, OSError):
             raise InputError(
-                f"model {name} must be in the cache of the hub, or the hub be reachable: fetch it where it is "
-                f"(hf download {name} --local-dir DIR) and give that folder ({why})"
+                f"model {name} is no file or folder here, so it must be in the cache of the hub, or the hub be "
+                f"reachable: fetch it where it is (hf download {name} --local-dir DIR) and give that folder ({why})"
             ) from error
         raise InputError(f"model {name} must be one that transformers can load ({why})") from error
 

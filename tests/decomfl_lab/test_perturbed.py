@@ -180,6 +180,20 @@ def test_sixteen_bits_are_moved_in_float32_and_rounded_once(
         assert _bits(module) == _bits(wanted)
 
 
+@pytest.mark.parametrize("name", ["mlp", "attention", "encoder", "tied"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sixteen_bits_can_be_moved_without_rounding(name: str, dtype: torch.dtype) -> None:
+    """Then the pass is that of the widened module, moved; rounding would forget all of so small a step."""
+    module, layout, inputs = _make(name)
+    module = module.to(dtype)
+    widened, low = copy.deepcopy(module).float(), Layout(layout.names, layout.shapes, dtype)
+    with virtual(module, low, 3, 4, 1e-4, wide=True), torch.no_grad():
+        moved = module(inputs)
+    assert moved.dtype == torch.float32
+    assert torch.equal(moved, _run(_by_hand(widened, 3, 4, 1e-4), inputs))
+    assert not torch.equal(moved, _run(widened, inputs))
+
+
 @pytest.mark.parametrize("name", ["attention", "encoder"])
 def test_fused_inference_kernels_differ_by_rounding_alone(name: str) -> None:
     """in_place lets torch take its fused kernels, which no torch function mode does."""

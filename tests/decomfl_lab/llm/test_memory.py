@@ -10,17 +10,23 @@ from decomfl_lab.bench import status_bytes
 from decomfl_lab.memory import memory_rows
 from tests.decomfl_lab.llm.tiny import transformers
 
+SMALL_VOCABULARY, LARGE_VOCABULARY = 15_000_001, 15_000_002
+LEAN, DENSE, SIXTEEN_BITS, WHOLE_TABLES = "client-lean-k1", "client-k1", "client-lean", "client-lean-grid"
+"""Roles; the program replaces the last two."""
+
 PROGRAM = """
 import sys
+from unittest.mock import patch
 sys.path[:0] = [{root!r}]
 import torch
 from torch.nn.functional import cross_entropy
 from decomfl_lab import memory, perturbed
 from decomfl_lab.objective import EpochBatches, ModuleObjective
-from decomfl_lab.replica import Layout
+from decomfl_lab.replica import Layout, Replica
+from decomfl_lab.rules import LowPrecision, Sgd
 from tests.decomfl_lab.llm.tiny import answers
 
-SHAPES = {{100_000: (500, 32, 2), 15_000_001: (4096, 384, 8), 15_000_002: (50272, 224, 6)}}
+SHAPES = {{memory._WARM: (500, 32, 2), 15_000_001: (4096, 384, 8), 15_000_002: (50272, 224, 6)}}
 
 def model(d):
     vocabulary, width, depth = SHAPES[d]
@@ -30,33 +36,51 @@ def objective(module):
     ids = torch.arange(3, 11)[None]
     return ModuleObjective(module, Layout.of(module), cross_entropy, ids, torch.tensor([0]), EpochBatches(1, 1, (0,)))
 
+class Narrow(Replica):
+    def __init__(self, x, rule):
+        super().__init__(x.bfloat16(), rule)
+
+def sixteen_bits(module):
+    return memory._client(module, rule=LowPrecision(Sgd()), K=1, lean=True, kept=Narrow)
+
+def whole_tables(module):
+    round_ = memory._client(module, rule=Sgd(), K=1, lean=True)
+    def planted():
+        with patch.object(perturbed._Virtual, "_looked_up", lambda *_: None):
+            round_()
+    return planted
+
 memory._model, memory._objective = model, objective
-if {planted}:
-    perturbed._Virtual._looked_up = lambda *_: None
+memory.ROLES["client-lean"] = memory.Role("", sixteen_bits, 1)
+memory.ROLES["client-lean-grid"] = memory.Role("", whole_tables, 1)
 memory.main(sys.argv[1:])
 """
-SMALL_VOCABULARY, LARGE_VOCABULARY = 15_000_001, 15_000_002
 
-pytestmark = pytest.mark.skipif(status_bytes("VmPeak") is None, reason="this system does not tell peaks")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(status_bytes("VmPeak") is None, reason="this system does not tell peaks"),
+]
 
 
-def _peak(role: str, d: int, folder: Path, *, planted: bool = False) -> float:
+@pytest.fixture(scope="module")
+def peaks(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], float]:
+    """In models of 4d bytes, by role and size."""
     transformers()
-    program = folder / "program.py"
-    program.write_text(PROGRAM.format(root=str(Path(__file__).parents[3]), planted=planted))
-    (row,) = memory_rows([d], [role], program=[str(program)])
-    assert 10_000_000 < row.d < 20_000_000
-    assert row.peak_models is not None
-    return row.peak_models
+    program = tmp_path_factory.mktemp("memory") / "program.py"
+    program.write_text(PROGRAM.format(root=str(Path(__file__).parents[3])))
+    sizes, roles = (SMALL_VOCABULARY, LARGE_VOCABULARY), (LEAN, DENSE, SIXTEEN_BITS, WHOLE_TABLES)
+    rows = list(memory_rows(sizes, roles, program=[str(program)]))
+    assert all(14_000_000 < row.d < 16_000_000 for row in rows)
+    jobs = [(role, size) for size in sizes for role in roles]
+    return {job: row.peak_models for job, row in zip(jobs, rows, strict=True) if row.peak_models is not None}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("d", [SMALL_VOCABULARY, LARGE_VOCABULARY])
-def test_a_lean_round_needs_little_more_than_the_model(d: int, tmp_path: Path) -> None:
-    assert 1 < _peak("client-lean-k1", d, tmp_path) < 1.15
+def test_a_lean_round_needs_little_more_than_the_model(d: int, peaks: dict[tuple[str, int], float]) -> None:
+    assert 1 < peaks[LEAN, d] < 1.15
+    assert 1 < 2 * peaks[SIXTEEN_BITS, d] < 1.2  # in models of its own two bytes an element
 
 
-@pytest.mark.slow
-def test_a_whole_table_or_a_whole_point_would_be_seen(tmp_path: Path) -> None:
-    assert _peak("client-lean-k1", LARGE_VOCABULARY, tmp_path, planted=True) > 1.7
-    assert _peak("client-k1", LARGE_VOCABULARY, tmp_path) > 2
+def test_a_whole_table_or_a_whole_point_would_be_seen(peaks: dict[tuple[str, int], float]) -> None:
+    assert peaks[WHOLE_TABLES, LARGE_VOCABULARY] > 1.7
+    assert peaks[DENSE, LARGE_VOCABULARY] > 2
