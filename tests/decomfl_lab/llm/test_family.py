@@ -119,6 +119,24 @@ def test_text_from_a_folder_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path
         load_corpus()
 
 
+def test_gpt2s_vocabulary_is_read_with_special_tokens_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / "gpt2-bpe"
+    folder.mkdir()
+    learnt = tokenizers.ByteLevelBPETokenizer()
+    learnt.train_from_iterator(["it was good, it was good"] * 3, vocab_size=270, show_progress=False)
+    for saved, name in zip(learnt.save_model(str(folder)), corpus.GPT2, strict=True):
+        Path(saved).rename(folder / name)
+        monkeypatch.setitem(corpus.GPT2, name, hashlib.sha256((folder / name).read_bytes()).hexdigest())
+    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
+    read, known = gpt2_vocabulary(), learnt.get_vocab_size()
+    text = "it was good"
+    assert read.encode(text).ids == [known + 2, *learnt.encode(text).ids]
+    assert [read.token_to_id(token) for token in SPECIAL] == [known, known + 1, known + 2, known + 3]
+    (folder / "vocab.bpe").write_bytes(b"")
+    with pytest.raises(InputError, match="vocab.bpe must have sha256"):
+        gpt2_vocabulary()
+
+
 def test_vocabularies_refuse_what_cannot_be() -> None:
     small = Corpus(("ab\n" * 20,), (), "", "")
     with pytest.raises(InputError, match="vocabulary must be an integer of at least 260, got 259"):
