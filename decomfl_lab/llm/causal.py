@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import logging
 import os
 import re
 import shutil
@@ -213,17 +214,19 @@ def _digest(module: nn.Module) -> str:
 
 @contextmanager
 def _quiet(hub: Any) -> Iterator[None]:
-    """Inside, transformers neither logs nor draws progress bars."""
-    logging = hub.utils.logging
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    """Inside, transformers and the hub's client neither log (retries, for instance) nor draw progress bars."""
+    own, client = hub.utils.logging, logging.getLogger("huggingface_hub")
+    verbosity, bars, level = own.get_verbosity(), own.is_progress_bar_enabled(), client.level
+    own.set_verbosity_error()
+    own.disable_progress_bar()
+    client.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        logging.set_verbosity(verbosity)
+        client.setLevel(level)
+        own.set_verbosity(verbosity)
         if bars:
-            logging.enable_progress_bar()
+            own.enable_progress_bar()
 
 
 # --- GGUF -------------------------------------------------------------------------------------------------------------
