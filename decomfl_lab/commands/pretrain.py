@@ -21,7 +21,9 @@ __all__ = ["pretrain"]
 
 def pretrain(
     *,
-    size: Annotated[str, typer.Option(help=f"{', '.join(SIZES)}: d at 4,096 tokens. [default: opt-1m]")] = "opt-1m",
+    size: Annotated[
+        str, typer.Option(help=f"{', '.join(SIZES)}: d at 4,096 tokens. [default: opt-1m]", show_default=False)
+    ] = "opt-1m",
     out: Annotated[Path, typer.Option(help="Folder for the model, as transformers reads it; resumes.")],
     vocabulary: Annotated[
         str,
