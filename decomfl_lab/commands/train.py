@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import json
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +14,7 @@ import pandas as pd
 import torch
 import typer
 
+from decomfl_lab.commands.flags import flag, with_flags
 from decomfl_lab.commands.progress import RunBar
 from decomfl_lab.config import TrainConfig, config_from_mapping, is_schedule, parse_schedule, read_config
 from decomfl_lab.errors import require_int
@@ -22,37 +23,13 @@ from decomfl_lab.training import train as run
 
 __all__ = ["train"]
 
-Command = Callable[..., None]
 
-
-def _with_config_flags(command: Command) -> Command:
-    """Give ``command(config_values, ...)`` one flag for each field of TrainConfig, help from the field."""
-    own = inspect.signature(command, eval_str=True)
-    flags = []
+def _config_flags() -> Iterator[inspect.Parameter]:
+    """One flag for each field of TrainConfig, help from the field."""
     for field in dataclasses.fields(TrainConfig):
         kind = str if is_schedule(field) else type(field.default)
         shown = "none" if is_schedule(field) else str(field.default)
-        option = typer.Option(help=f"{field.metadata['help']} [default: {shown}]", show_default=False)
-        flags.append(
-            inspect.Parameter(
-                field.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=None,
-                annotation=Annotated[kind | None, option],
-            )
-        )
-    kept = [p for p in own.parameters.values() if p.name != "flags"]
-
-    def wrapper(**values: Any) -> None:
-        names = {flag.name for flag in flags}
-        given = {k: v for k, v in values.items() if k in names and v is not None}
-        command(given, **{k: v for k, v in values.items() if k not in names})
-
-    wrapper.__signature__ = inspect.Signature([*flags, *kept])  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {p.name: p.annotation for p in (*flags, *kept)}
-    wrapper.__doc__ = command.__doc__
-    wrapper.__name__ = command.__name__
-    return wrapper
+        yield flag(field.name, kind, help=f"{field.metadata['help']} [default: {shown}]", show_default=False)
 
 
 def _train(
@@ -111,4 +88,4 @@ def _table(rows: pd.DataFrame) -> str:
     )
 
 
-train = _with_config_flags(_train)
+train = with_flags(_train, list(_config_flags()))

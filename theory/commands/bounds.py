@@ -6,13 +6,14 @@ import inspect
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, get_args
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from decomfl_lab.commands.flags import Command, flag, with_flags
 from decomfl_lab.commands.numbers import integer
 from decomfl_lab.errors import InputError, require, require_choice
 from hessian.estimate import plain
@@ -23,7 +24,6 @@ from theory.statement import Statement, StepSizes, Variant
 
 __all__ = ["bound", "stepsize"]
 
-Command = Callable[..., None]
 Values = dict[str, Any]
 
 _THEOREMS: Final = {1: "theorem-1", 2: "theorem-2"}
@@ -57,39 +57,21 @@ _POINT: Final[dict[str, str]] = {
 _DEFAULTS: Final = {f.name: f.default for f in Setting.__dataclass_fields__.values()}
 
 
-def _flag(name: str, help_: str, kind: type, **more: Any) -> inspect.Parameter:
+def _constant(name: str, help_: str, kind: type, **more: Any) -> inspect.Parameter:
     default = _DEFAULTS.get(name)
     said = f"{help_} [default: {default:g}]" if isinstance(default, int | float) else help_
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[kind | None, typer.Option(f"--{name.replace('_', '-')}", help=said, **more)],
-    )
+    return flag(name, kind, f"--{name.replace('_', '-')}", help=said, **more)
 
 
-def _with_constants(points: dict[str, str]) -> Callable[[Command], Command]:
-    """Give ``command(constants, ...)`` a flag for each constant and for ``points``, spelled as in the paper."""
+def _with_constants(command: Command, points: Mapping[str, str]) -> Command:
+    """``command(constants, ...)`` with a flag for each constant and for ``points``, spelled as in the paper."""
     flags = [
-        *(_flag(name, text, int, parser=integer) for name, text in _WHOLE.items()),
-        *(_flag(name, text, float) for name, text in (_REAL | points).items()),
-        _flag("law", f"Of the directions: {', '.join(LAWS)}. [default: the statement's own]", str),
+        *(_constant(name, text, int, parser=integer) for name, text in _WHOLE.items()),
+        *(_constant(name, text, float) for name, text in {**_REAL, **points}.items()),
+        _constant("law", f"Of the directions: {', '.join(LAWS)}. [default: the statement's own]", str),
     ]
-    flags.sort(key=lambda flag: flag.name not in ("d", "L"))  # what must be given comes first
-
-    def decorate(command: Command) -> Command:
-        own = inspect.signature(command, eval_str=True)
-        kept = [p for p in own.parameters.values() if p.name != "constants"]
-
-        def wrapper(**values: Any) -> None:
-            given = {flag.name: values.pop(flag.name) for flag in flags}
-            command({name: value for name, value in given.items() if value is not None}, **values)
-
-        wrapper.__signature__ = inspect.Signature([*kept[:2], *flags, *kept[2:]])  # type: ignore[attr-defined]
-        wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
-        return wrapper
-
-    return decorate
+    flags.sort(key=lambda each: each.name not in ("d", "L"))  # what must be given comes first
+    return with_flags(command, flags, after=2)
 
 
 _Theorem = Annotated[int | None, typer.Option(help="1 (standard) or 2 (low effective rank).", show_default=False)]
@@ -181,8 +163,8 @@ def _bound(
             print(f"Not claimed, {title}: {'; '.join(each['violated'])}.")
 
 
-stepsize = _with_constants({})(_stepsize)
-bound = _with_constants(_POINT)(_bound)
+stepsize = _with_constants(_stepsize, {})
+bound = _with_constants(_bound, _POINT)
 
 
 def _asked(
