@@ -121,6 +121,15 @@ def _json(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def gather(entry: Entry) -> Result:
-    """Run every check of the entry."""
-    return Result(entry, tuple(check() for check in entry.checks))
+def gather(entry: Entry, known: dict[Callable[[], Evidence], Evidence] | None = None) -> Result:
+    """Run every check of the entry.
+
+    Args:
+        entry: With its checks.
+        known: What checks have found already: those in it are not run again, those run now are added.
+    """
+    known = {} if known is None else known
+    for check in entry.checks:
+        if check not in known:
+            known[check] = check()
+    return Result(entry, tuple(known[check] for check in entry.checks))

@@ -7,7 +7,7 @@ from typing import Final
 
 from decomfl_lab.errors import require
 from theory.audit import algorithms, claims, gaussian, main_text, smoothing, tables, theorem_one, theorem_two
-from theory.audit.entry import Entry, Result, gather
+from theory.audit.entry import Entry, Evidence, Result, gather
 from theory.audit.source import Source
 
 __all__ = ["ENTRIES", "collect", "missing", "run", "stale"]
@@ -50,15 +50,16 @@ ENTRIES: Final = collect(
 
 
 def run(entries: Sequence[Entry] = ENTRIES, on_result: Callable[[int, Result], None] | None = None) -> list[Result]:
-    """Gather the evidence for every entry now.
+    """Gather the evidence for every entry now; checks that several entries share are run once.
 
     Args:
         entries: Which.
         on_result: Told, after each, how many are done and the latest.
     """
     results = []
+    known: dict[Callable[[], Evidence], Evidence] = {}
     for done, entry in enumerate(entries, 1):
-        results.append(gather(entry))
+        results.append(gather(entry, known))
         if on_result:
             on_result(done, results[-1])
     return results

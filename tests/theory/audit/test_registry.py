@@ -121,3 +121,16 @@ def test_results_are_told_as_they_come_and_evidence_against_is_not_confirmed() -
     results = run([COMPLETE[0], against], lambda done, result: told.append((done, result.entry.label)))
     assert told == [(1, "l"), (2, "a")]
     assert [result.confirmed for result in results] == [True, False]
+
+
+def test_checks_that_entries_share_are_run_once() -> None:
+    ran: list[str] = []
+
+    def check() -> Evidence:
+        ran.append("once")
+        return Evidence("algebra", True, "1 = 1")
+
+    shared = replace(ENTRIES[0], checks=(check, check))
+    found = run([shared, replace(shared, label="line-2", line=2)])
+    assert [len(each.evidence) for each in found] == [2, 2]
+    assert ran == ["once"]
