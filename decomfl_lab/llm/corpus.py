@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from decomfl_lab.data import read_checked
+from decomfl_lab.data import TEXT, read_checked
 from decomfl_lab.errors import require, require_int
 from decomfl_lab.llm.extra import llm_library
 from decomfl_lab.text import documentation
@@ -27,7 +27,7 @@ CORPUS = {
     "inaugural.txt.gz": "c5c1e5f3a258ef3e7aae90fc7e87eb088bab1cf28f13e1eb3afa4f00e1319a32",
     "wikitext2_valid.txt": "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
     "wikitext2_test.txt": "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0",
-    "tinyshakespeare.txt": "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+    **TEXT,
 }
 GPT2 = {
     "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",

@@ -37,14 +37,12 @@ from decomfl_lab.files import write_atomically
 from decomfl_lab.llm.corpus import SPECIAL, gpt2_vocabulary, load_corpus, train_vocabulary
 from decomfl_lab.llm.extra import llm_library
 from decomfl_lab.models import initialising, num_parameters
-from decomfl_lab.training import code_version, prepare_folder
+from decomfl_lab.training import CHECKPOINT_SECONDS, PROVENANCE_FILE, code_version, prepare_folder
 
 __all__ = ["SIZES", "PretrainConfig", "PretrainProgress", "Size", "build_opt", "pretrain"]
 
-CHECKPOINT_SECONDS = 20.0
 CHECKPOINT_FILE = "pretraining.safetensors"
 CONFIG_FILE = "config.json"
-PROVENANCE_FILE = "provenance.json"
 EVALUATIONS = 10
 EVALUATED_TOKENS = 1 << 15
 
