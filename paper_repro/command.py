@@ -15,7 +15,7 @@ from decomfl_lab.errors import InputError, require_choice, require_int
 from decomfl_lab.files import write_atomically
 from decomfl_lab.training import code_version
 from figures.curves import Count
-from paper_repro import audit, fig2, fig3, hessian, memory, projection, table1, theory, topk
+from paper_repro import audit, fig2, fig3, hessian, memory, projection, recorded, table1, theory, topk
 from paper_repro.claims import claims_json, write_claims
 from paper_repro.measures import COUNTS
 from paper_repro.part import Made, Options, Part, rendered
@@ -76,6 +76,16 @@ def paper(
         Path | None,
         typer.Option(help="Folder with authors_curves.csv: the authors' curves are drawn beside ours."),
     ] = None,
+    from_recorded: Annotated[
+        bool,
+        typer.Option(
+            help="Draw what is kept under paper_repro/results instead of computing; parts without it are run."
+        ),
+    ] = False,
+    record: Annotated[
+        Path | None,
+        typer.Option(help="Keep the rows of the parts made here in this folder (paper_repro/results: with the code)."),
+    ] = None,
     jobs: Annotated[int, typer.Option(help="Runs at a time; 0 for one a CPU. [default: 0]", show_default=False)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON on stdout.")] = False,
 ) -> None:
@@ -103,6 +113,8 @@ def paper(
         count=cast(Count, count),
         cache=out / "runs",
         authors=reference,
+        from_recorded=from_recorded,
+        record=record,
     )
     if reference is not None:
         fig2_reference(reference)  # refused before anything is run
@@ -129,16 +141,28 @@ def paper(
 
 
 def _make(names: Sequence[str], options: Options, n_jobs: int) -> tuple[list[Made], list[Mapping[str, Any]]]:
-    """The parts, and the provenance of every run: all runs of all parts go into one pool."""
-    jobs = {name: PARTS[name].jobs(options) for name in names}
+    """The parts, and the provenance of every run: all runs of all parts go into one pool.
+
+    A part that is asked for as it was recorded, or whose runs cannot be made here (no jobs), is drawn from what is
+    kept with the code, where there is something.
+    """
+    kept = {name: recorded.load(name, options.scale) for name in names}
+    jobs = {name: [] if options.from_recorded and kept[name] else PARTS[name].jobs(options) for name in names}
     results = run_all([job for own in jobs.values() for job in own], options.cache, n_jobs=n_jobs)
     made: list[Made] = []
     provenance: list[Mapping[str, Any]] = []
     for name, own in jobs.items():
         mine, results = results[: len(own)], results[len(own) :]
         rows = pd.concat([frame for frame, _ in mine], ignore_index=True) if mine else pd.DataFrame()
-        made.append(PARTS[name].make(rows, [facts for _, facts in mine], options))
-        provenance += [facts for _, facts in mine if facts]  # what only code makes has none
+        facts = [facts for _, facts in mine]
+        earlier = None if mine else kept[name]
+        if earlier is not None:
+            made.append(earlier.told(PARTS[name].make(earlier.rows, earlier.provenance, options)))
+        else:
+            made.append(PARTS[name].make(rows, facts, options))
+        if mine and options.record is not None:
+            recorded.save(name, options.scale, rows, facts, options.record)
+        provenance += [each for each in facts if each]  # what only code makes has none
     return made, provenance
 
 

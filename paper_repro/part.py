@@ -31,6 +31,8 @@ class Options:
         count: How the x-axes of communication count.
         cache: Folder of results: what is there is not computed again.
         authors: Folder with the authors' curves, or None.
+        from_recorded: Draw what is kept with the code where there is something.
+        record: Folder in which to keep the rows of what is made, or None.
     """
 
     scale: str
@@ -38,6 +40,8 @@ class Options:
     count: Count
     cache: Path = Path()
     authors: Path | None = None
+    from_recorded: bool = False
+    record: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

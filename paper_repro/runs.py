@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import joblib
 import pandas as pd
@@ -22,7 +22,15 @@ from decomfl_lab.data import load_dataset
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.files import write_atomically
 from decomfl_lab.schedules import Schedule
-from decomfl_lab.training import METRICS_FILE, Progress, code_version, read_provenance, train, write_provenance
+from decomfl_lab.training import (
+    METRICS_FILE,
+    Progress,
+    code_version,
+    dataset_of,
+    read_provenance,
+    train,
+    write_provenance,
+)
 
 __all__ = ["Job", "Work", "fingerprint", "run_all"]
 
@@ -54,6 +62,16 @@ class Work(Protocol):
 
     def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:
         """Rows and provenance, from a folder where ``run`` ended so."""
+        ...
+
+
+@runtime_checkable
+class Dependent(Work, Protocol):
+    """Work that begins with what other work has left in its own folder, ``folder.parent / other.key()``."""
+
+    @property
+    def needs(self) -> Sequence[Work]:
+        """Work that has to be done before; it needs nothing itself."""
         ...
 
 
@@ -98,7 +116,7 @@ class Job:
 
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``; a run that diverges has a result too: the rows up to there."""
-        dataset = load_dataset(self.config.data)
+        dataset = dataset_of(self.config)
         try:
             train(self.config, dataset=dataset, out=folder, on_round=report)
         except DivergedError as error:
@@ -182,16 +200,25 @@ def run_all(works: Sequence[Work], root: Path, *, n_jobs: int) -> list[tuple[pd.
         raise InputError(f"out must be a folder that can be written, got {root} ({error.strerror})") from None
     folders = [root / work.key() for work in works]
     todo = {folder: work for work, folder in zip(works, folders, strict=True) if not (folder / DONE_FILE).exists()}
-    watcher = _Watcher({work.title: folder for folder, work in todo.items()})
+    dependent = {folder: work for folder, work in todo.items() if isinstance(work, Dependent)}
+    first = {root / need.key(): need for work in dependent.values() for need in work.needs}
+    first = {folder: need for folder, need in first.items() if not (folder / DONE_FILE).exists()}
+    free = {folder: work for folder, work in todo.items() if folder not in dependent and folder not in first}
+    watcher = _Watcher({work.title: folder for folder, work in (first | todo).items()})
     if todo:
         watcher.start()
         try:
-            # The longest first, so that the processes end together.
-            ordered = sorted(todo.items(), key=lambda item: -item[1].cost())
-            joblib.Parallel(n_jobs=n_jobs)(joblib.delayed(_execute)(work, folder) for folder, work in ordered)
+            pool = joblib.Parallel(n_jobs=n_jobs)
+            # What others wait for comes before all else, then the longest, so that the processes end together.
+            pool(joblib.delayed(_execute)(work, folder) for folder, work in [*_dearest(first), *_dearest(free)])
+            pool(joblib.delayed(_execute)(work, folder) for folder, work in _dearest(dependent))
         finally:
             watcher.stop()
     return [
         work.result(folder, (folder / DONE_FILE).read_text(encoding="utf-8"))
         for work, folder in zip(works, folders, strict=True)
     ]
+
+
+def _dearest(todo: Mapping[Path, Work]) -> list[tuple[Path, Work]]:
+    return sorted(todo.items(), key=lambda item: -item[1].cost())
