@@ -114,21 +114,34 @@ def _add(work: Any, dst: Any, src: Any, count: Any) -> None:
         to[i] += row[i]
 
 
-@njit(cache=True, nogil=True)
-def _softmax(work: Any, first: Any, seen: Any, count: Any, scale: Any) -> None:
-    """Of the ``seen`` numbers at ``first``, times ``scale``; the rest of the ``count`` become 0."""
-    row = work[first : first + count]
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def _softmax(row: Any, seen: Any, scale: Any, powers: Any) -> None:
+    """Of the first ``seen`` numbers of a row, times ``scale``; the others become 0. ``powers`` is scratch, int32.
+
+    eᵗ = 2ⁿ eʳ, n = ⌊t / ln 2 + ½⌋: r is at most ½ ln 2, and seven terms of the series leave 2⁻²³ of it. NaN stays.
+    """
     top = row[0]
     for j in range(seen):
         top = max(top, row[j])
-    total = np.float32(0)
     for j in range(seen):
-        row[j] = math.exp((row[j] - top) * scale)
+        t = (row[j] - top) * (scale * np.float32(1 / math.log(2)))
+        t = np.float32(-126) if t < np.float32(-126) else t
+        n = np.floor(t + np.float32(0.5))
+        r = (t - n) * np.float32(math.log(2))
+        series = np.float32(1 / 720)
+        for term in (1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0, 1.0):
+            series = series * r + np.float32(term)
+        row[j] = series
+        powers[j] = (np.int32(n) + np.int32(127)) << np.int32(23)  # the bits of 2ⁿ
+    total = np.float32(0)
+    factors = powers.view(np.float32)
+    for j in range(seen):
+        row[j] *= factors[j]
         total += row[j]
     share = np.float32(1) / total
     for j in range(seen):
         row[j] *= share
-    for j in range(seen, count):
+    for j in range(seen, row.size):
         row[j] = np.float32(0)
 
 
@@ -141,7 +154,8 @@ def _attend(
     Keys and values begin at row ``first``. 6 queries at a time see the keys up to their last one's own.
     """
     width, heads = size
-    q, k, v, mixed, scores, keys, values, zeros = places
+    q, k, v, mixed, scores, powers_at, keys, values, zeros = places
+    powers = work[powers_at : powers_at + length].view(np.int32)
     each = width // heads
     scale = np.float32(1 / math.sqrt(each))
     reach = -(-length // BLOCK) * BLOCK
@@ -166,7 +180,8 @@ def _attend(
                 at, from_, to = keys + start * each, q + (query + n) * width + own, scores + start
                 tile(work, from_, rows[0], 0, 1, 0, each, work, at, zeros, to, score_rows, _ANY)
             for i in range(min(PIXELS, queries - n)):
-                _softmax(work, scores + score_rows[i], before + i + 1, seen, scale)
+                row = scores + score_rows[i]
+                _softmax(work[row : row + seen], before + i + 1, scale, powers)
             for start in range(0, each, BLOCK):  # a block's surplus channels are the next head's, which come later
                 at, to = values + start * length, mixed + (query + n) * (width + BLOCK) + own + start
                 tile(work, scores, score_rows, 0, 1, 0, seen, work, at, zeros, to, rows[1], _ANY)
@@ -193,8 +208,8 @@ def _losses(
     """out[n] = cross entropy of prompt n; see ``OptNetwork``."""
     width, heads, inner = shape
     embedding, position, norm, norm_bias, head = tables
-    x, ends, u, q, k, v, mixed, f, scores, keys, values, zeros, logits = regions
-    places = (q, k, v, mixed, scores, keys, values, zeros)
+    x, ends, u, q, k, v, mixed, f, scores, powers, keys, values, zeros, logits = regions
+    places = (q, k, v, mixed, scores, powers, keys, values, zeros)
     square, up, down = (width, width), (width, inner), (inner, width)
     prompts = starts.size - 1
     for n in range(prompts):
@@ -382,6 +397,7 @@ class OptNetwork:
             "mixed": rows * (width + BLOCK),
             "f": rows * inner,
             "scores": PIXELS * reach,
+            "powers": longest,
             "keys": reach * each,
             "values": longest * each,
             "zeros": BLOCK,
