@@ -171,8 +171,9 @@ def _facts(scale: str, provenance: Sequence[Mapping[str, Any]], minutes: float) 
     facts = {"scale": scale, "time": f"{minutes:.1f} minutes for what was not there yet", "code": code_version()}
     if provenance:
         first = provenance[0]
+        said = [piece for each in provenance for piece in str(each["data"]).split("; ")]  # runs share data and models
         facts |= {
-            "data": "; ".join(dict.fromkeys(str(each["data"]) for each in provenance)),
+            "data": "; ".join(dict.fromkeys(said)),
             "versions": f"Python {first['python']}, torch {first['torch']}, numpy {first['numpy']}",
             "device": first["device"],
             "noise": f"stream version {first['stream_version']}, backend {first['noise_backend']}",

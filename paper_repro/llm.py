@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -57,7 +58,8 @@ def _wanted(size: LanguageScale) -> Iterator[tuple[str, str, str, Tuning]]:
 def configuration(size: LanguageScale, row: str, task: str, series: str, tuning: Tuning) -> TrainConfig:
     """A run as the paper has it; see ``settings_table``."""
     method = methods(row)[series]
-    config = TrainConfig(
+    alone = method.method == "mezo"
+    return TrainConfig(
         method=method.method,
         model=size.models[row.removesuffix(ADAPTED)],
         task=task.removesuffix(TWO_WAY),
@@ -68,8 +70,8 @@ def configuration(size: LanguageScale, row: str, task: str, series: str, tuning:
         lora_alpha=8.0,
         split="dirichlet-total",
         alpha=1.0,
-        clients=M,
-        sampled=SAMPLED,
+        clients=1 if alone else M,
+        sampled=1 if alone else SAMPLED,
         rounds=tuning.rounds,
         local_steps=1,
         perturbations=max(1, method.P),
@@ -77,15 +79,12 @@ def configuration(size: LanguageScale, row: str, task: str, series: str, tuning:
         mu=1e-3,
         momentum=0.0,
         weight_decay=0.0,
-        estimator="forward",
-        batch_size=tuning.batch_size,
+        estimator="central" if alone else "forward",
+        batch_size=size.mezo_batch if alone else tuning.batch_size,
         rebuild="copy" if method.method == "decomfl" else "replay",
         eval_every=size.eval_every,
         test_examples=size.test_examples,
     )
-    if method.method != "mezo":
-        return config
-    return replace(config, clients=1, sampled=1, split="iid", estimator="central", batch_size=size.mezo_batch)
 
 
 def jobs(options: Options) -> list[TaskJob]:
@@ -128,7 +127,9 @@ def _ours(cell: Result) -> str:
 
 def _theirs(cell: Result) -> str | None:
     accuracy, cost = cell.printed
-    return None if accuracy != accuracy else f"{accuracy:.2%} ({_amount(cost)})"
+    unit = methods(cell.row)[cell.series].unit
+    told = "–" if math.isnan(cost) else f"{cost / unit:.2f} {'MB' if unit == 1e6 else 'TB'}"
+    return None if math.isnan(accuracy) else f"{accuracy:.2%} ({told})"
 
 
 def wide_table(cells: Sequence[Result]) -> pd.DataFrame:
@@ -158,12 +159,15 @@ def scale_words(scale: str) -> str:
     """The scale in a line, for captions and claims."""
     size = LANGUAGE_SCALES[scale]
     models = ", ".join(model if scale == "full" else f"{model} for {paper}" for paper, model in size.models.items())
-    rows = []
-    for row, tunings in size.settings.items():
-        rounds = ", ".join(f"{task_title(task)} {tuning.rounds:,}" for task, tuning in tunings.items())
-        rows.append(f"{row} ({rounds})")
-    cut = f"prompts cut to {size.max_length} tokens" if size.max_length else "whole prompts"
-    return f"{scale} ({kind(scale)}): {models}; M={M}, m={SAMPLED}, K=1, one seed, {cut}; rounds: {'; '.join(rows)}"
+    rounds = ", ".join(f"{row} {_range(each.rounds for each in own.values())}" for row, own in size.settings.items())
+    cut = f", prompts cut to {size.max_length} tokens" if size.max_length else ""
+    return f"{scale} ({kind(scale)}): {models}; M={M}, m={SAMPLED}, K=1, one seed{cut}; rounds of {rounds}"
+
+
+def _range(values: Iterable[int]) -> str:
+    """The least and the largest, once if they are the same."""
+    found = sorted(values)
+    return " to ".join(f"{value:,}" for value in dict.fromkeys((found[0], found[-1])))
 
 
 def _told(tunings: Mapping[str, Tuning]) -> str:
@@ -264,7 +268,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             {FEDZO: (0.0, 8 * SAMPLED / M), P5: (60.0, 0.0), P10: (120.0, 0.0)},
             styles,
             title="What a client sends and gets in a round, against what is trained",
-            caption=f"Scale {words}.",
+            caption=f"FedAvg's bytes are FedZO's. Off their formula in print: FedZO with LoRA (d = "
+            f"{LORA_PARAMETERS:,}) and on CB (OPT-125M); DeComFL on RTE and BoolQ (OPT-1.3B). Scale {words}.",
         ),
     }
     section = Section(
@@ -298,7 +303,7 @@ def _point(cell: Result) -> dict[str, Any]:
 
 def _costs(cells: Sequence[Result]) -> pd.DataFrame:
     """Bytes a client and round: measured, and the paper's cells at the d that is trained."""
-    ours = [(c.series, c.d, c.bytes / c.rounds, False) for c in cells if c.bytes > 0]
+    ours = [(c.series, c.d, c.bytes / c.rounds, False) for c in cells if c.bytes > 0 and c.series != "FedAvg"]
     theirs = [
         (series, LORA_PARAMETERS if row.endswith(ADAPTED) else PARAMETERS[row], cost / R, True)
         for row, _, series, R, cost in printed_costs()

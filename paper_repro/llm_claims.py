@@ -191,7 +191,7 @@ def _saving(cells: Sequence[Result], words: str) -> Claim:
     ratios = {a.name: (a.bytes / a.rounds) / (b.bytes / b.rounds) for a, b in found if a.rounds and b.rounds}
     verdict: Verdict = "not tested at this scale"
     if ratios:
-        verdict = verdict_of_countings([ratio >= DRAMATIC for ratio in ratios.values()])
+        verdict = verdict_of_countings([min(ratios.values()) >= DRAMATIC])
     return Claim(
         id="llm.saving",
         claim=f"DeComFL's cost is dramatically lower than FedZO's (judged: {DRAMATIC:g} times, at equal rounds and P)",

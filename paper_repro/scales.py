@@ -415,12 +415,12 @@ LANGUAGE_SCALES: dict[str, LanguageScale] = {
     "smoke": LanguageScale(
         models={"OPT-125M": "opt-0.3m"},
         settings={
-            "OPT-125M": _tunings(Tuning(4, 1e-3, 4), Tuning(2, 1e-3, 2), two_way=True),
-            "OPT-125M+LoRA": {"sst2": Tuning(4, 1e-2, 4)},
+            "OPT-125M": dict.fromkeys(("cb", "wsc", "cb-two-way"), Tuning(4, 1e-3, 4)),
+            "OPT-125M+LoRA": {"wsc": Tuning(4, 1e-2, 4)},
         },
-        first_order={"OPT-125M": {"sst2": Tuning(4, 0.1, 4)}},
+        first_order={"OPT-125M": {"wsc": Tuning(4, 0.1, 4)}},
         mezo_batch=8,
-        five=("sst2",),
+        five=("wsc",),
         max_length=32,
         test_examples=50,
         eval_every=2,
