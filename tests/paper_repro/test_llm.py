@@ -6,6 +6,7 @@ import io
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ from decomfl_lab.cli import main
 from decomfl_lab.config import TrainConfig
 from decomfl_lab.data import Dataset
 from decomfl_lab.errors import InputError
-from decomfl_lab.llm.tasks import TASKS
+from decomfl_lab.llm import family, finetuning, tasks
+from decomfl_lab.llm.corpus import Corpus
+from decomfl_lab.llm.family import PretrainConfig
+from decomfl_lab.llm.tasks import TASKS, TaskData
 from figures.finetuning import accuracies, round_costs
 from figures.style import method_styles
 from paper_repro import language, llm, measures, recorded
@@ -26,8 +30,10 @@ from paper_repro.language import TaskFacts
 from paper_repro.llm_cells import FEDZO, P5, P10, Result, methods, printed, printed_costs, results
 from paper_repro.llm_claims import claims
 from paper_repro.part import Made, Options
-from paper_repro.scales import LANGUAGE_SCALES, PRETRAINED, TASK_ROWS
+from paper_repro.scales import LANGUAGE_SCALES, PRETRAINED, TASK_ROWS, Tuning
+from tests.decomfl_lab.llm.tiny import transformers
 from theory.audit.tables import RESULTS, Cell
+from theory.communication import expected_traffic
 
 FULL = LANGUAGE_SCALES["full"]
 
@@ -472,3 +478,63 @@ def test_without_data_recorded_rows_are_drawn(
 def test_every_task_has_a_row_in_print() -> None:
     assert set(TASK_ROWS) == {*TASKS, "cb-two-way"}
     assert {row for task, row in TASK_ROWS.items() if task in TASKS} == set(RESULTS["OPT-125M"])
+
+
+def _examples(task: str, folder: str | Path | None = None) -> TaskData:
+    classes = len(TASKS[task].classes)
+    some = [(f"words of class {n % classes} number {n}? Yes or No?\n", n % classes) for n in range(40)]
+    return TaskData(some, some[:12], f"{TASKS[task].title}: 40 train / 12 test examples; half of it is missing", "d")
+
+
+@pytest.mark.slow
+def test_the_command_pretrains_a_model_and_makes_the_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tokenizers")
+    transformers()
+    for name in ("corpus", "cb", "wsc"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path / "data"))
+    text = "".join(f"line {n}: it was a good film, and {n * n} people liked it .\n" for n in range(400))
+    for module in (family, language):
+        monkeypatch.setattr(
+            module, "load_corpus", lambda: Corpus((text,), (text[:1500],), "four hundred lines", "0123")
+        )
+    for module in (tasks, finetuning):
+        monkeypatch.setattr(module, "load_task", _examples)
+    monkeypatch.setitem(family.SIZES, "tiny", family.Size(16, 1, 2, 16))
+    own = PretrainConfig(size="tiny", vocabulary=300, steps=4, batch=2)
+    monkeypatch.setitem(PRETRAINED, "smoke", {"tiny": own})
+    rounds = Tuning(4, 1e-3, 4)
+    size = replace(
+        LANGUAGE_SCALES["smoke"],
+        models={"OPT-125M": "tiny"},
+        settings={
+            "OPT-125M": dict.fromkeys(("cb", "wsc", "cb-two-way"), rounds),
+            "OPT-125M+LoRA": {"wsc": replace(rounds, lr=1e30)},
+        },
+        first_order={"OPT-125M": {"wsc": rounds}},
+        max_length=12,
+        test_examples=0,
+    )
+    monkeypatch.setitem(LANGUAGE_SCALES, "smoke", size)
+    out, kept = tmp_path / "out", tmp_path / "kept"
+    argv = ["paper", "--scale", "smoke", "--only", "llm", "--jobs", "1", "--out", str(out), "--record", str(kept)]
+    assert main([*argv, "--json"]) == 0
+    found = {claim["id"]: claim for claim in json.loads(capsys.readouterr().out)}
+    made = pd.read_csv(out / "tables" / "llm.csv").set_index(["row", "task", "series"])
+    assert len(made) == 3 + 5 + 3 + 4
+    assert (made.examples == 12).all()
+    full, lora = made.loc[("OPT-125M", "wsc", FEDZO)], made.loc[("OPT-125M+LoRA", "wsc", P10)]
+    assert full.d == family.SIZES["tiny"].parameters(300)
+    assert full.bytes == expected_traffic(configurations("smoke")["OPT-125M", "wsc", FEDZO], int(full.d)).bytes
+    assert math.isnan(lora.accuracy)  # η was absurd
+    assert made.loc[("OPT-125M", "cb", P10), "majority"] == pytest.approx(1 / 3)
+    assert found["llm.saving"]["measured"]["FedZO / DeComFL, WSC, OPT-125M"] > 100
+    page = (out / "report.html").read_text()
+    assert "half of it is missing" in page
+    assert "diverged" in page
+    again = recorded.load("llm", "smoke", kept)
+    assert again is not None
+    cached = llm.make(again.rows, again.provenance, options("smoke"))
+    assert [claim.verdict for claim in cached.claims] == [claim["verdict"] for claim in found.values()]
