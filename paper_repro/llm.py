@@ -173,12 +173,12 @@ def _range(values: Iterable[int]) -> str:
 def _told(tunings: Mapping[str, Tuning]) -> str:
     """η and R of each task."""
     told = [f"{task_title(task)} {each.lr:g}, {each.rounds:,}" for task, each in tunings.items() if TWO_WAY not in task]
-    return "; ".join(told) or "not run"
+    return "; ".join(told).replace("e-0", "e-") or "not run"
 
 
 def _batches(settings: Mapping[str, Mapping[str, Tuning]]) -> str:
     """B, and of which tasks where it is not the same for all."""
-    of = {task_title(task): each.batch_size for row in settings.values() for task, each in row.items()}
+    of = {task_title(t): each.batch_size for row in settings.values() for t, each in row.items() if TWO_WAY not in t}
     if len(set(of.values())) == 1:
         return str(next(iter(of.values())))
     return "; ".join(f"{', '.join(t for t in of if of[t] == B)}: {B}" for B in dict.fromkeys(of.values()))

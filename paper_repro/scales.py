@@ -443,7 +443,7 @@ LANGUAGE_SCALES: dict[str, LanguageScale] = {
         mezo_batch=64,
         five=("sst2",),
         max_length=96,
-        test_examples=0,
+        test_examples=1000,
         eval_every=10,
     ),
     "full": LanguageScale(

@@ -131,7 +131,7 @@ def test_the_settings_table_tells_the_paper_s_and_the_run_apart() -> None:
     table = llm.settings_table("full").set_index("setting")
     for row in FULL.settings:
         assert table.loc[f"η, R of {row}", "run here"] == table.loc[f"η, R of {row}", "the paper's text"]
-    assert "WiC 2e-07, 3,000" in table.loc["η, R of OPT-125M", "run here"]
+    assert "WiC 2e-7, 3,000" in table.loc["η, R of OPT-125M", "run here"]
     reduced = llm.settings_table("smoke").set_index("setting")
     assert reduced.loc["η, R of OPT-1.3B", "run here"] == "not run"
 
@@ -360,9 +360,19 @@ def test_the_two_cells_that_do_not_follow_the_formula_are_named(monkeypatch: pyt
     assert verdicts(table())["printed-costs"] == "holds"
 
 
+def test_savings_and_equal_costs_are_measured_at_equal_rounds() -> None:
+    spoilt = {("OPT-125M", "rte", FEDZO): {"rounds": 60}, ("OPT-125M+LoRA", "sst2", P10): {"rounds": 50}}
+    found = {claim.id: claim for claim in claims(table(spoilt), "made up")}
+    assert found["llm.saving"].measured["FedZO / DeComFL, OPT-125M, least of its tasks"] == pytest.approx(2e6 / 120)
+    assert found["llm.saving"].measured["FedZO / DeComFL, OPT-125M+LoRA, least of its tasks"] == pytest.approx(2e5 / 60)
+    assert found["llm.peft"].verdict == "holds"
+    assert found["llm.peft"].measured["tasks compared"] == 2
+    assert found["llm.peft"].measured["bytes a client in 100 rounds of RTE, OPT-125M+LoRA"] == pytest.approx(12_000)
+
+
 def test_lora_costs_are_those_of_the_whole_model(monkeypatch: pytest.MonkeyPatch) -> None:
     (claim,) = [each for each in claims(table(), "made up") if each.id == "llm.lora-costs"]
-    assert claim.measured["printed / for LoRA's numbers, SST-2"] == pytest.approx(0.66e12 / (3000 * 2 * 294_912))
+    assert claim.measured["printed / for LoRA's numbers, least"] == pytest.approx(0.66e12 / (3000 * 2 * 294_912))
     assert claim.measured["FedZO's bytes a round here, LoRA / all parameters"] == pytest.approx(0.1)
     true = [(row, task, series, R, R * 2.0 * 294_912) for row, task, series, R, _ in printed_costs()]
     monkeypatch.setattr("paper_repro.llm_claims.printed_costs", lambda: true)
@@ -530,7 +540,7 @@ def test_the_command_pretrains_a_model_and_makes_the_part(
     assert full.bytes == expected_traffic(configurations("smoke")["OPT-125M", "wsc", FEDZO], int(full.d)).bytes
     assert math.isnan(lora.accuracy)  # η was absurd
     assert made.loc[("OPT-125M", "cb", P10), "majority"] == pytest.approx(1 / 3)
-    assert found["llm.saving"]["measured"]["FedZO / DeComFL, WSC, OPT-125M"] > 100
+    assert found["llm.saving"]["measured"]["FedZO / DeComFL, OPT-125M, least of its tasks"] > 100
     page = (out / "report.html").read_text()
     assert "half of it is missing" in page
     assert "diverged" in page
