@@ -114,45 +114,52 @@ def jobs(options: Options) -> list[TaskJob]:
 
 
 def _amount(count: float) -> str:
-    """Bytes for a reader: "24.5 kB"; a dash for none."""
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+    """Bytes for a reader: "24.5 kB"."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
             return f"{count / size:.3g} {unit}"
-    return f"{count:.0f} B" if count > 0 else "–"
+    return f"{count:.0f} B"
 
 
 def _ours(cell: Result) -> str:
-    return "diverged" if cell.diverged else f"{cell.accuracy:.1%} ± {cell.error:.1%} ({_amount(cell.bytes)})"
+    if cell.diverged:
+        return "diverged"
+    sent = f" ({_amount(cell.bytes)})" if cell.bytes else ""
+    return f"{100 * cell.accuracy:.1f} ± {100 * cell.error:.1f}{sent}"
 
 
 def _theirs(cell: Result) -> str | None:
     accuracy, cost = cell.printed
     unit = methods(cell.row)[cell.series].unit
-    told = "–" if math.isnan(cost) else f"{cost / unit:.2f} {'MB' if unit == 1e6 else 'TB'}"
-    return None if math.isnan(accuracy) else f"{accuracy:.2%} ({told})"
+    sent = "" if math.isnan(cost) else f" ({cost / unit:.2f} {'MB' if unit == 1e6 else 'TB'})"
+    return None if math.isnan(accuracy) else f"{100 * accuracy:.2f}{sent}"
 
 
 def wide_table(cells: Sequence[Result]) -> pd.DataFrame:
-    """The tables as the paper has them, a line for what was measured here and one for the paper's."""
+    """The tables as the paper has them, in per cent: a line for what was measured here and one for the paper's."""
     lines: list[dict[str, Any]] = []
     for _, group in groupby(cells, key=lambda cell: (cell.row, cell.task)):
         own = list(group)
         first = own[0]
+        tuned = ", LoRA" if first.row.endswith(ADAPTED) else ""
         lines.append(
             {
-                "table": "LoRA" if first.row.endswith(ADAPTED) else "2",
-                "task": task_title(first.task),
-                "model": f"{first.model}, R = {own[-1].rounds:,}",
-                "zero-shot": f"{first.zero_shot:.1%}",
-                "calibrated": f"{first.calibrated_zero_shot:.1%}",
-                "most frequent": f"{first.majority:.1%}",
+                "task": task_title(first.task) + tuned,
+                "model, rounds": f"{first.model}, {own[-1].rounds:,}",
+                **{name: f"{100 * value:.1f}" for name, value in zip(_BEFORE, _before(first), strict=True)},
                 **{cell.series: _ours(cell) for cell in own},
             }
         )
-        paper = {"table": "", "task": "", "model": f"the paper: {first.paper_model}"}
+        paper = {"task": "the paper", "model, rounds": first.paper_model}
         lines.append(paper | {cell.series: _theirs(cell) for cell in own})
-    before = ["table", "task", "model", "zero-shot", "calibrated", "most frequent"]
-    return pd.DataFrame(lines, columns=[*before, *FULL])
+    return pd.DataFrame(lines, columns=["task", "model, rounds", *_BEFORE, *FULL])
+
+
+_BEFORE = ("zero-shot", "calibrated", "most frequent")
+
+
+def _before(cell: Result) -> tuple[float, float, float]:
+    return cell.zero_shot, cell.calibrated_zero_shot, cell.majority
 
 
 def scale_words(scale: str) -> str:
@@ -182,6 +189,22 @@ def _batches(settings: Mapping[str, Mapping[str, Tuning]]) -> str:
     if len(set(of.values())) == 1:
         return str(next(iter(of.values())))
     return "; ".join(f"{', '.join(t for t in of if of[t] == B)}: {B}" for B in dict.fromkeys(of.values()))
+
+
+def _models_words(scale: str) -> str:
+    """What stands for the paper's models."""
+    told = []
+    for size in LANGUAGE_SCALES[scale].models.values():
+        if own := PRETRAINED[scale].get(size):
+            read = own.steps * own.verdicts
+            reviews = f" and {read:,} lines of film reviews with their verdicts" if read else ""
+            told.append(f"{size}: {own.tokens:,} tokens of text{reviews}")
+    if not told:
+        return "The models are the paper's, from the hub."
+    return (
+        "The models are small ones of OPT's architecture, pretrained by decomfl pretrain on public text that no task is "
+        f"made of ({'; '.join(told)}): the numbers beside the paper's are those of other models."
+    )
 
 
 def settings_table(scale: str) -> pd.DataFrame:
@@ -277,7 +300,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         title="Tables 2, 5 and 6: fine-tuning language models (accuracy and cost; settings; LoRA)",
         figure_png=rendered(figures["llm"]),
         settings=settings,
-        notes=NOTES,
+        notes=[_models_words(options.scale), *NOTES],
         table=wide_table(cells),
         facts={
             "data": "; ".join(dict.fromkeys(str(each["data"]).rsplit("; ", 1)[0] for each in provenance)),

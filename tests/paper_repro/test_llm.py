@@ -110,6 +110,13 @@ def test_fedavg_has_the_script_s_rate_and_the_rounds_that_its_costs_imply() -> N
     assert all(config.tune == "full" for config in found.values())
 
 
+def test_the_section_says_what_stands_for_the_papers_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert llm._models_words("full") == "The models are the paper's, from the hub."
+    own = PretrainConfig(size="opt-0.3m", steps=10, batch=2, verdicts=8)
+    monkeypatch.setitem(PRETRAINED, "smoke", {"opt-0.3m": own})
+    assert "opt-0.3m: 5,120 tokens of text and 80 lines of film reviews" in llm._models_words("smoke")
+
+
 @pytest.mark.usefixtures("at_hand")
 @pytest.mark.parametrize("scale", LANGUAGE_SCALES)
 def test_every_scale_says_what_it_is(scale: str) -> None:
@@ -261,14 +268,13 @@ def test_the_table_has_two_lines_a_task_ours_and_the_papers() -> None:
     shown = llm.wide_table(results(table()))
     assert len(shown) == 2 * 6
     ours, paper = shown.iloc[0], shown.iloc[1]
-    assert (ours["task"], ours["model"], ours["zero-shot"]) == ("SST-2", "tiny, R = 100", "55.0%")
-    assert ours[P10] == "76.0% ± 1.0% (12 kB)"
-    assert ours["MeZO"] == "75.0% ± 1.0% (–)"
-    assert (paper["model"], paper["FedAvg"], paper[P10]) == (
-        "the paper: OPT-125M",
-        "87.32% (0.24 TB)",
-        "85.08% (0.36 MB)",
-    )
+    assert (ours["task"], ours["model, rounds"]) == ("SST-2", "tiny, 100")
+    assert (ours["zero-shot"], ours["calibrated"], ours["most frequent"]) == ("55.0", "50.0", "51.0")
+    assert (ours[P10], ours["MeZO"]) == ("76.0 ± 1.0 (12 kB)", "75.0 ± 1.0")
+    assert (paper["task"], paper["model, rounds"]) == ("the paper", "OPT-125M")
+    assert (paper["FedAvg"], paper["MeZO"], paper[P10]) == ("87.32 (0.24 TB)", "83.99", "85.08 (0.36 MB)")
+    assert shown.iloc[-2]["task"] == "RTE, LoRA"
+    assert shown.iloc[-1][FEDZO] == "50.92 (0.11 TB)"
     assert pd.isna(paper[P5])
 
 
