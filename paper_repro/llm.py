@@ -68,7 +68,7 @@ def configuration(size: LanguageScale, row: str, task: str, series: str, tuning:
         tune="lora" if row.endswith(ADAPTED) else "full",
         lora_rank=8,
         lora_alpha=8.0,
-        split="dirichlet-total",
+        split=size.split,
         alpha=1.0,
         clients=1 if alone else M,
         sampled=1 if alone else SAMPLED,
@@ -207,6 +207,9 @@ def _models_words(scale: str) -> str:
     )
 
 
+_SPLITS = {"dirichlet-total": "Dir(α·p), α = 1", "dirichlet": "Dir(α·1), α = 1", "iid": "i.i.d."}
+
+
 def settings_table(scale: str) -> pd.DataFrame:
     """What was run, beside what the paper's text (its table of settings) and the authors' scripts have."""
     size, full = LANGUAGE_SCALES[scale], LANGUAGE_SCALES["full"]
@@ -223,7 +226,7 @@ def settings_table(scale: str) -> pd.DataFrame:
         ("K", "1", "1", "1"),
         ("P of FedZO and DeComFL", "10; with LoRA 5, and DeComFL also 10", "5 and 10", "10 and 5; FedZO with LoRA 5"),
         ("difference, μ", "forward, 0.001", "forward, 0.001; MeZO central", "forward, 0.001; MeZO central"),
-        ("split", "Dirichlet, α = 1", "Dir(α·p), p the class frequencies", "Dir(α·p), α = 1"),
+        ("split", "Dirichlet, α = 1", "Dir(α·p), p the class frequencies", _SPLITS[size.split]),
         ("batch B", "32", "32, 16 or 8; RTE, BoolQ 16", _batches(size.settings)),
         ("batch B of FedAvg", "not given", "32; BoolQ 16", _batches(size.first_order)),
         ("MeZO", "single agent", "1 client, P = 1, B = 64, later 32", f"1 client, P = 1, B = {size.mezo_batch}"),

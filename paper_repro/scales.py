@@ -376,6 +376,7 @@ class LanguageScale:
         settings: Of zeroth-order methods, as the paper's table of settings has them: {model, or model+LoRA: {task:
             tuning}}; "cb-two-way" is CB in the authors' reading.
         first_order: The same of FedAvg, which the paper has for all parameters only.
+        split: Of the training examples among the clients; the authors': dirichlet-total with α = 1.
         mezo_batch: B of MeZO's one agent.
         five: Tasks for which DeComFL also runs with P = 5 where all parameters are trained (the paper: none).
         max_length: Tokens of a prompt, but of SST-2 (31 at most); 0 for the authors' 2047.
@@ -386,6 +387,7 @@ class LanguageScale:
     models: Mapping[str, str]
     settings: Mapping[str, Mapping[str, Tuning]]
     first_order: Mapping[str, Mapping[str, Tuning]]
+    split: str
     mezo_batch: int
     five: tuple[str, ...]
     max_length: int
@@ -423,6 +425,7 @@ LANGUAGE_SCALES: dict[str, LanguageScale] = {
             "OPT-125M+LoRA": {"wsc": Tuning(4, 1e-2, 4)},
         },
         first_order={"OPT-125M": {"wsc": Tuning(4, 0.1, 4)}},
+        split="dirichlet-total",
         mezo_batch=8,
         five=("wsc",),
         max_length=32,
@@ -440,6 +443,7 @@ LANGUAGE_SCALES: dict[str, LanguageScale] = {
             "OPT-125M": _tunings(Tuning(150, 0.1, 32), Tuning(10, 0.1, 16), two_way=True),
             "OPT-1.3B": {"sst2": Tuning(10, 0.1, 32)},
         },
+        split="dirichlet-total",
         mezo_batch=64,
         five=("sst2",),
         max_length=96,
@@ -450,6 +454,7 @@ LANGUAGE_SCALES: dict[str, LanguageScale] = {
         models={"OPT-125M": "facebook/opt-125m", "OPT-1.3B": "facebook/opt-1.3b"},
         settings={row: _papers_settings(row) for row in ROUNDS},
         first_order={model: _first_order_settings(model) for model in RESULTS},
+        split="dirichlet-total",
         mezo_batch=64,
         five=tuple(TASK_ROWS),
         max_length=0,
