@@ -446,16 +446,17 @@ def train(
     return table()
 
 
-def load_run(out: Path) -> tuple[TrainConfig, Dataset, nn.Module]:
+def load_run(out: Path, dataset: Dataset | None = None) -> tuple[TrainConfig, Dataset, nn.Module]:
     """The trained model that ``train`` left in the folder ``out``: its configuration, its data and its module at x_r.
 
-    A BatchNorm normalises as it did in training (see ``normalisation``); the module's parameters are x_r.
+    A BatchNorm normalises as it did in training (see ``normalisation``); the module's parameters are x_r. ``dataset``
+    is the run's data where they are loaded already.
 
     Raises:
         InputError: If the folder holds no run, or one of other data than are at hand now.
     """
     config = config_from_mapping(read_config(out / CONFIG_FILE), f"run {out}")
-    dataset = dataset_of(config)
+    dataset = dataset_of(config) if dataset is None else dataset
     tensors, saved = read_checkpoint(out / CHECKPOINT_FILE)
     if saved["data"] != dataset.digest:
         raise InputError(f"run {out} must be of the data at hand ({dataset.source}), got one of other data")

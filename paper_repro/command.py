@@ -15,7 +15,7 @@ from decomfl_lab.errors import InputError, require_choice, require_int
 from decomfl_lab.files import write_atomically
 from decomfl_lab.training import code_version
 from figures.curves import Count
-from paper_repro import audit, fig2, fig3, hessian, memory, projection, recorded, table1, theory, topk
+from paper_repro import audit, fig2, fig3, hessian, memory, projection, recorded, sizes, table1, theory, topk
 from paper_repro.claims import claims_json, write_claims
 from paper_repro.measures import COUNTS
 from paper_repro.part import Made, Options, Part, rendered
@@ -33,6 +33,7 @@ PARTS: dict[str, Part] = {
     "table1": table1,
     "memory": memory,
     "hessian": hessian,
+    "sizes": sizes,
     "theory": theory,
     "audit": audit,
 }

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from decomfl_lab.llm.family import PretrainConfig
 
 __all__ = [
     "FIG2_SCALES",
     "FIG3_SCALES",
     "HESSIAN_SCALES",
     "MEMORY_SIZES",
+    "PRETRAINED",
     "PROJECTION_SCALES",
+    "SIZES_SCALES",
     "THEORY_SCALES",
     "Fig2Scale",
     "Fig3Scale",
     "HessianScale",
     "ProjectionScale",
+    "SizesScale",
     "TheoryScale",
     "kind",
 ]
@@ -331,5 +336,91 @@ THEORY_SCALES: dict[str, TheoryScale] = {
     ),
     "full": TheoryScale(
         per_decade=4, runs=1000, factor=2, cells=60, models=("logistic", "mlp"), rounds=10_000, seeds=(0, 1, 2)
+    ),
+}
+
+
+PRETRAINED: dict[str, dict[str, PretrainConfig]] = {
+    "smoke": {
+        "opt-0.3m": PretrainConfig(size="opt-0.3m", vocabulary=2048, steps=20, batch=4),
+        "opt-1m": PretrainConfig(size="opt-1m", vocabulary=2048, steps=6, batch=4),
+    },
+    "default": {
+        "opt-0.3m": PretrainConfig(size="opt-0.3m", vocabulary=2048, steps=1000, batch=4),
+        "opt-1m": PretrainConfig(size="opt-1m", vocabulary=2048, steps=600, batch=4),
+        "opt-4m": PretrainConfig(size="opt-4m", vocabulary=2048, steps=200, batch=2),
+    },
+    "full": {},
+}
+"""The small OPT models that fine-tuning begins with, by scale and size; other models are the hub's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizesScale:
+    """Sizes of the runs behind the scale figure.
+
+    Attributes:
+        models: From small to large: sizes of ``PRETRAINED``, or names of the hub.
+        rounds: Of every run.
+        batch_size: B.
+        seeds: Of every model.
+        eval_every: Rounds between two evaluations.
+        test_examples: Of an evaluation; 0 for all.
+        examples: Training prompts whose mean loss has the Gauss-Newton matrix.
+        products: With it, for κ at one x.
+        etas: The learning rate η of each model, where it is given.
+        share: Else, of the largest η that Theorem 2 admits by the model's own curvature; one for all models.
+    """
+
+    models: tuple[str, ...]
+    rounds: int
+    batch_size: int
+    seeds: tuple[int, ...]
+    eval_every: int
+    test_examples: int
+    examples: int
+    products: int
+    etas: Mapping[str, float] = field(default_factory=dict)
+    share: float = 1.0
+
+
+SIZES_SCALES: dict[str, SizesScale] = {
+    "smoke": SizesScale(
+        models=("opt-0.3m", "opt-1m"),
+        rounds=6,
+        batch_size=4,
+        seeds=(99,),
+        eval_every=2,
+        test_examples=60,
+        examples=16,
+        products=6,
+        share=0.1,
+    ),
+    "default": SizesScale(
+        models=("opt-0.3m", "opt-1m", "opt-4m"),
+        rounds=60,
+        batch_size=16,
+        seeds=(99, 100),
+        eval_every=5,
+        test_examples=300,
+        examples=64,
+        products=8,
+        share=0.1,
+    ),
+    "full": SizesScale(
+        models=("facebook/opt-125m", "facebook/opt-350m", "facebook/opt-1.3b", "facebook/opt-2.7b"),
+        rounds=2000,
+        batch_size=16,
+        seeds=(99,),
+        eval_every=25,
+        test_examples=0,
+        examples=64,
+        products=8,
+        etas={
+            "facebook/opt-125m": 5e-6,
+            "facebook/opt-350m": 3e-6,
+            "facebook/opt-1.3b": 2e-6,
+            "facebook/opt-2.7b": 2e-6,
+        },
     ),
 }
