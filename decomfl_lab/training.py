@@ -208,8 +208,7 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
         )
         for i, index in enumerate(chosen)
     ]
-    whole = config.task and config.engine == "auto"  # a language model's passes use the threads themselves
-    engine = make_engine("serial" if whole else config.engine)
+    engine = make_engine(config.engine)
     if config.method == "mezo":
         agent = _zeroth_order(config, 0, objectives[0], engine)
         federation = MezoFederation(agent, x, K=config.local_steps, eta=Schedule(config.lr, config.lr_schedule))

@@ -33,6 +33,13 @@ def pretrain(
     ] = "4096",
     steps: Annotated[int, typer.Option(help="Steps of AdamW. [default: 1000]", show_default=False)] = 1000,
     batch: Annotated[int, typer.Option(help="Sequences a step. [default: 8]", show_default=False)] = 8,
+    verdicts: Annotated[
+        int,
+        typer.Option(
+            help="Lines of film reviews a step after which the model also learns the review's verdict. [default: 0]",
+            show_default=False,
+        ),
+    ] = 0,
     lr: Annotated[float, typer.Option(help="Largest learning rate. [default: 0.003]", show_default=False)] = 3e-3,
     seed: Annotated[int, typer.Option(help="Of weights and order. [default: 0]", show_default=False)] = 0,
     threads: Annotated[int, typer.Option(help="CPU threads of torch. [default: 1]", show_default=False)] = 1,
@@ -47,6 +54,7 @@ def pretrain(
         vocabulary=int(vocabulary) if vocabulary.isdecimal() else vocabulary,
         steps=steps,
         batch=batch,
+        verdicts=verdicts,
         lr=lr,
         seed=seed,
     )

@@ -7,8 +7,10 @@ rounding. What follows from the scalars (records, replay, digests) is exact with
     plain     a point at a time, the batch in one pass, torch's own threads: how one would write it
     serial    a point at a time, each objective in its own chunks, torch's own threads; any objective
     threads   a point a thread, each with one-threaded torch, a copy of the module and points of its own
-    fused     the same with the whole forward pass as one kernel (``fused``), for nets that it covers
-    auto      fused where it can, else threads, else serial
+    fused     the same with the whole forward pass as one kernel, for nets (``fused``) and language models (``opt``)
+              that it covers
+    auto      fused where it can, else threads, else serial; of language models those that fused does not cover, or
+              of more than ``LARGE`` parameters, get serial
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 from queue import SimpleQueue
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -31,7 +33,9 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab import noise
 from decomfl_lab.engine.fused import Network, Workspace, pixels
+from decomfl_lab.engine.opt import Memory, OptNetwork
 from decomfl_lab.errors import InputError, require, require_choice, require_int
+from decomfl_lab.llm.causal import Verbalized
 from decomfl_lab.noise import SCRATCH, Distribution, Program
 from decomfl_lab.objective import ModuleObjective, Objective, mean_losses
 from decomfl_lab.rebuild import rebuild_
@@ -146,7 +150,7 @@ class _Seat:
     def __init__(self) -> None:
         self._points: list[Tensor] = []
         self._modules: dict[nn.Module, nn.Module] = {}
-        self._workspaces: dict[Network, Workspace] = {}
+        self._workspaces: dict[Network | OptNetwork, Workspace | Memory] = {}
 
     def points(self, x: Tensor, count: int) -> list[Tensor]:
         """Vectors like x, or wider if x has 16 bits."""
@@ -160,7 +164,7 @@ class _Seat:
             self._modules[original] = copy.deepcopy(original)
         return self._modules[original]
 
-    def workspace(self, network: Network) -> Workspace:
+    def workspace(self, network: Network | OptNetwork) -> Any:
         """This seat's memory for the net."""
         if network not in self._workspaces:
             self._workspaces[network] = network.workspace()
@@ -265,42 +269,52 @@ def _alone(started: threading.Barrier) -> None:
     started.wait()  # so that no thread takes two of these
 
 
+LARGE = 1 << 24
+"""Most parameters of a language model that auto takes ``Fused`` for: a thread's own points would need much memory, and
+torch is as fast where every product is large."""
+
+
 class Fused(Threads):
     """``Threads`` with the forward pass as one kernel."""
 
     def __init__(self, workers: int | None = None, *, strict: bool = True) -> None:
-        """An engine; without ``strict`` it falls back to ``Threads`` where the kernel lacks something."""
+        """An engine; without ``strict`` it falls back to ``Threads`` or ``Serial`` where the kernel lacks something."""
         super().__init__(workers)
         self.strict = strict
-        self._networks: dict[tuple[nn.Module, tuple[int, ...]], Network] = {}
+        self._networks: dict[tuple[nn.Module, tuple[int, ...]], Network | OptNetwork] = {}
 
     def _job(self, objective: Objective, x: Tensor, step: int) -> Job | None:
-        network = self._network(objective, x)
-        if isinstance(network, InputError):
+        language = isinstance(objective, ModuleObjective) and isinstance(objective.module, Verbalized)
+        if language and not self.strict and x.numel() > LARGE:
+            return None
+        try:
+            network = self._network(objective, x)
+            assert isinstance(objective, ModuleObjective)
+            ids, targets = objective.batch(step)
+            inputs: Any = network.prompts(ids) if isinstance(network, OptNetwork) else pixels(ids)
+        except InputError:
             if self.strict:
-                raise network
-            return super()._job(objective, x, step)
-        assert isinstance(objective, ModuleObjective)
-        inputs, targets = objective.batch(step)
-        images, labels = pixels(inputs), targets.numpy()
+                raise
+            return None if language else super()._job(objective, x, step)
+        labels = targets.numpy()
         fits = labels.min() >= 0 and labels.max() < network.classes
         require(fits, "targets", f"be classes in 0..{network.classes - 1}", (labels.min(), labels.max()))
-        return lambda seat, point: float(network.losses(point, images, labels, seat.workspace(network)).mean())
+        kernel: Any = network
+        return lambda seat, point: float(kernel.losses(point, inputs, labels, seat.workspace(network)).mean())
 
-    def _network(self, objective: Objective, x: Tensor) -> Network | InputError:
-        """The objective's net for the kernel, or why there is none."""
+    def _network(self, objective: Objective, x: Tensor) -> Network | OptNetwork:
+        """The objective's net for the kernel; InputError if there is none, or if it does not compute this loss."""
         if not isinstance(objective, ModuleObjective):
-            return InputError(f"objective must be a ModuleObjective for the fused engine, got {objective!r}")
-        loss, targets, key = objective.loss, objective.targets, (objective.module, objective.inputs.shape[1:])
-        try:
-            require(loss is cross_entropy, "loss", "be torch's cross_entropy for the fused engine", loss)
-            classes = not targets.is_floating_point() and targets.ndim == 1
-            require(classes, "targets", "be classes for the fused engine", (targets.dtype, tuple(targets.shape)))
-            require(not x.is_cuda, "device", "be the CPU for the fused engine", x.device)
-            if key not in self._networks:
-                self._networks[key] = Network(objective.module, objective.layout, key[1])
-        except InputError as error:
-            return error
+            raise InputError(f"objective must be a ModuleObjective for the fused engine, got {objective!r}")
+        module, layout, loss, targets = objective.module, objective.layout, objective.loss, objective.targets
+        key = (module, objective.inputs.shape[1:])
+        require(loss is cross_entropy, "loss", "be torch's cross_entropy for the fused engine", loss)
+        classes = not targets.is_floating_point() and targets.ndim == 1
+        require(classes, "targets", "be classes for the fused engine", (targets.dtype, tuple(targets.shape)))
+        require(not x.is_cuda, "device", "be the CPU for the fused engine", x.device)
+        if key not in self._networks:
+            language = isinstance(module, Verbalized)
+            self._networks[key] = OptNetwork(module, layout) if language else Network(module, layout, key[1])
         return self._networks[key]
 
 

@@ -30,7 +30,7 @@ from decomfl_lab.noise.lanes import F32, Lanes
 from decomfl_lab.noise.numba_cpu import on_rows
 from decomfl_lab.replica import Layout
 
-__all__ = ["CHUNK", "Network", "Workspace", "pixels"]
+__all__ = ["BLOCK", "CHUNK", "PIXELS", "Network", "Workspace", "cross_entropy_of", "pixels", "tile"]
 
 njit: Any = numba.njit
 intrinsic: Any = numba.extending.intrinsic
@@ -39,8 +39,8 @@ CHUNK = 32
 """Images whose features are kept at once for the linear layers."""
 
 _LANES = 8
-_PIXELS, _VECTORS = 6, 2
-_BLOCK = _LANES * _VECTORS
+PIXELS, _VECTORS = 6, 2
+BLOCK = _LANES * _VECTORS
 _IMAGES, _OUTPUTS = 4, 3
 _DEPTH = 512
 """Features of a linear layer taken at once, so that the weights of 3 outputs stay in the first-level cache."""
@@ -93,11 +93,11 @@ def _write_tile(
 
     For the 6 pixels n = first.. and one block of 16 channels. Taps are ``rows`` runs of ``run`` numbers.
     """
-    sums = _sums(builder, _PIXELS * _VECTORS)
-    numbers = [builder.add(first, first.type(i)) for i in range(_PIXELS)]
+    sums = _sums(builder, PIXELS * _VECTORS)
+    numbers = [builder.add(first, first.type(i)) for i in range(PIXELS)]
     inputs = [builder.gep(work, [builder.add(src, builder.load(builder.gep(src_offsets, [n])))]) for n in numbers]
     taps = builder.gep(packed, [weights])
-    size = ir.Constant(run.type, _BLOCK)
+    size = ir.Constant(run.type, BLOCK)
     with cgutils.for_range(builder, rows) as row:
         offset = builder.mul(row.index, stride)
         row_inputs = [builder.gep(pointer, [offset]) for pointer in inputs]
@@ -164,9 +164,10 @@ def _largest(typingctx, work, corner, size, row, step, out):  # type: ignore[no-
 
 
 @intrinsic
-def _tile(  # type: ignore[no-untyped-def]
+def tile(  # type: ignore[no-untyped-def]
     typingctx, work, src, src_offsets, first, rows, stride, run, packed, weights, bias, dst, dst_offsets, floor
 ):
+    """See ``_write_tile``."""
     return on_rows(_write_tile)(
         typingctx, work, src, src_offsets, first, rows, stride, run, packed, weights, bias, dst, dst_offsets, floor
     )
@@ -243,19 +244,19 @@ def _image(work: Any, stages: Any, src_offsets: Any, dst_offsets: Any, packed: A
             _, src, row, rows, run, pixels, first, weights, biases, blocks, dst, relu = stage
             floor = np.float32(0) if relu else np.float32(-np.inf)
             for block in range(blocks):
-                for n in range(0, pixels, _PIXELS):
-                    _tile(
+                for n in range(0, pixels, PIXELS):
+                    tile(
                         work,
                         src,
                         src_offsets,
-                        first + min(n, pixels - _PIXELS),
+                        first + min(n, pixels - PIXELS),
                         rows,
                         row,
                         run,
                         packed,
-                        weights + block * rows * run * _BLOCK,
-                        biases + block * _BLOCK,
-                        dst + block * _BLOCK,
+                        weights + block * rows * run * BLOCK,
+                        biases + block * BLOCK,
+                        dst + block * BLOCK,
                         dst_offsets,
                         floor,
                     )
@@ -271,7 +272,8 @@ def _image(work: Any, stages: Any, src_offsets: Any, dst_offsets: Any, packed: A
 
 
 @njit(cache=True, nogil=True)
-def _cross_entropy(work: Any, first: Any, classes: Any, target: Any) -> Any:
+def cross_entropy_of(work: Any, first: Any, classes: Any, target: Any) -> Any:
+    """−log softmax of the logits that begin at work[first], at the target."""
     top = np.float64(work[first])
     for c in range(classes):
         top = max(top, np.float64(work[first + c]))
@@ -307,7 +309,7 @@ def _losses(
         for s in range(linear.shape[0]):
             _linear(work, point, linear[s], count)
         for i in range(count):
-            out[a + i] = _cross_entropy(work, logits + i * step, classes, targets[a + i])
+            out[a + i] = cross_entropy_of(work, logits + i * step, classes, targets[a + i])
 
 
 # Nets ------------------------------------------------------------------------------------------------------------
@@ -374,15 +376,15 @@ class Network:
                 (kh, kw), (sy, sx), pad = layer.kernel_size, layer.stride, int(layer.padding[0])
                 needs(layer.padding == (pad, pad), "have the same padding on all sides")
                 h, w = (at.height + 2 * pad - kh) // sy + 1, (at.width + 2 * pad - kw) // sx + 1
-                blocks = -(-layer.out_channels // _BLOCK)
-                to = self._map(h, w, layer.out_channels, blocks * _BLOCK, _border(layers, n + 1))
+                blocks = -(-layer.out_channels // BLOCK)
+                to = self._map(h, w, layer.out_channels, blocks * BLOCK, _border(layers, n + 1))
                 y, x = (grid.reshape(-1) for grid in np.mgrid[:h, :w])
                 source = y * sy * at.row + x * sx * at.stride
                 target = y * to.row + x * to.stride
-                short = max(_PIXELS - len(source), 0)  # the last pixel again, up to a whole tile
+                short = max(PIXELS - len(source), 0)  # the last pixel again, up to a whole tile
                 pair = (np.pad(source, (0, short), "edge"), np.pad(target, (0, short), "edge"))
                 weights = self._pack_conv(layer, starts[f"{name}.weight"], at.stride)
-                biases = self._pack_bias(layer, starts.get(f"{name}.bias"), blocks * _BLOCK)
+                biases = self._pack_bias(layer, starts.get(f"{name}.bias"), blocks * BLOCK)
                 begin = sum(len(source) for source, _ in offsets)
                 offsets.append(pair)
                 src = at.first - pad * (at.row + at.stride)
@@ -451,11 +453,11 @@ class Network:
     def _pack_conv(self, layer: nn.Conv2d, start: int, stride: int) -> int:
         """Order (block, row, column, input channel, 16 output channels) of weights (output, input, row, column)."""
         shape = c_out, c_in, kh, kw = layer.out_channels, layer.in_channels, *layer.kernel_size  # no weights needed
-        blocks = -(-c_out // _BLOCK)
-        order = np.full((blocks * _BLOCK, kh, kw, stride), -1, dtype=np.int64)
+        blocks = -(-c_out // BLOCK)
+        order = np.full((blocks * BLOCK, kh, kw, stride), -1, dtype=np.int64)
         own = start + np.arange(math.prod(shape)).reshape(shape)
         order[:c_out, ..., :c_in] = own.transpose(0, 2, 3, 1)
-        return self._pack(order.reshape(blocks, _BLOCK, kh, kw, stride).transpose(0, 2, 3, 4, 1))
+        return self._pack(order.reshape(blocks, BLOCK, kh, kw, stride).transpose(0, 2, 3, 4, 1))
 
     def _pack_bias(self, layer: nn.Conv2d, start: int | None, count: int) -> int:
         order = np.full(count, -1, dtype=np.int64)

@@ -26,7 +26,16 @@ def transformers() -> Any:
         return pytest.skip(str(error))
 
 
-def tiny(kind: str, *, seed: int = 0, width: int = 16, depth: int = 2, vocabulary: int = V) -> nn.Module:
+def tiny(
+    kind: str,
+    *,
+    seed: int = 0,
+    width: int = 16,
+    depth: int = 2,
+    heads: int = 2,
+    vocabulary: int = V,
+    tied: bool = True,
+) -> nn.Module:
     """A model of the architecture ``kind``, a few thousand parameters."""
     library = transformers()
     ids = {"vocab_size": vocabulary, "pad_token_id": PAD, "bos_token_id": 2, "eos_token_id": 2}
@@ -34,12 +43,12 @@ def tiny(kind: str, *, seed: int = 0, width: int = 16, depth: int = 2, vocabular
         "hidden_size": width,
         "ffn_dim": 4 * width,
         "num_hidden_layers": depth,
-        "num_attention_heads": 2,
+        "num_attention_heads": heads,
         "max_position_embeddings": 40,
     }
     llama = {k: v for k, v in opt.items() if k != "ffn_dim"} | {"intermediate_size": 4 * width}
     configs: dict[str, Any] = {
-        "opt": lambda: library.OPTConfig(**ids, **opt, word_embed_proj_dim=width),
+        "opt": lambda: library.OPTConfig(**ids, **opt, word_embed_proj_dim=width, tie_word_embeddings=tied),
         "opt-narrow": lambda: library.OPTConfig(  # as opt-350m is
             **ids, **opt, word_embed_proj_dim=width // 2, do_layer_norm_before=False
         ),
