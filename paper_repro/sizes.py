@@ -44,11 +44,13 @@ TASK: Final = "sst2"
 TESTED: Final = 872
 """Its test examples."""
 SHARE: Final = 0.9
-"""Of the fall of a run's test loss: where a run counts as there."""
+"""Of the fall of a run's test loss to its lowest: where a run counts as there."""
 SETTLED: Final = 0.75
 """Of its rounds: a run that is there later has not converged, but was cut off while it fell."""
 LAST: Final = 0.2
-"""Of the evaluations: their mean is what a run ends with."""
+"""Of the evaluations: their mean accuracy is what a run ends with, their scatter what a fall is compared with."""
+LEAST: Final = 4.0
+"""Times their scatter: the least fall. The lowest of some tens of evaluations is lower by two to three by chance."""
 SAME: Final = 1 / 3
 """Exponent s of rounds ∝ d^s below which sizes converge around the same round: 2.2 times for ten times d."""
 GROWN: Final = 2.0
@@ -237,11 +239,11 @@ def run_table(rows: pd.DataFrame, size: SizesScale) -> pd.DataFrame:
     """One row a run, from the smallest model on.
 
     Returns:
-        Columns model, d, eta, seed; loss and accuracy at the start (zero-shot; with calibrated_start) and at the end
-        (mean over the last fifth of the evaluations); rounds, the first at which the test loss has done ``SHARE`` of
-        its fall to that end, between evaluations by a straight line, NaN unless it ``fell`` by more than twice the
-        scatter of the last evaluations; settled, whether that was within ``SETTLED`` of the run; accuracy_rounds, the
-        first evaluation within a standard error of the final accuracy; wire_bytes of a client.
+        Columns model, d, eta, seed; loss_start (round 0) and loss_lowest; fell, whether the difference is more than
+        ``LEAST`` times the scatter of the last evaluations; rounds, the first at which the test loss has done ``SHARE``
+        of that fall, between evaluations by a straight line, NaN unless it fell; settled, whether that was within
+        ``SETTLED`` of the run; accuracy_start (zero-shot), calibrated_start and accuracy_end (mean over the last
+        evaluations); accuracy_rounds, the first evaluation within a standard error of that end; wire_bytes a client.
     """
     evaluations = rows[rows["what"] == "evaluation"].sort_values(["d", "model", "seed", "round"])
     return pd.DataFrame([_run_row(run, size) for _, run in evaluations.groupby(["model", "seed"], sort=False)])
@@ -249,10 +251,10 @@ def run_table(rows: pd.DataFrame, size: SizesScale) -> pd.DataFrame:
 
 def _run_row(run: pd.DataFrame, size: SizesScale) -> dict[str, Any]:
     first, last = run.iloc[0], run.tail(max(2, round(LAST * len(run))))
-    loss, accuracy = float(last["test_loss"].mean()), float(last["test_accuracy"].mean())
-    fall = float(first["test_loss"]) - loss
-    fell = not first["diverged"] and bool(fall > 2 * float(last["test_loss"].std(ddof=1)))
-    rounds = _first_below(run["round"].to_numpy(), run["test_loss"].to_numpy(), loss + (1 - SHARE) * fall)
+    start, lowest = float(first["test_loss"]), float(run["test_loss"].min())
+    fell = not first["diverged"] and bool(start - lowest > LEAST * float(last["test_loss"].std(ddof=1)))
+    rounds = _first_below(run["round"].to_numpy(), run["test_loss"].to_numpy(), start - SHARE * (start - lowest))
+    accuracy = float(last["test_accuracy"].mean())
     error = math.sqrt(accuracy * (1 - accuracy) / (size.test_examples or TESTED))
     there = run[run["test_accuracy"] >= accuracy - error]
     return {
@@ -260,8 +262,8 @@ def _run_row(run: pd.DataFrame, size: SizesScale) -> dict[str, Any]:
         "d": int(first["d"]),
         "eta": float(first["eta"]),
         "seed": int(first["seed"]),
-        "loss_start": float(first["test_loss"]),
-        "loss_end": loss,
+        "loss_start": start,
+        "loss_lowest": lowest,
         "fell": fell,
         "rounds": rounds if fell else math.nan,
         "settled": fell and rounds <= SETTLED * float(run["round"].iloc[-1]),
@@ -495,8 +497,8 @@ def _notes(size: SizesScale) -> list[str]:
     )
     return [
         by_rule if not size.etas else "η of each model is the authors'.",
-        f"A run is there when its test loss has first done {SHARE:.0%} of its fall to the mean of the last "
-        f"{LAST:.0%} of its evaluations. It counts if it fell by more than twice their scatter and was there in "
+        f"A run is there when its test loss has first done {SHARE:.0%} of its fall to its lowest. It counts if "
+        f"it fell by more than {LEAST:g} times the scatter of the last {LAST:.0%} of its evaluations and was there in "
         f"{SETTLED:.0%} of its rounds: otherwise it was only cut off while it fell, and all sizes would be there at "
         "the same round for no other reason.",
         f"κ = tr(G)/‖G‖ of the Gauss-Newton matrix G of the mean loss of {size.examples} training prompts, with "
