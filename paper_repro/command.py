@@ -171,9 +171,10 @@ def _facts(scale: str, provenance: Sequence[Mapping[str, Any]], minutes: float) 
     facts = {"scale": scale, "time": f"{minutes:.1f} minutes for what was not there yet", "code": code_version()}
     if provenance:
         first = provenance[0]
+        hub = next((f", transformers {each['transformers']}" for each in provenance if "transformers" in each), "")
         facts |= {
             "data": "; ".join(dict.fromkeys(str(each["data"]) for each in provenance)),
-            "versions": f"Python {first['python']}, torch {first['torch']}, numpy {first['numpy']}",
+            "versions": f"Python {first['python']}, torch {first['torch']}, numpy {first['numpy']}{hub}",
             "device": first["device"],
             "noise": f"stream version {first['stream_version']}, backend {first['noise_backend']}",
         }

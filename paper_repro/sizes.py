@@ -204,7 +204,7 @@ class SizeWork:
     def _objective(self, config: TrainConfig, dataset: Dataset) -> MeanLoss:
         """The mean loss of some training prompts, from the model that the runs begin with."""
         start = TrainedModel(
-            module=task_module(config),
+            module=task_module(config, dataset),
             dataset=dataset,
             calibration=dataset.train_images[:0],
             name=self.model,
