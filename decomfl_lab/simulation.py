@@ -208,6 +208,20 @@ class DeComFLFederation:
             self.curvature.add(np.stack([reply.curvature for reply in replies if reply.curvature is not None]))
         return float(np.mean([reply.loss for reply in replies]))
 
+    def rebuilt(self) -> dict[int, str]:
+        """{client: digest of its model, optimizer state included, brought up to date by the records it missed}.
+
+        Each equals ``observer.digest()``: that is the contract. Nothing is sent and no client moves: copies do, one
+        at a time. Clients older than the history are left out, who would pull the model.
+        """
+        digests = {}
+        for i, lagging in enumerate(self._lagging()):
+            if lagging.round >= self.server.history.start:
+                copy = lagging.clone()
+                copy.catch_up(self.server.history.since(lagging.round))
+                digests[i] = copy.digest()
+        return digests
+
     def _lagging(self) -> Sequence[Replica]:
         """What each client must bring back after a restart."""
         return [client.replica for client in self.clients]

@@ -350,6 +350,7 @@ def train(
     out: Path | None = None,
     on_round: Callable[[Progress], None] | None = None,
     on_start: Callable[[dict[str, float]], None] | None = None,
+    on_end: Callable[[Federation], None] | None = None,
 ) -> pd.DataFrame:
     """Run ``config``; with ``out`` it resumes what is there and can be interrupted at any time.
 
@@ -359,6 +360,7 @@ def train(
         out: Folder for metrics.csv, config.toml, provenance.json and the checkpoint; made if missing.
         on_round: Called after every round.
         on_start: Called before the first round, of a task alone, with the row of round 0: zero-shot accuracies.
+        on_end: Called after the last round with the federation.
 
     Returns:
         One row an evaluation, columns ``METRICS``: round (completed), test_accuracy, test_loss, train_loss (mean
@@ -458,6 +460,8 @@ def train(
             save()
             last_save = time.monotonic()
     save()
+    if on_end is not None:
+        on_end(federation)
     return table()
 
 

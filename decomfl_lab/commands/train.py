@@ -18,6 +18,7 @@ from decomfl_lab.commands.flags import flag, with_flags
 from decomfl_lab.commands.progress import RunBar
 from decomfl_lab.config import TrainConfig, config_from_mapping, is_schedule, parse_schedule, read_config
 from decomfl_lab.errors import require_int
+from decomfl_lab.simulation import DeComFLFederation, Federation
 from decomfl_lab.training import dataset_of, provenance
 from decomfl_lab.training import train as run
 
@@ -56,14 +57,25 @@ def _train(
     run_config = config_from_mapping(values, f"config {config}" if config else "the flags")
     torch.set_num_threads(require_int("threads", threads, 1))
     dataset = dataset_of(run_config)
+    rebuilt: list[bool] = []
+
+    def compare(federation: Federation) -> None:
+        """Whether each lagging client, brought up to date, has the bits of the model that is evaluated."""
+        if isinstance(federation, DeComFLFederation) and run_config.revert == "snapshot":
+            expected = federation.observer.digest()
+            rebuilt.extend(digest == expected for digest in federation.rebuilt().values())
+
     with RunBar(f"{run_config.method} K={run_config.local_steps} P={run_config.perturbations}") as bar:
-        rows = run(run_config, dataset=dataset, out=out, on_round=bar.update, on_start=_tell_start)
+        rows = run(run_config, dataset=dataset, out=out, on_round=bar.update, on_start=_tell_start, on_end=compare)
     facts = provenance(dataset)
     if as_json:
         result = {"config": run_config.to_dict(), "provenance": facts, "metrics": _records(rows)}
+        if rebuilt:
+            result["rebuilt"] = {"clients": len(rebuilt), "equal": sum(rebuilt)}
         print(json.dumps(result))
     else:
         print(_table(rows))
+        print("\n".join(_summary(rows, run_config.clients, rebuilt)))
         print(f"data: {facts['data']}; seed {run_config.seed}; code {facts['code']}")
         if out is not None:
             print(f"written to {out}", file=sys.stderr)
@@ -73,6 +85,19 @@ def _tell_start(row: dict[str, float]) -> None:
     """What a task's model can do before it is trained, as soon as it is known (the table has it too)."""
     plain, calibrated = row["test_accuracy"], row["calibrated_accuracy"]
     print(f"zero-shot accuracy {plain:.4f}, calibrated {calibrated:.4f}", file=sys.stderr, flush=True)
+
+
+def _summary(rows: pd.DataFrame, clients: int, rebuilt: list[bool]) -> Iterator[str]:
+    """What a run came to, in lines."""
+    first, last = rows.iloc[0], rows.iloc[-1]
+    if first["round"] == 0:
+        gain = 100 * (last.test_accuracy - first.test_accuracy)
+        yield f"accuracy: {first.test_accuracy:.4f} zero-shot, {last.test_accuracy:.4f} now ({gain:+.1f} points)"
+    up, down = (1e-3 * count / clients for count in (last.up_bytes, last.wire_bytes - last.up_bytes))
+    yield f"wire: {up + down:,.2f} kB a client, {up:,.2f} of them up (mean over the {clients})"
+    if rebuilt:
+        equal = f"{sum(rebuilt)} of {len(rebuilt)} clients"
+        yield f"rebuilt: {equal}, brought up to date by the records they missed, hold the global model bit for bit"
 
 
 def _records(rows: pd.DataFrame) -> list[dict[Hashable, Any]]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.errors import require
+from decomfl_lab.llm.causal import Verbalized
 from decomfl_lab.llm.corpus import SPECIAL, Corpus, Line
 from decomfl_lab.llm.encoding import encode
 
@@ -52,7 +53,7 @@ class Verdicts:
         """
         require(len(corpus.held_out_reviews) > 0, "verdicts", "be 0 for a text without film reviews", corpus.source)
         self._tokens = _Tokens(tokenizer)
-        self._answers = torch.tensor([self._tokens.encode(word)[-1] for word in ANSWERS])
+        self._answers = tuple(self._tokens.encode(word)[-1] for word in ANSWERS)
         self._train = self._encoded(corpus.reviews)
         self._held_out = self._encoded(corpus.held_out_reviews[:: -(-len(corpus.held_out_reviews) // EVALUATED)])
 
@@ -61,22 +62,19 @@ class Verdicts:
         return ids, torch.tensor([int(favourable) for _, favourable in lines])
 
     def loss(self, model: nn.Module, rng: np.random.Generator) -> Tensor:
-        """Mean of −log p(answer | prompt) over ``BATCH`` lines that ``rng`` draws; p over the whole vocabulary."""
+        """Mean of −log p(answer | prompt, one of the two answers) over ``BATCH`` lines that ``rng`` draws."""
         ids, favourable = self._train
         chosen = torch.from_numpy(rng.integers(0, len(ids), BATCH))
-        return cross_entropy(self._logits(model, ids[chosen]), self._answers[favourable[chosen]])
+        return cross_entropy(self._logits(model, ids[chosen]), favourable[chosen])
 
     @torch.no_grad()
     def accuracy(self, model: nn.Module) -> float:
         """How often the right answer is the more probable of the two, on lines of held-out reviews."""
         ids, favourable = self._held_out
-        said = torch.cat([self._logits(model, part)[:, self._answers].argmax(1) for part in ids.split(64)])
+        said = torch.cat([self._logits(model, part).argmax(1) for part in ids.split(BATCH)])
         return float((said == favourable).float().mean())
 
-    def _logits(self, model: Any, ids: Tensor) -> Tensor:
-        """Of the token after each prompt, (N, vocabulary)."""
-        used = ids != self._tokens.pad
-        ids, used = (part[:, int(used.any(0).int().argmax()) :] for part in (ids, used))
-        hidden = model.base_model(input_ids=ids, attention_mask=used.long(), use_cache=False).last_hidden_state[:, -1]
-        logits: Tensor = model.get_output_embeddings()(hidden)
+    def _logits(self, model: nn.Module, ids: Tensor) -> Tensor:
+        """Of the answers after each prompt, (N, 2)."""
+        logits: Tensor = Verbalized(model, self._answers, self._tokens.pad)(ids)
         return logits
