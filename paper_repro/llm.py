@@ -13,7 +13,7 @@ import pandas as pd
 from decomfl_lab.config import TrainConfig
 from figures.finetuning import accuracies, round_costs
 from figures.style import OKABE_ITO, LineStyle, method_styles
-from paper_repro.language import Pretraining, TaskJob, at_hand, task_facts
+from paper_repro.language import Pretraining, TaskJob, missing, task_facts
 from paper_repro.llm_cells import (
     ADAPTED,
     FEDZO,
@@ -88,13 +88,12 @@ def configuration(size: LanguageScale, row: str, task: str, series: str, tuning:
 
 
 def jobs(options: Options) -> list[TaskJob]:
-    """A run for every cell; none where a task or the text to pretrain on is not at hand."""
-    size, pretrained = LANGUAGE_SCALES[options.scale], PRETRAINED[options.scale]
-    wanted = list(_wanted(size))
-    if not at_hand({task.removesuffix(TWO_WAY) for _, task, _, _ in wanted}):
+    """A run for every cell; none where data or models are not at hand."""
+    if _missing(options.scale):
         return []
+    size, pretrained = LANGUAGE_SCALES[options.scale], PRETRAINED[options.scale]
     found = []
-    for row, task, series, tuning in wanted:
+    for row, task, series, tuning in _wanted(size):
         config = configuration(size, row, task, series, tuning)
         facts = task_facts(config.task)
         labels = {
@@ -108,6 +107,14 @@ def jobs(options: Options) -> list[TaskJob]:
         pretraining = Pretraining(pretrained[config.model]) if config.model in pretrained else None
         found.append(TaskJob(config, labels, f"{row} {task}: {series}", pretraining))
     return found
+
+
+def _missing(scale: str) -> str:
+    """What has to be done before the runs can be."""
+    size, pretrained = LANGUAGE_SCALES[scale], PRETRAINED[scale]
+    of_hub = [model for model in size.models.values() if model not in pretrained]
+    tasks = dict.fromkeys(task.removesuffix(TWO_WAY) for _, task, _, _ in _wanted(size))
+    return missing([*tasks, "corpus"] if len(of_hub) < len(size.models) else list(tasks), of_hub)
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -268,16 +275,12 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     words = scale_words(options.scale)
     settings = settings_table(options.scale)
     if rows.empty:
-        missing = (
-            "Not computed: set DECOMFL_DATA to a folder with sst2, cb, wsc, wic, rte, boolq and corpus, and install "
-            "the extra llm (pip install 'decomfl-lab[llm]')."
-        )
         nothing = Section(
             id="llm",
             title="Tables 2, 5 and 6: fine-tuning language models (not computed)",
             figure_png=None,
             settings=settings,
-            notes=[missing],
+            notes=[f"Not computed: {_missing(options.scale) or 'no rows'}."],
         )
         return Made(section=nothing, claims=claims(rows, words))
     cells = results(rows)

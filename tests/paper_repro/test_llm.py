@@ -13,18 +13,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 
 from decomfl_lab.cli import main
 from decomfl_lab.config import TrainConfig
 from decomfl_lab.data import Dataset
-from decomfl_lab.errors import InputError
 from decomfl_lab.llm import family, finetuning, tasks
 from decomfl_lab.llm.corpus import Corpus
 from decomfl_lab.llm.family import PretrainConfig
 from decomfl_lab.llm.tasks import TASKS, TaskData
-from figures.finetuning import accuracies, round_costs
-from figures.style import method_styles
 from paper_repro import language, llm, measures, recorded
 from paper_repro.language import TaskFacts
 from paper_repro.llm_cells import FEDZO, P5, P10, Result, methods, printed, printed_costs, results
@@ -46,7 +42,7 @@ def options(scale: str = "full", **changes: Any) -> Options:
 @pytest.fixture
 def at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs can be listed where no data are."""
-    monkeypatch.setattr(llm, "at_hand", lambda names: True)
+    monkeypatch.setattr(llm, "missing", lambda folders, models: "")
     monkeypatch.setattr(llm, "task_facts", lambda task: TaskFacts(100, 0.5, "digest"))
 
 
@@ -446,33 +442,36 @@ def test_points_are_where_the_numbers_are() -> None:
     assert {(1000.0, 120.0), (10_000.0, 120.0), (100.0, 60.0), (100.0, 2e5)} <= filled
 
 
-def test_figures_refuse_what_they_cannot_draw() -> None:
-    styles = method_styles(["FedAvg"])
-    with pytest.raises(InputError, match="frame must have the columns panel, .*, got none named panel"):
-        accuracies(pd.DataFrame({"series": ["FedAvg"]}), styles)
-    frame = pd.DataFrame([{"series": "odd", "d": 1.0, "bytes": 2.0, "printed": False}])
-    with pytest.raises(InputError, match=r"series must be among FedAvg, got \['odd'\]"):
-        round_costs(frame, {}, styles)
-    assert isinstance(round_costs(frame.assign(series="FedAvg"), {}, styles), Figure)
-
-
 def test_without_data_there_are_no_jobs_and_the_section_says_what_to_set(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("DECOMFL_DATA", raising=False)
     assert llm.jobs(options("default")) == []
+    part = llm.make(pd.DataFrame(), [], options("default"))
+    folders = "sst2, cb, wsc, wic, rte, boolq, corpus"
+    assert part.section.notes == [f"Not computed: set DECOMFL_DATA to a folder that has {folders}."]
+    assert {claim.verdict for claim in part.claims} == {"not tested at this scale", "does not hold"}
+    assert part.figures == {}
+    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
+    for name in (*TASKS, "corpus"):
+        assert name in language.missing([*TASKS, "corpus"], [])
+        (tmp_path / name).mkdir()
+    assert language.missing([*TASKS, "corpus"], []) == ""
+
+
+def test_models_of_the_hub_have_to_be_fetched_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hub = pytest.importorskip("huggingface_hub")
     for name in TASKS:
         (tmp_path / name).mkdir()
     monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
-    assert not language.at_hand(TASKS)  # there is no corpus
-    (tmp_path / "corpus").mkdir()
-    assert language.at_hand(TASKS)
-    (tmp_path / "wsc").rmdir()
-    assert not language.at_hand(TASKS)
-    assert language.at_hand(["cb"])
-    part = llm.make(pd.DataFrame(), [], options("default"))
-    assert "set DECOMFL_DATA" in part.section.notes[0]
-    assert {claim.verdict for claim in part.claims} == {"not tested at this scale", "does not hold"}
+    cached = {"facebook/opt-125m": "/a/file"}
+    monkeypatch.setattr(hub, "try_to_load_from_cache", lambda model, _: cached.get(model))
+    assert llm.jobs(options("full")) == []
+    note = llm.make(pd.DataFrame(), [], options("full")).section.notes[0]
+    assert note == "Not computed: fetch facebook/opt-1.3b (hf download facebook/opt-1.3b)."
+    cached["facebook/opt-1.3b"] = "/another"
+    monkeypatch.setattr(llm, "task_facts", lambda task: TaskFacts(100, 0.5, "digest"))
+    assert len(llm.jobs(options("full"))) == 2 * 7 * 5 + 6 * 4
 
 
 def test_without_data_recorded_rows_are_drawn(

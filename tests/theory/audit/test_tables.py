@@ -11,7 +11,7 @@ import pytest
 from theory.audit import tables
 from theory.audit.entry import Entry, gather
 from theory.audit.source import Source, read
-from theory.audit.tables import ENTRIES, EXAMPLES, LORA, RESULTS, ROUNDS, Cell, least_runs
+from theory.audit.tables import ENTRIES, EXAMPLES, LORA, RATES, RESULTS, ROUNDS, Cell, least_runs
 from theory.communication import Numbers, expected_numbers
 
 
@@ -53,6 +53,13 @@ def test_the_rounds_are_transcribed(paper: Source) -> None:
     lines = [line for line in paper.lines[887:908] if "Comm. rounds" in line]
     found = [[round(1000 * float(k)) for k in re.findall(r"([\d.]+)k", line)] for line in lines]
     assert found == [list(rounds.values()) for rounds in ROUNDS.values()]
+
+
+def test_the_learning_rates_are_transcribed(paper: Source) -> None:
+    lines = [line for line in paper.lines[887:908] if "Learning rate" in line]
+    found = [[float(rate) for rate in re.findall(r"\de-\d", line)] for line in lines]
+    assert found == [list(rates.values()) for rates in RATES.values()]
+    assert [list(rates) for rates in RATES.values()] == [list(rounds) for rounds in ROUNDS.values()]
 
 
 @pytest.mark.parametrize("label", ["table.llm-125m-1.3b", "line-582.4", "table.Experiment setting"])
