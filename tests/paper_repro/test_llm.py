@@ -28,7 +28,7 @@ from paper_repro.llm_claims import claims
 from paper_repro.part import Made, Options
 from paper_repro.scales import LANGUAGE_SCALES, PRETRAINED, TASK_ROWS, Tuning
 from tests.decomfl_lab.llm.tiny import transformers
-from theory.audit.tables import RESULTS, Cell
+from theory.audit.tables import EXAMPLES, RESULTS, Cell
 from theory.communication import expected_traffic
 
 FULL = LANGUAGE_SCALES["full"]
@@ -128,6 +128,25 @@ def test_every_scale_says_what_it_is(scale: str) -> None:
         own = PRETRAINED[scale].get(job.config.model)
         assert [need.config for need in job.needs] == ([] if own is None else [own])
         assert (own is None) == (scale == "full")
+
+
+@pytest.mark.usefixtures("at_hand")
+@pytest.mark.parametrize(
+    ("scale", "pair"),
+    [
+        ("smoke", ("OPT-125M", "OPT-125M+LoRA")),
+        ("default", ("OPT-125M", "OPT-125M+LoRA")),
+        ("default", ("OPT-125M", "OPT-1.3B")),
+        ("full", ("OPT-125M", "OPT-1.3B")),
+    ],
+)
+def test_costs_can_be_compared_at_equal_rounds(scale: str, pair: tuple[str, str]) -> None:
+    evaluated = {
+        key: {*range(config.eval_every, config.rounds + 1, config.eval_every), config.rounds}
+        for key, config in configurations(scale).items()
+    }
+    tasks = {task for row, task, _ in evaluated if row == pair[1]}
+    assert any(evaluated[pair[0], task, P10] & evaluated[pair[1], task, P10] for task in tasks)
 
 
 def test_the_settings_table_tells_the_paper_s_and_the_run_apart() -> None:
@@ -285,7 +304,7 @@ def every(series: str, *, rows: tuple[str, ...] = ("OPT-125M", "OPT-1.3B"), **va
     return {(row, task, series): values for row in rows for task in ("sst2", "rte")}
 
 
-ALWAYS = {"printed-costs": "does not hold", "lora-costs": "does not hold"}
+ALWAYS = dict.fromkeys(("printed-accuracies", "printed-costs", "lora-costs"), "does not hold")
 LORA = ("OPT-125M+LoRA",)
 
 
@@ -360,6 +379,14 @@ def test_the_two_cells_that_do_not_follow_the_formula_are_named(monkeypatch: pyt
     mended = [(*cost[:4], 0.18e6 if cost[4] == 1.8e6 else cost[4]) for cost in printed_costs()]
     monkeypatch.setattr("paper_repro.llm_claims.printed_costs", lambda: mended)
     assert verdicts(table())["printed-costs"] == "holds"
+
+
+def test_printed_accuracies_below_the_most_frequent_answer_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    (claim,) = [each for each in claims(pd.DataFrame(), "made up") if each.id == "llm.printed-accuracies"]
+    assert (claim.measured["cells"], claim.measured["cells below"]) == (24, 8)
+    assert claim.measured["WSC, OPT-125M, DeComFL P=10: below by"] == pytest.approx(100 * 66 / 104 - 59.59)
+    monkeypatch.setattr("paper_repro.llm_claims.MOST_FREQUENT", dict.fromkeys(EXAMPLES, 1))
+    assert verdicts(pd.DataFrame())["printed-accuracies"] == "holds"
 
 
 def test_savings_and_equal_costs_are_measured_at_equal_rounds() -> None:
