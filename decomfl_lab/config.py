@@ -111,6 +111,11 @@ class TrainConfig:
     rounding: str = _option(
         "stochastic", "of 16-bit replicas after every step: stochastic (seeded), compensated or nearest"
     )
+    compute: str = _option(
+        "float32",
+        "what a task's losses are computed in: float32 or bfloat16; x + μz is formed in float32 and then rounded, so "
+        "that μ should be well above 2^-8 of the weights' size (5e-3 for 0.2); replicas stay float32",
+    )
     grid: int = _option(
         0, "below 0: keep the model on multiples of 2^GRID, so that local steps are undone by arithmetic; 0: off"
     )
@@ -171,6 +176,7 @@ class TrainConfig:
         require_int("test_examples", self.test_examples, 0)
         if self.task:
             require_choice("task", self.task, TASKS)
+            require(self.data == TrainConfig.data, "data", "be left alone with a task, which has its own", self.data)
         require(bool(self.task) or not self.task_data, "task_data", "be empty without a task", self.task_data)
         require_int("max_length", self.max_length, 0)
         require(bool(self.task) or not self.max_length, "max_length", "be 0 without a task", self.max_length)
@@ -193,6 +199,15 @@ class TrainConfig:
         require_int("grid", self.grid, -100, 0)
         exact = self.precision == "float32" and not self.grid
         require(exact or self.method in REPLAYING, "precision and grid", "be left alone for this method", self.method)
+        require_choice("compute", self.compute, ("float32", "bfloat16"))
+        whole = self.compute == "float32"
+        require(whole or bool(self.task), "compute", "be float32 without a task", self.compute)
+        by_losses = self.method not in (*FIRST_ORDER, "decomfl-projection")
+        require(whole or by_losses, "compute", "be float32 for a method that needs gradients", self.method)
+        require(whole or not self.lean, "lean", "be off where losses are computed in bfloat16", self.lean)
+        require(
+            whole or not self.log_kappa, "log_kappa", "be off where losses are computed in bfloat16", self.log_kappa
+        )
         require_choice("optimizer", self.optimizer, ("sgd", "adam"))
         require_int("quantize_bits", self.quantize_bits, 2, 8)
         _in_range("top_k", self.top_k, 0.0, math.nextafter(1.0, 2.0))
@@ -249,8 +264,10 @@ class TrainConfig:
         require_int("seed", self.seed, 0, 2**64 - 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, schedules with text keys (as TOML and JSON want them)."""
+        """Plain values, schedules with text keys (as TOML and JSON want them); without data where there is a task."""
         values = dataclasses.asdict(self)
+        if self.task:
+            del values["data"]
         for name in ("lr_schedule", "perturbation_schedule"):
             values[name] = {str(r): v for r, v in sorted(values[name].items())}
         return values

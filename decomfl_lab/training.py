@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import platform
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,19 @@ from decomfl_lab.fedavg import (
     Uplink,
 )
 from decomfl_lab.files import write_atomically
+from decomfl_lab.llm.extra import installed
 from decomfl_lab.llm.finetuning import task_dataset, task_module
 from decomfl_lab.models import build_model
 from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, cpu_backend, derive_seed
 from decomfl_lab.normalisation import calibrated, freeze_, use_batch_statistics_
-from decomfl_lab.objective import EpochBatches, LossFunction, ModuleObjective, mean_losses
+from decomfl_lab.objective import (
+    EpochBatches,
+    LossFunction,
+    ModuleObjective,
+    Objective,
+    RoundedObjective,
+    mean_losses,
+)
 from decomfl_lab.policy import PullPolicy
 from decomfl_lab.replica import Layout, Replica, SyncReplica
 from decomfl_lab.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
@@ -115,7 +124,8 @@ def code_version(root: Path = Path(__file__).parent) -> str:
 
 
 def provenance(dataset: Dataset) -> dict[str, Any]:
-    """What a result was computed with: versions, data, machine."""
+    """What a result was computed with: versions (of a task's run that of transformers too), data, machine."""
+    hub = installed("transformers") if dataset.pad is not None else None
     return {
         "code": code_version(),
         "data": dataset.source,
@@ -123,6 +133,7 @@ def provenance(dataset: Dataset) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
+        **({} if hub is None else {"transformers": hub}),
         "noise_backend": cpu_backend(),
         "stream_version": STREAM_VERSION,
         "device": f"cpu ({platform.machine()}), {torch.get_num_threads()} thread(s)",
@@ -167,7 +178,7 @@ def dataset_of(config: TrainConfig) -> Dataset:
 
 def _workspace(config: TrainConfig, dataset: Dataset) -> nn.Module:
     if config.task:
-        return task_module(config)
+        return task_module(config, dataset)
     in_shape = tuple(dataset.train_images.shape[1:])
     module = build_model(config.model, seed=config.seed, in_shape=in_shape, classes=dataset.classes)
     if config.batchnorm == "frozen":
@@ -197,10 +208,14 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
     chosen = [torch.from_numpy(part) for part in parts]
     if dataset.pad is not None:
         chosen = [index[_by_length(images[index], dataset.pad)] for index in chosen]
-    objectives = [
+    rounded = config.compute == "bfloat16"
+    workspace, own = (
+        (copy.deepcopy(module).bfloat16(), replace(layout, dtype=torch.bfloat16)) if rounded else (module, layout)
+    )
+    exact = [
         ModuleObjective(
-            module,
-            layout,
+            workspace,
+            own,
             cross_entropy,
             images[index],
             dataset.train_labels[index],
@@ -208,6 +223,7 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
         )
         for i, index in enumerate(chosen)
     ]
+    objectives: Sequence[Objective] = [RoundedObjective(objective) for objective in exact] if rounded else exact
     engine = make_engine(config.engine)
     if config.method == "mezo":
         agent = _zeroth_order(config, 0, objectives[0], engine)
@@ -225,8 +241,8 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
         trainers: list[Trainer] = [
             FedAvgClient(i, o, optimizer=config.optimizer, momentum=config.momentum, weight_decay=config.weight_decay)
             if config.method in FIRST_ORDER
-            else _zeroth_order(config, i, o, engine)
-            for i, o in enumerate(objectives)
+            else _zeroth_order(config, i, objectives[i], engine)
+            for i, o in enumerate(exact)
         ]
         uplinks: dict[str, Uplink] = {
             "fedcom": QuantizedUplink(config.quantize_bits, config.seed),
@@ -264,7 +280,7 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
     return DeComFLFederation(server, clients, observer, policy=policy, copies=copies), module, layout
 
 
-def _zeroth_order(config: TrainConfig, i: int, objective: ModuleObjective, engine: Engine) -> FedZOClient:
+def _zeroth_order(config: TrainConfig, i: int, objective: Objective, engine: Engine) -> FedZOClient:
     return FedZOClient(
         i,
         objective,
@@ -445,16 +461,17 @@ def train(
     return table()
 
 
-def load_run(out: Path) -> tuple[TrainConfig, Dataset, nn.Module]:
+def load_run(out: Path, dataset: Dataset | None = None) -> tuple[TrainConfig, Dataset, nn.Module]:
     """The trained model that ``train`` left in the folder ``out``: its configuration, its data and its module at x_r.
 
-    A BatchNorm normalises as it did in training (see ``normalisation``); the module's parameters are x_r.
+    A BatchNorm normalises as it did in training (see ``normalisation``); the module's parameters are x_r. ``dataset``
+    is the run's data where they are loaded already.
 
     Raises:
         InputError: If the folder holds no run, or one of other data than are at hand now.
     """
     config = config_from_mapping(read_config(out / CONFIG_FILE), f"run {out}")
-    dataset = dataset_of(config)
+    dataset = dataset_of(config) if dataset is None else dataset
     tensors, saved = read_checkpoint(out / CHECKPOINT_FILE)
     if saved["data"] != dataset.digest:
         raise InputError(f"run {out} must be of the data at hand ({dataset.source}), got one of other data")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from decomfl_lab.llm.family import PretrainConfig
 from theory.audit.tables import EXAMPLES, PARAMETERS, RATES, RESULTS, ROUNDS, model_terabytes
@@ -16,6 +16,7 @@ __all__ = [
     "MEMORY_SIZES",
     "PRETRAINED",
     "PROJECTION_SCALES",
+    "SIZES_SCALES",
     "TASK_ROWS",
     "THEORY_SCALES",
     "Fig2Scale",
@@ -23,6 +24,7 @@ __all__ = [
     "HessianScale",
     "LanguageScale",
     "ProjectionScale",
+    "SizesScale",
     "TheoryScale",
     "Tuning",
     "kind",
@@ -460,5 +462,76 @@ LANGUAGE_SCALES: dict[str, LanguageScale] = {
         max_length=0,
         test_examples=0,
         eval_every=25,
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizesScale:
+    """Sizes of the runs behind the scale figure.
+
+    Attributes:
+        models: From small to large: sizes of ``PRETRAINED``, or names of the hub.
+        rounds: Of every run.
+        batch_size: B.
+        seeds: Of every model.
+        eval_every: Rounds between two evaluations.
+        test_examples: Of an evaluation; 0 for all.
+        examples: Training prompts whose mean loss has the Gauss-Newton matrix.
+        products: With it, for κ at one x.
+        etas: The learning rate η of each model, where it is given.
+        share: Else, of the largest η that Theorem 2 admits by the model's own curvature; one for all models.
+    """
+
+    models: tuple[str, ...]
+    rounds: int
+    batch_size: int
+    seeds: tuple[int, ...]
+    eval_every: int
+    test_examples: int
+    examples: int
+    products: int
+    etas: Mapping[str, float] = field(default_factory=dict)
+    share: float = 1.0
+
+
+SIZES_SCALES: dict[str, SizesScale] = {
+    "smoke": SizesScale(
+        models=("opt-0.3m", "opt-1m"),
+        rounds=6,
+        batch_size=4,
+        seeds=(99,),
+        eval_every=2,
+        test_examples=60,
+        examples=16,
+        products=6,
+        share=0.1,
+    ),
+    "default": SizesScale(
+        models=("opt-0.3m", "opt-1m", "opt-4m"),
+        rounds=60,
+        batch_size=16,
+        seeds=(99, 100),
+        eval_every=5,
+        test_examples=300,
+        examples=64,
+        products=8,
+        share=0.1,
+    ),
+    "full": SizesScale(
+        models=("facebook/opt-125m", "facebook/opt-350m", "facebook/opt-1.3b", "facebook/opt-2.7b"),
+        rounds=2000,
+        batch_size=16,
+        seeds=(99,),
+        eval_every=25,
+        test_examples=0,
+        examples=64,
+        products=8,
+        etas={
+            "facebook/opt-125m": 5e-6,
+            "facebook/opt-350m": 3e-6,
+            "facebook/opt-1.3b": 2e-6,
+            "facebook/opt-2.7b": 2e-6,
+        },
     ),
 }
