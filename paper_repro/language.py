@@ -85,7 +85,7 @@ class Pretraining:
 
 @dataclass(frozen=True)
 class TaskJob(Job):
-    """A training run on a task, from a pretrained model; ``config.model`` is the model's size.
+    """A training run on a task of $DECOMFL_DATA, from a pretrained model; ``config.model`` is the model's size.
 
     Attributes:
         pretraining: Of the model that it begins with; None for a model of the hub, whose name ``config.model`` is.

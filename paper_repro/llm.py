@@ -131,15 +131,19 @@ def _amount(count: float) -> str:
 def _ours(cell: Result) -> str:
     if cell.diverged:
         return "diverged"
-    sent = f" ({_amount(cell.bytes)})" if cell.bytes else ""
-    return f"{100 * cell.accuracy:.1f} ± {100 * cell.error:.1f}{sent}"
+    return _shown(f"{100 * cell.accuracy:.1f} ± {100 * cell.error:.1f}", _amount(cell.bytes) if cell.bytes else "")
 
 
 def _theirs(cell: Result) -> str | None:
     accuracy, cost = cell.printed
     unit = methods(cell.row)[cell.series].unit
-    sent = "" if math.isnan(cost) else f" ({cost / unit:.2f} {'MB' if unit == 1e6 else 'TB'})"
-    return None if math.isnan(accuracy) else f"{100 * accuracy:.2f}{sent}"
+    sent = "" if math.isnan(cost) else f"{cost / unit:.2f} {'MB' if unit == 1e6 else 'TB'}"
+    return None if math.isnan(accuracy) else _shown(f"{100 * accuracy:.2f}", sent)
+
+
+def _shown(accuracy: str, sent: str) -> str:
+    """Accuracy (bytes), which a line may end between but not within."""
+    return " ".join(part.replace(" ", "\u00a0") for part in (accuracy, f"({sent})" if sent else "") if part)
 
 
 def wide_table(cells: Sequence[Result]) -> pd.DataFrame:
@@ -220,7 +224,11 @@ _SPLITS = {"dirichlet-total": "Dir(α·p), α = 1", "dirichlet": "Dir(α·1), α
 def settings_table(scale: str) -> pd.DataFrame:
     """What was run, beside what the paper's text (its table of settings) and the authors' scripts have."""
     size, full = LANGUAGE_SCALES[scale], LANGUAGE_SCALES["full"]
-    scripts = {"OPT-125M": "first ones 5e-6, 3000; last ones none", "OPT-1.3B": "the same", "OPT-125M+LoRA": "none"}
+    scripts = {
+        "OPT-125M": "1e-7, 5000 (16 bits); 5e-6, 3000",
+        "OPT-1.3B": "the same as the text",
+        "OPT-125M+LoRA": "none",
+    }
     implied, called = "not given; costs imply 500, 1000 or 2000 rounds", "0.001, 2000; all say opt-125m"
     rows = [
         ("models", "OPT-125M, OPT-1.3B", "the same", ", ".join(size.models.values())),

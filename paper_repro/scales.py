@@ -439,7 +439,7 @@ LANGUAGE_SCALES: dict[str, LanguageScale] = {
         settings={
             "OPT-125M": _tunings(Tuning(150, 1e-3, 32), Tuning(10, 1e-3, 16), two_way=True),
             "OPT-1.3B": {"sst2": Tuning(25, 5e-4, 32)},
-            "OPT-125M+LoRA": _tunings(Tuning(50, 1e-2, 32), Tuning(10, 1e-2, 16)),
+            "OPT-125M+LoRA": _tunings(Tuning(50, 1e-2, 32), Tuning(5, 1e-2, 16)),
         },
         first_order={
             "OPT-125M": _tunings(Tuning(150, 0.1, 32), Tuning(10, 0.1, 16), two_way=True),

@@ -280,7 +280,7 @@ def test_a_run_that_diverged_has_no_accuracy_and_is_not_compared() -> None:
 
 
 def test_the_table_has_two_lines_a_task_ours_and_the_papers() -> None:
-    shown = llm.wide_table(results(table()))
+    shown = llm.wide_table(results(table())).replace("\u00a0", " ", regex=True)
     assert len(shown) == 2 * 6
     ours, paper = shown.iloc[0], shown.iloc[1]
     assert (ours["task"], ours["model, rounds"]) == ("SST-2", "tiny, 100")
@@ -515,6 +515,13 @@ def test_without_data_recorded_rows_are_drawn(
     assert found["llm.five-points"]["verdict"] == "holds"
     assert found["llm.five-points"]["scale"].startswith("recorded on ")
     assert "Not computed here: rows recorded on" in (out / "report.html").read_text()
+
+
+def test_without_data_and_recorded_rows_the_page_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(recorded, "load", lambda part, scale: None)
+    assert main(["paper", "--only", "llm", "--out", str(tmp_path)]) == 0
+    assert "Not computed: set DECOMFL_DATA to a folder that has sst2" in (tmp_path / "report.html").read_text()
+    assert not list((tmp_path / "figures").iterdir())
 
 
 def test_every_task_has_a_row_in_print() -> None:
