@@ -261,7 +261,8 @@ NOTES = (
     "DeComFL”, LoRA is “Test Accuracy on Fine-Tuning Tasks (OPT-125M Model, LoRA)”: the 2nd, 5th and 6th table of the "
     "paper's source. Each task has two lines: measured here, accuracy after the last round ± its binomial standard "
     "error and the bytes that one client and the server exchanged in the whole run, both ways, heads included; and the "
-    "paper's. DeComFL with P = 5 and all parameters is not in the paper.",
+    "paper's. The error is that of the test examples alone; another seed would differ too. DeComFL with P = 5 and all "
+    "parameters is not in the paper.",
     "Zero-shot and calibrated (argmax of log p(class | prompt) − log p(class | template with N/A in every column)) are "
     "accuracies of round 0; a gain counts from the better of the two. Most frequent is what always the same answer "
     "gets. The paper prints none of them. On the full validation sets always the same answer has 63.46 % on WSC and "
