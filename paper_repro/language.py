@@ -18,19 +18,31 @@ from decomfl_lab.config import TrainConfig
 from decomfl_lab.data import Dataset
 from decomfl_lab.llm import tasks
 from decomfl_lab.llm.corpus import load_corpus
+from decomfl_lab.llm.extra import llm_library
 from decomfl_lab.llm.family import SIZES, PretrainConfig, PretrainProgress, pretrain
 from decomfl_lab.llm.finetuning import task_dataset
 from decomfl_lab.training import Progress, code_version, read_provenance
 from paper_repro.runs import Job, fingerprint
 
-__all__ = ["Pretraining", "TaskFacts", "TaskJob", "at_hand", "task_facts"]
+__all__ = ["Pretraining", "TaskFacts", "TaskJob", "missing", "task_facts"]
 
 
-def at_hand(names: Iterable[str]) -> bool:
-    """Whether these tasks and the text to pretrain on are under $DECOMFL_DATA, and the extra llm is installed."""
-    users, installed = os.environ.get("DECOMFL_DATA"), importlib.util.find_spec("transformers") is not None
-    text = bool(users) and (Path(str(users)) / "corpus").is_dir()
-    return installed and text and all(tasks.at_hand(name) for name in names)
+def missing(folders: Iterable[str], models: Iterable[str]) -> str:
+    """What has to be done before work with these can be done here, in words; empty if nothing.
+
+    Args:
+        folders: Of $DECOMFL_DATA: tasks, and corpus for what is pretrained.
+        models: Names of the hub, which have to be in its cache on this machine: whole reports do not wait for it.
+    """
+    users = os.environ.get("DECOMFL_DATA")
+    absent = [name for name in folders if not users or not (Path(users) / name).is_dir()]
+    todo = [f"set DECOMFL_DATA to a folder that has {', '.join(absent)}"] if absent else []
+    if importlib.util.find_spec("transformers") is None:
+        todo.append("install the extra llm (pip install 'decomfl-lab[llm]')")
+    else:
+        cached = llm_library("huggingface_hub", "a model of the hub").try_to_load_from_cache
+        todo += [f"fetch {model} (hf download {model})" for model in models if not cached(model, "config.json")]
+    return "; ".join(todo)
 
 
 @dataclass(frozen=True)
@@ -73,7 +85,7 @@ class Pretraining:
 
 @dataclass(frozen=True)
 class TaskJob(Job):
-    """A training run on a task, from a pretrained model; ``config.model`` is the model's size.
+    """A training run on a task of $DECOMFL_DATA, from a pretrained model; ``config.model`` is the model's size.
 
     Attributes:
         pretraining: Of the model that it begins with; None for a model of the hub, whose name ``config.model`` is.

@@ -13,7 +13,7 @@ import pandas as pd
 from decomfl_lab.config import TrainConfig
 from figures.finetuning import accuracies, round_costs
 from figures.style import OKABE_ITO, LineStyle, method_styles
-from paper_repro.language import Pretraining, TaskJob, at_hand, task_facts
+from paper_repro.language import Pretraining, TaskJob, missing, task_facts
 from paper_repro.llm_cells import (
     ADAPTED,
     FEDZO,
@@ -88,13 +88,12 @@ def configuration(size: LanguageScale, row: str, task: str, series: str, tuning:
 
 
 def jobs(options: Options) -> list[TaskJob]:
-    """A run for every cell; none where a task or the text to pretrain on is not at hand."""
-    size, pretrained = LANGUAGE_SCALES[options.scale], PRETRAINED[options.scale]
-    wanted = list(_wanted(size))
-    if not at_hand({task.removesuffix(TWO_WAY) for _, task, _, _ in wanted}):
+    """A run for every cell; none where data or models are not at hand."""
+    if _missing(options.scale):
         return []
+    size, pretrained = LANGUAGE_SCALES[options.scale], PRETRAINED[options.scale]
     found = []
-    for row, task, series, tuning in wanted:
+    for row, task, series, tuning in _wanted(size):
         config = configuration(size, row, task, series, tuning)
         facts = task_facts(config.task)
         labels = {
@@ -108,6 +107,14 @@ def jobs(options: Options) -> list[TaskJob]:
         pretraining = Pretraining(pretrained[config.model]) if config.model in pretrained else None
         found.append(TaskJob(config, labels, f"{row} {task}: {series}", pretraining))
     return found
+
+
+def _missing(scale: str) -> str:
+    """What has to be done before the runs can be."""
+    size, pretrained = LANGUAGE_SCALES[scale], PRETRAINED[scale]
+    of_hub = [model for model in size.models.values() if model not in pretrained]
+    tasks = dict.fromkeys(task.removesuffix(TWO_WAY) for _, task, _, _ in _wanted(size))
+    return missing([*tasks, "corpus"] if len(of_hub) < len(size.models) else list(tasks), of_hub)
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -124,15 +131,19 @@ def _amount(count: float) -> str:
 def _ours(cell: Result) -> str:
     if cell.diverged:
         return "diverged"
-    sent = f" ({_amount(cell.bytes)})" if cell.bytes else ""
-    return f"{100 * cell.accuracy:.1f} ± {100 * cell.error:.1f}{sent}"
+    return _shown(f"{100 * cell.accuracy:.1f} ± {100 * cell.error:.1f}", _amount(cell.bytes) if cell.bytes else "")
 
 
 def _theirs(cell: Result) -> str | None:
     accuracy, cost = cell.printed
     unit = methods(cell.row)[cell.series].unit
-    sent = "" if math.isnan(cost) else f" ({cost / unit:.2f} {'MB' if unit == 1e6 else 'TB'})"
-    return None if math.isnan(accuracy) else f"{100 * accuracy:.2f}{sent}"
+    sent = "" if math.isnan(cost) else f"{cost / unit:.2f} {'MB' if unit == 1e6 else 'TB'}"
+    return None if math.isnan(accuracy) else _shown(f"{100 * accuracy:.2f}", sent)
+
+
+def _shown(accuracy: str, sent: str) -> str:
+    """Accuracy (bytes), which a line may end between but not within."""
+    return " ".join(part.replace(" ", "\u00a0") for part in (accuracy, f"({sent})" if sent else "") if part)
 
 
 def wide_table(cells: Sequence[Result]) -> pd.DataFrame:
@@ -213,7 +224,11 @@ _SPLITS = {"dirichlet-total": "Dir(α·p), α = 1", "dirichlet": "Dir(α·1), α
 def settings_table(scale: str) -> pd.DataFrame:
     """What was run, beside what the paper's text (its table of settings) and the authors' scripts have."""
     size, full = LANGUAGE_SCALES[scale], LANGUAGE_SCALES["full"]
-    scripts = {"OPT-125M": "first ones 5e-6, 3000; last ones none", "OPT-1.3B": "the same", "OPT-125M+LoRA": "none"}
+    scripts = {
+        "OPT-125M": "1e-7, 5000 (16 bits); 5e-6, 3000",
+        "OPT-1.3B": "the same as the text",
+        "OPT-125M+LoRA": "none",
+    }
     implied, called = "not given; costs imply 500, 1000 or 2000 rounds", "0.001, 2000; all say opt-125m"
     rows = [
         ("models", "OPT-125M, OPT-1.3B", "the same", ", ".join(size.models.values())),
@@ -246,7 +261,8 @@ NOTES = (
     "DeComFL”, LoRA is “Test Accuracy on Fine-Tuning Tasks (OPT-125M Model, LoRA)”: the 2nd, 5th and 6th table of the "
     "paper's source. Each task has two lines: measured here, accuracy after the last round ± its binomial standard "
     "error and the bytes that one client and the server exchanged in the whole run, both ways, heads included; and the "
-    "paper's. DeComFL with P = 5 and all parameters is not in the paper.",
+    "paper's. The error is that of the test examples alone; another seed would differ too. DeComFL with P = 5 and all "
+    "parameters is not in the paper.",
     "Zero-shot and calibrated (argmax of log p(class | prompt) − log p(class | template with N/A in every column)) are "
     "accuracies of round 0; a gain counts from the better of the two. Most frequent is what always the same answer "
     "gets. The paper prints none of them. On the full validation sets always the same answer has 63.46 % on WSC and "
@@ -268,16 +284,12 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     words = scale_words(options.scale)
     settings = settings_table(options.scale)
     if rows.empty:
-        missing = (
-            "Not computed: set DECOMFL_DATA to a folder with sst2, cb, wsc, wic, rte, boolq and corpus, and install "
-            "the extra llm (pip install 'decomfl-lab[llm]')."
-        )
         nothing = Section(
             id="llm",
             title="Tables 2, 5 and 6: fine-tuning language models (not computed)",
             figure_png=None,
             settings=settings,
-            notes=[missing],
+            notes=[f"Not computed: {_missing(options.scale) or 'no rows'}."],
         )
         return Made(section=nothing, claims=claims(rows, words))
     cells = results(rows)

@@ -7,10 +7,32 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
+from decomfl_lab.llm.tasks import TASKS
 from paper_repro.claims import Claim, Verdict
-from paper_repro.llm_cells import ADAPTED, FEDZO, P5, P10, M, Result, methods, printed_costs, results, task_title
+from paper_repro.llm_cells import (
+    ADAPTED,
+    FEDZO,
+    P5,
+    P10,
+    M,
+    Result,
+    methods,
+    printed,
+    printed_costs,
+    results,
+    task_title,
+)
 from paper_repro.measures import verdict_of_countings, verdict_of_gains, verdict_of_likeness
-from theory.audit.tables import LORA_PARAMETERS, agree, decomfl_megabytes, model_terabytes
+from paper_repro.scales import TASK_ROWS
+from theory.audit.tables import (
+    EXAMPLES,
+    LORA_PARAMETERS,
+    MOST_FREQUENT,
+    ROUNDS,
+    agree,
+    decomfl_megabytes,
+    model_terabytes,
+)
 
 __all__ = ["claims"]
 
@@ -85,6 +107,7 @@ def claims(rows: pd.DataFrame, words: str) -> list[Claim]:
             source="Appendix, LoRA table",
             pair=("OPT-125M", "OPT-125M+LoRA"),
         ),
+        _printed_accuracies(words),
         _printed_costs(cells, words),
         _lora_costs(cells, words),
     ]
@@ -179,6 +202,32 @@ def _first_order(trained: Sequence[Result], words: str) -> Claim:
         source="Table 2",
         verdict=verdict_of_gains(_differences(found)),
         measured=_told(found),
+        scale=words,
+    )
+
+
+def _printed_accuracies(words: str) -> Claim:
+    """The paper's cells of DeComFL against always the same answer; no run is needed."""
+    cells = [
+        (row, task, series, printed(row, task, series))
+        for row in ROUNDS
+        for task in TASKS
+        for series, method in methods(row).items()
+        if method.method == "decomfl"
+    ]
+    accuracies = [(row, task, series, cell.accuracy) for row, task, series, cell in cells if cell is not None]
+    below: dict[str, float | None] = {}
+    for row, task, series, accuracy in accuracies:
+        name = TASK_ROWS[task]
+        always = 100 * MOST_FREQUENT[name] / EXAMPLES[name]
+        if accuracy <= always:
+            below[f"{task_title(task)}, {row}, {series}: below by"] = always - accuracy
+    return Claim(
+        id="llm.printed-accuracies",
+        claim="Every accuracy in print of DeComFL is above that of always the most frequent answer (in points)",
+        source="this project's reading of Table 2 and the LoRA table",
+        verdict=verdict_of_countings([not below]),
+        measured={"cells": len(accuracies), "cells below": len(below), **below},
         scale=words,
     )
 

@@ -438,19 +438,19 @@ LANGUAGE_SCALES: dict[str, LanguageScale] = {
         models={"OPT-125M": "opt-0.3m", "OPT-1.3B": "opt-1m"},
         settings={
             "OPT-125M": _tunings(Tuning(150, 1e-3, 32), Tuning(10, 1e-3, 16), two_way=True),
-            "OPT-1.3B": {"sst2": Tuning(10, 5e-4, 32)},
-            "OPT-125M+LoRA": _tunings(Tuning(50, 1e-2, 32), Tuning(10, 1e-2, 16)),
+            "OPT-1.3B": {"sst2": Tuning(25, 5e-4, 32)},
+            "OPT-125M+LoRA": _tunings(Tuning(50, 1e-2, 32), Tuning(5, 1e-2, 16)),
         },
         first_order={
             "OPT-125M": _tunings(Tuning(150, 0.1, 32), Tuning(10, 0.1, 16), two_way=True),
-            "OPT-1.3B": {"sst2": Tuning(10, 0.1, 32)},
+            "OPT-1.3B": {"sst2": Tuning(25, 0.1, 32)},
         },
         split="dirichlet-total",
         mezo_batch=64,
         five=("sst2",),
         max_length=96,
         test_examples=1000,
-        eval_every=10,
+        eval_every=25,
     ),
     "full": LanguageScale(
         models={"OPT-125M": "facebook/opt-125m", "OPT-1.3B": "facebook/opt-1.3b"},

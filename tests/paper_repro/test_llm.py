@@ -13,18 +13,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 
 from decomfl_lab.cli import main
 from decomfl_lab.config import TrainConfig
 from decomfl_lab.data import Dataset
-from decomfl_lab.errors import InputError
 from decomfl_lab.llm import family, finetuning, tasks
 from decomfl_lab.llm.corpus import Corpus
 from decomfl_lab.llm.family import PretrainConfig
 from decomfl_lab.llm.tasks import TASKS, TaskData
-from figures.finetuning import accuracies, round_costs
-from figures.style import method_styles
 from paper_repro import language, llm, measures, recorded
 from paper_repro.language import TaskFacts
 from paper_repro.llm_cells import FEDZO, P5, P10, Result, methods, printed, printed_costs, results
@@ -32,7 +28,7 @@ from paper_repro.llm_claims import claims
 from paper_repro.part import Made, Options
 from paper_repro.scales import LANGUAGE_SCALES, PRETRAINED, TASK_ROWS, Tuning
 from tests.decomfl_lab.llm.tiny import transformers
-from theory.audit.tables import RESULTS, Cell
+from theory.audit.tables import EXAMPLES, RESULTS, Cell
 from theory.communication import expected_traffic
 
 FULL = LANGUAGE_SCALES["full"]
@@ -46,7 +42,7 @@ def options(scale: str = "full", **changes: Any) -> Options:
 @pytest.fixture
 def at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs can be listed where no data are."""
-    monkeypatch.setattr(llm, "at_hand", lambda names: True)
+    monkeypatch.setattr(llm, "missing", lambda folders, models: "")
     monkeypatch.setattr(llm, "task_facts", lambda task: TaskFacts(100, 0.5, "digest"))
 
 
@@ -132,6 +128,25 @@ def test_every_scale_says_what_it_is(scale: str) -> None:
         own = PRETRAINED[scale].get(job.config.model)
         assert [need.config for need in job.needs] == ([] if own is None else [own])
         assert (own is None) == (scale == "full")
+
+
+@pytest.mark.usefixtures("at_hand")
+@pytest.mark.parametrize(
+    ("scale", "pair"),
+    [
+        ("smoke", ("OPT-125M", "OPT-125M+LoRA")),
+        ("default", ("OPT-125M", "OPT-125M+LoRA")),
+        ("default", ("OPT-125M", "OPT-1.3B")),
+        ("full", ("OPT-125M", "OPT-1.3B")),
+    ],
+)
+def test_costs_can_be_compared_at_equal_rounds(scale: str, pair: tuple[str, str]) -> None:
+    evaluated = {
+        key: {*range(config.eval_every, config.rounds + 1, config.eval_every), config.rounds}
+        for key, config in configurations(scale).items()
+    }
+    tasks = {task for row, task, _ in evaluated if row == pair[1]}
+    assert any(evaluated[pair[0], task, P10] & evaluated[pair[1], task, P10] for task in tasks)
 
 
 def test_the_settings_table_tells_the_paper_s_and_the_run_apart() -> None:
@@ -265,7 +280,7 @@ def test_a_run_that_diverged_has_no_accuracy_and_is_not_compared() -> None:
 
 
 def test_the_table_has_two_lines_a_task_ours_and_the_papers() -> None:
-    shown = llm.wide_table(results(table()))
+    shown = llm.wide_table(results(table())).replace("\u00a0", " ", regex=True)
     assert len(shown) == 2 * 6
     ours, paper = shown.iloc[0], shown.iloc[1]
     assert (ours["task"], ours["model, rounds"]) == ("SST-2", "tiny, 100")
@@ -289,7 +304,7 @@ def every(series: str, *, rows: tuple[str, ...] = ("OPT-125M", "OPT-1.3B"), **va
     return {(row, task, series): values for row in rows for task in ("sst2", "rte")}
 
 
-ALWAYS = {"printed-costs": "does not hold", "lora-costs": "does not hold"}
+ALWAYS = dict.fromkeys(("printed-accuracies", "printed-costs", "lora-costs"), "does not hold")
 LORA = ("OPT-125M+LoRA",)
 
 
@@ -364,6 +379,14 @@ def test_the_two_cells_that_do_not_follow_the_formula_are_named(monkeypatch: pyt
     mended = [(*cost[:4], 0.18e6 if cost[4] == 1.8e6 else cost[4]) for cost in printed_costs()]
     monkeypatch.setattr("paper_repro.llm_claims.printed_costs", lambda: mended)
     assert verdicts(table())["printed-costs"] == "holds"
+
+
+def test_printed_accuracies_below_the_most_frequent_answer_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    (claim,) = [each for each in claims(pd.DataFrame(), "made up") if each.id == "llm.printed-accuracies"]
+    assert (claim.measured["cells"], claim.measured["cells below"]) == (24, 8)
+    assert claim.measured["WSC, OPT-125M, DeComFL P=10: below by"] == pytest.approx(100 * 66 / 104 - 59.59)
+    monkeypatch.setattr("paper_repro.llm_claims.MOST_FREQUENT", dict.fromkeys(EXAMPLES, 1))
+    assert verdicts(pd.DataFrame())["printed-accuracies"] == "holds"
 
 
 def test_savings_and_equal_costs_are_measured_at_equal_rounds() -> None:
@@ -446,33 +469,36 @@ def test_points_are_where_the_numbers_are() -> None:
     assert {(1000.0, 120.0), (10_000.0, 120.0), (100.0, 60.0), (100.0, 2e5)} <= filled
 
 
-def test_figures_refuse_what_they_cannot_draw() -> None:
-    styles = method_styles(["FedAvg"])
-    with pytest.raises(InputError, match="frame must have the columns panel, .*, got none named panel"):
-        accuracies(pd.DataFrame({"series": ["FedAvg"]}), styles)
-    frame = pd.DataFrame([{"series": "odd", "d": 1.0, "bytes": 2.0, "printed": False}])
-    with pytest.raises(InputError, match=r"series must be among FedAvg, got \['odd'\]"):
-        round_costs(frame, {}, styles)
-    assert isinstance(round_costs(frame.assign(series="FedAvg"), {}, styles), Figure)
-
-
 def test_without_data_there_are_no_jobs_and_the_section_says_what_to_set(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("DECOMFL_DATA", raising=False)
     assert llm.jobs(options("default")) == []
+    part = llm.make(pd.DataFrame(), [], options("default"))
+    folders = "sst2, cb, wsc, wic, rte, boolq, corpus"
+    assert part.section.notes == [f"Not computed: set DECOMFL_DATA to a folder that has {folders}."]
+    assert {claim.verdict for claim in part.claims} == {"not tested at this scale", "does not hold"}
+    assert part.figures == {}
+    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
+    for name in (*TASKS, "corpus"):
+        assert name in language.missing([*TASKS, "corpus"], [])
+        (tmp_path / name).mkdir()
+    assert language.missing([*TASKS, "corpus"], []) == ""
+
+
+def test_models_of_the_hub_have_to_be_fetched_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hub = pytest.importorskip("huggingface_hub")
     for name in TASKS:
         (tmp_path / name).mkdir()
     monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
-    assert not language.at_hand(TASKS)  # there is no corpus
-    (tmp_path / "corpus").mkdir()
-    assert language.at_hand(TASKS)
-    (tmp_path / "wsc").rmdir()
-    assert not language.at_hand(TASKS)
-    assert language.at_hand(["cb"])
-    part = llm.make(pd.DataFrame(), [], options("default"))
-    assert "set DECOMFL_DATA" in part.section.notes[0]
-    assert {claim.verdict for claim in part.claims} == {"not tested at this scale", "does not hold"}
+    cached = {"facebook/opt-125m": "/a/file"}
+    monkeypatch.setattr(hub, "try_to_load_from_cache", lambda model, _: cached.get(model))
+    assert llm.jobs(options("full")) == []
+    note = llm.make(pd.DataFrame(), [], options("full")).section.notes[0]
+    assert note == "Not computed: fetch facebook/opt-1.3b (hf download facebook/opt-1.3b)."
+    cached["facebook/opt-1.3b"] = "/another"
+    monkeypatch.setattr(llm, "task_facts", lambda task: TaskFacts(100, 0.5, "digest"))
+    assert len(llm.jobs(options("full"))) == 2 * 7 * 5 + 6 * 4
 
 
 def test_without_data_recorded_rows_are_drawn(
@@ -489,6 +515,13 @@ def test_without_data_recorded_rows_are_drawn(
     assert found["llm.five-points"]["verdict"] == "holds"
     assert found["llm.five-points"]["scale"].startswith("recorded on ")
     assert "Not computed here: rows recorded on" in (out / "report.html").read_text()
+
+
+def test_without_data_and_recorded_rows_the_page_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(recorded, "load", lambda part, scale: None)
+    assert main(["paper", "--only", "llm", "--out", str(tmp_path)]) == 0
+    assert "Not computed: set DECOMFL_DATA to a folder that has sst2" in (tmp_path / "report.html").read_text()
+    assert not list((tmp_path / "figures").iterdir())
 
 
 def test_every_task_has_a_row_in_print() -> None:

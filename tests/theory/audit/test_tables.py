@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from decomfl_lab.llm.tasks import SOURCES, TASKS, load_task
 from theory.audit import tables
 from theory.audit.entry import Entry, gather
 from theory.audit.source import Source, read
-from theory.audit.tables import ENTRIES, EXAMPLES, LORA, RESULTS, ROUNDS, Cell, least_runs
+from theory.audit.tables import ENTRIES, EXAMPLES, LORA, MOST_FREQUENT, RATES, RESULTS, ROUNDS, Cell, least_runs
 from theory.communication import Numbers, expected_numbers
+
+DATA = os.environ.get("DECOMFL_DATA", "")  # hidden from tests
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +56,23 @@ def test_the_rounds_are_transcribed(paper: Source) -> None:
     lines = [line for line in paper.lines[887:908] if "Comm. rounds" in line]
     found = [[round(1000 * float(k)) for k in re.findall(r"([\d.]+)k", line)] for line in lines]
     assert found == [list(rounds.values()) for rounds in ROUNDS.values()]
+
+
+def test_the_learning_rates_are_transcribed(paper: Source) -> None:
+    lines = [line for line in paper.lines[887:908] if "Learning rate" in line]
+    found = [[float(rate) for rate in re.findall(r"\de-\d", line)] for line in lines]
+    assert found == [list(rates.values()) for rates in RATES.values()]
+    assert [list(rates) for rates in RATES.values()] == [list(rounds) for rounds in ROUNDS.values()]
+
+
+def test_the_most_frequent_answers_are_those_of_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not DATA:
+        pytest.skip("needs the tasks (DECOMFL_DATA)")
+    monkeypatch.setenv("DECOMFL_DATA", DATA)
+    for task, name in zip(TASKS, EXAMPLES, strict=True):
+        if not SOURCES[task].borrowed:  # else a part of the validation set is trained on
+            classes = [label for _, label in load_task(task).test]
+            assert (len(classes), max(map(classes.count, classes))) == (EXAMPLES[name], MOST_FREQUENT[name]), name
 
 
 @pytest.mark.parametrize("label", ["table.llm-125m-1.3b", "line-582.4", "table.Experiment setting"])
