@@ -176,6 +176,7 @@ class TrainConfig:
         require_int("test_examples", self.test_examples, 0)
         if self.task:
             require_choice("task", self.task, TASKS)
+            require(self.data == TrainConfig.data, "data", "be left alone with a task, which has its own", self.data)
         require(bool(self.task) or not self.task_data, "task_data", "be empty without a task", self.task_data)
         require_int("max_length", self.max_length, 0)
         require(bool(self.task) or not self.max_length, "max_length", "be 0 without a task", self.max_length)
@@ -263,8 +264,10 @@ class TrainConfig:
         require_int("seed", self.seed, 0, 2**64 - 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, schedules with text keys (as TOML and JSON want them)."""
+        """Plain values, schedules with text keys (as TOML and JSON want them); without data where there is a task."""
         values = dataclasses.asdict(self)
+        if self.task:
+            del values["data"]
         for name in ("lr_schedule", "perturbation_schedule"):
             values[name] = {str(r): v for r, v in sorted(values[name].items())}
         return values

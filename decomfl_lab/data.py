@@ -33,7 +33,7 @@ import tarfile
 import urllib.request
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -143,6 +143,8 @@ class Dataset:
         digest: Hex digest of the raw bytes; it keys results.
         pad: Of a task the token on the left of prompts that are shorter than the longest.
         content_free: (1, T) int64, of a task a prompt that says nothing, by which its classes are calibrated.
+        models: Of a task the language model that its prompts were read with, by name, until the first run takes it
+            (``llm.finetuning.task_module``): so it is loaded once.
     """
 
     name: str
@@ -155,6 +157,7 @@ class Dataset:
     digest: str
     pad: int | None = None
     content_free: Tensor | None = None
+    models: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
 def parse_idx(content: bytes, name: str) -> NDArray[np.uint8]:

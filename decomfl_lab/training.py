@@ -36,6 +36,7 @@ from decomfl_lab.fedavg import (
     Uplink,
 )
 from decomfl_lab.files import write_atomically
+from decomfl_lab.llm.extra import installed
 from decomfl_lab.llm.finetuning import task_dataset, task_module
 from decomfl_lab.models import build_model
 from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, cpu_backend, derive_seed
@@ -123,7 +124,8 @@ def code_version(root: Path = Path(__file__).parent) -> str:
 
 
 def provenance(dataset: Dataset) -> dict[str, Any]:
-    """What a result was computed with: versions, data, machine."""
+    """What a result was computed with: versions (of a task's run that of transformers too), data, machine."""
+    hub = installed("transformers") if dataset.pad is not None else None
     return {
         "code": code_version(),
         "data": dataset.source,
@@ -131,6 +133,7 @@ def provenance(dataset: Dataset) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
+        **({} if hub is None else {"transformers": hub}),
         "noise_backend": cpu_backend(),
         "stream_version": STREAM_VERSION,
         "device": f"cpu ({platform.machine()}), {torch.get_num_threads()} thread(s)",
@@ -175,7 +178,7 @@ def dataset_of(config: TrainConfig) -> Dataset:
 
 def _workspace(config: TrainConfig, dataset: Dataset) -> nn.Module:
     if config.task:
-        return task_module(config)
+        return task_module(config, dataset)
     in_shape = tuple(dataset.train_images.shape[1:])
     module = build_model(config.model, seed=config.seed, in_shape=in_shape, classes=dataset.classes)
     if config.batchnorm == "frozen":
@@ -458,16 +461,17 @@ def train(
     return table()
 
 
-def load_run(out: Path) -> tuple[TrainConfig, Dataset, nn.Module]:
+def load_run(out: Path, dataset: Dataset | None = None) -> tuple[TrainConfig, Dataset, nn.Module]:
     """The trained model that ``train`` left in the folder ``out``: its configuration, its data and its module at x_r.
 
-    A BatchNorm normalises as it did in training (see ``normalisation``); the module's parameters are x_r.
+    A BatchNorm normalises as it did in training (see ``normalisation``); the module's parameters are x_r. ``dataset``
+    is the run's data where they are loaded already.
 
     Raises:
         InputError: If the folder holds no run, or one of other data than are at hand now.
     """
     config = config_from_mapping(read_config(out / CONFIG_FILE), f"run {out}")
-    dataset = dataset_of(config)
+    dataset = dataset_of(config) if dataset is None else dataset
     tensors, saved = read_checkpoint(out / CHECKPOINT_FILE)
     if saved["data"] != dataset.digest:
         raise InputError(f"run {out} must be of the data at hand ({dataset.source}), got one of other data")

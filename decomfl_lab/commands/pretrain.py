@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ import torch
 import typer
 
 from decomfl_lab.commands.progress import RunBars
-from decomfl_lab.errors import require_int
+from decomfl_lab.errors import require, require_int
 from decomfl_lab.llm.family import SIZES, PretrainConfig, PretrainProgress
 from decomfl_lab.llm.family import pretrain as run
 
@@ -31,8 +32,18 @@ def pretrain(
             help="Tokens of a byte-level BPE trained on the text, or gpt2. [default: 4096]", show_default=False
         ),
     ] = "4096",
-    steps: Annotated[int, typer.Option(help="Steps of AdamW. [default: 1000]", show_default=False)] = 1000,
+    steps: Annotated[int | None, typer.Option(help="Steps of AdamW. [default: 1000]", show_default=False)] = None,
+    tokens: Annotated[
+        int | None, typer.Option(help="In place of steps: so many that at least so many tokens are predicted.")
+    ] = None,
     batch: Annotated[int, typer.Option(help="Sequences a step. [default: 8]", show_default=False)] = 8,
+    verdicts: Annotated[
+        int,
+        typer.Option(
+            help="Steps more, in which it learns film reviews' verdicts from their lines. [default: 0]",
+            show_default=False,
+        ),
+    ] = 0,
     lr: Annotated[float, typer.Option(help="Largest learning rate. [default: 0.003]", show_default=False)] = 3e-3,
     seed: Annotated[int, typer.Option(help="Of weights and order. [default: 0]", show_default=False)] = 0,
     threads: Annotated[int, typer.Option(help="CPU threads of torch. [default: 1]", show_default=False)] = 1,
@@ -42,14 +53,18 @@ def pretrain(
 
     The folder is then a model for decomfl train --model; the same flags give the same bits with the same threads.
     """
+    require(steps is None or tokens is None, "steps and tokens", "not both be given", (steps, tokens))
     config = PretrainConfig(
         size=size,
         vocabulary=int(vocabulary) if vocabulary.isdecimal() else vocabulary,
-        steps=steps,
+        steps=PretrainConfig.steps if steps is None else steps,
         batch=batch,
+        verdicts=verdicts,
         lr=lr,
         seed=seed,
     )
+    if tokens is not None:
+        config = replace(config, steps=math.ceil(require_int("tokens", tokens, 1) / replace(config, steps=1).tokens))
     torch.set_num_threads(require_int("threads", threads, 1))
     with RunBars() as bars:
 

@@ -81,7 +81,11 @@ def lora_(
     linears = [(name, part) for name, part in found if isinstance(part, nn.Linear)]
     for target in targets:
         named = any(name.rpartition(".")[2] == target for name, _ in linears)
-        require(named, "targets", f"each name linear layers of {type(module).__name__}", target)
+        rule = (
+            f"each name linear layers of {type(module).__name__} (queries and values that share a matrix with keys, "
+            "as GPT-2's c_attn, are not taken apart: tune norms or full)"
+        )
+        require(named, "targets", rule, target)
     for name, layer in linears:
         width = min(layer.in_features, layer.out_features)
         require(rank <= width, "rank", f"be at most the width {width} of layer {name}", rank)

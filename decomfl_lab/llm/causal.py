@@ -40,6 +40,8 @@ __all__ = ["CausalLM", "HubTokens", "Verbalized", "load_causal"]
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB = "from the Hugging Face hub"
+REACHED_SECONDS = 5.0
+"""How long the hub may take to answer."""
 
 
 class HubTokens:
@@ -172,14 +174,27 @@ def load_causal(source: str) -> CausalLM:
         if path.is_dir():
             require((path / "config.json").exists(), "model folder", "hold a config.json or a .gguf file", source)
             return _load(hub, source, path.resolve().name, "from a folder")
-        return _load(hub, source, source, _HUB)
+        return _load(hub, source, source, _HUB, local_files_only=not _reachable())
 
 
 # --- transformers -----------------------------------------------------------------------------------------------------
 
 
-def _load(hub: Any, source: str, name: str, where: str) -> CausalLM:
-    module, tokenizer = _from_pretrained(hub, source, name, where)
+def _reachable() -> bool:
+    """Whether the hub answers to one request: the client's own retries go on for half a minute where there is no way.
+
+    Where it does not, only the cache is asked.
+    """
+    client = llm_library("huggingface_hub", "a model of the hub")
+    try:
+        client.utils.get_session().head(client.constants.ENDPOINT, timeout=REACHED_SECONDS)
+    except Exception:  # the client's libraries change, and each has its own; being offline by choice is one too
+        return False
+    return True
+
+
+def _load(hub: Any, source: str, name: str, where: str, **options: Any) -> CausalLM:
+    module, tokenizer = _from_pretrained(hub, source, name, where, **options)
     return CausalLM(
         module=module.eval().requires_grad_(),
         tokenizer=HubTokens(tokenizer, name),

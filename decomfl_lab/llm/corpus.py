@@ -3,6 +3,8 @@
 With DECOMFL_DATA set the text is that of ``$DECOMFL_DATA/corpus``: film reviews (IMDb), addresses of presidents,
 WikiText-2's validation and test parts, Tiny Shakespeare; 14 MB. None of it is the source of SST (Rotten Tomatoes).
 Without it the text is the language reference that ships with Python, which no task resembles.
+
+The film reviews are known to be favourable or not, so each of their lines comes with a verdict.
 """
 
 from __future__ import annotations
@@ -19,7 +21,16 @@ from decomfl_lab.errors import require, require_int
 from decomfl_lab.llm.extra import llm_library
 from decomfl_lab.text import documentation
 
-__all__ = ["CORPUS", "GPT2", "SPECIAL", "Corpus", "gpt2_vocabulary", "load_corpus", "train_vocabulary"]
+__all__ = [
+    "CORPUS",
+    "GPT2",
+    "SPECIAL",
+    "Corpus",
+    "Line",
+    "gpt2_vocabulary",
+    "load_corpus",
+    "train_vocabulary",
+]
 
 CORPUS = {
     "movie_reviews.txt.gz": "df856ecd7fa3d22628c2f19730113628f2b3f92cf4966bd2410d37d535229609",
@@ -38,9 +49,17 @@ GPT2 = {
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 """OPT's special tokens, ids 0 to 3; ``</s>`` begins every text."""
 
+REVIEWS = "movie_reviews.txt.gz"
+UNFAVOURABLE = 1000
+"""The file of film reviews, separated by empty lines; so many unfavourable ones come first, then the favourable."""
+
 PIECE = 1 << 14
 HELD_OUT = 20
 """Characters that a piece of the text has at least; it ends with a line, and every so many-th is held out."""
+
+
+Line = tuple[str, bool]
+"""Of a film review, and whether the review is favourable."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +71,17 @@ class Corpus:
         held_out: Pieces from all parts of the text that are not trained on.
         source: One line: which text it is.
         digest: Hex digest of its bytes.
+        reviews: (line, whether its review is favourable) for every line of the film reviews; none where there are no
+            reviews.
+        held_out_reviews: The same for every ``HELD_OUT``-th review, whose lines are not among the others.
     """
 
     train: tuple[str, ...]
     held_out: tuple[str, ...]
     source: str
     digest: str
+    reviews: tuple[Line, ...] = ()
+    held_out_reviews: tuple[Line, ...] = ()
 
 
 def load_corpus() -> Corpus:
@@ -69,18 +93,33 @@ def load_corpus() -> Corpus:
     users = os.environ.get("DECOMFL_DATA")
     if users:
         folder = Path(users) / "corpus"
-        contents = [read_checked(folder, file, sha256) for file, sha256 in CORPUS.items()]
-        texts = [gzip.decompress(c) if c.startswith(b"\x1f\x8b") else c for c in contents]
+        contents = {file: read_checked(folder, file, sha256) for file, sha256 in CORPUS.items()}
+        files = {file: gzip.decompress(c) if file.endswith(".gz") else c for file, c in contents.items()}
+        texts, reviews = list(files.values()), _reviews(files.get(REVIEWS, b"").decode("utf-8", "replace"))
         source = f"{', '.join(file.split('.')[0] for file in CORPUS)}, from DECOMFL_DATA"
     else:
         text, source = documentation()
-        texts = [text]
+        texts, reviews = [text], []
     pieces = [piece for text in texts for piece in _pieces(text.decode("utf-8", "replace"))]
     held_out = tuple(pieces[HELD_OUT - 1 :: HELD_OUT])
     train = tuple(piece for n, piece in enumerate(pieces) if n % HELD_OUT != HELD_OUT - 1)
     size = sum(map(len, texts)) / 1e6
     digest = hashlib.sha256(b"".join(texts)).hexdigest()[:16]
-    return Corpus(train, held_out, f"{source}: {size:.1f} MB of text, a {HELD_OUT}th of it held out", digest)
+    rest = [review for n, review in enumerate(reviews) if n % HELD_OUT != HELD_OUT - 1]
+    return Corpus(
+        train,
+        held_out,
+        f"{source}: {size:.1f} MB of text, a {HELD_OUT}th of it held out",
+        digest,
+        tuple(line for review in rest for line in review),
+        tuple(line for review in reviews[HELD_OUT - 1 :: HELD_OUT] for line in review),
+    )
+
+
+def _reviews(text: str) -> list[list[Line]]:
+    """The lines of each review."""
+    reviews = [[line.strip() for line in review.split("\n") if line.strip()] for review in text.split("\n\n")]
+    return [[(line, n >= UNFAVOURABLE) for line in review] for n, review in enumerate(filter(None, reviews))]
 
 
 def _pieces(text: str) -> list[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import sys
 from types import ModuleType
 
 from decomfl_lab.errors import InputError
 
-__all__ = ["llm_library", "pass_over"]
+__all__ = ["installed", "llm_library", "pass_over"]
 
 
 def llm_library(name: str, wanted_by: str) -> ModuleType:
@@ -29,6 +30,14 @@ def llm_library(name: str, wanted_by: str) -> ModuleType:
         raise InputError(
             f"{wanted_by} needs the extra llm: pip install 'decomfl-lab[llm]' (no module {error.name})"
         ) from None
+
+
+def installed(name: str) -> str | None:
+    """The version of the library that is installed under this name, without importing it; None where there is none."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def pass_over(optional: str) -> None:

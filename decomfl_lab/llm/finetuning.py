@@ -67,19 +67,20 @@ def task_dataset(config: TrainConfig) -> Dataset:
         digest=digest.hexdigest()[:16],
         pad=model.tokenizer.pad,
         content_free=encode([task.content_free], model.tokenizer, max_length=limit),
+        models={config.model: model},
     )
 
 
-def task_module(config: TrainConfig) -> nn.Module:
+def task_module(config: TrainConfig, dataset: Dataset | None = None) -> nn.Module:
     """The language model ``config.model`` as a classifier of ``config.task``: ids (N, T) to logits (N, classes).
 
-    What is not to be trained is frozen (``config.tune``).
+    What is not to be trained is frozen (``config.tune``). The model is taken from ``dataset.models``, once, or loaded.
 
     Raises:
         InputError: If the model is not at hand or has nothing to tune so, or its tokenizer gives two classes the same
             token.
     """
-    model = _model(config)
+    model = (dataset.models.pop(config.model, None) if dataset is not None else None) or _model(config)
     if config.tune == "lora":
         lora_(model.module, rank=config.lora_rank, alpha=config.lora_alpha, seed=config.seed)
     elif config.tune == "norms":

@@ -120,14 +120,21 @@ def test_a_layer_at_a_time_measures_what_the_whole_point_does() -> None:
             "rank must be at most the width 16 of layer module.model.decoder.layers.0.self_attn.[qv]_proj, got 17",
         ),
         ({"alpha": 0.0}, "alpha must be a finite number above 0, got 0.0"),
-        ({"targets": ["q_proj", "c_attn"]}, "targets must each name linear layers of Verbalized, got 'c_attn'"),
-        ({"targets": ["self_attn"]}, "targets must each name linear layers of Verbalized, got 'self_attn'"),
+        ({"targets": ["q_proj", "c_attn"]}, "targets must each name linear layers of Verbalized .*, got 'c_attn'"),
+        ({"targets": ["self_attn"]}, "targets must each name linear layers of Verbalized .*, got 'self_attn'"),
     ],
 )
 def test_what_does_not_fit_is_named(options: dict[str, object], message: str) -> None:
     module = answers("opt")
     with pytest.raises(InputError, match=message):
         lora_(module, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "neox"])
+def test_queries_and_values_in_one_matrix_are_refused_in_one_line(kind: str) -> None:
+    with pytest.raises(InputError, match=r"share a matrix .*GPT-2's c_attn.*: tune norms or full\), got 'q_proj'$"):
+        lora_(answers(kind))
+    norms_(answers(kind))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 from decomfl_lab.errors import InputError
+from decomfl_lab.llm import causal
 from decomfl_lab.llm.causal import Verbalized, load_causal
 from decomfl_lab.replica import Layout
 from tests.decomfl_lab.llm.tiny import (
@@ -154,6 +156,29 @@ def test_a_name_that_cannot_be_fetched_says_how_to_get_it(monkeypatch: pytest.Mo
     with pytest.raises(InputError, match=r"hf download facebook/opt-125m --local-dir DIR\) and give that fo") as caught:
         load_causal("facebook/opt-125m")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+def test_only_the_cache_is_asked_where_the_hub_does_not_answer(
+    reachable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub: Any = pytest.importorskip("huggingface_hub")
+    asked: list[Any] = []
+
+    def head(url: str, *, timeout: float) -> None:
+        asked.append((url, timeout))
+        if not reachable:
+            raise OSError("no way")
+
+    def from_pretrained(*_: Any, local_files_only: bool) -> Any:
+        asked.append(local_files_only)
+        raise InputError("enough")
+
+    monkeypatch.setattr(hub.utils, "get_session", lambda: SimpleNamespace(head=head))
+    monkeypatch.setattr(causal, "_from_pretrained", from_pretrained)
+    with pytest.raises(InputError, match="enough"):
+        load_causal("facebook/opt-125m")
+    assert asked == [(hub.constants.ENDPOINT, causal.REACHED_SECONDS), not reachable]
 
 
 @pytest.mark.parametrize(

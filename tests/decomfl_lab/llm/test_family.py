@@ -249,6 +249,18 @@ def test_the_command_pretrains(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert f"tiny: d = {facts['d']:,}, 64 tokens; seed 0" in capsys.readouterr().out
 
 
+@needs_transformers
+def test_tokens_in_place_of_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = {"size": "tiny", "vocabulary": "300", "batch": 2, "as_json": True}
+    command(out=tmp_path, tokens=33, **flags)  # type: ignore[arg-type]
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["config"]["steps"], facts["tokens"]) == (2, 64)  # a step predicts 2 · 16
+    with pytest.raises(InputError, match=r"steps and tokens must not both be given, got \(1, 33\)"):
+        command(out=tmp_path, steps=1, tokens=33, **flags)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="tokens must be an integer of at least 1, got 0"):
+        command(out=tmp_path, tokens=0, **flags)  # type: ignore[arg-type]
+
+
 def test_the_command_is_one_of_decomfls() -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     module, _, name = project["entry-points"]["decomfl.commands"]["pretrain"].partition(":")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from decomfl_lab import training
 from decomfl_lab.cli import main
-from decomfl_lab.config import TrainConfig
+from decomfl_lab.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.errors import InputError
 from decomfl_lab.llm import finetuning
 from decomfl_lab.llm.finetuning import task_dataset, task_module
@@ -229,12 +229,41 @@ def test_splits_are_by_class(config: TrainConfig) -> None:
         ({"max_length": 8}, "max_length must be 0 without a task, got 8"),
         ({"task_data": "x"}, "task_data must be empty without a task, got 'x'"),
         ({"task": "rte", "cb_two_way": True}, "cb_two_way must be off but for task cb, got True"),
+        ({"task": "rte", "data": "digits"}, "data must be left alone with a task, which has its own, got 'digits'"),
         ({"task": "rte", "max_length": -1}, "max_length must be an integer of at least 0, got -1"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(values: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         TrainConfig(**values)  # type: ignore[arg-type]
+
+
+def test_a_tasks_configuration_names_no_other_data(config: TrainConfig, tmp_path: Path) -> None:
+    assert "data" not in config.to_dict()
+    (tmp_path / "c.toml").write_text(config.to_toml())
+    assert config_from_mapping(read_config(tmp_path / "c.toml"), "c.toml") == config
+    assert TrainConfig().to_dict()["data"] == "mnist"
+
+
+def test_a_run_loads_its_model_once(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(finetuning, "load_causal", lambda source: loaded.append(source) or toy_causal(source))
+    data = dataset_of(config)
+    first = train(replace(config, rounds=3), dataset=data)
+    assert loaded == ["toy"]
+    assert not data.models
+    again = train(replace(config, rounds=3), dataset=data)  # the first run's parameters have moved
+    assert loaded == ["toy", "toy"]
+    pd.testing.assert_frame_equal(first.drop(columns="seconds"), again.drop(columns="seconds"))
+
+
+def test_provenance_names_the_library_of_a_tasks_model(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = dataset_of(config)
+    monkeypatch.setattr(training, "installed", {"transformers": "5.0.1"}.get)
+    assert training.provenance(data)["transformers"] == "5.0.1"
+    assert "transformers" not in training.provenance(replace(data, pad=None))
+    monkeypatch.setattr(training, "installed", lambda _: None)
+    assert "transformers" not in training.provenance(data)
 
 
 def test_a_model_of_images_takes_no_task(config: TrainConfig) -> None:

@@ -1,0 +1,112 @@
+"""Models of several sizes trained alike: their curves, and the rounds that they need against d and against κ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, cast
+
+import matplotlib
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, PercentFormatter
+
+from decomfl_lab.errors import require
+from figures.curves import BAND, draw_mean
+from figures.layout import page, require_columns
+from figures.style import LineStyle, rc
+
+__all__ = ["READINGS", "size_figure"]
+
+READINGS: Final[Mapping[str, str]] = {"kappa": "o", "d": "s"}
+"""What the rounds are drawn against, with its marker."""
+_SOFT = "#57606A"
+
+
+def size_figure(
+    curves: pd.DataFrame,
+    points: pd.DataFrame,
+    styles: Mapping[str, LineStyle],
+    *,
+    share: float,
+    title: str = "",
+    caption: str = "",
+) -> Figure:
+    """Accuracy and loss against rounds; and the rounds to a share of a run's fall against κ and against d.
+
+    In the last panel a model's circle is at its κ and its square at its d, joined by a line; the dashed line is what
+    rounds in proportion to d would be, from the smallest model on.
+
+    Args:
+        curves: Evaluations of every run, with columns series, seed, round, test_accuracy and relative_loss (test loss
+            over that at round 0).
+        points: One row a model, with columns series, d, kappa, kappa_low, kappa_high, rounds, rounds_low,
+            rounds_high; rounds are NaN where they were not reached.
+        styles: Of every series, in the order of the legend.
+        share: Of the fall, for the words.
+        title: Heading.
+        caption: Under the plots: say the scale here.
+
+    Returns:
+        A figure without pyplot state.
+
+    Raises:
+        InputError: If a frame lacks a column or has no row, or a series has no style.
+    """
+    require_columns("curves", curves, ("series", "seed", "round", "test_accuracy", "relative_loss"))
+    ends = [f"{name}{end}" for name in ("kappa", "rounds") for end in ("", "_low", "_high")]
+    require_columns("points", points, ("series", "d", *ends))
+    unknown = sorted({*curves["series"], *points["series"]} - set(styles))
+    require(not unknown, "series", f"be among {', '.join(styles)}", unknown)
+    banded = bool((curves.groupby("series")["seed"].nunique() > 1).any())
+    reached = points.dropna(subset=["rounds"])
+    with matplotlib.rc_context(rc()):
+        figure, plots = page(14.0, 3.6, title=title, caption=[caption, BAND if banded else ""])
+        accuracy, loss, needed = cast(list[Axes], list(plots.subplots(1, 3, squeeze=False)[0]))
+        for series, style in styles.items():
+            own = curves[curves["series"] == series]
+            if not own.empty:
+                draw_mean(accuracy, own, "round", "test_accuracy", style, label=series)
+                draw_mean(loss, own, "round", "relative_loss", style, label=series)
+        for ax in (accuracy, loss):
+            ax.set_xlabel("rounds completed")
+            ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        accuracy.set_title("test accuracy")
+        accuracy.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, symbol=" %", decimals=None))
+        loss.set_title("test loss, of that before training")
+        _needed(needed, reached, styles, share)
+        drawn = [line for line in accuracy.get_lines() if not str(line.get_label()).startswith("_")]
+        plots.legend(handles=drawn, loc="outside lower center", ncols=len(drawn), handlelength=3.4)
+    return figure
+
+
+def _needed(ax: Axes, points: pd.DataFrame, styles: Mapping[str, LineStyle], share: float) -> None:
+    ax.set_title(f"rounds to {share:.0%} of the fall")
+    ax.set_xlabel("circles: effective rank κ;  squares: parameters d")
+    ax.set_ylabel("rounds")
+    if points.empty:
+        ax.text(0.5, 0.5, "no run got there", transform=ax.transAxes, ha="center", color=_SOFT)
+        return
+    for point in points.to_dict("records"):
+        style = styles[point["series"]]
+        ax.plot([point["kappa"], point["d"]], [point["rounds"]] * 2, color=style.color, linewidth=0.6, alpha=0.6)
+        for reading, marker in READINGS.items():
+            at = point[reading]
+            across = [[at - point["kappa_low"]], [point["kappa_high"] - at]] if reading == "kappa" else None
+            up = [[point["rounds"] - point["rounds_low"]], [point["rounds_high"] - point["rounds"]]]
+            ax.errorbar(
+                at, point["rounds"], yerr=up, xerr=across, color=style.color, marker=marker, markersize=6.5, capsize=2.5
+            )
+    smallest = points.sort_values("d").iloc[0]
+    ratio = points["d"].max() / smallest["d"]
+    (line,) = ax.plot(
+        [smallest["d"], points["d"].max()],
+        [smallest["rounds"], ratio * smallest["rounds"]],
+        color=_SOFT,
+        linestyle=(0.0, (5.0, 1.8)),
+        linewidth=1.2,
+        label="in proportion to d",
+    )
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.legend(handles=[line], loc="best")

@@ -1,0 +1,510 @@
+"""The appendix's scale figure: language models of several sizes on SST-2, the rounds that they need, and their κ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats
+from torch import Tensor
+
+import hessian
+import theory
+from decomfl_lab.config import TrainConfig
+from decomfl_lab.data import Dataset
+from decomfl_lab.errors import DivergedError
+from decomfl_lab.files import write_atomically
+from decomfl_lab.llm.finetuning import task_dataset, task_module
+from decomfl_lab.llm.tasks import at_hand, load_task
+from decomfl_lab.replica import Layout
+from decomfl_lab.training import METRICS_FILE, Progress, load_run, read_provenance, train, write_provenance
+from figures.sizes import size_figure
+from figures.style import OKABE_ITO, LineStyle
+from hessian.curvature import GaussNewtonOperator
+from hessian.effective_rank import effective_rank
+from hessian.mean_loss import MeanLoss
+from hessian.named import TrainedModel
+from paper_repro.claims import Claim, Verdict
+from paper_repro.language import Pretraining
+from paper_repro.part import Made, Options, rendered
+from paper_repro.report import Section
+from paper_repro.runs import Job, Work, fingerprint
+from paper_repro.scales import PRETRAINED, SIZES_SCALES, SizesScale, kind
+from theory.setting import effective_factor
+
+__all__ = ["SizeWork", "Slope", "claims", "jobs", "kappa_table", "make", "run_table"]
+
+TASK: Final = "sst2"
+TESTED: Final = 872
+"""Its test examples."""
+SHARE: Final = 0.9
+"""Of the fall of a run's test loss to its lowest: where a run counts as there."""
+SETTLED: Final = 0.75
+"""Of its rounds: a run that is there later has not converged, but was cut off while it fell."""
+LAST: Final = 0.2
+"""Of the evaluations: their mean accuracy is what a run ends with, their scatter what a fall is compared with."""
+LEAST: Final = 4.0
+"""Times their scatter: the least fall. The lowest of some tens of evaluations is lower by two to three by chance."""
+SAME: Final = 1 / 3
+"""Exponent s of rounds ∝ d^s below which sizes converge around the same round: 2.2 times for ten times d."""
+GROWN: Final = 2.0
+"""Times as large: a κ that has grown by more is another κ."""
+CONFIDENCE: Final = 0.95
+UNTESTED: Final = "not tested at this scale"
+PAPERS_ROUND: Final = 1250
+"""Around which the paper's models converge, by its text."""
+START, END = "kappa-start.csv", "kappa-end.csv"
+CHUNK: Final = 32
+_SOURCE: Final = "Appendix, figure of convergence on SST-2 at several scales (right)"
+
+Floats = NDArray[np.float64]
+
+
+def jobs(options: Options) -> list[Work]:
+    """A work for each size; none where the task or the text is not at hand."""
+    size = SIZES_SCALES[options.scale]
+    if not at_hand(TASK):
+        return []
+    own = {model: Pretraining(config) for model, config in PRETRAINED[options.scale].items()}
+    return [SizeWork(size, model, own.get(model)) for model in size.models]
+
+
+@dataclass(frozen=True)
+class SizeWork:
+    """One model: κ where it begins, η by it, a run for every seed, and κ where that ends.
+
+    Attributes:
+        size: How large all is.
+        model: A size of ``PRETRAINED`` or a name of the hub.
+        pretraining: Of the model that the runs begin with; None for one of the hub.
+    """
+
+    size: SizesScale
+    model: str
+    pretraining: Pretraining | None
+
+    @property
+    def title(self) -> str:
+        """See ``Work``."""
+        return f"sizes: {self.model}"
+
+    @property
+    def needs(self) -> tuple[Pretraining, ...]:
+        """See ``Dependent``."""
+        return () if self.pretraining is None else (self.pretraining,)
+
+    def key(self) -> str:
+        """See ``Work``: sizes, model, the task's files, the model's own key and the code."""
+        begins = [need.key() for need in self.needs]
+        what = (asdict(self.size), self.model, load_task(TASK).digest, begins)
+        return fingerprint(__file__, *what, layers=[hessian, theory])
+
+    def cost(self) -> float:
+        """See ``Work``: sentences of about twenty tokens; a product is worth about five passes."""
+        size = self.size
+        runs = len(size.seeds) * Job(self.config(self.model, 1.0, 0), {}, self.title).cost()
+        products = 5 * size.products * size.examples * (1 + len(size.seeds))
+        return 20 * self._token * (runs + products)
+
+    @property
+    def _token(self) -> float:
+        """What a token's forward pass takes, in passes of the MNIST CNN; of the hub's models, as OPT-125M's."""
+        if self.pretraining is None:
+            return 200.0
+        return self.pretraining.cost() / (3 * self.pretraining.config.tokens)
+
+    def config(self, model: str, eta: float, seed: int) -> TrainConfig:
+        """A run's configuration: the authors' but for its length, batch and η."""
+        size = self.size
+        return TrainConfig(
+            task=TASK,
+            model=model,
+            clients=8,
+            sampled=2,
+            rounds=size.rounds,
+            local_steps=1,
+            perturbations=5,
+            lr=eta,
+            mu=1e-3,
+            momentum=0.0,
+            weight_decay=0.0,
+            estimator="forward",
+            batch_size=size.batch_size,
+            split="dirichlet-total",
+            alpha=1.0,
+            rebuild="copy",
+            eval_every=size.eval_every,
+            test_examples=size.test_examples,
+            seed=seed,
+        )
+
+    def eta(self, start: Mapping[str, float]) -> float:
+        """The learning rate of its runs: where none is given, a share c of the largest that Theorem 2 admits.
+
+            η = c / (4 L ρ_κ),    ρ_κ = 1 + (κ + 1)/P
+
+        with L = ``start["lambda_max"]`` and κ = ``start["kappa"]`` of the Gauss-Newton matrix before training.
+        """
+        if self.model in self.size.etas:
+            return self.size.etas[self.model]
+        P = self.config(self.model, 1.0, 0).perturbations
+        rho = effective_factor("gaussian", d=int(start["d"]), P=P, kappa=start["kappa"])
+        return self.size.share / (4 * start["lambda_max"] * rho)
+
+    def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
+        """See ``Work``: what is there is kept, and a run goes on where it was."""
+        folder.mkdir(parents=True, exist_ok=True)
+        model = self.model if self.pretraining is None else str(folder.parent / self.pretraining.key())
+        config = self.config(model, 1.0, 0)
+        dataset = task_dataset(config)
+        write_provenance(folder, dataset)
+        objective = self._objective(config, dataset)
+        eta = self.eta(_kept(folder / START, lambda: self._kappa(objective, objective.x)))
+        for seed in self.size.seeds:
+            self._one(self.config(model, eta, seed), folder / str(seed), dataset, objective, report)
+        return f"{len(self.size.seeds)} runs"
+
+    def _one(
+        self, config: TrainConfig, out: Path, dataset: Dataset, objective: MeanLoss, report: Callable[[Progress], None]
+    ) -> None:
+        """A run, and κ where it ends; of one that diverges only the rows up to there."""
+        done = self.size.seeds.index(config.seed) * config.rounds
+        total = len(self.size.seeds) * config.rounds
+
+        def shifted(at: Progress) -> None:
+            report(replace(at, round=done + at.round, rounds=total))
+
+        try:
+            train(config, dataset=dataset, out=out, on_round=shifted)
+        except DivergedError:
+            return
+        _, _, module = load_run(out, dataset)
+        _kept(out / END, lambda: self._kappa(objective, Layout.of(module).flatten(module)))
+
+    def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:  # noqa: ARG002 (of the protocol)
+        """See ``Work``: ``what`` is evaluation (tables of runs) or kappa (``at`` start or end of the runs)."""
+        start = pd.read_csv(folder / START)
+        frames = [start.assign(what="kappa", at="start")]
+        for seed in self.size.seeds:
+            rows = pd.read_csv(folder / str(seed) / METRICS_FILE)
+            diverged = int(rows["round"].iloc[-1] < self.size.rounds)
+            frames.append(rows.assign(what="evaluation", seed=seed, diverged=diverged))
+            if (folder / str(seed) / END).exists():
+                frames.append(pd.read_csv(folder / str(seed) / END).assign(what="kappa", at="end", seed=seed))
+        rows = pd.concat(frames, ignore_index=True)
+        rows = rows.assign(model=self.model, d=int(start["d"].iloc[0]), eta=self.eta(_first(start)))
+        return rows, read_provenance(folder)
+
+    def _objective(self, config: TrainConfig, dataset: Dataset) -> MeanLoss:
+        """The mean loss of some training prompts, from the model that the runs begin with."""
+        start = TrainedModel(
+            module=task_module(config, dataset),
+            dataset=dataset,
+            calibration=dataset.train_images[:0],
+            name=self.model,
+            history="as pretrained",
+        )
+        (objective,) = start.mean_loss(examples=self.size.examples, chunk=CHUNK)
+        return objective
+
+    def _kappa(self, objective: MeanLoss, x: Tensor) -> dict[str, float]:
+        operator = GaussNewtonOperator(objective, x)
+        found = effective_rank(operator, products=self.size.products, confidence=CONFIDENCE, seed=0)
+        low, high = found.interval
+        return {"d": found.d, "kappa": found.kappa, "low": low, "high": high, "lambda_max": found.lambda_max}
+
+
+def _kept(path: Path, measure: Callable[[], Mapping[str, float]]) -> dict[str, float]:
+    """The numbers in the file, which is written first if it is missing."""
+    if not path.exists():
+        write_atomically(path, pd.DataFrame([measure()]).to_csv(index=False))
+    return _first(pd.read_csv(path))
+
+
+def _first(rows: pd.DataFrame) -> dict[str, float]:
+    """The first row of a table of numbers."""
+    return {str(name): float(value) for name, value in rows.iloc[0].items()}
+
+
+# --- what is made of the rows -----------------------------------------------------------------------------------------
+
+
+def run_table(rows: pd.DataFrame, size: SizesScale) -> pd.DataFrame:
+    """One row a run, from the smallest model on.
+
+    Returns:
+        Columns model, d, eta, seed; loss_start (round 0) and loss_lowest; fell, whether the difference is more than
+        ``LEAST`` times the scatter of the last evaluations; rounds, the first at which the test loss has done ``SHARE``
+        of that fall, between evaluations by a straight line, NaN unless it fell; settled, whether that was within
+        ``SETTLED`` of the run; accuracy_start (zero-shot), calibrated_start and accuracy_end (mean over the last
+        evaluations); accuracy_rounds, the first evaluation within a standard error of that end; wire_bytes a client.
+    """
+    evaluations = rows[rows["what"] == "evaluation"].sort_values(["d", "model", "seed", "round"])
+    return pd.DataFrame([_run_row(run, size) for _, run in evaluations.groupby(["model", "seed"], sort=False)])
+
+
+def _run_row(run: pd.DataFrame, size: SizesScale) -> dict[str, Any]:
+    first, last = run.iloc[0], run.tail(max(2, round(LAST * len(run))))
+    start, lowest = float(first["test_loss"]), float(run["test_loss"].min())
+    fell = not first["diverged"] and bool(start - lowest > LEAST * float(last["test_loss"].std(ddof=1)))
+    rounds = _first_below(run["round"].to_numpy(), run["test_loss"].to_numpy(), start - SHARE * (start - lowest))
+    accuracy = float(last["test_accuracy"].mean())
+    error = math.sqrt(accuracy * (1 - accuracy) / (size.test_examples or TESTED))
+    there = run[run["test_accuracy"] >= accuracy - error]
+    return {
+        "model": first["model"],
+        "d": int(first["d"]),
+        "eta": float(first["eta"]),
+        "seed": int(first["seed"]),
+        "loss_start": start,
+        "loss_lowest": lowest,
+        "fell": fell,
+        "rounds": rounds if fell else math.nan,
+        "settled": fell and rounds <= SETTLED * float(run["round"].iloc[-1]),
+        "accuracy_start": float(first["test_accuracy"]),
+        "calibrated_start": float(first["calibrated_accuracy"]),
+        "accuracy_end": accuracy,
+        "accuracy_rounds": float(there["round"].iloc[0]) if len(there) else math.nan,
+        "wire_bytes": 4 * float(run["wire_scalars"].iloc[-1]),
+    }
+
+
+def _first_below(rounds: Floats, loss: Floats, level: float) -> float:
+    """Where the broken line through the evaluations first comes down to the level; NaN if never."""
+    (below,) = np.nonzero(loss <= level)
+    if not len(below):
+        return math.nan
+    n = int(below[0])
+    if n == 0:
+        return float(rounds[0])
+    part = (loss[n - 1] - level) / (loss[n - 1] - loss[n])
+    return float(rounds[n - 1] + part * (rounds[n] - rounds[n - 1]))
+
+
+def kappa_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """κ with its interval, one row for each model (from the smallest on), seed and ``at``: start or end of runs."""
+    found = rows[rows["what"] == "kappa"].sort_values(["d", "model", "seed"])
+    return found[["model", "d", "at", "seed", "kappa", "low", "high", "lambda_max"]]
+
+
+@dataclass(frozen=True)
+class Slope:
+    """The exponent s of rounds ∝ d^s, by least squares over the runs, with its interval; NaN where there are few."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, runs: pd.DataFrame) -> Slope:
+        """From runs that have their rounds."""
+        if len(runs) < 3 or runs["d"].nunique() < 2:
+            return cls(math.nan, math.nan, math.nan)
+        line = stats.linregress(np.log(runs["d"]), np.log(runs["rounds"]))
+        half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(runs) - 2) * line.stderr)
+        return cls(float(line.slope), float(line.slope) - half, float(line.slope) + half)
+
+    def below(self, bound: float) -> Verdict:
+        """Whether the exponent is below the bound, as far as the interval says."""
+        if self.high < bound:
+            return "holds"
+        return "does not hold" if self.low >= bound else UNTESTED
+
+    def above(self, bound: float) -> Verdict:
+        """Whether it is above the bound."""
+        if self.low > bound:
+            return "holds"
+        return "does not hold" if self.high <= bound else UNTESTED
+
+
+def claims(rows: pd.DataFrame, size: SizesScale, words: str) -> list[Claim]:
+    """The paper's statements about the scale figure; not tested where there are no rows."""
+    runs = run_table(rows, size) if len(rows) else pd.DataFrame(columns=["settled"])
+    kappas = kappa_table(rows) if len(rows) else pd.DataFrame(columns=["at"])
+    return [*_of_rounds(runs, words), _flat(kappas, words)]
+
+
+def _of_rounds(runs: pd.DataFrame, words: str) -> Iterator[Claim]:
+    settled = len(runs) > 0 and bool(runs["settled"].all())
+    slope = Slope.of(runs) if settled else Slope(math.nan, math.nan, math.nan)
+    measured: dict[str, float | None] = {}
+    if len(runs):
+        for model, own in runs.groupby("model", sort=False):
+            measured[f"rounds, {model}"] = _number(own["rounds"].mean())
+        measured["runs that settled"] = int(runs["settled"].sum())
+        measured["runs"] = len(runs)
+        measured["largest d / smallest"] = float(runs["d"].max() / runs["d"].min())
+    interval = {"s": slope.value, f"s, {CONFIDENCE:.0%} from": slope.low, f"s, {CONFIDENCE:.0%} to": slope.high}
+    measured |= {name: _number(value) for name, value in interval.items()}
+    rule = (
+        f"rounds to {SHARE:.0%} of the fall of the test loss as d^s over models and seeds, if every run got there in "
+        f"{SETTLED:.0%} of its rounds"
+    )
+    for name, claim, verdict in (
+        (
+            "same-round",
+            f"From the smallest model to the largest they all converge around the same round ({rule}: s surely below "
+            f"1/{1 / SAME:.0f}, so ten times the parameters take at most {10**SAME:.1f} times the rounds)",
+            slope.below(SAME),
+        ),
+        (
+            "larger-later",
+            f"The larger model converges slightly later ({rule}: s surely above 0)",
+            slope.above(0.0),
+        ),
+        (
+            "not-by-d",
+            f"The d-dimensional rate is a quite pessimistic estimate ({rule}: s surely below 1, the rate's)",
+            slope.below(1.0),
+        ),
+    ):
+        yield Claim(id=f"sizes.{name}", claim=claim, source=_SOURCE, verdict=verdict, measured=measured, scale=words)
+
+
+def _flat(kappas: pd.DataFrame, words: str) -> Claim:
+    """Judged by the intervals at the largest and at the smallest model, where the runs begin and where they end."""
+    measured: dict[str, float | None] = {}
+    verdicts: list[Verdict] = []
+    for at, found in kappas.groupby("at", sort=False):
+        low, high = (found.groupby("d")[end].agg(how) for end, how in (("low", "min"), ("high", "max")))
+        for d, own in found.groupby("d"):
+            measured[f"κ at the {at}, d = {d:,}"] = float(own["kappa"].mean())
+        surely, possibly = low.iloc[-1] / high.iloc[0], high.iloc[-1] / low.iloc[0]
+        measured[f"κ at the {at}, largest model / smallest, from"] = float(surely)
+        measured[f"κ at the {at}, largest model / smallest, to"] = float(possibly)
+        verdicts.append("holds" if possibly <= GROWN else "does not hold" if surely > GROWN else UNTESTED)
+    wide = len(kappas) > 0 and kappas["d"].max() > GROWN * kappas["d"].min()
+    verdict: Verdict = UNTESTED
+    if wide and UNTESTED not in verdicts:
+        verdict = verdicts[0] if len(set(verdicts)) == 1 else "depends on how it is counted"
+    return Claim(
+        id="sizes.low-rank",
+        claim="Some low effective rank holds in language models (judged: from the smallest model to the largest κ of "
+        f"the task's loss does not grow more than {GROWN:g} times, while d does; before training and after it)",
+        source=_SOURCE,
+        verdict=verdict,
+        measured=measured,
+        scale=words,
+    )
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+# --- the part ---------------------------------------------------------------------------------------------------------
+
+
+def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
+    """The figure, its tables and its verdicts; without rows, what to set."""
+    size = SIZES_SCALES[options.scale]
+    words = _words(options.scale)
+    found = claims(rows, size, words)
+    section = Section(
+        id="sizes",
+        title="Scale figure (appendix, right): do larger models need more rounds?",
+        figure_png=None,
+        settings=_settings(size),
+        notes=[
+            "Nothing was run: set DECOMFL_DATA to a folder that has sst2/ and corpus/, and install the extra llm "
+            "(pip install 'decomfl-lab[llm]')."
+        ],
+    )
+    if rows.empty:
+        return Made(section=section, claims=found)
+    runs, kappas = run_table(rows, size), kappa_table(rows)
+    evaluations = rows[rows["what"] == "evaluation"]
+    start = evaluations.groupby(["model", "seed"])["test_loss"].transform("first")
+    curves = evaluations.assign(series=evaluations["model"], relative_loss=evaluations["test_loss"] / start)
+    figure = size_figure(
+        curves,
+        _points(runs, kappas),
+        {
+            str(model): LineStyle(color=OKABE_ITO[n], dash=(0.0, ()), linewidth=1.9)
+            for n, model in enumerate(dict.fromkeys(runs["model"]))
+        },
+        share=SHARE,
+        title="DeComFL on SST-2 with language models of several sizes",
+        caption=f"Scale {words}. {provenance[0]['data'].split('; ')[0]}.",
+    )
+    return Made(
+        section=replace(section, figure_png=rendered(figure), notes=_notes(size), table=_summary(runs, kappas)),
+        claims=found,
+        figures={"sizes": figure},
+        tables={"sizes": runs, "sizes-kappa": kappas, "sizes-curves": curves},
+    )
+
+
+def _words(scale: str) -> str:
+    size = SIZES_SCALES[scale]
+    return (
+        f"{scale} ({kind(scale)}): {', '.join(size.models)} on SST-2, {size.rounds} rounds, K = 1, P = 5, 8 clients / "
+        f"2, B = {size.batch_size}, seeds {', '.join(map(str, size.seeds))}"
+    )
+
+
+def _points(runs: pd.DataFrame, kappas: pd.DataFrame) -> pd.DataFrame:
+    """One row a model for ``size_figure``: rounds of the runs that settled, κ at the start."""
+    settled = runs[runs["settled"]].groupby("model")["rounds"].agg(["mean", "min", "max"])
+    start = kappas[kappas["at"] == "start"].set_index("model")
+    points = start[["d", "kappa", "low", "high"]].join(settled).reset_index()
+    names = {"model": "series", "low": "kappa_low", "high": "kappa_high", "mean": "rounds"}
+    return points.rename(columns={**names, "min": "rounds_low", "max": "rounds_high"})
+
+
+def _summary(runs: pd.DataFrame, kappas: pd.DataFrame) -> pd.DataFrame:
+    """One row a model: means over seeds."""
+    table = runs.drop(columns="seed").groupby(["model", "d"], sort=False).mean().reset_index()
+    for at, found in kappas.groupby("at", sort=False):
+        shown = {
+            str(model): f"{own['kappa'].mean():.4g} [{own['low'].min():.4g}, {own['high'].max():.4g}]"
+            for model, own in found.groupby("model")
+        }
+        table[f"κ at the {at}"] = table["model"].map(shown)
+    return table.rename(columns={"settled": "settled (share of runs)", "fell": "fell (share of runs)"})
+
+
+def _settings(size: SizesScale) -> pd.DataFrame:
+    here = size.etas or f"{size.share:g}/(4 L ρ_κ) of each model"
+    return pd.DataFrame(
+        [
+            ("models", ", ".join(size.models), "OPT-125M, -350M, -1.3B, -2.7B", "the same"),
+            ("clients M / sampled m", "8 / 2", "8 / 2", "8 / 2"),
+            ("K, P", "1, 5", "1, not said", "1, 5"),
+            ("rounds", f"{size.rounds:,}", f"not said; converge around {PAPERS_ROUND:,}", "2,000"),
+            ("η", str(here), "5e-6 (125M), 2e-6 (1.3B)", "5e-6, 3e-6, 2e-6, 2e-6"),
+            ("batch size, training", str(size.batch_size), "32", "16"),
+            ("μ, differences", "1e-3, forward", "1e-3, not said", "1e-3, forward"),
+            ("split", "Dir(α·p), α = 1", "Dirichlet, α = 1", "Dir(α·p), α = 1"),
+            ("seeds", ", ".join(map(str, size.seeds)), "not said", "99"),
+            ("evaluated every", f"{size.eval_every} rounds", "not said", "25 rounds"),
+        ],
+        columns=["setting", "here", "paper's text", "authors' script"],
+    )
+
+
+def _notes(size: SizesScale) -> list[str]:
+    by_rule = (
+        f"η follows each model's own curvature by one rule: η = c/(4 L ρ_κ) with c = {size.share:g} for all, the share "
+        "of the largest η that Theorem 2 admits; ρ_κ = 1 + (κ + 1)/P, L and κ measured before training. So part of the "
+        "finding is the rule's: it is κ, and not d, that says how large η may be."
+    )
+    return [
+        by_rule if not size.etas else "η of each model is the authors'.",
+        f"A run is there when its test loss has first done {SHARE:.0%} of its fall to its lowest. It counts if "
+        f"it fell by more than {LEAST:g} times the scatter of the last {LAST:.0%} of its evaluations and was there in "
+        f"{SETTLED:.0%} of its rounds: otherwise it was only cut off while it fell, and all sizes would be there at "
+        "the same round for no other reason.",
+        f"κ = tr(G)/‖G‖ of the Gauss-Newton matrix G of the mean loss of {size.examples} training prompts, with "
+        f"{size.products} products; intervals of {CONFIDENCE:.0%} are of these prompts, not of all. With two classes G "
+        f"has at most {size.examples} eigenvalues that are not 0, so κ is at most that; near the pretrained model one "
+        "of them, the shift of all prompts to one class, outweighs the others.",
+        "The paper shows no table, no κ and no loss for this figure, and says that OPT-125M to OPT-2.7B all converge "
+        f"around round {PAPERS_ROUND:,}.",
+    ]
