@@ -326,7 +326,7 @@ def llm_round(
         print(json.dumps([asdict(row) for row in rows]))
         return
     title = (
-        f"A round of {clients} clients: {rows[0].model}, d = {rows[0].d:,}, batch {batch_size} of {rows[0].tokens:.1f} "
+        f"A round, m = {clients}: {rows[0].model}, d = {rows[0].d:,}, batch {batch_size} of {rows[0].tokens:.1f} "
         f"tokens on average, P = {perturbations}, central, {threads} thread(s)"
     )
     table = Table(title=title, title_justify="left")

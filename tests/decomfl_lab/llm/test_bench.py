@@ -129,7 +129,7 @@ def test_the_command_prints_its_rows(capsys: pytest.CaptureFixture[str], tmp_pat
         ("mine", "auto", 2, 1),
     ]
     assert main([*arguments, "--vocabulary", "300", "--way", "auto"]) == 0
-    assert "A round of 2 clients: opt-0.3m" in capsys.readouterr().out
+    assert "A round, m = 2: opt-0.3m" in capsys.readouterr().out
     for wrong, message in (
         (["--way", "fast"], "way must be one of in place, serial, auto, lean, bfloat16, got 'fast'"),
         (["--model", "opt-9t"], "model must be a folder"),
