@@ -41,7 +41,7 @@ from decomfl_lab.schedules import Schedule
 from decomfl_lab.server import Server
 from decomfl_lab.zo import forward
 
-__all__ = ["ROLES", "MemoryRow", "Role", "memory_rows", "memory_table"]
+__all__ = ["ENVIRONMENT", "ROLES", "MemoryRow", "Role", "memory_rows", "memory_table"]
 
 _LAYERS = 8
 """Layers of the model, all of one size: φ = d/8."""
@@ -50,7 +50,7 @@ _BLOCK = 1 << 14
 _WARM = 100_000
 """Parameters of the model that every role is tried on before it is measured."""
 
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(_BLOCK),
     "MALLOC_TOP_PAD_": "0",  # the heap of the smaller ones grows by no more than it needs
     "PYTHONMALLOC": "malloc",  # Python's own arenas are mappings too
@@ -304,7 +304,7 @@ def memory_rows(
         require_choice("role", role, ROLES)
     jobs = [f"{role}:{size}:{int(resident)}" for size in d for role in roles]
     command = [sys.executable, *program, *jobs]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **_ENVIRONMENT}) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **ENVIRONMENT}) as process:
         assert process.stdout is not None
         for line in process.stdout:
             yield MemoryRow(**json.loads(line))

@@ -217,6 +217,7 @@ class RoundedObjective:
 
     def __call__(self, x: Tensor, step: int) -> float:
         """See ``Objective``."""
+        self.narrow.release()  # of the last point, before there is another
         return self.narrow(x.bfloat16(), step)
 
     def release(self) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 import pandas as pd
+import torch
 import typer
 from rich.console import Console
 from rich.progress import Progress, TaskID
@@ -22,8 +23,10 @@ from decomfl_lab.commands.layers import contributions
 from decomfl_lab.commands.numbers import integer
 from decomfl_lab.engine import ENGINES
 from decomfl_lab.engine.bench import EngineRow, engine_rows
-from decomfl_lab.errors import InputError, require, require_choice
+from decomfl_lab.errors import InputError, require, require_choice, require_int
 from decomfl_lab.files import write_atomically
+from decomfl_lab.llm.bench import WAYS, LlmRow, llm_rows
+from decomfl_lab.llm.family import SIZES
 from decomfl_lab.memory import ROLES, memory_rows
 from decomfl_lab.noise import Distribution
 from decomfl_lab.noise.statistics import stream_statistics
@@ -31,8 +34,8 @@ from decomfl_lab.noise.statistics import stream_statistics
 __all__ = ["bench"]
 
 bench = typer.Typer(
-    help="Measure on this machine: rebuild and round (speed), moments (is the stream random?), memory (of both sides), "
-    "kappa (error and coverage for how many products).",
+    help="Measure on this machine: rebuild, round and llm-round (speed), moments (is the stream random?), memory (of "
+    "both sides), kappa (error and coverage for how many products).",
     rich_markup_mode=None,
     no_args_is_help=True,
 )
@@ -271,6 +274,72 @@ def round_(
             f"{row.gflops:.1f}",
             f"{row.peak_share:.0%}",
             f"{row.scalar_error:.1e}",
+        )
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+@bench.command(name="llm-round")
+def llm_round(
+    *,
+    model: Annotated[
+        str,
+        typer.Option(help=f"Of {', '.join(SIZES)} (random weights), or a model's folder or name.", show_default=False),
+    ] = "opt-0.3m",
+    vocabulary: Annotated[int, typer.Option(help="Tokens of a model with random weights.")] = 4096,
+    batch_size: Annotated[int, typer.Option(help="Prompts a client.")] = 32,
+    clients: Annotated[int, typer.Option(help="Sampled clients m.")] = 2,
+    perturbations: Annotated[int, typer.Option(help="Directions P.")] = 5,
+    way: Annotated[str, typer.Option(help=f"Of {', '.join(WAYS)}. [default: all]", show_default=False)] = ",".join(
+        WAYS
+    ),
+    threads: Annotated[int, typer.Option(help="CPU threads of torch.")] = 1,
+    repeats: Annotated[int, typer.Option(help="Rounds of each way, in turns; the fastest counts.")] = 5,
+    memory: Annotated[bool, typer.Option(help="Measure peaks too, of models of 16 MB and more.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+) -> None:
+    """Time a round that fine-tunes a language model against the usual way, in one process.
+
+    A round is one local step of all sampled clients with central differences, noise, losses and update included, on
+    random tokens in prompts as long as SST-2's. The usual way ("in place") is that of MeZO and the authors' code:
+    client after client, z by torch's randn, a tensor at a time, added in place and taken back; batches in no order,
+    padded to their longest; logits of the whole vocabulary at every position. "scalar error" is the largest
+    |g - g_ref| over the root mean square of g_ref, whose losses are float64. Peaks are of resident memory, in models
+    and with the client's own, on a prompt of two tokens, each in a process of its own.
+    """
+    torch.set_num_threads(require_int("threads", threads, 1))
+    rows: list[LlmRow] = []
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
+        task = bars.add_task("measuring", total=None)
+        for row in llm_rows(
+            model,
+            vocabulary=vocabulary,
+            batch=batch_size,
+            clients=clients,
+            P=perturbations,
+            repeats=repeats,
+            ways=_names("way", way, tuple(WAYS)),
+            memory=memory,
+        ):
+            rows.append(row)
+            bars.advance(task)
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows]))
+        return
+    title = (
+        f"A round, m = {clients}: {rows[0].model}, d = {rows[0].d:,}, batch {batch_size} of {rows[0].tokens:.1f} "
+        f"tokens on average, P = {perturbations}, central, {threads} thread(s)"
+    )
+    table = Table(title=title, title_justify="left")
+    for head in ("way", "s a round", "losses/s", "ratio", "scalar error", "peak models"):
+        table.add_column(head, justify="left" if head == "way" else "right")
+    for row in rows:
+        table.add_row(
+            row.way,
+            f"{row.seconds:.3f}",
+            f"{row.forwards:.1f}",
+            f"{row.ratio:.2f}",
+            f"{row.scalar_error:.1e}",
+            "–" if row.peak_models is None else f"{row.peak_models:.2f}",
         )
     Console(width=None if sys.stdout.isatty() else 120).print(table)
 

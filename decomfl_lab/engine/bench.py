@@ -24,7 +24,7 @@ from decomfl_lab.replica import Layout, Replica
 from decomfl_lab.rules import Sgd
 from decomfl_lab.zo import central
 
-__all__ = ["BASELINE", "EngineRow", "engine_rows", "flops", "scalar_error"]
+__all__ = ["BASELINE", "EngineRow", "WideLine", "engine_rows", "flops", "scalar_error"]
 
 BASELINE = "in place"
 """The way of MeZO and of the authors' code: see ``_Step.in_place``."""
@@ -78,14 +78,16 @@ def flops(module: torch.nn.Module, in_shape: Sequence[int]) -> int:
     return int(counter.get_total_flops())
 
 
-class _WideLine(Line):
+class WideLine(Line):
     """The same points, to the bit, in float64."""
 
     @property
     def x(self) -> Tensor:
+        """(d,), float64."""
         return super().x.double()
 
     def form_(self, points: Sequence[Tensor], p: int, c: float, *, workers: int | None = None) -> None:
+        """See ``Line``."""
         narrow = [torch.empty(point.shape, dtype=torch.float32) for point in points]
         Line(self.replica, self.seed, self.distribution).form_(narrow, p, c, workers=workers)
         for point, formed in zip(points, narrow, strict=True):
@@ -154,7 +156,7 @@ class _Step:
 
     def reference(self) -> NDArray[np.float32]:
         """The scalars with the losses in float64, at the same points to the bit."""
-        line = _WideLine(self.line.replica, self.line.seed, self.line.distribution)
+        line = WideLine(self.line.replica, self.line.seed, self.line.distribution)
         return self.scalars(Plain(), line, self.wide_tasks)
 
 

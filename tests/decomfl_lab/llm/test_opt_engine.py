@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab import engine as engines
+from decomfl_lab.client import Client, handle_all
 from decomfl_lab.engine import Fused, Line, Serial, make_engine
 from decomfl_lab.engine import opt as kernel
 from decomfl_lab.engine.opt import OptNetwork
@@ -25,7 +26,9 @@ from decomfl_lab.llm.causal import Verbalized
 from decomfl_lab.noise import Distribution
 from decomfl_lab.objective import EpochBatches, ModuleObjective
 from decomfl_lab.replica import Layout, Replica
-from decomfl_lab.rules import Sgd
+from decomfl_lab.rules import Momentum, Sgd
+from decomfl_lab.schedules import Schedule
+from decomfl_lab.server import Server
 from decomfl_lab.zo import central, forward
 from tests.decomfl_lab.llm.tiny import PAD, V, answers, prompts, tiny, transformers
 
@@ -146,6 +149,34 @@ def test_the_losses_are_the_same_bits_for_any_number_of_threads() -> None:
     found = [Fused(workers).losses(line(module), central.points(3, MU), tasks) for workers in (1, 2, 5)]
     assert len(np.unique(found[0])) == found[0].size
     assert all(np.array_equal(found[0], other) for other in found[1:])
+
+
+def test_clients_that_measure_together_reply_as_alone_and_rebuild_the_same_bits() -> None:
+    module, rule = lively(), Momentum(0.9)
+    x = Layout.of(module).flatten(module)
+    together, alone = (
+        [
+            Client(
+                i, Replica(x, rule), objective(module, prompts(9, 12, seed=i)), central, MU, engine=make_engine(name)
+            )
+            for i in range(3)
+        ]
+        for name in ("auto", "fused")
+    )
+    for client in together:
+        client.engine = together[0].engine
+    server = Server(M=3, m=2, K=1, P=Schedule(3), eta=Schedule(1e-2), seed=0, replica=Replica(x, rule))
+    for _ in range(4):
+        plans = server.plan_round()
+        replies = handle_all([together[i] for i in plans], list(plans.values()))
+        single = [alone[i].handle(plan) for i, plan in plans.items()]
+        assert [reply.scalars.tobytes() for reply in replies] == [reply.scalars.tobytes() for reply in single]
+        server.aggregate(replies)
+    assert server.replica is not None
+    for client in together:
+        client.replica.catch_up(server.plan_round([client.id])[client.id].records)
+        assert client.replica.digest() == server.replica.digest()
+    assert not torch.equal(server.replica.x, x)
 
 
 # Planted faults: a kernel of our own copy of the model, with one thing wrong.
