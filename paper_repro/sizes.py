@@ -51,6 +51,8 @@ LAST: Final = 0.2
 """Of the evaluations: their mean accuracy is what a run ends with, their scatter what a fall is compared with."""
 LEAST: Final = 4.0
 """Times their scatter: the least fall. The lowest of some tens of evaluations is lower by two to three by chance."""
+LEARNT: Final = 0.02
+"""Of the loss at the start: the least fall that says that something was learnt."""
 SAME: Final = 1 / 3
 """Exponent s of rounds ∝ d^s below which sizes converge around the same round: 2.2 times for ten times d."""
 GROWN: Final = 2.0
@@ -240,9 +242,9 @@ def run_table(rows: pd.DataFrame, size: SizesScale) -> pd.DataFrame:
 
     Returns:
         Columns model, d, eta, seed; loss_start (round 0) and loss_lowest; fell, whether the difference is more than
-        ``LEAST`` times the scatter of the last evaluations; rounds, the first at which the test loss has done ``SHARE``
-        of that fall, between evaluations by a straight line, NaN unless it fell; settled, whether that was within
-        ``SETTLED`` of the run; accuracy_start (zero-shot), calibrated_start and accuracy_end (mean over the last
+        ``LEAST`` times the scatter of the last evaluations and ``LEARNT`` of the start; rounds, the first at which the
+        test loss has done ``SHARE`` of that fall, between evaluations by a straight line, NaN unless it fell; settled,
+        whether that was within ``SETTLED`` of the run; accuracy_start (zero-shot), calibrated_start and accuracy_end (mean over the last
         evaluations); accuracy_rounds, the first evaluation within a standard error of that end; wire_bytes a client.
     """
     evaluations = rows[rows["what"] == "evaluation"].sort_values(["d", "model", "seed", "round"])
@@ -252,7 +254,8 @@ def run_table(rows: pd.DataFrame, size: SizesScale) -> pd.DataFrame:
 def _run_row(run: pd.DataFrame, size: SizesScale) -> dict[str, Any]:
     first, last = run.iloc[0], run.tail(max(2, round(LAST * len(run))))
     start, lowest = float(first["test_loss"]), float(run["test_loss"].min())
-    fell = not first["diverged"] and bool(start - lowest > LEAST * float(last["test_loss"].std(ddof=1)))
+    least = max(LEAST * float(last["test_loss"].std(ddof=1)), LEARNT * start)
+    fell = not first["diverged"] and start - lowest > least
     rounds = _first_below(run["round"].to_numpy(), run["test_loss"].to_numpy(), start - SHARE * (start - lowest))
     accuracy = float(last["test_accuracy"].mean())
     error = math.sqrt(accuracy * (1 - accuracy) / (size.test_examples or TESTED))
@@ -498,9 +501,9 @@ def _notes(size: SizesScale) -> list[str]:
     return [
         by_rule if not size.etas else "η of each model is the authors'.",
         f"A run is there when its test loss has first done {SHARE:.0%} of its fall to its lowest. It counts if "
-        f"it fell by more than {LEAST:g} times the scatter of the last {LAST:.0%} of its evaluations and was there in "
-        f"{SETTLED:.0%} of its rounds: otherwise it was only cut off while it fell, and all sizes would be there at "
-        "the same round for no other reason.",
+        f"it fell by more than {LEAST:g} times the scatter of the last {LAST:.0%} of its evaluations and {LEARNT:.0%} "
+        f"of where it began, and was there in {SETTLED:.0%} of its rounds: otherwise it was only cut off while it fell, "
+        "and all sizes would be there at the same round for no other reason.",
         f"κ = tr(G)/‖G‖ of the Gauss-Newton matrix G of the mean loss of {size.examples} training prompts, with "
         f"{size.products} products; intervals of {CONFIDENCE:.0%} are of these prompts, not of all. With two classes G "
         f"has at most {size.examples} eigenvalues that are not 0, so κ is at most that; near the pretrained model one "

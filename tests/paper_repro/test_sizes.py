@@ -142,7 +142,7 @@ def test_each_verdict_can_come_out_every_way() -> None:
     assert scattered["same-round"] == "not tested at this scale"
 
 
-@pytest.mark.parametrize("spoil", ["still falling", "rises", "diverged", "noise"])
+@pytest.mark.parametrize("spoil", ["still falling", "rises", "diverged", "noise", "learnt nothing"])
 def test_runs_that_did_not_converge_decide_nothing(spoil: str) -> None:
     rows = family(FLAT)
     one = (rows.model == "c") & (rows.seed == 1) & (rows.what == "evaluation")
@@ -153,6 +153,8 @@ def test_runs_that_did_not_converge_decide_nothing(spoil: str) -> None:
     elif spoil == "diverged":
         rows = rows[~(one & (rows["round"] > 60))]
         rows.loc[one, "diverged"] = 1
+    elif spoil == "learnt nothing":
+        rows.loc[one, "test_loss"] = 0.7 - (0.7 - rows.loc[one, "test_loss"]) / 20  # a smooth fall of 0.01
     else:
         rows.loc[one, "test_loss"] = 0.7 + 0.05 * np.cos(np.arange(one.sum()) * 2.0)
     assert list(run_table(rows, SIZE).settled) == [True] * 5 + [False]
