@@ -111,6 +111,11 @@ class TrainConfig:
     rounding: str = _option(
         "stochastic", "of 16-bit replicas after every step: stochastic (seeded), compensated or nearest"
     )
+    compute: str = _option(
+        "float32",
+        "what a task's losses are computed in: float32 or bfloat16; x + μz is formed in float32 and then rounded, so "
+        "that μ should be well above 2^-8 of the weights' size (5e-3 for 0.2); replicas stay float32",
+    )
     grid: int = _option(
         0, "below 0: keep the model on multiples of 2^GRID, so that local steps are undone by arithmetic; 0: off"
     )
@@ -194,6 +199,15 @@ class TrainConfig:
         require_int("grid", self.grid, -100, 0)
         exact = self.precision == "float32" and not self.grid
         require(exact or self.method in REPLAYING, "precision and grid", "be left alone for this method", self.method)
+        require_choice("compute", self.compute, ("float32", "bfloat16"))
+        whole = self.compute == "float32"
+        require(whole or bool(self.task), "compute", "be float32 without a task", self.compute)
+        by_losses = self.method not in (*FIRST_ORDER, "decomfl-projection")
+        require(whole or by_losses, "compute", "be float32 for a method that needs gradients", self.method)
+        require(whole or not self.lean, "lean", "be off where losses are computed in bfloat16", self.lean)
+        require(
+            whole or not self.log_kappa, "log_kappa", "be off where losses are computed in bfloat16", self.log_kappa
+        )
         require_choice("optimizer", self.optimizer, ("sgd", "adam"))
         require_int("quantize_bits", self.quantize_bits, 2, 8)
         _in_range("top_k", self.top_k, 0.0, math.nextafter(1.0, 2.0))

@@ -18,7 +18,15 @@ from decomfl_lab.normalisation import drifting, uses_batch_statistics
 from decomfl_lab.perturbed import virtual
 from decomfl_lab.replica import Layout
 
-__all__ = ["Differentiable", "EpochBatches", "ModuleObjective", "Objective", "Perturbable", "mean_losses"]
+__all__ = [
+    "Differentiable",
+    "EpochBatches",
+    "ModuleObjective",
+    "Objective",
+    "Perturbable",
+    "RoundedObjective",
+    "mean_losses",
+]
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """loss(outputs, targets), the mean over the batch."""
@@ -92,13 +100,17 @@ CHUNK = 16
 def mean_losses(
     module: nn.Module, losses: Sequence[LossFunction], inputs: Tensor, targets: Tensor, chunk: int = CHUNK
 ) -> tuple[float, ...]:
-    """(1/n) Σ loss over the batch for each loss, by forward passes of at most ``chunk`` examples, without a graph."""
+    """(1/n) Σ loss over the batch for each loss, by forward passes of at most ``chunk`` examples, without a graph.
+
+    Outputs in 16 bits are widened to float32 before the loss.
+    """
     n = inputs.shape[0]
     totals = [0.0] * len(losses)
     with torch.inference_mode():
         for a in range(0, n, chunk):
             part = slice(a, min(a + chunk, n))
             outputs, wanted = module(inputs[part]), targets[part]
+            outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
             for i, loss in enumerate(losses):
                 totals[i] += (part.stop - part.start) * float(loss(outputs, wanted))
     return tuple(total / n for total in totals)
@@ -182,3 +194,31 @@ class ModuleObjective:
                 parts = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
                 total += (part.stop - part.start) / n * torch.cat([g.reshape(-1) for g in parts])
         return total
+
+
+class RoundedObjective:
+    """f_i at the point rounded to bfloat16, x ↦ f_i(fl(x)), by a forward pass in bfloat16.
+
+    fl is to the nearest, |fl(w) − w| ≤ 2⁻⁸ |w|. Replicas, and the points x + c z, stay in float32, so that updates
+    below the coarse grid add up and a replay gives the same bits as ever. But two points differ only where they are
+    rounded apart: the smaller μ is beside 2⁻⁸ of the weights, the more of a scalar is rounding. Logits are widened
+    before the loss.
+    """
+
+    def __init__(self, narrow: ModuleObjective) -> None:
+        """The objective ``narrow`` of a module in bfloat16, frozen parameters and all.
+
+        Raises:
+            InputError: If a parameter has another dtype.
+        """
+        dtypes = {p.dtype for p in narrow.module.parameters()} | {narrow.layout.dtype}
+        require(dtypes == {torch.bfloat16}, "module and layout", "be in bfloat16", sorted(map(str, dtypes)))
+        self.narrow = narrow
+
+    def __call__(self, x: Tensor, step: int) -> float:
+        """See ``Objective``."""
+        return self.narrow(x.bfloat16(), step)
+
+    def release(self) -> None:
+        """See ``ModuleObjective.release``."""
+        self.narrow.release()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import platform
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,14 @@ from decomfl_lab.llm.finetuning import task_dataset, task_module
 from decomfl_lab.models import build_model
 from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, cpu_backend, derive_seed
 from decomfl_lab.normalisation import calibrated, freeze_, use_batch_statistics_
-from decomfl_lab.objective import EpochBatches, LossFunction, ModuleObjective, mean_losses
+from decomfl_lab.objective import (
+    EpochBatches,
+    LossFunction,
+    ModuleObjective,
+    Objective,
+    RoundedObjective,
+    mean_losses,
+)
 from decomfl_lab.policy import PullPolicy
 from decomfl_lab.replica import Layout, Replica, SyncReplica
 from decomfl_lab.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
@@ -200,10 +208,14 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
     chosen = [torch.from_numpy(part) for part in parts]
     if dataset.pad is not None:
         chosen = [index[_by_length(images[index], dataset.pad)] for index in chosen]
-    objectives = [
+    rounded = config.compute == "bfloat16"
+    workspace, own = (
+        (copy.deepcopy(module).bfloat16(), replace(layout, dtype=torch.bfloat16)) if rounded else (module, layout)
+    )
+    exact = [
         ModuleObjective(
-            module,
-            layout,
+            workspace,
+            own,
             cross_entropy,
             images[index],
             dataset.train_labels[index],
@@ -211,6 +223,7 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
         )
         for i, index in enumerate(chosen)
     ]
+    objectives: Sequence[Objective] = [RoundedObjective(objective) for objective in exact] if rounded else exact
     engine = make_engine(config.engine)
     if config.method == "mezo":
         agent = _zeroth_order(config, 0, objectives[0], engine)
@@ -228,8 +241,8 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
         trainers: list[Trainer] = [
             FedAvgClient(i, o, optimizer=config.optimizer, momentum=config.momentum, weight_decay=config.weight_decay)
             if config.method in FIRST_ORDER
-            else _zeroth_order(config, i, o, engine)
-            for i, o in enumerate(objectives)
+            else _zeroth_order(config, i, objectives[i], engine)
+            for i, o in enumerate(exact)
         ]
         uplinks: dict[str, Uplink] = {
             "fedcom": QuantizedUplink(config.quantize_bits, config.seed),
@@ -267,7 +280,7 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
     return DeComFLFederation(server, clients, observer, policy=policy, copies=copies), module, layout
 
 
-def _zeroth_order(config: TrainConfig, i: int, objective: ModuleObjective, engine: Engine) -> FedZOClient:
+def _zeroth_order(config: TrainConfig, i: int, objective: Objective, engine: Engine) -> FedZOClient:
     return FedZOClient(
         i,
         objective,

@@ -15,7 +15,7 @@ from decomfl_lab.errors import InputError, require_choice, require_int
 from decomfl_lab.files import write_atomically
 from decomfl_lab.training import code_version
 from figures.curves import Count
-from paper_repro import audit, fig2, fig3, hessian, memory, projection, recorded, sizes, table1, theory, topk
+from paper_repro import audit, fig2, fig3, hessian, llm, memory, projection, recorded, sizes, table1, theory, topk
 from paper_repro.claims import claims_json, write_claims
 from paper_repro.measures import COUNTS
 from paper_repro.part import Made, Options, Part, rendered
@@ -31,6 +31,7 @@ PARTS: dict[str, Part] = {
     "projection": projection,
     "topk": topk,
     "table1": table1,
+    "llm": llm,
     "memory": memory,
     "hessian": hessian,
     "sizes": sizes,
@@ -172,8 +173,9 @@ def _facts(scale: str, provenance: Sequence[Mapping[str, Any]], minutes: float) 
     if provenance:
         first = provenance[0]
         hub = next((f", transformers {each['transformers']}" for each in provenance if "transformers" in each), "")
+        said = [piece for each in provenance for piece in str(each["data"]).split("; ")]  # runs share data and models
         facts |= {
-            "data": "; ".join(dict.fromkeys(str(each["data"]) for each in provenance)),
+            "data": "; ".join(dict.fromkeys(said)),
             "versions": f"Python {first['python']}, torch {first['torch']}, numpy {first['numpy']}{hub}",
             "device": first["device"],
             "noise": f"stream version {first['stream_version']}, backend {first['noise_backend']}",

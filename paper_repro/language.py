@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
-from collections.abc import Callable
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from decomfl_lab.config import TrainConfig
+from decomfl_lab.data import Dataset
+from decomfl_lab.llm import tasks
 from decomfl_lab.llm.corpus import load_corpus
 from decomfl_lab.llm.family import SIZES, PretrainConfig, PretrainProgress, pretrain
-from decomfl_lab.llm.tasks import load_task
+from decomfl_lab.llm.finetuning import task_dataset
 from decomfl_lab.training import Progress, code_version, read_provenance
 from paper_repro.runs import Job, fingerprint
 
-__all__ = ["Pretraining", "TaskJob"]
+__all__ = ["Pretraining", "TaskFacts", "TaskJob", "at_hand", "task_facts"]
+
+
+def at_hand(names: Iterable[str]) -> bool:
+    """Whether these tasks and the text to pretrain on are under $DECOMFL_DATA, and the extra llm is installed."""
+    users, installed = os.environ.get("DECOMFL_DATA"), importlib.util.find_spec("transformers") is not None
+    text = bool(users) and (Path(str(users)) / "corpus").is_dir()
+    return installed and text and all(tasks.at_hand(name) for name in names)
 
 
 @dataclass(frozen=True)
@@ -36,7 +50,7 @@ class Pretraining:
 
     def key(self) -> str:
         """See ``Work``: configuration, text and code."""
-        return fingerprint(__file__, asdict(self.config), load_corpus().digest)
+        return fingerprint(__file__, asdict(self.config), _corpus_digest(os.environ.get("DECOMFL_DATA")))
 
     def cost(self) -> float:
         """See ``Work``."""
@@ -62,33 +76,79 @@ class TaskJob(Job):
     """A training run on a task, from a pretrained model; ``config.model`` is the model's size.
 
     Attributes:
-        pretraining: Of the model that it begins with.
+        pretraining: Of the model that it begins with; None for a model of the hub, whose name ``config.model`` is.
     """
 
-    pretraining: Pretraining
+    pretraining: Pretraining | None
 
     @property
     def needs(self) -> tuple[Pretraining, ...]:
         """See ``Dependent``."""
-        return (self.pretraining,)
+        return () if self.pretraining is None else (self.pretraining,)
 
     def key(self) -> str:
         """See ``Work``: configuration, the task's files, the model's key and the code."""
-        data = f"{load_task(self.config.task).digest} {self.pretraining.key()}"
+        data = " ".join([task_facts(self.config.task).digest, *(each.key() for each in self.needs)])
         return self.config.fingerprint(data=data, code=code_version())
 
     def cost(self) -> float:
         """See ``Work``."""
         tokens = self.config.max_length or 31
-        return super().cost() * tokens * _token(self.pretraining.config)
+        return super().cost() * tokens * (_HUB_TOKEN if self.pretraining is None else _token(self.pretraining.config))
+
+    def dataset(self) -> Dataset:
+        """The task as token numbers, which runs of the same model and process share."""
+        config = self.config
+        return _encoded(config.model, config.task, config.max_length, config.cb_two_way)
 
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``."""
-        config = replace(self.config, model=str(folder.parent / self.pretraining.key()))
-        return Job(config, self.labels, self.title).run(folder, report)
+        models = [str(folder.parent / need.key()) for need in self.needs] or [self.config.model]
+        return super(TaskJob, replace(self, config=replace(self.config, model=models[0]))).run(folder, report)
+
+
+@lru_cache
+def _encoded(model: str, task: str, max_length: int, cb_two_way: bool) -> Dataset:
+    return task_dataset(TrainConfig(model=model, task=task, max_length=max_length, cb_two_way=cb_two_way))
 
 
 def _token(config: PretrainConfig) -> float:
     """What a token's forward pass takes, in passes of the MNIST CNN."""
     size = SIZES[config.size]
     return 12 * size.depth * size.width**2 / 4e5
+
+
+_HUB_TOKEN = 12 * 12 * 768**2 / 4e5
+"""The same of OPT-125M."""
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """What is to be known of a task's data before anything is run.
+
+    Attributes:
+        test: Test examples.
+        majority: Share of them that the most frequent class has: what who always answers the same gets.
+        digest: Of the files.
+    """
+
+    test: int
+    majority: float
+    digest: str
+
+
+def task_facts(task: str) -> TaskFacts:
+    """Facts of ``$DECOMFL_DATA/<task>``; InputError as ``load_task``."""
+    return _task_facts(task, os.environ.get("DECOMFL_DATA"))
+
+
+@lru_cache
+def _task_facts(task: str, users: str | None) -> TaskFacts:  # noqa: ARG001 (part of what is remembered)
+    data = tasks.load_task(task)
+    classes = Counter(label for _, label in data.test)
+    return TaskFacts(len(data.test), max(classes.values()) / len(data.test), data.digest)
+
+
+@lru_cache
+def _corpus_digest(users: str | None) -> str:  # noqa: ARG001 (part of what is remembered)
+    return load_corpus().digest

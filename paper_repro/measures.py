@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pandas as pd
+from scipy.stats import norm
 
 from figures.curves import Count
 from paper_repro.claims import Verdict
@@ -17,6 +18,7 @@ __all__ = [
     "LEVELS",
     "TEST_ERROR",
     "accuracy_at",
+    "binomial_error",
     "final_accuracy",
     "flattened",
     "highest_level",
@@ -24,6 +26,8 @@ __all__ = [
     "scalars_to_reach",
     "series_of",
     "verdict_of_countings",
+    "verdict_of_gains",
+    "verdict_of_likeness",
 ]
 
 COUNTS: tuple[Count, ...] = ("wire", "table1", "plotted")
@@ -103,3 +107,35 @@ def flattened(runs: Iterable[pd.DataFrame]) -> bool:
 def verdict_of_countings(holds: Sequence[bool]) -> Verdict:
     """One verdict of a statement judged by each counting."""
     return "holds" if all(holds) else "depends on how it is counted" if any(holds) else "does not hold"
+
+
+def binomial_error(accuracy: float, examples: int) -> float:
+    """Standard error √(a(1 − a)/n) of an accuracy on n examples, with a = (n·accuracy + 1)/(n + 2), so it is not 0."""
+    a = (examples * accuracy + 1) / (examples + 2)
+    return float(np.sqrt(a * (1 - a) / examples))
+
+
+def _outstanding(differences: Sequence[tuple[float, float]]) -> list[int]:
+    """The sign of every (difference, standard error) that stands out among all n of them, 0 of the others.
+
+    One does whose absolute value is above Φ⁻¹(1 − 0.025/n) standard errors (1.96 for n = 1, 2.64 for n = 6): if none of
+    the differences were real, any of them would stand out in at most one of twenty reports.
+    """
+    limit = float(norm.isf(0.025 / max(1, len(differences))))
+    return [int(np.sign(value)) if abs(value) > limit * error else 0 for value, error in differences]
+
+
+def verdict_of_gains(differences: Sequence[tuple[float, float]]) -> Verdict:
+    """Whether each of the (difference, standard error) is a gain: all stand out above 0, or one below it."""
+    found = _outstanding(differences)
+    if -1 in found:
+        return "does not hold"
+    return "holds" if found and all(found) else "not tested at this scale"
+
+
+def verdict_of_likeness(differences: Sequence[tuple[float, float]], *, or_better: bool) -> Verdict:
+    """Whether none of the (difference, standard error) stands out from 0, or, where better is as good, from below."""
+    found = _outstanding(differences)
+    if not found:
+        return "not tested at this scale"
+    return "does not hold" if -1 in found or (1 in found and not or_better) else "holds"

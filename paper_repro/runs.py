@@ -18,7 +18,7 @@ import torch
 
 from decomfl_lab.commands.progress import RunBars
 from decomfl_lab.config import FIRST_ORDER, TrainConfig
-from decomfl_lab.data import load_dataset
+from decomfl_lab.data import Dataset, load_dataset
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.files import write_atomically
 from decomfl_lab.schedules import Schedule
@@ -114,9 +114,13 @@ class Job:
         directions = sum(P(r) for r in range(config.rounds)) / config.rounds
         return directions * (2 if config.estimator == "central" else 1) * steps
 
+    def dataset(self) -> Dataset:
+        """Its data."""
+        return dataset_of(self.config)
+
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``; a run that diverges has a result too: the rows up to there."""
-        dataset = dataset_of(self.config)
+        dataset = self.dataset()
         try:
             train(self.config, dataset=dataset, out=folder, on_round=report)
         except DivergedError as error:

@@ -6,22 +6,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from decomfl_lab.llm.family import PretrainConfig
+from theory.audit.tables import EXAMPLES, PARAMETERS, RATES, RESULTS, ROUNDS, model_terabytes
 
 __all__ = [
     "FIG2_SCALES",
     "FIG3_SCALES",
     "HESSIAN_SCALES",
+    "LANGUAGE_SCALES",
     "MEMORY_SIZES",
     "PRETRAINED",
     "PROJECTION_SCALES",
     "SIZES_SCALES",
+    "TASK_ROWS",
     "THEORY_SCALES",
     "Fig2Scale",
     "Fig3Scale",
     "HessianScale",
+    "LanguageScale",
     "ProjectionScale",
     "SizesScale",
     "TheoryScale",
+    "Tuning",
     "kind",
 ]
 
@@ -353,6 +358,112 @@ PRETRAINED: dict[str, dict[str, PretrainConfig]] = {
     "full": {},
 }
 """The small OPT models that fine-tuning begins with, by scale and size; other models are the hub's."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Rounds R, learning rate η and batch size B of fine-tuning a model to a task."""
+
+    rounds: int
+    lr: float
+    batch_size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageScale:
+    """Sizes of the runs behind the tables of fine-tuning. What a mapping of tasks does not have is not run.
+
+    Attributes:
+        models: What stands for the paper's models: a size of ``PRETRAINED``, or a name of the hub.
+        settings: Of zeroth-order methods, as the paper's table of settings has them: {model, or model+LoRA: {task:
+            tuning}}; "cb-two-way" is CB in the authors' reading.
+        first_order: The same of FedAvg, which the paper has for all parameters only.
+        split: Of the training examples among the clients; the authors': dirichlet-total with α = 1.
+        mezo_batch: B of MeZO's one agent.
+        five: Tasks for which DeComFL also runs with P = 5 where all parameters are trained (the paper: none).
+        max_length: Tokens of a prompt, but of SST-2 (31 at most); 0 for the authors' 2047.
+        test_examples: Of an evaluation; 0 for all.
+        eval_every: Rounds between two.
+    """
+
+    models: Mapping[str, str]
+    settings: Mapping[str, Mapping[str, Tuning]]
+    first_order: Mapping[str, Mapping[str, Tuning]]
+    split: str
+    mezo_batch: int
+    five: tuple[str, ...]
+    max_length: int
+    test_examples: int
+    eval_every: int
+
+
+_OTHERS = ("cb", "wsc", "wic", "rte", "boolq")
+TASK_ROWS: dict[str, str] = dict(zip(("sst2", *_OTHERS), EXAMPLES, strict=True)) | {"cb-two-way": "CB"}
+"""Which row of the paper's tables a task is."""
+
+
+def _tunings(sst2: Tuning, others: Tuning, *, two_way: bool = False) -> dict[str, Tuning]:
+    return {"sst2": sst2} | dict.fromkeys([*_OTHERS, *["cb-two-way"] * two_way], others)
+
+
+def _papers_settings(row: str) -> dict[str, Tuning]:
+    """A row of the paper's table of settings, B = 32."""
+    tasks = [task for task in TASK_ROWS if task in _OTHERS or task == "sst2" or "LoRA" not in row]
+    return {task: Tuning(ROUNDS[row][TASK_ROWS[task]], RATES[row][TASK_ROWS[task]], 32) for task in tasks}
+
+
+def _first_order_settings(model: str) -> dict[str, Tuning]:
+    """The authors' script, η = 0.001; rounds as the costs imply them: 500, 1000 or 2000, one rounds to the next 500."""
+    costs = {task: RESULTS[model][row][0].cost or 0.0 for task, row in TASK_ROWS.items()}
+    rounds = {task: 500 * round(cost / model_terabytes(500, PARAMETERS[model])) for task, cost in costs.items()}
+    return {task: Tuning(R, 1e-3, 16 if task == "boolq" else 32) for task, R in rounds.items()}
+
+
+LANGUAGE_SCALES: dict[str, LanguageScale] = {
+    "smoke": LanguageScale(
+        models={"OPT-125M": "opt-0.3m"},
+        settings={
+            "OPT-125M": dict.fromkeys(("cb", "wsc", "cb-two-way"), Tuning(4, 1e-3, 4)),
+            "OPT-125M+LoRA": {"wsc": Tuning(4, 1e-2, 4)},
+        },
+        first_order={"OPT-125M": {"wsc": Tuning(4, 0.1, 4)}},
+        split="dirichlet-total",
+        mezo_batch=8,
+        five=("wsc",),
+        max_length=32,
+        test_examples=50,
+        eval_every=2,
+    ),
+    "default": LanguageScale(
+        models={"OPT-125M": "opt-0.3m", "OPT-1.3B": "opt-1m"},
+        settings={
+            "OPT-125M": _tunings(Tuning(150, 1e-3, 32), Tuning(10, 1e-3, 16), two_way=True),
+            "OPT-1.3B": {"sst2": Tuning(10, 5e-4, 32)},
+            "OPT-125M+LoRA": _tunings(Tuning(50, 1e-2, 32), Tuning(10, 1e-2, 16)),
+        },
+        first_order={
+            "OPT-125M": _tunings(Tuning(150, 0.1, 32), Tuning(10, 0.1, 16), two_way=True),
+            "OPT-1.3B": {"sst2": Tuning(10, 0.1, 32)},
+        },
+        split="dirichlet-total",
+        mezo_batch=64,
+        five=("sst2",),
+        max_length=96,
+        test_examples=1000,
+        eval_every=10,
+    ),
+    "full": LanguageScale(
+        models={"OPT-125M": "facebook/opt-125m", "OPT-1.3B": "facebook/opt-1.3b"},
+        settings={row: _papers_settings(row) for row in ROUNDS},
+        first_order={model: _first_order_settings(model) for model in RESULTS},
+        split="dirichlet-total",
+        mezo_batch=64,
+        five=tuple(TASK_ROWS),
+        max_length=0,
+        test_examples=0,
+        eval_every=25,
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)

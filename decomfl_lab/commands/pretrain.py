@@ -40,7 +40,7 @@ def pretrain(
     verdicts: Annotated[
         int,
         typer.Option(
-            help="Lines of film reviews a step after which the model also learns the review's verdict. [default: 0]",
+            help="Steps more, in which it learns film reviews' verdicts from their lines. [default: 0]",
             show_default=False,
         ),
     ] = 0,

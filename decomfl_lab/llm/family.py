@@ -82,8 +82,9 @@ class PretrainConfig:
         vocabulary: Tokens of a byte-level BPE trained on the text, or "gpt2".
         steps: Of AdamW.
         batch: Sequences of T tokens a step.
-        verdicts: V, lines of film reviews a step after which the model also learns to give the review's verdict.
-        lr: Largest learning rate, after ``WARM_UP`` of the steps; then half a cosine down to a tenth.
+        verdicts: Steps more, after ``TEXT_FIRST`` of the others, in which the model learns to tell film reviews'
+            verdicts from their lines.
+        lr: Largest learning rate, after ``WARM_UP`` of all steps; then half a cosine down to a tenth.
         seed: Of the initial weights and of the order of the text.
     """
 
@@ -109,18 +110,29 @@ class PretrainConfig:
 
     @property
     def tokens(self) -> int:
-        """Tokens that are predicted in the whole run."""
+        """Tokens of text that are predicted in the whole run."""
         return self.steps * self.batch * SIZES[self.size].context
+
+    @property
+    def total(self) -> int:
+        """Steps of both kinds."""
+        return self.verdicts + self.steps
+
+    def of_verdicts(self, step: int) -> bool:
+        """Whether step 0, 1, ... is one on verdicts."""
+        first = math.ceil(TEXT_FIRST * self.steps)
+        return first <= step < first + self.verdicts
 
     def rate(self, step: int) -> float:
         """Learning rate of step 0, 1, ...: linear for ``WARM_UP`` of the run, then a cosine to a tenth of ``lr``."""
-        warm = max(1, round(WARM_UP * self.steps))
+        warm = max(1, round(WARM_UP * self.total))
         if step < warm:
             return self.lr * (step + 1) / warm
-        done = (step - warm) / max(1, self.steps - warm)
+        done = (step - warm) / max(1, self.total - warm)
         return self.lr * (0.1 + 0.45 * (1 + math.cos(math.pi * done)))
 
 
+TEXT_FIRST = 0.75
 WARM_UP = 0.05
 BETAS, WEIGHT_DECAY, CLIP = (0.9, 0.95), 0.1, 1.0
 """Of AdamW, as OPT was trained: moments, decay of the matrices, largest norm of a gradient."""
@@ -171,15 +183,15 @@ def pretrain(
 
         (1 / BT) Σ_b Σ_{t=1..T} −log p(w_t | w_0 … w_{t−1}),    w_0 = </s>,  w_1 … w_T anywhere in the text
 
-    and, where V > 0 verdicts are asked for, + (1 / V) Σ_v −log p(verdict | line of a review) (see ``Verdicts``).
+    and, in ``config.verdicts`` of the steps, −log p(verdict | line of a film review) (see ``Verdicts``).
 
     An interrupted run resumes to the bit; a finished one is not repeated. The folder then holds what
     ``transformers`` reads (config.json, model.safetensors, tokenizer.json, tokenizer_config.json) and provenance.json.
 
     Returns:
         What provenance.json holds: the configuration, d, the text, versions, and the evaluations: step, train_loss
-        (of the text, mean since the last evaluation), held_out_loss (nats a token), bits_per_byte (comparable across
-        vocabularies), seconds, and with verdicts verdict_accuracy (held-out reviews).
+        (mean since the last evaluation), held_out_loss (nats a token of text), bits_per_byte (comparable across
+        vocabularies), seconds, and with verdicts verdict_accuracy (on lines of held-out reviews).
 
     Raises:
         InputError: If the folder holds another run, the text is missing or altered, or the extra llm is missing.
@@ -211,23 +223,28 @@ def pretrain(
         _load(model, optimizer, tensors, saved["step"])
         first, rows, losses, seconds = saved["step"], saved["rows"], saved["losses"], saved["seconds"]
 
-    every = max(1, config.steps // EVALUATIONS)
+    every = max(1, config.total // EVALUATIONS)
     last_save = time.monotonic()
-    for step in range(first, config.steps):
+    for step in range(first, config.total):
         started = time.monotonic()
-        loss = _step(config, step, model, optimizer, stream, tokenizer, verdicts)
+        rng = np.random.default_rng(np.random.SeedSequence(config.seed, spawn_key=(step,)))
+        if verdicts is not None and config.of_verdicts(step):
+            objective = verdicts.loss(model, rng)
+        else:
+            objective = _next_token_loss(model, _windows(config, rng, stream, tokenizer))
+        loss = _step(model, optimizer, objective, config.rate(step))
         if not math.isfinite(loss):
             raise DivergedError(f"the loss at step {step + 1}")
         losses.append(loss)
         seconds += time.monotonic() - started
-        if (step + 1) % every == 0 or step + 1 == config.steps:
+        if (step + 1) % every == 0 or step + 1 == config.total:
             held_out_loss = _held_out_loss(model, held_out, size.context, tokenizer)
             row = {"step": step + 1, "train_loss": float(np.mean(losses)), "held_out_loss": held_out_loss}
             row |= {"bits_per_byte": held_out_loss / math.log(2) / token_bytes, "seconds": seconds}
             rows.append(row if verdicts is None else {**row, "verdict_accuracy": verdicts.accuracy(model)})
             losses.clear()
         if on_step is not None:
-            on_step(PretrainProgress(step + 1, config.steps, loss, rows[-1]["held_out_loss"] if rows else math.nan))
+            on_step(PretrainProgress(step + 1, config.total, loss, rows[-1]["held_out_loss"] if rows else math.nan))
         if time.monotonic() - last_save > CHECKPOINT_SECONDS:
             state = {"step": step + 1, "rows": rows, "losses": losses, "seconds": seconds, "identity": identity}
             write_checkpoint(out / CHECKPOINT_FILE, _save(model, optimizer), state)
@@ -289,24 +306,12 @@ def _next_token_loss(model: nn.Module, sequences: Tensor) -> Tensor:
     return cross_entropy(logits.flatten(0, 1), sequences[:, 1:].flatten())
 
 
-def _step(
-    config: PretrainConfig,
-    step: int,
-    model: nn.Module,
-    optimizer: torch.optim.AdamW,
-    stream: Tensor,
-    tokenizer: Any,
-    verdicts: Verdicts | None,
-) -> float:
-    """One step of AdamW, a function of seed and step; returns the loss of the text before it."""
+def _step(model: nn.Module, optimizer: torch.optim.AdamW, loss: Tensor, rate: float) -> float:
+    """One step of AdamW; returns the loss before it."""
     for group in optimizer.param_groups:
-        group["lr"] = config.rate(step)
+        group["lr"] = rate
     optimizer.zero_grad()
-    rng = np.random.default_rng(np.random.SeedSequence(config.seed, spawn_key=(step,)))
-    loss = _next_token_loss(model, _windows(config, rng, stream, tokenizer))
     loss.backward()
-    if verdicts is not None:
-        verdicts.loss(model, rng, config.verdicts).backward()
     nn.utils.clip_grad_norm_(model.parameters(), CLIP)
     optimizer.step()
     return float(loss.detach())

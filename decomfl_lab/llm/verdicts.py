@@ -24,8 +24,9 @@ PROMPT = "{} The film is"
 ANSWERS = (" bad", " good")
 MAX_LENGTH = 40
 """The last tokens of a prompt that are kept."""
+BATCH = 64
 EVALUATED = 1000
-"""Lines of held-out reviews, evenly chosen, that the accuracy is of."""
+"""Lines that a step draws, and lines of held-out reviews, evenly chosen, that the accuracy is of."""
 
 
 class _Tokens:
@@ -59,10 +60,10 @@ class Verdicts:
         ids = encode([PROMPT.format(line) for line, _ in lines], self._tokens, max_length=MAX_LENGTH)
         return ids, torch.tensor([int(favourable) for _, favourable in lines])
 
-    def loss(self, model: nn.Module, rng: np.random.Generator, count: int) -> Tensor:
-        """(1/V) Σ −log p(answer | prompt) over V = ``count`` lines that ``rng`` draws; p over the whole vocabulary."""
+    def loss(self, model: nn.Module, rng: np.random.Generator) -> Tensor:
+        """Mean of −log p(answer | prompt) over ``BATCH`` lines that ``rng`` draws; p over the whole vocabulary."""
         ids, favourable = self._train
-        chosen = torch.from_numpy(rng.integers(0, len(ids), count))
+        chosen = torch.from_numpy(rng.integers(0, len(ids), BATCH))
         return cross_entropy(self._logits(model, ids[chosen]), self._answers[favourable[chosen]])
 
     @torch.no_grad()

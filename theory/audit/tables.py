@@ -15,7 +15,21 @@ from theory.audit.algorithms import PROGRAMS, play
 from theory.audit.entry import Entry, Evidence
 from theory.communication import expected_numbers
 
-__all__ = ["ENTRIES", "EXAMPLES", "LORA", "RESULTS", "ROUNDS", "Cell", "least_runs"]
+__all__ = [
+    "ENTRIES",
+    "EXAMPLES",
+    "LORA",
+    "LORA_PARAMETERS",
+    "PARAMETERS",
+    "RATES",
+    "RESULTS",
+    "ROUNDS",
+    "Cell",
+    "agree",
+    "decomfl_megabytes",
+    "least_runs",
+    "model_terabytes",
+]
 
 # Examples of the sets on which accuracy is measured: the public validation sets of GLUE and SuperGLUE.
 EXAMPLES: Final[Mapping[str, int]] = {"SST-2": 872, "CB": 56, "WSC": 104, "WIC": 638, "RTE": 277, "BoolQ": 3270}
@@ -25,6 +39,12 @@ ROUNDS: Final[Mapping[str, Mapping[str, int]]] = {
     "OPT-125M": {"SST-2": 3000, "CB": 1000, "WSC": 3000, "WIC": 3000, "RTE": 2000, "BoolQ": 2000},
     "OPT-1.3B": {"SST-2": 2000, "CB": 3000, "WSC": 3000, "WIC": 2000, "RTE": 1500, "BoolQ": 1500},
     "OPT-125M+LoRA": {"SST-2": 3000, "CB": 1000, "WSC": 1000, "WIC": 2000, "RTE": 500, "BoolQ": 500},
+}
+# The same line, learning rates η.
+RATES: Final[Mapping[str, Mapping[str, float]]] = {
+    "OPT-125M": {"SST-2": 5e-6, "CB": 2e-6, "WSC": 5e-6, "WIC": 2e-7, "RTE": 2e-6, "BoolQ": 2e-6},
+    "OPT-1.3B": {"SST-2": 2e-6, "CB": 5e-6, "WSC": 5e-6, "WIC": 2e-7, "RTE": 2e-6, "BoolQ": 2e-6},
+    "OPT-125M+LoRA": {"SST-2": 1e-4, "CB": 1e-4, "WSC": 1e-4, "WIC": 1e-4, "RTE": 5e-5, "BoolQ": 1e-4},
 }
 
 
@@ -82,21 +102,21 @@ LORA: Final[Mapping[str, tuple[Cell, ...]]] = _rows("""
 
 # Eight clients, two a round (line 883); float32 and 32-bit seeds; parameters of the models by their names.
 _SHARE, _WORD = 2 / 8, 4
-_PARAMETERS: Final[Mapping[str, float]] = {"OPT-125M": 125e6, "OPT-1.3B": 1.3e9}
-_LORA_PARAMETERS: Final = 8 * (768 + 768) * 2 * 12  # rank 8 for Q and V, 768 x 768, in each of 12 layers
+PARAMETERS: Final[Mapping[str, float]] = {"OPT-125M": 125e6, "OPT-1.3B": 1.3e9}
+LORA_PARAMETERS: Final = 8 * (768 + 768) * 2 * 12  # rank 8 for Q and V, 768 x 768, in each of 12 layers
 
 
-def _decomfl_megabytes(R: int, P: int) -> float:
+def decomfl_megabytes(R: int, P: int) -> float:
     """R·P·3 words: what every cell but two follows."""
     return R * P * 3 * _WORD / 1e6
 
 
-def _model_terabytes(R: float, d: float) -> float:
+def model_terabytes(R: float, d: float) -> float:
     """A model down and a model up in each of the rounds that a client is sampled in: R·(m/M)·2·4d bytes."""
     return R * _SHARE * 2 * _WORD * d / 1e12
 
 
-def _agree(printed: float, computed: float) -> bool:
+def agree(printed: float, computed: float) -> bool:
     """Whether two decimals of ``computed`` are what is printed."""
     return abs(printed - computed) <= 0.005 + 1e-9
 
@@ -110,7 +130,7 @@ def least_runs(accuracy: float, n: int, most: int = 100) -> int | None:
         most: Runs tried; None is returned if so many do not suffice.
     """
     for runs in range(1, most + 1):
-        if _agree(accuracy, 100 * round(accuracy / 100 * n * runs) / (n * runs)):
+        if agree(accuracy, 100 * round(accuracy / 100 * n * runs) / (n * runs)):
             return runs
     return None
 
@@ -119,7 +139,7 @@ def _costs(
     printed: Mapping[str, float], computed: Mapping[str, float], odd: tuple[str, ...] = (), unit: str = "MB"
 ) -> Evidence:
     """Evidence that all printed costs are the computed ones but those of ``odd``, which are not."""
-    wrong = [name for name in printed if not _agree(printed[name], computed[name])]
+    wrong = [name for name in printed if not agree(printed[name], computed[name])]
     says = f"{len(printed) - len(wrong)} of {len(printed)} cells agree" + "".join(
         f"; {name}: printed {printed[name]:.2f} {unit}, formula {computed[name]:.2f}" for name in wrong
     )
@@ -129,7 +149,7 @@ def _costs(
 def _decomfl(odd: tuple[str, ...]) -> Evidence:
     printed = {f"{model} {name}": cells[3].cost or 0.0 for model in RESULTS for name, cells in RESULTS[model].items()}
     computed = {
-        f"{model} {name}": _decomfl_megabytes(ROUNDS[model][name], P=10) for model in RESULTS for name in RESULTS[model]
+        f"{model} {name}": decomfl_megabytes(ROUNDS[model][name], P=10) for model in RESULTS for name in RESULTS[model]
     }
     return _costs(printed, computed, odd)
 
@@ -137,7 +157,7 @@ def _decomfl(odd: tuple[str, ...]) -> Evidence:
 def _fedzo() -> Evidence:
     printed = {f"{model} {name}": cells[2].cost or 0.0 for model in RESULTS for name, cells in RESULTS[model].items()}
     computed = {
-        f"{model} {name}": _model_terabytes(ROUNDS[model][name], _PARAMETERS[model])
+        f"{model} {name}": model_terabytes(ROUNDS[model][name], PARAMETERS[model])
         for model in RESULTS
         for name in RESULTS[model]
     }
@@ -150,7 +170,7 @@ def _cell(name: str, column: int, fixed: float, follows: float) -> Evidence:
     printed = RESULTS[model][data][column].cost
     return Evidence(
         "arithmetic",
-        printed is not None and not _agree(printed, follows) and _agree(fixed, follows),
+        printed is not None and not agree(printed, follows) and agree(fixed, follows),
         f"{name}: printed {printed}, formula {follows:.4g}, mended {fixed}",
     )
 
@@ -168,7 +188,7 @@ def _counting() -> Evidence:
 
 def _implied_rounds() -> Evidence:
     implied = {
-        f"{model} {name}": (cells[0].cost or 0.0) / _model_terabytes(1, _PARAMETERS[model])
+        f"{model} {name}": (cells[0].cost or 0.0) / model_terabytes(1, PARAMETERS[model])
         for model in RESULTS
         for name, cells in RESULTS[model].items()
     }
@@ -241,7 +261,7 @@ def _lora_comparable() -> Evidence:
 
 
 def _one_megabyte() -> Evidence:
-    costs = [_decomfl_megabytes(R, P=10) for model in RESULTS for R in ROUNDS[model].values()]
+    costs = [decomfl_megabytes(R, P=10) for model in RESULTS for R in ROUNDS[model].values()]
     return Evidence(
         "arithmetic",
         max(costs) <= 1,
@@ -270,7 +290,7 @@ def _nearly_identical() -> Evidence:
 def _lora_decomfl() -> Evidence:
     printed = {f"{name}, P = {P}": LORA[name][column].cost or 0.0 for name in LORA for column, P in ((2, 5), (3, 10))}
     computed = {
-        f"{name}, P = {P}": _decomfl_megabytes(ROUNDS["OPT-125M+LoRA"][name], P) for name in LORA for P in (5, 10)
+        f"{name}, P = {P}": decomfl_megabytes(ROUNDS["OPT-125M+LoRA"][name], P) for name in LORA for P in (5, 10)
     }
     return _costs(printed, computed)
 
@@ -280,14 +300,14 @@ def _lora_fedzo() -> Evidence:
     d = [total / ROUNDS["OPT-125M+LoRA"][name] for name, total in implied.items()]
     return Evidence(
         "arithmetic",
-        min(d) > 100 * _LORA_PARAMETERS,
-        f"costs imply {min(d) / 1e6:.0f}e6 parameters a transfer; LoRA of rank 8 on Q and V trains {_LORA_PARAMETERS}",
+        min(d) > 100 * LORA_PARAMETERS,
+        f"costs imply {min(d) / 1e6:.0f}e6 parameters a transfer; LoRA of rank 8 on Q and V trains {LORA_PARAMETERS}",
         dict(zip(LORA, d, strict=True)),
     )
 
 
 def _lora_mended() -> Evidence:
-    costs = {name: 1e6 * _model_terabytes(ROUNDS["OPT-125M+LoRA"][name], _LORA_PARAMETERS) for name in LORA}
+    costs = {name: 1e6 * model_terabytes(ROUNDS["OPT-125M+LoRA"][name], LORA_PARAMETERS) for name in LORA}
     listed = ", ".join(f"{name} {megabytes:.0f} MB" for name, megabytes in costs.items())
     ours = [cells[2].cost or 0.0 for cells in LORA.values()]
     ratio = min(costs[name] / cost for name, cost in zip(LORA, ours, strict=True))
@@ -297,12 +317,11 @@ def _lora_mended() -> Evidence:
 def _settings() -> Evidence:
     """The rounds of line 888 against the costs of both tables of results, which were computed from them."""
     pairs = [
-        (ROUNDS[model][name], (cells[3].cost or 0.0) / _decomfl_megabytes(1, 10))
+        (ROUNDS[model][name], (cells[3].cost or 0.0) / decomfl_megabytes(1, 10))
         for model in RESULTS
         for name, cells in RESULTS[model].items()
     ] + [
-        (ROUNDS["OPT-125M+LoRA"][name], (cells[3].cost or 0) / _decomfl_megabytes(1, 10))
-        for name, cells in LORA.items()
+        (ROUNDS["OPT-125M+LoRA"][name], (cells[3].cost or 0) / decomfl_megabytes(1, 10)) for name, cells in LORA.items()
     ]
     same = sum(math.isclose(rounds, implied) for rounds, implied in pairs)
     return Evidence(
@@ -383,7 +402,7 @@ ENTRIES: Final = (
             kind="table",
             says=f"Table 2, {name}, DeComFL: 1.80 MB",
             verdict="typo",
-            checks=(partial(_cell, name, 3, 0.18, _decomfl_megabytes(1500, 10)),),
+            checks=(partial(_cell, name, 3, 0.18, decomfl_megabytes(1500, 10)),),
             why="R·P·12 bytes, which every other cell follows, is 0.18 MB for R = 1500, P = 10",
             fix="0.18 MB",
         )
@@ -395,7 +414,7 @@ ENTRIES: Final = (
         kind="table",
         says="Table 2, bytes of FedZO: R·(m/M)·2·4d, d = 125·10⁶ or 1.3·10⁹; CB of OPT-125M: 0.38 TB",
         verdict="typo",
-        checks=(_fedzo, partial(_cell, _CB, 2, 0.25, _model_terabytes(1000, 125e6))),
+        checks=(_fedzo, partial(_cell, _CB, 2, 0.25, model_terabytes(1000, 125e6))),
         why="11 of 12 cells follow the formula; 0.38 TB would be 1520 rounds of CB, the settings' table has 1000",
         fix="0.25 TB",
     ),

@@ -1,0 +1,149 @@
+"""Fine-tuning in pictures: accuracies of every method on every task, and what a round sends against d."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import PercentFormatter
+
+from decomfl_lab.errors import require
+from figures.layout import page, require_columns
+from figures.style import LineStyle, rc
+
+__all__ = ["accuracies", "round_costs"]
+
+_INK, _SOFT, _GREY = "#1F2328", "#57606A", "#8C959F"
+_BEFORE: Mapping[str, tuple[str, Any]] = {
+    "zero_shot": ("before training", "solid"),
+    "calibrated_zero_shot": ("the same, calibrated", "dashed"),
+    "majority": ("always the most frequent class", "dotted"),
+}
+"""Column of an accuracy that needs no training: its name and how its line is drawn."""
+_MARKERS = ("o", "s", "^")
+_COLUMNS = 4
+
+
+def accuracies(frame: pd.DataFrame, styles: Mapping[str, LineStyle], *, title: str = "", caption: str = "") -> Figure:
+    """A panel a task: each method's accuracy with two standard errors, and as lines what needs no training.
+
+    Args:
+        frame: A row for each cell, with columns panel (its title), series, tuned (what is trained: a marker each),
+            accuracy, error (standard), printed (the paper's accuracy or NaN, a hollow diamond), and zero_shot,
+            calibrated_zero_shot, majority, of which a panel shows the first row's.
+        styles: Colour of every series, in the order from top to bottom.
+        title: Heading.
+        caption: Text under the plots.
+
+    Raises:
+        InputError: If a column is missing, there are no rows, or a series has no style.
+    """
+    columns = ("panel", "series", "tuned", "accuracy", "error", "printed", *_BEFORE)
+    require_columns("frame", frame, columns)
+    unknown = sorted(set(frame.series) - set(styles))
+    require(not unknown, "series", f"be among {', '.join(styles)}", unknown)
+    names = [name for name in styles if name in set(frame.series)]
+    markers = dict(zip(dict.fromkeys(frame.tuned), _MARKERS, strict=False))
+    panels = list(frame.groupby("panel", sort=False))
+    across = min(_COLUMNS, len(panels))
+    down = -(-len(panels) // across)
+    with matplotlib.rc_context(rc()):
+        height = down * (0.9 + 0.27 * len(names)) + 0.6
+        figure, plots = page(max(6.0, 2.9 * across + 0.6), height, title=title, caption=[caption])
+        axes = cast(list[Axes], list(plots.subplots(down, across, squeeze=False, sharey=True).flat))
+        for ax, (panel, own) in zip(axes, panels, strict=False):
+            ax.set_title(str(panel))
+            _panel(ax, own, names, styles, markers)
+        for ax in axes[len(panels) :]:
+            ax.set_axis_off()
+        axes[0].set_yticks(range(len(names)), names)
+        axes[0].set_ylim(len(names) - 0.4, -0.6)  # the first on top; shared by all
+        plots.legend(handles=_key(markers), loc="outside lower center", ncols=3, frameon=False, handlelength=2.4)
+    return figure
+
+
+def _panel(
+    ax: Axes, own: pd.DataFrame, names: Sequence[str], styles: Mapping[str, LineStyle], markers: Mapping[str, str]
+) -> None:
+    for column, (_, dash) in _BEFORE.items():
+        ax.axvline(float(own[column].iloc[0]), color=_SOFT, linestyle=dash, linewidth=1.1, zorder=1)
+    for cell in own.to_dict("records"):
+        place = list(markers).index(cell["tuned"]) - (len(markers) - 1) / 2
+        y = names.index(cell["series"]) + 0.3 * place
+        ax.plot([cell["printed"]], [y], "D", markersize=5, markerfacecolor="white", color=_GREY, zorder=2)
+        ax.errorbar(
+            [cell["accuracy"]],
+            [y],
+            xerr=[2 * cell["error"]],
+            fmt=markers[cell["tuned"]],
+            markersize=4.5,
+            color=styles[cell["series"]].color,
+            elinewidth=1.4,
+            zorder=3,
+        )
+    ax.xaxis.set_major_formatter(PercentFormatter(xmax=1.0, symbol=" %", decimals=0))
+    ax.tick_params(axis="y", length=0)
+
+
+def _key(markers: Mapping[str, str]) -> list[Line2D]:
+    made = [_spot(marker, _INK, name) for name, marker in markers.items()]
+    return [*made, _spot("D", _GREY, "the paper's, of its own model", hollow=True), *map(_line, _BEFORE.values())]
+
+
+def _spot(marker: str, colour: str, label: str, *, hollow: bool = False) -> Line2D:
+    face = "white" if hollow else colour
+    return Line2D([], [], marker=marker, linestyle="", markersize=5, markerfacecolor=face, color=colour, label=label)
+
+
+def _line(named: tuple[str, Any]) -> Line2D:
+    name, dash = named
+    return Line2D([], [], color=_SOFT, linestyle=dash, linewidth=1.1, label=name)
+
+
+def round_costs(
+    frame: pd.DataFrame,
+    formulas: Mapping[str, tuple[float, float]],
+    styles: Mapping[str, LineStyle],
+    *,
+    title: str = "",
+    caption: str = "",
+) -> Figure:
+    """Bytes that a client moves a round against d, both axes logarithmic: measured, printed, and by formula.
+
+    Args:
+        frame: Columns series, d, bytes (a client and round), printed (whether the paper has it: hollow).
+        formulas: {series: (a, b)}: bytes = a + b·d, drawn dashed.
+        styles: Colour of every series.
+        title: Heading.
+        caption: Text under the plot.
+
+    Raises:
+        InputError: If a column is missing, there are no rows, or a series has no style.
+    """
+    require_columns("frame", frame, ("series", "d", "bytes", "printed"))
+    unknown = sorted({*frame.series, *formulas} - set(styles))
+    require(not unknown, "series", f"be among {', '.join(styles)}", unknown)
+    with matplotlib.rc_context(rc()):
+        figure, plots = page(8.4, 4.2, title=title, caption=[caption])
+        ax = plots.subplots()
+        d = np.geomspace(frame.d.min() / 2, frame.d.max() * 2, 50)
+        for name, (constant, slope) in formulas.items():
+            ax.plot(d, constant + slope * d, color=styles[name].color, linestyle="dashed", linewidth=1.0)
+        for cell in frame.to_dict("records"):
+            marker, colour = "D" if cell["printed"] else "o", styles[cell["series"]].color
+            face = "white" if cell["printed"] else colour
+            ax.plot(cell["d"], cell["bytes"], marker, markerfacecolor=face, color=colour, markersize=5)
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        ax.set_xlabel("trained parameters d")
+        ax.set_ylabel("bytes a client and round")
+        handles = [_spot("o", style.color, series) for series, style in styles.items() if series in set(frame.series)]
+        handles += [_spot("D", _SOFT, "printed in the paper", hollow=True), _line(("the paper's formula", "dashed"))]
+        plots.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
+    return figure
