@@ -464,14 +464,19 @@ def _summary(runs: pd.DataFrame, kappas: pd.DataFrame) -> pd.DataFrame:
 
 
 def _settings(size: SizesScale) -> pd.DataFrame:
-    here = size.etas or f"{size.share:g}/(4 L ρ_κ) of each model"
+    given = ", ".join(f"{eta:g}" for eta in size.etas.values())
     return pd.DataFrame(
         [
             ("models", ", ".join(size.models), "OPT-125M, -350M, -1.3B, -2.7B", "the same"),
             ("clients M / sampled m", "8 / 2", "8 / 2", "8 / 2"),
             ("K, P", "1, 5", "1, not said", "1, 5"),
             ("rounds", f"{size.rounds:,}", f"not said; converge around {PAPERS_ROUND:,}", "2,000"),
-            ("η", str(here), "5e-6 (125M), 2e-6 (1.3B)", "5e-6, 3e-6, 2e-6, 2e-6"),
+            (
+                "η",
+                given or f"{size.share:g}/(4 L ρ_κ), see below",
+                "5e-6 (125M), 2e-6 (1.3B)",
+                "5e-6, 3e-6, 2e-6, 2e-6",
+            ),
             ("batch size, training", str(size.batch_size), "32", "16"),
             ("μ, differences", "1e-3, forward", "1e-3, not said", "1e-3, forward"),
             ("split", "Dir(α·p), α = 1", "Dirichlet, α = 1", "Dir(α·p), α = 1"),
