@@ -282,7 +282,7 @@ def test_the_figure_shows_the_numbers() -> None:
     ends = [line.get_xydata()[0] for line in needed.get_lines() if line.get_marker() in READINGS.values()]
     assert np.allclose(sorted(x for x, _ in ends), [2, 2, 2, *D])
     assert np.allclose([y for x, y in ends if x == 10**5], of_a)
-    (by_d,) = [line for line in needed.get_lines() if line.get_label() == "in proportion to d"]
+    (by_d,) = [line for line in needed.get_lines() if line.get_linestyle() == "--"]
     assert np.allclose(by_d.get_xydata(), [[10**5, of_a], [10**7, 100 * of_a]])
 
 
