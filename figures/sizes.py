@@ -9,7 +9,7 @@ import matplotlib
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
 
 from decomfl_lab.errors import require
 from figures.curves import BAND, draw_mean
@@ -20,6 +20,8 @@ __all__ = ["READINGS", "size_figure"]
 
 READINGS: Final[Mapping[str, str]] = {"kappa": "o", "d": "s"}
 """What the rounds are drawn against, with its marker."""
+ROOM: Final = 3.0
+"""Times the rounds of the smallest model, up and down, that the last panel shows at least."""
 _SOFT = "#57606A"
 
 
@@ -97,16 +99,16 @@ def _needed(ax: Axes, points: pd.DataFrame, styles: Mapping[str, LineStyle], sha
             ax.errorbar(
                 at, point["rounds"], yerr=up, xerr=across, color=style.color, marker=marker, markersize=6.5, capsize=2.5
             )
-    smallest = points.sort_values("d").iloc[0]
-    ratio = points["d"].max() / smallest["d"]
-    (line,) = ax.plot(
-        [smallest["d"], points["d"].max()],
-        [smallest["rounds"], ratio * smallest["rounds"]],
-        color=_SOFT,
-        linestyle=(0.0, (5.0, 1.8)),
-        linewidth=1.2,
-        label="in proportion to d",
-    )
     ax.set_xscale("log")
     ax.set_yscale("log")
-    ax.legend(handles=[line], loc="best")
+    smallest, ratio = points.sort_values("d").iloc[0], points["d"].max() / points["d"].min()
+    d, rounds = smallest["d"], smallest["rounds"]
+    if ratio > 1:
+        dash = (0.0, (5.0, 1.8))
+        (line,) = ax.plot([d, ratio * d], [rounds, ratio * rounds], color=_SOFT, linestyle=dash, linewidth=1.2)
+        ax.legend([line], ["in proportion to d"], loc="upper left")
+    low, high = ax.get_ylim()
+    ax.set_ylim(min(low, rounds / ROOM), max(high, rounds * ROOM))
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))

@@ -347,8 +347,8 @@ THEORY_SCALES: dict[str, TheoryScale] = {
 
 PRETRAINED: dict[str, dict[str, PretrainConfig]] = {
     "smoke": {
-        "opt-0.3m": PretrainConfig(size="opt-0.3m", vocabulary=2048, steps=20, batch=4),
-        "opt-1m": PretrainConfig(size="opt-1m", vocabulary=2048, steps=6, batch=4),
+        "opt-0.3m": PretrainConfig(size="opt-0.3m", vocabulary=2048, steps=2, batch=4),
+        "opt-1m": PretrainConfig(size="opt-1m", vocabulary=2048, steps=2, batch=4),
     },
     "default": {
         "opt-0.3m": PretrainConfig(size="opt-0.3m", vocabulary=2048, steps=1000, batch=4),

@@ -21,7 +21,6 @@ from decomfl_lab.data import Dataset
 from decomfl_lab.errors import DivergedError
 from decomfl_lab.files import write_atomically
 from decomfl_lab.llm.finetuning import task_dataset, task_module
-from decomfl_lab.llm.tasks import at_hand, load_task
 from decomfl_lab.replica import Layout
 from decomfl_lab.training import METRICS_FILE, Progress, load_run, read_provenance, train, write_provenance
 from figures.sizes import size_figure
@@ -31,10 +30,10 @@ from hessian.effective_rank import effective_rank
 from hessian.mean_loss import MeanLoss
 from hessian.named import TrainedModel
 from paper_repro.claims import Claim, Verdict
-from paper_repro.language import Pretraining
+from paper_repro.language import Pretraining, TaskJob, at_hand, task_facts
 from paper_repro.part import Made, Options, rendered
 from paper_repro.report import Section
-from paper_repro.runs import Job, Work, fingerprint
+from paper_repro.runs import Work, fingerprint
 from paper_repro.scales import PRETRAINED, SIZES_SCALES, SizesScale, kind
 from theory.setting import effective_factor
 
@@ -51,6 +50,8 @@ LAST: Final = 0.2
 """Of the evaluations: their mean accuracy is what a run ends with, their scatter what a fall is compared with."""
 LEAST: Final = 4.0
 """Times their scatter: the least fall. The lowest of some tens of evaluations is lower by two to three by chance."""
+LEARNT: Final = 0.02
+"""Of the loss at the start: the least fall that says that something was learnt."""
 SAME: Final = 1 / 3
 """Exponent s of rounds ∝ d^s below which sizes converge around the same round: 2.2 times for ten times d."""
 GROWN: Final = 2.0
@@ -69,7 +70,7 @@ Floats = NDArray[np.float64]
 def jobs(options: Options) -> list[Work]:
     """A work for each size; none where the task or the text is not at hand."""
     size = SIZES_SCALES[options.scale]
-    if not at_hand(TASK):
+    if not at_hand([TASK]):
         return []
     own = {model: Pretraining(config) for model, config in PRETRAINED[options.scale].items()}
     return [SizeWork(size, model, own.get(model)) for model in size.models]
@@ -102,22 +103,12 @@ class SizeWork:
     def key(self) -> str:
         """See ``Work``: sizes, model, the task's files, the model's own key and the code."""
         begins = [need.key() for need in self.needs]
-        what = (asdict(self.size), self.model, load_task(TASK).digest, begins)
+        what = (asdict(self.size), self.model, task_facts(TASK).digest, begins)
         return fingerprint(__file__, *what, layers=[hessian, theory])
 
     def cost(self) -> float:
-        """See ``Work``: sentences of about twenty tokens; a product is worth about five passes."""
-        size = self.size
-        runs = len(size.seeds) * Job(self.config(self.model, 1.0, 0), {}, self.title).cost()
-        products = 5 * size.products * size.examples * (1 + len(size.seeds))
-        return 20 * self._token * (runs + products)
-
-    @property
-    def _token(self) -> float:
-        """What a token's forward pass takes, in passes of the MNIST CNN; of the hub's models, as OPT-125M's."""
-        if self.pretraining is None:
-            return 200.0
-        return self.pretraining.cost() / (3 * self.pretraining.config.tokens)
+        """See ``Work``: of the runs; the products for κ are a small part."""
+        return len(self.size.seeds) * TaskJob(self.config(self.model, 1.0, 0), {}, self.title, self.pretraining).cost()
 
     def config(self, model: str, eta: float, seed: int) -> TrainConfig:
         """A run's configuration: the authors' but for its length, batch and η."""
@@ -240,10 +231,11 @@ def run_table(rows: pd.DataFrame, size: SizesScale) -> pd.DataFrame:
 
     Returns:
         Columns model, d, eta, seed; loss_start (round 0) and loss_lowest; fell, whether the difference is more than
-        ``LEAST`` times the scatter of the last evaluations; rounds, the first at which the test loss has done ``SHARE``
-        of that fall, between evaluations by a straight line, NaN unless it fell; settled, whether that was within
-        ``SETTLED`` of the run; accuracy_start (zero-shot), calibrated_start and accuracy_end (mean over the last
-        evaluations); accuracy_rounds, the first evaluation within a standard error of that end; wire_bytes a client.
+        ``LEAST`` times the scatter of the last evaluations and ``LEARNT`` of the start; rounds, the first at which the
+        test loss has done ``SHARE`` of that fall, between evaluations by a straight line, NaN unless it fell; settled,
+        whether that was within ``SETTLED`` of the run; accuracy_start (zero-shot), calibrated_start and accuracy_end
+        (mean over the last evaluations); accuracy_rounds, the first evaluation within a standard error of that end;
+        wire_bytes a client.
     """
     evaluations = rows[rows["what"] == "evaluation"].sort_values(["d", "model", "seed", "round"])
     return pd.DataFrame([_run_row(run, size) for _, run in evaluations.groupby(["model", "seed"], sort=False)])
@@ -252,7 +244,8 @@ def run_table(rows: pd.DataFrame, size: SizesScale) -> pd.DataFrame:
 def _run_row(run: pd.DataFrame, size: SizesScale) -> dict[str, Any]:
     first, last = run.iloc[0], run.tail(max(2, round(LAST * len(run))))
     start, lowest = float(first["test_loss"]), float(run["test_loss"].min())
-    fell = not first["diverged"] and bool(start - lowest > LEAST * float(last["test_loss"].std(ddof=1)))
+    least = max(LEAST * float(last["test_loss"].std(ddof=1)), LEARNT * start)
+    fell = not first["diverged"] and start - lowest > least
     rounds = _first_below(run["round"].to_numpy(), run["test_loss"].to_numpy(), start - SHARE * (start - lowest))
     accuracy = float(last["test_accuracy"].mean())
     error = math.sqrt(accuracy * (1 - accuracy) / (size.test_examples or TESTED))
@@ -471,14 +464,19 @@ def _summary(runs: pd.DataFrame, kappas: pd.DataFrame) -> pd.DataFrame:
 
 
 def _settings(size: SizesScale) -> pd.DataFrame:
-    here = size.etas or f"{size.share:g}/(4 L ρ_κ) of each model"
+    given = ", ".join(f"{eta:g}" for eta in size.etas.values())
     return pd.DataFrame(
         [
             ("models", ", ".join(size.models), "OPT-125M, -350M, -1.3B, -2.7B", "the same"),
             ("clients M / sampled m", "8 / 2", "8 / 2", "8 / 2"),
             ("K, P", "1, 5", "1, not said", "1, 5"),
             ("rounds", f"{size.rounds:,}", f"not said; converge around {PAPERS_ROUND:,}", "2,000"),
-            ("η", str(here), "5e-6 (125M), 2e-6 (1.3B)", "5e-6, 3e-6, 2e-6, 2e-6"),
+            (
+                "η",
+                given or f"{size.share:g}/(4 L ρ_κ), see below",
+                "5e-6 (125M), 2e-6 (1.3B)",
+                "5e-6, 3e-6, 2e-6, 2e-6",
+            ),
             ("batch size, training", str(size.batch_size), "32", "16"),
             ("μ, differences", "1e-3, forward", "1e-3, not said", "1e-3, forward"),
             ("split", "Dir(α·p), α = 1", "Dirichlet, α = 1", "Dir(α·p), α = 1"),
@@ -497,10 +495,10 @@ def _notes(size: SizesScale) -> list[str]:
     )
     return [
         by_rule if not size.etas else "η of each model is the authors'.",
-        f"A run is there when its test loss has first done {SHARE:.0%} of its fall to its lowest. It counts if "
-        f"it fell by more than {LEAST:g} times the scatter of the last {LAST:.0%} of its evaluations and was there in "
-        f"{SETTLED:.0%} of its rounds: otherwise it was only cut off while it fell, and all sizes would be there at "
-        "the same round for no other reason.",
+        f"A run is there when its test loss has first done {SHARE:.0%} of its fall to its lowest. It counts if it fell "
+        f"by more than {LEAST:g} times the scatter of the last {LAST:.0%} of its evaluations and {LEARNT:.0%} of where "
+        f"it began, and was there in {SETTLED:.0%} of its rounds: otherwise it was only cut off while it fell, and all "
+        "sizes would be there at the same round for no other reason.",
         f"κ = tr(G)/‖G‖ of the Gauss-Newton matrix G of the mean loss of {size.examples} training prompts, with "
         f"{size.products} products; intervals of {CONFIDENCE:.0%} are of these prompts, not of all. With two classes G "
         f"has at most {size.examples} eigenvalues that are not 0, so κ is at most that; near the pretrained model one "
