@@ -6,7 +6,7 @@ import importlib.util
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -27,13 +27,18 @@ from paper_repro.runs import Job, fingerprint
 __all__ = ["Pretraining", "TaskFacts", "TaskJob", "missing", "task_facts"]
 
 
-def missing(folders: Iterable[str], models: Iterable[str]) -> str:
+def missing(names: Iterable[str], models: Iterable[str], pretrained: Container[str]) -> str:
     """What has to be done before work with these can be done here, in words; empty if nothing.
 
     Args:
-        folders: Of $DECOMFL_DATA: tasks, and corpus for what is pretrained.
-        models: Names of the hub, which have to be in its cache on this machine: whole reports do not wait for it.
+        names: Of tasks, folders of $DECOMFL_DATA.
+        models: That they begin with.
+        pretrained: Those of the models that are made here, from the text in $DECOMFL_DATA. The others are the hub's,
+            and have to be in its cache on this machine: whole reports do not wait for it.
     """
+    models = list(models)
+    of_hub = [model for model in models if model not in pretrained]
+    folders = [*dict.fromkeys(names), *["corpus"] * (len(of_hub) < len(models))]
     users = os.environ.get("DECOMFL_DATA")
     absent = [name for name in folders if not users or not (Path(users) / name).is_dir()]
     todo = [f"set DECOMFL_DATA to a folder that has {', '.join(absent)}"] if absent else []
@@ -41,7 +46,7 @@ def missing(folders: Iterable[str], models: Iterable[str]) -> str:
         todo.append("install the extra llm (pip install 'decomfl-lab[llm]')")
     else:
         cached = llm_library("huggingface_hub", "a model of the hub").try_to_load_from_cache
-        todo += [f"fetch {model} (hf download {model})" for model in models if not cached(model, "config.json")]
+        todo += [f"fetch {model} (hf download {model})" for model in of_hub if not cached(model, "config.json")]
     return "; ".join(todo)
 
 

@@ -111,10 +111,9 @@ def jobs(options: Options) -> list[TaskJob]:
 
 def _missing(scale: str) -> str:
     """What has to be done before the runs can be."""
-    size, pretrained = LANGUAGE_SCALES[scale], PRETRAINED[scale]
-    of_hub = [model for model in size.models.values() if model not in pretrained]
-    tasks = dict.fromkeys(task.removesuffix(TWO_WAY) for _, task, _, _ in _wanted(size))
-    return missing([*tasks, "corpus"] if len(of_hub) < len(size.models) else list(tasks), of_hub)
+    size = LANGUAGE_SCALES[scale]
+    tasks = [task.removesuffix(TWO_WAY) for _, task, _, _ in _wanted(size)]
+    return missing(tasks, size.models.values(), PRETRAINED[scale])
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

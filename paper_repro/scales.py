@@ -351,9 +351,9 @@ PRETRAINED: dict[str, dict[str, PretrainConfig]] = {
         "opt-1m": PretrainConfig(size="opt-1m", vocabulary=2048, steps=2, batch=4),
     },
     "default": {
-        "opt-0.3m": PretrainConfig(size="opt-0.3m", vocabulary=2048, steps=1000, batch=4),
-        "opt-1m": PretrainConfig(size="opt-1m", vocabulary=2048, steps=600, batch=4),
-        "opt-4m": PretrainConfig(size="opt-4m", vocabulary=2048, steps=200, batch=2),
+        "opt-0.3m": PretrainConfig(size="opt-0.3m", vocabulary=8192, steps=400, batch=2, verdicts=300, lr=3e-3),
+        "opt-1m": PretrainConfig(size="opt-1m", vocabulary=8192, steps=200, batch=2, verdicts=300, lr=2e-3),
+        "opt-2m": PretrainConfig(size="opt-2m", vocabulary=8192, steps=120, batch=2, verdicts=250, lr=1.5e-3),
     },
     "full": {},
 }
@@ -445,7 +445,7 @@ LANGUAGE_SCALES: dict[str, LanguageScale] = {
             "OPT-125M": _tunings(Tuning(150, 0.1, 32), Tuning(10, 0.1, 16), two_way=True),
             "OPT-1.3B": {"sst2": Tuning(25, 0.1, 32)},
         },
-        split="dirichlet-total",
+        split="iid",
         mezo_batch=64,
         five=("sst2",),
         max_length=96,
@@ -508,8 +508,8 @@ SIZES_SCALES: dict[str, SizesScale] = {
         share=0.1,
     ),
     "default": SizesScale(
-        models=("opt-0.3m", "opt-1m", "opt-4m"),
-        rounds=60,
+        models=("opt-0.3m", "opt-1m", "opt-2m"),
+        rounds=150,
         batch_size=16,
         seeds=(99, 100),
         eval_every=5,

@@ -30,7 +30,7 @@ from hessian.effective_rank import effective_rank
 from hessian.mean_loss import MeanLoss
 from hessian.named import TrainedModel
 from paper_repro.claims import Claim, Verdict
-from paper_repro.language import Pretraining, TaskJob, at_hand, task_facts
+from paper_repro.language import Pretraining, TaskJob, missing, task_facts
 from paper_repro.part import Made, Options, rendered
 from paper_repro.report import Section
 from paper_repro.runs import Work, fingerprint
@@ -70,10 +70,15 @@ Floats = NDArray[np.float64]
 def jobs(options: Options) -> list[Work]:
     """A work for each size; none where the task or the text is not at hand."""
     size = SIZES_SCALES[options.scale]
-    if not at_hand([TASK]):
+    if _missing(options.scale):
         return []
     own = {model: Pretraining(config) for model, config in PRETRAINED[options.scale].items()}
     return [SizeWork(size, model, own.get(model)) for model in size.models]
+
+
+def _missing(scale: str) -> str:
+    """What has to be done before the runs can be."""
+    return missing([TASK], SIZES_SCALES[scale].models, PRETRAINED[scale])
 
 
 @dataclass(frozen=True)
@@ -404,10 +409,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         title="Scale figure (appendix, right): do larger models need more rounds?",
         figure_png=None,
         settings=_settings(size),
-        notes=[
-            "Nothing was run: set DECOMFL_DATA to a folder that has sst2/ and corpus/, and install the extra llm "
-            "(pip install 'decomfl-lab[llm]')."
-        ],
+        notes=[f"Not computed: {_missing(options.scale) or 'no rows'}."],
     )
     if rows.empty:
         return Made(section=section, claims=found)

@@ -1,4 +1,4 @@
-"""A family of OPT models, 0.2 to 50 million parameters, pretrained from scratch on the text at hand.
+"""A family of OPT models, 0.3 to 50 million parameters, pretrained from scratch on the text at hand.
 
 They are `transformers` models like any other, in folders that ``AutoModelForCausalLM`` reads; what they are for is to
 be fine-tuned at sizes that one processor core can do.
@@ -64,9 +64,9 @@ class Size:
 
 
 SIZES: dict[str, Size] = {
-    "opt-0.2m": Size(32, 4, 4, 256),
     "opt-0.3m": Size(48, 3, 4, 256),
     "opt-1m": Size(128, 2, 4, 256),
+    "opt-2m": Size(176, 3, 4, 256),
     "opt-4m": Size(240, 4, 8, 512),
     "opt-15m": Size(384, 8, 8, 512),
     "opt-50m": Size(640, 10, 10, 512),

@@ -42,7 +42,7 @@ def options(scale: str = "full", **changes: Any) -> Options:
 @pytest.fixture
 def at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs can be listed where no data are."""
-    monkeypatch.setattr(llm, "missing", lambda folders, models: "")
+    monkeypatch.setattr(llm, "missing", lambda names, models, pretrained: "")
     monkeypatch.setattr(llm, "task_facts", lambda task: TaskFacts(100, 0.5, "digest"))
 
 
@@ -481,9 +481,9 @@ def test_without_data_there_are_no_jobs_and_the_section_says_what_to_set(
     assert part.figures == {}
     monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
     for name in (*TASKS, "corpus"):
-        assert name in language.missing([*TASKS, "corpus"], [])
+        assert name in language.missing(TASKS, ["opt-0.3m"], {"opt-0.3m"})
         (tmp_path / name).mkdir()
-    assert language.missing([*TASKS, "corpus"], []) == ""
+    assert language.missing(TASKS, ["opt-0.3m"], {"opt-0.3m"}) == ""
 
 
 def test_models_of_the_hub_have_to_be_fetched_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def toy_sst2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tasks.SOURCES, "sst2", tasks.Source(*sums))
     monkeypatch.setenv("DECOMFL_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(finetuning, "load_causal", toy_causal)
-    monkeypatch.setattr(sizes, "at_hand", lambda _: True)
+    monkeypatch.setattr(sizes, "missing", lambda names, models, pretrained: "")
 
 
 @pytest.mark.usefixtures("toy_sst2")

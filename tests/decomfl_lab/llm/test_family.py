@@ -150,7 +150,7 @@ def test_vocabularies_refuse_what_cannot_be() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"size": "opt-7b"}, "size must be one of opt-0.2m, .*, got 'opt-7b'"),
+        ({"size": "opt-7b"}, "size must be one of opt-0.3m, .*, got 'opt-7b'"),
         ({"vocabulary": "bert"}, "vocabulary must be a number of tokens or gpt2, got 'bert'"),
         ({"vocabulary": 100}, "vocabulary must be an integer of at least 260, got 100"),
         ({"steps": 0}, "steps must be an integer of at least 1, got 0"),
@@ -265,5 +265,5 @@ def test_the_command_is_one_of_decomfls() -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     module, _, name = project["entry-points"]["decomfl.commands"]["pretrain"].partition(":")
     assert getattr(importlib.import_module(module), name) is command
-    with pytest.raises(InputError, match=r"size must be one of opt-0.2m, .*, got 'opt-9t'"):
+    with pytest.raises(InputError, match=r"size must be one of opt-0.3m, .*, got 'opt-9t'"):
         command(size="opt-9t", out=Path("nowhere"))
