@@ -437,13 +437,13 @@ LANGUAGE_SCALES: dict[str, LanguageScale] = {
     "default": LanguageScale(
         models={"OPT-125M": "opt-0.3m", "OPT-1.3B": "opt-1m"},
         settings={
-            "OPT-125M": _tunings(Tuning(150, 1e-3, 32), Tuning(10, 1e-3, 16), two_way=True),
-            "OPT-1.3B": {"sst2": Tuning(25, 5e-4, 32)},
-            "OPT-125M+LoRA": _tunings(Tuning(50, 1e-2, 32), Tuning(5, 1e-2, 16)),
+            "OPT-125M": _tunings(Tuning(300, 3e-3, 32), Tuning(10, 3e-3, 16), two_way=True),
+            "OPT-1.3B": {"sst2": Tuning(100, 1e-3, 32)},
+            "OPT-125M+LoRA": _tunings(Tuning(100, 1e-1, 32), Tuning(5, 1e-1, 16)),
         },
         first_order={
-            "OPT-125M": _tunings(Tuning(150, 0.1, 32), Tuning(10, 0.1, 16), two_way=True),
-            "OPT-1.3B": {"sst2": Tuning(25, 0.1, 32)},
+            "OPT-125M": _tunings(Tuning(150, 0.03, 32), Tuning(10, 0.03, 16), two_way=True),
+            "OPT-1.3B": {"sst2": Tuning(100, 0.01, 32)},
         },
         split="iid",
         mezo_batch=64,
