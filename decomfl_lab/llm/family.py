@@ -211,7 +211,7 @@ def pretrain(
     model = build_opt(size, tokenizer, seed=config.seed)
     optimizer = _optimizer(model)
     stream, held_out = (_stream(tokenizer, pieces) for pieces in (corpus.train, corpus.held_out))
-    verdicts = Verdicts(corpus, tokenizer) if config.verdicts else None
+    verdicts = Verdicts(corpus, tokenizer, model) if config.verdicts else None
     require(len(stream) > size.context, "text", f"be longer than {size.context} tokens", len(stream))
     # A token of the held-out text stands for so many bytes.
     token_bytes = sum(len(piece.encode()) for piece in corpus.held_out) / len(held_out)
@@ -230,7 +230,7 @@ def pretrain(
         started = time.monotonic()
         rng = np.random.default_rng(np.random.SeedSequence(config.seed, spawn_key=(step,)))
         if verdicts is not None and config.of_verdicts(step):
-            objective = verdicts.loss(model, rng)
+            objective = verdicts.loss(rng)
         else:
             objective = _next_token_loss(model, _windows(config, rng, stream, tokenizer))
         loss = _step(model, optimizer, objective, config.rate(step))
@@ -242,7 +242,7 @@ def pretrain(
             held_out_loss = _held_out_loss(model, held_out, size.context, tokenizer)
             row = {"step": step + 1, "train_loss": float(np.mean(losses)), "held_out_loss": held_out_loss}
             row |= {"bits_per_byte": held_out_loss / math.log(2) / token_bytes, "seconds": seconds}
-            rows.append(row if verdicts is None else {**row, "verdict_accuracy": verdicts.accuracy(model)})
+            rows.append(row if verdicts is None else {**row, "verdict_accuracy": verdicts.accuracy()})
             losses.clear()
         if on_step is not None:
             on_step(PretrainProgress(step + 1, config.total, loss, rows[-1]["held_out_loss"] if rows else math.nan))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.errors import require
@@ -24,7 +24,7 @@ __all__ = ["Verdicts"]
 PROMPT = "{} The film is"
 ANSWERS = (" bad", " good")
 MAX_LENGTH = 40
-"""The last tokens of a prompt that are kept."""
+"""The last tokens of a prompt that are kept, or as many as the model reads."""
 BATCH = 64
 EVALUATED = 1000
 """Lines that a step draws, and lines of held-out reviews, evenly chosen, that the accuracy is of."""
@@ -43,38 +43,40 @@ class _Tokens:
 
 
 class Verdicts:
-    """The lines of a corpus's film reviews, ready for a model with this tokenizer."""
+    """The lines of a corpus's film reviews, for a model to tell their verdicts."""
 
-    def __init__(self, corpus: Corpus, tokenizer: Any) -> None:
+    def __init__(self, corpus: Corpus, tokenizer: Any, model: Any) -> None:
         """Encode them.
+
+        Args:
+            corpus: Has the reviews.
+            tokenizer: A ``tokenizers.Tokenizer``, the model's.
+            model: A causal LM of transformers, used as it is at the time.
 
         Raises:
             InputError: If the corpus has no film reviews.
         """
         require(len(corpus.held_out_reviews) > 0, "verdicts", "be 0 for a text without film reviews", corpus.source)
         self._tokens = _Tokens(tokenizer)
-        self._answers = tuple(self._tokens.encode(word)[-1] for word in ANSWERS)
+        answers = tuple(self._tokens.encode(word)[-1] for word in ANSWERS)
+        self._answers = Verbalized(model, answers, self._tokens.pad)
+        self._longest = min(MAX_LENGTH, int(model.config.max_position_embeddings))
         self._train = self._encoded(corpus.reviews)
         self._held_out = self._encoded(corpus.held_out_reviews[:: -(-len(corpus.held_out_reviews) // EVALUATED)])
 
     def _encoded(self, lines: tuple[Line, ...]) -> tuple[Tensor, Tensor]:
-        ids = encode([PROMPT.format(line) for line, _ in lines], self._tokens, max_length=MAX_LENGTH)
+        ids = encode([PROMPT.format(line) for line, _ in lines], self._tokens, max_length=self._longest)
         return ids, torch.tensor([int(favourable) for _, favourable in lines])
 
-    def loss(self, model: nn.Module, rng: np.random.Generator) -> Tensor:
+    def loss(self, rng: np.random.Generator) -> Tensor:
         """Mean of −log p(answer | prompt, one of the two answers) over ``BATCH`` lines that ``rng`` draws."""
         ids, favourable = self._train
         chosen = torch.from_numpy(rng.integers(0, len(ids), BATCH))
-        return cross_entropy(self._logits(model, ids[chosen]), favourable[chosen])
+        return cross_entropy(self._answers(ids[chosen]), favourable[chosen])
 
     @torch.no_grad()
-    def accuracy(self, model: nn.Module) -> float:
+    def accuracy(self) -> float:
         """How often the right answer is the more probable of the two, on lines of held-out reviews."""
         ids, favourable = self._held_out
-        said = torch.cat([self._logits(model, part).argmax(1) for part in ids.split(BATCH)])
+        said = torch.cat([self._answers(part).argmax(1) for part in ids.split(BATCH)])
         return float((said == favourable).float().mean())
-
-    def _logits(self, model: nn.Module, ids: Tensor) -> Tensor:
-        """Of the answers after each prompt, (N, 2)."""
-        logits: Tensor = Verbalized(model, self._answers, self._tokens.pad)(ids)
-        return logits

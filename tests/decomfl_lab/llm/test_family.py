@@ -8,9 +8,11 @@ import importlib
 import json
 import math
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,6 +21,7 @@ from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.llm import corpus, family
 from decomfl_lab.llm.corpus import SPECIAL, Corpus, gpt2_vocabulary, load_corpus, train_vocabulary
 from decomfl_lab.llm.family import SIZES, PretrainConfig, Size, build_opt, pretrain
+from decomfl_lab.llm.verdicts import Verdicts
 from decomfl_lab.models import num_parameters
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -155,6 +158,7 @@ def test_vocabularies_refuse_what_cannot_be() -> None:
         ({"vocabulary": 100}, "vocabulary must be an integer of at least 260, got 100"),
         ({"steps": 0}, "steps must be an integer of at least 1, got 0"),
         ({"batch": 0}, "batch must be an integer of at least 1, got 0"),
+        ({"verdicts": -1}, "verdicts must be an integer of at least 0, got -1"),
         ({"lr": -1.0}, "lr must be a finite number above 0, got -1.0"),
         ({"seed": -1}, "seed must be an integer in 0"),
     ],
@@ -216,6 +220,84 @@ def test_an_interrupted_run_resumes_to_the_bit(tmp_path: Path, monkeypatch: pyte
     timeless = [[{**row, "seconds": 0} for row in facts["evaluations"]] for facts in (whole, resumed)]
     assert timeless[0] == timeless[1]
     assert not list((tmp_path / "parts").glob("pretraining*"))
+
+
+GOOD_AND_BAD = tuple((f"{word} {n}", word == "yes") for n in range(40) for word in ("yes", "no"))
+
+
+@pytest.fixture
+def _reviews(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text with reviews whose verdict one word tells."""
+    small = family.load_corpus()
+    monkeypatch.setattr(
+        family, "load_corpus", lambda: replace(small, reviews=GOOD_AND_BAD[:60], held_out_reviews=GOOD_AND_BAD[60:])
+    )
+
+
+@needs_transformers
+@pytest.mark.usefixtures("_reviews")
+def test_verdicts_are_learnt_in_the_middle_of_the_text(tmp_path: Path) -> None:
+    config = _run(steps=4, verdicts=60, vocabulary=600)
+    assert [step for step in range(config.total) if config.of_verdicts(step)] == list(range(3, 63))
+    rows = pretrain(config, tmp_path / "a")["evaluations"]
+    assert (rows[-1]["step"], rows[-1]["verdict_accuracy"]) == (64, 1.0)
+    untouched = pretrain(replace(config, lr=1e-9), tmp_path / "b")["evaluations"]
+    assert untouched[-1]["verdict_accuracy"] < 0.8
+
+
+@needs_transformers
+@pytest.mark.usefixtures("_reviews")
+def test_an_interrupted_run_resumes_to_the_bit_among_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = _run(steps=4, verdicts=4, vocabulary=600)
+    pretrain(config, tmp_path / "whole")
+    monkeypatch.setattr(family, "CHECKPOINT_SECONDS", 0.0)
+
+    def interrupt(at: family.PretrainProgress) -> None:
+        if at.step == 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(config, tmp_path / "parts", on_step=interrupt)
+    pretrain(config, tmp_path / "parts")
+    same = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts")]
+    assert same[0] == same[1]
+
+
+@needs_transformers
+@pytest.mark.usefixtures("_reviews")
+def test_the_loss_of_verdicts_is_that_of_the_two_answers() -> None:
+    corpus, vocabulary = family.load_corpus(), train_vocabulary(family.load_corpus(), 600)
+    model: Any = build_opt(TINY, vocabulary, seed=0)
+    found = Verdicts(corpus, vocabulary, model).loss(np.random.default_rng(5))
+    expected = []
+    for n in np.random.default_rng(5).integers(0, 60, 64):  # one prompt at a time, without padding, all logits
+        line, favourable = GOOD_AND_BAD[n]
+        ids = torch.tensor([vocabulary.encode(f"{line} The film is").ids[-TINY.context :]])
+        logits = model(input_ids=ids).logits[0, -1]
+        bad, good = (logits[vocabulary.encode(word).ids[-1]] for word in (" bad", " good"))
+        expected.append(torch.log1p(torch.exp(bad - good if favourable else good - bad)))
+    assert found.item() == pytest.approx(torch.stack(expected).mean().item(), rel=1e-5)
+
+
+@needs_transformers
+def test_verdicts_need_reviews(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="verdicts must be 0 for a text without film reviews, got 'four hundred"):
+        pretrain(_run(verdicts=3), tmp_path)
+
+
+def test_lines_of_reviews_have_their_reviews_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    text = "\n\n".join(f"review {n} \nmore of {n}\n" for n in range(60)).encode()
+    packed = gzip.compress(text, mtime=0)
+    (tmp_path / "corpus" / corpus.REVIEWS).write_bytes(packed)
+    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
+    monkeypatch.setattr(corpus, "CORPUS", {corpus.REVIEWS: hashlib.sha256(packed).hexdigest()})
+    monkeypatch.setattr(corpus, "UNFAVOURABLE", 30)
+    found = load_corpus()
+    held_out = [n for n in range(60) if n % 20 == 19]
+    assert found.held_out_reviews == tuple((f"{a} {n}", n >= 30) for n in held_out for a in ("review", "more of"))
+    rest = [n for n in range(60) if n not in held_out]
+    assert found.reviews == tuple((f"{a} {n}", n >= 30) for n in rest for a in ("review", "more of"))
 
 
 @needs_transformers
