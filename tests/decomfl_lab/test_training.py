@@ -167,6 +167,22 @@ def test_the_observer_equals_a_server_with_a_model() -> None:
     assert federation.server.replica.digest() == federation.observer.digest()
 
 
+@pytest.mark.parametrize("changes", [{}, {"rebuild": "copy"}, {"method": "decomfl-projection"}, {"history": 2}])
+def test_every_client_rebuilds_the_global_model(changes: dict[str, Any]) -> None:
+    held: list[DeComFLFederation] = []
+    more = {"server_model": True} if "history" in changes else {}
+    config = replace(TINY, rounds=5, local_steps=2, **changes, **more)
+    train(config, on_end=lambda federation: held.append(federation))  # type: ignore[arg-type]
+    (federation,) = held
+    digests = federation.rebuilt()
+    reach = [i for i, c in enumerate(federation.clients) if c.replica.round >= federation.server.history.start]
+    assert list(digests) == reach
+    assert set(digests.values()) == {federation.observer.digest()}
+    lagging = federation.clients[reach[0]].replica
+    lagging.x[-1] += 1e-3  # one number of one client
+    assert [i for i, digest in federation.rebuilt().items() if digest != federation.observer.digest()] == reach[:1]
+
+
 def test_an_evaluation_on_fewer_images_uses_the_same_ones_for_every_seed() -> None:
     dataset = load_dataset("digits")
     images, labels = training._held_out(replace(TINY, test_examples=50), dataset)

@@ -287,5 +287,11 @@ def test_the_command_tells_what_the_model_can_do_untrained(
     assert err.startswith(
         f"zero-shot accuracy {first['test_accuracy']:.4f}, calibrated {first['calibrated_accuracy']:.4f}"
     )
-    assert main(["train", *flags, "--rounds", "1", "--momentum", "0"]) == 0
-    assert "calibrated_accuracy" in capsys.readouterr().out
+    assert json.loads(out)["rebuilt"] == {"clients": config.clients, "equal": config.clients}
+    assert main(["train", *flags, "--rounds", "2", "--momentum", "0"]) == 0
+    out = capsys.readouterr().out
+    assert "calibrated_accuracy" in out
+    zero, now = first["test_accuracy"], last["test_accuracy"]
+    assert f"accuracy: {zero:.4f} zero-shot, {now:.4f} now ({100 * (now - zero):+.1f} points)" in out
+    assert f"wire: {last['wire_bytes'] / config.clients / 1000:,.2f} kB a client" in out
+    assert f"rebuilt: {config.clients} of {config.clients} clients" in out
