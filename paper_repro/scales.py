@@ -474,6 +474,7 @@ class SizesScale:
         models: From small to large: sizes of ``PRETRAINED``, or names of the hub.
         rounds: Of every run.
         batch_size: B.
+        split: Of the training examples among the clients; the authors': dirichlet-total with α = 1.
         seeds: Of every model.
         eval_every: Rounds between two evaluations.
         test_examples: Of an evaluation; 0 for all.
@@ -486,6 +487,7 @@ class SizesScale:
     models: tuple[str, ...]
     rounds: int
     batch_size: int
+    split: str
     seeds: tuple[int, ...]
     eval_every: int
     test_examples: int
@@ -500,6 +502,7 @@ SIZES_SCALES: dict[str, SizesScale] = {
         models=("opt-0.3m", "opt-1m"),
         rounds=6,
         batch_size=4,
+        split="dirichlet-total",
         seeds=(99,),
         eval_every=2,
         test_examples=60,
@@ -509,19 +512,21 @@ SIZES_SCALES: dict[str, SizesScale] = {
     ),
     "default": SizesScale(
         models=("opt-0.3m", "opt-1m", "opt-2m"),
-        rounds=150,
-        batch_size=16,
+        rounds=200,
+        batch_size=32,
+        split="iid",
         seeds=(99, 100),
-        eval_every=5,
+        eval_every=10,
         test_examples=300,
         examples=64,
         products=8,
-        share=0.1,
+        share=0.5,
     ),
     "full": SizesScale(
         models=("facebook/opt-125m", "facebook/opt-350m", "facebook/opt-1.3b", "facebook/opt-2.7b"),
         rounds=2000,
         batch_size=16,
+        split="dirichlet-total",
         seeds=(99,),
         eval_every=25,
         test_examples=0,

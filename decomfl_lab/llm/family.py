@@ -45,7 +45,7 @@ __all__ = ["SIZES", "PretrainConfig", "PretrainProgress", "Size", "build_opt", "
 CHECKPOINT_FILE = "pretraining.safetensors"
 CONFIG_FILE = "config.json"
 EVALUATIONS = 10
-EVALUATED_TOKENS = 1 << 15
+EVALUATED_TOKENS = 1 << 13
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ SIZE = SizesScale(
     models=("a", "b", "c"),
     rounds=100,
     batch_size=4,
+    split="dirichlet-total",
     seeds=(0, 1),
     eval_every=5,
     test_examples=100,
