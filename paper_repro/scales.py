@@ -152,7 +152,7 @@ FIG3_SCALES: dict[str, Fig3Scale] = {
         M=20,
         m=2,
         batch_size=8,
-        rounds=38,
+        rounds=28,
         baseline_batch=32,
         baseline_rounds=24,
         evaluations=14,
@@ -352,8 +352,8 @@ PRETRAINED: dict[str, dict[str, PretrainConfig]] = {
     },
     "default": {
         "opt-0.3m": PretrainConfig(size="opt-0.3m", vocabulary=8192, steps=400, batch=2, verdicts=300, lr=3e-3),
+        "opt-0.5m": PretrainConfig(size="opt-0.5m", vocabulary=8192, steps=240, batch=2, verdicts=300, lr=2.5e-3),
         "opt-1m": PretrainConfig(size="opt-1m", vocabulary=8192, steps=200, batch=2, verdicts=300, lr=2e-3),
-        "opt-2m": PretrainConfig(size="opt-2m", vocabulary=8192, steps=120, batch=2, verdicts=250, lr=1.5e-3),
     },
     "full": {},
 }
@@ -438,12 +438,12 @@ LANGUAGE_SCALES: dict[str, LanguageScale] = {
         models={"OPT-125M": "opt-0.3m", "OPT-1.3B": "opt-1m"},
         settings={
             "OPT-125M": _tunings(Tuning(300, 3e-3, 32), Tuning(10, 3e-3, 16), two_way=True),
-            "OPT-1.3B": {"sst2": Tuning(100, 1e-3, 32)},
-            "OPT-125M+LoRA": _tunings(Tuning(100, 1e-1, 32), Tuning(5, 1e-1, 16)),
+            "OPT-1.3B": {"sst2": Tuning(50, 2e-3, 32)},
+            "OPT-125M+LoRA": _tunings(Tuning(50, 1e-1, 32), Tuning(5, 1e-1, 16)),
         },
         first_order={
             "OPT-125M": _tunings(Tuning(150, 0.03, 32), Tuning(10, 0.03, 16), two_way=True),
-            "OPT-1.3B": {"sst2": Tuning(100, 0.01, 32)},
+            "OPT-1.3B": {"sst2": Tuning(50, 0.01, 32)},
         },
         split="iid",
         mezo_batch=64,
@@ -511,7 +511,7 @@ SIZES_SCALES: dict[str, SizesScale] = {
         share=0.1,
     ),
     "default": SizesScale(
-        models=("opt-0.3m", "opt-1m", "opt-2m"),
+        models=("opt-0.3m", "opt-0.5m", "opt-1m"),
         rounds=200,
         batch_size=32,
         split="iid",

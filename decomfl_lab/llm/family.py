@@ -65,8 +65,8 @@ class Size:
 
 SIZES: dict[str, Size] = {
     "opt-0.3m": Size(48, 3, 4, 256),
+    "opt-0.5m": Size(80, 2, 4, 256),
     "opt-1m": Size(128, 2, 4, 256),
-    "opt-2m": Size(176, 3, 4, 256),
     "opt-4m": Size(240, 4, 8, 512),
     "opt-15m": Size(384, 8, 8, 512),
     "opt-50m": Size(640, 10, 10, 512),
