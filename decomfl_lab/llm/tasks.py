@@ -27,7 +27,7 @@ import pandas as pd
 from decomfl_lab.data import read_checked
 from decomfl_lab.errors import InputError, require, require_choice
 
-__all__ = ["TASKS", "Task", "TaskData", "at_hand", "load_task"]
+__all__ = ["TASKS", "Task", "TaskData", "load_task"]
 
 _CLEANED: dict[str, Callable[[str], str]] = {"sentence": str.strip, "span2_text": str.lower}
 """What the templates do to a column."""
@@ -211,12 +211,6 @@ def load_task(name: str, *, folder: str | Path | None = None) -> TaskData:
             "with the hub's files"
         )
     return _from_sources(task, Path(users) / name)
-
-
-def at_hand(name: str) -> bool:
-    """Whether ``$DECOMFL_DATA/<task>`` is there, so that ``load_task(name)`` has something to read."""
-    users = os.environ.get("DECOMFL_DATA")
-    return bool(users) and (Path(str(users)) / require_choice("task", name, TASKS)).is_dir()
 
 
 def _from_sources(task: Task, folder: Path) -> TaskData:
