@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from decomfl_lab.config import TrainConfig
+from decomfl_lab.llm.verdicts import BATCH as LINES
 from figures.finetuning import accuracies, round_costs
 from figures.style import OKABE_ITO, LineStyle, method_styles
 from paper_repro.language import Pretraining, TaskJob, missing, task_facts
@@ -206,8 +207,8 @@ def _models_words(scale: str) -> str:
     told = []
     for size in LANGUAGE_SCALES[scale].models.values():
         if own := PRETRAINED[scale].get(size):
-            read = own.steps * own.verdicts
-            reviews = f" and {read:,} lines of film reviews with their verdicts" if read else ""
+            read = LINES * own.verdicts
+            reviews = f" and {read:,} lines of film reviews (IMDb) with their verdicts" if read else ""
             told.append(f"{size}: {own.tokens:,} tokens of text{reviews}")
     if not told:
         return "The models are the paper's, from the hub."

@@ -110,7 +110,7 @@ def test_the_section_says_what_stands_for_the_papers_models(monkeypatch: pytest.
     assert llm._models_words("full") == "The models are the paper's, from the hub."
     own = PretrainConfig(size="opt-0.3m", steps=10, batch=2, verdicts=8)
     monkeypatch.setitem(PRETRAINED, "smoke", {"opt-0.3m": own})
-    assert "opt-0.3m: 5,120 tokens of text and 80 lines of film reviews" in llm._models_words("smoke")
+    assert "opt-0.3m: 5,120 tokens of text and 512 lines of film reviews" in llm._models_words("smoke")
 
 
 @pytest.mark.usefixtures("at_hand")
