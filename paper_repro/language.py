@@ -118,10 +118,14 @@ class TaskJob(Job):
         config = self.config
         return _encoded(config.model, config.task, config.max_length, config.cb_two_way)
 
+    def placed(self, folder: Path) -> TaskJob:
+        """The job of this folder, with the folder of its model beside it as ``config.model``."""
+        models = [str(folder.parent / need.key()) for need in self.needs] or [self.config.model]
+        return replace(self, config=replace(self.config, model=models[0]))
+
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``."""
-        models = [str(folder.parent / need.key()) for need in self.needs] or [self.config.model]
-        return super(TaskJob, replace(self, config=replace(self.config, model=models[0]))).run(folder, report)
+        return super(TaskJob, self.placed(folder)).run(folder, report)
 
 
 @lru_cache

@@ -20,7 +20,7 @@ from decomfl_lab.config import TrainConfig
 from decomfl_lab.data import Dataset
 from decomfl_lab.errors import DivergedError
 from decomfl_lab.files import write_atomically
-from decomfl_lab.llm.finetuning import task_dataset, task_module
+from decomfl_lab.llm.finetuning import task_module
 from decomfl_lab.replica import Layout
 from decomfl_lab.training import METRICS_FILE, Progress, load_run, read_provenance, train, write_provenance
 from figures.sizes import size_figure
@@ -113,7 +113,12 @@ class SizeWork:
 
     def cost(self) -> float:
         """See ``Work``: of the runs; the products for κ are a small part."""
-        return len(self.size.seeds) * TaskJob(self.config(self.model, 1.0, 0), {}, self.title, self.pretraining).cost()
+        return len(self.size.seeds) * self._job.cost()
+
+    @property
+    def _job(self) -> TaskJob:
+        """A run of this model, whatever its η and seed."""
+        return TaskJob(self.config(self.model, 1.0, 0), {}, self.title, self.pretraining)
 
     def config(self, model: str, eta: float, seed: int) -> TrainConfig:
         """A run's configuration: the authors' but for its length, batch and η."""
@@ -156,14 +161,13 @@ class SizeWork:
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``: what is there is kept, and a run goes on where it was."""
         folder.mkdir(parents=True, exist_ok=True)
-        model = self.model if self.pretraining is None else str(folder.parent / self.pretraining.key())
-        config = self.config(model, 1.0, 0)
-        dataset = task_dataset(config)
+        job = self._job.placed(folder)
+        dataset = job.dataset()
         write_provenance(folder, dataset)
-        objective = self._objective(config, dataset)
+        objective = self._objective(job.config, dataset)
         eta = self.eta(_kept(folder / START, lambda: self._kappa(objective, objective.x)))
         for seed in self.size.seeds:
-            self._one(self.config(model, eta, seed), folder / str(seed), dataset, objective, report)
+            self._one(self.config(job.config.model, eta, seed), folder / str(seed), dataset, objective, report)
         return f"{len(self.size.seeds)} runs"
 
     def _one(

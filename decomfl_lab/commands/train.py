@@ -60,8 +60,12 @@ def _train(
     rebuilt: list[bool] = []
 
     def compare(federation: Federation) -> None:
-        """Whether each lagging client, brought up to date, has the bits of the model that is evaluated."""
-        if isinstance(federation, DeComFLFederation) and run_config.revert == "snapshot":
+        """Whether each lagging client, brought up to date, has the bits of the model that is evaluated.
+
+        As many replays as M/m rounds make; so not where they are spared (rebuild copy).
+        """
+        replays = run_config.rebuild == "replay" and run_config.revert == "snapshot"
+        if isinstance(federation, DeComFLFederation) and replays:
             expected = federation.observer.digest()
             rebuilt.extend(digest == expected for digest in federation.rebuilt().values())
 

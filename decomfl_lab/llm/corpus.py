@@ -12,9 +12,10 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from decomfl_lab.data import TEXT, read_checked
 from decomfl_lab.errors import require, require_int
@@ -58,6 +59,7 @@ HELD_OUT = 20
 """Characters that a piece of the text has at least; it ends with a line, and every so many-th is held out."""
 
 
+T = TypeVar("T")
 Line = tuple[str, bool]
 """Of a film review, and whether the review is favourable."""
 
@@ -101,19 +103,18 @@ def load_corpus() -> Corpus:
         text, source = documentation()
         texts, reviews = [text], []
     pieces = [piece for text in texts for piece in _pieces(text.decode("utf-8", "replace"))]
-    held_out = tuple(pieces[HELD_OUT - 1 :: HELD_OUT])
-    train = tuple(piece for n, piece in enumerate(pieces) if n % HELD_OUT != HELD_OUT - 1)
+    train, held_out = _split(pieces)
+    of_train, of_held_out = (tuple(line for review in part for line in review) for part in _split(reviews))
     size = sum(map(len, texts)) / 1e6
     digest = hashlib.sha256(b"".join(texts)).hexdigest()[:16]
-    rest = [review for n, review in enumerate(reviews) if n % HELD_OUT != HELD_OUT - 1]
-    return Corpus(
-        train,
-        held_out,
-        f"{source}: {size:.1f} MB of text, a {HELD_OUT}th of it held out",
-        digest,
-        tuple(line for review in rest for line in review),
-        tuple(line for review in reviews[HELD_OUT - 1 :: HELD_OUT] for line in review),
-    )
+    source = f"{source}: {size:.1f} MB of text, a {HELD_OUT}th of it held out"
+    return Corpus(train, held_out, source, digest, of_train, of_held_out)
+
+
+def _split(items: Sequence[T]) -> tuple[tuple[T, ...], tuple[T, ...]]:
+    """What is trained on, and every ``HELD_OUT``-th, which is held out."""
+    last = HELD_OUT - 1
+    return tuple(item for n, item in enumerate(items) if n % HELD_OUT != last), tuple(items[last::HELD_OUT])
 
 
 def _reviews(text: str) -> list[list[Line]]:
