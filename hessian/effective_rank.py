@@ -12,16 +12,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
+from scipy.special import ndtri
 from torch import Tensor
 
 from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.noise import Distribution
 from hessian.counted import Counted
 from hessian.estimate import Estimate, plain, require_confidence
+from hessian.forms import SphereForms
 from hessian.lanczos import Krylov, Lanczos, dot, missed_above
 from hessian.operator import Operator
-from hessian.probes import probe, require_law
+from hessian.probes import probe
 from hessian.quadrature import Quadrature, quadrature
 from hessian.resume import Checkpoint, State
 
@@ -36,8 +37,8 @@ SCOUTS = 2
 SAFETY = 4.0
 """Their variance counts so much more where steps are chosen: both may have missed an outlier (measured best of 1-8)."""
 
-LEAST_PROBES = 6
-"""The fewest that an interval rests on: Student's t is wide below, and quadratic forms are only nearly normal."""
+LEAST_PROBES = 3
+"""The fewest that an interval rests on: each of them measures the variance too."""
 
 SEMIDEFINITE = ("gauss-newton", "fisher")
 """Operators without negative eigenvalues by construction: signed, positive and absolute κ are one."""
@@ -80,9 +81,9 @@ class EffectiveRank:
         operator: Which matrix, e.g. "hessian" or "gauss-newton".
         d: Its dimension.
         kappa: tr(H)/‖H‖₂, the paper's κ; NaN where H = 0. Negative eigenvalues lower it.
-        interval: (low, high) for it: the trace's Student t interval over all norms in [θ, θ + residual].
+        interval: (low, high) for it: the trace's interval over all norms in [θ, θ + ``Lanczos.top_error``].
         confidence: Of the intervals.
-        trace: tr(H), with its standard error.
+        trace: tr(H), with its standard error; its interval is ``trace_interval``.
         trace_interval: (low, high) for it.
         lambda_max: Largest Ritz value: λ_max is at least that.
         lambda_max_residual: An eigenvalue is at most that far from it.
@@ -101,7 +102,6 @@ class EffectiveRank:
         rtol: Asked half-width of the interval, relative to κ.
         reached: Whether the interval is that narrow.
         reason: What happened, what to do if not reached, and what the signs mean; one line.
-        law: Of the probes.
         seed: Of everything random.
         dtype: Of the products.
         seconds: Wall-clock time.
@@ -132,7 +132,6 @@ class EffectiveRank:
     rtol: float
     reached: bool
     reason: str
-    law: str
     seed: int
     dtype: str
     seconds: float
@@ -148,7 +147,7 @@ class EffectiveRank:
         percent = f"{100 * self.confidence:g} %"
         lines = [
             f"{self.operator}, d = {self.d}: {self.products} products "
-            f"({self.steps} Lanczos steps, {self.probes} {self.law} probes), seed {self.seed}, {self.dtype}",
+            f"({self.steps} Lanczos steps, {self.probes} probes), seed {self.seed}, {self.dtype}",
             f"κ = tr(H)/‖H‖₂ = {self.kappa:.4g}, {percent} interval [{self.interval[0]:.4g}, {self.interval[1]:.4g}]",
             f"tr(H) = {self.trace.value:.4g} ± {self.trace.stderr:.2g}, "
             f"{percent} interval [{self.trace_interval[0]:.4g}, {self.trace_interval[1]:.4g}]",
@@ -176,7 +175,6 @@ class _Settings:
     max_products: int
     products: int | None
     seed: int
-    law: str
     probe_steps: int
     trace: float | None
 
@@ -198,11 +196,7 @@ class _Settings:
     @property
     def normal(self) -> float:
         """The two-sided quantile of the confidence for many samples."""
-        return float(stats.norm.ppf(0.5 + self.confidence / 2))
-
-    def student(self, freedom: int) -> float:
-        """The two-sided quantile of Student's t."""
-        return float(stats.t.ppf(0.5 + self.confidence / 2, freedom))
+        return float(ndtri(0.5 + self.confidence / 2))
 
 
 def effective_rank(
@@ -213,7 +207,6 @@ def effective_rank(
     max_products: int = 200,
     products: int | None = None,
     seed: int,
-    law: Distribution = Distribution.RADEMACHER,
     checkpoint: Path | None = None,
     on_progress: Callable[[EffectiveRankProgress], None] | None = None,
     probe_steps: int = 1,
@@ -227,18 +220,16 @@ def effective_rank(
         tr(H) = tr(T) + E[uᵀHu],    u = Pz √(d − k)/‖Pz‖,    θ = max |eig(T)| ≤ ‖H‖₂
 
     so the products that find θ also take the outliers out of the trace, whose variance they dominate:
-    Var ≤ 2‖PHP‖_F² in place of 2‖H‖_F² (less the diagonal's for Rademacher probes). The length of u is fixed so that
-    a part of PHP that is a multiple of P adds no variance; the mean stays exact for Gaussian probes, and for
-    Rademacher probes up to a share of 2k/d of the largest diagonal element of PHP.
+    Var ≤ 2‖PHP‖_F² in place of 2‖H‖_F². For Gaussian z, u is uniform on a sphere of the complement, so the mean is
+    exact, and a part of PHP that is a multiple of P adds no variance.
 
     1. *Lanczos* until the residual of θ is small (rtol/5) and one more step would save less than one product of
        probes. How the variance falls with k is read off two scouts, E‖PHPz₀‖² = ‖PHP‖_F² for every k from the
        single product Hz₀. Scouts are no samples of the trace, so k is independent of the samples that make the
        interval.
-    2. *Pilot*: n₁ probes, as many as the scouts predict and at least 6, with standard deviation s₁.
-    3. *The rest* by Stein's rule: probes are added until t(n₁ − 1)·s₁/√N is the half-width asked for. For normal
-       samples s₁ is independent of their mean, so t(n₁ − 1) is exact whatever N came out of s₁: one decision
-       needs no correction.
+    2. *Probes*, at least 3, until the interval is as narrow as asked for. What a probe's product says of the variance,
+       ‖PHu‖², says far more than the spread of few forms does, so the interval (see ``SphereForms``) is nearly as wide
+       with 3 probes as with many; and it knows about the forms' skewness, which Student's t does not.
 
     With ``products`` = B nothing is decided on the way: 2B/3 steps, and probes for the rest (for 20 to 30 products
     no rule with scouts did better).
@@ -250,14 +241,13 @@ def effective_rank(
         max_products: Products at most.
         products: Spend so many instead (fewer only if the Lanczos vectors span everything).
         seed: Of everything random, 0..2**64-1.
-        law: Of the probes, Rademacher or Gaussian.
         checkpoint: File written along the way (a tenth of the time at most), and gone on from if it is there, to
             the same bits.
         on_progress: Called after every product, or with ``probe_steps`` every probe.
         probe_steps: Products a probe. With 3 or more each probe becomes a quadrature, which measures κ of the
             positive part and of the absolute values too.
         trace_operator: An operator of the same trace whose quadratic forms are cheaper (the Gauss-Newton matrix of
-            a piecewise-affine network): all forms are taken with it, tr(QGQᵀ) by k more, and H gives only θ.
+            a piecewise-affine network): all probes are taken with it, tr(QGQᵀ) by k more forms, and H gives only θ.
         trace: tr(H) where it is known (``gauss_newton_trace``): then there are only Lanczos steps, until the residual
             of θ is small, or ``products`` of them, and the interval is that of θ alone.
 
@@ -268,10 +258,9 @@ def effective_rank(
     Raises:
         InputError: If an argument breaks a rule, a product is not finite, or the checkpoint is of another run.
 
-    Source: Krylov-aware deflation: Chen and Hallman 2023; two-stage samples: Stein 1945; κ: DeComFL, Assumption 4.
+    Source: Krylov-aware deflation: Chen and Hallman 2023; κ: DeComFL, Assumption 4.
     """
-    require_law(law)
-    settings = _Settings(rtol, confidence, max_products, products, seed, str(law), probe_steps, trace)
+    settings = _Settings(rtol, confidence, max_products, products, seed, probe_steps, trace)
     if trace is not None:
         require(trace_operator is None, "trace_operator", "be None where the trace is known", trace_operator)
         require(probe_steps == 1, "probe_steps", "be 1 where the trace is known", probe_steps)
@@ -298,13 +287,12 @@ class _Run:
         self.operator = Counted(operator)
         self.forms = self.operator if trace_operator is None else Counted(trace_operator)
         self.krylov = Krylov(self.operator, settings.seed)
-        self.scouts: list[Tensor] = []  # H z₀ of each
+        self.scouts: list[tuple[Tensor, Tensor]] = []  # Pz₀ and PHz₀ of each
         self.predicted: list[tuple[float, float]] = []  # after each step: variance of a probe, trace
         self.deflated = False  # whether Lanczos is over
         self.inside = 0.0  # tr(QHQᵀ)
-        self.pilot = 0  # n₁
-        self.probes: list[list[list[float]]] = []  # quadrature rules: nodes, weights, weights of the other rule
-        self.samples: list[float] = []  # uᵀHu
+        self.sampled = SphereForms()
+        self.rules: list[list[list[float]]] = []  # quadratures: nodes, weights, weights of the other rule
         self.history: list[tuple[int, float, float, float, float]] = []
         self.seconds = 0.0
         self._started = time.perf_counter()
@@ -323,9 +311,6 @@ class _Run:
             return False
         if self.krylov.following is None or self.settings.trace is not None:
             return True
-        n = len(self.samples)
-        if n < self.pilot:
-            return False
         return self._affordable < 1 or (self.settings.products is None and self._narrow())
 
     @property
@@ -337,7 +322,8 @@ class _Run:
     def advance(self) -> None:
         """Spend one product, or one probe."""
         if self.settings.products is None and self.settings.trace is None and len(self.scouts) < SCOUTS:
-            self.scouts.append(self.operator.matvec(self._z(SCOUT, len(self.scouts))))
+            z = self._z(SCOUT, len(self.scouts))
+            self.scouts.append((z, self.operator.matvec(z)))
         elif not self.deflated:
             self.krylov.step()
             if self.scouts:
@@ -349,24 +335,26 @@ class _Run:
         self.history.append(self._row())
 
     def _z(self, stage: int, index: int) -> Tensor:
-        return probe(self.operator, self.settings.seed, stage, index, Distribution(self.settings.law))
+        return probe(self.operator, self.settings.seed, stage, index, Distribution.GAUSSIAN)
 
     def _predict(self) -> None:
         """Append the variance of a probe and the trace, as the scouts see them after this step.
 
-        The variance is 2‖PHP‖_F² less the part along P, which the fixed length takes out: 2‖PHPz₀ − ρ Pz₀‖².
+        The variance is 2‖PHP‖_F² less the part along P, which the fixed length takes out: 2‖PHPz₀ − ρ Pz₀‖². Each
+        step takes its new vector v out of Pz₀ and PHz₀; from the latter
 
-        P H P z₀ = P H z₀ − P H QᵀQ z₀ = P H z₀ − q (c·Q z₀),    since H Qᵀ = Qᵀ T + q cᵀ
+            P H P z₀ = P H z₀ − P H QᵀQ z₀ = P H z₀ − (v·z₀) β q,    since H Qᵀ = Qᵀ T + q cᵀ, c = (0, ..., 0, β)
         """
         variance, trace = 0.0, float(self.krylov.projected.trace())
-        for i, product in enumerate(self.scouts):
-            z, w = self._z(SCOUT, i), self.krylov.complement(product)
-            if self.krylov.following is not None:
-                w -= self.krylov.leak(z) * self.krylov.following
-            within = self.krylov.complement(z)
-            along, length = dot(z, w), dot(within, within)
-            variance += 2 * max(dot(w, w) - (along**2 / length if length else 0.0), 0.0) / SCOUTS
-            trace += along / SCOUTS
+        v, beta, q = self.krylov.vectors[-1], float(self.krylov.coupling[-1]), self.krylov.following
+        for z, product in self.scouts:
+            along = dot(v, z)
+            z.sub_(v, alpha=along)
+            product.sub_(v, alpha=dot(v, product))
+            w = product if q is None else product - along * beta * q
+            form, length = dot(z, w), dot(z, z)
+            variance += 2 * max(dot(w, w) - (form**2 / length if length else 0.0), 0.0) / SCOUTS
+            trace += form / SCOUTS
         self.predicted.append((variance, trace))
 
     def _deflated_enough(self) -> bool:
@@ -383,7 +371,7 @@ class _Run:
             return k >= min(most, settings.limit - probes * settings.probe_steps)
         if self._affordable <= LEAST_PROBES or 3 * k >= 2 * settings.limit:
             return True
-        if self.operator.d - k <= LEAST_PROBES:  # as many steps as a pilot needs probes make κ exact
+        if self.operator.d - k <= LEAST_PROBES:  # as many steps as an interval needs probes make κ exact
             return False
         if not self.krylov.result(settings.rtol / 5).converged:
             return False
@@ -398,90 +386,91 @@ class _Run:
 
     def _needed(self, variance: float) -> float:
         """Probes for the half-width asked for, by the scouts' trace, were they many."""
-        width = self._half_width(self.predicted[-1][1])
+        width = self._width(self.predicted[-1][1])
         return (self.settings.normal / width) ** 2 * variance if width > 0 else math.inf
 
     def _finish_lanczos(self) -> None:
-        """Fix k and, from the scouts alone, the size of the pilot."""
+        """Fix k, and the part of the trace that is inside the space."""
         self.deflated = True
+        self.sampled = SphereForms(self.operator.d - len(self.krylov.vectors))
         if self.settings.trace is not None:
             return
         if self.forms is self.operator:
             self.inside = float(self.krylov.projected.trace())
         else:
             self.inside = math.fsum(self.forms.quad(q) for q in self.krylov.vectors)
-        if self.settings.products is not None:
-            self.pilot = self._affordable
-        else:
-            wanted = min(0.7 * self._needed(self.predicted[-1][0]), self._affordable)
-            self.pilot = min(max(LEAST_PROBES, math.ceil(wanted)), self._affordable)
 
     def _sample(self) -> None:
-        """One probe of the complement: its quadratic form, or its quadrature."""
-        u = self.krylov.complement(self._z(PROBES, len(self.samples)))
-        length = math.sqrt(dot(u, u))
-        u *= math.sqrt(self.operator.d - len(self.krylov.vectors)) / (length or 1.0)
-        if self.settings.probe_steps == 1:
-            self.samples.append(self.forms.quad(u))
-            return
-        rule = quadrature(self.operator, u, self.settings.probe_steps)
-        self.samples.append(rule.expectation(lambda nodes: nodes)[0])
-        self.probes.append([rule.nodes.tolist(), rule.gauss.tolist(), rule.averaged.tolist()])
+        """One probe of the complement: its product or, once the variance is known, its quadratic form."""
+        u = self.krylov.complement(self._z(PROBES, len(self.sampled.values)))
+        u *= math.sqrt(self.sampled.n) / (math.sqrt(dot(u, u)) or 1.0)
+        product = self.forms.matvec(u) if self.sampled.wants_products else None
+        if self.settings.probe_steps > 1:
+            rule = quadrature(self.operator, u, self.settings.probe_steps, product)
+            self.rules.append([rule.nodes.tolist(), rule.gauss.tolist(), rule.averaged.tolist()])
+            form = rule.expectation(lambda nodes: nodes)[0]
+        else:
+            form = self.forms.quad(u) if product is None else dot(u, product)
+        self.sampled.add(form, u, None if product is None else self.krylov.complement(product))
 
     # What is known
 
     def _norm(self) -> tuple[float, float]:
-        """θ and its residual."""
+        """θ and how far ‖H‖₂ may be above it."""
         if not self.krylov.steps:
             return math.nan, math.nan
         lanczos = self.krylov.result()
-        return float(lanczos.ritz_values[lanczos.top].abs()), float(lanczos.ritz_residuals[lanczos.top])
+        return float(lanczos.ritz_values[lanczos.top].abs()), lanczos.top_error
 
-    def _half_width(self, trace: float) -> float:
-        """Half-width of the trace's interval that makes κ's reach at most rtol·|κ| to either side.
-
-        The far side is |t − w|/(θ + r): with ρ = θ/(θ + r) it is within rtol of t/θ if wρ ≤ t (rtol − 1 + ρ).
-        """
-        theta, residual = self._norm()
-        rho = theta / (theta + residual) if theta > 0 else 1.0
-        return abs(trace) * min(self.settings.rtol, (self.settings.rtol - 1 + rho) / rho)
-
-    def _trace(self) -> tuple[float, float]:
-        """The estimate of tr(H) and the half-width of its interval, with t and s of the pilot alone."""
+    def _trace(self) -> tuple[float, float, float]:
+        """The estimate of tr(H) and the ends of its interval."""
         if self.settings.trace is not None:
-            return self.settings.trace, 0.0
+            return self.settings.trace, self.settings.trace, self.settings.trace
         if self.krylov.following is None:
-            return self.inside, 0.0
-        n = len(self.samples)
-        if n == 0:
-            return self.predicted[-1][1] if self.predicted else math.nan, math.inf
-        t = self.inside + math.fsum(self.samples) / n
-        first = self.samples[: self.pilot]
-        if len(first) < 2:
-            return t, math.inf
-        return t, self.settings.student(len(first) - 1) * float(np.std(first, ddof=1)) / math.sqrt(n)
+            return self.inside, self.inside, self.inside
+        if not self.sampled.values:
+            return self.predicted[-1][1] if self.predicted else math.nan, -math.inf, math.inf
+        low, high = self.sampled.interval(self.settings.confidence)
+        return self.inside + self.sampled.mean, self.inside + low, self.inside + high
 
     def _estimate(self) -> Estimate:
-        """The trace with its standard error over all probes."""
-        return Estimate.of(self.samples, self.inside) if self.samples else Estimate(self._trace()[0], 0.0, 0)
+        """The trace with its standard error."""
+        samples = len(self.sampled.values)
+        return Estimate(self._trace()[0], self.sampled.stderr if samples else 0.0, samples)
 
     def _interval(self) -> tuple[float, float]:
-        """κ's interval: all quotients of the trace's interval and the norms in [θ, θ + residual], and rounding."""
-        theta, residual = self._norm()
-        t, half = self._trace()
+        """κ's interval: all quotients of the trace's interval and the norms in [θ, θ + slack], and rounding."""
+        theta, slack = self._norm()
+        t, low, high = self._trace()
         if not theta > 0:
             return (math.nan, math.nan) if theta == 0 else (-math.inf, math.inf)
-        half += 10 * torch.finfo(self.operator.dtype).eps * (abs(t) + theta)
-        low, high = t - half, t + half
+        rounding = 10 * torch.finfo(self.operator.dtype).eps * (abs(t) + theta)
+        low, high = low - rounding, high + rounding
         return (
-            low / (theta if low < 0 else theta + residual),
-            high / (theta if high > 0 else theta + residual),
+            low / (theta if low < 0 else theta + slack),
+            high / (theta if high > 0 else theta + slack),
         )
+
+    def _reach(self) -> float:
+        """How far κ's interval reaches from κ to its farther side, relative to κ, after the last product."""
+        _, _, kappa, low, high = self.history[-1]
+        if math.isnan(kappa):  # H is zero along every direction tried
+            return 0.0
+        return max(high - kappa, kappa - low) / abs(kappa) if kappa else math.inf
 
     def _narrow(self) -> bool:
         """Whether the interval is as narrow as asked for."""
-        t, half = self._trace()
-        return half <= self._half_width(t)
+        enough = self.settings.trace is not None or self.krylov.following is None
+        return (enough or len(self.sampled.values) >= LEAST_PROBES) and self._reach() <= self.settings.rtol
+
+    def _width(self, trace: float) -> float:
+        """Half-width of the trace's interval that makes κ's reach at most rtol·|κ| to either side.
+
+        The far side is |t − w|/(θ + slack): with ρ = θ/(θ + slack) it is within rtol of t/θ if wρ ≤ t (rtol − 1 + ρ).
+        """
+        theta, slack = self._norm()
+        rho = theta / (theta + slack) if theta > 0 else 1.0
+        return abs(trace) * min(self.settings.rtol, (self.settings.rtol - 1 + rho) / rho)
 
     def _row(self) -> tuple[int, float, float, float, float]:
         theta = self._norm()[0]
@@ -501,7 +490,7 @@ class _Run:
         """All that is known."""
         lanczos = self.krylov.result()
         theta, _ = self._norm()
-        t, half = self._trace()
+        t, t_low, t_high = self._trace()
         low, high = self._interval()
         reached = theta > 0 and self._narrow()
         positive, absolute = self._by_sign(lanczos)
@@ -512,7 +501,7 @@ class _Run:
             interval=(low, high),
             confidence=self.settings.confidence,
             trace=self._estimate(),
-            trace_interval=(t - half, t + half),
+            trace_interval=(t_low, t_high),
             lambda_max=float(lanczos.ritz_values[-1]),
             lambda_max_residual=float(lanczos.ritz_residuals[-1]),
             lambda_min=float(lanczos.ritz_values[0]),
@@ -524,13 +513,12 @@ class _Run:
             ritz_values=tuple(lanczos.ritz_values.tolist()),
             ritz_residuals=tuple(lanczos.ritz_residuals.tolist()),
             steps=lanczos.products,
-            probes=len(self.samples),
+            probes=len(self.sampled.values),
             products=self.products,
             quadratic_forms=self.forms.quadratic_forms,
             rtol=self.settings.rtol,
             reached=reached,
             reason=f"{self._outcome(reached)}; {_signs(lanczos, absolute is not None)}",
-            law=self.settings.law,
             seed=self.settings.seed,
             dtype=str(self.operator.dtype).removeprefix("torch."),
             seconds=self.seconds + time.perf_counter() - self._started,
@@ -539,26 +527,27 @@ class _Run:
 
     def _outcome(self, reached: bool) -> str:
         """What happened, and what to do."""
-        theta, residual = self._norm()
+        theta, slack = self._norm()
         if not theta > 0:
             return "H is zero along every direction tried, so κ is undefined"
-        t, half = self._trace()
+        t, low, high = self._trace()
         if self.settings.trace is not None and reached:
-            return f"tr(H) was known, ‖H‖₂ is within {residual / theta:.2g} after {self.products} products"
+            return f"tr(H) was known, ‖H‖₂ is within {slack / theta:.2g} after {self.products} products"
         if self.krylov.following is None and self.settings.trace is None:
             return f"the {len(self.krylov.vectors)} Lanczos vectors span everything: κ is exact"
         if reached:
             return f"within {self.settings.rtol:.3g} of κ after {self.products} products"
-        width = self._half_width(t)
+        width = self._width(t)
         if width <= 0:
             return (
-                f"not within {self.settings.rtol:.3g}: the residual of ‖H‖₂ is {residual / theta:.2g} of it; "
+                f"not within {self.settings.rtol:.3g}: ‖H‖₂ may be {slack / theta:.2g} larger; "
                 f"allow more than {self.settings.limit} products"
             )
-        needed = math.ceil(len(self.samples) * (half / width) ** 2) * self.settings.probe_steps
+        probes = len(self.sampled.values)
+        more = math.ceil(probes * ((high - low) / (2 * width)) ** 2) - probes
         return (
             f"not within {self.settings.rtol:.3g} of κ after {self.products} products: "
-            f"about {self.products - len(self.samples) * self.settings.probe_steps + needed} would be needed"
+            f"about {self.products + max(1, more) * self.settings.probe_steps} would be needed"
         )
 
     def _by_sign(self, lanczos: Lanczos) -> tuple[Estimate | None, Estimate | None]:
@@ -574,7 +563,7 @@ class _Run:
             trace = self._estimate()
             both = Estimate(trace.value / top, trace.stderr / top, trace.samples)
             return both, both
-        rules = [Quadrature(*map(np.asarray, rule)) for rule in self.probes]
+        rules = [Quadrature(*map(np.asarray, rule)) for rule in self.rules]
         found: list[Estimate | None] = []
         for f, scale in ((lambda x: np.maximum(x, 0.0), top), (np.abs, self._norm()[0])):
             if not scale > 0:
@@ -600,7 +589,8 @@ class _Run:
     def state(self) -> State:
         """Everything that decides how the run goes on."""
         tensors, krylov = self.krylov.state()
-        tensors |= {f"scout.{i}": product for i, product in enumerate(self.scouts)}
+        images, sampled = self.sampled.state()
+        tensors |= images | {f"scout.{i}.{j}": v for i, scout in enumerate(self.scouts) for j, v in enumerate(scout)}
         return tensors, {
             "krylov": krylov,
             "products": [self.operator.products, self.operator.quadratic_forms],
@@ -608,9 +598,8 @@ class _Run:
             "predicted": self.predicted,
             "deflated": self.deflated,
             "inside": self.inside,
-            "pilot": self.pilot,
-            "probes": self.probes,
-            "samples": self.samples,
+            "sampled": sampled,
+            "rules": self.rules,
             "history": self.history,
             "seconds": self.seconds + time.perf_counter() - self._started,
         }
@@ -618,13 +607,14 @@ class _Run:
     def restore(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         """Go on from a ``state``."""
         self.krylov.restore(tensors, values["krylov"])
-        scouts = sorted(name for name in tensors if name.startswith("scout."))
-        self.scouts = [tensors[name].to(self.operator.device) for name in scouts]
+        names = sorted(name for name in tensors if name.startswith("scout."))
+        scouts = [tensors[name].to(self.operator.device) for name in names]
+        self.scouts = list(zip(scouts[::2], scouts[1::2], strict=True))
         self.operator.products, self.operator.quadratic_forms = values["products"]
         self.forms.products, self.forms.quadratic_forms = values["forms"]
         self.predicted = [(variance, trace) for variance, trace in values["predicted"]]
-        self.deflated, self.inside, self.pilot = values["deflated"], values["inside"], values["pilot"]
-        self.probes, self.samples = values["probes"], values["samples"]
+        self.deflated, self.inside, self.rules = values["deflated"], values["inside"], values["rules"]
+        self.sampled.restore(tensors, values["sampled"], self.operator.device)
         self.history = [tuple(row) for row in values["history"]]
         self.seconds = values["seconds"]
 

@@ -112,6 +112,20 @@ class Lanczos:
         """Index of the Ritz value of the largest magnitude, an estimate of ±‖H‖₂."""
         return int(self.ritz_values.abs().argmax())
 
+    @property
+    def top_error(self) -> float:
+        """How far above |θ| the eigenvalue near ``top`` may be: min(r, 4r²/(θ − a)), with r the residual of θ.
+
+        An eigenvalue is at most r²/(θ − b) above θ if no other is above b (Kato 1949). The next Ritz value and its
+        residual, a, stand for b; the 4 leaves room for an eigenvalue that no Ritz value shows yet.
+        """
+        sign = 1 if self.ritz_values[self.top] > 0 else -1
+        values, residuals = sign * self.ritz_values, self.ritz_residuals
+        theta, residual = float(values[self.top]), float(residuals[self.top])
+        others = (values + residuals)[torch.arange(len(values), device=values.device) != self.top]
+        gap = theta - float(others.max()) if len(others) else 0.0
+        return min(residual, 4 * residual**2 / gap) if gap > 0 else residual
+
     def ritz_vectors(self, indices: Sequence[int]) -> list[Tensor]:
         """Unit vectors u, (d,), of the Ritz values at ``indices``."""
         s = torch.linalg.eigh(self.projected).eigenvectors
@@ -154,23 +168,19 @@ class Krylov:
         """P v, with P the projector onto the complement of the space; a new tensor (d,)."""
         return _complement(self.vectors, v)
 
-    def leak(self, v: Tensor) -> float:
-        """How much of the next vector is in HQᵀQv: (I − QᵀQ)HQᵀQv = (c·Qv) q."""
-        return float(self.coupling @ _coefficients(self.vectors, v))
-
     @property
     def invariant(self) -> bool:
         """Whether H maps the space into itself: every eigenvalue of T is one of H."""
         return bool(self.vectors) and not bool(self.coupling.any())
 
-    def step(self) -> None:
-        """Grow the space by one product with H; nothing happens once it is the whole space."""
+    def step(self, product: Tensor | None = None) -> None:
+        """Grow the space by one product with H, Hq if it is known; nothing happens once it is the whole space."""
         if self.following is None:
             return
         if len(self.vectors) == self.max_basis:
             self._restart()
         q, k = self.following, len(self.vectors)
-        w = self.operator.matvec(q)
+        w = self.operator.matvec(q) if product is None else product
         projected = self.projected.new_zeros(k + 1, k + 1)
         projected[:k, :k] = self.projected
         projected[k, :k] = projected[:k, k] = self.coupling

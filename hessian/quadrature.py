@@ -39,7 +39,7 @@ class Quadrature:
         return value, abs(value - float(self.gauss @ values))
 
 
-def quadrature(operator: Counted, u: Tensor, steps: int) -> Quadrature:
+def quadrature(operator: Counted, u: Tensor, steps: int, product: Tensor | None = None) -> Quadrature:
     """The rules of ``steps`` products with H from u, on 2·steps − 1 nodes.
 
     With T_k from k Lanczos steps, Gauss's rule has the eigenvalues of T_k as nodes and ‖u‖² times the squared first
@@ -51,6 +51,7 @@ def quadrature(operator: Counted, u: Tensor, steps: int) -> Quadrature:
         operator: H.
         u: Start, (d,), not normalised; zero gives no mass.
         steps: k, at least 1; fewer products are made where the Krylov space of u becomes invariant.
+        product: Hu where it is known: then one product fewer is made.
 
     Source: Golub and Meurant 1994; Laurie 1996 (anti-Gaussian formulas).
     """
@@ -59,7 +60,7 @@ def quadrature(operator: Counted, u: Tensor, steps: int) -> Quadrature:
         return Quadrature(*(np.zeros(1) for _ in range(3)))
     krylov = Krylov(operator, seed=0, start=u / mass**0.5)
     while krylov.steps < steps and not krylov.invariant:
-        krylov.step()
+        krylov.step(None if product is None or krylov.steps else product / mass**0.5)
     T = krylov.projected
     if krylov.invariant or len(T) < 2:
         nodes, weights = _rule(T)

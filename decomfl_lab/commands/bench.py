@@ -35,7 +35,7 @@ __all__ = ["bench"]
 
 bench = typer.Typer(
     help="Measure on this machine: rebuild, round and llm-round (speed), moments (is the stream random?), memory (of "
-    "both sides), kappa (error and coverage for how many products).",
+    "both sides), kappa (error and coverage for how many products), coverage (does its interval hold?).",
     rich_markup_mode=None,
     no_args_is_help=True,
 )

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.noise import Distribution
 from hessian import effective_rank as module
 from hessian.effective_rank import EffectiveRank, EffectiveRankProgress, effective_rank
+from hessian.forms import PRODUCTS
 from hessian.operator import DenseOperator
 from tests.hessian.spectra import Broken, eigenvalues, mlp_hessian, rotated
 
@@ -30,15 +30,13 @@ def same(a: EffectiveRank, b: EffectiveRank) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"products": 20}, {"rtol": 0.05}], ids=str)
-def test_intervals_cover_and_kappa_is_within_5_percent(settings: dict[str, Any]) -> None:
+def test_kappa_is_within_5_percent_and_lambda_max_within_its_residual(settings: dict[str, Any]) -> None:
     operator, true = mlp_hessian(10), eigenvalues(10)
     kappa = float(true.sum() / true.abs().max())
-    found = [effective_rank(operator, seed=seed, **settings) for seed in range(200)]
-    covered = np.mean([low <= kappa <= high for low, high in (each.interval for each in found)])
-    assert 0.91 <= covered <= 0.98
+    found = [effective_rank(operator, seed=seed, **settings) for seed in range(100)]
     off = np.array([abs(each.kappa / kappa - 1) for each in found])
     assert np.median(off) <= 0.05
-    assert np.median([each.products for each in found]) <= (20 if "products" in settings else 40)
+    assert np.median([each.products for each in found]) <= (20 if "products" in settings else 30)
     assert all(each.lambda_max <= float(true[-1]) * (1 + 1e-12) for each in found)
     assert all(float(true[-1]) <= each.lambda_max + each.lambda_max_residual + 1e-12 for each in found)
     if "rtol" in settings:
@@ -49,22 +47,13 @@ def test_intervals_cover_and_kappa_is_within_5_percent(settings: dict[str, Any])
         )
 
 
-def test_a_normal_quantile_in_student_s_place_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check of the coverage, checked: with z for t the share that is covered falls below 91 %."""
-    operator, covered = rotated(TAIL), []
-    for quantile in (module._Settings.student, lambda self, freedom: self.normal):
-        monkeypatch.setattr(module._Settings, "student", quantile)
-        found = [effective_rank(operator, seed=seed, products=15, law=Distribution.GAUSSIAN) for seed in range(200)]
-        covered.append(np.mean([each.interval[0] <= KAPPA <= each.interval[1] for each in found]))
-    assert covered[0] >= 0.91 > covered[1]
-
-
 def test_a_fixed_budget_is_spent_and_an_asked_error_is_reached_or_refused() -> None:
     operator = rotated(TAIL)
     for products in (8, 15, 20, 33):
         found = effective_rank(operator, seed=0, products=products)
         assert found.products == found.steps + found.probes == products
-        assert found.quadratic_forms == found.probes >= 3
+        assert found.quadratic_forms == max(found.probes - PRODUCTS, 0)
+        assert found.probes >= 3
     loose, tight = (effective_rank(operator, seed=0, rtol=rtol, max_products=400) for rtol in (0.1, 0.01))
     assert loose.reached
     assert tight.reached
@@ -105,20 +94,40 @@ class Watched(DenseOperator):
         return float(v @ (self.matrix @ v))
 
 
-def test_products_are_those_that_are_said_and_forms_lie_in_the_complement() -> None:
+def test_products_are_those_that_are_said_and_probes_lie_in_the_complement() -> None:
     operator = Watched(rotated(TAIL))
-    found = effective_rank(operator, seed=4)
+    found = effective_rank(operator, seed=4, rtol=0.01)
     kinds = [kind for kind, _ in operator.asked]
     assert found.products == len(kinds)
-    assert found.quadratic_forms == kinds.count("form") == found.probes
-    assert found.steps == kinds.count("product") - module.SCOUTS
-    Q = torch.stack([v for kind, v in operator.asked if kind == "product"][module.SCOUTS :])
-    U = torch.stack([v for kind, v in operator.asked if kind == "form"])
+    assert found.quadratic_forms == kinds.count("form") == found.probes - PRODUCTS > 0
+    vectors = torch.stack([v for _, v in operator.asked][module.SCOUTS :])
+    Q, U = vectors[: found.steps], vectors[found.steps :]
     assert float((Q @ U.T).abs().max()) < 1e-12
+    torch.testing.assert_close((U**2).sum(1), torch.full((found.probes,), 200.0 - found.steps).double())
     inside = float((Q @ operator.matrix @ Q.T).trace())
     forms = ((U @ operator.matrix) * U).sum(dim=1)
     assert found.trace.value == pytest.approx(inside + float(forms.mean()), rel=1e-12)
-    assert found.trace.stderr == pytest.approx(float(forms.std() / len(forms) ** 0.5), rel=1e-9)
+    assert found.trace.stderr == pytest.approx(float(forms.std() / len(forms) ** 0.5), rel=0.3)
+
+
+def test_scouts_see_the_variance_and_the_trace_that_the_complement_has() -> None:
+    """With every unit vector as a scout their means are the exact ones, after every step."""
+    operator = rotated(TAIL[::10])
+    run = module._Run(operator, module._Settings(0.05, 0.95, 200, None, 0, 1, None), None)
+    eye = torch.eye(20, dtype=torch.float64)
+    run.scouts = [(z.clone(), operator.matvec(z)) for z in eye]
+    for _ in range(9):
+        run.krylov.step()
+        run._predict()
+        Q = torch.stack(run.krylov.vectors)
+        P = eye - Q.T @ Q
+        B = P @ operator.matrix @ P
+        inside = float((Q @ operator.matrix @ Q.T).trace())
+        trace = (run.predicted[-1][1] - inside) * module.SCOUTS + inside
+        assert trace == pytest.approx(float(operator.matrix.trace()), rel=1e-12)
+        along = [float(z @ B @ z) ** 2 / float(z @ P @ z) for z in eye]
+        variance = 2 * (float((B**2).sum()) - sum(along)) / module.SCOUTS
+        assert run.predicted[-1][0] == pytest.approx(variance, rel=1e-9)
 
 
 def test_steps_do_not_depend_on_the_samples_of_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +172,7 @@ def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
         (rotated(TAIL, seed=1), {}, "operator"),
         (rotated(TAIL), {"seed": 7}, "seed"),
         (rotated(TAIL), {"rtol": 0.1}, "rtol"),
-        (rotated(TAIL), {"law": Distribution.GAUSSIAN}, "law"),
+        (rotated(TAIL), {"confidence": 0.9}, "confidence"),
     ):
         with pytest.raises(InputError, match=rf"checkpoint must be of this run \({what} differ\)"):
             effective_rank(operator, **{"seed": 6, "checkpoint": path, **settings})  # type: ignore[arg-type]
@@ -222,7 +231,7 @@ def test_signs_are_told_apart() -> None:
     definite = effective_rank(DenseOperator(rotated(TAIL.abs()).matrix, "gauss-newton"), seed=0)
     assert definite.kappa_positive == definite.kappa_absolute
     assert definite.kappa_positive is not None
-    assert definite.kappa_positive.value == definite.kappa
+    assert definite.kappa_positive.value == pytest.approx(definite.kappa, rel=1e-12)  # sums in another order
     assert "no negative eigenvalue among the Ritz values" in definite.reason
     assert effective_rank(rotated(TAIL.abs()), seed=0).kappa_positive is None  # nobody has shown it
     assert "no positive eigenvalue" in effective_rank(rotated(-TAIL.abs()), seed=0).reason
@@ -236,8 +245,9 @@ def test_a_cheaper_operator_of_the_same_trace_makes_the_forms() -> None:
     other = Watched(H)
     found = [effective_rank(other, seed=seed, products=40, trace_operator=G) for seed in range(60)]
     assert {kind for kind, _ in other.asked} == {"product"}
-    assert {kind for kind, _ in G.asked} == {"form"}
-    assert all(each.products <= 40 and each.quadratic_forms == each.steps + each.probes for each in found)
+    assert [kind for kind, _ in G.asked].count("product") == PRODUCTS * len(found)
+    assert all(each.quadratic_forms == each.steps + each.probes - PRODUCTS for each in found)
+    assert all(each.products <= 40 for each in found)
     covered = np.mean([each.interval[0] <= KAPPA <= each.interval[1] for each in found])
     assert covered >= 0.87
     wrong = DenseOperator(H.matrix * 1.2)
@@ -277,7 +287,6 @@ def test_results_are_ready_for_json_and_for_reading() -> None:
         ({"products": 13, "probe_steps": 5}, "products must be an integer of at least 14, got 13"),
         ({"probe_steps": 0}, "probe_steps must be an integer of at least 1"),
         ({"seed": -1}, "seed must be an integer in 0"),
-        ({"law": "sphere"}, "law must be one of rademacher, gaussian"),
     ],
 )
 def test_bad_arguments(settings: dict[str, Any], message: str) -> None:

@@ -192,16 +192,22 @@ def test_restarts_keep_the_basis_small_and_still_converge() -> None:
     np.testing.assert_allclose(found.ritz_values[found.ritz_values.abs() > 5], [-6, 7, 10], rtol=1e-8)
 
 
-def test_krylov_leak_is_what_leaves_the_space() -> None:
-    operator = rotated(OUTLIERS)
-    krylov = Krylov(Counted(operator), 0, max_basis=6)
-    v = torch.randn(operator.d, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    for _ in range(8):  # through a restart
-        krylov.step()
-        Q = torch.stack(krylov.vectors)
-        assert krylov.following is not None
-        expected = krylov.complement(operator.matvec(Q.T @ (Q @ v)))
-        torch.testing.assert_close(krylov.leak(v) * krylov.following, expected, atol=1e-12, rtol=1e-10)
+def test_lambda_max_is_within_the_top_error_once_it_is_apart() -> None:
+    """Kato's bound is far below the residual, holds, and gives way to the residual where eigenvalues crowd."""
+    operator, smaller = rotated(OUTLIERS), 0
+    top = float(torch.linalg.eigvalsh(operator.matrix).abs().max())
+    for seed in range(20):
+        for steps in range(4, 14):
+            found = lanczos(operator, steps=steps, seed=seed)
+            theta, residual = float(found.ritz_values[found.top].abs()), float(found.ritz_residuals[found.top])
+            assert found.top_error <= residual
+            if residual < 0.1:
+                assert theta <= top * (1 + 1e-12)
+                assert top <= theta + found.top_error + 1e-12
+                smaller += found.top_error < residual / 5
+    assert smaller > 20
+    crowded = lanczos(rotated(torch.linspace(0, 1, 100)), steps=3, seed=0)
+    assert crowded.top_error == float(crowded.ritz_residuals[crowded.top])
 
 
 def test_eigenvalues_are_missed_no_more_often_than_the_bound_says() -> None:
