@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from decomfl_lab import __version__
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.client import Client
-from decomfl_lab.config import FIRST_ORDER, REPLAYING, TrainConfig, config_from_mapping, read_config
+from decomfl_lab.config import FIRST_ORDER, REPLAYING, TrainConfig, config_from_mapping
 from decomfl_lab.data import Dataset, load_dataset
 from decomfl_lab.engine import Engine, make_engine
 from decomfl_lab.errors import DivergedError, InputError
@@ -389,7 +389,7 @@ def train(
         prepare_folder(out)
         if (out / CHECKPOINT_FILE).exists():
             tensors, saved = read_checkpoint(out / CHECKPOINT_FILE)
-            if not _continues(saved["config"], config) or saved["data"] != dataset.digest:
+            if not _continues(saved.get("config", {}), config) or saved["data"] != dataset.digest:
                 raise InputError(f"out must be empty or hold the same run (only rounds may differ), got {out}")
             if saved["code"] != code_version():
                 raise InputError(f"out must hold a run of this code ({code_version()}), got one of {saved['code']}")
@@ -468,15 +468,16 @@ def train(
 def load_run(out: Path, dataset: Dataset | None = None) -> tuple[TrainConfig, Dataset, nn.Module]:
     """The trained model that ``train`` left in the folder ``out``: its configuration, its data and its module at x_r.
 
-    A BatchNorm normalises as it did in training (see ``normalisation``); the module's parameters are x_r. ``dataset``
-    is the run's data where they are loaded already.
+    All of it is the checkpoint's, under its checksum; config.toml is for people and for ``--config``. A BatchNorm
+    normalises as it did in training (see ``normalisation``); the module's parameters are x_r. ``dataset`` is the run's
+    data where they are loaded already.
 
     Raises:
         InputError: If the folder holds no run, or one of other data than are at hand now.
     """
-    config = config_from_mapping(read_config(out / CONFIG_FILE), f"run {out}")
-    dataset = dataset_of(config) if dataset is None else dataset
     tensors, saved = read_checkpoint(out / CHECKPOINT_FILE)
+    config = config_from_mapping(saved.get("config", {}), f"run {out}")
+    dataset = dataset_of(config) if dataset is None else dataset
     if saved["data"] != dataset.digest:
         raise InputError(f"run {out} must be of the data at hand ({dataset.source}), got one of other data")
     federation, module, layout = build_federation(config, dataset)

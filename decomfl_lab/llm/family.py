@@ -220,7 +220,7 @@ def pretrain(
     first, seconds = 0, 0.0
     if (out / CHECKPOINT_FILE).exists():
         tensors, saved = read_checkpoint(out / CHECKPOINT_FILE)
-        _require_same(out, saved["identity"], identity)
+        _require_same(out, saved.get("identity", {}), identity)
         _load(model, optimizer, tensors, saved["step"])
         first, rows, losses, seconds = saved["step"], saved["rows"], saved["losses"], saved["seconds"]
 
