@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -13,6 +14,7 @@ import typer
 from decomfl_lab import __version__
 from decomfl_lab.commands.layers import contributions
 from decomfl_lab.errors import InputError
+from decomfl_lab.interrupts import Interrupted, interrupt
 
 __all__ = ["application", "main"]
 
@@ -65,13 +67,22 @@ def application(chosen: str | None = None) -> typer.Typer:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``decomfl argv``; returns the exit code (0 done, 1 a check failed, 2 bad input, 130 interrupted)."""
+    """Run ``decomfl argv``; returns the exit code.
+
+    0 is for done, 1 for a check that failed, 2 for bad input, 130 for interrupted by Ctrl-C and 143 by SIGTERM.
+    """
     args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-    command = typer.main.get_command(application(next((arg for arg in args if not arg.startswith("-")), None)))
-    logging.basicConfig(format="%(message)s")
-    logging.getLogger("decomfl_lab").setLevel(logging.INFO)
     try:
-        code = command.main(args=args, prog_name="decomfl", standalone_mode=False)
+        if argv is None:  # a process of our own
+            signal.signal(signal.SIGTERM, interrupt)
+        command = typer.main.get_command(application(next((arg for arg in args if not arg.startswith("-")), None)))
+        logging.basicConfig(format="%(message)s")
+        logging.getLogger("decomfl_lab").setLevel(logging.INFO)
+        with command.make_context("decomfl", args) as context:  # command.main would make an exit of every interrupt
+            command.invoke(context)
+        code = 0
+    except click.exceptions.Exit as done:
+        code = done.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.ctx.get_help() if error.ctx is not None else error.format_message())
         code = 0
@@ -81,13 +92,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"decomfl: error: {error}", file=sys.stderr)
         code = 2
-    except (KeyboardInterrupt, click.Abort):
-        print("decomfl: interrupted; the same command resumes where --out or --checkpoint was given", file=sys.stderr)
-        code = 130
+    except KeyboardInterrupt as error:
+        print(f"decomfl: {error or 'interrupted'}", file=sys.stderr)
+        code = 128 + (error.number if isinstance(error, Interrupted) else signal.SIGINT)
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
-    code = code if isinstance(code, int) else 0
     if argv is None:
         sys.exit(code)
     return code

@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +22,8 @@ from decomfl_lab.commands.progress import RunBars
 from decomfl_lab.data import DATA_SETS
 from decomfl_lab.descent import OPTIMIZERS, Descent
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
+from decomfl_lab.files import held_checkpoint
+from decomfl_lab.interrupts import telling
 from decomfl_lab.models import MODELS, num_parameters
 from decomfl_lab.training import CHECKPOINT_FILE, provenance
 from hessian.ball import ball_probe, ball_radius
@@ -245,7 +248,15 @@ def kappa(
         return
     curvature = make(objective)
     twin = trace_operator(curvature) if isinstance(curvature, HessianOperator) and trace != "probes" else None
-    with RunBars() as bars:
+
+    def interrupted() -> str:
+        if checkpoint is None:
+            return "interrupted; nothing is kept without --checkpoint FILE"
+        kept = f"the products so far are in {checkpoint}" if checkpoint.exists() else f"{checkpoint} has no product yet"
+        return f"interrupted; {kept}; the same command goes on"
+
+    alone = held_checkpoint(checkpoint) if checkpoint is not None else nullcontext()
+    with telling(interrupted), alone, RunBars() as bars:
 
         def show(at: EffectiveRankProgress) -> None:
             words = f"λ_max {at.lambda_max:.4g}, κ {at.kappa:.4g} in {_interval(at.low, at.high)}"
