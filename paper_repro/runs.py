@@ -9,6 +9,7 @@ import secrets
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -235,6 +236,7 @@ class _Watcher(threading.Thread):
                     self._turn.end()
                     patience -= POLL_SECONDS
                     if patience < 0:
+                        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given")  # by us
                         _thread.interrupt_main()  # a second signal, which is not held back
                         return
                 for title, folder in self._folders.items():
