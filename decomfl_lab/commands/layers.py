@@ -36,8 +36,8 @@ def require_layer(group: str, name: str, what: str) -> None:
         if not _is_here(entry):
             layer = entry.module.partition(".")[0]
             raise InputError(
-                f"{what} must be left to a checkout of the project (`make setup`, then .venv/bin/decomfl): the installed "
-                f"package has no layer {layer}"
+                f"{what} must be asked of a checkout of the project (run `make setup` in one, then its "
+                f".venv/bin/decomfl), got an installed package without the layer {layer}"
             )
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from decomfl_lab.commands.drawing import drawing
+from decomfl_lab.commands.drawing import drawing, plot_option
 from decomfl_lab.commands.progress import RunBars
 from decomfl_lab.data import DATA_SETS
 from decomfl_lab.descent import OPTIMIZERS, Descent
@@ -150,7 +150,7 @@ def kappa(
         typer.Option(help="μ of smoothed or --forward-only. [default: 0.001; for --forward-only by a ladder of μ]"),
     ] = None,
     density_probes: Annotated[
-        int | None, typer.Option(help="Probes of the spectral density; 0 for none. [default: 3 with --plot, else 0]")
+        int | None, typer.Option(help="Probes of the spectral density; 0 for none. [default: 0, but 3 to draw it]")
     ] = None,
     density_steps: Annotated[
         int, typer.Option(help="Lanczos steps of each of these probes. [default: 10]", show_default=False)
@@ -167,7 +167,12 @@ def kappa(
     checkpoint: Annotated[
         Path | None, typer.Option(help="Save every product here; the same command resumes from it.")
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw spectrum and convergence to this file (.png, .pdf).")] = None,
+    plot: Annotated[
+        Path | None,
+        plot_option(
+            "spectrum", "Draw spectrum and convergence to this file (.png, .pdf), by default with 3 density probes."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Estimate κ = tr H / ‖H‖₂ of a trained model, with an interval that holds.
@@ -181,7 +186,7 @@ def kappa(
 
       decomfl train --model cnn-mnist --rounds 200 --out runs/cnn
 
-      decomfl kappa runs/cnn --plot kappa.png           what that run left
+      decomfl kappa runs/cnn                            what that run left
 
       decomfl kappa --data text --model gpt-10m --examples 64 --batch-size 8
 

@@ -93,5 +93,6 @@ def test_two_estimates_of_kappa_do_not_share_a_checkpoint(tmp_path: Path, capsys
         assert str(process.pid) in words
         with held_checkpoint(tmp_path / "other"):
             pass
+    path.write_text("")
     with pytest.raises(InputError, match="checkpoint must be a file that can be written"), held_checkpoint(path / "x"):
         pass

@@ -67,7 +67,9 @@ def test_an_interrupted_run_is_saved_at_once_and_goes_on_to_the_same_bits(
 ) -> None:
     out = tmp_path / "run"
     found, errors = _stopped(f"{TRAIN} --out {out}", number, _at_round(4))
-    words = re.fullmatch(rf"decomfl: interrupted after round (\d+); saved in {out}; the same command goes on", errors[-1])
+    words = re.fullmatch(
+        rf"decomfl: interrupted after round (\d+); saved in {out}; the same command goes on", errors[-1]
+    )
     assert (found, words is not None) == (code, True), errors
     assert words is not None
     reached = int(words[1])
@@ -107,7 +109,9 @@ def test_kappa_says_what_is_kept(tmp_path: Path) -> None:
 def test_the_papers_processes_save_their_runs_and_end(tmp_path: Path) -> None:
     """A terminal sends Ctrl-C to the whole group, of which the command alone may hear it."""
     command = f"paper --only fig2 --scale smoke --jobs 2 --out {tmp_path}"
-    code, errors = _stopped(command, signal.SIGINT, lambda line: re.search(r": \d+/\d+, ", line) is not None, group=True)
+    code, errors = _stopped(
+        command, signal.SIGINT, lambda line: re.search(r": \d+/\d+, ", line) is not None, group=True
+    )
     kept = rf"runs are finished, and kept with those under way in {tmp_path}/runs; the same command goes on"
     assert code == 130
     assert re.fullmatch(rf"decomfl: interrupted; \d of \d+ {kept}", errors[-1]), errors
