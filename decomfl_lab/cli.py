@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"decomfl: error: {error}", file=sys.stderr)
         code = 2
     except KeyboardInterrupt as error:
-        print(f"decomfl: {error or 'interrupted'}", file=sys.stderr)
+        print(f"decomfl: {str(error) or 'interrupted; nothing new was kept'}", file=sys.stderr)
         code = 128 + (error.number if isinstance(error, Interrupted) else signal.SIGINT)
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

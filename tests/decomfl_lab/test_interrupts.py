@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 
 from decomfl_lab.checkpoint import read_checkpoint
+from decomfl_lab.cli import main
 from decomfl_lab.config import config_from_mapping, read_config
 from decomfl_lab.interrupts import Interrupted, interrupt, postponed, telling
 from decomfl_lab.laws.laws import LAWS
@@ -86,6 +87,18 @@ def test_a_run_without_a_folder_says_that_nothing_is_kept() -> None:
     code, errors = _stopped(TRAIN, signal.SIGINT, _at_round(3))
     assert code == 130
     assert re.fullmatch(r"decomfl: interrupted after round \d+; nothing is kept without --out DIR", errors[-1])
+
+
+@pytest.mark.parametrize(("raised", "code"), [(KeyboardInterrupt(), 130), (Interrupted(number=signal.SIGTERM), 143)])
+def test_an_interrupt_before_the_work_begins_is_a_line_too(
+    raised: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def begin(*_: object) -> None:
+        raise raised
+
+    monkeypatch.setattr("decomfl_lab.cli.application", begin)
+    assert main(["train"]) == code
+    assert capsys.readouterr().err == "decomfl: interrupted; nothing new was kept\n"
 
 
 def test_verify_says_which_laws_held() -> None:
