@@ -37,11 +37,7 @@ def verify(
     """
     implementation = load_implementation(target, plant)
 
-    tried = ""
-
     def announce(name: str) -> None:
-        nonlocal tried
-        tried = name
         if sys.stderr.isatty():
             print(f"\r\033[K{name} ...", end="", file=sys.stderr, flush=True)
 
@@ -53,7 +49,7 @@ def verify(
         clear()
         held = [verdict.law for verdict in verdicts if verdict.passed]
         names = f": {', '.join(held)}" if held else ""
-        return f"interrupted in {tried or 'no law yet'}; {len(held)} of the {len(verdicts)} laws before it held{names}"
+        return f"interrupted; {len(held)} of the {len(verdicts)} laws tried so far held{names}"
 
     started = time.monotonic()
     verdicts: list[Verdict] = []
