@@ -1,13 +1,14 @@
-"""Checkpoints: one safetensors file, written whole or not at all, that refuses to load when damaged."""
+"""Checkpoints: one safetensors file, written whole or not at all, under one checksum of all its bytes."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from decomfl_lab.errors import InputError
@@ -16,20 +17,49 @@ from decomfl_lab.files import write_atomically
 __all__ = ["read_checkpoint", "write_checkpoint"]
 
 _KEY = "decomfl"
+_CHECKSUM = re.compile(rb'"sha256":"([0-9a-f]{64})"')
+"""The checksum in the header. Quotes inside of JSON's strings are escaped, so no value can look like it."""
+_BLANK = "0" * 64
 
 
 def write_checkpoint(path: Path, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-    """Write named tensors and JSON-able values to ``path`` atomically."""
+    """Write named tensors and JSON-able values to ``path`` atomically, with the SHA-256 of the whole file.
+
+    The checksum stands in the header and is that of the file with 64 zeros in its place.
+    """
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    write_atomically(path, save(contiguous, metadata={_KEY: json.dumps(values)}))
+    blank = save(contiguous, metadata={_KEY: json.dumps(values), "sha256": _BLANK})
+    found = _CHECKSUM.search(blank)
+    assert found is not None
+    start, end = found.span(1)
+    write_atomically(path, b"".join((blank[:start], hashlib.sha256(blank).hexdigest().encode(), blank[end:])))
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and values of ``path``; InputError naming the file if it is damaged or of another kind."""
+    """The tensors and values of ``path``, of which every bit is as it was written.
+
+    Raises:
+        InputError: If the file cannot be read, is damaged anywhere, or carries no checksum; it names the file.
+    """
+    remedy = "put a copy of it back, or remove it to begin anew"
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no iterator there)
-        return tensors, json.loads(metadata[_KEY])
-    except (OSError, SafetensorError, KeyError, json.JSONDecodeError) as error:
-        raise InputError(f"checkpoint must be a whole file of this project, got {path} ({error})") from None
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"checkpoint must be a file that can be read, got {path} ({error.strerror})") from None
+    found = _CHECKSUM.search(content)
+    if found is None:
+        raise InputError(
+            f"checkpoint must be a whole file of this version, got {path} without a checksum, which is damaged or was "
+            f"written by a version that had none: {remedy}"
+        )
+    start, end = found.span(1)
+    digest = hashlib.sha256(content[:start])
+    digest.update(_BLANK.encode())
+    digest.update(memoryview(content)[end:])
+    if digest.hexdigest() != found[1].decode():
+        raise InputError(
+            f"checkpoint must be a whole file as it was written, got {path}, which is damaged (its checksum differs): "
+            f"{remedy}"
+        )
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    return load(content), json.loads(header["__metadata__"][_KEY])

@@ -1,15 +1,25 @@
-"""Files that are either whole or absent."""
+"""Files that are either whole or absent, and folders that one process at a time writes to."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
 import secrets
+import socket
+from collections.abc import Iterator
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from decomfl_lab.errors import InputError
 
-__all__ = ["write_atomically"]
+__all__ = ["held", "held_checkpoint", "write_atomically"]
+
+LOCK_FILE = ".lock"
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
+"""Names of the temporary files of ``write_atomically``."""
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
@@ -37,5 +47,73 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
     except OSError as error:
         raise InputError(f"cannot write {target}: {error.strerror or error}") from error
     finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        _remove(temporary)
+
+
+@contextlib.contextmanager
+def held(out: Path, *, wait: float = 0.0) -> Iterator[None]:
+    """Make the folder ``out`` if it is missing, and keep other processes from holding it until the end.
+
+    The operating system lets go of it when this process ends in whatever way, so no lock outlives its holder, even if
+    the file ``LOCK_FILE``, which says who holds it, does. Temporary files of a writer that was killed are removed.
+    Where the file system has no locks nobody is kept out.
+
+    Args:
+        out: The folder; who holds it already, in this thread, may hold it again.
+        wait: Seconds to wait for another holder to leave.
+
+    Raises:
+        InputError: If the folder cannot be written to, or another process holds it, which the message names.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"out must be a folder that can be written, got {out} ({error.strerror})") from None
+    with _locked(out / LOCK_FILE, "out must be a folder", out, wait):
+        for path in out.iterdir():
+            if _TEMPORARY.fullmatch(path.name):
+                _remove(path)
+        yield
+
+
+@contextlib.contextmanager
+def held_checkpoint(path: Path) -> Iterator[None]:
+    """Keep other processes from holding the file ``path``, which need not be there yet, as ``held`` does for folders.
+
+    Raises:
+        InputError: As ``held``.
+    """
+    with _locked(path.with_name(f".{path.name}{LOCK_FILE}"), "checkpoint must be a file", path, 0.0):
+        yield
+
+
+@contextlib.contextmanager
+def _locked(path: Path, rule: str, got: Path, wait: float) -> Iterator[None]:
+    """Hold the lock file ``path``; errors are the ``rule`` with the part of it that ``got`` breaks."""
+    with contextlib.ExitStack() as stack:
+        try:
+            lock = FileLock(path.resolve(), is_singleton=True, on_acquired=_sign)
+            stack.enter_context(lock.acquire(timeout=wait))
+            if lock.lock_counter == 1:
+                stack.callback(_remove, path)  # while it is held: filelock notices that, and begins anew
+        except Timeout:
+            try:
+                holder = path.read_text(encoding="utf-8")
+            except OSError:  # it has just left
+                holder = ""
+            raise InputError(f"{rule} that no other process writes to, got {got}, held by {holder or 'one'}") from None
+        except OSError as error:
+            if error.errno != errno.ENOSYS:
+                raise InputError(f"{rule} that can be written, got {got} ({error.strerror})") from None
+        yield
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def _sign(descriptor: int) -> None:
+    """Write down who holds a lock, for those who ask."""
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())

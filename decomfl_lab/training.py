@@ -8,6 +8,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +23,7 @@ from torch.nn.functional import cross_entropy
 from decomfl_lab import __version__
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.client import Client
-from decomfl_lab.config import FIRST_ORDER, REPLAYING, TrainConfig, config_from_mapping, read_config
+from decomfl_lab.config import FIRST_ORDER, REPLAYING, TrainConfig, config_from_mapping
 from decomfl_lab.data import Dataset, load_dataset
 from decomfl_lab.engine import Engine, make_engine
 from decomfl_lab.errors import DivergedError, InputError
@@ -35,7 +36,8 @@ from decomfl_lab.fedavg import (
     Trainer,
     Uplink,
 )
-from decomfl_lab.files import write_atomically
+from decomfl_lab.files import held, write_atomically
+from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.llm.extra import installed
 from decomfl_lab.llm.finetuning import task_dataset, task_module
 from decomfl_lab.models import build_model
@@ -74,7 +76,6 @@ __all__ = [
     "dataset_of",
     "fixed_choice",
     "load_run",
-    "prepare_folder",
     "provenance",
     "read_provenance",
     "train",
@@ -354,6 +355,8 @@ def train(
 ) -> pd.DataFrame:
     """Run ``config``; with ``out`` it resumes what is there and can be interrupted at any time.
 
+    A first SIGINT or SIGTERM is held back to the end of the round, which is then saved in ``out``; a second one is not.
+
     Args:
         config: The run.
         dataset: Its data; None for ``dataset_of(config)``.
@@ -375,7 +378,9 @@ def train(
         (Zhao, Wallace, Feng, Klein and Singh, "Calibrate before use", ICML 2021; "N/A" in every column).
 
     Raises:
-        InputError: If the configuration, the data or the folder does not fit; nothing is half-written.
+        InputError: If the configuration, the data or the folder does not fit, or another process writes to the folder;
+            nothing is half-written.
+        Interrupted: After a signal, once the round is saved; it says where.
         DivergedError: If losses are no longer finite; the evaluations up to there are in ``out``.
     """
     dataset = dataset_of(config) if dataset is None else dataset
@@ -384,19 +389,23 @@ def train(
     rows: list[dict[str, float]] = []
     losses: list[float] = []
     seconds = 0.0
+    saved_round: int | None = None
     identity = {"config": config.to_dict(), "data": dataset.digest, "code": code_version()}
-    if out is not None:
-        prepare_folder(out)
-        if (out / CHECKPOINT_FILE).exists():
-            tensors, saved = read_checkpoint(out / CHECKPOINT_FILE)
-            if not _continues(saved["config"], config) or saved["data"] != dataset.digest:
-                raise InputError(f"out must be empty or hold the same run (only rounds may differ), got {out}")
-            if saved["code"] != code_version():
-                raise InputError(f"out must hold a run of this code ({code_version()}), got one of {saved['code']}")
-            if saved["federation"]["round"] > config.rounds:
-                raise InputError(f"rounds must be at least the {saved['federation']['round']} of the run in {out}")
-            federation.load((tensors, saved["federation"]))
-            rows, losses, seconds = saved["rows"], saved["losses"], saved["seconds"]
+
+    def resume(folder: Path) -> None:
+        nonlocal rows, losses, seconds, saved_round
+        if not (folder / CHECKPOINT_FILE).exists():
+            return
+        tensors, saved = read_checkpoint(folder / CHECKPOINT_FILE)
+        if not _continues(saved.get("config", {}), config) or saved["data"] != dataset.digest:
+            raise InputError(f"out must be empty or hold the same run (only rounds may differ), got {folder}")
+        if saved["code"] != code_version():
+            raise InputError(f"out must hold a run of this code ({code_version()}), got one of {saved['code']}")
+        if saved["federation"]["round"] > config.rounds:
+            raise InputError(f"rounds must be at least the {saved['federation']['round']} of the run in {folder}")
+        federation.load((tensors, saved["federation"]))
+        rows, losses, seconds = saved["rows"], saved["losses"], saved["seconds"]
+        saved_round = federation.round
 
     def table() -> pd.DataFrame:
         more = ["calibrated_accuracy"] if config.task else []
@@ -404,6 +413,7 @@ def train(
         return pd.DataFrame(rows, columns=[*METRICS, *more])
 
     def save() -> None:
+        nonlocal saved_round
         if out is not None:
             tensors, values = federation.save()
             state = {"federation": values, "rows": rows, "losses": losses, "seconds": seconds, **identity}
@@ -411,6 +421,7 @@ def train(
             write_atomically(out / CONFIG_FILE, config.to_toml())
             write_provenance(out, dataset)
             write_atomically(out / METRICS_FILE, table().to_csv(index=False))
+            saved_round = federation.round
 
     def evaluate() -> None:
         layout.bind(module, federation.x.to(layout.dtype))
@@ -436,61 +447,74 @@ def train(
             federation.curvature.clear()
         losses.clear()
 
-    if config.task and not rows:
-        evaluate()
-    if config.task and on_start is not None:
-        on_start(rows[0])
-    last_save = time.monotonic()
-    while federation.round < config.rounds:
-        started = time.monotonic()
-        try:
-            loss = federation.advance()
-        except DivergedError:
-            if out is not None:  # no checkpoint: there is nothing to go on with
-                write_atomically(out / METRICS_FILE, table().to_csv(index=False))
-            raise
-        seconds += time.monotonic() - started
-        losses.append(loss)
-        if federation.round % config.eval_every == 0 or federation.round == config.rounds:
+    def interrupted() -> str:
+        if out is None:
+            return f"interrupted after round {federation.round}; nothing is kept without --out DIR"
+        if saved_round is None:
+            where = f"nothing was saved in {out} yet"
+        else:
+            where = f"saved in {out}" + ("" if saved_round == federation.round else f" after round {saved_round}")
+        return f"interrupted after round {federation.round}; {where}; the same command goes on"
+
+    with telling(interrupted), ExitStack() as stack:
+        if out is not None:
+            stack.enter_context(held(out))
+            resume(out)
+        if config.task and not rows:
             evaluate()
-        if on_round is not None:
-            accuracy = rows[-1]["test_accuracy"] if rows else float("nan")
-            on_round(Progress(federation.round, config.rounds, loss, accuracy, federation.ledger.scalars_per_client))
-        if time.monotonic() - last_save > CHECKPOINT_SECONDS:
-            save()
-            last_save = time.monotonic()
-    save()
-    if on_end is not None:
-        on_end(federation)
+        if config.task and on_start is not None:
+            on_start(rows[0])
+        # Half a round cannot be saved, so an interrupt waits for its end where there is a folder to save it in.
+        came = stack.enter_context(postponed()) if out is not None else []
+        last_save = time.monotonic()
+        while federation.round < config.rounds:
+            started = time.monotonic()
+            try:
+                loss = federation.advance()
+            except DivergedError:
+                if out is not None:  # no checkpoint: there is nothing to go on with
+                    write_atomically(out / METRICS_FILE, table().to_csv(index=False))
+                raise
+            seconds += time.monotonic() - started
+            losses.append(loss)
+            if federation.round % config.eval_every == 0 or federation.round == config.rounds:
+                evaluate()
+            try:
+                if on_round is not None:
+                    accuracy = rows[-1]["test_accuracy"] if rows else float("nan")
+                    scalars = federation.ledger.scalars_per_client
+                    on_round(Progress(federation.round, config.rounds, loss, accuracy, scalars))
+                if came:
+                    raise Interrupted(number=came[0])
+            except KeyboardInterrupt:
+                save()
+                raise
+            if time.monotonic() - last_save > CHECKPOINT_SECONDS:
+                save()
+                last_save = time.monotonic()
+        save()
+        stack.close()
+        if on_end is not None:
+            on_end(federation)
     return table()
 
 
 def load_run(out: Path, dataset: Dataset | None = None) -> tuple[TrainConfig, Dataset, nn.Module]:
     """The trained model that ``train`` left in the folder ``out``: its configuration, its data and its module at x_r.
 
-    A BatchNorm normalises as it did in training (see ``normalisation``); the module's parameters are x_r. ``dataset``
-    is the run's data where they are loaded already.
+    All of it is the checkpoint's, under its checksum; config.toml is for people and for ``--config``. A BatchNorm
+    normalises as it did in training (see ``normalisation``); the module's parameters are x_r. ``dataset`` is the run's
+    data where they are loaded already.
 
     Raises:
         InputError: If the folder holds no run, or one of other data than are at hand now.
     """
-    config = config_from_mapping(read_config(out / CONFIG_FILE), f"run {out}")
-    dataset = dataset_of(config) if dataset is None else dataset
     tensors, saved = read_checkpoint(out / CHECKPOINT_FILE)
+    config = config_from_mapping(saved.get("config", {}), f"run {out}")
+    dataset = dataset_of(config) if dataset is None else dataset
     if saved["data"] != dataset.digest:
         raise InputError(f"run {out} must be of the data at hand ({dataset.source}), got one of other data")
     federation, module, layout = build_federation(config, dataset)
     federation.load((tensors, saved["federation"]))
     layout.bind(module, federation.x.to(layout.dtype).clone())
     return config, dataset, module
-
-
-def prepare_folder(out: Path) -> None:
-    """Make the folder ``out`` of a run; InputError if it cannot be written to."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        probe = out / ".writable.tmp"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise InputError(f"out must be a folder that can be written, got {out} ({error.strerror})") from None

@@ -11,8 +11,9 @@ import joblib
 import pandas as pd
 import typer
 
-from decomfl_lab.errors import InputError, require_choice, require_int
-from decomfl_lab.files import write_atomically
+from decomfl_lab.errors import require_choice, require_int
+from decomfl_lab.files import held, write_atomically
+from decomfl_lab.interrupts import telling
 from decomfl_lab.training import code_version
 from figures.curves import Count
 from paper_repro import audit, fig2, fig3, hessian, llm, memory, projection, recorded, sizes, table1, theory, topk
@@ -104,11 +105,6 @@ def paper(
         require_choice("only", name, PARTS)
     require_int("jobs", jobs, 0)
     started = time.monotonic()
-    for folder in (out, out / "figures", out / "tables", out / "runs"):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"out must be a folder that can be written, got {out} ({error.strerror})") from None
     options = Options(
         scale=scale,
         readings=fig2.READINGS if reading == "both" else (reading,),
@@ -118,21 +114,26 @@ def paper(
         from_recorded=from_recorded,
         record=record,
     )
-    if reference is not None:
-        fig2_reference(reference)  # refused before anything is run
-    made, provenance = _make([name for name in PARTS if name in chosen], options, jobs or joblib.cpu_count())
-    for part in made:
-        for stem, figure in part.figures.items():
-            for kind in ("png", "pdf"):
-                write_atomically(out / "figures" / f"{stem}.{kind}", rendered(figure, kind))
-        for stem, table in part.tables.items():
-            write_atomically(out / "tables" / f"{stem}.csv", table.to_csv(index=False))
-    claims = [claim for part in made for claim in part.claims]
-    minutes = (time.monotonic() - started) / 60
-    facts = _facts(scale, provenance, minutes)
-    write_claims(out / "claims.json", claims)
-    sections = [part.section for part in made]
-    write_atomically(out / "report.html", render_report(sections, facts=facts, claims=claims))
+
+    def interrupted() -> str:
+        return f"interrupted; what was finished is kept in {out}; the same command goes on"
+
+    with telling(interrupted), held(out), held(out / "figures"), held(out / "tables"):
+        if reference is not None:
+            fig2_reference(reference)  # refused before anything is run
+        made, provenance = _make([name for name in PARTS if name in chosen], options, jobs or joblib.cpu_count())
+        for part in made:
+            for stem, figure in part.figures.items():
+                for kind in ("png", "pdf"):
+                    write_atomically(out / "figures" / f"{stem}.{kind}", rendered(figure, kind))
+            for stem, table in part.tables.items():
+                write_atomically(out / "tables" / f"{stem}.csv", table.to_csv(index=False))
+        claims = [claim for part in made for claim in part.claims]
+        minutes = (time.monotonic() - started) / 60
+        facts = _facts(scale, provenance, minutes)
+        write_claims(out / "claims.json", claims)
+        sections = [part.section for part in made]
+        write_atomically(out / "report.html", render_report(sections, facts=facts, claims=claims))
     if as_json:
         print(claims_json(claims))
     else:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import hashlib
 import json
+import secrets
+import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +24,8 @@ from decomfl_lab.commands.progress import RunBars
 from decomfl_lab.config import FIRST_ORDER, TrainConfig
 from decomfl_lab.data import Dataset, load_dataset
 from decomfl_lab.errors import DivergedError, InputError
-from decomfl_lab.files import write_atomically
+from decomfl_lab.files import held, write_atomically
+from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.schedules import Schedule
 from decomfl_lab.training import (
     METRICS_FILE,
@@ -37,7 +42,9 @@ __all__ = ["Job", "Work", "fingerprint", "run_all"]
 DONE_FILE = "done"
 DIVERGED = "diverged"
 PROGRESS_FILE = "progress.json"
+TURN_FILE = ".turn"
 POLL_SECONDS = 0.5
+PATIENCE_SECONDS = 10.0
 
 
 class Work(Protocol):
@@ -139,8 +146,56 @@ _COSTS = {"cnn-fashion": 6.0}
 """What a forward pass takes, in passes of the MNIST CNN."""
 
 
-def _execute(work: Work, folder: Path) -> None:
+def _sealed(ended: str, folder: Path) -> str:
+    """What ``DONE_FILE`` says: how the work ended, and the SHA-256 of that and of every file that it left."""
+    left = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    sums = {path.relative_to(folder).as_posix(): path for path in left if path.name not in (DONE_FILE, PROGRESS_FILE)}
+    lines = [ended, f"{hashlib.sha256(ended.encode()).hexdigest()}  {DONE_FILE}"]
+    for name, path in sorted(sums.items()):
+        with path.open("rb") as file:
+            lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}")
+    return "\n".join(lines) + "\n"
+
+
+def _ended(folder: Path) -> str:
+    """How the work in ``folder`` ended; InputError if a file there is not as it was left."""
+    content = (folder / DONE_FILE).read_bytes().decode(errors="replace")
+    ended = content.partition("\n")[0]
+    changed = set(content.splitlines()) ^ set(_sealed(ended, folder).splitlines())
+    if changed:
+        names = ", ".join(sorted({line.partition("  ")[2] or DONE_FILE for line in changed}))
+        raise InputError(f"runs must be as they were left, got {folder} with another {names}: remove it to run it anew")
+    return ended
+
+
+class _Turn:
+    """The file that lets the processes of one ``run_all`` work: when it is gone, or another's, they save and stop.
+
+    So they stop with it wherever they run, and what a killed one leaves behind stops when the next one begins.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / TURN_FILE
+        self._token = secrets.token_hex(8)
+
+    def begin(self) -> None:
+        write_atomically(self._path, self._token)
+
+    def lasts(self) -> bool:
+        try:
+            return self._path.read_text(encoding="utf-8") == self._token
+        except OSError:
+            return False
+
+    def end(self) -> None:
+        if self.lasts():
+            self._path.unlink(missing_ok=True)
+
+
+def _execute(work: Work, folder: Path, turn: _Turn) -> None:
     """Do one piece of work in this process; its folder ends with ``DONE_FILE``, written last."""
+    if not turn.lasts():
+        return
     torch.set_num_threads(1)
     shown = 0.0
 
@@ -148,23 +203,42 @@ def _execute(work: Work, folder: Path) -> None:
         nonlocal shown
         if time.monotonic() - shown > POLL_SECONDS or at.round == at.rounds:
             shown = time.monotonic()
+            if not turn.lasts():
+                raise Interrupted
             write_atomically(folder / PROGRESS_FILE, json.dumps(vars(at)))
 
-    write_atomically(folder / DONE_FILE, f"{work.run(folder, report)}\n")
+    try:
+        with held(folder, wait=PATIENCE_SECONDS):  # what a killed command left running may be saving there
+            write_atomically(folder / DONE_FILE, _sealed(work.run(folder, report), folder))
+    except KeyboardInterrupt:
+        turn.end()  # for all
 
 
 class _Watcher(threading.Thread):
-    """Shows the progress files of the running jobs."""
+    """Shows the progress files of the running jobs, and ends their turn when a signal has come.
 
-    def __init__(self, folders: Mapping[str, Path]) -> None:
+    They then have ``PATIENCE_SECONDS`` to save what they have.
+    """
+
+    def __init__(self, folders: Mapping[str, Path], turn: _Turn, came: Sequence[int]) -> None:
         super().__init__(daemon=True)
         self._folders = folders
+        self._turn = turn
+        self._came = came
         self._over = threading.Event()
         self._seen: dict[str, int] = {}
 
     def run(self) -> None:
         with RunBars() as bars:
+            patience = PATIENCE_SECONDS
             while not self._over.wait(POLL_SECONDS):
+                if self._came:
+                    self._turn.end()
+                    patience -= POLL_SECONDS
+                    if patience < 0:
+                        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given")  # by us
+                        _thread.interrupt_main()  # a second signal, which is not held back
+                        return
                 for title, folder in self._folders.items():
                     self._show(bars, title, folder)
 
@@ -197,6 +271,7 @@ def run_all(works: Sequence[Work], root: Path, *, n_jobs: int) -> list[tuple[pd.
 
     Raises:
         InputError: If the folder cannot be written, or a run failed.
+        Interrupted: After a signal, once the runs under way are saved.
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -208,21 +283,43 @@ def run_all(works: Sequence[Work], root: Path, *, n_jobs: int) -> list[tuple[pd.
     first = {root / need.key(): need for work in dependent.values() for need in work.needs}
     first = {folder: need for folder, need in first.items() if not (folder / DONE_FILE).exists()}
     free = {folder: work for folder, work in todo.items() if folder not in dependent and folder not in first}
-    watcher = _Watcher({work.title: folder for folder, work in (first | todo).items()})
     if todo:
-        watcher.start()
-        try:
-            pool = joblib.Parallel(n_jobs=n_jobs)
-            # What others wait for comes before all else, then the longest, so that the processes end together.
-            pool(joblib.delayed(_execute)(work, folder) for folder, work in [*_dearest(first), *_dearest(free)])
-            pool(joblib.delayed(_execute)(work, folder) for folder, work in _dearest(dependent))
-        finally:
-            watcher.stop()
-    return [
-        work.result(folder, (folder / DONE_FILE).read_text(encoding="utf-8"))
-        for work, folder in zip(works, folders, strict=True)
-    ]
+        with telling(lambda: _kept(folders, root)), postponed() as came:
+            turn = _Turn(root)
+            watcher = _Watcher({work.title: folder for folder, work in (first | todo).items()}, turn, came)
+            turn.begin()
+            watcher.start()
+            try:
+                with joblib.Parallel(n_jobs=n_jobs) as pool:
+                    _make_deaf(pool, n_jobs)
+                    # What others wait for comes before all else, then the longest, so that the processes end together.
+                    ordered = [*_dearest(first), *_dearest(free)]
+                    pool(joblib.delayed(_execute)(work, folder, turn) for folder, work in ordered)
+                    pool(joblib.delayed(_execute)(work, folder, turn) for folder, work in _dearest(dependent))
+                if not turn.lasts():
+                    raise Interrupted(number=came[0] if came else signal.SIGINT)
+            finally:
+                turn.end()
+                watcher.stop()
+    return [work.result(folder, _ended(folder)) for work, folder in zip(works, folders, strict=True)]
 
 
 def _dearest(todo: Mapping[Path, Work]) -> list[tuple[Path, Work]]:
     return sorted(todo.items(), key=lambda item: -item[1].cost())
+
+
+def _make_deaf(pool: joblib.Parallel, n_jobs: int) -> None:
+    """Start the processes of ``pool`` such that a terminal's Ctrl-C, which goes to all, leaves them to ``_Turn``."""
+    if n_jobs > 1 and threading.current_thread() is threading.main_thread():
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited
+        try:
+            pool(joblib.delayed(int)() for _ in range(n_jobs))
+        finally:
+            signal.signal(signal.SIGINT, handler)
+
+
+def _kept(folders: Sequence[Path], root: Path) -> str:
+    """What an interrupted ``run_all`` says."""
+    done = len({folder for folder in folders if (folder / DONE_FILE).exists()})
+    kept = f"{done} of {len(set(folders))} runs are finished, and kept with those under way in {root}"
+    return f"interrupted; {kept}; the same command goes on"

@@ -18,7 +18,7 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from decomfl_lab import bench as measuring
-from decomfl_lab.commands.drawing import drawing
+from decomfl_lab.commands.drawing import drawing, plot_option
 from decomfl_lab.commands.layers import contributions
 from decomfl_lab.commands.numbers import integer
 from decomfl_lab.engine import ENGINES
@@ -74,7 +74,9 @@ def rebuild(
     ] = "float32",
     device: Annotated[str, typer.Option(help="cpu or cuda. [default: cpu]", show_default=False)] = "cpu",
     backend: Annotated[str | None, typer.Option(help="On the CPU: numba or numpy. [default: the fastest]")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the ratios to this file (.png, .pdf, .svg).")] = None,
+    plot: Annotated[
+        Path | None, plot_option("rebuild-speed", "Draw the ratios to this file (.png, .pdf, .svg).")
+    ] = None,
     csv: Annotated[Path | None, typer.Option(help="Write the rows to this CSV file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import typer
 from matplotlib.figure import Figure
 
-from decomfl_lab.commands.layers import contributions
+from decomfl_lab.commands.layers import contributions, installed, require_layer
 from decomfl_lab.errors import InputError, require
 
-__all__ = ["drawing"]
+__all__ = ["drawing", "plot_option"]
+
+GROUP = "decomfl.figures"
+
+
+def plot_option(name: str, text: str) -> Any:
+    """The option --plot of a command, for the figure ``name``, which is not offered where it cannot be drawn."""
+    return typer.Option(help=text, hidden=not installed(GROUP, name))
 
 
 def drawing(name: str, path: Path) -> Callable[..., None]:
@@ -21,9 +30,8 @@ def drawing(name: str, path: Path) -> Callable[..., None]:
     Raises:
         InputError: If the project's figures are not installed here, or files of this kind cannot be drawn.
     """
-    make: Callable[..., Figure] | None = dict(contributions("decomfl.figures")).get(name)
-    if make is None:
-        raise InputError(f"plot must stay unset where the project's figures are not installed, got {path}")
+    require_layer(GROUP, name, f"plot {path}")
+    make: Callable[..., Figure] = dict(contributions(GROUP, name))[name]
     kinds = Figure().canvas.get_supported_filetypes()
     require(path.suffix[1:] in kinds, "plot", f"end in one of .{', .'.join(sorted(kinds))}", str(path))
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from typing import Any
 
-__all__ = ["contributions"]
+from decomfl_lab.errors import InputError
+
+__all__ = ["contributions", "installed", "require_layer"]
 
 
 def contributions(group: str, only: str | None = None) -> Iterator[tuple[str, Any]]:
@@ -16,11 +19,31 @@ def contributions(group: str, only: str | None = None) -> Iterator[tuple[str, An
         group: Of the entry points.
         only: Name of the one that is wanted, so that the others need not be loaded; all, if there is none of it.
     """
-    entries = entry_points(group=group)
+    entries = [entry for entry in entry_points(group=group) if _is_here(entry)]
     chosen = [entry for entry in entries if entry.name == only]
     for entry in sorted(chosen or entries, key=lambda entry: entry.name):
-        try:
-            yield entry.name, entry.load()
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.split(".")[0] != entry.module.split(".")[0]:
-                raise
+        yield entry.name, entry.load()
+
+
+def installed(group: str, name: str) -> bool:
+    """Whether the layer that contributes the entry is here, so that the entry may be offered."""
+    return any(_is_here(entry) for entry in entry_points(group=group, name=name))
+
+
+def require_layer(group: str, name: str, what: str) -> None:
+    """InputError that says how to get it if ``what`` is an entry of a layer that only a checkout has."""
+    for entry in entry_points(group=group, name=name):
+        if not _is_here(entry):
+            layer = entry.module.partition(".")[0]
+            raise InputError(
+                f"{what} must be asked of a checkout of the project (run `make setup` in one, then its "
+                f".venv/bin/decomfl), got an installed package without the layer {layer}"
+            )
+
+
+def _is_here(entry: EntryPoint) -> bool:
+    """Whether the entry's module can be found; a foreign package of the layer's name has no such module."""
+    try:
+        return find_spec(entry.module) is not None
+    except ModuleNotFoundError:
+        return False

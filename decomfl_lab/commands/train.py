@@ -41,7 +41,10 @@ def _train(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for metrics.csv, config.toml, provenance.json and a checkpoint; resumes."),
+        typer.Option(
+            help="Folder for metrics.csv, config.toml, provenance.json and a checkpoint; resumes. "
+            "Ctrl-C saves the round under way, twice does not wait for it."
+        ),
     ] = None,
     threads: Annotated[int, typer.Option(help="CPU threads of torch. [default: 1]", show_default=False)] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,

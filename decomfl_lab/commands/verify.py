@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from decomfl_lab.laws.check import load_implementation
+from decomfl_lab.interrupts import telling
+from decomfl_lab.laws.check import Verdict, load_implementation
 from decomfl_lab.laws.check import verify as run
 from decomfl_lab.laws.faults import FAULTS
 
@@ -23,7 +24,7 @@ def verify(
         typer.Option(help="module:factory of your own Implementation (decomfl_lab.laws.contract says what it is)."),
     ] = None,
     plant: Annotated[
-        str | None, typer.Option(help=f"Plant a fault and see the laws catch it: {', '.join(FAULTS)}.")
+        str | None, typer.Option(help=f"Plant a fault in the lab's own and see the laws catch it: {', '.join(FAULTS)}.")
     ] = None,
     law: Annotated[list[str] | None, typer.Option(help="Only this law (may be given several times).")] = None,
     cases: Annotated[int, typer.Option(help="Random cases a law. [default: 100]", show_default=False)] = 100,
@@ -40,17 +41,27 @@ def verify(
         if sys.stderr.isatty():
             print(f"\r\033[K{name} ...", end="", file=sys.stderr, flush=True)
 
-    started = time.monotonic()
-    verdicts = []
-    for verdict in run(implementation, cases=cases, seed=seed, laws=tuple(law or ()), on_law=announce):
-        verdicts.append(verdict)
+    def clear() -> None:
         if sys.stderr.isatty():
             print("\r\033[K", end="", file=sys.stderr, flush=True)
-        if not as_json:
-            mark = "ok    " if verdict.passed else "BROKEN"
-            print(f"{mark} {verdict.cases:5d} cases  {verdict.law}: {verdict.says}", flush=True)
-            if not verdict.passed:
-                print(f"       {verdict.counterexample}", flush=True)
+
+    def interrupted() -> str:
+        clear()
+        held = [verdict.law for verdict in verdicts if verdict.passed]
+        names = f": {', '.join(held)}" if held else ""
+        return f"interrupted; {len(held)} of the {len(verdicts)} laws tried so far held{names}"
+
+    started = time.monotonic()
+    verdicts: list[Verdict] = []
+    with telling(interrupted):
+        for verdict in run(implementation, cases=cases, seed=seed, laws=tuple(law or ()), on_law=announce):
+            verdicts.append(verdict)
+            clear()
+            if not as_json:
+                mark = "ok    " if verdict.passed else "BROKEN"
+                print(f"{mark} {verdict.cases:5d} cases  {verdict.law}: {verdict.says}", flush=True)
+                if not verdict.passed:
+                    print(f"       {verdict.counterexample}", flush=True)
     broken = [verdict.law for verdict in verdicts if not verdict.passed]
     if as_json:
         rows = [

@@ -82,7 +82,15 @@ def verify(
 
 
 def load_implementation(target: str | None, fault: str | None) -> Implementation:
-    """The lab's implementation, or ``module:factory``'s, or one with a planted fault."""
+    """The lab's implementation, or ``module:factory``'s, or the lab's with a planted fault.
+
+    A fault exchanges classes of the lab's own, so in another implementation it would test these and not what is there.
+    """
+    if target is not None and fault is not None:
+        raise InputError(
+            "target and plant must not both be given, for a fault is planted in the lab's own implementation, got "
+            f"{target!r} and {fault!r}"
+        )
     if fault is not None:
         return FAULTS[require_choice("fault", fault, FAULTS)]
     if target is None:

@@ -14,6 +14,7 @@ import math
 import platform
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,13 @@ from decomfl_lab.errors import (
     require_finite_positive,
     require_int,
 )
-from decomfl_lab.files import write_atomically
+from decomfl_lab.files import held, write_atomically
+from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.llm.corpus import SPECIAL, gpt2_vocabulary, load_corpus, train_vocabulary
 from decomfl_lab.llm.extra import llm_library
 from decomfl_lab.llm.verdicts import Verdicts
 from decomfl_lab.models import initialising, num_parameters
-from decomfl_lab.training import CHECKPOINT_SECONDS, PROVENANCE_FILE, code_version, prepare_folder
+from decomfl_lab.training import CHECKPOINT_SECONDS, PROVENANCE_FILE, code_version
 
 __all__ = ["SIZES", "PretrainConfig", "PretrainProgress", "Size", "build_opt", "pretrain"]
 
@@ -195,74 +197,96 @@ def pretrain(
         vocabularies), seconds, and with verdicts verdict_accuracy (on lines of held-out reviews).
 
     Raises:
-        InputError: If the folder holds another run, the text is missing or altered, or the extra llm is missing.
+        InputError: If the folder holds another run or another process writes to it, the text is missing or altered, or
+            the extra llm is missing.
+        Interrupted: After a signal, once the step under way is saved.
         DivergedError: If the loss is no longer finite.
     """
-    prepare_folder(out)
-    corpus = load_corpus()
-    identity = {"config": dataclasses.asdict(config), "data_digest": corpus.digest, "code": code_version()}
-    if (out / CONFIG_FILE).exists():
-        found: dict[str, Any] = _known(out / PROVENANCE_FILE)
-        _require_same(out, found, identity)
-        return found
-    vocabulary = config.vocabulary
-    tokenizer = gpt2_vocabulary() if isinstance(vocabulary, str) else train_vocabulary(corpus, vocabulary)
-    size = SIZES[config.size]
-    model = build_opt(size, tokenizer, seed=config.seed)
-    optimizer = _optimizer(model)
-    stream, held_out = (_stream(tokenizer, pieces) for pieces in (corpus.train, corpus.held_out))
-    verdicts = Verdicts(corpus, tokenizer, model) if config.verdicts else None
-    require(len(stream) > size.context, "text", f"be longer than {size.context} tokens", len(stream))
-    # A token of the held-out text stands for so many bytes.
-    token_bytes = sum(len(piece.encode()) for piece in corpus.held_out) / len(held_out)
-    rows: list[dict[str, float]] = []
-    losses: list[float] = []
-    first, seconds = 0, 0.0
-    if (out / CHECKPOINT_FILE).exists():
-        tensors, saved = read_checkpoint(out / CHECKPOINT_FILE)
-        _require_same(out, saved["identity"], identity)
-        _load(model, optimizer, tensors, saved["step"])
-        first, rows, losses, seconds = saved["step"], saved["rows"], saved["losses"], saved["seconds"]
+    saved_step = 0
 
-    every = max(1, config.total // EVALUATIONS)
-    last_save = time.monotonic()
-    for step in range(first, config.total):
-        started = time.monotonic()
-        rng = np.random.default_rng(np.random.SeedSequence(config.seed, spawn_key=(step,)))
-        if verdicts is not None and config.of_verdicts(step):
-            objective = verdicts.loss(rng)
-        else:
-            objective = _next_token_loss(model, _windows(config, rng, stream, tokenizer))
-        loss = _step(model, optimizer, objective, config.rate(step))
-        if not math.isfinite(loss):
-            raise DivergedError(f"the loss at step {step + 1}")
-        losses.append(loss)
-        seconds += time.monotonic() - started
-        if (step + 1) % every == 0 or step + 1 == config.total:
-            held_out_loss = _held_out_loss(model, held_out, size.context, tokenizer)
-            row = {"step": step + 1, "train_loss": float(np.mean(losses)), "held_out_loss": held_out_loss}
-            row |= {"bits_per_byte": held_out_loss / math.log(2) / token_bytes, "seconds": seconds}
-            rows.append(row if verdicts is None else {**row, "verdict_accuracy": verdicts.accuracy()})
-            losses.clear()
-        if on_step is not None:
-            on_step(PretrainProgress(step + 1, config.total, loss, rows[-1]["held_out_loss"] if rows else math.nan))
-        if time.monotonic() - last_save > CHECKPOINT_SECONDS:
-            state = {"step": step + 1, "rows": rows, "losses": losses, "seconds": seconds, "identity": identity}
+    def interrupted() -> str:
+        where = f"saved in {out} after step {saved_step}" if saved_step else f"nothing was saved in {out} yet"
+        return f"interrupted; {where}; the same command goes on"
+
+    with telling(interrupted), held(out), ExitStack() as stack:
+        corpus = load_corpus()
+        identity = {"config": dataclasses.asdict(config), "data_digest": corpus.digest, "code": code_version()}
+        if (out / CONFIG_FILE).exists():
+            found: dict[str, Any] = _known(out / PROVENANCE_FILE)
+            _require_same(out, found, identity)
+            return found
+        vocabulary = config.vocabulary
+        tokenizer = gpt2_vocabulary() if isinstance(vocabulary, str) else train_vocabulary(corpus, vocabulary)
+        size = SIZES[config.size]
+        model = build_opt(size, tokenizer, seed=config.seed)
+        optimizer = _optimizer(model)
+        stream, held_out = (_stream(tokenizer, pieces) for pieces in (corpus.train, corpus.held_out))
+        verdicts = Verdicts(corpus, tokenizer, model) if config.verdicts else None
+        require(len(stream) > size.context, "text", f"be longer than {size.context} tokens", len(stream))
+        # A token of the held-out text stands for so many bytes.
+        token_bytes = sum(len(piece.encode()) for piece in corpus.held_out) / len(held_out)
+        rows: list[dict[str, float]] = []
+        losses: list[float] = []
+        first, seconds = 0, 0.0
+        if (out / CHECKPOINT_FILE).exists():
+            tensors, saved = read_checkpoint(out / CHECKPOINT_FILE)
+            _require_same(out, saved.get("identity", {}), identity)
+            _load(model, optimizer, tensors, saved["step"])
+            first, rows, losses, seconds = saved["step"], saved["rows"], saved["losses"], saved["seconds"]
+            saved_step = first
+
+        def save(step: int) -> None:
+            nonlocal saved_step
+            state = {"step": step, "rows": rows, "losses": losses, "seconds": seconds, "identity": identity}
             write_checkpoint(out / CHECKPOINT_FILE, _save(model, optimizer), state)
-            last_save = time.monotonic()
-    facts = {
-        **identity,
-        "d": num_parameters(model),
-        "tokens": config.tokens,
-        "data": corpus.source,
-        "python": platform.python_version(),
-        **{name: llm_library(name, "a model").__version__ for name in ("torch", "transformers", "tokenizers")},
-        "device": f"cpu ({platform.machine()}), {torch.get_num_threads()} thread(s)",
-        "evaluations": rows,
-    }
-    _write(model, tokenizer, size, facts, out)
-    (out / CHECKPOINT_FILE).unlink(missing_ok=True)
-    return facts
+            saved_step = step
+
+        every = max(1, config.total // EVALUATIONS)
+        last_save = time.monotonic()
+        came = stack.enter_context(postponed())  # to the end of a step
+        for step in range(first, config.total):
+            started = time.monotonic()
+            rng = np.random.default_rng(np.random.SeedSequence(config.seed, spawn_key=(step,)))
+            if verdicts is not None and config.of_verdicts(step):
+                objective = verdicts.loss(rng)
+            else:
+                objective = _next_token_loss(model, _windows(config, rng, stream, tokenizer))
+            loss = _step(model, optimizer, objective, config.rate(step))
+            if not math.isfinite(loss):
+                raise DivergedError(f"the loss at step {step + 1}")
+            losses.append(loss)
+            seconds += time.monotonic() - started
+            if (step + 1) % every == 0 or step + 1 == config.total:
+                held_out_loss = _held_out_loss(model, held_out, size.context, tokenizer)
+                row = {"step": step + 1, "train_loss": float(np.mean(losses)), "held_out_loss": held_out_loss}
+                row |= {"bits_per_byte": held_out_loss / math.log(2) / token_bytes, "seconds": seconds}
+                rows.append(row if verdicts is None else {**row, "verdict_accuracy": verdicts.accuracy()})
+                losses.clear()
+            try:
+                if on_step is not None:
+                    last = rows[-1]["held_out_loss"] if rows else math.nan
+                    on_step(PretrainProgress(step + 1, config.total, loss, last))
+                if came:
+                    raise Interrupted(number=came[0])
+            except KeyboardInterrupt:
+                save(step + 1)
+                raise
+            if time.monotonic() - last_save > CHECKPOINT_SECONDS:
+                save(step + 1)
+                last_save = time.monotonic()
+        facts = {
+            **identity,
+            "d": num_parameters(model),
+            "tokens": config.tokens,
+            "data": corpus.source,
+            "python": platform.python_version(),
+            **{name: llm_library(name, "a model").__version__ for name in ("torch", "transformers", "tokenizers")},
+            "device": f"cpu ({platform.machine()}), {torch.get_num_threads()} thread(s)",
+            "evaluations": rows,
+        }
+        _write(model, tokenizer, size, facts, out)
+        (out / CHECKPOINT_FILE).unlink(missing_ok=True)
+        return facts
 
 
 def _known(path: Path) -> dict[str, Any]:

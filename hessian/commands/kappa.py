@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,11 +17,13 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from decomfl_lab.commands.drawing import drawing
+from decomfl_lab.commands.drawing import drawing, plot_option
 from decomfl_lab.commands.progress import RunBars
 from decomfl_lab.data import DATA_SETS
 from decomfl_lab.descent import OPTIMIZERS, Descent
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
+from decomfl_lab.files import held_checkpoint
+from decomfl_lab.interrupts import telling
 from decomfl_lab.models import MODELS, num_parameters
 from decomfl_lab.training import CHECKPOINT_FILE, provenance
 from hessian.ball import ball_probe, ball_radius
@@ -147,7 +150,7 @@ def kappa(
         typer.Option(help="μ of smoothed or --forward-only. [default: 0.001; for --forward-only by a ladder of μ]"),
     ] = None,
     density_probes: Annotated[
-        int | None, typer.Option(help="Probes of the spectral density; 0 for none. [default: 3 with --plot, else 0]")
+        int | None, typer.Option(help="Probes of the spectral density; 0 for none. [default: 0, but 3 to draw it]")
     ] = None,
     density_steps: Annotated[
         int, typer.Option(help="Lanczos steps of each of these probes. [default: 10]", show_default=False)
@@ -164,7 +167,12 @@ def kappa(
     checkpoint: Annotated[
         Path | None, typer.Option(help="Save every product here; the same command resumes from it.")
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw spectrum and convergence to this file (.png, .pdf).")] = None,
+    plot: Annotated[
+        Path | None,
+        plot_option(
+            "spectrum", "Draw spectrum and convergence to this file (.png, .pdf), by default with 3 density probes."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Estimate κ = tr H / ‖H‖₂ of a trained model, with an interval that holds.
@@ -178,7 +186,7 @@ def kappa(
 
       decomfl train --model cnn-mnist --rounds 200 --out runs/cnn
 
-      decomfl kappa runs/cnn --plot kappa.png           what that run left
+      decomfl kappa runs/cnn                            what that run left
 
       decomfl kappa --data text --model gpt-10m --examples 64 --batch-size 8
 
@@ -245,7 +253,15 @@ def kappa(
         return
     curvature = make(objective)
     twin = trace_operator(curvature) if isinstance(curvature, HessianOperator) and trace != "probes" else None
-    with RunBars() as bars:
+
+    def interrupted() -> str:
+        if checkpoint is None:
+            return "interrupted; nothing is kept without --checkpoint FILE"
+        kept = f"the products so far are in {checkpoint}" if checkpoint.exists() else f"{checkpoint} has no product yet"
+        return f"interrupted; {kept}; the same command goes on"
+
+    alone = held_checkpoint(checkpoint) if checkpoint is not None else nullcontext()
+    with telling(interrupted), alone, RunBars() as bars:
 
         def show(at: EffectiveRankProgress) -> None:
             words = f"λ_max {at.lambda_max:.4g}, κ {at.kappa:.4g} in {_interval(at.low, at.high)}"

@@ -149,6 +149,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path, capsys: pyte
         (["paper", "--reading", "aloud"], "reading must be one of as-plotted, as-written, both, got 'aloud'"),
         (["paper", "--reference", "/nowhere"], "reference must be a folder with a readable authors_curves.csv"),
         (["verify", "--plant", "bug"], "fault must be one of revert-forgotten"),
+        (["verify", "--target", "mine:Mine", "--plant", "revert-forgotten"], "planted in the lab's own implementation"),
         (["verify", "--cases", "0"], "cases must be an integer of at least 1, got 0"),
         (["verify", "--law", "gravity"], "law must be one of"),
         (["frobnicate"], "No such command 'frobnicate'"),

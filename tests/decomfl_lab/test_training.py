@@ -71,7 +71,7 @@ def test_an_interrupted_run_resumes_to_the_same_bits(
 
     with pytest.raises(KeyboardInterrupt):
         train(config, out=tmp_path / "cut", on_round=interrupt)
-    assert read_checkpoint(tmp_path / "cut" / training.CHECKPOINT_FILE)[1]["federation"]["round"] == 4
+    assert read_checkpoint(tmp_path / "cut" / training.CHECKPOINT_FILE)[1]["federation"]["round"] == 5
     resumed = train(config, out=tmp_path / "cut")
     pd.testing.assert_frame_equal(_without_time(whole), _without_time(resumed), check_exact=True)
     tensors = [read_checkpoint(tmp_path / name / training.CHECKPOINT_FILE) for name in ("whole", "cut")]

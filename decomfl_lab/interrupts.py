@@ -1,0 +1,69 @@
+"""Ctrl-C and SIGTERM: where work may be stopped, and what is said of what is kept."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+__all__ = ["Interrupted", "interrupt", "postponed", "telling"]
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal has ended the work; the message is one line that says what is kept of it.
+
+    Attributes:
+        number: The signal's number.
+    """
+
+    def __init__(self, words: str = "", number: int = signal.SIGINT) -> None:
+        super().__init__(words)
+        self.number = number
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """A handler of signals that does with any of them what Python does with Ctrl-C."""
+    del frame
+    raise Interrupted(number=number)
+
+
+@contextmanager
+def telling(words: Callable[[], str]) -> Iterator[None]:
+    """Let an interrupt of what is done inside say ``words()``, unless it has words already."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if str(error):
+            raise
+        raise Interrupted(words(), error.number if isinstance(error, Interrupted) else signal.SIGINT) from None
+
+
+@contextmanager
+def postponed() -> Iterator[list[int]]:
+    """Hold the first SIGINT or SIGTERM back until the end, or until the work inside finds it in the list and stops.
+
+    A second one is not held back: who cannot wait signals twice. Signals without a handler in Python, and those of
+    other threads than the main one, are left as they are.
+    """
+    came: list[int] = []
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():
+        found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        handlers = {number: handler for number, handler in found.items() if callable(handler)}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) > 1:
+            handlers[signal.Signals(number)](number, frame)
+
+    for number in handlers:
+        signal.signal(number, note)
+    try:
+        yield came
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if came:
+        handlers[signal.Signals(came[0])](came[0], None)

@@ -1,0 +1,140 @@
+"""Checkpoints: one checksum over the whole file, so that no changed bit of any part of it is ever used."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from decomfl_lab import training
+from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
+from decomfl_lab.cli import main
+from decomfl_lab.config import TrainConfig
+from decomfl_lab.errors import InputError
+from decomfl_lab.training import CHECKPOINT_FILE, load_run, train
+from hessian.resume import Checkpoint
+
+TENSORS = {"x": torch.linspace(-1, 1, 7), "état": torch.arange(6).view(2, 3), "none": torch.zeros(0)}
+VALUES = {"rows": [{"loss": 0.1, "sha256": '"sha256":"' + "0" * 64 + '"'}], "run": {"seed": 2**63}, "é": None}
+TINY = TrainConfig(data="digits", model="logistic", clients=4, sampled=2, rounds=4, eval_every=2, local_steps=2)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
+    path = tmp_path_factory.mktemp("checkpoint") / CHECKPOINT_FILE
+    write_checkpoint(path, TENSORS, VALUES)
+    return path, path.read_bytes()
+
+
+def _parts(content: bytes) -> Iterator[tuple[str, range]]:
+    """Every part of a safetensors file: names with their bytes."""
+    (length,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + length])
+    yield "length of the header", range(8)
+    for name in (b"{", b"__metadata__", b"sha256", header["__metadata__"]["sha256"].encode(), b"decomfl", b"dtype"):
+        at = content.index(name)
+        yield name.decode(), range(at, at + len(name))
+    yield "values", range(content.index(b"rows"), content.index(b"rows") + 100)
+    yield "end of the header", range(length + 6, length + 8)
+    for name, tensor in header.items():
+        if name != "__metadata__":
+            first, last = tensor["data_offsets"]
+            yield f"tensor {name}", range(8 + length + first, 8 + length + last)
+
+
+def _flipped(content: bytes, bit: int) -> bytes:
+    changed = bytearray(content)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def test_what_is_read_is_what_was_written(written: tuple[Path, bytes]) -> None:
+    tensors, values = read_checkpoint(written[0])
+    assert values == VALUES
+    assert set(tensors) == set(TENSORS) == set(load_file(written[0]))  # still a file that anybody can read
+    assert all(torch.equal(tensors[name], TENSORS[name]) for name in TENSORS)
+    assert all(tensors[name].dtype == TENSORS[name].dtype for name in TENSORS)
+
+
+def test_a_flipped_bit_in_any_part_is_seen(tmp_path: Path, written: tuple[Path, bytes]) -> None:
+    path, content = tmp_path / "flipped", written[1]
+    parts = dict(_parts(content))
+    assert {"length of the header", "sha256", "values", "tensor x", "tensor état"} < set(parts)
+    for name, span in parts.items():
+        for bit in range(8 * span.start, 8 * span.stop, 5):
+            path.write_bytes(_flipped(content, bit))
+            with pytest.raises(InputError, match=r"^checkpoint must be a whole file .*flipped.* remove it"):
+                pytest.fail(f"bit {bit} of {name}: {read_checkpoint(path)}")
+
+
+@given(st.data())
+def test_no_random_damage_is_read(written: tuple[Path, bytes], data: st.DataObject) -> None:
+    path, content = written[0].with_name("damaged"), written[1]
+    cut = data.draw(st.integers(0, len(content) - 1))
+    more = data.draw(st.binary(min_size=1, max_size=20))
+    bit = data.draw(st.integers(0, 8 * len(content) - 1))
+    for damaged in (content[:cut], content + more, more + content, _flipped(content, bit), more):
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match="checkpoint must be a whole file"):
+            read_checkpoint(path)
+
+
+def test_a_renamed_or_exchanged_tensor_is_refused(tmp_path: Path, written: tuple[Path, bytes]) -> None:
+    path, content = tmp_path / "renamed", written[1]
+    for old, new in ((b'"x":', b'"y":'), (b'"I64"', b'"U64"'), (b"[2,3]", b"[3,2]"), (b"F32", b"I32")):
+        assert old in content
+        path.write_bytes(content.replace(old, new, 1))
+        with pytest.raises(InputError, match="damaged"):
+            read_checkpoint(path)
+
+
+def test_a_checkpoint_without_a_checksum_is_refused_and_says_why(tmp_path: Path) -> None:
+    save_file(TENSORS, tmp_path / "old", metadata={"decomfl": json.dumps(VALUES)})
+    with pytest.raises(InputError, match=r"got .*old without a checksum, .*written by a version that had none"):
+        read_checkpoint(tmp_path / "old")
+    with pytest.raises(InputError, match=r"file that can be read, got .*nowhere \(No such file"):
+        read_checkpoint(tmp_path / "nowhere")
+
+
+def test_a_damaged_run_is_neither_used_nor_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    train(TINY, out=out)
+    path = out / CHECKPOINT_FILE
+    path.write_bytes(_flipped(path.read_bytes(), 8 * path.stat().st_size - 2))  # a high bit of the last number
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    for argv in (["train", "--config", str(out / "config.toml"), "--out", str(out)], ["kappa", str(out)]):
+        assert main(argv) == 2
+        captured = capsys.readouterr()
+        assert captured.err.startswith("decomfl: error: checkpoint must be a whole file")
+        assert (str(path) in captured.err, captured.err.count("\n"), captured.out) == (True, 1, "")
+    assert before == {file.name: file.read_bytes() for file in out.iterdir()}
+
+
+def test_a_damaged_estimate_of_kappa_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "kappa"
+    Checkpoint(path, lambda: {"seed": 1}).save(lambda: (TENSORS, {"step": 1}), last=True)
+    loaded = Checkpoint(path, lambda: {"seed": 1}).load()
+    assert loaded is not None
+    assert loaded[1]["step"] == 1
+    path.write_bytes(_flipped(path.read_bytes(), 8 * 200))
+    with pytest.raises(InputError, match="checkpoint must be a whole file"):
+        Checkpoint(path, lambda: {"seed": 1}).load()
+
+
+def test_a_run_is_what_its_checkpoint_says_whatever_its_config_file_says(tmp_path: Path) -> None:
+    config = replace(TINY, momentum=0.9)
+    train(config, out=tmp_path)
+    file = tmp_path / training.CONFIG_FILE
+    file.write_text(file.read_text().replace("momentum = 0.9", "momentum = 0.8"))
+    assert "momentum = 0.8" in file.read_text()
+    loaded, _, module = load_run(tmp_path)
+    assert loaded == config
+    assert any(parameter.abs().sum() > 0 for parameter in module.parameters())

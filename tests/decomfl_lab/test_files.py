@@ -1,0 +1,98 @@
+"""Folders that one process at a time writes to: who is refused, who is named, and what a killed holder leaves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from decomfl_lab.cli import main
+from decomfl_lab.errors import InputError
+from decomfl_lab.files import LOCK_FILE, held, held_checkpoint, write_atomically
+
+HOLDER = """
+import sys, pathlib
+from decomfl_lab.files import held, held_checkpoint
+with getattr(sys.modules["decomfl_lab.files"], sys.argv[1])(pathlib.Path(sys.argv[2])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+TINY = ["train", "--data", "digits", "--model", "logistic", "--clients", "4", "--sampled", "2", "--rounds", "3"]
+
+
+@contextmanager
+def _holder(how: str, path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds ``path`` until it is killed."""
+    command = [sys.executable, "-c", HOLDER, how, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def _refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert main(list(argv)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err.splitlines()[-1]
+
+
+def test_a_second_process_is_refused_and_told_who_holds_the_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    with _holder("held", out) as process:
+        for argv in (TINY, [*TINY, "--lr", "0.5"], ["paper", "--only", "audit", "--scale", "smoke"]):
+            words = _refused(capsys, *argv, "--out", str(out))
+            rule = f"out must be a folder that no other process writes to, got {out}, held by process {process.pid} on "
+            assert words.startswith(f"decomfl: error: {rule}")
+        assert [path.name for path in out.iterdir()] == [LOCK_FILE]
+    assert main([*TINY, "--out", str(out)]) == 0
+    assert not (out / LOCK_FILE).exists()
+
+
+def test_a_killed_holder_leaves_no_lock_and_its_temporary_files_go(tmp_path: Path) -> None:
+    with _holder("held", tmp_path) as process:
+        (tmp_path / ".metrics.csv.0123456789ab.tmp").write_text("half")
+        (tmp_path / ".notes.tmp").write_text("somebody's")
+        process.kill()
+        process.wait()
+        assert (tmp_path / LOCK_FILE).exists()
+        with held(tmp_path):
+            assert {path.name for path in tmp_path.iterdir()} == {LOCK_FILE, ".notes.tmp"}
+
+
+def test_the_holder_may_hold_its_folder_again(tmp_path: Path) -> None:
+    with held(tmp_path):
+        with held(tmp_path):
+            write_atomically(tmp_path / "file", "whole")
+        assert (tmp_path / LOCK_FILE).exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_who_waits_gets_the_folder_when_it_is_left(tmp_path: Path) -> None:
+    with _holder("held", tmp_path) as process:
+        assert process.stdin is not None
+        process.stdin.close()
+        with held(tmp_path, wait=30):
+            pass
+        assert process.wait() == 0
+
+
+def test_two_estimates_of_kappa_do_not_share_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "kappa.safetensors"
+    small = ["kappa", "--data", "digits", "--model", "logistic", "--train-steps", "1", "--examples", "50"]
+    with _holder("held_checkpoint", path) as process:
+        words = _refused(capsys, *small, "--checkpoint", str(path))
+        assert f"checkpoint must be a file that no other process writes to, got {path}, held by process" in words
+        assert str(process.pid) in words
+        with held_checkpoint(tmp_path / "other"):
+            pass
+    path.write_text("")
+    with pytest.raises(InputError, match="checkpoint must be a file that can be written"), held_checkpoint(path / "x"):
+        pass

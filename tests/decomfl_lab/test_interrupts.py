@@ -1,0 +1,154 @@
+"""Ctrl-C and SIGTERM as a user sends them: real signals to real processes, what they say, and what they leave."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from decomfl_lab.checkpoint import read_checkpoint
+from decomfl_lab.cli import main
+from decomfl_lab.config import config_from_mapping, read_config
+from decomfl_lab.interrupts import Interrupted, interrupt, postponed, telling
+from decomfl_lab.laws.laws import LAWS
+from decomfl_lab.training import CHECKPOINT_FILE, CONFIG_FILE, train
+
+TALKATIVE = """
+from decomfl_lab.commands import progress
+progress.LINE_SECONDS = 0.0
+from decomfl_lab.cli import main
+main()
+"""
+TRAIN = "train --data digits --model logistic --clients 4 --sampled 2 --rounds 100000 --local-steps 2 --eval-every 3"
+TOO_LONG = 300.0
+"""Seconds after which a process that should have stopped is killed."""
+
+
+def _stopped(
+    command: str, number: int, when: Callable[[str], bool], *, stream: str = "stderr", group: bool = False
+) -> tuple[int, list[str]]:
+    """Exit code and lines on stderr of ``decomfl command``, to which the signal is sent at the first line ``when``."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", TALKATIVE, *command.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    guard = threading.Timer(TOO_LONG, os.killpg, (process.pid, signal.SIGKILL))
+    guard.start()
+    lines = getattr(process, stream)
+    before = ""
+    for before in lines:
+        if when(before):
+            break
+    (os.killpg if group else os.kill)(process.pid, number)
+    _, errors = process.communicate()
+    guard.cancel()
+    assert "Traceback" not in errors
+    return process.returncode, [*([before] if stream == "stderr" else []), *errors.splitlines()]
+
+
+def _at_round(n: int) -> Callable[[str], bool]:
+    return lambda line: f": {n}/" in line
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_is_saved_at_once_and_goes_on_to_the_same_bits(
+    number: int, code: int, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    found, errors = _stopped(f"{TRAIN} --out {out}", number, _at_round(4))
+    words = re.fullmatch(
+        rf"decomfl: interrupted after round (\d+); saved in {out}; the same command goes on", errors[-1]
+    )
+    assert (found, words is not None) == (code, True), errors
+    assert words is not None
+    reached = int(words[1])
+    assert 4 <= reached == read_checkpoint(out / CHECKPOINT_FILE)[1]["federation"]["round"]
+    config = replace(config_from_mapping(read_config(out / CONFIG_FILE), "config"), rounds=reached + 4)
+    resumed, whole = train(config, out=out), train(config, out=tmp_path / "whole")
+    pd.testing.assert_frame_equal(resumed.drop(columns="seconds"), whole.drop(columns="seconds"), check_exact=True)
+    states = [read_checkpoint(folder / CHECKPOINT_FILE) for folder in (out, tmp_path / "whole")]
+    assert states[0][1]["federation"] == states[1][1]["federation"]
+    assert all((states[0][0][name] == tensor).all() for name, tensor in states[1][0].items())
+
+
+def test_a_run_without_a_folder_says_that_nothing_is_kept() -> None:
+    code, errors = _stopped(TRAIN, signal.SIGINT, _at_round(3))
+    assert code == 130
+    assert re.fullmatch(r"decomfl: interrupted after round \d+; nothing is kept without --out DIR", errors[-1])
+
+
+@pytest.mark.parametrize(("raised", "code"), [(KeyboardInterrupt(), 130), (Interrupted(number=signal.SIGTERM), 143)])
+def test_an_interrupt_before_the_work_begins_is_a_line_too(
+    raised: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def begin(*_: object) -> None:
+        raise raised
+
+    monkeypatch.setattr("decomfl_lab.cli.application", begin)
+    assert main(["train"]) == code
+    assert capsys.readouterr().err == "decomfl: interrupted; nothing new was kept\n"
+
+
+def test_verify_says_which_laws_held() -> None:
+    first, second = list(LAWS)[:2]
+    command = f"verify --law {first} --law {second} --cases 60"
+    code, errors = _stopped(command, signal.SIGINT, lambda line: line.startswith("ok"), stream="stdout")
+    assert code == 130
+    assert errors == [f"decomfl: interrupted; 1 of the 1 laws tried so far held: {first}"]
+
+
+def test_kappa_says_what_is_kept(tmp_path: Path) -> None:
+    command = f"kappa --data digits --model mlp --train-steps 1 --products 4000 --checkpoint {tmp_path / 'k'}"
+    code, errors = _stopped(command, signal.SIGINT, lambda line: line.startswith("products: 3/"))
+    assert code == 130
+    kept = f"the products so far are in {tmp_path / 'k'}; the same command goes on"
+    assert errors[-1] == f"decomfl: interrupted; {kept}"
+    assert read_checkpoint(tmp_path / "k")[1]["run"]
+
+
+@pytest.mark.slow
+def test_the_papers_processes_save_their_runs_and_end(tmp_path: Path) -> None:
+    """A terminal sends Ctrl-C to the whole group, of which the command alone may hear it."""
+    command = f"paper --only fig2 --scale smoke --jobs 2 --out {tmp_path}"
+    code, errors = _stopped(
+        command, signal.SIGINT, lambda line: re.search(r": \d+/\d+, ", line) is not None, group=True
+    )
+    kept = rf"runs are finished, and kept with those under way in {tmp_path}/runs; the same command goes on"
+    assert code == 130
+    assert re.fullmatch(rf"decomfl: interrupted; \d of \d+ {kept}", errors[-1]), errors
+    begun = [path.parent for path in tmp_path.glob("runs/*/progress.json")]
+    assert begun
+    assert all(read_checkpoint(folder / CHECKPOINT_FILE)[1]["federation"]["round"] > 0 for folder in begun)
+    assert not list(tmp_path.rglob(".*"))  # no lock, no turn, no half of a file
+
+
+def test_a_first_signal_waits_and_a_second_does_not() -> None:
+    with postponed() as came:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert came == [signal.SIGINT]
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        came.clear()
+    with pytest.raises(KeyboardInterrupt), postponed():
+        os.kill(os.getpid(), signal.SIGINT)  # nobody looks, so it comes at the end
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_innermost_words_are_said() -> None:
+    with pytest.raises(Interrupted, match="^inner$") as found, telling(lambda: "outer"), telling(lambda: "inner"):
+        interrupt(signal.SIGTERM, None)
+    assert found.value.number == signal.SIGTERM
+    with pytest.raises(ValueError, match="no signal"), telling(lambda: "outer"):
+        raise ValueError("no signal")
