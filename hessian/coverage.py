@@ -76,7 +76,7 @@ SPECTRA: dict[str, Callable[[], DenseOperator]] = {
     "power law": _diagonal(1 / np.arange(1.0, 401.0)),
     "ReLU net": _net((16, 6, 6, 4), torch.relu, 150),
     "tanh net": _net((16, 6, 6, 4), torch.tanh, 150),
-    "GELU net, untrained": _net((16, 7, 5), gelu, 0),
+    "untrained GELU net": _net((16, 7, 5), gelu, 0),
     "autoencoder": _net((16, 5, 16), torch.tanh, 200),
 }
 """Matrices of 156 to 400 dimensions, by what their spectrum is like."""
