@@ -8,14 +8,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from decomfl_lab.llm.extra import pass_over
-
 settings.register_profile(
     "lab", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("lab")
 torch.set_num_threads(1)
-pass_over("torchvision")  # before a test imports transformers by itself
 
 
 @pytest.fixture(autouse=True)
