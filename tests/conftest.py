@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,13 @@ settings.register_profile(
 )
 settings.load_profile("lab")
 torch.set_num_threads(1)
+gc.disable()  # nothing is thrown away while tests are collected
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported stays: it is not searched for garbage again and again."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
