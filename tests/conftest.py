@@ -14,12 +14,10 @@ settings.register_profile(
 )
 settings.load_profile("lab")
 torch.set_num_threads(1)
-gc.disable()  # nothing is thrown away while tests are collected
+gc.disable()  # until all tests are imported: what they import stays
 
 
 def pytest_collection_finish() -> None:
-    """What has been imported stays: it is not searched for garbage again and again."""
-    gc.freeze()
     gc.enable()
 
 
