@@ -17,6 +17,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or newer is needed, got {sys.version.split()[0]} (set PYTHON=...)")'
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+# backpack asks for torchvision for its examples alone; beside a build of torch that is not its own, a torchvision
+# breaks transformers.
+	$(BIN)/python -m pip uninstall --quiet --disable-pip-version-check --yes torchvision
 	@touch $(STAMP)
 
 setup: $(STAMP)

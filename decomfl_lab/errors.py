@@ -29,20 +29,17 @@ def require(holds: bool, argument: str, rule: str, value: Any) -> None:
 def require_choice(argument: str, value: str, known: Iterable[str]) -> str:
     """Return ``value`` if it is one of ``known``, else raise InputError that lists them."""
     names = list(known)
-    require(value in names, argument, f"be one of {', '.join(names)}", value)
+    if value not in names:
+        raise InputError(f"{argument} must be one of {', '.join(names)}, got {value!r}")
     return value
 
 
 def require_int(argument: str, value: Any, at_least: int, at_most: int | None = None) -> int:
     """Return ``value`` if it is an integer in ``at_least..at_most``, else raise InputError."""
-    limit = f"in {at_least}..{at_most}" if at_most is not None else f"of at least {at_least}"
     is_int = isinstance(value, int) and not isinstance(value, bool)
-    require(
-        is_int and value >= at_least and (at_most is None or value <= at_most),
-        argument,
-        f"be an integer {limit}",
-        value,
-    )
+    if not (is_int and value >= at_least and (at_most is None or value <= at_most)):
+        limit = f"in {at_least}..{at_most}" if at_most is not None else f"of at least {at_least}"
+        raise InputError(f"{argument} must be an integer {limit}, got {value!r}")
     return int(value)
 
 

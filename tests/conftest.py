@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from decomfl_lab.llm.extra import pass_over
-
 settings.register_profile(
     "lab", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("lab")
 torch.set_num_threads(1)
-pass_over("torchvision")  # before a test imports transformers by itself
+gc.disable()  # until all tests are imported: what they import stays
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
-from scipy import stats
+from scipy import special
 
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
 from theory.formula import Formula
@@ -137,7 +138,7 @@ class Setting:
             return 0.0
         return 1.0 if self.replacement else (self.clients - self.m) / (self.clients - 1)
 
-    @property
+    @cached_property
     def values(self) -> dict[str, float]:
         """Every symbol with its value, those that follow from others included; those not given are left out."""
         given = {
@@ -148,7 +149,7 @@ class Setting:
             "rho": second_moment_factor(self.law, d=self.d, P=self.P),
             "s2": bias_factor(self.law, d=self.d),
             "s6": sixth_moment(self.law, d=self.d),
-            "tail": float(stats.chi2.sf(2 * self.d * self.P, self.d * self.P + 4)),
+            "tail": float(special.chdtrc(self.d * self.P + 4, 2 * self.d * self.P)),  # of χ² with dP + 4 degrees
         }
         if self.kappa is not None:
             given["rho_kappa"] = effective_factor(self.law, d=self.d, P=self.P, kappa=self.kappa)

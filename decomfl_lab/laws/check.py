@@ -28,8 +28,8 @@ class Verdict:
     counterexample: str = ""
 
 
-def check_law(law: Law, implementation: Implementation, *, cases: int, seed: int = 0) -> Verdict:
-    """Try ``law`` on up to ``cases`` drawn cases, and shrink the first failure to a small one."""
+def check_law(law: Law, implementation: Implementation, *, cases: int, seed: int = 0, shrink: bool = True) -> Verdict:
+    """Try ``law`` on up to ``cases`` drawn cases, and shrink the first failure to a small one unless told not to."""
     count = 0
     failing: tuple[object, ...] = ()
 
@@ -41,7 +41,7 @@ def check_law(law: Law, implementation: Implementation, *, cases: int, seed: int
         print_blob=False,
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
-        phases=(Phase.generate, Phase.shrink),
+        phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
     )
     @given(law.inputs)
     def run(inputs: tuple[object, ...]) -> None:

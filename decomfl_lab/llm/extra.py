@@ -43,7 +43,8 @@ def installed(name: str) -> str | None:
 def pass_over(optional: str) -> None:
     """Let others find no module of this name if it is there and cannot be loaded, as a torchvision of another torch.
 
-    transformers asks only whether torchvision is there, and then fails even where it has no use for it.
+    transformers asks only whether torchvision is there, and then fails even where it has no use for it. The extra
+    ``peers`` brings one to users who have a CPU build of torch (`make setup` takes it away again).
     """
     try:
         importlib.import_module(optional)

@@ -167,7 +167,7 @@ def test_cifar_comes_from_the_archive_or_the_subset_and_says_which(
     assert dataset.train_images[3, 0, 7, 9].item() == pytest.approx(red, rel=1e-5)
 
     archive = folder / "cifar-10-binary.tar.gz"
-    with tarfile.open(archive, "w:gz") as tar:
+    with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
         for n, name in enumerate([*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"]):
             body = b"".join(_cifar_row((row + n) % 10, n) for row in range(10_000))
             member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}.bin")

@@ -344,15 +344,12 @@ def test_pyhessian_agrees_on_the_largest_eigenvalue_and_roughly_on_the_trace(cas
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_language_model_of_transformers(tied):
     """Named inputs, logits among the outputs, fused attention, tied embeddings."""
-    try:
-        from transformers import LlamaConfig, LlamaForCausalLM
-    except ImportError as error:  # or a broken torchvision beside it
-        pytest.skip(str(error))
-    settings = LlamaConfig(
+    transformers = pytest.importorskip("transformers")
+    settings = transformers.LlamaConfig(
         vocab_size=11, hidden_size=8, intermediate_size=12, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=1, max_position_embeddings=16, tie_word_embeddings=tied, use_cache=False,
     )  # fmt: skip
-    module = problems.seeded(lambda: LlamaForCausalLM(settings)).eval()
+    module = problems.seeded(lambda: transformers.LlamaForCausalLM(settings)).eval()
     tokens = torch.randint(11, (6, 7), generator=torch.Generator().manual_seed(0))
     named = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ TINY = HessianScale(
     probe_steps=8,
     gauss_newton=8,
 )
+SMALL_CHECK = partial(DensityCheck, model="logistic", steps=50, examples=100, lanczos=10, probes=2, probe_steps=5)
 D = 10_000.0
 
 
@@ -150,7 +152,7 @@ def test_interrupted_work_goes_on_to_the_same_numbers(tmp_path: Path, monkeypatc
 
 
 def test_the_density_is_checked_against_a_dense_spectrum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = DensityCheck(model="logistic", steps=50, examples=100, lanczos=10, probes=2, probe_steps=5)
+    small = SMALL_CHECK()
 
     def distance(folder: Path) -> float:
         rows, facts = small.result(folder, small.run(folder, lambda _: None))
@@ -187,6 +189,7 @@ def test_the_command_makes_the_part(
 ) -> None:
     monkeypatch.delenv("DECOMFL_DATA", raising=False)
     monkeypatch.setitem(scales.HESSIAN_SCALES, "smoke", TINY)
+    monkeypatch.setattr(hessian, "DensityCheck", SMALL_CHECK)
     argv = ["paper", "--scale", "smoke", "--only", "hessian", "--out", str(tmp_path), "--jobs", "1", "--json"]
     assert main(argv) == 0
     found = json.loads(capsys.readouterr().out)

@@ -246,7 +246,7 @@ def test_the_command_makes_every_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(scales.FIG2_SCALES, "smoke", TINY)
-    tiny = Fig3Scale(M=2, m=1, batch_size=1, rounds=6, baseline_batch=1, baseline_rounds=2, test_examples=10)
+    tiny = Fig3Scale(M=2, m=1, batch_size=1, rounds=3, baseline_batch=1, baseline_rounds=2, test_examples=10)
     monkeypatch.setitem(scales.FIG3_SCALES, "smoke", tiny)
     size = ProjectionScale(
         M=2, m=1, batch_size=1, K=1, P=1, rounds=2, factors=(1.0, 1e30), seeds=(0,), test_examples=10

@@ -25,11 +25,7 @@ from decomfl_lab.llm.verdicts import Verdicts
 from decomfl_lab.models import num_parameters
 
 tokenizers = pytest.importorskip("tokenizers")
-try:
-    from transformers import AutoModelForCausalLM, AutoTokenizer, OPTForCausalLM
-except ImportError:  # the library lacks what it needs for models, as beside a torchvision of another torch
-    OPTForCausalLM = None
-needs_transformers = pytest.mark.skipif(OPTForCausalLM is None, reason="transformers has no OPTForCausalLM here")
+transformers = pytest.importorskip("transformers")
 
 TINY = Size(16, 1, 2, 16)
 
@@ -53,7 +49,6 @@ def _whole(vocabulary: int) -> Any:
     return tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
 
 
-@needs_transformers
 @pytest.mark.parametrize("size", [TINY, SIZES["opt-0.3m"], SIZES["opt-1m"], SIZES["opt-4m"]])
 def test_d_is_the_formula(size: Size) -> None:
     assert num_parameters(build_opt(size, _whole(321), seed=0)) == size.parameters(321)
@@ -65,7 +60,6 @@ def test_names_say_d_at_4096_tokens(name: str) -> None:
     assert SIZES[name].parameters(4096) == pytest.approx(said, rel=0.07)
 
 
-@needs_transformers
 def test_weights_come_from_the_seed_alone() -> None:
     state = torch.random.get_rng_state()
     first, again, other = (build_opt(TINY, _whole(300), seed=seed) for seed in (1, 1, 2))
@@ -177,7 +171,6 @@ def test_the_rate_warms_up_and_falls_to_a_tenth() -> None:
     assert rates[100] == pytest.approx(0.1)
 
 
-@needs_transformers
 def test_the_same_seed_gives_the_same_bits_and_transformers_reads_them(tmp_path: Path) -> None:
     first, again = (pretrain(_run(), tmp_path / name) for name in "ab")
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in "ab"]
@@ -186,10 +179,10 @@ def test_the_same_seed_gives_the_same_bits_and_transformers_reads_them(tmp_path:
     assert losses[0] == losses[1]
     assert losses[0][-1] < losses[0][0] < 1.05 * math.log(300)
     assert pretrain(_run(), tmp_path / "a") == first  # known, not done again
-    model, found = AutoModelForCausalLM.from_pretrained(tmp_path / "a", output_loading_info=True)
+    model, found = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "a", output_loading_info=True)
     assert not any(found[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     assert num_parameters(model) == first["d"] == TINY.parameters(300)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "a")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "a")
     text = "it was a good film"
     read = tokenizers.Tokenizer.from_file(str(tmp_path / "a" / "tokenizer.json"))
     assert tokenizer(text)["input_ids"] == read.encode(text).ids
@@ -198,7 +191,6 @@ def test_the_same_seed_gives_the_same_bits_and_transformers_reads_them(tmp_path:
     assert other["evaluations"][-1]["held_out_loss"] != losses[0][-1]
 
 
-@needs_transformers
 def test_an_interrupted_run_resumes_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = pretrain(_run(), tmp_path / "whole")
     monkeypatch.setattr(family, "CHECKPOINT_SECONDS", 0.0)
@@ -234,7 +226,6 @@ def _reviews(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@needs_transformers
 @pytest.mark.usefixtures("_reviews")
 def test_verdicts_are_learnt_in_the_middle_of_the_text(tmp_path: Path) -> None:
     config = _run(steps=4, verdicts=60, vocabulary=600)
@@ -245,7 +236,6 @@ def test_verdicts_are_learnt_in_the_middle_of_the_text(tmp_path: Path) -> None:
     assert untouched[-1]["verdict_accuracy"] < 0.8
 
 
-@needs_transformers
 @pytest.mark.usefixtures("_reviews")
 def test_an_interrupted_run_resumes_to_the_bit_among_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = _run(steps=4, verdicts=4, vocabulary=600)
@@ -263,7 +253,6 @@ def test_an_interrupted_run_resumes_to_the_bit_among_verdicts(tmp_path: Path, mo
     assert same[0] == same[1]
 
 
-@needs_transformers
 @pytest.mark.usefixtures("_reviews")
 def test_the_loss_of_verdicts_is_that_of_the_two_answers() -> None:
     corpus, vocabulary = family.load_corpus(), train_vocabulary(family.load_corpus(), 600)
@@ -279,7 +268,6 @@ def test_the_loss_of_verdicts_is_that_of_the_two_answers() -> None:
     assert found.item() == pytest.approx(torch.stack(expected).mean().item(), rel=1e-5)
 
 
-@needs_transformers
 def test_verdicts_need_reviews(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="verdicts must be 0 for a text without film reviews, got 'four hundred"):
         pretrain(_run(verdicts=3), tmp_path)
@@ -300,7 +288,6 @@ def test_lines_of_reviews_have_their_reviews_verdict(monkeypatch: pytest.MonkeyP
     assert found.reviews == tuple((f"{a} {n}", n >= 30) for n in rest for a in ("review", "more of"))
 
 
-@needs_transformers
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(InputError, match="out must be empty or hold the same pretraining run"):
@@ -308,11 +295,10 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 
-@needs_transformers
 def test_the_loss_is_the_models_own_and_divergence_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build_opt(TINY, _whole(300), seed=0)
     sequences = torch.randint(4, 300, (3, 17), generator=torch.Generator().manual_seed(0))
-    assert isinstance(model, OPTForCausalLM)
+    assert isinstance(model, transformers.OPTForCausalLM)
     theirs = model(input_ids=sequences[:, :-1], labels=sequences, shift_labels=sequences[:, 1:].contiguous()).loss
     assert family._next_token_loss(model, sequences).item() == pytest.approx(theirs.item(), rel=1e-6)
     monkeypatch.setattr(family, "_next_token_loss", lambda model, _: next(model.parameters()).sum() * math.nan)
@@ -320,7 +306,6 @@ def test_the_loss_is_the_models_own_and_divergence_is_said(tmp_path: Path, monke
         pretrain(_run(), tmp_path)
 
 
-@needs_transformers
 def test_the_command_pretrains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = {"size": "tiny", "vocabulary": "300", "steps": 2, "batch": 2, "lr": 0.01, "seed": 0, "threads": 1}
     command(out=tmp_path, **flags, as_json=True)  # type: ignore[arg-type]
@@ -331,7 +316,6 @@ def test_the_command_pretrains(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert f"tiny: d = {facts['d']:,}, 64 tokens; seed 0" in capsys.readouterr().out
 
 
-@needs_transformers
 def test_tokens_in_place_of_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = {"size": "tiny", "vocabulary": "300", "batch": 2, "as_json": True}
     command(out=tmp_path, tokens=33, **flags)  # type: ignore[arg-type]

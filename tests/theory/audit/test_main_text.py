@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import sympy as sp
 
@@ -24,8 +26,8 @@ def test_a_fault_in_any_line_is_caught(program: Program, line: Line) -> None:
 
 
 @pytest.mark.parametrize("entry", main_text.ENTRIES, ids=[entry.label for entry in main_text.ENTRIES])
-def test_evidence_is_one_line(entry: main_text.Entry) -> None:
-    assert all("\n" not in found.says for found in gather(entry).evidence)
+def test_evidence_is_one_line(entry: main_text.Entry, known: dict[Any, Any]) -> None:
+    assert all("\n" not in found.says for found in gather(entry, known).evidence)
 
 
 def test_a_wrong_order_of_taylor_is_caught() -> None:

@@ -23,8 +23,8 @@ def entry(label: str) -> Entry:
 
 
 @pytest.mark.parametrize("each", ENTRIES, ids=lambda each: each.label)
-def test_the_evidence_bears_the_verdict_out(each: Entry) -> None:
-    result = gather(each)
+def test_the_evidence_bears_the_verdict_out(each: Entry, known: dict[Any, Any]) -> None:
+    result = gather(each, known)
     assert result.confirmed, [found.says for found in result.evidence if not found.holds]
 
 

@@ -31,8 +31,8 @@ ENTRIES = collect(theorem_two.ENTRIES, gaussian.ENTRIES)
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.label)
-def test_every_verdict_is_borne_out(entry: Entry) -> None:
-    for found in gather(entry).evidence:
+def test_every_verdict_is_borne_out(entry: Entry, known: dict[Any, Any]) -> None:
+    for found in gather(entry, known).evidence:
         assert found.holds, found.says
 
 
