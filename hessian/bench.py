@@ -154,7 +154,7 @@ def kappa_rows(
 
     Args:
         problem: The net.
-        seeds: Runs of our estimate with a fixed number of products, whose coverage is counted.
+        seeds: Runs of our estimate, with a fixed number of products and with its own, whose coverage is counted.
         library_seeds: Runs of everything else.
         products: That fixed number.
         rtol: Asked half-width of our estimate that chooses its own number.
@@ -166,7 +166,7 @@ def kappa_rows(
     fixed: Peer = ("kappa", f"effective_rank(products={products})", _ours(problem, products=products))
     free: Peer = ("kappa", f"effective_rank(rtol={rtol:g})", _ours(problem, rtol=rtol))
     top: Peer = ("lambda_max", "lanczos(tol=0.01)", _our_lambda_max(problem))
-    methods = [(OURS, seeds, fixed), (OURS, library_seeds, free), (OURS, library_seeds, top)]
+    methods = [(OURS, seeds, fixed), (OURS, seeds, free), (OURS, library_seeds, top)]
     for library in _installed():
         with _quiet():
             methods += [(library, library_seeds, peer) for peer in _PEERS[library](problem)]

@@ -422,16 +422,17 @@ class _Run:
         lanczos = self.krylov.result()
         return float(lanczos.ritz_values[lanczos.top].abs()), lanczos.top_error
 
-    def _trace(self) -> tuple[float, float, float]:
-        """The estimate of tr(H) and the ends of its interval."""
+    def _trace(self, play: float = 0.0) -> tuple[float, float, float]:
+        """The estimate of tr(H) and the ends of its interval, to be divided by norms that differ by ``play``."""
         if self.settings.trace is not None:
             return self.settings.trace, self.settings.trace, self.settings.trace
         if self.krylov.following is None:
             return self.inside, self.inside, self.inside
         if not self.sampled.values:
             return self.predicted[-1][1] if self.predicted else math.nan, -math.inf, math.inf
-        low, high = self.sampled.interval(self.settings.confidence)
-        return self.inside + self.sampled.mean, self.inside + low, self.inside + high
+        t = self.inside + self.sampled.mean
+        low, high = self.sampled.interval(self.settings.confidence, abs(t) * play)
+        return t, self.inside + low, self.inside + high
 
     def _estimate(self) -> Estimate:
         """The trace with its standard error."""
@@ -441,7 +442,7 @@ class _Run:
     def _interval(self) -> tuple[float, float]:
         """κ's interval: all quotients of the trace's interval and the norms in [θ, θ + slack], and rounding."""
         theta, slack = self._norm()
-        t, low, high = self._trace()
+        t, low, high = self._trace(slack / theta if theta > 0 else 0.0)
         if not theta > 0:
             return (math.nan, math.nan) if theta == 0 else (-math.inf, math.inf)
         rounding = 10 * torch.finfo(self.operator.dtype).eps * (abs(t) + theta)

@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 import torch
-from scipy.special import stdtrit
+from scipy.optimize import brentq
+from scipy.special import stdtr, stdtrit
 from torch import Tensor
 
 from hessian.lanczos import dot
@@ -88,13 +89,28 @@ class SphereForms:
         """Standard error of the mean."""
         return math.sqrt(self.moments()[0] / len(self.values))
 
-    def interval(self, confidence: float) -> tuple[float, float]:
-        """Ends of the interval for tr(B)."""
+    def interval(self, confidence: float, play: float = 0.0) -> tuple[float, float]:
+        """Ends of the interval for tr(B).
+
+        With ``play`` Δ > 0 they are ends for one who knows no better than that a value lies between tr(B) − Δ and
+        tr(B), and widens the interval by Δ below. The value cannot be near both ends, so that less is needed than t_ν's
+        two-sided quantile: q solves F(q + Δ√N/σ̂) − F(−q) = confidence, F being t_ν's distribution function, and the
+        widened interval still holds the value with that confidence wherever it lies.
+
+        Source: Imbens and Manski 2004, equation (7), for the quantile.
+        """
         N, (variance, skew, share) = len(self.values), self.moments()
-        q = float(stdtrit(len(self.squares) / max(share, 1e-9), 0.5 + confidence / 2))
+        freedom, stderr = len(self.squares) / max(share, 1e-9), math.sqrt(variance / N)
+        one_sided, q = (float(stdtrit(freedom, p)) for p in (confidence, 0.5 + confidence / 2))
+
+        def excess(at: float) -> float:
+            further = at + play / stderr if stderr > 0 else math.inf
+            return float(stdtr(freedom, further) - stdtr(freedom, -at)) - confidence
+
+        if play > 0 and excess(q) > 0 > excess(one_sided):
+            q = brentq(excess, one_sided, q)
         middle = self.mean + skew * (q**2 + 2) / (3 * N)
-        half = q * math.sqrt(variance / N)
-        return middle - half, middle + half
+        return middle - q * stderr, middle + q * stderr
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and values that ``restore`` brings back."""

@@ -24,7 +24,7 @@ __all__ = ["coverage", "kappa"]
 
 def kappa(
     *,
-    seeds: Annotated[int, typer.Option(help="Runs of the estimate whose coverage is counted.")] = 200,
+    seeds: Annotated[int, typer.Option(help="Runs of our two estimates, whose coverage is counted.")] = 100,
     library_seeds: Annotated[int, typer.Option(help="Runs of everything else.")] = 10,
     products: Annotated[int, typer.Option(help="Hessian-vector products of those runs.")] = 20,
     rtol: Annotated[float, typer.Option(help="Half-width that the estimate with its own stop is asked for.")] = 0.05,
@@ -37,7 +37,7 @@ def kappa(
     The problem is a CNN (d = 28,426) trained on digits of MNIST; its trace is known exactly. "error" is the median of
     |estimate / truth - 1| over the runs, "coverage" the share of runs whose 95 % interval holds the truth, "gradients"
     the time of one Hessian-vector product over that of one gradient. The default takes about half an hour on two
-    cores; --examples 400 --library-seeds 3 about eight minutes; --seeds 20 --library-seeds 2 about three.
+    cores; --examples 400 --seeds 60 --library-seeds 3 about eight minutes; --seeds 10 --library-seeds 2 about three.
     """
     rows: list[KappaRow] = []
     with RunBars() as bars:
