@@ -89,3 +89,15 @@ def test_the_state_brings_everything_back() -> None:
     assert one.interval(0.9) == other.interval(0.9)
     assert len(one.pairs) == PRODUCTS * (PRODUCTS - 1) / 2
     assert not one.state()[0]
+
+
+def test_play_needs_less_than_two_sided_quantiles_and_the_widened_interval_holds_at_both_ends() -> None:
+    generator, values = torch.Generator().manual_seed(5), torch.linspace(0.0, 2.0, 12).double().repeat(6)
+    found = [sphere(values, 6, generator) for _ in range(1500)]
+    scale, trace = found[0].stderr, float(values.sum())
+    for play in (0.3 * scale, scale, 5 * scale):
+        ends = np.array([each.interval(0.95, play) for each in found])
+        for value in (trace, trace - play):
+            assert 0.93 <= ((ends[:, 0] - play <= value) & (value <= ends[:, 1])).mean() <= 0.97
+        assert (ends[:, 1] - ends[:, 0]).mean() < np.mean([np.diff(each.interval(0.95)) for each in found])
+    assert found[0].interval(0.95, 1e-300) == found[0].interval(0.95)
