@@ -84,5 +84,6 @@ def rendered(figure: Figure, kind: str = "png") -> bytes:
         buffer = io.BytesIO()
         with matplotlib.rc_context(rc()):
             figure.savefig(buffer, format=kind)
+        figure.set_layout_engine("none")  # the next kind has the places of this one
         known[kind] = buffer.getvalue()
     return known[kind]
