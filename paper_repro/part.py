@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import matplotlib
 import pandas as pd
@@ -73,9 +74,16 @@ class Part(Protocol):
         ...
 
 
+_RENDERED: WeakKeyDictionary[Figure, dict[str, bytes]] = WeakKeyDictionary()
+
+
 def rendered(figure: Figure, kind: str = "png") -> bytes:
-    """The figure as a file of the given kind, in the one style."""
-    buffer = io.BytesIO()
-    with matplotlib.rc_context(rc()):
-        figure.savefig(buffer, format=kind)
-    return buffer.getvalue()
+    """The figure as a file of the given kind, in the one style; drawn once, as it is when it is first asked for."""
+    known = _RENDERED.setdefault(figure, {})
+    if kind not in known:
+        buffer = io.BytesIO()
+        with matplotlib.rc_context(rc()):
+            figure.savefig(buffer, format=kind)
+        figure.set_layout_engine("none")  # the next kind has the places of this one
+        known[kind] = buffer.getvalue()
+    return known[kind]
