@@ -295,6 +295,7 @@ class _Run:
         self.rules: list[list[list[float]]] = []  # quadratures: nodes, weights, weights of the other rule
         self.history: list[tuple[int, float, float, float, float]] = []
         self.seconds = 0.0
+        self._known = (0, math.nan, math.nan)  # steps, θ and how far ‖H‖₂ may be above it
         self._started = time.perf_counter()
 
     # What happens next
@@ -417,10 +418,10 @@ class _Run:
 
     def _norm(self) -> tuple[float, float]:
         """θ and how far ‖H‖₂ may be above it."""
-        if not self.krylov.steps:
-            return math.nan, math.nan
-        lanczos = self.krylov.result()
-        return float(lanczos.ritz_values[lanczos.top].abs()), lanczos.top_error
+        if self._known[0] != self.krylov.steps:
+            lanczos = self.krylov.result()
+            self._known = (self.krylov.steps, float(lanczos.ritz_values[lanczos.top].abs()), lanczos.top_error)
+        return self._known[1:]
 
     def _trace(self, play: float = 0.0) -> tuple[float, float, float]:
         """The estimate of tr(H) and the ends of its interval, to be divided by norms that differ by ``play``."""
