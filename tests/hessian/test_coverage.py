@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from decomfl_lab.errors import InputError
@@ -11,22 +12,25 @@ from hessian.coverage import PROBES, SPECTRA, CoverageRun, counted, coverage_run
 from hessian.forms import SphereForms
 
 SETTINGS: tuple[tuple[dict[str, Any], int], ...] = (
-    ({"rtol": 0.05}, 140),
+    ({"rtol": 0.05}, 135),
     ({"products": 20}, 80),
-    ({"rtol": 0.01, "max_products": 1000}, 10),
+    # At 1 % an indefinite matrix takes 400 products a run; `decomfl bench coverage` has it too.
+    ({"rtol": 0.01, "max_products": 1000, "spectra": [name for name in SPECTRA if name != "indefinite"]}, 9),
 )
 
 
 @pytest.mark.slow
 def test_95_percent_of_the_intervals_hold() -> None:
-    """2,070 runs on nine spectra; seeds are not those that the method was tuned with."""
+    """2,007 runs on nine spectra; seeds are not those that the method was tuned with."""
     runs = {str(settings): list(coverage_runs(seeds=range(10_000, 10_000 + n), **settings)) for settings, n in SETTINGS}
     every = [run for some in runs.values() for run in some]
     assert len(every) >= 2000
-    tables = [counted(every, by) for by in ("all", "probes", "spectrum")] + [counted(r, "all") for r in runs.values()]
-    for table in tables:
-        for row in table[table.runs >= 100].itertuples():
-            assert 0.94 - 2.5 * row.stderr <= row.coverage <= 0.96 + 2.5 * row.stderr, row
+    tables = [counted(every, "all"), *(counted(some, "all") for some in runs.values())]
+    parts = [counted(every, by) for by in ("probes", "spectrum")]
+    for errors, some in ((2, tables), (3, parts)):  # of many parts one is further off by chance
+        for row in pd.concat(some).query("runs >= 100").itertuples():
+            allowed = errors * (0.95 * 0.05 / row.runs) ** 0.5
+            assert 0.94 - allowed <= row.coverage <= 0.96 + allowed, row
     (total,) = tables[0].itertuples()
     assert abs(total.too_low - total.too_high) < 0.015  # neither side has the misses
 

@@ -33,7 +33,7 @@ def sphere(values: Tensor, count: int, generator: torch.Generator) -> SphereForm
 def test_forms_squares_and_pairs_have_the_stated_expectations(name: str) -> None:
     values, generator = torch.tensor(SPECTRA[name]).double(), torch.Generator().manual_seed(0)
     centred, n = values - values.mean(), len(values)
-    found = [sphere(values, PRODUCTS, generator) for _ in range(1200)]
+    found = [sphere(values, PRODUCTS, generator) for _ in range(800)]
     variance = 2 * n / (n + 2) * float((centred**2).sum())
     forms = np.array([each.values for each in found])
     assert forms.mean() == pytest.approx(float(values.sum()), abs=4 * math.sqrt(variance / forms.size))
@@ -50,7 +50,7 @@ def test_forms_squares_and_pairs_have_the_stated_expectations(name: str) -> None
 @pytest.mark.parametrize("count", [3, 6, 16])
 def test_the_interval_holds_where_many_directions_share_the_trace(count: int) -> None:
     generator, values = torch.Generator().manual_seed(1), torch.linspace(0.0, 2.0, 12).double().repeat(6)
-    ends = np.array([sphere(values, count, generator).interval(0.95) for _ in range(1200)])
+    ends = np.array([sphere(values, count, generator).interval(0.95) for _ in range(800)])
     low, high = (ends[:, 1] < float(values.sum())).mean(), (ends[:, 0] > float(values.sum())).mean()
     assert 0.935 <= 1 - low - high <= 0.965
     assert abs(low - high) < 0.03
@@ -63,7 +63,7 @@ def test_a_wrong_variance_or_a_wrong_sign_of_the_skewness_is_caught(monkeypatch:
 
     def misses() -> tuple[float, float]:
         generator = torch.Generator().manual_seed(2)
-        ends = np.array([sphere(values, 6, generator).interval(0.95) for _ in range(1200)])
+        ends = np.array([sphere(values, 6, generator).interval(0.95) for _ in range(800)])
         return (ends[:, 1] < 8).mean(), (ends[:, 0] > 8).mean()
 
     low, high = misses()
@@ -93,7 +93,7 @@ def test_the_state_brings_everything_back() -> None:
 
 def test_play_needs_less_than_two_sided_quantiles_and_the_widened_interval_holds_at_both_ends() -> None:
     generator, values = torch.Generator().manual_seed(5), torch.linspace(0.0, 2.0, 12).double().repeat(6)
-    found = [sphere(values, 6, generator) for _ in range(1200)]
+    found = [sphere(values, 6, generator) for _ in range(800)]
     scale, trace = found[0].stderr, float(values.sum())
     for play in (0.3 * scale, scale, 5 * scale):
         ends = np.array([each.interval(0.95, play) for each in found])
