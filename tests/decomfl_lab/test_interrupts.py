@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +23,8 @@ from decomfl_lab.laws.laws import LAWS
 from decomfl_lab.training import CHECKPOINT_FILE, CONFIG_FILE, train
 
 TALKATIVE = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background it is ignored
 from decomfl_lab.commands import progress
 progress.LINE_SECONDS = 0.0
 from decomfl_lab.cli import main
@@ -31,6 +33,14 @@ main()
 TRAIN = "train --data digits --model logistic --clients 4 --sampled 2 --rounds 100000 --local-steps 2 --eval-every 3"
 TOO_LONG = 300.0
 """Seconds after which a process that should have stopped is killed."""
+
+
+@pytest.fixture(autouse=True)
+def _sigint_is_heard() -> Iterator[None]:
+    """Also where the tests run in the background of a shell, which ignores it for them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def _stopped(
