@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,10 @@ from decomfl_lab.engine import Engine, Line, Serial, Task
 from decomfl_lab.errors import InputError, require_finite_positive
 from decomfl_lab.messages import Held, Plan, Reply
 from decomfl_lab.objective import Objective
-from decomfl_lab.replica import Replica, SyncReplica
+from decomfl_lab.replica import Replica, SyncReplica, step_together_
 from decomfl_lab.rules import GridSgd, Step
 from decomfl_lab.seeds import StepSeed, stream_of
-from decomfl_lab.zo import Estimator, Point
+from decomfl_lab.zo import Estimate, Estimator, Point
 
 __all__ = ["Client", "handle_all"]
 
@@ -85,13 +86,20 @@ class Client:
         Source: [DeComFL, Algorithm 4].
         """
         self._catch_up(plan)
+        with self._reverting(plan):
+            scalars, loss, curvature = self.local_update(plan)
+        return Reply(self.id, plan.round, scalars, loss, curvature)
+
+    @contextmanager
+    def _reverting(self, plan: Plan) -> Iterator[None]:
+        """Whatever happens inside, the replica is that of a whole round again afterwards."""
         by_arithmetic = isinstance(self.replica.rule, GridSgd)
         syncs = self.replica if isinstance(self.replica, SyncReplica) else None
         before = self.replica.snapshot() if plan.K > 1 and not by_arithmetic and syncs is None else None
         self._taken.clear()
         try:
-            scalars, loss, curvature = self.local_update(plan)
-        finally:  # whatever happens in between, the replica is that of a whole round again
+            yield
+        finally:
             self.release()
             if before is not None:
                 self.replica.restore(before)
@@ -100,7 +108,6 @@ class Client:
             elif by_arithmetic:
                 for step in reversed(self._taken):
                     self.replica.step_back_(step)
-        return Reply(self.id, plan.round, scalars, loss, curvature)
 
     def _catch_up(self, plan: Plan) -> None:
         self.replica.catch_up(plan.records)
@@ -127,25 +134,7 @@ class Client:
         Returns:
             Scalars (K, P) float32, the mean loss over the steps and second differences (K, P), if they are measured.
         """
-        scalars = np.empty((plan.K, plan.P), dtype=np.float32)
-        losses = []
-        curvatures = []
-        for k, seed in enumerate(plan.seeds):
-            line = self._line(seed, plan)
-            points = self.estimator.points(plan.P, self.mu)
-            values = self._values(line, points) if self.lean else self.engine.losses(line, points, [self._task])[0]
-            slopes = self._slopes(line, plan.P) if self.estimator.wants_slopes else np.empty(0)
-            estimate = self.estimator.combine(values, slopes, self.mu)
-            scalars[k] = estimate.g
-            losses.append(estimate.loss)
-            if estimate.curvature is not None:
-                curvatures.append(estimate.curvature)
-            self.steps_taken += 1
-            if k + 1 < plan.K:
-                step = Step(seed, scalars[k], plan.eta, plan.distribution)
-                self.replica.step_(step)
-                self._taken.append(step)
-        return scalars, float(np.mean(losses)), np.stack(curvatures) if curvatures else None
+        return _local_updates([self], [plan])[0]
 
     def _line(self, seed: StepSeed, plan: Plan) -> Line:
         return Line(self.replica, self.replica.stream_seed(seed), plan.distribution)
@@ -160,49 +149,83 @@ class Client:
         step, law = self.steps_taken, line.distribution
         return np.array([perturbable.along(line.x, step, *stream_of(line.seed, p), c, law) for p, c in points])
 
-    def _slopes(self, line: Line, P: int) -> NDArray[np.float64]:
-        """⟨∇f_i(x), z_p⟩ for p = 0..P-1, summed in float64, from one backward pass."""
-        if not hasattr(self.objective, "gradient"):
-            raise InputError(f"gradient projection needs an objective with a gradient, got {self.objective!r}")
-        wide = line.x if line.x.dtype == torch.float64 else line.x.float()
-        gradient = self.objective.gradient(wide, self.steps_taken).double()
-        streams = (stream_of(line.seed, p) for p in range(P))
-        directions = (noise.direction(*stream, wide.numel(), distribution=line.distribution) for stream in streams)
-        return np.array([float(gradient @ torch.from_numpy(z).double()) for z in directions])
+
+Update = tuple[NDArray[np.float32], float, NDArray[np.float64] | None]
+
+
+def _local_updates(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Update]:
+    """``local_update`` of each client, step by step together: along the same directions, from models of their own."""
+    estimates: list[list[Estimate]] = [[] for _ in clients]
+    for k in range(plans[0].K):
+        for own, found in zip(estimates, _measure(clients, plans, k), strict=True):
+            own.append(found)
+        for client in clients:
+            client.steps_taken += 1
+        if k + 1 < plans[0].K:
+            both = zip(plans, estimates, strict=True)
+            steps = [Step(plan.seeds[k], own[k].g, plan.eta, plan.distribution) for plan, own in both]
+            together = step_together_([client.replica for client in clients], steps)
+            for client, step in zip(clients, steps, strict=True):
+                if not together:
+                    client.replica.step_(step)
+                client._taken.append(step)
+    return [_summary(own) for own in estimates]
+
+
+def _summary(estimates: Sequence[Estimate]) -> Update:
+    curvatures = [own.curvature for own in estimates if own.curvature is not None]
+    loss = float(np.mean([own.loss for own in estimates]))
+    return np.stack([own.g for own in estimates]), loss, np.stack(curvatures) if curvatures else None
+
+
+def _measure(clients: Sequence[Client], plans: Sequence[Plan], k: int) -> list[Estimate]:
+    """Local step k of every client: the losses where the estimator wants them, or gradients and their slopes."""
+    first, P = clients[0], plans[0].P
+    lines = [client._line(plan.seeds[k], plan) for client, plan in zip(clients, plans, strict=True)]
+    tasks = [client._task for client in clients]
+    slopes: NDArray[np.float64] = np.empty((len(clients), 0))
+    if first.estimator.wants_slopes:
+        losses, gradients = first.engine.gradients([line.x for line in lines], tasks)
+        streams = [stream_of(lines[0].seed, p) for p in range(P)]
+        workers = first.replica.workers or torch.get_num_threads()
+        slopes = noise.project(gradients, streams, distribution=lines[0].distribution, workers=workers)
+        values = losses[:, None]
+    else:
+        points = first.estimator.points(P, first.mu)
+        if first.lean:
+            values = np.stack([client._values(line, points) for client, line in zip(clients, lines, strict=True)])
+        elif all(torch.equal(line.x, lines[0].x) for line in lines[1:]):
+            values = first.engine.losses(lines[0], points, tasks)
+        else:
+            each = zip(lines, tasks, strict=True)
+            values = np.concatenate([first.engine.losses(line, points, [task]) for line, task in each])
+    found = zip(clients, values, slopes, strict=True)
+    return [client.estimator.combine(own, slope, client.mu) for client, own, slope in found]
 
 
 def handle_all(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Reply]:
-    """``client.handle(plan)`` for each client, with the same replies; for K = 1 they measure together.
+    """``client.handle(plan)`` for each client, with the same replies; clients measure together where that saves work.
 
-    Then all sampled clients are at the same x and along the same directions, so a point x + c z_p serves the data
-    of all of them. Clients for whom that does not hold (lean ones, gradient projection) measure alone.
+    That is for K = 1, when all sampled clients are at the same x, so that a point x + c z_p serves the data of all of
+    them, and by gradient projection, when each z_p is made once for the gradients, and for the steps, of all. Lean
+    clients, and clients that differ in more than model, data and id, measure alone.
     """
     first, plan = clients[0], plans[0]
 
     def joins(client: Client, own: Plan) -> bool:
         alike = (client.engine is first.engine, client.estimator is first.estimator, client.mu == first.mu)
-        same = own.K == 1 and own.seeds == plan.seeds and (own.P, own.distribution) == (plan.P, plan.distribution)
-        alone = client.lean or client.estimator.wants_slopes or isinstance(client.replica, SyncReplica)
-        able = type(client) is Client and not alone
-        return all(alike) and same and able
+        same = own.seeds == plan.seeds and (own.P, own.distribution) == (plan.P, plan.distribution)
+        keyed = client.replica.private_key == first.replica.private_key
+        saves = own.K == 1 or client.estimator.wants_slopes
+        able = type(client) is Client and not client.lean and not isinstance(client.replica, SyncReplica)
+        return all(alike) and same and keyed and saves and able
 
-    if not all(map(joins, clients, plans)):
+    if len(clients) == 1 or not all(map(joins, clients, plans)):
         return [client.handle(own) for client, own in zip(clients, plans, strict=True)]
     for client, own in zip(clients, plans, strict=True):
         client._catch_up(own)
-    lines = [client._line(plan.seeds[0], plan) for client in clients]
-    if not all(line.seed == lines[0].seed and torch.equal(line.x, lines[0].x) for line in lines):
-        return [client.handle(own) for client, own in zip(clients, plans, strict=True)]
-    try:
-        points = first.estimator.points(plan.P, first.mu)
-        values = first.engine.losses(lines[0], points, [client._task for client in clients])
-    finally:
-        for client in clients:
-            client.release()
-    replies = []
-    for client, own, found in zip(clients, plans, values, strict=True):
-        estimate = client.estimator.combine(found, np.empty(0), client.mu)
-        client.steps_taken += 1
-        curvature = None if estimate.curvature is None else estimate.curvature[None]
-        replies.append(Reply(client.id, own.round, estimate.g[None], estimate.loss, curvature))
-    return replies
+    with ExitStack() as stack:
+        for client, own in zip(clients, plans, strict=True):
+            stack.enter_context(client._reverting(own))
+        updates = _local_updates(clients, plans)
+    return [Reply(client.id, plan.round, *update) for client, update in zip(clients, updates, strict=True)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from decomfl_lab.records import RoundRecord
 from decomfl_lab.rules import GridSgd, Sgd, Step, UpdateRule
 from decomfl_lab.seeds import StepSeed
 
-__all__ = ["Layout", "Replica", "Snapshot", "SyncReplica"]
+__all__ = ["Layout", "Replica", "Snapshot", "SyncReplica", "step_together_"]
 
 _Seed = TypeVar("_Seed", int, StepSeed)
 
@@ -158,7 +158,9 @@ class Replica:
         return Program(["x", *self.rule.slots])
 
     def _run(self, program: Program) -> None:
-        vectors = {"x": self.x, **self.state}
+        self._run_on(program, {"x": self.x, **self.state})
+
+    def _run_on(self, program: Program, vectors: Mapping[str, Tensor]) -> None:
         cut = {name: vector.split(self.sizes) for name, vector in vectors.items()}
         pieces = [{name: parts[n] for name, parts in cut.items()} for n in range(len(self.sizes))]
         rebuild_(program, pieces, backend=self.backend, workers=self.workers)
@@ -168,9 +170,12 @@ class Replica:
 
     def step_(self, step: Step) -> None:
         """Apply one local step (not a whole round: ``round`` stays)."""
+        self._run(self._step_program(step))
+
+    def _step_program(self, step: Step) -> Program:
         program = self._program()
         self.rule.emit(program, self._real(step))
-        self._run(program)
+        return program
 
     def step_back_(self, step: Step) -> None:
         """Undo the local step applied last, by arithmetic; InputError for a rule that cannot."""
@@ -247,6 +252,23 @@ class Replica:
         for vector in (self.x, *(self.state[slot] for slot in self.rule.slots)):
             h.update(vector.cpu().view(torch.uint8).numpy().data)
         return h.hexdigest()
+
+
+def step_together_(replicas: Sequence[Replica], steps: Sequence[Step]) -> bool:
+    """``replica.step_(step)`` for each, with the same bits, directions that several want made once for all.
+
+    False, and nothing is done, where there is nothing to share.
+    """
+    first = replicas[0]
+    kinds = {(type(each), each.sizes, each.backend, each.workers, each.x.dtype, each.x.device) for each in replicas}
+    if len(kinds) > 1 or type(first) is not Replica:
+        return False
+    shared = Program.together([each._step_program(step) for each, step in zip(replicas, steps, strict=True)])
+    if shared is None:
+        return False
+    named = [("x", [each.x for each in replicas]), *((s, [each.state[s] for each in replicas]) for s in first.state)]
+    first._run_on(shared, {f"{n} {name}": vector for name, own in named for n, vector in enumerate(own)})
+    return True
 
 
 class SyncReplica(Replica):

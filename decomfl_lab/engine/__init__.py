@@ -1,8 +1,9 @@
-"""Engines: who evaluates the losses f_i(x + c z_p) of a local step, and how.
+"""Engines: who evaluates the losses f_i(x + c z_p), or the gradients ∇f_i(x), of a local step, and how.
 
-A round is almost only forward passes. An engine is told all of a step's points, and all the clients that
-measure at them, at once; it chooses order, grouping and threads. Losses of different engines agree to float32
-rounding. What follows from the scalars (records, replay, digests) is exact with any of them.
+A round is almost only forward passes, or by gradient projection one forward and one backward pass a client. An engine
+is told all of a step's points, and all the clients that measure at them, at once; it chooses order, grouping and
+threads. Values of different engines agree to float32 rounding. What follows from the scalars (records, replay, digests)
+is exact with any of them.
 
     plain     a point at a time, the batch in one pass, torch's own threads: how one would write it
     serial    a point at a time, each objective in its own chunks, torch's own threads; any objective
@@ -18,7 +19,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
@@ -32,7 +33,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab import noise
-from decomfl_lab.engine.fused import Network, Workspace, pixels
+from decomfl_lab.engine.fused import PART, Network, Slopes, Workspace, pixels
 from decomfl_lab.engine.opt import Memory, OptNetwork
 from decomfl_lab.errors import InputError, require, require_choice, require_int
 from decomfl_lab.llm.causal import Verbalized
@@ -45,6 +46,7 @@ from decomfl_lab.zo import Point
 
 __all__ = ["ENGINES", "Engine", "Line", "Task", "make_engine"]
 
+Floats = NDArray[np.float32] | NDArray[np.float64]
 Task = tuple[Objective, int]
 """A client's loss and the local step that picks its data."""
 
@@ -102,6 +104,13 @@ class Engine(Protocol):
         """
         ...
 
+    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Floats]:
+        """f_i(x_i; ξ), shape (tasks,), and ∇f_i(x_i; ξ), float32 or float64 (tasks, d), for each task and its own x_i.
+
+        A task's values depend on the task and its point alone. InputError for an objective without a gradient.
+        """
+        ...
+
     def release(self) -> None:
         """Let go of memory of the size of a model that need not outlive a round."""
         ...
@@ -123,6 +132,17 @@ class Serial:
             for i, (objective, step) in enumerate(tasks):
                 values[i, n] = self._loss(objective, self._point, step)
         return values
+
+    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Floats]:
+        """See ``Engine``; by torch's autograd."""
+        losses, gradients = np.empty(len(tasks)), np.empty((len(tasks), points[0].numel()), dtype=_numpy(points[0]))
+        for i, (x, (objective, step)) in enumerate(zip(points, tasks, strict=True)):
+            if not hasattr(objective, "gradient"):
+                raise InputError(f"gradient projection needs an objective with a gradient, got {objective!r}")
+            wide = x.to(_wide(x))
+            losses[i] = self._loss(objective, wide, step)
+            gradients[i] = objective.gradient(wide, step).cpu().numpy()
+        return losses, gradients
 
     def _loss(self, objective: Objective, point: Tensor, step: int) -> float:
         return objective(point, step)
@@ -151,6 +171,7 @@ class _Seat:
         self._points: list[Tensor] = []
         self._modules: dict[nn.Module, nn.Module] = {}
         self._workspaces: dict[Network | OptNetwork, Workspace | Memory] = {}
+        self._slopes: dict[Network, tuple[Workspace, Slopes]] = {}
 
     def points(self, x: Tensor, count: int) -> list[Tensor]:
         """Vectors like x, or wider if x has 16 bits."""
@@ -169,6 +190,12 @@ class _Seat:
         if network not in self._workspaces:
             self._workspaces[network] = network.workspace()
         return self._workspaces[network]
+
+    def slopes(self, network: Network) -> tuple[Workspace, Slopes]:
+        """This seat's memory for the net's gradients."""
+        if network not in self._slopes:
+            self._slopes[network] = network.slopes_workspace()
+        return self._slopes[network]
 
 
 Job = Callable[[_Seat, Tensor], float]
@@ -196,32 +223,45 @@ class Threads:
         if len(jobs) < len(tasks):
             return self._serial.losses(line, points, tasks)
         values = np.empty((len(jobs), len(points)))
-        pool = self._threads()
+        self._threads()
         units = _units(points)
         if len(units) < self.size:
             units = [[n] for n in range(len(points))]
         groups = min(len(jobs), -(-self.size // len(units)))  # of tasks, where there are more threads than units
-        todo = deque(product(units, range(groups)))
 
-        def work() -> None:  # until nothing is left: handing over each unit by itself would take as long as its noise
+        def evaluate(seat: _Seat, unit: list[int], first: int) -> None:
+            formed = seat.points(line.x, len(unit))
+            line.form_(formed, *points[unit[0]], workers=1)
+            for n, point in zip(unit, formed, strict=True):
+                for i in range(first, len(jobs), groups):
+                    values[i, n] = jobs[i](seat, point)
+
+        self._share(evaluate, product(units, range(groups)))
+        return values
+
+    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Floats]:
+        """See ``Engine``; by torch's autograd and its own threads."""
+        return self._serial.gradients(points, tasks)
+
+    def _share(self, work: Callable[..., None], items: Iterable[tuple[Any, ...]]) -> None:
+        """``work(seat, *item)`` for every item, by all threads."""
+        pool = self._threads()
+        todo = deque(items)
+
+        def until_none_is_left() -> None:  # handing over each item by itself would take as long as its noise
             seat = self._free.get()
             try:
                 while todo:
                     try:
-                        unit, first = todo.popleft()
+                        item = todo.popleft()
                     except IndexError:  # another thread was faster
                         break
-                    formed = seat.points(line.x, len(unit))
-                    line.form_(formed, *points[unit[0]], workers=1)
-                    for n, point in zip(unit, formed, strict=True):
-                        for i in range(first, len(jobs), groups):
-                            values[i, n] = jobs[i](seat, point)
+                    work(seat, *item)
             finally:
                 self._free.put(seat)
 
-        for done in [pool.submit(work) for _ in range(self.size)]:
+        for done in [pool.submit(until_none_is_left) for _ in range(self.size)]:
             done.result()
-        return values
 
     def _job(self, objective: Objective, x: Tensor, step: int) -> Job | None:
         if not isinstance(objective, ModuleObjective) or x.is_cuda:
@@ -288,19 +328,51 @@ class Fused(Threads):
         if language and not self.strict and x.numel() > LARGE:
             return None
         try:
-            network = self._network(objective, x)
-            assert isinstance(objective, ModuleObjective)
-            ids, targets = objective.batch(step)
-            inputs: Any = network.prompts(ids) if isinstance(network, OptNetwork) else pixels(ids)
+            network, inputs, labels = self._batch(objective, x, step)
         except InputError:
             if self.strict:
                 raise
             return None if language else super()._job(objective, x, step)
-        labels = targets.numpy()
-        fits = labels.min() >= 0 and labels.max() < network.classes
-        require(fits, "targets", f"be classes in 0..{network.classes - 1}", (labels.min(), labels.max()))
-        kernel: Any = network
-        return lambda seat, point: float(kernel.losses(point, inputs, labels, seat.workspace(network)).mean())
+        _check_classes(labels, network.classes)
+        return lambda seat, point: float(network.losses(point, inputs, labels, seat.workspace(network)).mean())
+
+    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Floats]:
+        """See ``Engine``; a gradient is the mean of its batch's, parts of ``PART`` images added in float64."""
+        try:
+            batches = [self._batch(objective, x, step) for x, (objective, step) in zip(points, tasks, strict=True)]
+            covered = all(isinstance(network, Network) for network, _, _ in batches)
+            require(covered, "model", "be a net of images for the fused engine's gradients", "a language model")
+        except InputError:
+            if self.strict:
+                raise
+            return super().gradients(points, tasks)
+        for network, _, labels in batches:
+            _check_classes(labels, network.classes)
+        sizes = [len(labels) for _, _, labels in batches]
+        losses = [np.empty(n) for n in sizes]
+        parts: list[list[Any]] = [[None] * -(-n // PART) for n in sizes]
+
+        def part(seat: _Seat, i: int, n: int) -> None:
+            network, images, labels = batches[i]
+            own = slice(n * PART, (n + 1) * PART)
+            out, parts[i][n] = network.gradient(points[i], images[own], labels[own], seat.slopes(network))
+            losses[i][own] = out
+
+        self._share(part, [(i, n) for i in range(len(tasks)) for n in range(len(parts[i]))])
+        gradients = np.empty((len(tasks), points[0].numel()), dtype=np.float32)
+        for i, n in enumerate(sizes):
+            total = np.zeros(gradients.shape[1])
+            for each in parts[i]:
+                total += each
+            gradients[i] = total / n
+        return np.array([own.mean() for own in losses]), gradients
+
+    def _batch(self, objective: Objective, x: Tensor, step: int) -> tuple[Any, Any, NDArray[np.int64]]:
+        """The objective's net for the kernel, with inputs and targets; InputError if the kernel lacks something."""
+        network = self._network(objective, x)
+        assert isinstance(objective, ModuleObjective)
+        ids, targets = objective.batch(step)
+        return network, network.prompts(ids) if isinstance(network, OptNetwork) else pixels(ids), targets.numpy()
 
     def _network(self, objective: Objective, x: Tensor) -> Network | OptNetwork:
         """The objective's net for the kernel; InputError if there is none, or if it does not compute this loss."""
@@ -316,6 +388,15 @@ class Fused(Threads):
             language = isinstance(module, Verbalized)
             self._networks[key] = OptNetwork(module, layout) if language else Network(module, layout, key[1])
         return self._networks[key]
+
+
+def _check_classes(labels: NDArray[np.int64], classes: int) -> None:
+    fits = labels.min() >= 0 and labels.max() < classes
+    require(fits, "targets", f"be classes in 0..{classes - 1}", (labels.min(), labels.max()))
+
+
+def _numpy(x: Tensor) -> type[np.floating]:
+    return np.float64 if x.dtype == torch.float64 else np.float32
 
 
 def _point_for(x: Tensor) -> Tensor:

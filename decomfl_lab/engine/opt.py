@@ -7,7 +7,7 @@ What torch cannot leave out of a small model's forward pass is left out here:
     the vocabulary      rows of the tokens that occur are read, and the verbalizers' are multiplied
     memory traffic      tokens go through a layer ``TOKENS`` at a time, its weights packed once a point
 
-Every product, those of attention too, is made by the tile of ``fused``, 6 tokens × 16 outputs in vector registers.
+Every product, those of attention too, is made by the tile of ``tiles``, in vector registers.
 Losses differ from torch's by float32 rounding but not with the number of threads or with the other prompts of a batch.
 
 Source of the architecture: Zhang et al., "OPT: Open Pre-trained Transformer Language Models", 2022, in the form of
@@ -27,7 +27,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from decomfl_lab.engine.fused import BLOCK, PIXELS, cross_entropy_of, tile
+from decomfl_lab.engine.fused import cross_entropy_of
+from decomfl_lab.engine.tiles import BLOCK, PIXELS, tile
 from decomfl_lab.errors import require
 from decomfl_lab.llm.causal import Verbalized
 from decomfl_lab.replica import Layout

@@ -24,7 +24,7 @@ from decomfl_lab.noise.lanes import F32, F64, I32, I64, Lanes, align_spills
 from decomfl_lab.noise.program import DISTRIBUTIONS, FORMATS, Code, Format, Op, Program
 from decomfl_lab.noise.spec import TAGS, TILE, Distribution
 
-__all__ = ["box_muller", "directions", "on_rows", "philox", "run", "tile_square_sums"]
+__all__ = ["box_muller", "directions", "on_rows", "philox", "project", "run", "tile_square_sums"]
 
 Floats = NDArray[np.float32] | NDArray[np.float64]
 
@@ -162,17 +162,38 @@ def _write_square_sum(builder: Any, sums: Any, place: Any, words: Any) -> None:
     for half in (0, TILE // 2):
         pair = [Lanes.load(builder, words, I32, half + n, _WIDTH) for n in (0, _WIDTH)]
         squares += [z.widen() * z.widen() for z in box_muller(pair[0], pair[1])]
-    total = (squares[0] + squares[2]) + (squares[1] + squares[3])
+    _by_halves(squares).store(builder.gep(sums, [place]), 0)
+
+
+def _by_halves(terms: Sequence[Lanes]) -> Lanes:
+    """The sum of 128 terms, halves added to halves, as one lane."""
+    total = (terms[0] + terms[2]) + (terms[1] + terms[3])
     while total.count > 1:
         low, high = total.halves()
         total = low + high
-    total.store(builder.gep(sums, [place]), 0)
+    return total
+
+
+def _write_add_dot(builder: Any, sums: Any, place: Any, z: Any, rows: Any, row: Any) -> None:
+    """sums[place] += Σ_j z[j] · rows[row + j] over a tile, by halves."""
+    right, to = builder.gep(rows, [row]), builder.gep(sums, [place])
+    groups = range(0, TILE, _WIDTH)
+    total = _by_halves(
+        [Lanes.load(builder, z, F64, n, _WIDTH) * Lanes.load(builder, right, F64, n, _WIDTH) for n in groups]
+    )
+    (Lanes.load(builder, to, F64, 0, 1) + total).store(to, 0)
 
 
 @intrinsic
 def _square_sum(typingctx, sums, place, words):  # type: ignore[no-untyped-def]
     """sums[place] ← Σ z_j² over the tile."""
     return on_rows(_write_square_sum)(typingctx, sums, place, words)
+
+
+@intrinsic
+def _add_dot(typingctx, sums, place, z, rows, row):  # type: ignore[no-untyped-def]
+    """See ``_write_add_dot``."""
+    return on_rows(_write_add_dot)(typingctx, sums, place, z, rows, row)
 
 
 @intrinsic
@@ -465,6 +486,53 @@ def tile_square_sums(key: int, direction: int, first_tile: int, tiles: int, d: i
     workspace = (_aligned(TILE, kind) for kind in (np.uint32, np.float32, np.float64))
     _square_sums(sums, *workspace, np.uint64(key), np.int64(direction), np.int64(first_tile), np.int64(d))
     return sums
+
+
+@njit(cache=True, nogil=True, _nrt=False)
+def _project(
+    sums: Any,
+    vectors: Any,
+    first: Any,
+    keys: Any,
+    places: Any,
+    kind: Any,
+    scales: Any,
+    ones: Any,
+    words: Any,
+    z: Any,
+    rows: Any,
+) -> None:
+    m, size = vectors.shape
+    for a in range(0, size, TILE):
+        for i in range(m):
+            for j in range(TILE):
+                rows[i * TILE + j] = vectors[i, a + j] if a + j < size else 0.0
+        for p in range(keys.size):
+            for j in range(TILE):
+                z[j] = -0.0  # -0 + z is z, to the bit
+            narrow, wide = ones
+            scale = scales[p : p + 1]
+            _add_directions(z, 0, words, (first + a) // TILE, keys[p], places[p], 0, 1, kind, narrow, wide, scale)
+            for i in range(m):
+                _add_dot(sums, i * keys.size + p, z, rows, i * TILE)
+
+
+def project(
+    vectors: Floats,
+    first: int,
+    keys: NDArray[np.uint64],
+    directions: NDArray[np.int64],
+    distribution: Distribution,
+    scales: NDArray[np.float32],
+) -> NDArray[np.float64]:
+    """See ``reference.project``."""
+    m = len(vectors)
+    sums = np.zeros(m * keys.size)
+    ones = np.ones(1, dtype=np.float32), np.ones(1)
+    room = _aligned(TILE, np.uint32), _aligned(TILE, np.float64), _aligned(m * TILE, np.float64)
+    kind = np.int64(DISTRIBUTIONS.index(distribution))
+    _project(sums, vectors, np.int64(first), keys, directions, kind, scales, ones, *room)
+    return sums.reshape(m, keys.size)
 
 
 def _aligned(count: int, dtype: type) -> NDArray[Any]:

@@ -222,6 +222,34 @@ class Program:
         require_int("place", place, 0, 2**32 - 1)
         self._append(Op.NARROW_RANDOMLY, to, key=seed, first=place, kind=FORMATS.index(kind))
 
+    @classmethod
+    def together(cls, programs: Sequence[Program]) -> Program | None:
+        """All programs as one, register "x" of program n as "n x", that makes each direction once for all of them.
+
+        None if there is nothing to share: the programs differ in more than numbers, use ``SCRATCH`` (which the shared
+        direction is kept in), or take Rademacher directions, 32 of which are made at once anyway.
+        """
+        shapes = {tuple(at._replace(value=0.0) for at in program.instructions) for program in programs}
+        alike = len(shapes) == 1 and len({program.names for program in programs}) == 1
+        noisy = [at for at in programs[0].instructions if at.op is Op.NOISE]
+        cheap = any(DISTRIBUTIONS[at.kind] is Distribution.RADEMACHER for at in noisy)
+        if len(programs) == 1 or not alike or cheap or programs[0]._scratch_written:
+            return None
+        names = programs[0].names
+        shared = cls([f"{n} {name}" for n in range(len(programs)) for name in names])
+        coefficients = np.stack([program.coefficients for program in programs]).astype(np.float64)
+        for row in zip(*(program.instructions for program in programs), strict=True):
+            own = [at._replace(to=at.to + n * len(names), of=at.of + n * len(names)) for n, at in enumerate(row)]
+            if row[0].op is not Op.NOISE:
+                shared.instructions.extend(own)
+                continue
+            for n in range(row[0].begin, row[0].end):
+                shared.fill(SCRATCH, -0.0)  # -0 + z is z, to the bit
+                shared.noise(SCRATCH, row[0].key, [1.0], DISTRIBUTIONS[row[0].kind], row[0].first + n - row[0].begin)
+                for at, c in zip(own, coefficients[:, n], strict=True):
+                    shared.add(shared.registers[at.to], SCRATCH, float(c))
+        return shared
+
     @property
     def limited(self) -> bool:
         """Whether some instruction is a LIMIT, so that the program should be tried before it is run."""

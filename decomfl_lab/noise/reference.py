@@ -12,7 +12,7 @@ from decomfl_lab.noise import spec
 from decomfl_lab.noise.program import DISTRIBUTIONS, FORMATS, Code, Format, Op
 from decomfl_lab.noise.spec import TAGS, TILE, Distribution
 
-__all__ = ["directions", "narrow", "philox4x32", "rounding_words", "run", "tile_square_sums"]
+__all__ = ["directions", "narrow", "philox4x32", "project", "rounding_words", "run", "tile_square_sums"]
 
 F32 = NDArray[np.float32]
 Floats = NDArray[np.float32] | NDArray[np.float64]
@@ -124,6 +124,43 @@ def directions(key: int, direction: int, first: int, count: int, distribution: D
     start = first - first_tile * TILE
     z = make(key, direction, first_tile, tiles).reshape(-1)[start : start + count]
     return z * np.float32(scale) if distribution is Distribution.SPHERE else z
+
+
+def project(
+    vectors: Floats,
+    first: int,
+    keys: NDArray[np.uint64],
+    directions_: NDArray[np.int64],
+    distribution: Distribution,
+    scales: F32,
+) -> NDArray[np.float64]:
+    """⟨v_i, z_p⟩ over elements first.. of R^d, float64 (m, P), in the specified order.
+
+    Products of float32 are exact in float64. Inside a tile of 128 they are added by halves, as in
+    ``tile_square_sums``, and tiles one after another from the first.
+
+    Args:
+        vectors: v (m, n), float32 or float64.
+        first: Position of v's element 0; a multiple of 128.
+        keys: Seed of each direction, (P,).
+        directions_: Its number p under that seed, (P,).
+        distribution: Law of z.
+        scales: The sphere's factor of each direction, (P,).
+    """
+    m, n = vectors.shape
+    tiles = -(-n // TILE)
+    sums = np.zeros((m, keys.size))
+    with np.errstate(all="ignore"):
+        for p in range(keys.size):
+            z = directions(int(keys[p]), int(directions_[p]), first, tiles * TILE, distribution, float(scales[p]))
+            wide = np.zeros((m, tiles * TILE))
+            wide[:, :n] = vectors
+            terms = (z.astype(np.float64) * wide).reshape(m, tiles, TILE)
+            while terms.shape[2] > 1:
+                half = terms.shape[2] // 2
+                terms = terms[:, :, :half] + terms[:, :, half:]
+            sums[:, p] = np.add.accumulate(terms[:, :, 0], axis=1)[:, -1]
+    return sums
 
 
 def rounding_words(key: int, place: int, first: int, count: int) -> U32:

@@ -15,6 +15,7 @@ from decomfl_lab.config import TrainConfig
 from decomfl_lab.engine import Fused, Line, Serial, make_engine
 from decomfl_lab.errors import InputError
 from decomfl_lab.llm import finetuning
+from decomfl_lab.messages import Plan
 from decomfl_lab.noise import Distribution, direction
 from decomfl_lab.objective import EpochBatches, ModuleObjective, RoundedObjective
 from decomfl_lab.replica import Layout, Replica
@@ -101,7 +102,7 @@ def test_it_gives_neither_gradients_nor_layers() -> None:
         Client(0, replica, rounded, central, MU, lean=True)
     client = Client(0, replica, rounded, projection, MU)
     with pytest.raises(InputError, match="gradient projection needs an objective with a gradient"):
-        client._slopes(Line(replica, 5, Distribution.GAUSSIAN), 1)
+        client.local_update(Plan(0, 0.01, 1, Distribution.GAUSSIAN, (5,)))
 
 
 def test_a_module_of_two_dtypes_is_refused() -> None:

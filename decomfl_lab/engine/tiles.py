@@ -1,0 +1,321 @@
+"""Products in vector registers: the few intrinsics of which every fused pass, forward and backward, is made.
+
+A *tile* adds up ``PIXELS`` rows × one block of columns in registers and writes once. A product and its sum are one
+fused multiply-add, and each element's terms come in a stated order, so the bits of a result depend neither on the
+width of the machine's vectors nor on how rows and columns are grouped.
+"""
+
+# mypy: disable-error-code="no-untyped-call,misc,untyped-decorator,no-any-return"
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numba.extending
+from llvmlite import ir
+from numba.core import cgutils
+from numba.core.registry import cpu_target
+
+from decomfl_lab.noise.lanes import F32, Lanes
+from decomfl_lab.noise.numba_cpu import on_rows
+
+__all__ = [
+    "BLOCK",
+    "DOTS",
+    "PIXELS",
+    "WIDE",
+    "add_products",
+    "dots_block",
+    "dots_column",
+    "dots_one",
+    "largest",
+    "route",
+    "tile",
+    "wide_tile",
+]
+
+intrinsic: Any = numba.extending.intrinsic
+
+LANES: Final = 16 if "+avx512f" in cpu_target.target_context.codegen()._customize_tm_features() else 8
+"""Float32 numbers in the widest register that the compiled code may use."""
+BLOCK: Final = 16
+"""Columns of a tile, and what channels are filled up to a multiple of."""
+WIDE: Final = 2 * LANES
+"""Columns of the widest tile: two registers."""
+PIXELS: Final = 12 if LANES == 16 else 6
+"""Rows of a tile: sums, columns and one row's number fill the 32 (16) registers without spilling."""
+_DOT = 8
+"""Partial sums of a dot product; a part of its definition, whatever the machine."""
+DOTS: Final = (4, 3)
+"""Left and right vectors of ``dots_block``."""
+
+
+def _sums(builder: Any, count: int, lanes: int) -> list[Any]:
+    """Places for ``count`` vectors; LLVM keeps them in registers."""
+    kind = ir.VectorType(F32, lanes)
+    places = [cgutils.alloca_once(builder, kind) for _ in range(count)]
+    for place in places:
+        builder.store(ir.Constant(kind, [0.0] * lanes), place)
+    return places
+
+
+def _add_product(builder: Any, place: Any, a: Lanes, b: Lanes) -> None:
+    builder.store(a.multiply_add(b, Lanes(builder, builder.load(place))).value, place)
+
+
+def _vectors(builder: Any, pointer: Any, count: int) -> list[Lanes]:
+    return [Lanes.load(builder, pointer, F32, LANES * v, LANES) for v in range(count)]
+
+
+def _products(
+    builder: Any,
+    rows: Sequence[Any],
+    row_steps: tuple[Any, Any],
+    columns: Any,
+    column_steps: tuple[Any, Any],
+    counts: tuple[Any, Any],
+    vectors: int,
+) -> list[Lanes]:
+    """Σ_{y < counts[0]} Σ_{x < counts[1]} rows[n][y, x] · columns[y, x, :], the terms in this order.
+
+    rows[n][y, x] is the number at pointer rows[n] + y·row_steps[0] + x·row_steps[1]; columns[y, x, :] are ``vectors``
+    registers at pointer columns + y·column_steps[0] + x·column_steps[1]. Row n's sums are n·vectors and on.
+    """
+    sums = _sums(builder, len(rows) * vectors, LANES)
+    with cgutils.for_range(builder, counts[0]) as y:
+        own = [builder.gep(pointer, [builder.mul(y.index, row_steps[0])]) for pointer in rows]
+        beside = builder.gep(columns, [builder.mul(y.index, column_steps[0])])
+        with cgutils.for_range(builder, counts[1]) as x:
+            across = _vectors(builder, builder.gep(beside, [builder.mul(x.index, column_steps[1])]), vectors)
+            at = builder.mul(x.index, row_steps[1])
+            for i, pointer in enumerate(own):
+                number = across[0].spread(builder.load(builder.gep(pointer, [at])))
+                for v in range(vectors):
+                    _add_product(builder, sums[i * vectors + v], number, across[v])
+    return [Lanes(builder, builder.load(place)) for place in sums]
+
+
+def _places(builder: Any, base: Any, first: Any, offsets: Any, n: Any, count: int) -> list[Any]:
+    """Pointers to base[first + offsets[n + i]]."""
+    numbers = [builder.add(n, n.type(i)) for i in range(count)]
+    return [builder.gep(base, [builder.add(first, builder.load(builder.gep(offsets, [i])))]) for i in numbers]
+
+
+def _tile(width: int) -> Any:
+    """An intrinsic: work[dst + dst_offsets[n]..] = max(bias + Σ_tap work[src + src_offsets[n] + tap] · weight, floor).
+
+    For the ``PIXELS`` pixels n = first.. and one block of ``width`` channels; taps are ``rows`` runs of ``run``.
+    """
+    vectors = width // LANES
+
+    def write(
+        builder: Any,
+        work: Any,
+        src: Any,
+        src_offsets: Any,
+        first: Any,
+        rows: Any,
+        stride: Any,
+        run: Any,
+        packed: Any,
+        weights: Any,
+        bias: Any,
+        dst: Any,
+        dst_offsets: Any,
+        floor: Any,
+    ) -> None:
+        inputs = _places(builder, work, src, src_offsets, first, PIXELS)
+        size = ir.Constant(run.type, width)
+        taps = builder.gep(packed, [weights])
+        steps = (builder.mul(run, size), size)
+        sums = _products(builder, inputs, (stride, run.type(1)), taps, steps, (rows, run), vectors)
+        biases = _vectors(builder, builder.gep(packed, [bias]), vectors)
+        for i, out in enumerate(_places(builder, work, dst, dst_offsets, first, PIXELS)):
+            for v in range(vectors):
+                (sums[i * vectors + v] + biases[v]).at_least(floor).store(out, LANES * v)
+
+    def typing(  # type: ignore[no-untyped-def]
+        typingctx, work, src, src_offsets, first, rows, stride, run, packed, weights, bias, dst, dst_offsets, floor
+    ):
+        return on_rows(write)(
+            typingctx, work, src, src_offsets, first, rows, stride, run, packed, weights, bias, dst, dst_offsets, floor
+        )
+
+    return intrinsic(typing)
+
+
+tile, wide_tile = _tile(BLOCK), _tile(WIDE)
+
+
+def _adding(rows: int, width: int) -> Any:
+    """An intrinsic: to[dst + dst_offsets[n]...] += Σ_yx work[src + src_offsets[n] + y·a + x·b] · of[at + y·c + x·d...].
+
+    For the ``rows`` rows n = first.. and ``width`` columns; y < count_y, x < count_x.
+    """
+    vectors = width // LANES
+
+    def write(
+        builder: Any,
+        to: Any,
+        dst: Any,
+        dst_offsets: Any,
+        first: Any,
+        work: Any,
+        src: Any,
+        src_offsets: Any,
+        a: Any,
+        b: Any,
+        of: Any,
+        at: Any,
+        c: Any,
+        d: Any,
+        count_y: Any,
+        count_x: Any,
+    ) -> None:
+        inputs = _places(builder, work, src, src_offsets, first, rows)
+        columns = builder.gep(of, [at])
+        sums = _products(builder, inputs, (a, b), columns, (c, d), (count_y, count_x), vectors)
+        for i, out in enumerate(_places(builder, to, dst, dst_offsets, first, rows)):
+            for v, old in enumerate(_vectors(builder, out, vectors)):
+                (old + sums[i * vectors + v]).store(out, LANES * v)
+
+    def typing(  # type: ignore[no-untyped-def]
+        typingctx, to, dst, dst_offsets, first, work, src, src_offsets, a, b, of, at, c, d, count_y, count_x
+    ):
+        return on_rows(write)(
+            typingctx, to, dst, dst_offsets, first, work, src, src_offsets, a, b, of, at, c, d, count_y, count_x
+        )
+
+    return intrinsic(typing)
+
+
+_wide_rows, _rows, _wide_row, _row = (_adding(n, width) for n in (PIXELS, 1) for width in (WIDE, BLOCK))
+
+
+def _add_products(
+    to: Any,
+    dst: Any,
+    dst_offsets: Any,
+    work: Any,
+    src: Any,
+    src_offsets: Any,
+    row_steps: Any,
+    of: Any,
+    at: Any,
+    column_steps: Any,
+    counts: Any,
+    wide: Any,
+) -> None:
+    (a, b), (c, d), (count_y, count_x) = row_steps, column_steps, counts
+    whole = dst_offsets.size - dst_offsets.size % PIXELS
+    for n in range(0, whole, PIXELS):
+        if wide:
+            _wide_rows(to, dst, dst_offsets, n, work, src, src_offsets, a, b, of, at, c, d, count_y, count_x)
+        else:
+            _rows(to, dst, dst_offsets, n, work, src, src_offsets, a, b, of, at, c, d, count_y, count_x)
+    for n in range(whole, dst_offsets.size):
+        if wide:
+            _wide_row(to, dst, dst_offsets, n, work, src, src_offsets, a, b, of, at, c, d, count_y, count_x)
+        else:
+            _row(to, dst, dst_offsets, n, work, src, src_offsets, a, b, of, at, c, d, count_y, count_x)
+
+
+add_products: Any = numba.njit(cache=True, nogil=True)(_add_products)
+"""See ``_adding``: all rows of the tables, ``WIDE`` columns or ``BLOCK``."""
+
+
+def _dots(left_count: int, right_count: int) -> Any:
+    """An intrinsic: out[i, o] += Σ_j work[a + i·a_step + j] · point[w + o·w_step + j] over ``vectors``·8 numbers j."""
+
+    def write(
+        builder: Any, work: Any, a: Any, a_step: Any, point: Any, w: Any, w_step: Any, vectors: Any, out: Any, step: Any
+    ) -> None:
+        sums = _sums(builder, left_count * right_count, _DOT)
+
+        def rows(base: Any, first: Any, step: Any, count: int) -> list[Any]:
+            return [builder.gep(base, [builder.add(first, builder.mul(step, step.type(i)))]) for i in range(count)]
+
+        left, right = rows(work, a, a_step, left_count), rows(point, w, w_step, right_count)
+        with cgutils.for_range(builder, vectors) as at:
+            j = builder.mul(at.index, at.index.type(_DOT))
+            weights = [Lanes.load(builder, builder.gep(row, [j]), F32, 0, _DOT) for row in right]
+            for i, row in enumerate(left):
+                features = Lanes.load(builder, builder.gep(row, [j]), F32, 0, _DOT)
+                for o in range(right_count):
+                    _add_product(builder, sums[i * right_count + o], features, weights[o])
+        for i, row in enumerate(rows(work, out, step, left_count)):
+            for o in range(right_count):
+                total = Lanes(builder, builder.load(sums[i * right_count + o])).total()
+                place = builder.gep(row, [step.type(o)])
+                builder.store(builder.fadd(builder.load(place), total), place)
+
+    def typing(typingctx, work, a, a_step, point, w, w_step, vectors, out, step):  # type: ignore[no-untyped-def]
+        return on_rows(write)(typingctx, work, a, a_step, point, w, w_step, vectors, out, step)
+
+    return intrinsic(typing)
+
+
+dots_block, dots_column, dots_one = _dots(*DOTS), _dots(DOTS[0], 1), _dots(1, 1)
+
+
+def _write_largest(builder: Any, work: Any, corner: Any, size: Any, row: Any, step: Any, out: Any) -> None:
+    """work[out...] = the largest of size × size pixels of 16 channels, NaN if there is one."""
+    source = builder.gep(work, [corner])
+    top = cgutils.alloca_once(builder, ir.VectorType(F32, BLOCK))
+    builder.store(Lanes.load(builder, source, F32, 0, BLOCK).value, top)
+
+    with cgutils.for_range(builder, size) as y, cgutils.for_range(builder, size) as x:
+        place = builder.add(builder.mul(y.index, row), builder.mul(x.index, step))
+        pixel = Lanes.load(builder, builder.gep(source, [place]), F32, 0, BLOCK)
+        builder.store(Lanes(builder, builder.load(top)).larger(pixel).value, top)
+    Lanes(builder, builder.load(top)).store(builder.gep(work, [out]), 0)
+
+
+@intrinsic
+def largest(typingctx, work, corner, size, row, step, out):  # type: ignore[no-untyped-def]
+    """See ``_write_largest``."""
+    return on_rows(_write_largest)(typingctx, work, corner, size, row, step, out)
+
+
+def _write_route(
+    builder: Any,
+    work: Any,
+    corner: Any,
+    size: Any,
+    row: Any,
+    step: Any,
+    top: Any,
+    floor: Any,
+    slopes: Any,
+    of: Any,
+    to: Any,
+    to_row: Any,
+    to_step: Any,
+) -> None:
+    """The first of the window's pixels equal to its largest, above ``floor``, gets slopes[of...]; the others get 0."""
+    kind = ir.VectorType(F32, BLOCK)
+    zero = Lanes(builder, ir.Constant(kind, [0.0] * BLOCK))
+    most = Lanes.load(builder, builder.gep(work, [top]), F32, 0, BLOCK)
+    left = cgutils.alloca_once(builder, kind)
+    slope = Lanes.load(builder, builder.gep(slopes, [of]), F32, 0, BLOCK)
+    builder.store(most.above(floor, slope, zero).value, left)
+    source, target = builder.gep(work, [corner]), builder.gep(slopes, [to])
+    with cgutils.for_range(builder, size) as y, cgutils.for_range(builder, size) as x:
+
+        def place(row: Any, step: Any) -> Any:
+            return builder.add(builder.mul(y.index, row), builder.mul(x.index, step))
+
+        pixel = Lanes.load(builder, builder.gep(source, [place(row, step)]), F32, 0, BLOCK)
+        rest = Lanes(builder, builder.load(left))
+        hit = builder.fcmp_ordered("==", pixel.value, most.value)
+        out = Lanes(builder, builder.select(hit, rest.value, zero.value))
+        out.store(builder.gep(target, [place(to_row, to_step)]), 0)
+        builder.store(builder.select(hit, zero.value, rest.value), left)
+
+
+@intrinsic
+def route(  # type: ignore[no-untyped-def]
+    typingctx, work, corner, size, row, step, top, floor, slopes, of, to, to_row, to_step
+):
+    """See ``_write_route``."""
+    return on_rows(_write_route)(typingctx, work, corner, size, row, step, top, floor, slopes, of, to, to_row, to_step)
