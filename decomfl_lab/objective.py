@@ -51,8 +51,8 @@ class Perturbable(Objective, Protocol):
 class Differentiable(Objective, Protocol):
     """An objective that can be differentiated, as gradient projection and first-order methods need."""
 
-    def gradient(self, x: Tensor, step: int) -> Tensor:
-        """∇f_i(x; ξ), shape (d,)."""
+    def value_and_gradient(self, x: Tensor, step: int) -> tuple[float, Tensor]:
+        """f_i(x; ξ) and ∇f_i(x; ξ), shape (d,)."""
         ...
 
 
@@ -180,20 +180,22 @@ class ModuleObjective:
         with virtual(self.module, layout, seed, p, c, distribution=distribution, wide=True):
             return mean_losses(self.module, [self.loss], inputs, targets, chunk=inputs.shape[0])[0]
 
-    def gradient(self, x: Tensor, step: int) -> Tensor:
-        """See ``Differentiable``."""
+    def value_and_gradient(self, x: Tensor, step: int) -> tuple[float, Tensor]:
+        """See ``Differentiable``; by torch's autograd, a chunk at a time."""
         self.layout.bind(self.module, x)
         inputs, targets = self.batch(step)
         parameters = [self.module.get_parameter(name) for name in self.layout.names]
         n = inputs.shape[0]
-        total = torch.zeros_like(x)
+        value, total = 0.0, torch.zeros_like(x)
         with torch.inference_mode(False), torch.enable_grad():
             for a in range(0, n, self.chunk):
                 part = slice(a, min(a + self.chunk, n))
                 loss = self.loss(self.module(inputs[part]), targets[part])
                 parts = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-                total += (part.stop - part.start) / n * torch.cat([g.reshape(-1) for g in parts])
-        return total
+                share = (part.stop - part.start) / n
+                value += share * float(loss.detach())
+                total += share * torch.cat([g.reshape(-1) for g in parts])
+        return value, total
 
 
 class RoundedObjective:

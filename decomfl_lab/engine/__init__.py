@@ -137,11 +137,10 @@ class Serial:
         """See ``Engine``; by torch's autograd."""
         losses, gradients = np.empty(len(tasks)), np.empty((len(tasks), points[0].numel()), dtype=_numpy(points[0]))
         for i, (x, (objective, step)) in enumerate(zip(points, tasks, strict=True)):
-            if not hasattr(objective, "gradient"):
+            if not hasattr(objective, "value_and_gradient"):
                 raise InputError(f"gradient projection needs an objective with a gradient, got {objective!r}")
-            wide = x.to(_wide(x))
-            losses[i] = self._loss(objective, wide, step)
-            gradients[i] = objective.gradient(wide, step).cpu().numpy()
+            losses[i], gradient = objective.value_and_gradient(x.to(_wide(x)), step)
+            gradients[i] = gradient.cpu().numpy()
         return losses, gradients
 
     def _loss(self, objective: Objective, point: Tensor, step: int) -> float:

@@ -1,4 +1,4 @@
-"""How fast are the forward passes of a round? Every engine against the usual way, in one run."""
+"""How fast are the passes of a round? Every engine against the usual way, in one run."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
+from decomfl_lab import noise
 from decomfl_lab.engine import ENGINES, Engine, Line, Plain, Task, make_engine
 from decomfl_lab.errors import require_int
 from decomfl_lab.models import build_model
@@ -22,13 +23,18 @@ from decomfl_lab.noise import Distribution
 from decomfl_lab.objective import EpochBatches, ModuleObjective
 from decomfl_lab.replica import Layout, Replica
 from decomfl_lab.rules import Sgd
-from decomfl_lab.zo import central
+from decomfl_lab.seeds import stream_of
+from decomfl_lab.zo import central, projection
 
 __all__ = ["BASELINE", "EngineRow", "WideLine", "engine_rows", "flops", "scalar_error"]
 
 BASELINE = "in place"
 """The way of MeZO and of the authors' code: see ``_Step.in_place``."""
 MU = 1e-3
+CHECKED = 2
+"""Directions whose scalars are compared with those of float64."""
+PROJECTING = ("fused", "serial")
+"""Engines that are measured by gradient projection too: the kernel, and torch's autograd."""
 _IN_SHAPE = (1, 28, 28)
 _CLASSES = 10
 _MATRIX = 1024
@@ -38,26 +44,28 @@ _SEED = 1
 
 @dataclass(frozen=True)
 class EngineRow:
-    """What was measured: one local step of all sampled clients, central differences.
+    """What was measured: one local step of all sampled clients.
 
     Attributes:
         model: Name of the model.
         engine: Name of the engine, or ``BASELINE``.
+        estimator: central (differences) or projection.
         batch: Examples a client.
         clients: m.
         directions: P.
         threads: torch's number of threads.
         seconds: The fastest of the repeated runs.
-        us_per_image: Microseconds an image and forward pass, noise and loss included.
+        us_per_image: Microseconds an image and forward pass, or forward and backward pass, noise and loss included.
         ratio: Seconds of the baseline / seconds.
         gflops: 10⁹ floating-point operations a second, the model's own only (two a multiplication and sum).
         peak_gflops: The best rate of a float32 matrix product in this run, on all threads.
         peak_share: gflops / peak_gflops.
-        scalar_error: See ``scalar_error``.
+        scalar_error: See ``scalar_error``; of at most ``CHECKED`` directions.
     """
 
     model: str
     engine: str
+    estimator: str
     batch: int
     clients: int
     directions: int
@@ -71,10 +79,15 @@ class EngineRow:
     scalar_error: float
 
 
-def flops(module: torch.nn.Module, in_shape: Sequence[int]) -> int:
-    """Floating-point operations of a forward pass of one example: two for each multiplication and sum."""
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        module(torch.zeros(1, *in_shape))
+def flops(module: torch.nn.Module, in_shape: Sequence[int], *, backward: bool = False) -> int:
+    """Floating-point operations of one example's forward pass: two for each multiplication and sum.
+
+    With ``backward`` also those of the gradient by the parameters.
+    """
+    with torch.set_grad_enabled(backward), FlopCounterMode(display=False) as counter:
+        total = module(torch.zeros(1, *in_shape)).sum()
+        if backward:
+            torch.autograd.grad(total, list(module.parameters()))
     return int(counter.get_total_flops())
 
 
@@ -99,7 +112,7 @@ class _Step:
 
     def __init__(self, model: str, batch: int, clients: int, P: int) -> None:
         module = build_model(model, seed=_SEED, in_shape=_IN_SHAPE, classes=_CLASSES)
-        self.flops = flops(module, _IN_SHAPE)
+        self.flops = {"central": flops(module, _IN_SHAPE), "projection": flops(module, _IN_SHAPE, backward=True)}
         self.P = P
         layout = Layout.of(module)
         self.line = Line(Replica(layout.flatten(module), Sgd()), _SEED, Distribution.GAUSSIAN)
@@ -128,6 +141,16 @@ class _Step:
         groups = [[task] for task in tasks] if isinstance(engine, Plain) else [tasks]
         values = np.concatenate([engine.losses(line, points, group) for group in groups])
         return np.stack([central.combine(own, np.empty(0), MU).g for own in values])
+
+    def slopes(self, engine: Engine, tasks: Sequence[Task] | None = None) -> NDArray[np.float32]:
+        """By gradient projection, of each client and direction, (m, P)."""
+        tasks = tasks or self.tasks
+        x = self.line.x if tasks is self.tasks else self.line.x.double()
+        losses, gradients = engine.gradients([x] * len(tasks), tasks)
+        streams = [stream_of(self.line.seed, p) for p in range(self.P)]
+        found = noise.project(gradients, streams, workers=torch.get_num_threads())
+        both = zip(losses[:, None], found, strict=True)
+        return np.stack([projection.combine(loss, own, MU).g for loss, own in both])
 
     def in_place(self, dtype: torch.dtype = torch.float32) -> NDArray[np.float32]:
         """Of each client and direction, as MeZO and the authors' code measure them: z by ``randn``, x moved in place.
@@ -159,6 +182,10 @@ class _Step:
         line = WideLine(self.line.replica, self.line.seed, self.line.distribution)
         return self.scalars(Plain(), line, self.wide_tasks)
 
+    def wide_slopes(self) -> NDArray[np.float32]:
+        """The scalars by projection with gradients in float64."""
+        return self.slopes(Plain(), self.wide_tasks)
+
 
 def scalar_error(g: NDArray[np.float32], reference: NDArray[np.float32]) -> float:
     """The largest error of a scalar, in units of a typical one: max |g − g_ref| / √mean(g_ref²)."""
@@ -169,51 +196,56 @@ def scalar_error(g: NDArray[np.float32], reference: NDArray[np.float32]) -> floa
 def engine_rows(
     model: str,
     *,
-    batch: int = 32,
+    batch: int = 256,
     clients: int = 10,
-    P: int = 2,
-    repeats: int = 7,
+    P: int = 20,
+    repeats: int = 2,
     engines: Sequence[str] = tuple(ENGINES),
 ) -> Iterator[EngineRow]:
-    """A row for the baseline and for every engine; their runs take turns, so that what slows the machine slows all.
+    """A row for the baseline, for every engine, and by projection for those of ``PROJECTING``.
+
+    Their runs take turns, so that what slows the machine slows all.
 
     Raises:
         InputError: If a name is unknown or a number out of range.
     """
     for name, number in (("batch", batch), ("clients", clients), ("directions P", P), ("repeats", repeats)):
         require_int(name, number, 1)
-    step = _Step(model, batch, clients, P)
-    ways: dict[str, Callable[[], NDArray[np.float32]]] = {BASELINE: step.in_place}
+    step, few = (_Step(model, batch, clients, directions) for directions in (P, min(P, CHECKED)))
+    ways: dict[tuple[str, str], Callable[[_Step], NDArray[np.float32]]] = {(BASELINE, "central"): _Step.in_place}
     for name in engines:
-        ways[name] = partial(step.scalars, make_engine(name))
-    reference = step.reference()
-    errors = {name: scalar_error(way(), reference) for name, way in ways.items() if name != BASELINE}  # and warm
-    errors[BASELINE] = scalar_error(step.in_place(), step.in_place(torch.float64))
+        ways[name, "central"] = partial(_Step.scalars, engine=make_engine(name))
+    for name in engines:
+        if name in PROJECTING:
+            ways[name, "projection"] = partial(_Step.slopes, engine=make_engine(name))
+    right = {"central": few.reference(), "projection": few.wide_slopes()}
+    errors = {way: scalar_error(measure(few), right[way[1]]) for way, measure in ways.items()}  # and warm
+    errors[BASELINE, "central"] = scalar_error(few.in_place(), few.in_place(torch.float64))
     seconds = dict.fromkeys(ways, np.inf)
     peak = 0.0
     for _ in range(repeats):
-        for name, way in ways.items():
+        for way, measure in ways.items():
             started = time.perf_counter()
-            way()
-            seconds[name] = min(seconds[name], time.perf_counter() - started)
+            measure(step)
+            seconds[way] = min(seconds[way], time.perf_counter() - started)
             peak = max(peak, _matrix_rate())
-    images = 2 * P * clients * batch
-    for name in ways:
-        rate = images * step.flops / seconds[name]
+    for way in ways:
+        images = clients * batch * (2 * P if way[1] == "central" else 1)
+        rate = images * step.flops[way[1]] / seconds[way]
         yield EngineRow(
             model,
-            name,
+            *way,
             batch,
             clients,
             P,
             torch.get_num_threads(),
-            seconds[name],
-            1e6 * seconds[name] / images,
-            seconds[BASELINE] / seconds[name],
+            seconds[way],
+            1e6 * seconds[way] / images,
+            seconds[BASELINE, "central"] / seconds[way],
             rate / 1e9,
             peak / 1e9,
             rate / peak,
-            errors[name],
+            errors[way],
         )
 
 

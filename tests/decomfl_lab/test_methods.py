@@ -330,7 +330,7 @@ def test_what_the_server_holds_is_not_enough_to_form_a_private_direction(seeding
     federation, _, layout = _federation("decomfl", private_seeds=True, perturbations=40, seeds=seeding.value)
     server, client = federation.server, federation.clients[0]
     x = client.replica.x.clone()
-    gradient = client.objective.gradient(x.clone(), 0).double()
+    gradient = client.objective.value_and_gradient(x.clone(), 0)[1].double()
     plan = server.plan_round([0])[0]
     g = client.handle(plan).scalars[0].astype(np.float64)
     assert server.replica is None

@@ -95,6 +95,25 @@ def test_axpy_has_the_bits_of_one_term_at_a_time_whatever_the_cut(
         assert y.tobytes() == wanted.tobytes(), backend
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("law", Distribution)
+def test_projections_are_products_with_the_directions_whatever_the_backend_and_threads(
+    law: Distribution, dtype
+) -> None:  # type: ignore[no-untyped-def]
+    streams = [(5, 0), (5, 1), (2**63 + 7, 40)]
+    for d in (1, 128, 20_001):  # less than a tile, one tile, several slices
+        v = np.random.default_rng(d).standard_normal((3, d)).astype(dtype)
+        z = np.stack([noise.direction(seed, p, d, distribution=law) for seed, p in streams]).astype(np.float64)
+        found = noise.project(v, streams, distribution=law, backend="numpy")
+        assert found == pytest.approx(v.astype(np.float64) @ z.T, rel=1e-11, abs=1e-9)
+        for backend in {"numpy", noise.cpu_backend()}:
+            for workers in (1, 3):
+                again = noise.project(v, streams, distribution=law, backend=backend, workers=workers)
+                assert again.tobytes() == found.tobytes()
+        alone = noise.project(v[1:2], streams[2:], distribution=law)
+        assert alone[0, 0] == found[1, 2]
+
+
 def test_numba_agrees_with_the_reference_on_a_million_elements() -> None:
     for law in Distribution:
         a, b = (noise.direction(3, 5, 1_000_003, distribution=law, backend=name) for name in ("numpy", "numba"))

@@ -144,7 +144,7 @@ def _wander(objective: ModuleObjective, x: Tensor) -> None:
     for step in range(3):
         objective(x + 0.1 * step, step)
         objective.along(x, step, 7, 1, 0.1, Distribution.GAUSSIAN)
-        objective.gradient(x, step)
+        objective.value_and_gradient(x, step)
     with calibrated(objective.module, _images(20, seed=3)):
         objective.module(_images(5))
 
@@ -206,7 +206,7 @@ def test_a_batch_is_normalised_as_a_whole() -> None:
     module = copy.deepcopy(objective.module)
     cross_entropy(module(inputs), targets).backward()
     whole = torch.cat([module.get_parameter(name).grad.reshape(-1) for name in objective.layout.names])  # type: ignore[union-attr]
-    assert torch.allclose(objective.gradient(x, 0), whole, atol=1e-6)
+    assert torch.allclose(objective.value_and_gradient(x, 0)[1], whole, atol=1e-6)
 
 
 @pytest.mark.parametrize("treatment", TREATMENTS)
