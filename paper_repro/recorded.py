@@ -98,12 +98,13 @@ def save(
     write_atomically(into / f"{part}-{scale}.csv.gz", content)
 
 
-def load(part: str, scale: str, of: Path = RESULTS) -> Recorded | None:
-    """What was kept of a part at a scale, or None.
+def load(part: str, scale: str, of: Path | None = None) -> Recorded | None:
+    """What was kept of a part at a scale, with the code or in a folder, or None.
 
     Raises:
         InputError: If the files are damaged.
     """
+    of = RESULTS if of is None else of
     path = of / f"{part}-{scale}.csv.gz"
     if not path.exists():
         return None

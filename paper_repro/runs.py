@@ -157,7 +157,7 @@ class Job:
         return f"{self.config.rounds} rounds"
 
     def result(self, folder: Path, ended: str) -> Result:
-        """See ``Work``: evaluations with labels, seed, the rounds ``planned`` and whether the run diverged."""
+        """See ``Work``: evaluations with labels, and with what ``_labelled`` adds."""
         rows = pd.read_csv(folder / METRICS_FILE)
         return self._labelled(rows, finished=True, diverged=ended.startswith(DIVERGED)), read_provenance(folder)
 
@@ -173,7 +173,12 @@ class Job:
         return self._labelled(rows, finished=False, diverged=False), facts
 
     def _labelled(self, rows: pd.DataFrame, *, finished: bool, diverged: bool) -> pd.DataFrame:
-        own = {"seed": self.config.seed, "diverged": diverged, "planned": self.config.rounds, "finished": finished}
+        """With labels, seed, rounds ``planned`` and held-out ``examples`` (a task's are in its labels)."""
+        own: dict[str, Any] = {"seed": self.config.seed, "diverged": diverged, "finished": finished}
+        own["planned"] = self.config.rounds
+        if not self.config.task:
+            held_out = len(self.dataset().test_labels)
+            own["examples"] = min(self.config.test_examples or held_out, held_out)
         return rows.assign(**self.labels, **own)
 
     def begun(self, root: Path) -> Path | None:
@@ -306,7 +311,6 @@ class _Watcher(threading.Thread):
                     self._turn.end()
                     patience -= POLL_SECONDS
                     if patience < 0:
-                        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given")  # by us
                         _thread.interrupt_main()  # a second signal, which is not held back
                         return
                 for title, folder in self._folders.items():
@@ -359,13 +363,15 @@ def run_all(
         raise InputError(f"out must be a folder that can be written, got {root} ({error.strerror})") from None
     _identities.cache_clear()
     folders = [_folder(work, root, resume=resume) for work in works]
-    todo = {folder: work for work, folder in zip(works, folders, strict=True) if not (folder / DONE_FILE).exists()}
+    by_urgency = sorted(zip(folders, works, strict=True), key=lambda item: -_urgency(item[1]))  # the most urgent stays
+    todo = {folder: work for folder, work in by_urgency if not (folder / DONE_FILE).exists()}
     dependent = {folder: work for folder, work in todo.items() if isinstance(work, Dependent)}
     first = {root / need.key(): need for work in dependent.values() for need in work.needs}
     first = {folder: need for folder, need in first.items() if not (folder / DONE_FILE).exists()}
     free = {folder: work for folder, work in todo.items() if folder not in dependent and folder not in first}
     limited = hours is not None
     if todo:
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given")  # joblib renews large ones
         with telling(lambda: _kept(folders, root)), postponed() as came:
             turn = _Turn(root)
             bars = {work.title: folder for folder, work in (first | todo).items()}
@@ -401,8 +407,12 @@ def _result(work: Work, folder: Path) -> Result | None:
 
 def _in_order(todo: Mapping[Path, Work], *, limited: bool) -> list[tuple[Path, Work]]:
     if limited:
-        return sorted(todo.items(), key=lambda item: (getattr(item[1], "urgency", 0), item[1].cost()))
+        return sorted(todo.items(), key=lambda item: (_urgency(item[1]), item[1].cost()))
     return sorted(todo.items(), key=lambda item: -item[1].cost())
+
+
+def _urgency(work: Work) -> int:
+    return work.urgency if isinstance(work, Job) else 0
 
 
 def _make_deaf(pool: joblib.Parallel, n_jobs: int) -> None:
