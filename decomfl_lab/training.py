@@ -69,6 +69,9 @@ from decomfl_lab.splits import split
 from decomfl_lab.zo import ESTIMATORS, central_curved
 
 __all__ = [
+    "CONFIG_FILE",
+    "METRICS_FILE",
+    "PROVENANCE_FILE",
     "Progress",
     "build_federation",
     "calibration_images",
@@ -124,11 +127,15 @@ def code_version(root: Path = Path(__file__).parent) -> str:
     return f"{__version__}+{h.hexdigest()}"
 
 
-def provenance(dataset: Dataset) -> dict[str, Any]:
-    """What a result was computed with: versions (of a task's run that of transformers too), data, machine."""
+def provenance(dataset: Dataset, codes: Sequence[str] = ()) -> dict[str, Any]:
+    """What a result was computed with: versions (of a task's run that of transformers too), data, machine.
+
+    ``codes`` are those of all versions of the code that worked on it, where they were several.
+    """
     hub = installed("transformers") if dataset.pad is not None else None
     return {
         "code": code_version(),
+        **({"codes": list(codes)} if len(codes) > 1 else {}),
         "data": dataset.source,
         "data_digest": dataset.digest,
         "python": platform.python_version(),
@@ -141,9 +148,9 @@ def provenance(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def write_provenance(folder: Path, dataset: Dataset) -> None:
+def write_provenance(folder: Path, dataset: Dataset, codes: Sequence[str] = ()) -> None:
     """Write ``provenance`` to the folder's ``PROVENANCE_FILE``."""
-    write_atomically(folder / PROVENANCE_FILE, json.dumps(provenance(dataset), indent=1, ensure_ascii=False))
+    write_atomically(folder / PROVENANCE_FILE, json.dumps(provenance(dataset, codes), indent=1, ensure_ascii=False))
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:
@@ -352,6 +359,7 @@ def train(
     on_round: Callable[[Progress], None] | None = None,
     on_start: Callable[[dict[str, float]], None] | None = None,
     on_end: Callable[[Federation], None] | None = None,
+    any_code: bool = False,
 ) -> pd.DataFrame:
     """Run ``config``; with ``out`` it resumes what is there and can be interrupted at any time.
 
@@ -364,6 +372,7 @@ def train(
         on_round: Called after every round.
         on_start: Called before the first round, of a task alone, with the row of round 0: zero-shot accuracies.
         on_end: Called after the last round with the federation.
+        any_code: Go on with a run that another version of the code began; its provenance lists every version.
 
     Returns:
         One row an evaluation, columns ``METRICS``: round (completed), test_accuracy, test_loss, train_loss (mean
@@ -390,16 +399,17 @@ def train(
     losses: list[float] = []
     seconds = 0.0
     saved_round: int | None = None
-    identity = {"config": config.to_dict(), "data": dataset.digest, "code": code_version()}
+    codes = [code_version()]
 
     def resume(folder: Path) -> None:
-        nonlocal rows, losses, seconds, saved_round
+        nonlocal rows, losses, seconds, saved_round, codes
         if not (folder / CHECKPOINT_FILE).exists():
             return
         tensors, saved = read_checkpoint(folder / CHECKPOINT_FILE)
         if not _continues(saved.get("config", {}), config) or saved["data"] != dataset.digest:
             raise InputError(f"out must be empty or hold the same run (only rounds may differ), got {folder}")
-        if saved["code"] != code_version():
+        codes = list(dict.fromkeys([*saved.get("codes", [saved["code"]]), *codes]))
+        if saved["code"] != code_version() and not any_code:
             raise InputError(f"out must hold a run of this code ({code_version()}), got one of {saved['code']}")
         if saved["federation"]["round"] > config.rounds:
             raise InputError(f"rounds must be at least the {saved['federation']['round']} of the run in {folder}")
@@ -416,12 +426,16 @@ def train(
         nonlocal saved_round
         if out is not None:
             tensors, values = federation.save()
-            state = {"federation": values, "rows": rows, "losses": losses, "seconds": seconds, **identity}
+            state = {"federation": values, "rows": rows, "losses": losses, "seconds": seconds, "codes": codes}
+            state |= {"config": config.to_dict(), "data": dataset.digest, "code": code_version()}
             write_checkpoint(out / CHECKPOINT_FILE, tensors, state)
-            write_atomically(out / CONFIG_FILE, config.to_toml())
-            write_provenance(out, dataset)
-            write_atomically(out / METRICS_FILE, table().to_csv(index=False))
+            describe(out)
             saved_round = federation.round
+
+    def describe(folder: Path) -> None:
+        write_atomically(folder / CONFIG_FILE, config.to_toml())
+        write_provenance(folder, dataset, codes)
+        write_atomically(folder / METRICS_FILE, table().to_csv(index=False))
 
     def evaluate() -> None:
         layout.bind(module, federation.x.to(layout.dtype))
@@ -473,7 +487,7 @@ def train(
                 loss = federation.advance()
             except DivergedError:
                 if out is not None:  # no checkpoint: there is nothing to go on with
-                    write_atomically(out / METRICS_FILE, table().to_csv(index=False))
+                    describe(out)
                 raise
             seconds += time.monotonic() - started
             losses.append(loss)

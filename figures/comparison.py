@@ -14,9 +14,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from decomfl_lab.errors import InputError, require
-from figures.curves import BAND, COUNT_LABELS, Count, draw_mean
+from figures.curves import BAND, COUNT_LABELS, Count, Kind, draw_mean, extra_legend
 from figures.layout import LOST_POINTS, page, require_columns
-from figures.style import AUTHORS_DASH, LineStyle, rc
+from figures.style import LineStyle, rc
 
 __all__ = ["Panel", "by_communication", "comparison"]
 
@@ -36,6 +36,8 @@ class Panel:
         yscale: "log" or "linear".
         by: Column that says which points of two seeds belong together.
         reference: The authors' rows, of the same columns, drawn thin and dashed; or None.
+        checks: The same curves measured in another way, drawn as dots; or None.
+        longer: The same curves from longer runs, drawn thin; or None.
     """
 
     frame: pd.DataFrame
@@ -48,6 +50,19 @@ class Panel:
     yscale: Literal["log", "linear"] = "linear"
     by: str = "round"
     reference: pd.DataFrame | None = None
+    checks: pd.DataFrame | None = None
+    longer: pd.DataFrame | None = None
+
+    @property
+    def frames(self) -> dict[Kind, pd.DataFrame]:
+        """What is drawn, from below to above."""
+        kinds: dict[Kind, pd.DataFrame | None] = {
+            "longer": self.longer,
+            "reference": self.reference,
+            "curves": self.frame,
+            "checks": self.checks,
+        }
+        return {kind: frame for kind, frame in kinds.items() if frame is not None}
 
 
 def by_communication(
@@ -57,6 +72,8 @@ def by_communication(
     title: str = "accuracy against communication",
     xscale: Literal["log", "linear"] = "log",
     reference: pd.DataFrame | None = None,
+    checks: pd.DataFrame | None = None,
+    longer: pd.DataFrame | None = None,
 ) -> Panel:
     """The panel of test accuracy against scalars per client, counted as ``count`` says (see `COUNT_LABELS`)."""
     return Panel(
@@ -68,6 +85,8 @@ def by_communication(
         title=title,
         xscale=xscale,
         reference=reference,
+        checks=checks,
+        longer=longer,
     )
 
 
@@ -90,20 +109,18 @@ def comparison(
     """
     require(len(panels) > 0, "panels", "be at least one", len(panels))
     for panel in panels:
-        for name, frame in (("frame", panel.frame), ("reference", panel.reference)):
-            if frame is not None:
-                require_columns(
-                    f"{name} of panel {panel.title!r}", frame, ("series", "seed", panel.by, panel.x, panel.y)
-                )
-                unknown = sorted(set(frame["series"]) - set(styles))
-                require(not unknown, f"series of panel {panel.title!r}", f"be among {', '.join(styles)}", unknown)
+        for name, frame in panel.frames.items():
+            require_columns(f"{name} of panel {panel.title!r}", frame, ("series", "seed", panel.by, panel.x, panel.y))
+            unknown = sorted(set(frame["series"]) - set(styles))
+            require(not unknown, f"series of panel {panel.title!r}", f"be among {', '.join(styles)}", unknown)
     banded = any(panel.frame.groupby("series")["seed"].nunique().max() > 1 for panel in panels)
     lost = any(panel.xscale == "log" and bool((panel.frame[panel.x] <= 0).any()) for panel in panels)
     with matplotlib.rc_context(rc()):
         width = max(4.8 * len(panels), 9.6)
         columns = 2 if len(panels) == 1 else 4
         drawn = {series for panel in panels for series in panel.frame["series"]}
-        rows = -(-(len(drawn) + any(panel.reference is not None for panel in panels)) // columns)
+        extras = {kind for panel in panels for kind in panel.frames} - {"curves"}
+        rows = -(-(len(drawn) + len(extras)) // columns)
         figure, plots = page(
             width, 3.2 + 0.2 * rows, title=title, caption=[caption, BAND if banded else "", LOST_POINTS if lost else ""]
         )
@@ -115,29 +132,26 @@ def comparison(
                 lines.setdefault(str(line.get_label()), line)
         labels = [label for label in styles if label in lines]
         handles = [lines[label] for label in labels]
-        if any(panel.reference is not None for panel in panels):
-            labels.append("authors' logs (same colours)")
-            handles.append(Line2D([], [], color="#555555", linestyle=AUTHORS_DASH, linewidth=0.9, alpha=0.8))
+        for handle, words in extra_legend(axes):
+            labels.append(words)
+            handles.append(handle)
         plots.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.4)
     return figure
 
 
 def _draw(ax: Axes, panel: Panel, styles: Mapping[str, LineStyle]) -> None:
-    """Draw one panel: the authors' curves below, then ours."""
+    """Draw one panel: other curves below, then ours, and dots over them."""
     ax.set_title(panel.title)
     ax.set_xlabel(panel.xlabel)
     ax.set_ylabel(panel.ylabel)
-    for frame, authors in ((panel.reference, True), (panel.frame, False)):
-        if frame is None:
-            continue
+    for kind, frame in panel.frames.items():
         rows = frame.dropna(subset=[panel.y])
         if panel.xscale == "log":
             rows = rows.loc[rows[panel.x] > 0]
         for series, style in styles.items():
             own = rows.loc[rows["series"] == series]
             if not own.empty:
-                label = "_authors" if authors else series
-                draw_mean(ax, own, panel.x, panel.y, style, label=label, by=panel.by, authors=authors)
+                draw_mean(ax, own, panel.x, panel.y, style, label=series, by=panel.by, kind=kind)
     if not ax.get_lines():
         raise InputError(f"panel {panel.title!r} must have rows with a {panel.y}, got none")
     ax.set_yscale(panel.yscale)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Literal, cast
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Literal, cast
 
 import matplotlib
 import numpy as np
@@ -15,15 +15,17 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 
 from decomfl_lab.errors import InputError, require
 from figures.layout import LOST_POINTS, page, require_columns
-from figures.style import AUTHORS_DASH, LineStyle, rc, series_styles
+from figures.style import AUTHORS_DASH, CHECKS, LineStyle, rc, series_styles
 
 __all__ = [
     "BAND",
     "COUNT_LABELS",
     "Count",
+    "Kind",
     "accuracy_by_communication",
     "accuracy_by_round",
     "draw_mean",
+    "extra_legend",
     "mean_and_band",
 ]
 
@@ -42,7 +44,30 @@ COUNT_LABELS: dict[str, str] = {
 _PANELS = {"local-updates": "K", "perturbations": "P"}
 _PANEL_TITLES = {"local-updates": "local updates K", "perturbations": "perturbations P"}
 _BASELINE = "FedAvg"
-_AUTHORS = "_authors"  # matplotlib leaves labels that start with "_" out of legends
+Kind = Literal["curves", "reference", "longer", "checks"]
+_LINE_OF: Mapping[str, Callable[[LineStyle], dict[str, Any]]] = {
+    "reference": lambda style: {
+        "color": style.color,
+        "linestyle": AUTHORS_DASH,
+        "linewidth": 0.9,
+        "alpha": 0.6,
+        "zorder": 2.0,
+    },
+    "longer": lambda style: {
+        "color": style.color,
+        "linestyle": style.dash,
+        "linewidth": 0.8,
+        "alpha": 0.55,
+        "zorder": 1.9,
+    },
+    "checks": lambda style: {"color": style.color, **CHECKS, "markevery": 0.035, "zorder": 3.2},
+}
+"""How the kinds of curves are drawn that have no band."""
+_EXTRA = {
+    "checks": "dots: finite differences, μ = 1e-4",
+    "longer": "thin: recorded at full scale",
+    "reference": "authors' logs (same colours)",
+}
 _LOGIT_TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
 
 
@@ -98,6 +123,8 @@ def accuracy_by_communication(
     *,
     count: Count = "wire",
     reference: pd.DataFrame | None = None,
+    checks: pd.DataFrame | None = None,
+    longer: pd.DataFrame | None = None,
     title: str = "",
     caption: str = "",
     xscale: XScale = "log",
@@ -119,6 +146,8 @@ def accuracy_by_communication(
             formula) or "plotted" (what the paper's axis did).
         reference: The authors' curves, same columns (their ``reading`` is ignored: they appear in each row);
             drawn thin and dashed in the colour of the same K or P, as a mean without a band.
+        checks: The same curves measured in another way, same columns: drawn as dots in the same colours.
+        longer: The same curves from longer runs, same columns: drawn thin, below.
         title: Heading of the whole figure.
         caption: Text under the plots; say the scale of the runs here.
         xscale: "log" shows both methods (a FedAvg round costs as much as hundreds of DeComFL rounds);
@@ -140,7 +169,7 @@ def accuracy_by_communication(
         curves,
         x=f"{count}_scalars",
         xlabel=f"communicated scalars per client\n({COUNT_LABELS[count]})",
-        reference=reference,
+        others={"reference": reference, "checks": checks, "longer": longer},
         title=title,
         caption=caption,
         xscale=xscale,
@@ -154,6 +183,8 @@ def accuracy_by_round(
     curves: pd.DataFrame,
     *,
     reference: pd.DataFrame | None = None,
+    checks: pd.DataFrame | None = None,
+    longer: pd.DataFrame | None = None,
     title: str = "",
     caption: str = "",
     xscale: XScale = "log",
@@ -166,6 +197,8 @@ def accuracy_by_round(
     Args:
         curves: As for `accuracy_by_communication`; the columns of scalars are not needed.
         reference: As for `accuracy_by_communication`.
+        checks: Likewise.
+        longer: Likewise.
         title: Heading of the whole figure.
         caption: Text under the plots; say the scale of the runs here.
         xscale: "log" or "linear".
@@ -183,7 +216,7 @@ def accuracy_by_round(
         curves,
         x="round",
         xlabel="rounds completed",
-        reference=reference,
+        others={"reference": reference, "checks": checks, "longer": longer},
         title=title,
         caption=caption,
         xscale=xscale,
@@ -198,7 +231,7 @@ def _grid(
     *,
     x: str,
     xlabel: str,
-    reference: pd.DataFrame | None,
+    others: Mapping[str, pd.DataFrame | None],
     title: str,
     caption: str,
     xscale: XScale,
@@ -209,15 +242,14 @@ def _grid(
     """Draw readings by panels, with one legend under each column and the caption under all."""
     require(xscale in ("log", "linear"), "xscale", "be 'log' or 'linear'", xscale)
     require(yscale in ("linear", "logit"), "yscale", "be 'linear' or 'logit'", yscale)
-    _require_frame("curves", curves, x)
-    if reference is not None:
-        _require_frame("reference", reference, x)
-    everything = curves if reference is None else pd.concat([curves, reference], ignore_index=True)
+    frames = {"curves": curves, **{name: frame for name, frame in others.items() if frame is not None}}
+    for name, frame in frames.items():
+        _require_frame(name, frame, x)
+    everything = pd.concat(frames.values(), ignore_index=True)
     readings = list(dict.fromkeys(curves["reading"]))
     lost = xscale == "log" and bool((everything[x] <= 0).any())
     if lost:
-        curves = curves.loc[curves[x] > 0]
-        reference = None if reference is None else reference.loc[reference[x] > 0]
+        frames = {name: frame.loc[frame[x] > 0] for name, frame in frames.items()}
 
     with matplotlib.rc_context(rc()):
         figure, plots = page(
@@ -230,9 +262,12 @@ def _grid(
         for row, reading in enumerate(readings):
             for column, panel in enumerate(_PANELS):
                 ax = cast(Axes, axes[row, column])
-                rows = _of_panel(curves.loc[curves["reading"] == reading], panel)
-                theirs = None if reference is None else _of_panel(reference, panel)
-                _draw(ax, rows, theirs, everything, panel=panel, x=x)
+                own = {
+                    name: _of_panel(frame if name == "reference" else frame[frame["reading"] == reading], panel)
+                    for name, frame in frames.items()
+                }
+                rows = own["curves"]
+                _draw(ax, own, everything, panel=panel, x=x)
                 ax.set_title(f"{reading} · {_PANEL_TITLES[panel]}{_fixed(rows, panel)}")
                 if column == 0:
                     ax.set_ylabel("test accuracy")
@@ -244,31 +279,19 @@ def _grid(
     return figure
 
 
-def _draw(
-    ax: Axes,
-    rows: pd.DataFrame,
-    reference: pd.DataFrame | None,
-    everything: pd.DataFrame,
-    *,
-    panel: str,
-    x: str,
-) -> None:
-    """Draw the series of one panel: reference below, then bands, then means."""
+def _draw(ax: Axes, frames: Mapping[str, pd.DataFrame], everything: pd.DataFrame, *, panel: str, x: str) -> None:
+    """Draw the series of one panel: others below, then bands and means, and dots over them."""
     knob = _PANELS[panel]
     is_baseline = everything["method"] == _BASELINE
     in_panel = everything["panel"] == panel
     colours = _styles(everything.loc[~is_baseline & in_panel, knob], baseline=False)
     greys = _styles(everything.loc[is_baseline, "K"], baseline=True)
 
-    def style_of(series: pd.DataFrame) -> LineStyle:
-        first = series.iloc[0]
-        return greys[int(first["K"])] if first["method"] == _BASELINE else colours[int(first[knob])]
-
-    if reference is not None:
-        for _, series in _in_order(reference, knob):
-            draw_mean(ax, series, x, "test_accuracy", style_of(series), label=_AUTHORS, authors=True)
-    for label, series in _in_order(rows, knob):
-        draw_mean(ax, series, x, "test_accuracy", style_of(series), label=label)
+    for kind in ("longer", "reference", "curves", "checks"):
+        for label, series in _in_order(frames[kind], knob) if kind in frames else []:
+            first = series.iloc[0]
+            style = greys[int(first["K"])] if first["method"] == _BASELINE else colours[int(first[knob])]
+            draw_mean(ax, series, x, "test_accuracy", style, label=label, kind=kind)
 
 
 def draw_mean(
@@ -280,9 +303,9 @@ def draw_mean(
     *,
     label: str,
     by: str = "round",
-    authors: bool = False,
+    kind: Kind = "curves",
 ) -> None:
-    """Draw the mean over seeds with its band; the authors' curves thin, dashed, without a band and below.
+    """Draw the mean over seeds: with its band, or, of other kinds of curves, without.
 
     Args:
         ax: Where.
@@ -290,23 +313,15 @@ def draw_mean(
         x: Column of the x-axis.
         y: Column of the y-axis; a band of an accuracy is cut at 0 and 1.
         style: Colour, dash and width.
-        label: In the legend.
+        label: In the legend; other kinds than curves have one entry for all, see ``extra_legend``.
         by: See `mean_and_band`.
-        authors: Whether the rows are the authors' logs.
+        kind: curves; reference, the authors' logs: thin and dashed; longer, from longer runs: thin; checks, the same
+            measured in another way: dots.
     """
     mean = mean_and_band(series, x, y, by)
     at, middle = mean["x"].to_numpy(), mean["y"].to_numpy()
-    if authors:
-        ax.plot(
-            at,
-            middle,
-            color=style.color,
-            linestyle=AUTHORS_DASH,
-            linewidth=0.9,
-            alpha=0.6,
-            zorder=2.0,
-            label=label,
-        )
+    if kind != "curves":
+        ax.plot(at, middle, **_LINE_OF[kind](style), label=f"_{kind}")
         return
     if int(mean["seeds"].iloc[0]) > 1:
         low, high = mean["low"], mean["high"]
@@ -324,6 +339,13 @@ def draw_mean(
         zorder=3.0,
         label=label,
     )
+
+
+def extra_legend(axes: Iterable[Axes]) -> list[tuple[Line2D, str]]:
+    """One entry for each kind of curves in the axes that are not named one by one."""
+    drawn = {str(line.get_label()) for ax in axes for line in ax.get_lines()}
+    grey = LineStyle(color="#777777", dash=(0.0, ()), linewidth=1.6)
+    return [(Line2D([], [], **_LINE_OF[kind](grey)), words) for kind, words in _EXTRA.items() if f"_{kind}" in drawn]
 
 
 def _in_order(rows: pd.DataFrame, knob: str) -> list[tuple[str, pd.DataFrame]]:
@@ -395,18 +417,14 @@ def _scale_axes(
 def _legend(column: list[Axes], *, below: float) -> None:
     """Put one legend for a column of axes under its lowest axes, ``below`` in heights of axes."""
     lines: dict[str, Line2D] = {}
-    authors = False
     for each in column:
         for line in each.get_lines():
             label = str(line.get_label())
-            authors = authors or label == _AUTHORS
             if not label.startswith("_"):
                 lines.setdefault(label, line)
     left = [(label, line) for label, line in lines.items() if not label.startswith(_BASELINE)]
     right = [(label, line) for label, line in lines.items() if label.startswith(_BASELINE)]
-    if authors:
-        dashed = Line2D([], [], color="#555555", linestyle=AUTHORS_DASH, linewidth=0.9, alpha=0.8)
-        right.append(("authors' logs (same colours)", dashed))
+    right += [(words, line) for line, words in extra_legend(column)]
     # Matplotlib fills a legend column by column; blanks keep DeComFL left and the rest right.
     blank = ("", Line2D([], [], linestyle="none"))
     rows = max(len(left), len(right))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from decomfl_lab.errors import require, require_finite_positive
 if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType
 
-__all__ = ["AUTHORS_DASH", "OKABE_ITO", "LineStyle", "method_styles", "rc", "series_styles"]
+__all__ = ["AUTHORS_DASH", "CHECKS", "OKABE_ITO", "LineStyle", "method_styles", "rc", "series_styles"]
 
 Dash = tuple[float, tuple[float, ...]]
 
@@ -30,6 +30,14 @@ _DASHES: tuple[Dash, ...] = (
 _DECOMFL, _FEDAVG = OKABE_ITO[2], _GREYS[2]
 
 AUTHORS_DASH: Dash = (0.0, (3.0, 2.2))
+CHECKS: Mapping[str, Any] = {
+    "linestyle": "none",
+    "marker": "o",
+    "markersize": 3.6,
+    "markeredgecolor": "#1F2328",
+    "markeredgewidth": 0.7,
+}
+"""Of points that check a line of the same colour."""
 
 
 @dataclass(frozen=True, kw_only=True)

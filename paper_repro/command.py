@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Final, cast
 
 import joblib
 import pandas as pd
 import typer
 
-from decomfl_lab.errors import require_choice, require_int
+from decomfl_lab.errors import require_choice, require_finite_positive, require_int
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import telling
 from decomfl_lab.training import code_version
@@ -21,8 +23,8 @@ from paper_repro.claims import claims_json, write_claims
 from paper_repro.measures import COUNTS
 from paper_repro.part import Made, Options, Part, rendered
 from paper_repro.reference import fig2_reference
-from paper_repro.report import SCALES, render_report
-from paper_repro.runs import run_all
+from paper_repro.report import RECORDED, SCALES, Section, render_report
+from paper_repro.runs import Result, Work, finished, run_all
 
 __all__ = ["PARTS", "paper"]
 
@@ -40,6 +42,8 @@ PARTS: dict[str, Part] = {
     "audit": audit,
 }
 """In the order of the report."""
+PARTIAL: Final = ("fig2", "fig3", "projection", "topk")
+"""Parts that can be drawn while some of their runs are not finished."""
 
 
 def paper(
@@ -47,10 +51,11 @@ def paper(
     scale: Annotated[
         str,
         typer.Option(
-            help="smoke (2 minutes), default (a quarter of an hour) or full (the paper's sizes). [default: default]",
+            help="smoke (2 minutes), default (a quarter of an hour) or full (the paper's sizes). "
+            "[default: default; with --from-recorded the largest that is recorded of each part]",
             show_default=False,
         ),
-    ] = "default",
+    ] = "",
     only: Annotated[
         str,
         typer.Option(help=f"Parts to make, joined by commas: {', '.join(PARTS)}. [default: all]", show_default=False),
@@ -82,13 +87,30 @@ def paper(
     from_recorded: Annotated[
         bool,
         typer.Option(
-            help="Draw what is kept under paper_repro/results instead of computing; parts without it are run."
+            help="Draw what is kept under paper_repro/results instead of computing; the report lists parts without it."
         ),
     ] = False,
     record: Annotated[
         Path | None,
-        typer.Option(help="Keep the rows of the parts made here in this folder (paper_repro/results: with the code)."),
+        typer.Option(
+            help="Keep the rows of the parts made here, of finished runs and of those under way, in this folder "
+            "(paper_repro/results: with the code)."
+        ),
     ] = None,
+    hours: Annotated[
+        float | None,
+        typer.Option(
+            help="Stop after so many hours: runs under way are saved, what is there is drawn, and the same command "
+            "goes on. Whole series come first, cheap ones before dear ones."
+        ),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            help="Take up training runs in OUT/runs by settings, seed and data, also if another version of the code "
+            "began them; the provenance of a run lists every version."
+        ),
+    ] = False,
     jobs: Annotated[int, typer.Option(help="Runs at a time; 0 for one a CPU. [default: 0]", show_default=False)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON on stdout.")] = False,
 ) -> None:
@@ -97,6 +119,8 @@ def paper(
     Runs are kept under OUT/runs by a fingerprint of settings, seed, data and code: what is there is not
     computed again, and an interrupted command resumes. Open OUT/report.html when it is done.
     """
+    largest = from_recorded and not scale
+    scale = scale or "default"
     require_choice("scale", scale, SCALES)
     require_choice("count", count, COUNTS)
     require_choice("reading", reading, (*fig2.READINGS, "both"))
@@ -104,6 +128,8 @@ def paper(
     for name in chosen:
         require_choice("only", name, PARTS)
     require_int("jobs", jobs, 0)
+    if hours is not None:
+        require_finite_positive("hours", hours)
     started = time.monotonic()
     options = Options(
         scale=scale,
@@ -113,6 +139,8 @@ def paper(
         authors=reference,
         from_recorded=from_recorded,
         record=record,
+        hours=hours,
+        resume=resume,
     )
 
     def interrupted() -> str:
@@ -121,7 +149,11 @@ def paper(
     with telling(interrupted), held(out), held(out / "figures"), held(out / "tables"):
         if reference is not None:
             fig2_reference(reference)  # refused before anything is run
-        made, provenance = _make([name for name in PARTS if name in chosen], options, jobs or joblib.cpu_count())
+        names = [name for name in PARTS if name in chosen]
+        if from_recorded:
+            made, provenance, words = _recorded(names, options, largest=largest)
+        else:
+            made, provenance, words = _make(names, options, jobs or joblib.cpu_count())
         for part in made:
             for stem, figure in part.figures.items():
                 for kind in ("png", "pdf"):
@@ -130,7 +162,7 @@ def paper(
                 write_atomically(out / "tables" / f"{stem}.csv", table.to_csv(index=False))
         claims = [claim for part in made for claim in part.claims]
         minutes = (time.monotonic() - started) / 60
-        facts = _facts(scale, provenance, minutes)
+        facts = {"scale": RECORDED if from_recorded else scale} | _facts(provenance, minutes)
         write_claims(out / "claims.json", claims)
         sections = [part.section for part in made]
         write_atomically(out / "report.html", render_report(sections, facts=facts, claims=claims))
@@ -141,36 +173,78 @@ def paper(
         for claim in claims:
             print(f"{claim.verdict:28s} {claim.id}: {claim.claim}")
         print(f"\n{out / 'report.html'} ({minutes:.1f} min{data})")
+    if words:
+        print(words, file=sys.stderr)
 
 
-def _make(names: Sequence[str], options: Options, n_jobs: int) -> tuple[list[Made], list[Mapping[str, Any]]]:
-    """The parts, and the provenance of every run: all runs of all parts go into one pool.
+def _make(names: Sequence[str], options: Options, n_jobs: int) -> tuple[list[Made], list[Mapping[str, Any]], str]:
+    """The parts, the provenance of every run, and what is not finished: all runs of all parts go into one pool.
 
-    A part that is asked for as it was recorded, or whose runs cannot be made here (no jobs), is drawn from what is
-    kept with the code, where there is something.
+    A part whose runs cannot be made here (no jobs) is drawn from what is kept with the code, where there is something.
     """
-    kept = {name: recorded.load(name, options.scale) for name in names}
-    jobs = {name: [] if options.from_recorded and kept[name] else PARTS[name].jobs(options) for name in names}
-    results = run_all([job for own in jobs.values() for job in own], options.cache, n_jobs=n_jobs)
+    jobs = {name: PARTS[name].jobs(options) for name in names}
+    works = [job for own in jobs.values() for job in own]
+    results = run_all(works, options.cache, n_jobs=n_jobs, hours=options.hours, resume=options.resume)
+    done, total = _finished(works, results)
     made: list[Made] = []
     provenance: list[Mapping[str, Any]] = []
+    missing: dict[str, str] = {}
     for name, own in jobs.items():
         mine, results = results[: len(own)], results[len(own) :]
-        rows = pd.concat([frame for frame, _ in mine], ignore_index=True) if mine else pd.DataFrame()
-        facts = [facts for _, facts in mine]
-        earlier = None if mine else kept[name]
-        if earlier is not None:
-            made.append(earlier.told(PARTS[name].make(earlier.rows, earlier.provenance, options)))
+        there = [result for result in mine if result is not None]
+        kept = None if own else recorded.load(name, options.scale)
+        if kept is not None:
+            made.append(kept.told(PARTS[name].make(kept.rows, kept.provenance, options)))
+            continue
+        rows = pd.concat([frame for frame, _ in there], ignore_index=True) if there else pd.DataFrame()
+        facts = [facts for _, facts in there]
+        runs = _finished(own, mine)
+        if there and options.record is not None:
+            recorded.save(name, options.scale, rows, facts, options.record, runs)
+        if own and (not there or (runs[0] < runs[1] and name not in PARTIAL)):
+            missing[name] = f"so far {runs[0]} of its {runs[1]} runs are finished"
         else:
             made.append(PARTS[name].make(rows, facts, options))
-        if mine and options.record is not None:
-            recorded.save(name, options.scale, rows, facts, options.record)
         provenance += [each for each in facts if each]  # what only code makes has none
-    return made, provenance
+    words = "" if done == total else f"{done} of {total} runs are finished; the same command goes on"
+    return [*made, *_absent(missing, "Not finished")], provenance, words
 
 
-def _facts(scale: str, provenance: Sequence[Mapping[str, Any]], minutes: float) -> dict[str, str]:
-    facts = {"scale": scale, "time": f"{minutes:.1f} minutes for what was not there yet", "code": code_version()}
+def _recorded(
+    names: Sequence[str], options: Options, *, largest: bool
+) -> tuple[list[Made], list[Mapping[str, Any]], str]:
+    """The parts from what is kept with the code, at one scale or each at its largest."""
+    made: list[Made] = []
+    provenance: list[Mapping[str, Any]] = []
+    missing: dict[str, str] = {}
+    for name in names:
+        kept = recorded.largest(name) if largest else recorded.load(name, options.scale)
+        if kept is None:
+            missing[name] = f"decomfl paper --only {name} --record paper_repro/results records it"
+        elif not kept.complete and name not in PARTIAL:
+            missing[name] = kept.words
+        else:
+            at = replace(options, scale=kept.scale)
+            made.append(kept.told(PARTS[name].make(kept.rows, kept.provenance, at)))
+            provenance += [each for each in kept.provenance if each]
+    return [*made, *_absent(missing, "Not recorded")], provenance, ""
+
+
+def _finished(works: Sequence[Work], results: Sequence[Result | None]) -> tuple[int, int]:
+    """How many of the works are finished, and how many there are; what several parts share counts once."""
+    done = {work.key(): finished(result) for work, result in zip(works, results, strict=True)}
+    return sum(done.values()), len(done)
+
+
+def _absent(missing: Mapping[str, str], title: str) -> list[Made]:
+    """A section that lists the parts that the page does not have."""
+    notes = [f"{name}: {why}." for name, why in missing.items()]
+    section = Section(id="absent", title=title, figure_png=None, settings=pd.DataFrame(), notes=notes)
+    return [Made(section=section, claims=[])] if missing else []
+
+
+def _facts(provenance: Sequence[Mapping[str, Any]], minutes: float) -> dict[str, str]:
+    facts = {"time": f"{minutes:.1f} minutes for what was not there yet", "code": code_version()}
     if provenance:
         first = provenance[0]
         hub = next((f", transformers {each['transformers']}" for each in provenance if "transformers" in each), "")

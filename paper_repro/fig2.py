@@ -11,7 +11,9 @@ import pandas as pd
 
 from decomfl_lab.config import TrainConfig
 from figures.curves import accuracy_by_communication
+from paper_repro import estimators
 from paper_repro.claims import Claim, Verdict
+from paper_repro.estimators import CHECKED
 from paper_repro.measures import (
     COUNTS,
     LEAST_LEVEL,
@@ -19,9 +21,13 @@ from paper_repro.measures import (
     TEST_ERROR,
     accuracy_at,
     flattened,
+    last_round,
+    numbers,
     ordered,
     scalars_to_reach,
     series_of,
+    settled,
+    unfinished,
     verdict_of_countings,
 )
 from paper_repro.part import Made, Options, rendered
@@ -53,6 +59,8 @@ READINGS = ("as-plotted", "as-written")
 LOCAL_STEPS = (1, 4, 10)
 PERTURBATIONS = (10, 20, 40)
 D = 28_938
+CURVE = ("reading", "panel", "series")
+"""Columns that name a curve."""
 
 
 @dataclass(frozen=True)
@@ -117,28 +125,38 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     """The figure by all three countings, its table and its verdicts."""
     scale = options.scale
     rows = add_countings(rows, scale)
+    lines, dots = (settled(rows[rows[CHECKED] == check], CURVE) for check in (False, True))
     authors = fig2_reference(options.authors) if options.authors is not None else None
+    missing = unfinished(rows, [*CURVE, "estimator"])
+    caption = [
+        f"Scale {scale_words(scale)}. Data: {provenance[0]['data']}. {measured_words(lines, dots)}",
+        f"Not finished: {'; '.join(missing)}." if missing else "",
+    ]
     drawn = {
         count: accuracy_by_communication(
-            rows,
+            lines,
             count=count,
             reference=authors,
+            checks=dots if len(dots) else None,
             title="Figure 2: what K, P and FedAvg cost in communication",
-            caption=f"Scale {scale_words(scale)}. Data: {provenance[0]['data']}.",
+            caption=" ".join(caption),
         )
         for count in COUNTS
     }
-    table = summary_table(rows)
+    table = summary_table(lines)
+    agreement = estimators.gaps_table(estimators.gaps(rows, CURVE), CURVE)
     verdicts = claims(rows, scale) if "as-plotted" in set(rows.reading) else []
     if authors is not None:
         verdicts.append(saving_in_the_logs(authors))
-    seconds = rows.groupby(["reading", "panel", "series", "seed"]).seconds.max().sum()
+    seconds = rows.groupby([*CURVE, CHECKED, "seed"]).seconds.max().sum()
     section = Section(
         id="fig2",
         title="Figure 2: accuracy against communication on MNIST",
         figure_png=rendered(drawn[options.count]),
         settings=settings_table(scale),
         notes=[
+            *([f"Not finished: {'; '.join(missing)}."] if missing else []),
+            estimators.NOTE,
             "as-plotted is what the authors' logs and code say; as-written what the paper's text says. They are "
             "different experiments, and the curves of the paper's figure are of the first kind.",
             "wire: bytes really encoded by the codec, both directions, lag included, divided by 4 and averaged over "
@@ -151,7 +169,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         ],
         table=table,
         facts={
-            "runs": str(rows.groupby(["reading", "panel", "series", "seed"]).ngroups),
+            "runs": str(rows.groupby([*CURVE, CHECKED, "seed"]).ngroups),
             "seeds": ", ".join(map(str, sorted(set(rows.seed)))),
             "training time": f"{seconds / 60:.1f} core-minutes",
         },
@@ -161,8 +179,23 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         section=section,
         claims=verdicts,
         figures={stems[count]: figure for count, figure in drawn.items()},
-        tables={"fig2": table, "fig2-curves": rows},
+        tables={"fig2": table, "fig2-curves": rows, "fig2-estimators": agreement},
     )
+
+
+def measured_words(lines: pd.DataFrame, dots: pd.DataFrame) -> str:
+    """By which estimator the curves of DeComFL were measured, reading by reading, for the caption."""
+    said = []
+    ours = lines[lines.method == "DeComFL"]
+    for reading, own in ours.groupby("reading", sort=False):
+        if set(own.estimator) == {"projection"}:
+            checked = dots[dots.reading == reading]
+            drawn = f"; dots: finite differences, μ = 1e-4, seed {', '.join(map(str, sorted(set(checked.seed))))}"
+            lines_are = "projection ⟨∇f, z⟩, the limit μ → 0 of the finite difference"
+            said.append(f"{reading}: lines of DeComFL by {lines_are}{drawn if len(checked) else ''}.")
+        else:
+            said.append(f"{reading}: DeComFL by finite differences.")
+    return " ".join(said)
 
 
 def _reading_jobs(name: str, size: Fig2Scale) -> list[Job]:
@@ -177,36 +210,56 @@ def _reading_jobs(name: str, size: Fig2Scale) -> list[Job]:
         split=reading.split,
         alpha=1.0,
     )
-    seeds = size.seeds if name == "as-plotted" else size.seeds[:1]
-    factor = size.eta_factor if name == "as-plotted" else 1.0
+    plotted = name == "as-plotted"
+    seeds = size.seeds if plotted else size.seeds[:1]
+    factor = size.eta_factor if plotted else 1.0
     made: list[Job] = []
 
     def add(panel: str, series: str, seed: int, rounds: int, **changes: Any) -> None:
-        every = max(1, rounds // size.evaluations)
-        rebuild = "replay" if changes.get("method") == "fedavg" else "copy"
-        config = replace(base, rounds=rounds, seed=seed, eval_every=every, rebuild=rebuild, **changes)
+        config = replace(base, rounds=rounds, seed=seed, **changes)
         method = "FedAvg" if config.method == "fedavg" else "DeComFL"
-        P = 0 if method == "FedAvg" else config.perturbations
         labels = {
             "reading": name,
             "panel": panel,
             "method": method,
             "series": series,
             "K": config.local_steps,
-            "P": P,
+            "P": 0 if method == "FedAvg" else config.perturbations,
+            **estimators.labels(config.method),
         }
-        made.append(Job(config, labels, f"{name}: {series}, {panel}, seed {seed}"))
+        check = plotted and config.method == "decomfl"
+        labels[CHECKED] = check
+        urgency = 3 if check else 0 if plotted and seed == seeds[0] else 1
+        title = f"{name}: {series}, {panel}, seed {seed}{', finite differences' if check else ''}"
+        made.append(Job(config, labels, title, urgency=urgency))
 
-    for K in LOCAL_STEPS:
+    def decomfl(panel: str, seeds: Sequence[int], rounds: int, checked: int, **changes: Any) -> None:
+        series = f"DeComFL K={changes['local_steps']} P={changes['perturbations']}"
+        every = size.eval_every if plotted else size.written_every
+        changes = {**reading.decomfl, "rebuild": "copy", "eval_every": every, **changes}
         for seed in seeds:
-            changes = {**reading.decomfl, "local_steps": K, "perturbations": 20, "lr": reading.lr_left * factor}
-            add("local-updates", f"DeComFL K={K} P=20", seed, size.local_rounds[K], **changes)
+            method = "decomfl-projection" if plotted else size.written_method
+            add(panel, series, seed, rounds, method=method, **changes)
+        if plotted and checked:
+            add(panel, series, seeds[0], checked, method="decomfl", **changes)
+
+    left, right = (
+        (size.local_rounds, size.perturbation_rounds)
+        if plotted
+        else (size.written_rounds, size.written_perturbation_rounds)
+    )
+    for K in LOCAL_STEPS:
+        lr = reading.lr_left * factor
+        checked = size.local_differences.get(K, 0)
+        decomfl("local-updates", seeds, left[K], checked, local_steps=K, perturbations=20, lr=lr)
     for P in PERTURBATIONS:
-        changes = {**reading.decomfl, "local_steps": 4, "perturbations": P, "lr": reading.lr_right * factor}
-        add("perturbations", f"DeComFL K=4 P={P}", seeds[0], size.perturbation_rounds, **changes)
+        lr = reading.lr_right * factor
+        checked = size.perturbation_differences.get(P, 0)
+        decomfl("perturbations", seeds[:1], right, checked, local_steps=4, perturbations=P, lr=lr)
     for K in reading.fedavg_steps:
         for seed in seeds:
             changes = {**reading.fedavg, "method": "fedavg", "local_steps": K, "lr": FEDAVG_LR}
+            changes["eval_every"] = size.fedavg_every
             add("local-updates", f"FedAvg K={K}", seed, size.fedavg_rounds, **changes)
     return made
 
@@ -240,22 +293,30 @@ def scale_words(scale: str) -> str:
         "" if size.eta_factor == 1 else f"as-plotted η × {size.eta_factor:g} (small batches diverge at the full η); "
     )
     tested = f"at most {size.test_examples:,} held-out images; " if size.test_examples else ""
+    written = "" if size.written_rounds == size.local_rounds else f"; as-written {_listed(size.written_rounds)} rounds"
     return (
         f"{scale} ({what}): M={size.M}, m={size.m}, B={size.batch_size}; {slower}{tested}left {rounds}; "
-        f"right {size.perturbation_rounds} rounds; FedAvg {size.fedavg_rounds}; seeds {', '.join(map(str, size.seeds))}"
+        f"right {size.perturbation_rounds} rounds{written}; FedAvg {size.fedavg_rounds}; "
+        f"seeds {', '.join(map(str, size.seeds))}"
     )
+
+
+def _listed(rounds: Mapping[int, int]) -> str:
+    return ", ".join(f"{R} (K={K})" for K, R in rounds.items())
 
 
 def settings_table(scale: str) -> pd.DataFrame:
     """What was run, beside what the paper's text and the authors' logs have."""
     size = FIG2_SCALES[scale]
-    local = ", ".join(f"{R} (K={K})" for K, R in size.local_rounds.items())
     rates = " / ".join(f"{lr * size.eta_factor:g}" for lr in (0.001, 0.0005))
+    checks = ", ".join(f"P={P}: {R}" for P, R in size.perturbation_differences.items())
+    by = {"decomfl": "finite differences", "decomfl-projection": "projection ⟨∇f, z⟩"}[size.written_method]
     rows = [
         ("clients M / sampled m", "100 / 10", "100 / 10", *2 * [f"{size.M} / {size.m}"]),
         ("split", "Dirichlet, α = 1", "i.i.d.", "i.i.d.", "Dir(1·1), equal sizes"),
+        ("scalars of DeComFL", "finite differences", "finite differences", "projection, checked by differences", by),
         ("difference", "forward", "central", "central", "forward"),
-        ("μ", "not given for images", "1e-4", "1e-4", "1e-3 (its only printed μ)"),
+        ("μ", "not given for images", "1e-4", "1e-4; projection: → 0", "1e-3 (its only printed μ); projection: → 0"),
         (
             "momentum of DeComFL",
             "0.5, m = βm + (1-β)g",
@@ -273,8 +334,16 @@ def settings_table(scale: str) -> pd.DataFrame:
             "SGD, η = 0.1, K = 5 and 10",
             "SGD, η = 0.1, momentum 0.5, K = 4 and 10",
         ),
-        ("rounds, left", "not given", "2000 plotted", *2 * [local]),
-        ("rounds, right", "not given", "1500 plotted", *2 * [str(size.perturbation_rounds)]),
+        ("rounds, left", "not given", "2000 plotted", _listed(size.local_rounds), _listed(size.written_rounds)),
+        (
+            "rounds, right",
+            "not given",
+            "1500 plotted",
+            str(size.perturbation_rounds),
+            str(size.written_perturbation_rounds),
+        ),
+        ("rounds by finite differences, left", "all", "all", _listed(size.local_differences), "–"),
+        ("rounds by finite differences, right", "all", "all", checks, "–"),
         ("seeds", "not given", "3 left, 1 right", f"{len(size.seeds)} left, 1 right", "1"),
     ]
     columns = [
@@ -309,7 +378,8 @@ def claims(rows: pd.DataFrame, scale: str) -> list[Claim]:
     two binomial standard errors of the test accuracy, and a statement about the end of training only if the
     curves have flattened; otherwise it is "not tested at this scale".
     """
-    own = rows[rows.reading == "as-plotted"]
+    plotted = rows[rows.reading == "as-plotted"]
+    own = settled(plotted[~plotted[CHECKED].astype(bool)], CURVE)
     left = own[own.panel == "local-updates"]
     right = own[own.panel == "perturbations"]
     size = FIG2_SCALES[scale]
@@ -317,6 +387,9 @@ def claims(rows: pd.DataFrame, scale: str) -> list[Claim]:
     words = f"{scale} ({kind}): M={size.M}, m={size.m}, B={size.batch_size}, seeds {', '.join(map(str, size.seeds))}"
     if size.eta_factor != 1:
         words += f", η × {size.eta_factor:g}"
+    words += "; DeComFL by projection"
+    if missing := unfinished(plotted, [*CURVE[1:], "estimator"]):
+        words += f"; not finished: {'; '.join(missing)}"
     return [
         _saving(left, words),
         _local_updates(left, words),
@@ -324,6 +397,7 @@ def claims(rows: pd.DataFrame, scale: str) -> list[Claim]:
         _slow_start(right, words),
         _more_influential(left, right, words),
         _not_converged(left, words),
+        estimators.claim("fig2", plotted, CURVE[1:], words),
     ]
 
 
@@ -371,7 +445,7 @@ def _saving(left: pd.DataFrame, words: str, *, id_: str = "fig2.saving") -> Clai
 
 def _local_updates(left: pd.DataFrame, words: str) -> Claim:
     names = {K: f"DeComFL K={K} P=20" for K in LOCAL_STEPS}
-    r = min(int(series_of(left, name)["round"].max()) for name in names.values())
+    r = last_round(series_of(left, name) for name in names.values())
     values = [accuracy_at(series_of(left, name), r) for name in names.values()]
     measured: dict[str, float | None] = {"at round": r}
     for K, (mean, error) in zip(LOCAL_STEPS, values, strict=True):
@@ -383,7 +457,7 @@ def _local_updates(left: pd.DataFrame, words: str) -> Claim:
         claim="Larger K makes DeComFL converge faster (accuracy after the same number of rounds)",
         source="Section 5, Figure 2 left",
         verdict=ordered(values),
-        measured=measured,
+        measured=numbers(measured),
         scale=words,
     )
 
@@ -394,14 +468,14 @@ def _by_perturbations(right: pd.DataFrame) -> dict[int, pd.DataFrame]:
 
 def _perturbations(right: pd.DataFrame, words: str) -> Claim:
     runs = _by_perturbations(right)
-    r = min(int(run["round"].max()) for run in runs.values())
+    r = last_round(runs.values())
     values = [accuracy_at(run, r) for run in runs.values()]
     return Claim(
         id="fig2.perturbations",
         claim="A larger number of perturbations P eventually leads to higher test accuracy",
         source="Section 5, Figure 2 right",
         verdict=ordered(values) if flattened(runs.values()) else "not tested at this scale",
-        measured={"at round": r, **{f"accuracy P={P}": v[0] for P, v in zip(runs, values, strict=True)}},
+        measured=numbers({"at round": r, **{f"accuracy P={P}": v[0] for P, v in zip(runs, values, strict=True)}}),
         scale=words,
     )
 
@@ -412,16 +486,21 @@ def _slow_start(right: pd.DataFrame, words: str) -> Claim:
     values = []
     for run in runs.values():
         by_round = run.sort_values("round")
+        if run.empty:
+            values.append((float("nan"), float("nan")))
+            continue
         values.append((float(np.interp(budget, by_round.wire_scalars, by_round.test_accuracy)), float("nan")))
     return Claim(
         id="fig2.slow-start",
         claim="Larger P slightly slows the algorithm down at the beginning (accuracy at an early, equal communication)",
         source="Section 5, Figure 2 right",
         verdict=ordered(values[::-1]),
-        measured={
-            "at scalars per client (wire)": budget,
-            **{f"accuracy P={P}": v[0] for P, v in zip(runs, values, strict=True)},
-        },
+        measured=numbers(
+            {
+                "at scalars per client (wire)": budget,
+                **{f"accuracy P={P}": v[0] for P, v in zip(runs, values, strict=True)},
+            }
+        ),
         scale=words,
     )
 
@@ -429,8 +508,7 @@ def _slow_start(right: pd.DataFrame, words: str) -> Claim:
 def _more_influential(left: pd.DataFrame, right: pd.DataFrame, words: str) -> Claim:
     by_k = {K: series_of(left, f"DeComFL K={K} P=20") for K in LOCAL_STEPS}
     by_p = _by_perturbations(right)
-    last_k = min(int(run["round"].max()) for run in by_k.values())
-    last_p = min(int(run["round"].max()) for run in by_p.values())
+    last_k, last_p = last_round(by_k.values()), last_round(by_p.values())
     gain_k = (accuracy_at(by_k[10], last_k)[0] - accuracy_at(by_k[1], last_k)[0]) / np.log2(10)
     gain_p = (accuracy_at(by_p[40], last_p)[0] - accuracy_at(by_p[10], last_p)[0]) / 2
     error = np.sqrt(2) * TEST_ERROR
@@ -442,12 +520,14 @@ def _more_influential(left: pd.DataFrame, right: pd.DataFrame, words: str) -> Cl
         claim="P is more influential than local updates (gain in accuracy for each doubling, at equal rounds)",
         source="Section 5, Figure 2",
         verdict=verdict,
-        measured={
-            "gain a doubling of K": gain_k,
-            "at round (K)": last_k,
-            "gain a doubling of P": gain_p,
-            "at round (P)": last_p,
-        },
+        measured=numbers(
+            {
+                "gain a doubling of K": gain_k,
+                "at round (K)": last_k,
+                "gain a doubling of P": gain_p,
+                "at round (P)": last_p,
+            }
+        ),
         scale=words,
     )
 
@@ -457,7 +537,7 @@ def _not_converged(left: pd.DataFrame, words: str) -> Claim:
     theirs = series_of(left, "FedAvg K=10")
     end = 1 + 250_000 // D
     measured: dict[str, float | None] = {"FedAvg's rounds within the paper's axis": end}
-    last = int(theirs["round"].max())
+    last = last_round([theirs])
     verdict: Verdict = "not tested at this scale"
     if last > 2 * end:
         (early, early_error), (late, late_error) = accuracy_at(theirs, end), accuracy_at(theirs, last)

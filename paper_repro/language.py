@@ -123,6 +123,10 @@ class TaskJob(Job):
         models = [str(folder.parent / need.key()) for need in self.needs] or [self.config.model]
         return replace(self, config=replace(self.config, model=models[0]))
 
+    def begun(self, root: Path) -> Path | None:
+        """See ``Resumable``; runs that begin with a model pretrained here are of this code, as it is."""
+        return None if self.needs else super().begun(root)
+
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``."""
         return super(TaskJob, self.placed(folder)).run(folder, report)

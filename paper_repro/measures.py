@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,14 +18,20 @@ __all__ = [
     "LEAST_LEVEL",
     "LEVELS",
     "TEST_ERROR",
+    "TOLERANCE",
+    "WITHIN",
     "accuracy_at",
     "binomial_error",
     "final_accuracy",
     "flattened",
     "highest_level",
+    "last_round",
+    "numbers",
     "ordered",
     "scalars_to_reach",
     "series_of",
+    "settled",
+    "unfinished",
     "verdict_of_countings",
     "verdict_of_gains",
     "verdict_of_likeness",
@@ -39,9 +46,53 @@ TEST_ERROR = 0.016
 is one seed only."""
 
 
+TOLERANCE = 2.0
+"""Standard errors that two measurements of the same thing may lie apart ..."""
+WITHIN = 0.9
+"""... at this share of their evaluations at least."""
+
+
+def settled(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """The rows of runs that can be averaged: the finished seeds of each series, or the one that came furthest.
+
+    Where nothing says which runs are finished, they all are.
+    """
+    if "finished" not in rows or rows.empty:
+        return rows
+
+    def chosen(series: pd.DataFrame) -> list[Any]:
+        last = series.groupby("seed")["round"].max()
+        done = series.groupby("seed").finished.all()
+        return list(done.index[done]) or [last.idxmax()]
+
+    kept = [own[own.seed.isin(chosen(own))] for _, own in rows.groupby(list(by), sort=False, dropna=False)]
+    return pd.concat(kept).sort_index()
+
+
+def unfinished(rows: pd.DataFrame, by: Sequence[str]) -> list[str]:
+    """What there is so far of each run that is not finished: "series, seed 0: 340 of 1,250 rounds"."""
+    if "finished" not in rows or rows.empty or rows.finished.all():
+        return []
+    found = []
+    for name, own in rows[~rows.finished.astype(bool)].groupby([*by, "seed"], sort=False, dropna=False):
+        title = ", ".join([*map(str, name[:-1]), f"seed {name[-1]}"])
+        found.append(f"{title}: {int(own['round'].max()):,} of {int(own.planned.iloc[0]):,} rounds")
+    return found
+
+
+def numbers(measured: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Without what is not a number because a series is missing."""
+    return {name: value for name, value in measured.items() if value is None or np.isfinite(value)}
+
+
 def series_of(rows: pd.DataFrame, series: str) -> pd.DataFrame:
     """The rows of one series."""
     return rows[rows.series == series]
+
+
+def last_round(runs: Iterable[pd.DataFrame]) -> int:
+    """The last round that all series have; 0 if one is missing."""
+    return min((int(run["round"].max()) if len(run) else 0 for run in runs), default=0)
 
 
 def scalars_to_reach(rows: pd.DataFrame, level: float, column: str) -> float | None:
@@ -54,7 +105,7 @@ def scalars_to_reach(rows: pd.DataFrame, level: float, column: str) -> float | N
 
 def highest_level(runs: Iterable[pd.DataFrame]) -> float | None:
     """The highest of ``LEVELS`` that the seed-mean accuracy of every series reaches; None if there is none."""
-    best = min(float(run.groupby("round").test_accuracy.mean().max()) for run in runs)
+    best = min((float(run.groupby("round").test_accuracy.mean().max()) for run in runs), default=0.0)
     return next((level for level in LEVELS if level <= best), None)
 
 
@@ -77,6 +128,8 @@ def final_accuracy(rows: pd.DataFrame) -> tuple[float, float]:
 
 
 def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    if not values:
+        return float("nan"), float("nan")
     error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
     return float(np.mean(values)), error
 
@@ -91,13 +144,15 @@ def ordered(values: Sequence[tuple[float, float]]) -> Verdict:
         error = np.nan_to_num(np.hypot(low_error, high_error), nan=np.sqrt(2) * TEST_ERROR)
         if high - low < -2 * error:
             return "does not hold"
-        undecided = undecided or high - low <= 2 * error
+        undecided = undecided or not high - low > 2 * error  # also where a series is missing
     return "not tested at this scale" if undecided else "holds"
 
 
 def flattened(runs: Iterable[pd.DataFrame]) -> bool:
-    """Whether every series gains at most 0.01 in its last quarter: only then can "eventually" be judged."""
+    """Whether every series gains at most 0.01 in its last quarter: only then, and if all are there, is it the end."""
     for run in runs:
+        if run.empty:
+            return False
         last = int(run["round"].max())
         if accuracy_at(run, last)[0] - accuracy_at(run, 0.75 * last)[0] > 0.01:
             return False

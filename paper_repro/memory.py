@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import joblib
 import pandas as pd
 
 from decomfl_lab.files import write_atomically
 from decomfl_lab.memory import ROLES, memory_table
-from decomfl_lab.training import code_version
+from decomfl_lab.training import Progress
 from figures.comparison import Panel, comparison
 from figures.style import OKABE_ITO, LineStyle
 from paper_repro.claims import Claim, Verdict
 from paper_repro.part import Made, Options, rendered
 from paper_repro.report import Section
-from paper_repro.runs import Job
+from paper_repro.runs import Work, fingerprint
 from paper_repro.scales import MEMORY_SIZES
 
 __all__ = ["claims", "jobs", "make"]
@@ -29,16 +30,52 @@ ROOM = 0.1
 """Of a model, over what the paper says, that a measurement may be above it: buffers and batches."""
 
 
-def jobs(options: Options) -> list[Job]:  # noqa: ARG001 (of the protocol)
-    """None: memory is measured in processes of its own, when the table is made."""
-    return []
+@dataclass(frozen=True)
+class MemoryWork:
+    """The peaks of every role at every size, in processes of their own.
+
+    Attributes:
+        sizes: Parameters of the models.
+        title: Of its progress bar.
+    """
+
+    sizes: tuple[int, ...]
+    title: str = "memory of server and client"
+
+    def key(self) -> str:
+        """See ``Work``: sizes and code."""
+        return fingerprint(__file__, self.sizes)
+
+    def cost(self) -> float:
+        """See ``Work``."""
+        return 2e5
+
+    def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
+        """See ``Work``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        frames = []
+        for done, role in enumerate(ROLES):
+            report(Progress(done, len(ROLES), math.nan, math.nan, 0.0))
+            frames.append(memory_table(self.sizes, [role]))
+        place = {role: n for n, role in enumerate(ROLES)}
+        whole = pd.concat(frames).sort_values(["d", "role"], key=lambda c: c.map(place) if c.name == "role" else c)
+        write_atomically(folder / "rows.csv", whole.to_csv(index=False))
+        return f"{len(whole)} peaks"
+
+    def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:  # noqa: ARG002 (of the protocol)
+        """See ``Work``; nothing but code made them."""
+        return pd.read_csv(folder / "rows.csv"), {}
+
+
+def jobs(options: Options) -> list[Work]:
+    """The measurement, the same but for its sizes at every scale."""
+    return [MemoryWork(MEMORY_SIZES[options.scale])]
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:  # noqa: ARG001
     """The table, its plot and its verdicts."""
-    sizes = MEMORY_SIZES[options.scale]
-    table = _measured(sizes, options)
-    listed = ", ".join(f"{d:,}" for d in sizes)
+    table = rows
+    listed = ", ".join(f"{d:,}" for d in sorted(set(rows.d)))
     words = f"d = {listed}; eight equal layers, φ = d/8"
     table = table.assign(what=[ROLES[role].what for role in table.role])
     styles = {
@@ -81,19 +118,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         facts={"models": words},
     )
     return Made(section=section, claims=claims(table, words), figures={"memory": figure}, tables={"memory": table})
-
-
-def _measured(sizes: Sequence[int], options: Options) -> pd.DataFrame:
-    """The table, from the cache where this code has measured these sizes before."""
-    key = hashlib.blake2b(repr((code_version(), sizes)).encode(), digest_size=8).hexdigest()
-    path = options.cache / f"memory-{key}.csv"
-    if not path.exists():
-        measure = joblib.delayed(memory_table)  # in processes of their own, so two may run side by side
-        halves = joblib.Parallel(n_jobs=2, prefer="threads")(measure(sizes, list(ROLES)[n::2]) for n in range(2))
-        place = {role: n for n, role in enumerate(ROLES)}
-        whole = pd.concat(halves).sort_values(["d", "role"], key=lambda c: c.map(place) if c.name == "role" else c)
-        write_atomically(path, whole.to_csv(index=False))
-    return pd.read_csv(path)
 
 
 def claims(table: pd.DataFrame, words: str) -> list[Claim]:

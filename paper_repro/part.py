@@ -34,6 +34,8 @@ class Options:
         authors: Folder with the authors' curves, or None.
         from_recorded: Draw what is kept with the code where there is something.
         record: Folder in which to keep the rows of what is made, or None.
+        hours: After which no run is begun any more, and those under way are saved; None for no limit.
+        resume: Take up training runs that another version of the code began.
     """
 
     scale: str
@@ -43,6 +45,8 @@ class Options:
     authors: Path | None = None
     from_recorded: bool = False
     record: Path | None = None
+    hours: float | None = None
+    resume: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,11 +14,11 @@ from figures.comparison import Panel, by_communication, comparison
 from figures.style import OKABE_ITO, LineStyle
 from paper_repro.claims import Claim, Verdict
 from paper_repro.fig2 import MNIST_AS_PLOTTED
-from paper_repro.measures import TEST_ERROR, final_accuracy
+from paper_repro.measures import TEST_ERROR, final_accuracy, numbers, settled, unfinished
 from paper_repro.part import Made, Options, rendered
 from paper_repro.report import Section
 from paper_repro.runs import Job
-from paper_repro.scales import FIG2_SCALES, PROJECTION_SCALES, kind
+from paper_repro.scales import PROJECTION_SCALES, ProjectionScale, kind
 from theory.communication import plotted_scalars_decomfl, table1_scalars_decomfl
 
 __all__ = ["claims", "jobs", "make"]
@@ -34,11 +34,6 @@ LEARNED = 0.3
 """Accuracy above which a run has learned something."""
 
 
-def _rate(scale: str, factor: float) -> float:
-    """η: ``factor`` times that of Figure 2, left, at the same scale."""
-    return factor * 0.001 * FIG2_SCALES[scale].eta_factor
-
-
 def _label(method: str, eta: float) -> str:
     return f"{method}, η = {eta:g}"
 
@@ -49,8 +44,9 @@ def jobs(options: Options) -> list[Job]:
     made = []
     for factor in size.factors:
         for name, method in _METHODS.items():
-            for seed in size.seeds:
-                eta = _rate(options.scale, factor)
+            by_differences = method == "decomfl"
+            for seed in size.seeds[:1] if by_differences else size.seeds:
+                eta = round(factor * size.eta, 10)
                 config = TrainConfig(
                     method=method,
                     data="mnist",
@@ -62,25 +58,42 @@ def jobs(options: Options) -> list[Job]:
                     split="iid",
                     local_steps=size.K,
                     perturbations=size.P,
-                    rounds=size.rounds,
+                    rounds=size.differences if by_differences else size.rounds,
                     rebuild="copy",
                     lr=eta,
-                    eval_every=max(1, size.rounds // size.evaluations),
+                    eval_every=size.eval_every,
                     seed=seed,
                 )
                 config = replace(config, **MNIST_AS_PLOTTED)
                 labels = {"method": method, "estimator": name, "eta": eta, "series": _label(name, eta)}
-                made.append(Job(config, labels, f"projection figure: {_label(name, eta)}, seed {seed}"))
+                title = f"projection figure: {_label(name, eta)}, seed {seed}"
+                urgency = 3 if by_differences else 2
+                made.append(Job(config, labels, title, urgency=urgency))
     return made
 
 
 def scale_words(scale: str) -> str:
     """The scale in a line, for captions and claims."""
     size = PROJECTION_SCALES[scale]
+    fewer = "" if size.rounds == size.differences else f" ({size.differences} by finite differences, first seed)"
     return (
         f"{scale} ({kind(scale)}): M={size.M}, m={size.m}, B={size.batch_size}, K={size.K}, P={size.P}, {size.rounds} "
-        f"rounds; seeds {', '.join(map(str, size.seeds))}"
+        f"rounds{fewer}; seeds {', '.join(map(str, size.seeds))}"
     )
+
+
+def equal_rounds(rows: pd.DataFrame, size: ProjectionScale, *, complete: bool) -> pd.DataFrame:
+    """The first seed's rows of each η, up to the last round that both estimators have or were meant to have.
+
+    An η that one of them has no rows of is left out, unless all runs are ``complete``: then that run diverged at once.
+    """
+    kept = [rows.iloc[:0]]
+    for _, pair in rows[rows.seed == size.seeds[0]].groupby("eta", sort=False):
+        runs = [run for _, run in pair.groupby("estimator")]
+        ends = [int(run["planned" if run.finished.all() else "round"].max()) for run in runs]
+        if complete or len(runs) == len(_METHODS):
+            kept.append(pair[pair["round"] <= min(*ends, size.rounds, size.differences)])
+    return pd.concat(kept).sort_index()
 
 
 def final_by_rate(rows: pd.DataFrame) -> pd.DataFrame:
@@ -90,15 +103,14 @@ def final_by_rate(rows: pd.DataFrame) -> pd.DataFrame:
         diverged = bool(run.diverged.any()) or not np.isfinite(run.test_loss).all()
         accuracy = CHANCE if diverged else final_accuracy(run)[0]
         table.append({"series": name, "eta": eta, "seed": seed, "test_accuracy": accuracy, "diverged": diverged})
-    return pd.DataFrame(table)
+    return pd.DataFrame(table, columns=["series", "eta", "seed", "test_accuracy", "diverged"])
 
 
 def _with_lost_runs(final: pd.DataFrame, scale: str) -> pd.DataFrame:
     """A run that diverged before its first evaluation has no rows to appear by: it is added at chance."""
     size = PROJECTION_SCALES[scale]
-    wanted = pd.MultiIndex.from_product(
-        [list(_METHODS), [_rate(scale, factor) for factor in size.factors], size.seeds], names=["series", "eta", "seed"]
-    )
+    rates = [round(factor * size.eta, 10) for factor in size.factors]
+    wanted = pd.MultiIndex.from_product([list(_METHODS), rates, size.seeds[:1]], names=["series", "eta", "seed"])
     full = final.set_index(["series", "eta", "seed"]).reindex(wanted).reset_index()
     return full.assign(
         test_accuracy=full.test_accuracy.fillna(CHANCE), diverged=full.diverged.isna() | full.diverged.eq(True)
@@ -113,17 +125,22 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         table1_scalars=[table1_scalars_decomfl(r, M=size.M, m=size.m, K=size.K, P=size.P) for r in rows["round"]],
         plotted_scalars=[plotted_scalars_decomfl(r, K=size.K, P=size.P) for r in rows["round"]],
     )
-    final = _with_lost_runs(final_by_rate(rows), options.scale)
-    rates = sorted(set(final.eta))
+    missing = unfinished(rows, ["series"])
+    unready = f"Not finished: {'; '.join(missing)}." if missing else ""
+    equal = equal_rounds(rows, size, complete=not missing)
+    final = final_by_rate(equal)
+    if not missing:
+        final = _with_lost_runs(final, options.scale)
+    rates = sorted(set(rows.eta) | set(final.eta))
     styles = {
         _label(name, eta): LineStyle(color=OKABE_ITO[n % len(OKABE_ITO)], dash=_SUMMARY[name].dash, linewidth=1.6)
         for name in _METHODS
         for n, eta in enumerate(rates)
     }
-    finite = rows[np.isfinite(rows.test_loss)]
-    figure = comparison(
-        [
-            by_communication(finite, options.count, title="solid: zeroth order; dashed: projection", xscale="linear"),
+    finite = settled(rows[np.isfinite(rows.test_loss)], ["series"])
+    panels = [by_communication(finite, options.count, title="solid: zeroth order; dashed: projection", xscale="linear")]
+    if len(final):
+        panels.append(
             Panel(
                 frame=final,
                 x="eta",
@@ -133,22 +150,23 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
                 ylabel="final test accuracy",
                 title="how much η matters",
                 xscale="log",
-            ),
-        ],
+            )
+        )
+    figure = comparison(
+        panels,
         {**styles, **_SUMMARY},
         title="Zeroth-order scalars and projected gradients, ⟨∇f, z⟩",
-        caption=f"Scale {words}. Data: {provenance[0]['data']}. A run that diverged counts as {CHANCE:.0%}.",
+        caption=f"Scale {words}. Data: {provenance[0]['data']}. Finite differences: μ = 1e-4; projection: their limit "
+        f"μ → 0. Right: at the last round that both have. A run that diverged counts as {CHANCE:.0%}. {unready}",
     )
-    table = final.pivot_table(index="eta", columns="series", values="test_accuracy", aggfunc=["mean", "min", "max"])
-    if len(size.seeds) == 1:
-        table = table[["mean"]]
-    table.columns = pd.Index([f"{column[1]}, {column[0]}" for column in table.columns])
+    table = _means(final)
     section = Section(
         id="projection",
         title="Projection figure (appendix): are zeroth-order scalars better than ⟨∇f, z⟩?",
         figure_png=rendered(figure),
         settings=pd.DataFrame(),
         notes=[
+            *([unready] if unready else []),
             "Both methods use the same directions, batches, clients, momentum and rates as Figure 2 (as-plotted); only "
             "the scalar differs: (f(x + μz) - f(x - μz))/2μ with μ = 1e-4, or ⟨∇f(x), z⟩. They differ by O(μ²) and by "
             "float rounding of order 1e-7·f/μ, so nothing but chaos can tell the curves apart.",
@@ -160,7 +178,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     )
     return Made(
         section=section,
-        claims=claims(rows, final, words),
+        claims=claims(equal, final, f"{words}; at equal rounds. {unready}".strip()),
         figures={"projection": figure},
         tables={"projection": final, "projection-curves": rows},
     )
@@ -172,7 +190,8 @@ def claims(rows: pd.DataFrame, final: pd.DataFrame, words: str) -> list[Claim]:
 
 
 def _means(final: pd.DataFrame) -> pd.DataFrame:
-    return final.pivot_table(index="eta", columns="series", values="test_accuracy").sort_index()
+    found = final.pivot_table(index="eta", columns="series", values="test_accuracy")
+    return found.reindex(columns=list(_METHODS)).sort_index()
 
 
 def _better(final: pd.DataFrame, words: str) -> Claim:
@@ -212,19 +231,23 @@ def _insensitive(final: pd.DataFrame, words: str) -> Claim:
         "10 points), with gradient projection it is unstable",
         source="Appendix, projection figure",
         verdict=verdict,
-        measured={
-            **{f"spread of final accuracy over η, {name}": value for name, value in spread.items()},
-            **{f"runs diverged, {name}": int(final[final.series == name].diverged.sum()) for name in _METHODS},
-            "smallest η": float(means.index.min()),
-            "largest η": float(means.index.max()),
-        },
+        measured=numbers(
+            {
+                **{f"spread of final accuracy over η, {name}": value for name, value in spread.items()},
+                **{f"runs diverged, {name}": int(final[final.series == name].diverged.sum()) for name in _METHODS},
+                "smallest η": float(means.index.min()),
+                "largest η": float(means.index.max()),
+            }
+        ),
         scale=words,
     )
 
 
 def _same_cost(rows: pd.DataFrame, words: str) -> Claim:
     """Bytes sent up to every round that both evaluated, seed by seed."""
-    cost = rows[~rows.diverged].pivot_table(index=["eta", "seed", "round"], columns="estimator", values="wire_bytes")
+    cost = rows[~rows.diverged.astype(bool)].pivot_table(
+        index=["eta", "seed", "round"], columns="estimator", values="wire_bytes"
+    )
     both = cost.dropna() if set(_METHODS) <= set(cost.columns) else pd.DataFrame(columns=list(_METHODS))
     verdict: Verdict = "not tested at this scale"
     if len(both):

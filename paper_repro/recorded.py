@@ -1,11 +1,13 @@
-"""Rows of runs that are kept with the code: what a machine without their data, or without the time, can draw.
+"""Rows that are kept with the code: what a machine without their data, or without the time, can draw.
 
-``results/<part>-<scale>.csv`` has the rows that a part's ``make`` takes, ``results/<part>-<scale>.json`` where they
-come from: the date, and the provenance of every run.
+``results/<part>-<scale>.csv.gz`` has the rows that a part's ``make`` takes, ``results/<part>-<scale>.json`` where they
+come from: the date, the code, how many runs were finished, and every provenance among them.
 """
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,9 +19,11 @@ import pandas as pd
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.files import write_atomically
+from decomfl_lab.training import code_version
 from paper_repro.part import Made
+from paper_repro.report import SCALES
 
-__all__ = ["RESULTS", "Recorded", "load", "save"]
+__all__ = ["RESULTS", "Recorded", "largest", "load", "save"]
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -29,43 +33,92 @@ class Recorded:
     """What ``save`` kept.
 
     Attributes:
-        rows: Of all runs of a part.
-        provenance: Of each run.
+        scale: At which the rows were made.
+        rows: Of all runs of a part, up to their last evaluation.
+        provenance: Every one of the runs', once.
         date: When they were recorded.
+        code: The versions of the code that made them.
+        runs: How many runs were finished, and of how many.
     """
 
+    scale: str
     rows: pd.DataFrame
     provenance: Sequence[Mapping[str, Any]]
     date: str
+    code: str
+    runs: tuple[int, int]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every run was finished."""
+        return self.runs[0] == self.runs[1]
+
+    @property
+    def words(self) -> str:
+        """Scale, date, code and, where some are missing, how many runs."""
+        some = "" if self.complete else f", so far {self.runs[0]} of {self.runs[1]} runs finished"
+        return f"recorded on {self.date} at {self.scale} scale by code {self.code}{some}"
 
     def told(self, made: Made) -> Made:
         """``made`` from these rows, saying in its section and its claims that nothing was computed."""
-        codes = ", ".join(sorted({str(each["code"]) for each in self.provenance}))
-        note = f"Not computed here: rows recorded on {self.date} by code {codes}, from the data named above."
+        note = f"Not computed here: rows {self.words}, from the data named above."
         section = replace(made.section, notes=[note, *made.section.notes])
-        claims = [replace(claim, scale=f"recorded on {self.date}; {claim.scale}") for claim in made.claims]
+        claims = [replace(claim, scale=f"{self.words}; {claim.scale}") for claim in made.claims]
         return replace(made, section=section, claims=claims)
 
 
-def save(part: str, scale: str, rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], into: Path) -> None:
-    """Keep the rows of a part; both files are written whole, the rows last."""
+def save(
+    part: str,
+    scale: str,
+    rows: pd.DataFrame,
+    provenance: Sequence[Mapping[str, Any]],
+    into: Path,
+    runs: tuple[int, int] = (1, 1),
+) -> None:
+    """Keep the rows of a part; both files are written whole, the rows last, and equal rows give equal bytes.
+
+    Lists and mappings among the values are kept as JSON.
+    """
     into.mkdir(parents=True, exist_ok=True)
-    facts = {"date": datetime.now(UTC).date().isoformat(), "runs": list(provenance)}
+    columns = {str(name): column for name, column in rows.items()}
+    nested = [name for name, column in columns.items() if column.map(lambda v: isinstance(v, list | dict)).any()]
+    plain = rows.assign(**{name: columns[name].map(lambda v: json.dumps(v, ensure_ascii=False)) for name in nested})
+    distinct = {json.dumps(facts, sort_keys=True): facts for facts in provenance if facts}
+    codes = [code for facts in distinct.values() for code in facts.get("codes", [facts.get("code", "unknown")])]
+    facts = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "code": ", ".join(sorted(set(codes))) or code_version(),
+        "finished": runs[0],
+        "of": runs[1],
+        "json": nested,
+        "provenance": list(distinct.values()),
+    }
     write_atomically(into / f"{part}-{scale}.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
-    write_atomically(into / f"{part}-{scale}.csv", rows.to_csv(index=False))
+    content = gzip.compress(plain.to_csv(index=False).encode(), mtime=0)
+    write_atomically(into / f"{part}-{scale}.csv.gz", content)
 
 
-def load(part: str, scale: str, of: Path = RESULTS) -> Recorded | None:
-    """What was kept of a part at a scale, or None.
+def load(part: str, scale: str, of: Path | None = None) -> Recorded | None:
+    """What was kept of a part at a scale, with the code or in a folder, or None.
 
     Raises:
         InputError: If the files are damaged.
     """
-    path = of / f"{part}-{scale}.csv"
+    of = RESULTS if of is None else of
+    path = of / f"{part}-{scale}.csv.gz"
     if not path.exists():
         return None
     try:
-        facts = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        return Recorded(pd.read_csv(path), facts["runs"], facts["date"])
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"recorded rows must be whole files {path.stem}.csv and .json, got {path} ({error})") from None
+        facts = json.loads((of / f"{part}-{scale}.json").read_text(encoding="utf-8"))
+        rows = pd.read_csv(io.BytesIO(gzip.decompress(path.read_bytes())))
+        rows = rows.assign(**{name: rows[name].map(json.loads) for name in facts["json"]})
+        runs = facts["finished"], facts["of"]
+        return Recorded(scale, rows, facts["provenance"] or [{}], facts["date"], facts["code"], runs)
+    except (OSError, EOFError, ValueError, KeyError) as error:
+        name = f"{part}-{scale}"
+        raise InputError(f"recorded rows must be whole files {name}.csv.gz and .json, got {path} ({error})") from None
+
+
+def largest(part: str) -> Recorded | None:
+    """What was kept of a part at the largest scale of which there is something."""
+    return next((found for scale in reversed(list(SCALES)) if (found := load(part, scale)) is not None), None)

@@ -16,12 +16,19 @@ import pandas as pd
 from decomfl_lab.errors import InputError, require, require_choice
 from paper_repro.claims import VERDICTS, Claim, require_distinct_ids
 
-__all__ = ["SCALES", "Folded", "Section", "render_report"]
+__all__ = ["RECORDED", "SCALES", "Folded", "Section", "render_report"]
 
 SCALES: Final[Mapping[str, str]] = {
     "smoke": "A check that everything runs. Nothing here is the paper's experiment.",
     "default": "A reduced run: smaller than the paper's experiments in data, rounds or seeds.",
     "full": "Run with the settings listed beside the paper's.",
+}
+
+RECORDED: Final = "recorded"
+"""In place of a scale, of a page whose parts were all recorded, each at its own."""
+_BADGES: Final[Mapping[str, str]] = {
+    **SCALES,
+    RECORDED: "Nothing here was computed now: every section says when, by which code and at which scale its rows were.",
 }
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -96,8 +103,8 @@ def render_report(sections: Sequence[Section], *, facts: Mapping[str, str], clai
 
     Args:
         sections: Figures and tables, in the order of the page.
-        facts: Name -> text for the head of the page. "scale" is required and must be "smoke", "default" or
-            "full"; it becomes the badge. The others (data, seeds, time, versions, device) are listed as
+        facts: Name -> text for the head of the page. "scale" is required and must be "smoke", "default",
+            "full" or "recorded"; it becomes the badge. The others (data, seeds, time, versions, device) are listed as
             given.
         claims: The verdicts, in the order of the table.
 
@@ -105,7 +112,7 @@ def render_report(sections: Sequence[Section], *, facts: Mapping[str, str], clai
         InputError: If "scale" is missing or unknown, or two sections or two claims share an id.
     """
     scale = facts.get("scale")
-    require(scale in SCALES, "facts['scale']", f"be one of {', '.join(SCALES)}", scale)
+    require(scale in _BADGES, "facts['scale']", f"be one of {', '.join(_BADGES)}", scale)
     require_distinct_ids("sections", [section.id for section in sections])
     require_distinct_ids("claims", [claim.id for claim in claims])
     environment = jinja2.Environment(
@@ -117,7 +124,7 @@ def render_report(sections: Sequence[Section], *, facts: Mapping[str, str], clai
     )
     return environment.get_template("report.html.j2").render(
         scale=scale,
-        scale_note=SCALES[str(scale)],
+        scale_note=_BADGES[str(scale)],
         facts={name: text for name, text in facts.items() if name != "scale"},
         tally=[
             (verdict, *_VERDICT_STYLE[verdict], number)

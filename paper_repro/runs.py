@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import _thread
+import contextlib
 import hashlib
 import json
+import math
 import secrets
 import signal
 import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
@@ -21,23 +24,28 @@ import pandas as pd
 import torch
 
 from decomfl_lab.commands.progress import RunBars
-from decomfl_lab.config import FIRST_ORDER, TrainConfig
+from decomfl_lab.config import FIRST_ORDER, TrainConfig, config_from_mapping, read_config
 from decomfl_lab.data import Dataset, load_dataset
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.schedules import Schedule
 from decomfl_lab.training import (
+    CONFIG_FILE,
     METRICS_FILE,
     Progress,
     code_version,
     dataset_of,
     read_provenance,
     train,
-    write_provenance,
 )
 
-__all__ = ["Job", "Work", "fingerprint", "run_all"]
+__all__ = ["SO_FAR", "Job", "Result", "Work", "fingerprint", "finished", "run_all"]
+
+Result = tuple[pd.DataFrame, dict[str, Any]]
+"""Rows and provenance."""
+SO_FAR = "so_far"
+"""In the provenance of a run that is not finished: how many of its rounds there are."""
 
 DONE_FILE = "done"
 DIVERGED = "diverged"
@@ -73,6 +81,19 @@ class Work(Protocol):
 
 
 @runtime_checkable
+class Resumable(Work, Protocol):
+    """Work that can be shown before it is finished, and taken up where another version of the code left it."""
+
+    def so_far(self, folder: Path) -> Result | None:
+        """Rows up to the last evaluation, and provenance with ``SO_FAR``; None where there is no evaluation yet."""
+        ...
+
+    def begun(self, root: Path) -> Path | None:
+        """The sub-folder of ``root`` in which any version of the code came furthest with it; None if there is none."""
+        ...
+
+
+@runtime_checkable
 class Dependent(Work, Protocol):
     """Work that begins with what other work has left in its own folder, ``folder.parent / other.key()``."""
 
@@ -101,11 +122,13 @@ class Job:
         config: What to run.
         labels: Columns to add to its rows (reading, panel, series, ...).
         title: Name of its progress bar.
+        urgency: Where time is limited, runs of a smaller number go first.
     """
 
     config: TrainConfig
     labels: Mapping[str, Any]
     title: str
+    urgency: int = field(default=0, kw_only=True)
 
     def key(self) -> str:
         """See ``Work``: configuration, seed, data and code."""
@@ -127,19 +150,62 @@ class Job:
 
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``; a run that diverges has a result too: the rows up to there."""
-        dataset = self.dataset()
         try:
-            train(self.config, dataset=dataset, out=folder, on_round=report)
+            train(self.config, dataset=self.dataset(), out=folder, on_round=report, any_code=True)
         except DivergedError as error:
-            write_provenance(folder, dataset)
             return f"{DIVERGED}: {error}"
         return f"{self.config.rounds} rounds"
 
-    def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:
-        """See ``Work``: evaluations with labels, seed and whether the run diverged (then they end there)."""
-        labels = {**self.labels, "seed": self.config.seed, "diverged": ended.startswith(DIVERGED)}
-        rows = pd.read_csv(folder / METRICS_FILE).assign(**labels)
-        return rows, read_provenance(folder)
+    def result(self, folder: Path, ended: str) -> Result:
+        """See ``Work``: evaluations with labels, and with what ``_labelled`` adds."""
+        rows = pd.read_csv(folder / METRICS_FILE)
+        return self._labelled(rows, finished=True, diverged=ended.startswith(DIVERGED)), read_provenance(folder)
+
+    def so_far(self, folder: Path) -> Result | None:
+        """See ``Resumable``."""
+        try:
+            rows, facts = pd.read_csv(folder / METRICS_FILE), read_provenance(folder)
+        except OSError:
+            return None
+        if rows.empty:
+            return None
+        facts[SO_FAR] = f"{int(rows['round'].max()):,} of {self.config.rounds:,} rounds"
+        return self._labelled(rows, finished=False, diverged=False), facts
+
+    def _labelled(self, rows: pd.DataFrame, *, finished: bool, diverged: bool) -> pd.DataFrame:
+        """With labels, seed, rounds ``planned`` and held-out ``examples`` (a task's are in its labels)."""
+        own: dict[str, Any] = {"seed": self.config.seed, "diverged": diverged, "finished": finished}
+        own["planned"] = self.config.rounds
+        if not self.config.task:
+            held_out = len(self.dataset().test_labels)
+            own["examples"] = min(self.config.test_examples or held_out, held_out)
+        return rows.assign(**self.labels, **own)
+
+    def begun(self, root: Path) -> Path | None:
+        """See ``Resumable``: by settings, seed and data."""
+        wanted = _identity(self.config.to_dict(), self.dataset().digest)
+        found = [folder for folder, identity in _identities(root).items() if identity == wanted]
+        return max(found, key=lambda folder: ((folder / DONE_FILE).exists(), _rounds_in(folder)), default=None)
+
+
+def _identity(config: Mapping[str, Any], data: str) -> str:
+    return json.dumps([config, data], sort_keys=True)
+
+
+@lru_cache(maxsize=1)
+def _identities(root: Path) -> dict[Path, str]:
+    """The settings, seed and data of each run in the sub-folders of ``root``, where they can be read."""
+    found = {}
+    for path in root.glob(f"*/{CONFIG_FILE}"):
+        with contextlib.suppress(InputError, OSError, ValueError, KeyError):
+            config = config_from_mapping(read_config(path), str(path)).to_dict()
+            found[path.parent] = _identity(config, read_provenance(path.parent)["data_digest"])
+    return found
+
+
+def _rounds_in(folder: Path) -> int:
+    """Evaluated so far."""
+    return max(pd.read_csv(folder / METRICS_FILE)["round"], default=0)
 
 
 _COSTS = {"cnn-fashion": 6.0}
@@ -217,11 +283,17 @@ def _execute(work: Work, folder: Path, turn: _Turn) -> None:
 class _Watcher(threading.Thread):
     """Shows the progress files of the running jobs, and ends their turn when a signal has come.
 
-    They then have ``PATIENCE_SECONDS`` to save what they have.
+    They then have ``PATIENCE_SECONDS`` to save what they have. It also ends when the ``seconds`` are over; then they
+    have the time that the round takes.
+
+    Attributes:
+        late: Whether the time was over.
     """
 
-    def __init__(self, folders: Mapping[str, Path], turn: _Turn, came: Sequence[int]) -> None:
+    def __init__(self, folders: Mapping[str, Path], turn: _Turn, came: Sequence[int], seconds: float) -> None:
         super().__init__(daemon=True)
+        self.late = False
+        self._until = time.monotonic() + seconds
         self._folders = folders
         self._turn = turn
         self._came = came
@@ -232,11 +304,13 @@ class _Watcher(threading.Thread):
         with RunBars() as bars:
             patience = PATIENCE_SECONDS
             while not self._over.wait(POLL_SECONDS):
+                if not self.late and time.monotonic() > self._until:
+                    self.late = True
+                    self._turn.end()
                 if self._came:
                     self._turn.end()
                     patience -= POLL_SECONDS
                     if patience < 0:
-                        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given")  # by us
                         _thread.interrupt_main()  # a second signal, which is not held back
                         return
                 for title, folder in self._folders.items():
@@ -258,16 +332,26 @@ class _Watcher(threading.Thread):
         self.join()
 
 
-def run_all(works: Sequence[Work], root: Path, *, n_jobs: int) -> list[tuple[pd.DataFrame, dict[str, Any]]]:
+def finished(result: Result | None) -> bool:
+    """Whether a result of ``run_all`` is that of finished work."""
+    return result is not None and SO_FAR not in result[1]
+
+
+def run_all(
+    works: Sequence[Work], root: Path, *, n_jobs: int, hours: float | None = None, resume: bool = False
+) -> list[Result | None]:
     """Do all work that has no result yet, ``n_jobs`` at a time, and gather the results.
 
     Args:
         works: What to do; what has the same key is done once.
         root: Folder of results, one sub-folder a key.
         n_jobs: Processes.
+        hours: After so many no work is begun, and what is under way is saved. The most urgent goes first and of that
+            the cheapest, else the dearest, so that the processes end together.
+        resume: Whether to take up ``Resumable`` work that another version of the code has begun or done.
 
     Returns:
-        Rows and provenance of each.
+        Rows and provenance of each; where the hours did not suffice rows so far, or None.
 
     Raises:
         InputError: If the folder cannot be written, or a run failed.
@@ -277,35 +361,58 @@ def run_all(works: Sequence[Work], root: Path, *, n_jobs: int) -> list[tuple[pd.
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"out must be a folder that can be written, got {root} ({error.strerror})") from None
-    folders = [root / work.key() for work in works]
-    todo = {folder: work for work, folder in zip(works, folders, strict=True) if not (folder / DONE_FILE).exists()}
+    _identities.cache_clear()
+    folders = [_folder(work, root, resume=resume) for work in works]
+    by_urgency = sorted(zip(folders, works, strict=True), key=lambda item: -_urgency(item[1]))  # the most urgent stays
+    todo = {folder: work for folder, work in by_urgency if not (folder / DONE_FILE).exists()}
     dependent = {folder: work for folder, work in todo.items() if isinstance(work, Dependent)}
     first = {root / need.key(): need for work in dependent.values() for need in work.needs}
     first = {folder: need for folder, need in first.items() if not (folder / DONE_FILE).exists()}
     free = {folder: work for folder, work in todo.items() if folder not in dependent and folder not in first}
+    limited = hours is not None
     if todo:
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given")  # joblib renews large ones
         with telling(lambda: _kept(folders, root)), postponed() as came:
             turn = _Turn(root)
-            watcher = _Watcher({work.title: folder for folder, work in (first | todo).items()}, turn, came)
+            bars = {work.title: folder for folder, work in (first | todo).items()}
+            watcher = _Watcher(bars, turn, came, 3600 * hours if hours is not None else math.inf)
             turn.begin()
             watcher.start()
             try:
                 with joblib.Parallel(n_jobs=n_jobs) as pool:
                     _make_deaf(pool, n_jobs)
-                    # What others wait for comes before all else, then the longest, so that the processes end together.
-                    ordered = [*_dearest(first), *_dearest(free)]
+                    # What others wait for comes before all else.
+                    ordered = [*_in_order(first, limited=limited), *_in_order(free, limited=limited)]
                     pool(joblib.delayed(_execute)(work, folder, turn) for folder, work in ordered)
-                    pool(joblib.delayed(_execute)(work, folder, turn) for folder, work in _dearest(dependent))
-                if not turn.lasts():
+                    waiting = _in_order(dependent, limited=limited)
+                    pool(joblib.delayed(_execute)(work, folder, turn) for folder, work in waiting)
+                if not turn.lasts() and not (watcher.late and not came):
                     raise Interrupted(number=came[0] if came else signal.SIGINT)
             finally:
                 turn.end()
                 watcher.stop()
-    return [work.result(folder, _ended(folder)) for work, folder in zip(works, folders, strict=True)]
+    return [_result(work, folder) for work, folder in zip(works, folders, strict=True)]
 
 
-def _dearest(todo: Mapping[Path, Work]) -> list[tuple[Path, Work]]:
+def _folder(work: Work, root: Path, *, resume: bool) -> Path:
+    begun = work.begun(root) if resume and isinstance(work, Resumable) else None
+    return root / work.key() if begun is None else begun
+
+
+def _result(work: Work, folder: Path) -> Result | None:
+    if (folder / DONE_FILE).exists():
+        return work.result(folder, _ended(folder))
+    return work.so_far(folder) if isinstance(work, Resumable) else None
+
+
+def _in_order(todo: Mapping[Path, Work], *, limited: bool) -> list[tuple[Path, Work]]:
+    if limited:
+        return sorted(todo.items(), key=lambda item: (_urgency(item[1]), item[1].cost()))
     return sorted(todo.items(), key=lambda item: -item[1].cost())
+
+
+def _urgency(work: Work) -> int:
+    return work.urgency if isinstance(work, Job) else 0
 
 
 def _make_deaf(pool: joblib.Parallel, n_jobs: int) -> None:

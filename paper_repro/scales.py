@@ -38,20 +38,27 @@ def kind(scale: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Fig2Scale:
-    """Sizes of the runs behind Figure 2.
+    """Sizes of the runs behind Figure 2 and Table 1.
 
     Attributes:
         M: Clients.
         m: Sampled clients a round (a tenth of M, as in the paper).
         batch_size: B.
-        local_rounds: Left panel: rounds for each K.
-        perturbation_rounds: Right panel: rounds for every P.
+        local_rounds: Left panel: rounds for each K, by projection.
+        perturbation_rounds: Right panel: rounds for every P, by projection.
+        local_differences: Left panel: rounds by finite differences for each K, drawn over the others (first seed).
+        perturbation_differences: Right panel: the same for each P.
+        written_rounds: The "as-written" reading: rounds for each K.
+        written_perturbation_rounds: The same for every P.
+        written_method: Of that reading: decomfl (finite differences) or decomfl-projection.
         fedavg_rounds: Rounds of the baseline.
+        fedzo_rounds: Of Table 1's FedZO.
         seeds: Seeds of the left panel in the "as-plotted" reading (the others use the first).
-        eta_factor: Factor on the learning rate of DeComFL in the "as-plotted" reading. With batches 64 times
-            smaller than the authors' their η (times 1/(1 - β) = 10) diverges within 100 local steps; a smaller
-            one does not.
-        evaluations: About how many evaluations a run gets.
+        eta_factor: Factor on the learning rate of DeComFL in the "as-plotted" reading, whose η/(1 - β) = 0.01 is at the
+            edge of stability: smaller batches than the authors' may need a smaller one.
+        eval_every: Rounds of DeComFL between two evaluations.
+        written_every: The same in the "as-written" reading.
+        fedavg_every: The same of the baseline.
         test_examples: Held-out images of an evaluation; 0 for all.
     """
 
@@ -60,10 +67,18 @@ class Fig2Scale:
     batch_size: int
     local_rounds: Mapping[int, int]
     perturbation_rounds: int
+    local_differences: Mapping[int, int]
+    perturbation_differences: Mapping[int, int]
+    written_rounds: Mapping[int, int]
+    written_perturbation_rounds: int
+    written_method: str = "decomfl"
     fedavg_rounds: int
+    fedzo_rounds: int
     seeds: tuple[int, ...]
     eta_factor: float = 1.0
-    evaluations: int = 20
+    eval_every: int = 1
+    written_every: int = 1
+    fedavg_every: int = 1
     test_examples: int = 0
 
 
@@ -74,52 +89,70 @@ FIG2_SCALES: dict[str, Fig2Scale] = {
         batch_size=8,
         local_rounds={1: 24, 4: 12, 10: 6},
         perturbation_rounds=8,
+        local_differences={1: 6, 4: 4, 10: 2},
+        perturbation_differences={10: 4, 20: 2, 40: 2},
+        written_rounds={1: 8, 4: 4, 10: 2},
+        written_perturbation_rounds=3,
         fedavg_rounds=10,
+        fedzo_rounds=4,
         seeds=(0,),
         eta_factor=0.3,
-        evaluations=6,
+        eval_every=2,
         test_examples=1000,
     ),
     "default": Fig2Scale(
-        M=50,
-        m=5,
-        batch_size=8,
-        local_rounds={1: 110, 4: 46, 10: 23},
-        perturbation_rounds=26,
+        M=100,
+        m=10,
+        batch_size=32,
+        local_rounds={1: 400, 4: 160, 10: 100},
+        perturbation_rounds=160,
+        local_differences={1: 40, 4: 10, 10: 5},
+        perturbation_differences={10: 20, 20: 10, 40: 5},
+        written_rounds={1: 16, 4: 6, 10: 3},
+        written_perturbation_rounds=4,
         fedavg_rounds=40,
+        fedzo_rounds=8,
         seeds=(0, 1, 2),
-        eta_factor=0.3,
-        evaluations=12,
-        test_examples=1000,
+        eta_factor=1.0,
+        eval_every=5,
+        test_examples=2000,
     ),
     "full": Fig2Scale(
         M=100,
         m=10,
         batch_size=256,
-        local_rounds={1: 2000, 4: 2000, 10: 2000},
+        local_rounds={1: 2000, 4: 2000, 10: 1250},
         perturbation_rounds=1500,
+        local_differences={1: 2000, 4: 300, 10: 300},
+        perturbation_differences={10: 300, 20: 300, 40: 300},
+        written_rounds={1: 2000, 4: 2000, 10: 1250},
+        written_perturbation_rounds=1500,
+        written_method="decomfl-projection",
         fedavg_rounds=1000,
+        fedzo_rounds=300,
         seeds=(0, 1, 2),
-        evaluations=100,
+        eval_every=20,
+        written_every=20,
     ),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fig3Scale:
-    """Sizes of the runs behind Figure 3 and the top-k figure.
+    """Sizes of the runs behind Figure 3 and the top-k figure. All have the authors' schedules, as far as they get.
 
     Attributes:
         M: Clients.
         m: Sampled clients a round (a tenth of M, as in the paper).
         batch_size: B of DeComFL.
-        rounds: Of DeComFL; P doubles after a sixth, a third and two thirds of them, as 500, 1000 and 2000 are of 3000.
+        rounds: Of DeComFL by projection.
+        differences: Of DeComFL by finite differences, drawn over it.
         baseline_batch: B of the first-order methods.
         baseline_rounds: Of the first-order methods.
         seeds: Seeds of every series.
-        anneal: Whether η falls where P doubles, as in the authors' logs. Short runs are too far from their end for it.
-        evaluations: About how many evaluations a run of DeComFL gets.
-        baseline_evaluations: The same for the first-order methods.
+        eval_every: Rounds of DeComFL between two evaluations.
+        fedavg_every: The same of FedAvg.
+        compressed_every: The same of FedCom and FedAvg + Top-k.
         test_examples: Held-out images of an evaluation; 0 for all.
     """
 
@@ -127,12 +160,13 @@ class Fig3Scale:
     m: int
     batch_size: int
     rounds: int
+    differences: int
     baseline_batch: int
     baseline_rounds: int
     seeds: tuple[int, ...] = (0,)
-    anneal: bool = False
-    evaluations: int = 20
-    baseline_evaluations: int = 20
+    eval_every: int = 1
+    fedavg_every: int = 1
+    compressed_every: int = 1
     test_examples: int = 0
 
 
@@ -142,21 +176,22 @@ FIG3_SCALES: dict[str, Fig3Scale] = {
         m=1,
         batch_size=2,
         rounds=6,
+        differences=2,
         baseline_batch=8,
         baseline_rounds=6,
-        evaluations=6,
-        baseline_evaluations=6,
         test_examples=200,
     ),
     "default": Fig3Scale(
-        M=20,
-        m=2,
-        batch_size=8,
-        rounds=38,
+        M=100,
+        m=10,
+        batch_size=32,
+        rounds=150,
+        differences=4,
         baseline_batch=32,
         baseline_rounds=24,
-        evaluations=14,
-        baseline_evaluations=12,
+        eval_every=2,
+        fedavg_every=2,
+        compressed_every=2,
         test_examples=1000,
     ),
     "full": Fig3Scale(
@@ -164,11 +199,11 @@ FIG3_SCALES: dict[str, Fig3Scale] = {
         m=10,
         batch_size=256,
         rounds=3000,
+        differences=300,
         baseline_batch=32,
         baseline_rounds=1000,
-        anneal=True,
-        evaluations=150,
-        baseline_evaluations=1000,
+        eval_every=20,
+        compressed_every=10,
     ),
 }
 
@@ -183,10 +218,12 @@ class ProjectionScale:
         batch_size: B.
         K: Local steps.
         P: Directions a step.
-        rounds: Of every run.
-        factors: Learning rates, in multiples of Figure 2's at the same scale.
-        seeds: Seeds of every series.
-        evaluations: About how many evaluations a run gets.
+        eta: Learning rate η that ``factors`` are of.
+        rounds: Of every run by projection.
+        differences: Of every run by finite differences, with the first seed.
+        factors: Learning rates, in multiples of ``eta``.
+        seeds: Seeds of every series by projection.
+        eval_every: Rounds between two evaluations.
         test_examples: Held-out images of an evaluation; 0 for all.
     """
 
@@ -195,10 +232,12 @@ class ProjectionScale:
     batch_size: int
     K: int
     P: int
+    eta: float
     rounds: int
+    differences: int
     factors: tuple[float, ...]
     seeds: tuple[int, ...]
-    evaluations: int = 12
+    eval_every: int = 2
     test_examples: int = 0
 
 
@@ -209,10 +248,11 @@ PROJECTION_SCALES: dict[str, ProjectionScale] = {
         batch_size=8,
         K=1,
         P=10,
+        eta=0.0003,
         rounds=8,
+        differences=8,
         factors=(1.0, 10.0),
         seeds=(0,),
-        evaluations=4,
         test_examples=1000,
     ),
     "default": ProjectionScale(
@@ -221,7 +261,9 @@ PROJECTION_SCALES: dict[str, ProjectionScale] = {
         batch_size=8,
         K=4,
         P=10,
+        eta=0.0003,
         rounds=28,
+        differences=28,
         factors=(0.1, 0.3, 1.0, 3.0, 10.0),
         seeds=(0,),
         test_examples=1000,
@@ -230,12 +272,14 @@ PROJECTION_SCALES: dict[str, ProjectionScale] = {
         M=100,
         m=10,
         batch_size=256,
-        K=4,
+        K=1,
         P=20,
-        rounds=1000,
+        eta=0.001,
+        rounds=2000,
+        differences=300,
         factors=(0.1, 0.3, 1.0, 3.0, 10.0),
         seeds=(0, 1, 2),
-        evaluations=50,
+        eval_every=20,
     ),
 }
 

@@ -10,17 +10,21 @@ import pandas as pd
 
 from figures.comparison import Panel, by_communication, comparison
 from figures.style import method_styles
-from paper_repro import fig3
+from paper_repro import estimators, fig3
 from paper_repro.claims import Claim, Verdict
+from paper_repro.estimators import CHECKED
 from paper_repro.fig3 import DECOMFL, D, top_k_name
 from paper_repro.measures import (
     COUNTS,
     TEST_ERROR,
     final_accuracy,
     highest_level,
+    numbers,
     ordered,
     scalars_to_reach,
     series_of,
+    settled,
+    unfinished,
     verdict_of_countings,
 )
 from paper_repro.part import Made, Options, rendered
@@ -42,40 +46,48 @@ def jobs(options: Options) -> list[Job]:
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """Accuracy against communication and against rounds, its table and its verdicts."""
     rows = fig3.add_countings(rows, options.scale)
+    lines, dots = (settled(rows[rows[CHECKED] == check], fig3.CURVE) for check in (False, True))
+    data = str(rows["data"].iloc[0])
     words = fig3.scale_words(options.scale)
+    missing = unfinished(rows, [*fig3.CURVE, "estimator"])
+    unready = f"Not finished: {'; '.join(missing)}." if missing else ""
+    checks = dots if len(dots) else None
     figure = comparison(
         [
-            by_communication(rows, options.count),
+            by_communication(lines, options.count, checks=checks),
             Panel(
-                frame=rows,
+                frame=lines,
                 x="round",
                 y="test_accuracy",
                 xlabel="rounds completed",
                 ylabel="test accuracy",
                 title="accuracy against rounds",
+                checks=checks,
             ),
         ],
         method_styles(list(dict.fromkeys(rows.series))),
         title="FedAvg + Top-k with smaller k, and DeComFL",
-        caption=f"Scale {words}. Data: {provenance[0]['data']}.",
+        caption=f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}. {unready}",
     )
-    level = highest_level(run for _, run in rows.groupby("series"))
-    table = fig3.reaching_table(rows, level)
+    level = highest_level(run for _, run in lines.groupby("series"))
+    table = fig3.reaching_table(lines, level)
     section = Section(
         id="topk",
         title="Top-k figure (appendix): smaller k",
         figure_png=rendered(figure),
         settings=pd.DataFrame(),
         notes=[
+            *([unready] if unready else []),
+            estimators.NOTE,
             "Settings and runs of DeComFL and FedAvg are those of Figure 3. A Top-k client sends the k entries of its "
             "update that are largest in absolute value, each with its index; what is left out is forgotten (no error "
-            "feedback), as in the paper. The downlink is the dense model."
+            "feedback), as in the paper. The downlink is the dense model.",
         ],
         table=table,
     )
     return Made(
         section=section,
-        claims=claims(rows, f"{words}; {fig3.data_set()}"),
+        claims=claims(lines, f"{words}; {data}; DeComFL by projection. {unready}".strip()),
         figures={"topk": figure},
         tables={"topk": table, "topk-curves": rows},
     )
@@ -95,6 +107,8 @@ def _cheaper(rows: pd.DataFrame, words: str) -> Claim:
     measured: dict[str, float | None] = {}
     a_round = []
     for fraction, run in _by_fraction(rows).items():
+        if run.empty:
+            continue
         last = run[run["round"] == run["round"].max()]
         a_round.append(float((last.wire_scalars / last["round"]).mean()))
         measured[f"wire scalars a client and round, k = {fraction:.0%}"] = a_round[-1]
@@ -108,8 +122,8 @@ def _cheaper(rows: pd.DataFrame, words: str) -> Claim:
         claim="With a smaller k the communication cost of FedAvg+Top-k is reduced (a round; at most by half, since the "
         "model still goes down whole)",
         source="Appendix, top-k figure",
-        verdict="holds" if falls else "does not hold",
-        measured=measured,
+        verdict="not tested at this scale" if len(a_round) < len(FRACTIONS) else "holds" if falls else "does not hold",
+        measured=numbers(measured),
         scale=words,
     )
 
@@ -121,11 +135,12 @@ def _still_higher(rows: pd.DataFrame, words: str) -> Claim:
     level: float | None = None
     for count in COUNTS:
         for fraction, run in _by_fraction(rows).items():
-            level = highest_level([series_of(rows, DECOMFL), run])
+            both = [series_of(rows, DECOMFL), run]
+            level = None if any(each.empty for each in both) else highest_level(both)
             if level is None or level < fig3.LEAST:
                 continue
             column = f"{count}_scalars"
-            ours, theirs = (scalars_to_reach(r, level, column) for r in (series_of(rows, DECOMFL), run))
+            ours, theirs = (scalars_to_reach(each, level, column) for each in both)
             assert ours is not None
             assert theirs is not None
             measured[f"k = {fraction:.0%} / DeComFL at accuracy {level:g}, {count}"] = theirs / max(ours, 1.0)
@@ -155,10 +170,12 @@ def _degrades(rows: pd.DataFrame, words: str) -> Claim:
         "% lies more than 5 points under FedAvg's)",
         source="Appendix, top-k figure",
         verdict=verdict,
-        measured={
-            "final accuracy FedAvg": whole[0],
-            **{f"final accuracy k = {fraction:.0%}": value[0] for fraction, value in final.items()},
-            "d": D,
-        },
+        measured=numbers(
+            {
+                "final accuracy FedAvg": whole[0],
+                **{f"final accuracy k = {fraction:.0%}": value[0] for fraction, value in final.items()},
+                "d": D,
+            }
+        ),
         scale=words,
     )

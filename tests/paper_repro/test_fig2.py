@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -17,7 +18,18 @@ from paper_repro.reference import fig2_reference
 from paper_repro.scales import Fig2Scale
 
 TINY = Fig2Scale(
-    M=4, m=2, batch_size=2, local_rounds={1: 3, 4: 2, 10: 1}, perturbation_rounds=2, fedavg_rounds=2, seeds=(0, 1)
+    M=4,
+    m=2,
+    batch_size=2,
+    local_rounds={1: 3, 4: 2, 10: 1},
+    perturbation_rounds=2,
+    local_differences={1: 2},
+    perturbation_differences={10: 1},
+    written_rounds={1: 1, 4: 1, 10: 1},
+    written_perturbation_rounds=1,
+    fedavg_rounds=2,
+    fedzo_rounds=1,
+    seeds=(0, 1),
 )
 
 
@@ -31,6 +43,7 @@ def test_readings_differ_where_text_and_logs_differ() -> None:
         next(j.config for j in jobs[r] if j.labels["series"] == "DeComFL K=4 P=20" and j.labels["panel"][0] == "l")
         for r in fig2.READINGS
     )
+    assert plotted.method == written.method == "decomfl-projection"
     assert (plotted.split, written.split) == ("iid", "dirichlet")
     assert (plotted.estimator, written.estimator) == ("central", "forward")
     assert (plotted.momentum, plotted.momentum_form) == (0.9, "torch")
@@ -38,9 +51,23 @@ def test_readings_differ_where_text_and_logs_differ() -> None:
     assert (plotted.lr, plotted.mu, plotted.weight_decay, plotted.batch_size) == (0.001, 1e-4, 1e-5, 256)
     assert (plotted.clients, plotted.sampled, plotted.rounds) == (100, 10, 2000)
     assert {j.config.local_steps for j in jobs["as-plotted"] if j.labels["panel"] == "local-updates"} >= {1, 4, 10}
-    right = [j.config for j in jobs["as-plotted"] if j.labels["panel"] == "perturbations"]
+    right = [j.config for j in jobs["as-plotted"] if j.labels["panel"] == "perturbations" and not j.labels["check"]]
     assert [c.perturbations for c in right] == [10, 20, 40]
     assert {c.lr for c in right} == {0.0005}
+
+
+def test_finite_differences_check_every_curve_with_its_first_seed_and_come_last() -> None:
+    jobs = fig2.jobs(options("full", ("as-plotted",)))
+    checks = {(j.labels["panel"], j.labels["series"]): j for j in jobs if j.labels["check"]}
+    lines = {
+        (j.labels["panel"], j.labels["series"]): j for j in reversed(jobs) if j.labels["estimator"] == "projection"
+    }
+    assert set(checks) == set(lines)
+    for curve, check in checks.items():
+        assert check.config == replace(lines[curve].config, method="decomfl", rounds=check.config.rounds)
+        assert check.urgency > max(job.urgency for job in lines.values())
+    assert {job.config.rounds for job in checks.values()} == {2000, 300}
+    assert [j.config.seed for j in jobs if j.urgency == 0] == [0] * 8
 
 
 @pytest.mark.parametrize("scale", scales.FIG2_SCALES)
@@ -65,6 +92,9 @@ def _run(
         P=P,
         seed=seed,
         wire_scalars=frame["round"] * cost,
+        check=False,
+        estimator="projection",
+        examples=10_000,
     )
     return fig2.add_countings(frame, "full")
 
@@ -168,7 +198,7 @@ def test_the_command_makes_everything_and_reuses_its_runs(
     assert "embedded: 5,000 MNIST training digits" in page
     assert 'src="http' not in page
     runs = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/metrics.csv")}
-    assert len(runs) == 3 * 2 + 3 + 2 * 2
+    assert len(runs) == 3 * 2 + 3 + 2 * 2 + 2
     assert main([*argv, "--reading", "as-plotted", "--count", "table1", "--reference", str(tmp_path)]) == 0
     assert runs == {path: path.stat().st_mtime_ns for path in out.glob("runs/*/metrics.csv")}
     assert not list(out.rglob("*.tmp"))

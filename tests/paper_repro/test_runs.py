@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
+from decomfl_lab import training
+from decomfl_lab.cli import main
+from decomfl_lab.config import TrainConfig
 from decomfl_lab.errors import InputError
 from decomfl_lab.interrupts import Interrupted
 from decomfl_lab.training import Progress
-from paper_repro.runs import DONE_FILE, TURN_FILE, run_all
+from paper_repro import runs
+from paper_repro.runs import DONE_FILE, SO_FAR, TURN_FILE, Job, Result, finished, run_all
 
 
 class Small:
@@ -61,3 +68,99 @@ def test_work_stops_when_another_command_has_the_turn(tmp_path: Path) -> None:
         run_all([Small(_taken_over)], tmp_path, n_jobs=1)
     assert not (tmp_path / "small" / DONE_FILE).exists()
     assert (tmp_path / TURN_FILE).read_text() == "another's"
+
+
+CONFIG = TrainConfig(
+    method="decomfl-projection", data="digits", model="logistic", clients=4, sampled=2, perturbations=2, batch_size=4
+)
+
+
+def job(rounds: int = 60, seed: int = 0, **changes: Any) -> Job:
+    config = replace(CONFIG, rounds=rounds, seed=seed, eval_every=2)
+    return Job(config, {"series": "a"}, f"seed {seed}", **changes)
+
+
+def _one(results: list[Result | None]) -> Result:
+    (result,) = results
+    assert result is not None
+    return result
+
+
+def _stopped_after(rounds: int, root: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
+    """What there is when the time is over after so many rounds."""
+
+    def slowly(*args: Any, on_round: Callable[[Progress], None], **kwargs: Any) -> pd.DataFrame:
+        def told(at: Progress) -> None:
+            if at.round == rounds:
+                (watcher,) = (each for each in threading.enumerate() if isinstance(each, runs._Watcher))
+                watcher._until = 0.0
+                while (root / TURN_FILE).exists():
+                    time.sleep(0.05)
+                monkeypatch.setattr(runs, "POLL_SECONDS", 0.0)  # so that this round hears of it
+            on_round(at)
+
+        return training.train(*args, on_round=told, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "train", slowly)
+        return _one(run_all([job()], root, n_jobs=1, hours=1.0, resume=True))
+
+
+def _version(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (training, runs):
+        monkeypatch.setattr(module, "code_version", lambda: name)
+
+
+def test_when_the_hours_are_over_what_is_under_way_is_saved_and_shown_as_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, facts = _stopped_after(9, tmp_path, monkeypatch)
+    assert not finished((rows, facts))
+    assert facts[SO_FAR] == "8 of 60 rounds"
+    assert rows["round"].tolist() == [2, 4, 6, 8]
+    assert (set(rows.finished), set(rows.planned), set(rows.examples)) == ({False}, {60}, {400})
+    assert not list(tmp_path.glob(f"*/{DONE_FILE}"))
+
+
+def test_another_version_goes_on_where_it_was_asked_to_and_the_provenance_lists_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, _ = _one(run_all([job()], tmp_path / "whole", n_jobs=1))
+    root = tmp_path / "runs"
+    _version("first", monkeypatch)
+    _stopped_after(9, root, monkeypatch)
+    _version("second", monkeypatch)
+    (begun,) = (path.parent for path in root.glob("*/config.toml"))
+    runs._identities.cache_clear()
+    assert job().begun(root) == begun
+    assert job(seed=1).begun(root) is job(rounds=61).begun(root) is None
+    result = rows, facts = _one(run_all([job()], root, n_jobs=1, resume=True))
+    assert finished(result)
+    assert facts["codes"] == ["first", "second"]
+    same = [name for name in rows if name != "seconds"]
+    pd.testing.assert_frame_equal(rows[same], whole[same])
+    _version("third", monkeypatch)
+    _, facts = _one(run_all([job()], root, n_jobs=1, resume=True))  # done, so not done again
+    assert facts["codes"] == ["first", "second"]
+    assert len(list(root.glob("*/config.toml"))) == 1
+    _, anew = _one(run_all([job()], root, n_jobs=1))
+    assert (anew["code"], "codes" in anew) == ("third", False)
+    assert len(list(root.glob("*/config.toml"))) == 2
+
+
+def test_with_little_time_the_urgent_go_first_and_of_those_the_cheap_ones() -> None:
+    works = {Path(name): work for name, work in zip("abc", (job(90), job(30), job(10, urgency=1)), strict=True)}
+    assert [path.name for path, _ in runs._in_order(works, limited=True)] == ["b", "a", "c"]
+    assert [path.name for path, _ in runs._in_order(works, limited=False)] == ["a", "b", "c"]
+
+
+def test_of_equal_work_the_most_urgent_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(runs, "_execute", lambda work, folder, turn: seen.append(work.urgency))
+    run_all([job(urgency=0), job(urgency=3)], tmp_path, n_jobs=1)
+    assert seen == [0]
+
+
+def test_hours_that_are_none_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["paper", "--hours", "0", "--out", str(tmp_path / "out")]) == 2
+    assert "hours must be a finite number above 0, got 0.0" in capsys.readouterr().err

@@ -1,0 +1,112 @@
+"""Recorded rows: the same bytes for the same rows, never more finished than the runs were, drawn without computing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from decomfl_lab.cli import main
+from decomfl_lab.data import load_dataset
+from decomfl_lab.errors import InputError
+from decomfl_lab.training import provenance
+from paper_repro import command, recorded
+from paper_repro.measures import settled, unfinished
+from tests.paper_repro.test_parts import table1_rows
+
+ROWS = pd.DataFrame({"series": ["a", "a"], "round": [20, 40], "test_accuracy": [0.1, 1 / 3], "notes": [{"x": 1}, [2]]})
+FACTS = [{"code": "2", "data": "digits"}, {"code": "2", "data": "digits"}, {"code": "1", "codes": ["0", "1"]}, {}]
+
+
+def test_rows_come_back_and_equal_rows_give_equal_bytes(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        recorded.save("fig2", "full", ROWS, FACTS, tmp_path / folder, (3, 4))
+    one, two = ((tmp_path / folder / "fig2-full.csv.gz").read_bytes() for folder in ("one", "two"))
+    assert one == two
+    found = recorded.load("fig2", "full", tmp_path / "one")
+    assert found is not None
+    pd.testing.assert_frame_equal(found.rows, ROWS)
+    assert (len(found.provenance), found.code, found.complete) == (2, "0, 1, 2", False)
+    assert "at full scale by code 0, 1, 2, so far 3 of 4 runs finished" in found.words
+    assert recorded.load("fig2", "default", tmp_path / "one") is None
+
+
+@pytest.mark.parametrize("name", ["fig2-full.csv.gz", "fig2-full.json"])
+def test_damaged_rows_are_refused(name: str, tmp_path: Path) -> None:
+    recorded.save("fig2", "full", ROWS, FACTS, tmp_path)
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-9])
+    with pytest.raises(InputError, match=r"recorded rows must be whole files fig2-full\.csv\.gz and \.json"):
+        recorded.load("fig2", "full", tmp_path)
+
+
+def test_the_largest_scale_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded, "RESULTS", tmp_path)
+    assert recorded.largest("fig2") is None
+    for scale in ("smoke", "full", "default"):
+        recorded.save("fig2", scale, ROWS, FACTS, tmp_path)
+    found = recorded.largest("fig2")
+    assert found is not None
+    assert found.scale == "full"
+
+
+def test_what_is_kept_with_the_code_is_whole_and_says_what_it_is() -> None:
+    kept = {path.name.removesuffix(".csv.gz") for path in recorded.RESULTS.glob("*.csv.gz")}
+    assert {"llm-default", "sizes-default"} <= kept
+    for name in kept:
+        part, _, scale = name.rpartition("-")
+        found = recorded.load(part, scale)
+        assert found is not None
+        assert found.date
+        assert found.runs[1] > 0
+        if "finished" in found.rows and not found.complete:
+            assert unfinished(found.rows, ["series"]) or found.runs[0] < found.runs[1]
+
+
+def test_a_run_under_way_is_left_out_of_means_unless_there_is_no_other() -> None:
+    rows = pd.concat(
+        pd.DataFrame({"round": range(1, last + 1)}).assign(series=name, seed=seed, planned=9, finished=last == 9)
+        for name, seed, last in (("a", 0, 9), ("a", 1, 4), ("b", 0, 2), ("b", 1, 5))
+    )
+    kept = settled(rows, ["series"]).groupby("series")
+    assert {name: set(own.seed) for name, own in kept} == {"a": {0}, "b": {1}}
+    assert unfinished(rows, ["series"]) == [
+        "a, seed 1: 4 of 9 rounds",
+        "b, seed 0: 2 of 9 rounds",
+        "b, seed 1: 5 of 9 rounds",
+    ]
+    assert unfinished(rows.assign(finished=True), ["series"]) == []
+
+
+def test_a_report_from_records_computes_nothing_and_lists_what_is_not_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("DECOMFL_DATA", raising=False)
+    monkeypatch.setattr(recorded, "RESULTS", tmp_path / "kept")
+    monkeypatch.setattr(command, "run_all", lambda *_, **__: pytest.fail("computed"))
+    recorded.save("table1", "smoke", *_table1(), tmp_path / "kept", (5, 5))
+    recorded.save("audit", "full", ROWS, [], tmp_path / "kept", (0, 1))
+    out = tmp_path / "out"
+    assert main(["paper", "--from-recorded", "--only", "table1,memory,audit", "--out", str(out), "--json"]) == 0
+    claims = json.loads(capsys.readouterr().out)
+    assert {claim["id"].split(".")[0] for claim in claims} == {"table1"}
+    assert all("at smoke scale by code 7" in claim["scale"] for claim in claims)
+    page = (out / "report.html").read_text()
+    assert '<span class="badge recorded">' in page
+    assert "memory: decomfl paper --only memory --record paper_repro/results records it." in page
+    assert "so far 0 of 1 runs finished" in page
+    assert not (out / "runs").exists()
+
+
+def _table1() -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+    return table1_rows().drop(columns="table1_scalars"), [{**provenance(load_dataset("digits")), "code": "7"}]
+
+
+def test_bytes_do_not_hold_the_time(tmp_path: Path) -> None:
+    recorded.save("fig2", "full", ROWS, FACTS, tmp_path)
+    content = (tmp_path / "fig2-full.csv.gz").read_bytes()
+    assert content[4:8] == bytes(4)
+    assert gzip.decompress(content).startswith(b"series,round")
