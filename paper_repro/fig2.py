@@ -12,6 +12,8 @@ import pandas as pd
 from decomfl_lab.config import TrainConfig
 from figures.curves import accuracy_by_communication
 from paper_repro import estimators
+from paper_repro.bands import bands_table, compared
+from paper_repro.bands import claim as bands_claim
 from paper_repro.claims import Claim, Verdict
 from paper_repro.estimators import CHECKED
 from paper_repro.measures import (
@@ -146,7 +148,13 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     table = summary_table(lines)
     agreement = estimators.gaps_table(estimators.gaps(rows, CURVE), CURVE)
     verdicts = claims(rows, scale) if "as-plotted" in set(rows.reading) else []
+    tables = {"fig2": table, "fig2-curves": rows, "fig2-estimators": agreement}
     if authors is not None:
+        plotted = lines[lines.reading == "as-plotted"]
+        of_each = [compared(own, authors, CURVE[1:]) for _, own in plotted.groupby("method")]
+        bands = bands_table(pd.concat(of_each), CURVE[1:])
+        tables["fig2-bands"] = bands
+        verdicts.append(bands_claim("fig2", bands, caption[0], testable=scale == "full"))
         verdicts.append(saving_in_the_logs(authors))
     seconds = rows.groupby([*CURVE, CHECKED, "seed"]).seconds.max().sum()
     section = Section(
@@ -179,7 +187,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         section=section,
         claims=verdicts,
         figures={stems[count]: figure for count, figure in drawn.items()},
-        tables={"fig2": table, "fig2-curves": rows, "fig2-estimators": agreement},
+        tables=tables,
     )
 
 
