@@ -65,7 +65,7 @@ _LINE_OF: Mapping[str, Callable[[LineStyle], dict[str, Any]]] = {
 """How the kinds of curves are drawn that have no band."""
 _EXTRA = {
     "checks": "dots: finite differences, μ = 1e-4",
-    "longer": "thin: recorded at full scale",
+    "longer": "thin: recorded runs at full scale",
     "reference": "authors' logs (same colours)",
 }
 _LOGIT_TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)

@@ -44,6 +44,8 @@ PARTS: dict[str, Part] = {
 """In the order of the report."""
 PARTIAL: Final = ("fig2", "fig3", "projection", "topk")
 """Parts that can be drawn while some of their runs are not finished."""
+LARGEST: Final = "full"
+UNTESTED: Final = "not tested at this scale"
 
 
 def paper(
@@ -204,10 +206,24 @@ def _make(names: Sequence[str], options: Options, n_jobs: int) -> tuple[list[Mad
         if own and (not there or (runs[0] < runs[1] and name not in PARTIAL)):
             missing[name] = f"so far {runs[0]} of its {runs[1]} runs are finished"
         else:
-            made.append(PARTS[name].make(rows, facts, options))
+            longer = None if options.scale == LARGEST else recorded.load(name, LARGEST)
+            if longer is not None and not longer.complete and name not in PARTIAL:
+                longer = None
+            part = PARTS[name].make(rows, facts, replace(options, longer=longer))
+            made.append(part if longer is None else _decided(part, longer, name, options))
         provenance += [each for each in facts if each]  # what only code makes has none
     words = "" if done == total else f"{done} of {total} runs are finished; the same command goes on"
     return [*made, *_absent(missing, "Not finished")], provenance, words
+
+
+def _decided(part: Made, longer: recorded.Recorded, name: str, options: Options) -> Made:
+    """``part`` with the verdicts of longer runs that are kept with the code where its own runs decide nothing."""
+    if all(claim.verdict != UNTESTED for claim in part.claims):
+        return part
+    earlier = longer.told(PARTS[name].make(longer.rows, longer.provenance, replace(options, scale=longer.scale)))
+    decided = {claim.id: claim for claim in earlier.claims if claim.verdict != UNTESTED}
+    claims = [decided.get(claim.id, claim) if claim.verdict == UNTESTED else claim for claim in part.claims]
+    return replace(part, claims=claims)
 
 
 def _recorded(

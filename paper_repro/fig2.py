@@ -130,9 +130,15 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     lines, dots = (settled(rows[rows[CHECKED] == check], CURVE) for check in (False, True))
     authors = fig2_reference(options.authors) if options.authors is not None else None
     missing = unfinished(rows, [*CURVE, "estimator"])
+    longer = None
+    if options.longer is not None:
+        kept = options.longer.rows
+        kept = kept[~kept[CHECKED].astype(bool) & kept.reading.isin(rows.reading)]
+        longer = settled(add_countings(kept, options.longer.scale), CURVE)
     caption = [
         f"Scale {scale_words(scale)}. Data: {provenance[0]['data']}. {measured_words(lines, dots)}",
         f"Not finished: {'; '.join(missing)}." if missing else "",
+        "" if options.longer is None else options.longer.thin,
     ]
     drawn = {
         count: accuracy_by_communication(
@@ -140,6 +146,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             count=count,
             reference=authors,
             checks=dots if len(dots) else None,
+            longer=longer,
             title="Figure 2: what K, P and FedAvg cost in communication",
             caption=" ".join(caption),
         )

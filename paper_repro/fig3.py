@@ -53,6 +53,7 @@ __all__ = [
     "compressed",
     "data_set",
     "jobs",
+    "longer_lines",
     "make",
     "reaching_table",
     "scale_words",
@@ -274,8 +275,11 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     missing = unfinished(rows, [*CURVE, "estimator"])
     unready = f"Not finished: {'; '.join(missing)}." if missing else ""
     dotted = f", seed {', '.join(map(str, sorted(set(dots.seed))))}." if len(dots) else "."
-    caption = f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}{dotted} {unready}"
+    longer = longer_lines(options)
+    thin = "" if longer is None or options.longer is None else options.longer.thin
+    caption = f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}{dotted} {unready} {thin}"
     checks = dots if len(dots) else None
+    last = max(int(frame["round"].max()) for frame in (lines, longer) if frame is not None)
 
     def drawn(count: Count) -> Figure:
         return comparison(
@@ -287,10 +291,11 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
                     xlabel="rounds completed",
                     ylabel="training loss",
                     title="loss against rounds",
-                    reference=None if authors is None else authors[authors["round"] <= lines["round"].max()],
+                    reference=None if authors is None else authors[authors["round"] <= last],
                     checks=checks,
+                    longer=longer,
                 ),
-                by_communication(lines, count, reference=authors, checks=checks),
+                by_communication(lines, count, reference=authors, checks=checks, longer=longer),
             ],
             styles,
             title="Figure 3: the large CNN (d = 1,206,590)",
@@ -338,6 +343,14 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         figures=figures,
         tables=tables,
     )
+
+
+def longer_lines(options: Options) -> pd.DataFrame | None:
+    """The curves that are recorded at full scale, with their countings, where there are any."""
+    if options.longer is None:
+        return None
+    kept = options.longer.rows
+    return settled(add_countings(kept[~kept[CHECKED].astype(bool)], options.longer.scale), CURVE)
 
 
 def _authors(folder: Path | None) -> pd.DataFrame | None:
