@@ -24,7 +24,7 @@ from paper_repro.claims import claims_json, write_claims
 from paper_repro.drawing import Drawn, drawn, ingredients
 from paper_repro.measures import COUNTS
 from paper_repro.part import Made, Options, Part
-from paper_repro.reference import fig2_reference
+from paper_repro.reference import require_reference
 from paper_repro.report import RECORDED, SCALES, Section, page_section, render_report
 from paper_repro.runs import Result, Work, finished, run_all
 
@@ -152,7 +152,7 @@ def paper(
 
     with telling(interrupted), held(out), held(out / "figures"), held(out / "tables"):
         if reference is not None:
-            fig2_reference(reference)  # refused before anything is run
+            require_reference(reference)  # refused before anything is run
         names = [name for name in PARTS if name in chosen]
         if from_recorded:
             made, provenance, words = _recorded(names, options, out, largest=largest)
