@@ -65,7 +65,7 @@ _LINE_OF: Mapping[str, Callable[[LineStyle], dict[str, Any]]] = {
 """How the kinds of curves are drawn that have no band."""
 _EXTRA = {
     "checks": "dots: finite differences, μ = 1e-4",
-    "longer": "thin: recorded at full scale",
+    "longer": "thin: recorded runs at full scale",
     "reference": "authors' logs (same colours)",
 }
 _LOGIT_TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
@@ -145,7 +145,7 @@ def accuracy_by_communication(
         count: How communicated scalars are counted: "wire" (bytes really encoded / 4), "table1" (the paper's
             formula) or "plotted" (what the paper's axis did).
         reference: The authors' curves, same columns (their ``reading`` is ignored: they appear in each row);
-            drawn thin and dashed in the colour of the same K or P, as a mean without a band.
+            drawn thin and dashed in the colour of the same K or P, with a fainter band.
         checks: The same curves measured in another way, same columns: drawn as dots in the same colours.
         longer: The same curves from longer runs, same columns: drawn thin, below.
         title: Heading of the whole figure.
@@ -305,7 +305,7 @@ def draw_mean(
     by: str = "round",
     kind: Kind = "curves",
 ) -> None:
-    """Draw the mean over seeds: with its band, or, of other kinds of curves, without.
+    """Draw the mean over seeds with its band (of longer and checks without).
 
     Args:
         ax: Where.
@@ -315,11 +315,13 @@ def draw_mean(
         style: Colour, dash and width.
         label: In the legend; other kinds than curves have one entry for all, see ``extra_legend``.
         by: See `mean_and_band`.
-        kind: curves; reference, the authors' logs: thin and dashed; longer, from longer runs: thin; checks, the same
-            measured in another way: dots.
+        kind: curves; reference, the authors' logs: thin, dashed, fainter; longer, from longer runs: thin; checks, the
+            same measured in another way: dots.
     """
     mean = mean_and_band(series, x, y, by)
     at, middle = mean["x"].to_numpy(), mean["y"].to_numpy()
+    if kind == "reference" and int(mean["seeds"].iloc[0]) > 1:
+        ax.fill_between(at, mean["low"], mean["high"], color=style.color, alpha=0.08, linewidth=0, zorder=1.8)
     if kind != "curves":
         ax.plot(at, middle, **_LINE_OF[kind](style), label=f"_{kind}")
         return

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
 
@@ -20,10 +21,11 @@ from decomfl_lab.training import code_version
 from figures.curves import Count
 from paper_repro import audit, fig2, fig3, hessian, llm, memory, projection, recorded, sizes, table1, theory, topk
 from paper_repro.claims import claims_json, write_claims
+from paper_repro.drawing import Drawn, drawn, ingredients
 from paper_repro.measures import COUNTS
-from paper_repro.part import Made, Options, Part, rendered
-from paper_repro.reference import fig2_reference
-from paper_repro.report import RECORDED, SCALES, Section, render_report
+from paper_repro.part import Made, Options, Part
+from paper_repro.reference import require_reference
+from paper_repro.report import RECORDED, SCALES, Section, page_section, render_report
 from paper_repro.runs import Result, Work, finished, run_all
 
 __all__ = ["PARTS", "paper"]
@@ -44,6 +46,8 @@ PARTS: dict[str, Part] = {
 """In the order of the report."""
 PARTIAL: Final = ("fig2", "fig3", "projection", "topk")
 """Parts that can be drawn while some of their runs are not finished."""
+LARGEST: Final = "full"
+UNTESTED: Final = "not tested at this scale"
 
 
 def paper(
@@ -148,18 +152,12 @@ def paper(
 
     with telling(interrupted), held(out), held(out / "figures"), held(out / "tables"):
         if reference is not None:
-            fig2_reference(reference)  # refused before anything is run
+            require_reference(reference)  # refused before anything is run
         names = [name for name in PARTS if name in chosen]
         if from_recorded:
-            made, provenance, words = _recorded(names, options, largest=largest)
+            made, provenance, words = _recorded(names, options, out, largest=largest)
         else:
-            made, provenance, words = _make(names, options, jobs or joblib.cpu_count())
-        for part in made:
-            for stem, figure in part.figures.items():
-                for kind in ("png", "pdf"):
-                    write_atomically(out / "figures" / f"{stem}.{kind}", rendered(figure, kind))
-            for stem, table in part.tables.items():
-                write_atomically(out / "tables" / f"{stem}.csv", table.to_csv(index=False))
+            made, provenance, words = _make(names, options, out, jobs or joblib.cpu_count())
         claims = [claim for part in made for claim in part.claims]
         minutes = (time.monotonic() - started) / 60
         facts = {"scale": RECORDED if from_recorded else scale} | _facts(provenance, minutes)
@@ -177,7 +175,9 @@ def paper(
         print(words, file=sys.stderr)
 
 
-def _make(names: Sequence[str], options: Options, n_jobs: int) -> tuple[list[Made], list[Mapping[str, Any]], str]:
+def _make(
+    names: Sequence[str], options: Options, out: Path, n_jobs: int
+) -> tuple[list[Drawn], list[Mapping[str, Any]], str]:
     """The parts, the provenance of every run, and what is not finished: all runs of all parts go into one pool.
 
     A part whose runs cannot be made here (no jobs) is drawn from what is kept with the code, where there is something.
@@ -186,7 +186,7 @@ def _make(names: Sequence[str], options: Options, n_jobs: int) -> tuple[list[Mad
     works = [job for own in jobs.values() for job in own]
     results = run_all(works, options.cache, n_jobs=n_jobs, hours=options.hours, resume=options.resume)
     done, total = _finished(works, results)
-    made: list[Made] = []
+    made: list[Drawn] = []
     provenance: list[Mapping[str, Any]] = []
     missing: dict[str, str] = {}
     for name, own in jobs.items():
@@ -194,7 +194,7 @@ def _make(names: Sequence[str], options: Options, n_jobs: int) -> tuple[list[Mad
         there = [result for result in mine if result is not None]
         kept = None if own else recorded.load(name, options.scale)
         if kept is not None:
-            made.append(kept.told(PARTS[name].make(kept.rows, kept.provenance, options)))
+            made.append(_kept(name, kept, options, out))
             continue
         rows = pd.concat([frame for frame, _ in there], ignore_index=True) if there else pd.DataFrame()
         facts = [facts for _, facts in there]
@@ -204,17 +204,40 @@ def _make(names: Sequence[str], options: Options, n_jobs: int) -> tuple[list[Mad
         if own and (not there or (runs[0] < runs[1] and name not in PARTIAL)):
             missing[name] = f"so far {runs[0]} of its {runs[1]} runs are finished"
         else:
-            made.append(PARTS[name].make(rows, facts, options))
+            longer = None if options.scale == LARGEST else recorded.load(name, LARGEST)
+            if longer is not None and not longer.complete and name not in PARTIAL:
+                longer = None
+            at = replace(options, longer=longer)
+            made.append(drawn(out, name, ingredients(name, rows, facts, at), partial(_part, name, rows, facts, at)))
         provenance += [each for each in facts if each]  # what only code makes has none
     words = "" if done == total else f"{done} of {total} runs are finished; the same command goes on"
     return [*made, *_absent(missing, "Not finished")], provenance, words
 
 
+def _kept(name: str, kept: recorded.Recorded, options: Options, out: Path) -> Drawn:
+    """A part from what is kept of it with the code."""
+    at = replace(options, scale=kept.scale)
+    key = ingredients(name, kept.rows, kept.provenance, at, kept.words)
+    return drawn(out, name, key, lambda: kept.told(PARTS[name].make(kept.rows, kept.provenance, at)))
+
+
+def _part(name: str, rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
+    """A part, with the verdicts of longer runs that are kept with the code where its own runs decide nothing."""
+    part, longer = PARTS[name].make(rows, provenance, options), options.longer
+    if longer is None or all(claim.verdict != UNTESTED for claim in part.claims):
+        return part
+    at = replace(options, scale=longer.scale, longer=None)
+    earlier = longer.told(PARTS[name].make(longer.rows, longer.provenance, at))
+    decided = {claim.id: claim for claim in earlier.claims if claim.verdict != UNTESTED}
+    claims = [decided.get(claim.id, claim) if claim.verdict == UNTESTED else claim for claim in part.claims]
+    return replace(part, claims=claims)
+
+
 def _recorded(
-    names: Sequence[str], options: Options, *, largest: bool
-) -> tuple[list[Made], list[Mapping[str, Any]], str]:
+    names: Sequence[str], options: Options, out: Path, *, largest: bool
+) -> tuple[list[Drawn], list[Mapping[str, Any]], str]:
     """The parts from what is kept with the code, at one scale or each at its largest."""
-    made: list[Made] = []
+    made: list[Drawn] = []
     provenance: list[Mapping[str, Any]] = []
     missing: dict[str, str] = {}
     for name in names:
@@ -224,8 +247,7 @@ def _recorded(
         elif not kept.complete and name not in PARTIAL:
             missing[name] = kept.words
         else:
-            at = replace(options, scale=kept.scale)
-            made.append(kept.told(PARTS[name].make(kept.rows, kept.provenance, at)))
+            made.append(_kept(name, kept, options, out))
             provenance += [each for each in kept.provenance if each]
     return [*made, *_absent(missing, "Not recorded")], provenance, ""
 
@@ -236,11 +258,11 @@ def _finished(works: Sequence[Work], results: Sequence[Result | None]) -> tuple[
     return sum(done.values()), len(done)
 
 
-def _absent(missing: Mapping[str, str], title: str) -> list[Made]:
+def _absent(missing: Mapping[str, str], title: str) -> list[Drawn]:
     """A section that lists the parts that the page does not have."""
     notes = [f"{name}: {why}." for name, why in missing.items()]
     section = Section(id="absent", title=title, figure_png=None, settings=pd.DataFrame(), notes=notes)
-    return [Made(section=section, claims=[])] if missing else []
+    return [Drawn(page_section(section), [])] if missing else []
 
 
 def _facts(provenance: Sequence[Mapping[str, Any]], minutes: float) -> dict[str, str]:

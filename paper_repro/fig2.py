@@ -12,6 +12,8 @@ import pandas as pd
 from decomfl_lab.config import TrainConfig
 from figures.curves import accuracy_by_communication
 from paper_repro import estimators
+from paper_repro.bands import bands_table, compared
+from paper_repro.bands import claim as bands_claim
 from paper_repro.claims import Claim, Verdict
 from paper_repro.estimators import CHECKED
 from paper_repro.measures import (
@@ -128,9 +130,15 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     lines, dots = (settled(rows[rows[CHECKED] == check], CURVE) for check in (False, True))
     authors = fig2_reference(options.authors) if options.authors is not None else None
     missing = unfinished(rows, [*CURVE, "estimator"])
+    longer = None
+    if options.longer is not None:
+        kept = options.longer.rows
+        kept = kept[~kept[CHECKED].astype(bool) & kept.reading.isin(rows.reading)]
+        longer = settled(add_countings(kept, options.longer.scale), CURVE)
     caption = [
         f"Scale {scale_words(scale)}. Data: {provenance[0]['data']}. {measured_words(lines, dots)}",
         f"Not finished: {'; '.join(missing)}." if missing else "",
+        "" if options.longer is None else options.longer.thin,
     ]
     drawn = {
         count: accuracy_by_communication(
@@ -138,6 +146,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             count=count,
             reference=authors,
             checks=dots if len(dots) else None,
+            longer=longer,
             title="Figure 2: what K, P and FedAvg cost in communication",
             caption=" ".join(caption),
         )
@@ -146,7 +155,13 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     table = summary_table(lines)
     agreement = estimators.gaps_table(estimators.gaps(rows, CURVE), CURVE)
     verdicts = claims(rows, scale) if "as-plotted" in set(rows.reading) else []
+    tables = {"fig2": table, "fig2-curves": rows, "fig2-estimators": agreement}
     if authors is not None:
+        plotted = lines[lines.reading == "as-plotted"]
+        of_each = [compared(own, authors, CURVE[1:]) for _, own in plotted.groupby("method")]
+        bands = bands_table(pd.concat(of_each), CURVE[1:])
+        tables["fig2-bands"] = bands
+        verdicts.append(bands_claim("fig2", bands, caption[0], testable=scale == "full"))
         verdicts.append(saving_in_the_logs(authors))
     seconds = rows.groupby([*CURVE, CHECKED, "seed"]).seconds.max().sum()
     section = Section(
@@ -179,7 +194,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         section=section,
         claims=verdicts,
         figures={stems[count]: figure for count, figure in drawn.items()},
-        tables={"fig2": table, "fig2-curves": rows, "fig2-estimators": agreement},
+        tables=tables,
     )
 
 

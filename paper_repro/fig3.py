@@ -18,6 +18,8 @@ from figures.comparison import Panel, by_communication, comparison
 from figures.curves import Count
 from figures.style import method_styles
 from paper_repro import estimators
+from paper_repro.bands import bands_table, compared
+from paper_repro.bands import claim as bands_claim
 from paper_repro.claims import Claim, Verdict
 from paper_repro.estimators import CHECKED
 from paper_repro.measures import (
@@ -51,6 +53,7 @@ __all__ = [
     "compressed",
     "data_set",
     "jobs",
+    "longer_lines",
     "make",
     "reaching_table",
     "scale_words",
@@ -135,7 +138,7 @@ def first_order(scale: str, method: str, series: str, **changes: Any) -> list[Jo
         **changes,
     )
     uplink = {"fedcom": config.quantize_bits / 32, "fedavg-topk": 2 * config.top_k}.get(method, 1.0)
-    return [_job(config, series, seed, uplink, urgency=int(seed != size.seeds[0])) for seed in size.seeds]
+    return [_job(config, series, size.seeds[0], uplink, urgency=0)]
 
 
 def _job(config: TrainConfig, series: str, seed: int, uplink: float, *, urgency: int) -> Job:
@@ -199,7 +202,8 @@ def scale_words(scale: str) -> str:
     size = FIG3_SCALES[scale]
     return (
         f"{scale} ({kind(scale)}): M={size.M}, m={size.m}; DeComFL {size.rounds} rounds, B={size.batch_size}; "
-        f"first-order {size.baseline_rounds} rounds, B={size.baseline_batch}; seeds {', '.join(map(str, size.seeds))}"
+        f"first-order {size.baseline_rounds} rounds, B={size.baseline_batch}; seeds {', '.join(map(str, size.seeds))} "
+        f"of DeComFL, {size.seeds[0]} of the others"
     )
 
 
@@ -233,7 +237,7 @@ def settings_table(scale: str, data: str) -> pd.DataFrame:
             f"Adam, η = 0.001, B = {size.baseline_batch}",
         ),
         ("rounds DeComFL / first-order", "not given", "3000 / 1000", f"{size.rounds} / {size.baseline_rounds}"),
-        ("seeds", "not given", "1", str(len(size.seeds))),
+        ("seeds", "not given", "1", f"{len(size.seeds)} of DeComFL, 1 of the others"),
     ]
     return pd.DataFrame(rows, columns=["setting", "the paper's text", "the authors' logs", "run here"])
 
@@ -271,8 +275,11 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     missing = unfinished(rows, [*CURVE, "estimator"])
     unready = f"Not finished: {'; '.join(missing)}." if missing else ""
     dotted = f", seed {', '.join(map(str, sorted(set(dots.seed))))}." if len(dots) else "."
-    caption = f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}{dotted} {unready}"
+    longer = longer_lines(options)
+    thin = "" if longer is None or options.longer is None else options.longer.thin
+    caption = f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}{dotted} {unready} {thin}"
     checks = dots if len(dots) else None
+    last = max(int(frame["round"].max()) for frame in (lines, longer) if frame is not None)
 
     def drawn(count: Count) -> Figure:
         return comparison(
@@ -284,10 +291,11 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
                     xlabel="rounds completed",
                     ylabel="training loss",
                     title="loss against rounds",
-                    reference=None if authors is None else authors[authors["round"] <= lines["round"].max()],
+                    reference=None if authors is None else authors[authors["round"] <= last],
                     checks=checks,
+                    longer=longer,
                 ),
-                by_communication(lines, count, reference=authors, checks=checks),
+                by_communication(lines, count, reference=authors, checks=checks, longer=longer),
             ],
             styles,
             title="Figure 3: the large CNN (d = 1,206,590)",
@@ -308,27 +316,41 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     ]
     if data != "fashion-mnist":
         notes.insert(0, "Fashion-MNIST was not at hand: this is the same model and method on MNIST digits.")
+    tables = {
+        "fig3": reaching_table(lines, level),
+        "fig3-curves": rows,
+        "fig3-estimators": estimators.gaps_table(estimators.gaps(rows, CURVE), CURVE),
+    }
     section = Section(
         id="fig3",
         title=f"Figure 3: DeComFL and first-order methods on {_SHOWN[data]}",
         figure_png=rendered(figures["fig3"]),
         settings=settings_table(scale, data),
         notes=notes,
-        table=reaching_table(lines, level),
+        table=tables["fig3"],
         facts={
             "training time": f"{rows.groupby(['series', CHECKED, 'seed']).seconds.max().sum() / 60:.1f} core-minutes"
         },
     )
+    verdicts = claims(rows, f"{words}; {data}")
+    if authors is not None:
+        tables["fig3-bands"] = bands_table(compared(lines, authors, CURVE), CURVE)
+        testable = scale == "full" and data == "fashion-mnist"
+        verdicts.append(bands_claim("fig3", tables["fig3-bands"], f"{words}; {data}. {unready}", testable=testable))
     return Made(
         section=section,
-        claims=[*claims(rows, f"{words}; {data}"), *_claims_on_the_logs(authors)],
+        claims=[*verdicts, *_claims_on_the_logs(authors)],
         figures=figures,
-        tables={
-            "fig3": section.table if section.table is not None else rows,
-            "fig3-curves": rows,
-            "fig3-estimators": estimators.gaps_table(estimators.gaps(rows, CURVE), CURVE),
-        },
+        tables=tables,
     )
+
+
+def longer_lines(options: Options) -> pd.DataFrame | None:
+    """The curves that are recorded at full scale, with their countings, where there are any."""
+    if options.longer is None:
+        return None
+    kept = options.longer.rows
+    return settled(add_countings(kept[~kept[CHECKED].astype(bool)], options.longer.scale), CURVE)
 
 
 def _authors(folder: Path | None) -> pd.DataFrame | None:

@@ -6,7 +6,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
 import matplotlib
@@ -18,6 +18,9 @@ from figures.style import rc
 from paper_repro.claims import Claim
 from paper_repro.report import Section
 from paper_repro.runs import Work
+
+if TYPE_CHECKING:
+    from paper_repro.recorded import Recorded
 
 __all__ = ["Made", "Options", "Part", "rendered"]
 
@@ -36,6 +39,7 @@ class Options:
         record: Folder in which to keep the rows of what is made, or None.
         hours: After which no run is begun any more, and those under way are saved; None for no limit.
         resume: Take up training runs that another version of the code began.
+        longer: What is recorded of the part at full scale, where that is larger than ``scale``: drawn thin.
     """
 
     scale: str
@@ -47,6 +51,7 @@ class Options:
     record: Path | None = None
     hours: float | None = None
     resume: bool = False
+    longer: Recorded | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

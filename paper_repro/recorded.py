@@ -59,6 +59,11 @@ class Recorded:
         some = "" if self.complete else f", so far {self.runs[0]} of {self.runs[1]} runs finished"
         return f"recorded on {self.date} at {self.scale} scale by code {self.code}{some}"
 
+    @property
+    def thin(self) -> str:
+        """The sentence of a caption where these rows are drawn beside others."""
+        return f"Thin: {self.words}; {self.provenance[0].get('data', 'no data')}."
+
     def told(self, made: Made) -> Made:
         """``made`` from these rows, saying in its section and its claims that nothing was computed."""
         note = f"Not computed here: rows {self.words}, from the data named above."

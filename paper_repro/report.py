@@ -16,7 +16,7 @@ import pandas as pd
 from decomfl_lab.errors import InputError, require, require_choice
 from paper_repro.claims import VERDICTS, Claim, require_distinct_ids
 
-__all__ = ["RECORDED", "SCALES", "Folded", "Section", "render_report"]
+__all__ = ["RECORDED", "SCALES", "Folded", "Section", "page_section", "render_report"]
 
 SCALES: Final[Mapping[str, str]] = {
     "smoke": "A check that everything runs. Nothing here is the paper's experiment.",
@@ -98,11 +98,13 @@ class Section:
             raise InputError(f"notes of section {self.id} must be a list of paragraphs, got one string")
 
 
-def render_report(sections: Sequence[Section], *, facts: Mapping[str, str], claims: Sequence[Claim]) -> str:
+def render_report(
+    sections: Sequence[Section | Mapping[str, Any]], *, facts: Mapping[str, str], claims: Sequence[Claim]
+) -> str:
     """Return the report as one HTML page, with style and figures inside and no script.
 
     Args:
-        sections: Figures and tables, in the order of the page.
+        sections: Figures and tables, in the order of the page; sections, or what ``page_section`` makes of them.
         facts: Name -> text for the head of the page. "scale" is required and must be "smoke", "default",
             "full" or "recorded"; it becomes the badge. The others (data, seeds, time, versions, device) are listed as
             given.
@@ -113,7 +115,8 @@ def render_report(sections: Sequence[Section], *, facts: Mapping[str, str], clai
     """
     scale = facts.get("scale")
     require(scale in _BADGES, "facts['scale']", f"be one of {', '.join(_BADGES)}", scale)
-    require_distinct_ids("sections", [section.id for section in sections])
+    ready = [page_section(section) if isinstance(section, Section) else section for section in sections]
+    require_distinct_ids("sections", [section["id"] for section in ready])
     require_distinct_ids("claims", [claim.id for claim in claims])
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
@@ -132,7 +135,7 @@ def render_report(sections: Sequence[Section], *, facts: Mapping[str, str], clai
             if (number := sum(claim.verdict == verdict for claim in claims))
         ],
         claims=[_claim(claim) for claim in claims],
-        sections=[_section(section) for section in sections],
+        sections=ready,
     )
 
 
@@ -151,8 +154,8 @@ def _claim(claim: Claim) -> dict[str, Any]:
     }
 
 
-def _section(section: Section) -> dict[str, Any]:
-    """Return a section as the template wants it: image in base64, tables as texts."""
+def page_section(section: Section) -> dict[str, Any]:
+    """Return a section as the template wants it, ready for JSON: image in base64, tables as texts."""
     png = section.figure_png
     return {
         "id": section.id,

@@ -149,7 +149,7 @@ class Fig3Scale:
         differences: Of DeComFL by finite differences, drawn over it.
         baseline_batch: B of the first-order methods.
         baseline_rounds: Of the first-order methods.
-        seeds: Seeds of every series.
+        seeds: Seeds of DeComFL; the other methods have the first.
         eval_every: Rounds of DeComFL between two evaluations.
         fedavg_every: The same of FedAvg.
         compressed_every: The same of FedCom and FedAvg + Top-k.
@@ -202,6 +202,7 @@ FIG3_SCALES: dict[str, Fig3Scale] = {
         differences=300,
         baseline_batch=32,
         baseline_rounds=1000,
+        seeds=(0, 1, 2),
         eval_every=20,
         compressed_every=10,
     ),

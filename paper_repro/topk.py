@@ -52,9 +52,11 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     missing = unfinished(rows, [*fig3.CURVE, "estimator"])
     unready = f"Not finished: {'; '.join(missing)}." if missing else ""
     checks = dots if len(dots) else None
+    longer = fig3.longer_lines(options)
+    thin = "" if longer is None or options.longer is None else options.longer.thin
     figure = comparison(
         [
-            by_communication(lines, options.count, checks=checks),
+            by_communication(lines, options.count, checks=checks, longer=longer),
             Panel(
                 frame=lines,
                 x="round",
@@ -63,11 +65,12 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
                 ylabel="test accuracy",
                 title="accuracy against rounds",
                 checks=checks,
+                longer=longer,
             ),
         ],
         method_styles(list(dict.fromkeys(rows.series))),
         title="FedAvg + Top-k with smaller k, and DeComFL",
-        caption=f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}. {unready}",
+        caption=f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}. {unready} {thin}",
     )
     level = highest_level(run for _, run in lines.groupby("series"))
     table = fig3.reaching_table(lines, level)
