@@ -193,7 +193,8 @@ def scale_words(scale: str, rows: pd.DataFrame) -> str:
     size = EDGE_SCALES[scale]
     seeds = sorted(set(rows["seed"]))
     return (
-        f"{scale} ({kind(scale)}): M={size.M}, m={size.m}, B={size.batch_size}, {size.steps} local steps; "
+        f"{scale} ({kind(scale)}): M={size.M}, m={size.m}, B={size.batch_size} or {size.small_batch} as said, "
+        f"{size.steps} local steps; "
         f"seeds {seeds[0]}..{seeds[-1]}"
     )
 
@@ -240,16 +241,17 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
     ).merge(found[[*_POINT, "seed", "apart"]], on=[*_POINT, "seed"])
     figure = edge(
         _by_step(table),
-        pd.concat(_lines(table, base)),
+        pd.concat(_lines(table, Point(PROJECTION, size.small_batch))),
         along,
         limits=limits,
         title="The edge of stability: Figure 2's setting, and around it",
         caption=f"Scale {words}; {provenance[0]['data']}; MNIST CNN, d = {D:,}. A run comes apart if its losses stop "
         f"being finite or its last test loss is above {RISEN:g} times its smallest. Where not varied: η/(1 − β) = "
-        f"{PAPER_STEP:g}, β = 0.9, P = 20, K = 1. Bars: Wilson's 95 % intervals. Bands: ranges over the seeds of the "
-        f"smallest step allowed between the start and the smallest test loss of the runs at {PAPER_STEP:g}, by tr(H) "
-        f"and Ritz values of the Gauss-Newton matrix of {size.examples} training images. Below: the runs by projection "
-        f"with B = {size.batch_size} of the first panel; S ≥ 1 is unstable.",
+        f"{PAPER_STEP:g}, β = 0.9, P = 20, K = 1, and on the upper right B = {size.small_batch}. Bars: Wilson's 95 % "
+        "intervals. Bands: ranges over the seeds of the smallest step allowed between the start and the smallest test "
+        f"loss of the runs at {PAPER_STEP:g}, by tr(H) and Ritz values of the Gauss-Newton matrix of {size.examples} "
+        f"training images. Below: the runs by projection with B = {size.batch_size} of the first panel; S ≥ 1 is "
+        "unstable.",
     )
     section = Section(
         id="edge",
@@ -376,7 +378,7 @@ def _covered(found: pd.DataFrame, words: str) -> Claim:
 
 def _directions(found: pd.DataFrame, words: str) -> Claim:
     """Do fewer runs come apart with the most directions than with the fewest? Fisher's exact test, one-sided."""
-    own = found[_on_line(found, "P", Point(PROJECTION, int(found["batch"].max())))]
+    own = found[_on_line(found, "P", Point(PROJECTION, int(found["batch"].min())))]
     few, many = (own[own["P"] == P]["apart"] for P in (own["P"].min(), own["P"].max()))
     counts = [[int(few.sum()), int((~few).sum())], [int(many.sum()), int((~many).sum())]]
     better, worse = (float(stats.fisher_exact(counts, alternative=side).pvalue) for side in ("greater", "less"))

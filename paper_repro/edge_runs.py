@@ -65,14 +65,14 @@ class Point:
 
 
 def points(size: EdgeScale) -> list[Point]:
-    """The lines through Figure 2's setting: in η/(1 − β), P, K and β; smaller batches and differences on the first."""
+    """The lines through Figure 2's setting: in η/(1 − β), and with smaller batches again, in P, K and β."""
     base = Point(PROJECTION, size.batch_size)
     small = replace(base, batch=size.small_batch)
     found = [
         *(replace(base, factor=factor) for factor in size.factors),
-        *(replace(base, P=P) for P in size.Ps),
-        *(replace(base, K=K) for K in size.Ks),
-        *(replace(base, beta=beta) for beta in size.betas),
+        *(replace(small, P=P) for P in size.Ps),
+        *(replace(small, K=K) for K in size.Ks),
+        *(replace(small, beta=beta) for beta in size.betas),
         *(replace(small, factor=factor) for factor in size.small_factors),
         *(replace(small, factor=factor, estimator=DIFFERENCES) for factor in size.differences),
     ]
@@ -147,6 +147,7 @@ class EdgeWork:
                 layout.bind(module, federation.x)
                 accuracy, loss = mean_losses(module, [_accuracy, cross_entropy], inputs, targets)
                 found = {"round": r, "test_accuracy": accuracy, "test_loss": loss, "train_loss": float(np.mean(losses))}
+                found["norm"] = float(federation.x.norm())
                 rows.append(found | _curvature(landscape, federation.x, self.size.products))
                 losses = []
             if r == config.rounds:
@@ -162,7 +163,7 @@ class EdgeWork:
         return ended
 
     def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:
-        """See ``Work``: a row a measurement, with the point, the seed and whether the run diverged."""
+        """See ``Work``: a row a measurement, with ‖x‖, the point, the seed and whether the run diverged."""
         labels = {**asdict(self.point), "seed": self.seed, "diverged": ended.startswith(DIVERGED)}
         return pd.read_csv(folder / "rows.csv").assign(**labels), read_provenance(folder)
 

@@ -256,13 +256,13 @@ class EdgeScale:
     Attributes:
         M: Clients.
         m: Sampled clients a round.
-        batch_size: B.
+        batch_size: B of the line of ``factors``.
         steps: Local steps of a run; K of them are a round.
         seeds: Of every point.
         factors: η/(1 − β) in multiples of Figure 2's 0.01.
-        small_batch: A smaller B, for the two lines below.
+        small_batch: A smaller B, for all that follows.
         small_factors: Factors that are also run with it, to see whether B matters.
-        differences: Factors that are also run by finite differences, with ``small_batch``.
+        differences: Factors that are also run by finite differences.
         Ps: Directions a step.
         Ks: Local steps a round.
         betas: Momentum β, at Figure 2's η/(1 − β).
@@ -285,9 +285,9 @@ class EdgeScale:
     Ks: tuple[int, ...] = ()
     betas: tuple[float, ...] = ()
     measurements: int = 25
-    examples: int = 250
+    examples: int = 200
     products: int = 8
-    test_examples: int = 2000
+    test_examples: int = 1000
 
 
 EDGE_SCALES: dict[str, EdgeScale] = {

@@ -83,8 +83,8 @@ def sweep(*, differences: int = 0, loud: float = 1.0, few: int = 8, pairs: int =
     made = []
     for seed in range(8):
         made += [rows(apart=factor > 1.5, seed=seed, factor=factor, loud=loud) for factor in (0.5, 1.0, 2.0)]
-        made += [rows(apart=P == 5 and seed < few, seed=seed, P=P) for P in (5, 40)]
-        made += [rows(apart=False, seed=seed, beta=0.0), rows(apart=False, seed=seed, K=4)]
+        made += [rows(apart=P == 5 and seed < few, seed=seed, P=P, batch=32) for P in (5, 40)]
+        made += [rows(apart=False, seed=seed, batch=32, **knob) for knob in ({}, {"beta": 0.0}, {"K": 4})]
         if seed < pairs:
             made.append(rows(apart=True, seed=seed, factor=2.0, batch=32))
             made.append(rows(apart=seed < differences, seed=seed, factor=2.0, batch=32, estimator=DIFFERENCES))
