@@ -19,7 +19,7 @@ from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import telling
 from decomfl_lab.training import code_version
 from figures.curves import Count
-from paper_repro import audit, fig2, fig3, hessian, llm, memory, projection, recorded, sizes, table1, theory, topk
+from paper_repro import audit, edge, fig2, fig3, hessian, llm, memory, projection, recorded, sizes, table1, theory, topk
 from paper_repro.claims import claims_json, write_claims
 from paper_repro.drawing import Drawn, drawn, ingredients
 from paper_repro.measures import COUNTS
@@ -34,6 +34,7 @@ PARTS: dict[str, Part] = {
     "fig2": fig2,
     "fig3": fig3,
     "projection": projection,
+    "edge": edge,
     "topk": topk,
     "table1": table1,
     "llm": llm,

@@ -9,6 +9,7 @@ from decomfl_lab.llm.family import PretrainConfig
 from theory.audit.tables import EXAMPLES, PARAMETERS, RATES, RESULTS, ROUNDS, model_terabytes
 
 __all__ = [
+    "EDGE_SCALES",
     "FIG2_SCALES",
     "FIG3_SCALES",
     "HESSIAN_SCALES",
@@ -19,6 +20,7 @@ __all__ = [
     "SIZES_SCALES",
     "TASK_ROWS",
     "THEORY_SCALES",
+    "EdgeScale",
     "Fig2Scale",
     "Fig3Scale",
     "HessianScale",
@@ -290,6 +292,95 @@ MEMORY_SIZES: dict[str, tuple[int, ...]] = {
     "full": (100_000, 1_000_000, 10_000_000, 100_000_000),
 }
 """Parameters of the models whose memory is measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EdgeScale:
+    """Sizes of the runs at the edge of stability. A line of values is run with everything else as in Figure 2.
+
+    Attributes:
+        M: Clients.
+        m: Sampled clients a round.
+        batch_size: B of the line of ``factors``.
+        steps: Local steps of a run; K of them are a round.
+        seeds: Of every point.
+        factors: η/(1 − β) in multiples of Figure 2's 0.01.
+        small_batch: A smaller B, for all that follows.
+        small_factors: Factors that are also run with it, to see whether B matters.
+        differences: Factors that are also run by finite differences.
+        Ps: Directions a step.
+        Ks: Local steps a round.
+        betas: Momentum β, at Figure 2's η/(1 − β).
+        measurements: Evaluations of a run, each with the trace of the curvature and its top.
+        examples: Training images whose mean loss has the curvature.
+        products: With it, a measurement.
+        test_examples: Held-out images of an evaluation; 0 for all.
+    """
+
+    M: int
+    m: int
+    batch_size: int
+    steps: int
+    seeds: tuple[int, ...]
+    factors: tuple[float, ...]
+    small_batch: int
+    small_factors: tuple[float, ...]
+    differences: tuple[float, ...]
+    Ps: tuple[int, ...] = ()
+    Ks: tuple[int, ...] = ()
+    betas: tuple[float, ...] = ()
+    measurements: int = 25
+    examples: int = 200
+    products: int = 8
+    test_examples: int = 1000
+
+
+EDGE_SCALES: dict[str, EdgeScale] = {
+    "smoke": EdgeScale(
+        M=20,
+        m=2,
+        batch_size=4,
+        steps=12,
+        seeds=(0,),
+        factors=(1.0, 40.0),
+        small_batch=4,
+        small_factors=(),
+        differences=(40.0,),
+        measurements=3,
+        examples=20,
+        products=6,
+        test_examples=100,
+    ),
+    "default": EdgeScale(
+        M=100,
+        m=10,
+        batch_size=8,
+        steps=120,
+        seeds=(0, 1, 2),
+        factors=(1.0, 2.0, 4.0),
+        small_batch=8,
+        small_factors=(),
+        differences=(4.0,),
+        measurements=6,
+        examples=100,
+        products=8,
+        test_examples=500,
+    ),
+    "full": EdgeScale(
+        M=100,
+        m=10,
+        batch_size=256,
+        steps=500,
+        seeds=tuple(range(8)),
+        factors=(0.5, 1.0, 1.5, 2.0, 3.0),
+        small_batch=32,
+        small_factors=(0.5, 1.0, 1.5, 2.0, 3.0),
+        differences=(1.0, 1.5, 2.0),
+        Ps=(5, 10, 20, 40),
+        Ks=(1, 4, 10),
+        betas=(0.0, 0.9),
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,151 @@
+"""The edge of stability: how many runs come apart, and the curvature that they meet on their way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullFormatter, NullLocator, PercentFormatter
+
+from decomfl_lab.errors import require
+from figures.layout import page, require_columns
+from figures.style import OKABE_ITO, rc
+
+__all__ = ["edge"]
+
+_ORANGE, _GREEN, _BLUE, _RED, _PINK, _SKY = OKABE_ITO
+_SOFT: Final = "#57606A"
+_SERIES: Final = ((_BLUE, "o", "-"), (_RED, "s", "--"), (_ORANGE, "D", ":"))
+_BANDS: Final = (_GREEN, _PINK)
+_STAYED, _APART = _BLUE, _RED
+_HIGHEST: Final = 20.0
+_LEAST_ROOM: Final = 0.055
+"""Between two series at one point, as a share of the distance to the next point."""
+
+
+def edge(
+    by_step: pd.DataFrame,
+    lines: pd.DataFrame,
+    along: pd.DataFrame,
+    *,
+    limits: Mapping[str, tuple[float, float]],
+    title: str = "",
+    caption: str = "",
+) -> Figure:
+    """Four panels: shares of runs that come apart, above; S and the test loss on the way of every run, below.
+
+    Args:
+        by_step: Columns series, h (η/(1 − β)), share, low and high (ends of an interval).
+        lines: Columns knob ("P", "K" or "β"), at (its value), share, low and high; there may be no row.
+        along: Columns run, apart, step, load (S) and test_loss: measurements of some runs.
+        limits: Name -> the range of h in which a limit lies: a vertical band in the first panel.
+        title: Heading.
+        caption: Under the plots: data, scale, seeds, the rule.
+
+    Returns:
+        A figure without pyplot state.
+
+    Raises:
+        InputError: If a column is missing, by_step or along has no row, or there are too many series or limits.
+    """
+    require_columns("by_step", by_step, ("series", "h", "share", "low", "high"))
+    require_columns("along", along, ("run", "apart", "step", "load", "test_loss"))
+    series = list(dict.fromkeys(by_step["series"]))
+    require(len(series) <= len(_SERIES), "series of by_step", f"be at most {len(_SERIES)}", series)
+    require(len(limits) <= len(_BANDS), "limits", f"be at most {len(_BANDS)}", list(limits))
+    with matplotlib.rc_context(rc()):
+        figure, plots = page(10.4, 6.6, title=title, caption=[caption])
+        grid = plots.subplots(2, 2, gridspec_kw={"height_ratios": [1.0, 1.05]})
+        first, second, third, fourth = cast(Sequence[Axes], grid.ravel())
+        _shares_by_step(first, by_step, series, limits)
+        _shares_by_knob(second, lines)
+        _way(third, along, "load", "S: share of the stable step that is used")
+        third.axhline(1.0, color=_SOFT, linewidth=1.2, linestyle=(0, (4, 2)), zorder=2)
+        third.set_ylim(top=min(_HIGHEST, third.get_ylim()[1]))
+        third.annotate(
+            "unstable above", (1.0, 1.0), (-2, 3), xycoords=("axes fraction", "data"), textcoords="offset points",
+            ha="right", va="bottom", color=_SOFT, fontsize=8.0,
+        )  # fmt: skip
+        third.set_title("curvature on the way")
+        _way(fourth, along, "test_loss", "test loss")
+        smallest = float(along["test_loss"].min())
+        fourth.set_ylim(0.8 * smallest, min(fourth.get_ylim()[1], _HIGHEST))
+        fourth.set_title("and what becomes of the loss")
+        fourth.legend(
+            [Line2D([], [], color=colour, linewidth=1.6) for colour in (_STAYED, _APART)],
+            ["stayed together", "came apart"], loc="upper left",
+        )  # fmt: skip
+    return figure
+
+
+def _shares_by_step(
+    ax: Axes, frame: pd.DataFrame, series: Sequence[str], limits: Mapping[str, tuple[float, float]]
+) -> None:
+    ticks = sorted(set(frame["h"]))
+    for (name, (low, high)), colour in zip(limits.items(), _BANDS, strict=False):
+        ax.axvspan(low, high, facecolor=colour, edgecolor=colour, alpha=0.25, linewidth=1.5, label=name)
+    for i, (name, (colour, marker, dash)) in enumerate(zip(series, _SERIES, strict=False)):
+        own = frame[frame["series"] == name].sort_values("h")
+        beside = np.exp(_LEAST_ROOM * (i - (len(series) - 1) / 2))  # so that intervals do not cover each other
+        _intervals(ax, own["h"] * beside, own, colour, marker, label=name, dash=dash)
+    ax.set_xscale("log")
+    ax.xaxis.set_major_locator(FixedLocator(ticks))
+    ax.xaxis.set_major_formatter(FixedFormatter([f"{h:g}" for h in ticks]))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.set_xlabel("η/(1 − β)")
+    _percent(ax)
+    ax.set_title("runs that come apart, by step size")
+    ax.legend(loc="upper left", fontsize=7.6)
+
+
+def _shares_by_knob(ax: Axes, frame: pd.DataFrame) -> None:
+    """The values of each knob side by side, a group a knob."""
+    ax.set_title("by directions, local steps, momentum")
+    places, labels, at = [], [], 0.0
+    for knob, own in frame.groupby("knob", sort=False):
+        ordered = own.sort_values("at")
+        x = at + np.arange(len(ordered))
+        colour, marker, dash = _SERIES[0]
+        _intervals(ax, x, ordered, colour, marker, label=str(knob), dash=dash)
+        places += x.tolist()
+        labels += [f"{knob} = {value:g}" for value in ordered["at"]]
+        at = float(x[-1]) + 1.7
+    if not places:
+        ax.text(0.5, 0.5, "not run at this scale", transform=ax.transAxes, ha="center", color=_SOFT)
+    ax.set_xticks(places, labels, rotation=38, ha="right", rotation_mode="anchor")
+    ax.grid(visible=False, axis="x")
+    _percent(ax)
+
+
+def _intervals(ax: Axes, x: Any, frame: pd.DataFrame, colour: str, marker: str, *, label: str, dash: str) -> None:
+    errors = [frame["share"] - frame["low"], frame["high"] - frame["share"]]
+    ax.errorbar(
+        x, frame["share"], yerr=errors, color=colour, marker=marker, markersize=5.0, markerfacecolor="white",
+        linewidth=1.4, linestyle=dash, elinewidth=1.0, capsize=2.4, label=label, zorder=3,
+    )  # fmt: skip
+
+
+def _way(ax: Axes, along: pd.DataFrame, y: str, ylabel: str) -> None:
+    """A line a run, those that stayed below those that came apart."""
+    for apart in (False, True):
+        for _, run in along[along["apart"] == apart].groupby("run", sort=False):
+            own = run.sort_values("step").dropna(subset=[y])
+            colour = _APART if apart else _STAYED
+            ax.plot(
+                own["step"], own[y].clip(upper=_HIGHEST), color=colour, linewidth=1.1, alpha=0.6, zorder=2.5 + apart
+            )
+    ax.set_yscale("log")
+    ax.set_xlabel("local steps")
+    ax.set_ylabel(ylabel)
+
+
+def _percent(ax: Axes) -> None:
+    ax.set_ylim(-0.03, 1.03)
+    ax.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, symbol=" %", decimals=0))

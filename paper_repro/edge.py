@@ -1,0 +1,430 @@
+"""The edge of stability: which runs come apart, beside the largest step that their curvature allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from figures.edge import edge
+from paper_repro import recorded
+from paper_repro.claims import Claim, Verdict
+from paper_repro.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, EdgeWork, Point, points
+from paper_repro.part import Made, Options, rendered
+from paper_repro.report import Section
+from paper_repro.scales import EDGE_SCALES, EdgeScale, kind
+from theory.bounds import statement
+from theory.setting import Setting
+from theory.spectrum import Spectrum
+from theory.stability import largest_step, load
+
+__all__ = ["claims", "comes_apart", "jobs", "made_of", "make", "more_stable", "outcomes", "shares", "spectrum_of"]
+
+D: Final = 28_938
+RISEN: Final = 2.0
+"""A test loss so many times its own smallest one is lost."""
+FALLEN: Final = 0.1
+"""An accuracy so far below its own best one has fallen."""
+AGREEMENT: Final = 0.95
+"""The share of runs that a limit must tell right to count as the limit."""
+LEAST_RUNS: Final = 5
+"""Runs of each outcome without which a limit is not judged."""
+SIGNIFICANT: Final = 0.05
+_POINT: Final = ["estimator", "batch", "factor", "P", "K", "beta"]
+
+
+def jobs(options: Options) -> list[EdgeWork]:
+    """A run a point and seed."""
+    size = EDGE_SCALES[options.scale]
+    return [EdgeWork(size, point, seed) for point in points(size) for seed in size.seeds]
+
+
+def comes_apart(run: pd.DataFrame) -> bool:
+    """Whether a run came apart: fixed before anything was measured.
+
+    It did if losses stopped being finite, or if the test loss at its last evaluation is more than ``RISEN`` times the
+    smallest that the run has had. A dip from which a run recovers does not count.
+
+    Args:
+        run: Evaluations of one run, with columns round, test_loss and diverged.
+    """
+    ordered = run.sort_values("round")
+    last = float(ordered["test_loss"].iloc[-1])
+    return bool(ordered["diverged"].any()) or not last <= RISEN * float(ordered["test_loss"].min())
+
+
+def spectrum_of(trace: float, ritz: str) -> Spectrum:
+    """The spectrum that a measurement stands for: the Ritz values, and what is left of tr(H) in small parts.
+
+    Ritz values of a Krylov space never add up to more than as many of the largest eigenvalues do, and S is convex in
+    the eigenvalues, so S of this spectrum is at most S of the whole one.
+
+    Args:
+        trace: tr(H).
+        ritz: The positive Ritz values of G, joined by spaces.
+    """
+    values = tuple(float(value) for value in ritz.split())
+    rest = max(0.0, trace - math.fsum(values))
+    return Spectrum((*values, rest / (D - len(values))), (*(1 for _ in values), D - len(values)))
+
+
+def _limits(row: Any) -> dict[str, float]:
+    """S at the row's own step, the largest stable step, and the largest that corrected Theorem 2 admits; by its x."""
+    h = row.factor * PAPER_STEP
+    spectrum = spectrum_of(row.trace, row.ritz)
+    plain = Setting(d=D, L=spectrum.L, kappa=spectrum.kappa, P=row.P)
+    return {
+        "load": load(spectrum, h, P=row.P, beta=row.beta),
+        "limit": largest_step(spectrum, P=row.P, beta=row.beta),
+        "admitted": statement("theorem-2-dimension-free").step_sizes(plain).largest,
+        "top": spectrum.L,
+    }
+
+
+def with_limits(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with load S, limit and admitted, NaN where the curvature was not finite any more."""
+    missing = dict.fromkeys(("load", "limit", "admitted", "top"), math.nan)
+    found = [_limits(row) if isinstance(row.ritz, str) and row.ritz else missing for row in rows.itertuples()]
+    return pd.concat([rows.reset_index(drop=True), pd.DataFrame(found)], axis=1)
+
+
+def outcomes(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row a run: its point and seed, apart, fallen (by accuracy instead), and S on its way.
+
+    ``turn`` is the local step of the smallest test loss; ``at_turn`` S there, ``peak`` the largest S of all,
+    ``limit`` and ``admitted`` the smallest steps allowed up to the turn; ``warned`` whether S was above 1 at a
+    measurement at which accuracy was not yet ``FALLEN`` below its best; ``crossed`` S ≥ 1 anywhere.
+    """
+    found = []
+    for _, run in rows.groupby([*_POINT, "seed"], sort=False):
+        own = run.sort_values("round").reset_index(drop=True)
+        turn = int(own["test_loss"].to_numpy().argmin())
+        best = own["test_accuracy"].cummax()
+        above = own["load"] >= 1.0
+        found.append(
+            {
+                **own[[*_POINT, "seed"]].iloc[0],
+                "apart": comes_apart(own),
+                "fallen": bool(own["diverged"].any() or best.iloc[-1] - own["test_accuracy"].iloc[-1] > FALLEN),
+                "turn": int(own["round"][turn] * own["K"][turn]),
+                "best_accuracy": float(best.iloc[-1]),
+                "last_accuracy": float(own["test_accuracy"].iloc[-1]),
+                "at_turn": float(own["load"][turn]),
+                "peak": float(own["load"].max()),
+                "limit": float(own["limit"][: turn + 1].min()),
+                "admitted": float(own["admitted"][: turn + 1].min()),
+                "crossed": bool(above.any()),
+                "warned": bool((above & (best - own["test_accuracy"] <= FALLEN)).any()),
+            }
+        )
+    return pd.DataFrame(found)
+
+
+def shares(found: pd.DataFrame) -> pd.DataFrame:
+    """One row a point: runs, those that came apart, their share with Wilson's 95 % interval, and the same by accuracy.
+
+    Source: Wilson 1927.
+    """
+    table = []
+    for _, own in found.groupby(_POINT, sort=False):
+        apart, runs = int(own["apart"].sum()), len(own)
+        interval = stats.binomtest(apart, runs).proportion_ci(0.95, method="wilson")
+        table.append(
+            {
+                **own[_POINT].iloc[0],
+                "h": float(own["factor"].iloc[0]) * PAPER_STEP,
+                "runs": runs,
+                "apart": apart,
+                "share": apart / runs,
+                "low": max(0.0, interval.low),
+                "high": min(1.0, interval.high),
+                "fallen": int(own["fallen"].sum()),
+                "best accuracy": float(own["best_accuracy"].mean()),
+                "S at the turn": float(own["at_turn"].median()),
+                "largest stable step": float(own["limit"].median()),
+                "Theorem 2 admits": float(own["admitted"].median()),
+            }
+        )
+    return pd.DataFrame(table)
+
+
+def _paired(found: pd.DataFrame, one: Mapping[str, Any], other: Mapping[str, Any]) -> pd.DataFrame:
+    """Whether runs came apart, one beside the other on the same seeds and in all else alike: columns one, other."""
+    columns = [name for name in [*_POINT, "seed"] if name not in one]
+
+    def of(which: Mapping[str, Any]) -> pd.Series[bool]:
+        kept = found[np.logical_and.reduce([found[name] == value for name, value in which.items()])]
+        return kept.set_index(columns)["apart"]
+
+    return pd.concat({"one": of(one), "other": of(other)}, axis=1, join="inner").astype(bool)
+
+
+def more_stable(pairs: pd.DataFrame) -> tuple[Verdict, dict[str, float | int]]:
+    """Whether the first of each pair is more stable than the second: fixed before anything was measured.
+
+    It holds if the pairs of which only the second came apart outnumber those of which only the first did (exact
+    one-sided McNemar test, p ≤ 0.05). Else it does not hold if the first rescues fewer than half of the runs that
+    came apart by the second (exact binomial test, p ≤ 0.05). Else too few runs came apart to say.
+
+    Args:
+        pairs: Columns one and other: whether each came apart.
+    """
+    rescued = int((pairs["other"] & ~pairs["one"]).sum())
+    lost = int((pairs["one"] & ~pairs["other"]).sum())
+    both = int((pairs["one"] & pairs["other"]).sum())
+    better = float(stats.binom.sf(rescued - 1, rescued + lost, 0.5))
+    fewer = float(stats.binom.cdf(rescued, rescued + both, 0.5))
+    verdict: Verdict = "not tested at this scale"
+    if better <= SIGNIFICANT:
+        verdict = "holds"
+    elif fewer <= SIGNIFICANT:
+        verdict = "does not hold"
+    measured = {"pairs": len(pairs), "both came apart": both, "only the second": rescued, "only the first": lost}
+    return verdict, {**measured, "p, more stable": better, "p, fewer than half rescued": fewer}
+
+
+def scale_words(scale: str, rows: pd.DataFrame) -> str:
+    """The scale in a line, for captions and claims."""
+    size = EDGE_SCALES[scale]
+    seeds = sorted(set(rows["seed"]))
+    return (
+        f"{scale} ({kind(scale)}): M={size.M}, m={size.m}, B={size.batch_size} or {size.small_batch} as said, "
+        f"{size.steps} local steps; "
+        f"seeds {seeds[0]}..{seeds[-1]}"
+    )
+
+
+def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
+    """The runs made here, and those recorded at the paper's sizes where there are any."""
+    made = made_of(rows, provenance, options.scale)
+    kept = recorded.load("edge", "full") if options.scale != "full" else None
+    if kept is None:
+        return made
+    return _beside(made, kept.told(made_of(kept.rows, kept.provenance, "full")), options.scale)
+
+
+def _beside(made: Made, full: Made, scale: str) -> Made:
+    """The recorded runs first, and those made here below them; both with their verdicts."""
+    section = replace(
+        full.section,
+        more_figures={f"Made here, scale {scale}": made.section.figure_png or b""},
+        facts={**full.section.facts, **{f"{name}, made here": text for name, text in made.section.facts.items()}},
+    )
+    return Made(
+        section=section,
+        claims=[*full.claims, *(replace(claim, id=f"{claim.id}-{scale}") for claim in made.claims)],
+        figures={**{f"{stem}-full": figure for stem, figure in full.figures.items()}, **made.figures},
+        tables={**{f"{stem}-full": table for stem, table in full.tables.items()}, **made.tables},
+    )
+
+
+def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: str) -> Made:
+    """Figure, table and verdicts of the runs of one scale."""
+    size, words = EDGE_SCALES[scale], scale_words(scale, rows)
+    rows = with_limits(rows)
+    found = outcomes(rows)
+    table = shares(found)
+    base = Point(PROJECTION, size.batch_size)
+    calm = found[_is(found, base)]
+    limits = {
+        "Theorem 2 admits, by the curvature met": (float(calm["admitted"].min()), float(calm["admitted"].max())),
+        "stable in mean square, by the same": (float(calm["limit"].min()), float(calm["limit"].max())),
+    }
+    line = rows[_on_line(rows, "factor", base)]
+    along = line.assign(
+        run=[f"{row.factor:g} {row.seed}" for row in line.itertuples()], step=line["round"] * line["K"]
+    ).merge(found[[*_POINT, "seed", "apart"]], on=[*_POINT, "seed"])
+    figure = edge(
+        _by_step(table),
+        pd.concat(_lines(table, Point(PROJECTION, size.small_batch))),
+        along,
+        limits=limits,
+        title="The edge of stability: Figure 2's setting, and around it",
+        caption=f"Scale {words}; {provenance[0]['data']}; MNIST CNN, d = {D:,}. A run comes apart if its losses stop "
+        f"being finite or its last test loss is above {RISEN:g} times its smallest. Where not varied: η/(1 − β) = "
+        f"{PAPER_STEP:g}, β = 0.9, P = 20, K = 1, and on the upper right B = {size.small_batch}. Bars: Wilson's 95 % "
+        "intervals. Bands: ranges over the seeds of the smallest step allowed between the start and the smallest test "
+        f"loss of the runs at {PAPER_STEP:g}, by tr(H) and Ritz values of the Gauss-Newton matrix of {size.examples} "
+        f"training images. Below: the runs by projection with B = {size.batch_size} of the first panel; S ≥ 1 is "
+        "unstable.",
+    )
+    section = Section(
+        id="edge",
+        title="The edge of stability: which step sizes come apart, and what curvature says",
+        figure_png=rendered(figure),
+        settings=pd.DataFrame(),
+        notes=_notes(found, size),
+        table=table,
+        facts={"scale": words, "data": str(provenance[0]["data"]), "runs": str(len(found))},
+    )
+    return Made(
+        section=section,
+        claims=claims(found, words),
+        figures={"edge": figure},
+        tables={"edge": table, "edge-runs": found, "edge-measurements": rows},
+    )
+
+
+def _is(found: pd.DataFrame, point: Point) -> pd.Series[bool]:
+    """Which rows are of the point."""
+    same: pd.Series[bool] = np.logical_and.reduce([found[name] == getattr(point, name) for name in _POINT])
+    return same
+
+
+def _on_line(found: pd.DataFrame, knob: str, base: Point) -> pd.Series[bool]:
+    """Which rows differ from the base in nothing but the knob."""
+    others = [name for name in _POINT if name != knob]
+    same: pd.Series[bool] = np.logical_and.reduce([found[name] == getattr(base, name) for name in others])
+    return same
+
+
+def _by_step(table: pd.DataFrame) -> pd.DataFrame:
+    """The points that differ in η/(1 − β), estimator and B alone, a series each of the two."""
+    usual = Point(PROJECTION, 1)
+    own = table[(table["P"] == usual.P) & (table["K"] == usual.K) & (table["beta"] == usual.beta)]
+    return own.assign(series=[f"{row.estimator}, B = {row.batch}" for row in own.itertuples()])
+
+
+def _lines(table: pd.DataFrame, base: Point) -> Iterator[pd.DataFrame]:
+    """The lines in P, K and β that have more than one point."""
+    yield pd.DataFrame(columns=["knob", "at", "share", "low", "high"])
+    for knob, symbol in (("P", "P"), ("K", "K"), ("beta", "β")):
+        own = table[_on_line(table, knob, base)]
+        if len(own) > 1:
+            yield own.assign(knob=symbol, at=own[knob])[["knob", "at", "share", "low", "high"]]
+
+
+def _notes(found: pd.DataFrame, size: EdgeScale) -> list[str]:
+    """What the section says about how to read it."""
+    batches = _paired(
+        found,
+        {"estimator": PROJECTION, "batch": size.small_batch},
+        {"estimator": PROJECTION, "batch": size.batch_size},
+    )
+    changed = int((batches["one"] != batches["other"]).sum())
+    notes = [
+        "Directions shared by all clients make a step's noise ‖∇f‖²·tr(H)/P in size, so what is stable depends on the "
+        "whole trace: on a quadratic E‖x‖² stays bounded if and only if S = Σ_j hλ_j/(2P − hλ_j(1 + P(1 − β)/(1 + β))) "
+        "is below 1, h = η/(1 − β) (docs/theory.md, “Stability in mean square”). S is about h·tr(H)/(2P); momentum "
+        "takes the top eigenvalue out of it, and neither K nor m is in it.",
+        "S is measured, not fitted: the Gauss-Newton matrix of fixed training images has the trace of their Hessian "
+        "(the network is piecewise affine), exactly summed, and its top by Lanczos, at x's on the way. That S is above "
+        "1 when all is lost is no feat, as curvature grows with the loss; what counts is where S stands when the loss "
+        "turns (column “S at the turn”) and that runs which stay together stay below 1.",
+        "No theorem of the paper covers momentum, or says that Figure 2's step is admissible. The corrected condition "
+        "η ≤ 1/(4Lρ_κ) of Theorem 2 is read with η/(1 − β) in the place of η, and with the curvature at the x's "
+        "measured, which may be smaller than what lies between them.",
+        "“fallen” in the table is another rule, to see that the rule does not decide: losses not finite, or a last "
+        f"accuracy more than {FALLEN:.0%} of all images below the run's own best.",
+    ]
+    if len(batches):
+        notes.append(
+            f"Does B matter? On {len(batches)} equal seeds and steps, B = {size.small_batch} came apart "
+            f"{int(batches['one'].sum())} times and B = {size.batch_size} {int(batches['other'].sum())} times; "
+            f"{changed} pairs differ."
+        )
+    return notes
+
+
+def claims(found: pd.DataFrame, words: str) -> list[Claim]:
+    """What the paper says of stability, and what the corrected theory says."""
+    return [_stable(found, words), _covered(found, words), _directions(found, words), _limit(found, words)]
+
+
+def _stable(found: pd.DataFrame, words: str) -> Claim:
+    batch = found[found["estimator"] == DIFFERENCES]["batch"].max()
+    pairs = _paired(found, {"estimator": DIFFERENCES}, {"estimator": PROJECTION})
+    verdict, measured = more_stable(pairs)
+    named = {name.replace("second", "projection").replace("first", "differences"): v for name, v in measured.items()}
+    return Claim(
+        id="edge.more-stable",
+        claim="With zeroth-order scalars DeComFL is insensitive to the learning rate, with gradient projection it is "
+        "unstable (judged: equal seeds, steps and batches; runs that come apart by projection alone outnumber the "
+        "reverse, exact McNemar test; against it: differences rescue fewer than half of what projection loses)",
+        source="Appendix, projection figure",
+        verdict=verdict,
+        measured={**named, "B": None if math.isnan(batch) else int(batch)},
+        scale=words,
+    )
+
+
+def _covered(found: pd.DataFrame, words: str) -> Claim:
+    """Does corrected Theorem 2 admit Figure 2's step by the curvature met up to the turn?"""
+    own = found[_on_line(found, "batch", Point(PROJECTION, 0)) & (found["batch"] == found["batch"].max())]
+    admitted = own["admitted"]
+    verdict: Verdict = "holds" if bool((admitted >= PAPER_STEP).all()) else "does not hold"
+    return Claim(
+        id="edge.covered",
+        claim="Theorem 2 covers the experiments: Figure 2's step η/(1 − β) is one that its (corrected) condition "
+        "admits by the curvature met before the test loss is smallest, on every seed",
+        source="Theorem 2, Figure 2",
+        verdict=verdict if len(admitted.dropna()) else "not tested at this scale",
+        measured={
+            "Figure 2's η/(1 − β)": PAPER_STEP,
+            "admitted, least over seeds": _finite(admitted.min()),
+            "admitted, largest over seeds": _finite(admitted.max()),
+            "stable in mean square, least over seeds": _finite(own["limit"].min()),
+            "runs": len(own),
+            "came apart": int(own["apart"].sum()),
+        },
+        scale=words,
+    )
+
+
+def _directions(found: pd.DataFrame, words: str) -> Claim:
+    """Do fewer runs come apart with the most directions than with the fewest? Fisher's exact test, one-sided."""
+    own = found[_on_line(found, "P", Point(PROJECTION, int(found["batch"].min())))]
+    few, many = (own[own["P"] == P]["apart"] for P in (own["P"].min(), own["P"].max()))
+    counts = [[int(few.sum()), int((~few).sum())], [int(many.sum()), int((~many).sum())]]
+    better, worse = (float(stats.fisher_exact(counts, alternative=side).pvalue) for side in ("greater", "less"))
+    verdict: Verdict = "not tested at this scale"
+    if own["P"].nunique() > 1 and min(better, worse) <= SIGNIFICANT:
+        verdict = "holds" if better <= SIGNIFICANT else "does not hold"
+    return Claim(
+        id="edge.directions",
+        claim="More perturbations allow a larger learning rate (judged: at Figure 2's step fewer runs come apart with "
+        "the most directions than with the fewest, Fisher's exact test)",
+        source="Remark after Corollary 1",
+        verdict=verdict,
+        measured={
+            **{f"came apart, P = {P}": int(each["apart"].sum()) for P, each in own.groupby("P")},
+            "runs a P": int(own.groupby("P").size().min()) if len(own) else 0,
+            "p": better if own["P"].nunique() > 1 else None,
+        },
+        scale=words,
+    )
+
+
+def _limit(found: pd.DataFrame, words: str) -> Claim:
+    apart, stayed = found[found["apart"]], found[~found["apart"]]
+    right = (found["crossed"] == found["apart"]).mean()
+    verdict: Verdict = "not tested at this scale"
+    if min(len(apart), len(stayed)) >= LEAST_RUNS:
+        verdict = "holds" if right >= AGREEMENT else "does not hold"
+    return Claim(
+        id="edge.limit",
+        claim="Runs come apart where their curvature makes the step unstable in mean square, and only there (judged: S "
+        f"≥ 1 at some x measured in runs that come apart and in no others, right for {AGREEMENT:.0%} of all runs)",
+        source="docs/theory.md, stability in mean square",
+        verdict=verdict,
+        measured={
+            "runs told right": float(right),
+            "came apart": len(apart),
+            "of those, S ≥ 1 somewhere": int(apart["crossed"].sum()),
+            "of those, S ≥ 1 before accuracy fell": int(apart["warned"].sum()),
+            "S where their loss turns, median": _finite(apart["at_turn"].median()),
+            "S where their loss turns, least": _finite(apart["at_turn"].min()),
+            "stayed together": len(stayed),
+            "largest S of those": _finite(stayed["peak"].max()),
+        },
+        scale=words,
+    )
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
