@@ -16,7 +16,21 @@ from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import telling
 from decomfl_lab.training import code_version
 from figures.curves import Count
-from paper_repro import audit, fig2, fig3, hessian, llm, memory, projection, recorded, sizes, table1, theory, topk
+from paper_repro import (
+    audit,
+    fig2,
+    fig3,
+    hessian,
+    llm,
+    memory,
+    pretrained,
+    projection,
+    recorded,
+    sizes,
+    table1,
+    theory,
+    topk,
+)
 from paper_repro.claims import claims_json, write_claims
 from paper_repro.measures import COUNTS
 from paper_repro.part import Made, Options, Part, rendered
@@ -33,6 +47,7 @@ PARTS: dict[str, Part] = {
     "topk": topk,
     "table1": table1,
     "llm": llm,
+    "smollm2": pretrained,
     "memory": memory,
     "hessian": hessian,
     "sizes": sizes,
