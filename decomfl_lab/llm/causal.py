@@ -89,8 +89,8 @@ class Verbalized(nn.Module):
 
     Only these C rows of W are multiplied, so nothing of the size of the vocabulary is made. Prompts are padded on the
     left; columns of padding alone are cut off, and positions count from a prompt's own first token, so that neither
-    the length of the batch nor the rest of it matters but for rounding. Where nothing is differentiated and the model
-    takes a mask of pairs, padding is left out altogether.
+    the length of the batch nor the rest of it matters but for rounding. In float32, where nothing is differentiated and
+    the model takes a mask of pairs, padding is left out altogether.
 
     Attributes:
         module: The causal LM.
@@ -132,9 +132,8 @@ class Verbalized(nn.Module):
         first = int((ids != self.pad).any(0).int().argmax())
         ids = ids[:, first:]
         mask = ids != self.pad
-        # The sums are others, by rounding, so only where nothing is differentiated: there a mask can cost a kernel.
-        packed = self._packs and torch.is_inference_mode_enabled() and not bool(mask.all())
-        hidden = self._packed(ids, mask) if packed else self._padded(ids, mask)
+        plain = torch.is_inference_mode_enabled() and self._head.weight.dtype == torch.float32
+        hidden = (self._packed if self._packs and plain and not mask.all() else self._padded)(ids, mask)
         head, chosen = self._head, torch.tensor(self.verbalizers, device=ids.device)
         bias = None if head.bias is None else head.bias[chosen]
         return linear(hidden, embedding(chosen, head.weight), bias)
@@ -151,7 +150,7 @@ class Verbalized(nn.Module):
         """The same of the prompts laid one after another, without padding; each token sees its own prompt alone."""
         prompt, place = mask.nonzero(as_tuple=True)
         sees = (prompt[:, None] == prompt) & (place[:, None] >= place)
-        allowed = self._head.weight.new_zeros(sees.shape)
+        allowed = torch.zeros(sees.shape, device=ids.device)  # float32, as the weights: others can be misread
         hidden: Tensor = self._base(
             input_ids=ids[mask][None],
             attention_mask=allowed.masked_fill(~sees, torch.finfo(allowed.dtype).min)[None, None],

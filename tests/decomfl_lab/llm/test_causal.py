@@ -55,14 +55,18 @@ def test_more_padding_changes_nothing(kind: str) -> None:
         assert torch.equal(module(ids), module(wider))
 
 
-def test_padding_is_left_out_where_nothing_is_differentiated() -> None:
-    model = tiny("llama")
-    module, ids, widths = Verbalized(model, CHOSEN, PAD), prompts(5, 9), []
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_padding_is_left_out_in_float32_where_nothing_is_differentiated(kind: str, attention: str) -> None:
+    model = tiny(kind)
+    model.set_attn_implementation(attention)
+    module, ids, widths = Verbalized(model, CHOSEN, PAD), prompts(24, 30), []
     model.base_model.register_forward_hook(lambda _, __, output: widths.append(output.last_hidden_state.shape[:2]))
-    module(ids)
+    padded = module(ids).detach()
     with torch.inference_mode():
-        module(ids)
-    assert widths == [(5, 9), (1, int((ids != PAD).sum()))]
+        packed = module(ids)
+    assert widths == [(24, 30), (1, int((ids != PAD).sum()))]
+    assert torch.allclose(packed, padded, rtol=1e-3, atol=1e-5)
 
 
 def test_a_model_that_takes_no_mask_of_pairs_gets_padding() -> None:
