@@ -132,11 +132,11 @@ class Verbalized(nn.Module):
         first = int((ids != self.pad).any(0).int().argmax())
         ids = ids[:, first:]
         mask = ids != self.pad
-        plain = torch.is_inference_mode_enabled() and self._head.weight.dtype == torch.float32
-        hidden = (self._packed if self._packs and plain and not mask.all() else self._padded)(ids, mask)
         head, chosen = self._head, torch.tensor(self.verbalizers, device=ids.device)
-        bias = None if head.bias is None else head.bias[chosen]
-        return linear(hidden, embedding(chosen, head.weight), bias)
+        rows = embedding(chosen, head.weight)
+        plain = torch.is_inference_mode_enabled() and rows.dtype == torch.float32
+        hidden = (self._packed if self._packs and plain and not mask.all() else self._padded)(ids, mask)
+        return linear(hidden, rows, None if head.bias is None else head.bias[chosen])
 
     def _padded(self, ids: Tensor, mask: Tensor) -> Tensor:
         """The last hidden states (N, width) of prompts, padding and all."""
