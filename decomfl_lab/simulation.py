@@ -227,7 +227,7 @@ class DeComFLFederation:
         return [client.replica for client in self.clients]
 
     def save(self) -> Saved:
-        """The slowest client's replica and the records since: every other replica is a replay of those.
+        """The slowest client's replica and the server's records: every other replica is a replay of those.
 
         Its size is one model, its optimizer state and the records, for any number of clients. Two exceptions: a
         replica that drifts is no replay of anything and is saved as it is; of a client older than the history,
@@ -236,15 +236,14 @@ class DeComFLFederation:
         start = self.server.history.start
         replicas = [*self._lagging(), self.observer]
         base = min((r for r in replicas if r.round >= start and not isinstance(r, SyncReplica)), key=lambda r: r.round)
-        first = max(start, min(replica.round for replica in replicas))
         tensors = {"x": base.x, **{f"state.{slot}": v for slot, v in base.state.items()}}
-        records = encode_records(self.server.history.since(first))
+        records = encode_records(self.server.history.since(start))
         tensors["records"] = torch.frombuffer(bytearray(records), dtype=torch.uint8)
         for i, replica in self._drifting():
             tensors[f"client.{i}.x"] = replica.x
         values = {
             "base": base.round,
-            "first": first,
+            "first": start,
             "round": self.round,
             "held": self.server.held,
             "client_rounds": [replica.round for replica in self._lagging()],

@@ -19,7 +19,22 @@ from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import telling
 from decomfl_lab.training import code_version
 from figures.curves import Count
-from paper_repro import audit, edge, fig2, fig3, hessian, llm, memory, projection, recorded, sizes, table1, theory, topk
+from paper_repro import (
+    audit,
+    edge,
+    fig2,
+    fig3,
+    hessian,
+    llm,
+    memory,
+    pretrained,
+    projection,
+    recorded,
+    sizes,
+    table1,
+    theory,
+    topk,
+)
 from paper_repro.claims import claims_json, write_claims
 from paper_repro.drawing import Drawn, drawn, ingredients
 from paper_repro.measures import COUNTS
@@ -38,6 +53,7 @@ PARTS: dict[str, Part] = {
     "topk": topk,
     "table1": table1,
     "llm": llm,
+    "smollm2": pretrained,
     "memory": memory,
     "hessian": hessian,
     "sizes": sizes,
@@ -45,7 +61,7 @@ PARTS: dict[str, Part] = {
     "audit": audit,
 }
 """In the order of the report."""
-PARTIAL: Final = ("fig2", "fig3", "projection", "topk")
+PARTIAL: Final = ("fig2", "fig3", "projection", "topk", "smollm2")
 """Parts that can be drawn while some of their runs are not finished."""
 LARGEST: Final = "full"
 UNTESTED: Final = "not tested at this scale"

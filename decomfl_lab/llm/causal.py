@@ -89,7 +89,8 @@ class Verbalized(nn.Module):
 
     Only these C rows of W are multiplied, so nothing of the size of the vocabulary is made. Prompts are padded on the
     left; columns of padding alone are cut off, and positions count from a prompt's own first token, so that neither
-    the length of the batch nor the rest of it matters but for rounding.
+    the length of the batch nor the rest of it matters but for rounding. In float32, where nothing is differentiated and
+    the model takes a mask of pairs, padding is left out altogether.
 
     Attributes:
         module: The causal LM.
@@ -112,6 +113,7 @@ class Verbalized(nn.Module):
         for v in self.verbalizers:
             require(0 <= v < rows, "verbalizers", f"be tokens of the vocabulary, 0..{rows - 1}", v)
         self._positions = "position_ids" in inspect.signature(self._base.forward).parameters
+        self._packs = self._positions and self._can_pack()
         self._check()
 
     @property
@@ -130,13 +132,46 @@ class Verbalized(nn.Module):
         first = int((ids != self.pad).any(0).int().argmax())
         ids = ids[:, first:]
         mask = ids != self.pad
+        head, chosen = self._head, torch.tensor(self.verbalizers, device=ids.device)
+        rows = embedding(chosen, head.weight)
+        plain = torch.is_inference_mode_enabled() and rows.dtype == torch.float32
+        hidden = (self._packed if self._packs and plain and not mask.all() else self._padded)(ids, mask)
+        return linear(hidden, rows, None if head.bias is None else head.bias[chosen])
+
+    def _padded(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """The last hidden states (N, width) of prompts, padding and all."""
         options: dict[str, Any] = {"attention_mask": mask.long(), "use_cache": False, "return_dict": True}
         if self._positions:
             options["position_ids"] = (mask.long().cumsum(1) - 1).clamp(min=0)
-        hidden = self._base(input_ids=ids, **options).last_hidden_state[:, -1]
-        head, chosen = self._head, torch.tensor(self.verbalizers, device=ids.device)
-        bias = None if head.bias is None else head.bias[chosen]
-        return linear(hidden, embedding(chosen, head.weight), bias)
+        hidden: Tensor = self._base(input_ids=ids, **options).last_hidden_state[:, -1]
+        return hidden
+
+    def _packed(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """The same of the prompts laid one after another, without padding; each token sees its own prompt alone."""
+        prompt, place = mask.nonzero(as_tuple=True)
+        sees = (prompt[:, None] == prompt) & (place[:, None] >= place)
+        allowed = torch.zeros(sees.shape, device=ids.device)  # float32, as the weights: others can be misread
+        hidden: Tensor = self._base(
+            input_ids=ids[mask][None],
+            attention_mask=allowed.masked_fill(~sees, torch.finfo(allowed.dtype).min)[None, None],
+            position_ids=(mask.long().cumsum(1) - 1)[mask][None],
+            use_cache=False,
+            return_dict=True,
+        ).last_hidden_state[0, mask.sum(1).cumsum(0) - 1]
+        return hidden
+
+    def _can_pack(self) -> bool:
+        """Whether prompts laid one after another have the hidden states that they have alone: not with every model."""
+        tokens = [i for i in range(4) if i != self.pad][:3]
+        rows = [tokens, [self.pad, *tokens[:2]], [self.pad, self.pad, tokens[2]]]
+        ids = torch.tensor(rows, device=self._head.weight.device)
+        try:
+            with torch.no_grad():
+                own, alone = (way(ids, ids != self.pad) for way in (self._packed, self._padded))
+        except Exception:  # each model has its own way to refuse such a mask
+            return False
+        tolerance = torch.finfo(own.dtype).eps ** 0.5
+        return torch.allclose(own, alone, rtol=tolerance, atol=tolerance * float(alone.abs().max()))
 
     def _check(self) -> None:
         token = next(i for i in range(2) if i != self.pad)

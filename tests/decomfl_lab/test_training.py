@@ -97,6 +97,19 @@ def test_every_client_of_a_resumed_federation_has_its_own_bits(tmp_path: Path) -
     assert one.observer.digest() == two.observer.digest()
 
 
+def test_a_server_that_tracks_no_client_has_all_its_records_after_a_restart() -> None:
+    dataset = load_dataset("digits")
+    one, two = (build_federation(replace(TINY, tracking="clients"), dataset)[0] for _ in range(2))
+    assert isinstance(one, DeComFLFederation)
+    assert isinstance(two, DeComFLFederation)
+    late = one.observer.clone()
+    for _ in range(6):
+        one.advance()
+    two.load(one.save())
+    late.catch_up(two.server.history.since(0))
+    assert late.digest() == one.observer.digest()
+
+
 def test_a_finished_run_can_be_prolonged(tmp_path: Path) -> None:
     train(replace(TINY, rounds=6), out=tmp_path)
     longer = train(replace(TINY, rounds=9), out=tmp_path)

