@@ -250,7 +250,7 @@ def _reading_jobs(name: str, size: Fig2Scale) -> list[Job]:
 
     def decomfl(panel: str, seeds: Sequence[int], rounds: int, checked: int, **changes: Any) -> None:
         series = f"DeComFL K={changes['local_steps']} P={changes['perturbations']}"
-        every = size.eval_every if plotted else size.written_every
+        every = size.eval_every[changes["local_steps"]] if plotted else size.written_every
         changes = {**reading.decomfl, "rebuild": "copy", "eval_every": every, **changes}
         for seed in seeds:
             method = "decomfl-projection" if plotted else size.written_method

@@ -58,8 +58,8 @@ class Fig2Scale:
         seeds: Seeds of the left panel in the "as-plotted" reading (the others use the first).
         eta_factor: Factor on the learning rate of DeComFL in the "as-plotted" reading, whose η/(1 - β) = 0.01 is at the
             edge of stability: smaller batches than the authors' may need a smaller one.
-        eval_every: Rounds of DeComFL between two evaluations.
-        written_every: The same in the "as-written" reading.
+        eval_every: Rounds of DeComFL between two evaluations, for each K.
+        written_every: The same in the "as-written" reading, for all.
         fedavg_every: The same of the baseline.
         test_examples: Held-out images of an evaluation; 0 for all.
     """
@@ -78,7 +78,7 @@ class Fig2Scale:
     fedzo_rounds: int
     seeds: tuple[int, ...]
     eta_factor: float = 1.0
-    eval_every: int = 1
+    eval_every: Mapping[int, int]
     written_every: int = 1
     fedavg_every: int = 1
     test_examples: int = 0
@@ -99,25 +99,25 @@ FIG2_SCALES: dict[str, Fig2Scale] = {
         fedzo_rounds=4,
         seeds=(0,),
         eta_factor=0.3,
-        eval_every=2,
+        eval_every={1: 2, 4: 2, 10: 2},
         test_examples=1000,
     ),
     "default": Fig2Scale(
         M=100,
         m=10,
-        batch_size=32,
-        local_rounds={1: 400, 4: 160, 10: 100},
-        perturbation_rounds=160,
-        local_differences={1: 40, 4: 10, 10: 5},
-        perturbation_differences={10: 20, 20: 10, 40: 5},
+        batch_size=40,
+        local_rounds={1: 600, 4: 160, 10: 70},
+        perturbation_rounds=260,
+        local_differences={1: 20, 4: 8, 10: 4},
+        perturbation_differences={10: 8, 20: 8, 40: 4},
         written_rounds={1: 16, 4: 6, 10: 3},
         written_perturbation_rounds=4,
-        fedavg_rounds=40,
-        fedzo_rounds=8,
+        fedavg_rounds=30,
+        fedzo_rounds=6,
         seeds=(0, 1, 2),
-        eta_factor=1.0,
-        eval_every=5,
-        test_examples=2000,
+        eta_factor=0.3,
+        eval_every={1: 10, 4: 4, 10: 2},
+        test_examples=1000,
     ),
     "full": Fig2Scale(
         M=100,
@@ -133,7 +133,7 @@ FIG2_SCALES: dict[str, Fig2Scale] = {
         fedavg_rounds=1000,
         fedzo_rounds=300,
         seeds=(0, 1, 2),
-        eval_every=20,
+        eval_every={1: 20, 4: 20, 10: 20},
         written_every=20,
     ),
 }
@@ -186,12 +186,12 @@ FIG3_SCALES: dict[str, Fig3Scale] = {
     "default": Fig3Scale(
         M=100,
         m=10,
-        batch_size=32,
+        batch_size=20,
         rounds=150,
-        differences=4,
+        differences=6,
         baseline_batch=32,
         baseline_rounds=24,
-        eval_every=2,
+        eval_every=3,
         fedavg_every=2,
         compressed_every=2,
         test_examples=1000,

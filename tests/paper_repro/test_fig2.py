@@ -30,6 +30,7 @@ TINY = Fig2Scale(
     fedavg_rounds=2,
     fedzo_rounds=1,
     seeds=(0, 1),
+    eval_every={1: 1, 4: 1, 10: 1},
 )
 
 
@@ -67,6 +68,7 @@ def test_finite_differences_check_every_curve_with_its_first_seed_and_come_last(
         assert check.config == replace(lines[curve].config, method="decomfl", rounds=check.config.rounds)
         assert check.urgency > max(job.urgency for job in lines.values())
     assert {job.config.rounds for job in checks.values()} == {2000, 300}
+    assert {job.config.eval_every for job in (*checks.values(), *lines.values())} == {20}
     assert [j.config.seed for j in jobs if j.urgency == 0] == [0] * 8
 
 
@@ -202,3 +204,10 @@ def test_the_command_makes_everything_and_reuses_its_runs(
     assert main([*argv, "--reading", "as-plotted", "--count", "table1", "--reference", str(tmp_path)]) == 0
     assert runs == {path: path.stat().st_mtime_ns for path in out.glob("runs/*/metrics.csv")}
     assert not list(out.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("scale", scales.FIG2_SCALES)
+def test_finite_differences_are_evaluated_where_projection_is(scale: str) -> None:
+    for job in fig2.jobs(options(scale, ("as-plotted",))):
+        if job.labels["check"]:
+            assert job.config.rounds % job.config.eval_every == 0

@@ -32,7 +32,8 @@ def verdicts(claims: Sequence[Claim]) -> dict[str, str]:
 
 
 def test_full_scale_has_the_schedules_of_the_authors_logs() -> None:
-    ours, check = (job.config for job in fig3.jobs(options()) if job.labels["series"] == "DeComFL")
+    ours, *more, check = (job.config for job in fig3.jobs(options()) if job.labels["series"] == "DeComFL")
+    assert more == [replace(ours, seed=1), replace(ours, seed=2)]
     assert (ours.method, check) == ("decomfl-projection", replace(ours, method="decomfl", rounds=300))
     assert (ours.clients, ours.sampled, ours.rounds, ours.local_steps, ours.batch_size) == (100, 10, 3000, 5, 256)
     assert (ours.perturbations, ours.perturbation_schedule) == (25, {500: 50, 1000: 100, 2000: 200})
@@ -57,10 +58,11 @@ def test_a_tenth_is_sampled_and_shorter_runs_are_the_beginning_of_the_papers(sca
 def test_figures_share_their_runs() -> None:
     of_fig3 = {job.title: job.config for job in fig3.jobs(options())}
     of_topk = {job.title: job.config for job in topk.jobs(options())}
-    shared = ("DeComFL, seed 0", "DeComFL, seed 0, finite differences", "FedAvg, seed 0", "FedAvg+Top-k 10 %, seed 0")
+    seeds = [f"DeComFL, seed {seed}" for seed in scales.FIG3_SCALES["full"].seeds]
+    shared = [*seeds, "DeComFL, seed 0, finite differences", "FedAvg, seed 0", "FedAvg+Top-k 10 %, seed 0"]
     assert set(of_fig3) & set(of_topk) == {f"{fig3.data_set()}: {title}" for title in shared}
     assert all(of_topk[title] == config for title, config in of_fig3.items() if title in of_topk)
-    assert [job.config.top_k for job in topk.jobs(options())][3:] == [0.1, 0.05, 0.01]
+    assert [job.config.top_k for job in topk.jobs(options())][-3:] == [0.1, 0.05, 0.01]
 
 
 def curve(series: str, accuracy: Sequence[float], cost: float, *, up: float = 0.5, **labels: Any) -> pd.DataFrame:
