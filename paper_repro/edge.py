@@ -35,6 +35,8 @@ AGREEMENT: Final = 0.95
 LEAST_RUNS: Final = 5
 """Runs of each outcome without which a limit is not judged."""
 SIGNIFICANT: Final = 0.05
+TINY: Final = 1e-12
+"""In the place of ‖∇f‖² where its unbiased estimate is not above 0."""
 _POINT: Final = ["estimator", "batch", "factor", "P", "K", "beta"]
 
 
@@ -74,7 +76,13 @@ def spectrum_of(trace: float, ritz: str) -> Spectrum:
 
 
 def _limits(row: Any) -> dict[str, float]:
-    """S at the row's own step, the largest stable step, and the largest that corrected Theorem 2 admits; by its x."""
+    """S at the row's own step, the largest stable step, the largest that corrected Theorem 2 admits, and T; by its x.
+
+        T = h tr(H)/(2P) · (1 + σ²/‖∇f‖²),    σ² the variance of the mean of the examples that a step draws
+
+    A step of plain SGD changes f by −h‖∇f‖² + ½h²E(Zv̄)ᵀH(Zv̄), which is above 0 where T > 1 if the trace is all there is
+    of H (F2 in ``docs/theory.md``).
+    """
     h = row.factor * PAPER_STEP
     spectrum = spectrum_of(row.trace, row.ritz)
     plain = Setting(d=D, L=spectrum.L, kappa=spectrum.kappa, P=row.P)
@@ -82,21 +90,23 @@ def _limits(row: Any) -> dict[str, float]:
         "load": load(spectrum, h, P=row.P, beta=row.beta),
         "limit": largest_step(spectrum, P=row.P, beta=row.beta),
         "admitted": statement("theorem-2-dimension-free").step_sizes(plain).largest,
-        "top": spectrum.L,
+        "push": h * row.trace / (2 * row.P) * (1 + row.variance / (row.drawn * max(row.signal, TINY))),
     }
 
 
 def with_limits(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with load S, limit and admitted, NaN where the curvature was not finite any more."""
-    missing = dict.fromkeys(("load", "limit", "admitted", "top"), math.nan)
-    found = [_limits(row) if isinstance(row.ritz, str) and row.ritz else missing for row in rows.itertuples()]
+    """The rows with load (S), limit, admitted and push (T), NaN where the curvature was not finite any more."""
+    missing = dict.fromkeys(("load", "limit", "admitted", "push"), math.nan)
+    known = rows["ritz"].map(bool) & (rows["trace"] > 0)
+    found = [_limits(row) if there else missing for row, there in zip(rows.itertuples(), known, strict=True)]
     return pd.concat([rows.reset_index(drop=True), pd.DataFrame(found)], axis=1)
 
 
 def outcomes(rows: pd.DataFrame) -> pd.DataFrame:
     """One row a run: its point and seed, apart, fallen (by accuracy instead), and S on its way.
 
-    ``turn`` is the local step of the smallest test loss; ``at_turn`` S there, ``peak`` the largest S of all,
+    ``turn`` is the local step of the smallest test loss; ``at_turn`` and ``push_at_turn`` S and T there, ``peak`` the
+    largest S of all,
     ``limit`` and ``admitted`` the smallest steps allowed up to the turn; ``warned`` whether S was above 1 at a
     measurement at which accuracy was not yet ``FALLEN`` below its best; ``crossed`` S ≥ 1 anywhere.
     """
@@ -115,6 +125,7 @@ def outcomes(rows: pd.DataFrame) -> pd.DataFrame:
                 "best_accuracy": float(best.iloc[-1]),
                 "last_accuracy": float(own["test_accuracy"].iloc[-1]),
                 "at_turn": float(own["load"][turn]),
+                "push_at_turn": float(own["push"][turn]),
                 "peak": float(own["load"].max()),
                 "limit": float(own["limit"][: turn + 1].min()),
                 "admitted": float(own["admitted"][: turn + 1].min()),
@@ -146,6 +157,7 @@ def shares(found: pd.DataFrame) -> pd.DataFrame:
                 "fallen": int(own["fallen"].sum()),
                 "best accuracy": float(own["best_accuracy"].mean()),
                 "S at the turn": float(own["at_turn"].median()),
+                "T at the turn": float(own["push_at_turn"].median()),
                 "largest stable step": float(own["limit"].median()),
                 "Theorem 2 admits": float(own["admitted"].median()),
             }
@@ -241,13 +253,13 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
     ).merge(found[[*_POINT, "seed", "apart"]], on=[*_POINT, "seed"])
     figure = edge(
         _by_step(table),
-        pd.concat(_lines(table, Point(PROJECTION, size.small_batch))),
+        pd.concat(_lines(table, base)),
         along,
         limits=limits,
         title="The edge of stability: Figure 2's setting, and around it",
         caption=f"Scale {words}; {provenance[0]['data']}; MNIST CNN, d = {D:,}. A run comes apart if its losses stop "
         f"being finite or its last test loss is above {RISEN:g} times its smallest. Where not varied: η/(1 − β) = "
-        f"{PAPER_STEP:g}, β = 0.9, P = 20, K = 1, and on the upper right B = {size.small_batch}. Bars: Wilson's 95 % "
+        f"{PAPER_STEP:g}, β = 0.9, P = 20, K = 1, B = {size.batch_size}. Bars: Wilson's 95 % "
         "intervals. Bands: ranges over the seeds of the smallest step allowed between the start and the smallest test "
         f"loss of the runs at {PAPER_STEP:g}, by tr(H) and Ritz values of the Gauss-Newton matrix of {size.examples} "
         f"training images. Below: the runs by projection with B = {size.batch_size} of the first panel; S ≥ 1 is "
@@ -291,9 +303,9 @@ def _by_step(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _lines(table: pd.DataFrame, base: Point) -> Iterator[pd.DataFrame]:
-    """The lines in P, K and β that have more than one point."""
+    """The lines in B, P, K and β that have more than one point."""
     yield pd.DataFrame(columns=["knob", "at", "share", "low", "high"])
-    for knob, symbol in (("P", "P"), ("K", "K"), ("beta", "β")):
+    for knob, symbol in (("batch", "B"), ("P", "P"), ("K", "K"), ("beta", "β")):
         own = table[_on_line(table, knob, base)]
         if len(own) > 1:
             yield own.assign(knob=symbol, at=own[knob])[["knob", "at", "share", "low", "high"]]
@@ -316,6 +328,10 @@ def _notes(found: pd.DataFrame, size: EdgeScale) -> list[str]:
         "(the network is piecewise affine), exactly summed, and its top by Lanczos, at x's on the way. That S is above "
         "1 when all is lost is no feat, as curvature grows with the loss; what counts is where S stands when the loss "
         "turns (column “S at the turn”) and that runs which stay together stay below 1.",
+        "Before S, noise of gradients counts: to second order a step raises the loss where T = h·tr(H)/(2P)·(1 + "
+        "σ²/‖∇f‖²) > 1, σ² the variance of the mean of the m·B examples that it draws, ‖∇f‖² and σ² by two halves of "
+        "other training images. From there on the loss no longer falls, noise drives the weights up, and tr(H) with "
+        "them: smaller batches come apart at smaller steps.",
         "No theorem of the paper covers momentum, or says that Figure 2's step is admissible. The corrected condition "
         "η ≤ 1/(4Lρ_κ) of Theorem 2 is read with η/(1 − β) in the place of η, and with the curvature at the x's "
         "measured, which may be smaller than what lies between them.",
@@ -378,7 +394,7 @@ def _covered(found: pd.DataFrame, words: str) -> Claim:
 
 def _directions(found: pd.DataFrame, words: str) -> Claim:
     """Do fewer runs come apart with the most directions than with the fewest? Fisher's exact test, one-sided."""
-    own = found[_on_line(found, "P", Point(PROJECTION, int(found["batch"].min())))]
+    own = found[_on_line(found, "P", Point(PROJECTION, int(found["batch"].max())))]
     few, many = (own[own["P"] == P]["apart"] for P in (own["P"].min(), own["P"].max()))
     counts = [[int(few.sum()), int((~few).sum())], [int(many.sum()), int((~many).sum())]]
     better, worse = (float(stats.fisher_exact(counts, alternative=side).pvalue) for side in ("greater", "less"))
@@ -419,6 +435,7 @@ def _limit(found: pd.DataFrame, words: str) -> Claim:
             "of those, S ≥ 1 before accuracy fell": int(apart["warned"].sum()),
             "S where their loss turns, median": _finite(apart["at_turn"].median()),
             "S where their loss turns, least": _finite(apart["at_turn"].min()),
+            "T where their loss turns, median": _finite(apart["push_at_turn"].median()),
             "stayed together": len(stayed),
             "largest S of those": _finite(stayed["peak"].max()),
         },
