@@ -32,6 +32,9 @@ FALLEN: Final = 0.1
 """An accuracy so far below its own best one has fallen."""
 AGREEMENT: Final = 0.95
 """The share of runs that a limit must tell right to count as the limit."""
+WITHIN: Final = 2.0
+MOST: Final = 0.9
+"""T at the turn is 1 within this factor in so many of the runs, if that is what turns them."""
 LEAST_RUNS: Final = 5
 """Runs of each outcome without which a limit is not judged."""
 SIGNIFICANT: Final = 0.05
@@ -105,15 +108,14 @@ def with_limits(rows: pd.DataFrame) -> pd.DataFrame:
 def outcomes(rows: pd.DataFrame) -> pd.DataFrame:
     """One row a run: its point and seed, apart, fallen (by accuracy instead), and S on its way.
 
-    ``turn`` is the local step of the smallest test loss; ``at_turn`` and ``push_at_turn`` S and T there, ``peak`` the
-    largest S of all,
-    ``limit`` and ``admitted`` the smallest steps allowed up to the turn; ``warned`` whether S was above 1 at a
-    measurement at which accuracy was not yet ``FALLEN`` below its best; ``crossed`` S ≥ 1 anywhere.
+    ``turn`` is the local step of the smallest test loss, ``at_turn`` and ``push_at_turn`` are S and T there; ``peak``
+    is the largest S of all, ``crossed`` whether it is 1 or more; ``limit`` and ``admitted`` are the smallest steps
+    allowed up to the turn; ``warned`` is whether S was above 1 while accuracy was not yet ``FALLEN`` below its best.
     """
     found = []
     for _, run in rows.groupby([*_POINT, "seed"], sort=False):
         own = run.sort_values("round").reset_index(drop=True)
-        turn = int(own["test_loss"].to_numpy().argmin())
+        turn = int(np.nanargmin(own["test_loss"].to_numpy()))
         best = own["test_accuracy"].cummax()
         above = own["load"] >= 1.0
         found.append(
@@ -206,8 +208,7 @@ def scale_words(scale: str, rows: pd.DataFrame) -> str:
     seeds = sorted(set(rows["seed"]))
     return (
         f"{scale} ({kind(scale)}): M={size.M}, m={size.m}, B={size.batch_size} or {size.small_batch} as said, "
-        f"{size.steps} local steps; "
-        f"seeds {seeds[0]}..{seeds[-1]}"
+        f"{size.steps} local steps; seeds {seeds[0]}..{seeds[-1]}"
     )
 
 
@@ -242,11 +243,9 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
     found = outcomes(rows)
     table = shares(found)
     base = Point(PROJECTION, size.batch_size)
-    calm = found[_is(found, base)]
-    limits = {
-        "Theorem 2 admits, by the curvature met": (float(calm["admitted"].min()), float(calm["admitted"].max())),
-        "stable in mean square, by the same": (float(calm["limit"].min()), float(calm["limit"].max())),
-    }
+    usual = found[_on_line(found, "factor", base) & (found["factor"] == 1.0)].dropna(subset=["limit"])
+    bands = {"Theorem 2 admits, by the curvature met": "admitted", "stable in mean square, by the same": "limit"}
+    limits = {name: (usual[at].min(), usual[at].max()) for name, at in bands.items() if len(usual)}
     line = rows[_on_line(rows, "factor", base)]
     along = line.assign(
         run=[f"{row.factor:g} {row.seed}" for row in line.itertuples()], step=line["round"] * line["K"]
@@ -259,11 +258,11 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
         title="The edge of stability: Figure 2's setting, and around it",
         caption=f"Scale {words}; {provenance[0]['data']}; MNIST CNN, d = {D:,}. A run comes apart if its losses stop "
         f"being finite or its last test loss is above {RISEN:g} times its smallest. Where not varied: η/(1 − β) = "
-        f"{PAPER_STEP:g}, β = 0.9, P = 20, K = 1, B = {size.batch_size}. Bars: Wilson's 95 % "
-        "intervals. Bands: ranges over the seeds of the smallest step allowed between the start and the smallest test "
-        f"loss of the runs at {PAPER_STEP:g}, by tr(H) and Ritz values of the Gauss-Newton matrix of {size.examples} "
-        f"training images. Below: the runs by projection with B = {size.batch_size} of the first panel; S ≥ 1 is "
-        "unstable.",
+        f"{PAPER_STEP:g}, β = 0.9, P = 20, K = 1, B = {size.batch_size}. Bars: Wilson's 95 % intervals. Bands: ranges "
+        "over the seeds of the smallest step allowed between the start and the smallest test loss of the runs at "
+        f"{PAPER_STEP:g}, by tr(H) and Ritz values of the Gauss-Newton matrix of {size.examples} training images. "
+        f"Below: the runs by projection with B = {size.batch_size} of the first panel; T = h·tr(H)/(2P)·(1 + σ²/‖∇f‖²) "
+        "is noise over descent of a step, S ≥ 1 unstable in mean square.",
     )
     section = Section(
         id="edge",
@@ -280,12 +279,6 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
         figures={"edge": figure},
         tables={"edge": table, "edge-runs": found, "edge-measurements": rows},
     )
-
-
-def _is(found: pd.DataFrame, point: Point) -> pd.Series[bool]:
-    """Which rows are of the point."""
-    same: pd.Series[bool] = np.logical_and.reduce([found[name] == getattr(point, name) for name in _POINT])
-    return same
 
 
 def _on_line(found: pd.DataFrame, knob: str, base: Point) -> pd.Series[bool]:
@@ -349,7 +342,8 @@ def _notes(found: pd.DataFrame, size: EdgeScale) -> list[str]:
 
 def claims(found: pd.DataFrame, words: str) -> list[Claim]:
     """What the paper says of stability, and what the corrected theory says."""
-    return [_stable(found, words), _covered(found, words), _directions(found, words), _limit(found, words)]
+    judged = (_stable, _covered, _directions, _turns, _limit)
+    return [judge(found, words) for judge in judged]
 
 
 def _stable(found: pd.DataFrame, words: str) -> Claim:
@@ -416,6 +410,31 @@ def _directions(found: pd.DataFrame, words: str) -> Claim:
     )
 
 
+def _turns(found: pd.DataFrame, words: str) -> Claim:
+    at = found[found["apart"]]["push_at_turn"].dropna()
+    right = float(at.between(1 / WITHIN, WITHIN).mean()) if len(at) else math.nan
+    verdict: Verdict = "not tested at this scale"
+    if len(at) >= LEAST_RUNS:
+        verdict = "holds" if right >= MOST else "does not hold"
+    return Claim(
+        id="edge.turn",
+        claim="The loss turns where the noise of gradients and directions outweighs descent, T = 1 (judged: T at the x "
+        f"measured with the smallest test loss within a factor of {WITHIN:g} of 1, in {MOST:.0%} of the runs that come "
+        "apart)",
+        source="docs/theory.md, the second-order term of Theorem 2",
+        verdict=verdict,
+        measured={
+            "came apart": len(at),
+            "within": _finite(right),
+            **{
+                f"T, {name}": _finite(float(at.quantile(q)))
+                for name, q in (("tenth", 0.1), ("median", 0.5), ("ninth", 0.9))
+            },
+        },
+        scale=words,
+    )
+
+
 def _limit(found: pd.DataFrame, words: str) -> Claim:
     apart, stayed = found[found["apart"]], found[~found["apart"]]
     right = (found["crossed"] == found["apart"]).mean()
@@ -435,7 +454,6 @@ def _limit(found: pd.DataFrame, words: str) -> Claim:
             "of those, S ≥ 1 before accuracy fell": int(apart["warned"].sum()),
             "S where their loss turns, median": _finite(apart["at_turn"].median()),
             "S where their loss turns, least": _finite(apart["at_turn"].min()),
-            "T where their loss turns, median": _finite(apart["push_at_turn"].median()),
             "stayed together": len(stayed),
             "largest S of those": _finite(stayed["peak"].max()),
         },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,7 @@ def test_each_verdict_can_come_out_either_way() -> None:
         "more-stable": "holds",
         "covered": "does not hold",
         "directions": "holds",
+        "turn": "does not hold",  # T is 3 at the turns of those at 0.02
         "limit": "does not hold",  # S is above 1 in the runs that differences rescued
     }
     lost = judged(sweep(differences=8))
@@ -143,6 +145,8 @@ def test_each_verdict_can_come_out_either_way() -> None:
     assert judged(sweep(differences=4))["more-stable"].verdict == "not tested at this scale"  # p = 1/16
     assert judged(sweep(pairs=0))["more-stable"].verdict == "not tested at this scale"
     assert judged(sweep(few=2))["directions"].verdict == "not tested at this scale"
+    quiet = sweep(differences=8, few=0).assign(signal=math.inf)
+    assert judged(quiet)["turn"].verdict == "holds"  # without noise T is about S, 1.5
     calm = sweep(loud=0.001)
     assert judged(calm)["covered"].verdict == "holds"
     assert judged(calm)["limit"].verdict == "does not hold"  # runs come apart with S far below 1
