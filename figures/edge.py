@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import matplotlib
 import numpy as np
@@ -21,6 +21,7 @@ __all__ = ["edge"]
 
 _ORANGE, _GREEN, _BLUE, _RED, _PINK, _SKY = OKABE_ITO
 _SOFT: Final = "#57606A"
+_INK: Final = "#1F2328"
 _SERIES: Final = ((_BLUE, "o", "-"), (_RED, "s", "--"), (_ORANGE, "D", ":"))
 _BANDS: Final = (_GREEN, _PINK)
 _STAYED, _APART = _BLUE, _RED
@@ -38,12 +39,12 @@ def edge(
     title: str = "",
     caption: str = "",
 ) -> Figure:
-    """Four panels: shares of runs that come apart, above; S and the test loss on the way of every run, below.
+    """Shares of runs that come apart, above; the test loss, T and S on the way of every run, below.
 
     Args:
         by_step: Columns series, h (η/(1 − β)), share, low and high (ends of an interval).
         lines: Columns knob ("P", "K" or "β"), at (its value), share, low and high; there may be no row.
-        along: Columns run, apart, step, load (S) and test_loss: measurements of some runs.
+        along: Columns run, apart, step, test_loss, push (T) and load (S): measurements of some runs.
         limits: Name -> the range of h in which a limit lies: a vertical band in the first panel.
         title: Heading.
         caption: Under the plots: data, scale, seeds, the rule.
@@ -55,32 +56,22 @@ def edge(
         InputError: If a column is missing, by_step or along has no row, or there are too many series or limits.
     """
     require_columns("by_step", by_step, ("series", "h", "share", "low", "high"))
-    require_columns("along", along, ("run", "apart", "step", "load", "test_loss"))
+    require_columns("along", along, ("run", "apart", "step", "test_loss", "push", "load"))
     series = list(dict.fromkeys(by_step["series"]))
     require(len(series) <= len(_SERIES), "series of by_step", f"be at most {len(_SERIES)}", series)
     require(len(limits) <= len(_BANDS), "limits", f"be at most {len(_BANDS)}", list(limits))
     with matplotlib.rc_context(rc()):
-        figure, plots = page(10.4, 6.6, title=title, caption=[caption])
-        grid = plots.subplots(2, 2, gridspec_kw={"height_ratios": [1.0, 1.05]})
-        first, second, third, fourth = cast(Sequence[Axes], grid.ravel())
-        _shares_by_step(first, by_step, series, limits)
-        _shares_by_knob(second, lines)
-        _way(third, along, "load", "S: share of the stable step that is used")
-        third.axhline(1.0, color=_SOFT, linewidth=1.2, linestyle=(0, (4, 2)), zorder=2)
-        third.set_ylim(top=min(_HIGHEST, third.get_ylim()[1]))
-        third.annotate(
-            "unstable above", (1.0, 1.0), (-2, 3), xycoords=("axes fraction", "data"), textcoords="offset points",
-            ha="right", va="bottom", color=_SOFT, fontsize=8.0,
-        )  # fmt: skip
-        third.set_title("curvature on the way")
-        _way(fourth, along, "test_loss", "test loss")
-        smallest = float(along["test_loss"].min())
-        fourth.set_ylim(0.8 * smallest, min(fourth.get_ylim()[1], _HIGHEST))
-        fourth.set_title("and what becomes of the loss")
-        fourth.legend(
-            [Line2D([], [], color=colour, linewidth=1.6) for colour in (_STAYED, _APART)],
-            ["stayed together", "came apart"], loc="upper left",
-        )  # fmt: skip
+        figure, plots = page(11.0, 6.4, title=title, caption=[caption])
+        grid = plots.add_gridspec(2, 6)
+        _shares_by_step(plots.add_subplot(grid[0, :3]), by_step, series, limits)
+        _shares_by_knob(plots.add_subplot(grid[0, 3:]), lines)
+        loss, push, load = (plots.add_subplot(grid[1, 2 * i : 2 * i + 2]) for i in range(3))
+        _way(loss, along, "test_loss", "where the test loss turns …")
+        loss.set_ylim(0.8 * float(along["test_loss"].min()), min(loss.get_ylim()[1], _HIGHEST))
+        handles = [Line2D([], [], color=colour, linewidth=1.6) for colour in (_STAYED, _APART)]
+        loss.legend(handles, ["stayed together", "came apart"], loc="upper left")
+        _way(push, along, "push", "… T: noise over descent …", limit="loss rises above")
+        _way(load, along, "load", "… S: stability used up", limit="unstable above")
     return figure
 
 
@@ -132,8 +123,8 @@ def _intervals(ax: Axes, x: Any, frame: pd.DataFrame, colour: str, marker: str, 
     )  # fmt: skip
 
 
-def _way(ax: Axes, along: pd.DataFrame, y: str, ylabel: str) -> None:
-    """A line a run, those that stayed below those that came apart."""
+def _way(ax: Axes, along: pd.DataFrame, y: str, title: str, *, limit: str = "") -> None:
+    """A line a run, those that stayed below those that came apart; and the limit of 1, if there is one."""
     for apart in (False, True):
         for _, run in along[along["apart"] == apart].groupby("run", sort=False):
             own = run.sort_values("step").dropna(subset=[y])
@@ -143,7 +134,14 @@ def _way(ax: Axes, along: pd.DataFrame, y: str, ylabel: str) -> None:
             )
     ax.set_yscale("log")
     ax.set_xlabel("local steps")
-    ax.set_ylabel(ylabel)
+    ax.set_title(title)
+    if limit:
+        ax.axhline(1.0, color=_INK, linewidth=1.1, linestyle=(0, (4, 2)), zorder=4)
+        ax.set_ylim(top=_HIGHEST)
+        ax.annotate(
+            limit, (0.0, 1.0), (4, 3), xycoords=("axes fraction", "data"), textcoords="offset points", color=_INK,
+            fontsize=7.6, zorder=4,
+        )  # fmt: skip
 
 
 def _percent(ax: Axes) -> None:

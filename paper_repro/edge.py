@@ -32,9 +32,14 @@ FALLEN: Final = 0.1
 """An accuracy so far below its own best one has fallen."""
 AGREEMENT: Final = 0.95
 """The share of runs that a limit must tell right to count as the limit."""
+WITHIN: Final = 2.0
+MOST: Final = 0.9
+"""T at the turn is 1 within this factor in so many of the runs, if that is what turns them."""
 LEAST_RUNS: Final = 5
 """Runs of each outcome without which a limit is not judged."""
 SIGNIFICANT: Final = 0.05
+TINY: Final = 1e-12
+"""In the place of ‖∇f‖² where its unbiased estimate is not above 0."""
 _POINT: Final = ["estimator", "batch", "factor", "P", "K", "beta"]
 
 
@@ -74,7 +79,13 @@ def spectrum_of(trace: float, ritz: str) -> Spectrum:
 
 
 def _limits(row: Any) -> dict[str, float]:
-    """S at the row's own step, the largest stable step, and the largest that corrected Theorem 2 admits; by its x."""
+    """S at the row's own step, the largest stable step, the largest that corrected Theorem 2 admits, and T; by its x.
+
+        T = h tr(H)/(2P) · (1 + σ²/‖∇f‖²),    σ² the variance of the mean of the examples that a step draws
+
+    A step of plain SGD changes f by −h‖∇f‖² + ½h²E(Zv̄)ᵀH(Zv̄), which is above 0 where T > 1 if the trace is all there is
+    of H (F2 in ``docs/theory.md``).
+    """
     h = row.factor * PAPER_STEP
     spectrum = spectrum_of(row.trace, row.ritz)
     plain = Setting(d=D, L=spectrum.L, kappa=spectrum.kappa, P=row.P)
@@ -82,28 +93,29 @@ def _limits(row: Any) -> dict[str, float]:
         "load": load(spectrum, h, P=row.P, beta=row.beta),
         "limit": largest_step(spectrum, P=row.P, beta=row.beta),
         "admitted": statement("theorem-2-dimension-free").step_sizes(plain).largest,
-        "top": spectrum.L,
+        "push": h * row.trace / (2 * row.P) * (1 + row.variance / (row.drawn * max(row.signal, TINY))),
     }
 
 
 def with_limits(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with load S, limit and admitted, NaN where the curvature was not finite any more."""
-    missing = dict.fromkeys(("load", "limit", "admitted", "top"), math.nan)
-    found = [_limits(row) if isinstance(row.ritz, str) and row.ritz else missing for row in rows.itertuples()]
+    """The rows with load (S), limit, admitted and push (T), NaN where the curvature was not finite any more."""
+    missing = dict.fromkeys(("load", "limit", "admitted", "push"), math.nan)
+    known = rows["ritz"].map(bool) & (rows["trace"] > 0)
+    found = [_limits(row) if there else missing for row, there in zip(rows.itertuples(), known, strict=True)]
     return pd.concat([rows.reset_index(drop=True), pd.DataFrame(found)], axis=1)
 
 
 def outcomes(rows: pd.DataFrame) -> pd.DataFrame:
     """One row a run: its point and seed, apart, fallen (by accuracy instead), and S on its way.
 
-    ``turn`` is the local step of the smallest test loss; ``at_turn`` S there, ``peak`` the largest S of all,
-    ``limit`` and ``admitted`` the smallest steps allowed up to the turn; ``warned`` whether S was above 1 at a
-    measurement at which accuracy was not yet ``FALLEN`` below its best; ``crossed`` S ≥ 1 anywhere.
+    ``turn`` is the local step of the smallest test loss, ``at_turn`` and ``push_at_turn`` are S and T there; ``peak``
+    is the largest S of all, ``crossed`` whether it is 1 or more; ``limit`` and ``admitted`` are the smallest steps
+    allowed up to the turn; ``warned`` is whether S was above 1 while accuracy was not yet ``FALLEN`` below its best.
     """
     found = []
     for _, run in rows.groupby([*_POINT, "seed"], sort=False):
         own = run.sort_values("round").reset_index(drop=True)
-        turn = int(own["test_loss"].to_numpy().argmin())
+        turn = int(np.nanargmin(own["test_loss"].to_numpy()))
         best = own["test_accuracy"].cummax()
         above = own["load"] >= 1.0
         found.append(
@@ -115,6 +127,7 @@ def outcomes(rows: pd.DataFrame) -> pd.DataFrame:
                 "best_accuracy": float(best.iloc[-1]),
                 "last_accuracy": float(own["test_accuracy"].iloc[-1]),
                 "at_turn": float(own["load"][turn]),
+                "push_at_turn": float(own["push"][turn]),
                 "peak": float(own["load"].max()),
                 "limit": float(own["limit"][: turn + 1].min()),
                 "admitted": float(own["admitted"][: turn + 1].min()),
@@ -146,6 +159,7 @@ def shares(found: pd.DataFrame) -> pd.DataFrame:
                 "fallen": int(own["fallen"].sum()),
                 "best accuracy": float(own["best_accuracy"].mean()),
                 "S at the turn": float(own["at_turn"].median()),
+                "T at the turn": float(own["push_at_turn"].median()),
                 "largest stable step": float(own["limit"].median()),
                 "Theorem 2 admits": float(own["admitted"].median()),
             }
@@ -194,8 +208,7 @@ def scale_words(scale: str, rows: pd.DataFrame) -> str:
     seeds = sorted(set(rows["seed"]))
     return (
         f"{scale} ({kind(scale)}): M={size.M}, m={size.m}, B={size.batch_size} or {size.small_batch} as said, "
-        f"{size.steps} local steps; "
-        f"seeds {seeds[0]}..{seeds[-1]}"
+        f"{size.steps} local steps; seeds {seeds[0]}..{seeds[-1]}"
     )
 
 
@@ -230,28 +243,26 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
     found = outcomes(rows)
     table = shares(found)
     base = Point(PROJECTION, size.batch_size)
-    calm = found[_is(found, base)]
-    limits = {
-        "Theorem 2 admits, by the curvature met": (float(calm["admitted"].min()), float(calm["admitted"].max())),
-        "stable in mean square, by the same": (float(calm["limit"].min()), float(calm["limit"].max())),
-    }
+    usual = found[_on_line(found, "factor", base) & (found["factor"] == 1.0)].dropna(subset=["limit"])
+    bands = {"Theorem 2 admits, by the curvature met": "admitted", "stable in mean square, by the same": "limit"}
+    limits = {name: (usual[at].min(), usual[at].max()) for name, at in bands.items() if len(usual)}
     line = rows[_on_line(rows, "factor", base)]
     along = line.assign(
         run=[f"{row.factor:g} {row.seed}" for row in line.itertuples()], step=line["round"] * line["K"]
     ).merge(found[[*_POINT, "seed", "apart"]], on=[*_POINT, "seed"])
     figure = edge(
         _by_step(table),
-        pd.concat(_lines(table, Point(PROJECTION, size.small_batch))),
+        pd.concat(_lines(table, base)),
         along,
         limits=limits,
         title="The edge of stability: Figure 2's setting, and around it",
         caption=f"Scale {words}; {provenance[0]['data']}; MNIST CNN, d = {D:,}. A run comes apart if its losses stop "
         f"being finite or its last test loss is above {RISEN:g} times its smallest. Where not varied: η/(1 − β) = "
-        f"{PAPER_STEP:g}, β = 0.9, P = 20, K = 1, and on the upper right B = {size.small_batch}. Bars: Wilson's 95 % "
-        "intervals. Bands: ranges over the seeds of the smallest step allowed between the start and the smallest test "
-        f"loss of the runs at {PAPER_STEP:g}, by tr(H) and Ritz values of the Gauss-Newton matrix of {size.examples} "
-        f"training images. Below: the runs by projection with B = {size.batch_size} of the first panel; S ≥ 1 is "
-        "unstable.",
+        f"{PAPER_STEP:g}, β = 0.9, P = 20, K = 1, B = {size.batch_size}. Bars: Wilson's 95 % intervals. Bands: ranges "
+        "over the seeds of the smallest step allowed between the start and the smallest test loss of the runs at "
+        f"{PAPER_STEP:g}, by tr(H) and Ritz values of the Gauss-Newton matrix of {size.examples} training images. "
+        f"Below: the runs by projection with B = {size.batch_size} of the first panel; T = h·tr(H)/(2P)·(1 + σ²/‖∇f‖²) "
+        "is noise over descent of a step, S ≥ 1 unstable in mean square.",
     )
     section = Section(
         id="edge",
@@ -270,12 +281,6 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
     )
 
 
-def _is(found: pd.DataFrame, point: Point) -> pd.Series[bool]:
-    """Which rows are of the point."""
-    same: pd.Series[bool] = np.logical_and.reduce([found[name] == getattr(point, name) for name in _POINT])
-    return same
-
-
 def _on_line(found: pd.DataFrame, knob: str, base: Point) -> pd.Series[bool]:
     """Which rows differ from the base in nothing but the knob."""
     others = [name for name in _POINT if name != knob]
@@ -291,9 +296,9 @@ def _by_step(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _lines(table: pd.DataFrame, base: Point) -> Iterator[pd.DataFrame]:
-    """The lines in P, K and β that have more than one point."""
+    """The lines in B, P, K and β that have more than one point."""
     yield pd.DataFrame(columns=["knob", "at", "share", "low", "high"])
-    for knob, symbol in (("P", "P"), ("K", "K"), ("beta", "β")):
+    for knob, symbol in (("batch", "B"), ("P", "P"), ("K", "K"), ("beta", "β")):
         own = table[_on_line(table, knob, base)]
         if len(own) > 1:
             yield own.assign(knob=symbol, at=own[knob])[["knob", "at", "share", "low", "high"]]
@@ -316,6 +321,10 @@ def _notes(found: pd.DataFrame, size: EdgeScale) -> list[str]:
         "(the network is piecewise affine), exactly summed, and its top by Lanczos, at x's on the way. That S is above "
         "1 when all is lost is no feat, as curvature grows with the loss; what counts is where S stands when the loss "
         "turns (column “S at the turn”) and that runs which stay together stay below 1.",
+        "Before S, noise of gradients counts: to second order a step raises the loss where T = h·tr(H)/(2P)·(1 + "
+        "σ²/‖∇f‖²) > 1, σ² the variance of the mean of the m·B examples that it draws, ‖∇f‖² and σ² by two halves of "
+        "other training images. From there on the loss no longer falls, noise drives the weights up, and tr(H) with "
+        "them: smaller batches come apart at smaller steps.",
         "No theorem of the paper covers momentum, or says that Figure 2's step is admissible. The corrected condition "
         "η ≤ 1/(4Lρ_κ) of Theorem 2 is read with η/(1 − β) in the place of η, and with the curvature at the x's "
         "measured, which may be smaller than what lies between them.",
@@ -333,7 +342,8 @@ def _notes(found: pd.DataFrame, size: EdgeScale) -> list[str]:
 
 def claims(found: pd.DataFrame, words: str) -> list[Claim]:
     """What the paper says of stability, and what the corrected theory says."""
-    return [_stable(found, words), _covered(found, words), _directions(found, words), _limit(found, words)]
+    judged = (_stable, _covered, _directions, _turns, _limit)
+    return [judge(found, words) for judge in judged]
 
 
 def _stable(found: pd.DataFrame, words: str) -> Claim:
@@ -378,7 +388,7 @@ def _covered(found: pd.DataFrame, words: str) -> Claim:
 
 def _directions(found: pd.DataFrame, words: str) -> Claim:
     """Do fewer runs come apart with the most directions than with the fewest? Fisher's exact test, one-sided."""
-    own = found[_on_line(found, "P", Point(PROJECTION, int(found["batch"].min())))]
+    own = found[_on_line(found, "P", Point(PROJECTION, int(found["batch"].max())))]
     few, many = (own[own["P"] == P]["apart"] for P in (own["P"].min(), own["P"].max()))
     counts = [[int(few.sum()), int((~few).sum())], [int(many.sum()), int((~many).sum())]]
     better, worse = (float(stats.fisher_exact(counts, alternative=side).pvalue) for side in ("greater", "less"))
@@ -395,6 +405,31 @@ def _directions(found: pd.DataFrame, words: str) -> Claim:
             **{f"came apart, P = {P}": int(each["apart"].sum()) for P, each in own.groupby("P")},
             "runs a P": int(own.groupby("P").size().min()) if len(own) else 0,
             "p": better if own["P"].nunique() > 1 else None,
+        },
+        scale=words,
+    )
+
+
+def _turns(found: pd.DataFrame, words: str) -> Claim:
+    at = found[found["apart"]]["push_at_turn"].dropna()
+    right = float(at.between(1 / WITHIN, WITHIN).mean()) if len(at) else math.nan
+    verdict: Verdict = "not tested at this scale"
+    if len(at) >= LEAST_RUNS:
+        verdict = "holds" if right >= MOST else "does not hold"
+    return Claim(
+        id="edge.turn",
+        claim="The loss turns where the noise of gradients and directions outweighs descent, T = 1 (judged: T at the x "
+        f"measured with the smallest test loss within a factor of {WITHIN:g} of 1, in {MOST:.0%} of the runs that come "
+        "apart)",
+        source="docs/theory.md, the second-order term of Theorem 2",
+        verdict=verdict,
+        measured={
+            "came apart": len(at),
+            "within": _finite(right),
+            **{
+                f"T, {name}": _finite(float(at.quantile(q)))
+                for name, q in (("tenth", 0.1), ("median", 0.5), ("ninth", 0.9))
+            },
         },
         scale=words,
     )

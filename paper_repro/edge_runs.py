@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import hessian
 from decomfl_lab.config import TrainConfig
+from decomfl_lab.data import Dataset
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.files import write_atomically
 from decomfl_lab.objective import mean_losses
@@ -65,14 +66,15 @@ class Point:
 
 
 def points(size: EdgeScale) -> list[Point]:
-    """The lines through Figure 2's setting: in η/(1 − β), and with smaller batches again, in P, K and β."""
+    """The lines through Figure 2's setting: in η/(1 − β), B, P, K and β; and in η/(1 − β) with a smaller batch."""
     base = Point(PROJECTION, size.batch_size)
     small = replace(base, batch=size.small_batch)
     found = [
         *(replace(base, factor=factor) for factor in size.factors),
-        *(replace(small, P=P) for P in size.Ps),
-        *(replace(small, K=K) for K in size.Ks),
-        *(replace(small, beta=beta) for beta in size.betas),
+        *(replace(base, batch=B) for B in size.Bs),
+        *(replace(base, P=P) for P in size.Ps),
+        *(replace(base, K=K) for K in size.Ks),
+        *(replace(base, beta=beta) for beta in size.betas),
         *(replace(small, factor=factor) for factor in size.small_factors),
         *(replace(small, factor=factor, estimator=DIFFERENCES) for factor in size.differences),
     ]
@@ -133,22 +135,21 @@ class EdgeWork:
         folder.mkdir(parents=True, exist_ok=True)
         dataset, config = dataset_of(self.config), self.config
         federation, module, layout = build_federation(config, dataset)
-        at = fixed_choice(len(dataset.train_labels), self.size.examples, _HESSIAN_IMAGES)
-        images = [(dataset.train_images[at], dataset.train_labels[at])]
-        landscape = MeanLoss(copy.deepcopy(module), cross_entropy, images, chunk=125)
+        landscape, *halves = _losses(copy.deepcopy(module), dataset, self.size.examples)
         held_out = fixed_choice(
             len(dataset.test_labels), config.test_examples or len(dataset.test_labels), _TEST_IMAGES
         )
         inputs, targets = dataset.test_images[held_out], dataset.test_labels[held_out]
         rows: list[dict[str, Any]] = []
+        drawn = config.sampled * min(config.batch_size, len(dataset.train_labels) // config.clients)
         ended, losses = f"{config.rounds} rounds", [math.nan]
         for r in range(config.rounds + 1):
             if r % self.every == 0 or r == config.rounds:
                 layout.bind(module, federation.x)
                 accuracy, loss = mean_losses(module, [_accuracy, cross_entropy], inputs, targets)
                 found = {"round": r, "test_accuracy": accuracy, "test_loss": loss, "train_loss": float(np.mean(losses))}
-                found["norm"] = float(federation.x.norm())
-                rows.append(found | _curvature(landscape, federation.x, self.size.products))
+                found |= _gradient(halves, federation.x) | _curvature(landscape, federation.x, self.size.products)
+                rows.append(found | {"norm": float(federation.x.norm()), "drawn": drawn})
                 losses = []
             if r == config.rounds:
                 break
@@ -163,9 +164,36 @@ class EdgeWork:
         return ended
 
     def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:
-        """See ``Work``: a row a measurement, with ‖x‖, the point, the seed and whether the run diverged."""
+        """See ``Work``: a row a measurement, with the point, the seed and whether the run diverged.
+
+        norm is ‖x‖, drawn the examples that a step is made of, m·B or all that the clients have.
+        """
         labels = {**asdict(self.point), "seed": self.seed, "diverged": ended.startswith(DIVERGED)}
         return pd.read_csv(folder / "rows.csv").assign(**labels), read_provenance(folder)
+
+
+def _losses(module: nn.Module, dataset: Dataset, examples: int) -> list[MeanLoss]:
+    """The mean losses of so many training images, and of two halves of five times as many others."""
+    chosen = fixed_choice(len(dataset.train_labels), 6 * examples, _HESSIAN_IMAGES)
+    half = (len(chosen) - examples) // 2
+    parts = [chosen[:examples], chosen[examples : examples + half], chosen[examples + half : examples + 2 * half]]
+    return [
+        MeanLoss(module, cross_entropy, [(dataset.train_images[part], dataset.train_labels[part])], chunk=125)
+        for part in parts
+    ]
+
+
+def _gradient(halves: Sequence[MeanLoss], x: Tensor) -> dict[str, float]:
+    """‖∇f‖² and the variance of an example's gradient, unbiased, from the gradients of two halves of n images each.
+
+    E⟨g_A, g_B⟩ = ‖∇f‖² and E‖g_A − g_B‖²/2 = variance/n. Nothing where the losses are not finite any more.
+    """
+    try:
+        one, other = (half.gradient(x).double() for half in halves)
+    except InputError:
+        return {}
+    n = sum(piece.examples for piece in halves[0].pieces)
+    return {"signal": float(one @ other), "variance": n * float(((one - other) ** 2).sum()) / 2}
 
 
 def _accuracy(outputs: Tensor, targets: Tensor) -> Tensor:

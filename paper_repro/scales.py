@@ -301,13 +301,14 @@ class EdgeScale:
     Attributes:
         M: Clients.
         m: Sampled clients a round.
-        batch_size: B of the line of ``factors``.
+        batch_size: B, where no other is named.
         steps: Local steps of a run; K of them are a round.
         seeds: Of every point.
         factors: η/(1 − β) in multiples of Figure 2's 0.01.
-        small_batch: A smaller B, for all that follows.
-        small_factors: Factors that are also run with it, to see whether B matters.
-        differences: Factors that are also run by finite differences.
+        small_batch: A smaller B, for the two lines below.
+        small_factors: Factors that are also run with it.
+        differences: Factors that are also run with it by finite differences.
+        Bs: Batch sizes.
         Ps: Directions a step.
         Ks: Local steps a round.
         betas: Momentum β, at Figure 2's η/(1 − β).
@@ -326,10 +327,11 @@ class EdgeScale:
     small_batch: int
     small_factors: tuple[float, ...]
     differences: tuple[float, ...]
+    Bs: tuple[int, ...] = ()
     Ps: tuple[int, ...] = ()
     Ks: tuple[int, ...] = ()
     betas: tuple[float, ...] = ()
-    measurements: int = 25
+    measurements: int = 20
     examples: int = 200
     products: int = 8
     test_examples: int = 1000
@@ -354,16 +356,16 @@ EDGE_SCALES: dict[str, EdgeScale] = {
     "default": EdgeScale(
         M=100,
         m=10,
-        batch_size=8,
-        steps=120,
-        seeds=(0, 1, 2),
-        factors=(1.0, 2.0, 4.0),
-        small_batch=8,
+        batch_size=4,
+        steps=100,
+        seeds=(0, 1),
+        factors=(0.5, 1.0, 2.0),
+        small_batch=4,
         small_factors=(),
-        differences=(4.0,),
-        measurements=6,
-        examples=100,
-        products=8,
+        differences=(1.0,),
+        measurements=5,
+        examples=50,
+        products=6,
         test_examples=500,
     ),
     "full": EdgeScale(
@@ -373,9 +375,10 @@ EDGE_SCALES: dict[str, EdgeScale] = {
         steps=500,
         seeds=tuple(range(8)),
         factors=(0.5, 1.0, 1.5, 2.0, 3.0),
-        small_batch=32,
-        small_factors=(0.5, 1.0, 1.5, 2.0, 3.0),
-        differences=(1.0, 1.5, 2.0),
+        small_batch=8,
+        small_factors=(0.125, 0.25, 0.5, 1.0),
+        differences=(0.25, 0.5, 1.0),
+        Bs=(8, 32, 64, 256),
         Ps=(5, 10, 20, 40),
         Ks=(1, 4, 10),
         betas=(0.0, 0.9),
