@@ -120,32 +120,33 @@ def highest_level(runs: Iterable[pd.DataFrame]) -> float | None:
 def accuracy_at(rows: pd.DataFrame, r: float) -> tuple[float, float]:
     """(mean, standard error) over seeds of the accuracy at round r, interpolated between evaluations.
 
-    Of one seed the standard error is ``sampling_error``.
+    Of one seed the standard error is ``binomial_error``, on the images of the column examples, or 1,000 without it.
     """
     values = []
     for _, run in rows.groupby("seed"):
         ordered_run = run.sort_values("round")
         values.append(float(np.interp(r, ordered_run["round"], ordered_run.test_accuracy)))
-    return _mean_and_error(values, sampling_error(rows))
+    return _mean_and_error(values, rows)
 
 
 def final_accuracy(rows: pd.DataFrame) -> tuple[float, float]:
     """(mean, standard error) over seeds of each run's mean accuracy over the last tenth of its evaluations.
 
-    Of one seed the standard error is ``sampling_error``.
+    Of one seed the standard error is as in ``accuracy_at``.
     """
     values = []
     for _, run in rows.groupby("seed"):
         last = run.sort_values("round").test_accuracy
         values.append(float(last.tail(max(1, len(last) // 10)).mean()))
-    return _mean_and_error(values, sampling_error(rows))
+    return _mean_and_error(values, rows)
 
 
-def _mean_and_error(values: Sequence[float], of_one: float) -> tuple[float, float]:
+def _mean_and_error(values: Sequence[float], rows: pd.DataFrame) -> tuple[float, float]:
     if not values:
         return float("nan"), float("nan")
-    error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else of_one
-    return float(np.mean(values)), error
+    if len(values) > 1:
+        return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
+    return values[0], binomial_error(values[0], int(rows.examples.min()) if "examples" in rows else 1000)
 
 
 def ordered(values: Sequence[tuple[float, float]]) -> Verdict:
