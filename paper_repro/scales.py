@@ -185,7 +185,7 @@ FIG3_SCALES: dict[str, Fig3Scale] = {
         M=100,
         m=10,
         batch_size=20,
-        rounds=150,
+        rounds=160,
         differences=6,
         baseline_batch=32,
         baseline_rounds=24,
@@ -557,7 +557,7 @@ SIZES_SCALES: dict[str, SizesScale] = {
     ),
     "default": SizesScale(
         models=("opt-0.3m", "opt-0.5m", "opt-1m"),
-        rounds=200,
+        rounds=300,
         batch_size=32,
         split="iid",
         seeds=(99, 100),
