@@ -21,6 +21,7 @@ __all__ = [
     "TOLERANCE",
     "WITHIN",
     "accuracy_at",
+    "accuracy_up_to",
     "binomial_error",
     "final_accuracy",
     "flattened",
@@ -127,6 +128,15 @@ def accuracy_at(rows: pd.DataFrame, r: float) -> tuple[float, float]:
         ordered_run = run.sort_values("round")
         values.append(float(np.interp(r, ordered_run["round"], ordered_run.test_accuracy)))
     return _mean_and_error(values, rows)
+
+
+def accuracy_up_to(rows: pd.DataFrame, r: float) -> tuple[float, float]:
+    """(mean, standard error) over seeds of a run's accuracy averaged over its evaluations up to round r.
+
+    Of one seed the standard error is as in ``accuracy_at``.
+    """
+    means = rows[rows["round"] <= r].groupby("seed").test_accuracy.mean()
+    return _mean_and_error([float(value) for value in means], rows)
 
 
 def final_accuracy(rows: pd.DataFrame) -> tuple[float, float]:
