@@ -24,12 +24,12 @@ from paper_repro.claims import Claim, Verdict
 from paper_repro.estimators import CHECKED
 from paper_repro.measures import (
     COUNTS,
-    TEST_ERROR,
     accuracy_at,
     final_accuracy,
     highest_level,
     last_round,
     numbers,
+    sampling_error,
     scalars_to_reach,
     series_of,
     settled,
@@ -277,7 +277,9 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     dotted = f", seed {', '.join(map(str, sorted(set(dots.seed))))}." if len(dots) else "."
     longer = longer_lines(options)
     thin = "" if longer is None or options.longer is None else options.longer.thin
-    caption = f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}{dotted} {unready} {thin}"
+    said = [f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}{dotted}"]
+    said += [estimators.words(rows, CURVE), unready, thin]
+    caption = " ".join(filter(None, said))
     checks = dots if len(dots) else None
     last = max(int(frame["round"].max()) for frame in (lines, longer) if frame is not None)
 
@@ -291,6 +293,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
                     xlabel="rounds completed",
                     ylabel="training loss",
                     title="loss against rounds",
+                    xscale="linear" if longer is None else "log",
                     reference=None if authors is None else authors[authors["round"] <= last],
                     checks=checks,
                     longer=longer,
@@ -457,7 +460,7 @@ def _slower(rows: pd.DataFrame, words: str) -> Claim:
     r = last_round(series_of(rows, name) for name in names)
     at = {name: accuracy_at(series_of(rows, name), r)[0] for name in names}
     at.setdefault(DECOMFL, float("nan"))
-    margin = 2 * 2**0.5 * TEST_ERROR
+    margin = 2 * 2**0.5 * sampling_error(rows)
     signs = {name: (at[name] - at[DECOMFL]) * (-1 if "Top-k" in name else 1) for name in names if name != DECOMFL}
     verdict: Verdict = "not tested at this scale"
     if at[DECOMFL] >= LEAST and signs and all(abs(gap) > margin for gap in signs.values()):

@@ -21,6 +21,7 @@ __all__ = [
     "TOLERANCE",
     "WITHIN",
     "accuracy_at",
+    "accuracy_up_to",
     "binomial_error",
     "final_accuracy",
     "flattened",
@@ -28,6 +29,7 @@ __all__ = [
     "last_round",
     "numbers",
     "ordered",
+    "sampling_error",
     "scalars_to_reach",
     "series_of",
     "settled",
@@ -42,8 +44,7 @@ LEVELS = (0.97, 0.95, 0.90, 0.85, 0.80, 0.75, 0.70, 0.65, 0.60, 0.55, 0.50, 0.40
 LEAST_LEVEL = 0.7
 """Below this accuracy a comparison on MNIST says nothing about training."""
 TEST_ERROR = 0.016
-"""A bound on one binomial standard error √(p(1-p)/n) of an accuracy on n ≥ 1,000 held-out images; used where there
-is one seed only."""
+"""A bound on one standard error √(p(1-p)/n) of an accuracy on n ≥ 1,000 held-out images: see ``sampling_error``."""
 
 
 TOLERANCE = 2.0
@@ -95,6 +96,14 @@ def last_round(runs: Iterable[pd.DataFrame]) -> int:
     return min((int(run["round"].max()) if len(run) else 0 for run in runs), default=0)
 
 
+def sampling_error(rows: pd.DataFrame) -> float:
+    """A bound on one standard error of an accuracy on these rows' held-out images; used where there is one seed only.
+
+    √(p(1 − p)/n) ≤ 1/(2√n),    n of the column examples, or 1,000 where there is none
+    """
+    return float(0.5 / np.sqrt(rows.examples.min())) if "examples" in rows and len(rows) else TEST_ERROR
+
+
 def scalars_to_reach(rows: pd.DataFrame, level: float, column: str) -> float | None:
     """``column`` (say wire_scalars, or round) when the seed-mean accuracy first reaches ``level``; None if never."""
     columns = list(dict.fromkeys(["test_accuracy", column]))
@@ -110,34 +119,50 @@ def highest_level(runs: Iterable[pd.DataFrame]) -> float | None:
 
 
 def accuracy_at(rows: pd.DataFrame, r: float) -> tuple[float, float]:
-    """(mean, standard error) over seeds of the accuracy at round r, interpolated between evaluations."""
+    """(mean, standard error) over seeds of the accuracy at round r, interpolated between evaluations.
+
+    Of one seed the standard error is ``binomial_error``, on the images of the column examples, or 1,000 without it.
+    """
     values = []
     for _, run in rows.groupby("seed"):
         ordered_run = run.sort_values("round")
         values.append(float(np.interp(r, ordered_run["round"], ordered_run.test_accuracy)))
-    return _mean_and_error(values)
+    return _mean_and_error(values, rows)
+
+
+def accuracy_up_to(rows: pd.DataFrame, r: float) -> tuple[float, float]:
+    """(mean, standard error) over seeds of a run's accuracy averaged over its evaluations up to round r.
+
+    Of one seed the standard error is as in ``accuracy_at``.
+    """
+    means = rows[rows["round"] <= r].groupby("seed").test_accuracy.mean()
+    return _mean_and_error([float(value) for value in means], rows)
 
 
 def final_accuracy(rows: pd.DataFrame) -> tuple[float, float]:
-    """(mean, standard error) over seeds of each run's mean accuracy over the last tenth of its evaluations."""
+    """(mean, standard error) over seeds of each run's mean accuracy over the last tenth of its evaluations.
+
+    Of one seed the standard error is as in ``accuracy_at``.
+    """
     values = []
     for _, run in rows.groupby("seed"):
         last = run.sort_values("round").test_accuracy
         values.append(float(last.tail(max(1, len(last) // 10)).mean()))
-    return _mean_and_error(values)
+    return _mean_and_error(values, rows)
 
 
-def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+def _mean_and_error(values: Sequence[float], rows: pd.DataFrame) -> tuple[float, float]:
     if not values:
         return float("nan"), float("nan")
-    error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
-    return float(np.mean(values)), error
+    if len(values) > 1:
+        return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
+    return values[0], binomial_error(values[0], int(rows.examples.min()) if "examples" in rows else 1000)
 
 
 def ordered(values: Sequence[tuple[float, float]]) -> Verdict:
     """Whether the means rise from each to the next, by more than two standard errors of the difference.
 
-    Where a standard error is NaN (one seed), ``TEST_ERROR`` takes its place.
+    Where a standard error is NaN, ``TEST_ERROR`` takes its place.
     """
     undecided = False
     for (low, low_error), (high, high_error) in pairwise(values):

@@ -14,7 +14,7 @@ from figures.comparison import Panel, by_communication, comparison
 from figures.style import OKABE_ITO, LineStyle
 from paper_repro.claims import Claim, Verdict
 from paper_repro.fig2 import MNIST_AS_PLOTTED
-from paper_repro.measures import TEST_ERROR, final_accuracy, numbers, settled, unfinished
+from paper_repro.measures import final_accuracy, numbers, sampling_error, settled, unfinished
 from paper_repro.part import Made, Options, rendered
 from paper_repro.report import Section
 from paper_repro.runs import Job
@@ -186,7 +186,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
 
 def claims(rows: pd.DataFrame, final: pd.DataFrame, words: str) -> list[Claim]:
     """The paper's statements about the projection figure."""
-    return [_better(final, words), _insensitive(final, words), _same_cost(rows, words)]
+    error = sampling_error(rows)
+    return [_better(final, error, words), _insensitive(final, error, words), _same_cost(rows, words)]
 
 
 def _means(final: pd.DataFrame) -> pd.DataFrame:
@@ -194,12 +195,12 @@ def _means(final: pd.DataFrame) -> pd.DataFrame:
     return found.reindex(columns=list(_METHODS)).sort_index()
 
 
-def _better(final: pd.DataFrame, words: str) -> Claim:
+def _better(final: pd.DataFrame, error: float, words: str) -> Claim:
     """At every η at which either learns, is the zeroth-order run ahead by more than the test error?"""
     means = _means(final)
     learns = means[means.max(axis=1) > LEARNED]
     gaps = learns[ZO] - learns[PROJECTION]
-    margin = 2 * 2**0.5 * TEST_ERROR / max(1, final.seed.nunique()) ** 0.5
+    margin = 2 * 2**0.5 * error / max(1, final.seed.nunique()) ** 0.5
     verdict: Verdict = "not tested at this scale"
     if len(gaps):
         verdict = "holds" if bool((gaps > margin).all()) else "does not hold"
@@ -216,12 +217,12 @@ def _better(final: pd.DataFrame, words: str) -> Claim:
     )
 
 
-def _insensitive(final: pd.DataFrame, words: str) -> Claim:
+def _insensitive(final: pd.DataFrame, error: float, words: str) -> Claim:
     """The range of final accuracies over η: small for the zeroth order, larger for the projection?"""
     means = _means(final)
     spread = {name: float(means[name].max() - means[name].min()) for name in _METHODS}
     insensitive = spread[ZO] < 0.1
-    less = spread[PROJECTION] - spread[ZO] > 2 * 2**0.5 * TEST_ERROR
+    less = spread[PROJECTION] - spread[ZO] > 2 * 2**0.5 * error
     verdict: Verdict = "not tested at this scale"
     if float(means.max().min()) > LEARNED:
         verdict = "holds" if insensitive and less else "does not hold"

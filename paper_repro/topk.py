@@ -16,11 +16,11 @@ from paper_repro.estimators import CHECKED
 from paper_repro.fig3 import DECOMFL, D, top_k_name
 from paper_repro.measures import (
     COUNTS,
-    TEST_ERROR,
     final_accuracy,
     highest_level,
     numbers,
     ordered,
+    sampling_error,
     scalars_to_reach,
     series_of,
     settled,
@@ -163,7 +163,7 @@ def _degrades(rows: pd.DataFrame, words: str) -> Claim:
     final = {fraction: final_accuracy(run) for fraction, run in _by_fraction(rows).items()}
     whole = final_accuracy(series_of(rows, "FedAvg"))
     falling = ordered(list(final.values())[::-1])  # 1 % < 5 % < 10 %
-    severe = whole[0] - final[FRACTIONS[-1]][0] > max(0.05, 2 * 2**0.5 * TEST_ERROR)
+    severe = whole[0] - final[FRACTIONS[-1]][0] > max(0.05, 2 * 2**0.5 * sampling_error(rows))
     verdict: Verdict = "holds" if falling == "holds" and severe else falling
     if falling == "holds" and not severe:
         verdict = "does not hold"

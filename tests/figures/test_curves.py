@@ -237,3 +237,23 @@ def test_styles_follow_the_order_of_values_and_apply() -> None:
         rc(0)
     with pytest.raises(InputError, match="values"):
         series_styles([])
+
+
+def test_checks_are_dots_and_longer_runs_thin_lines_in_the_colour_of_the_same_k() -> None:
+    checks = run("DeComFL", "local-updates", 4, 20, 0, (0.51,))
+    longer = frame()[frame()["K"] != 1]
+    figure = accuracy_by_communication(frame(), checks=checks, longer=longer)
+    left, right = plots_of(figure)
+    of = {label: [line for line in left.get_lines() if line.get_label() == label] for label in lines_of(left)}
+    (dots,), thin, (ours,) = of["_checks"], of["_longer"], of["DeComFL K=4 P=20"]
+    assert (dots.get_linestyle(), dots.get_color()) == ("None", ours.get_color())
+    assert list(np.asarray(dots.get_xydata()).ravel()) == [2000.0, 0.51]
+    assert len(thin) == 2
+    assert all(line.get_linewidth() < ours.get_linewidth() for line in thin)
+    assert ours.get_color() in {line.get_color() for line in thin}
+    legend = left.get_legend()
+    assert legend is not None
+    assert {"dots: finite differences, μ = 1e-4", "thin: recorded runs at full scale"} <= {
+        text.get_text() for text in legend.get_texts()
+    }
+    assert not [line for line in right.get_lines() if line.get_label() == "_checks"]

@@ -105,12 +105,12 @@ def _frame(*, k_helps: bool, p_helps: bool, saves: bool) -> pd.DataFrame:
     parts = []
     for seed in (0, 1):
         wobble = 0.001 * seed
-        for K, top in zip((1, 4, 10), (0.5, 0.7, 0.9) if k_helps else (0.9, 0.7, 0.5), strict=True):
+        for K, top in zip((1, 4, 10), (0.9, 0.91, 0.92) if k_helps else (0.9, 0.7, 0.5), strict=True):
             parts.append(_run("local-updates", "DeComFL", K, 20, [0.1, top + wobble, top + wobble], seed))
         for K in (5, 10):
             ours = [0.1 + 0.02 * n + wobble for n in range(40)]
             parts.append(_run("local-updates", "FedAvg", K, 0, ours, seed, cost=100.0 if saves else 1e-6))
-    for P, top in zip((10, 20, 40), (0.5, 0.7, 0.9) if p_helps else (0.9, 0.7, 0.5), strict=True):
+    for P, top in zip((10, 20, 40), (0.9, 0.93, 0.96) if p_helps else (0.9, 0.7, 0.5), strict=True):
         parts.append(_run("perturbations", "DeComFL", 4, P, [0.1, top, top]))
     return pd.concat(parts, ignore_index=True)
 
@@ -125,6 +125,7 @@ def test_each_verdict_can_come_out_either_way() -> None:
     bad = {c.id: c.verdict for c in fig2.claims(_frame(k_helps=False, p_helps=False, saves=False), "full")}
     assert bad["fig2.local-updates"] == "does not hold"
     assert bad["fig2.perturbations"] == "does not hold"
+    assert bad["fig2.p-over-k"] == "not tested at this scale"  # 0.5 is not trained
     assert bad["fig2.saving"] == "not tested at this scale"  # 0.5 is all that K = 10 reaches there
     mixed = {c.id: c.verdict for c in fig2.claims(_frame(k_helps=True, p_helps=True, saves=False), "full")}
     assert mixed["fig2.saving"] == "depends on how it is counted"
@@ -136,7 +137,6 @@ def test_what_happens_eventually_is_judged_only_when_the_curves_are_flat() -> No
     rows.loc[rising, "test_accuracy"] -= 0.3
     verdicts = {c.id: c.verdict for c in fig2.claims(rows, "full")}
     assert verdicts["fig2.perturbations"] == "not tested at this scale"
-    assert verdicts["fig2.p-over-k"] == "not tested at this scale"
     assert verdicts["fig2.local-updates"] == "holds"
 
 
@@ -211,3 +211,27 @@ def test_finite_differences_are_evaluated_where_projection_is(scale: str) -> Non
     for job in fig2.jobs(options(scale, ("as-plotted",))):
         if job.labels["check"]:
             assert job.config.rounds % job.config.eval_every == 0
+
+
+def test_equal_gains_refute_that_one_is_larger_and_unclear_ones_do_not() -> None:
+    def verdict(p: tuple[float, ...], k: tuple[float, ...] = (0.92, 0.93, 0.9532), images: int = 10_000) -> str:
+        by_k = dict(zip((1, 4, 10), k, strict=True))
+        left = [_run("local-updates", "DeComFL", K, 20, [0.1, a, a], s) for K, a in by_k.items() for s in (0, 1)]
+        right = [_run("perturbations", "DeComFL", 4, P, [0.1, a, a]) for P, a in zip((10, 20, 40), p, strict=True)]
+        claim = fig2._more_influential(*(pd.concat(each).assign(examples=images) for each in (left, right)), "made up")
+        return claim.verdict
+
+    assert verdict((0.93, 0.94, 0.95)) == "does not hold"  # 0.01 a doubling of either
+    assert verdict((0.93, 0.94, 0.98)) == "holds"
+    assert verdict((0.93, 0.93, 0.92)) == "does not hold"
+    assert verdict((0.93, 0.94, 0.95), images=100) == "not tested at this scale"
+
+
+def test_a_slow_start_is_judged_when_all_have_been_evaluated_and_one_has_learned() -> None:
+    def run(P: int, accuracies: list[float]) -> pd.DataFrame:
+        return _run("perturbations", "DeComFL", 4, P, accuracies, cost=float(P))
+
+    good = pd.concat([run(10, [0.5, 0.75, 0.8, 0.85, 0.9, 0.9]), run(20, [0.4, 0.72, 0.9]), run(40, [0.4, 0.9, 0.97])])
+    claim = fig2._slow_start(good, "made up")
+    assert (claim.verdict, claim.measured["at scalars per client (wire)"]) == ("holds", 40.0)
+    assert fig2._slow_start(good.assign(test_accuracy=0.1 + 0.01 * good.P), "made up").verdict == "does not hold"

@@ -16,7 +16,9 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.training import provenance
 from paper_repro import command, recorded
 from paper_repro.measures import settled, unfinished
+from paper_repro.part import Made, Options
 from tests.paper_repro.test_parts import table1_rows
+from tests.paper_repro.test_report import claim, section
 
 ROWS = pd.DataFrame({"series": ["a", "a"], "round": [20, 40], "test_accuracy": [0.1, 1 / 3], "notes": [{"x": 1}, [2]]})
 FACTS = [{"code": "2", "data": "digits"}, {"code": "2", "data": "digits"}, {"code": "1", "codes": ["0", "1"]}, {}]
@@ -110,3 +112,32 @@ def test_bytes_do_not_hold_the_time(tmp_path: Path) -> None:
     content = (tmp_path / "fig2-full.csv.gz").read_bytes()
     assert content[4:8] == bytes(4)
     assert gzip.decompress(content).startswith(b"series,round")
+
+
+def test_what_short_runs_cannot_decide_recorded_ones_do_and_the_claim_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Part:
+        def jobs(self, options: Options) -> list[Any]:
+            return []
+
+        def make(self, rows: pd.DataFrame, provenance: Any, options: Options) -> Made:
+            claims = [claim(id=name, scale=options.scale, verdict=rows[name].iloc[0]) for name in ("a", "b", "c")]
+            assert (options.longer is None) == (options.scale == "full")
+            return Made(section=section(), claims=claims)
+
+    monkeypatch.setattr(recorded, "RESULTS", tmp_path / "kept")
+    monkeypatch.setitem(command.PARTS, "topk", Part())
+    untested = "not tested at this scale"
+    short = pd.DataFrame({"a": ["holds"], "b": [untested], "c": [untested]})
+    long = pd.DataFrame({"a": ["does not hold"], "b": ["does not hold"], "c": [untested]})
+    facts = [{**provenance(load_dataset("digits")), "code": "7"}]
+    recorded.save("topk", "full", long, facts, tmp_path / "kept", (1, 2))
+    longer = recorded.load("topk", "full")
+    options = Options(scale="default", readings=(), count="wire", longer=longer)
+    a, b, c = command._part("topk", short, facts, options).claims
+    assert (a.verdict, a.scale) == ("holds", "default")
+    assert b.verdict == "does not hold"
+    assert b.scale.startswith("recorded on ")
+    assert "at full scale by code 7, so far 1 of 2 runs finished; full" in b.scale
+    assert (c.verdict, c.scale) == (untested, "default")
