@@ -204,7 +204,6 @@ FIG3_SCALES: dict[str, Fig3Scale] = {
         differences=300,
         baseline_batch=32,
         baseline_rounds=1000,
-        seeds=(0, 1, 2),
         eval_every=20,
         compressed_every=10,
     ),

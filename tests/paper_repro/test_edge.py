@@ -236,7 +236,7 @@ def test_recorded_runs_come_first_and_are_told_apart(
 ) -> None:
     frame, facts, _ = made
     monkeypatch.setitem(scales.EDGE_SCALES, "smoke", TINY)
-    kept = recorded.Recorded(sweep(), [{**facts[0], "data": "recorded data"}], "2026-01-01")
+    kept = recorded.Recorded("full", sweep(), [{**facts[0], "data": "recorded data"}], "2026-01-01", "abc", (24, 24))
     monkeypatch.setattr(edge, "rendered", lambda _: b"\x89PNG\r\n\x1a\n")
     monkeypatch.setattr(recorded, "load", lambda part, scale: kept if (part, scale) == ("edge", "full") else None)
     part = edge.make(frame, facts, OPTIONS)

@@ -32,8 +32,7 @@ def verdicts(claims: Sequence[Claim]) -> dict[str, str]:
 
 
 def test_full_scale_has_the_schedules_of_the_authors_logs() -> None:
-    ours, *more, check = (job.config for job in fig3.jobs(options()) if job.labels["series"] == "DeComFL")
-    assert more == [replace(ours, seed=1), replace(ours, seed=2)]
+    ours, check = (job.config for job in fig3.jobs(options()) if job.labels["series"] == "DeComFL")
     assert (ours.method, check) == ("decomfl-projection", replace(ours, method="decomfl", rounds=300))
     assert (ours.clients, ours.sampled, ours.rounds, ours.local_steps, ours.batch_size) == (100, 10, 3000, 5, 256)
     assert (ours.perturbations, ours.perturbation_schedule) == (25, {500: 50, 1000: 100, 2000: 200})
