@@ -37,6 +37,7 @@ from paper_repro import (
 )
 from paper_repro.claims import claims_json, write_claims
 from paper_repro.drawing import Drawn, drawn, ingredients
+from paper_repro.estimators import CHECKED
 from paper_repro.measures import COUNTS
 from paper_repro.part import Made, Options, Part
 from paper_repro.reference import require_reference
@@ -218,11 +219,11 @@ def _make(
         runs = _finished(own, mine)
         if there and options.record is not None:
             recorded.save(name, options.scale, rows, facts, options.record, runs)
-        if own and (not there or (runs[0] < runs[1] and name not in PARTIAL)):
+        if own and not (there and _drawable(name, rows, complete=runs[0] == runs[1])):
             missing[name] = f"so far {runs[0]} of its {runs[1]} runs are finished"
         else:
             longer = None if options.scale == LARGEST else recorded.load(name, LARGEST)
-            if longer is not None and not longer.complete and name not in PARTIAL:
+            if longer is not None and not _drawable(name, longer.rows, complete=longer.complete):
                 longer = None
             at = replace(options, longer=longer)
             made.append(drawn(out, name, ingredients(name, rows, facts, at), partial(_part, name, rows, facts, at)))
@@ -261,12 +262,18 @@ def _recorded(
         kept = recorded.largest(name) if largest else recorded.load(name, options.scale)
         if kept is None:
             missing[name] = f"decomfl paper --only {name} --record paper_repro/results records it"
-        elif not kept.complete and name not in PARTIAL:
+        elif not _drawable(name, kept.rows, complete=kept.complete):
             missing[name] = kept.words
         else:
             made.append(_kept(name, kept, options, out))
             provenance += [each for each in kept.provenance if each]
     return [*made, *_absent(missing, "Not recorded")], provenance, ""
+
+
+def _drawable(name: str, rows: pd.DataFrame, *, complete: bool) -> bool:
+    """Whether there is enough to draw: all runs, or, of parts that can do with some, one that is not a check alone."""
+    lines = CHECKED not in rows or not rows[CHECKED].all()
+    return complete or (name in PARTIAL and lines)
 
 
 def _finished(works: Sequence[Work], results: Sequence[Result | None]) -> tuple[int, int]:

@@ -270,7 +270,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     data = str(rows["data"].iloc[0])
     lines, dots = (settled(rows[rows[CHECKED] == check], CURVE) for check in (False, True))
     authors = _authors(options.authors)
-    styles = method_styles(list(dict.fromkeys(rows.series)))
+    styles = method_styles([DECOMFL, "FedAvg", "FedCom 8 bit", top_k_name(0.1)])
     words = scale_words(scale)
     missing = unfinished(rows, [*CURVE, "estimator"])
     unready = f"Not finished: {'; '.join(missing)}." if missing else ""

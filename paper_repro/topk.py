@@ -68,7 +68,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
                 longer=longer,
             ),
         ],
-        method_styles(list(dict.fromkeys(rows.series))),
+        method_styles([DECOMFL, "FedAvg", *map(top_k_name, FRACTIONS)]),
         title="FedAvg + Top-k with smaller k, and DeComFL",
         caption=f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}. {unready} {thin}",
     )

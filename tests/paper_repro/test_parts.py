@@ -287,3 +287,24 @@ def test_the_command_makes_every_part(
         assert len(pd.read_csv(out / "tables" / f"{name}.csv")) >= 4, name
     lost = pd.read_csv(out / "tables" / "projection.csv")
     assert lost[lost.eta > 1].diverged.any()
+
+
+@pytest.mark.parametrize("left_out", ["DeComFL", "FedAvg", "FedCom 8 bit", "FedAvg+Top-k 10 %"])
+def test_figure_3_is_drawn_of_the_runs_that_there_are_and_names_those_under_way(
+    left_out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fig3, "rendered", lambda figure: b"\x89PNG\r\n\x1a\n")
+    rows = fashion(ours=0.75, theirs=0.9, top_k=0.5, cost=250.0).assign(data="mnist", estimator="gradients")
+    rows = rows[rows.series != left_out].assign(planned=99)
+    rows["finished"] = rows.series != rows.series.iloc[0]
+    made = fig3.make(rows, [{"data": "made up"}], options("smoke"))
+    under_way = f"{rows.series.iloc[0]}, gradients, seed 0: 42 of 99 rounds"
+    assert any(under_way in note for note in made.section.notes)
+    assert all(under_way in claim.scale for claim in made.claims)
+    found = verdicts(made.claims)
+    if left_out in ("DeComFL", "FedAvg"):
+        assert found["fig3.twenty-times"] == found["fig3.not-by-d"] == "not tested at this scale"
+    assert found["fig3.saving"] == "not tested at this scale"
+    colours = {line.get_label(): line.get_color() for line in made.figures["fig3"].axes[0].get_lines()}
+    assert colours.get("DeComFL", "#0072B2") == "#0072B2"
+    assert left_out not in colours
