@@ -135,6 +135,7 @@ FIG2_SCALES: dict[str, Fig2Scale] = {
         seeds=(0, 1, 2),
         eval_every={1: 20, 4: 20, 10: 20},
         written_every=20,
+        fedavg_every=2,
     ),
 }
 
@@ -205,6 +206,7 @@ FIG3_SCALES: dict[str, Fig3Scale] = {
         baseline_batch=32,
         baseline_rounds=1000,
         eval_every=20,
+        fedavg_every=2,
         compressed_every=10,
     ),
 }
