@@ -360,10 +360,10 @@ class Fused(Threads):
         self._share(part, [(i, n) for i in range(len(tasks)) for n in range(len(parts[i]))])
         gradients = np.empty((len(tasks), points[0].numel()), dtype=np.float32)
         for i, n in enumerate(sizes):
-            total = np.zeros(gradients.shape[1])
-            for each in parts[i]:
+            total = parts[i][0] if len(parts[i]) == 1 else np.zeros(gradients.shape[1])
+            for each in parts[i] if len(parts[i]) > 1 else ():
                 total += each
-            gradients[i] = total / n
+            np.divide(total, n, out=gradients[i], casting="same_kind")
         return np.array([own.mean() for own in losses]), gradients
 
     def _batch(self, objective: Objective, x: Tensor, step: int) -> tuple[Any, Any, NDArray[np.int64]]:
