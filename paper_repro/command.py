@@ -62,7 +62,7 @@ PARTS: dict[str, Part] = {
     "audit": audit,
 }
 """In the order of the report."""
-PARTIAL: Final = ("fig2", "fig3", "projection", "topk", "smollm2")
+PARTIAL: Final = ("fig2", "fig3", "projection", "edge", "topk", "smollm2")
 """Parts that can be drawn while some of their runs are not finished."""
 LARGEST: Final = "full"
 UNTESTED: Final = "not tested at this scale"

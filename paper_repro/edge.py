@@ -12,7 +12,6 @@ import pandas as pd
 from scipy import stats
 
 from figures.edge import edge
-from paper_repro import recorded
 from paper_repro.claims import Claim, Verdict
 from paper_repro.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, EdgeWork, Point, points
 from paper_repro.part import Made, Options, rendered
@@ -213,26 +212,20 @@ def scale_words(scale: str, rows: pd.DataFrame) -> str:
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
-    """The runs made here, and those recorded at the paper's sizes where there are any."""
+    """The runs made here; and, above them, those recorded at the paper's sizes where there are any."""
     made = made_of(rows, provenance, options.scale)
-    kept = recorded.load("edge", "full") if options.scale != "full" else None
-    if kept is None:
+    if options.longer is None:
         return made
-    return _beside(made, kept.told(made_of(kept.rows, kept.provenance, "full")), options.scale)
-
-
-def _beside(made: Made, full: Made, scale: str) -> Made:
-    """The recorded runs first, and those made here below them; both with their verdicts."""
+    full = options.longer.told(made_of(options.longer.rows, options.longer.provenance, options.longer.scale))
     section = replace(
         full.section,
-        more_figures={f"Made here, scale {scale}": made.section.figure_png or b""},
+        more_figures={f"Made here, scale {options.scale}": made.section.figure_png or b""},
         facts={**full.section.facts, **{f"{name}, made here": text for name, text in made.section.facts.items()}},
     )
+    figures = {f"{stem}-{options.longer.scale}": figure for stem, figure in full.figures.items()}
+    tables = {f"{stem}-{options.longer.scale}": table for stem, table in full.tables.items()}
     return Made(
-        section=section,
-        claims=[*full.claims, *(replace(claim, id=f"{claim.id}-{scale}") for claim in made.claims)],
-        figures={**{f"{stem}-full": figure for stem, figure in full.figures.items()}, **made.figures},
-        tables={**{f"{stem}-full": table for stem, table in full.tables.items()}, **made.tables},
+        section=section, claims=made.claims, figures={**figures, **made.figures}, tables={**tables, **made.tables}
     )
 
 
@@ -242,7 +235,7 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
     rows = with_limits(rows)
     found = outcomes(rows)
     table = shares(found)
-    base = Point(PROJECTION, size.batch_size)
+    base = Point(PROJECTION, int(found["batch"].max()))  # so far, where runs are missing
     usual = found[_on_line(found, "factor", base) & (found["factor"] == 1.0)].dropna(subset=["limit"])
     bands = {"Theorem 2 admits, by the curvature met": "admitted", "stable in mean square, by the same": "limit"}
     limits = {name: (usual[at].min(), usual[at].max()) for name, at in bands.items() if len(usual)}
@@ -258,10 +251,10 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
         title="The edge of stability: Figure 2's setting, and around it",
         caption=f"Scale {words}; {provenance[0]['data']}; MNIST CNN, d = {D:,}. A run comes apart if its losses stop "
         f"being finite or its last test loss is above {RISEN:g} times its smallest. Where not varied: η/(1 − β) = "
-        f"{PAPER_STEP:g}, β = 0.9, P = 20, K = 1, B = {size.batch_size}. Bars: Wilson's 95 % intervals. Bands: ranges "
+        f"{PAPER_STEP:g}, β = 0.9, P = 20, K = 1, B = {base.batch}. Bars: Wilson's 95 % intervals. Bands: ranges "
         "over the seeds of the smallest step allowed between the start and the smallest test loss of the runs at "
         f"{PAPER_STEP:g}, by tr(H) and Ritz values of the Gauss-Newton matrix of {size.examples} training images. "
-        f"Below: the runs by projection with B = {size.batch_size} of the first panel; T = h·tr(H)/(2P)·(1 + σ²/‖∇f‖²) "
+        f"Below: the runs by projection with B = {base.batch} of the first panel; T = h·tr(H)/(2P)·(1 + σ²/‖∇f‖²) "
         "is noise over descent of a step, S ≥ 1 unstable in mean square.",
     )
     section = Section(

@@ -10,10 +10,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from paper_repro import edge, recorded, scales
+from paper_repro import edge, scales
 from paper_repro.claims import Claim
 from paper_repro.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, EdgeWork, Point, points
 from paper_repro.part import Options
+from paper_repro.recorded import Recorded
 from paper_repro.scales import EDGE_SCALES, EdgeScale
 
 TINY = EdgeScale(
@@ -221,7 +222,6 @@ def test_the_part_is_made_of_runs(
 ) -> None:
     frame, facts, _ = made
     monkeypatch.setitem(scales.EDGE_SCALES, "smoke", TINY)
-    monkeypatch.setattr(recorded, "load", lambda *_: None)
     stayed = frame[frame["factor"] == 1.0]
     assert (stayed["trace"] > 0).all()
     assert stayed[stayed["K"] == 1]["round"].tolist() == [0, 2, 4]
@@ -236,15 +236,14 @@ def test_recorded_runs_come_first_and_are_told_apart(
 ) -> None:
     frame, facts, _ = made
     monkeypatch.setitem(scales.EDGE_SCALES, "smoke", TINY)
-    kept = recorded.Recorded("full", sweep(), [{**facts[0], "data": "recorded data"}], "2026-01-01", "abc", (24, 24))
     monkeypatch.setattr(edge, "rendered", lambda _: b"\x89PNG\r\n\x1a\n")
-    monkeypatch.setattr(recorded, "load", lambda part, scale: kept if (part, scale) == ("edge", "full") else None)
-    part = edge.make(frame, facts, OPTIONS)
-    verdicts = {claim.id: claim.verdict for claim in part.claims}
-    assert verdicts["edge.more-stable"] == "holds"
-    assert verdicts["edge.more-stable-smoke"] == "not tested at this scale"
+    kept = Recorded("full", sweep(), [{**facts[0], "data": "recorded data"}], "2026-01-01", "abc", (150, 160))
+    part = edge.make(frame, facts, replace(OPTIONS, longer=kept))
     assert set(part.figures) == {"edge", "edge-full"}
     assert "recorded on 2026-01-01" in part.section.notes[0]
-    assert all("recorded" in claim.scale for claim in part.claims if not claim.id.endswith("-smoke"))
-    full = edge.make(sweep(), facts, replace(OPTIONS, scale="full"))
-    assert set(full.figures) == {"edge"}
+    assert "150 of 160 runs" in part.section.notes[0]
+    assert list(part.section.more_figures) == ["Made here, scale smoke"]
+    assert {claim.id for claim in part.claims} == {
+        claim.id for claim in edge.claims(part.tables["edge-runs-full"], "x")
+    }
+    assert all("recorded" not in claim.scale for claim in part.claims)
