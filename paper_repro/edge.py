@@ -49,7 +49,7 @@ def jobs(options: Options) -> list[EdgeWork]:
 
 
 def comes_apart(run: pd.DataFrame) -> bool:
-    """Whether a run came apart: fixed before anything was measured.
+    """Whether a run came apart: fixed before the recorded runs, though after a few trials.
 
     It did if losses stopped being finite, or if the test loss at its last evaluation is more than ``RISEN`` times the
     smallest that the run has had. A dip from which a run recovers does not count.
@@ -178,7 +178,7 @@ def _paired(found: pd.DataFrame, one: Mapping[str, Any], other: Mapping[str, Any
 
 
 def more_stable(pairs: pd.DataFrame) -> tuple[Verdict, dict[str, float | int]]:
-    """Whether the first of each pair is more stable than the second: fixed before anything was measured.
+    """Whether the first of each pair is more stable than the second: fixed before the recorded runs.
 
     It holds if the pairs of which only the second came apart outnumber those of which only the first did (exact
     one-sided McNemar test, p ≤ 0.05). Else it does not hold if the first rescues fewer than half of the runs that
