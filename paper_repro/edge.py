@@ -413,7 +413,7 @@ def _turns(found: pd.DataFrame, words: str) -> Claim:
         id="edge.turn",
         claim="The loss turns where the noise of gradients and directions outweighs descent, T = 1 (judged: T at the x "
         f"measured with the smallest test loss within a factor of {WITHIN:g} of 1, in {MOST:.0%} of the runs that come "
-        "apart)",
+        "apart; this criterion was chosen after a handful of runs with B = 4 and 8)",
         source="docs/theory.md, the second-order term of Theorem 2",
         verdict=verdict,
         measured={
