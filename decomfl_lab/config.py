@@ -127,7 +127,7 @@ class TrainConfig:
     )
     engine: str = _option(
         "auto",
-        "who evaluates losses: auto (fused where it can), fused, threads, serial or plain; scalars agree to rounding",
+        "who evaluates losses and gradients: auto (fused where it can), fused, threads, serial or plain; scalars agree to rounding",
     )
     private_seeds: bool = _option(
         False, "clients share a key that the server does not know: it averages and records, but cannot form z"

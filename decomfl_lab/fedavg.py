@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from decomfl_lab.client import Client
 from decomfl_lab.compression import quantize, top_k
@@ -22,7 +22,7 @@ from decomfl_lab.engine import Engine, Serial
 from decomfl_lab.errors import DivergedError, InputError, require, require_choice, require_int
 from decomfl_lab.messages import Plan
 from decomfl_lab.noise import Distribution, derive_seed
-from decomfl_lab.objective import ModuleObjective, Objective
+from decomfl_lab.objective import Differentiable, Objective
 from decomfl_lab.replica import Replica
 from decomfl_lab.rules import Step, UpdateRule
 from decomfl_lab.schedules import Schedule
@@ -71,12 +71,14 @@ class FedAvgClient:
     def __init__(
         self,
         client_id: int,
-        objective: ModuleObjective,
+        objective: Differentiable,
         *,
         optimizer: str = "sgd",
         momentum: float = 0.0,
         weight_decay: float = 0.0,
+        engine: Engine | None = None,
     ) -> None:
+        self.engine = Serial() if engine is None else engine
         self.id = client_id
         self.objective = objective
         self.optimizer = require_choice("optimizer", optimizer, LOCAL_OPTIMIZERS)
@@ -84,32 +86,23 @@ class FedAvgClient:
         self.weight_decay = weight_decay
         self.steps_taken = 0
 
-    def _optimizer(self, parameters: list[nn.Parameter], eta: float) -> torch.optim.Optimizer:
+    def _optimizer(self, own: Tensor, eta: float) -> torch.optim.Optimizer:
         if self.optimizer == "adam":
-            return torch.optim.Adam(parameters, lr=eta, weight_decay=self.weight_decay, foreach=False)
-        return torch.optim.SGD(
-            parameters, lr=eta, momentum=self.momentum, weight_decay=self.weight_decay, foreach=False
-        )
+            return torch.optim.Adam([own], lr=eta, weight_decay=self.weight_decay, foreach=False)
+        return torch.optim.SGD([own], lr=eta, momentum=self.momentum, weight_decay=self.weight_decay, foreach=False)
 
     def train(self, x: Tensor, eta: float, K: int) -> tuple[Tensor, float]:
         """See ``Trainer``."""
         own = x.clone()
-        objective = self.objective
-        objective.layout.bind(objective.module, own)
-        named = dict(objective.module.named_parameters())
-        parameters = [named[name] for name in objective.layout.names]
-        optimizer = self._optimizer(parameters, eta)
+        optimizer = self._optimizer(own, eta)
         losses = []
         for _ in range(K):
-            inputs, targets = objective.batch(self.steps_taken)
-            optimizer.zero_grad()
-            loss = objective.loss(objective.module(inputs), targets)
-            loss.backward()
+            loss, gradient = self.engine.gradients([own], [(self.objective, self.steps_taken)])
+            own.grad = torch.from_numpy(gradient[0]).to(own.dtype)
             optimizer.step()
-            losses.append(loss.item())
+            losses.append(loss[0])
             self.steps_taken += 1
-        for p in parameters:
-            p.grad = None
+        own.grad = None
         return own, float(np.mean(losses))
 
 

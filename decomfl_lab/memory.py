@@ -30,8 +30,9 @@ from torch import nn
 
 from decomfl_lab.bench import peak_of, resident_bytes, status_bytes
 from decomfl_lab.client import Client
+from decomfl_lab.descent import Descent
 from decomfl_lab.errors import InputError, require, require_choice, require_int
-from decomfl_lab.fedavg import FedAvgClient, FedZOClient
+from decomfl_lab.fedavg import FedZOClient
 from decomfl_lab.messages import Reply
 from decomfl_lab.noise import Distribution
 from decomfl_lab.objective import EpochBatches, ModuleObjective
@@ -124,23 +125,37 @@ def _client(module: nn.Module, *, rule: UpdateRule, K: int, lean: bool = False, 
 
 def _fedzo(module: nn.Module) -> Round:
     objective = _objective(module)
-    return _trained(module, FedZOClient(0, objective, forward, rule=Sgd(), P=1, mu=1e-3, seed=0, distribution=_LAW))
-
-
-def _fedavg(module: nn.Module) -> Round:
-    return _trained(module, FedAvgClient(0, _objective(module)))
-
-
-def _trained(module: nn.Module, client: FedZOClient | FedAvgClient) -> Round:
-    layout = Layout.of(module)
-    x = layout.flatten(module)  # what the server sent
-    layout.bind(module, x)
+    client = FedZOClient(0, objective, forward, rule=Sgd(), P=1, mu=1e-3, seed=0, distribution=_LAW)
+    x = _sent(module)
 
     def round_() -> object:
         own, _ = client.train(x, 1e-6, 2)
         return own - x  # the update that is sent up
 
     return round_
+
+
+def _fedavg(module: nn.Module) -> Round:
+    objective = _objective(module)
+    x = _sent(module)
+
+    def round_() -> object:  # as one would write it, with gradients where torch leaves them
+        own = x.clone()
+        objective.layout.bind(module, own)
+        steps = Descent(optimizer="sgd", lr=1e-6, batch_size=1)
+        for _ in steps(module, objective.loss, objective.inputs, objective.targets, 2):
+            pass
+        return own - x
+
+    return round_
+
+
+def _sent(module: nn.Module) -> torch.Tensor:
+    """What the server sent, of which the module's own weights are views."""
+    layout = Layout.of(module)
+    x = layout.flatten(module)
+    layout.bind(module, x)
+    return x
 
 
 ROLES: dict[str, Role] = {

@@ -248,7 +248,14 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
             seed=config.seed,
         )
         trainers: list[Trainer] = [
-            FedAvgClient(i, o, optimizer=config.optimizer, momentum=config.momentum, weight_decay=config.weight_decay)
+            FedAvgClient(
+                i,
+                o,
+                optimizer=config.optimizer,
+                momentum=config.momentum,
+                weight_decay=config.weight_decay,
+                engine=engine,
+            )
             if config.method in FIRST_ORDER
             else _zeroth_order(config, i, objectives[i], engine)
             for i, o in enumerate(exact)
