@@ -1,0 +1,39 @@
+"""Devices: where the vectors of the model's size are kept and computed with."""
+
+from __future__ import annotations
+
+import platform
+
+import torch
+
+from decomfl_lab.errors import InputError, require_choice
+
+__all__ = ["DEVICES", "describe", "find_device", "full_precision_"]
+
+DEVICES = ("cpu", "cuda", "auto")
+
+
+def find_device(name: str) -> torch.device:
+    """The device of this name; "auto" is a GPU where torch sees one, else the CPU.
+
+    Raises:
+        InputError: If the name is unknown, or torch sees no GPU.
+    """
+    require_choice("device", name, DEVICES)
+    seen = torch.cuda.is_available()
+    if name == "cuda" and not seen:
+        built = "sees no GPU here" if torch.version.cuda else "is built without CUDA"
+        raise InputError(f"device must be cpu or auto here (torch {torch.__version__} {built}), got 'cuda'")
+    return torch.device("cuda", torch.cuda.current_device()) if seen and name != "cpu" else torch.device("cpu")
+
+
+def full_precision_() -> None:
+    """Switch TF32 off, which torch uses by default for convolutions on a GPU: 10 bits of a float32's 23 are kept."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+
+
+def describe(device: torch.device) -> str:
+    """The device for provenance: what a result was computed on."""
+    if device.type == "cuda":
+        return f"cuda ({torch.cuda.get_device_name(device)})"
+    return f"cpu ({platform.machine()}), {torch.get_num_threads()} thread(s)"
