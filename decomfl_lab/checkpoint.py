@@ -27,7 +27,7 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], values: dict[str, A
 
     The checksum stands in the header and is that of the file with 64 zeros in its place.
     """
-    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    contiguous = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     blank = save(contiguous, metadata={_KEY: json.dumps(values), "sha256": _BLANK})
     found = _CHECKSUM.search(blank)
     assert found is not None

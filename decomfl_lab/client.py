@@ -188,7 +188,7 @@ def _measure(clients: Sequence[Client], plans: Sequence[Plan], k: int) -> list[E
         losses, gradients = first.engine.gradients([line.x for line in lines], tasks)
         streams = [stream_of(lines[0].seed, p) for p in range(P)]
         workers = first.replica.workers or torch.get_num_threads()
-        slopes = noise.project(gradients, streams, distribution=lines[0].distribution, workers=workers)
+        slopes = noise.project(gradients.numpy(), streams, distribution=lines[0].distribution, workers=workers)
         values = losses[:, None]
     else:
         points = first.estimator.points(P, first.mu)

@@ -113,8 +113,9 @@ class TrainConfig:
     )
     compute: str = _option(
         "float32",
-        "what a task's losses are computed in: float32 or bfloat16; x + μz is formed in float32 and then rounded, so "
-        "that μ should be well above 2^-8 of the weights' size (5e-3 for 0.2); replicas stay float32",
+        "what losses are computed in: float32; tf32, on a GPU, with products of 10 bits; or of a task bfloat16: x + μz "
+        "is formed in float32 and then rounded, so that μ should be well above 2^-8 of the weights' size (5e-3 for "
+        "0.2); replicas stay float32",
     )
     grid: int = _option(
         0, "below 0: keep the model on multiples of 2^GRID, so that local steps are undone by arithmetic; 0: off"
@@ -127,7 +128,8 @@ class TrainConfig:
     )
     engine: str = _option(
         "auto",
-        "who evaluates losses and gradients: auto (fused where it can), fused, threads, serial or plain; scalars agree to rounding",
+        "who evaluates losses and gradients: auto (fused on the CPU, batched on a GPU, where they can), fused, "
+        "threads, batched, serial or plain; scalars agree to rounding",
     )
     private_seeds: bool = _option(
         False, "clients share a key that the server does not know: it averages and records, but cannot form z"
@@ -199,8 +201,8 @@ class TrainConfig:
         require_int("grid", self.grid, -100, 0)
         exact = self.precision == "float32" and not self.grid
         require(exact or self.method in REPLAYING, "precision and grid", "be left alone for this method", self.method)
-        require_choice("compute", self.compute, ("float32", "bfloat16"))
-        whole = self.compute == "float32"
+        require_choice("compute", self.compute, ("float32", "tf32", "bfloat16"))
+        whole = self.compute != "bfloat16"
         require(whole or bool(self.task), "compute", "be float32 without a task", self.compute)
         by_losses = self.method not in (*FIRST_ORDER, "decomfl-projection")
         require(whole or by_losses, "compute", "be float32 for a method that needs gradients", self.method)
@@ -221,7 +223,7 @@ class TrainConfig:
         require_choice("rebuild", self.rebuild, ("replay", "copy"))
         equal = self.rebuild == "replay" or (self.method in LAGGING and self.revert == "snapshot")
         require(equal, "rebuild", "be replay with revert sync and for methods that send models", self.rebuild)
-        require_choice("engine", self.engine, ("auto", "fused", "threads", "serial", "plain"))
+        require_choice("engine", self.engine, ("auto", "fused", "threads", "batched", "serial", "plain"))
         require_choice("pull", self.pull, ("never", "auto"))
         require_finite_positive("bandwidth", self.bandwidth)
         require_finite_positive("replay_ns", self.replay_ns)

@@ -33,7 +33,7 @@ import tarfile
 import urllib.request
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -158,6 +158,16 @@ class Dataset:
     pad: int | None = None
     content_free: Tensor | None = None
     models: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the examples are, and so where a run on them computes."""
+        return self.train_images.device
+
+    def to(self, device: torch.device) -> Dataset:
+        """The same with the examples on a device."""
+        moved: dict[str, Any] = {name: it.to(device) for name, it in vars(self).items() if isinstance(it, Tensor)}
+        return replace(self, **moved)
 
 
 def parse_idx(content: bytes, name: str) -> NDArray[np.uint8]:

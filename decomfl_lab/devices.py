@@ -8,7 +8,7 @@ import torch
 
 from decomfl_lab.errors import InputError, require_choice
 
-__all__ = ["DEVICES", "describe", "find_device", "full_precision_"]
+__all__ = ["DEVICES", "describe", "find_device", "use_tf32_"]
 
 DEVICES = ("cpu", "cuda", "auto")
 
@@ -27,13 +27,14 @@ def find_device(name: str) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if seen and name != "cpu" else torch.device("cpu")
 
 
-def full_precision_() -> None:
-    """Switch TF32 off, which torch uses by default for convolutions on a GPU: 10 bits of a float32's 23 are kept."""
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+def use_tf32_(on: bool) -> None:
+    """Let a GPU keep 10 of a float32's 23 bits in products, or not; torch's default does so in convolutions."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = on
 
 
 def describe(device: torch.device) -> str:
     """The device for provenance: what a result was computed on."""
     if device.type == "cuda":
-        return f"cuda ({torch.cuda.get_device_name(device)})"
+        narrow = ", products in TF32" if torch.backends.cudnn.allow_tf32 else ""
+        return f"cuda ({torch.cuda.get_device_name(device)}{narrow})"
     return f"cpu ({platform.machine()}), {torch.get_num_threads()} thread(s)"

@@ -98,7 +98,7 @@ class FedAvgClient:
         losses = []
         for _ in range(K):
             loss, gradient = self.engine.gradients([own], [(self.objective, self.steps_taken)])
-            own.grad = torch.from_numpy(gradient[0]).to(own.dtype)
+            own.grad = gradient[0].to(own.dtype)
             optimizer.step()
             losses.append(loss[0])
             self.steps_taken += 1
@@ -244,5 +244,5 @@ class FedAvgServer:
                     "(a smaller learning rate may help)"
                 )
             total += model.astype(np.float64)
-        self.x = torch.from_numpy(total / len(models)).to(self.x.dtype)
+        self.x = torch.from_numpy(total / len(models)).to(self.x)
         self.round += 1

@@ -189,7 +189,7 @@ class DeComFLFederation:
 
         def sent(vector: Tensor) -> Tensor:
             wide = vector if vector.dtype == torch.float64 else vector.float()
-            message = self.ledger.vector(i, self.round, wide.numpy(), upwards=False)
+            message = self.ledger.vector(i, self.round, wide.cpu().numpy(), upwards=False)
             return torch.from_numpy(decode_vector(message)[1]).to(vector.dtype)
 
         state = {slot: sent(vector) for slot, vector in dense.state.items()}
@@ -325,7 +325,7 @@ class BaffleFederation(DeComFLFederation):
         dense = self.observer.snapshot()
         for i, plan in self.server.plan_round(participants).items():
             client = self.clients[i]
-            message = self.ledger.vector(i, self.round, dense.x.numpy(), upwards=False)
+            message = self.ledger.vector(i, self.round, dense.x.cpu().numpy(), upwards=False)
             arrived = torch.from_numpy(decode_vector(message)[1])
             client.replica.restore(dataclasses.replace(dense, x=arrived))  # its state is of no use to it
             yield client, self._deliver(i, dataclasses.replace(plan, records=()))
@@ -402,13 +402,13 @@ class FedAvgFederation:
         """See ``Federation``."""
         models, losses = {}, []
         for i in self.server.plan_round():
-            down = self.ledger.vector(i, self.round, self.server.x.numpy(), upwards=False)
-            start = torch.from_numpy(decode_vector(down)[1])
-            before = start.numpy().copy()
+            message = self.ledger.vector(i, self.round, self.server.x.cpu().numpy(), upwards=False)
+            down = decode_vector(message)[1]
+            start = torch.from_numpy(down.copy()).to(self.server.x.device)
             own, loss = self.clients[i].train(start, self.server.eta(self.round), self.server.K)
             if not torch.isfinite(own).all():
                 raise DivergedError(f"model of client {i} in round {self.round}")
-            models[i] = self.uplink.send(self.ledger, i, self.round, before, own.numpy())
+            models[i] = self.uplink.send(self.ledger, i, self.round, down, own.cpu().numpy())
             losses.append(loss)
         self.server.aggregate(models)
         return float(np.mean(losses))

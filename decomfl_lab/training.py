@@ -25,8 +25,9 @@ from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.client import Client
 from decomfl_lab.config import FIRST_ORDER, REPLAYING, TrainConfig, config_from_mapping
 from decomfl_lab.data import Dataset, load_dataset
+from decomfl_lab.devices import describe, find_device, use_tf32_
 from decomfl_lab.engine import Engine, make_engine
-from decomfl_lab.errors import DivergedError, InputError
+from decomfl_lab.errors import DivergedError, InputError, require
 from decomfl_lab.fedavg import (
     FedAvgClient,
     FedAvgServer,
@@ -128,15 +129,15 @@ def code_version(root: Path = Path(__file__).parent) -> str:
     return f"{__version__}+{h.hexdigest()}"
 
 
-def provenance(dataset: Dataset, codes: Sequence[str] = ()) -> dict[str, Any]:
+def provenance(dataset: Dataset, codes: Sequence[str] = (), devices: Sequence[str] = ()) -> dict[str, Any]:
     """What a result was computed with: versions (of a task's run that of transformers too), data, machine.
 
-    ``codes`` are those of all versions of the code that worked on it, where they were several.
+    ``codes`` and ``devices`` are those of all versions of the code, and of all devices, that worked on it.
     """
     hub = installed("transformers") if dataset.pad is not None else None
     return {
         "code": code_version(),
-        **({"codes": list(codes)} if len(codes) > 1 else {}),
+        **{name: list(own) for name, own in {"codes": codes, "devices": devices}.items() if len(own) > 1},
         "data": dataset.source,
         "data_digest": dataset.digest,
         "python": platform.python_version(),
@@ -145,13 +146,13 @@ def provenance(dataset: Dataset, codes: Sequence[str] = ()) -> dict[str, Any]:
         **({} if hub is None else {"transformers": hub}),
         "noise_backend": cpu_backend(),
         "stream_version": STREAM_VERSION,
-        "device": f"cpu ({platform.machine()}), {torch.get_num_threads()} thread(s)",
+        "device": describe(dataset.device),
     }
 
 
-def write_provenance(folder: Path, dataset: Dataset, codes: Sequence[str] = ()) -> None:
+def write_provenance(folder: Path, dataset: Dataset, **hands: Sequence[str]) -> None:
     """Write ``provenance`` to the folder's ``PROVENANCE_FILE``."""
-    write_atomically(folder / PROVENANCE_FILE, json.dumps(provenance(dataset, codes), indent=1, ensure_ascii=False))
+    write_atomically(folder / PROVENANCE_FILE, json.dumps(provenance(dataset, **hands), indent=1, ensure_ascii=False))
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:
@@ -180,16 +181,17 @@ def _rule(config: TrainConfig) -> UpdateRule:
     return rule
 
 
-def dataset_of(config: TrainConfig) -> Dataset:
-    """The data of a run: its task's prompts, or its data set; InputError if they are not at hand."""
-    return task_dataset(config) if config.task else load_dataset(config.data)
+def dataset_of(config: TrainConfig, device: str = "cpu") -> Dataset:
+    """The data of a run, its task's prompts or its data set, on a device; InputError if either is not at hand."""
+    place = find_device(device)
+    return (task_dataset(config) if config.task else load_dataset(config.data)).to(place)
 
 
 def _workspace(config: TrainConfig, dataset: Dataset) -> nn.Module:
     if config.task:
-        return task_module(config, dataset)
+        return task_module(config, dataset).to(dataset.device)
     in_shape = tuple(dataset.train_images.shape[1:])
-    module = build_model(config.model, seed=config.seed, in_shape=in_shape, classes=dataset.classes)
+    module = build_model(config.model, seed=config.seed, in_shape=in_shape, classes=dataset.classes).to(dataset.device)
     if config.batchnorm == "frozen":
         freeze_(module, calibration_images(config, dataset))
     else:
@@ -203,7 +205,7 @@ def _fast_layout(images: torch.Tensor) -> torch.Tensor:
 
 
 def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation, nn.Module, Layout]:
-    """The federation of ``config``, and the module and layout to evaluate its model with.
+    """The federation of ``config`` where the data are, and the module and layout to evaluate its model with.
 
     Raises:
         InputError: If the data cannot be split so, or the model does not fit the data.
@@ -212,7 +214,9 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
     layout = Layout.of(module)
     x = layout.flatten(module)
     labels = dataset.train_labels if dataset.train_labels.ndim == 1 else dataset.train_labels[:, 0]  # of text
-    parts = split(config.split, labels.numpy(), config.clients, config.seed, alpha=config.alpha)
+    on_gpu = dataset.device.type == "cuda"
+    require(config.compute != "tf32" or on_gpu, "compute", "be float32 or bfloat16 on the CPU", config.compute)
+    parts = split(config.split, labels.cpu().numpy(), config.clients, config.seed, alpha=config.alpha)
     images = _fast_layout(dataset.train_images)
     chosen = [torch.from_numpy(part) for part in parts]
     if dataset.pad is not None:
@@ -312,7 +316,7 @@ def _zeroth_order(config: TrainConfig, i: int, objective: Objective, engine: Eng
 
 def _by_length(ids: torch.Tensor, pad: int) -> torch.Tensor:
     """The order of prompts (N, T) by length: those that pass together cost what the longest of them does."""
-    return (ids != pad).sum(1).argsort(stable=True)
+    return (ids != pad).sum(1).argsort(stable=True).cpu()
 
 
 def _held_out(config: TrainConfig, dataset: Dataset) -> tuple[torch.Tensor, torch.Tensor]:
@@ -368,6 +372,7 @@ def train(
     on_start: Callable[[dict[str, float]], None] | None = None,
     on_end: Callable[[Federation], None] | None = None,
     any_code: bool = False,
+    device: str = "cpu",
 ) -> pd.DataFrame:
     """Run ``config``; with ``out`` it resumes what is there and can be interrupted at any time.
 
@@ -375,12 +380,14 @@ def train(
 
     Args:
         config: The run.
-        dataset: Its data; None for ``dataset_of(config)``.
+        dataset: Its data, where they are the device's; None for ``dataset_of(config, device)``.
         out: Folder for metrics.csv, config.toml, provenance.json and the checkpoint; made if missing.
         on_round: Called after every round.
         on_start: Called before the first round, of a task alone, with the row of round 0: zero-shot accuracies.
         on_end: Called after the last round with the federation.
         any_code: Go on with a run that another version of the code began; its provenance lists every version.
+        device: Where it computes: cpu, cuda or auto. A run may go on on another device, and its provenance lists all:
+            records are applied to the same bits, losses agree to rounding.
 
     Returns:
         One row an evaluation, columns ``METRICS``: round (completed), test_accuracy, test_loss, train_loss (mean
@@ -400,23 +407,26 @@ def train(
         Interrupted: After a signal, once the round is saved; it says where.
         DivergedError: If losses are no longer finite; the evaluations up to there are in ``out``.
     """
-    dataset = dataset_of(config) if dataset is None else dataset
+    dataset = dataset_of(config, device) if dataset is None else dataset
+    use_tf32_(config.compute == "tf32")
     federation, module, layout = build_federation(config, dataset)
     held_out, calibration = _held_out(config, dataset), calibration_images(config, dataset)
     rows: list[dict[str, float]] = []
     losses: list[float] = []
     seconds = 0.0
     saved_round: int | None = None
-    codes = [code_version()]
+    hands = {"codes": [code_version()], "devices": [describe(dataset.device)]}
 
     def resume(folder: Path) -> None:
-        nonlocal rows, losses, seconds, saved_round, codes
+        nonlocal rows, losses, seconds, saved_round
         if not (folder / CHECKPOINT_FILE).exists():
             return
         tensors, saved = read_checkpoint(folder / CHECKPOINT_FILE)
         if not _continues(saved.get("config", {}), config) or saved["data"] != dataset.digest:
             raise InputError(f"out must be empty or hold the same run (only rounds may differ), got {folder}")
-        codes = list(dict.fromkeys([*saved.get("codes", [saved["code"]]), *codes]))
+        for name, own in hands.items():
+            earlier = saved.get(name, [saved["code"]] if name == "codes" else [])
+            hands[name] = list(dict.fromkeys([*earlier, *own]))
         if saved["code"] != code_version() and not any_code:
             raise InputError(f"out must hold a run of this code ({code_version()}), got one of {saved['code']}")
         if saved["federation"]["round"] > config.rounds:
@@ -434,15 +444,15 @@ def train(
         nonlocal saved_round
         if out is not None:
             tensors, values = federation.save()
-            state = {"federation": values, "rows": rows, "losses": losses, "seconds": seconds, "codes": codes}
+            state = {"federation": values, "rows": rows, "losses": losses, "seconds": seconds, **hands}
             state |= {"config": config.to_dict(), "data": dataset.digest, "code": code_version()}
             write_checkpoint(out / CHECKPOINT_FILE, tensors, state)
-            describe(out)
+            publish(out)
             saved_round = federation.round
 
-    def describe(folder: Path) -> None:
+    def publish(folder: Path) -> None:
         write_atomically(folder / CONFIG_FILE, config.to_toml())
-        write_provenance(folder, dataset, codes)
+        write_provenance(folder, dataset, **hands)
         write_atomically(folder / METRICS_FILE, table().to_csv(index=False))
 
     def evaluate() -> None:
@@ -495,7 +505,7 @@ def train(
                 loss = federation.advance()
             except DivergedError:
                 if out is not None:  # no checkpoint: there is nothing to go on with
-                    describe(out)
+                    publish(out)
                 raise
             seconds += time.monotonic() - started
             losses.append(loss)

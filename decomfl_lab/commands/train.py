@@ -46,6 +46,14 @@ def _train(
             "Ctrl-C saves the round under way, twice does not wait for it."
         ),
     ] = None,
+    device: Annotated[
+        str,
+        typer.Option(
+            help="Where models and data are and losses are computed: cpu, cuda (a GPU) or auto (a GPU where there is "
+            "one). Records give the same bits on each. [default: cpu]",
+            show_default=False,
+        ),
+    ] = "cpu",
     threads: Annotated[int, typer.Option(help="CPU threads of torch. [default: 1]", show_default=False)] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
@@ -59,7 +67,7 @@ def _train(
         values[name] = parse_schedule(name, text) if name.endswith("_schedule") else text
     run_config = config_from_mapping(values, f"config {config}" if config else "the flags")
     torch.set_num_threads(require_int("threads", threads, 1))
-    dataset = dataset_of(run_config)
+    dataset = dataset_of(run_config, device)
     rebuilt: list[bool] = []
 
     def compare(federation: Federation) -> None:

@@ -10,8 +10,9 @@ is exact with any of them.
     threads   a point a thread, each with one-threaded torch, a copy of the module and points of its own
     fused     the same with the whole forward pass as one kernel, for nets (``fused``) and language models (``opt``)
               that it covers
-    auto      fused where it can, else threads, else serial; of language models those that fused does not cover, or
-              of more than ``LARGE`` parameters, get serial
+    batched   many points in one batched pass, on the device where x is (``batched``)
+    auto      on the CPU fused where it can, else threads, else serial; of language models those that fused does not
+              cover, or of more than ``LARGE`` parameters, get serial. On a GPU batched where it can, else serial
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab import noise
+from decomfl_lab.engine.batched import Batches, Passes, fetched
 from decomfl_lab.engine.fused import PART, Network, Slopes, Workspace, pixels
 from decomfl_lab.engine.opt import Memory, OptNetwork
 from decomfl_lab.errors import InputError, require, require_choice, require_int
@@ -46,7 +48,6 @@ from decomfl_lab.zo import Point
 
 __all__ = ["ENGINES", "Engine", "Line", "Task", "make_engine"]
 
-Floats = NDArray[np.float32] | NDArray[np.float64]
 Task = tuple[Objective, int]
 """A client's loss and the local step that picks its data."""
 
@@ -104,10 +105,11 @@ class Engine(Protocol):
         """
         ...
 
-    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Floats]:
+    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Tensor]:
         """f_i(x_i; ξ), shape (tasks,), and ∇f_i(x_i; ξ), float32 or float64 (tasks, d), for each task and its own x_i.
 
-        A task's values depend on the task and its point alone. InputError for an objective without a gradient.
+        The gradients are where the points are. A task's values depend on the task and its point alone (of ``Batched``,
+        to rounding). InputError for an objective without a gradient.
         """
         ...
 
@@ -133,14 +135,15 @@ class Serial:
                 values[i, n] = self._loss(objective, self._point, step)
         return values
 
-    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Floats]:
+    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Tensor]:
         """See ``Engine``; by torch's autograd."""
-        losses, gradients = np.empty(len(tasks)), np.empty((len(tasks), points[0].numel()), dtype=_numpy(points[0]))
+        losses = np.empty(len(tasks))
+        gradients = torch.empty(len(tasks), points[0].numel(), dtype=_wide(points[0]), device=points[0].device)
         for i, (x, (objective, step)) in enumerate(zip(points, tasks, strict=True)):
             if not hasattr(objective, "value_and_gradient"):
                 raise InputError(f"gradient projection needs an objective with a gradient, got {objective!r}")
             losses[i], gradient = objective.value_and_gradient(x.to(_wide(x)), step)
-            gradients[i] = gradient.cpu().numpy()
+            gradients[i] = gradient
         return losses, gradients
 
     def _loss(self, objective: Objective, point: Tensor, step: int) -> float:
@@ -238,7 +241,7 @@ class Threads:
         self._share(evaluate, product(units, range(groups)))
         return values
 
-    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Floats]:
+    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Tensor]:
         """See ``Engine``; by torch's autograd and its own threads."""
         return self._serial.gradients(points, tasks)
 
@@ -335,7 +338,7 @@ class Fused(Threads):
         _check_classes(labels, network.classes)
         return lambda seat, point: float(network.losses(point, inputs, labels, seat.workspace(network)).mean())
 
-    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Floats]:
+    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Tensor]:
         """See ``Engine``; a gradient is the mean of its batch's, parts of ``PART`` images added in float64."""
         try:
             batches = [self._batch(objective, x, step) for x, (objective, step) in zip(points, tasks, strict=True)]
@@ -364,7 +367,7 @@ class Fused(Threads):
             for each in parts[i] if len(parts[i]) > 1 else ():
                 total += each
             np.divide(total, n, out=gradients[i], casting="same_kind")
-        return np.array([own.mean() for own in losses]), gradients
+        return np.array([own.mean() for own in losses]), torch.from_numpy(gradients)
 
     def _batch(self, objective: Objective, x: Tensor, step: int) -> tuple[Any, Any, NDArray[np.int64]]:
         """The objective's net for the kernel, with inputs and targets; InputError if the kernel lacks something."""
@@ -394,10 +397,6 @@ def _check_classes(labels: NDArray[np.int64], classes: int) -> None:
     require(fits, "targets", f"be classes in 0..{classes - 1}", (labels.min(), labels.max()))
 
 
-def _numpy(x: Tensor) -> type[np.floating]:
-    return np.float64 if x.dtype == torch.float64 else np.float32
-
-
 def _point_for(x: Tensor) -> Tensor:
     return torch.empty_like(x, dtype=_wide(x))
 
@@ -415,10 +414,99 @@ def _fits(point: Tensor, x: Tensor) -> bool:
     )
 
 
+class Batched:
+    """Many points in one batched pass, where x is; see ``batched``."""
+
+    def __init__(self, *, strict: bool = True) -> None:
+        """An engine; without ``strict`` it falls back to ``Serial`` for objectives that it lacks."""
+        self.strict = strict
+        self._passes = Passes()
+        self._points: Tensor | None = None
+        self._serial = Serial()
+
+    def losses(self, line: Line, points: Sequence[Point], tasks: Sequence[Task]) -> NDArray[np.float64]:
+        """See ``Engine``."""
+        found = self._batches(tasks)
+        if found is None:
+            return self._serial.losses(line, points, tasks)
+        count = min(len(points), *(self._passes.at_once(own, line.x, data[0], 4) for own, data in found))
+        at = self._matrix(line.x, count)
+        values: list[list[Tensor]] = [[] for _ in tasks]
+        for a in range(0, len(points), count):
+            part = points[a : a + count]
+            for unit in _units(part):
+                line.form_([at[n] for n in unit], *part[unit[0]])
+            for own, (batches, data) in zip(values, found, strict=True):
+                own.append(self._passes.run((batches, "losses"), batches.losses, at[: len(part)], *data))
+        return fetched([torch.cat(own) for own in values])
+
+    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Tensor]:
+        """See ``Engine``."""
+        found = self._batches(tasks)
+        if found is None:
+            return self._serial.gradients(points, tasks)
+        alike = len({(batches, data[0].shape) for batches, data in found}) == 1
+        count = self._passes.at_once(found[0][0], points[0], found[0][1][0], 8) if alike else 1
+        losses, gradients = [], []
+        for a in range(0, len(tasks), count):
+            batches = found[a][0]
+            x = torch.stack([point.to(_wide(point)) for point in points[a : a + count]])
+            inputs, targets = (
+                torch.stack(own) for own in zip(*(data for _, data in found[a : a + count]), strict=True)
+            )
+            slopes, values = self._passes.run((batches, "slopes"), batches.gradients, x, inputs, targets)
+            losses.append(values)
+            gradients.append(slopes)
+        return fetched([torch.cat(losses)])[0], torch.cat(gradients)
+
+    def _batches(self, tasks: Sequence[Task]) -> list[tuple[Batches, tuple[Tensor, Tensor]]] | None:
+        """Each task's net and its data; None where one is not covered and ``Serial`` may take over."""
+        try:
+            own = [(*Batches.of(objective), step) for objective, step in tasks]
+        except InputError:
+            if self.strict:
+                raise
+            return None
+        return [(batches, objective.batch(step)) for batches, objective, step in own]
+
+    def _matrix(self, x: Tensor, rows: int) -> Tensor:
+        kept = self._points
+        if kept is None or len(kept) < rows or not _fits(kept[0], x):
+            self._points = None  # before there is another
+            self._points = kept = torch.empty(rows, x.numel(), dtype=_wide(x), device=x.device)
+        return kept[:rows]
+
+    def release(self) -> None:
+        """See ``Engine``."""
+        self._points = None
+        self._serial.release()
+
+
+class Automatic:
+    """``Fused`` for points on the CPU and ``Batched`` for points on a GPU, with what those fall back to."""
+
+    def __init__(self) -> None:
+        self._engines: tuple[Engine, Engine] = Fused(strict=False), Batched(strict=False)
+
+    def losses(self, line: Line, points: Sequence[Point], tasks: Sequence[Task]) -> NDArray[np.float64]:
+        """See ``Engine``."""
+        return self._engines[line.x.is_cuda].losses(line, points, tasks)
+
+    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Tensor]:
+        """See ``Engine``."""
+        return self._engines[points[0].is_cuda].gradients(points, tasks)
+
+    def release(self) -> None:
+        """See ``Engine``."""
+        for engine in self._engines:
+            engine.release()
+
+
 ENGINES: dict[str, Callable[[], Engine]] = {
-    "auto": lambda: Fused(strict=False),
+    "auto": Automatic,
     "fused": Fused,
     "threads": Threads,
+    "batched": Batched,
     "serial": Serial,
     "plain": Plain,
 }

@@ -148,7 +148,7 @@ class _Step:
         x = self.line.x if tasks is self.tasks else self.line.x.double()
         losses, gradients = engine.gradients([x] * len(tasks), tasks)
         streams = [stream_of(self.line.seed, p) for p in range(self.P)]
-        found = noise.project(gradients, streams, workers=torch.get_num_threads())
+        found = noise.project(gradients.numpy(), streams, workers=torch.get_num_threads())
         both = zip(losses[:, None], found, strict=True)
         return np.stack([projection.combine(loss, own, MU).g for loss, own in both])
 
