@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from decomfl_lab import noise
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.noise import Distribution
+from decomfl_lab.rebuild import axpy_
 from decomfl_lab.replica import Layout
 
 __all__ = ["in_place", "virtual"]
@@ -91,17 +91,9 @@ class _Line:
     wide: bool
 
     def _add_(self, y: Tensor, first: int, c: float) -> None:
-        """For a contiguous CPU vector y ← fl(y + fl(c z[first...])); c = 0 leaves every bit, that of -0 too."""
+        """For a contiguous vector y ← fl(y + fl(c z[first...])); c = 0 leaves every bit, that of -0 too."""
         if c:
-            noise.axpy(
-                y.numpy(),
-                self.seed,
-                [c],
-                d=self.d,
-                first=first,
-                first_p=self.p,
-                distribution=self.distribution,
-            )
+            axpy_(y, self.seed, [c], d=self.d, first=first, first_p=self.p, distribution=self.distribution)
 
     def _dtype(self, w: Tensor) -> torch.dtype:
         """Of what is formed from w."""
@@ -117,26 +109,31 @@ class _Line:
         with torch.inference_mode(False), torch.no_grad():
             w = w.detach()
             dtype = self._dtype(w)
-            if w.device.type == "cpu" and w.is_contiguous() and dtype in _KERNEL_DTYPES:
-                whole = w.to(dtype, copy=True)
+            work = dtype if dtype in _KERNEL_DTYPES else torch.float32
+            if w.is_contiguous() and (w.is_cuda or work == dtype):
+                whole = w.to(work, copy=True)
                 self._add_(whole.view(-1), first, c)
-                return whole
+                return whole.to(dtype)
             formed = torch.empty_like(w, dtype=dtype)
             source, target = (w.view(-1), formed.view(-1)) if w.is_contiguous() else (w, formed)
             rows = source.shape[0]
             elements = source[:1].numel()
             step = max(1, CHUNK // max(1, elements))
-            work = w.dtype if w.dtype in _KERNEL_DTYPES else torch.float32
             for a in range(0, rows, step):
                 part = source[a : a + step]
-                buffer = torch.empty(part.numel(), dtype=work)
+                buffer = torch.empty(part.numel(), dtype=work, device=w.device)
                 buffer.view(part.shape).copy_(part)
                 self._add_(buffer, first + a * elements, c)
                 target[a : a + step].copy_(buffer.view(part.shape))
             return formed
 
     def formed_rows(self, w: Tensor, first: int, c: float, rows: Tensor) -> Tensor:
-        """Rows of what ``formed`` gives for w (n, width), shape (*rows.shape, width); few of the others are made."""
+        """Rows of what ``formed`` gives for w (n, width), shape (*rows.shape, width); few of the others are made.
+
+        On a GPU all are made, which takes less time there than to ask it which are wanted.
+        """
+        if w.is_cuda:
+            return self.formed(w, first, c)[rows]
         distinct, places = rows.unique(return_inverse=True)
         width = w.shape[1]
         looked_up = w.new_empty((len(distinct), width), dtype=self._dtype(w))

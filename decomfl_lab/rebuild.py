@@ -14,9 +14,9 @@ from torch import Tensor
 
 from decomfl_lab import noise
 from decomfl_lab.errors import InputError, require, require_int
-from decomfl_lab.noise import Backend, Program
+from decomfl_lab.noise import Backend, Distribution, Program
 
-__all__ = ["BLOCK", "backend_for", "rebuild_"]
+__all__ = ["BLOCK", "axpy_", "backend_for", "rebuild_"]
 
 BLOCK = 1 << 16
 """Elements that go through the cache at a time where a tensor cannot be updated in its place."""
@@ -147,3 +147,19 @@ def rebuild_(
                 "(counted once a step): nothing was changed; a coarser grid or a smaller step would fit"
             )
     go(store=True)
+
+
+def axpy_(
+    y: Tensor,
+    seed: int,
+    coefficients: Sequence[float],
+    *,
+    d: int,
+    first: int = 0,
+    first_p: int = 0,
+    distribution: Distribution = Distribution.GAUSSIAN,
+) -> None:
+    """``noise.axpy`` on a contiguous float32 or float64 vector, on the CPU or a GPU: elements first.. of one in R^d."""
+    program = Program(["y"])
+    program.noise("y", seed, coefficients, distribution, first_p)
+    _run(program, [y], d, first, backend_for(y), 1, store=True)
