@@ -194,16 +194,32 @@ def _bandwidth() -> float:
     return 2 * x.nbytes / _best(scale)
 
 
-def limits(setting: Setting) -> tuple[float, str]:
-    """(ns per element and pair, what binds): the least that one worker of this CPU would need, over workers.
+@cache
+def _gpu_rates() -> tuple[float, float]:
+    """Of the GPU: 32-bit integer operations a second by its clock and units, and bytes a second of scaling 1 GB."""
+    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    hertz = 1e3 * getattr(found, "clock_rate", float("inf"))
+    x = torch.ones(1 << 28, device="cuda")
 
-    Instructions: the lane operations of the specification at the measured rate of independent ones. Bandwidth:
-    one reading and one writing of the model in all, at the measured rate; models within the cache need less.
+    def scale() -> None:
+        x.mul_(1.0)
+
+    seconds = _best(scale, torch.cuda.synchronize)
+    return 64 * found.multi_processor_count * hertz, 2 * 4 * x.numel() / seconds
+
+
+def limits(setting: Setting) -> tuple[float, str]:
+    """(ns per element and pair, what binds): the least that the workers of this CPU, or the GPU, would need.
+
+    Instructions: the lane operations of the specification at the measured rate of independent ones, on a GPU at the
+    rate of its 64 integer units a multiprocessor. Bandwidth: one reading and one writing of the model in all, at the
+    measured rate; models within the cache need less.
     """
+    operations, bytes_ = _gpu_rates() if setting.device == "cuda" else (_instruction_rate(), _bandwidth())
     passes = 2 if setting.distribution is Distribution.SPHERE else 1  # the norm, once a direction
-    instructions = passes * _lane_operations(setting.distribution, setting.pairs, setting.dtype) / _instruction_rate()
+    instructions = passes * _lane_operations(setting.distribution, setting.pairs, setting.dtype) / operations
     size = DTYPES[setting.dtype].itemsize
-    bandwidth = 2 * size / _bandwidth() / setting.pairs
+    bandwidth = 2 * size / bytes_ / setting.pairs
     both = {"instructions": 1e9 * instructions, "bandwidth": 1e9 * bandwidth}
     binds = max(both, key=lambda name: both[name])
     return both[binds] / setting.workers, binds

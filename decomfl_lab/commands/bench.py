@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pandas as pd
 import torch
@@ -21,6 +22,8 @@ from decomfl_lab import bench as measuring
 from decomfl_lab.commands.drawing import drawing, plot_option
 from decomfl_lab.commands.layers import contributions
 from decomfl_lab.commands.numbers import integer
+from decomfl_lab.device_checks import Check, checks
+from decomfl_lab.devices import describe, find_device
 from decomfl_lab.engine import ENGINES
 from decomfl_lab.engine.bench import EngineRow, engine_rows
 from decomfl_lab.errors import InputError, require, require_choice, require_int
@@ -34,8 +37,9 @@ from decomfl_lab.noise.statistics import stream_statistics
 __all__ = ["bench"]
 
 bench = typer.Typer(
-    help="Measure on this machine: rebuild, round and llm-round (speed), moments (is the stream random?), memory (of "
-    "both sides), kappa (error and coverage for how many products), coverage (does its interval hold?).",
+    help="Measure on this machine: rebuild, round and llm-round (speed), device (bits and speed of a GPU), moments "
+    "(is the stream random?), memory (of both sides), kappa (error and coverage for how many products), coverage (does "
+    "its interval hold?).",
     rich_markup_mode=None,
     no_args_is_help=True,
 )
@@ -345,6 +349,131 @@ def llm_round(
             "–" if row.peak_models is None else f"{row.peak_models:.2f}",
         )
     Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+@dataclass(frozen=True)
+class _Extent:
+    """How much ``bench device`` measures."""
+
+    d: tuple[int, ...]
+    pairs: tuple[int, ...]
+    models: tuple[str, ...]
+    round: dict[str, int]
+    llm: dict[str, Any]
+
+
+_EXTENTS = {
+    "cuda": _Extent(
+        d=(1_206_590, 125_000_000, 1_000_000_000),
+        pairs=(1, 10, 100),
+        models=("cnn-mnist", "cnn-fashion"),
+        round={"batch": 256, "clients": 10, "P": 20},
+        llm={"model": "opt-125m", "vocabulary": 50_272, "batch": 32, "clients": 2, "P": 5},
+    ),
+    "cpu": _Extent(
+        d=(28_938, 1_206_590),
+        pairs=(1, 100),
+        models=("cnn-mnist",),
+        round={"batch": 32, "clients": 2, "P": 5},
+        llm={"model": "opt-0.3m", "vocabulary": 4096, "batch": 8, "clients": 2, "P": 2},
+    ),
+}
+
+
+@bench.command()
+def device(
+    *,
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto. [default: auto]", show_default=False)] = "auto",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Language model: as of llm-round. [default: opt-125m, on the CPU opt-0.3m]", show_default=False
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None, plot_option("device-ratios", "Draw the ratios to this file (.png, .pdf, .svg).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
+) -> None:
+    """Check a device's bits against the CPU's, then time it against the usual way on the same device.
+
+    First what must be exact: directions of every law at odd sizes and at offsets beyond 2^32, and replays of short
+    runs of every rule, precision and grid; on the CPU itself the fast backend is checked against the reference. If a
+    bit differs, nothing is timed and the exit code is 1. Then ratios: rebuilds (against randn + add_), rounds of the
+    CNNs by differences and by projection, and of a language model (against the way of MeZO and the authors' code), in
+    float32 without TF32. On the CPU everything is small: the bits matter there, not the ratios.
+    """
+    draw = drawing("device-ratios", plot) if plot is not None else None
+    place = find_device(device)
+    extent = _EXTENTS[place.type]
+    llm = extent.llm | ({"model": model} if model is not None else {})
+    settings = [
+        measuring.Setting(law, size, lag, 1, device=place.type)
+        for law, size, lag in product((Distribution.GAUSSIAN, Distribution.RADEMACHER), extent.d, extent.pairs)
+    ]
+    bits: list[Check] = []
+    rebuilds: list[measuring.Row] = []
+    rounds: list[EngineRow] = []
+    language: list[LlmRow] = []
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
+        task = bars.add_task("bits", total=None)
+        for check in checks(place):
+            bits.append(check)
+            bars.update(task, description=check.what)
+        if all(check.holds for check in bits):
+            bars.update(task, description="rebuilds")
+            rebuilds = [row for group in measuring.rebuild_rows(settings) for row in group]
+            for name in extent.models:
+                bars.update(task, description=f"rounds of {name}")
+                rounds += engine_rows(name, **extent.round, engines=("batched",), device=place.type)
+            bars.update(task, description=f"rounds of {llm['model']}")
+            language = list(llm_rows(**llm, ways=("auto", "lean"), memory=False, device=place.type))
+    ratios = device_ratios(rebuilds, rounds, language)
+    if draw is not None and ratios:
+        draw(pd.DataFrame(ratios), device=describe(place))
+    if as_json:
+        found: dict[str, Any] = {"device": describe(place), "bits": [check.to_dict() for check in bits]}
+        found |= {"rebuild": list(map(asdict, rebuilds)), "round": list(map(asdict, rounds))}
+        print(json.dumps(found | {"llm_round": list(map(asdict, language))}))
+    else:
+        table = Table(title=f"Bits: {describe(place)} beside the CPU", title_justify="left")
+        for head in ("what", "cases", "equal to the bit"):
+            table.add_column(head, justify="left" if head == "what" else "right")
+        for check in bits:
+            table.add_row(check.what, str(check.cases), str(check.equal))
+        console = Console(width=None if sys.stdout.isatty() else 120)
+        console.print(table)
+        times = Table(title="Times, and ratios to the usual way on the same device", title_justify="left")
+        for head in ("what", "how", "seconds", "ratio", "of limit"):
+            times.add_column(head, justify="left" if head in ("what", "how") else "right")
+        for row in ratios:
+            limit = "–" if row["of limit"] is None else f"{row['of limit']:.0%}"
+            times.add_row(row["what"], row["how"], f"{row['seconds']:.3g}", f"{row['ratio']:.2f}", limit)
+        if ratios:
+            console.print(times)
+    if differing := [check.what for check in bits if not check.holds]:
+        print(f"bits differ: {'; '.join(differing)}; nothing was timed", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def device_ratios(
+    rebuilds: Sequence[measuring.Row], rounds: Sequence[EngineRow], language: Sequence[LlmRow]
+) -> list[dict[str, Any]]:
+    """What was timed, how, seconds, the ratio to the usual way, and the share of the device's limit where known."""
+    found: list[dict[str, Any]] = []
+
+    def add(what: str, how: str, seconds: float, ratio: float, limit: float | None) -> None:
+        found.append({"what": what, "how": how, "seconds": seconds, "ratio": ratio, "of limit": limit})
+
+    for row in rebuilds:
+        seconds = 1e-9 * row.ns_per_element_pair * row.d * row.pairs
+        directions = f"{row.pairs} {row.distribution} direction{'s' * (row.pairs > 1)}"
+        add(f"rebuild, d = {row.d:,}", directions, seconds, row.ratio, row.share_of_limit)
+    for step in rounds:
+        add(f"round of {step.model}", f"{step.engine}, {step.estimator}", step.seconds, step.ratio, step.peak_share)
+    for tuned in language:
+        add(f"round of {tuned.model}, d = {tuned.d:,}", tuned.way, tuned.seconds, tuned.ratio, None)
+    return found
 
 
 for _name, _command in contributions("decomfl.benchmarks"):

@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
 from decomfl_lab import noise
+from decomfl_lab.devices import describe, find_device, use_tf32_
 from decomfl_lab.engine import ENGINES, Engine, Line, Plain, Task, make_engine
 from decomfl_lab.errors import require_int
 from decomfl_lab.models import build_model
@@ -33,13 +34,16 @@ BASELINE = "in place"
 MU = 1e-3
 CHECKED = 2
 """Directions whose scalars are compared with those of float64."""
-PROJECTING = ("fused", "serial")
-"""Engines that are measured by gradient projection too: the kernel, and torch's autograd."""
+PROJECTING = ("fused", "batched", "serial")
+"""Engines that are measured by gradient projection too: the kernel, the batched pass, and torch's autograd."""
 _IN_SHAPE = (1, 28, 28)
 _CLASSES = 10
 _MATRIX = 1024
 """Rows of the square matrices whose product measures the machine's peak."""
+_MATRIX_ON_GPU = 8192
+"""The same of a GPU, which smaller ones leave idle."""
 _SEED = 1
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ class EngineRow:
         clients: m.
         directions: P.
         threads: torch's number of threads.
+        device: Where.
         seconds: The fastest of the repeated runs.
         us_per_image: Microseconds an image and forward pass, or forward and backward pass, noise and loss included.
         ratio: Seconds of the baseline / seconds.
@@ -70,6 +75,7 @@ class EngineRow:
     clients: int
     directions: int
     threads: int
+    device: str
     seconds: float
     us_per_image: float
     ratio: float
@@ -101,7 +107,7 @@ class WideLine(Line):
 
     def form_(self, points: Sequence[Tensor], p: int, c: float, *, workers: int | None = None) -> None:
         """See ``Line``."""
-        narrow = [torch.empty(point.shape, dtype=torch.float32) for point in points]
+        narrow = [torch.empty_like(point, dtype=torch.float32) for point in points]
         Line(self.replica, self.seed, self.distribution).form_(narrow, p, c, workers=workers)
         for point, formed in zip(points, narrow, strict=True):
             point.copy_(formed)
@@ -110,10 +116,11 @@ class WideLine(Line):
 class _Step:
     """A local step of m clients on random images: the line, and each client's loss."""
 
-    def __init__(self, model: str, batch: int, clients: int, P: int) -> None:
+    def __init__(self, model: str, batch: int, clients: int, P: int, device: torch.device = _CPU) -> None:
         module = build_model(model, seed=_SEED, in_shape=_IN_SHAPE, classes=_CLASSES)
         self.flops = {"central": flops(module, _IN_SHAPE), "projection": flops(module, _IN_SHAPE, backward=True)}
-        self.P = P
+        self.P, self.device = P, device
+        module.to(device)
         layout = Layout.of(module)
         self.line = Line(Replica(layout.flatten(module), Sgd()), _SEED, Distribution.GAUSSIAN)
         generator = torch.Generator().manual_seed(_SEED)
@@ -124,7 +131,8 @@ class _Step:
         self.data: list[tuple[Tensor, Tensor]] = []
         for i in range(clients):
             images = torch.rand(batch, *_IN_SHAPE, generator=generator).to(memory_format=torch.channels_last)
-            labels = torch.randint(_CLASSES, (batch,), generator=generator)
+            labels = torch.randint(_CLASSES, (batch,), generator=generator).to(device)
+            images = images.to(device)
             self.data.append((images.clone(memory_format=torch.contiguous_format), labels))
             batches = EpochBatches(batch, batch, (_SEED, i))
             narrow = ModuleObjective(module, layout, cross_entropy, images, labels, batches)
@@ -158,13 +166,13 @@ class _Step:
         z is made three times: for x + μz, from there to x − μz, and back to x.
         """
         module = self.modules[dtype]
-        generator = torch.Generator()
+        generator = torch.Generator(self.device)
         g = np.empty((len(self.tasks), self.P), dtype=np.float32)
 
         def move(p: int, c: float) -> None:
             generator.manual_seed(p)
             for w in module.parameters():
-                w.add_(torch.randn(w.shape, generator=generator).to(dtype), alpha=c)
+                w.add_(torch.randn(w.shape, generator=generator, device=self.device).to(dtype), alpha=c)
 
         with torch.inference_mode():
             for i, (inputs, targets) in enumerate(self.data):
@@ -201,17 +209,20 @@ def engine_rows(
     P: int = 20,
     repeats: int = 2,
     engines: Sequence[str] = tuple(ENGINES),
+    device: str = "cpu",
 ) -> Iterator[EngineRow]:
     """A row for the baseline, for every engine, and by projection for those of ``PROJECTING``.
 
     Their runs take turns, so that what slows the machine slows all.
 
     Raises:
-        InputError: If a name is unknown or a number out of range.
+        InputError: If a name is unknown, a number out of range, or the device not there.
     """
     for name, number in (("batch", batch), ("clients", clients), ("directions P", P), ("repeats", repeats)):
         require_int(name, number, 1)
-    step, few = (_Step(model, batch, clients, directions) for directions in (P, min(P, CHECKED)))
+    place = find_device(device)
+    use_tf32_(False)
+    step, few = (_Step(model, batch, clients, directions, place) for directions in (P, min(P, CHECKED)))
     ways: dict[tuple[str, str], Callable[[_Step], NDArray[np.float32]]] = {(BASELINE, "central"): _Step.in_place}
     for name in engines:
         ways[name, "central"] = partial(_Step.scalars, engine=make_engine(name))
@@ -228,7 +239,7 @@ def engine_rows(
             started = time.perf_counter()
             measure(step)
             seconds[way] = min(seconds[way], time.perf_counter() - started)
-            peak = max(peak, _matrix_rate())
+            peak = max(peak, _matrix_rate(place))
     for way in ways:
         images = clients * batch * (2 * P if way[1] == "central" else 1)
         rate = images * step.flops[way[1]] / seconds[way]
@@ -239,6 +250,7 @@ def engine_rows(
             clients,
             P,
             torch.get_num_threads(),
+            describe(place),
             seconds[way],
             1e6 * seconds[way] / images,
             seconds[BASELINE, "central"] / seconds[way],
@@ -249,9 +261,11 @@ def engine_rows(
         )
 
 
-def _matrix_rate() -> float:
-    """Operations a second of a float32 matrix product on all threads."""
-    a = torch.ones(_MATRIX, _MATRIX)
+def _matrix_rate(device: torch.device) -> float:
+    """Operations a second of a float32 matrix product, on all threads or a GPU."""
+    n = _MATRIX if device.type == "cpu" else _MATRIX_ON_GPU
+    a = torch.ones(n, n, device=device)
+    a[0, 0].item()  # is there
     started = time.perf_counter()
-    torch.mm(a, a)
-    return 2 * _MATRIX**3 / (time.perf_counter() - started)
+    torch.mm(a, a)[0, 0].item()
+    return 2 * n**3 / (time.perf_counter() - started)

@@ -23,6 +23,7 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab.bench import peak_of, resident_bytes
 from decomfl_lab.client import Client, handle_all
+from decomfl_lab.devices import describe, find_device, use_tf32_
 from decomfl_lab.engine import Plain, make_engine
 from decomfl_lab.engine.bench import BASELINE, WideLine, scalar_error
 from decomfl_lab.errors import InputError, require_choice, require_int
@@ -65,6 +66,7 @@ class LlmRow:
         clients: m.
         directions: P.
         threads: torch's number of threads.
+        device: Where.
         tokens: Mean length of a prompt.
         seconds: The fastest of the repeated rounds.
         forwards: Losses of a client's batch a second.
@@ -83,6 +85,7 @@ class LlmRow:
     clients: int
     directions: int
     threads: int
+    device: str
     tokens: float
     seconds: float
     forwards: float
@@ -137,9 +140,10 @@ class InPlace:
         return g
 
     def _move(self, module: nn.Module, p: int, c: float) -> None:
-        generator = torch.Generator().manual_seed(self.round * self.P + p)
+        device = next(module.parameters()).device
+        generator = torch.Generator(device).manual_seed(self.round * self.P + p)
         for w in module.parameters():
-            w.add_(torch.randn(w.shape, generator=generator).to(self.dtype), alpha=c)
+            w.add_(torch.randn(w.shape, generator=generator, device=device).to(self.dtype), alpha=c)
 
     def _loss(self, module: nn.Module, ids: Tensor, classes: Tensor) -> float:
         mask = (ids != self.pad).long()
@@ -237,6 +241,7 @@ def llm_rows(
     repeats: int = 5,
     ways: Sequence[str] = tuple(WAYS),
     memory: bool = True,
+    device: str = "cpu",
 ) -> Iterator[LlmRow]:
     """A row for ``BASELINE`` and for every way; their rounds take turns, so that what slows the machine slows all.
 
@@ -248,7 +253,8 @@ def llm_rows(
         P: Directions.
         repeats: Rounds of each, beside a first one that does not count.
         ways: Keys of ``WAYS``.
-        memory: Whether peaks are measured too, each in a process of its own.
+        memory: Whether peaks are measured too, on the CPU, each in a process of its own.
+        device: Where rounds are timed: cpu, cuda or auto.
 
     Raises:
         InputError: If a name is unknown, a number out of range, or the extra llm is missing.
@@ -257,10 +263,13 @@ def llm_rows(
         require_int(name, number, 1)
     require_int("vocabulary", vocabulary, 2 + len(SPECIAL))
     chosen = [BASELINE, *(require_choice("way", way, WAYS) for way in ways if way != BASELINE)]
-    module = answering(model, vocabulary)
+    place = find_device(device)
+    use_tf32_(False)
+    module = answering(model, vocabulary).to(place)
     config: Any = module.module.config
     tokens, d = int(config.vocab_size), Layout.of(module).d
-    batches = [random_prompts(batch, vocabulary=tokens, pad=module.pad, seed=i) for i in range(clients)]
+    prompts = [random_prompts(batch, vocabulary=tokens, pad=module.pad, seed=i) for i in range(clients)]
+    batches = [(ids.to(place), classes.to(place)) for ids, classes in prompts]
     rounds = {name: _way(name, module, batches, P) for name in chosen}
     reference = _reference(module, batches, P)
     references = dict.fromkeys(chosen, reference)
@@ -283,6 +292,7 @@ def llm_rows(
             clients=clients,
             directions=P,
             threads=torch.get_num_threads(),
+            device=describe(place),
             tokens=length,
             seconds=seconds[name],
             forwards=2 * P * clients / seconds[name],

@@ -72,8 +72,9 @@ SIZES: dict[str, Size] = {
     "opt-4m": Size(240, 4, 8, 512),
     "opt-15m": Size(384, 8, 8, 512),
     "opt-50m": Size(640, 10, 10, 512),
+    "opt-125m": Size(768, 12, 12, 2048),
 }
-"""By name; the names say d at a vocabulary of 4,096 tokens."""
+"""By name; the names say d at a vocabulary of 4,096 tokens, that of OPT-125M at its own of 50,272."""
 
 
 @dataclass(frozen=True, kw_only=True)

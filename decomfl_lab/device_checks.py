@@ -1,0 +1,132 @@
+"""Does a device give the bits of the CPU? Directions, points, projections, and replays of recorded runs.
+
+Everything that must be exact is made on the device and on the CPU and compared to the bit. On the CPU itself the two
+sides are the fast backend and the reference one, so that the checks, and the code that a device runs, can be tried
+without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decomfl_lab import noise
+from decomfl_lab.config import TrainConfig
+from decomfl_lab.data import load_dataset
+from decomfl_lab.noise import Distribution
+from decomfl_lab.rebuild import axpy_
+from decomfl_lab.replica import Replica
+from decomfl_lab.simulation import DeComFLFederation
+from decomfl_lab.training import build_federation
+
+__all__ = ["RUNS", "Check", "checks"]
+
+SIZES = (1, 127, 128, 129, 4097, 1_000_003)
+"""Elements of a vector: below, at and above a tile of 128, and many of them, odd."""
+OFFSETS = (0, 77, 2**32 - 64, 2**33 + 5)
+"""Places of its first element."""
+RUNS: dict[str, dict[str, Any]] = {
+    "plain SGD": {"momentum": 0.0, "weight_decay": 0.0},
+    "momentum": {},
+    "momentum, the paper's form": {"momentum_form": "paper", "momentum": 0.5},
+    "sign": {"rule": "sign", "momentum": 0.0},
+    "AdaMM": {"rule": "adamm"},
+    "sphere": {"distribution": "sphere"},
+    "Rademacher": {"distribution": "rademacher", "perturbations": 40},
+    "projection, K = 3": {"method": "decomfl-projection", "local_steps": 3},
+    "private seeds": {"private_seeds": True},
+    "grid": {"grid": -20, "momentum": 0.0, "weight_decay": 0.0, "local_steps": 2},
+    "bfloat16, stochastic": {"precision": "bfloat16", "momentum": 0.0},
+    "bfloat16, compensated": {"precision": "bfloat16", "rounding": "compensated", "momentum": 0.0},
+    "bfloat16, nearest": {"precision": "bfloat16", "rounding": "nearest", "momentum": 0.0},
+    "float16, stochastic": {"precision": "float16", "momentum": 0.0},
+}
+"""What is changed in a short run on the embedded digits, whose records are then replayed."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was compared.
+
+    Attributes:
+        what: In words.
+        cases: How many comparisons.
+        equal: How many of them were equal to the bit.
+    """
+
+    what: str
+    cases: int
+    equal: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether all were."""
+        return self.cases == self.equal
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self) | {"holds": self.holds}
+
+
+def checks(device: torch.device, *, sizes: Sequence[int] = SIZES, rounds: int = 3) -> Iterator[Check]:
+    """Every check, as soon as it is known.
+
+    Args:
+        device: Where.
+        sizes: Elements of the vectors of noise.
+        rounds: Of the runs that are replayed.
+    """
+    other = noise.cpu_backend() if device.type == "cuda" else "numpy"
+    for law in Distribution:
+        cases = [_noise(device, other, law, n, first) for n, first in product(sizes, OFFSETS)]
+        yield Check(f"directions: {law}", len(cases), sum(cases))
+    for name, changes in RUNS.items():
+        cases = list(_replays(device, other, changes, rounds))
+        yield Check(f"replay of a run: {name}", len(cases), sum(cases))
+
+
+def _noise(device: torch.device, other: str, law: Distribution, n: int, first: int) -> bool:
+    """1.5 z_3 + 0.25 z_4 added to a vector of ones, here and there."""
+    seed, c = 2**63 + n, [1.5, 0.25]
+    d = n + first if law is not Distribution.SPHERE else 2 * n  # the sphere's norm takes a pass over all of z
+    first = first if law is not Distribution.SPHERE else min(first, n)
+    here, there = torch.ones(n, device=device), np.ones(n, dtype=np.float32)
+    axpy_(here, seed, c, d=d, first=first, first_p=3, distribution=law)
+    noise.axpy(there, seed, c, d=d, first=first, first_p=3, distribution=law, backend=other)
+    return _same(here, torch.from_numpy(there))
+
+
+def _replays(device: torch.device, other: str, changes: dict[str, Any], rounds: int) -> Iterator[bool]:
+    """Records of a run on the CPU, applied on the device all at once and one by one; and the same the other way."""
+    settings: dict[str, Any] = {"data": "digits", "model": "mlp", "clients": 4, "sampled": 2, "batch_size": 32}
+    config = TrainConfig(**settings | {"perturbations": 5, "seed": 1} | changes)
+    dataset = load_dataset(config.data)
+    places = [(torch.device("cpu"), device, None if device.type == "cuda" else other)]
+    places += [(device, torch.device("cpu"), None)] if device.type == "cuda" else []
+    for trained, rebuilt, backend in places:
+        federation, _, _ = build_federation(config, dataset.to(trained))
+        assert isinstance(federation, DeComFLFederation)
+        start = federation.observer.clone()
+        for _ in range(rounds):
+            federation.advance()
+        records = federation.server.history.since(0)
+        for groups in ([records], [[record] for record in records]):
+            replica = _moved(start, rebuilt, backend)
+            for group in groups:
+                replica.catch_up(group)
+            yield replica.digest() == federation.observer.digest()
+
+
+def _moved(start: Replica, device: torch.device, backend: str | None) -> Replica:
+    """The replica on another device, or by another backend."""
+    return Replica(start.x.to(device), start.rule, backend=backend, private_key=start.private_key)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return bool(np.array_equal(a.cpu().numpy().view(np.uint32), b.cpu().numpy().view(np.uint32)))
