@@ -19,13 +19,15 @@ from torch import Tensor
 from decomfl_lab import noise
 from decomfl_lab.config import TrainConfig
 from decomfl_lab.data import load_dataset
+from decomfl_lab.devices import describe
+from decomfl_lab.errors import InputError
 from decomfl_lab.noise import Distribution
 from decomfl_lab.rebuild import axpy_
 from decomfl_lab.replica import Replica
 from decomfl_lab.simulation import DeComFLFederation
 from decomfl_lab.training import build_federation
 
-__all__ = ["RUNS", "Check", "checks"]
+__all__ = ["RUNS", "Check", "checks", "require_bits"]
 
 SIZES = (1, 127, 128, 129, 4097, 1_000_003)
 """Elements of a vector: below, at and above a tile of 128, and many of them, odd."""
@@ -89,6 +91,13 @@ def checks(device: torch.device, *, sizes: Sequence[int] = SIZES, rounds: int = 
     for name, changes in RUNS.items():
         cases = list(_replays(device, other, changes, rounds))
         yield Check(f"replay of a run: {name}", len(cases), sum(cases))
+
+
+def require_bits(device: torch.device) -> None:
+    """Raise InputError, naming the first check that fails, unless the device gives the bits of the CPU."""
+    for check in checks(device):
+        if not check.holds:
+            raise InputError(f"device must give the bits of the CPU, but {check.what} differs on {describe(device)}")
 
 
 def _noise(device: torch.device, other: str, law: Distribution, n: int, first: int) -> bool:

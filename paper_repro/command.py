@@ -14,7 +14,9 @@ import joblib
 import pandas as pd
 import typer
 
-from decomfl_lab.errors import require_choice, require_finite_positive, require_int
+from decomfl_lab.device_checks import require_bits
+from decomfl_lab.devices import find_device
+from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import telling
 from decomfl_lab.training import code_version
@@ -38,11 +40,12 @@ from paper_repro import (
 from paper_repro.claims import claims_json, write_claims
 from paper_repro.drawing import Drawn, drawn, ingredients
 from paper_repro.estimators import CHECKED
+from paper_repro.hessian import SpectrumWork
 from paper_repro.measures import COUNTS
 from paper_repro.part import Made, Options, Part
 from paper_repro.reference import require_reference
 from paper_repro.report import RECORDED, SCALES, Section, page_section, render_report
-from paper_repro.runs import Result, Work, finished, run_all
+from paper_repro.runs import Job, Result, Work, finished, run_all
 
 __all__ = ["PARTS", "paper"]
 
@@ -62,6 +65,8 @@ PARTS: dict[str, Part] = {
     "audit": audit,
 }
 """In the order of the report."""
+ON_GPU: Final = ("fig2", "fig3", "smollm2", "hessian")
+"""Parts with runs that a GPU shortens, in the order of their worth."""
 PARTIAL: Final = ("fig2", "fig3", "projection", "edge", "topk", "smollm2")
 """Parts that can be drawn while some of their runs are not finished."""
 LARGEST: Final = "full"
@@ -126,6 +131,18 @@ def paper(
             "goes on. Whole series come first, cheap ones before dear ones."
         ),
     ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="The same in minutes, for a machine that is lent for a while.")
+    ] = None,
+    device: Annotated[
+        str,
+        typer.Option(
+            help="Where runs compute: cpu, cuda (a GPU) or auto. On a GPU its bits are first checked against the "
+            f"CPU's; then come, unless --only names others, {', '.join(ON_GPU)}, in this order, one run at a time, "
+            "with finite differences as long as the curves, and --resume. [default: cpu]",
+            show_default=False,
+        ),
+    ] = "cpu",
     resume: Annotated[
         bool,
         typer.Option(
@@ -146,12 +163,16 @@ def paper(
     require_choice("scale", scale, SCALES)
     require_choice("count", count, COUNTS)
     require_choice("reading", reading, (*fig2.READINGS, "both"))
-    chosen = [name.strip() for name in only.split(",") if name.strip()] or list(PARTS)
+    place = find_device(device)
+    on_gpu = place.type == "cuda"
+    chosen = [name.strip() for name in only.split(",") if name.strip()] or list(ON_GPU if on_gpu else PARTS)
     for name in chosen:
         require_choice("only", name, PARTS)
     require_int("jobs", jobs, 0)
-    if hours is not None:
-        require_finite_positive("hours", hours)
+    require(hours is None or minutes is None, "minutes", "be left out where hours are given", minutes)
+    for limit, value in (("hours", hours), ("minutes", minutes)):
+        if value is not None:
+            require_finite_positive(limit, value)
     started = time.monotonic()
     options = Options(
         scale=scale,
@@ -161,8 +182,9 @@ def paper(
         authors=reference,
         from_recorded=from_recorded,
         record=record,
-        hours=hours,
-        resume=resume,
+        hours=hours if minutes is None else minutes / 60,
+        resume=resume or on_gpu,
+        device=place.type,
     )
 
     def interrupted() -> str:
@@ -171,11 +193,13 @@ def paper(
     with telling(interrupted), held(out), held(out / "figures"), held(out / "tables"):
         if reference is not None:
             require_reference(reference)  # refused before anything is run
+        if on_gpu and not from_recorded:
+            require_bits(place)
         names = [name for name in PARTS if name in chosen]
         if from_recorded:
             made, provenance, words = _recorded(names, options, out, largest=largest)
         else:
-            made, provenance, words = _make(names, options, out, jobs or joblib.cpu_count())
+            made, provenance, words = _make(names, options, out, jobs or (1 if on_gpu else joblib.cpu_count()))
         claims = [claim for part in made for claim in part.claims]
         minutes = (time.monotonic() - started) / 60
         facts = {"scale": RECORDED if from_recorded else scale} | _facts(provenance, minutes)
@@ -201,6 +225,9 @@ def _make(
     A part whose runs cannot be made here (no jobs) is drawn from what is kept with the code, where there is something.
     """
     jobs = {name: PARTS[name].jobs(options) for name in names}
+    if options.device != "cpu":
+        order = [*ON_GPU, *(name for name in names if name not in ON_GPU)]
+        jobs = {name: _on_device(own, options.device, order.index(name)) for name, own in jobs.items()}
     works = [job for own in jobs.values() for job in own]
     results = run_all(works, options.cache, n_jobs=n_jobs, hours=options.hours, resume=options.resume)
     done, total = _finished(works, results)
@@ -230,6 +257,16 @@ def _make(
         provenance += [each for each in facts if each]  # what only code makes has none
     words = "" if done == total else f"{done} of {total} runs are finished; the same command goes on"
     return [*made, *_absent(missing, "Not finished")], provenance, words
+
+
+def _on_device(works: Sequence[Work], device: str, place: int) -> list[Work]:
+    """The works that can compute there, to do so; those of a later place come after all of an earlier one."""
+    return [
+        replace(work, device=device, urgency=10 * place + work.urgency)
+        if isinstance(work, Job | SpectrumWork)
+        else work
+        for work in works
+    ]
 
 
 def _kept(name: str, kept: recorded.Recorded, options: Options, out: Path) -> Drawn:

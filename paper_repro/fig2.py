@@ -125,7 +125,8 @@ PRECISE = 0.005
 
 def jobs(options: Options) -> list[Job]:
     """The runs behind both panels, for each reading."""
-    return [job for name in options.readings for job in _reading_jobs(name, FIG2_SCALES[options.scale])]
+    on_gpu = options.device != "cpu"
+    return [job for name in options.readings for job in _reading_jobs(name, FIG2_SCALES[options.scale], on_gpu=on_gpu)]
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
@@ -229,7 +230,7 @@ def measured_words(lines: pd.DataFrame, dots: pd.DataFrame) -> str:
     return " ".join(said)
 
 
-def _reading_jobs(name: str, size: Fig2Scale) -> list[Job]:
+def _reading_jobs(name: str, size: Fig2Scale, *, on_gpu: bool) -> list[Job]:
     reading = _READINGS[name]
     base = TrainConfig(
         data="mnist",
@@ -260,7 +261,7 @@ def _reading_jobs(name: str, size: Fig2Scale) -> list[Job]:
         }
         check = plotted and config.method == "decomfl"
         labels[CHECKED] = check
-        urgency = 3 if check else 0 if plotted and seed == seeds[0] else 1
+        urgency = (0 if on_gpu else 3) if check else 0 if plotted and seed == seeds[0] else 1
         title = f"{name}: {series}, {panel}, seed {seed}{', finite differences' if check else ''}"
         made.append(Job(config, labels, title, urgency=urgency))
 
@@ -271,8 +272,8 @@ def _reading_jobs(name: str, size: Fig2Scale) -> list[Job]:
         for seed in seeds:
             method = "decomfl-projection" if plotted else size.written_method
             add(panel, series, seed, rounds, method=method, **changes)
-        if plotted and checked:
-            add(panel, series, seeds[0], checked, method="decomfl", **changes)
+        for seed in (seeds if on_gpu else seeds[:1]) if plotted and checked else ():
+            add(panel, series, seed, rounds if on_gpu else checked, method="decomfl", **changes)
 
     left, right = (
         (size.local_rounds, size.perturbation_rounds)

@@ -95,8 +95,11 @@ def _base(size: Fig3Scale) -> TrainConfig:
     )
 
 
-def decomfl(scale: str) -> list[Job]:
-    """DeComFL with the authors' settings and schedules: by projection, and a stretch by finite differences."""
+def decomfl(scale: str, *, on_gpu: bool = False) -> list[Job]:
+    """DeComFL with the authors' settings and schedules: by projection, and a stretch by finite differences.
+
+    On a GPU that stretch is as long as the whole.
+    """
     size = FIG3_SCALES[scale]
     config = replace(
         _base(size),
@@ -115,10 +118,10 @@ def decomfl(scale: str) -> list[Job]:
         rebuild="copy",
         eval_every=size.eval_every,
     )
-    check = replace(config, method="decomfl", rounds=size.differences)
+    check = replace(config, method="decomfl", rounds=size.rounds if on_gpu else size.differences)
     return [
         *(_job(config, DECOMFL, seed, 0.0, urgency=int(seed != size.seeds[0])) for seed in size.seeds),
-        _job(check, DECOMFL, size.seeds[0], 0.0, urgency=3),
+        _job(check, DECOMFL, size.seeds[0], 0.0, urgency=0 if on_gpu else 3),
     ]
 
 
@@ -158,7 +161,7 @@ def jobs(options: Options) -> list[Job]:
     """DeComFL, FedAvg, FedCom (8 bits) and FedAvg + Top-k (10 %)."""
     scale = options.scale
     return [
-        *decomfl(scale),
+        *decomfl(scale, on_gpu=options.device != "cpu"),
         *first_order(scale, "fedavg", "FedAvg"),
         *first_order(scale, "fedcom", "FedCom 8 bit", quantize_bits=8),
         *compressed(scale, 0.1),

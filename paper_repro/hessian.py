@@ -17,6 +17,7 @@ import hessian
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.data import at_hand, load_dataset
 from decomfl_lab.descent import Descent
+from decomfl_lab.devices import find_device
 from decomfl_lab.files import write_atomically
 from decomfl_lab.normalisation import use_batch_statistics_
 from decomfl_lab.replica import Layout
@@ -67,11 +68,15 @@ class SpectrumWork:
         size: How large.
         data: Which data set.
         title: Of its progress bar.
+        urgency: Where time is limited, work of a smaller number goes first.
+        device: Where it computes.
     """
 
     size: HessianScale
     data: str
     title: str
+    urgency: int = 0
+    device: str = "cpu"
 
     def key(self) -> str:
         """See ``Work``: sizes, data and the code of both layers."""
@@ -86,17 +91,18 @@ class SpectrumWork:
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``: the models first, then a table a step; what is there is kept."""
         folder.mkdir(parents=True, exist_ok=True)
-        start = untrained(self.size.model, self.data, seed=SEED)
+        start, device = untrained(self.size.model, self.data, seed=SEED), find_device(self.device)
+        start.module.to(device)
         models, losses = self._models(start, folder / _MODELS, report)
         layout = Layout.of(start.module)
         for step, x in models.items():
             path = folder / f"step-{step}.csv"
             if not path.exists():
-                layout.bind(start.module, x.clone())
+                layout.bind(start.module, x.clone().to(device))
                 use_batch_statistics_(start.module)
                 write_atomically(path, self._spectrum(start).assign(step=step).to_csv(index=False))
             report(self._at(self.size.steps[-1] + 1 + self.size.steps.index(step), losses))
-        write_provenance(folder, start.dataset)
+        write_provenance(folder, start.dataset.to(device))
         return f"{len(models)} spectra"
 
     def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:  # noqa: ARG002 (of the protocol)

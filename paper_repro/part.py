@@ -39,6 +39,8 @@ class Options:
         record: Folder in which to keep the rows of what is made, or None.
         hours: After which no run is begun any more, and those under way are saved; None for no limit.
         resume: Take up training runs that another version of the code began.
+        device: Where runs compute: cpu, cuda or auto. On a GPU, where finite differences cost little, they are as long
+            as the curves by projection, for every seed, and go first.
         longer: What is recorded of the part at full scale, where that is larger than ``scale``: drawn thin.
     """
 
@@ -51,6 +53,7 @@ class Options:
     record: Path | None = None
     hours: float | None = None
     resume: bool = False
+    device: str = "cpu"
     longer: Recorded | None = None
 
 

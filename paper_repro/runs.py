@@ -26,6 +26,7 @@ import torch
 from decomfl_lab.commands.progress import RunBars
 from decomfl_lab.config import FIRST_ORDER, TrainConfig, config_from_mapping, read_config
 from decomfl_lab.data import Dataset, load_dataset
+from decomfl_lab.devices import find_device
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
@@ -123,12 +124,14 @@ class Job:
         labels: Columns to add to its rows (reading, panel, series, ...).
         title: Name of its progress bar.
         urgency: Where time is limited, runs of a smaller number go first.
+        device: Where it computes; no part of its key, as losses agree to rounding and all else to the bit.
     """
 
     config: TrainConfig
     labels: Mapping[str, Any]
     title: str
     urgency: int = field(default=0, kw_only=True)
+    device: str = field(default="cpu", kw_only=True)
 
     def key(self) -> str:
         """See ``Work``: configuration, seed, data and code."""
@@ -151,7 +154,8 @@ class Job:
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``; a run that diverges has a result too: the rows up to there."""
         try:
-            train(self.config, dataset=self.dataset(), out=folder, on_round=report, any_code=True)
+            dataset = self.dataset().to(find_device(self.device))
+            train(self.config, dataset=dataset, out=folder, on_round=report, any_code=True)
         except DivergedError as error:
             return f"{DIVERGED}: {error}"
         return f"{self.config.rounds} rounds"
@@ -412,7 +416,7 @@ def _in_order(todo: Mapping[Path, Work], *, limited: bool) -> list[tuple[Path, W
 
 
 def _urgency(work: Work) -> int:
-    return work.urgency if isinstance(work, Job) else 0
+    return int(getattr(work, "urgency", 0))
 
 
 def _make_deaf(pool: joblib.Parallel, n_jobs: int) -> None:
