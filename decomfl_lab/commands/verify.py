@@ -26,6 +26,13 @@ def verify(
     plant: Annotated[
         str | None, typer.Option(help=f"Plant a fault in the lab's own and see the laws catch it: {', '.join(FAULTS)}.")
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="Put every second client on this device (cpu, cuda or auto; on the CPU: on another backend), the rest "
+            "on the CPU."
+        ),
+    ] = None,
     law: Annotated[list[str] | None, typer.Option(help="Only this law (may be given several times).")] = None,
     cases: Annotated[int, typer.Option(help="Random cases a law. [default: 100]", show_default=False)] = 100,
     seed: Annotated[int, typer.Option(help="Seed of the random cases. [default: 0]", show_default=False)] = 0,
@@ -35,7 +42,7 @@ def verify(
 
     Exit code 0 if all laws hold, 1 if one is broken; a broken law prints its smallest counter-example.
     """
-    implementation = load_implementation(target, plant)
+    implementation = load_implementation(target, plant, device)
 
     def announce(name: str) -> None:
         if sys.stderr.isatty():

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import seed as hypothesis_seed
 
-from decomfl_lab.errors import InputError, require_choice, require_int
-from decomfl_lab.laws.contract import Case, Implementation
+from decomfl_lab.devices import find_device
+from decomfl_lab.errors import InputError, require, require_choice, require_int
+from decomfl_lab.laws.contract import AcrossDevices, Case, Implementation
 from decomfl_lab.laws.faults import FAULTS
 from decomfl_lab.laws.laws import LAWS, Law
 
@@ -81,8 +82,8 @@ def verify(
         yield check_law(LAWS[name], implementation, cases=cases, seed=seed)
 
 
-def load_implementation(target: str | None, fault: str | None) -> Implementation:
-    """The lab's implementation, or ``module:factory``'s, or the lab's with a planted fault.
+def load_implementation(target: str | None, fault: str | None, device: str | None = None) -> Implementation:
+    """The lab's implementation, also across devices, or ``module:factory``'s, or the lab's with a planted fault.
 
     A fault exchanges classes of the lab's own, so in another implementation it would test these and not what is there.
     """
@@ -91,6 +92,9 @@ def load_implementation(target: str | None, fault: str | None) -> Implementation
             "target and plant must not both be given, for a fault is planted in the lab's own implementation, got "
             f"{target!r} and {fault!r}"
         )
+    if device is not None:
+        require(target is None and fault is None, "device", "be left out where target or plant is given", device)
+        return AcrossDevices(find_device(device))
     if fault is not None:
         return FAULTS[require_choice("fault", fault, FAULTS)]
     if target is None:

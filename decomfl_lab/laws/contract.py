@@ -101,7 +101,7 @@ class Wavy:
 
     def __call__(self, x: Tensor, step: int) -> float:
         """See ``Objective``."""
-        values = x.numpy().astype(np.float64)
+        values = x.cpu().numpy().astype(np.float64)
         phase = 0.7 * self.client + 0.3 * step
         return float(np.mean(np.sin(self.w * values + phase)) + np.mean(values * values) / 8)
 
@@ -172,6 +172,28 @@ class Implementation:
     def ledger(self, case: Case) -> Ledger:
         """A ledger that encodes and counts."""
         return Ledger(case.M)
+
+
+class AcrossDevices(Implementation):
+    """The lab's own, with every second client on a device and everybody else on the CPU: the laws compare their bits.
+
+    Where the device is the CPU itself, those clients have another backend: Triton's interpreter where it is switched
+    on (TRITON_INTERPRET=1), else the reference.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        other = "triton" if "triton" in noise.available_backends() else "numpy"
+        self.backend = None if device.type == "cuda" else other
+        self.name = f"decomfl_lab, CPU and {self.backend or device.type}"
+
+    def client(self, case: Case, i: int, objective: Objective | None = None) -> Client:
+        """See ``Implementation.client``."""
+        client = super().client(case, i, objective)
+        if i % 2:
+            x = case.initial().to(self.device)
+            client.replica = Replica(x, case.rule, sizes=case.sizes, backend=self.backend)
+        return client
 
 
 @dataclass

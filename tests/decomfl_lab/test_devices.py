@@ -1,0 +1,236 @@
+"""Devices: names, bits, and the batched engine that works on them. All of it runs on the CPU as well."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from decomfl_lab import device_checks, noise
+from decomfl_lab.cli import main
+from decomfl_lab.commands import bench as command
+from decomfl_lab.config import TrainConfig
+from decomfl_lab.data import load_dataset
+from decomfl_lab.device_checks import RUNS, checks, require_bits
+from decomfl_lab.devices import DEVICES, find_device
+from decomfl_lab.engine import Batched, Line, Serial, batched
+from decomfl_lab.errors import InputError
+from decomfl_lab.models import build_model
+from decomfl_lab.noise import Distribution, Format
+from decomfl_lab.normalisation import use_batch_statistics_
+from decomfl_lab.objective import EpochBatches, ModuleObjective
+from decomfl_lab.replica import Layout, Replica
+from decomfl_lab.rules import LowPrecision, Sgd
+from decomfl_lab.training import CHECKPOINT_FILE, read_provenance, train
+from decomfl_lab.zo import central
+
+CPU = torch.device("cpu")
+SMALL = TrainConfig(data="digits", model="mlp", clients=3, sampled=2, rounds=2, perturbations=3, batch_size=16)
+
+
+def test_a_device_is_named() -> None:
+    assert find_device("cpu") == CPU
+    assert find_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+    with pytest.raises(InputError, match="device must be one of cpu, cuda, auto, got 'nonsense'"):
+        find_device("nonsense")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("words", [["train"], ["paper"], ["bench", "device"], ["verify"]])
+def test_a_device_that_is_not_there_is_refused_before_anything_is_done(
+    words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*words, "--device", "cuda"]) == 2
+    told = capsys.readouterr().err.strip()
+    assert told.startswith("decomfl: error: device must be cpu or auto here (torch ")
+    assert "\n" not in told
+    assert list(tmp_path.iterdir()) == []
+    assert main([*words, "--device", "nonsense"]) == 2
+    assert f"device must be one of {', '.join(DEVICES)}, got 'nonsense'" in capsys.readouterr().err
+
+
+def test_tf32_is_for_gpus() -> None:
+    with pytest.raises(InputError, match="compute must be float32 or bfloat16 on the CPU, got 'tf32'"):
+        train(replace(SMALL, compute="tf32"))
+
+
+def test_a_run_goes_on_on_another_device_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = train(SMALL, out=tmp_path / "whole")
+    train(replace(SMALL, rounds=1), out=tmp_path / "parts")
+    monkeypatch.setattr("decomfl_lab.training.describe", lambda device: f"another {device}")
+    both = train(SMALL, out=tmp_path / "parts", device="auto")
+    assert both.test_loss.iloc[-1] == whole.test_loss.iloc[-1]
+    first, then = read_provenance(tmp_path / "parts")["devices"]
+    assert (first.startswith("cpu ("), then) == (True, "another cpu")
+    assert "devices" not in read_provenance(tmp_path / "whole")
+    assert (tmp_path / "parts" / CHECKPOINT_FILE).exists()
+
+
+def test_data_move_whole() -> None:
+    dataset = load_dataset("digits")
+    moved = dataset.to(torch.device("meta"))
+    assert (moved.device.type, moved.test_labels.device.type, dataset.device) == ("meta", "meta", CPU)
+    assert moved.digest == dataset.digest
+
+
+# Bits -------------------------------------------------------------------------------------------------------------
+
+
+def test_every_check_of_bits_holds_here() -> None:
+    found = list(checks(CPU, sizes=(1, 129), rounds=2))
+    assert [check.what for check in found if not check.holds] == []
+    assert len(found) == len(Distribution) + len(RUNS)
+    assert all(check.cases >= 2 for check in found)
+
+
+def test_a_direction_that_is_off_by_one_bit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = device_checks.axpy_
+
+    def wrong(y: torch.Tensor, *arguments: Any, **words: Any) -> None:
+        right(y, *arguments, **words)
+        y.view(torch.int32)[-1] ^= 1
+
+    monkeypatch.setattr(device_checks, "axpy_", wrong)
+    with pytest.raises(
+        InputError, match="device must give the bits of the CPU, but directions: gaussian differs on cpu"
+    ):
+        require_bits(CPU)
+
+
+def test_a_replay_that_is_off_by_one_bit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def off(start: Replica, device: torch.device, backend: Any) -> Replica:
+        replica = Replica(start.x.to(device), start.rule, backend=backend, private_key=start.private_key)
+        replica.x.view(torch.uint8)[0] ^= 1
+        return replica
+
+    monkeypatch.setattr(device_checks, "_moved", off)
+    failing = {check.what for check in checks(CPU, sizes=(1,), rounds=1) if not check.holds}
+    assert failing == {f"replay of a run: {name}" for name in RUNS}
+
+
+@pytest.fixture
+def _little(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = command._Extent(
+        d=(300,),
+        pairs=(1,),
+        models=("cnn-mnist",),
+        round={"batch": 2, "clients": 2, "P": 2, "repeats": 1},
+        llm={"model": "opt-0.3m", "vocabulary": 64, "batch": 2, "clients": 1, "P": 1, "repeats": 1},
+    )
+    monkeypatch.setattr(command, "_EXTENTS", {"cpu": few})
+    monkeypatch.setattr(device_checks, "SIZES", (1,))
+
+
+@pytest.mark.usefixtures("_little")
+def test_bench_device_says_bits_first_and_then_ratios(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "ratios.png"
+    assert main(["bench", "device", "--device", "cpu", "--json", "--plot", str(picture)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert all(check["holds"] for check in found["bits"])
+    assert {row["distribution"] for row in found["rebuild"]} == {"gaussian", "rademacher"}
+    estimators = [(row["engine"], row["estimator"]) for row in found["round"]]
+    assert estimators == [("in place", "central"), ("batched", "central"), ("batched", "projection")]
+    assert [row["way"] for row in found["llm_round"]] == ["in place", "auto", "lean"]
+    assert picture.stat().st_size > 1000
+
+
+@pytest.mark.usefixtures("_little")
+def test_nothing_is_timed_where_bits_differ(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(device_checks, "_same", lambda a, b: False)
+    assert main(["bench", "device", "--device", "cpu"]) == 1
+    out, told = capsys.readouterr()
+    assert "bits differ: directions: gaussian; directions: sphere; directions: rademacher; nothing was timed" in told
+    assert "ratio" not in out
+
+
+# The batched engine -----------------------------------------------------------------------------------------------
+
+
+def _objective(module: nn.Module, *, client: int = 0, n: int = 24, shape: tuple[int, ...] = (1, 28, 28)) -> Any:
+    generator = torch.Generator().manual_seed(client)
+    inputs, targets = torch.rand(n, *shape, generator=generator), torch.randint(10, (n,), generator=generator)
+    return ModuleObjective(module, Layout.of(module), cross_entropy, inputs, targets, EpochBatches(n, 10, (client,)))
+
+
+def _line(objective: ModuleObjective) -> Line:
+    return Line(Replica(objective.layout.flatten(objective.module), Sgd()), 5, Distribution.GAUSSIAN)
+
+
+@pytest.mark.parametrize("model", ["cnn-mnist", "mlp", "resnet8-half", "resnet8-half-bn"])
+def test_batched_losses_and_gradients_are_those_of_one_at_a_time(model: str) -> None:
+    shape = (3, 32, 32) if "resnet" in model else (1, 28, 28)
+    module = build_model(model, seed=0, in_shape=shape, classes=10)
+    use_batch_statistics_(module)
+    tasks = [
+        (_objective(module, client=i, n=n, shape=shape), step) for i, n, step in ((0, 24, 1), (1, 24, 0), (2, 7, 2))
+    ]
+    line, points = _line(tasks[0][0]), central.points(3, 1e-2)
+    losses = Batched().losses(line, points, tasks)
+    assert losses == pytest.approx(Serial().losses(line, points, tasks), rel=2e-5)
+    values, gradients = Batched().gradients([line.x, line.x * 1.01, line.x], tasks)
+    wanted, slopes = Serial().gradients([line.x, line.x * 1.01, line.x], tasks)
+    assert values == pytest.approx(wanted, rel=2e-5)
+    assert float((gradients - slopes).norm() / slopes.norm()) < 1e-4
+
+
+def test_points_that_do_not_fit_in_memory_together_go_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = build_model("mlp", seed=0, in_shape=(1, 28, 28), classes=10)
+    tasks = [(_objective(module, client=i), 0) for i in range(2)]
+    line, points = _line(tasks[0][0]), central.points(4, 1e-2)
+    whole, sizes = Batched().losses(line, points, tasks), []
+    right = batched.Batches.losses
+
+    def seen(self: Any, points: torch.Tensor, *data: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(points))
+        return right(self, points, *data)
+
+    monkeypatch.setattr(batched.Batches, "losses", seen)
+    monkeypatch.setattr(batched, "ON_CPU", 3 * 4 * 4 * 34_100)
+    assert Batched().losses(line, points, tasks) == pytest.approx(whole, rel=1e-6)
+    assert sizes == [3, 3, 3, 3, 2, 2]
+
+
+def test_a_point_in_16_bits_is_formed_in_32() -> None:
+    module = build_model("mlp", seed=0, in_shape=(1, 28, 28), classes=10)
+    objective = _objective(module)
+    rule = LowPrecision(Sgd(), Format.BFLOAT16, "nearest")
+    replica = Replica(objective.layout.flatten(module).bfloat16(), rule)
+    line, points = Line(replica, 5, Distribution.GAUSSIAN), central.points(2, 1e-3)
+    found = Batched().losses(line, points, [(objective, 0)])
+    assert found == pytest.approx(Serial().losses(line, points, [(objective, 0)]), rel=1e-5)
+    assert len(set(found[0])) == 4
+
+
+def test_what_has_no_net_is_refused_or_left_to_serial() -> None:
+    def bowl(x: torch.Tensor, step: int) -> float:
+        return float(x.square().sum()) + step
+
+    line, points = Line(Replica(torch.ones(5), Sgd()), 1, Distribution.GAUSSIAN), central.points(2, 0.1)
+    with pytest.raises(InputError, match="objective must be a ModuleObjective for the batched engine, got"):
+        Batched().losses(line, points, [(bowl, 0)])
+    assert np.array_equal(
+        Batched(strict=False).losses(line, points, [(bowl, 3)]), Serial().losses(line, points, [(bowl, 3)])
+    )
+
+
+def test_any_loss_will_do() -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(6, 3))
+    inputs, targets = torch.rand(8, 2, 3), torch.rand(8, 3)
+    objective = ModuleObjective(module, Layout.of(module), mse_loss, inputs, targets, EpochBatches(8, 5, (0,)))
+    line, points = _line(objective), central.points(2, 0.1)
+    found = Batched().losses(line, points, [(objective, 1)])
+    assert found == pytest.approx(Serial().losses(line, points, [(objective, 1)]), rel=1e-5)
+
+
+def test_backends_of_the_checks_differ() -> None:
+    assert noise.cpu_backend() == "numba"  # or the checks above would compare the reference with itself

@@ -1,0 +1,47 @@
+"""The laws hold across devices: every second client on another one, or by another backend, with the same bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from decomfl_lab.cli import main
+from decomfl_lab.errors import InputError
+from decomfl_lab.laws.check import check_law, load_implementation
+from decomfl_lab.laws.contract import AcrossDevices, Case
+from decomfl_lab.laws.laws import LAWS
+from decomfl_lab.replica import Replica
+
+ACROSS = (
+    "rebuilt-client-equals-server",
+    "replay-equals-the-written-out-recursion",
+    "revert-leaves-every-bit",
+    "dense-pull-equals-replay",
+)
+"""Laws that compare clients with the server."""
+
+
+@pytest.mark.parametrize("name", ACROSS)
+def test_clients_on_another_device_have_the_bits_of_the_others(name: str) -> None:
+    verdict = check_law(LAWS[name], AcrossDevices(torch.device("cpu")), cases=40, seed=2)
+    assert verdict.passed, verdict.counterexample
+
+
+def test_another_device_that_rounds_otherwise_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Off(AcrossDevices):
+        def client(self, case: Case, i: int, objective: Any = None) -> Any:
+            client = super().client(case, i, objective)
+            if i % 2:
+                client.replica = Replica(case.initial() * (1 + 2**-20), case.rule)
+            return client
+
+    assert not check_law(LAWS[ACROSS[0]], Off(torch.device("cpu")), cases=40, seed=2, shrink=False).passed
+
+
+def test_verify_takes_a_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "--device", "cpu", "--cases", "5", "--law", ACROSS[0]]) == 0
+    assert "decomfl_lab, CPU and numpy: 1 of 1 laws hold" in capsys.readouterr().out
+    with pytest.raises(InputError, match="device must be left out where target or plant is given, got 'cpu'"):
+        load_implementation(None, "revert-forgotten", "cpu")
