@@ -75,7 +75,9 @@ class Batches:
 
     def losses(self, points: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """f(x_n), shape (n,), at each row of ``points`` (n, d), all on the same batch."""
-        return vmap(self.value, (0, None, None))(points, inputs, targets)
+        with torch.no_grad():
+            values: Tensor = vmap(self.value, (0, None, None))(points, inputs, targets)
+        return values
 
     def gradients(self, points: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """∇f(x_n) (n, d) and f(x_n) (n,), each on a batch of its own."""
