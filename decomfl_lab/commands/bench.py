@@ -427,7 +427,7 @@ def device(
                 bars.update(task, description=f"rounds of {name}")
                 rounds += engine_rows(name, **extent.round, engines=("batched",), device=place.type)
             bars.update(task, description=f"rounds of {llm['model']}")
-            language = list(llm_rows(**llm, ways=("auto", "lean"), memory=False, device=place.type))
+            language = list(llm_rows(**llm, ways=("serial", "auto", "lean"), memory=False, device=place.type))
     ratios = device_ratios(rebuilds, rounds, language)
     if draw is not None and ratios:
         draw(pd.DataFrame(ratios), device=describe(place))

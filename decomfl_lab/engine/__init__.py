@@ -437,7 +437,7 @@ class Batched:
             for unit in _units(part):
                 line.form_([at[n] for n in unit], *part[unit[0]])
             for own, (batches, data) in zip(values, found, strict=True):
-                own.append(self._passes.run((batches, "losses"), batches.losses, at[: len(part)], *data))
+                own.append(self._passes.run(batches, batches.losses, at[: len(part)], *data))
         return fetched([torch.cat(own) for own in values])
 
     def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Tensor]:
@@ -454,7 +454,7 @@ class Batched:
             inputs, targets = (
                 torch.stack(own) for own in zip(*(data for _, data in found[a : a + count]), strict=True)
             )
-            slopes, values = self._passes.run((batches, "slopes"), batches.gradients, x, inputs, targets)
+            slopes, values = self._passes.run(batches, batches.gradients, x, inputs, targets)
             losses.append(values)
             gradients.append(slopes)
         return fetched([torch.cat(losses)])[0], torch.cat(gradients)

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from decomfl_lab.errors import InputError
+from decomfl_lab.llm.causal import Verbalized
 from decomfl_lab.objective import ModuleObjective, RoundedObjective
 from decomfl_lab.replica import Layout
 
@@ -116,11 +117,15 @@ class Passes:
         room = torch.cuda.mem_get_info(inputs.device)[0] // 2 if inputs.is_cuda else ON_CPU
         return max(1, room // (4 * vectors * (batches.layout.d + self._floats[key])))
 
-    def run(self, key: Any, work: Pass, *tensors: Tensor) -> Any:
-        """``work(*tensors)``; on a GPU by a graph of its kernels, recorded at the first call of this key and shapes."""
-        if not tensors[0].is_cuda or sum(tensor.numel() for tensor in tensors) > SMALL:
+    def run(self, batches: Batches, work: Pass, *tensors: Tensor) -> Any:
+        """``work(*tensors)``; on a GPU by a graph of its kernels, recorded at the first call with these shapes.
+
+        Language models, which look at their prompts to cut them, and large passes are not recorded.
+        """
+        large = sum(tensor.numel() for tensor in tensors) > SMALL
+        if not tensors[0].is_cuda or large or isinstance(batches.module, Verbalized):
             return work(*tensors)
-        key = (key, *((tensor.shape, tensor.dtype) for tensor in tensors))
+        key = (batches, work.__name__, *((tensor.shape, tensor.dtype) for tensor in tensors))
         if key not in self._graphs:
             self._graphs[key] = self._recorded(work, tensors)
             while len(self._graphs) > KEPT:

@@ -138,7 +138,7 @@ def test_bench_device_says_bits_first_and_then_ratios(tmp_path: Path, capsys: py
     assert {row["distribution"] for row in found["rebuild"]} == {"gaussian", "rademacher"}
     estimators = [(row["engine"], row["estimator"]) for row in found["round"]]
     assert estimators == [("in place", "central"), ("batched", "central"), ("batched", "projection")]
-    assert [row["way"] for row in found["llm_round"]] == ["in place", "auto", "lean"]
+    assert [row["way"] for row in found["llm_round"]] == ["in place", "serial", "auto", "lean"]
     assert picture.stat().st_size > 1000
 
 
