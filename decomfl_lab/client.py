@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from decomfl_lab import noise
 from decomfl_lab.engine import Engine, Line, Serial, Task
 from decomfl_lab.errors import InputError, require_finite_positive
 from decomfl_lab.messages import Held, Plan, Reply
 from decomfl_lab.objective import Objective
+from decomfl_lab.rebuild import project
 from decomfl_lab.replica import Replica, SyncReplica, step_together_
 from decomfl_lab.rules import GridSgd, Step
 from decomfl_lab.seeds import StepSeed, stream_of
@@ -187,14 +187,13 @@ def _measure(clients: Sequence[Client], plans: Sequence[Plan], k: int) -> list[E
     if first.estimator.wants_slopes:
         losses, gradients = first.engine.gradients([line.x for line in lines], tasks)
         streams = [stream_of(lines[0].seed, p) for p in range(P)]
-        workers = first.replica.workers or torch.get_num_threads()
-        slopes = noise.project(gradients.numpy(), streams, distribution=lines[0].distribution, workers=workers)
+        slopes = project(gradients, streams, distribution=lines[0].distribution, workers=first.replica.workers)
         values = losses[:, None]
     else:
         points = first.estimator.points(P, first.mu)
         if first.lean:
             values = np.stack([client._values(line, points) for client, line in zip(clients, lines, strict=True)])
-        elif all(torch.equal(line.x, lines[0].x) for line in lines[1:]):
+        elif bool(torch.stack([(line.x == lines[0].x).all() for line in lines]).all()):
             values = first.engine.losses(lines[0], points, tasks)
         else:
             each = zip(lines, tasks, strict=True)

@@ -1,4 +1,7 @@
-"""Programs on torch tensors: any shape, stride and floating-point type, on the CPU or a GPU.
+"""The noise stream on torch tensors, on the CPU or a GPU: programs in place, points beside x, projections.
+
+``rebuild_`` applies a program to tensors of any shape, stride and floating-point type, ``form_points_`` makes many
+points x + c z at once, ``project`` multiplies vectors with directions.
 
 A contiguous float32 or float64 tensor is updated where it lies. Everything else (16-bit types, strided views)
 goes through a block of float32 or float64 at a time, so a rebuild needs the model and one block a worker.
@@ -9,14 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab import noise
 from decomfl_lab.errors import InputError, require, require_int
-from decomfl_lab.noise import Backend, Distribution, Program
+from decomfl_lab.noise import SCRATCH, Backend, Distribution, Program
 
-__all__ = ["BLOCK", "axpy_", "backend_for", "rebuild_"]
+__all__ = ["BLOCK", "axpy_", "backend_for", "form_points_", "project", "rebuild_"]
 
 BLOCK = 1 << 16
 """Elements that go through the cache at a time where a tensor cannot be updated in its place."""
@@ -163,3 +168,101 @@ def axpy_(
     program = Program(["y"])
     program.noise("y", seed, coefficients, distribution, first_p)
     _run(program, [y], d, first, backend_for(y), 1, store=True)
+
+
+def form_points_(
+    points: Tensor,
+    x: Tensor,
+    streams: Sequence[tuple[int, int]],
+    coefficients: Sequence[float],
+    distribution: Distribution,
+    *,
+    backend: str | Backend | None = None,
+    workers: int | None = None,
+) -> None:
+    """Write points[n] ← fl(x + fl(c_n · z(seed_n, p_n))) for all n: on a GPU in one launch, each direction made once.
+
+    A coefficient that is 0 as a float32 copies x, NaN and -0 included.
+
+    Args:
+        points: Contiguous (n, d), of x's type, or float32 if x has 16 bits.
+        x: Contiguous (d,), on the points' device.
+        streams: (seed, p) of each point's direction, as ``seeds.stream_of`` gives them.
+        coefficients: c_n, rounded to float32.
+        distribution: Law of z.
+        backend: See ``noise.run``; None chooses by device.
+        workers: CPU threads; None for torch's number of threads.
+
+    Raises:
+        InputError: If tensors, streams and coefficients do not fit together, or a seed or p is out of range.
+    """
+    points, x = points.detach(), x.detach()
+    require(x.ndim == 1 and x.is_contiguous() and x.dtype in _DTYPES, "x", "be a contiguous vector", (x.dtype, x.shape))
+    wide = torch.float32 if x.dtype in _HALF else x.dtype
+    shape = (len(streams), x.numel())
+    fits = tuple(points.shape) == shape and points.is_contiguous() and points.dtype == wide
+    require(fits, "points", f"be contiguous {wide} {shape}", (points.dtype, tuple(points.shape)))
+    require(points.device == x.device, "device of points", f"be {x.device}", points.device)
+    require(len(coefficients) == len(streams), "coefficients", f"be {len(streams)}", len(coefficients))
+    workers = torch.get_num_threads() if workers is None else require_int("workers", workers, 1)
+    backend = "triton" if points.is_cuda else backend_for(points) if backend is None else backend
+    c = np.asarray(coefficients, dtype=np.float64).astype(np.float32)
+    if not points.numel():
+        return
+    moved = [at for at, a in zip(streams, c, strict=True) if a] or [*streams[:1]]
+    rows: dict[tuple[int, int], list[int]] = {}
+    for n, at in enumerate(streams):  # a copy of x needs no direction: it goes with one that is made anyway
+        rows.setdefault(at if c[n] else moved[0], []).append(n)
+    if backend == "triton":
+        from decomfl_lab.noise import triton_gpu
+
+        triton_gpu.form_points(points, x, rows, c, distribution, d=x.numel())
+        return
+    points.copy_(x)
+    program = Program([str(n) for n in range(len(streams))])
+    for (seed, p), own in rows.items():
+        program.fill(SCRATCH, -0.0)  # -0 + z is z, to the bit
+        program.noise(SCRATCH, seed, [1.0], distribution, p)
+        for n in own:
+            if c[n]:
+                program.add(str(n), SCRATCH, float(c[n]))
+    if c.any():
+        memory = {name: point.numpy() for name, point in zip(program.names, points, strict=True)}
+        noise.run(program, memory, d=x.numel(), backend=backend, workers=workers)
+
+
+def project(
+    vectors: Tensor,
+    streams: Sequence[tuple[int, int]],
+    *,
+    distribution: Distribution = Distribution.GAUSSIAN,
+    backend: str | None = None,
+    workers: int | None = None,
+) -> NDArray[np.float64]:
+    """⟨v_i, z(seed_p, p)⟩ for all vectors and directions, with the bits of ``noise.project``; no direction is stored.
+
+    On a GPU the vectors stay where they lie, and the host waits for it once, at the end.
+
+    Args:
+        vectors: v_i, contiguous float32 or float64 (m, d).
+        streams: (seed, p) of each direction, as ``seeds.stream_of`` gives them.
+        distribution: Law of z.
+        backend: See ``noise.project``; None chooses by device.
+        workers: CPU threads; None for torch's number of threads.
+
+    Returns:
+        float64 (m, P).
+
+    Raises:
+        InputError: If the vectors are not such a matrix, or a seed or p is out of range.
+    """
+    vectors = vectors.detach()
+    fits = vectors.ndim == 2 and vectors.is_contiguous() and vectors.dtype in (torch.float32, torch.float64)
+    message = "be contiguous float32 or float64 (m, d)"
+    require(fits and vectors.numel() > 0, "vectors", message, (vectors.dtype, tuple(vectors.shape)))
+    workers = torch.get_num_threads() if workers is None else require_int("workers", workers, 1)
+    if vectors.is_cuda or backend == "triton":
+        from decomfl_lab.noise import triton_gpu
+
+        return triton_gpu.project_on_device(vectors, streams, distribution)
+    return noise.project(vectors.numpy(), streams, distribution=distribution, backend=backend, workers=workers)

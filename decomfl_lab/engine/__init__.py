@@ -41,7 +41,7 @@ from decomfl_lab.errors import InputError, require, require_choice, require_int
 from decomfl_lab.llm.causal import Verbalized
 from decomfl_lab.noise import SCRATCH, Distribution, Program
 from decomfl_lab.objective import ModuleObjective, Objective, mean_losses
-from decomfl_lab.rebuild import rebuild_
+from decomfl_lab.rebuild import form_points_, rebuild_
 from decomfl_lab.replica import Replica
 from decomfl_lab.seeds import StepSeed, stream_of
 from decomfl_lab.zo import Point
@@ -434,8 +434,10 @@ class Batched:
         values: list[list[Tensor]] = [[] for _ in tasks]
         for a in range(0, len(points), count):
             part = points[a : a + count]
-            for unit in _units(part):
-                line.form_([at[n] for n in unit], *part[unit[0]])
+            streams = [stream_of(line.seed, p) for p, _ in part]
+            backend, workers = line.replica.backend, line.replica.workers
+            c = [c for _, c in part]
+            form_points_(at[: len(part)], line.x, streams, c, line.distribution, backend=backend, workers=workers)
             for own, (batches, data) in zip(values, found, strict=True):
                 own.append(self._passes.run(batches, batches.losses, at[: len(part)], *data))
         return fetched([torch.cat(own) for own in values])

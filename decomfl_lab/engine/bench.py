@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
-from decomfl_lab import noise
 from decomfl_lab.devices import describe, find_device, use_tf32_
 from decomfl_lab.engine import ENGINES, Engine, Line, Plain, Task, make_engine
 from decomfl_lab.errors import require_int
 from decomfl_lab.models import build_model
 from decomfl_lab.noise import Distribution
 from decomfl_lab.objective import EpochBatches, ModuleObjective
+from decomfl_lab.rebuild import project
 from decomfl_lab.replica import Layout, Replica
 from decomfl_lab.rules import Sgd
 from decomfl_lab.seeds import stream_of
@@ -156,7 +156,7 @@ class _Step:
         x = self.line.x if tasks is self.tasks else self.line.x.double()
         losses, gradients = engine.gradients([x] * len(tasks), tasks)
         streams = [stream_of(self.line.seed, p) for p in range(self.P)]
-        found = noise.project(gradients.numpy(), streams, workers=torch.get_num_threads())
+        found = project(gradients, streams)
         both = zip(losses[:, None], found, strict=True)
         return np.stack([projection.combine(loss, own, MU).g for loss, own in both])
 

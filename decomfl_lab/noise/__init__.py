@@ -28,6 +28,7 @@ from decomfl_lab.noise.spec import STREAM_VERSION, TILE, Distribution, derive_se
 __all__ = [
     "BACKENDS",
     "SCRATCH",
+    "SLICE",
     "STREAM_VERSION",
     "Backend",
     "Distribution",
@@ -45,6 +46,7 @@ __all__ = [
     "run",
     "sphere_scale",
     "sphere_scales",
+    "stream_arrays",
 ]
 
 _T = TypeVar("_T")
@@ -282,8 +284,27 @@ def direction(
     return source.directions(seed, p, first, count, distribution, scale)
 
 
-_SLICE = 1 << 13
+SLICE = 1 << 13
 """Elements whose products with all directions are one sum; a part of the definition of ``project``."""
+
+
+def stream_arrays(
+    streams: Sequence[tuple[int, int]],
+    distribution: Distribution,
+    d: int,
+    backend: str | Backend | None = None,
+    workers: int = 1,
+) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.float32]]:
+    """Seeds, numbers p and sphere's factors (else 1) of directions in R^d; InputError for one that there is not."""
+    for seed, p in streams:
+        require_int("seed", seed, 0, 2**64 - 1)
+        require_int("p", p, 0, 2**32 - 1)
+    sphere = distribution is Distribution.SPHERE
+    return (
+        np.array([seed for seed, _ in streams], dtype=np.uint64),
+        np.array([p for _, p in streams], dtype=np.int64),
+        np.array([sphere_scale(*at, d, backend, workers) if sphere else 1.0 for at in streams], dtype=np.float32),
+    )
 
 
 def project(
@@ -303,7 +324,7 @@ def project(
         vectors: v_i, contiguous float32 or float64 (m, d).
         streams: (seed, p) of each direction, as ``seeds.stream_of`` gives them.
         distribution: Law of z.
-        backend: "numpy" or "numba"; None for the fastest.
+        backend: "numpy", "numba" or "triton"; None for the fastest on this CPU. The bits are the same.
         workers: Threads.
 
     Returns:
@@ -314,23 +335,18 @@ def project(
     """
     fits = vectors.ndim == 2 and vectors.flags.c_contiguous and vectors.dtype in (np.float32, np.float64)
     require(fits and vectors.size > 0, "vectors", "be float32 or float64 (m, d)", (vectors.dtype, vectors.shape))
-    for seed, p in streams:
-        require_int("seed", seed, 0, 2**64 - 1)
-        require_int("p", p, 0, 2**32 - 1)
-    source: Any = load_backend(require_choice("backend", backend or cpu_backend(), ("numpy", "numba")))
+    source: Any = load_backend(require_choice("backend", backend or cpu_backend(), BACKENDS))
     d = vectors.shape[1]
-    keys = np.array([seed for seed, _ in streams], dtype=np.uint64)
-    places = np.array([p for _, p in streams], dtype=np.int64)
-    sphere = distribution is Distribution.SPHERE
-    scales = np.array([sphere_scale(*at, d, None, workers) if sphere else 1.0 for at in streams], dtype=np.float32)
+    keys, places, scales = stream_arrays(streams, distribution, d, None, workers)
 
     def part(a: int) -> NDArray[np.float64]:
-        cut = np.ascontiguousarray(vectors[:, a : a + _SLICE])
+        cut = np.ascontiguousarray(vectors[:, a : a + SLICE])
         found: NDArray[np.float64] = source.project(cut, a, keys, places, distribution, scales)
         return found
 
-    parts = list(_map(workers, part, range(0, d, _SLICE)))
-    return np.asarray(np.add.accumulate(parts, axis=0)[-1])
+    parts = list(_map(workers, part, range(0, d, SLICE)))
+    with np.errstate(all="ignore"):  # divergence shows in the scalars, which are checked
+        return np.asarray(np.add.accumulate(parts, axis=0)[-1])
 
 
 def axpy(

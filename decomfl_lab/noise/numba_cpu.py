@@ -527,7 +527,7 @@ def project(
 ) -> NDArray[np.float64]:
     """See ``reference.project``."""
     m = len(vectors)
-    sums = np.zeros(m * keys.size)
+    sums = np.full(m * keys.size, -0.0)  # -0 + a is a, to the bit
     ones = np.ones(1, dtype=np.float32), np.ones(1)
     room = _aligned(TILE, np.uint32), _aligned(TILE, np.float64), _aligned(m * TILE, np.float64)
     kind = np.int64(DISTRIBUTIONS.index(distribution))

@@ -10,8 +10,9 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from threading import Lock
 from typing import Any
 
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab.errors import require
-from decomfl_lab.noise.program import Code, Op, Program
+from decomfl_lab.noise.program import DISTRIBUTIONS, Code, Op, Program
 from decomfl_lab.noise.spec import LANES, TILE, Distribution
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -41,12 +42,25 @@ if not (INTERPRETED or torch.cuda.is_available()):
 from decomfl_lab.noise import triton_kernels as kernels  # noqa: E402
 from decomfl_lab.noise.triton_kernels import ptx  # noqa: E402
 
-__all__ = ["INTERPRETED", "directions", "ptx", "run", "run_on_device", "tile_square_sums"]
+__all__ = [
+    "INTERPRETED",
+    "directions",
+    "form_points",
+    "project",
+    "project_on_device",
+    "ptx",
+    "run",
+    "run_on_device",
+    "tile_square_sums",
+]
 
 Floats = NDArray[np.float32] | NDArray[np.float64]
 
 MOST_NAMES = 8
 """Tensors that a program may have: each holds registers of every thread."""
+
+SUMS_AT_ONCE = 1 << 23
+"""Sums of tiles that a projection holds at a time, 64 MiB, or those of one slice if they are more."""
 
 COPIED_AT_ONCE = 1 << 24
 """Elements of a strided tensor that are copied at a time: what a run needs beside the model."""
@@ -93,7 +107,7 @@ def _launch(
     device = memory[0].device
     size = memory[0].numel()
     tiles = (first + size - 1) // TILE - first // TILE + 1
-    arrays = [torch.from_numpy(array).to(device) for array in (table, values, code.coefficients, scales)]
+    arrays = [_sent(array, device) for array in (table, values, code.coefficients, scales)]
     with _on(device):
         kernels.run_program[(-(-tiles * LANES // kernels.BLOCK),)](
             tuple(memory),
@@ -106,7 +120,6 @@ def _launch(
             arrays[3],
             counter,
             int(store),
-            BLOCK=kernels.BLOCK,
             **kernels.OPTIONS,
         )
 
@@ -192,6 +205,139 @@ def tile_square_sums(key: int, direction: int, first_tile: int, tiles: int, d: i
     signed = int(_signed(np.array([key], dtype=np.uint64))[0])
     with _on(device):
         kernels.square_sums[(-(-tiles // kernels.SUMMED_TILES),)](
-            sums, signed, direction, first_tile, tiles, d, TILES=kernels.SUMMED_TILES, **kernels.OPTIONS
+            sums, signed, direction, first_tile, tiles, d, **kernels.OPTIONS
         )
     return sums.cpu().numpy()
+
+
+def _table(
+    keys: NDArray[np.uint64], places: NDArray[np.int64], scales: NDArray[np.float32], ends: Sequence[int] | None = None
+) -> NDArray[np.int64]:
+    """Directions for the kernels, (P, STREAM_COLUMNS); the points of each end at its of ``ends``, if there are any."""
+    rows = np.zeros((len(keys), kernels.STREAM_COLUMNS), dtype=np.int64)
+    rows[:, 0], rows[:, 1], rows[:, 2] = _signed(keys), places, scales.view(np.int32)
+    if ends is not None:
+        rows[1:, 3], rows[:, 4] = ends[:-1], ends
+    return rows
+
+
+def _there(tensor: Tensor) -> Tensor:
+    """The tensor itself if kernels can reach it, else a copy on the GPU."""
+    return tensor if tensor.is_cuda else tensor.to(_device())
+
+
+def _sent(array: NDArray[Any], device: torch.device) -> Tensor:
+    """A copy on the device, without waiting for what the device still has to do."""
+    return torch.from_numpy(array).to(device, non_blocking=True)
+
+
+def _project(
+    vectors: Tensor, first_tile: int, table: NDArray[np.int64], distribution: Distribution, slice_tiles: int
+) -> NDArray[np.float64]:
+    """Products of contiguous vectors (m, n) with P directions, (m, P), added tile by tile, then slice by slice.
+
+    Sums of as many slices as ``SUMS_AT_ONCE`` allows are made at a time; the total is carried on from them to the next.
+    """
+    m, n = vectors.shape
+    device, count, tiles = vectors.device, len(table), -(-n // TILE)
+    if not count:
+        return np.empty((m, 0))
+    columns = m * count
+    slices = -(-tiles // slice_tiles)
+    slices_at_once = min(max(SUMS_AT_ONCE // (columns * slice_tiles), 1), slices)
+    tiles_at_once = min(slices_at_once * slice_tiles, tiles)
+    blocks, groups = -(-columns // kernels.ADDED_SUMS), -(-count // kernels.DIRECTIONS)
+    # Sums begin at -0: -0 + a is a, to the bit.
+    total = torch.full((columns,), -0.0, dtype=torch.float64, device=device)
+    by_slice = torch.empty(slices_at_once * columns, dtype=torch.float64, device=device)
+    by_tile = torch.empty(tiles_at_once * columns, dtype=torch.float64, device=device)
+    on_device, kind = _sent(table, device), DISTRIBUTIONS.index(distribution)
+    with _on(device):
+        for begin in range(0, tiles, tiles_at_once):
+            now = min(tiles_at_once, tiles - begin)
+            slices_now = -(-now // slice_tiles)
+            kernels.tile_products[(now * groups,)](
+                by_tile, vectors, m, n, begin, first_tile, on_device, count, kind, **kernels.WARP
+            )
+            by_slice.fill_(-0.0)
+            kernels.add_in_order[(slices_now * blocks,)](
+                by_slice, by_tile, now, slice_tiles, columns, **kernels.OPTIONS
+            )
+            kernels.add_in_order[(blocks,)](total, by_slice, slices_now, slices_now, columns, **kernels.OPTIONS)
+    return total.cpu().numpy().reshape(m, count)
+
+
+def project(
+    vectors: Floats,
+    first: int,
+    keys: NDArray[np.uint64],
+    directions_: NDArray[np.int64],
+    distribution: Distribution,
+    scales: NDArray[np.float32],
+) -> NDArray[np.float64]:
+    """See ``reference.project``; vectors travel to the GPU."""
+    if distribution is not Distribution.SPHERE:
+        scales = np.ones_like(scales)
+    table, tiles = _table(keys, directions_, scales), -(-vectors.shape[1] // TILE)
+    return _project(_there(torch.from_numpy(vectors)), first // TILE, table, distribution, tiles)
+
+
+def project_on_device(
+    vectors: Tensor, streams: Sequence[tuple[int, int]], distribution: Distribution
+) -> NDArray[np.float64]:
+    """⟨v_i, z(seed_p, p)⟩ of vectors where they lie, with the bits of ``noise.project``.
+
+    The device is waited for once, at the end (and for the norms of sphere directions that are not yet known). Beside
+    the vectors it holds ``SUMS_AT_ONCE`` sums.
+
+    Args:
+        vectors: v_i, contiguous float32 or float64 (m, d).
+        streams: (seed, p) of each direction.
+        distribution: Law of z.
+
+    Returns:
+        float64 (m, P).
+    """
+    from decomfl_lab import noise
+
+    table = _table(*noise.stream_arrays(streams, distribution, vectors.shape[1], "triton"))
+    return _project(_there(vectors), 0, table, distribution, noise.SLICE // TILE)
+
+
+def form_points(
+    points: Tensor,
+    x: Tensor,
+    rows: Mapping[tuple[int, int], Sequence[int]],
+    coefficients: NDArray[np.float32],
+    distribution: Distribution,
+    *,
+    d: int,
+    first: int = 0,
+) -> None:
+    """points[n] ← fl(x + fl(c_n · z(seed, p))) for every row n of every direction, in one launch; x where c_n = 0.
+
+    Args:
+        points: Contiguous (rows, size), float32 or float64.
+        x: Contiguous (size,), of the points' type, or of 16 bits for float32 points.
+        rows: For each direction (seed, p) its rows n: they share its z.
+        coefficients: c_n.
+        distribution: Law of z.
+        d: Dimension of the model.
+        first: Position of element 0 of x in it.
+    """
+    from decomfl_lab import noise
+
+    listed = np.concatenate([np.asarray(own, dtype=np.int64) for own in rows.values()])
+    ends = list(accumulate(len(own) for own in rows.values()))
+    table = _table(*noise.stream_arrays(list(rows), distribution, d, "triton"), ends)
+    pairs = np.stack([listed, coefficients[listed].view(np.int32).astype(np.int64)], axis=1)
+    out, x = _there(points), _there(x)
+    sent = _sent(np.concatenate([table.reshape(-1), pairs.reshape(-1)]), x.device)
+    size = x.numel()
+    tiles = (first + size - 1) // TILE - first // TILE + 1
+    with _on(x.device):
+        kernels.form_points[(-(-tiles * LANES // kernels.BLOCK) * len(rows),)](
+            out, x, size, first, sent, len(rows), DISTRIBUTIONS.index(distribution), **kernels.OPTIONS
+        )
+    if out is not points:
+        points.copy_(out)

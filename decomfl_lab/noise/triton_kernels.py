@@ -1,4 +1,7 @@
-"""The stream in Triton: one kernel that interprets a whole program on elements kept in registers.
+"""The stream in Triton: kernels that make directions in registers and never store them.
+
+``run_program`` interprets a whole program, ``form_points`` makes many points x + c z beside x, ``tile_products`` and
+``add_in_order`` make ⟨v, z⟩, ``square_sums`` ‖z‖².
 
 A program instance takes ``BLOCK`` Philox blocks, 4 words each: 4·BLOCK elements. A register is a tensor
 [BLOCK, 2, 2] whose entry [b, i, j] is the element of word 2i + j of block b. ``tl.join`` stacks words in this
@@ -32,7 +35,23 @@ from decomfl_lab.noise import spec
 from decomfl_lab.noise.program import DISTRIBUTIONS, FORMATS, Format, Op
 from decomfl_lab.noise.spec import TAGS, Distribution
 
-__all__ = ["BLOCK", "COLUMNS", "OPTIONS", "SUMMED_TILES", "ptx", "register_dtype", "run_program", "square_sums"]
+__all__ = [
+    "ADDED_SUMS",
+    "BLOCK",
+    "COLUMNS",
+    "DIRECTIONS",
+    "OPTIONS",
+    "STREAM_COLUMNS",
+    "SUMMED_TILES",
+    "WARP",
+    "add_in_order",
+    "form_points",
+    "ptx",
+    "register_dtype",
+    "run_program",
+    "square_sums",
+    "tile_products",
+]
 
 BLOCK: Final = 128
 """Philox blocks that one program instance takes: 4 elements a thread."""
@@ -43,8 +62,20 @@ SUMMED_TILES: Final = 16
 COLUMNS: Final = 8
 """Columns of the instruction table on the device: those of ``Code.table``, then the key."""
 
+STREAM_COLUMNS: Final = 5
+"""Columns of a table of directions on the device: seed, p, bits of the sphere's factor, its points' begin and end."""
+
+DIRECTIONS: Final = 4
+"""Directions that an instance of ``tile_products`` keeps, so that a vector is read once for all of them."""
+
+ADDED_SUMS: Final = 128
+"""Sums that one program instance adds up in order: a thread a sum."""
+
 OPTIONS: Final = {"enable_fp_fusion": False, "num_warps": 4, "num_stages": 1}
 """How every kernel is launched; without the first the bits would differ."""
+
+WARP: Final = {**OPTIONS, "num_warps": 1}
+"""How ``tile_products`` is launched: a warp has a tile, so its threads need not wait for those of another."""
 
 _NAMES: Final = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
@@ -73,6 +104,7 @@ _TAG_ROUNDING = _Constant(spec.TAG_ROUNDING)
 _RADEMACHER = _Constant(DISTRIBUTIONS.index(Distribution.RADEMACHER))
 _FLOAT16 = _Constant(FORMATS.index(Format.FLOAT16))
 _COLUMNS = _Constant(COLUMNS)
+_STREAM_COLUMNS = _Constant(STREAM_COLUMNS)
 
 _NOISE = _Constant(int(Op.NOISE))
 _FILL = _Constant(int(Op.FILL))
@@ -113,6 +145,14 @@ def _philox(block, c2, tag: tl.constexpr, key):
 
 
 @_jit
+def _places(block):
+    """Where the elements of blocks lie in R^d, [b, i, j]."""
+    word = 2 * tl.arange(0, 2)[None, :, None] + tl.arange(0, 2)[None, None, :]
+    lane = (block // _LANES) * _TILE + block % _LANES
+    return lane[:, None, None] + word * _LANES
+
+
+@_jit
 def _words(block, c2, tag: tl.constexpr, key):
     """The words as [b, i, j] = word 2i + j."""
     w0, w1, w2, w3 = _philox(block, c2, tag, key)
@@ -141,6 +181,25 @@ def _gaussian(block, p, key):
     w0, w1, w2, w3 = _philox(block, p, _TAG_GAUSSIAN, key)
     z0, z1 = _box_muller(tl.join(w0, w2), tl.join(w1, w3))
     return tl.join(z0, z1)
+
+
+@_jit
+def _direction(block, row, kind):
+    """The direction z of one row of a table of directions, float32."""
+    key = tl.load(row)
+    p = tl.load(row + 1)
+    if kind == _RADEMACHER:
+        sign = (_words(block, p >> 5, _TAG_RADEMACHER, key) << (p & 31).to(tl.uint32)) & 0x80000000
+        z = (sign | 0x3F800000).to(tl.float32, bitcast=True)
+    else:
+        z = _gaussian(block, p, key) * _float(row + 2)  # 1 for gaussian directions: exact
+    return z
+
+
+@_jit
+def _float(pointer):
+    """The float32 whose bits an int64 holds."""
+    return tl.load(pointer).to(tl.int32).to(tl.float32, bitcast=True)
 
 
 @_jit
@@ -251,7 +310,7 @@ def run_program(
     scales,
     broken,
     store: tl.int32,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr = BLOCK,
 ):
     """Run a program on memory[r][0..size-1], which are elements first.. of the model.
 
@@ -271,9 +330,7 @@ def run_program(
     COUNT: tl.constexpr = len(memory) + 1
     NUMBER: tl.constexpr = values.dtype.element_ty
     block = (first // _TILE) * _LANES + tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK).to(tl.int64)
-    word = 2 * tl.arange(0, 2)[None, :, None] + tl.arange(0, 2)[None, None, :]
-    lane = (block // _LANES) * _TILE + block % _LANES
-    at = lane[:, None, None] + word * _LANES - first
+    at = _places(block) - first
     inside = (at >= 0) & (at < size)
     registers = (_load(memory[0] + at, inside, NUMBER),)
     for n in tl.static_range(1, COUNT - 1):
@@ -341,6 +398,17 @@ def run_program(
             _store(memory[n] + at, registers[n], inside)
 
 
+@_jit
+def _by_halves(terms, TILES: tl.constexpr):
+    """The sum of each of so many tiles: 0..63 + 64..127, and so on, as ``reference.tile_square_sums`` adds."""
+    halves = tl.sum(tl.sum(terms, axis=1), axis=1)  # words 0 + 2 and 1 + 3, then these; two terms a sum
+    halves = tl.reshape(halves, [TILES, 2, 16])
+    halves = tl.reshape(tl.sum(halves, axis=1), [TILES, 2, 8])
+    halves = tl.reshape(tl.sum(halves, axis=1), [TILES, 2, 4])
+    halves = tl.reshape(tl.sum(halves, axis=1), [TILES, 2, 2])
+    return tl.sum(tl.sum(halves, axis=1), axis=1)
+
+
 @_jit(
     do_not_specialize=["key", "direction", "first_tile", "tiles", "d"],
     do_not_specialize_on_alignment=["sums"],
@@ -352,28 +420,164 @@ def square_sums(
     first_tile: tl.int64,
     tiles: tl.int32,
     d: tl.int64,
-    TILES: tl.constexpr,
+    TILES: tl.constexpr = SUMMED_TILES,
 ):
     """sums[n] ← Σ z_j² of tile first_tile + n, float64, by halves; see ``reference.tile_square_sums``."""
-    n = tl.program_id(0) * TILES + tl.arange(0, TILES)
-    tile = first_tile + n.to(tl.int64)
-    lane = tl.arange(0, _LANES).to(tl.int64)
-    block = tl.reshape(tile[:, None] * _LANES + lane[None, :], [TILES * _LANES])
-    at = tl.reshape(tile[:, None] * _TILE + lane[None, :], [TILES * _LANES])
-    word = 2 * tl.arange(0, 2)[None, :, None] + tl.arange(0, 2)[None, None, :]
+    n = tl.program_id(0) * TILES
+    block = (first_tile + n) * _LANES + tl.arange(0, TILES * _LANES).to(tl.int64)
     z = _gaussian(block, direction, key).to(tl.float64)
-    squares = tl.where(at[:, None, None] + word * _LANES < d, z * z, 0.0)
-    halves = tl.sum(tl.sum(squares, axis=1), axis=1)  # words 0 + 2 and 1 + 3, then these; two terms a sum
-    halves = tl.reshape(halves, [TILES, 2, 16])
-    halves = tl.reshape(tl.sum(halves, axis=1), [TILES, 2, 8])
-    halves = tl.reshape(tl.sum(halves, axis=1), [TILES, 2, 4])
-    halves = tl.reshape(tl.sum(halves, axis=1), [TILES, 2, 2])
-    halves = tl.sum(tl.sum(halves, axis=1), axis=1)
-    tl.store(sums + n, halves, mask=n < tiles)
+    squares = tl.where(_places(block) < d, z * z, 0.0)
+    n += tl.arange(0, TILES)
+    tl.store(sums + n, _by_halves(squares, TILES), mask=n < tiles)
+
+
+@_jit(
+    do_not_specialize=["vectors_of", "size", "begin", "first_tile", "count", "kind"],
+    do_not_specialize_on_alignment=["sums", "vectors", "table"],
+)
+def tile_products(
+    sums,
+    vectors,
+    vectors_of: tl.int32,
+    size: tl.int64,
+    begin: tl.int64,
+    first_tile: tl.int64,
+    table,
+    count: tl.int32,
+    kind: tl.int32,
+    DIRECTIONS: tl.constexpr = DIRECTIONS,
+):
+    """sums[t, i, p] ← Σ_j v_i[j] z_p[j] over tile begin + t of the vectors, float64, by halves.
+
+    An instance takes one tile, all vectors and some directions. Products of float32 are exact, those of float64 are
+    rounded once; elements beyond the vectors' end count as 0.
+
+    Args:
+        sums: float64 (tiles, vectors_of, count).
+        vectors: v, (vectors_of, size), float32 or float64.
+        vectors_of: How many vectors.
+        size: Elements of each.
+        begin: First tile of the vectors that is wanted.
+        first_tile: The tile of R^d where the vectors begin.
+        table: int64 (count, STREAM_COLUMNS).
+        count: Directions.
+        kind: Place in ``DISTRIBUTIONS``.
+        DIRECTIONS: Directions an instance.
+    """
+    groups = (count + DIRECTIONS - 1) // DIRECTIONS
+    p = (tl.program_id(0) % groups) * DIRECTIONS  # neighbours share a tile, so it is read from the cache
+    t = (tl.program_id(0) // groups).to(tl.int64)
+    block = (begin + t) * _LANES + tl.arange(0, _LANES).to(tl.int64)
+    at = _places(block)
+    inside = at < size
+    block += first_tile * _LANES
+    z = (_direction(block, table + p * _STREAM_COLUMNS, kind).to(tl.float64),)
+    for k in tl.static_range(1, DIRECTIONS):
+        made = tl.zeros(at.shape, tl.float64)
+        if p + k < count:
+            made = _direction(block, table + (p + k) * _STREAM_COLUMNS, kind).to(tl.float64)
+        z = z + (made,)
+    for i in range(vectors_of):
+        v = _load(vectors + i * size + at, inside, tl.float64)
+        to = sums + (t * vectors_of + i) * count + p + tl.arange(0, 1)
+        for k in tl.static_range(DIRECTIONS):
+            if p + k < count:
+                tl.store(to + k, _by_halves(z[k] * v, 1))
+
+
+@_jit(
+    do_not_specialize=["terms_of", "each", "columns"],
+    do_not_specialize_on_alignment=["totals", "terms"],
+)
+def add_in_order(
+    totals,
+    terms,
+    terms_of: tl.int32,
+    each: tl.int32,
+    columns: tl.int64,
+    BLOCK: tl.constexpr = ADDED_SUMS,
+    AHEAD: tl.constexpr = 8,
+):
+    """totals[g] ← totals[g] + terms[g · each] + terms[g · each + 1] + ..., ``each`` terms, one after another.
+
+    Args:
+        totals: float64 (groups, columns).
+        terms: float64 (terms_of, columns).
+        terms_of: How many terms; the last group may have fewer than ``each``.
+        each: Terms a group.
+        columns: Sums that are made side by side.
+        BLOCK: Columns an instance.
+        AHEAD: Terms that are read before they are added.
+    """
+    blocks = (columns + BLOCK - 1) // BLOCK
+    group = tl.program_id(0) // blocks
+    column = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < columns
+    total = tl.load(totals + group * columns + column, mask=inside)
+    terms += column
+    begin = group * each
+    end = tl.minimum(begin + each, terms_of)
+    rest = end - (end - begin) % AHEAD
+    for t in range(begin, rest, AHEAD):
+        for k in tl.static_range(AHEAD):
+            total += tl.load(terms + (t + k) * columns, mask=inside)
+    for t in range(rest, end):
+        total += tl.load(terms + t * columns, mask=inside)
+    tl.store(totals + group * columns + column, total, mask=inside)
+
+
+@_jit(
+    do_not_specialize=["size", "first", "directions", "kind"],
+    do_not_specialize_on_alignment=["points", "x", "table"],
+)
+def form_points(
+    points,
+    x,
+    size: tl.int64,
+    first: tl.int64,
+    table,
+    directions: tl.int32,
+    kind: tl.int32,
+    BLOCK: tl.constexpr = BLOCK,
+):
+    """points[n] ← fl(x + fl(c_n z)), one direction z and all of its points n an instance; x itself where c_n = 0.
+
+    Args:
+        points: (rows, size), float32 or float64.
+        x: (size,), of any of the four types: elements first.. of the model.
+        size: Elements.
+        first: Position of element 0 in the model.
+        table: int64 (directions, STREAM_COLUMNS), then for every point its row n and the bits of its c_n, float32.
+        directions: How many.
+        kind: Place in ``DISTRIBUTIONS``.
+        BLOCK: Philox blocks an instance.
+    """
+    NUMBER: tl.constexpr = points.dtype.element_ty
+    which = tl.program_id(0) % directions  # neighbours share elements of x, so these are read from the cache
+    own = (tl.program_id(0) // directions).to(tl.int64) * BLOCK
+    block = (first // _TILE) * _LANES + own + tl.arange(0, BLOCK).to(tl.int64)
+    at = _places(block) - first
+    inside = (at >= 0) & (at < size)
+    r = _load(x + at, inside, NUMBER)
+    row = table + which * _STREAM_COLUMNS
+    z = _direction(block, row, kind).to(NUMBER)
+    listed = table + directions * _STREAM_COLUMNS
+    for n in range(tl.load(row + 3).to(tl.int32), tl.load(row + 4).to(tl.int32)):
+        c = _float(listed + 2 * n + 1).to(NUMBER)
+        value = tl.where(c == 0, r, r + c * z)
+        tl.store(points + tl.load(listed + 2 * n) * size + at, value, mask=inside)
+
+
+_POINTERS: Final = {
+    **dict.fromkeys(("sums", "totals", "terms"), "*fp64"),
+    **dict.fromkeys(("table", "broken"), "*i64"),
+    **dict.fromkeys(("coefficients", "scales"), "*fp32"),
+}
 
 
 def ptx(
-    dtypes: torch.dtype | Sequence[torch.dtype] | None,
+    kernel: str,
+    dtypes: Sequence[torch.dtype] = (),
     *,
     aligned: bool = True,
     fused: bool = False,
@@ -382,32 +586,22 @@ def ptx(
     """The machine code (PTX) that ``triton_gpu`` launches, compiled here and now; no GPU is needed.
 
     Args:
-        dtypes: Types of the tensors of a program, in its order (one type: a program with one name); None for
-            the kernel of the sphere's norms.
-        aligned: Compile for tensors that begin at multiples of 16 bytes.
+        kernel: Name of a kernel of this module.
+        dtypes: Types of its tensors that may have several: of a program's in its order, of ``vectors``, of ``points``
+            and ``x``.
+        aligned: Compile for a program's tensors that begin at multiples of 16 bytes.
         fused: Allow contraction to fused multiply-adds, which is wrong here: to see what it would change.
         capability: Of the GPU, 90 for Hopper.
     """
-    signature: dict[str, Any]
-    if dtypes is None:
-        signature = {"sums": "*fp64", "key": "i64", "direction": "i64", "first_tile": "i64", "tiles": "i32", "d": "i64"}
-        source = ASTSource(square_sums, {**signature, "TILES": "constexpr"}, {"TILES": SUMMED_TILES})
-    else:
-        dtypes = (dtypes,) if isinstance(dtypes, torch.dtype) else tuple(dtypes)
-        signature = {
-            "memory": tuple(f"*{_NAMES[dtype]}" for dtype in dtypes),
-            "size": "i64",
-            "first": "i64",
-            "table": "*i64",
-            "values": f"*{_NAMES[register_dtype(dtypes)]}",
-            "instructions": "i32",
-            "coefficients": "*fp32",
-            "scales": "*fp32",
-            "broken": "*i64",
-            "store": "i32",
-        }
-        alignment = {(0, n): [["tt.divisibility", 16]] for n in range(len(dtypes) if aligned else 0)}
-        source = ASTSource(run_program, {**signature, "BLOCK": "constexpr"}, {"BLOCK": BLOCK}, alignment)
-    options = {**OPTIONS, "enable_fp_fusion": fused}
+    function = globals()[kernel]
+    names = [f"*{_NAMES[dtype]}" for dtype in dtypes]
+    types: dict[str, Any] = {**_POINTERS, "memory": tuple(names), "values": f"*{_NAMES[register_dtype(dtypes)]}"}
+    if names:
+        types |= {"vectors": names[0], "points": names[0], "x": names[-1]}
+    signature = {p.name: "constexpr" if p.is_constexpr else p.annotation_type or types[p.name] for p in function.params}
+    constants = {p.name: p.default for p in function.params if p.is_constexpr}
+    count = len(dtypes) if kernel == "run_program" and aligned else 0
+    source = ASTSource(function, signature, constants, {(0, n): [["tt.divisibility", 16]] for n in range(count)})
+    options = {**(WARP if kernel == "tile_products" else OPTIONS), "enable_fp_fusion": fused}
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     return str(compiled.asm["ptx"])

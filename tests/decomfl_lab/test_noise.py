@@ -114,6 +114,14 @@ def test_projections_are_products_with_the_directions_whatever_the_backend_and_t
         assert alone[0, 0] == found[1, 2]
 
 
+def test_a_projection_that_is_minus_zero_keeps_its_sign() -> None:
+    v = np.copysign(np.float32(0), -noise.direction(1, 0, 256))[None]
+    for backend in {"numpy", noise.cpu_backend()}:
+        found = noise.project(v, [(1, 0)], backend=backend)
+        assert found == 0.0
+        assert np.signbit(found)
+
+
 def test_numba_agrees_with_the_reference_on_a_million_elements() -> None:
     for law in Distribution:
         a, b = (noise.direction(3, 5, 1_000_003, distribution=law, backend=name) for name in ("numpy", "numba"))

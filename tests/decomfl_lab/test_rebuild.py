@@ -13,12 +13,13 @@ from torch import nn
 
 from decomfl_lab import noise, rebuild
 from decomfl_lab.client import Client
+from decomfl_lab.engine import Line
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws import strategies as draw_from
 from decomfl_lab.laws.contract import Case, Implementation, Participation, play
 from decomfl_lab.messages import Plan
 from decomfl_lab.noise import SCRATCH, Distribution, Format, Program
-from decomfl_lab.rebuild import rebuild_
+from decomfl_lab.rebuild import form_points_, project, rebuild_
 from decomfl_lab.replica import Layout, Replica
 from decomfl_lab.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, Step
 from decomfl_lab.schedules import Schedule
@@ -397,3 +398,55 @@ def test_the_fused_lag_has_the_bits_of_the_paper_order_with_momentum_at_every_th
             replica.catch_up(records)
             digests.add(replica.digest())
     assert len(digests) == 1
+
+
+# Points and projections ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", sorted({"numpy", noise.cpu_backend()}))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("law", Distribution)
+def test_points_formed_together_have_the_bits_of_a_line_s(
+    law: Distribution, dtype: torch.dtype, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noise, "_LEAST_WORK", 0)
+    x = torch.randn(1001, generator=torch.Generator().manual_seed(1)).to(dtype)
+    x[3], x[5], x[7] = float("nan"), float("inf"), -0.0
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    low = LowPrecision(Sgd(), Format(str(dtype).removeprefix("torch."))) if x.element_size() == 2 else None
+    line = Line(Replica(x, low or Sgd()), 7, law)
+    at = [(0, 0.0), (2, 1e-3), (2, -1e-3), (40, 0.3), (2, 7.0), (1, -0.0)]
+    points, alone = torch.empty(len(at), 1001, dtype=wide), torch.empty(1001, dtype=wide)
+    streams, coefficients = [(7, p) for p, _ in at], [c for _, c in at]
+    for workers in (1, 3):
+        form_points_(points.fill_(9), x, streams, coefficients, law, backend=backend, workers=workers)
+        for point, (p, c) in zip(points, at, strict=True):
+            line.form_([alone], p, c)
+            assert torch.equal(point.view(torch.int32), alone.view(torch.int32))
+    form_points_(points, x, streams, [0.0] * len(at), law)
+    assert torch.equal(points.view(torch.int32), x.to(wide).expand(len(at), -1).contiguous().view(torch.int32))
+
+
+def test_projections_of_tensors_are_those_of_their_arrays() -> None:
+    streams = [(5, 0), (2**63 + 7, 40)]
+    for dtype in (torch.float32, torch.float64):
+        v = torch.randn(3, 9001, generator=torch.Generator().manual_seed(1), dtype=dtype)
+        for law in Distribution:
+            found = project(v.requires_grad_(), streams, distribution=law, workers=2)
+            assert found.tobytes() == noise.project(v.detach().numpy(), streams, distribution=law).tobytes()
+
+
+def test_points_and_projections_that_do_not_fit_are_refused() -> None:
+    x, points, law = torch.zeros(5), torch.zeros(2, 5), Distribution.GAUSSIAN
+    with pytest.raises(InputError, match=r"points must be contiguous torch.float32 \(1, 5\), got"):
+        form_points_(points, x, [(1, 0)], [1.0], law)
+    with pytest.raises(InputError, match=r"points must be contiguous torch.float64 \(2, 5\), got"):
+        form_points_(points, x.double(), [(1, 0), (1, 1)], [1.0, 2.0], law)
+    with pytest.raises(InputError, match="coefficients must be 2, got 1"):
+        form_points_(points, x, [(1, 0), (1, 1)], [1.0], law)
+    with pytest.raises(InputError, match="x must be a contiguous vector"):
+        form_points_(points, points, [(1, 0), (1, 1)], [1.0, 2.0], law)
+    with pytest.raises(InputError, match="vectors must be contiguous float32 or float64"):
+        project(points.T, [(1, 0)])
+    with pytest.raises(InputError, match="seed must be an integer"):
+        project(points, [(-1, 0)])

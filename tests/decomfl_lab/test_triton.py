@@ -66,25 +66,32 @@ INEXACT = re.compile(r"\b(?:div|sqrt|rcp|rsqrt|sin|cos|ex2|lg2)\.(?:approx|full)
 
 @compiled
 @pytest.mark.parametrize(
-    "dtypes",
+    ("kernel", "dtypes"),
     [
-        None,
-        *((dtype,) for dtype in FLOATS),
-        (torch.bfloat16, torch.float32),
-        (torch.float32,) * 3,
-        (torch.float64,) * 8,
+        *(("run_program", (dtype,)) for dtype in FLOATS),
+        ("run_program", (torch.bfloat16, torch.float32)),
+        ("run_program", (torch.float32,) * 3),
+        ("run_program", (torch.float64,) * 8),
+        ("square_sums", ()),
+        ("tile_products", (torch.float32,)),
+        ("tile_products", (torch.float64,)),
+        ("add_in_order", ()),
+        ("form_points", (torch.float32, torch.float32)),
+        ("form_points", (torch.float64, torch.float64)),
+        ("form_points", (torch.float32, torch.bfloat16)),
+        ("form_points", (torch.float32, torch.float16)),
     ],
 )
-def test_compiled_code_rounds_every_operation_once(dtypes: tuple[torch.dtype, ...] | None) -> None:
+def test_compiled_code_rounds_every_operation_once(kernel: str, dtypes: tuple[torch.dtype, ...]) -> None:
     from decomfl_lab.noise.triton_kernels import ptx
 
-    code = ptx(dtypes)
-    assert "sqrt.rn.f32" in code
+    code = ptx(kernel, dtypes)
     for pattern in (FUSED, CONTRACTIBLE, INEXACT):
         assert pattern.findall(code) == []
-    for kind in {"f32"} if dtypes is None else {"f64"} if torch.float64 in dtypes else {"f32"}:
-        wanted = ["mul", "add", "sqrt"] if dtypes is None else ["mul", "add", "sub", "div", "sqrt"]
-        assert all(f"{name}.rn.{kind}" in code for name in wanted)
+    last = "f32" if kernel in ("run_program", "form_points") and torch.float64 not in dtypes else "f64"
+    wanted = {"run_program": ["mul", "add", "sub", "div", "sqrt"], "add_in_order": ["add"]}.get(kernel, ["mul", "add"])
+    assert all(f"{name}.rn.{last}" in code for name in wanted)
+    assert ("sqrt.rn.f32" in code) == (kernel != "add_in_order")  # all others make normals
 
 
 @compiled
@@ -92,7 +99,9 @@ def test_compiled_code_is_the_same_for_tensors_at_odd_places() -> None:
     from decomfl_lab.noise.triton_kernels import ptx
 
     aligned, odd = (
-        re.findall(r"^\t(?!\.)[^;/]*;", ptx((torch.bfloat16, torch.float32), aligned=aligned), re.MULTILINE)
+        re.findall(
+            r"^\t(?!\.)[^;/]*;", ptx("run_program", (torch.bfloat16, torch.float32), aligned=aligned), re.MULTILINE
+        )
         for aligned in (True, False)
     )
     assert aligned == odd
@@ -100,10 +109,20 @@ def test_compiled_code_is_the_same_for_tensors_at_odd_places() -> None:
 
 
 @compiled
-@pytest.mark.parametrize("dtype", [None, torch.float32, torch.float64])
-def test_the_check_of_the_compiled_code_can_fail(dtype: torch.dtype | None) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "dtypes", "kind"),
+    [
+        ("run_program", (torch.float32,), "f32"),
+        ("run_program", (torch.float64,), "f64"),
+        ("square_sums", (), "f32"),
+        ("tile_products", (torch.float64,), "f64"),
+        ("form_points", (torch.float32,) * 2, "f32"),
+        ("form_points", (torch.float64,) * 2, "f64"),
+    ],
+)
+def test_the_check_of_the_compiled_code_can_fail(kernel: str, dtypes: tuple[torch.dtype, ...], kind: str) -> None:
     from decomfl_lab.noise.triton_kernels import ptx
 
-    code = ptx(dtype, fused=True)
-    assert FUSED.search(code)
+    code = ptx(kernel, dtypes, fused=True)
+    assert any(found.endswith(kind) for found in FUSED.findall(code))
     assert CONTRACTIBLE.search(code)

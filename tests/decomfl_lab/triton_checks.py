@@ -17,6 +17,7 @@ from decomfl_lab import noise
 from decomfl_lab.errors import InputError
 from decomfl_lab.noise import Distribution, Format, Op, Program, reference, triton_gpu, triton_kernels
 from decomfl_lab.noise.vectors import KNOWN_ANSWERS, PHILOX_ANSWERS, POSITIONS, KnownAnswer
+from decomfl_lab.rebuild import form_points_, project
 
 DEVICE = "cpu" if triton_gpu.INTERPRETED else "cuda"
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -121,6 +122,126 @@ def test_square_sums_have_the_specified_order() -> None:
         )
         assert ours.tobytes() == wanted.tobytes()
     assert noise.sphere_scale(3, 1, 2500, "triton") == noise.sphere_scale(3, 1, 2500, "numpy")
+
+
+# Projections ------------------------------------------------------------------------------------------------
+
+
+STREAMS = [(2**64 - 3, 0), (5, 1), (5, 33), (2**63 + 7, 2**32 - 1), (0, 0)]
+
+
+def _vectors(d: int, dtype: type) -> np.ndarray:
+    """Numbers of very different sizes, so that every order of adding has its own bits; infinite ones and NaN."""
+    rng = np.random.default_rng(d)
+    v = rng.normal(size=(4, d)) * 2.0 ** rng.integers(-20, 20, (4, d))
+    v[2, d // 2], v[2, d // 4], v[2, 0] = np.inf, -np.inf, -0.0
+    v[3, d - 1] = np.nan
+    return v.astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("law", Distribution)
+def test_projections_have_the_bits_of_the_reference(
+    law: Distribution, dtype: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noise, "SLICE", 256)
+    v = _vectors(877, dtype)  # three slices, and one of a tile
+    wanted = noise.project(v, STREAMS, distribution=law, backend="numpy")
+    assert np.isfinite(wanted[:2]).all()
+    assert not np.isfinite(wanted[2:]).any()
+    sums = 2 * v.shape[0] * len(STREAMS)  # of a slice
+    for at_once in (1, 2 * sums, 1 << 23) if law is Distribution.RADEMACHER else (2 * sums,):
+        monkeypatch.setattr(triton_gpu, "SUMS_AT_ONCE", at_once)
+        found = project(torch.from_numpy(v).to(DEVICE), STREAMS, distribution=law, backend="triton")
+        _assert_same(found, wanted)
+    if law is Distribution.SPHERE:
+        _assert_same(noise.project(v, STREAMS, distribution=law, backend="triton"), wanted)
+
+
+def test_projections_of_any_number_of_vectors_directions_and_elements() -> None:
+    for m, streams, d in ((1, STREAMS[:1], 1), (3, STREAMS[:4], 128), (2, STREAMS[:3], 129), (2, [], 5)):
+        v = _vectors(max(d, 4), np.float32)[:m, :d].copy()
+        found = project(torch.from_numpy(v).to(DEVICE), streams, backend="triton")
+        wanted = noise.project(v, streams, backend="numpy")
+        _assert_same(found, wanted)
+
+
+def test_projections_add_slices_of_8192_elements_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    v = _vectors(8192 + 130, np.float64)[:1].copy()
+    on_device = torch.from_numpy(v).to(DEVICE)
+    wanted = noise.project(v, STREAMS[:1], backend="numpy")
+    assert project(on_device, STREAMS[:1], backend="triton").tobytes() == wanted.tobytes()
+    monkeypatch.setattr(noise, "SLICE", 4096)  # a planted fault: another order is seen
+    assert project(on_device, STREAMS[:1], backend="triton").tobytes() != wanted.tobytes()
+
+
+@pytest.mark.parametrize("law", Distribution)
+def test_projections_far_beyond_two_to_the_32_have_the_bits_of_the_reference(law: Distribution) -> None:
+    v = _vectors(300, np.float32)
+    keys, places = np.array([2**64 - 3, 5], dtype=np.uint64), np.array([2**32 - 1, 40])
+    scales = np.array([1.5, 0.75], dtype=np.float32)
+    for first in (2**32 - 128, 2**39 + 128):
+        found, wanted = (s.project(v, first, keys, places, law, scales) for s in (triton_gpu, reference))
+        _assert_same(found, wanted)
+
+
+# Points -----------------------------------------------------------------------------------------------------
+
+
+LISTED = [(5, 0), (5, 0), (7, 3), (5, 0), (2**64 - 3, 2**32 - 1), (7, 3), (9, 9)]
+COEFFICIENTS = [0.0, 1e-3, -0.7, -1e-3, 1e30, 0.7, -0.0]
+
+
+def _one_by_one(x: torch.Tensor, law: Distribution, d: int, first: int) -> np.ndarray:
+    points = []
+    for (seed, p), c in zip(LISTED, COEFFICIENTS, strict=True):
+        point = x.cpu().to(torch.float64 if x.dtype == torch.float64 else torch.float32, copy=True).numpy()
+        program = Program(["x"])
+        program.noise("x", seed, [c], law, p)
+        if c:
+            noise.run(program, {"x": point}, d=d, first=first, backend="numpy")
+        points.append(point)
+    return np.stack(points)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("law", Distribution)
+def test_points_formed_together_have_the_bits_of_each_alone(law: Distribution, dtype: torch.dtype) -> None:
+    for d in (1, 127, 601):
+        x = torch.from_numpy(_start((d,), d, np.float64)).to(dtype).to(DEVICE)
+        wanted = _one_by_one(x, law, d, 0)
+        points = torch.full(wanted.shape, 7.0, dtype=torch.from_numpy(wanted).dtype, device=DEVICE)
+        form_points_(points, x, LISTED, COEFFICIENTS, law, backend="triton")
+        found = points.cpu().numpy()
+        _assert_same(found, wanted)
+        if dtype in (torch.float32, torch.float64):  # where c = 0 NaN too
+            assert found[0].tobytes() == found[-1].tobytes() == x.cpu().numpy().tobytes()
+
+
+@pytest.mark.parametrize("first", [1, 77, 2**32 - 50, 2**39 + 77])
+def test_points_of_a_part_of_the_model_anywhere(first: int) -> None:
+    x = torch.from_numpy(_start((300,), 1, np.float32)).to(DEVICE)
+    points = torch.empty(len(LISTED), 300, device=DEVICE)
+    rows: dict[tuple[int, int], list[int]] = {}
+    for n, at in enumerate(LISTED):
+        rows.setdefault(at, []).append(n)
+    c = np.array(COEFFICIENTS, dtype=np.float32)
+    triton_gpu.form_points(points, x, rows, c, Distribution.GAUSSIAN, d=2**40, first=first)
+    _assert_same(points.cpu().numpy(), _one_by_one(x, Distribution.GAUSSIAN, 2**40, first))
+
+
+def test_rows_that_lie_beyond_two_to_the_32_bytes_and_elements() -> None:
+    size = 900 if triton_gpu.INTERPRETED else 2**32 + 900  # the interpreter copies whole tensors
+    if not triton_gpu.INTERPRETED and torch.cuda.mem_get_info()[0] < 2**36:
+        pytest.skip("64 GiB of a GPU's memory are needed")
+    z = noise.direction(5, 3, size, first=size - 300, count=300)
+    x, points = torch.zeros(size, device=DEVICE), torch.empty(2, size, device=DEVICE)
+    form_points_(points, x, [(5, 2), (5, 3)], [1.0, 0.5], Distribution.GAUSSIAN, backend="triton")
+    assert points[1, -300:].cpu().numpy().tobytes() == (np.float32(0.5) * z).tobytes()
+    points.zero_()
+    points[1, -300:] = 1.0
+    found = project(points, [(5, 3)], backend="triton")
+    assert found[:, 0] == pytest.approx([0.0, z.sum(dtype=np.float64)], rel=1e-9)
 
 
 # Programs ---------------------------------------------------------------------------------------------------
