@@ -67,6 +67,8 @@ PARTS: dict[str, Part] = {
 """In the order of the report."""
 ON_GPU: Final = ("fig2", "fig3", "smollm2", "hessian")
 """Parts with runs that a GPU shortens, in the order of their worth."""
+DEAR: Final = ("llm", "sizes")
+"""Parts whose models take longer to pretrain than all else: unless --only names them, drawn from what is recorded."""
 PARTIAL: Final = ("fig2", "fig3", "projection", "edge", "topk", "smollm2")
 """Parts that can be drawn while some of their runs are not finished."""
 LARGEST: Final = "full"
@@ -85,7 +87,11 @@ def paper(
     ] = "",
     only: Annotated[
         str,
-        typer.Option(help=f"Parts to make, joined by commas: {', '.join(PARTS)}. [default: all]", show_default=False),
+        typer.Option(
+            help=f"Parts to make, joined by commas: {', '.join(PARTS)}. [default: all; {' and '.join(DEAR)} from what "
+            "is recorded at the scale, where it is, unless they are named here]",
+            show_default=False,
+        ),
     ] = "",
     out: Annotated[
         Path,
@@ -199,7 +205,9 @@ def paper(
         if from_recorded:
             made, provenance, words = _recorded(names, options, out, largest=largest)
         else:
-            made, provenance, words = _make(names, options, out, jobs or (1 if on_gpu else joblib.cpu_count()))
+            spared = () if only else DEAR
+            n_jobs = jobs or (1 if on_gpu else joblib.cpu_count())
+            made, provenance, words = _make(names, options, out, n_jobs, spared=spared)
         claims = [claim for part in made for claim in part.claims]
         minutes = (time.monotonic() - started) / 60
         facts = {"scale": RECORDED if from_recorded else scale} | _facts(provenance, minutes)
@@ -218,13 +226,15 @@ def paper(
 
 
 def _make(
-    names: Sequence[str], options: Options, out: Path, n_jobs: int
+    names: Sequence[str], options: Options, out: Path, n_jobs: int, *, spared: Sequence[str] = ()
 ) -> tuple[list[Drawn], list[Mapping[str, Any]], str]:
     """The parts, the provenance of every run, and what is not finished: all runs of all parts go into one pool.
 
-    A part whose runs cannot be made here (no jobs) is drawn from what is kept with the code, where there is something.
+    A part that is ``spared``, or whose runs cannot be made here (no jobs), is drawn from what is kept with the code,
+    where there is something.
     """
-    jobs = {name: PARTS[name].jobs(options) for name in names}
+    records = {name: recorded.load(name, options.scale) for name in names}
+    jobs = {name: [] if name in spared and records[name] else PARTS[name].jobs(options) for name in names}
     if options.device != "cpu":
         order = [*ON_GPU, *(name for name in names if name not in ON_GPU)]
         jobs = {name: _on_device(own, options.device, order.index(name)) for name, own in jobs.items()}
@@ -237,7 +247,7 @@ def _make(
     for name, own in jobs.items():
         mine, results = results[: len(own)], results[len(own) :]
         there = [result for result in mine if result is not None]
-        kept = None if own else recorded.load(name, options.scale)
+        kept = None if own else records[name]
         if kept is not None:
             made.append(_kept(name, kept, options, out))
             continue
