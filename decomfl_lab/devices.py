@@ -8,7 +8,7 @@ import torch
 
 from decomfl_lab.errors import InputError, require_choice
 
-__all__ = ["DEVICES", "describe", "find_device", "full_precision_"]
+__all__ = ["DEVICES", "describe", "find_device", "free_memory", "full_precision_"]
 
 DEVICES = ("cpu", "cuda", "auto")
 
@@ -25,6 +25,14 @@ def find_device(name: str) -> torch.device:
         built = "sees no GPU here" if torch.version.cuda else "is built without CUDA"
         raise InputError(f"device must be cpu or auto here (torch {torch.__version__} {built}), got 'cuda'")
     return torch.device("cuda", torch.cuda.current_device()) if seen and name != "cpu" else torch.device("cpu")
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes of a GPU that tensors can still take, those that torch keeps in reserve included; None on the CPU."""
+    if device.type != "cuda":
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def full_precision_() -> None:
