@@ -46,7 +46,7 @@ class Descent:
         """Take ``steps`` steps in the module, yielding after each the loss of its batch, before the step.
 
         Args:
-            module: Trained in place, in the mode in which it is.
+            module: Trained in place, in the mode in which it is and on its device, to which batches are moved.
             loss: Mean over a batch, of (outputs, targets).
             inputs: (n, ...).
             targets: (n, ...).
@@ -60,10 +60,11 @@ class Descent:
             optimizer: torch.optim.Optimizer = torch.optim.Adam(parameters, lr=self.lr)
         else:
             optimizer = torch.optim.SGD(parameters, lr=self.lr, momentum=self.momentum)
+        device = parameters[0].device
         batches = EpochBatches(len(inputs), self.batch_size, (self.seed, 7))
         for step in range(steps):
             index = torch.from_numpy(batches(step))
-            value = loss(module(inputs[index]), targets[index])
+            value = loss(module(inputs[index].to(device)), targets[index].to(device))
             if not torch.isfinite(value):
                 raise DivergedError(f"loss of step {step}")
             optimizer.zero_grad(set_to_none=True)

@@ -8,7 +8,7 @@ import torch
 
 from decomfl_lab.errors import InputError, require_choice
 
-__all__ = ["DEVICES", "describe", "find_device", "use_tf32_"]
+__all__ = ["DEVICES", "describe", "find_device", "free_memory", "use_tf32_"]
 
 DEVICES = ("cpu", "cuda", "auto")
 
@@ -30,6 +30,14 @@ def find_device(name: str) -> torch.device:
 def use_tf32_(on: bool) -> None:
     """Let a GPU keep 10 of a float32's 23 bits in products, or not; torch's default does so in convolutions."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = on
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes of a GPU that tensors can still take, those that torch keeps in reserve included; None on the CPU."""
+    if device.type != "cuda":
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def describe(device: torch.device) -> str:

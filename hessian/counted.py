@@ -38,7 +38,7 @@ class Counted:
         self.products += 1
         w = self.inner.matvec(v)
         require(w.shape == (self.d,), self._what(), f"have shape ({self.d},)", tuple(w.shape))
-        broken = self.d - int(torch.isfinite(w).sum())
+        broken = int((~torch.isfinite(w)).sum())
         require(broken == 0, self._what(), "be finite", f"NaN or infinity in {broken} of {self.d} elements")
         return w
 

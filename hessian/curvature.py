@@ -40,7 +40,7 @@ class _CurvatureOperator(ABC):
         self.objective = objective
         if x is not None:
             objective(x)
-        self.x = (objective.x if x is None else x).detach().clone()
+        self.x = objective.x if x is None else x.detach().clone()
         self.d = objective.d
         self.dtype = objective.dtype
         self.device = objective.device
@@ -143,7 +143,7 @@ class HessianOperator(_CurvatureOperator):
             gradient = self.objective.piece_gradient(self._leaf, piece, create_graph=True)
             _refuse_dead_ends(gradient)
         held.pop(self._leaf.untyped_storage().data_ptr(), None)
-        return gradient, sum(held.values())
+        return gradient, sum(held.values()) + gradient.untyped_storage().nbytes()
 
 
 class _OutputOperator(_CurvatureOperator):
@@ -159,14 +159,15 @@ class _OutputOperator(_CurvatureOperator):
     def quad(self, v: Tensor) -> float:
         """VᵀJᵀMJv from Jv alone, by one forward pass with derivatives along v; accumulated in float64."""
         self._check(v)
-        total = 0.0
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
         with _differentiable(self.objective, f"a quadratic form of the {self.name}"):
             for piece in self.objective.pieces:
                 outputs, along = self._along(piece, v)
                 middle = self._middle(outputs, along, piece)
-                total += piece.share * float(along.double().flatten() @ middle.double().flatten())
-        require(math.isfinite(total), f"quadratic form of the {self.name}", "be finite", total)
-        return total
+                total += piece.share * (along.double().flatten() @ middle.double().flatten())
+        form = float(total)
+        require(math.isfinite(form), f"quadratic form of the {self.name}", "be finite", form)
+        return form
 
     def _product(self, b: int, v: Tensor) -> Tensor:
         piece, leaf = self.objective.pieces[b], self.x.clone().requires_grad_()

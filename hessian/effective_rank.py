@@ -20,7 +20,7 @@ from decomfl_lab.noise import Distribution
 from hessian.counted import Counted
 from hessian.estimate import Estimate, plain, require_confidence
 from hessian.forms import SphereForms
-from hessian.lanczos import Krylov, Lanczos, dot, missed_above
+from hessian.lanczos import Krylov, Lanczos, dot, missed_above, require_room
 from hessian.operator import Operator
 from hessian.probes import probe
 from hessian.quadrature import Quadrature, quadrature
@@ -42,6 +42,10 @@ LEAST_PROBES = 3
 
 SEMIDEFINITE = ("gauss-newton", "fisher")
 """Operators without negative eigenvalues by construction: signed, positive and absolute κ are one."""
+
+BESIDE = 11
+"""Vectors (d,) that an estimate holds at most beside the Lanczos vectors: the next of them, a probe, five products of
+earlier ones, and four that a product with the Hessian works in (measured; the smoothed operator works in more)."""
 
 _PROBES_A_STEP = 4
 """While more than so many probes a step are needed, Lanczos goes on: a plateau may end at another outlier."""
@@ -177,6 +181,7 @@ class _Settings:
     seed: int
     probe_steps: int
     trace: float | None
+    max_basis: int | None = None
 
     def __post_init__(self) -> None:
         require_finite_positive("rtol", self.rtol)
@@ -187,11 +192,19 @@ class _Settings:
         require(finite, "trace", "be a finite number where it is known", self.trace)
         name = "max_products" if self.products is None else "products"
         require_int(name, self.limit, SCOUTS + 2 + 2 * self.probe_steps)
+        if self.max_basis is not None:
+            require_int("max_basis", self.max_basis, 4)
 
     @property
     def limit(self) -> int:
         """Products at most."""
         return self.max_products if self.products is None else self.products
+
+    @property
+    def basis(self) -> int:
+        """Lanczos vectors at most: with probes to come two thirds of the products are steps at most."""
+        most = math.ceil(2 * self.limit / 3) if self.trace is None else self.limit
+        return most if self.max_basis is None else min(most, self.max_basis)
 
     @property
     def normal(self) -> float:
@@ -212,6 +225,7 @@ def effective_rank(
     probe_steps: int = 1,
     trace_operator: Operator | None = None,
     trace: float | None = None,
+    max_basis: int | None = None,
 ) -> EffectiveRank:
     """κ = tr(H)/‖H‖₂ with a confidence interval, by Lanczos and probes of what Lanczos left.
 
@@ -250,23 +264,31 @@ def effective_rank(
             a piecewise-affine network): all probes are taken with it, tr(QGQᵀ) by k more forms, and H gives only θ.
         trace: tr(H) where it is known (``gauss_newton_trace``): then there are only Lanczos steps, until the residual
             of θ is small, or ``products`` of them, and the interval is that of θ alone.
+        max_basis: Lanczos vectors kept at most, at least 4, where memory is short: probes take over after so many
+            steps. Where the trace is known, Lanczos goes on by thick restarts. None: as many as the products allow.
+
+    **Memory.** At most ``max_basis`` + ``BESIDE`` vectors (d,) are alive at a time (with ``probe_steps`` = s > 1 there
+    are s + 1 more), beside the module, x, and the graphs and activations of the pieces of the data.
 
     Returns:
         κ, its interval and all that it is made of. Where the interval asked for is not reached, ``reached`` is
         False, the interval is still valid, and ``reason`` says what would be needed.
 
     Raises:
-        InputError: If an argument breaks a rule, a product is not finite, or the checkpoint is of another run.
+        InputError: If an argument breaks a rule, a product is not finite, the checkpoint is of another run, or the
+            device has no room for the Lanczos vectors; it says for how many it has.
 
     Source: Krylov-aware deflation: Chen and Hallman 2023; κ: DeComFL, Assumption 4.
     """
-    settings = _Settings(rtol, confidence, max_products, products, seed, probe_steps, trace)
+    settings = _Settings(rtol, confidence, max_products, products, seed, probe_steps, trace, max_basis)
     if trace is not None:
         require(trace_operator is None, "trace_operator", "be None where the trace is known", trace_operator)
         require(probe_steps == 1, "probe_steps", "be 1 where the trace is known", probe_steps)
     if trace_operator is not None:
         require(trace_operator.d == operator.d, "trace_operator", f"have dimension {operator.d}", trace_operator.d)
         require(probe_steps == 1, "probe_steps", "be 1 with a trace_operator", probe_steps)
+    restarts = trace is not None and settings.basis < settings.limit
+    require_room(operator, settings.basis, BESIDE + (probe_steps > 1) * (probe_steps + 1), restarts=restarts)
     run = _Run(operator, settings, trace_operator)
     file = Checkpoint(checkpoint, run.identity)
     if state := file.load():
@@ -286,7 +308,7 @@ class _Run:
         self.settings = settings
         self.operator = Counted(operator)
         self.forms = self.operator if trace_operator is None else Counted(trace_operator)
-        self.krylov = Krylov(self.operator, settings.seed)
+        self.krylov = Krylov(self.operator, settings.seed, None if settings.trace is None else settings.max_basis)
         self.scouts: list[tuple[Tensor, Tensor]] = []  # Pz₀ and PHz₀ of each
         self.predicted: list[tuple[float, float]] = []  # after each step: variance of a probe, trace
         self.deflated = False  # whether Lanczos is over
@@ -322,7 +344,8 @@ class _Run:
 
     def advance(self) -> None:
         """Spend one product, or one probe."""
-        if self.settings.products is None and self.settings.trace is None and len(self.scouts) < SCOUTS:
+        scouting = self.settings.products is None and self.settings.trace is None and not self.krylov.steps
+        if scouting and len(self.scouts) < SCOUTS:
             z = self._z(SCOUT, len(self.scouts))
             self.scouts.append((z, self.operator.matvec(z)))
         elif not self.deflated:
@@ -366,6 +389,8 @@ class _Run:
         if settings.trace is not None:
             done = settings.products is None and self.krylov.result(settings.rtol / 5).converged
             return done or k >= settings.limit
+        if k >= settings.basis:
+            return True
         if settings.products is not None:
             probes = max(2, min(4, settings.limit // (2 * settings.probe_steps)))
             most = 2 * settings.limit // 3 if self.forms is self.operator else settings.limit // 3
@@ -392,7 +417,7 @@ class _Run:
 
     def _finish_lanczos(self) -> None:
         """Fix k, and the part of the trace that is inside the space."""
-        self.deflated = True
+        self.deflated, self.scouts = True, []
         self.sampled = SphereForms(self.operator.d - len(self.krylov.vectors))
         if self.settings.trace is not None:
             return
@@ -541,9 +566,9 @@ class _Run:
             return f"within {self.settings.rtol:.3g} of κ after {self.products} products"
         width = self._width(t)
         if width <= 0:
-            return (
-                f"not within {self.settings.rtol:.3g}: ‖H‖₂ may be {slack / theta:.2g} larger; "
-                f"allow more than {self.settings.limit} products"
+            full = self.krylov.steps == self.settings.max_basis
+            return f"not within {self.settings.rtol:.3g}: ‖H‖₂ may be {slack / theta:.2g} larger; allow more than " + (
+                f"{self.settings.max_basis} Lanczos vectors" if full else f"{self.settings.limit} products"
             )
         probes = len(self.sampled.values)
         more = math.ceil(probes * ((high - low) / (2 * width)) ** 2) - probes

@@ -39,7 +39,7 @@ def gauss_newton_trace(operator: GaussNewtonOperator, *, memory: int = _BYTES) -
         "be the mean of losses of single examples for an exact trace",
         "something else (or statistics of the batch)",
     )
-    total = 0.0
+    total = torch.zeros((), dtype=torch.float64, device=operator.device)
     for piece in objective.pieces:
         with torch.no_grad():
             outputs = objective.outputs(operator.x, piece)
@@ -51,8 +51,8 @@ def gauss_newton_trace(operator: GaussNewtonOperator, *, memory: int = _BYTES) -
             jacobians = _jacobians(objective, operator.x, part)
             gram = torch.einsum("nad,nbd->nab", jacobians, jacobians).double()
             middle = _second_derivatives(objective, operator.x, part).double()
-            total += part.share * float((gram * middle).sum()) / part.examples
-    return total
+            total += part.share * (gram * middle).sum() / part.examples
+    return float(total)
 
 
 def _jacobians(objective: MeanLoss, x: Tensor, part: Piece) -> Tensor:

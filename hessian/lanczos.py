@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from decomfl_lab.devices import free_memory
 from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.noise import Distribution
 from hessian.counted import Counted
@@ -18,17 +19,22 @@ from hessian.operator import Operator
 from hessian.probes import probe
 from hessian.resume import Checkpoint, State
 
-__all__ = ["Krylov", "Lanczos", "dot", "lanczos", "missed_above"]
+__all__ = ["Krylov", "Lanczos", "dot", "lanczos", "missed_above", "require_room"]
 
 START = 1
 """Stage of the probes that Lanczos starts from, and starts again from when its space is invariant."""
 
 _TILE = 1 << 16
+"""Elements of a tile on the CPU, where float64 copies of a basis are to stay in the cache."""
+
+_DEVICE_TILES = 1 << 25
+"""Elements of the tiles of all vectors together on other devices: 256 MiB in float64, in a few launches."""
 
 
-def _tiles(d: int) -> Iterator[slice]:
-    """Slices of the d elements, so that float64 copies of a basis stay small."""
-    return (slice(begin, min(begin + _TILE, d)) for begin in range(0, d, _TILE))
+def _tiles(v: Tensor, vectors: int = 1) -> Iterator[slice]:
+    """Slices of v's elements, so that float64 copies of them in so many vectors stay small."""
+    size = _TILE if v.device.type == "cpu" else max(_TILE, _DEVICE_TILES // vectors)
+    return (slice(begin, min(begin + size, len(v))) for begin in range(0, len(v), size))
 
 
 def _rows(vectors: Sequence[Tensor], tile: slice) -> Tensor:
@@ -38,20 +44,27 @@ def _rows(vectors: Sequence[Tensor], tile: slice) -> Tensor:
 
 def dot(u: Tensor, v: Tensor) -> float:
     """The inner product of two vectors, summed in float64."""
-    return sum(float(u[tile].double() @ v[tile].double()) for tile in _tiles(len(u)))
+    total = torch.zeros((), dtype=torch.float64, device=u.device)
+    for tile in _tiles(u):
+        total += u[tile].double() @ v[tile].double()
+    return float(total)
 
 
 def _coefficients(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
     """Qv for the rows Q = vectors, (k,), in float64."""
     total = torch.zeros(len(vectors), dtype=torch.float64, device=v.device)
-    for tile in _tiles(len(v)):
+    for tile in _tiles(v, len(vectors)):
         total += _rows(vectors, tile) @ v[tile].double()
     return total
 
 
 def _combination(vectors: Sequence[Tensor], c: Tensor) -> Tensor:
     """Qᵀc for the rows Q = vectors, (d,), summed in float64."""
-    return torch.cat([c @ _rows(vectors, tile) for tile in _tiles(len(vectors[0]))]).to(vectors[0].dtype)
+    total = torch.empty_like(vectors[0])
+    c = c.to(total.device)
+    for tile in _tiles(total, len(vectors)):
+        total[tile] = c @ _rows(vectors, tile)
+    return total
 
 
 def _complement(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
@@ -59,7 +72,7 @@ def _complement(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
     v = v.clone()
     for _ in range(2 if vectors else 0):
         c = _coefficients(vectors, v)
-        for tile in _tiles(len(v)):
+        for tile in _tiles(v, len(vectors)):
             v[tile] = (v[tile].double() - c @ _rows(vectors, tile)).to(v.dtype)
     return v
 
@@ -69,7 +82,7 @@ class Lanczos:
     """A Krylov space and what it says of H:  H Qᵀ = Qᵀ T + q cᵀ,  Q Qᵀ = I,  Q q = 0.
 
     Attributes:
-        projected: T = Q H Qᵀ, (k, k) float64; tridiagonal unless restarted within ``max_basis``.
+        projected: T = Q H Qᵀ, (k, k) float64 on the CPU; tridiagonal unless restarted within ``max_basis``.
         coupling: c, (k,) float64: (0, ..., 0, β_k) unless just restarted; zero if the space is invariant.
         vectors: The rows of Q, k vectors (d,) of the operator's dtype.
         following: q, (d,), or None where the vectors span everything.
@@ -122,7 +135,7 @@ class Lanczos:
         sign = 1 if self.ritz_values[self.top] > 0 else -1
         values, residuals = sign * self.ritz_values, self.ritz_residuals
         theta, residual = float(values[self.top]), float(residuals[self.top])
-        others = (values + residuals)[torch.arange(len(values), device=values.device) != self.top]
+        others = (values + residuals)[torch.arange(len(values)) != self.top]
         gap = theta - float(others.max()) if len(others) else 0.0
         return min(residual, 4 * residual**2 / gap) if gap > 0 else residual
 
@@ -136,7 +149,8 @@ class Krylov:
     """A Krylov space that grows by one product a step.
 
     Two passes of classical Gram-Schmidt against all vectors keep them orthogonal to rounding, so no eigenvalue
-    appears twice ("ghosts"); T, dots and norms are float64 whatever the vectors are. Where the space becomes
+    appears twice ("ghosts"); T, dots and norms are float64 whatever the vectors are. T is on the CPU, the vectors are
+    on the operator's device, and a step reads a few numbers from there, whatever d and k are. Where the space becomes
     invariant (a residual at rounding level) it goes on from a new random vector orthogonal to it, with c = 0.
     With ``max_basis`` a full basis is replaced by the Ritz vectors of the largest magnitudes, half as many (thick
     restart, Wu and Simon 2000); T is then their diagonal and c their coupling to the next vector.
@@ -148,8 +162,8 @@ class Krylov:
         self.seed = seed
         self.max_basis = max_basis
         self.vectors: list[Tensor] = []
-        self.projected = torch.zeros(0, 0, dtype=torch.float64, device=operator.device)
-        self.coupling = torch.zeros(0, dtype=torch.float64, device=operator.device)
+        self.projected = torch.zeros(0, 0, dtype=torch.float64)
+        self.coupling = torch.zeros(0, dtype=torch.float64)
         self.drawn = 0
         self.steps = 0
         self._known: tuple[Tensor, Tensor, Tensor] | None = None  # T, its Ritz values and their residuals
@@ -193,7 +207,7 @@ class Krylov:
         self.coupling = projected.new_zeros(k + 1)
         if beta > noise and k + 1 < self.operator.d:
             self.coupling[k] = beta
-            self.following = w / beta
+            self.following = w.div_(beta)
         else:
             self.following = self._random()
         self.steps += 1
@@ -247,10 +261,10 @@ class Krylov:
 
     def restore(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         """Become the space whose ``state`` this is, to the bit."""
-        here = {name: tensor.to(self.operator.device) for name, tensor in tensors.items()}
-        self.projected, self.coupling = here["projected"], here["coupling"]
-        self.vectors = [here[f"vector.{i}"] for i in range(len(self.coupling))]
-        self.following = here.get("following")
+        here = self.operator.device
+        self.projected, self.coupling = tensors["projected"], tensors["coupling"]
+        self.vectors = [tensors[f"vector.{i}"].to(here) for i in range(len(self.coupling))]
+        self.following = tensors["following"].to(here) if "following" in tensors else None
         self.drawn, self.steps = values["drawn"], values["steps"]
 
 
@@ -290,6 +304,8 @@ def lanczos(
     if max_basis is not None:
         require_int("max_basis", max_basis, 4)
     require(earlier is None or checkpoint is None, "earlier", "be None where a checkpoint is given", "both")
+    basis = min(steps, max_basis or steps)
+    require_room(operator, basis, 5, restarts=basis < steps)
     krylov = Krylov(Counted(operator), seed, max_basis)
     file = Checkpoint(checkpoint, lambda: {"operator": operator.fingerprint(), "seed": seed, "max_basis": max_basis})
     if earlier is not None:
@@ -303,6 +319,21 @@ def lanczos(
         file.save(krylov.state, last=False)
     file.save(krylov.state, last=True)
     return krylov.result(tol)
+
+
+def require_room(operator: Operator, basis: int, beside: int, *, restarts: bool = False) -> None:
+    """InputError unless the operator's device has memory for ``basis`` + ``beside`` vectors (d,), if it tells.
+
+    The CPU does not. Graphs and activations are not counted. A restart holds half a basis more.
+    """
+    free = free_memory(operator.device)
+    if free is None:
+        return
+    size = operator.d * operator.dtype.itemsize
+    fit = max(0, free // size - beside)
+    fit = 2 * fit // 3 if restarts else fit
+    room = f"(vectors of {size / 2**30:.2f} GiB, {free / 2**30:.1f} GiB free on {operator.device})"
+    require(min(basis, operator.d) <= fit, "max_basis", f"be at most {fit} {room}", basis)
 
 
 def missed_above(d: int, steps: int, probability: float = 0.01) -> float:

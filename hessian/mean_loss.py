@@ -129,7 +129,7 @@ class MeanLoss:
         self.mode = normalisation if self._norms else "none"
         self.pieces, self.weight = _cut(batches, weights, chunk)
         self._check_normalisation()
-        values = list(self._values(self.x))
+        values = self._values(self.x)
         self.value = math.fsum(piece.share * value for piece, value in zip(self.pieces, values, strict=True))
         self._check_first_piece(values[0], combined=len(self.pieces) > 1 and (weights is None or chunk is not None))
 
@@ -237,12 +237,14 @@ class MeanLoss:
                 self.mode,
             )
 
-    def _values(self, x: Tensor) -> Iterator[float]:
-        """The mean loss of each piece."""
-        for b, piece in enumerate(self.pieces):
-            value = self._piece_value(x, piece)
+    def _values(self, x: Tensor) -> list[float]:
+        """The mean loss of each piece, read from the device all at once."""
+        with torch.no_grad():
+            losses = [self.loss_of(self.outputs(x, piece), piece) for piece in self.pieces]
+        values: list[float] = torch.stack(losses).tolist()
+        for b, value in enumerate(values):
             require(math.isfinite(value), f"loss (of piece {b} of the data)", "be finite", value)
-            yield value
+        return values
 
     def _piece_value(self, x: Tensor, piece: Piece) -> float:
         with torch.no_grad():

@@ -72,7 +72,7 @@ class TrainedModel:
         chosen = fixed_choice(n, require_int("examples", examples, 0, n) or n, _EXAMPLES)
         require(len(chosen) >= parts, "examples", f"be at least {parts}", len(chosen))
         if normalisation == "eval" and uses_batch_statistics(self.module):
-            freeze_(self.module, self.calibration)
+            freeze_(self.module, self.calibration.to(next(self.module.parameters()).device))
         size = len(chosen) // parts
         return tuple(
             MeanLoss(
@@ -130,6 +130,7 @@ def trained_here(
     steps: int,
     descent: Descent,
     seed: int = 0,
+    device: str | torch.device = "cpu",
     on_step: Callable[[int, float], None] | None = None,
 ) -> TrainedModel:
     """The model ``model``, initialised from ``seed`` and trained for ``steps`` first-order steps on ``data``.
@@ -139,14 +140,15 @@ def trained_here(
         data: A name in ``decomfl_lab.data.DATA_SETS``.
         steps: 0 for the model at its start, whose curvature is not that of a trained one.
         descent: How.
-        seed: Of the initial parameters.
+        seed: Of the initial parameters, the same on every device.
+        device: Where it is trained, and stays.
         on_step: Called with the number of steps taken and the loss of the last one's batch.
 
     Raises:
         InputError: If a name is unknown, model and data do not fit, or training diverges.
     """
     start = untrained(model, data, seed=seed)
-    use_batch_statistics_(start.module)
+    use_batch_statistics_(start.module.to(device))
     dataset = start.dataset
     losses = descent(start.module, cross_entropy, dataset.train_images, dataset.train_labels, steps)
     for step, loss in enumerate(losses, 1):

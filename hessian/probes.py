@@ -7,7 +7,8 @@ from torch import Tensor
 
 from decomfl_lab import noise
 from decomfl_lab.errors import require
-from decomfl_lab.noise import Distribution, derive_seed
+from decomfl_lab.noise import Distribution, Program, derive_seed
+from decomfl_lab.rebuild import rebuild_
 from hessian.operator import Operator
 
 __all__ = ["PROBE_LAWS", "probe", "probe_at", "require_law"]
@@ -31,11 +32,24 @@ def probe(operator: Operator, seed: int, stage: int, index: int, law: Distributi
         index: 0, 1, ...
         law: Rademacher or Gaussian.
     """
-    z = noise.direction(derive_seed(seed, stage), index, operator.d, distribution=law)
-    return torch.from_numpy(z).to(operator.device, operator.dtype)
+    return _made(operator.d, operator.dtype, operator.device, seed, stage, index, law)
 
 
 def probe_at(x: Tensor, seed: int, stage: int, index: int, law: Distribution = Distribution.GAUSSIAN) -> Tensor:
     """The same for whoever has a point x (d,) and no operator; in its dtype, on its device, of any law."""
-    z = noise.direction(derive_seed(seed, stage), index, x.numel(), distribution=law)
-    return torch.from_numpy(z).to(x)
+    return _made(x.numel(), x.dtype, x.device, seed, stage, index, law)
+
+
+def _made(
+    d: int, dtype: torch.dtype, device: torch.device, seed: int, stage: int, index: int, law: Distribution
+) -> Tensor:
+    """The direction, made where it stays: -0 + z is z to the bit. Devices that the stream has no kernel for get a copy.
+
+    The bits are the same on every device.
+    """
+    native = device.type == "cpu" or (device.type == "cuda" and "triton" in noise.available_backends())
+    z = torch.full((d,), -0.0, dtype=dtype, device=device if native else "cpu")
+    program = Program(["z"])
+    program.noise("z", derive_seed(seed, stage), [1.0], law, index)
+    rebuild_(program, [{"z": z}])
+    return z.to(device)

@@ -111,8 +111,8 @@ class SmoothedOperator:
         unit, step = v / norm, math.sqrt(3.0) * self.mu
         total = torch.zeros(self.d, dtype=torch.float64, device=self.device)
         for y in self._points(unit):
-            total += self.objective.gradient(y + step * unit).double()
-            total -= self.objective.gradient(y - step * unit).double()
+            total += self.objective.gradient(y + step * unit)
+            total -= self.objective.gradient(y - step * unit)
         return (total * (norm / (2 * step * self.samples))).to(self.dtype)
 
     def quad(self, v: Tensor) -> float:

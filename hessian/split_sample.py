@@ -75,5 +75,6 @@ def split_sample(halves: tuple[Operator, Operator], *, seed: int, steps: int = 3
         own.append(float(found.ritz_values[-1]))
         vectors += found.ritz_vectors([len(found.ritz_values) - 1])
         products += found.products
+        del found  # its basis, before the other half's is made
     crossed = [half.quad(u) for half, u in zip(halves, reversed(vectors), strict=True)]
     return SplitSample((own[0], own[1]), (crossed[1], crossed[0]), products)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from decomfl_lab.devices import free_memory
 from decomfl_lab.errors import InputError
 from decomfl_lab.llm.causal import Verbalized
 from decomfl_lab.objective import ModuleObjective, RoundedObjective
@@ -114,7 +115,7 @@ class Passes:
         key = (batches.module, inputs.shape)
         if key not in self._floats:
             self._floats[key] = batches.floats(x, inputs)
-        room = torch.cuda.mem_get_info(inputs.device)[0] // 2 if inputs.is_cuda else ON_CPU
+        room = (free_memory(inputs.device) or 2 * ON_CPU) // 2
         return max(1, room // (4 * vectors * (batches.layout.d + self._floats[key])))
 
     def run(self, batches: Batches, work: Pass, *tensors: Tensor) -> Any:

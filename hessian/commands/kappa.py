@@ -21,6 +21,7 @@ from decomfl_lab.commands.drawing import drawing, plot_option
 from decomfl_lab.commands.progress import RunBars
 from decomfl_lab.data import DATA_SETS
 from decomfl_lab.descent import OPTIMIZERS, Descent
+from decomfl_lab.devices import DEVICES, describe, find_device, use_tf32_
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
 from decomfl_lab.files import held_checkpoint
 from decomfl_lab.interrupts import telling
@@ -161,6 +162,20 @@ def kappa(
             help="Examples that go through the model at once; 0: by their size. [default: 0]", show_default=False
         ),
     ] = 0,
+    max_basis: Annotated[
+        int,
+        typer.Option(
+            help="Lanczos vectors kept at most, where memory is short; 0: as the products need. [default: 0]",
+            show_default=False,
+        ),
+    ] = 0,
+    device: Annotated[
+        str,
+        typer.Option(
+            help=f"Where everything of the model's size is kept and computed: {', '.join(DEVICES)}. [default: cpu]",
+            show_default=False,
+        ),
+    ] = "cpu",
     threads: Annotated[
         int, typer.Option(help="CPU threads of torch; more pay off for large models. [default: 1]", show_default=False)
     ] = 1,
@@ -207,10 +222,13 @@ def kappa(
     probes = (3 if plot else 0) if density_probes is None else require_int("density_probes", density_probes, 0)
     require_int("density_steps", density_steps, 1)
     require_int("chunk", chunk, 0)
+    require(max_basis == 0 or max_basis >= 4, "max_basis", "be 0 or at least 4", max_basis)
+    place = _precise(find_device(device))
     draw = drawing("spectrum", plot) if plot is not None else None
     torch.set_num_threads(require_int("threads", threads, 1))
     descent = Descent(optimizer=optimizer, lr=lr, batch_size=batch_size, seed=seed)
-    trained = _trained(source, model, data, train_steps, descent, seed)
+    trained = _trained(source, model, data, train_steps, descent, seed, place)
+    trained.module.to(place)
     n = len(trained.dataset.train_labels)
 
     def losses(parts: int) -> tuple[MeanLoss, ...]:
@@ -279,6 +297,7 @@ def kappa(
             probe_steps=probe_steps,
             trace_operator=twin if trace == "gauss-newton" else None,
             trace=gauss_newton_trace(twin) if twin is not None and trace == "exact" else None,
+            max_basis=max_basis or None,
         )
         density, split = None, None
         if probes:
@@ -307,10 +326,23 @@ def kappa(
         _print(result, density, split, facts)
 
 
+def _precise(device: torch.device) -> torch.device:
+    """The device, with float32 computed as float32 where it is a GPU."""
+    if device.type == "cuda":
+        use_tf32_(False)
+    return device
+
+
 def _trained(
-    source: Path | None, model: str | None, data: str | None, steps: int, descent: Descent, seed: int
+    source: Path | None,
+    model: str | None,
+    data: str | None,
+    steps: int,
+    descent: Descent,
+    seed: int,
+    device: torch.device,
 ) -> TrainedModel:
-    """The model that the arguments name, trained here if that is asked for."""
+    """The model that the arguments name, trained here, on the device, if that is asked for."""
     if source is not None and not source.exists():
         raise InputError(f"source must be a folder of decomfl train or a file of weights, got {source}")
     if source is not None and (source.is_dir() or source.name == CHECKPOINT_FILE):
@@ -329,7 +361,7 @@ def _trained(
         def show(step: int, loss: float) -> None:
             bars.show("training", step, steps, f"loss {loss:.3f}")
 
-        return trained_here(model, data, steps=steps, descent=descent, seed=seed, on_step=show)
+        return trained_here(model, data, steps=steps, descent=descent, seed=seed, device=device, on_step=show)
 
 
 def _chunk(trained: TrainedModel) -> int:
@@ -351,7 +383,7 @@ def _largest_gradient(objective: MeanLoss, batch_size: int) -> float:
     """G, over the batches that the examples make."""
     x = objective.x.clone().requires_grad_()
     batches = [batch for piece in objective.pieces for batch in piece.cut(batch_size)]
-    return max(float(objective.piece_gradient(x, batch).norm()) for batch in batches)
+    return float(torch.stack([objective.piece_gradient(x, batch).norm() for batch in batches]).max())
 
 
 def _facts(trained: TrainedModel, objective: MeanLoss) -> dict[str, Any]:
@@ -370,7 +402,7 @@ def _facts(trained: TrainedModel, objective: MeanLoss) -> dict[str, Any]:
         "dtype": str(objective.dtype).removeprefix("torch."),
         "code": where["code"],
         "versions": f"Python {where['python']}, torch {where['torch']}",
-        "device": where["device"],
+        "device": describe(objective.device),
     }
 
 
@@ -379,7 +411,8 @@ def _about(facts: dict[str, Any]) -> str:
     part = "" if facts["parameters"] == "all" else " (a subset of the parameters)"
     return (
         f"{facts['model']}, {facts['history']}; cross-entropy {facts['loss']:.4g} on {facts['examples']:,} training "
-        f"examples; d = {facts['d']:,}{part}; {facts['dtype']}{norm}. Data: {facts['data']}."
+        f"examples; d = {facts['d']:,}{part}; {facts['dtype']}{norm}, on {facts['device']}. "
+        f"Data: {facts['data']}."
     )
 
 

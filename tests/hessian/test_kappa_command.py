@@ -19,6 +19,7 @@ from decomfl_lab import cli
 from decomfl_lab.commands.train import train
 from decomfl_lab.data import load_dataset
 from decomfl_lab.descent import Descent
+from decomfl_lab.devices import describe
 from decomfl_lab.errors import InputError
 from decomfl_lab.models import build_model
 from decomfl_lab.training import fixed_choice, load_run
@@ -113,6 +114,33 @@ def test_the_gauss_newton_matrix_of_a_linear_model_is_its_hessian(capsys: pytest
     fast = run(capsys, *SMALL, "--dtype", "float64", "--trace", "gauss-newton")["estimate"]
     assert fast["quadratic_forms"] > fast["probes"]
     assert fast["kappa"] == pytest.approx(pair[0]["kappa"], rel=0.1)
+
+
+def test_the_device_is_the_cpu_unless_told_otherwise_and_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    found = [run(capsys, *SMALL, "--products", "12", *device) for device in ([], ["--device", "cpu"])]
+    assert found[0]["estimate"]["kappa"] == found[1]["estimate"]["kappa"]
+    assert {each["device"] for each in found} == {describe(torch.device("cpu"))}
+    assert cli.main(["kappa", *SMALL, "--products", "12"]) == 0
+    assert "on cpu (" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("device", "words"), [("nonsense", "be one of cpu, cuda, auto"), ("cuda", "be cpu or auto here (torch ")]
+)
+def test_a_device_that_is_not_there_is_an_error_before_anything_is_done(
+    device: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    files = ["--checkpoint", str(tmp_path / "run"), "--plot", str(tmp_path / "kappa.png")]
+    assert cli.main(["kappa", *SMALL, "--device", device, *files]) == 2
+    assert f"device must {words}" in error_of(capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bound_on_the_basis_bounds_the_lanczos_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, *SMALL, "--max-basis", "6", "--max-products", "30")["estimate"]["steps"] == 6
+    assert cli.main(["kappa", *SMALL, "--max-basis", "3"]) == 2
+    assert "max_basis must be 0 or at least 4, got 3" in error_of(capsys)
 
 
 def test_over_a_ball_the_kappa_for_theorem_2_is_at_least_that_of_its_centre(
