@@ -8,7 +8,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from decomfl_lab.errors import require
 from figures.layout import require_columns
 from figures.style import OKABE_ITO, rc
 
@@ -30,7 +29,6 @@ def device_ratios(frame: pd.DataFrame, *, device: str) -> Figure:
         InputError: If a column is missing or there is no row.
     """
     require_columns("frame", frame, ("what", "how", "seconds", "ratio", "of limit"))
-    require(len(frame) > 0, "frame", "have rows", 0)
     frame = frame[frame["ratio"] != 1.0] if (frame["ratio"] != 1.0).any() else frame
     kinds = list(dict.fromkeys(frame["what"]))
     with matplotlib.rc_context(rc()):
@@ -52,7 +50,7 @@ def device_ratios(frame: pd.DataFrame, *, device: str) -> Figure:
             )
         ax.axvline(1.0, color="#57606A", linestyle=":", linewidth=1.0)
         ax.set_xscale("log")
-        ax.set_xlim(min(0.5, 0.7 * frame["ratio"].min()), 8 * frame["ratio"].max())
+        ax.set_xlim(min(0.5, 0.7 * frame["ratio"].min()), 30 * frame["ratio"].max())
         ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
         ax.xaxis.set_minor_formatter(NullFormatter())
         ax.set_yticks(places, [f"{what}: {how}" for what, how in zip(frame["what"], frame["how"], strict=True)])
