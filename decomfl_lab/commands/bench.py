@@ -228,6 +228,9 @@ def memory(
     Console(width=None if sys.stdout.isatty() else 130).print(table)
 
 
+_DEVICE = Annotated[str, typer.Option(help="cpu, cuda or auto. [default: cpu]", show_default=False)]
+ENGINES_ON_GPU = ("plain", "serial", "batched")
+"""Engines that evaluate losses where a GPU has the model."""
 _SHORT = {"mnist": "cnn-mnist", "fashion": "cnn-fashion"}
 
 
@@ -239,8 +242,12 @@ def round_(
     clients: Annotated[int, typer.Option(help="Sampled clients m.")] = 10,
     perturbations: Annotated[int, typer.Option(help="Directions P.")] = 20,
     engine: Annotated[
-        str, typer.Option(help=f"Of {', '.join(ENGINES)}. [default: all]", show_default=False)
-    ] = ",".join(ENGINES),
+        str | None,
+        typer.Option(
+            help=f"Of {', '.join(ENGINES)}. [default: all, on a GPU {', '.join(ENGINES_ON_GPU)}]", show_default=False
+        ),
+    ] = None,
+    device: _DEVICE = "cpu",
     repeats: Annotated[int, typer.Option(help="Runs of each engine, in turns; the fastest counts.")] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
@@ -254,19 +261,20 @@ def round_(
     threads. "of peak" is the share of the best float32 matrix product of this run, on all threads. "scalar error" is
     the largest |g - g_ref| over the root mean square of g_ref, whose losses or gradients are float64.
     """
-    models, engines = _names("model", model, tuple(_SHORT)), _names("engine", engine, tuple(ENGINES))
+    place = find_device(device)
+    able = ENGINES_ON_GPU if place.type == "cuda" else tuple(ENGINES)
+    models, engines = _names("model", model, tuple(_SHORT)), _names("engine", engine or ",".join(able), tuple(ENGINES))
     rows: list[EngineRow] = []
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
         task = bars.add_task("measuring", total=len(models))
         for name in models:
-            rows += engine_rows(
-                _SHORT[name], batch=batch, clients=clients, P=perturbations, repeats=repeats, engines=engines
-            )
+            sizes = {"batch": batch, "clients": clients, "P": perturbations, "repeats": repeats}
+            rows += engine_rows(_SHORT[name], **sizes, engines=engines, device=place.type)
             bars.advance(task)
     if as_json:
         print(json.dumps([asdict(row) for row in rows]))
         return
-    title = f"A round of {clients} clients, batch {batch}, P = {perturbations}, {rows[0].threads} thread(s)"
+    title = f"A round of {clients} clients, batch {batch}, P = {perturbations}, {rows[0].device}"
     table = Table(title=title, title_justify="left")
     for head in ("model", "engine", "estimator", "s", "µs/image", "ratio", "GFLOP/s", "of peak", "scalar error"):
         table.add_column(head, justify="left" if head in ("model", "engine", "estimator") else "right")
@@ -300,6 +308,7 @@ def llm_round(
         WAYS
     ),
     threads: Annotated[int, typer.Option(help="CPU threads of torch.")] = 1,
+    device: _DEVICE = "cpu",
     repeats: Annotated[int, typer.Option(help="Rounds of each way, in turns; the fastest counts.")] = 5,
     memory: Annotated[bool, typer.Option(help="Measure peaks too, of models of 16 MB and more.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
@@ -326,6 +335,7 @@ def llm_round(
             repeats=repeats,
             ways=_names("way", way, tuple(WAYS)),
             memory=memory,
+            device=device,
         ):
             rows.append(row)
             bars.advance(task)
@@ -334,7 +344,7 @@ def llm_round(
         return
     title = (
         f"A round, m = {clients}: {rows[0].model}, d = {rows[0].d:,}, batch {batch_size} of {rows[0].tokens:.1f} "
-        f"tokens on average, P = {perturbations}, central, {threads} thread(s)"
+        f"tokens on average, P = {perturbations}, central, {rows[0].device}"
     )
     table = Table(title=title, title_justify="left")
     for head in ("way", "s a round", "losses/s", "ratio", "scalar error", "peak models"):

@@ -82,7 +82,7 @@ class Line:
         if len(points) == 1:
             program.noise("up", seed, [c], self.distribution, first=first)
         else:  # x - fl(c z) is x + fl(-c z)
-            program.fill(SCRATCH, 0.0)
+            program.fill(SCRATCH, -0.0)  # -0 + z is z, to the bit
             program.noise(SCRATCH, seed, [c], self.distribution, first=first)
             program.copy("down", "up")
             program.add("up", SCRATCH)
