@@ -22,7 +22,7 @@ from decomfl_lab.data import load_dataset
 from decomfl_lab.devices import describe
 from decomfl_lab.errors import InputError
 from decomfl_lab.noise import Distribution
-from decomfl_lab.rebuild import axpy_
+from decomfl_lab.rebuild import axpy_, form_points_, project
 from decomfl_lab.replica import Replica
 from decomfl_lab.simulation import DeComFLFederation
 from decomfl_lab.training import build_federation
@@ -88,6 +88,12 @@ def checks(device: torch.device, *, sizes: Sequence[int] = SIZES, rounds: int = 
     for law in Distribution:
         cases = [_noise(device, other, law, n, first) for n, first in product(sizes, OFFSETS)]
         yield Check(f"directions: {law}", len(cases), sum(cases))
+    for law in Distribution:
+        cases = [_points(device, other, law, n) for n in sizes]
+        yield Check(f"points x + cz: {law}", len(cases), sum(cases))
+    for law in Distribution:
+        cases = [_projections(device, other, law, n) for n in sizes]
+        yield Check(f"projections ⟨v, z⟩: {law}", len(cases), sum(cases))
     for name, changes in RUNS.items():
         cases = list(_replays(device, other, changes, rounds))
         yield Check(f"replay of a run: {name}", len(cases), sum(cases))
@@ -109,6 +115,26 @@ def _noise(device: torch.device, other: str, law: Distribution, n: int, first: i
     axpy_(here, seed, c, d=d, first=first, first_p=3, distribution=law)
     noise.axpy(there, seed, c, d=d, first=first, first_p=3, distribution=law, backend=other)
     return _same(here, torch.from_numpy(there))
+
+
+_STREAMS = [(2**64 - 3, p) for p in (0, 31, 32, 7)]
+
+
+def _points(device: torch.device, other: str, law: Distribution, n: int) -> bool:
+    """X + cz, x − cz of four directions and x itself, all at once, here and there."""
+    x = torch.linspace(-1, 1, n)
+    streams, c = [*_STREAMS, *_STREAMS, _STREAMS[0]], [1e-3] * 4 + [-1e-3] * 4 + [0.0]
+    here, there = torch.empty(len(c), n, device=device), torch.empty(len(c), n)
+    form_points_(here, x.to(device), streams, c, law)
+    form_points_(there, x, streams, c, law, backend=other)
+    return _same(here, there)
+
+
+def _projections(device: torch.device, other: str, law: Distribution, n: int) -> bool:
+    """⟨v_i, z_p⟩ of three vectors and four directions, here and there."""
+    v = torch.sin(torch.arange(3.0 * n).view(3, n))
+    here = project(v.to(device), _STREAMS, distribution=law)
+    return here.tobytes() == project(v, _STREAMS, distribution=law, backend=other).tobytes()
 
 
 def _replays(device: torch.device, other: str, changes: dict[str, Any], rounds: int) -> Iterator[bool]:

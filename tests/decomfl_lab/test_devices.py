@@ -87,7 +87,7 @@ def test_data_move_whole() -> None:
 def test_every_check_of_bits_holds_here() -> None:
     found = list(checks(CPU, sizes=(1, 129), rounds=2))
     assert [check.what for check in found if not check.holds] == []
-    assert len(found) == len(Distribution) + len(RUNS)
+    assert len(found) == 3 * len(Distribution) + len(RUNS)
     assert all(check.cases >= 2 for check in found)
 
 
@@ -103,6 +103,18 @@ def test_a_direction_that_is_off_by_one_bit_is_named(monkeypatch: pytest.MonkeyP
         InputError, match="device must give the bits of the CPU, but directions: gaussian differs on cpu"
     ):
         require_bits(CPU)
+
+
+def test_a_projection_that_is_off_by_one_bit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = device_checks.project
+
+    def wrong(*arguments: Any, **words: Any) -> Any:
+        found = right(*arguments, **words)
+        return found if "backend" in words else np.nextafter(found, np.inf)
+
+    monkeypatch.setattr(device_checks, "project", wrong)
+    failing = [check.what for check in checks(CPU, sizes=(129,), rounds=1) if not check.holds]
+    assert failing == [f"projections ⟨v, z⟩: {law}" for law in Distribution]
 
 
 def test_a_replay_that_is_off_by_one_bit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +161,11 @@ def test_nothing_is_timed_where_bits_differ(
     monkeypatch.setattr(device_checks, "_same", lambda a, b: False)
     assert main(["bench", "device", "--device", "cpu"]) == 1
     out, told = capsys.readouterr()
-    assert "bits differ: directions: gaussian; directions: sphere; directions: rademacher; nothing was timed" in told
+    assert (
+        "bits differ: directions: gaussian; directions: sphere; directions: rademacher; points x + cz: gaussian;"
+        in told
+    )
+    assert told.rstrip().endswith("; nothing was timed")
     assert "ratio" not in out
 
 
