@@ -19,7 +19,7 @@ def rebuild_speed(frame: pd.DataFrame) -> Figure:
     """One panel a distribution: ratio to the plain way against the number of missed directions, log-log.
 
     Args:
-        frame: Rows of ``decomfl_lab.bench.Row``: distribution, d, pairs, workers, dtype, ratio and more.
+        frame: Rows of ``decomfl_lab.bench.rebuild.Row``: distribution, d, pairs, workers, dtype, ratio and more.
 
     Returns:
         Colour: d. Solid: one worker; dashed: more. The dotted line at 1 is the plain way.

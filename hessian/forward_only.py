@@ -2,7 +2,8 @@
 
     q_p = (f(x + μ z_p) + f(x − μ z_p) − 2 f(x)) / μ²,        p = 1..n.
 
-What their moments say about H stands in ``decomfl_lab.second_differences``. What a second difference is wrong by:
+What their moments say about H stands in ``decomfl_lab.estimators.second_differences``. What a second difference is
+wrong by:
 
 - **truncation**: q_p = z_pᵀ H z_p + c_p μ² + O(μ⁴), c_p = D⁴f(x)[z_p, z_p, z_p, z_p] / 12.
 - **rounding**: each value of f has an error of standard deviation ε_f (forward passes in float32: a few 10⁻⁸ of f), so
@@ -38,8 +39,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab.errors import require, require_finite_positive, require_int
+from decomfl_lab.estimators.second_differences import BRACKETS, MOMENT_LAWS, cumulants, power_sums
 from decomfl_lab.noise import Distribution
-from decomfl_lab.second_differences import BRACKETS, MOMENT_LAWS, cumulants, power_sums
 from hessian.estimate import Estimate, plain, require_confidence
 from hessian.probes import probe_at
 
@@ -348,7 +349,7 @@ def forward_only(
     Raises:
         InputError: If an argument breaks its rule, μ does not move x, or f is not finite at a point.
 
-    Source: [DeComFL, Assumption 4] for κ; moments and brackets: ``decomfl_lab.second_differences``.
+    Source: [DeComFL, Assumption 4] for κ; moments and brackets: ``decomfl_lab.estimators.second_differences``.
     """
     require_int("probes", probes, 8)
     require_int("resamples", resamples, 100)

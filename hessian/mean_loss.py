@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from decomfl_lab.errors import InputError, require, require_choice, require_int
-from decomfl_lab.replica import Layout
+from decomfl_lab.layout import Layout
 
 __all__ = ["NORMALISATIONS", "MeanLoss", "Piece"]
 

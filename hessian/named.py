@@ -12,13 +12,13 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.config import TrainConfig
-from decomfl_lab.data import Dataset, load_dataset
-from decomfl_lab.descent import Descent
+from decomfl_lab.datasets.images import Dataset, load_dataset
 from decomfl_lab.errors import InputError, require, require_int
-from decomfl_lab.models import build_model
-from decomfl_lab.normalisation import freeze_, use_batch_statistics_, uses_batch_statistics
-from decomfl_lab.training import calibration_images, fixed_choice, load_run
+from decomfl_lab.models.registry import build_model
+from decomfl_lab.objectives.normalisation import freeze_, use_batch_statistics_, uses_batch_statistics
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.descent import Descent
+from decomfl_lab.runs.training import calibration_images, fixed_choice, load_run
 from hessian.mean_loss import MeanLoss
 
 __all__ = ["TrainedModel", "from_run", "from_weights", "trained_here", "untrained"]
@@ -136,8 +136,8 @@ def trained_here(
     """The model ``model``, initialised from ``seed`` and trained for ``steps`` first-order steps on ``data``.
 
     Args:
-        model: A name in ``decomfl_lab.models.MODELS``.
-        data: A name in ``decomfl_lab.data.DATA_SETS``.
+        model: A name in ``decomfl_lab.models.registry.MODELS``.
+        data: A name in ``decomfl_lab.datasets.images.DATA_SETS``.
         steps: 0 for the model at its start, whose curvature is not that of a trained one.
         descent: How.
         seed: Of the initial parameters, the same on every device.

@@ -8,7 +8,7 @@ from torch import Tensor
 from decomfl_lab import noise
 from decomfl_lab.errors import require
 from decomfl_lab.noise import Distribution, Program, derive_seed
-from decomfl_lab.rebuild import rebuild_
+from decomfl_lab.replicas.rebuild import rebuild_
 from hessian.operator import Operator
 
 __all__ = ["PROBE_LAWS", "probe", "probe_at", "require_law"]

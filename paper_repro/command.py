@@ -14,12 +14,12 @@ import joblib
 import pandas as pd
 import typer
 
-from decomfl_lab.device_checks import require_bits
+from decomfl_lab.bench.device import require_bits
 from decomfl_lab.devices import find_device
 from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import telling
-from decomfl_lab.training import code_version
+from decomfl_lab.runs.training import code_version
 from figures.curves import Count
 from paper_repro import (
     audit,

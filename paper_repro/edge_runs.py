@@ -15,12 +15,19 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import hessian
-from decomfl_lab.config import TrainConfig
-from decomfl_lab.data import Dataset
+from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.files import write_atomically
-from decomfl_lab.objective import mean_losses
-from decomfl_lab.training import Progress, build_federation, dataset_of, fixed_choice, read_provenance, write_provenance
+from decomfl_lab.objectives.objective import mean_losses
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.training import (
+    Progress,
+    build_federation,
+    dataset_of,
+    fixed_choice,
+    read_provenance,
+    write_provenance,
+)
 from hessian.curvature import GaussNewtonOperator
 from hessian.effective_rank import effective_rank
 from hessian.exact import gauss_newton_trace

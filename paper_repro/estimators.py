@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from decomfl_lab.config import FIRST_ORDER
+from decomfl_lab.runs.config import FIRST_ORDER
 from paper_repro.claims import Claim, Verdict
 from paper_repro.measures import TOLERANCE, WITHIN
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from decomfl_lab.config import TrainConfig
+from decomfl_lab.runs.config import TrainConfig
 from figures.curves import accuracy_by_communication
 from paper_repro import estimators
 from paper_repro.bands import bands_table, compared

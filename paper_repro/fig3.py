@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from decomfl_lab.config import TrainConfig
-from decomfl_lab.data import at_hand
-from decomfl_lab.schedules import Schedule
+from decomfl_lab.datasets.images import at_hand
+from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.runs.config import TrainConfig
 from figures.comparison import Panel, by_communication, comparison
 from figures.curves import Count
 from figures.style import method_styles

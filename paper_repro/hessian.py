@@ -15,13 +15,13 @@ from torch.nn.functional import cross_entropy
 
 import hessian
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
-from decomfl_lab.data import at_hand, load_dataset
-from decomfl_lab.descent import Descent
+from decomfl_lab.datasets.images import at_hand, load_dataset
 from decomfl_lab.devices import find_device
 from decomfl_lab.files import write_atomically
-from decomfl_lab.normalisation import use_batch_statistics_
-from decomfl_lab.replica import Layout
-from decomfl_lab.training import Progress, read_provenance, write_provenance
+from decomfl_lab.layout import Layout
+from decomfl_lab.objectives.normalisation import use_batch_statistics_
+from decomfl_lab.runs.descent import Descent
+from decomfl_lab.runs.training import Progress, read_provenance, write_provenance
 from figures.spectra import KAPPAS, training_spectra
 from hessian.curvature import GaussNewtonOperator, HessianOperator
 from hessian.density import SpectralDensity, spectral_density

@@ -14,14 +14,15 @@ from typing import Any
 
 import pandas as pd
 
-from decomfl_lab.config import TrainConfig
-from decomfl_lab.data import Dataset
-from decomfl_lab.llm import tasks
-from decomfl_lab.llm.corpus import load_corpus
-from decomfl_lab.llm.extra import llm_library
-from decomfl_lab.llm.family import SIZES, PretrainConfig, PretrainProgress, pretrain
-from decomfl_lab.llm.finetuning import task_dataset
-from decomfl_lab.training import Progress, code_version, read_provenance
+from decomfl_lab.datasets.images import Dataset
+from decomfl_lab.language import tasks
+from decomfl_lab.language.extra import llm_library
+from decomfl_lab.language.opt import SIZES
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.finetuning import task_dataset
+from decomfl_lab.runs.training import Progress, code_version, read_provenance
+from paper_repro.pretraining.corpus import load_corpus
+from paper_repro.pretraining.family import PretrainConfig, PretrainProgress, pretrain
 from paper_repro.runs import Job, fingerprint
 
 __all__ = ["Pretraining", "TaskFacts", "TaskJob", "missing", "task_facts"]

@@ -10,8 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from decomfl_lab.config import TrainConfig
-from decomfl_lab.llm.verdicts import BATCH as LINES
+from decomfl_lab.runs.config import TrainConfig
 from figures.finetuning import accuracies, round_costs
 from figures.style import OKABE_ITO, LineStyle, method_styles
 from paper_repro.language import Pretraining, TaskJob, missing, task_facts
@@ -32,6 +31,7 @@ from paper_repro.llm_cells import (
 )
 from paper_repro.llm_claims import claims
 from paper_repro.part import Made, Options, rendered
+from paper_repro.pretraining.verdicts import BATCH as LINES
 from paper_repro.report import Section
 from paper_repro.scales import LANGUAGE_SCALES, PRETRAINED, LanguageScale, Tuning, kind
 from theory.audit.tables import LORA_PARAMETERS, PARAMETERS, RESULTS, ROUNDS

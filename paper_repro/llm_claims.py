@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from decomfl_lab.llm.tasks import TASKS
+from decomfl_lab.language.tasks import TASKS
 from paper_repro.claims import Claim, Verdict
 from paper_repro.llm_cells import (
     ADAPTED,

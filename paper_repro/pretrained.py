@@ -20,13 +20,14 @@ from typing import Any, Final, cast
 import pandas as pd
 
 from decomfl_lab.checkpoint import read_checkpoint
-from decomfl_lab.config import TrainConfig, config_from_mapping
-from decomfl_lab.data import Dataset
+from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.devices import find_device
 from decomfl_lab.files import write_atomically
-from decomfl_lab.simulation import DeComFLFederation, Saved
-from decomfl_lab.training import CHECKPOINT_FILE, Progress, build_federation, dataset_of, read_provenance
-from decomfl_lab.wire import encode_records
+from decomfl_lab.methods.decomfl import DeComFLFederation
+from decomfl_lab.methods.federation import Saved
+from decomfl_lab.protocol.wire import encode_records
+from decomfl_lab.runs.config import TrainConfig, config_from_mapping
+from decomfl_lab.runs.training import CHECKPOINT_FILE, Progress, build_federation, dataset_of, read_provenance
 from figures.comparison import Panel, comparison
 from figures.style import OKABE_ITO, LineStyle
 from hessian.curvature import GaussNewtonOperator

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from decomfl_lab.config import TrainConfig
+from decomfl_lab.runs.config import TrainConfig
 from figures.comparison import Panel, by_communication, comparison
 from figures.style import OKABE_ITO, LineStyle
 from paper_repro.claims import Claim, Verdict

@@ -23,15 +23,15 @@ import joblib
 import pandas as pd
 import torch
 
-from decomfl_lab.commands.progress import RunBars
-from decomfl_lab.config import FIRST_ORDER, TrainConfig, config_from_mapping, read_config
-from decomfl_lab.data import Dataset, load_dataset
+from decomfl_lab.cli.progress import RunBars
+from decomfl_lab.datasets.images import Dataset, load_dataset
 from decomfl_lab.devices import find_device
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
-from decomfl_lab.schedules import Schedule
-from decomfl_lab.training import (
+from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.runs.config import FIRST_ORDER, TrainConfig, config_from_mapping, read_config
+from decomfl_lab.runs.training import (
     CONFIG_FILE,
     METRICS_FILE,
     Progress,

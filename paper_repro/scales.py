@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from decomfl_lab.llm.family import PretrainConfig
+from paper_repro.pretraining.family import PretrainConfig
 from theory.audit.tables import EXAMPLES, PARAMETERS, RATES, RESULTS, ROUNDS, model_terabytes
 
 __all__ = [

@@ -16,13 +16,13 @@ from torch import Tensor
 
 import hessian
 import theory
-from decomfl_lab.config import TrainConfig
-from decomfl_lab.data import Dataset
+from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.errors import DivergedError
 from decomfl_lab.files import write_atomically
-from decomfl_lab.llm.finetuning import task_module
-from decomfl_lab.replica import Layout
-from decomfl_lab.training import METRICS_FILE, Progress, load_run, read_provenance, train, write_provenance
+from decomfl_lab.layout import Layout
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.finetuning import task_module
+from decomfl_lab.runs.training import METRICS_FILE, Progress, load_run, read_provenance, train, write_provenance
 from figures.sizes import size_figure
 from figures.style import OKABE_ITO, LineStyle
 from hessian.curvature import GaussNewtonOperator

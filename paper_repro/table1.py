@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from decomfl_lab.config import TrainConfig
+from decomfl_lab.runs.config import TrainConfig
 from paper_repro import fig2
 from paper_repro.claims import Claim, Verdict
 from paper_repro.estimators import CHECKED

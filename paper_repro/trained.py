@@ -18,12 +18,12 @@ from torch.nn.functional import cross_entropy
 
 import hessian
 import theory
-from decomfl_lab.config import TrainConfig
-from decomfl_lab.data import Dataset, load_dataset
+from decomfl_lab.datasets.images import Dataset, load_dataset
 from decomfl_lab.files import write_atomically
-from decomfl_lab.objective import ModuleObjective
-from decomfl_lab.simulation import DeComFLFederation
-from decomfl_lab.training import Progress, build_federation, read_provenance, write_provenance
+from decomfl_lab.methods.decomfl import DeComFLFederation
+from decomfl_lab.objectives.objective import ModuleObjective
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.training import Progress, build_federation, read_provenance, write_provenance
 from hessian.curvature import HessianOperator
 from hessian.effective_rank import effective_rank
 from hessian.mean_loss import MeanLoss

@@ -7,12 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from decomfl_lab.config import LAGGING, REPLAYING, TrainConfig
 from decomfl_lab.errors import require, require_int
-from decomfl_lab.schedules import Schedule
-from decomfl_lab.seeds import Seeding
-from decomfl_lab.server import Tracking
-from decomfl_lab.wire import (
+from decomfl_lab.protocol.server import Tracking
+from decomfl_lab.protocol.wire import (
     HEADER_BYTES,
     HELD_BYTES,
     INDEX_BYTES,
@@ -25,6 +22,9 @@ from decomfl_lab.wire import (
     SPARSE_HEAD_BYTES,
     VECTOR_HEAD_BYTES,
 )
+from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.records.seeds import Seeding
+from decomfl_lab.runs.config import LAGGING, REPLAYING, TrainConfig
 from theory.formula import Formula
 
 __all__ = [
@@ -180,7 +180,7 @@ def expected_traffic(config: TrainConfig, d: int, *, vectors: int = 1) -> Traffi
     Raises:
         InputError: For pull auto, whose choices follow costs and not chance alone.
 
-    Source: [DeComFL, Algorithms 3 and 4, Table 1], with every byte of ``decomfl_lab.wire``.
+    Source: [DeComFL, Algorithms 3 and 4, Table 1], with every byte of ``decomfl_lab.protocol.wire``.
     """
     require(config.pull == "never", "pull", "be never for a closed form", config.pull)
     require_int("d", d, 1)

@@ -8,15 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decomfl_lab.client import Client
 from decomfl_lab.errors import require, require_int
+from decomfl_lab.estimators.differences import forward
+from decomfl_lab.methods.decomfl import DeComFLFederation
 from decomfl_lab.noise import Distribution
-from decomfl_lab.replica import Replica
-from decomfl_lab.rules import Sgd
-from decomfl_lab.schedules import Schedule
-from decomfl_lab.server import Server
-from decomfl_lab.simulation import DeComFLFederation
-from decomfl_lab.zo import forward
+from decomfl_lab.protocol.client import Client
+from decomfl_lab.protocol.server import Server
+from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.replicas.replica import Replica
+from decomfl_lab.replicas.rules import Sgd
 from hessian.estimate import Estimate
 from theory.problems import Floats, Problem, directions, subspace
 from theory.quadratic import Quadratic

@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab import noise
-from decomfl_lab.client import Client
-from decomfl_lab.messages import Plan, Reply
+from decomfl_lab.estimators.differences import ESTIMATORS
+from decomfl_lab.methods.decomfl import DeComFLFederation
 from decomfl_lab.noise import Backend, Distribution
-from decomfl_lab.objective import Objective, Perturbable
-from decomfl_lab.policy import PullPolicy
-from decomfl_lab.records import RoundRecord
-from decomfl_lab.replica import Replica, SyncReplica
-from decomfl_lab.rules import GridSgd, UpdateRule
-from decomfl_lab.schedules import Schedule
-from decomfl_lab.seeds import Seeding
-from decomfl_lab.server import Server, Tracking
-from decomfl_lab.simulation import DeComFLFederation
-from decomfl_lab.wire import Ledger, decode_reply
-from decomfl_lab.zo import ESTIMATORS
+from decomfl_lab.objectives.objective import Objective, Perturbable
+from decomfl_lab.protocol.client import Client
+from decomfl_lab.protocol.messages import Plan, Reply
+from decomfl_lab.protocol.policy import PullPolicy
+from decomfl_lab.protocol.server import Server, Tracking
+from decomfl_lab.protocol.wire import Ledger, decode_reply
+from decomfl_lab.records.record import RoundRecord
+from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.records.seeds import Seeding
+from decomfl_lab.replicas.replica import Replica, SyncReplica
+from decomfl_lab.replicas.rules import GridSgd, UpdateRule
 
 __all__ = ["Case", "Implementation", "Participation", "Played", "Wavy", "play"]
 

@@ -11,19 +11,19 @@ import torch
 from numpy.typing import NDArray
 
 from decomfl_lab import noise
-from decomfl_lab.client import Client
 from decomfl_lab.laws.contract import Case, Implementation
-from decomfl_lab.messages import Held, Plan, Reply
 from decomfl_lab.noise import Backend, Distribution, Op, Program, reference
 from decomfl_lab.noise.program import DISTRIBUTIONS, Code
 from decomfl_lab.noise.spec import TILE
-from decomfl_lab.objective import Objective, Perturbable
-from decomfl_lab.records import RoundRecord
-from decomfl_lab.replica import Replica, Snapshot, SyncReplica
-from decomfl_lab.rules import GridSgd, Step
-from decomfl_lab.seeds import DerivedSeeds, Seeding, StepSeed
-from decomfl_lab.server import Server
-from decomfl_lab.wire import Ledger
+from decomfl_lab.objectives.objective import Objective, Perturbable
+from decomfl_lab.protocol.client import Client
+from decomfl_lab.protocol.messages import Held, Plan, Reply
+from decomfl_lab.protocol.server import Server
+from decomfl_lab.protocol.wire import Ledger
+from decomfl_lab.records.record import RoundRecord
+from decomfl_lab.records.seeds import DerivedSeeds, Seeding, StepSeed
+from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
+from decomfl_lab.replicas.rules import GridSgd, Step
 
 __all__ = ["FAULTS"]
 

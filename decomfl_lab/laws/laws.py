@@ -18,10 +18,8 @@ from decomfl_lab.laws.contract import Case, Implementation, Played, play
 from decomfl_lab.laws.law import Law, LawBrokenError, bits, law, same
 from decomfl_lab.laws.variant_laws import LAWS
 from decomfl_lab.noise import reference
-from decomfl_lab.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
-from decomfl_lab.seeds import Seeding, stream_of
-from decomfl_lab.server import Tracking, sample_clients
-from decomfl_lab.wire import (
+from decomfl_lab.protocol.server import Tracking, sample_clients
+from decomfl_lab.protocol.wire import (
     decode_plan,
     decode_records,
     decode_reply,
@@ -29,6 +27,8 @@ from decomfl_lab.wire import (
     encode_records,
     encode_reply,
 )
+from decomfl_lab.records.seeds import Seeding, stream_of
+from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
 
 __all__ = ["LAWS", "Law", "LawBrokenError"]
 

@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from decomfl_lab.laws import strategies as draw_from
 from decomfl_lab.laws.contract import Case, Implementation, Participation, Played, play
-from decomfl_lab.records import History
-from decomfl_lab.wire import decode_records, encode_records
+from decomfl_lab.protocol.wire import decode_records, encode_records
+from decomfl_lab.records.record import History
 
 __all__ = ["FederationMachine"]
 

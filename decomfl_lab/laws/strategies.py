@@ -8,10 +8,10 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from decomfl_lab.laws.contract import Case, Participation
 from decomfl_lab.noise import Distribution, Format
-from decomfl_lab.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
-from decomfl_lab.schedules import Schedule
-from decomfl_lab.seeds import Seeding
-from decomfl_lab.server import Tracking
+from decomfl_lab.protocol.server import Tracking
+from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.records.seeds import Seeding
+from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
 
 __all__ = ["cases", "counters", "distributions", "participations", "rules", "seeds", "shapes"]
 

@@ -14,14 +14,14 @@ from decomfl_lab.laws import strategies as draw_from
 from decomfl_lab.laws.contract import Case, Implementation, Played, play
 from decomfl_lab.laws.law import LawBrokenError, bits, law, same
 from decomfl_lab.laws.stream_laws import LAWS
-from decomfl_lab.messages import Held, Reply
+from decomfl_lab.layout import Layout
 from decomfl_lab.noise import derive_seed
-from decomfl_lab.objective import EpochBatches, ModuleObjective
-from decomfl_lab.policy import PullPolicy
-from decomfl_lab.replica import Layout
-from decomfl_lab.rules import Sgd
-from decomfl_lab.seeds import Seeding, stream_of
-from decomfl_lab.server import Tracking
+from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
+from decomfl_lab.protocol.messages import Held, Reply
+from decomfl_lab.protocol.policy import PullPolicy
+from decomfl_lab.protocol.server import Tracking
+from decomfl_lab.records.seeds import Seeding, stream_of
+from decomfl_lab.replicas.rules import Sgd
 
 __all__ = ["LAWS"]
 

@@ -71,7 +71,7 @@ def derive_seed(run_key: int, *path: int) -> int:
     """The 64-bit seed at ``path`` under ``run_key``, by keyed BLAKE2b.
 
     The seeds of the algorithm are nested: a round's is at (r) under the run's, a step's at (k) under its round's, a
-    direction's at (p) under its step's (``decomfl_lab.seeds``), so who holds one can draw all those below it.
+    direction's at (p) under its step's (``decomfl_lab.records.seeds``), so who holds one can draw all those below it.
 
     Args:
         run_key: The run's key, 0..2**64-1.

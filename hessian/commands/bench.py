@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from decomfl_lab.commands.progress import RunBars
+from decomfl_lab.cli.progress import RunBars
 from decomfl_lab.errors import require_int
 from decomfl_lab.files import write_atomically
 from hessian.bench import KappaRow, Problem, kappa_rows

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from decomfl_lab import training
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
-from decomfl_lab.cli import main
-from decomfl_lab.config import TrainConfig
+from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
-from decomfl_lab.training import CHECKPOINT_FILE, load_run, train
+from decomfl_lab.runs import training
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.training import CHECKPOINT_FILE, load_run, train
 from hessian.resume import Checkpoint
 
 TENSORS = {"x": torch.linspace(-1, 1, 7), "état": torch.arange(6).view(2, 3), "none": torch.zeros(0)}

@@ -13,23 +13,26 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from decomfl_lab import device_checks, noise
-from decomfl_lab.cli import main
-from decomfl_lab.commands import bench as command
-from decomfl_lab.config import TrainConfig
-from decomfl_lab.data import load_dataset
-from decomfl_lab.device_checks import RUNS, checks, require_bits
+from decomfl_lab import noise
+from decomfl_lab.bench import device as device_checks
+from decomfl_lab.bench.device import RUNS, checks, require_bits
+from decomfl_lab.cli import bench as command
+from decomfl_lab.cli.main import main
+from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.devices import DEVICES, find_device
-from decomfl_lab.engine import Batched, Line, Serial, batched
+from decomfl_lab.engines import batched
+from decomfl_lab.engines.engines import Batched, Line, Serial
 from decomfl_lab.errors import InputError
-from decomfl_lab.models import build_model
+from decomfl_lab.estimators.differences import central
+from decomfl_lab.layout import Layout
+from decomfl_lab.models.registry import build_model
 from decomfl_lab.noise import Distribution, Format
-from decomfl_lab.normalisation import use_batch_statistics_
-from decomfl_lab.objective import EpochBatches, ModuleObjective
-from decomfl_lab.replica import Layout, Replica
-from decomfl_lab.rules import LowPrecision, Sgd
-from decomfl_lab.training import CHECKPOINT_FILE, read_provenance, train
-from decomfl_lab.zo import central
+from decomfl_lab.objectives.normalisation import use_batch_statistics_
+from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
+from decomfl_lab.replicas.replica import Replica
+from decomfl_lab.replicas.rules import LowPrecision, Sgd
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.training import CHECKPOINT_FILE, read_provenance, train
 
 CPU = torch.device("cpu")
 SMALL = TrainConfig(data="digits", model="mlp", clients=3, sampled=2, rounds=2, perturbations=3, batch_size=16)
@@ -65,7 +68,7 @@ def test_tf32_is_for_gpus() -> None:
 def test_a_run_goes_on_on_another_device_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = train(SMALL, out=tmp_path / "whole")
     train(replace(SMALL, rounds=1), out=tmp_path / "parts")
-    monkeypatch.setattr("decomfl_lab.training.describe", lambda device: f"another {device}")
+    monkeypatch.setattr("decomfl_lab.runs.training.describe", lambda device: f"another {device}")
     both = train(SMALL, out=tmp_path / "parts", device="auto")
     assert both.test_loss.iloc[-1] == whole.test_loss.iloc[-1]
     first, then = read_provenance(tmp_path / "parts")["devices"]

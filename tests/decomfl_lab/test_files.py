@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from decomfl_lab.cli import main
+from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.files import LOCK_FILE, held, held_checkpoint, write_atomically
 

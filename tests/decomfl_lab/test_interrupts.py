@@ -16,18 +16,18 @@ import pandas as pd
 import pytest
 
 from decomfl_lab.checkpoint import read_checkpoint
-from decomfl_lab.cli import main
-from decomfl_lab.config import config_from_mapping, read_config
+from decomfl_lab.cli.main import main
 from decomfl_lab.interrupts import Interrupted, interrupt, postponed, telling
 from decomfl_lab.laws.laws import LAWS
-from decomfl_lab.training import CHECKPOINT_FILE, CONFIG_FILE, train
+from decomfl_lab.runs.config import config_from_mapping, read_config
+from decomfl_lab.runs.training import CHECKPOINT_FILE, CONFIG_FILE, train
 
 TALKATIVE = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background it is ignored
-from decomfl_lab.commands import progress
+from decomfl_lab.cli import progress
 progress.LINE_SECONDS = 0.0
-from decomfl_lab.cli import main
+from decomfl_lab.cli.main import main
 main()
 """
 TRAIN = "train --data digits --model logistic --clients 4 --sampled 2 --rounds 100000 --local-steps 2 --eval-every 3"
@@ -106,7 +106,7 @@ def test_an_interrupt_before_the_work_begins_is_a_line_too(
     def begin(*_: object) -> None:
         raise raised
 
-    monkeypatch.setattr("decomfl_lab.cli.application", begin)
+    monkeypatch.setattr("decomfl_lab.cli.main.application", begin)
     assert main(["train"]) == code
     assert capsys.readouterr().err == "decomfl: interrupted; nothing new was kept\n"
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from decomfl_lab.cli import main
+from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from hessian import bench as measuring
 from hessian.bench import LIBRARIES, Found, KappaRow, Problem, kappa_rows

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.replica import Layout
+from decomfl_lab.layout import Layout
 from hessian.curvature import HessianOperator
 from hessian.effective_rank import effective_rank
 from hessian.mean_loss import MeanLoss
-from tests.decomfl_lab.llm.tiny import answers, prompts
+from tests.decomfl_lab.language.tiny import answers, prompts
 
 
 def _loss(kind: str, **options: Any) -> MeanLoss:

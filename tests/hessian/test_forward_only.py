@@ -18,14 +18,8 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab import noise
 from decomfl_lab.errors import InputError
+from decomfl_lab.estimators.second_differences import BRACKETS, PowerSums, cross_cumulants, cumulants, power_sums
 from decomfl_lab.noise import Distribution
-from decomfl_lab.second_differences import (
-    BRACKETS,
-    PowerSums,
-    cross_cumulants,
-    cumulants,
-    power_sums,
-)
 from hessian.estimate import Estimate
 from hessian.forward_only import evaluation_noise, forward_only, mu_ladder, second_differences
 from hessian.mean_loss import MeanLoss

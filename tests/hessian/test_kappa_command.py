@@ -15,14 +15,14 @@ import typer
 from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab import cli
-from decomfl_lab.commands.train import train
-from decomfl_lab.data import load_dataset
-from decomfl_lab.descent import Descent
+from decomfl_lab.cli import main as cli
+from decomfl_lab.cli.train import train
+from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.devices import describe
 from decomfl_lab.errors import InputError
-from decomfl_lab.models import build_model
-from decomfl_lab.training import fixed_choice, load_run
+from decomfl_lab.models.registry import build_model
+from decomfl_lab.runs.descent import Descent
+from decomfl_lab.runs.training import fixed_choice, load_run
 from figures.spectra import spectrum
 from hessian.commands.kappa import kappa
 from hessian.curvature import HessianOperator
@@ -303,7 +303,7 @@ def test_the_table_names_every_reading_of_kappa_and_the_figure_is_drawn(
 def test_the_figure_of_the_project_takes_what_the_command_gives(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("decomfl_lab.commands.drawing.contributions", lambda *_: [("spectrum", spectrum)])
+    monkeypatch.setattr("decomfl_lab.cli.drawing.contributions", lambda *_: [("spectrum", spectrum)])
     for probes in ("0", "2"):
         path = tmp_path / f"{probes}.png"
         assert cli.main(["kappa", *SMALL, "--density-probes", probes, "--plot", str(path)]) == 0
@@ -314,7 +314,7 @@ def test_what_cannot_be_drawn_is_refused_before_anything_is_computed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hessian.commands.kappa.effective_rank", None)
-    monkeypatch.setattr("decomfl_lab.commands.drawing.contributions", lambda *_: [("spectrum", spectrum)])
+    monkeypatch.setattr("decomfl_lab.cli.drawing.contributions", lambda *_: [("spectrum", spectrum)])
     assert cli.main(["kappa", *SMALL, "--plot", str(tmp_path / "k.doc")]) == 2
     assert "plot must end in one of " in error_of(capsys)
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.models import build_model
+from decomfl_lab.models.registry import build_model
 from hessian.curvature import GaussNewtonOperator, HessianOperator
 from hessian.mean_loss import MeanLoss
 from tests.hessian import problems

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, relu
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.models import MODELS, build_model
+from decomfl_lab.models.registry import MODELS, build_model
 from hessian.curvature import GaussNewtonOperator, HessianOperator
 from hessian.mean_loss import MeanLoss
 from hessian.piecewise import trace_operator, why_not_piecewise_affine

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from decomfl_lab.cli import main
+from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws.check import check_law, load_implementation
 from decomfl_lab.laws.contract import AcrossDevices, Case
 from decomfl_lab.laws.laws import LAWS
-from decomfl_lab.replica import Replica
+from decomfl_lab.replicas.replica import Replica
 
 ACROSS = (
     "rebuilt-client-equals-server",

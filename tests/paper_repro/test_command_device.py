@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from decomfl_lab.cli import main
+from decomfl_lab.cli.main import main
 from paper_repro import fig2, fig3, hessian
 from paper_repro.command import ON_GPU, PARTS, _on_device
 from paper_repro.part import Options

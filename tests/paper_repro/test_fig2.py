@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from decomfl_lab.cli import main
+from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from paper_repro import fig2, scales
 from paper_repro.measures import ordered, scalars_to_reach

@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.cli import main
-from decomfl_lab.training import Progress
+from decomfl_lab.cli.main import main
+from decomfl_lab.runs.training import Progress
 from hessian.density import SpectralDensity, spectral_density
 from hessian.named import untrained
 from paper_repro import hessian, scales

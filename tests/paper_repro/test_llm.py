@@ -14,20 +14,22 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from decomfl_lab.cli import main
-from decomfl_lab.config import TrainConfig
-from decomfl_lab.data import Dataset
-from decomfl_lab.llm import family, finetuning, tasks
-from decomfl_lab.llm.corpus import Corpus
-from decomfl_lab.llm.family import PretrainConfig
-from decomfl_lab.llm.tasks import TASKS, TaskData
+from decomfl_lab.cli.main import main
+from decomfl_lab.datasets.images import Dataset
+from decomfl_lab.language import tasks
+from decomfl_lab.language.tasks import TASKS, TaskData
+from decomfl_lab.runs import finetuning
+from decomfl_lab.runs.config import TrainConfig
 from paper_repro import language, llm, measures, recorded
 from paper_repro.language import TaskFacts
 from paper_repro.llm_cells import FEDZO, P5, P10, Result, methods, printed, printed_costs, results
 from paper_repro.llm_claims import claims
 from paper_repro.part import Made, Options
+from paper_repro.pretraining import family
+from paper_repro.pretraining.corpus import Corpus
+from paper_repro.pretraining.family import PretrainConfig
 from paper_repro.scales import LANGUAGE_SCALES, PRETRAINED, TASK_ROWS, Tuning
-from tests.decomfl_lab.llm.tiny import transformers
+from tests.decomfl_lab.language.tiny import transformers
 from theory.audit.tables import EXAMPLES, RESULTS, Cell
 from theory.communication import expected_traffic
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from decomfl_lab.cli import main
+from decomfl_lab.cli.main import main
 from paper_repro import fig3, measures, projection, scales, table1, topk
 from paper_repro.claims import Claim
 from paper_repro.part import Options

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
-from decomfl_lab.llm import finetuning, tasks
-from decomfl_lab.training import CHECKPOINT_FILE
+from decomfl_lab.language import tasks
+from decomfl_lab.runs import finetuning
+from decomfl_lab.runs.training import CHECKPOINT_FILE
 from paper_repro import pretrained, recorded
 from paper_repro.part import Options
-from tests.decomfl_lab.llm.toy import toy_causal, write_sst2
+from tests.decomfl_lab.language.toy import toy_causal, write_sst2
 
 LOAD = recorded.load
 

@@ -10,10 +10,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from decomfl_lab.cli import main
-from decomfl_lab.data import load_dataset
+from decomfl_lab.cli.main import main
+from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
-from decomfl_lab.training import provenance
+from decomfl_lab.runs.training import provenance
 from paper_repro import command, recorded
 from paper_repro.measures import settled, unfinished
 from paper_repro.part import Made, Options

@@ -12,12 +12,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from decomfl_lab import training
-from decomfl_lab.cli import main
-from decomfl_lab.config import TrainConfig
+from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.interrupts import Interrupted
-from decomfl_lab.training import Progress
+from decomfl_lab.runs import training
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.training import Progress
 from paper_repro import runs
 from paper_repro.runs import DONE_FILE, SO_FAR, TURN_FILE, Job, Result, finished, run_all
 

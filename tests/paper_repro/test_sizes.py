@@ -15,10 +15,11 @@ import pandas as pd
 import pytest
 import torch
 
-from decomfl_lab.config import read_config
 from decomfl_lab.errors import InputError
-from decomfl_lab.llm import finetuning, tasks
-from decomfl_lab.training import fixed_choice
+from decomfl_lab.language import tasks
+from decomfl_lab.runs import finetuning
+from decomfl_lab.runs.config import read_config
+from decomfl_lab.runs.training import fixed_choice
 from figures.sizes import READINGS, size_figure
 from figures.style import series_styles
 from paper_repro import recorded, scales, sizes
@@ -26,7 +27,7 @@ from paper_repro.part import Options
 from paper_repro.runs import run_all
 from paper_repro.scales import SIZES_SCALES, SizesScale
 from paper_repro.sizes import SizeWork, Slope, claims, kappa_table, run_table
-from tests.decomfl_lab.llm.toy import toy_causal, write_sst2
+from tests.decomfl_lab.language.toy import toy_causal, write_sst2
 
 SIZE = SizesScale(
     models=("a", "b", "c"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import typer
 
-from decomfl_lab import cli
+from decomfl_lab.cli import main as cli
 from theory.bounds import statement
 from theory.commands.bounds import bound, stepsize
 from theory.formula import Formula

@@ -11,14 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from decomfl_lab import fedavg, server
-from decomfl_lab.config import LAGGING, METHODS, TrainConfig
-from decomfl_lab.data import load_dataset
+from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
-from decomfl_lab.seeds import Seeding
-from decomfl_lab.server import Tracking
-from decomfl_lab.training import build_federation
-from decomfl_lab.wire import HEADER_BYTES, SEED_BYTES, Ledger
+from decomfl_lab.methods import fedavg
+from decomfl_lab.protocol import server
+from decomfl_lab.protocol.server import Tracking
+from decomfl_lab.protocol.wire import HEADER_BYTES, SEED_BYTES, Ledger
+from decomfl_lab.records.seeds import Seeding
+from decomfl_lab.runs.config import LAGGING, METHODS, TrainConfig
+from decomfl_lab.runs.training import build_federation
 from theory import communication
 from theory.communication import TABLE_1, Traffic, expected_numbers, expected_traffic
 

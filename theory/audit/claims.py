@@ -11,8 +11,8 @@ from typing import Final
 import sympy as sp
 from scipy import optimize
 
-from decomfl_lab.config import TrainConfig
-from decomfl_lab.models import build_model, num_parameters
+from decomfl_lab.models.registry import build_model, num_parameters
+from decomfl_lab.runs.config import TrainConfig
 from theory.audit import algorithms
 from theory.audit.algorithms import PROGRAMS, Line, outcome, play
 from theory.audit.entry import Entry, Evidence

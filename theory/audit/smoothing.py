@@ -251,13 +251,14 @@ def _replicas_agree() -> Evidence:
     import torch
     from torch.nn.functional import mse_loss
 
-    from decomfl_lab.client import Client
-    from decomfl_lab.objective import EpochBatches, ModuleObjective
-    from decomfl_lab.replica import Layout, Replica
-    from decomfl_lab.rules import Sgd
-    from decomfl_lab.schedules import Schedule
-    from decomfl_lab.server import Server
-    from decomfl_lab.zo import forward
+    from decomfl_lab.estimators.differences import forward
+    from decomfl_lab.layout import Layout
+    from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
+    from decomfl_lab.protocol.client import Client
+    from decomfl_lab.protocol.server import Server
+    from decomfl_lab.records.schedules import Schedule
+    from decomfl_lab.replicas.replica import Replica
+    from decomfl_lab.replicas.rules import Sgd
 
     module = torch.nn.Linear(3, 1)
     layout = Layout.of(module)

@@ -9,8 +9,8 @@ from functools import partial
 from itertools import product
 from typing import Final
 
-from decomfl_lab.memory import ROLES
-from decomfl_lab.models import build_model, num_parameters
+from decomfl_lab.bench.memory import ROLES
+from decomfl_lab.models.registry import build_model, num_parameters
 from theory.audit.algorithms import PROGRAMS, play
 from theory.audit.entry import Entry, Evidence
 from theory.communication import expected_numbers

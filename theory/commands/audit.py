@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from decomfl_lab.commands.progress import RunBars
+from decomfl_lab.cli.progress import RunBars
 from decomfl_lab.errors import require, require_choice
 from theory.audit.entry import KINDS, VERDICTS, Entry, Result
 from theory.audit.registry import ENTRIES, missing, run, stale

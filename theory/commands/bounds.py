@@ -13,8 +13,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from decomfl_lab.commands.flags import Command, flag, with_flags
-from decomfl_lab.commands.numbers import integer
+from decomfl_lab.cli.flags import Command, flag, with_flags
+from decomfl_lab.cli.numbers import integer
 from decomfl_lab.errors import InputError, require, require_choice
 from hessian.estimate import plain
 from theory.bounds import STATEMENTS, names, statement

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from decomfl_lab.llm.tasks import SOURCES, TASKS, load_task
+from decomfl_lab.language.tasks import SOURCES, TASKS, load_task
 from theory.audit import tables
 from theory.audit.entry import Entry, gather
 from theory.audit.source import Source, read

@@ -1,0 +1,167 @@
+"""Does a device give the bits of the CPU? Directions, points, projections, and replays of recorded runs.
+
+Everything that must be exact is made on the device and on the CPU and compared to the bit. On the CPU itself the two
+sides are the fast backend and the reference one, so that the checks, and the code that a device runs, can be tried
+without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decomfl_lab import noise
+from decomfl_lab.datasets.images import load_dataset
+from decomfl_lab.devices import describe
+from decomfl_lab.errors import InputError
+from decomfl_lab.methods.decomfl import DeComFLFederation
+from decomfl_lab.noise import Distribution
+from decomfl_lab.replicas.rebuild import axpy_, form_points_, project
+from decomfl_lab.replicas.replica import Replica
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.training import build_federation
+
+__all__ = ["RUNS", "Check", "checks", "require_bits"]
+
+SIZES = (1, 127, 128, 129, 4097, 1_000_003)
+"""Elements of a vector: below, at and above a tile of 128, and many of them, odd."""
+OFFSETS = (0, 77, 2**32 - 64, 2**33 + 5)
+"""Places of its first element."""
+RUNS: dict[str, dict[str, Any]] = {
+    "plain SGD": {"momentum": 0.0, "weight_decay": 0.0},
+    "momentum": {},
+    "momentum, the paper's form": {"momentum_form": "paper", "momentum": 0.5},
+    "sign": {"rule": "sign", "momentum": 0.0},
+    "AdaMM": {"rule": "adamm"},
+    "sphere": {"distribution": "sphere"},
+    "Rademacher": {"distribution": "rademacher", "perturbations": 40},
+    "projection, K = 3": {"method": "decomfl-projection", "local_steps": 3},
+    "private seeds": {"private_seeds": True},
+    "grid": {"grid": -20, "momentum": 0.0, "weight_decay": 0.0, "local_steps": 2},
+    "bfloat16, stochastic": {"precision": "bfloat16", "momentum": 0.0},
+    "bfloat16, compensated": {"precision": "bfloat16", "rounding": "compensated", "momentum": 0.0},
+    "bfloat16, nearest": {"precision": "bfloat16", "rounding": "nearest", "momentum": 0.0},
+    "float16, stochastic": {"precision": "float16", "momentum": 0.0},
+}
+"""What is changed in a short run on the embedded digits, whose records are then replayed."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was compared.
+
+    Attributes:
+        what: In words.
+        cases: How many comparisons.
+        equal: How many of them were equal to the bit.
+    """
+
+    what: str
+    cases: int
+    equal: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether all were."""
+        return self.cases == self.equal
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self) | {"holds": self.holds}
+
+
+def checks(device: torch.device, *, sizes: Sequence[int] = SIZES, rounds: int = 3) -> Iterator[Check]:
+    """Every check, as soon as it is known.
+
+    Args:
+        device: Where.
+        sizes: Elements of the vectors of noise.
+        rounds: Of the runs that are replayed.
+    """
+    other = noise.cpu_backend() if device.type == "cuda" else "numpy"
+    for law in Distribution:
+        cases = [_noise(device, other, law, n, first) for n, first in product(sizes, OFFSETS)]
+        yield Check(f"directions: {law}", len(cases), sum(cases))
+    for law in Distribution:
+        cases = [_points(device, other, law, n) for n in sizes]
+        yield Check(f"points x + cz: {law}", len(cases), sum(cases))
+    for law in Distribution:
+        cases = [_projections(device, other, law, n) for n in sizes]
+        yield Check(f"projections ⟨v, z⟩: {law}", len(cases), sum(cases))
+    for name, changes in RUNS.items():
+        cases = list(_replays(device, other, changes, rounds))
+        yield Check(f"replay of a run: {name}", len(cases), sum(cases))
+
+
+def require_bits(device: torch.device) -> None:
+    """Raise InputError, naming the first check that fails, unless the device gives the bits of the CPU."""
+    for check in checks(device):
+        if not check.holds:
+            raise InputError(f"device must give the bits of the CPU, but {check.what} differs on {describe(device)}")
+
+
+def _noise(device: torch.device, other: str, law: Distribution, n: int, first: int) -> bool:
+    """1.5 z_3 + 0.25 z_4 added to a vector of ones, here and there."""
+    seed, c = 2**63 + n, [1.5, 0.25]
+    d = n + first if law is not Distribution.SPHERE else 2 * n  # the sphere's norm takes a pass over all of z
+    first = first if law is not Distribution.SPHERE else min(first, n)
+    here, there = torch.ones(n, device=device), np.ones(n, dtype=np.float32)
+    axpy_(here, seed, c, d=d, first=first, first_p=3, distribution=law)
+    noise.axpy(there, seed, c, d=d, first=first, first_p=3, distribution=law, backend=other)
+    return _same(here, torch.from_numpy(there))
+
+
+_STREAMS = [(2**64 - 3, p) for p in (0, 31, 32, 7)]
+
+
+def _points(device: torch.device, other: str, law: Distribution, n: int) -> bool:
+    """X + cz, x − cz of four directions and x itself, all at once, here and there."""
+    x = torch.linspace(-1, 1, n)
+    streams, c = [*_STREAMS, *_STREAMS, _STREAMS[0]], [1e-3] * 4 + [-1e-3] * 4 + [0.0]
+    here, there = torch.empty(len(c), n, device=device), torch.empty(len(c), n)
+    form_points_(here, x.to(device), streams, c, law)
+    form_points_(there, x, streams, c, law, backend=other)
+    return _same(here, there)
+
+
+def _projections(device: torch.device, other: str, law: Distribution, n: int) -> bool:
+    """⟨v_i, z_p⟩ of three vectors and four directions, here and there."""
+    v = torch.sin(torch.arange(3.0 * n).view(3, n))
+    here = project(v.to(device), _STREAMS, distribution=law)
+    return here.tobytes() == project(v, _STREAMS, distribution=law, backend=other).tobytes()
+
+
+def _replays(device: torch.device, other: str, changes: dict[str, Any], rounds: int) -> Iterator[bool]:
+    """Records of a run on the CPU, applied on the device all at once and one by one; and the same the other way."""
+    settings: dict[str, Any] = {"data": "digits", "model": "mlp", "clients": 4, "sampled": 2, "batch_size": 32}
+    config = TrainConfig(**settings | {"perturbations": 5, "seed": 1} | changes)
+    dataset = load_dataset(config.data)
+    places = [(torch.device("cpu"), device, None if device.type == "cuda" else other)]
+    places += [(device, torch.device("cpu"), None)] if device.type == "cuda" else []
+    for trained, rebuilt, backend in places:
+        federation, _, _ = build_federation(config, dataset.to(trained))
+        assert isinstance(federation, DeComFLFederation)
+        start = federation.observer.clone()
+        for _ in range(rounds):
+            federation.advance()
+        records = federation.server.history.since(0)
+        for groups in ([records], [[record] for record in records]):
+            replica = _moved(start, rebuilt, backend)
+            for group in groups:
+                replica.catch_up(group)
+            yield replica.digest() == federation.observer.digest()
+
+
+def _moved(start: Replica, device: torch.device, backend: str | None) -> Replica:
+    """The replica on another device, or by another backend."""
+    return Replica(start.x.to(device), start.rule, backend=backend, private_key=start.private_key)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return bool(np.array_equal(a.cpu().numpy().view(np.uint32), b.cpu().numpy().view(np.uint32)))

@@ -1,0 +1,367 @@
+"""How fast is a rebuild? Ratios to the plain way, measured side by side in one process.
+
+The plain way seeds a ``torch.Generator``, draws z with ``randn`` and adds it with ``add_``, direction after
+direction: what a direct reading of the paper does, and what the authors' code does.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from llvmlite import ir
+
+from decomfl_lab.errors import InputError, require, require_choice, require_int
+from decomfl_lab.noise import Distribution, Program, cpu_backend, load_backend, spec, sphere_scale
+from decomfl_lab.noise.lanes import I32, Lanes
+from decomfl_lab.replicas.rebuild import rebuild_
+
+__all__ = ["Row", "Setting", "limits", "measure", "peak_of", "rebuild_rows", "resident_bytes", "status_bytes"]
+
+DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
+_SECONDS = 0.4
+"""Time that a measurement should last."""
+_LONG = 5.0
+"""Seconds beyond which a measurement is not repeated."""
+_PLAIN_WORK = 250_000_000
+"""Elements times pairs that the plain way is measured on; its time per pair does not depend on their number."""
+_SMALLEST_PEAK = 16 << 20
+"""Bytes of the smallest model whose peak memory is told: below, the process's own pages outweigh it."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One rebuild: ``pairs`` missed directions of one step on a model of d parameters."""
+
+    distribution: Distribution
+    d: int
+    pairs: int
+    workers: int
+    dtype: str = "float32"
+    backend: str | None = None
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        require_choice("distribution", self.distribution, Distribution)
+        require_choice("dtype", self.dtype, DTYPES)
+        require_choice("device", self.device, ("cpu", "cuda"))
+        require_int("d", self.d, 1)
+        require_int("pairs", self.pairs, 1)
+        require_int("workers", self.workers, 1)
+        require(self.device == "cpu" or torch.cuda.is_available(), "device", "be one of this machine", self.device)
+        if self.device == "cpu":
+            load_backend(self.backend)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured.
+
+    Attributes:
+        distribution: Law of the directions.
+        backend: Who made them.
+        device: "cpu" or "cuda".
+        dtype: Of the model.
+        d: Parameters.
+        pairs: Directions that were missed.
+        workers: CPU threads.
+        ns_per_element_pair: Nanoseconds of a rebuild / (d · pairs).
+        plain_ns: The same for the plain way, with the number of threads that is fastest for it.
+        plain_default_ns: The plain way with torch's own number of threads.
+        ratio: plain_ns / ns_per_element_pair.
+        limit_ns: The least that this machine's instructions and memory would need; see ``limits``.
+        share_of_limit: limit_ns / ns_per_element_pair.
+        limited_by: "instructions" or "bandwidth".
+        peak_models: Peak memory during the rebuild in models, the model itself included; None for small ones.
+        plain_peak_models: The same for the plain way.
+    """
+
+    distribution: str
+    backend: str
+    device: str
+    dtype: str
+    d: int
+    pairs: int
+    workers: int
+    ns_per_element_pair: float
+    plain_ns: float
+    plain_default_ns: float
+    ratio: float
+    limit_ns: float | None
+    share_of_limit: float | None
+    limited_by: str | None
+    peak_models: float | None
+    plain_peak_models: float | None
+
+
+def _best(work: Callable[[], None], synchronize: Callable[[], None] = lambda: None) -> float:
+    """Seconds of the fastest of several runs; the first, in which pages fault, counts only if it is very long."""
+    times: list[float] = []
+    while len(times) < 4 or (sum(times) < _SECONDS and len(times) < 1000):
+        started = time.perf_counter()
+        work()
+        synchronize()
+        times.append(time.perf_counter() - started)
+        if times[0] > _LONG:
+            return times[0]
+        if sum(times) > _LONG and len(times) > 1:
+            break
+    return min(times[1:])
+
+
+# The machine's limits ----------------------------------------------------------------------------------------
+
+
+def _lane_operations(distribution: Distribution, pairs: int, dtype: str = "float32") -> float:
+    """32-bit lane operations that one element and direction needs, were every one a single instruction.
+
+    A Philox round is two products of 64 bits, two shifts and four exclusive ors on the low halves of 64-bit
+    lanes: 16 for the four words of a block. Masks, truncations and the key schedule are not counted: they need
+    no instruction of their own, or one for a whole tile. Box-Muller's are counted in the code that is compiled.
+    """
+    words = spec.ROUNDS * 16 / spec.WORDS
+    if distribution is Distribution.RADEMACHER:
+        add = 4 if dtype == "float64" else 1  # to float64 and its sum: two lanes each
+        return words * -(-pairs // 32) / pairs + 2 + add  # shift, choose between c and -c, add
+    update = 6 if dtype == "float64" else 2
+    return words + _box_muller_operations() / 2 + update + (distribution is Distribution.SPHERE)
+
+
+@cache
+def _box_muller_operations() -> int:
+    from decomfl_lab.noise.numba_cpu import box_muller
+
+    kind = ir.VectorType(I32, spec.LANES)
+    function = ir.Function(ir.Module(), ir.FunctionType(ir.VoidType(), [kind, kind]), "count")
+    builder = ir.IRBuilder(function.append_basic_block())
+    box_muller(*(Lanes(builder, argument) for argument in function.args))
+    free = ("bitcast",)
+    return sum(at.opname not in free for at in builder.block.instructions)
+
+
+@cache
+def _instruction_rate() -> float:
+    """32-bit lane operations a second of one core, on twelve independent chains of vector sums and xors."""
+    import numba
+    import numba.extending
+
+    from decomfl_lab.noise.numba_cpu import on_rows
+
+    chains, links = 3, 64
+
+    def write(builder: Any, x: Any, a: Any) -> None:
+        values = [Lanes.load(builder, x, I32, 32 * n, 32) for n in range(chains)]
+        step = values[0].spread(a)
+        for n in range(links):
+            values = [value ^ step if n % 2 else value + step for value in values]
+        for n, value in enumerate(values):
+            value.store(x, 32 * n)
+
+    intrinsic: Any = numba.extending.intrinsic
+
+    @intrinsic
+    def burst(typingctx, x, a):  # type: ignore[no-untyped-def]
+        return on_rows(write)(typingctx, x, a)
+
+    def bursts(x, a, times):  # type: ignore[no-untyped-def]
+        for _ in range(times):
+            burst(x, a)
+
+    run: Any = numba.njit(bursts)
+
+    x, times = np.ones(32 * chains, dtype=np.uint32), 200_000
+    seconds = _best(lambda: run(x, np.uint32(12345), times))
+    return times * links * 32 * chains / seconds
+
+
+@cache
+def _bandwidth() -> float:
+    """Bytes a second that one core reads and writes while it scales 256 MB in place."""
+    x = np.ones(1 << 26, dtype=np.float32)
+
+    def scale() -> None:
+        np.multiply(x, np.float32(1.0), out=x)
+
+    return 2 * x.nbytes / _best(scale)
+
+
+@cache
+def _gpu_rates() -> tuple[float, float]:
+    """Of the GPU: 32-bit integer operations a second by its clock and units, and bytes a second of scaling 1 GB."""
+    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    hertz = 1e3 * getattr(found, "clock_rate", float("inf"))
+    x = torch.ones(1 << 28, device="cuda")
+
+    def scale() -> None:
+        x.mul_(1.0)
+
+    seconds = _best(scale, torch.cuda.synchronize)
+    return 64 * found.multi_processor_count * hertz, 2 * 4 * x.numel() / seconds
+
+
+def limits(setting: Setting) -> tuple[float, str]:
+    """(ns per element and pair, what binds): the least that the workers of this CPU, or the GPU, would need.
+
+    Instructions: the lane operations of the specification at the measured rate of independent ones, on a GPU at the
+    rate of its 64 integer units a multiprocessor. Bandwidth: one reading and one writing of the model in all, at the
+    measured rate; models within the cache need less.
+    """
+    operations, bytes_ = _gpu_rates() if setting.device == "cuda" else (_instruction_rate(), _bandwidth())
+    passes = 2 if setting.distribution is Distribution.SPHERE else 1  # the norm, once a direction
+    instructions = passes * _lane_operations(setting.distribution, setting.pairs, setting.dtype) / operations
+    size = DTYPES[setting.dtype].itemsize
+    bandwidth = 2 * size / bytes_ / setting.pairs
+    both = {"instructions": 1e9 * instructions, "bandwidth": 1e9 * bandwidth}
+    binds = max(both, key=lambda name: both[name])
+    return both[binds] / setting.workers, binds
+
+
+# Memory ------------------------------------------------------------------------------------------------------
+
+
+def status_bytes(field: str) -> int | None:
+    """Bytes of a field of /proc/self/status, as VmPeak; None where there is no such thing."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{field}:")), None)
+
+
+def resident_bytes() -> int | None:
+    """Resident memory of this process now; None where the system does not tell."""
+    return status_bytes("VmRSS")
+
+
+def peak_of(work: Callable[[], object], model_bytes: int, without_model: int | None) -> float | None:
+    """Peak resident memory during ``work`` above that of the process without the model, in models."""
+    if without_model is None or model_bytes < _SMALLEST_PEAK:
+        return None
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    except OSError:
+        return None
+    work()
+    peak = status_bytes("VmHWM")
+    return None if peak is None else (peak - without_model) / model_bytes
+
+
+# Measuring ---------------------------------------------------------------------------------------------------
+
+
+def _rebuild(setting: Setting, x: torch.Tensor, seed: int) -> Callable[[], None]:
+    program = Program(["x"])
+    coefficients = np.linspace(-1e-3, 1e-3, setting.pairs)
+    program.noise("x", seed, coefficients, setting.distribution)
+    backend = "triton" if setting.device == "cuda" else setting.backend
+
+    def work() -> None:
+        sphere_scale.cache_clear()  # a sphere's norms are part of the work
+        rebuild_(program, [{"x": x}], backend=backend, workers=setting.workers)
+
+    return work
+
+
+def _plain(setting: Setting, x: torch.Tensor, pairs: int) -> Callable[[], None]:
+    generator = torch.Generator(device=setting.device)
+
+    def work() -> None:
+        generator.manual_seed(1)
+        for p in range(pairs):
+            z = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
+            x.add_(z, alpha=1e-3 * (p + 1))
+
+    return work
+
+
+def measure(settings: Sequence[Setting]) -> Iterator[Row]:
+    """Rows of settings that share d, dtype and device, measured in this process, one after another."""
+    d, dtype, device = settings[0].d, DTYPES[settings[0].dtype], settings[0].device
+    threads = torch.get_num_threads()
+    synchronize = torch.cuda.synchronize if device == "cuda" else (lambda: None)
+    small = torch.zeros(512, dtype=dtype, device=device)
+    for setting in settings:  # compiled and warm before memory is looked at
+        _rebuild(setting, small, 0)()
+        _plain(setting, small, 1)()
+    without_model = resident_bytes()
+    x = torch.zeros(d, dtype=dtype, device=device)
+    x += 1.0
+    model_bytes = x.numel() * x.element_size()
+    plain_pairs = max(1, min(10, _PLAIN_WORK // d))
+    plain = _plain(settings[0], x, plain_pairs)
+    plain_ns: dict[int, float] = {}
+    plain_peak = peak_of(plain, model_bytes, without_model) if device == "cpu" else None
+
+    def time_plain() -> None:
+        for count in {1, threads} if device == "cpu" else {threads}:
+            torch.set_num_threads(count)
+            ns = 1e9 * _best(plain, synchronize) / (d * plain_pairs)
+            plain_ns[count] = min(ns, plain_ns.get(count, np.inf))
+        torch.set_num_threads(threads)
+
+    time_plain()
+    rows = []
+    for setting in settings:
+        work = _rebuild(setting, x, 7)
+        peak = peak_of(work, model_bytes, without_model) if device == "cpu" else None
+        seconds = _best(work, synchronize)
+        rows.append((setting, 1e9 * seconds / (d * setting.pairs), peak))
+    time_plain()  # before and after: a machine that got slower meanwhile would show in the ratio
+    for setting, ns, peak in rows:
+        limit, binds = limits(setting) if device == "cpu" else (None, None)
+        best = min(plain_ns.values())
+        yield Row(
+            setting.distribution.value,
+            "triton" if device == "cuda" else (setting.backend or cpu_backend()),
+            device,
+            setting.dtype,
+            d,
+            setting.pairs,
+            setting.workers,
+            ns,
+            best,
+            plain_ns[threads],
+            best / ns,
+            limit,
+            None if limit is None else limit / ns,
+            binds,
+            peak,
+            plain_peak,
+        )
+
+
+def rebuild_rows(settings: Sequence[Setting]) -> Iterator[list[Row]]:
+    """Measure in a fresh process for each (device, dtype, d), so that peaks of memory are those of one model."""
+    groups: dict[tuple[str, str, int], list[Setting]] = {}
+    for setting in settings:
+        groups.setdefault((setting.device, setting.dtype, setting.d), []).append(setting)
+    for group in groups.values():
+        done = subprocess.run(
+            [sys.executable, "-m", "decomfl_lab.bench.rebuild"],
+            input=json.dumps([asdict(setting) for setting in group]),
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise InputError(f"measuring d={group[0].d} must end well, but the process ended with {done.returncode}")
+        yield [Row(**row) for row in json.loads(done.stdout)]
+
+
+def _main() -> None:
+    raw = json.load(sys.stdin)
+    settings = [Setting(**{**entry, "distribution": Distribution(entry["distribution"])}) for entry in raw]
+    json.dump([asdict(row) for row in measure(settings)], sys.stdout)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,272 @@
+"""How fast are the passes of a round? Every engine against the usual way, in one run."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.utils.flop_counter import FlopCounterMode
+
+from decomfl_lab.devices import describe, find_device, use_tf32_
+from decomfl_lab.engines.engines import ENGINES, Engine, Line, Plain, Task, make_engine
+from decomfl_lab.errors import require_int
+from decomfl_lab.estimators.differences import central, projection
+from decomfl_lab.layout import Layout
+from decomfl_lab.models.registry import build_model
+from decomfl_lab.noise import Distribution
+from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
+from decomfl_lab.records.seeds import stream_of
+from decomfl_lab.replicas.rebuild import project
+from decomfl_lab.replicas.replica import Replica
+from decomfl_lab.replicas.rules import Sgd
+
+__all__ = ["BASELINE", "EngineRow", "WideLine", "engine_rows", "flops", "scalar_error"]
+
+BASELINE = "in place"
+"""The way of MeZO and of the authors' code: see ``_Step.in_place``."""
+MU = 1e-3
+CHECKED = 2
+"""Directions whose scalars are compared with those of float64."""
+PROJECTING = ("fused", "batched", "serial")
+"""Engines that are measured by gradient projection too: the kernel, the batched pass, and torch's autograd."""
+_IN_SHAPE = (1, 28, 28)
+_CLASSES = 10
+_MATRIX = 1024
+"""Rows of the square matrices whose product measures the machine's peak."""
+_MATRIX_ON_GPU = 8192
+"""The same of a GPU, which smaller ones leave idle."""
+_SEED = 1
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class EngineRow:
+    """What was measured: one local step of all sampled clients.
+
+    Attributes:
+        model: Name of the model.
+        engine: Name of the engine, or ``BASELINE``.
+        estimator: central (differences) or projection.
+        batch: Examples a client.
+        clients: m.
+        directions: P.
+        threads: torch's number of threads.
+        device: Where.
+        seconds: The fastest of the repeated runs.
+        us_per_image: Microseconds an image and forward pass, or forward and backward pass, noise and loss included.
+        ratio: Seconds of the baseline / seconds.
+        gflops: 10⁹ floating-point operations a second, the model's own only (two a multiplication and sum).
+        peak_gflops: The best rate of a float32 matrix product in this run, on all threads.
+        peak_share: gflops / peak_gflops.
+        scalar_error: See ``scalar_error``; of at most ``CHECKED`` directions.
+    """
+
+    model: str
+    engine: str
+    estimator: str
+    batch: int
+    clients: int
+    directions: int
+    threads: int
+    device: str
+    seconds: float
+    us_per_image: float
+    ratio: float
+    gflops: float
+    peak_gflops: float
+    peak_share: float
+    scalar_error: float
+
+
+def flops(module: torch.nn.Module, in_shape: Sequence[int], *, backward: bool = False) -> int:
+    """Floating-point operations of one example's forward pass: two for each multiplication and sum.
+
+    With ``backward`` also those of the gradient by the parameters.
+    """
+    with torch.set_grad_enabled(backward), FlopCounterMode(display=False) as counter:
+        total = module(torch.zeros(1, *in_shape)).sum()
+        if backward:
+            torch.autograd.grad(total, list(module.parameters()))
+    return int(counter.get_total_flops())
+
+
+class WideLine(Line):
+    """The same points, to the bit, in float64."""
+
+    @property
+    def x(self) -> Tensor:
+        """(d,), float64."""
+        return super().x.double()
+
+    def form_(self, points: Sequence[Tensor], p: int, c: float, *, workers: int | None = None) -> None:
+        """See ``Line``."""
+        narrow = [torch.empty_like(point, dtype=torch.float32) for point in points]
+        Line(self.replica, self.seed, self.distribution).form_(narrow, p, c, workers=workers)
+        for point, formed in zip(points, narrow, strict=True):
+            point.copy_(formed)
+
+
+class _Step:
+    """A local step of m clients on random images: the line, and each client's loss."""
+
+    def __init__(self, model: str, batch: int, clients: int, P: int, device: torch.device = _CPU) -> None:
+        module = build_model(model, seed=_SEED, in_shape=_IN_SHAPE, classes=_CLASSES)
+        self.flops = {"central": flops(module, _IN_SHAPE), "projection": flops(module, _IN_SHAPE, backward=True)}
+        self.P, self.device = P, device
+        module.to(device)
+        layout = Layout.of(module)
+        self.line = Line(Replica(layout.flatten(module), Sgd()), _SEED, Distribution.GAUSSIAN)
+        generator = torch.Generator().manual_seed(_SEED)
+        self.tasks: list[Task] = []
+        self.wide_tasks: list[Task] = []
+        wide = copy.deepcopy(module).double()
+        self.modules = {torch.float32: copy.deepcopy(module), torch.float64: copy.deepcopy(wide)}
+        self.data: list[tuple[Tensor, Tensor]] = []
+        for i in range(clients):
+            images = torch.rand(batch, *_IN_SHAPE, generator=generator).to(memory_format=torch.channels_last)
+            labels = torch.randint(_CLASSES, (batch,), generator=generator).to(device)
+            images = images.to(device)
+            self.data.append((images.clone(memory_format=torch.contiguous_format), labels))
+            batches = EpochBatches(batch, batch, (_SEED, i))
+            narrow = ModuleObjective(module, layout, cross_entropy, images, labels, batches)
+            self.tasks.append((narrow, 0))
+            same = ModuleObjective(wide, Layout.of(wide), cross_entropy, images.double(), labels, batches)
+            self.wide_tasks.append((same, 0))
+
+    def scalars(
+        self, engine: Engine, line: Line | None = None, tasks: Sequence[Task] | None = None
+    ) -> NDArray[np.float32]:
+        """Of each client and direction, (m, P). The plain way takes client after client, each with its own z."""
+        line, tasks = line or self.line, tasks or self.tasks
+        points = central.points(self.P, MU)
+        groups = [[task] for task in tasks] if isinstance(engine, Plain) else [tasks]
+        values = np.concatenate([engine.losses(line, points, group) for group in groups])
+        return np.stack([central.combine(own, np.empty(0), MU).g for own in values])
+
+    def slopes(self, engine: Engine, tasks: Sequence[Task] | None = None) -> NDArray[np.float32]:
+        """By gradient projection, of each client and direction, (m, P)."""
+        tasks = tasks or self.tasks
+        x = self.line.x if tasks is self.tasks else self.line.x.double()
+        losses, gradients = engine.gradients([x] * len(tasks), tasks)
+        streams = [stream_of(self.line.seed, p) for p in range(self.P)]
+        found = project(gradients, streams)
+        both = zip(losses[:, None], found, strict=True)
+        return np.stack([projection.combine(loss, own, MU).g for loss, own in both])
+
+    def in_place(self, dtype: torch.dtype = torch.float32) -> NDArray[np.float32]:
+        """Of each client and direction, as MeZO and the authors' code measure them: z by ``randn``, x moved in place.
+
+        z is made three times: for x + μz, from there to x − μz, and back to x.
+        """
+        module = self.modules[dtype]
+        generator = torch.Generator(self.device)
+        g = np.empty((len(self.tasks), self.P), dtype=np.float32)
+
+        def move(p: int, c: float) -> None:
+            generator.manual_seed(p)
+            for w in module.parameters():
+                w.add_(torch.randn(w.shape, generator=generator, device=self.device).to(dtype), alpha=c)
+
+        with torch.inference_mode():
+            for i, (inputs, targets) in enumerate(self.data):
+                images = inputs.to(dtype)
+                for p in range(self.P):
+                    move(p, MU)
+                    above = float(cross_entropy(module(images), targets))
+                    move(p, -2 * MU)
+                    g[i, p] = (above - float(cross_entropy(module(images), targets))) / (2 * MU)
+                    move(p, MU)
+        return g
+
+    def reference(self) -> NDArray[np.float32]:
+        """The scalars with the losses in float64, at the same points to the bit."""
+        line = WideLine(self.line.replica, self.line.seed, self.line.distribution)
+        return self.scalars(Plain(), line, self.wide_tasks)
+
+    def wide_slopes(self) -> NDArray[np.float32]:
+        """The scalars by projection with gradients in float64."""
+        return self.slopes(Plain(), self.wide_tasks)
+
+
+def scalar_error(g: NDArray[np.float32], reference: NDArray[np.float32]) -> float:
+    """The largest error of a scalar, in units of a typical one: max |g − g_ref| / √mean(g_ref²)."""
+    wide = reference.astype(np.float64)
+    return float(np.abs(g - wide).max() / np.sqrt(np.mean(wide * wide)))
+
+
+def engine_rows(
+    model: str,
+    *,
+    batch: int = 256,
+    clients: int = 10,
+    P: int = 20,
+    repeats: int = 2,
+    engines: Sequence[str] = tuple(ENGINES),
+    device: str = "cpu",
+) -> Iterator[EngineRow]:
+    """A row for the baseline, for every engine, and by projection for those of ``PROJECTING``.
+
+    Their runs take turns, so that what slows the machine slows all.
+
+    Raises:
+        InputError: If a name is unknown, a number out of range, or the device not there.
+    """
+    for name, number in (("batch", batch), ("clients", clients), ("directions P", P), ("repeats", repeats)):
+        require_int(name, number, 1)
+    place = find_device(device)
+    use_tf32_(False)
+    step, few = (_Step(model, batch, clients, directions, place) for directions in (P, min(P, CHECKED)))
+    ways: dict[tuple[str, str], Callable[[_Step], NDArray[np.float32]]] = {(BASELINE, "central"): _Step.in_place}
+    for name in engines:
+        ways[name, "central"] = partial(_Step.scalars, engine=make_engine(name))
+    for name in engines:
+        if name in PROJECTING:
+            ways[name, "projection"] = partial(_Step.slopes, engine=make_engine(name))
+    right = {"central": few.reference(), "projection": few.wide_slopes()}
+    errors = {way: scalar_error(measure(few), right[way[1]]) for way, measure in ways.items()}  # and warm
+    errors[BASELINE, "central"] = scalar_error(few.in_place(), few.in_place(torch.float64))
+    seconds = dict.fromkeys(ways, np.inf)
+    peak = 0.0
+    for _ in range(repeats):
+        for way, measure in ways.items():
+            started = time.perf_counter()
+            measure(step)
+            seconds[way] = min(seconds[way], time.perf_counter() - started)
+            peak = max(peak, _matrix_rate(place))
+    for way in ways:
+        images = clients * batch * (2 * P if way[1] == "central" else 1)
+        rate = images * step.flops[way[1]] / seconds[way]
+        yield EngineRow(
+            model,
+            *way,
+            batch,
+            clients,
+            P,
+            torch.get_num_threads(),
+            describe(place),
+            seconds[way],
+            1e6 * seconds[way] / images,
+            seconds[BASELINE, "central"] / seconds[way],
+            rate / 1e9,
+            peak / 1e9,
+            rate / peak,
+            errors[way],
+        )
+
+
+def _matrix_rate(device: torch.device) -> float:
+    """Operations a second of a float32 matrix product, on all threads or a GPU."""
+    n = _MATRIX if device.type == "cpu" else _MATRIX_ON_GPU
+    a = torch.ones(n, n, device=device)
+    a[0, 0].item()  # is there
+    started = time.perf_counter()
+    torch.mm(a, a)[0, 0].item()
+    return 2 * n**3 / (time.perf_counter() - started)

@@ -1,1 +1,0 @@
-"""Sub-commands of ``decomfl`` that the core contributes: parse, call, print."""

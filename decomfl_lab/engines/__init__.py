@@ -1,0 +1,1 @@
+"""Who evaluates losses and gradients of a local step, and how."""

@@ -1,0 +1,162 @@
+"""Many points at once by ``torch.func.vmap``: the engine for devices, where one small net would leave most idle.
+
+    losses      for each task one batched forward pass over the points x + c z_p of all directions and both signs
+    gradients   one batched forward and backward pass over the clients
+
+The matrix of points, the activations and the gradients stay where x is; the losses come back once a call. It is
+ordinary torch code, so that it is tested on the CPU. On a GPU passes are recorded as CUDA graphs and replayed, so that
+the processor launches one graph a pass instead of hundreds of kernels.
+
+Grouped kernels may add in another order than single ones: a value agrees to float32 rounding with that of another
+engine, and a gradient also with that of another set of clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from decomfl_lab.devices import free_memory
+from decomfl_lab.errors import InputError
+from decomfl_lab.language.causal import Verbalized
+from decomfl_lab.layout import Layout
+from decomfl_lab.objectives.objective import ModuleObjective, RoundedObjective
+
+__all__ = ["Batches", "Passes"]
+
+ON_CPU = 1 << 28
+"""Bytes that a batched pass may take on the CPU; on a GPU it may take half of what is free."""
+KEPT = 8
+"""CUDA graphs that are kept: each holds the memory of its pass."""
+SMALL = 1 << 26
+"""Most elements that go into a pass that is recorded: larger ones keep the GPU busy, and copying them would cost."""
+
+Pass = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Batches:
+    """A module and loss as functions of rows of a matrix of points.
+
+    Attributes:
+        module: Whose forward pass it is; its own parameters are not read where ``layout`` has them.
+        layout: Places of the parameters in a point.
+        loss: Mean over a batch, of (outputs, targets).
+    """
+
+    module: nn.Module
+    layout: Layout
+    loss: Callable[[Tensor, Tensor], Tensor]
+
+    @classmethod
+    def of(cls, objective: object) -> tuple[Batches, ModuleObjective]:
+        """Of a client's objective, and the objective that has its data; InputError for an unknown kind."""
+        own = objective.narrow if isinstance(objective, RoundedObjective) else objective
+        if not isinstance(own, ModuleObjective):
+            raise InputError(f"objective must be a ModuleObjective for the batched engine, got {objective!r}")
+        return cls(own.module, own.layout, own.loss), own
+
+    def outputs(self, x: Tensor, inputs: Tensor) -> Tensor:
+        """The net at x (d,) on a batch."""
+        parts = x.to(self.layout.dtype).split(self.layout.sizes)
+        cut = zip(self.layout.names, self.layout.shapes, parts, strict=True)
+        found: Tensor = functional_call(self.module, {name: part.view(shape) for name, shape, part in cut}, (inputs,))
+        return found
+
+    def value(self, x: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        """f(x) on a batch; outputs in 16 bits are widened to float32 before the loss."""
+        outputs = self.outputs(x, inputs)
+        return self.loss(outputs.to(torch.promote_types(outputs.dtype, torch.float32)), targets)
+
+    def losses(self, points: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        """f(x_n), shape (n,), at each row of ``points`` (n, d), all on the same batch."""
+        with torch.no_grad():
+            values: Tensor = vmap(self.value, (0, None, None))(points, inputs, targets)
+        return values
+
+    def gradients(self, points: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """∇f(x_n) (n, d) and f(x_n) (n,), each on a batch of its own."""
+        return vmap(grad_and_value(self.value))(points, inputs, targets)
+
+    def floats(self, x: Tensor, inputs: Tensor) -> int:
+        """Elements of all layers' outputs at x for a batch."""
+        count = 0
+
+        def add(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            nonlocal count
+            count += output.numel() if isinstance(output, Tensor) else 0
+
+        handles = [part.register_forward_hook(add) for part in self.module.modules() if not list(part.children())]
+        try:
+            with torch.no_grad():
+                self.outputs(x, inputs[:1])
+        finally:
+            for handle in handles:
+                handle.remove()
+        return count * len(inputs)
+
+
+class Passes:
+    """Batched passes of nets, on a GPU as CUDA graphs."""
+
+    def __init__(self) -> None:
+        self._floats: dict[tuple[nn.Module, torch.Size], int] = {}
+        self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, list[Tensor], Any]] = {}
+
+    def at_once(self, batches: Batches, x: Tensor, inputs: Tensor, vectors: int) -> int:
+        """How many points fit in memory together, each with ``vectors`` of its size and of its activations."""
+        key = (batches.module, inputs.shape)
+        if key not in self._floats:
+            self._floats[key] = batches.floats(x, inputs)
+        room = (free_memory(inputs.device) or 2 * ON_CPU) // 2
+        return max(1, room // (4 * vectors * (batches.layout.d + self._floats[key])))
+
+    def run(self, batches: Batches, work: Pass, *tensors: Tensor) -> Any:
+        """``work(*tensors)``; on a GPU by a graph of its kernels, recorded at the first call with these shapes.
+
+        Language models, which look at their prompts to cut them, and large passes are not recorded.
+        """
+        large = sum(tensor.numel() for tensor in tensors) > SMALL
+        if not tensors[0].is_cuda or large or isinstance(batches.module, Verbalized):
+            return work(*tensors)
+        key = (batches, work.__name__, *((tensor.shape, tensor.dtype) for tensor in tensors))
+        if key not in self._graphs:
+            self._graphs[key] = self._recorded(work, tensors)
+            while len(self._graphs) > KEPT:
+                self._graphs.pop(next(iter(self._graphs)))
+        graph, places, out = self._graphs[key]
+        for place, tensor in zip(places, tensors, strict=True):
+            place.copy_(tensor)
+        graph.replay()
+        return torch.utils._pytree.tree_map(Tensor.clone, out)
+
+    @staticmethod
+    def _recorded(work: Pass, tensors: Sequence[Tensor]) -> tuple[torch.cuda.CUDAGraph, list[Tensor], Any]:
+        places = [tensor.clone() for tensor in tensors]
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):  # libraries choose their kernels and take their memory before the recording
+            for _ in range(3):
+                work(*places)
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = work(*places)
+        return graph, places, out
+
+    def release(self) -> None:
+        """Let go of every graph and its memory."""
+        self._graphs.clear()
+
+
+def fetched(values: Sequence[Tensor]) -> NDArray[np.float64]:
+    """Vectors of one device as rows of a float64 matrix, by one transfer."""
+    rows: NDArray[np.float64] = torch.stack(list(values)).double().cpu().numpy()
+    return rows

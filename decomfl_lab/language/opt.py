@@ -1,0 +1,72 @@
+"""OPT models of any size, initialised at random."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from decomfl_lab.language.extra import llm_library
+from decomfl_lab.models.registry import initialising
+
+__all__ = ["SIZES", "SPECIAL", "Size", "build_opt"]
+
+
+@dataclass(frozen=True)
+class Size:
+    """The shape of an OPT model: width h, depth L, heads, and context T, the most tokens that it reads."""
+
+    width: int
+    depth: int
+    heads: int
+    context: int
+
+    def parameters(self, vocabulary: int) -> int:
+        """The dimension d = (V + T + 4)·h + L·(12h² + 13h) for V tokens; the output embedding is the input's."""
+        h = self.width
+        return (vocabulary + self.context + 4) * h + self.depth * (12 * h * h + 13 * h)
+
+
+SIZES: dict[str, Size] = {
+    "opt-0.3m": Size(48, 3, 4, 256),
+    "opt-0.5m": Size(80, 2, 4, 256),
+    "opt-1m": Size(128, 2, 4, 256),
+    "opt-4m": Size(240, 4, 8, 512),
+    "opt-15m": Size(384, 8, 8, 512),
+    "opt-50m": Size(640, 10, 10, 512),
+    "opt-125m": Size(768, 12, 12, 2048),
+}
+"""By name; the names say d at a vocabulary of 4,096 tokens, that of OPT-125M at its own of 50,272."""
+
+
+def build_opt(size: Size, tokenizer: Any, *, seed: int) -> nn.Module:
+    """The ``OPTForCausalLM`` of this size for a ``tokenizers.Tokenizer``, without dropout, initialised from ``seed``.
+
+    Raises:
+        InputError: If the extra llm is missing.
+    """
+    library = llm_library("transformers", "an OPT model")
+    _, pad, text, _ = (tokenizer.token_to_id(token) for token in SPECIAL)
+    config = library.OPTConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=size.width,
+        word_embed_proj_dim=size.width,
+        ffn_dim=4 * size.width,
+        num_hidden_layers=size.depth,
+        num_attention_heads=size.heads,
+        max_position_embeddings=size.context,
+        dropout=0.0,
+        pad_token_id=pad,
+        bos_token_id=text,
+        eos_token_id=text,
+        architectures=["OPTForCausalLM"],
+        dtype="float32",
+    )
+    with initialising(seed):
+        model: nn.Module = library.OPTForCausalLM(config)
+    return model.eval()
+
+
+SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
+"""OPT's special tokens, ids 0 to 3; ``</s>`` begins every text."""

@@ -1,0 +1,327 @@
+"""The paper's six tasks: examples as prompts whose next token, among a few words, is the answer.
+
+    class(prompt) = argmax_c logit(verbalizer_c | prompt)
+
+Where the files are: a folder of the user's in the hub's layout (parts ``train`` and ``validation``, ``val`` or ``dev``
+as jsonl, tsv or parquet, with the hub's columns), or ``$DECOMFL_DATA/<task>`` with the files named in ``SOURCES``,
+whose sha256 is checked. Of the latter some train parts are incomplete, and the source line says so. As in the paper,
+the validation part is the test set.
+
+Source of templates, verbalizers and lengths: the authors' code (``language_utils.py``), since the paper prints none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+import pandas as pd
+
+from decomfl_lab.datasets.images import read_checked
+from decomfl_lab.errors import InputError, require, require_choice
+
+__all__ = ["TASKS", "Task", "TaskData", "load_task"]
+
+_CLEANED: dict[str, Callable[[str], str]] = {"sentence": str.strip, "span2_text": str.lower}
+"""What the templates do to a column."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A classification by the next token.
+
+    Attributes:
+        name: Key of ``TASKS``.
+        title: As people call it.
+        classes: Names of the classes; a class's number is its place.
+        verbalizers: The word that stands for each class; its last token is the one that counts.
+        template: Of a prompt, with columns in braces. The answer would follow directly.
+        max_length: Tokens of a prompt, its last ones: the authors' 32 or 2048 less the answer's.
+    """
+
+    name: str
+    title: str
+    classes: tuple[str, ...]
+    verbalizers: tuple[str, ...]
+    template: str
+    max_length: int = 2047
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that an example needs: the template's, and the label."""
+        return (*dict.fromkeys(name for _, name, _, _ in Formatter().parse(self.template) if name), "label")
+
+    def prompt(self, example: Mapping[str, Any]) -> str:
+        """The template filled in; InputError that names a column that is missing or no text."""
+        filled = {}
+        for column in self.columns[:-1]:
+            require(column in example, f"column {column!r}", "be there", f"columns {', '.join(example)}")
+            require(isinstance(example[column], str), f"column {column!r}", "be text", example[column])
+            filled[column] = _CLEANED.get(column, str)(example[column])
+        return self.template.format_map(filled)
+
+    @property
+    def content_free(self) -> str:
+        """The prompt that says nothing: "N/A" in every column."""
+        return self.prompt(dict.fromkeys(self.columns, "N/A"))
+
+    def label(self, example: Mapping[str, Any]) -> int:
+        """The class, given as its number or by its name; InputError if it is neither."""
+        require("label" in example, "column 'label'", "be there", f"columns {', '.join(example)}")
+        known = {str(c): c for c in range(len(self.classes))} | {name: c for c, name in enumerate(self.classes)}
+        found = known.get(str(example["label"]).lower())
+        if found is None:
+            raise InputError(f"column 'label' must be one of {', '.join(known)}, got {example['label']!r}")
+        return found
+
+
+_TRUTH, _NO_YES = ("false", "true"), ("No", "Yes")
+
+TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        Task("sst2", "SST-2", ("negative", "positive"), (" bad", " good"), "{sentence} It was", 31),
+        Task(
+            "cb",
+            "CB",
+            ("entailment", "contradiction", "neutral"),
+            ("Yes", "No", "Maybe"),
+            'Suppose {premise} Can we infer that "{hypothesis}"? Yes, No, or Maybe?\n',
+        ),
+        Task(
+            "wsc",
+            "WSC",
+            _TRUTH,
+            _NO_YES,
+            '{text}\nIn the previous sentence, does the pronoun "{span2_text}" refer to {span1_text}? Yes or No?\n',
+        ),
+        Task(
+            "wic",
+            "WiC",
+            _TRUTH,
+            _NO_YES,
+            'Does the word "{word}" have the same meaning in these two sentences? Yes, No?\n{sentence1}\n{sentence2}\n',
+        ),
+        Task(
+            "rte",
+            "RTE",
+            ("entailment", "not_entailment"),
+            ("Yes", "No"),
+            '{premise}\nDoes this mean that "{hypothesis}" is true? Yes or No?\n',
+        ),
+        Task("boolq", "BoolQ", _TRUTH, _NO_YES, "{passage}\nQuestion: {question}\nIs that correct? Yes or No?\n"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """The files of a task under ``$DECOMFL_DATA/<task>``.
+
+    Attributes:
+        train: File name: sha256.
+        test: The same for the labelled validation part.
+        borrowed: How many of the first test examples are trained on instead; others with the same first column (a
+            passage that was seen) are then left out.
+        note: What is incomplete.
+    """
+
+    train: Mapping[str, str]
+    test: Mapping[str, str]
+    borrowed: int = 0
+    note: str = ""
+
+
+SOURCES: dict[str, Source] = {
+    "sst2": Source(
+        {"train.tsv": "c75796b01672b41c38cd4b35f4ff1ade88ca79b7577f3926e01ff69739d85ec9"},
+        {"dev.tsv": "f7271f7a919ea884ca8563e13ed03028aa44296d1f738c003af3142b9a2188f8"},
+    ),
+    "cb": Source(
+        {"train.jsonl": "32017480d3a10508646e3efd64502c639f13d4d15077f278d2fd0992c33a3126"},
+        {"val.jsonl": "c6125587e9601560cb16ea223c33964c5a915568d2af68a81f651b6ef25395ec"},
+    ),
+    "wsc": Source(
+        {"train_labelled_part.jsonl": "ea78d64cdd998644da85d5c88f1cb30129233bff8a82006e69f586f7f95625d8"},
+        {"val.jsonl": "e5c685ea4bdc347354036a28176459f6feeb0b6870375ecfb3d6ddb1f0e28bef"},
+        note="training examples are 404 of the 554, 340 of them with labels of the Winograd Schema Collection",
+    ),
+    "wic": Source(
+        {"train.jsonl": "0f3a22dcabc65c58ef21558561698adf1a1aabb77b1a056e6615359e1c9b82f4"},
+        {"val.jsonl": "9f7207c88beba42cbc139de4c62ce05b23bffc189b3d561594b160e0c3920c0b"},
+    ),
+    "rte": Source(
+        {"train.jsonl": "fdfb03443abe3ec0424b7fc5d1a8863361719bc061338b7a63e56b94d615f201"},
+        {"val.jsonl": "ab990507bf5f35dc176cba7770a72bfa2c50a88ed72b8cc95cfbf9db95ab1af1"},
+    ),
+    "boolq": Source(
+        {
+            "train32_a.jsonl": "317245ba0842129234a368274701dfc196139aa627eff44aefc827c6888935e1",
+            "train32_b.jsonl": "0af324b658a72fdd7767aa3c27c1dfafbc03e8e987a148b29e42a72d84b9f9e3",
+        },
+        {"val.jsonl": "0c86a5045886e5795fe9052003873f7d94b88ed3028a33007c51d99e44fd66d9"},
+        borrowed=1000,
+        note="training examples are 64 of the 9,427 and the first 1,000 of the validation part, which are not tested "
+        "on, nor are other questions about their passages",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """A task's examples as (prompt, class).
+
+    Attributes:
+        train: To train on.
+        test: The validation part.
+        source: One line: which data was really used, and what of it is missing.
+        digest: Hex digest of the files.
+    """
+
+    train: list[tuple[str, int]]
+    test: list[tuple[str, int]]
+    source: str
+    digest: str
+
+
+def load_task(name: str, *, folder: str | Path | None = None) -> TaskData:
+    """The examples of the task ``name``.
+
+    Args:
+        name: A key of ``TASKS``.
+        folder: Holds the files in the hub's layout; None for ``$DECOMFL_DATA/<task>`` (see the module's words).
+
+    Raises:
+        InputError: If the name is unknown, a file is missing, altered or damaged, or a row lacks a column.
+    """
+    task = TASKS[require_choice("task", name, TASKS)]
+    if folder is not None:
+        return _from_hub(task, Path(folder))
+    users = os.environ.get("DECOMFL_DATA")
+    if not users:
+        raise InputError(
+            f"data of task {name} must be at hand: set DECOMFL_DATA to a folder that has {name}/, or task_data to one "
+            "with the hub's files"
+        )
+    return _from_sources(task, Path(users) / name)
+
+
+def _from_sources(task: Task, folder: Path) -> TaskData:
+    source = SOURCES[task.name]
+    train, test = (
+        [row for file, expected in files.items() for row in _rows(folder / file, read_checked(folder, file, expected))]
+        for files in (source.train, source.test)
+    )
+    borrowed, test = test[: source.borrowed], test[source.borrowed :]
+    seen = {row[task.columns[0]] for _, row in borrowed}
+    test = [(where, row) for where, row in test if row[task.columns[0]] not in seen]
+    digest = hashlib.sha256("".join([*source.train.values(), *source.test.values()]).encode()).hexdigest()[:16]
+    return _task_data(task, train + borrowed, test, "from DECOMFL_DATA", source.note, digest)
+
+
+def _from_hub(task: Task, folder: Path) -> TaskData:
+    digest = hashlib.sha256()
+
+    def part(*stems: str) -> list[Row]:
+        rows = []
+        for path in _hub_files(task, folder, stems):
+            try:
+                content = path.read_bytes()
+            except OSError as error:
+                raise InputError(f"data file {path} must be readable ({error.strerror})") from None
+            digest.update(content)
+            rows += _rows(path, content)
+        return rows
+
+    train, test = part("train"), part("validation", "val", "dev")
+    return _task_data(task, train, test, f"from {folder.name}", "", digest.hexdigest()[:16])
+
+
+def _hub_files(task: Task, folder: Path, stems: tuple[str, ...]) -> list[Path]:
+    """The one file of a part, or its numbered pieces, by the first name and kind that is there."""
+    for stem in stems:
+        for kind in _READERS:
+            found = [*folder.glob(f"{stem}{kind}"), *sorted(folder.glob(f"{stem}-*{kind}"))]
+            if found:
+                return found
+    raise InputError(
+        f"folder of task {task.name} must have a file {' or '.join(stems)} as {', '.join(_READERS)}, got {folder}"
+    )
+
+
+def _task_data(task: Task, train: list[Row], test: list[Row], where: str, note: str, digest: str) -> TaskData:
+    for title, part in (("training", train), ("test", test)):
+        require(bool(part), f"{title} examples of task {task.name}", "be at least one", 0)
+    counts = f"{task.title}: {len(train):,} train / {len(test):,} test examples, {where}"
+    source = f"{counts}; {note}" if note else counts
+    return TaskData([_example(task, *row) for row in train], [_example(task, *row) for row in test], source, digest)
+
+
+def _example(task: Task, where: str, row: Mapping[str, Any]) -> tuple[str, int]:
+    try:
+        return task.prompt(row), task.label(row)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+Row = tuple[str, dict[str, Any]]
+"""Where it stands, for errors, and its columns."""
+
+
+def _rows(path: Path, content: bytes) -> list[Row]:
+    return [(f"{path}, row {n}", row) for n, row in _READERS[path.suffix](path, content)]
+
+
+def _lines(path: Path, content: bytes) -> list[tuple[int, str]]:
+    """Numbers, from 1, and texts of the lines that are not empty; only newlines end a line."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"data file {path} must be UTF-8 ({error})") from None
+    return [(n, line.removesuffix("\r")) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
+
+
+def _jsonl(path: Path, content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
+    for n, line in _lines(path, content):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{path}, row {n}: must be JSON ({error})") from None
+        require(isinstance(row, dict), f"{path}, row {n}:", "be a JSON object", row)
+        nested = row.get("target")  # SuperGLUE's own WSC files keep the spans there
+        yield n, {**row, **(nested if isinstance(nested, dict) else {})}
+
+
+def _tsv(path: Path, content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
+    (_, header), *lines = _lines(path, content) or [(1, "")]
+    columns = header.split("\t")
+    for n, line in lines:
+        values = line.split("\t")
+        require(len(values) == len(columns), f"{path}, row {n}:", f"have {len(columns)} columns", len(values))
+        yield n, dict(zip(columns, values, strict=True))
+
+
+def _parquet(path: Path, content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
+    try:
+        table = pd.read_parquet(io.BytesIO(content))
+    except ImportError:
+        raise InputError(f"data file {path} needs a reader of parquet: pip install pyarrow") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"data file {path} must be a whole parquet file ({' '.join(str(error).split())})") from None
+    yield from enumerate(({str(k): v for k, v in row.items()} for row in table.to_dict("records")), 1)
+
+
+_READERS: dict[str, Callable[[Path, bytes], Iterator[tuple[int, dict[str, Any]]]]] = {
+    ".jsonl": _jsonl,
+    ".tsv": _tsv,
+    ".parquet": _parquet,
+}

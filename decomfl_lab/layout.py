@@ -1,0 +1,62 @@
+"""Where each parameter of a module lies in the flat vector x."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from decomfl_lab.errors import require
+
+__all__ = ["Layout"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each trainable tensor of a module lies in the flat vector x (parameters in the module's order).
+
+    Attributes:
+        names: Parameter names; tied weights once.
+        shapes: Their shapes.
+        dtype: The one dtype of all, float32 or float64.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Layout:
+        """The layout of the module's trainable parameters; InputError if there are none or dtypes differ."""
+        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        require(bool(named), "module", "have trainable parameters", type(module).__name__)
+        dtypes = {p.dtype for _, p in named}
+        require(
+            len(dtypes) == 1 and dtypes <= {torch.float32, torch.float64},
+            "dtype of the parameters",
+            "be float32 for all or float64 for all",
+            sorted(map(str, dtypes)),
+        )
+        return cls(tuple(n for n, _ in named), tuple(p.shape for _, p in named), dtypes.pop())
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Elements of each tensor."""
+        return tuple(shape.numel() for shape in self.shapes)
+
+    @property
+    def d(self) -> int:
+        """Number of trainable parameters."""
+        return sum(self.sizes)
+
+    def flatten(self, module: nn.Module) -> Tensor:
+        """A copy of the module's trainable parameters as one vector of shape (d,)."""
+        return torch.cat([module.get_parameter(name).detach().reshape(-1) for name in self.names])
+
+    def bind(self, module: nn.Module, x: Tensor) -> None:
+        """Make the module's parameters views of x: what is written to x is the module's from now on."""
+        if module.get_parameter(self.names[0]).data_ptr() == x.data_ptr():
+            return  # views of x already: a view keeps its memory, so no other vector can have this address
+        for name, shape, part in zip(self.names, self.shapes, x.split(self.sizes), strict=True):
+            module.get_parameter(name).data = part.view(shape)

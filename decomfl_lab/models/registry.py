@@ -1,0 +1,116 @@
+"""Models by name, initialised from a seed of their own: torch's global generator is left as it was."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import numpy as np
+import torch
+from torch import nn
+
+from decomfl_lab.errors import require, require_choice, require_int
+from decomfl_lab.models.gpt import gpt
+from decomfl_lab.models.resnet import resnet
+
+__all__ = ["MODELS", "build_model", "initialising", "num_parameters"]
+
+Shape = tuple[int, ...]
+
+
+def _cnn_mnist(in_shape: Shape, classes: int) -> nn.Module:
+    """The paper's small CNN: d = 28,938 for 28×28 grey images and 10 classes."""
+    require(in_shape == (1, 28, 28), "images for model cnn-mnist", "have shape (1, 28, 28)", in_shape)
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * 7 * 7, classes),
+    )
+
+
+def _cnn_fashion(in_shape: Shape, outputs: int) -> nn.Module:
+    """The paper's larger CNN for 28×28 grey images: d = 1,198,592 + 129·(outputs)."""
+    require(in_shape == (1, 28, 28), "images for model cnn-fashion", "have shape (1, 28, 28)", in_shape)
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * 12 * 12, 128),
+        nn.ReLU(),
+        nn.Linear(128, outputs),
+    )
+
+
+def _cnn_fashion_62(in_shape: Shape, classes: int) -> nn.Module:
+    """With the 62 outputs of the authors' code, of which 10 are used: the paper's d = 1,206,590."""
+    require(classes <= 62, "classes for model cnn-fashion", "be at most 62", classes)
+    return _cnn_fashion(in_shape, 62)
+
+
+def _mlp(in_shape: Shape, classes: int) -> nn.Module:
+    """One hidden layer of 32 units."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(in_shape), 32), nn.ReLU(), nn.Linear(32, classes))
+
+
+def _logistic(in_shape: Shape, classes: int) -> nn.Module:
+    """One linear layer: multinomial logistic regression, convex."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(in_shape), classes))
+
+
+MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
+    "cnn-mnist": _cnn_mnist,
+    "cnn-fashion": _cnn_fashion_62,
+    "cnn-fashion-10": _cnn_fashion,
+    "resnet8": partial(resnet, blocks=1, batch_norm=False),
+    "resnet8-bn": partial(resnet, blocks=1, batch_norm=True),
+    "resnet8-half": partial(resnet, blocks=1, batch_norm=False, widths=(8, 16, 32)),
+    "resnet8-half-bn": partial(resnet, blocks=1, batch_norm=True, widths=(8, 16, 32)),
+    "resnet20": partial(resnet, blocks=3, batch_norm=False),
+    "resnet20-bn": partial(resnet, blocks=3, batch_norm=True),
+    "mlp": _mlp,
+    "logistic": _logistic,
+    "gpt-tiny": partial(gpt, width=64, depth=2, heads=4),
+    "gpt-tiny-tied": partial(gpt, width=64, depth=2, heads=4, tied=True),
+    "gpt-10m": partial(gpt, width=384, depth=6, heads=6),
+}
+
+
+def build_model(name: str, *, seed: int, in_shape: Shape, classes: int) -> nn.Module:
+    """The model ``name`` with torch's default initialisation, drawn from ``seed`` alone.
+
+    Args:
+        name: A key of ``MODELS``.
+        seed: 0..2**64-1; folded to the 32 bits that torch's CPU generator uses by numpy's SeedSequence.
+        in_shape: Shape of one image, (C, H, W), or of a sequence, (T,).
+        classes: Number of outputs.
+
+    Raises:
+        InputError: If the name is unknown or the images do not fit the model.
+    """
+    require_choice("model", name, MODELS)
+    with initialising(seed):
+        return MODELS[name](in_shape, classes)
+
+
+@contextmanager
+def initialising(seed: int) -> Iterator[None]:
+    """Torch's global generator is seeded with ``seed`` inside, folded to 32 bits, and as it was afterwards."""
+    require_int("seed", seed, 0, 2**64 - 1)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
+        yield
+
+
+def num_parameters(module: nn.Module) -> int:
+    """d, the number of trainable parameters; tied weights count once."""
+    return sum(p.numel() for p in module.parameters() if p.requires_grad)

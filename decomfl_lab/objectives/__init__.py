@@ -1,0 +1,1 @@
+"""A client's loss as a function of the flat vector x, at x and at x + cz."""

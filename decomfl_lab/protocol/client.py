@@ -1,0 +1,230 @@
+"""The client: a state machine without transport, clock or global randomness."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from decomfl_lab.engines.engines import Engine, Line, Serial, Task
+from decomfl_lab.errors import InputError, require_finite_positive
+from decomfl_lab.estimators.differences import Estimate, Estimator, Point
+from decomfl_lab.objectives.objective import Objective
+from decomfl_lab.protocol.messages import Held, Plan, Reply
+from decomfl_lab.records.seeds import StepSeed, stream_of
+from decomfl_lab.replicas.rebuild import project
+from decomfl_lab.replicas.replica import Replica, SyncReplica, step_together_
+from decomfl_lab.replicas.rules import GridSgd, Step
+
+__all__ = ["Client", "handle_all"]
+
+
+class Client:
+    """Rebuilds, measures, reverts.
+
+    Attributes:
+        id: i.
+        replica: x and optimizer state; between two calls of ``handle`` always those of a whole round.
+        mu: Smoothing radius μ, rounded to float32.
+        steps_taken: Local steps measured so far; picks the data sample of the next one.
+        run_seed: The run's seed once the client has been told it (seeds per run), else None.
+    """
+
+    run_seed: int | None = None
+
+    def __init__(
+        self,
+        client_id: int,
+        replica: Replica,
+        objective: Objective,
+        estimator: Estimator,
+        mu: float,
+        *,
+        lean: bool = False,
+        engine: Engine | None = None,
+    ) -> None:
+        """A client at the replica's round.
+
+        Args:
+            client_id: i.
+            replica: x and optimizer state.
+            objective: f_i.
+            estimator: From values of f_i to scalars.
+            mu: Smoothing radius μ.
+            lean: Never form x + μz as a whole: the objective (a ``Perturbable``) forms a layer at a time, and the
+                memory beside the replica is the largest layer's instead of the model's.
+            engine: Evaluates the losses (lean clients do it themselves); None for ``engine.Serial``.
+        """
+        if lean and not hasattr(objective, "along"):
+            raise InputError(f"lean clients need a Perturbable objective, got {objective!r}")
+        self.lean = lean
+        self.engine = Serial() if engine is None else engine
+        self.id = client_id
+        self.replica = replica
+        self.objective = objective
+        self.estimator = estimator
+        require_finite_positive("mu", mu)
+        # The stream multiplies z by a float32: the divisor must be the same number as the step.
+        self.mu = require_finite_positive("mu rounded to float32", float(np.float32(mu)))
+        self.steps_taken = 0
+        self._taken: list[Step] = []  # local steps of this round that the replica has taken
+
+    def report(self) -> Held:
+        """What the server must know if it tracks nobody: the round that this client holds."""
+        return Held(self.id, self.replica.round)
+
+    def handle(self, plan: Plan) -> Reply:
+        """Rebuild x_r from the missed records, take the local steps, revert, and answer the scalars.
+
+        Raises:
+            InputError: If records are missing or the plan is of another round than the rebuilt model.
+
+        Source: [DeComFL, Algorithm 4].
+        """
+        self._catch_up(plan)
+        with self._reverting(plan):
+            scalars, loss, curvature = self.local_update(plan)
+        return Reply(self.id, plan.round, scalars, loss, curvature)
+
+    @contextmanager
+    def _reverting(self, plan: Plan) -> Iterator[None]:
+        """Whatever happens inside, the replica is that of a whole round again afterwards."""
+        by_arithmetic = isinstance(self.replica.rule, GridSgd)
+        syncs = self.replica if isinstance(self.replica, SyncReplica) else None
+        before = self.replica.snapshot() if plan.K > 1 and not by_arithmetic and syncs is None else None
+        self._taken.clear()
+        try:
+            yield
+        finally:
+            self.release()
+            if before is not None:
+                self.replica.restore(before)
+            elif syncs is not None:  # or of a round and its local steps, to be corrected when the record comes
+                syncs.diverge(self._taken)
+            elif by_arithmetic:
+                for step in reversed(self._taken):
+                    self.replica.step_back_(step)
+
+    def _catch_up(self, plan: Plan) -> None:
+        self.replica.catch_up(plan.records)
+        if self.replica.round != plan.round:
+            raise InputError(
+                f"client {self.id} is at round {self.replica.round} after its records, "
+                f"but the plan is of round {plan.round}"
+            )
+
+    def release(self) -> None:
+        """Let engine and objective go of points of the size of the model."""
+        self.engine.release()
+        if hasattr(self.objective, "release"):
+            self.objective.release()
+
+    def local_update(self, plan: Plan) -> tuple[NDArray[np.float32], float, NDArray[np.float64] | None]:
+        """ClientZOLocalUpdate without the revert: K measurements, with a step of x between each two.
+
+            g_{i,r,p}^k ← estimator(f_i(· ; ξ), x_{i,r}^k, z_{r,p}^k),   x_{i,r}^{k+1} ← rule(x_{i,r}^k, g, z)
+
+        The step after the last measurement would only be reverted, so it is not taken; for K = 1 nothing
+        moves at all and no snapshot is needed.
+
+        Returns:
+            Scalars (K, P) float32, the mean loss over the steps and second differences (K, P), if they are measured.
+        """
+        return _local_updates([self], [plan])[0]
+
+    def _line(self, seed: StepSeed, plan: Plan) -> Line:
+        return Line(self.replica, self.replica.stream_seed(seed), plan.distribution)
+
+    @property
+    def _task(self) -> Task:
+        return self.objective, self.steps_taken
+
+    def _values(self, line: Line, points: Sequence[Point]) -> NDArray[np.float64]:
+        """The losses, where the objective forms x + c z_p itself, a layer at a time."""
+        perturbable: Any = self.objective
+        step, law = self.steps_taken, line.distribution
+        return np.array([perturbable.along(line.x, step, *stream_of(line.seed, p), c, law) for p, c in points])
+
+
+Update = tuple[NDArray[np.float32], float, NDArray[np.float64] | None]
+
+
+def _local_updates(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Update]:
+    """``local_update`` of each client, step by step together: along the same directions, from models of their own."""
+    estimates: list[list[Estimate]] = [[] for _ in clients]
+    for k in range(plans[0].K):
+        for own, found in zip(estimates, _measure(clients, plans, k), strict=True):
+            own.append(found)
+        for client in clients:
+            client.steps_taken += 1
+        if k + 1 < plans[0].K:
+            both = zip(plans, estimates, strict=True)
+            steps = [Step(plan.seeds[k], own[k].g, plan.eta, plan.distribution) for plan, own in both]
+            together = step_together_([client.replica for client in clients], steps)
+            for client, step in zip(clients, steps, strict=True):
+                if not together:
+                    client.replica.step_(step)
+                client._taken.append(step)
+    return [_summary(own) for own in estimates]
+
+
+def _summary(estimates: Sequence[Estimate]) -> Update:
+    curvatures = [own.curvature for own in estimates if own.curvature is not None]
+    loss = float(np.mean([own.loss for own in estimates]))
+    return np.stack([own.g for own in estimates]), loss, np.stack(curvatures) if curvatures else None
+
+
+def _measure(clients: Sequence[Client], plans: Sequence[Plan], k: int) -> list[Estimate]:
+    """Local step k of every client: the losses where the estimator wants them, or gradients and their slopes."""
+    first, P = clients[0], plans[0].P
+    lines = [client._line(plan.seeds[k], plan) for client, plan in zip(clients, plans, strict=True)]
+    tasks = [client._task for client in clients]
+    slopes: NDArray[np.float64] = np.empty((len(clients), 0))
+    if first.estimator.wants_slopes:
+        losses, gradients = first.engine.gradients([line.x for line in lines], tasks)
+        streams = [stream_of(lines[0].seed, p) for p in range(P)]
+        slopes = project(gradients, streams, distribution=lines[0].distribution, workers=first.replica.workers)
+        values = losses[:, None]
+    else:
+        points = first.estimator.points(P, first.mu)
+        if first.lean:
+            values = np.stack([client._values(line, points) for client, line in zip(clients, lines, strict=True)])
+        elif bool(torch.stack([(line.x == lines[0].x).all() for line in lines]).all()):
+            values = first.engine.losses(lines[0], points, tasks)
+        else:
+            each = zip(lines, tasks, strict=True)
+            values = np.concatenate([first.engine.losses(line, points, [task]) for line, task in each])
+    found = zip(clients, values, slopes, strict=True)
+    return [client.estimator.combine(own, slope, client.mu) for client, own, slope in found]
+
+
+def handle_all(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Reply]:
+    """``client.handle(plan)`` for each client, with the same replies; clients measure together where that saves work.
+
+    That is for K = 1, when all sampled clients are at the same x, so that a point x + c z_p serves the data of all of
+    them, and by gradient projection, when each z_p is made once for the gradients, and for the steps, of all. Lean
+    clients, and clients that differ in more than model, data and id, measure alone.
+    """
+    first, plan = clients[0], plans[0]
+
+    def joins(client: Client, own: Plan) -> bool:
+        alike = (client.engine is first.engine, client.estimator is first.estimator, client.mu == first.mu)
+        same = own.seeds == plan.seeds and (own.P, own.distribution) == (plan.P, plan.distribution)
+        keyed = client.replica.private_key == first.replica.private_key
+        saves = own.K == 1 or client.estimator.wants_slopes
+        able = type(client) is Client and not client.lean and not isinstance(client.replica, SyncReplica)
+        return all(alike) and same and keyed and saves and able
+
+    if len(clients) == 1 or not all(map(joins, clients, plans)):
+        return [client.handle(own) for client, own in zip(clients, plans, strict=True)]
+    for client, own in zip(clients, plans, strict=True):
+        client._catch_up(own)
+    with ExitStack() as stack:
+        for client, own in zip(clients, plans, strict=True):
+            stack.enter_context(client._reverting(own))
+        updates = _local_updates(clients, plans)
+    return [Reply(client.id, plan.round, *update) for client, update in zip(clients, updates, strict=True)]

@@ -1,0 +1,78 @@
+"""The messages of the protocol, as values: what the server asks and what a client answers or reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decomfl_lab.noise import Distribution
+from decomfl_lab.records.record import RoundRecord
+from decomfl_lab.records.seeds import Seeding, StepSeed, seeding_of
+
+__all__ = ["Held", "Plan", "Reply"]
+
+
+@dataclass(frozen=True)
+class Held:
+    """Client → server, where clients track their own last round: which round's model the client holds.
+
+    Attributes:
+        client: i.
+        round: t_i.
+    """
+
+    client: int
+    round: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Server → client: the records it missed, then what to measure in round ``round``.
+
+    Attributes:
+        round: r.
+        eta: η of this round, for the local steps.
+        P: Directions a local step.
+        distribution: Law of the directions.
+        seeds: s_r^k, k = 1..K, in one of the forms of ``draw_seeds``.
+        records: Records of the rounds that the server believes the client has not applied.
+    """
+
+    round: int
+    eta: float
+    P: int
+    distribution: Distribution
+    seeds: Sequence[StepSeed]
+    records: tuple[RoundRecord, ...] = ()
+
+    @property
+    def K(self) -> int:
+        """Local steps."""
+        return len(self.seeds)
+
+    @property
+    def seeding(self) -> Seeding:
+        """How many seeds the plan carries."""
+        return seeding_of(self.seeds, self.P)
+
+
+@dataclass(frozen=True, eq=False)
+class Reply:
+    """Client → server: g_{i,r,p}^k.
+
+    Attributes:
+        client: i.
+        round: r.
+        scalars: float32, shape (K, P).
+        loss: Mean loss over the local steps, for the log only: it is not sent and not counted.
+        curvature: Second differences, shape (K, P), where they are measured; for the log only, too.
+    """
+
+    client: int
+    round: int
+    scalars: NDArray[np.float32]
+    loss: float = float("nan")
+    curvature: NDArray[np.float64] | None = None

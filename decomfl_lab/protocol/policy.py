@@ -1,0 +1,81 @@
+"""Replay or pull? What a client that was away should be sent: the records that it missed, or the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from decomfl_lab.errors import require_finite_positive, require_int
+from decomfl_lab.protocol.wire import HEADER_BYTES, VECTOR_HEAD_BYTES, encode_records
+from decomfl_lab.records.record import RoundRecord
+
+__all__ = ["Choice", "PullPolicy"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What both ways would cost one client now; ``str`` says what was chosen and why.
+
+    Attributes:
+        pull: Whether the model is sent.
+        lag: Rounds that the client missed.
+        replay_bytes: Of the missed records on the wire.
+        replay_seconds: To send them and to apply them.
+        pull_bytes: Of the model and the optimizer's state on the wire.
+        pull_seconds: To send them.
+    """
+
+    pull: bool
+    lag: int
+    replay_bytes: int
+    replay_seconds: float
+    pull_bytes: int
+    pull_seconds: float
+
+    def __str__(self) -> str:
+        chosen, other = ("pull", "replay") if self.pull else ("replay", "pull")
+        costs = {
+            "replay": f"replay of {self.lag} rounds: {self.replay_bytes:,} bytes, {self.replay_seconds:.3g} s",
+            "pull": f"pull of the model: {self.pull_bytes:,} bytes, {self.pull_seconds:.3g} s",
+        }
+        return f"{chosen} ({costs[chosen]}; {costs[other]})"
+
+
+@dataclass(frozen=True)
+class PullPolicy:
+    """Send whatever is there sooner.
+
+        replay: bytes(records) / bandwidth + pairs · d · ns · 10⁻⁹,    pull: bytes(model and state) / bandwidth
+
+    Numbers are given, not measured on the way, so that a run repeats.
+
+    Attributes:
+        bandwidth: Of the link to a client, bytes a second.
+        replay_ns: Nanoseconds that a client needs for one element and missed direction
+            (``decomfl bench rebuild`` measures it).
+    """
+
+    bandwidth: float = 12.5e6
+    replay_ns: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_finite_positive("bandwidth", self.bandwidth)
+        require_finite_positive("replay_ns", self.replay_ns)
+
+    def choose(self, records: Sequence[RoundRecord], *, d: int, vectors: int, bytes_per_element: int) -> Choice:
+        """The choice for a client that lacks ``records``.
+
+        Args:
+            records: What it missed.
+            d: Parameters.
+            vectors: 1 and the number of the rule's state vectors: a pull needs all of them.
+            bytes_per_element: 4 or 8.
+        """
+        require_int("vectors", vectors, 1)
+        pairs = sum(record.scalars.size for record in records)
+        replay_bytes = len(encode_records(tuple(records))) if records else 0
+        pull_bytes = vectors * (HEADER_BYTES + VECTOR_HEAD_BYTES + bytes_per_element * d)
+        replay_seconds = replay_bytes / self.bandwidth + pairs * d * self.replay_ns * 1e-9
+        pull_seconds = pull_bytes / self.bandwidth
+        pull = pull_seconds < replay_seconds
+        return Choice(pull, len(records), replay_bytes, replay_seconds, pull_bytes, pull_seconds)

@@ -1,0 +1,225 @@
+"""The server: plans rounds, averages scalars, keeps the history; it needs no model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
+from decomfl_lab.noise import Distribution, derive_seed
+from decomfl_lab.protocol.messages import Held, Plan, Reply
+from decomfl_lab.records.record import History, RoundRecord, mean_scalars
+from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.records.seeds import Seeding, draw_seeds
+from decomfl_lab.replicas.replica import Replica, Snapshot
+
+__all__ = ["Server", "Tracking", "sample_clients"]
+
+_SAMPLING = 1
+_DIRECTIONS = 2
+
+
+class Tracking(StrEnum):
+    """Who remembers which round a client holds."""
+
+    SERVER = "server"
+    """The server: a number for each client."""
+    CLIENTS = "clients"
+    """Each client its own: it says so when it is sampled, and the server keeps nothing about anybody."""
+
+
+def sample_clients(seed: int, r: int, M: int, m: int) -> tuple[int, ...]:
+    """C_r: m of M clients, uniformly without replacement; a pure function of (seed, r), sorted."""
+    generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_SAMPLING, r)))
+    return tuple(sorted(int(i) for i in generator.choice(M, size=m, replace=False)))
+
+
+@dataclass
+class Server:
+    """DeComFL's server, sans I/O: ``plan_round`` → replies → ``aggregate``.
+
+    Attributes:
+        M: Clients.
+        m: Clients sampled a round, 1..M.
+        K: Local steps.
+        P: Directions a step, a schedule over rounds.
+        eta: Learning rate η, a schedule over rounds.
+        seed: Everything random derives from it: directions and the sampled clients.
+        distribution: Law of the directions.
+        replica: The server's own model, or None: the algorithm does not need one.
+        seeding: How many seeds travel.
+        tracking: Who remembers t_i.
+        keep: The newest records that are kept at most; 0 for as many as someone may need. With ``tracking`` by the
+            server those are the records since min_i t_i; with tracking by the clients it cannot know, and forgets
+            none.
+        history: The records.
+        held: t_i of every client, empty if the clients track it.
+
+    Source: [DeComFL, Algorithm 3; appendix "Reduce the Memory on the Server Side"].
+    """
+
+    M: int
+    m: int
+    K: int
+    P: Schedule[int]
+    eta: Schedule[float]
+    seed: int
+    distribution: Distribution = Distribution.GAUSSIAN
+    replica: Replica | None = None
+    seeding: Seeding = Seeding.PER_STEP
+    tracking: Tracking = Tracking.SERVER
+    keep: int = 0
+    history: History = field(default_factory=History)
+    held: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        require_int("clients M", self.M, 1)
+        require_int(f"sampled clients m (of M={self.M})", self.m, 1, self.M)
+        require_int("local steps K", self.K, 1)
+        for value in (self.P.initial, *self.P.changes.values()):
+            require_int("perturbations P", value, 1)
+        for rate in (self.eta.initial, *self.eta.changes.values()):
+            require_finite_positive("learning rate eta", rate)
+        require_int("seed", self.seed, 0, 2**64 - 1)
+        require_int("history", self.keep, 0)
+        if self.tracking is Tracking.SERVER:
+            self.held = self.held or [0] * self.M
+        self._planned: dict[int, Plan] = {}
+
+    @property
+    def round(self) -> int:
+        """r, the round to be planned or under way."""
+        return self.history.end
+
+    @property
+    def run_seed(self) -> int:
+        """The seed that every round's derive from: what clients are told once if no record carries seeds."""
+        return derive_seed(self.seed, _DIRECTIONS)
+
+    def sample(self) -> tuple[int, ...]:
+        """C_r: m of M clients, uniformly without replacement."""
+        return sample_clients(self.seed, self.round, self.M, self.m)
+
+    def plan_round(
+        self, participants: Sequence[int] | None = None, reports: Iterable[Held] | None = None
+    ) -> dict[int, Plan]:
+        """The plans of round r, one a sampled client, in the order of the clients' numbers.
+
+        Args:
+            participants: Who takes part; None for ``sample``.
+            reports: What each participant holds, where clients track it themselves.
+
+        Raises:
+            InputError: If a participant does not exist, stands twice, says nothing or nonsense of what it holds, or
+                needs records that are gone.
+        """
+        r = self.round
+        participants = self.sample() if participants is None else participants
+        require(len(set(participants)) == len(participants) > 0, "participants", "be distinct", participants)
+        for client in participants:
+            require_int("participant", client, 0, self.M - 1)
+        held = self._held(participants, reports)
+        seeds = draw_seeds(self.seeding, self.run_seed, r, self.K, self.P(r))
+        self._planned = {
+            client: Plan(r, self.eta(r), self.P(r), self.distribution, seeds, self._since(client, held[client]))
+            for client in sorted(participants)
+        }
+        return dict(self._planned)
+
+    def _held(self, participants: Sequence[int], reports: Iterable[Held] | None) -> Mapping[int, int]:
+        if self.tracking is Tracking.SERVER:
+            require(reports is None, "reports", "be left out where the server tracks the clients", reports)
+            return {client: self.held[client] for client in participants}
+        held = {report.client: report.round for report in reports or ()}
+        silent = sorted(set(participants) - set(held))
+        require(
+            not silent, "reports", "come from every participant: the clients track their rounds", f"none of {silent}"
+        )
+        for client, r in held.items():
+            require_int(f"round that client {client} reports", r, 0, self.round)
+        return held
+
+    def _since(self, client: int, r: int) -> tuple[RoundRecord, ...]:
+        if r < self.history.start:
+            raise InputError(
+                f"client {client} holds round {r}, but the oldest record kept is of round {self.history.start} "
+                f"(history {self.keep}): it can only pull the model"
+            )
+        return self.history.since(r)
+
+    def aggregate(self, replies: Iterable[Reply]) -> RoundRecord:
+        """Average the replies of the planned round into its record, store it, and forget what nobody needs.
+
+        A planned client whose reply never comes is left out of the mean and counted as still lagging.
+
+        Raises:
+            InputError: If a reply is of another round, of a client not planned, doubled, of another shape,
+                or not finite; nothing is stored then.
+        """
+        by_client: dict[int, Reply] = {}
+        for reply in replies:
+            self._check(reply)
+            require(reply.client not in by_client, "client of a reply", "reply once", reply.client)
+            by_client[reply.client] = reply
+        require(bool(by_client), f"replies of round {self.round}", "number at least 1", 0)
+        clients = sorted(by_client)
+        plan = self._planned[clients[0]]
+        scalars = mean_scalars([by_client[client].scalars for client in clients])
+        record = RoundRecord(plan.round, plan.eta, plan.distribution, plan.seeds, scalars)
+        if self.replica is not None:
+            self.replica.apply(record)
+        self.history.append(record)
+        if self.tracking is Tracking.SERVER:
+            for client in clients:
+                self.held[client] = plan.round
+        self._prune()
+        self._planned = {}
+        return record
+
+    def _prune(self) -> None:
+        """Forget what nobody needs, and whatever is older than the last ``keep`` records."""
+        if self.tracking is Tracking.SERVER:
+            self.history.prune(min(self.held))
+        if self.keep:
+            self.history.prune(self.round - self.keep)
+
+    def _check(self, reply: Reply) -> None:
+        plan = self._planned.get(reply.client)
+        if plan is None:
+            raise InputError(
+                f"client of a reply must be one planned for round {self.round} "
+                f"({sorted(self._planned)}), got {reply.client}"
+            )
+        require(
+            reply.round == plan.round,
+            f"round of client {reply.client}'s reply",
+            f"be {plan.round}",
+            reply.round,
+        )
+        require(
+            reply.scalars.shape == (plan.K, plan.P) and reply.scalars.dtype == np.float32,
+            f"scalars of client {reply.client}",
+            f"be float32 of shape (K, P) = {(plan.K, plan.P)}",
+            (reply.scalars.dtype, reply.scalars.shape),
+        )
+        if not np.isfinite(reply.scalars).all():
+            raise InputError(
+                f"scalars of client {reply.client} in round {plan.round} must be finite, got "
+                f"{reply.scalars[~np.isfinite(reply.scalars)][0]} (a smaller learning rate may help)"
+            )
+
+    def dense_model(self) -> Snapshot:
+        """The server's model for a dense pull; InputError if it keeps none."""
+        if self.replica is None:
+            raise InputError("the server keeps no model, so there is none to pull")
+        return self.replica.snapshot()
+
+    def note_dense_pull(self, client: int) -> None:
+        """Remember that ``client`` now holds the model of the present round."""
+        require_int("client", client, 0, self.M - 1)
+        if self.tracking is Tracking.SERVER:
+            self.held[client] = self.round
+        self._prune()

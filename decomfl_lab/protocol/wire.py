@@ -1,0 +1,440 @@
+"""The wire: a versioned binary codec for every message, and the ledger that counts what it encodes.
+
+Message = header (magic "DC", version, kind, body length u32, CRC-32 of the body), then the body; all
+numbers little-endian. Seeds are 8 bytes, scalars and model elements 4 (8 for float64 models). How many seeds a plan or
+a record carries stands in it (``Seeding``); one that carries none is read with the run's seed, which has a message of
+its own.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decomfl_lab.errors import InputError, require
+from decomfl_lab.noise import STREAM_VERSION, Distribution
+from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
+from decomfl_lab.protocol.messages import Held, Plan, Reply
+from decomfl_lab.records.record import RoundRecord
+from decomfl_lab.records.seeds import DerivedSeeds, Seeding, StepSeed, draw_seeds, seeding_of
+
+__all__ = ["Ledger", "Traffic", "decode_plan", "decode_records", "decode_reply", "decode_vector"]
+__all__ += ["decode_quantized", "decode_sparse", "encode_quantized", "encode_sparse"]
+__all__ += ["encode_plan", "encode_records", "encode_reply", "encode_vector"]
+__all__ += ["decode_held", "decode_run_seed", "encode_held", "encode_run_seed"]
+
+WIRE_VERSION = 2
+MAX_BODY = 2**32 - 1
+
+_HEADER = struct.Struct("<2sBBII")
+_ROUND = struct.Struct("<IdHHBBB")  # round, eta, K, P, distribution, stream version, seeding
+_REPLY = struct.Struct("<IIHH")  # client, round, K, P
+_VECTOR = struct.Struct("<IBQ")  # round, bytes an element, elements
+_COUNT = struct.Struct("<I")
+_QUANTIZED = struct.Struct("<IBfQ")  # round, bits, scale, elements
+_SPARSE = struct.Struct("<IQQ")  # round, elements, of them sent
+_HELD = struct.Struct("<II")  # client, round
+_SEED = struct.Struct("<Q")
+
+HEADER_BYTES = _HEADER.size
+PLAN_HEAD_BYTES = _ROUND.size + _COUNT.size
+RECORD_HEAD_BYTES = _ROUND.size
+REPLY_HEAD_BYTES = _REPLY.size
+VECTOR_HEAD_BYTES = _VECTOR.size
+QUANTIZED_HEAD_BYTES = _QUANTIZED.size
+SPARSE_HEAD_BYTES = _SPARSE.size
+HELD_BYTES = _HELD.size
+INDEX_BYTES = 4
+SEED_BYTES = _SEED.size
+SCALAR_BYTES = 4
+
+_DISTRIBUTIONS = tuple(Distribution)
+_SEEDINGS = tuple(Seeding)
+
+
+class Kind(IntEnum):
+    """What a message is."""
+
+    PLAN = 1
+    REPLY = 2
+    VECTOR = 3
+    RECORDS = 4
+    QUANTIZED = 5
+    SPARSE = 6
+    HELD = 7
+    SEED = 8
+
+
+class _Reader:
+    """Takes pieces off a body; InputError where it ends too early or too late."""
+
+    def __init__(self, kind: Kind, message: bytes) -> None:
+        self.kind = kind
+        name = kind.name.lower()
+        if len(message) < _HEADER.size:
+            raise InputError(f"{name} message is truncated: {len(message)} bytes, its header has {_HEADER.size}")
+        magic, version, found, length, crc = _HEADER.unpack_from(message)
+        require(magic == b"DC", f"magic of the {name} message", "be b'DC'", magic)
+        require(version == WIRE_VERSION, f"version of the {name} message", f"be {WIRE_VERSION}", version)
+        require(found == kind, f"kind of the {name} message", f"be {int(kind)}", found)
+        self.body = message[_HEADER.size :]
+        if len(self.body) != length:
+            what = "truncated" if len(self.body) < length else "oversized"
+            raise InputError(f"{name} message is {what}: body of {len(self.body)} bytes, header says {length}")
+        require(
+            zlib.crc32(self.body) == crc,
+            f"checksum of the {name} message",
+            f"be {crc:08x}",
+            zlib.crc32(self.body),
+        )
+        self.at = 0
+
+    def take(self, count: int) -> bytes:
+        if self.at + count > len(self.body):
+            raise InputError(f"{self.kind.name.lower()} message is truncated inside its body at byte {self.at}")
+        piece = self.body[self.at : self.at + count]
+        self.at += count
+        return piece
+
+    def unpack(self, layout: struct.Struct) -> tuple[int | float, ...]:
+        return layout.unpack(self.take(layout.size))
+
+    def array(self, dtype: str, count: int) -> NDArray[np.generic]:
+        return np.frombuffer(self.take(np.dtype(dtype).itemsize * count), dtype=dtype).copy()
+
+    def end(self) -> None:
+        extra = len(self.body) - self.at
+        if extra:
+            raise InputError(f"{self.kind.name.lower()} message is oversized: {extra} bytes too many in its body")
+
+
+def _message(kind: Kind, body: bytes) -> bytes:
+    require(len(body) <= MAX_BODY, "message body", f"be at most {MAX_BODY} bytes", len(body))
+    return _HEADER.pack(b"DC", WIRE_VERSION, kind, len(body), zlib.crc32(body)) + body
+
+
+def _sent_seeds(seeds: Sequence[StepSeed], seeding: Seeding) -> list[int]:
+    """The seeds as they travel, in the order of (k, p)."""
+    if isinstance(seeds, DerivedSeeds):
+        return [seeds.root] if seeding is Seeding.PER_ROUND else []
+    return [own for seed in seeds for own in ((seed,) if isinstance(seed, int) else seed)]
+
+
+def _round_head(r: int, eta: float, P: int, distribution: Distribution, seeds: Sequence[StepSeed]) -> bytes:
+    K, seeding = len(seeds), seeding_of(seeds, P)
+    require(K <= 0xFFFF and P <= 0xFFFF, "K and P", "be at most 65535 on the wire", (K, P))
+    sent = _sent_seeds(seeds, seeding)
+    places = _DISTRIBUTIONS.index(distribution), STREAM_VERSION, _SEEDINGS.index(seeding)
+    return _ROUND.pack(r, eta, K, P, *places) + struct.pack(f"<{len(sent)}Q", *sent)
+
+
+def _read_seeds(reader: _Reader, seeding: Seeding, run_seed: int | None, r: int, K: int, P: int) -> Sequence[StepSeed]:
+    sent = tuple(int(seed) for seed in reader.array("<u8", seeding.sent(K, P)))
+    match seeding:
+        case Seeding.PER_DIRECTION:
+            return tuple(sent[k * P : (k + 1) * P] for k in range(K))
+        case Seeding.PER_STEP:
+            return sent
+        case Seeding.PER_ROUND:
+            return DerivedSeeds(sent[0], K)
+        case Seeding.PER_RUN:
+            if run_seed is None:
+                raise InputError(f"run_seed must be given to read round {r}, whose seeds are not sent (per-run)")
+            return draw_seeds(seeding, run_seed, r, K, P)
+
+
+def _read_round_head(reader: _Reader, run_seed: int | None) -> tuple[int, float, int, Distribution, Sequence[StepSeed]]:
+    r, eta, K, P, law, stream, seeding = reader.unpack(_ROUND)
+    require(stream == STREAM_VERSION, "stream version of the message", f"be {STREAM_VERSION}", stream)
+    require(law < len(_DISTRIBUTIONS), "distribution of the message", f"be below {len(_DISTRIBUTIONS)}", law)
+    require(seeding < len(_SEEDINGS), "seeding of the message", f"be below {len(_SEEDINGS)}", seeding)
+    require(K > 0 and P > 0, "K and P of the message", "be at least 1", (K, P))
+    require(bool(np.isfinite(eta)) and eta > 0, "eta of the message", "be a finite number above 0", eta)
+    seeds = _read_seeds(reader, _SEEDINGS[int(seeding)], run_seed, int(r), int(K), int(P))
+    return int(r), float(eta), int(P), _DISTRIBUTIONS[int(law)], seeds
+
+
+def _records_body(records: tuple[RoundRecord, ...]) -> bytes:
+    parts = [_COUNT.pack(len(records))]
+    for record in records:
+        parts.append(_round_head(record.round, record.eta, record.P, record.distribution, record.seeds))
+        parts.append(record.scalars.astype("<f4").tobytes())
+    return b"".join(parts)
+
+
+def _read_records(reader: _Reader, run_seed: int | None) -> tuple[RoundRecord, ...]:
+    records = []
+    for _ in range(int(reader.unpack(_COUNT)[0])):
+        r, eta, P, distribution, seeds = _read_round_head(reader, run_seed)
+        scalars = reader.array("<f4", len(seeds) * P).astype(np.float32).reshape(len(seeds), P)
+        records.append(RoundRecord(r, eta, distribution, seeds, scalars))
+    return tuple(records)
+
+
+def encode_plan(plan: Plan) -> bytes:
+    """A Plan as bytes."""
+    head = _round_head(plan.round, plan.eta, plan.P, plan.distribution, plan.seeds)
+    return _message(Kind.PLAN, head + _records_body(plan.records))
+
+
+def decode_plan(message: bytes, run_seed: int | None = None) -> Plan:
+    """The Plan in ``message``.
+
+    Args:
+        message: Bytes of ``encode_plan``.
+        run_seed: The run's seed, for a plan that carries none.
+
+    Raises:
+        InputError: If it is truncated, oversized, altered, inconsistent or holds non-finite numbers.
+    """
+    reader = _Reader(Kind.PLAN, message)
+    r, eta, P, distribution, seeds = _read_round_head(reader, run_seed)
+    records = _read_records(reader, run_seed)
+    reader.end()
+    rounds = [record.round for record in records]
+    expected = list(range(r - len(records), r))
+    require(rounds == expected, "records of the plan message", f"be of the rounds before {r}, in order", rounds)
+    return Plan(r, eta, P, distribution, seeds, records)
+
+
+def encode_records(records: tuple[RoundRecord, ...]) -> bytes:
+    """Consecutive RoundRecords as bytes (for checkpoints)."""
+    return _message(Kind.RECORDS, _records_body(records))
+
+
+def decode_records(message: bytes, run_seed: int | None = None) -> tuple[RoundRecord, ...]:
+    """The records in ``message``; InputError as ``decode_plan``."""
+    reader = _Reader(Kind.RECORDS, message)
+    records = _read_records(reader, run_seed)
+    reader.end()
+    return records
+
+
+def encode_reply(reply: Reply) -> bytes:
+    """A Reply as bytes; the logged loss does not travel."""
+    K, P = reply.scalars.shape
+    require(max(K, P) <= 0xFFFF, "K and P", "be at most 65535 on the wire", (K, P))
+    head = _REPLY.pack(reply.client, reply.round, K, P)
+    return _message(Kind.REPLY, head + reply.scalars.astype("<f4").tobytes())
+
+
+def decode_reply(message: bytes) -> Reply:
+    """The Reply in ``message``; InputError as ``decode_plan``."""
+    reader = _Reader(Kind.REPLY, message)
+    client, r, K, P = (int(v) for v in reader.unpack(_REPLY))
+    scalars = reader.array("<f4", K * P).astype(np.float32).reshape(K, P)
+    reader.end()
+    if not np.isfinite(scalars).all():
+        raise InputError(f"scalars of client {client} in round {r} must be finite, got {scalars.tolist()}")
+    return Reply(client, r, scalars)
+
+
+def encode_held(held: Held) -> bytes:
+    """A Held as bytes."""
+    return _message(Kind.HELD, _HELD.pack(held.client, held.round))
+
+
+def decode_held(message: bytes) -> Held:
+    """The Held in ``message``; InputError as ``decode_plan``."""
+    reader = _Reader(Kind.HELD, message)
+    client, r = (int(v) for v in reader.unpack(_HELD))
+    reader.end()
+    return Held(client, r)
+
+
+def encode_run_seed(seed: int) -> bytes:
+    """The run's seed as bytes."""
+    return _message(Kind.SEED, _SEED.pack(seed))
+
+
+def decode_run_seed(message: bytes) -> int:
+    """The run's seed in ``message``; InputError as ``decode_plan``."""
+    reader = _Reader(Kind.SEED, message)
+    (seed,) = reader.unpack(_SEED)
+    reader.end()
+    return int(seed)
+
+
+def encode_vector(r: int, x: NDArray[np.float32] | NDArray[np.float64]) -> bytes:
+    """A dense model (d,) of round r as bytes."""
+    little = np.ascontiguousarray(x, dtype=x.dtype.newbyteorder("<"))
+    return _message(Kind.VECTOR, _VECTOR.pack(r, x.dtype.itemsize, x.size) + little.tobytes())
+
+
+def decode_vector(message: bytes) -> tuple[int, NDArray[np.generic]]:
+    """(round, x) of a dense model; InputError as ``decode_plan``."""
+    reader = _Reader(Kind.VECTOR, message)
+    r, width, count = (int(v) for v in reader.unpack(_VECTOR))
+    require(width in (4, 8), "bytes an element of the model", "be 4 or 8", width)
+    x = reader.array(f"<f{width}", count)
+    reader.end()
+    if not np.isfinite(x.astype(np.float64)).all():
+        raise InputError(f"model of round {r} must be finite")
+    return r, x
+
+
+def encode_quantized(r: int, v: QuantizedVector) -> bytes:
+    """A quantised update of round r as bytes; an element takes one byte for 5 bits and more, half a byte for less."""
+    head = _QUANTIZED.pack(r, v.bits, v.scale, v.levels.size)
+    if v.bits > 4:
+        return _message(Kind.QUANTIZED, head + v.levels.tobytes())
+    nibbles = np.resize(v.levels.view(np.uint8) & 0xF, v.levels.size + v.levels.size % 2)
+    return _message(Kind.QUANTIZED, head + (nibbles[::2] | nibbles[1::2] << 4).tobytes())
+
+
+def decode_quantized(message: bytes) -> tuple[int, QuantizedVector]:
+    """(round, update); InputError as ``decode_plan``."""
+    reader = _Reader(Kind.QUANTIZED, message)
+    r, bits, scale, count = reader.unpack(_QUANTIZED)
+    require(2 <= bits <= 8, "bits of the quantized message", "be 2 to 8", bits)
+    require(bool(np.isfinite(scale)) and scale >= 0, "scale of the quantized message", "be finite, 0 or more", scale)
+    size = int(count)
+    if bits > 4:
+        levels = reader.array("i1", size).astype(np.int8)
+    else:
+        pairs = reader.array("u1", (size + 1) // 2).astype(np.uint8)
+        nibbles = np.stack([pairs & 0xF, pairs >> 4], axis=1).reshape(-1)[:size].astype(np.int8)
+        levels = np.where(nibbles > 7, nibbles - 16, nibbles).astype(np.int8)
+    reader.end()
+    largest = 2 ** (int(bits) - 1) - 1
+    inside = bool((np.abs(levels.astype(np.int16)) <= largest).all())
+    require(inside, "levels of the quantized message", f"be in -{largest}..{largest}", "others")
+    return int(r), QuantizedVector(int(bits), float(scale), levels)
+
+
+def encode_sparse(r: int, v: SparseVector) -> bytes:
+    """A sparse update of round r as bytes: 4 for an index, 4 for a value."""
+    require(v.d <= 2**32, "d of a sparse message", "be at most 2^32", v.d)
+    head = _SPARSE.pack(r, v.d, v.indices.size)
+    return _message(Kind.SPARSE, head + v.indices.astype("<u4").tobytes() + v.values.astype("<f4").tobytes())
+
+
+def decode_sparse(message: bytes) -> tuple[int, SparseVector]:
+    """(round, update); InputError as ``decode_plan``."""
+    reader = _Reader(Kind.SPARSE, message)
+    r, d, count = (int(v) for v in reader.unpack(_SPARSE))
+    indices = reader.array("<u4", count).astype(np.int64)
+    values = reader.array("<f4", count).astype(np.float32)
+    reader.end()
+    if not np.isfinite(values).all():
+        raise InputError(f"update of round {r} must be finite")
+    return r, SparseVector(d, indices, values)
+
+
+@dataclass
+class Traffic:
+    """What went one way between the server and one client."""
+
+    messages: int = 0
+    bytes: int = 0
+    scalars: int = 0  # gradient scalars, or model elements of a dense message
+    seeds: int = 0
+
+    def add(self, bytes_: int, scalars: int, seeds: int = 0) -> None:
+        """Count one message."""
+        self.messages += 1
+        self.bytes += bytes_
+        self.scalars += scalars
+        self.seeds += seeds
+
+
+@dataclass
+class Ledger:
+    """Counts every encoded message, up and down, for each client; lag is in it by nature.
+
+    Attributes:
+        M: Clients.
+        up: Client → server, one Traffic a client.
+        down: Server → client.
+    """
+
+    M: int
+    up: list[Traffic] = field(default_factory=list)
+    down: list[Traffic] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.up = self.up or [Traffic() for _ in range(self.M)]
+        self.down = self.down or [Traffic() for _ in range(self.M)]
+
+    def plan(self, client: int, plan: Plan) -> bytes:
+        """Encode a plan to ``client`` and count it."""
+        message = encode_plan(plan)
+        scalars = sum(record.scalars.size for record in plan.records)
+        heads: tuple[Plan | RoundRecord, ...] = (plan, *plan.records)
+        seeds = sum(head.seeding.sent(head.K, head.P) for head in heads)
+        self.down[client].add(len(message), scalars, seeds)
+        return message
+
+    def run_seed(self, client: int, seed: int) -> bytes:
+        """Encode the run's seed to ``client`` and count it."""
+        message = encode_run_seed(seed)
+        self.down[client].add(len(message), 0, 1)
+        return message
+
+    def held(self, held: Held) -> bytes:
+        """Encode which round a client holds and count it."""
+        message = encode_held(held)
+        self.up[held.client].add(len(message), 0)
+        return message
+
+    def reply(self, reply: Reply) -> bytes:
+        """Encode a reply and count it."""
+        message = encode_reply(reply)
+        self.up[reply.client].add(len(message), reply.scalars.size)
+        return message
+
+    def vector(self, client: int, r: int, x: NDArray[np.float32] | NDArray[np.float64], *, upwards: bool) -> bytes:
+        """Encode a dense model to or from ``client`` and count it."""
+        message = encode_vector(r, x)
+        (self.up if upwards else self.down)[client].add(len(message), x.size)
+        return message
+
+    def quantized(self, client: int, r: int, v: QuantizedVector) -> bytes:
+        """Encode a quantised update from ``client`` and count it."""
+        message = encode_quantized(r, v)
+        self.up[client].add(len(message), v.levels.size)
+        return message
+
+    def sparse(self, client: int, r: int, v: SparseVector) -> bytes:
+        """Encode a sparse update from ``client`` and count it; indices are in the bytes, not in the scalars."""
+        message = encode_sparse(r, v)
+        self.up[client].add(len(message), v.values.size)
+        return message
+
+    @property
+    def bytes(self) -> int:
+        """All bytes, both ways."""
+        return sum(t.bytes for t in (*self.up, *self.down))
+
+    @property
+    def bytes_up(self) -> int:
+        """The bytes that clients sent."""
+        return sum(t.bytes for t in self.up)
+
+    @property
+    def scalars(self) -> int:
+        """All gradient scalars and model elements, both ways."""
+        return sum(t.scalars for t in (*self.up, *self.down))
+
+    @property
+    def scalars_per_client(self) -> float:
+        """Bytes / 4 / M: the communicated vector length of a client, averaged over the clients."""
+        return self.bytes / 4 / self.M
+
+    def to_json(self) -> dict[str, list[list[int]]]:
+        """For checkpoints."""
+        return {
+            way: [[t.messages, t.bytes, t.scalars, t.seeds] for t in traffic]
+            for way, traffic in (("up", self.up), ("down", self.down))
+        }
+
+    @classmethod
+    def from_json(cls, M: int, saved: Mapping[str, list[list[int]]]) -> Ledger:
+        """Inverse of ``to_json``."""
+        return cls(M, [Traffic(*row) for row in saved["up"]], [Traffic(*row) for row in saved["down"]])

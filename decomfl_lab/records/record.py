@@ -1,0 +1,131 @@
+"""The RoundRecord: the whole truth of a round. Replaying the same records gives the same bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
+from decomfl_lab.noise import Distribution
+from decomfl_lab.records.seeds import Seeding, StepSeed, seeding_of
+
+__all__ = ["History", "RoundRecord", "mean_scalars"]
+
+
+@dataclass(frozen=True, eq=False)
+class RoundRecord:
+    """What every replica applies for round r.
+
+    Attributes:
+        round: r, 0-based.
+        eta: Learning rate η in force in round r.
+        distribution: Law of the directions.
+        seeds: s_r^k, length K, in one of the forms of ``draw_seeds``: a 64-bit seed that all P directions of a step
+            share, or one for each.
+        scalars: Aggregated g_{r,p}^k, float32, shape (K, P), all finite.
+    """
+
+    round: int
+    eta: float
+    distribution: Distribution
+    seeds: Sequence[StepSeed]
+    scalars: NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        require_int("round", self.round, 0)
+        require_finite_positive("eta", self.eta)
+        require(
+            self.scalars.ndim == 2 and self.scalars.dtype == np.float32 and self.scalars.size > 0,
+            "scalars",
+            "be a non-empty float32 array of shape (K, P)",
+            (self.scalars.dtype, self.scalars.shape),
+        )
+        require(len(self.seeds) == self.K, "seeds", f"hold one seed for each of K={self.K} steps", self.seeds)
+        _ = self.seeding
+        require(bool(np.isfinite(self.scalars).all()), f"scalars of round {self.round}", "be finite", self.scalars)
+
+    @property
+    def K(self) -> int:
+        """Local steps."""
+        return int(self.scalars.shape[0])
+
+    @property
+    def P(self) -> int:
+        """Directions a local step."""
+        return int(self.scalars.shape[1])
+
+    @property
+    def seeding(self) -> Seeding:
+        """How many seeds the record carries."""
+        return seeding_of(self.seeds, self.P)
+
+    def __eq__(self, other: Any) -> bool:
+        return (
+            isinstance(other, RoundRecord)
+            and (self.round, self.eta, self.distribution, self.seeds)
+            == (other.round, other.eta, other.distribution, other.seeds)
+            and self.scalars.shape == other.scalars.shape
+            and self.scalars.tobytes() == other.scalars.tobytes()
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def mean_scalars(replies: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """g_{r,p}^k = (1/|C_r|) Σ_i g_{i,r,p}^k, the same bits for every order of the clients.
+
+    The sum is ``math.fsum``'s, exact and rounded once, so it has no order to depend on; then one division
+    in double precision and one rounding to float32.
+
+    Args:
+        replies: One (K, P) float32 array a client.
+
+    Returns:
+        (K, P) float32 array.
+
+    Source: [DeComFL, Algorithm 3, "Compute the global gradient scalars"].
+    """
+    columns = np.stack(replies).astype(np.float64).reshape(len(replies), -1).T.tolist()
+    mean = np.array([math.fsum(column) / len(replies) for column in columns])
+    return mean.astype(np.float32).reshape(replies[0].shape)
+
+
+class History:
+    """Consecutive RoundRecords from ``start`` on; the past before it may be forgotten."""
+
+    def __init__(self, records: Iterable[RoundRecord] = (), start: int = 0) -> None:
+        self.start = start
+        self._records: list[RoundRecord] = []
+        for record in records:
+            self.append(record)
+
+    @property
+    def end(self) -> int:
+        """The round that the next record must have."""
+        return self.start + len(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def append(self, record: RoundRecord) -> None:
+        """Add the record of round ``end``; InputError for any other round."""
+        require(record.round == self.end, "round of the appended record", f"be {self.end}", record.round)
+        self._records.append(record)
+
+    def since(self, r: int) -> tuple[RoundRecord, ...]:
+        """The records of rounds r, r+1, ..., end-1; InputError if some were pruned or lie ahead."""
+        if r < self.start:
+            raise InputError(f"records since round {r} are gone: the history was pruned to round {self.start}")
+        require(r <= self.end, "first round wanted", f"be at most {self.end}", r)
+        return tuple(self._records[r - self.start :])
+
+    def prune(self, r: int) -> None:
+        """Forget the records before round r (the first round that the slowest client still needs)."""
+        drop = min(max(r - self.start, 0), len(self._records))
+        del self._records[:drop]
+        self.start += drop

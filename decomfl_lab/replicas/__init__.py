@@ -1,0 +1,1 @@
+"""Parameters and optimizer state that follow the records, bit for bit."""

@@ -1,0 +1,277 @@
+"""A replica: parameters and optimizer state that follow the records, bit for bit."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from decomfl_lab.errors import InputError, require, require_int
+from decomfl_lab.noise import Backend, Program, derive_seed
+from decomfl_lab.records.record import RoundRecord
+from decomfl_lab.records.seeds import StepSeed
+from decomfl_lab.replicas.rebuild import backend_for, rebuild_
+from decomfl_lab.replicas.rules import GridSgd, Sgd, Step, UpdateRule
+
+__all__ = ["Replica", "Snapshot", "SyncReplica", "step_together_"]
+
+_Seed = TypeVar("_Seed", int, StepSeed)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy of a replica: the round it is at, x (d,) and the state vectors."""
+
+    round: int
+    x: Tensor
+    state: dict[str, Tensor]
+
+
+def _steps(record: RoundRecord) -> list[Step]:
+    """The K local steps of a record."""
+    return [
+        Step(seed, scalars, record.eta, record.distribution)
+        for seed, scalars in zip(record.seeds, record.scalars, strict=True)
+    ]
+
+
+class Replica:
+    """x and optimizer state after the rounds 0..round-1.
+
+    Attributes:
+        x: Parameters, flat tensor of shape (d,).
+        state: {slot: tensor of shape (d,)}, 0 at the start.
+        round: Number of records applied, so x is x_round.
+        rule: The update rule.
+        private_key: The key that clients share, or None: see ``stream_seed``.
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        rule: UpdateRule,
+        *,
+        sizes: Sequence[int] | None = None,
+        backend: str | Backend | None = None,
+        workers: int | None = None,
+        private_key: int | None = None,
+    ) -> None:
+        """Copy ``x``.
+
+        Args:
+            x: x_0, shape (d,), of a dtype that the rule admits.
+            rule: The update rule.
+            sizes: Cuts the vector into the pieces of per-tensor application (default: whole).
+            backend: See ``noise.run``; None chooses by device.
+            workers: CPU threads of a rebuild; None for torch's number of threads.
+            private_key: 64-bit key that the holders of replicas share and the server does not know.
+        """
+        require(x.ndim == 1 and x.numel() > 0, "x", "be a non-empty vector", tuple(x.shape))
+        rule.admit(x)
+        self.x = x.detach().clone().contiguous()
+        self.rule = rule
+        self.state = {slot: torch.zeros_like(self.x) for slot in rule.slots}
+        self.round = 0
+        self.sizes = tuple(sizes) if sizes is not None else (self.d,)
+        require(sum(self.sizes) == self.d, "sizes", f"add up to d={self.d}", self.sizes)
+        self.backend = backend_for(x) if backend is None else backend
+        self.workers = workers
+        if private_key is not None:
+            require_int("private_key", private_key, 0, 2**64 - 1)
+        self.private_key = private_key
+
+    def stream_seed(self, seed: _Seed) -> _Seed:
+        """The seed that z is really made of: ``seed`` itself, or its keyed hash under the private key.
+
+        Without the key the seeds in the records say nothing of the directions, so who only averages and records
+        can form neither z nor the model.
+
+        Source: [DeComFL, appendix, private seed shift]; a keyed BLAKE2b in the place of a shift, which whoever
+        learns one direction could undo.
+        """
+        if self.private_key is None:
+            return seed
+        if isinstance(seed, int):
+            return derive_seed(self.private_key, seed)
+        return tuple(derive_seed(self.private_key, own) for own in seed)
+
+    @property
+    def d(self) -> int:
+        """Number of parameters."""
+        return self.x.numel()
+
+    def _program(self) -> Program:
+        return Program(["x", *self.rule.slots])
+
+    def _run(self, program: Program) -> None:
+        self._run_on(program, {"x": self.x, **self.state})
+
+    def _run_on(self, program: Program, vectors: Mapping[str, Tensor]) -> None:
+        cut = {name: vector.split(self.sizes) for name, vector in vectors.items()}
+        pieces = [{name: parts[n] for name, parts in cut.items()} for n in range(len(self.sizes))]
+        rebuild_(program, pieces, backend=self.backend, workers=self.workers)
+
+    def _real(self, step: Step) -> Step:
+        return replace(step, seed=self.stream_seed(step.seed))
+
+    def step_(self, step: Step) -> None:
+        """Apply one local step (not a whole round: ``round`` stays)."""
+        self._run(self._step_program(step))
+
+    def _step_program(self, step: Step) -> Program:
+        program = self._program()
+        self.rule.emit(program, self._real(step))
+        return program
+
+    def step_back_(self, step: Step) -> None:
+        """Undo the local step applied last, by arithmetic; InputError for a rule that cannot."""
+        if not isinstance(self.rule, GridSgd):
+            raise InputError(f"only the steps of a GridSgd rule can be undone by arithmetic, got {self.rule}")
+        program = self._program()
+        self.rule.emit_reverse(program, self._real(step))
+        self._run(program)
+
+    def apply(self, record: RoundRecord) -> None:
+        """Apply the record of round ``self.round``; InputError if it is of another round."""
+        self._apply_all([record])
+
+    def _apply_all(self, records: Sequence[RoundRecord]) -> None:
+        """x_{r+h} from x_r: the K steps of each of h consecutive records, in one pass over the model.
+
+            x ← rule(x, g_r^k, z_r^k),    k = 1..K
+
+        Source: [DeComFL, eq. (reconstruct)].
+        """
+        program = self._program()
+        for n, record in enumerate(records):
+            if record.round != self.round + n:
+                raise InputError(f"a replica at round {self.round + n} cannot apply the record of round {record.round}")
+            self._emit(program, record)
+        self._run(program)
+        self.round += len(records)
+
+    def _emit(self, program: Program, record: RoundRecord) -> None:
+        for step in _steps(record):
+            self.rule.emit(program, self._real(step))
+
+    def catch_up(self, records: Iterable[RoundRecord]) -> int:
+        """Apply all records of rounds ≥ ``round`` in order; returns how many. Older ones are known already."""
+        pending = [record for record in records if record.round >= self.round]
+        if pending:
+            self._apply_all(pending)
+        return len(pending)
+
+    def snapshot(self) -> Snapshot:
+        """A copy that ``restore`` brings back bit for bit."""
+        return Snapshot(self.round, self.x.clone(), {slot: vector.clone() for slot, vector in self.state.items()})
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Write a snapshot back: parameters, optimizer state and round (revert, or a dense model pull)."""
+        require(
+            snapshot.x.shape == (self.d,) and snapshot.x.dtype == self.x.dtype,
+            "snapshot",
+            f"be of d={self.d} elements of {self.x.dtype}",
+            (tuple(snapshot.x.shape), snapshot.x.dtype),
+        )
+        require(
+            set(snapshot.state) == set(self.state),
+            "state of the snapshot",
+            f"be {set(self.state)}",
+            set(snapshot.state),
+        )
+        self.x.copy_(snapshot.x)
+        for slot, vector in snapshot.state.items():
+            self.state[slot].copy_(vector)
+        self.round = snapshot.round
+
+    def clone(self) -> Replica:
+        """An independent replica with the same bits."""
+        other = Replica.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.x = self.x.clone()
+        other.state = {slot: vector.clone() for slot, vector in self.state.items()}
+        return other
+
+    def digest(self) -> str:
+        """BLAKE2b-128 over the bytes of x and of each slot in the rule's order, as hex."""
+        h = hashlib.blake2b(digest_size=16)
+        for vector in (self.x, *(self.state[slot] for slot in self.rule.slots)):
+            h.update(vector.cpu().view(torch.uint8).numpy().data)
+        return h.hexdigest()
+
+
+def step_together_(replicas: Sequence[Replica], steps: Sequence[Step]) -> bool:
+    """``replica.step_(step)`` for each, with the same bits, directions that several want made once for all.
+
+    False, and nothing is done, where there is nothing to share.
+    """
+    first = replicas[0]
+    kinds = {(type(each), each.sizes, each.backend, each.workers, each.x.dtype, each.x.device) for each in replicas}
+    if len(kinds) > 1 or type(first) is not Replica:
+        return False
+    shared = Program.together([each._step_program(step) for each, step in zip(replicas, steps, strict=True)])
+    if shared is None:
+        return False
+    named = [("x", [each.x for each in replicas]), *((s, [each.state[s] for each in replicas]) for s in first.state)]
+    first._run_on(shared, {f"{n} {name}": vector for name, own in named for n, vector in enumerate(own)})
+    return True
+
+
+class SyncReplica(Replica):
+    """A replica that is not reverted after local steps but corrected when their round's record comes (plain SGD only).
+
+        x_{r+1} = x_{i,r}^K + η Σ_k (1/P) Σ_p (g_{i,r,p}^k − g_{r,p}^k) z_{r,p}^k
+
+    It needs no snapshot, only its own scalars. The identity is one of real arithmetic: every correction leaves some
+    roundings behind, and this replica *drifts* away from the others, which agree to the bit.
+
+    Attributes:
+        taken: Local steps of round ``round`` that x has taken and that nothing has corrected yet.
+
+    Source: [DeComFL, eq. (sync)]; the step after the last measurement is never taken, so the last step of a record
+    is applied as it is.
+    """
+
+    taken: tuple[Step, ...] = ()
+
+    def diverge(self, taken: Iterable[Step]) -> None:
+        """Note the local steps that x has taken since it was x_round."""
+        self.taken = tuple(taken)
+
+    @property
+    def _sgd(self) -> Sgd:
+        if not (isinstance(self.rule, Sgd) and self.rule.weight_decay == 0):
+            raise InputError(f"rule must be plain SGD where replicas are synchronised without revert, got {self.rule}")
+        return self.rule
+
+    def _correct(self, program: Program, own: Step, step: Step | None) -> None:
+        wide = self.x.dtype == torch.float64
+        self._sgd.emit_correction(program, self._real(own), step, wide=wide)
+
+    def _emit(self, program: Program, record: RoundRecord) -> None:
+        steps = _steps(record)
+        for own, step in zip(self.taken, steps, strict=False):
+            self._correct(program, own, step)
+        for step in steps[len(self.taken) :]:
+            self.rule.emit(program, self._real(step))
+        self.taken = ()
+
+    def catch_up(self, records: Iterable[RoundRecord]) -> int:
+        """See ``Replica.catch_up``; local steps of a round whose record has not come are taken back."""
+        applied = super().catch_up(records)
+        if self.taken:
+            program = self._program()
+            for own in self.taken:
+                self._correct(program, own, None)
+            self._run(program)
+            self.taken = ()
+        return applied
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """See ``Replica.restore``: what x had taken is gone with it."""
+        super().restore(snapshot)
+        self.taken = ()

@@ -1,0 +1,371 @@
+"""Update rules that replay: (record) → z → update, in separately rounded operations of a fixed order.
+
+A rule turns the scalars g_p of one local step into a change of x (and of its own state). It does so by writing
+elementwise instructions into a ``noise.Program``, so every rule can be fused over a whole lag, runs on every
+backend, and has the same bits on a whole vector as on any slice of it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
+from decomfl_lab.noise import SCRATCH, Distribution, Format, Program
+from decomfl_lab.records.seeds import StepSeed, stream_of
+
+__all__ = ["AdaMM", "GridSgd", "LowPrecision", "Momentum", "Sgd", "SignSgd", "Step", "UpdateRule"]
+
+
+_SNAPPED = 1 << 16
+"""Elements that are put on a grid at a time."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One local step: its seed s_r^k (or P of them), scalars g_p (P,) float32, learning rate η and law of z."""
+
+    seed: StepSeed
+    scalars: NDArray[np.float32]
+    eta: float
+    distribution: Distribution
+
+
+class UpdateRule(ABC):
+    """How a local step moves x."""
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the optimizer's state vectors, all of x's shape and 0 at the start."""
+        return ()
+
+    @abstractmethod
+    def emit(self, program: Program, step: Step) -> None:
+        """Write the instructions of ``step`` on the registers "x" and the slots."""
+
+    def admit(self, x: Tensor) -> None:
+        """InputError if a replica of this rule cannot start at x."""
+        wanted = "be float32 or float64 (16-bit replicas need a LowPrecision rule)"
+        require(x.dtype in (torch.float32, torch.float64), "dtype of x", wanted, x.dtype)
+
+
+def _check_weight_decay(weight_decay: float) -> None:
+    require(
+        np.isfinite(weight_decay) and weight_decay >= 0,
+        "weight_decay",
+        "be finite and at least 0",
+        weight_decay,
+    )
+
+
+def _coefficients(step: Step, factor: float) -> NDArray[np.float32]:
+    """c_p = (factor/P) g_p, each rounded once, to float32; shape (P,)."""
+    return ((factor / step.scalars.size) * step.scalars.astype(np.float64)).astype(np.float32)
+
+
+def _add_directions(program: Program, to: str, step: Step, coefficients: NDArray[np.float32]) -> None:
+    """To += Σ_p c_p z_p, term by term."""
+    if isinstance(step.seed, int):
+        program.noise(to, step.seed, coefficients, step.distribution)
+        return
+    for seed, c in zip(step.seed, coefficients, strict=True):
+        program.noise(to, seed, [float(c)], step.distribution)
+
+
+def _add_estimate(program: Program, to: str, step: Step, factor: float) -> None:
+    """To += factor · (1/P) Σ_p g_p z_p, term by term; each coefficient is rounded once, to float32."""
+    _add_directions(program, to, step, _coefficients(step, factor))
+
+
+@dataclass(frozen=True)
+class Sgd(UpdateRule):
+    """ZO-SGD with decoupled order: x ← (1 − ηλ)x, then x ← x − (η/P) g_p z_p for p = 0..P-1.
+
+    In real arithmetic this is torch's SGD, x ← x − η((1/P) Σ_p g_p z_p + λx).
+
+    Attributes:
+        weight_decay: λ ≥ 0.
+
+    Source: [DeComFL, eq. (multiple_perturbation), Algorithm 4].
+    """
+
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_weight_decay(self.weight_decay)
+
+    def emit(self, program: Program, step: Step) -> None:
+        """See ``UpdateRule.emit``."""
+        if self.weight_decay:
+            program.scale("x", 1.0 - step.eta * self.weight_decay)
+        _add_estimate(program, "x", step, -step.eta)
+
+    def emit_correction(self, program: Program, own: Step, step: Step | None, *, wide: bool) -> None:
+        """Write x ← x + (η/P) Σ_p (g_{i,p} − g_p) z_p: x has taken the step ``own`` instead of ``step``.
+
+        The difference of the two steps' coefficients is exact in float64 (but for hopelessly unequal sizes) and is
+        rounded to float32, as every coefficient is; for a float64 x what that cuts off follows as a second term.
+
+        Args:
+            program: Where to.
+            own: The step that was taken, with the client's scalars g_i.
+            step: The step to be taken in its place, along the same directions; None takes ``own`` back.
+            wide: Whether x is float64.
+
+        Raises:
+            InputError: With weight decay, which scales x between the two.
+
+        Source: [DeComFL, eq. (sync)].
+        """
+        require(self.weight_decay == 0, "weight_decay", "be 0 where steps are corrected afterwards", self.weight_decay)
+        wanted = np.zeros(own.scalars.size) if step is None else _coefficients(step, -step.eta).astype(np.float64)
+        difference = wanted - _coefficients(own, -own.eta)
+        high = difference.astype(np.float32)
+        _add_directions(program, "x", own, high)
+        if wide:
+            _add_directions(program, "x", own, (difference - high).astype(np.float32))
+
+
+@dataclass(frozen=True)
+class Momentum(UpdateRule):
+    """ZO-SGD with momentum: m ← βm + w(λx + (1/P) Σ_p g_p z_p), x ← x − ηm.
+
+    ``convention`` fixes w: "torch" has w = 1 (torch.optim.SGD, which the authors' code uses), "paper" has
+    w = 1 − β (the paper's appendix). Order: m is scaled, then gets the decay term, then p = 0..P-1, then x
+    moves; each product and sum is rounded on its own.
+
+    Attributes:
+        beta: β in [0, 1).
+        convention: "torch" or "paper".
+        weight_decay: λ ≥ 0.
+
+    Source: [DeComFL, appendix "Advanced Optimizers"].
+    """
+
+    beta: float
+    convention: Literal["torch", "paper"] = "torch"
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_weight_decay(self.weight_decay)
+        require(0.0 <= self.beta < 1.0, "momentum", "be in [0, 1)", self.beta)
+        require(self.convention in ("torch", "paper"), "convention", "be torch or paper", self.convention)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The momentum m."""
+        return ("momentum",)
+
+    def emit(self, program: Program, step: Step) -> None:
+        """See ``UpdateRule.emit``."""
+        weight = 1.0 - self.beta if self.convention == "paper" else 1.0
+        program.scale("momentum", self.beta)
+        if self.weight_decay:
+            program.add("momentum", "x", weight * self.weight_decay)
+        _add_estimate(program, "momentum", step, weight)
+        program.add("x", "momentum", -step.eta)
+
+
+@dataclass(frozen=True)
+class SignSgd(UpdateRule):
+    """ZO-SignSGD: x ← (1 − ηλ)x − η sign(ĝ), ĝ = (1/P) Σ_p g_p z_p.
+
+    Attributes:
+        weight_decay: λ ≥ 0, decoupled.
+
+    Source: Liu, Chen, Chen and Hong, "signSGD via zeroth-order oracle", ICLR 2019.
+    """
+
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_weight_decay(self.weight_decay)
+
+    def emit(self, program: Program, step: Step) -> None:
+        """See ``UpdateRule.emit``."""
+        program.fill(SCRATCH, 0.0)
+        _add_estimate(program, SCRATCH, step, 1.0)
+        program.sign(SCRATCH)
+        if self.weight_decay:
+            program.scale("x", 1.0 - step.eta * self.weight_decay)
+        program.add("x", SCRATCH, -step.eta)
+
+
+@dataclass(frozen=True)
+class AdaMM(UpdateRule):
+    """ZO-AdaMM: Adam with AMSGrad's maximum and no bias correction, so a step needs no count of steps.
+
+        ĝ = (1/P) Σ_p g_p z_p,   m ← β₁m + (1 − β₁)ĝ,   v ← β₂v + (1 − β₂)ĝ²,   v̂ ← max(v̂, v),
+        x ← (1 − ηλ)x − η m/(√v̂ + ε)
+
+    Attributes:
+        beta1: β₁ in [0, 1).
+        beta2: β₂ in [0, 1).
+        epsilon: ε > 0.
+        weight_decay: λ ≥ 0, decoupled.
+
+    Source: Chen et al., "ZO-AdaMM", NeurIPS 2019, Algorithm 1, without the projection.
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_weight_decay(self.weight_decay)
+        require(0.0 <= self.beta1 < 1.0, "beta1", "be in [0, 1)", self.beta1)
+        require(0.0 <= self.beta2 < 1.0, "beta2", "be in [0, 1)", self.beta2)
+        require_finite_positive("epsilon", self.epsilon)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """First moment m, second moment v and its maximum v̂."""
+        return ("momentum", "variance", "maximum")
+
+    def emit(self, program: Program, step: Step) -> None:
+        """See ``UpdateRule.emit``."""
+        program.fill(SCRATCH, 0.0)
+        _add_estimate(program, SCRATCH, step, 1.0)
+        program.scale("momentum", self.beta1)
+        program.add("momentum", SCRATCH, 1.0 - self.beta1)
+        program.multiply(SCRATCH, SCRATCH)
+        program.scale("variance", self.beta2)
+        program.add("variance", SCRATCH, 1.0 - self.beta2)
+        program.maximum("maximum", "variance")
+        program.copy(SCRATCH, "maximum")
+        program.square_root(SCRATCH)
+        program.offset(SCRATCH, self.epsilon)
+        program.divide_into(SCRATCH, "momentum")
+        if self.weight_decay:
+            program.scale("x", 1.0 - step.eta * self.weight_decay)
+        program.add("x", SCRATCH, -step.eta)
+
+
+@dataclass(frozen=True)
+class LowPrecision(UpdateRule):
+    """Another rule on 16-bit replicas: float32 inside a step, 16 bits between two steps.
+
+    ``rounding`` says what happens after every step to x and to the rule's state:
+
+    - "stochastic": to one of the two neighbours at random, so that small updates survive on average. The bits
+      come from the step's seed under a tag of their own, so every replica rounds alike.
+    - "compensated": to the nearest, and what was cut off is kept in a 16-bit vector ``<name>.low`` that is
+      added back before the next step.
+    - "nearest": plain 16-bit training, which forgets every update below half a unit in the last place. It is
+      there to compare with.
+
+    Attributes:
+        rule: The rule.
+        dtype: "bfloat16" or "float16".
+        rounding: "stochastic", "compensated" or "nearest".
+    """
+
+    rule: UpdateRule
+    dtype: Format = Format.BFLOAT16
+    rounding: Literal["stochastic", "compensated", "nearest"] = "stochastic"
+
+    def __post_init__(self) -> None:
+        require(self.dtype in tuple(Format), "dtype", f"be one of {', '.join(Format)}", self.dtype)
+        known = ("stochastic", "compensated", "nearest")
+        require(self.rounding in known, "rounding", f"be one of {', '.join(known)}", self.rounding)
+        require(not isinstance(self.rule, LowPrecision | GridSgd), "rule", "be a float32 rule", self.rule)
+
+    @property
+    def _vectors(self) -> tuple[str, ...]:
+        return ("x", *self.rule.slots)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The rule's, and with compensation one for each vector's lost part."""
+        low = tuple(f"{name}.low" for name in self._vectors) if self.rounding == "compensated" else ()
+        return (*self.rule.slots, *low)
+
+    def emit(self, program: Program, step: Step) -> None:
+        """See ``UpdateRule.emit``."""
+        if self.rounding == "compensated":
+            for name in self._vectors:
+                program.add(name, f"{name}.low")
+        self.rule.emit(program, step)
+        for place, name in enumerate(self._vectors):
+            if self.rounding == "stochastic":
+                program.narrow_randomly(name, self.dtype, stream_of(step.seed, 0)[0], place)
+                continue
+            if self.rounding == "compensated":
+                program.copy(f"{name}.low", name)
+            program.narrow(name, self.dtype)
+            if self.rounding == "compensated":
+                program.add(f"{name}.low", name, -1.0)
+                program.narrow(f"{name}.low", self.dtype)
+
+    def admit(self, x: Tensor) -> None:
+        """See ``UpdateRule.admit``."""
+        wanted = getattr(torch, self.dtype)
+        require(x.dtype == wanted, "dtype of x", f"be {wanted} for {self}", x.dtype)
+
+
+@dataclass(frozen=True)
+class GridSgd(UpdateRule):
+    """ZO-SGD on a grid, x ← x + u with u = −(η/P) Σ_p g_p z_p rounded to a multiple of q = 2^exponent.
+
+    Sums and differences of multiples of q below 2²⁴q are exact in float32, so ``emit_reverse`` undoes a step
+    by arithmetic, to the bit: local steps need no snapshot. Admitted are |u| ≤ 2²²q and |x| ≤ 2²³q (also for
+    float64 replicas); a step that leaves this range is refused before anything is written.
+
+    Attributes:
+        exponent: log₂ q; −20 resolves 1e-6 and admits |x| ≤ 8.
+    """
+
+    exponent: int = -20
+
+    _BITS: ClassVar[int] = 23
+
+    def __post_init__(self) -> None:
+        require_int("exponent", self.exponent, -100, 100)
+
+    @property
+    def quantum(self) -> float:
+        """The grid's step q."""
+        return 2.0**self.exponent
+
+    @property
+    def largest(self) -> float:
+        """The largest |x| that is admitted."""
+        return 2.0 ** (self.exponent + self._BITS)
+
+    def snap(self, x: Tensor) -> Tensor:
+        """The nearest point of the grid, ties to even: where a replica may start."""
+        on_grid = torch.empty_like(x)
+        for part, snapped in zip(x.split(_SNAPPED), on_grid.split(_SNAPPED), strict=True):  # in float64, by blocks
+            snapped.copy_(part.double().div_(self.quantum).round_().mul_(self.quantum))
+        return on_grid.add_(0.0)  # not −0, which arithmetic would not bring back
+
+    def admit(self, x: Tensor) -> None:
+        """See ``UpdateRule.admit``."""
+        super().admit(x)
+        size = float(x.abs().max())
+        require(size <= self.largest, "largest |x|", f"be at most {self.largest} = 2^23 · 2^{self.exponent}", size)
+        if not torch.equal(self.snap(x).view(torch.uint8), x.contiguous().view(torch.uint8)):
+            raise InputError(f"x must be on the grid of {self}: start at rule.snap(x)")
+
+    def _emit(self, program: Program, step: Step, sign: float) -> None:
+        program.fill(SCRATCH, 0.0)
+        _add_estimate(program, SCRATCH, step, -step.eta)
+        program.limit(SCRATCH, self.largest / 2)
+        program.snap(SCRATCH, self.quantum)
+        program.add("x", SCRATCH, sign)
+        program.limit("x", self.largest)
+
+    def emit(self, program: Program, step: Step) -> None:
+        """See ``UpdateRule.emit``."""
+        self._emit(program, step, 1.0)
+
+    def emit_reverse(self, program: Program, step: Step) -> None:
+        """Write the instructions that undo ``step``."""
+        self._emit(program, step, -1.0)

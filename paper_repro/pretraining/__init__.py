@@ -1,0 +1,1 @@
+"""Small OPT models from nothing but text, which stand in for the hub's."""

@@ -1,0 +1,83 @@
+"""``decomfl pretrain``: a small OPT model from nothing but text, to fine-tune."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import torch
+import typer
+
+from decomfl_lab.cli.progress import RunBars
+from decomfl_lab.errors import require, require_int
+from decomfl_lab.language.opt import SIZES
+from paper_repro.pretraining.family import PretrainConfig, PretrainProgress
+from paper_repro.pretraining.family import pretrain as run
+
+__all__ = ["pretrain"]
+
+
+def pretrain(
+    *,
+    size: Annotated[
+        str, typer.Option(help=f"{', '.join(SIZES)}: d at 4,096 tokens. [default: opt-1m]", show_default=False)
+    ] = "opt-1m",
+    out: Annotated[Path, typer.Option(help="Folder for the model, as transformers reads it; resumes.")],
+    vocabulary: Annotated[
+        str,
+        typer.Option(
+            help="Tokens of a byte-level BPE trained on the text, or gpt2. [default: 4096]", show_default=False
+        ),
+    ] = "4096",
+    steps: Annotated[int | None, typer.Option(help="Steps of AdamW. [default: 1000]", show_default=False)] = None,
+    tokens: Annotated[
+        int | None, typer.Option(help="In place of steps: so many that at least so many tokens are predicted.")
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Sequences a step. [default: 8]", show_default=False)] = 8,
+    verdicts: Annotated[
+        int,
+        typer.Option(
+            help="Steps more, in which it learns film reviews' verdicts from their lines. [default: 0]",
+            show_default=False,
+        ),
+    ] = 0,
+    lr: Annotated[float, typer.Option(help="Largest learning rate. [default: 0.003]", show_default=False)] = 3e-3,
+    seed: Annotated[int, typer.Option(help="Of weights and order. [default: 0]", show_default=False)] = 0,
+    threads: Annotated[int, typer.Option(help="CPU threads of torch. [default: 1]", show_default=False)] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """Pretrain an OPT model from scratch on $DECOMFL_DATA/corpus (else on Python's language reference).
+
+    The folder is then a model for decomfl train --model; the same flags give the same bits with the same threads.
+    """
+    require(steps is None or tokens is None, "steps and tokens", "not both be given", (steps, tokens))
+    config = PretrainConfig(
+        size=size,
+        vocabulary=int(vocabulary) if vocabulary.isdecimal() else vocabulary,
+        steps=PretrainConfig.steps if steps is None else steps,
+        batch=batch,
+        verdicts=verdicts,
+        lr=lr,
+        seed=seed,
+    )
+    if tokens is not None:
+        config = replace(config, steps=math.ceil(require_int("tokens", tokens, 1) / replace(config, steps=1).tokens))
+    torch.set_num_threads(require_int("threads", threads, 1))
+    with RunBars() as bars:
+
+        def show(at: PretrainProgress) -> None:
+            held_out = "" if math.isnan(at.held_out_loss) else f", held out {at.held_out_loss:.3f}"
+            bars.show(f"pretrain {size}", at.step, at.steps, f"loss {at.train_loss:.3f}{held_out}")
+
+        facts = run(config, out, on_step=show)
+    if as_json:
+        print(json.dumps(facts))
+        return
+    print(pd.DataFrame(facts["evaluations"]).to_string(index=False, float_format="{:.4g}".format))
+    print(f"{size}: d = {facts['d']:,}, {facts['tokens']:,} tokens; seed {seed}; code {facts['code']}")
+    print(f"text: {facts['data']}")
+    print(f"model in {out}")

@@ -1,0 +1,184 @@
+"""English text to pretrain small language models on, and byte-level vocabularies for it.
+
+With DECOMFL_DATA set the text is that of ``$DECOMFL_DATA/corpus``: film reviews (IMDb), addresses of presidents,
+WikiText-2's validation and test parts, Tiny Shakespeare; 14 MB. None of it is the source of SST (Rotten Tomatoes).
+Without it the text is the language reference that ships with Python, which no task resembles.
+
+The film reviews are known to be favourable or not, so each of their lines comes with a verdict.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from decomfl_lab.datasets.images import TEXT, read_checked
+from decomfl_lab.datasets.text import documentation
+from decomfl_lab.errors import require, require_int
+from decomfl_lab.language.extra import llm_library
+from decomfl_lab.language.opt import SPECIAL
+
+__all__ = ["CORPUS", "GPT2", "Corpus", "Line", "gpt2_vocabulary", "load_corpus", "train_vocabulary"]
+
+CORPUS = {
+    "movie_reviews.txt.gz": "df856ecd7fa3d22628c2f19730113628f2b3f92cf4966bd2410d37d535229609",
+    "state_union.txt.gz": "ad09651f436d8a7b9dc0f37eecc08b934cdc1c54c0b4721bc92702f5d1048cea",
+    "inaugural.txt.gz": "c5c1e5f3a258ef3e7aae90fc7e87eb088bab1cf28f13e1eb3afa4f00e1319a32",
+    "wikitext2_valid.txt": "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
+    "wikitext2_test.txt": "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0",
+    **TEXT,
+}
+GPT2 = {
+    "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+    "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+}
+"""File name under ``$DECOMFL_DATA/corpus`` and ``$DECOMFL_DATA/gpt2-bpe``: sha256."""
+
+
+REVIEWS = "movie_reviews.txt.gz"
+UNFAVOURABLE = 1000
+"""The file of film reviews, separated by empty lines; so many unfavourable ones come first, then the favourable."""
+
+PIECE = 1 << 14
+HELD_OUT = 20
+"""Characters that a piece of the text has at least; it ends with a line, and every so many-th is held out."""
+
+
+T = TypeVar("T")
+Line = tuple[str, bool]
+"""Of a film review, and whether the review is favourable."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Text in pieces.
+
+    Attributes:
+        train: Pieces in the order of the text.
+        held_out: Pieces from all parts of the text that are not trained on.
+        source: One line: which text it is.
+        digest: Hex digest of its bytes.
+        reviews: (line, whether its review is favourable) for every line of the film reviews; none where there are no
+            reviews.
+        held_out_reviews: The same for every ``HELD_OUT``-th review, whose lines are not among the others.
+    """
+
+    train: tuple[str, ...]
+    held_out: tuple[str, ...]
+    source: str
+    digest: str
+    reviews: tuple[Line, ...] = ()
+    held_out_reviews: tuple[Line, ...] = ()
+
+
+def load_corpus() -> Corpus:
+    """The text that is at hand (see the module's words).
+
+    Raises:
+        InputError: If a file of ``$DECOMFL_DATA/corpus`` is missing or altered.
+    """
+    users = os.environ.get("DECOMFL_DATA")
+    if users:
+        folder = Path(users) / "corpus"
+        contents = {file: read_checked(folder, file, sha256) for file, sha256 in CORPUS.items()}
+        files = {file: gzip.decompress(c) if file.endswith(".gz") else c for file, c in contents.items()}
+        texts, reviews = list(files.values()), _reviews(files.get(REVIEWS, b"").decode("utf-8", "replace"))
+        source = f"{', '.join(file.split('.')[0] for file in CORPUS)}, from DECOMFL_DATA"
+    else:
+        text, source = documentation()
+        texts, reviews = [text], []
+    pieces = [piece for text in texts for piece in _pieces(text.decode("utf-8", "replace"))]
+    train, held_out = _split(pieces)
+    of_train, of_held_out = (tuple(line for review in part for line in review) for part in _split(reviews))
+    size = sum(map(len, texts)) / 1e6
+    digest = hashlib.sha256(b"".join(texts)).hexdigest()[:16]
+    source = f"{source}: {size:.1f} MB of text, a {HELD_OUT}th of it held out"
+    return Corpus(train, held_out, source, digest, of_train, of_held_out)
+
+
+def _split(items: Sequence[T]) -> tuple[tuple[T, ...], tuple[T, ...]]:
+    """What is trained on, and every ``HELD_OUT``-th, which is held out."""
+    last = HELD_OUT - 1
+    return tuple(item for n, item in enumerate(items) if n % HELD_OUT != last), tuple(items[last::HELD_OUT])
+
+
+def _reviews(text: str) -> list[list[Line]]:
+    """The lines of each review."""
+    reviews = [[line.strip() for line in review.split("\n") if line.strip()] for review in text.split("\n\n")]
+    return [[(line, n >= UNFAVOURABLE) for line in review] for n, review in enumerate(filter(None, reviews))]
+
+
+def _pieces(text: str) -> list[str]:
+    pieces, first = [], 0
+    while first < len(text):
+        last = text.find("\n", first + PIECE) + 1 or len(text)
+        pieces.append(text[first:last])
+        first = last
+    return pieces
+
+
+def train_vocabulary(corpus: Corpus, size: int) -> Any:
+    """A byte-level BPE of ``size`` tokens, merges by frequency in the training part; the same text, the same tokens.
+
+    Returns:
+        A ``tokenizers.Tokenizer``, ids 0 to 3 the ``SPECIAL`` tokens.
+
+    Raises:
+        InputError: If the size holds no bytes, the text has too few pairs to merge, or the extra llm is missing.
+
+    Source: Radford et al., "Language models are unsupervised multitask learners", 2019, section 2.2.
+    """
+    require_int("vocabulary", size, 256 + len(SPECIAL))
+    library = llm_library("tokenizers", "a vocabulary")
+    tokenizer = _byte_level(library, library.models.BPE())
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(corpus.train, trainer)
+    found = tokenizer.get_vocab_size()
+    require(found == size, "vocabulary", f"be at most the {found} tokens that the text has merges for", size)
+    return _begin_text(library, tokenizer)
+
+
+def gpt2_vocabulary() -> Any:
+    """The vocabulary of GPT-2, on which OPT builds, from ``$DECOMFL_DATA/gpt2-bpe``; OPT's special tokens come last.
+
+    Returns:
+        A ``tokenizers.Tokenizer`` of 50,257 + 4 tokens (OPT's own ids differ: a dictionary of another library).
+
+    Raises:
+        InputError: If DECOMFL_DATA is not set, a file is missing or altered, or the extra llm is missing.
+    """
+    users = os.environ.get("DECOMFL_DATA")
+    require(bool(users), "DECOMFL_DATA", "be set to a folder that has gpt2-bpe/, for vocabulary gpt2", users)
+    folder = Path(str(users)) / "gpt2-bpe"
+    for file, sha256 in GPT2.items():
+        read_checked(folder, file, sha256)
+    library = llm_library("tokenizers", "vocabulary gpt2")
+    tokenizer = _byte_level(library, library.models.BPE.from_file(*(str(folder / file) for file in GPT2)))
+    tokenizer.add_special_tokens(list(SPECIAL))
+    return _begin_text(library, tokenizer)
+
+
+def _byte_level(library: Any, model: Any) -> Any:
+    tokenizer = library.Tokenizer(model)
+    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = library.decoders.ByteLevel()
+    return tokenizer
+
+
+def _begin_text(library: Any, tokenizer: Any) -> Any:
+    """``tokenizer`` that puts ``</s>`` before every text, as OPT's does."""
+    first = "</s>"
+    tokenizer.post_processor = library.processors.TemplateProcessing(
+        single=f"{first} $A", special_tokens=[(first, tokenizer.token_to_id(first))]
+    )
+    return tokenizer

@@ -1,0 +1,327 @@
+"""A family of OPT models, 0.3 to 50 million parameters, pretrained from scratch on the text at hand.
+
+They are `transformers` models like any other, in folders that ``AutoModelForCausalLM`` reads; what they are for is to
+be fine-tuned at sizes that one processor core can do.
+
+Source: Zhang et al., "OPT: Open Pre-trained Transformer Language Models", 2022, for architecture and training.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import platform
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
+from decomfl_lab.errors import DivergedError, InputError, require, require_choice, require_finite_positive, require_int
+from decomfl_lab.files import held, write_atomically
+from decomfl_lab.interrupts import Interrupted, postponed, telling
+from decomfl_lab.language.extra import llm_library
+from decomfl_lab.language.opt import SIZES, SPECIAL, Size, build_opt
+from decomfl_lab.models.registry import num_parameters
+from decomfl_lab.runs.training import CHECKPOINT_SECONDS, PROVENANCE_FILE, code_version
+from paper_repro.pretraining.corpus import gpt2_vocabulary, load_corpus, train_vocabulary
+from paper_repro.pretraining.verdicts import Verdicts
+
+__all__ = ["PretrainConfig", "PretrainProgress", "pretrain"]
+
+CHECKPOINT_FILE = "pretraining.safetensors"
+CONFIG_FILE = "config.json"
+EVALUATIONS = 10
+EVALUATED_TOKENS = 1 << 13
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainConfig:
+    """One pretraining run; the same configuration, text and number of threads give the same bits.
+
+    Attributes:
+        size: A key of ``SIZES``.
+        vocabulary: Tokens of a byte-level BPE trained on the text, or "gpt2".
+        steps: Of AdamW.
+        batch: Sequences of T tokens a step.
+        verdicts: Steps more, after ``TEXT_FIRST`` of the others, in which the model learns to tell film reviews'
+            verdicts from their lines.
+        lr: Largest learning rate, after ``WARM_UP`` of all steps; then half a cosine down to a tenth.
+        seed: Of the initial weights and of the order of the text.
+    """
+
+    size: str
+    vocabulary: int | str = 4096
+    steps: int = 1000
+    batch: int = 8
+    verdicts: int = 0
+    lr: float = 3e-3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_choice("size", self.size, SIZES)
+        if isinstance(self.vocabulary, str):
+            require(self.vocabulary == "gpt2", "vocabulary", "be a number of tokens or gpt2", self.vocabulary)
+        else:
+            require_int("vocabulary", self.vocabulary, 256 + len(SPECIAL))
+        require_int("steps", self.steps, 1)
+        require_int("batch", self.batch, 1)
+        require_int("verdicts", self.verdicts, 0)
+        require_finite_positive("lr", self.lr)
+        require_int("seed", self.seed, 0, 2**64 - 1)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of text that are predicted in the whole run."""
+        return self.steps * self.batch * SIZES[self.size].context
+
+    @property
+    def total(self) -> int:
+        """Steps of both kinds."""
+        return self.verdicts + self.steps
+
+    def of_verdicts(self, step: int) -> bool:
+        """Whether step 0, 1, ... is one on verdicts."""
+        first = math.ceil(TEXT_FIRST * self.steps)
+        return first <= step < first + self.verdicts
+
+    def rate(self, step: int) -> float:
+        """Learning rate of step 0, 1, ...: linear for ``WARM_UP`` of the run, then a cosine to a tenth of ``lr``."""
+        warm = max(1, round(WARM_UP * self.total))
+        if step < warm:
+            return self.lr * (step + 1) / warm
+        done = (step - warm) / max(1, self.total - warm)
+        return self.lr * (0.1 + 0.45 * (1 + math.cos(math.pi * done)))
+
+
+TEXT_FIRST = 0.75
+WARM_UP = 0.05
+BETAS, WEIGHT_DECAY, CLIP = (0.9, 0.95), 0.1, 1.0
+"""Of AdamW, as OPT was trained: moments, decay of the matrices, largest norm of a gradient."""
+
+
+@dataclass(frozen=True)
+class PretrainProgress:
+    """Where a run stands after a step."""
+
+    step: int
+    steps: int
+    train_loss: float
+    held_out_loss: float  # nats a token, of the latest evaluation, NaN before the first
+
+
+def pretrain(
+    config: PretrainConfig, out: Path, *, on_step: Callable[[PretrainProgress], None] | None = None
+) -> dict[str, Any]:
+    """Train the model of ``config`` to predict the next token and leave it in the folder ``out``.
+
+        (1 / BT) Σ_b Σ_{t=1..T} −log p(w_t | w_0 … w_{t−1}),    w_0 = </s>,  w_1 … w_T anywhere in the text
+
+    and, in ``config.verdicts`` of the steps, −log p(verdict | line of a film review) (see ``Verdicts``).
+
+    An interrupted run resumes to the bit; a finished one is not repeated. The folder then holds what
+    ``transformers`` reads (config.json, model.safetensors, tokenizer.json, tokenizer_config.json) and provenance.json.
+
+    Returns:
+        What provenance.json holds: the configuration, d, the text, versions, and the evaluations: step, train_loss
+        (mean since the last evaluation), held_out_loss (nats a token of text), bits_per_byte (comparable across
+        vocabularies), seconds, and with verdicts verdict_accuracy (on lines of held-out reviews).
+
+    Raises:
+        InputError: If the folder holds another run or another process writes to it, the text is missing or altered, or
+            the extra llm is missing.
+        Interrupted: After a signal, once the step under way is saved.
+        DivergedError: If the loss is no longer finite.
+    """
+    saved_step = 0
+
+    def interrupted() -> str:
+        where = f"saved in {out} after step {saved_step}" if saved_step else f"nothing was saved in {out} yet"
+        return f"interrupted; {where}; the same command goes on"
+
+    with telling(interrupted), held(out), ExitStack() as stack:
+        corpus = load_corpus()
+        identity = {"config": dataclasses.asdict(config), "data_digest": corpus.digest, "code": code_version()}
+        if (out / CONFIG_FILE).exists():
+            found: dict[str, Any] = _known(out / PROVENANCE_FILE)
+            _require_same(out, found, identity)
+            return found
+        vocabulary = config.vocabulary
+        tokenizer = gpt2_vocabulary() if isinstance(vocabulary, str) else train_vocabulary(corpus, vocabulary)
+        size = SIZES[config.size]
+        model = build_opt(size, tokenizer, seed=config.seed)
+        optimizer = _optimizer(model)
+        stream, held_out = (_stream(tokenizer, pieces) for pieces in (corpus.train, corpus.held_out))
+        verdicts = Verdicts(corpus, tokenizer, model) if config.verdicts else None
+        require(len(stream) > size.context, "text", f"be longer than {size.context} tokens", len(stream))
+        # A token of the held-out text stands for so many bytes.
+        token_bytes = sum(len(piece.encode()) for piece in corpus.held_out) / len(held_out)
+        rows: list[dict[str, float]] = []
+        losses: list[float] = []
+        first, seconds = 0, 0.0
+        if (out / CHECKPOINT_FILE).exists():
+            tensors, saved = read_checkpoint(out / CHECKPOINT_FILE)
+            _require_same(out, saved.get("identity", {}), identity)
+            _load(model, optimizer, tensors, saved["step"])
+            first, rows, losses, seconds = saved["step"], saved["rows"], saved["losses"], saved["seconds"]
+            saved_step = first
+
+        def save(step: int) -> None:
+            nonlocal saved_step
+            state = {"step": step, "rows": rows, "losses": losses, "seconds": seconds, "identity": identity}
+            write_checkpoint(out / CHECKPOINT_FILE, _save(model, optimizer), state)
+            saved_step = step
+
+        every = max(1, config.total // EVALUATIONS)
+        last_save = time.monotonic()
+        came = stack.enter_context(postponed())  # to the end of a step
+        for step in range(first, config.total):
+            started = time.monotonic()
+            rng = np.random.default_rng(np.random.SeedSequence(config.seed, spawn_key=(step,)))
+            if verdicts is not None and config.of_verdicts(step):
+                objective = verdicts.loss(rng)
+            else:
+                objective = _next_token_loss(model, _windows(config, rng, stream, tokenizer))
+            loss = _step(model, optimizer, objective, config.rate(step))
+            if not math.isfinite(loss):
+                raise DivergedError(f"the loss at step {step + 1}")
+            losses.append(loss)
+            seconds += time.monotonic() - started
+            if (step + 1) % every == 0 or step + 1 == config.total:
+                held_out_loss = _held_out_loss(model, held_out, size.context, tokenizer)
+                row = {"step": step + 1, "train_loss": float(np.mean(losses)), "held_out_loss": held_out_loss}
+                row |= {"bits_per_byte": held_out_loss / math.log(2) / token_bytes, "seconds": seconds}
+                rows.append(row if verdicts is None else {**row, "verdict_accuracy": verdicts.accuracy()})
+                losses.clear()
+            try:
+                if on_step is not None:
+                    last = rows[-1]["held_out_loss"] if rows else math.nan
+                    on_step(PretrainProgress(step + 1, config.total, loss, last))
+                if came:
+                    raise Interrupted(number=came[0])
+            except KeyboardInterrupt:
+                save(step + 1)
+                raise
+            if time.monotonic() - last_save > CHECKPOINT_SECONDS:
+                save(step + 1)
+                last_save = time.monotonic()
+        facts = {
+            **identity,
+            "d": num_parameters(model),
+            "tokens": config.tokens,
+            "data": corpus.source,
+            "python": platform.python_version(),
+            **{name: llm_library(name, "a model").__version__ for name in ("torch", "transformers", "tokenizers")},
+            "device": f"cpu ({platform.machine()}), {torch.get_num_threads()} thread(s)",
+            "evaluations": rows,
+        }
+        _write(model, tokenizer, size, facts, out)
+        (out / CHECKPOINT_FILE).unlink(missing_ok=True)
+        return facts
+
+
+def _known(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise InputError(f"out must be empty or hold the same pretraining run, got {path.parent}") from None
+    return found
+
+
+def _require_same(out: Path, found: dict[str, Any], identity: dict[str, Any]) -> None:
+    same = all(found.get(key) == value for key, value in identity.items())
+    require(same, "out", "be empty or hold the same pretraining run, of this text and this code", str(out))
+
+
+def _optimizer(model: nn.Module) -> torch.optim.AdamW:
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    vectors = [p for p in model.parameters() if p.ndim <= 1]
+    groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, betas=BETAS, lr=0.0)
+
+
+def _stream(tokenizer: Any, pieces: tuple[str, ...]) -> Tensor:
+    """The ids of the pieces one after another, (N,) int64."""
+    encodings = tokenizer.encode_batch(list(pieces), add_special_tokens=False)
+    return torch.from_numpy(np.concatenate([np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings]))
+
+
+def _windows(config: PretrainConfig, rng: np.random.Generator, stream: Tensor, tokenizer: Any) -> Tensor:
+    """The sequences of a step, (B, T + 1): ``</s>``, then T tokens that begin anywhere."""
+    T = SIZES[config.size].context
+    starts = torch.from_numpy(rng.integers(0, len(stream) - T, config.batch))
+    return _begun(stream[starts[:, None] + torch.arange(T)], tokenizer)
+
+
+def _begun(windows: Tensor, tokenizer: Any) -> Tensor:
+    return nn.functional.pad(windows, (1, 0), value=tokenizer.token_to_id("</s>"))
+
+
+def _next_token_loss(model: nn.Module, sequences: Tensor) -> Tensor:
+    logits = model(input_ids=sequences[:, :-1], use_cache=False).logits
+    return cross_entropy(logits.flatten(0, 1), sequences[:, 1:].flatten())
+
+
+def _step(model: nn.Module, optimizer: torch.optim.AdamW, loss: Tensor, rate: float) -> float:
+    """One step of AdamW; returns the loss before it."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+    optimizer.step()
+    return float(loss.detach())
+
+
+@torch.no_grad()
+def _held_out_loss(model: nn.Module, stream: Tensor, T: int, tokenizer: Any) -> float:
+    """Mean loss a token over sequences that lie evenly in the held-out text, of ``EVALUATED_TOKENS`` in all."""
+    windows = stream[: len(stream) // T * T].view(-1, T)
+    windows = windows[:: max(1, len(windows) * T // EVALUATED_TOKENS)]
+    losses = [_next_token_loss(model, _begun(part, tokenizer)) * len(part) for part in windows.split(8)]
+    return float(torch.stack(losses).sum()) / len(windows)
+
+
+def _save(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
+    tensors = {f"x.{name}": p.detach() for name, p in model.named_parameters()}
+    for name, p in model.named_parameters():
+        tensors |= {f"{key}.{name}": optimizer.state[p][key] for key in ("exp_avg", "exp_avg_sq")}
+    return tensors
+
+
+@torch.no_grad()
+def _load(model: nn.Module, optimizer: torch.optim.AdamW, tensors: dict[str, Tensor], step: int) -> None:
+    for name, p in model.named_parameters():
+        p.copy_(tensors[f"x.{name}"])
+        moments = {key: tensors[f"{key}.{name}"] for key in ("exp_avg", "exp_avg_sq")}
+        optimizer.state[p] = {"step": torch.tensor(float(step)), **moments}
+
+
+def _write(model: Any, tokenizer: Any, size: Size, facts: dict[str, Any], out: Path) -> None:
+    """The folder that ``transformers`` reads; the configuration comes last, so that no part of one looks whole."""
+    weights = {name: p.detach().contiguous() for name, p in model.named_parameters()}  # tied weights once
+    write_atomically(out / "model.safetensors", save(weights, metadata={"format": "pt"}))
+    write_atomically(out / "tokenizer.json", tokenizer.to_str(pretty=True))
+    _, pad, text, unknown = SPECIAL
+    described = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": text,
+        "eos_token": text,
+        "pad_token": pad,
+        "unk_token": unknown,
+        "padding_side": "left",
+        "model_max_length": size.context,
+        "clean_up_tokenization_spaces": False,
+    }
+    write_atomically(out / "tokenizer_config.json", json.dumps(described, indent=1))
+    write_atomically(out / PROVENANCE_FILE, json.dumps(facts, indent=1, ensure_ascii=False))
+    write_atomically(out / CONFIG_FILE, model.config.to_json_string())

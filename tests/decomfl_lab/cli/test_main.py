@@ -1,0 +1,219 @@
+"""The command line as a new user meets it: help that teaches, JSON on stdout, one-line errors with exit code 2."""
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from decomfl_lab import __version__
+from decomfl_lab.cli.main import main
+from decomfl_lab.laws.laws import LAWS
+from decomfl_lab.records.seeds import Seeding
+from decomfl_lab.runs.config import METHODS, TrainConfig, config_from_mapping, read_config
+
+TINY = ["train", "--data", "digits", "--model", "logistic", "--clients", "6", "--sampled", "2", "--rounds", "4"]
+
+
+def _error(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert main(list(argv)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("decomfl: error: ")
+    assert captured.err.count("\n") == 1, captured.err
+    return captured.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--sampled", "7"], "sampled clients m (of M=6) must be an integer in 1..6, got 7"),
+        (["--sampled", "0"], "sampled clients m (of M=6) must be an integer in 1..6, got 0"),
+        (["--local-steps", "0"], "local_steps K must be an integer of at least 1, got 0"),
+        (["--perturbations", "0"], "perturbations P must be an integer of at least 1, got 0"),
+        (["--lr", "-0.1"], "lr η must be a finite number above 0, got -0.1"),
+        (["--lr", "nan"], "lr η must be a finite number above 0, got nan"),
+        (["--mu", "0"], "mu μ must be a finite number above 0, got 0"),
+        (["--mu", "inf"], "mu μ must be a finite number above 0, got inf"),
+        (["--momentum", "1"], "momentum β must be in [0, 1), got 1.0"),
+        (["--data", "imagenet"], "data must be one of mnist, fashion-mnist, cifar10, digits, text, got 'imagenet'"),
+        (
+            ["--model", "vgg"],
+            "resnet20, resnet20-bn, mlp, logistic, gpt-tiny, gpt-tiny-tied, gpt-10m, got 'vgg'",
+        ),
+        (["--method", "magic"], "method must be one of decomfl, decomfl-projection, fedzo, fedavg,"),
+        (["--estimator", "backward"], "estimator must be one of forward, central, got 'backward'"),
+        (["--clients", "2000", "--sampled", "1"], "clients M must be at most the 1397 training examples"),
+        (["--lr-schedule", "5:0.1"], "lr_schedule must be ROUND=VALUE pieces joined by commas, got '5:0.1'"),
+        (["--perturbation-schedule", "0=3"], "round in perturbation_schedule must be an integer of at least 1, got 0"),
+        (["--seed", "-1"], "seed must be an integer in 0..18446744073709551615, got -1"),
+        (["--threads", "0"], "threads must be an integer of at least 1, got 0"),
+        (["--rounds", "many"], "'many' is not a valid int"),
+        (["--learning-rate", "1"], "No such option '--learning-rate'"),
+    ],
+)
+def test_bad_flags_are_one_line_with_argument_rule_and_value(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in _error(capsys, *TINY, *flags)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        *[f"--method {method}" for method in METHODS if method != "mezo"],
+        "--method mezo --clients 1 --sampled 1",
+        "--method fedavg --optimizer adam",
+        "--method fedcom --quantize-bits 4",
+        "--method baffle --seeds per-run",
+        "--method decomfl-projection --seeds per-round --tracking clients",
+        *[f"--seeds {seeding}" for seeding in Seeding],
+        "--seeds per-run --tracking clients --private-seeds --local-steps 2",
+        "--server-model",
+        "--server-model --history 1",
+        "--server-model --history 2 --tracking clients --seeds per-round",
+        "--sampled 6 --history 1",
+        "--server-model --pull auto --bandwidth 1e9 --seeds per-direction",
+        "--private-seeds",
+        "--rule sign",
+        "--rule adamm",
+        "--momentum 0",
+        "--momentum-form paper",
+        "--lean --local-steps 2",
+        "--grid -20 --local-steps 2",
+        "--precision bfloat16 --rounding compensated",
+        "--precision float16 --seeds per-direction",
+        "--revert sync --momentum 0 --weight-decay 0 --local-steps 2",
+        "--revert sync --momentum 0 --weight-decay 0 --local-steps 2 --lean --seeds per-run --tracking clients",
+        "--distribution sphere --estimator forward",
+        "--distribution rademacher --perturbation-schedule 2=3 --lr-schedule 3=0.0005",
+    ],
+)
+def test_every_method_and_variant_trains_from_the_command_line(flags: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TINY, "--rounds", "5", "--perturbations", "2", "--batch-size", "8", "--json", *flags.split()]) == 0
+    last = json.loads(capsys.readouterr().out)["metrics"][-1]
+    assert last["round"] == 5
+    assert 0 < last["train_loss"] < 10
+    assert (last["wire_bytes"] > 0) == ("mezo" not in flags)
+    assert ("drift" in last) == ("sync" in flags)
+
+
+def test_mezo_is_one_agent_unless_told_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["train", "--method", "mezo", "--data", "digits", "--model", "logistic", "--rounds", "5", "--json"]
+    assert main(argv) == 0
+    config = json.loads(capsys.readouterr().out)["config"]
+    assert (config["clients"], config["sampled"]) == (1, 1)
+    assert "clients M and sampled m must be 1 for mezo" in _error(capsys, *argv, "--clients", "3")
+
+
+def test_a_config_with_an_unknown_key_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("learning_rate = 0.1\n")
+    assert "must be one of method, model" in (message := _error(capsys, *TINY, "--config", str(path)))
+    assert "got 'learning_rate'" in message
+    path.write_text("lr = 'fast'\n")
+    assert "lr in config" in _error(capsys, *TINY, "--config", str(path))
+    path.write_text("lr = = 1\n")
+    assert "config must be valid TOML" in _error(capsys, *TINY, "--config", str(path))
+    assert "config must be a readable TOML file" in _error(capsys, *TINY, "--config", str(tmp_path / "none.toml"))
+
+
+def test_a_wrong_checksum_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / "train-images-idx3-ubyte.gz").write_bytes(b"not it")
+    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
+    out = tmp_path / "out"
+    assert "must have sha256" in _error(capsys, "train", "--rounds", "1", "--out", str(out))
+    assert not out.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert "out must be a folder that can be written" in _error(capsys, *TINY, "--out", str(tmp_path / "file" / "run"))
+    assert "out must be a folder that can be written" in _error(capsys, "paper", "--out", str(tmp_path / "file" / "o"))
+    assert (tmp_path / "file").stat().st_mode & stat.S_IFREG
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["paper", "--scale", "huge"], "scale must be one of smoke, default, full, got 'huge'"),
+        (["paper", "--only", "fig9"], "table1, llm, smollm2, memory, hessian, sizes, theory, audit, got 'fig9'"),
+        (["paper", "--count", "miles"], "count must be one of wire, table1, plotted, got 'miles'"),
+        (["paper", "--reading", "aloud"], "reading must be one of as-plotted, as-written, both, got 'aloud'"),
+        (["paper", "--reference", "/nowhere"], "reference must be a folder with a readable authors_curves.csv"),
+        (["verify", "--plant", "bug"], "fault must be one of revert-forgotten"),
+        (["verify", "--target", "mine:Mine", "--plant", "revert-forgotten"], "planted in the lab's own implementation"),
+        (["verify", "--cases", "0"], "cases must be an integer of at least 1, got 0"),
+        (["verify", "--law", "gravity"], "law must be one of"),
+        (["frobnicate"], "No such command 'frobnicate'"),
+    ],
+)
+def test_other_commands_refuse_by_name(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in _error(capsys, *argv)
+
+
+@pytest.mark.parametrize("argv", [[], ["train"], ["verify"], ["paper"]])
+def test_help_teaches(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*argv, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "Usage: decomfl" in out
+    assert len(out.splitlines()) > 10
+
+
+def test_train_prints_json_that_can_be_repeated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--lr-schedule", "2=0.0005", "--local-steps", "2", "--json", "--out", str(tmp_path / "run")]
+    assert main([*TINY, *flags]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert first["config"]["lr_schedule"] == {"2": 0.0005}
+    assert first["provenance"]["data"].startswith("scikit-learn's 8×8 digits")
+    assert main(["train", "--config", str(tmp_path / "run" / "config.toml"), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    for a, b in zip(first["metrics"], again["metrics"], strict=True):
+        assert {**a, "seconds": 0} == {**b, "seconds": 0}
+
+
+def test_train_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TINY, "--method", "fedavg", "--lr", "0.1"]) == 0
+    out = capsys.readouterr().out
+    assert "test_accuracy" in out
+    assert "data: scikit-learn" in out
+
+
+def test_verify_lists_every_law_and_fails_on_a_planted_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "--json", "--cases", "3"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["law"] for row in rows] == list(LAWS)
+    assert all(row["passed"] is True and row["cases"] >= 1 for row in rows)
+    fault = ["verify", "--plant", "revert-forgotten", "--law", "revert-leaves-every-bit", "--cases", "50"]
+    assert main([*fault, "--json"]) == 1
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["passed"] is False
+    assert main(fault) == 1
+    assert "BROKEN" in capsys.readouterr().out
+
+
+def test_configuration_round_trips_through_toml(tmp_path: Path) -> None:
+    config = TrainConfig(lr_schedule={5: 0.1}, perturbation_schedule={7: 40}, seed=2**63, method="fedavg", lr=1e-7)
+    path = tmp_path / "c.toml"
+    path.write_text(config.to_toml())
+    assert config_from_mapping(read_config(path), "c.toml") == config
+    assert config.fingerprint(data="a", code="b") != config.fingerprint(data="a", code="c")
+
+
+def test_the_version_needs_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"decomfl-lab {__version__}\n"
+
+
+def test_a_command_does_not_load_the_others() -> None:
+    """`decomfl noise` needs no computer algebra, which `decomfl audit` does."""
+    code = "import sys; from decomfl_lab.cli.main import main; main(['noise', '--help']); print('sympy' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines()[-1] == "False"

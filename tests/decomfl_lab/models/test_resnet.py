@@ -1,0 +1,358 @@
+"""Residual networks, and BatchNorm in federated replay: f_i is a function of x and the batch, and nothing drifts."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from decomfl_lab import noise
+from decomfl_lab.datasets.images import Dataset, load_dataset
+from decomfl_lab.errors import InputError
+from decomfl_lab.layout import Layout
+from decomfl_lab.methods.decomfl import DeComFLFederation
+from decomfl_lab.models.registry import build_model, num_parameters
+from decomfl_lab.noise import Distribution
+from decomfl_lab.objectives.normalisation import (
+    TREATMENTS,
+    calibrated,
+    drifting,
+    freeze_,
+    use_batch_statistics_,
+    uses_batch_statistics,
+)
+from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, mean_losses
+from decomfl_lab.runs.config import REPLAYING, TrainConfig
+from decomfl_lab.runs.training import build_federation, train
+
+TINY = TrainConfig(
+    data="digits",
+    model="resnet8-bn",
+    clients=4,
+    sampled=2,
+    rounds=3,
+    local_steps=2,
+    perturbations=2,
+    lr=0.001,
+    batch_size=40,
+    eval_every=3,
+    test_examples=60,
+    calibration_examples=50,
+)
+
+COUNTS = {
+    ("resnet8-bn", (3, 32, 32)): 75_290,
+    ("resnet8", (3, 32, 32)): 74_827,
+    ("resnet8-bn", (1, 28, 28)): 75_002,
+    ("resnet8", (1, 28, 28)): 74_539,
+    ("resnet20-bn", (3, 32, 32)): 269_722,
+    ("resnet20", (3, 32, 32)): 268_393,
+    ("resnet20-bn", (1, 28, 28)): 269_434,
+    ("resnet20", (1, 28, 28)): 268_105,
+    ("resnet8-half-bn", (3, 32, 32)): 19_218,
+}
+
+
+def _model(name: str = "resnet8-bn", in_shape: tuple[int, ...] = (1, 8, 8)) -> nn.Module:
+    return build_model(name, seed=0, in_shape=in_shape, classes=10)
+
+
+def _images(n: int, seed: int = 0) -> Tensor:
+    return torch.randn(n, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
+
+
+def _objective(module: nn.Module, n: int = 40) -> ModuleObjective:
+    """Batches of n = 40 examples, which forward passes of 16 would cut, from 3n."""
+    data = _images(3 * n), torch.arange(3 * n) % 10
+    return ModuleObjective(module, Layout.of(module), cross_entropy, *data, EpochBatches(3 * n, n, (0,)))
+
+
+def _treated(treatment: str) -> nn.Module:
+    module = _model()
+    if treatment == "frozen":
+        freeze_(module, _images(50, seed=1))
+    else:
+        use_batch_statistics_(module)
+    return module
+
+
+# The networks --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "in_shape"), COUNTS)
+def test_parameters_are_counted_exactly(name: str, in_shape: tuple[int, ...]) -> None:
+    module = _model(name, in_shape)
+    n, normed, w = (3 if "20" in name else 1), name.endswith("-bn"), (8 if "half" in name else 16)
+    formula = 9 * in_shape[0] * w + 9 * w**2 * (42 * n - 10) + 40 * w + 10
+    formula += (28 * n + 2) * w if normed else 15 * n + 2
+    assert num_parameters(module) == COUNTS[name, in_shape] == formula
+    assert module.eval()(torch.zeros(2, *in_shape)).shape == (2, 10)
+
+
+def test_depth_and_resolution_are_those_of_the_paper() -> None:
+    module = _model("resnet20", (3, 32, 32))
+    weighted = [part for part in module.modules() if isinstance(part, nn.Conv2d | nn.Linear)]
+    assert len(weighted) == 20
+    sizes = []
+    for part in weighted[:-1]:
+        part.register_forward_hook(lambda _part, _given, output: sizes.append(tuple(output.shape[1:])))
+    module(torch.zeros(1, 3, 32, 32))
+    assert sizes == [(16, 32, 32)] * 7 + [(32, 16, 16)] * 6 + [(64, 8, 8)] * 6
+
+
+def test_without_normalisation_blocks_begin_as_the_identity() -> None:
+    module = _model("resnet20")
+    inputs = _images(60)
+    with torch.no_grad():
+        first = module[:3](inputs)  # type: ignore[index]
+        last = module[:-4](inputs)  # type: ignore[index]
+        assert torch.equal(last[:, :16], first[:, :, ::4, ::4])
+        assert not last[:, 16:].any()
+        assert not module(inputs).any()
+
+
+def test_without_normalisation_the_network_learns() -> None:
+    module, dataset = _model("resnet8"), load_dataset("digits")
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    for step in range(60):
+        part = slice(64 * (step % 15), 64 * (step % 15 + 1))
+        optimizer.zero_grad()
+        cross_entropy(module(dataset.train_images[part]), dataset.train_labels[part]).backward()
+        optimizer.step()
+    with torch.no_grad():
+        assert cross_entropy(module(dataset.test_images), dataset.test_labels) < 1.8  # ln 10 = 2.3 at the start
+
+
+@pytest.mark.parametrize("in_shape", [(1, 3, 8), (64,)])
+def test_images_that_do_not_fit_are_refused(in_shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match=r"images for a resnet must have shape \(C, H, W\) with H and W of at least 4"):
+        _model("resnet8", in_shape)
+
+
+# BatchNorm as a function of x and the batch -------------------------------------------------------------------
+
+
+def _wander(objective: ModuleObjective, x: Tensor) -> None:
+    """A history that is no one's business: other points, other batches, perturbed and differentiated."""
+    for step in range(3):
+        objective(x + 0.1 * step, step)
+        objective.along(x, step, 7, 1, 0.1, Distribution.GAUSSIAN)
+        objective.value_and_gradient(x, step)
+    with calibrated(objective.module, _images(20, seed=3)):
+        objective.module(_images(5))
+
+
+def _buffers(module: nn.Module) -> dict[str, bytes]:
+    return {name: buffer.numpy().tobytes() for name, buffer in module.named_buffers()}
+
+
+@pytest.mark.parametrize("treatment", TREATMENTS)
+def test_a_loss_does_not_depend_on_what_was_evaluated_before(treatment: str) -> None:
+    objective = _objective(_treated(treatment))
+    x = objective.layout.flatten(objective.module)
+    before = _buffers(objective.module)
+    assert bool(before) == (treatment == "frozen")
+    losses = [objective(x, 0), objective(x, 0)]
+    _wander(objective, x)
+    losses.append(objective(x, 0))
+    assert losses[0] == losses[1] == losses[2]
+    assert _buffers(objective.module) == before
+    assert not any(map(drifting, objective.module.modules()))
+
+
+class _Naive(ModuleObjective):
+    """What ModuleObjective refuses: BatchNorm that keeps running averages, perturbed forward passes included."""
+
+    def __init__(self, objective: ModuleObjective) -> None:
+        self.__dict__.update(objective.__dict__)
+        self.module = copy.deepcopy(objective.module).train()
+
+
+def test_running_statistics_break_replay_and_are_refused_by_name() -> None:
+    module = _model().eval()
+    layout = Layout.of(module)
+    x = layout.flatten(module)
+    clients = [_Naive(_objective(module)) for _ in range(2)]
+    _wander(clients[1], x)
+    found = []
+    for client in clients:  # the same x, after two histories
+        client(x, 0)
+        client.module.eval()
+        found.append(client(x, 0))
+    assert found[0] != found[1]
+    assert _buffers(clients[0].module) != _buffers(clients[1].module)
+    refused = r"module '1' \(BatchNorm2d\) must be in eval mode or without running statistics"
+    with pytest.raises(InputError, match=refused):
+        _objective(module.train())
+    with pytest.raises(InputError, match="batchnorm must be one of batch, frozen, got 'running'"):
+        replace(TINY, batchnorm="running")
+
+
+def test_a_batch_is_normalised_as_a_whole() -> None:
+    objective = _objective(_treated("batch"))
+    x = objective.layout.flatten(objective.module)
+    inputs, targets = objective.batch(0)
+    with torch.no_grad():
+        assert objective(x, 0) == pytest.approx(cross_entropy(objective.module(inputs), targets).item(), abs=1e-6)
+        chunked = mean_losses(objective.module, [cross_entropy], inputs, targets)[0]
+    assert abs(objective(x, 0) - chunked) > 1e-3  # parts of the batch have statistics of their own
+    module = copy.deepcopy(objective.module)
+    cross_entropy(module(inputs), targets).backward()
+    whole = torch.cat([module.get_parameter(name).grad.reshape(-1) for name in objective.layout.names])  # type: ignore[union-attr]
+    assert torch.allclose(objective.value_and_gradient(x, 0)[1], whole, atol=1e-6)
+
+
+@pytest.mark.parametrize("treatment", TREATMENTS)
+@pytest.mark.parametrize("c", [0.0, 1e-2])
+def test_a_layer_at_a_time_has_the_same_bits(treatment: str, c: float) -> None:
+    objective = _objective(_treated(treatment), n=16)
+    x = objective.layout.flatten(objective.module)
+    z = noise.direction(5, 1, x.numel())
+    moved = x + torch.from_numpy(np.float32(c) * z)
+    assert objective.along(x, 1, 5, 1, c, Distribution.GAUSSIAN) == objective(moved, 1)
+
+
+# Calibration ---------------------------------------------------------------------------------------------------
+
+
+def test_calibrated_statistics_are_the_mean_and_variance_of_what_arrives() -> None:
+    module, images = _treated("batch"), _images(30)
+    norms = [part for part in module.modules() if isinstance(part, nn.BatchNorm2d)]
+    arrived: list[Tensor] = []
+    hooks = [part.register_forward_pre_hook(lambda _part, given: arrived.append(given[0])) for part in norms]
+    with torch.no_grad():
+        of_the_batch = module(images)
+    for hook in hooks:
+        hook.remove()
+    with calibrated(module, images), torch.no_grad():
+        for part, h in zip(norms, arrived, strict=True):
+            assert part.running_mean is not None
+            assert part.running_var is not None
+            assert torch.allclose(part.running_mean, h.mean((0, 2, 3)), atol=1e-5)
+            assert torch.allclose(part.running_var, h.transpose(0, 1).flatten(1).var(1), rtol=1e-4)
+        assert not uses_batch_statistics(module)
+        assert torch.allclose(module(images), of_the_batch, atol=0.05)  # they differ by n / (n - 1) alone
+        assert torch.allclose(module(images)[:4], module(images[:4]), atol=1e-5)  # an affine function of each example
+
+
+def test_calibration_is_forgotten_also_after_an_error() -> None:
+    module = _treated("batch")
+
+    def fail_inside() -> None:
+        with calibrated(module, _images(9)):
+            assert not uses_batch_statistics(module)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail_inside()
+    assert uses_batch_statistics(module)
+    assert not list(module.buffers())
+    with (
+        pytest.raises(InputError, match="calibration images must be at least 2, got 1"),
+        calibrated(module, _images(1)),
+    ):
+        pass
+    assert uses_batch_statistics(module)
+
+
+def test_calibration_leaves_modules_without_batch_statistics_alone() -> None:
+    for module in (_model("resnet8"), _treated("frozen")):
+        before = copy.deepcopy(module.state_dict())
+        with calibrated(module, _images(9, seed=4)):
+            assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
+
+
+# Federations ---------------------------------------------------------------------------------------------------
+
+
+def _evaluation(config: TrainConfig, dataset: Dataset) -> Callable[[Tensor], tuple[bytes, float]]:
+    """Someone who evaluates x with a module of their own; returns the bits of the outputs and the loss."""
+    _, module, layout = build_federation(config, dataset)
+
+    def evaluate(x: Tensor) -> tuple[bytes, float]:
+        layout.bind(module, x)
+        with calibrated(module, dataset.train_images[:50]), torch.inference_mode():
+            outputs = module(dataset.test_images[:40])
+            return outputs.numpy().tobytes(), mean_losses(
+                module, [cross_entropy], dataset.test_images[:40], dataset.test_labels[:40]
+            )[0]
+
+    return evaluate
+
+
+@pytest.mark.parametrize("treatment", TREATMENTS)
+@pytest.mark.parametrize("lean", [False, True])
+def test_rebuilt_clients_agree_with_the_server_in_model_and_evaluation(treatment: str, lean: bool) -> None:
+    config = replace(TINY, batchnorm=treatment, server_model=True, lean=lean)
+    dataset = load_dataset("digits")
+    federation, _, _ = build_federation(config, dataset)
+    assert isinstance(federation, DeComFLFederation)
+    for _ in range(3):
+        federation.advance()
+    server = federation.server.replica
+    assert server is not None
+    wanted = _evaluation(config, dataset)(server.x)
+    lagging = [client for client in federation.clients if client.replica.round < federation.round]
+    assert lagging
+    for client in federation.clients:
+        client.replica.catch_up(federation.server.history.since(client.replica.round))
+        assert client.replica.digest() == server.digest()
+        assert _evaluation(config, dataset)(client.replica.x) == wanted
+
+
+@pytest.mark.parametrize("model", ["resnet8", "resnet8-bn"])
+@pytest.mark.parametrize("method", ["decomfl", "decomfl-projection", "fedzo", "fedavg", "baffle", "mezo"])
+def test_every_method_trains_them_and_repeats(method: str, model: str) -> None:
+    clients, sampled = (1, 1) if method == "mezo" else (4, 2)
+    config = replace(TINY, method=method, model=model, clients=clients, sampled=sampled, rounds=1, local_steps=1)
+    first, second = train(config), train(config)
+    assert first.test_loss.item() == second.test_loss.item() < 3
+    if method in REPLAYING[:2] and model.endswith("-bn"):
+        lean = train(replace(config, lean=True))
+        assert lean.test_loss.item() == first.test_loss.item()
+
+
+@pytest.mark.parametrize("treatment", TREATMENTS)
+def test_an_interrupted_run_needs_no_statistics_to_resume(treatment: str, tmp_path: Path) -> None:
+    config = replace(TINY, batchnorm=treatment, perturbations=1, eval_every=1)
+    train(replace(config, rounds=2), out=tmp_path)
+    resumed, whole = train(config, out=tmp_path), train(config)
+    assert resumed.test_loss.to_list() == whole.test_loss.to_list()
+
+
+def test_fedavg_sends_no_statistics_and_learns() -> None:
+    config = replace(TINY, method="fedavg", local_steps=10, rounds=4, lr=0.05, eval_every=4)
+    federation, module, layout = build_federation(config, load_dataset("digits"))
+    assert federation.x.numel() == layout.d == 75_002
+    assert not list(module.buffers())
+    assert train(config).test_accuracy.item() > 0.5  # chance is 0.1
+
+
+def test_colour_images_train_with_both_treatments() -> None:
+    generator = torch.Generator().manual_seed(0)
+    images, labels = torch.rand(60, 3, 32, 32, generator=generator), torch.arange(60) % 10
+    dataset = Dataset(
+        name="cifar10",
+        train_images=images[:40],
+        train_labels=labels[:40],
+        test_images=images[40:],
+        test_labels=labels[40:],
+        classes=10,
+        source="made up",
+        digest="0",
+    )
+    losses = {
+        treatment: train(
+            replace(TINY, data="cifar10", rounds=1, batch_size=8, batchnorm=treatment), dataset=dataset
+        ).test_loss.item()
+        for treatment in TREATMENTS
+    }
+    assert all(np.isfinite(loss) for loss in losses.values())
+    assert losses["batch"] != losses["frozen"]

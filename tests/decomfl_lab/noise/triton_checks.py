@@ -1,0 +1,503 @@
+"""What the Triton backend must do, on a GPU or in Triton's interpreter; ``test_triton`` runs this file.
+
+The interpreter has to be chosen before Triton is first imported, so these tests get a process of their own:
+
+    TRITON_INTERPRET=1 python -m pytest tests/decomfl_lab/noise/triton_checks.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from decomfl_lab import noise
+from decomfl_lab.errors import InputError
+from decomfl_lab.noise import Distribution, Format, Op, Program, reference, triton_gpu, triton_kernels
+from decomfl_lab.noise.vectors import KNOWN_ANSWERS, PHILOX_ANSWERS, POSITIONS, KnownAnswer
+from decomfl_lab.replicas.rebuild import form_points_, project
+
+DEVICE = "cpu" if triton_gpu.INTERPRETED else "cuda"
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+SPECIAL = np.array(
+    [
+        *(0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 2.0**-149, 2.0**-127, 3.4028235e38, 2.0**-126),
+        # float16: the largest number, the ties beside it, the smallest normal number, subnormals and their ties
+        *(65504.0, 65519.996, 65520.0, -65520.0, 65536.0, 2.0**-14, 2.0**-14 * (1 - 2.0**-11), 2.0**-24, 2.0**-25),
+        *(3 * 2.0**-25, 1.0001 * 2.0**-25, -5 * 2.0**-25, 2.0**-26, 1 + 2.0**-11, 1 + 3 * 2.0**-11),
+        # bfloat16: ties to even, both ways, and overflow
+        *(1 + 2.0**-8, 1 + 3 * 2.0**-8, -(1 + 2.0**-8 + 2.0**-20), 3.3961775e38, 3.3895314e38),
+    ],
+    dtype=np.float32,
+)
+
+
+def _assert_same(actual: np.ndarray, wanted: np.ndarray) -> None:
+    """Same bits; a NaN that arithmetic makes has other bits on other processors."""
+    assert actual.dtype == wanted.dtype
+    nan = np.isnan(wanted)
+    assert (np.isnan(actual) == nan).all()
+    unsigned = {2: np.uint16, 4: np.uint32, 8: np.uint64}[actual.dtype.itemsize]
+    different = np.flatnonzero((actual.view(unsigned) != wanted.view(unsigned)) & ~nan)
+    assert not different.size, (different[:5], actual[different[:5]], wanted[different[:5]])
+
+
+def _hex(text: str) -> list[int]:
+    return [int(word, 16) for word in text.split()]
+
+
+# Words and normals ------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _philox_kernel(out, block, c2: tl.int64, key: tl.int64, TAG: tl.constexpr):
+    words = triton_kernels._philox(tl.load(block + tl.arange(0, 4)), c2, TAG, key)
+    for n in tl.static_range(4):
+        tl.store(out + 4 * n + tl.arange(0, 4), words[n].to(tl.int32, bitcast=True))
+
+
+@pytest.mark.parametrize(("counter", "key", "words"), PHILOX_ANSWERS)
+def test_philox_gives_the_published_answers(counter: str, key: str, words: str) -> None:
+    c0, c1, c2, c3 = _hex(counter)
+    k0, k1 = _hex(key)
+    signed = [int(np.array(n, dtype=np.uint64).view(np.int64)) for n in (c0 | c1 << 32, k0 | k1 << 32)]
+    out = torch.zeros(4, 4, dtype=torch.int32, device=DEVICE)
+    _philox_kernel[(1,)](out, torch.full((4,), signed[0], device=DEVICE), c2, signed[1], TAG=c3)
+    for column in out.cpu().numpy().view(np.uint32).T:
+        assert column.tolist() == _hex(words)
+
+
+@triton.jit
+def _box_muller_kernel(z, w, count: tl.int32, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    w0, w1 = tl.load(w + at).to(tl.uint32, bitcast=True), tl.load(w + count + at).to(tl.uint32, bitcast=True)
+    z0, z1 = triton_kernels._box_muller(w0, w1)
+    tl.store(z + at, z0)
+    tl.store(z + count + at, z1)
+
+
+def test_normals_of_many_words_have_the_bits_of_the_reference() -> None:
+    n, block = 1 << 17, 1 << 12
+    w = np.random.default_rng(1).integers(0, 2**32, (2, n), dtype=np.uint32)
+    edges = np.array([0, 1, 255, 256, 2**31 - 1, 2**31, 2**32 - 1, 0xB504F3FF, 0xB5050000], dtype=np.uint32)
+    w[:, : edges.size**2] = np.array(np.meshgrid(edges, edges)).reshape(2, -1)
+    z = torch.zeros(2, n, dtype=torch.float32, device=DEVICE)
+    words = torch.from_numpy(w.view(np.int32)).to(DEVICE)
+    _box_muller_kernel[(n // block,)](z, words, n, BLOCK=block, **triton_kernels.OPTIONS)
+    _assert_same(z.cpu().numpy(), np.stack(reference.box_muller(*w)))
+
+
+@pytest.mark.parametrize("answer", KNOWN_ANSWERS)
+def test_the_stream_gives_the_known_answers(answer: KnownAnswer) -> None:
+    z = noise.direction(answer.key, answer.p, answer.d, distribution=answer.distribution, backend="triton")
+    assert tuple(f"{word:08x}" for word in z.view(np.uint32)[list(POSITIONS)]) == answer.bits
+
+
+@pytest.mark.parametrize("law", Distribution)
+@pytest.mark.parametrize(
+    ("p", "first", "count"), [(0, 0, 1), (31, 1, 130), (32, 127, 1), (2**32 - 1, 77, 1500), (5, 2047, 2)]
+)
+def test_slices_have_the_bits_of_the_reference(law: Distribution, p: int, first: int, count: int) -> None:
+    wanted, z = (
+        noise.direction(2**64 - 3, p, 2500, first=first, count=count, distribution=law, backend=name)
+        for name in ("numpy", "triton")
+    )
+    assert z.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("law", [Distribution.GAUSSIAN, Distribution.RADEMACHER])
+def test_slices_far_beyond_two_to_the_32_can_be_made_alone(law: Distribution) -> None:
+    for first in (2**32 - 50, 2**37 - 70, 2**39 + 77, 2**62 + 1):  # counter word 1 is not 0 from 2**39 on
+        z = triton_gpu.directions(9, 2, first, 300, law, 1.0)
+        assert z.tobytes() == reference.directions(9, 2, first, 300, law, 1.0).tobytes()
+
+
+def test_square_sums_have_the_specified_order() -> None:
+    for first_tile, tiles, d in ((0, 1, 1), (0, 20, 2500), (3, 17, 2433), (2**33, 5, 2**50), (10, 3, 1280)):
+        ours, wanted = (
+            source.tile_square_sums(2**63 + 5, 7, first_tile, tiles, d) for source in (triton_gpu, reference)
+        )
+        assert ours.tobytes() == wanted.tobytes()
+    assert noise.sphere_scale(3, 1, 2500, "triton") == noise.sphere_scale(3, 1, 2500, "numpy")
+
+
+# Projections ------------------------------------------------------------------------------------------------
+
+
+STREAMS = [(2**64 - 3, 0), (5, 1), (5, 33), (2**63 + 7, 2**32 - 1), (0, 0)]
+
+
+def _vectors(d: int, dtype: type) -> np.ndarray:
+    """Numbers of very different sizes, so that every order of adding has its own bits; infinite ones and NaN."""
+    rng = np.random.default_rng(d)
+    v = rng.normal(size=(4, d)) * 2.0 ** rng.integers(-20, 20, (4, d))
+    v[2, d // 2], v[2, d // 4], v[2, 0] = np.inf, -np.inf, -0.0
+    v[3, d - 1] = np.nan
+    return v.astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("law", Distribution)
+def test_projections_have_the_bits_of_the_reference(
+    law: Distribution, dtype: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noise, "SLICE", 256)
+    v = _vectors(877, dtype)  # three slices, and one of a tile
+    wanted = noise.project(v, STREAMS, distribution=law, backend="numpy")
+    assert np.isfinite(wanted[:2]).all()
+    assert not np.isfinite(wanted[2:]).any()
+    sums = 2 * v.shape[0] * len(STREAMS)  # of a slice
+    for at_once in (1, 2 * sums, 1 << 23) if law is Distribution.RADEMACHER else (2 * sums,):
+        monkeypatch.setattr(triton_gpu, "SUMS_AT_ONCE", at_once)
+        found = project(torch.from_numpy(v).to(DEVICE), STREAMS, distribution=law, backend="triton")
+        _assert_same(found, wanted)
+    if law is Distribution.SPHERE:
+        _assert_same(noise.project(v, STREAMS, distribution=law, backend="triton"), wanted)
+
+
+def test_projections_of_any_number_of_vectors_directions_and_elements() -> None:
+    for m, streams, d in ((1, STREAMS[:1], 1), (3, STREAMS[:4], 128), (2, STREAMS[:3], 129), (2, [], 5)):
+        v = _vectors(max(d, 4), np.float32)[:m, :d].copy()
+        found = project(torch.from_numpy(v).to(DEVICE), streams, backend="triton")
+        wanted = noise.project(v, streams, backend="numpy")
+        _assert_same(found, wanted)
+
+
+def test_projections_add_slices_of_8192_elements_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    v = _vectors(8192 + 130, np.float64)[:1].copy()
+    on_device = torch.from_numpy(v).to(DEVICE)
+    wanted = noise.project(v, STREAMS[:1], backend="numpy")
+    assert project(on_device, STREAMS[:1], backend="triton").tobytes() == wanted.tobytes()
+    monkeypatch.setattr(noise, "SLICE", 4096)  # a planted fault: another order is seen
+    assert project(on_device, STREAMS[:1], backend="triton").tobytes() != wanted.tobytes()
+
+
+@pytest.mark.parametrize("law", Distribution)
+def test_projections_far_beyond_two_to_the_32_have_the_bits_of_the_reference(law: Distribution) -> None:
+    v = _vectors(300, np.float32)
+    keys, places = np.array([2**64 - 3, 5], dtype=np.uint64), np.array([2**32 - 1, 40])
+    scales = np.array([1.5, 0.75], dtype=np.float32)
+    for first in (2**32 - 128, 2**39 + 128):
+        found, wanted = (s.project(v, first, keys, places, law, scales) for s in (triton_gpu, reference))
+        _assert_same(found, wanted)
+
+
+# Points -----------------------------------------------------------------------------------------------------
+
+
+LISTED = [(5, 0), (5, 0), (7, 3), (5, 0), (2**64 - 3, 2**32 - 1), (7, 3), (9, 9)]
+COEFFICIENTS = [0.0, 1e-3, -0.7, -1e-3, 1e30, 0.7, -0.0]
+
+
+def _one_by_one(x: torch.Tensor, law: Distribution, d: int, first: int) -> np.ndarray:
+    points = []
+    for (seed, p), c in zip(LISTED, COEFFICIENTS, strict=True):
+        point = x.cpu().to(torch.float64 if x.dtype == torch.float64 else torch.float32, copy=True).numpy()
+        program = Program(["x"])
+        program.noise("x", seed, [c], law, p)
+        if c:
+            noise.run(program, {"x": point}, d=d, first=first, backend="numpy")
+        points.append(point)
+    return np.stack(points)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("law", Distribution)
+def test_points_formed_together_have_the_bits_of_each_alone(law: Distribution, dtype: torch.dtype) -> None:
+    for d in (1, 127, 601):
+        x = torch.from_numpy(_start((d,), d, np.float64)).to(dtype).to(DEVICE)
+        wanted = _one_by_one(x, law, d, 0)
+        points = torch.full(wanted.shape, 7.0, dtype=torch.from_numpy(wanted).dtype, device=DEVICE)
+        form_points_(points, x, LISTED, COEFFICIENTS, law, backend="triton")
+        found = points.cpu().numpy()
+        _assert_same(found, wanted)
+        if dtype in (torch.float32, torch.float64):  # where c = 0 NaN too
+            assert found[0].tobytes() == found[-1].tobytes() == x.cpu().numpy().tobytes()
+
+
+@pytest.mark.parametrize("first", [1, 77, 2**32 - 50, 2**39 + 77])
+def test_points_of_a_part_of_the_model_anywhere(first: int) -> None:
+    x = torch.from_numpy(_start((300,), 1, np.float32)).to(DEVICE)
+    points = torch.empty(len(LISTED), 300, device=DEVICE)
+    rows: dict[tuple[int, int], list[int]] = {}
+    for n, at in enumerate(LISTED):
+        rows.setdefault(at, []).append(n)
+    c = np.array(COEFFICIENTS, dtype=np.float32)
+    triton_gpu.form_points(points, x, rows, c, Distribution.GAUSSIAN, d=2**40, first=first)
+    _assert_same(points.cpu().numpy(), _one_by_one(x, Distribution.GAUSSIAN, 2**40, first))
+
+
+def test_rows_that_lie_beyond_two_to_the_32_bytes_and_elements() -> None:
+    size = 900 if triton_gpu.INTERPRETED else 2**32 + 900  # the interpreter copies whole tensors
+    if not triton_gpu.INTERPRETED and torch.cuda.mem_get_info()[0] < 2**36:
+        pytest.skip("64 GiB of a GPU's memory are needed")
+    z = noise.direction(5, 3, size, first=size - 300, count=300)
+    x, points = torch.zeros(size, device=DEVICE), torch.empty(2, size, device=DEVICE)
+    form_points_(points, x, [(5, 2), (5, 3)], [1.0, 0.5], Distribution.GAUSSIAN, backend="triton")
+    assert points[1, -300:].cpu().numpy().tobytes() == (np.float32(0.5) * z).tobytes()
+    points.zero_()
+    points[1, -300:] = 1.0
+    found = project(points, [(5, 3)], backend="triton")
+    assert found[:, 0] == pytest.approx([0.0, z.sum(dtype=np.float64)], rel=1e-9)
+
+
+# Programs ---------------------------------------------------------------------------------------------------
+
+
+def _append(program: Program, op: Op, rng: np.random.Generator) -> None:
+    to, of = (str(rng.choice(program.registers)) for _ in range(2))
+    seed, p = int(rng.integers(0, 2**64, dtype=np.uint64)), int(rng.choice([0, 30, 2**32 - 8]))
+    a = float(rng.choice([-1.5, 0.1, 1.0, 3e-3, 1e-30, 7.0]))
+    kind = Format(rng.choice(list(Format)))
+    match op:
+        case Op.NOISE:
+            c = rng.normal(size=rng.integers(0, 6)) * rng.choice([1e-3, 1.0])
+            program.noise(to, seed, c, Distribution(rng.choice(list(Distribution))), p)
+        case Op.FILL:
+            program.fill(to, a)
+        case Op.SCALE | Op.OFFSET:
+            getattr(program, op.name.lower())(to, a)
+        case Op.ADD:
+            program.add(to, of, a)
+        case Op.COPY | Op.MULTIPLY | Op.DIVIDE_INTO | Op.MAXIMUM:
+            getattr(program, op.name.lower())(to, of)
+        case Op.SQUARE_ROOT | Op.SIGN:
+            getattr(program, op.name.lower())(to)
+        case Op.SNAP | Op.LIMIT:
+            getattr(program, op.name.lower())(to, abs(a))
+        case Op.NARROW:
+            program.narrow(to, kind)
+        case Op.NARROW_RANDOMLY:
+            program.narrow_randomly(to, kind, seed, p)
+
+
+WIDE_OPS = [op for op in Op if op not in (Op.NARROW, Op.NARROW_RANDOMLY)]  # those of float64 too
+
+
+def _random_program(names: int, seed: int, *, narrow: bool = True) -> Program:
+    """Every Op at least once, in any order, on any registers."""
+    rng = np.random.default_rng(seed)
+    program = Program([f"r{n}" for n in range(names)])
+    program.copy("scratch", "r0")
+    ops = list(Op) if narrow else WIDE_OPS
+    for op in rng.permutation([*ops, *rng.choice(ops, 10)]):
+        _append(program, Op(op), rng)
+    return program
+
+
+def _start(shape: tuple[int, ...], seed: int, dtype: type) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    x = np.where(rng.random(shape) < 0.2, rng.choice(SPECIAL, shape), rng.normal(size=shape))
+    with np.errstate(all="ignore"):
+        return x.astype(dtype)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_random_programs_have_the_bits_of_the_reference(seed: int, dtype: type) -> None:
+    names = 1 + seed % 3
+    program = _random_program(names, seed, narrow=dtype == np.float32)
+    d, first, size = 1100, (0, 77, 131, 256)[seed % 4], 601
+    start = _start((names, size), seed, dtype)
+    results = []
+    for backend in ("numpy", "triton"):
+        memory = {name: row.copy() for name, row in zip(program.names, start, strict=True)}
+        tried = noise.run(program, memory, d=d, first=first, backend=backend, store=False)
+        assert all(memory[name].tobytes() == row.tobytes() for name, row in zip(program.names, start, strict=True))
+        assert noise.run(program, memory, d=d, first=first, backend=backend) == tried
+        results.append((tried, np.stack(list(memory.values()))))
+    assert results[1][0] == results[0][0]
+    _assert_same(results[1][1], results[0][1])
+
+
+@pytest.mark.parametrize(("op", "dtype"), [*((op, np.float32) for op in Op), *((op, np.float64) for op in WIDE_OPS)])
+def test_every_instruction_on_special_numbers(op: Op, dtype: type) -> None:
+    a, b = (part.reshape(-1).astype(dtype) for part in np.meshgrid(SPECIAL, SPECIAL))
+    for n in range(4):
+        program = Program(["a", "b"])
+        program.copy("scratch", "b")
+        for seed in (n, n + 10):
+            _append(program, op, np.random.default_rng(seed))
+        results = []
+        for backend in ("numpy", "triton"):
+            memory = {"a": a.copy(), "b": b.copy()}
+            broken = noise.run(program, memory, d=5000, first=3, backend=backend)
+            results.append((broken, np.stack(list(memory.values()))))
+        assert results[1][0] == results[0][0]
+        _assert_same(results[1][1], results[0][1])
+
+
+def test_narrowing_has_the_bits_of_the_reference_nan_included() -> None:
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 2**32, 4000, dtype=np.uint32)
+    small = (2.0**-14 * rng.normal(size=3000)).astype(np.float32)
+    start = np.concatenate([SPECIAL, -SPECIAL, bits.view(np.float32), small])
+    for kind in Format:
+        for randomly in (False, True):
+            program = Program(["x"])
+            if randomly:
+                program.narrow_randomly("x", kind, 5, 2**32 - 1)
+            else:
+                program.narrow("x", kind)
+            x, wanted = start.copy(), start.copy()
+            noise.run(program, {"x": x}, d=2**20, first=99, backend="triton")
+            noise.run(program, {"x": wanted}, d=2**20, first=99, backend="numpy")
+            assert x.tobytes() == wanted.tobytes(), (kind, randomly)
+
+
+def test_rademacher_directions_share_words_in_groups_of_32() -> None:
+    c = np.linspace(-1, 1, 70).astype(np.float32)
+    y = [np.zeros(300, dtype=np.float32) for _ in range(2)]
+    for backend, out in zip(("numpy", "triton"), y, strict=True):
+        noise.axpy(out, 3, c, d=300, first_p=29, distribution=Distribution.RADEMACHER, backend=backend)
+    assert y[0].tobytes() == y[1].tobytes()
+
+
+def test_eight_tensors_are_the_most() -> None:
+    program = _random_program(8, 4)
+    start = _start((8, 140), 4, np.float32)
+    results = [{name: row.copy() for name, row in zip(program.names, start, strict=True)} for _ in range(2)]
+    for backend, memory in zip(("numpy", "triton"), results, strict=True):
+        noise.run(program, memory, d=140, backend=backend)
+    _assert_same(*(np.stack(list(memory.values())) for memory in results))
+    program = _random_program(9, 4)
+    with pytest.raises(InputError, match="names must be at most 8 on a GPU, got 9"):
+        noise.run(program, {name: np.zeros(3, np.float32) for name in program.names}, d=3, backend="triton")
+
+
+def test_bits_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise, "_LEAST_WORK", 0)
+    ys = [np.zeros(3000) for _ in range(2)]
+    for workers, y in zip((1, 3), ys, strict=True):
+        noise.axpy(y, 1, np.ones(3), d=3000, backend="triton", workers=workers)
+    assert ys[0].tobytes() == ys[1].tobytes()
+
+
+# Tensors ----------------------------------------------------------------------------------------------------
+
+
+def _views(dtypes: tuple[torch.dtype, ...], layout: str, seed: int) -> list[torch.Tensor]:
+    """Tensors of one shape with the special numbers, as far as their types have them."""
+    tensors = []
+    for n, dtype in enumerate(dtypes):
+        full = torch.from_numpy(_start((6, 8, 14), seed + n, np.float32)).to(dtype).to(DEVICE)
+        view = {
+            "contiguous": full,
+            "transposed": full.transpose(0, 2),
+            "sliced": full[1:5, ::2, 3:11],
+            "channels last": full[None].contiguous(memory_format=torch.channels_last)[0],
+            "scalar": full[0, 0, 5],
+            "one of them": full
+            if n
+            else torch.empty(14, 6, 8, dtype=dtype, device=DEVICE).copy_(full.permute(2, 0, 1)),
+        }[layout]
+        tensors.append(view if layout != "one of them" or n else view.permute(1, 2, 0))
+    assert len({tensor.shape for tensor in tensors}) == 1
+    return tensors
+
+
+def _as_reference(program: Program, tensors: list[torch.Tensor], d: int, first: int) -> tuple[int, list[torch.Tensor]]:
+    """The program in float32 or float64 copies, in numpy."""
+    wide = torch.float64 if torch.float64 in {t.dtype for t in tensors} else torch.float32
+    copies = [tensor.to("cpu", wide, copy=True).contiguous().reshape(-1) for tensor in tensors]
+    memory = {name: copy.numpy() for name, copy in zip(program.names, copies, strict=True)}
+    broken = noise.run(program, memory, d=d, first=first, backend="numpy")
+    return broken, [
+        _rounded(copy, tensor.dtype).view(tensor.shape) for tensor, copy in zip(tensors, copies, strict=True)
+    ]
+
+
+def _rounded(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """``tensor.to(dtype)`` but for the bits of NaN in 16 bits: those of ``reference.narrow``, whatever torch's are."""
+    nan = {torch.bfloat16: 0x7FC0, torch.float16: 0x7E00}
+    if dtype not in nan:
+        return tensor.to(dtype)
+    bits = tensor.to(dtype).view(torch.int16)
+    return torch.where(tensor.isnan(), torch.tensor(nan[dtype], dtype=torch.int16), bits).view(dtype)
+
+
+def _bits(tensor: torch.Tensor) -> np.ndarray:
+    """Bits of the elements in row-major order, NaN of 32 and 64 bits replaced by one."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    if flat.dtype in (torch.bfloat16, torch.float16):
+        return flat.view(torch.int16).numpy()
+    array = flat.numpy()
+    return np.where(np.isnan(array), array.dtype.type(np.nan), array).view(f"i{array.itemsize}")
+
+
+MIXTURES = [*((dtype, dtype) for dtype in FLOATS), (torch.bfloat16, torch.float32), (torch.float32, torch.float64)]
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "transposed", "sliced", "channels last", "scalar", "one of them"])
+@pytest.mark.parametrize("dtypes", MIXTURES)
+def test_tensors_of_any_type_and_stride(
+    dtypes: tuple[torch.dtype, ...], layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triton_gpu, "COPIED_AT_ONCE", 150)
+    tensors = _views(dtypes, layout, 3)
+    program = _random_program(2, 2, narrow=False)
+    for name, dtype in zip(program.names, dtypes, strict=True):
+        if dtype in (torch.bfloat16, torch.float16):
+            program.narrow(name, Format(str(dtype).removeprefix("torch.")))
+    size, first, d = tensors[0].numel(), 45, 1000
+    before = [_bits(tensor) for tensor in tensors]
+    broken, wanted = _as_reference(program, tensors, d, first)
+    assert triton_gpu.run_on_device(program, tensors, d=d, first=first, store=False) == broken > 0
+    assert all((_bits(tensor) == bits).all() for tensor, bits in zip(tensors, before, strict=True))
+    assert triton_gpu.run_on_device(program, tensors, d=d, first=first, store=True) == broken
+    for tensor, right in zip(tensors, wanted, strict=True):
+        assert tensor.numel() == size
+        assert (_bits(tensor) == _bits(right)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_every_16_bit_number_is_read_and_every_float32_rounded_to_it(dtype: torch.dtype) -> None:
+    every = torch.arange(2**16).to(torch.int16).view(dtype)
+    program = Program(["x", "y"])
+    program.copy("y", "x")
+    wide = torch.empty(2**16, device=DEVICE)
+    triton_gpu.run_on_device(program, [every.to(DEVICE), wide], d=2**16, first=0, store=True)
+    assert (_bits(wide) == _bits(every.float())).all()
+    bits = np.random.default_rng(0).integers(0, 2**32, 2**15, dtype=np.uint32)
+    values = torch.from_numpy(np.concatenate([SPECIAL, bits.view(np.float32)]))
+    half = torch.empty(values.numel(), dtype=dtype, device=DEVICE)
+    triton_gpu.run_on_device(program, [values.to(DEVICE), half], d=2**16, first=0, store=True)
+    assert (_bits(half) == _bits(_rounded(values, dtype))).all()
+    narrowed = torch.from_numpy(reference.narrow(values.numpy(), Format(str(dtype).removeprefix("torch."))))
+    assert (_bits(half.float()) == _bits(narrowed)).all()
+
+
+def test_types_that_a_program_cannot_have_are_refused() -> None:
+    program = Program(["x", "y"])
+    program.copy("y", "x")
+    x, y = torch.zeros(3, dtype=torch.float64, device=DEVICE), torch.zeros(3, dtype=torch.float16, device=DEVICE)
+    with pytest.raises(InputError, match="dtypes must not mix 64 and 16 bits"):
+        triton_gpu.run_on_device(program, [x, y], d=3, first=0, store=True)
+    program.narrow("y", Format.FLOAT16)
+    with pytest.raises(InputError, match="dtypes must be float32 where 16 bits are wanted"):
+        triton_gpu.run_on_device(program, [x, x.clone()], d=3, first=0, store=True)
+
+
+def test_strided_tensors_keep_what_lies_between_their_elements() -> None:
+    whole = torch.full((40, 10), 7.0, device=DEVICE)
+    program = Program(["x"])
+    program.fill("x", 1.0)
+    triton_gpu.run_on_device(program, [whole[:, ::3]], d=160, first=0, store=True)
+    assert (whole[:, ::3] == 1).all()
+    assert whole.sum().item() == 160 + 7 * 240
+
+
+@pytest.mark.parametrize("size", [1, 127, 513, 2000])
+def test_limits_count_the_elements_inside_the_range_only(size: int) -> None:
+    program = Program(["x"])
+    program.limit("x", 0.5)  # nothing is wrong yet
+    program.offset("x", 1.0)
+    program.limit("x", 0.5)  # everything is, and the registers of elements outside the range too
+    program.limit("x", 1.0)
+    x = torch.zeros(size, device=DEVICE)
+    x[0] = float("nan")
+    assert triton_gpu.run_on_device(program, [x], d=5000, first=77, store=False) == size + 2
+    assert (x[1:] == 0).all()

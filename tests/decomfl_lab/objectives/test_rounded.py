@@ -1,0 +1,175 @@
+"""Losses computed in bfloat16 while replicas stay float32."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from decomfl_lab.engines.engines import Fused, Line, Serial, make_engine
+from decomfl_lab.errors import InputError
+from decomfl_lab.estimators.differences import central, projection
+from decomfl_lab.layout import Layout
+from decomfl_lab.methods.decomfl import DeComFLFederation
+from decomfl_lab.noise import Distribution, direction
+from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, RoundedObjective
+from decomfl_lab.protocol.client import Client
+from decomfl_lab.protocol.messages import Plan
+from decomfl_lab.replicas.replica import Replica
+from decomfl_lab.replicas.rules import Sgd
+from decomfl_lab.runs import finetuning
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.training import build_federation, train
+from tests.decomfl_lab.language.tiny import answers, prompts
+from tests.decomfl_lab.language.toy import toy_causal, write_sst2
+
+MU = 0.02
+
+
+def pair(*, seed: int = 0) -> tuple[ModuleObjective, RoundedObjective]:
+    """The same loss in float32 and in bfloat16."""
+    module = answers("opt", seed=seed)
+    with torch.no_grad():
+        for p in module.parameters():
+            p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())), alpha=0.2)
+    layout, ids = Layout.of(module), prompts(12, 9)
+    data = (cross_entropy, ids, ids[:, -1] % 2, EpochBatches(12, 12, (0,)))
+    narrow = ModuleObjective(deepcopy(module).bfloat16(), replace(layout, dtype=torch.bfloat16), *data)
+    return ModuleObjective(module, layout, *data), RoundedObjective(narrow)
+
+
+def start(exact: ModuleObjective) -> torch.Tensor:
+    return exact.layout.flatten(exact.module)
+
+
+def test_the_loss_is_that_of_the_rounded_weights() -> None:
+    exact, rounded = pair()
+    x = start(exact)
+    assert rounded(x, 0) == rounded(x.bfloat16().float(), 0)
+    with torch.no_grad():
+        wanted = cross_entropy(deepcopy(exact.module).bfloat16()(exact.inputs).float(), exact.targets)
+    assert rounded(x, 0) == pytest.approx(float(wanted), rel=1e-6)
+    assert 1e-5 < abs(rounded(x, 0) - exact(x, 0)) < 0.05
+    assert exact(x, 0) != exact(x.bfloat16().float(), 0)
+
+
+def test_points_are_formed_in_float32_and_then_rounded() -> None:
+    exact, rounded = pair()
+    x = start(exact)
+    assert x.dtype == torch.float32
+    line = Line(Replica(x, Sgd()), 5, Distribution.GAUSSIAN)
+    found = Serial().losses(line, central.points(2, MU), [(rounded, 0)])[0]
+    steps = [torch.from_numpy(direction(5, p, len(x))) * np.float32(c) for p, c in central.points(2, MU)]
+    assert found.tolist() == [rounded.narrow((x + step).bfloat16(), 0) for step in steps]
+    assert found.tolist() != [rounded.narrow(x.bfloat16() + step.bfloat16(), 0) for step in steps]  # rounded twice
+
+
+def test_scalars_tend_to_those_of_float32_while_mu_is_above_the_grid_and_vanish_below() -> None:
+    exact, rounded = pair()
+    line = Line(Replica(start(exact), Sgd()), 5, Distribution.GAUSSIAN)
+
+    def error(mu: float) -> float:
+        points = central.points(8, mu)
+        g, wanted = (
+            central.combine(Serial().losses(line, points, [(task, 0)])[0], np.empty(0), mu).g
+            for task in (rounded, exact)
+        )
+        return float(np.sqrt(np.square(g - wanted).mean() / np.square(wanted).mean()))
+
+    assert error(0.05) < 0.1 < error(1e-3)
+    on_grid = Line(Replica(start(exact).bfloat16().float(), Sgd()), 5, Distribution.RADEMACHER)
+    small = float(on_grid.x.abs().min()) * 2.0**-10  # of no weight half a step of the grid
+    values = Serial().losses(on_grid, central.points(3, small), [(rounded, 0)])[0]
+    assert len(set(values)) == 1
+
+
+def test_auto_leaves_it_to_the_serial_engine_and_fused_refuses() -> None:
+    exact, rounded = pair()
+    line, points = Line(Replica(start(exact), Sgd()), 5, Distribution.GAUSSIAN), central.points(2, MU)
+    serial = Serial().losses(line, points, [(rounded, 0)])
+    assert np.array_equal(make_engine("auto").losses(line, points, [(rounded, 0)]), serial)
+    with pytest.raises(InputError, match="objective must be a ModuleObjective for the fused engine"):
+        Fused().losses(line, points, [(rounded, 0)])
+
+
+def test_it_gives_neither_gradients_nor_layers() -> None:
+    exact, rounded = pair()
+    replica = Replica(start(exact), Sgd())
+    with pytest.raises(InputError, match="lean clients need a Perturbable objective"):
+        Client(0, replica, rounded, central, MU, lean=True)
+    client = Client(0, replica, rounded, projection, MU)
+    with pytest.raises(InputError, match="gradient projection needs an objective with a gradient"):
+        client.local_update(Plan(0, 0.01, 1, Distribution.GAUSSIAN, (5,)))
+
+
+def test_a_module_of_two_dtypes_is_refused() -> None:
+    exact, rounded = pair()
+    with pytest.raises(InputError, match=r"module and layout must be in bfloat16, got \['torch.float32'\]"):
+        RoundedObjective(exact)
+    rounded.narrow.module.get_parameter("module.model.decoder.final_layer_norm.bias").data = torch.zeros(16)
+    with pytest.raises(InputError, match=r"must be in bfloat16, got \['torch.bfloat16', 'torch.float32'\]"):
+        RoundedObjective(rounded.narrow)
+
+
+@pytest.fixture
+def config(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> TrainConfig:
+    monkeypatch.setattr(finetuning, "load_causal", toy_causal)
+    settings = {"clients": 4, "sampled": 2, "perturbations": 10, "rounds": 30, "lr": 0.05, "mu": 0.02, "momentum": 0.0}
+    data = str(write_sst2(tmp_path / "sst2"))  # type: ignore[operator]
+    return TrainConfig(task="sst2", task_data=data, model="toy", batch_size=8, compute="bfloat16", **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("changed", [{}, {"local_steps": 3, "momentum": 0.9}, {"tune": "norms"}])
+def test_replicas_are_float32_and_equal_to_the_bit(
+    config: TrainConfig, changed: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "tune" in changed:  # the toy has no norms: its head alone
+        monkeypatch.setattr(finetuning, "norms_", lambda module: module.base_model.requires_grad_(False))
+    config = replace(config, **changed)  # type: ignore[arg-type]
+    federation, module, layout = build_federation(config, finetuning.task_dataset(config))
+    assert isinstance(federation, DeComFLFederation)
+    before = federation.observer.digest()
+    for _ in range(4):
+        federation.advance()
+    for client in federation.clients:
+        client.replica.catch_up(federation.server.plan_round([client.id])[client.id].records)
+        assert client.replica.x.dtype == torch.float32
+        assert client.replica.digest() == federation.observer.digest() != before
+    x = federation.observer.x
+    assert not torch.equal(x, x.bfloat16().float())
+    assert layout.dtype == torch.float32
+    assert {p.dtype for p in module.parameters()} == {torch.float32}
+
+
+def test_a_run_learns_what_it_does_in_float32(config: TrainConfig) -> None:
+    narrow, exact = train(config), train(replace(config, compute="float32"))
+    assert narrow.test_loss.iloc[-1] < 0.9 * narrow.test_loss.iloc[0]
+    assert abs(narrow.test_loss.iloc[-1] - exact.test_loss.iloc[-1]) < 0.1
+    assert narrow.test_loss.iloc[0] == exact.test_loss.iloc[0]  # evaluations are in float32
+    assert narrow.train_loss.iloc[-1] != exact.train_loss.iloc[-1]
+
+
+@pytest.mark.parametrize("method", ["fedzo", "mezo", "baffle"])
+def test_every_method_that_needs_losses_alone_can_have_them_so(config: TrainConfig, method: str) -> None:
+    one = {"clients": 1, "sampled": 1} if method == "mezo" else {}
+    assert np.isfinite(train(replace(config, method=method, rounds=2, **one)).test_loss).all()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"compute": "float16"}, "compute must be one of float32, bfloat16, got 'float16'"),
+        ({"task": ""}, "compute must be float32 without a task, got 'bfloat16'"),
+        ({"method": "fedavg"}, "compute must be float32 for a method that needs gradients, got 'fedavg'"),
+        ({"method": "decomfl-projection"}, "compute must be float32 for a method that needs gradients"),
+        ({"lean": True}, "lean must be off where losses are computed in bfloat16, got True"),
+        ({"log_kappa": True}, "log_kappa must be off where losses are computed in bfloat16, got True"),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused(values: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        TrainConfig(**{"task": "sst2", "compute": "bfloat16", **values})  # type: ignore[arg-type]

@@ -1,0 +1,387 @@
+"""Estimators, rules, records, layouts and the wire, each against something that cannot share the bug."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from decomfl_lab.errors import InputError
+from decomfl_lab.estimators.differences import central, forward, projection
+from decomfl_lab.layout import Layout
+from decomfl_lab.noise import Distribution, derive_seed, direction
+from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
+from decomfl_lab.protocol.client import Client
+from decomfl_lab.protocol.messages import Held, Plan, Reply
+from decomfl_lab.protocol.server import Server, Tracking, sample_clients
+from decomfl_lab.protocol.wire import (
+    HEADER_BYTES,
+    HELD_BYTES,
+    PLAN_HEAD_BYTES,
+    decode_held,
+    decode_plan,
+    decode_reply,
+    decode_run_seed,
+    decode_vector,
+    encode_held,
+    encode_plan,
+    encode_reply,
+    encode_run_seed,
+    encode_vector,
+)
+from decomfl_lab.records.record import History, RoundRecord, mean_scalars
+from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.records.seeds import DerivedSeeds, Seeding, draw_seeds
+from decomfl_lab.replicas.replica import Replica
+from decomfl_lab.replicas.rules import Momentum, Sgd, Step
+
+floats = st.floats(-1e3, 1e3)
+
+
+def _record(r: int, K: int = 2, P: int = 3, eta: float = 0.1) -> RoundRecord:
+    scalars = np.random.default_rng(r).standard_normal((K, P)).astype(np.float32)
+    return RoundRecord(r, eta, Distribution.GAUSSIAN, tuple(range(10 * r, 10 * r + K)), scalars)
+
+
+@given(st.lists(floats, min_size=1, max_size=6), floats, st.floats(1e-3, 10))
+def test_differences_of_a_line_are_its_slopes(slopes: list[float], base: float, mu: float) -> None:
+    for estimator in (forward, central):
+        values = np.array([base + c * slopes[p] for p, c in estimator.points(len(slopes), mu)])
+        estimate = estimator.combine(values, np.empty(0), mu)
+        assert estimate.g.dtype == np.float32
+        assert np.allclose(estimate.g, slopes, rtol=1e-6, atol=1e-12 * (abs(base) + 1e3 * mu) / mu * 10)
+        assert np.isclose(estimate.loss, base, atol=1e-9 * (abs(base) + 1e3 * mu))
+
+
+def test_estimators_ask_for_as_few_values_as_they_say() -> None:
+    for estimator, values in ((forward, 8), (central, 14), (projection, 1)):
+        assert len(set(estimator.points(7, 0.1))) == values
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("convention", ["torch", "paper"])
+@pytest.mark.parametrize(("beta", "decay"), [(0.0, 0.0), (0.0, 0.1), (0.9, 0.0), (0.5, 0.01)])
+def test_rules_follow_torchs_sgd_in_real_arithmetic(
+    dtype: torch.dtype, convention: str, beta: float, decay: float
+) -> None:
+    """torch.optim.SGD on the gradient (1/P) Σ g z; the paper's form is torch's with gradient and decay × (1-β)."""
+    d, P, eta = 300, 4, 0.05
+    start = torch.linspace(-1, 1, d, dtype=dtype)
+    rule = Momentum(beta, convention, decay) if beta else Sgd(decay)  # type: ignore[arg-type]
+    replica = Replica(start, rule)
+    weight = 1 - beta if beta and convention == "paper" else 1.0
+    x = nn.Parameter(start.double().clone())
+    optimizer = torch.optim.SGD([x], lr=eta, momentum=beta, weight_decay=weight * decay)
+    for seed in range(5):
+        g = np.linspace(-2, 1 + seed, P).astype(np.float32)
+        replica.step_(Step(seed, g, eta, Distribution.GAUSSIAN))
+        z = np.stack([direction(seed, p, d) for p in range(P)]).astype(np.float64)
+        x.grad = torch.from_numpy(weight * g.astype(np.float64) @ z / P)
+        optimizer.step()
+    moved = (x.detach() - start.double()).abs().max()
+    assert moved > 0.01
+    assert (replica.x.double() - x.detach()).abs().max() < 2e-6 * (1 + moved)
+
+
+@given(
+    st.lists(st.lists(st.floats(-1e6, 1e6, width=32), min_size=4, max_size=4), min_size=1, max_size=9),
+    st.randoms(),
+)
+def test_mean_of_scalars_is_exact_and_has_no_order(rows: list[list[float]], random: object) -> None:
+    replies = [np.array(row, dtype=np.float32).reshape(2, 2) for row in rows]
+    shuffled = list(replies)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    mean = mean_scalars(replies)
+    assert mean.tobytes() == mean_scalars(shuffled).tobytes()
+    from fractions import Fraction
+
+    for n in range(4):
+        exact = sum((Fraction(float(reply.flat[n])) for reply in replies), Fraction(0)) / len(replies)
+        assert abs(Fraction(float(mean.flat[n])) - exact) <= abs(exact) * Fraction(1, 2**23) + Fraction(1, 2**148)
+
+
+def test_history_refuses_gaps_and_what_was_pruned() -> None:
+    history = History([_record(0), _record(1), _record(2)])
+    with pytest.raises(InputError, match="round of the appended record must be 3, got 5"):
+        history.append(_record(5))
+    history.prune(2)
+    assert [record.round for record in history.since(2)] == [2]
+    with pytest.raises(InputError, match="records since round 1 are gone: the history was pruned to round 2"):
+        history.since(1)
+    with pytest.raises(InputError, match="first round wanted must be at most 3, got 4"):
+        history.since(4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"eta": -0.1}, "eta must be a finite number above 0, got -0.1"),
+        ({"eta": float("nan")}, "eta must be a finite number above 0, got nan"),
+        ({"seeds": (1,)}, "seeds must hold one seed for each of K=2 steps"),
+        ({"scalars": np.full((2, 3), np.nan, np.float32)}, "scalars of round 0 must be finite"),
+        ({"scalars": np.zeros(3, np.float32)}, "scalars must be a non-empty float32 array"),
+    ],
+)
+def test_records_refuse_what_cannot_be_replayed(changes: dict[str, object], message: str) -> None:
+    good = vars(_record(0))
+    with pytest.raises(InputError, match=message):
+        RoundRecord(**{**good, **changes})  # type: ignore[arg-type]
+
+
+def test_schedules_are_functions_of_the_round() -> None:
+    schedule = Schedule(25, {500: 50, 1000: 100, 2000: 200})
+    assert [schedule(r) for r in (0, 499, 500, 999, 1000, 5000)] == [25, 25, 50, 50, 100, 200]
+    with pytest.raises(InputError, match="schedule round must be an integer of at least 1, got 0"):
+        Schedule(1.0, {0: 2.0})
+
+
+class _Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.b = nn.Linear(4, 4)
+        self.b.weight = self.a.weight
+        self.frozen = nn.Parameter(torch.ones(3), requires_grad=False)
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+
+def test_layout_counts_tied_weights_once_and_leaves_frozen_ones() -> None:
+    module = _Tied()
+    layout = Layout.of(module)
+    assert layout.d == 16 + 4 + 4 + 1
+    x = layout.flatten(module)
+    layout.bind(module, x)
+    x += 1.0
+    assert torch.equal(layout.flatten(module), x)
+    assert module.b.weight.data_ptr() == module.a.weight.data_ptr()
+    assert torch.equal(module.frozen, torch.ones(3))
+
+
+def test_layout_refuses_what_it_cannot_replay() -> None:
+    with pytest.raises(InputError, match="module must have trainable parameters"):
+        Layout.of(nn.ReLU())
+    with pytest.raises(InputError, match="dtype of the parameters must be float32 for all or float64 for all"):
+        Layout.of(nn.Linear(2, 2).half())
+
+
+@pytest.mark.parametrize("mu", [0.1, 1e-3, 0.7])
+def test_the_divisor_is_the_step_even_where_mu_is_no_float32(mu: float) -> None:
+    """f(x) = x: g = z exactly if the step along z and the divisor are one number; 0.1 rounded twice would show."""
+
+    def total(x: torch.Tensor, step: int) -> float:
+        return float(x.sum()) * 2.0**30
+
+    client = Client(0, Replica(torch.zeros(1, dtype=torch.float64), Sgd()), total, forward, mu)
+    plan = Plan(0, 0.1, 50, Distribution.GAUSSIAN, (5,))
+    z = np.array([direction(5, p, 1)[0] for p in range(50)])
+    assert (client.handle(plan).scalars[0] == z * np.float32(2.0**30)).all()
+    with pytest.raises(InputError, match="mu rounded to float32 must be a finite number above 0, got 0.0"):
+        Client(0, Replica(torch.zeros(1), Sgd()), total, forward, 1e-60)
+
+
+def test_module_objective_is_the_modules_loss_and_leaves_x_alone() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    layout = Layout.of(module)
+    inputs, targets = torch.randn(50, 6, dtype=torch.float64), torch.randint(0, 3, (50,))
+    objective = ModuleObjective(
+        module, layout, nn.functional.cross_entropy, inputs, targets, EpochBatches(50, 50, (0,))
+    )
+    x = torch.randn(layout.d, dtype=torch.float64)
+    before = x.clone()
+    found = objective(x, 0)
+    w, b, v, c = x.split(layout.sizes)
+    outputs = torch.tanh(inputs @ w.view(5, 6).T + b) @ v.view(3, 5).T + c
+    assert np.isclose(found, nn.functional.cross_entropy(outputs, targets).item(), rtol=1e-12)
+    assert torch.equal(x, before)
+    assert np.isclose(objective(x + 0.1, 0), objective((x + 0.1).clone(), 0), rtol=0)
+
+
+@pytest.mark.parametrize("part", [nn.BatchNorm1d(3), nn.Dropout(0.5)])
+def test_modules_whose_loss_is_no_function_of_x_are_refused(part: nn.Module) -> None:
+    def objective(module: nn.Module) -> ModuleObjective:
+        data = torch.zeros(4, 3), torch.zeros(4, 3)
+        return ModuleObjective(module, Layout.of(module), nn.functional.mse_loss, *data, EpochBatches(4, 2, (0,)))
+
+    module = nn.Sequential(nn.Linear(3, 3), part).train()
+    with pytest.raises(InputError, match=r"module '1' \(.*\) must be in eval mode"):
+        objective(module)
+    objective(module.eval())
+
+
+@given(st.integers(1, 60), st.integers(1, 70), st.integers(0, 4))
+def test_batches_of_an_epoch_are_a_partition_of_the_data(n: int, batch_size: int, epoch: int) -> None:
+    batches = EpochBatches(n, batch_size, (3, 1))
+    per_epoch = -(-n // batch_size)
+    seen = np.concatenate([batches(epoch * per_epoch + place) for place in range(per_epoch)])
+    assert sorted(seen) == list(range(n))
+    assert max(len(batches(t)) for t in range(per_epoch)) == min(n, batch_size)
+
+
+def test_clients_are_sampled_uniformly() -> None:
+    M, m, R = 10, 3, 4000
+    counts = np.zeros(M)
+    pairs = 0
+    for r in range(R):
+        chosen = sample_clients(9, r, M, m)
+        counts[list(chosen)] += 1
+        pairs += 0 in chosen and 1 in chosen
+    q = m / M
+    assert np.abs(counts / R - q).max() < 5 * np.sqrt(q * (1 - q) / R)
+    both = m * (m - 1) / (M * (M - 1))
+    assert abs(pairs / R - both) < 5 * np.sqrt(both / R)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"m": 4}, r"sampled clients m \(of M=3\) must be an integer in 1\.\.3, got 4"),
+        ({"m": 0}, r"sampled clients m \(of M=3\) must be an integer in 1\.\.3, got 0"),
+        ({"M": 0}, "clients M must be an integer of at least 1, got 0"),
+        ({"K": 0}, "local steps K must be an integer of at least 1, got 0"),
+        ({"P": Schedule(0)}, "perturbations P must be an integer of at least 1, got 0"),
+        ({"P": Schedule(2, {3: 0})}, "perturbations P must be an integer of at least 1, got 0"),
+        ({"eta": Schedule(float("inf"))}, "learning rate eta must be a finite number above 0, got inf"),
+        ({"seed": -1}, "seed must be an integer in 0"),
+        ({"keep": -1}, "history must be an integer of at least 0, got -1"),
+    ],
+)
+def test_server_refuses_bad_settings_by_name(changes: dict[str, object], message: str) -> None:
+    good: dict[str, object] = {"M": 3, "m": 2, "K": 1, "P": Schedule(2), "eta": Schedule(0.1), "seed": 0}
+    with pytest.raises(InputError, match=message):
+        Server(**{**good, **changes})  # type: ignore[arg-type]
+
+
+def test_wire_refuses_damaged_messages_by_name() -> None:
+    plan = Plan(3, 0.1, 3, Distribution.SPHERE, (1, 2), (_record(1), _record(2)))
+    message = encode_plan(plan)
+    assert decode_plan(message) == plan
+    with pytest.raises(InputError, match="plan message is truncated"):
+        decode_plan(message[:-1])
+    with pytest.raises(InputError, match="plan message is oversized"):
+        decode_plan(message + b"\0")
+    with pytest.raises(InputError, match="version of the plan message must be 2, got 9"):
+        decode_plan(message[:2] + b"\x09" + message[3:])
+    with pytest.raises(InputError, match="kind of the plan message must be 1, got 2"):
+        decode_plan(encode_reply(Reply(0, 0, np.zeros((1, 1), np.float32))))
+    with pytest.raises(InputError, match="checksum of the plan message"):
+        decode_plan(message[:-1] + bytes([message[-1] ^ 1]))
+    with pytest.raises(InputError, match="scalars of client 7 in round 2 must be finite"):
+        decode_reply(encode_reply(Reply(7, 2, np.full((1, 1), np.inf, np.float32))))
+
+
+def _body(message: bytes) -> bytes:
+    """The message with its length and checksum made right again after its body was changed."""
+    body = message[12:]
+    return message[:4] + struct.pack("<II", len(body), zlib.crc32(body)) + body
+
+
+def _with(message: bytes, at: int, piece: bytes) -> bytes:
+    """The message with ``piece`` at place ``at`` of its body."""
+    return _body(message[: 12 + at] + piece + message[12 + at + len(piece) :])
+
+
+SEEDING = 18  # place of the byte in a round's head, the first thing in a plan's body
+FORMS = {seeding: draw_seeds(seeding, 77, 3, 2, 3) for seeding in Seeding}
+
+
+@pytest.mark.parametrize("seeding", Seeding)
+def test_seeds_travel_in_the_form_they_say(seeding: Seeding) -> None:
+    plan = Plan(3, 0.1, 3, Distribution.GAUSSIAN, FORMS[seeding])
+    message = encode_plan(plan)
+    sent = {"per-direction": 6, "per-step": 2, "per-round": 1, "per-run": 0}[seeding]
+    assert len(message) == HEADER_BYTES + PLAN_HEAD_BYTES + 8 * sent
+    assert plan.seeding is seeding
+    assert seeding.sent(2, 3) == sent
+    back = decode_plan(message, 77)
+    assert back == plan
+    assert list(back.seeds) == list(plan.seeds)
+    if seeding is Seeding.PER_RUN:
+        with pytest.raises(InputError, match="run_seed must be given to read round 3, whose seeds are not sent"):
+            decode_plan(message)
+        assert list(decode_plan(message, 78).seeds) != list(plan.seeds)
+    else:
+        assert decode_plan(message) == plan
+        with pytest.raises(InputError, match="plan message is (truncated|oversized)"):
+            decode_plan(_body(message[:-8]))
+    with pytest.raises(InputError, match="seeding of the message must be below 4, got 9"):
+        decode_plan(_with(message, SEEDING, b"\x09"), 77)
+    for other in set(Seeding) - {seeding}:  # another number of seeds than the message says
+        with pytest.raises(InputError):
+            decode_plan(_with(message, SEEDING, bytes([tuple(Seeding).index(other)])), 77)
+
+
+def test_inconsistent_plans_are_refused_by_name() -> None:
+    message = encode_plan(Plan(3, 0.1, 3, Distribution.GAUSSIAN, (1, 2), (_record(1), _record(2))))
+    for at, piece, wrong in (
+        (
+            0,
+            struct.pack("<I", 4),
+            r"records of the plan message must be of the rounds before 4, in order, got \[1, 2\]",
+        ),
+        (4, struct.pack("<d", float("nan")), "eta of the message must be a finite number above 0, got nan"),
+        (14, struct.pack("<H", 0), r"K and P of the message must be at least 1, got \(2, 0\)"),
+        (16, b"\x07", "distribution of the message must be below 3, got 7"),
+        (17, b"\x07", "stream version of the message must be 1, got 7"),
+    ):
+        with pytest.raises(InputError, match=wrong):
+            decode_plan(_with(message, at, piece))
+    nan = struct.pack("<f", float("nan"))
+    with pytest.raises(InputError, match="scalars of round 2 must be finite"):
+        decode_plan(_body(message[:-4] + nan))
+    with pytest.raises(InputError, match="seeds must be one for each step, or P=3 for each step"):
+        Plan(3, 0.1, 3, Distribution.GAUSSIAN, ((1, 2), (3, 4))).seeding  # noqa: B018
+
+
+def test_small_messages_come_back_and_damaged_ones_do_not() -> None:
+    held, seed = encode_held(Held(7, 41)), encode_run_seed(2**64 - 1)
+    assert decode_held(held) == Held(7, 41)
+    assert decode_run_seed(seed) == 2**64 - 1
+    assert (len(held), len(seed)) == (HEADER_BYTES + HELD_BYTES, HEADER_BYTES + 8)
+    for message, decode, name in ((held, decode_held, "held"), (seed, decode_run_seed, "seed")):
+        with pytest.raises(InputError, match=f"{name} message is truncated"):
+            decode(message[:-1])
+        with pytest.raises(InputError, match=f"{name} message is oversized"):
+            decode(_body(message + b"\0"))
+        with pytest.raises(InputError, match=f"checksum of the {name} message"):
+            decode(message[:-1] + bytes([message[-1] ^ 1]))
+        with pytest.raises(InputError, match=f"version of the {name} message must be 2, got 1"):
+            decode(message[:2] + b"\x01" + message[3:])
+
+
+def test_seeds_are_nested() -> None:
+    root = derive_seed(77, 3)
+    steps = (derive_seed(root, 0), derive_seed(root, 1))
+    assert FORMS[Seeding.PER_STEP] == steps
+    assert tuple(FORMS[Seeding.PER_ROUND]) == tuple(FORMS[Seeding.PER_RUN]) == steps
+    assert FORMS[Seeding.PER_DIRECTION] == tuple(tuple(derive_seed(step, p) for p in range(3)) for step in steps)
+    with pytest.raises(InputError, match="seeding of derived seeds must be per-round or per-run"):
+        DerivedSeeds(1, 2, Seeding.PER_STEP)
+
+
+def test_a_server_that_tracks_nobody_needs_reports() -> None:
+    server = Server(M=3, m=2, K=1, P=Schedule(2), eta=Schedule(0.1), seed=0, tracking=Tracking.CLIENTS)
+    assert server.held == []
+    with pytest.raises(InputError, match=r"reports must come from every participant.* got 'none of \[2\]'"):
+        server.plan_round([0, 2], [Held(0, 0)])
+    with pytest.raises(InputError, match=r"round that client 2 reports must be an integer in 0\.\.0, got 5"):
+        server.plan_round([2], [Held(2, 5)])
+    tracking = Server(M=3, m=2, K=1, P=Schedule(2), eta=Schedule(0.1), seed=0)
+    with pytest.raises(InputError, match="reports must be left out where the server tracks the clients"):
+        tracking.plan_round([0], [Held(0, 0)])
+
+
+@given(
+    st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=1, max_size=9),
+    st.booleans(),
+)
+def test_dense_models_keep_their_bits_on_the_wire(values: list[float], wide: bool) -> None:
+    x = np.array(values, dtype=np.float64 if wide else np.float32)
+    r, back = decode_vector(encode_vector(5, x))
+    assert (r, back.dtype, back.tobytes()) == (5, x.dtype, x.tobytes())

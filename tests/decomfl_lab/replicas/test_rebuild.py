@@ -1,0 +1,454 @@
+"""Programs on torch tensors: strides, dtypes, threads, blocks, limits; 16-bit and grid rules in training."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from decomfl_lab import noise
+from decomfl_lab.engines.engines import Line
+from decomfl_lab.errors import InputError
+from decomfl_lab.estimators.differences import ESTIMATORS
+from decomfl_lab.laws import strategies as draw_from
+from decomfl_lab.laws.contract import Case, Implementation, Participation, play
+from decomfl_lab.layout import Layout
+from decomfl_lab.noise import SCRATCH, Distribution, Format, Program
+from decomfl_lab.protocol.client import Client
+from decomfl_lab.protocol.messages import Plan
+from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.replicas import rebuild
+from decomfl_lab.replicas.rebuild import form_points_, project, rebuild_
+from decomfl_lab.replicas.replica import Replica
+from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, Step
+
+
+def _program(names=("x",), *, pairs: int = 3, distribution: Distribution = Distribution.GAUSSIAN) -> Program:  # type: ignore[no-untyped-def]
+    program = Program(names)
+    for key in range(2):
+        program.noise(names[-1], key, np.linspace(-1, 1, pairs), distribution)
+        for name in names[:-1]:
+            program.add(name, names[-1], 0.5)
+    return program
+
+
+def _strided(kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of ``shape`` whose elements lie in memory in the way that ``kind`` says."""
+    match kind:
+        case "transposed":
+            return torch.zeros(shape[::-1], dtype=dtype).permute(*range(len(shape))[::-1])
+        case "every second":
+            return torch.zeros((*shape, 2), dtype=dtype)[..., 1]
+        case "channels last" if len(shape) == 4:
+            return torch.zeros(shape, dtype=dtype).contiguous(memory_format=torch.channels_last)
+        case "offset":
+            return torch.zeros((shape[0] + 3, *shape[1:]), dtype=dtype)[2:-1]
+    return torch.zeros(shape, dtype=dtype)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rebuild, "BLOCK", 37)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("kind", ["plain", "transposed", "every second", "channels last", "offset"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(5, 4, 3, 7), (300,), (2, 150), (1, 1), (3, 41, 2)])
+def test_strided_tensors_have_the_bits_of_the_row_major_vector(
+    kind: str, dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
+    start = torch.linspace(-1, 1, int(np.prod(shape)), dtype=dtype)
+    wanted = {name: start.clone().numpy() for name in ("x", "m")}
+    noise.run(_program(("x", "m")), wanted, d=start.numel(), backend="numpy")
+    piece = {name: _strided(kind, shape, dtype) for name in ("x", "m")}
+    for tensor in piece.values():
+        tensor.copy_(start.view(shape))
+    around = piece["x"].storage_offset(), piece["x"].untyped_storage().nbytes()
+    rebuild_(_program(("x", "m")), [piece], workers=2)
+    for name, tensor in piece.items():
+        assert tensor.reshape(-1).numpy().tobytes() == wanted[name].tobytes()
+    assert around == (piece["x"].storage_offset(), piece["x"].untyped_storage().nbytes())
+
+
+def test_what_lies_between_the_elements_of_a_view_is_not_touched() -> None:
+    whole = torch.full((50, 2), 7.0)
+    rebuild_(_program(), [{"x": whole[:, 0]}])
+    assert (whole[:, 1] == 7.0).all()
+    assert (whole[:, 0] != 7.0).all()
+
+
+@pytest.mark.usefixtures("small_blocks")
+@given(draw_from.shapes, draw_from.distributions, st.sampled_from([torch.float32, torch.float64]), st.integers(1, 3))
+def test_the_order_of_pieces_in_time_does_not_matter(shapes, distribution, dtype, workers) -> None:  # type: ignore[no-untyped-def]
+    sizes = [int(np.prod(shape)) for shape in shapes]
+    d = sum(sizes)
+    program = _program(distribution=distribution)
+    whole = torch.zeros(d, dtype=dtype)
+    rebuild_(program, [{"x": whole}], workers=workers)
+    firsts = np.cumsum([0, *sizes])
+    backwards = torch.zeros(d, dtype=dtype)
+    for first, size in list(zip(firsts, sizes, strict=False))[::-1]:
+        noise.run(program, {"x": backwards[first : first + size].numpy()}, d=d, first=int(first))
+    assert torch.equal(whole, backwards)
+    pieces = [torch.zeros(shape, dtype=dtype) for shape in shapes]
+    rebuild_(program, [{"x": piece} for piece in pieces], workers=workers)
+    assert torch.equal(torch.cat([piece.reshape(-1) for piece in pieces]), whole)
+
+
+def test_a_rebuild_needs_the_model_and_blocks_only() -> None:
+    """numpy reports its allocations to tracemalloc: fused rebuilds of 16-bit and strided models stay small."""
+    import tracemalloc
+
+    n = 2_000_000
+    x = torch.zeros(n)
+    program = _program(pairs=10)
+    rebuild_(program, [{"x": x[:1000]}])  # compiled before measuring
+    tracemalloc.start()
+    rebuild_(program, [{"x": x}], workers=2)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 0.02 * 4 * n
+
+
+@pytest.mark.parametrize(
+    ("pieces", "message"),
+    [
+        ([], "pieces must hold at least one piece"),
+        ([{"y": torch.zeros(3)}], r"piece must hold \('x',\), got \('y',\)"),
+        ([{"x": torch.zeros(3, dtype=torch.int32)}], "dtype of x must be one of .*, got torch.int32"),
+        ([{"x": torch.zeros(1).expand(4)}], "x must hold each element once"),
+        ([{"x": torch.zeros(9).as_strided((3, 3), (1, 1))}], "x must hold each element once"),
+        ([{"x": torch.zeros(0)}], "pieces must hold at least one element"),
+        ([{"x": torch.zeros(3, device="meta")}], "device of x must be a CPU or CUDA device"),
+    ],
+)
+def test_tensors_that_cannot_be_rebuilt_are_refused(pieces, message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InputError, match=message):
+        rebuild_(_program(), pieces)
+
+
+def test_registers_must_fit_together() -> None:
+    with pytest.raises(InputError, match=r"shape of m must be \(3,\), got \(4,\)"):
+        rebuild_(_program(("x", "m")), [{"x": torch.zeros(3), "m": torch.zeros(4)}])
+    with pytest.raises(InputError, match="dtypes must not mix 64 and 16 bits"):
+        rebuild_(_program(("x", "m")), [{"x": torch.zeros(3).double(), "m": torch.zeros(3).half()}])
+    with pytest.raises(InputError, match="scratch must be written before it is read, got 'SQUARE_ROOT'"):
+        Program(["x"]).square_root(SCRATCH)
+    with pytest.raises(InputError, match="register must be one of x, scratch, got 'y'"):
+        Program(["x"]).scale("y", 1.0)
+    program = Program(["x"])
+    program.narrow("x", Format.BFLOAT16)
+    with pytest.raises(InputError, match="dtype must be float32 where 16 bits are wanted"):
+        noise.run(program, {"x": np.zeros(3)}, d=3)
+
+
+# 16 bits -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", Format)
+def test_narrowing_to_nearest_is_torchs_conversion(kind: Format) -> None:
+    """All exponents, all rounding cases: ties, overflow, subnormals, infinities, NaN, both zeros."""
+    high = np.arange(0, 1 << 16, dtype=np.uint32) << np.uint32(16)
+    low = np.array([0, 1, 0x0FFF, 0x1000, 0x1001, 0x7FFF, 0x8000, 0x8001, 0xEFFF, 0xFFFF], dtype=np.uint32)
+    values = (high[:, None] | low).reshape(-1).view(np.float32)
+    wanted = torch.from_numpy(values.copy()).to(getattr(torch, kind)).float().numpy()
+    for backend in noise.available_backends():
+        if backend == "triton":
+            continue  # an interpreter needs minutes for so many; its own tests narrow less
+        program = Program(["x"])
+        program.narrow("x", kind)
+        found = values.copy()
+        noise.run(program, {"x": found}, d=found.size, backend=backend)
+        same = (found.view(np.uint32) == wanted.view(np.uint32)) | (np.isnan(found) & np.isnan(wanted))
+        assert same.all(), values[~same][:5]
+
+
+@pytest.mark.parametrize("kind", Format)
+def test_stochastic_rounding_is_unbiased_and_goes_to_a_neighbour(kind: Format) -> None:
+    n = 200_000
+    dtype = getattr(torch, kind)
+    for value in (1.0 + 0.3 * 2.0**-7, -0.1, 3.3e-6, 1e-3):
+        program = Program(["x"])
+        program.narrow_randomly("x", kind, seed=5, place=0)
+        x = np.full(n, value, dtype=np.float32)
+        noise.run(program, {"x": x}, d=n)
+        assert torch.equal(torch.from_numpy(x).to(dtype).float(), torch.from_numpy(x)), "not a number of the format"
+        low, high = np.unique(x)  # both neighbours, and nothing else
+        assert low < np.float32(value) < high
+        step = high - low
+        # The chance is cut to 13 or 16 bits, so the mean may be off by 2^-13 of a step, and by its standard error.
+        assert abs(x.astype(np.float64).mean() - np.float32(value)) < step * (2.0**-13 + 5 * 0.5 / np.sqrt(n))
+        other = np.full(n, value, dtype=np.float32)
+        again = Program(["x"])
+        again.narrow_randomly("x", kind, seed=5, place=1)
+        noise.run(again, {"x": other}, d=n)
+        agreement = (other == x).mean()  # two vectors of one step are rounded independently
+        p = (np.float32(value) - low) / step
+        assert abs(agreement - (p * p + (1 - p) * (1 - p))) < 5 / np.sqrt(n) + 2.0**-12
+
+
+def _digits() -> tuple[torch.Tensor, torch.Tensor]:
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    return torch.from_numpy(images[::8] / 16.0).float(), torch.from_numpy(labels[::8]).long()
+
+
+def _train(rule, x: torch.Tensor, *, steps: int, eta: float) -> tuple[list[float], float]:  # type: ignore[no-untyped-def]
+    """Losses of a linear classifier of the digits, and the share of 16-bit weights a step leaves unchanged."""
+    inputs, labels = _digits()
+    module = nn.Linear(64, 10)
+    layout = Layout.of(module)
+
+    class Loss:
+        def __call__(self, point: torch.Tensor, step: int) -> float:
+            layout.bind(module, point)
+            with torch.inference_mode():
+                return float(nn.functional.cross_entropy(module(inputs), labels))
+
+    replica = Replica(x, rule)
+    client = Client(0, replica, Loss(), ESTIMATORS["central"], 1e-3)
+    losses, kept = [], []
+    for k in range(steps):
+        plan = Plan(
+            round=replica.round,
+            eta=eta,
+            distribution=Distribution.RADEMACHER,
+            seeds=(noise.derive_seed(3, k),),
+            P=4,
+        )
+        g, loss, _ = client.local_update(plan)
+        before = replica.x.clone()
+        replica.step_(Step(plan.seeds[0], g[0], eta, plan.distribution))
+        kept.append(float((replica.x == before).float().mean()))
+        losses.append(loss)
+    return losses, float(np.mean(kept))
+
+
+@pytest.mark.slow
+def test_16_bit_replicas_train_where_plain_bfloat16_forgets_its_updates() -> None:
+    """Updates of about 1e-5 on weights of about 0.5: below half a unit in bfloat16's last place (1e-3)."""
+    x = torch.from_numpy(np.random.default_rng(1).choice([-0.5, 0.5], 650)).float()
+    eta, steps = 4e-5, 800
+    full, _ = _train(Sgd(), x, steps=steps, eta=eta)
+    gain = full[0] - full[-1]
+    assert gain > 0.05  # float32 learns
+    low = x.to(torch.bfloat16)
+    assert torch.equal(low.float(), x)
+    plain, kept = _train(LowPrecision(Sgd(), rounding="nearest"), low, steps=steps, eta=eta)
+    assert kept > 0.99
+    assert plain[0] - plain[-1] < 0.05 * gain
+    for rounding in ("stochastic", "compensated"):
+        losses, _ = _train(LowPrecision(Sgd(), rounding=rounding), low, steps=steps, eta=eta)
+        assert losses[0] - losses[-1] > 0.7 * gain, rounding
+
+
+# The grid ----------------------------------------------------------------------------------------------------
+
+
+@given(draw_from.cases(max_rounds=1), st.integers(-18, -12), st.integers(1, 6))
+@settings(max_examples=150, deadline=None)
+def test_steps_on_the_grid_are_undone_by_arithmetic(case: Case, exponent: int, count: int) -> None:
+    rule = GridSgd(exponent)
+    dtype = torch.float64 if case.dtype == torch.float64 else torch.float32
+    case = dataclasses.replace(case, rule=rule, dtype=dtype)
+    replica = Replica(case.initial(), rule, sizes=case.sizes)
+    before = replica.digest()
+    rng = np.random.default_rng(case.seed)
+    steps = [
+        Step(noise.derive_seed(case.seed, k), rng.normal(size=3).astype(np.float32), 0.1, case.distribution)
+        for k in range(count)
+    ]
+    seen = [before]
+    for step in steps:
+        replica.step_(step)
+        seen.append(replica.digest())
+    assert seen[-1] != before or all(replica.x == case.initial())
+    for step, digest in zip(steps[::-1], seen[-2::-1], strict=True):
+        replica.step_back_(step)
+        assert replica.digest() == digest
+
+
+def test_off_the_grid_addition_is_not_undone() -> None:
+    """The law above can fail: the same steps on floating-point numbers do not come back."""
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal(200)).float()
+    g = np.ones(3, dtype=np.float32)
+    replica = Replica(x, Sgd())
+    replica.step_(Step(1, g, 0.1, Distribution.GAUSSIAN))
+    replica.step_(Step(1, -g, 0.1, Distribution.GAUSSIAN))
+    assert not torch.equal(replica.x, x)
+
+
+def test_a_client_on_the_grid_keeps_no_snapshot() -> None:
+    case = Case(
+        M=1,
+        K=3,
+        P=Schedule(2),
+        eta=Schedule(0.05),
+        rule=GridSgd(-16),
+        estimator="central",
+        mu=2.0**-10,
+        distribution=Distribution.GAUSSIAN,
+        shapes=((40,),),
+        dtype=torch.float32,
+        seed=1,
+        rounds=(),
+    )
+    implementation = Implementation()
+    client = implementation.client(case, 0)
+    client.replica.snapshot = None  # type: ignore[method-assign, assignment]
+    plan = implementation.server(case).plan_round([0])[0]
+    before = client.replica.digest()
+    client.handle(plan)
+    assert client.replica.digest() == before
+
+
+def test_leaving_the_grids_range_is_refused_and_changes_nothing() -> None:
+    rule = GridSgd(-20)
+    x = rule.snap(torch.full((1000,), 7.9))
+    replica = Replica(x, rule, sizes=(400, 600))
+    before = replica.digest()
+    with pytest.raises(InputError, match=r"updates must stay within their limits \[4.0, 8.0\], but do not at \d+"):
+        replica.step_(Step(1, np.ones(1, dtype=np.float32), 0.5, Distribution.GAUSSIAN))
+    assert replica.digest() == before
+    with pytest.raises(InputError, match=r"largest \|x\| must be at most 8.0 = 2\^23 · 2\^-20, got 9.0"):
+        Replica(torch.tensor([9.0]), rule)
+    with pytest.raises(InputError, match="x must be on the grid of GridSgd"):
+        Replica(torch.tensor([0.1]), rule)
+    with pytest.raises(InputError, match="x must be on the grid of GridSgd"):
+        Replica(torch.tensor([-0.0]), rule)  # arithmetic brings back +0
+    with pytest.raises(InputError, match="only the steps of a GridSgd rule can be undone"):
+        Replica(x, Sgd()).step_back_(Step(1, np.ones(1, dtype=np.float32), 0.5, Distribution.GAUSSIAN))
+
+
+def test_a_local_step_out_of_range_leaves_the_client_at_its_round() -> None:
+    """The second local step leaves the grid's range: the error arrives, and the first step is undone."""
+    rule = GridSgd(-20)
+    replica = Replica(rule.snap(torch.full((64,), 3.0)), rule)
+
+    class Cliff:
+        calls = 0
+
+        def __call__(self, x: torch.Tensor, step: int) -> float:
+            Cliff.calls += 1
+            return float(x.sum()) * (1.0 if Cliff.calls <= 2 else 1e6)
+
+    client = Client(0, replica, Cliff(), ESTIMATORS["central"], 2.0**-10)
+    before = replica.digest()
+    plan = Plan(round=0, eta=0.001, distribution=Distribution.RADEMACHER, seeds=(1, 2, 3), P=1, records=())
+    with pytest.raises(InputError, match="updates must stay within their limits"):
+        client.handle(plan)
+    assert replica.digest() == before
+
+
+@pytest.mark.parametrize(
+    ("rule", "x", "message"),
+    [
+        (Sgd(), torch.zeros(3).bfloat16(), "dtype of x must be float32 or float64 .16-bit replicas need"),
+        (LowPrecision(Sgd()), torch.zeros(3), "dtype of x must be torch.bfloat16 for"),
+        (LowPrecision(AdaMM(), Format.FLOAT16), torch.zeros(3).bfloat16(), "dtype of x must be torch.float16"),
+    ],
+)
+def test_rules_refuse_other_dtypes(rule, x, message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InputError, match=message):
+        Replica(x, rule)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LowPrecision(Sgd(), rounding="up"), "rounding must be one of stochastic, compensated, nearest"),
+        (lambda: LowPrecision(Sgd(), "float8"), "dtype must be one of bfloat16, float16, got 'float8'"),
+        (lambda: LowPrecision(GridSgd()), "rule must be a float32 rule, got GridSgd"),
+        (lambda: GridSgd(200), "exponent must be an integer in -100..100, got 200"),
+        (lambda: AdaMM(beta1=1.0), r"beta1 must be in \[0, 1\), got 1.0"),
+        (lambda: AdaMM(epsilon=0.0), "epsilon must be a finite number above 0, got 0.0"),
+    ],
+)
+def test_bad_rules_are_refused(make, message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+def test_the_fused_lag_has_the_bits_of_the_paper_order_with_momentum_at_every_thread_count() -> None:
+    rule = Momentum(0.9, weight_decay=0.01)
+    case = Case(
+        M=2,
+        K=2,
+        P=Schedule(3),
+        eta=Schedule(0.01),
+        rule=rule,
+        estimator="central",
+        mu=2.0**-10,
+        distribution=Distribution.SPHERE,
+        shapes=((100_000,),),
+        dtype=torch.float32,
+        seed=1,
+        rounds=tuple(Participation((0,)) for _ in range(4)),
+    )
+    records = play(Implementation(), case).records
+    digests = set()
+    for backend in ("numpy", "numba"):
+        for workers in (1, 2, 3):
+            replica = Replica(case.initial(), rule, backend=backend, workers=workers)
+            replica.catch_up(records)
+            digests.add(replica.digest())
+    assert len(digests) == 1
+
+
+# Points and projections ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", sorted({"numpy", noise.cpu_backend()}))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("law", Distribution)
+def test_points_formed_together_have_the_bits_of_a_line_s(
+    law: Distribution, dtype: torch.dtype, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noise, "_LEAST_WORK", 0)
+    x = torch.randn(1001, generator=torch.Generator().manual_seed(1)).to(dtype)
+    x[3], x[5], x[7] = float("nan"), float("inf"), -0.0
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    low = LowPrecision(Sgd(), Format(str(dtype).removeprefix("torch."))) if x.element_size() == 2 else None
+    line = Line(Replica(x, low or Sgd()), 7, law)
+    at = [(0, 0.0), (2, 1e-3), (2, -1e-3), (40, 0.3), (2, 7.0), (1, -0.0)]
+    points, alone = torch.empty(len(at), 1001, dtype=wide), torch.empty(1001, dtype=wide)
+    streams, coefficients = [(7, p) for p, _ in at], [c for _, c in at]
+    for workers in (1, 3):
+        form_points_(points.fill_(9), x, streams, coefficients, law, backend=backend, workers=workers)
+        for point, (p, c) in zip(points, at, strict=True):
+            line.form_([alone], p, c)
+            assert torch.equal(point.view(torch.int32), alone.view(torch.int32))
+    form_points_(points, x, streams, [0.0] * len(at), law)
+    assert torch.equal(points.view(torch.int32), x.to(wide).expand(len(at), -1).contiguous().view(torch.int32))
+
+
+def test_projections_of_tensors_are_those_of_their_arrays() -> None:
+    streams = [(5, 0), (2**63 + 7, 40)]
+    for dtype in (torch.float32, torch.float64):
+        v = torch.randn(3, 9001, generator=torch.Generator().manual_seed(1), dtype=dtype)
+        for law in Distribution:
+            found = project(v.requires_grad_(), streams, distribution=law, workers=2)
+            assert found.tobytes() == noise.project(v.detach().numpy(), streams, distribution=law).tobytes()
+
+
+def test_points_and_projections_that_do_not_fit_are_refused() -> None:
+    x, points, law = torch.zeros(5), torch.zeros(2, 5), Distribution.GAUSSIAN
+    with pytest.raises(InputError, match=r"points must be contiguous torch.float32 \(1, 5\), got"):
+        form_points_(points, x, [(1, 0)], [1.0], law)
+    with pytest.raises(InputError, match=r"points must be contiguous torch.float64 \(2, 5\), got"):
+        form_points_(points, x.double(), [(1, 0), (1, 1)], [1.0, 2.0], law)
+    with pytest.raises(InputError, match="coefficients must be 2, got 1"):
+        form_points_(points, x, [(1, 0), (1, 1)], [1.0], law)
+    with pytest.raises(InputError, match="x must be a contiguous vector"):
+        form_points_(points, points, [(1, 0), (1, 1)], [1.0, 2.0], law)
+    with pytest.raises(InputError, match="vectors must be contiguous float32 or float64"):
+        project(points.T, [(1, 0)])
+    with pytest.raises(InputError, match="seed must be an integer"):
+        project(points, [(-1, 0)])

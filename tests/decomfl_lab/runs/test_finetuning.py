@@ -1,0 +1,296 @@
+"""Tasks in ``decomfl train``: what goes in, what is measured before and after, and what a run leaves."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+from decomfl_lab.cli.main import main
+from decomfl_lab.errors import InputError
+from decomfl_lab.language.tasks import TASKS, load_task
+from decomfl_lab.objectives.objective import EpochBatches
+from decomfl_lab.runs import finetuning, training
+from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
+from decomfl_lab.runs.finetuning import task_dataset, task_module
+from decomfl_lab.runs.training import build_federation, dataset_of, load_run, train
+from tests.decomfl_lab.language.toy import PAD, ToyTokens, toy_causal, write_sst2
+
+
+@pytest.fixture(autouse=True)
+def _toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finetuning, "load_causal", toy_causal)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> TrainConfig:
+    return TrainConfig(
+        task="sst2",
+        task_data=str(write_sst2(tmp_path / "sst2")),
+        model="toy",
+        clients=4,
+        sampled=2,
+        perturbations=10,
+        rounds=30,
+        lr=0.05,
+        mu=1e-3,
+        momentum=0.0,
+        batch_size=8,
+        eval_every=10,
+    )
+
+
+def _write_cb(folder: Path) -> Path:
+    folder.mkdir()
+    rows = [{"premise": f"it {n}", "hypothesis": "so", "label": c} for n, c in enumerate(TASKS["cb"].classes)]
+    for part in ("train", "val"):
+        (folder / f"{part}.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    return folder
+
+
+def test_a_task_is_a_data_set_of_prompts_and_classes(config: TrainConfig) -> None:
+    data, examples = task_dataset(config), load_task("sst2", folder=config.task_data)
+    assert data.train_labels.tolist() == [c for _, c in examples.train]
+    for ids, (prompt, _) in zip(data.train_images, examples.train, strict=True):
+        assert ids[ids != PAD].tolist() == ToyTokens().encode(prompt)
+        assert ids[-1] == ToyTokens().encode("was")[-1]
+    assert data.test_labels.tolist() == [c for _, c in examples.test]
+    assert data.test_images.shape == (20, data.train_images.shape[1])
+    assert data.content_free is not None
+    assert data.content_free.tolist() == [ToyTokens().encode("N/A It was")]
+    assert data.source.startswith("SST-2: 80 train / 20 test examples, from sst2")
+
+
+def test_an_evaluation_is_of_all_examples_in_order_of_length(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[Tensor, Tensor]] = []
+    plain = training.mean_losses
+    monkeypatch.setattr(training, "mean_losses", lambda *a, **k: seen.append(a[2:]) or plain(*a, **k))
+    data = task_dataset(config)
+    train(replace(config, rounds=1), dataset=data)
+    for ids, classes in seen:
+        lengths = (ids != PAD).sum(1)
+        assert torch.equal(lengths, lengths.sort().values)
+        assert len(set(lengths.tolist())) > 1
+        tested, wanted = (
+            sorted((*row.tolist(), int(c)) for row, c in zip(*part, strict=True))
+            for part in ((ids, classes), (data.test_images, data.test_labels))
+        )
+        assert tested == wanted
+    train(replace(config, rounds=1, test_examples=7), dataset=data)
+    assert [len(classes) for _, classes in seen] == [20, 20, 7, 7]
+
+
+def test_a_batch_is_the_same_examples_in_order_of_length(config: TrainConfig) -> None:
+    data = task_dataset(config)
+    federation, _, _ = build_federation(config, data)
+    client = federation.clients[1]  # type: ignore[attr-defined]
+    steps = -(-len(client.objective.targets) // config.batch_size)
+    epoch = []
+    for step in range(steps):
+        ids, classes = client.objective.batch(step)
+        lengths = (ids != PAD).sum(1)
+        assert torch.equal(lengths, lengths.sort().values)
+        epoch += [(*row.tolist(), int(c)) for row, c in zip(ids, classes, strict=True)]
+    known = zip(data.train_images, data.train_labels, strict=True)
+    assert len(epoch) == 20
+    assert set(epoch) <= {(*row.tolist(), int(c)) for row, c in known}
+    plain, sorted_ = (EpochBatches(20, 8, (0, 3, 1), ascending) for ascending in (False, True))
+    for step in range(5):
+        assert sorted_(step).tolist() == sorted(plain(step).tolist())
+    assert plain(0).tolist() != sorted_(0).tolist()
+
+
+def test_prompts_are_cut_to_the_length_that_is_asked_for(config: TrainConfig) -> None:
+    whole, cut = task_dataset(config), task_dataset(replace(config, max_length=3))
+    assert torch.equal(cut.train_images, whole.train_images[:, -3:])
+    assert whole.digest != cut.digest
+
+
+def test_a_prompt_must_fit_the_context_or_be_cut(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finetuning, "load_causal", lambda source: toy_causal(source, context=7))
+    with pytest.raises(InputError, match="training .* sst2: prompt 0 must fit the model's context of 7 .*, got 8"):
+        task_dataset(config)  # the task's own length, 31, is beyond the context
+    assert task_dataset(replace(config, max_length=7)).train_images.shape[1] == 7
+
+
+def test_the_authors_reading_of_cb_has_no_neutral(tmp_path: Path) -> None:
+    folder = str(_write_cb(tmp_path / "cb"))
+    three = TrainConfig(task="cb", task_data=folder, model="toy", clients=1, sampled=1)
+    two = replace(three, cb_two_way=True)
+    assert task_dataset(three).train_labels.tolist() == [0, 1, 2]
+    assert task_dataset(two).train_labels.tolist() == [0, 1, 0]
+    assert task_module(two)(task_dataset(two).train_images).shape == (3, 3)  # answers stay three
+
+
+def test_the_module_gives_the_logits_of_the_verbalizers(config: TrainConfig) -> None:
+    module, ids = task_module(config), task_dataset(config).train_images[:5]
+    causal = toy_causal().module
+    words = [ToyTokens().encode(word)[-1] for word in (" bad", " good")]
+    expected = causal(ids, attention_mask=(ids != PAD).long()).logits[:, -1, words]
+    torch.testing.assert_close(module(ids), expected)
+
+
+def test_the_first_row_is_the_model_as_it_came(config: TrainConfig) -> None:
+    told: list[dict[str, float]] = []
+    rows = train(config, on_start=told.append)
+    data, module = task_dataset(config), task_module(config)
+    assert data.content_free is not None
+    with torch.no_grad():
+        chances = module(data.test_images).softmax(1)
+        odds = chances / module(data.content_free).softmax(1)
+
+    def share(scores: Tensor) -> float:
+        return float(np.mean([int(row.argmax()) == c for row, c in zip(scores, data.test_labels, strict=True)]))
+
+    assert rows["round"].tolist() == [0, 10, 20, 30]
+    first = rows.iloc[0]
+    assert first["test_accuracy"] == pytest.approx(share(chances))
+    assert first["calibrated_accuracy"] == pytest.approx(share(odds))
+    assert share(odds) != share(chances)
+    assert np.isnan(first["train_loss"])
+    assert first["wire_bytes"] == 0
+    assert [row["test_accuracy"] for row in told] == [first["test_accuracy"]]
+
+
+def test_decomfl_learns_a_task_and_its_replicas_are_one(config: TrainConfig) -> None:
+    data = dataset_of(config)
+    longer = replace(config, rounds=100, eval_every=100, server_model=True)
+    rows = train(longer, dataset=data)
+    assert rows["test_accuracy"].iloc[-1] > rows["test_accuracy"].iloc[0] + 0.2
+    assert rows["test_loss"].iloc[-1] < rows["test_loss"].iloc[0]
+    federation, _, layout = build_federation(config, data)
+    assert layout.d == sum(p.numel() for p in task_module(config).parameters())
+    for _ in range(5):
+        federation.advance()
+    before = federation.x.clone()
+    again, _, _ = build_federation(config, data)
+    for _ in range(5):
+        again.advance()
+    assert torch.equal(before, again.x)
+
+
+@pytest.mark.parametrize(
+    "flags", [{"method": "fedavg"}, {"method": "fedzo"}, {"lean": True}, {"precision": "bfloat16"}]
+)
+def test_other_methods_and_variants_take_tasks_too(config: TrainConfig, flags: dict[str, object]) -> None:
+    rows = train(replace(config, rounds=2, eval_every=2, **flags))  # type: ignore[arg-type]
+    assert rows["round"].tolist() == [0, 2]
+    assert rows["test_loss"].nunique() == 2
+
+
+def test_a_run_resumes_and_can_be_loaded(config: TrainConfig, tmp_path: Path) -> None:
+    whole = train(config)
+    out = tmp_path / "run"
+    train(replace(config, rounds=10), out=out)
+    told: list[dict[str, float]] = []
+    resumed = train(config, out=out, on_start=told.append)
+    pd.testing.assert_frame_equal(whole.drop(columns="seconds"), resumed.drop(columns="seconds"))
+    assert told[0]["test_accuracy"] == whole["test_accuracy"].iloc[0]
+    read, data, module = load_run(out)
+    assert read == config
+    hits = module(data.test_images).argmax(1) == data.test_labels
+    assert float(hits.double().mean()) == pytest.approx(whole["test_accuracy"].iloc[-1])
+
+
+def test_other_weights_are_another_run(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(replace(config, rounds=1), out=tmp_path / "run")
+
+    def other(source: str) -> SimpleNamespace:
+        return SimpleNamespace(**{**vars(toy_causal(source)), "source": "toy, other weights"})
+
+    monkeypatch.setattr(finetuning, "load_causal", other)
+    with pytest.raises(InputError, match="out must be empty or hold the same run"):
+        train(config, out=tmp_path / "run")
+
+
+def test_splits_are_by_class(config: TrainConfig) -> None:
+    skewed = replace(config, split="dirichlet", alpha=0.05)
+    data = task_dataset(skewed)
+    federation, _, _ = build_federation(skewed, data)
+    shares = [float(client.objective.targets.double().mean()) for client in federation.clients]  # type: ignore[attr-defined]
+    assert len(shares) == 4
+    assert max(shares) - min(shares) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"task": "mnli"}, "task must be one of sst2, cb"),
+        ({"max_length": 8}, "max_length must be 0 without a task, got 8"),
+        ({"task_data": "x"}, "task_data must be empty without a task, got 'x'"),
+        ({"task": "rte", "cb_two_way": True}, "cb_two_way must be off but for task cb, got True"),
+        ({"task": "rte", "data": "digits"}, "data must be left alone with a task, which has its own, got 'digits'"),
+        ({"task": "rte", "max_length": -1}, "max_length must be an integer of at least 0, got -1"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(values: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        TrainConfig(**values)  # type: ignore[arg-type]
+
+
+def test_a_tasks_configuration_names_no_other_data(config: TrainConfig, tmp_path: Path) -> None:
+    assert "data" not in config.to_dict()
+    (tmp_path / "c.toml").write_text(config.to_toml())
+    assert config_from_mapping(read_config(tmp_path / "c.toml"), "c.toml") == config
+    assert TrainConfig().to_dict()["data"] == "mnist"
+
+
+def test_a_run_loads_its_model_once(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(finetuning, "load_causal", lambda source: loaded.append(source) or toy_causal(source))
+    data = dataset_of(config)
+    first = train(replace(config, rounds=3), dataset=data)
+    assert loaded == ["toy"]
+    assert not data.models
+    again = train(replace(config, rounds=3), dataset=data)  # the first run's parameters have moved
+    assert loaded == ["toy", "toy"]
+    pd.testing.assert_frame_equal(first.drop(columns="seconds"), again.drop(columns="seconds"))
+
+
+def test_provenance_names_the_library_of_a_tasks_model(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = dataset_of(config)
+    monkeypatch.setattr(training, "installed", {"transformers": "5.0.1"}.get)
+    assert training.provenance(data)["transformers"] == "5.0.1"
+    assert "transformers" not in training.provenance(replace(data, pad=None))
+    monkeypatch.setattr(training, "installed", lambda _: None)
+    assert "transformers" not in training.provenance(data)
+
+
+def test_a_model_of_images_takes_no_task(config: TrainConfig) -> None:
+    with pytest.raises(InputError, match="model for task sst2 must be a causal language model: .*, got 'logistic'"):
+        train(replace(config, model="logistic"))
+
+
+def test_the_command_tells_what_the_model_can_do_untrained(
+    config: TrainConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [
+        f"--{name.replace('_', '-')}={getattr(config, name)}"
+        for name in ("task", "task_data", "model", "clients", "sampled", "perturbations", "lr", "mu", "batch_size")
+    ]
+    assert main(["train", *flags, "--rounds", "2", "--momentum", "0", "--json"]) == 0
+    out, err = capsys.readouterr()
+    first, last = json.loads(out)["metrics"]
+    assert first["round"] == 0
+    assert first["train_loss"] is None
+    assert last["train_loss"] > 0
+    assert err.startswith(
+        f"zero-shot accuracy {first['test_accuracy']:.4f}, calibrated {first['calibrated_accuracy']:.4f}"
+    )
+    assert json.loads(out)["rebuilt"] == {"clients": config.clients, "equal": config.clients}
+    assert main(["train", *flags, "--rounds", "2", "--momentum", "0"]) == 0
+    out = capsys.readouterr().out
+    assert "calibrated_accuracy" in out
+    zero, now = first["test_accuracy"], last["test_accuracy"]
+    assert f"accuracy: {zero:.4f} zero-shot, {now:.4f} now ({100 * (now - zero):+.1f} points)" in out
+    assert f"wire: {last['wire_bytes'] / config.clients / 1000:,.2f} kB a client" in out
+    assert f"rebuilt: {config.clients} of {config.clients} clients" in out

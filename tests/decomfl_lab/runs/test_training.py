@@ -1,0 +1,256 @@
+"""Runs: repeatable from one seed, resumable bit for bit, and FedAvg a true average."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from decomfl_lab.checkpoint import read_checkpoint
+from decomfl_lab.datasets.images import load_dataset
+from decomfl_lab.errors import DivergedError, InputError
+from decomfl_lab.methods.decomfl import DeComFLFederation
+from decomfl_lab.methods.model_averaging import FedAvgFederation
+from decomfl_lab.runs import training
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.training import METRICS, build_federation, train
+
+TINY = TrainConfig(
+    data="digits",
+    model="logistic",
+    clients=6,
+    sampled=2,
+    rounds=8,
+    local_steps=3,
+    perturbations=4,
+    lr=0.01,
+    batch_size=16,
+    eval_every=3,
+    lr_schedule={4: 0.005},
+    perturbation_schedule={5: 2},
+)
+FEDAVG = replace(TINY, method="fedavg", lr=0.1, momentum=0.5)
+
+
+def _without_time(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.drop(columns="seconds").reset_index(drop=True)
+
+
+@pytest.mark.parametrize("config", [TINY, FEDAVG, replace(TINY, momentum=0.0, split="dirichlet")])
+def test_a_run_repeats_bit_for_bit_from_its_seed(config: TrainConfig) -> None:
+    pd.testing.assert_frame_equal(_without_time(train(config)), _without_time(train(config)), check_exact=True)
+
+
+def test_seed_0_is_a_seed_like_any_other() -> None:
+    dataset = load_dataset("digits")
+    models = [build_federation(replace(TINY, seed=seed), dataset)[0] for seed in (0, 0, 1)]
+    for federation in models:
+        federation.advance()
+    assert torch.equal(models[0].x, models[1].x)
+    assert not torch.equal(models[0].x, models[2].x)
+    clients = models[0].clients  # type: ignore[attr-defined]
+    first, *others = [client.replica.clone() for client in clients]
+    assert all(first.digest() == other.digest() for other in others if other.round == first.round)
+
+
+@pytest.mark.parametrize("config", [TINY, FEDAVG, replace(TINY, server_model=True, momentum=0.0)])
+def test_an_interrupted_run_resumes_to_the_same_bits(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train(config, out=tmp_path / "whole")
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
+
+    def interrupt(progress: training.Progress) -> None:
+        if progress.round == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, out=tmp_path / "cut", on_round=interrupt)
+    assert read_checkpoint(tmp_path / "cut" / training.CHECKPOINT_FILE)[1]["federation"]["round"] == 5
+    resumed = train(config, out=tmp_path / "cut")
+    pd.testing.assert_frame_equal(_without_time(whole), _without_time(resumed), check_exact=True)
+    tensors = [read_checkpoint(tmp_path / name / training.CHECKPOINT_FILE) for name in ("whole", "cut")]
+    assert tensors[0][1]["federation"] == tensors[1][1]["federation"]
+    for name, tensor in tensors[0][0].items():
+        assert torch.equal(tensor, tensors[1][0][name]), name
+
+
+def test_every_client_of_a_resumed_federation_has_its_own_bits(tmp_path: Path) -> None:
+    dataset = load_dataset("digits")
+    one, two = (build_federation(TINY, dataset)[0] for _ in range(2))
+    assert isinstance(one, DeComFLFederation)
+    assert isinstance(two, DeComFLFederation)
+    for _ in range(6):
+        one.advance()
+    two.load(one.save())
+    for a, b in zip(one.clients, two.clients, strict=True):
+        assert (a.replica.round, a.replica.digest()) == (b.replica.round, b.replica.digest())
+    assert one.observer.digest() == two.observer.digest()
+    assert one.server.held == two.server.held
+    one.advance()
+    two.advance()
+    assert one.observer.digest() == two.observer.digest()
+
+
+def test_a_server_that_tracks_no_client_has_all_its_records_after_a_restart() -> None:
+    dataset = load_dataset("digits")
+    one, two = (build_federation(replace(TINY, tracking="clients"), dataset)[0] for _ in range(2))
+    assert isinstance(one, DeComFLFederation)
+    assert isinstance(two, DeComFLFederation)
+    late = one.observer.clone()
+    for _ in range(6):
+        one.advance()
+    two.load(one.save())
+    late.catch_up(two.server.history.since(0))
+    assert late.digest() == one.observer.digest()
+
+
+def test_a_finished_run_can_be_prolonged(tmp_path: Path) -> None:
+    train(replace(TINY, rounds=6), out=tmp_path)
+    longer = train(replace(TINY, rounds=9), out=tmp_path)
+    whole = train(replace(TINY, rounds=9))
+    pd.testing.assert_frame_equal(_without_time(longer), _without_time(whole), check_exact=True)
+
+
+def test_a_folder_with_another_run_is_refused_and_left_alone(tmp_path: Path) -> None:
+    train(TINY, out=tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(InputError, match="out must be empty or hold the same run"):
+        train(replace(TINY, lr=0.02), out=tmp_path)
+    with pytest.raises(InputError, match="rounds must be at least the 8 of the run"):
+        train(replace(TINY, rounds=7), out=tmp_path)
+    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+
+def test_a_truncated_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
+    train(TINY, out=tmp_path)
+    path = tmp_path / training.CHECKPOINT_FILE
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(InputError, match=r"checkpoint must be a whole file .*checkpoint\.safetensors"):
+        train(TINY, out=tmp_path)
+
+
+def test_fedavg_is_the_mean_of_independently_trained_copies() -> None:
+    dataset = load_dataset("digits")
+    federation, module, layout = build_federation(FEDAVG, dataset)
+    assert isinstance(federation, FedAvgFederation)
+    start = federation.x.clone()
+    sampled = federation.server.plan_round()
+    batches = {i: [federation.clients[i].objective.batch(k) for k in range(FEDAVG.local_steps)] for i in sampled}
+    federation.advance()
+    ends = []
+    for i in sampled:  # plain SGD with momentum, written out
+        x, v = start.clone(), torch.zeros_like(start)
+        for inputs, targets in batches[i]:
+            x.requires_grad_(True)
+            weight, bias = x[: 64 * 10].view(10, 64), x[64 * 10 :]
+            (gradient,) = torch.autograd.grad(cross_entropy(inputs.flatten(1) @ weight.T + bias, targets), x)
+            v = FEDAVG.momentum * v + gradient + FEDAVG.weight_decay * x.detach()
+            x = x.detach() - FEDAVG.lr * v
+        ends.append(x)
+    mean = torch.stack(ends).mean(0)
+    assert torch.allclose(federation.x, mean, atol=1e-6)
+    assert (ends[0] - ends[1]).abs().max() > 1e-3  # the copies do differ: in-turn training would be caught
+    assert layout.d == 650
+    assert module is not None
+
+
+def test_training_learns_on_real_digits() -> None:
+    config = replace(TINY, rounds=60, momentum=0.9, lr=0.003, perturbations=10, eval_every=60)
+    assert train(config).test_accuracy.iloc[-1] > 0.6  # chance is 0.1
+
+
+def test_divergence_is_reported_by_client_and_round() -> None:
+    wild = replace(TINY, lr=1e30, lr_schedule={}, rounds=50)
+    with pytest.raises(InputError, match=r"scalars of client \d+ in round \d+ must be finite"):
+        train(wild)
+
+
+def test_the_observer_equals_a_server_with_a_model() -> None:
+    federation, _, _ = build_federation(replace(TINY, server_model=True), load_dataset("digits"))
+    assert isinstance(federation, DeComFLFederation)
+    for _ in range(4):
+        federation.advance()
+    assert federation.server.replica is not None
+    assert federation.server.replica.digest() == federation.observer.digest()
+
+
+@pytest.mark.parametrize("changes", [{}, {"rebuild": "copy"}, {"method": "decomfl-projection"}, {"history": 2}])
+def test_every_client_rebuilds_the_global_model(changes: dict[str, Any]) -> None:
+    held: list[DeComFLFederation] = []
+    more = {"server_model": True} if "history" in changes else {}
+    config = replace(TINY, rounds=5, local_steps=2, **changes, **more)
+    train(config, on_end=lambda federation: held.append(federation))  # type: ignore[arg-type]
+    (federation,) = held
+    digests = federation.rebuilt()
+    reach = [i for i, c in enumerate(federation.clients) if c.replica.round >= federation.server.history.start]
+    assert list(digests) == reach
+    assert set(digests.values()) == {federation.observer.digest()}
+    lagging = federation.clients[reach[0]].replica
+    lagging.x[-1] += 1e-3  # one number of one client
+    assert [i for i, digest in federation.rebuilt().items() if digest != federation.observer.digest()] == reach[:1]
+
+
+def test_an_evaluation_on_fewer_images_uses_the_same_ones_for_every_seed() -> None:
+    dataset = load_dataset("digits")
+    images, labels = training._held_out(replace(TINY, test_examples=50), dataset)
+    again, _ = training._held_out(replace(TINY, test_examples=50, seed=7), dataset)
+    assert len(labels) == 50
+    assert torch.equal(images, again)
+    assert len(training._held_out(replace(TINY, test_examples=10**6), dataset)[1]) == len(dataset.test_labels)
+
+
+def test_wire_scalars_are_the_ledgers_bytes() -> None:
+    rows = train(TINY)
+    assert np.allclose(rows.wire_scalars, rows.wire_bytes / 4 / TINY.clients)
+    assert (rows.wire_bytes.diff().dropna() > 0).all()
+
+
+def test_a_run_that_diverges_says_so_and_keeps_its_rows(tmp_path: Path) -> None:
+    decay = {"lr": 300.0, "weight_decay": 1.0}  # x grows by a factor of 299 a round
+    config = TrainConfig(data="digits", model="mlp", clients=4, sampled=2, rounds=400, eval_every=1, **decay)  # type: ignore[arg-type]
+    with pytest.raises(DivergedError, match=r"scalars of client \d+ in round \d+ must be finite: training diverged"):
+        train(config, out=tmp_path)
+    rows = pd.read_csv(tmp_path / "metrics.csv")
+    assert tuple(rows.columns) == METRICS
+    assert 0 < len(rows) < 400
+    assert not (tmp_path / "checkpoint.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"local_steps": 2, "momentum": 0.9, "weight_decay": 1e-3},
+        {"private_seeds": True, "seeds": "per-run", "tracking": "clients", "momentum": 0.0},
+        {"precision": "bfloat16", "rule": "adamm", "perturbation_schedule": {2: 5}},
+        {"server_model": True, "history": 2, "local_steps": 3, "distribution": "sphere"},
+    ],
+)
+def test_copied_replicas_are_the_replayed_ones(changes: dict[str, Any], tmp_path: Path) -> None:
+    base = TrainConfig(data="digits", model="mlp", clients=6, sampled=2, rounds=9, eval_every=3, batch_size=8)
+    tables, digests = [], []
+    for rebuild in ("replay", "copy"):
+        config = replace(base, rebuild=rebuild, **changes)
+        tables.append(train(config).drop(columns="seconds"))
+        federation, _, _ = build_federation(config, load_dataset("digits"))
+        assert isinstance(federation, DeComFLFederation)
+        for _ in range(7):
+            federation.advance()
+        digests.append(
+            [replica.digest() for replica in (federation.observer, *(c.replica for c in federation.clients))]
+        )
+        assert {c.replica.round for c in federation.clients} > {6}
+    pd.testing.assert_frame_equal(*tables)
+    assert digests[0] == digests[1]
+
+
+def test_only_what_replays_can_be_copied() -> None:
+    for changes in ({"method": "fedavg"}, {"revert": "sync", "momentum": 0.0, "weight_decay": 0.0}):
+        with pytest.raises(InputError, match="rebuild must be replay with revert sync and for methods"):
+            TrainConfig(rebuild="copy", **changes)  # type: ignore[arg-type]

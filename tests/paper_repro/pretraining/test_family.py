@@ -1,0 +1,336 @@
+"""The family of OPT models: sizes, vocabularies, and pretraining that repeats and resumes to the bit."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib
+import json
+import math
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from decomfl_lab.errors import DivergedError, InputError
+from decomfl_lab.language.opt import SIZES, SPECIAL, Size, build_opt
+from decomfl_lab.models.registry import num_parameters
+from paper_repro.pretraining import corpus, family
+from paper_repro.pretraining.command import pretrain as command
+from paper_repro.pretraining.corpus import Corpus, gpt2_vocabulary, load_corpus, train_vocabulary
+from paper_repro.pretraining.family import PretrainConfig, pretrain
+from paper_repro.pretraining.verdicts import Verdicts
+
+tokenizers = pytest.importorskip("tokenizers")
+transformers = pytest.importorskip("transformers")
+
+TINY = Size(16, 1, 2, 16)
+
+
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A size and a text that take no time."""
+    monkeypatch.setitem(SIZES, "tiny", TINY)
+    text = "".join(f"line {n}: it was a good film, and {n * n} people liked it .\n" for n in range(400))
+    small = Corpus((text,), (text[:1500],), "four hundred lines", "0123")
+    monkeypatch.setattr(family, "load_corpus", lambda: small)
+
+
+def _run(**changes: Any) -> PretrainConfig:
+    return PretrainConfig(**{"size": "tiny", "vocabulary": 300, "steps": 6, "batch": 2, "lr": 0.01, **changes})
+
+
+def _whole(vocabulary: int) -> Any:
+    """A tokenizer of that many tokens, as far as a model of it is concerned."""
+    words = {token: n for n, token in enumerate(SPECIAL)} | {f"w{n}": n + 4 for n in range(vocabulary - 4)}
+    return tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+
+
+@pytest.mark.parametrize("size", [TINY, SIZES["opt-0.3m"], SIZES["opt-1m"], SIZES["opt-4m"]])
+def test_d_is_the_formula(size: Size) -> None:
+    assert num_parameters(build_opt(size, _whole(321), seed=0)) == size.parameters(321)
+
+
+@pytest.mark.parametrize("name", [name for name in SIZES if name != "tiny"])
+def test_names_say_d_at_4096_tokens(name: str) -> None:
+    said = float(name.removeprefix("opt-").removesuffix("m")) * 1e6
+    assert SIZES[name].parameters(4096) == pytest.approx(said, rel=0.07)
+
+
+def test_weights_come_from_the_seed_alone() -> None:
+    state = torch.random.get_rng_state()
+    first, again, other = (build_opt(TINY, _whole(300), seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    weights = [model.get_input_embeddings().weight for model in (first, again, other)]  # type: ignore[operator]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+    assert not any(module.p for model in (first,) for module in model.modules() if isinstance(module, torch.nn.Dropout))
+
+
+def test_vocabularies_repeat_round_trip_and_begin_texts() -> None:
+    first, again = (train_vocabulary(load_corpus(), 600) for _ in range(2))
+    assert first.to_str() == again.to_str()
+    assert first.get_vocab_size() == 600
+    text = "Naïve café — “quoted”,\n\n  it was good 😀"
+    ids = first.encode(text).ids
+    assert ids[0] == first.token_to_id("</s>") == 2
+    assert first.decode(ids) == text
+    assert [first.token_to_id(token) for token in SPECIAL] == [0, 1, 2, 3]
+
+
+def test_the_tasks_answers_end_in_tokens_of_their_own() -> None:
+    vocabulary = train_vocabulary(load_corpus(), 1000)
+    for answers in ((" bad", " good"), ("Yes", "No", "Maybe")):
+        assert len({vocabulary.encode(answer).ids[-1] for answer in answers}) == len(answers)
+
+
+def test_the_embedded_text_says_so_and_holds_every_twentieth_piece_out() -> None:
+    text = load_corpus()
+    assert text.source.startswith("embedded: the language reference")
+    pieces = [*text.train[:19], text.held_out[0], *text.train[19:]]
+    assert len(pieces) > 20
+    assert all(len(piece) >= corpus.PIECE for piece in pieces[:20])
+    assert all(piece.endswith("\n") for piece in pieces[:20])
+    assert 0.03 < len("".join(text.held_out)) / len("".join(pieces)) < 0.07
+    assert not set(text.train) & set(text.held_out)
+
+
+def test_text_from_a_folder_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
+    with pytest.raises(InputError, match=r"movie_reviews.txt.gz must be readable \(No such file"):
+        load_corpus()
+    contents = {"a.txt.gz": gzip.compress(b"first\n" * 9, mtime=0), "b.txt": b"second\n" * 9}
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    monkeypatch.setattr(corpus, "CORPUS", {name: hashlib.sha256(c).hexdigest() for name, c in contents.items()})
+    text = load_corpus()
+    assert "".join(text.train) == "first\n" * 9 + "second\n" * 9
+    assert text.source.startswith("a, b, from DECOMFL_DATA")
+    (folder / "b.txt").write_bytes(b"other")
+    with pytest.raises(InputError, match="b.txt must have sha256"):
+        load_corpus()
+
+
+def test_gpt2s_vocabulary_is_read_with_special_tokens_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / "gpt2-bpe"
+    folder.mkdir()
+    learnt = tokenizers.ByteLevelBPETokenizer()
+    learnt.train_from_iterator(["it was good, it was good"] * 3, vocab_size=270, show_progress=False)
+    for saved, name in zip(learnt.save_model(str(folder)), corpus.GPT2, strict=True):
+        Path(saved).rename(folder / name)
+        monkeypatch.setitem(corpus.GPT2, name, hashlib.sha256((folder / name).read_bytes()).hexdigest())
+    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
+    read, known = gpt2_vocabulary(), learnt.get_vocab_size()
+    text = "it was good"
+    assert read.encode(text).ids == [known + 2, *learnt.encode(text).ids]
+    assert [read.token_to_id(token) for token in SPECIAL] == [known, known + 1, known + 2, known + 3]
+    (folder / "vocab.bpe").write_bytes(b"")
+    with pytest.raises(InputError, match="vocab.bpe must have sha256"):
+        gpt2_vocabulary()
+
+
+def test_vocabularies_refuse_what_cannot_be() -> None:
+    small = Corpus(("ab\n" * 20,), (), "", "")
+    with pytest.raises(InputError, match="vocabulary must be an integer of at least 260, got 259"):
+        train_vocabulary(small, 259)
+    with pytest.raises(InputError, match=r"vocabulary must be at most the 26\d tokens that .*, got 999"):
+        train_vocabulary(small, 999)
+    with pytest.raises(InputError, match="DECOMFL_DATA must be set to a folder that has gpt2-bpe/"):
+        gpt2_vocabulary()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"size": "opt-7b"}, "size must be one of opt-0.3m, .*, got 'opt-7b'"),
+        ({"vocabulary": "bert"}, "vocabulary must be a number of tokens or gpt2, got 'bert'"),
+        ({"vocabulary": 100}, "vocabulary must be an integer of at least 260, got 100"),
+        ({"steps": 0}, "steps must be an integer of at least 1, got 0"),
+        ({"batch": 0}, "batch must be an integer of at least 1, got 0"),
+        ({"verdicts": -1}, "verdicts must be an integer of at least 0, got -1"),
+        ({"lr": -1.0}, "lr must be a finite number above 0, got -1.0"),
+        ({"seed": -1}, "seed must be an integer in 0"),
+    ],
+)
+def test_bad_configurations_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        _run(**values)
+
+
+def test_the_rate_warms_up_and_falls_to_a_tenth() -> None:
+    config = _run(steps=100, lr=1.0)
+    rates = [config.rate(step) for step in range(101)]
+    assert rates[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert rates[5] == 1.0
+    assert rates[5:] == sorted(rates[5:], reverse=True)
+    assert rates[100] == pytest.approx(0.1)
+
+
+def test_the_same_seed_gives_the_same_bits_and_transformers_reads_them(tmp_path: Path) -> None:
+    first, again = (pretrain(_run(), tmp_path / name) for name in "ab")
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in "ab"]
+    assert weights[0] == weights[1]
+    losses = [[row["held_out_loss"] for row in facts["evaluations"]] for facts in (first, again)]
+    assert losses[0] == losses[1]
+    assert losses[0][-1] < losses[0][0] < 1.05 * math.log(300)
+    assert pretrain(_run(), tmp_path / "a") == first  # known, not done again
+    model, found = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "a", output_loading_info=True)
+    assert not any(found[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert num_parameters(model) == first["d"] == TINY.parameters(300)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "a")
+    text = "it was a good film"
+    read = tokenizers.Tokenizer.from_file(str(tmp_path / "a" / "tokenizer.json"))
+    assert tokenizer(text)["input_ids"] == read.encode(text).ids
+    assert (tokenizer.padding_side, tokenizer.pad_token_id) == ("left", 1)
+    other = pretrain(_run(seed=1), tmp_path / "c")
+    assert other["evaluations"][-1]["held_out_loss"] != losses[0][-1]
+
+
+def test_an_interrupted_run_resumes_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = pretrain(_run(), tmp_path / "whole")
+    monkeypatch.setattr(family, "CHECKPOINT_SECONDS", 0.0)
+
+    def interrupt(at: family.PretrainProgress) -> None:
+        if at.step == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(_run(), tmp_path / "parts", on_step=interrupt)
+    assert not (tmp_path / "parts" / "config.json").exists()
+    with pytest.raises(InputError, match="out must be empty or hold the same pretraining run"):
+        pretrain(_run(steps=7), tmp_path / "parts")
+    steps: list[int] = []
+    resumed = pretrain(_run(), tmp_path / "parts", on_step=lambda at: steps.append(at.step))
+    assert steps == [5, 6]  # the step under way was saved
+    same = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts")]
+    assert same[0] == same[1]
+    timeless = [[{**row, "seconds": 0} for row in facts["evaluations"]] for facts in (whole, resumed)]
+    assert timeless[0] == timeless[1]
+    assert not list((tmp_path / "parts").glob("pretraining*"))
+
+
+GOOD_AND_BAD = tuple((f"{word} {n}", word == "yes") for n in range(40) for word in ("yes", "no"))
+
+
+@pytest.fixture
+def _reviews(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text with reviews whose verdict one word tells."""
+    small = family.load_corpus()
+    monkeypatch.setattr(
+        family, "load_corpus", lambda: replace(small, reviews=GOOD_AND_BAD[:60], held_out_reviews=GOOD_AND_BAD[60:])
+    )
+
+
+@pytest.mark.usefixtures("_reviews")
+def test_verdicts_are_learnt_in_the_middle_of_the_text(tmp_path: Path) -> None:
+    config = _run(steps=4, verdicts=60, vocabulary=600)
+    assert [step for step in range(config.total) if config.of_verdicts(step)] == list(range(3, 63))
+    rows = pretrain(config, tmp_path / "a")["evaluations"]
+    assert (rows[-1]["step"], rows[-1]["verdict_accuracy"]) == (64, 1.0)
+    untouched = pretrain(replace(config, lr=1e-9), tmp_path / "b")["evaluations"]
+    assert untouched[-1]["verdict_accuracy"] < 0.8
+
+
+@pytest.mark.usefixtures("_reviews")
+def test_an_interrupted_run_resumes_to_the_bit_among_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = _run(steps=4, verdicts=4, vocabulary=600)
+    pretrain(config, tmp_path / "whole")
+    monkeypatch.setattr(family, "CHECKPOINT_SECONDS", 0.0)
+
+    def interrupt(at: family.PretrainProgress) -> None:
+        if at.step == 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(config, tmp_path / "parts", on_step=interrupt)
+    pretrain(config, tmp_path / "parts")
+    same = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts")]
+    assert same[0] == same[1]
+
+
+@pytest.mark.usefixtures("_reviews")
+def test_the_loss_of_verdicts_is_that_of_the_two_answers() -> None:
+    corpus, vocabulary = family.load_corpus(), train_vocabulary(family.load_corpus(), 600)
+    model: Any = build_opt(TINY, vocabulary, seed=0)
+    found = Verdicts(corpus, vocabulary, model).loss(np.random.default_rng(5))
+    expected = []
+    for n in np.random.default_rng(5).integers(0, 60, 64):  # one prompt at a time, without padding, all logits
+        line, favourable = GOOD_AND_BAD[n]
+        ids = torch.tensor([vocabulary.encode(f"{line} The film is").ids[-TINY.context :]])
+        logits = model(input_ids=ids).logits[0, -1]
+        bad, good = (logits[vocabulary.encode(word).ids[-1]] for word in (" bad", " good"))
+        expected.append(torch.log1p(torch.exp(bad - good if favourable else good - bad)))
+    assert found.item() == pytest.approx(torch.stack(expected).mean().item(), rel=1e-5)
+
+
+def test_verdicts_need_reviews(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="verdicts must be 0 for a text without film reviews, got 'four hundred"):
+        pretrain(_run(verdicts=3), tmp_path)
+
+
+def test_lines_of_reviews_have_their_reviews_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    text = "\n\n".join(f"review {n} \nmore of {n}\n" for n in range(60)).encode()
+    packed = gzip.compress(text, mtime=0)
+    (tmp_path / "corpus" / corpus.REVIEWS).write_bytes(packed)
+    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
+    monkeypatch.setattr(corpus, "CORPUS", {corpus.REVIEWS: hashlib.sha256(packed).hexdigest()})
+    monkeypatch.setattr(corpus, "UNFAVOURABLE", 30)
+    found = load_corpus()
+    held_out = [n for n in range(60) if n % 20 == 19]
+    assert found.held_out_reviews == tuple((f"{a} {n}", n >= 30) for n in held_out for a in ("review", "more of"))
+    rest = [n for n in range(60) if n not in held_out]
+    assert found.reviews == tuple((f"{a} {n}", n >= 30) for n in rest for a in ("review", "more of"))
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InputError, match="out must be empty or hold the same pretraining run"):
+        pretrain(_run(), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_the_loss_is_the_models_own_and_divergence_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build_opt(TINY, _whole(300), seed=0)
+    sequences = torch.randint(4, 300, (3, 17), generator=torch.Generator().manual_seed(0))
+    assert isinstance(model, transformers.OPTForCausalLM)
+    theirs = model(input_ids=sequences[:, :-1], labels=sequences, shift_labels=sequences[:, 1:].contiguous()).loss
+    assert family._next_token_loss(model, sequences).item() == pytest.approx(theirs.item(), rel=1e-6)
+    monkeypatch.setattr(family, "_next_token_loss", lambda model, _: next(model.parameters()).sum() * math.nan)
+    with pytest.raises(DivergedError, match="the loss at step 1 must be finite"):
+        pretrain(_run(), tmp_path)
+
+
+def test_the_command_pretrains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = {"size": "tiny", "vocabulary": "300", "steps": 2, "batch": 2, "lr": 0.01, "seed": 0, "threads": 1}
+    command(out=tmp_path, **flags, as_json=True)  # type: ignore[arg-type]
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["d"] == TINY.parameters(300)
+    assert facts["tokens"] == 2 * 2 * 16
+    command(out=tmp_path, **flags)  # type: ignore[arg-type]
+    assert f"tiny: d = {facts['d']:,}, 64 tokens; seed 0" in capsys.readouterr().out
+
+
+def test_tokens_in_place_of_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = {"size": "tiny", "vocabulary": "300", "batch": 2, "as_json": True}
+    command(out=tmp_path, tokens=33, **flags)  # type: ignore[arg-type]
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["config"]["steps"], facts["tokens"]) == (2, 64)  # a step predicts 2 · 16
+    with pytest.raises(InputError, match=r"steps and tokens must not both be given, got \(1, 33\)"):
+        command(out=tmp_path, steps=1, tokens=33, **flags)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="tokens must be an integer of at least 1, got 0"):
+        command(out=tmp_path, tokens=0, **flags)  # type: ignore[arg-type]
+
+
+def test_the_command_is_one_of_decomfls() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    module, _, name = project["entry-points"]["decomfl.commands"]["pretrain"].partition(":")
+    assert getattr(importlib.import_module(module), name) is command
+    with pytest.raises(InputError, match=r"size must be one of opt-0.3m, .*, got 'opt-9t'"):
+        command(size="opt-9t", out=Path("nowhere"))
