@@ -25,7 +25,8 @@ from decomfl_lab.bench.memory import ENVIRONMENT
 from decomfl_lab.bench.rebuild import peak_of, resident_bytes
 from decomfl_lab.bench.round import BASELINE, WideLine, scalar_error
 from decomfl_lab.devices import describe, find_device, use_tf32_
-from decomfl_lab.engines.engines import Plain, make_engine
+from decomfl_lab.engines.base import Plain
+from decomfl_lab.engines.registry import make_engine
 from decomfl_lab.errors import InputError, require_choice, require_int
 from decomfl_lab.estimators.differences import central
 from decomfl_lab.language.causal import Verbalized, load_causal

@@ -16,7 +16,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
 from decomfl_lab.devices import describe, find_device, use_tf32_
-from decomfl_lab.engines.engines import ENGINES, Engine, Line, Plain, Task, make_engine
+from decomfl_lab.engines.base import Engine, Line, Plain, Task
+from decomfl_lab.engines.registry import ENGINES, make_engine
 from decomfl_lab.errors import require_int
 from decomfl_lab.estimators.differences import central, projection
 from decomfl_lab.layout import Layout

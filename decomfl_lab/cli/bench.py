@@ -28,7 +28,7 @@ from decomfl_lab.cli.drawing import drawing, plot_option
 from decomfl_lab.cli.layers import contributions
 from decomfl_lab.cli.numbers import integer
 from decomfl_lab.devices import describe, find_device
-from decomfl_lab.engines.engines import ENGINES
+from decomfl_lab.engines.registry import ENGINES
 from decomfl_lab.errors import InputError, require, require_choice, require_int
 from decomfl_lab.files import write_atomically
 from decomfl_lab.language.opt import SIZES

@@ -24,12 +24,16 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from decomfl_lab.devices import free_memory
+from decomfl_lab.engines.base import Line, Serial, Task, fits, wide_dtype
 from decomfl_lab.errors import InputError
+from decomfl_lab.estimators.differences import Point
 from decomfl_lab.language.causal import Verbalized
 from decomfl_lab.layout import Layout
 from decomfl_lab.objectives.objective import ModuleObjective, RoundedObjective
+from decomfl_lab.records.seeds import stream_of
+from decomfl_lab.replicas.rebuild import form_points_
 
-__all__ = ["Batches", "Passes"]
+__all__ = ["Batched", "Batches", "Passes"]
 
 ON_CPU = 1 << 28
 """Bytes that a batched pass may take on the CPU; on a GPU it may take half of what is free."""
@@ -160,3 +164,73 @@ def fetched(values: Sequence[Tensor]) -> NDArray[np.float64]:
     """Vectors of one device as rows of a float64 matrix, by one transfer."""
     rows: NDArray[np.float64] = torch.stack(list(values)).double().cpu().numpy()
     return rows
+
+
+class Batched:
+    """Many points in one batched pass, where x is; see ``batched``."""
+
+    def __init__(self, *, strict: bool = True) -> None:
+        """An engine; without ``strict`` it falls back to ``Serial`` for objectives that it lacks."""
+        self.strict = strict
+        self._passes = Passes()
+        self._points: Tensor | None = None
+        self._serial = Serial()
+
+    def losses(self, line: Line, points: Sequence[Point], tasks: Sequence[Task]) -> NDArray[np.float64]:
+        """See ``Engine``."""
+        found = self._batches(tasks)
+        if found is None:
+            return self._serial.losses(line, points, tasks)
+        count = min(len(points), *(self._passes.at_once(own, line.x, data[0], 4) for own, data in found))
+        at = self._matrix(line.x, count)
+        values: list[list[Tensor]] = [[] for _ in tasks]
+        for a in range(0, len(points), count):
+            part = points[a : a + count]
+            streams = [stream_of(line.seed, p) for p, _ in part]
+            backend, workers = line.replica.backend, line.replica.workers
+            c = [c for _, c in part]
+            form_points_(at[: len(part)], line.x, streams, c, line.distribution, backend=backend, workers=workers)
+            for own, (batches, data) in zip(values, found, strict=True):
+                own.append(self._passes.run(batches, batches.losses, at[: len(part)], *data))
+        return fetched([torch.cat(own) for own in values])
+
+    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Tensor]:
+        """See ``Engine``."""
+        found = self._batches(tasks)
+        if found is None:
+            return self._serial.gradients(points, tasks)
+        alike = len({(batches, data[0].shape) for batches, data in found}) == 1
+        count = self._passes.at_once(found[0][0], points[0], found[0][1][0], 8) if alike else 1
+        losses, gradients = [], []
+        for a in range(0, len(tasks), count):
+            batches = found[a][0]
+            x = torch.stack([point.to(wide_dtype(point)) for point in points[a : a + count]])
+            inputs, targets = (
+                torch.stack(own) for own in zip(*(data for _, data in found[a : a + count]), strict=True)
+            )
+            slopes, values = self._passes.run(batches, batches.gradients, x, inputs, targets)
+            losses.append(values)
+            gradients.append(slopes)
+        return fetched([torch.cat(losses)])[0], torch.cat(gradients)
+
+    def _batches(self, tasks: Sequence[Task]) -> list[tuple[Batches, tuple[Tensor, Tensor]]] | None:
+        """Each task's net and its data; None where one is not covered and ``Serial`` may take over."""
+        try:
+            own = [(*Batches.of(objective), step) for objective, step in tasks]
+        except InputError:
+            if self.strict:
+                raise
+            return None
+        return [(batches, objective.batch(step)) for batches, objective, step in own]
+
+    def _matrix(self, x: Tensor, rows: int) -> Tensor:
+        kept = self._points
+        if kept is None or len(kept) < rows or not fits(kept[0], x):
+            self._points = None  # before there is another
+            self._points = kept = torch.empty(rows, x.numel(), dtype=wide_dtype(x), device=x.device)
+        return kept[:rows]
+
+    def release(self) -> None:
+        """See ``Engine``."""
+        self._points = None
+        self._serial.release()

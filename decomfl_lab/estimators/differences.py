@@ -1,7 +1,7 @@
 """Scalar estimators: how the loss changes along random directions, from function values alone.
 
 An estimator names all the points x + c·z_p of a local step at once and combines the values found there, so that
-whoever evaluates them is free in order, grouping and threads (``decomfl_lab.engines.engines``).
+whoever evaluates them is free in order, grouping and threads (``decomfl_lab.engines``).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decomfl_lab.engines.engines import Engine, Serial
+from decomfl_lab.engines.base import Engine, Serial
 from decomfl_lab.errors import InputError, require, require_choice, require_int
 from decomfl_lab.objectives.objective import Differentiable
 from decomfl_lab.protocol.compression import quantize, top_k

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from decomfl_lab.engines.engines import Engine, Serial
+from decomfl_lab.engines.base import Engine, Serial
 from decomfl_lab.errors import DivergedError, require_int
 from decomfl_lab.estimators.differences import Estimator
 from decomfl_lab.noise import Distribution, derive_seed

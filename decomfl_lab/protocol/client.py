@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from decomfl_lab.engines.engines import Engine, Line, Serial, Task
+from decomfl_lab.engines.base import Engine, Line, Serial, Task
 from decomfl_lab.errors import InputError, require_finite_positive
 from decomfl_lab.estimators.differences import Estimate, Estimator, Point
 from decomfl_lab.objectives.objective import Objective

@@ -25,7 +25,8 @@ from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.datasets.images import Dataset, load_dataset
 from decomfl_lab.datasets.splits import split
 from decomfl_lab.devices import describe, find_device, use_tf32_
-from decomfl_lab.engines.engines import Engine, make_engine
+from decomfl_lab.engines.base import Engine
+from decomfl_lab.engines.registry import make_engine
 from decomfl_lab.errors import DivergedError, InputError, require
 from decomfl_lab.estimators.differences import ESTIMATORS, central_curved
 from decomfl_lab.estimators.second_differences import CURVATURE_COLUMNS

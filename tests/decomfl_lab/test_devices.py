@@ -21,7 +21,8 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.devices import DEVICES, find_device
 from decomfl_lab.engines import batched
-from decomfl_lab.engines.engines import Batched, Line, Serial
+from decomfl_lab.engines.base import Line, Serial
+from decomfl_lab.engines.batched import Batched
 from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import central
 from decomfl_lab.layout import Layout

@@ -18,9 +18,13 @@ from decomfl_lab.bench.round import MU, EngineRow, _Step, engine_rows, flops, sc
 from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.engines import cnn_kernel as fused
-from decomfl_lab.engines import engines, tiles
+from decomfl_lab.engines import fused as fused_engine
+from decomfl_lab.engines import threads, tiles
+from decomfl_lab.engines.base import Engine, Line, Plain, Serial
 from decomfl_lab.engines.cnn_kernel import Network, pixels
-from decomfl_lab.engines.engines import ENGINES, Engine, Fused, Line, Serial, Threads, make_engine
+from decomfl_lab.engines.fused import Fused
+from decomfl_lab.engines.registry import ENGINES, make_engine
+from decomfl_lab.engines.threads import Threads
 from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import central, forward, projection
 from decomfl_lab.layout import Layout
@@ -61,9 +65,9 @@ def _flip_directions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _drop_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = engines.mean_losses
+    right = threads.mean_losses
     monkeypatch.setattr(
-        engines, "mean_losses", lambda m, f, inputs, targets, chunk: right(m, f, inputs[:16], targets[:16], chunk)
+        threads, "mean_losses", lambda m, f, inputs, targets, chunk: right(m, f, inputs[:16], targets[:16], chunk)
     )
 
 
@@ -75,7 +79,7 @@ def _drop_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _drop_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "PART", 19)
+    monkeypatch.setattr(fused_engine, "PART", 19)
     right = Network.gradient
 
     def wrong(self: Network, x: Any, images: Any, labels: Any, memory: Any) -> Any:
@@ -296,7 +300,7 @@ def test_points_on_both_sides_are_the_same_bits_formed_together_or_alone(
 
 
 def test_only_neighbours_on_both_sides_of_one_direction_are_formed_together() -> None:
-    assert engines._units([(0, 0.0), (0, 1.0), (0, -1.0), (1, 1.0), (2, -1.0), (2, 1.0), (2, -1.0)]) == [
+    assert threads._units([(0, 0.0), (0, 1.0), (0, -1.0), (1, 1.0), (2, -1.0), (2, 1.0), (2, -1.0)]) == [
         [0],
         [1, 2],
         [3],
@@ -316,13 +320,13 @@ def test_more_threads_than_points_share_the_tasks() -> None:
 
 def test_threads_leave_torchs_number_of_threads_alone_and_use_one_each(monkeypatch: pytest.MonkeyPatch) -> None:
     objective, own, inside = _objective(), torch.get_num_threads(), []
-    right = engines.mean_losses
+    right = threads.mean_losses
 
     def watching(*args: Any) -> tuple[float, ...]:
         inside.append((threading.get_ident(), torch.get_num_threads()))
         return right(*args)
 
-    monkeypatch.setattr(engines, "mean_losses", watching)
+    monkeypatch.setattr(threads, "mean_losses", watching)
     Threads(3).losses(_line(objective), central.points(10, 0.1), [(objective, 0)])
     assert torch.get_num_threads() == own
     assert {count for _, count in inside} == {1}
@@ -369,7 +373,7 @@ def _federation(engine: Engine, *, K: int = 1, estimator: Any = central, mu: flo
 def test_digests_do_not_depend_on_the_number_of_threads(
     kind: type[Threads], K: int, estimator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "PART", 7)  # several parts a batch
+    monkeypatch.setattr(fused_engine, "PART", 7)  # several parts a batch
     digests = set()
     for workers in (1, 2, 5):
         federation = _federation(kind(workers), K=K, estimator=estimator)
@@ -416,7 +420,7 @@ def test_the_engine_is_an_option_of_a_run() -> None:
     settings = {"data": "digits", "model": "mlp", "clients": 3, "sampled": 2}
     federation, _, _ = build_federation(TrainConfig(**settings, engine="plain"), dataset)  # type: ignore[arg-type]
     assert isinstance(federation, DeComFLFederation)
-    assert type(federation.clients[0].engine) is engines.Plain
+    assert type(federation.clients[0].engine) is Plain
     with pytest.raises(InputError, match=REFUSED):
         TrainConfig(engine="fast")
     with pytest.raises(InputError, match=REFUSED):

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.engines import engines
+from decomfl_lab.engines import fused as engines
 from decomfl_lab.engines import opt_kernel as kernel
-from decomfl_lab.engines.engines import Fused, Line, Serial, make_engine
+from decomfl_lab.engines.base import Line, Serial
+from decomfl_lab.engines.fused import Fused
 from decomfl_lab.engines.opt_kernel import OptNetwork
+from decomfl_lab.engines.registry import make_engine
 from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import central, forward
 from decomfl_lab.language.adapters import lora_

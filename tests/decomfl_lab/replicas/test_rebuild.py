@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from decomfl_lab import noise
-from decomfl_lab.engines.engines import Line
+from decomfl_lab.engines.base import Line
 from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import ESTIMATORS
 from decomfl_lab.laws import strategies as draw_from

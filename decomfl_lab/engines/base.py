@@ -1,0 +1,160 @@
+"""What an engine is: points on a line, tasks, and one point after another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from decomfl_lab import noise
+from decomfl_lab.errors import InputError
+from decomfl_lab.estimators.differences import Point
+from decomfl_lab.noise import SCRATCH, Distribution, Program
+from decomfl_lab.objectives.objective import ModuleObjective, Objective, mean_losses
+from decomfl_lab.records.seeds import StepSeed, stream_of
+from decomfl_lab.replicas.rebuild import rebuild_
+from decomfl_lab.replicas.replica import Replica
+
+__all__ = ["Engine", "Line", "Plain", "Serial", "Task", "fits", "point_for", "wide_dtype"]
+
+
+Task = tuple[Objective, int]
+"""A client's loss and the local step that picks its data."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """The points x + c z_p of a local step, for all p, formed beside x: x is not touched, so nothing can drift."""
+
+    replica: Replica
+    seed: StepSeed  # of the stream
+    distribution: Distribution
+
+    @property
+    def x(self) -> Tensor:
+        """(d,)."""
+        return self.replica.x
+
+    def form_(self, points: Sequence[Tensor], p: int, c: float, *, workers: int | None = None) -> None:
+        """Write x + c z_p, and to a second point x - c z_p, to ``points`` (d,); z_p is made once.
+
+        Args:
+            points: One or two.
+            p: Direction.
+            c: Coefficient; not 0 for two points.
+            workers: Threads; None for the replica's own number.
+        """
+        points[0].copy_(self.x)
+        if not c:
+            return
+        seed, first = stream_of(self.seed, p)
+        program = Program(("up", "down")[: len(points)])
+        if len(points) == 1:
+            program.noise("up", seed, [c], self.distribution, first=first)
+        else:  # x - fl(c z) is x + fl(-c z)
+            program.fill(SCRATCH, -0.0)  # -0 + z is z, to the bit
+            program.noise(SCRATCH, seed, [c], self.distribution, first=first)
+            program.copy("down", "up")
+            program.add("up", SCRATCH)
+            program.add("down", SCRATCH, -1.0)
+        if points[0].is_cuda:
+            rebuild_(program, [dict(zip(program.names, points, strict=True))], backend=self.replica.backend)
+        else:
+            memory = {name: point.numpy() for name, point in zip(program.names, points, strict=True)}
+            workers = workers or self.replica.workers or torch.get_num_threads()
+            noise.run(program, memory, d=self.x.numel(), backend=self.replica.backend, workers=workers)
+
+
+class Engine(Protocol):
+    """Evaluates losses."""
+
+    def losses(self, line: Line, points: Sequence[Point], tasks: Sequence[Task]) -> NDArray[np.float64]:
+        """f_i(x + c z_p; ξ) for every task and every point (p, c), shape (tasks, points).
+
+        A task's values depend on the task and the line alone, not on what else is asked for.
+        """
+        ...
+
+    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Tensor]:
+        """f_i(x_i; ξ), shape (tasks,), and ∇f_i(x_i; ξ), float32 or float64 (tasks, d), for each task and its own x_i.
+
+        The gradients are where the points are. A task's values depend on the task and its point alone (of ``Batched``,
+        to rounding). InputError for an objective without a gradient.
+        """
+        ...
+
+    def release(self) -> None:
+        """Let go of memory of the size of a model that need not outlive a round."""
+        ...
+
+
+class Serial:
+    """One point after another, formed beside x; every objective evaluates as it likes."""
+
+    def __init__(self) -> None:
+        self._point: Tensor | None = None
+
+    def losses(self, line: Line, points: Sequence[Point], tasks: Sequence[Task]) -> NDArray[np.float64]:
+        """See ``Engine``."""
+        if self._point is None or not fits(self._point, line.x):
+            self._point = point_for(line.x)
+        values = np.empty((len(tasks), len(points)))
+        for n, (p, c) in enumerate(points):
+            line.form_([self._point], p, c)
+            for i, (objective, step) in enumerate(tasks):
+                values[i, n] = self._loss(objective, self._point, step)
+        return values
+
+    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Tensor]:
+        """See ``Engine``; by torch's autograd."""
+        losses = np.empty(len(tasks))
+        gradients = torch.empty(len(tasks), points[0].numel(), dtype=wide_dtype(points[0]), device=points[0].device)
+        for i, (x, (objective, step)) in enumerate(zip(points, tasks, strict=True)):
+            if not hasattr(objective, "value_and_gradient"):
+                raise InputError(f"gradient projection needs an objective with a gradient, got {objective!r}")
+            losses[i], gradient = objective.value_and_gradient(x.to(wide_dtype(x)), step)
+            gradients[i] = gradient
+        return losses, gradients
+
+    def _loss(self, objective: Objective, point: Tensor, step: int) -> float:
+        return objective(point, step)
+
+    def release(self) -> None:
+        """See ``Engine``."""
+        self._point = None
+
+
+class Plain(Serial):
+    """What one would write: the whole batch in one forward pass, in torch's default memory order."""
+
+    def _loss(self, objective: Objective, point: Tensor, step: int) -> float:
+        if not isinstance(objective, ModuleObjective):
+            return objective(point, step)
+        objective.layout.bind(objective.module, point)
+        inputs, targets = objective.batch(step)
+        inputs = inputs.clone(memory_format=torch.contiguous_format)
+        return mean_losses(objective.module, [objective.loss], inputs, targets, len(targets))[0]
+
+
+def point_for(x: Tensor) -> Tensor:
+    """Memory for a point beside x."""
+    return torch.empty_like(x, dtype=wide_dtype(x))
+
+
+def wide_dtype(x: Tensor) -> torch.dtype:
+    """What x + c z is formed in: the grid of a 16-bit x is too coarse for a step of μ."""
+    return x.dtype if x.dtype == torch.float64 else torch.float32
+
+
+def fits(point: Tensor, x: Tensor) -> bool:
+    """Whether a vector can be memory for a point beside x."""
+    return (
+        point.shape == x.shape
+        and point.device == x.device
+        and (point.dtype == torch.float64) == (x.dtype == torch.float64)
+    )

@@ -1,0 +1,108 @@
+"""A point a thread, with forward and backward pass as kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from decomfl_lab.engines.base import Task
+from decomfl_lab.engines.cnn_kernel import PART, Network, pixels
+from decomfl_lab.engines.opt_kernel import OptNetwork
+from decomfl_lab.engines.threads import Job, Seat, Threads
+from decomfl_lab.errors import InputError, require
+from decomfl_lab.language.causal import Verbalized
+from decomfl_lab.objectives.objective import ModuleObjective, Objective
+
+__all__ = ["LARGE", "Fused"]
+
+
+LARGE = 1 << 24
+"""Most parameters of a language model that auto takes ``Fused`` for: a thread's own points would need much memory, and
+torch is as fast where every product is large."""
+
+
+class Fused(Threads):
+    """``Threads`` with the forward pass as one kernel."""
+
+    def __init__(self, workers: int | None = None, *, strict: bool = True) -> None:
+        """An engine; without ``strict`` it falls back to ``Threads`` or ``Serial`` where the kernel lacks something."""
+        super().__init__(workers)
+        self.strict = strict
+        self._networks: dict[tuple[nn.Module, tuple[int, ...]], Network | OptNetwork] = {}
+
+    def _job(self, objective: Objective, x: Tensor, step: int) -> Job | None:
+        language = isinstance(objective, ModuleObjective) and isinstance(objective.module, Verbalized)
+        if language and not self.strict and x.numel() > LARGE:
+            return None
+        try:
+            network, inputs, labels = self._batch(objective, x, step)
+        except InputError:
+            if self.strict:
+                raise
+            return None if language else super()._job(objective, x, step)
+        _check_classes(labels, network.classes)
+        return lambda seat, point: float(network.losses(point, inputs, labels, seat.workspace(network)).mean())
+
+    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Tensor]:
+        """See ``Engine``; a gradient is the mean of its batch's, parts of ``PART`` images added in float64."""
+        try:
+            batches = [self._batch(objective, x, step) for x, (objective, step) in zip(points, tasks, strict=True)]
+            covered = all(isinstance(network, Network) for network, _, _ in batches)
+            require(covered, "model", "be a net of images for the fused engine's gradients", "a language model")
+        except InputError:
+            if self.strict:
+                raise
+            return super().gradients(points, tasks)
+        for network, _, labels in batches:
+            _check_classes(labels, network.classes)
+        sizes = [len(labels) for _, _, labels in batches]
+        losses = [np.empty(n) for n in sizes]
+        parts: list[list[Any]] = [[None] * -(-n // PART) for n in sizes]
+
+        def part(seat: Seat, i: int, n: int) -> None:
+            network, images, labels = batches[i]
+            own = slice(n * PART, (n + 1) * PART)
+            out, parts[i][n] = network.gradient(points[i], images[own], labels[own], seat.slopes(network))
+            losses[i][own] = out
+
+        self._share(part, [(i, n) for i in range(len(tasks)) for n in range(len(parts[i]))])
+        gradients = np.empty((len(tasks), points[0].numel()), dtype=np.float32)
+        for i, n in enumerate(sizes):
+            total = parts[i][0] if len(parts[i]) == 1 else np.zeros(gradients.shape[1])
+            for each in parts[i] if len(parts[i]) > 1 else ():
+                total += each
+            np.divide(total, n, out=gradients[i], casting="same_kind")
+        return np.array([own.mean() for own in losses]), torch.from_numpy(gradients)
+
+    def _batch(self, objective: Objective, x: Tensor, step: int) -> tuple[Any, Any, NDArray[np.int64]]:
+        """The objective's net for the kernel, with inputs and targets; InputError if the kernel lacks something."""
+        network = self._network(objective, x)
+        assert isinstance(objective, ModuleObjective)
+        ids, targets = objective.batch(step)
+        return network, network.prompts(ids) if isinstance(network, OptNetwork) else pixels(ids), targets.numpy()
+
+    def _network(self, objective: Objective, x: Tensor) -> Network | OptNetwork:
+        """The objective's net for the kernel; InputError if there is none, or if it does not compute this loss."""
+        if not isinstance(objective, ModuleObjective):
+            raise InputError(f"objective must be a ModuleObjective for the fused engine, got {objective!r}")
+        module, layout, loss, targets = objective.module, objective.layout, objective.loss, objective.targets
+        key = (module, objective.inputs.shape[1:])
+        require(loss is cross_entropy, "loss", "be torch's cross_entropy for the fused engine", loss)
+        classes = not targets.is_floating_point() and targets.ndim == 1
+        require(classes, "targets", "be classes for the fused engine", (targets.dtype, tuple(targets.shape)))
+        require(not x.is_cuda, "device", "be the CPU for the fused engine", x.device)
+        if key not in self._networks:
+            language = isinstance(module, Verbalized)
+            self._networks[key] = OptNetwork(module, layout) if language else Network(module, layout, key[1])
+        return self._networks[key]
+
+
+def _check_classes(labels: NDArray[np.int64], classes: int) -> None:
+    fits = labels.min() >= 0 and labels.max() < classes
+    require(fits, "targets", f"be classes in 0..{classes - 1}", (labels.min(), labels.max()))

@@ -1,0 +1,68 @@
+"""Engines: who evaluates the losses f_i(x + c z_p), or the gradients ∇f_i(x), of a local step, and how.
+
+A round is almost only forward passes, or by gradient projection one forward and one backward pass a client. An engine
+is told all of a step's points, and all the clients that measure at them, at once; it chooses order, grouping and
+threads. Values of different engines agree to float32 rounding. What follows from the scalars (records, replay, digests)
+is exact with any of them.
+
+    plain     a point at a time, the batch in one pass, torch's own threads: how one would write it
+    serial    a point at a time, each objective in its own chunks, torch's own threads; any objective
+    threads   a point a thread, each with one-threaded torch, a copy of the module and points of its own
+    fused     the same with the whole forward pass as one kernel, for nets (``cnn_kernel``) and language models
+              (``opt_kernel``) that it covers
+    batched   many points in one batched pass, on the device where x is (``batched``)
+    auto      on the CPU fused where it can, else threads, else serial; of language models those that fused does not
+              cover, or of more than ``LARGE`` parameters, get serial. On a GPU batched where it can, else serial
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from decomfl_lab.engines.base import Engine, Line, Plain, Serial, Task
+from decomfl_lab.engines.batched import Batched
+from decomfl_lab.engines.fused import Fused
+from decomfl_lab.engines.threads import Threads
+from decomfl_lab.errors import require_choice
+from decomfl_lab.estimators.differences import Point
+
+__all__ = ["ENGINES", "make_engine"]
+
+
+class Automatic:
+    """``Fused`` for points on the CPU and ``Batched`` for points on a GPU, with what those fall back to."""
+
+    def __init__(self) -> None:
+        self._engines: tuple[Engine, Engine] = Fused(strict=False), Batched(strict=False)
+
+    def losses(self, line: Line, points: Sequence[Point], tasks: Sequence[Task]) -> NDArray[np.float64]:
+        """See ``Engine``."""
+        return self._engines[line.x.is_cuda].losses(line, points, tasks)
+
+    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Tensor]:
+        """See ``Engine``."""
+        return self._engines[points[0].is_cuda].gradients(points, tasks)
+
+    def release(self) -> None:
+        """See ``Engine``."""
+        for engine in self._engines:
+            engine.release()
+
+
+ENGINES: dict[str, Callable[[], Engine]] = {
+    "auto": Automatic,
+    "fused": Fused,
+    "threads": Threads,
+    "batched": Batched,
+    "serial": Serial,
+    "plain": Plain,
+}
+
+
+def make_engine(name: str) -> Engine:
+    """The engine ``name``, a key of ``ENGINES``; InputError if there is none."""
+    return ENGINES[require_choice("engine", name, ENGINES)]()

@@ -1,0 +1,171 @@
+"""A point a thread."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from decomfl_lab.engines.base import Line, Serial, Task, fits, point_for
+from decomfl_lab.engines.cnn_kernel import Network, Slopes, Workspace
+from decomfl_lab.engines.opt_kernel import Memory, OptNetwork
+from decomfl_lab.errors import require_int
+from decomfl_lab.estimators.differences import Point
+from decomfl_lab.objectives.objective import ModuleObjective, Objective, mean_losses
+
+__all__ = ["Job", "Seat", "Threads"]
+
+
+class Seat:
+    """What a thread works with: points and, by module, copies to run and nets with their memory."""
+
+    def __init__(self) -> None:
+        self._points: list[Tensor] = []
+        self._modules: dict[nn.Module, nn.Module] = {}
+        self._workspaces: dict[Network | OptNetwork, Workspace | Memory] = {}
+        self._slopes: dict[Network, tuple[Workspace, Slopes]] = {}
+
+    def points(self, x: Tensor, count: int) -> list[Tensor]:
+        """Vectors like x, or wider if x has 16 bits."""
+        self._points = [point for point in self._points if fits(point, x)]
+        self._points += [point_for(x) for _ in range(count - len(self._points))]
+        return self._points[:count]
+
+    def module(self, original: nn.Module) -> nn.Module:
+        """This seat's copy."""
+        if original not in self._modules:
+            self._modules[original] = copy.deepcopy(original)
+        return self._modules[original]
+
+    def workspace(self, network: Network | OptNetwork) -> Any:
+        """This seat's memory for the net."""
+        if network not in self._workspaces:
+            self._workspaces[network] = network.workspace()
+        return self._workspaces[network]
+
+    def slopes(self, network: Network) -> tuple[Workspace, Slopes]:
+        """This seat's memory for the net's gradients."""
+        if network not in self._slopes:
+            self._slopes[network] = network.slopes_workspace()
+        return self._slopes[network]
+
+
+Job = Callable[[Seat, Tensor], float]
+"""A task with its data at hand: the loss at a point."""
+
+
+class Threads:
+    """A point a thread: each thread forms its own with one-threaded torch and evaluates all tasks there.
+
+    As many threads as torch has where ``losses`` is called, so that processes that share a machine and set
+    ``torch.set_num_threads`` stay within it. x + c z and x - c z are formed together, from one z. Each thread needs
+    two points, and a copy of what the module holds beside its parameters.
+    """
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.workers = None if workers is None else require_int("workers", workers, 1)
+        self._serial = Serial()
+        self._pool: ThreadPoolExecutor | None = None
+        self._free: SimpleQueue[Seat] = SimpleQueue()
+        self.size = 0
+
+    def losses(self, line: Line, points: Sequence[Point], tasks: Sequence[Task]) -> NDArray[np.float64]:
+        """See ``Engine``. Tasks that are no ``ModuleObjective`` of tensors on the CPU are left to ``Serial``."""
+        jobs = [job for job in (self._job(objective, line.x, step) for objective, step in tasks) if job is not None]
+        if len(jobs) < len(tasks):
+            return self._serial.losses(line, points, tasks)
+        values = np.empty((len(jobs), len(points)))
+        self._threads()
+        units = _units(points)
+        if len(units) < self.size:
+            units = [[n] for n in range(len(points))]
+        groups = min(len(jobs), -(-self.size // len(units)))  # of tasks, where there are more threads than units
+
+        def evaluate(seat: Seat, unit: list[int], first: int) -> None:
+            formed = seat.points(line.x, len(unit))
+            line.form_(formed, *points[unit[0]], workers=1)
+            for n, point in zip(unit, formed, strict=True):
+                for i in range(first, len(jobs), groups):
+                    values[i, n] = jobs[i](seat, point)
+
+        self._share(evaluate, product(units, range(groups)))
+        return values
+
+    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Tensor]:
+        """See ``Engine``; by torch's autograd and its own threads."""
+        return self._serial.gradients(points, tasks)
+
+    def _share(self, work: Callable[..., None], items: Iterable[tuple[Any, ...]]) -> None:
+        """``work(seat, *item)`` for every item, by all threads."""
+        pool = self._threads()
+        todo = deque(items)
+
+        def until_none_is_left() -> None:  # handing over each item by itself would take as long as its noise
+            seat = self._free.get()
+            try:
+                while todo:
+                    try:
+                        item = todo.popleft()
+                    except IndexError:  # another thread was faster
+                        break
+                    work(seat, *item)
+            finally:
+                self._free.put(seat)
+
+        for done in [pool.submit(until_none_is_left) for _ in range(self.size)]:
+            done.result()
+
+    def _job(self, objective: Objective, x: Tensor, step: int) -> Job | None:
+        if not isinstance(objective, ModuleObjective) or x.is_cuda:
+            return None
+        inputs, targets = objective.batch(step)
+
+        def loss(seat: Seat, point: Tensor) -> float:
+            module = seat.module(objective.module)
+            objective.layout.bind(module, point)
+            return mean_losses(module, [objective.loss], inputs, targets, objective.chunk)[0]
+
+        return loss
+
+    def _threads(self) -> ThreadPoolExecutor:
+        count = torch.get_num_threads() if self.workers is None else self.workers
+        if self._pool is None or self.size != count:
+            if self._pool is not None:
+                self._pool.shutdown()
+            own = torch.get_num_threads()
+            started = threading.Barrier(count)
+            self._pool, self.size, self._free = ThreadPoolExecutor(count), count, SimpleQueue()
+            for _ in self._pool.map(lambda _: _alone(started), range(count)):  # each thread once
+                self._free.put(Seat())
+            torch.set_num_threads(own)  # OpenMP counts by thread, but threads yet to start ask torch
+        return self._pool
+
+    def release(self) -> None:
+        """See ``Engine``. The threads' points stay: all clients of a simulation share them."""
+        self._serial.release()
+
+
+def _units(points: Sequence[Point]) -> list[list[int]]:
+    """Places of points that are formed together: neighbours x + c z_p and x - c z_p, or one alone."""
+    units: list[list[int]] = []
+    for n, (p, c) in enumerate(points):
+        if units and len(units[-1]) == 1 and c and points[units[-1][0]] == (p, -c):
+            units[-1].append(n)
+        else:
+            units.append([n])
+    return units
+
+
+def _alone(started: threading.Barrier) -> None:
+    torch.set_num_threads(1)
+    started.wait()  # so that no thread takes two of these
