@@ -193,13 +193,21 @@ def _measure(clients: Sequence[Client], plans: Sequence[Plan], k: int) -> list[E
         points = first.estimator.points(P, first.mu)
         if first.lean:
             values = np.stack([client._values(line, points) for client, line in zip(clients, lines, strict=True)])
-        elif bool(torch.stack([(line.x == lines[0].x).all() for line in lines]).all()):
+        elif _at_one_point(lines):
             values = first.engine.losses(lines[0], points, tasks)
         else:
             each = zip(lines, tasks, strict=True)
             values = np.concatenate([first.engine.losses(line, points, [task]) for line, task in each])
     found = zip(clients, values, slopes, strict=True)
     return [client.estimator.combine(own, slope, client.mu) for client, own, slope in found]
+
+
+def _at_one_point(lines: Sequence[Line]) -> bool:
+    """Whether all lines go through the same x; a GPU is asked once."""
+    first, *others = (line.x for line in lines)
+    if first.is_cuda and others:
+        return bool(torch.stack([(x == first).all() for x in others]).all())
+    return all(torch.equal(x, first) for x in others)
 
 
 def handle_all(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Reply]:

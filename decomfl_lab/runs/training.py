@@ -365,7 +365,7 @@ def train(
     on_start: Callable[[dict[str, float]], None] | None = None,
     on_end: Callable[[Federation], None] | None = None,
     any_code: bool = False,
-    device: str = "cpu",
+    device: str | None = None,
 ) -> pd.DataFrame:
     """Run ``config``; with ``out`` it resumes what is there and can be interrupted at any time.
 
@@ -373,14 +373,14 @@ def train(
 
     Args:
         config: The run.
-        dataset: Its data, where they are the device's; None for ``dataset_of(config, device)``.
+        dataset: Its data; None for ``dataset_of(config)``.
         out: Folder for metrics.csv, config.toml, provenance.json and the checkpoint; made if missing.
         on_round: Called after every round.
         on_start: Called before the first round, of a task alone, with the row of round 0: zero-shot accuracies.
         on_end: Called after the last round with the federation.
         any_code: Go on with a run that another version of the code began; its provenance lists every version.
-        device: Where it computes: cpu, cuda or auto. A run may go on on another device, and its provenance lists all:
-            records are applied to the same bits, losses agree to rounding.
+        device: Where it computes: cpu, cuda or auto; None for where the data are. A run may go on on another device,
+            and its provenance lists all: records are applied to the same bits, losses agree to rounding.
 
     Returns:
         One row an evaluation, columns ``METRICS``: round (completed), test_accuracy, test_loss, train_loss (mean
@@ -400,7 +400,8 @@ def train(
         Interrupted: After a signal, once the round is saved; it says where.
         DivergedError: If losses are no longer finite; the evaluations up to there are in ``out``.
     """
-    dataset = dataset_of(config, device) if dataset is None else dataset
+    dataset = dataset_of(config) if dataset is None else dataset
+    dataset = dataset if device is None else dataset.to(find_device(device))
     use_tf32_(config.compute == "tf32")
     federation, module, layout = build_federation(config, dataset)
     held_out, calibration = _held_out(config, dataset), calibration_images(config, dataset)

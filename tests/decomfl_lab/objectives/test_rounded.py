@@ -164,7 +164,7 @@ def test_every_method_that_needs_losses_alone_can_have_them_so(config: TrainConf
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"compute": "float16"}, "compute must be one of float32, bfloat16, got 'float16'"),
+        ({"compute": "float16"}, "compute must be one of float32, tf32, bfloat16, got 'float16'"),
         ({"task": ""}, "compute must be float32 without a task, got 'bfloat16'"),
         ({"method": "fedavg"}, "compute must be float32 for a method that needs gradients, got 'fedavg'"),
         ({"method": "decomfl-projection"}, "compute must be float32 for a method that needs gradients"),
