@@ -23,15 +23,8 @@ import joblib
 import pandas as pd
 import torch
 
-<<<<<<< HEAD
 from decomfl_lab.cli.progress import RunBars
 from decomfl_lab.datasets.images import Dataset, load_dataset
-from decomfl_lab.devices import find_device
-=======
-from decomfl_lab.commands.progress import RunBars
-from decomfl_lab.config import FIRST_ORDER, TrainConfig, config_from_mapping, read_config
-from decomfl_lab.data import Dataset, load_dataset
->>>>>>> 04ae45eb68ea4df12adf4fff7364b0585c8382a9
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
