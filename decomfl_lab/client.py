@@ -193,7 +193,7 @@ def _measure(clients: Sequence[Client], plans: Sequence[Plan], k: int) -> list[E
         points = first.estimator.points(P, first.mu)
         if first.lean:
             values = np.stack([client._values(line, points) for client, line in zip(clients, lines, strict=True)])
-        elif bool(torch.stack([(line.x == lines[0].x).all() for line in lines]).all()):
+        elif len(lines) == 1 or bool(torch.stack([(line.x == lines[0].x).all() for line in lines[1:]]).all()):
             values = first.engine.losses(lines[0], points, tasks)
         else:
             each = zip(lines, tasks, strict=True)
