@@ -132,7 +132,7 @@ def rebuild(
             f"{row.ns_per_element_pair:.3f}",
             f"{row.plain_ns:.2f}",
             f"{row.ratio:.1f}",
-            "–" if row.share_of_limit is None else f"{row.share_of_limit:.0%} {row.limited_by}",
+            f"{row.share_of_limit:.0%} {row.limited_by}",
             "–" if row.peak_models is None else f"{row.peak_models:.3f}",
             "–" if row.plain_peak_models is None else f"{row.plain_peak_models:.3f}",
         )
