@@ -44,7 +44,7 @@ def test_a_device_is_named() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("words", [["train"], ["paper"], ["bench", "device"], ["verify"]])
+@pytest.mark.parametrize("words", [["train"], ["paper"], ["bench", "device"], ["bench", "rebuild"], ["verify"]])
 def test_a_device_that_is_not_there_is_refused_before_anything_is_done(
     words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
