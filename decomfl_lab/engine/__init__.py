@@ -445,7 +445,7 @@ class Batched:
     def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Tensor]:
         """See ``Engine``."""
         found = self._batches(tasks)
-        if found is None:
+        if found is None or any(isinstance(own.module, Verbalized) for own, _ in found):  # which cuts its prompts
             return self._serial.gradients(points, tasks)
         alike = len({(batches, data[0].shape) for batches, data in found}) == 1
         count = self._passes.at_once(found[0][0], points[0], found[0][1][0], 8) if alike else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -17,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab import engine as engines
 from decomfl_lab.client import Client, handle_all
-from decomfl_lab.engine import Fused, Line, Serial, make_engine
+from decomfl_lab.engine import Batched, Fused, Line, Serial, make_engine
 from decomfl_lab.engine import opt as kernel
 from decomfl_lab.engine.opt import OptNetwork
 from decomfl_lab.errors import InputError
@@ -30,7 +31,7 @@ from decomfl_lab.rules import Momentum, Sgd
 from decomfl_lab.schedules import Schedule
 from decomfl_lab.server import Server
 from decomfl_lab.zo import central, forward
-from tests.decomfl_lab.llm.tiny import PAD, V, answers, prompts, tiny, transformers
+from tests.decomfl_lab.llm.tiny import ARCHITECTURES, PAD, V, answers, prompts, tiny, transformers
 
 MU = 1e-3
 TOLERANCE = 2.0**-22
@@ -287,6 +288,22 @@ def test_adapters_frozen_parameters_and_other_widths_are_left_to_serial() -> Non
         assert _same_as_serial(module, ids)
         with pytest.raises(InputError, match=message):
             Fused().losses(line(module), forward.points(1, MU), [(objective(module, ids), 0)])
+
+
+@pytest.mark.parametrize("kind", [*ARCHITECTURES, "adapted"])
+def test_batched_losses_and_gradients_of_language_models(kind: str) -> None:
+    module = lively() if kind == "adapted" else answers(kind)
+    if kind == "adapted":
+        lora_(module.module, rank=2, alpha=2, seed=0)
+    tasks = [(objective(module, ragged([4, 9, 7], seed=i)), 0) for i in range(2)]
+    at, points = line(module), central.points(2, MU)
+    with warnings.catch_warnings(action="error"):  # torch warns where it loops over the points
+        found = Batched().losses(at, points, tasks)
+    assert found == pytest.approx(Serial().losses(at, points, tasks), rel=4 * TOLERANCE)
+    values, gradients = Batched().gradients([at.x, at.x], tasks)  # prompts are cut by their values: one at a time
+    wanted, slopes = Serial().gradients([at.x, at.x], tasks)
+    assert np.array_equal(values, wanted)
+    assert torch.equal(gradients, slopes)
 
 
 def test_prompts_that_the_kernel_cannot_take_are_refused() -> None:
