@@ -55,7 +55,7 @@ class TrainedModel:
         dtype: torch.dtype | None = None,
         chunk: int | None = None,
     ) -> tuple[MeanLoss, ...]:
-        """Cross-entropy on fixed training examples as a function of the parameters.
+        """Cross-entropy on fixed training examples, where the module is, as a function of the parameters.
 
         Args:
             examples: How many, chosen at random but the same for every call and seed; 0 for all.
@@ -71,14 +71,15 @@ class TrainedModel:
         n = len(self.dataset.train_labels)
         chosen = fixed_choice(n, require_int("examples", examples, 0, n) or n, _EXAMPLES)
         require(len(chosen) >= parts, "examples", f"be at least {parts}", len(chosen))
+        device = next(self.module.parameters()).device
         if normalisation == "eval" and uses_batch_statistics(self.module):
-            freeze_(self.module, self.calibration.to(next(self.module.parameters()).device))
+            freeze_(self.module, self.calibration.to(device))
         size = len(chosen) // parts
         return tuple(
             MeanLoss(
                 self.module,
                 cross_entropy,
-                [(self.dataset.train_images[index], self.dataset.train_labels[index])],
+                [(self.dataset.train_images[index].to(device), self.dataset.train_labels[index].to(device))],
                 parameters=parameters,
                 normalisation=normalisation,
                 dtype=dtype,

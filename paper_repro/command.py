@@ -201,6 +201,8 @@ def paper(
             require_reference(reference)  # refused before anything is run
         if on_gpu and not from_recorded:
             require_bits(place)
+            if options.hours is not None:
+                options = replace(options, hours=options.hours - (time.monotonic() - started) / 3600)
         names = [name for name in PARTS if name in chosen]
         if from_recorded:
             made, provenance, words = _recorded(names, options, out, largest=largest)

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 import hessian
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.datasets.images import at_hand, load_dataset
-from decomfl_lab.devices import find_device
+from decomfl_lab.devices import find_device, use_tf32_
 from decomfl_lab.files import write_atomically
 from decomfl_lab.layout import Layout
 from decomfl_lab.objectives.normalisation import use_batch_statistics_
@@ -92,6 +92,7 @@ class SpectrumWork:
         """See ``Work``: the models first, then a table a step; what is there is kept."""
         folder.mkdir(parents=True, exist_ok=True)
         start, device = untrained(self.size.model, self.data, seed=SEED), find_device(self.device)
+        use_tf32_(False)
         start.module.to(device)
         models, losses = self._models(start, folder / _MODELS, report)
         layout = Layout.of(start.module)
@@ -142,7 +143,8 @@ class SpectrumWork:
         - curve: the density at λ = ``value`` is ``density``, in low..high.
         """
         size = self.size
-        (objective,) = trained.mean_loss(examples=size.examples, chunk=32)
+        on_gpu = next(trained.module.parameters()).is_cuda
+        (objective,) = trained.mean_loss(examples=size.examples, chunk=500 if on_gpu else 32)
         density = spectral_density(
             HessianOperator(objective),
             steps=size.lanczos,

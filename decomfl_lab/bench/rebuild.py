@@ -96,9 +96,9 @@ class Row:
     plain_ns: float
     plain_default_ns: float
     ratio: float
-    limit_ns: float | None
-    share_of_limit: float | None
-    limited_by: str | None
+    limit_ns: float
+    share_of_limit: float
+    limited_by: str
     peak_models: float | None
     plain_peak_models: float | None
 
@@ -317,7 +317,7 @@ def measure(settings: Sequence[Setting]) -> Iterator[Row]:
         rows.append((setting, 1e9 * seconds / (d * setting.pairs), peak))
     time_plain()  # before and after: a machine that got slower meanwhile would show in the ratio
     for setting, ns, peak in rows:
-        limit, binds = limits(setting) if device == "cpu" else (None, None)
+        limit, binds = limits(setting)
         best = min(plain_ns.values())
         yield Row(
             setting.distribution.value,
@@ -332,7 +332,7 @@ def measure(settings: Sequence[Setting]) -> Iterator[Row]:
             plain_ns[threads],
             best / ns,
             limit,
-            None if limit is None else limit / ns,
+            limit / ns,
             binds,
             peak,
             plain_peak,

@@ -44,6 +44,7 @@ bench = typer.Typer(
     no_args_is_help=True,
 )
 
+_DEVICE = Annotated[str, typer.Option(help="cpu, cuda or auto. [default: cpu]", show_default=False)]
 _D = (28_938, 1_206_590, 125_000_000)
 _PAIRS = (1, 10, 100, 1000)
 _MOST_WORK = 1.3e10
@@ -76,7 +77,7 @@ def rebuild(
     dtype: Annotated[
         str, typer.Option(help="Of the model: float32, float64, bfloat16, float16.", show_default=False)
     ] = "float32",
-    device: Annotated[str, typer.Option(help="cpu or cuda. [default: cpu]", show_default=False)] = "cpu",
+    device: _DEVICE = "cpu",
     backend: Annotated[str | None, typer.Option(help="On the CPU: numba or numpy. [default: the fastest]")] = None,
     plot: Annotated[
         Path | None, plot_option("rebuild-speed", "Draw the ratios to this file (.png, .pdf, .svg).")
@@ -93,12 +94,13 @@ def rebuild(
     elements times pairs are left out: name --d and --pairs to have them.
     """
     draw = drawing("rebuild-speed", plot) if plot is not None else None
+    place = find_device(device).type
     sizes, lags = _numbers("d", d, _D), _numbers("pairs", pairs, _PAIRS)
     distributions = [Distribution(name) for name in _names("distribution", distribution, tuple(Distribution))]
     dtypes = _names("dtype", dtype, tuple(measuring.DTYPES))
-    threads = _numbers("workers", workers, (1,)) if device == "cpu" else (1,)
+    threads = _numbers("workers", workers, (1,)) if place == "cpu" else (1,)
     settings = [
-        measuring.Setting(law, size, lag, count, kind, backend, device)
+        measuring.Setting(law, size, lag, count, kind, backend, place)
         for size, kind, law, lag, count in product(sizes, dtypes, distributions, lags, threads)
         if (d is not None and pairs is not None) or size * lag <= _MOST_WORK
     ]
@@ -132,7 +134,7 @@ def rebuild(
             f"{row.ns_per_element_pair:.3f}",
             f"{row.plain_ns:.2f}",
             f"{row.ratio:.1f}",
-            "–" if row.share_of_limit is None else f"{row.share_of_limit:.0%} {row.limited_by}",
+            f"{row.share_of_limit:.0%} {row.limited_by}",
             "–" if row.peak_models is None else f"{row.peak_models:.3f}",
             "–" if row.plain_peak_models is None else f"{row.plain_peak_models:.3f}",
         )
@@ -228,7 +230,6 @@ def memory(
     Console(width=None if sys.stdout.isatty() else 130).print(table)
 
 
-_DEVICE = Annotated[str, typer.Option(help="cpu, cuda or auto. [default: cpu]", show_default=False)]
 ENGINES_ON_GPU = ("plain", "serial", "batched")
 """Engines that evaluate losses where a GPU has the model."""
 _SHORT = {"mnist": "cnn-mnist", "fashion": "cnn-fashion"}

@@ -13,6 +13,7 @@ engine, and a gradient also with that of another set of clients.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from decomfl_lab.devices import free_memory
 from decomfl_lab.engines.base import Line, Serial, Task, fits, wide_dtype
@@ -38,7 +40,9 @@ __all__ = ["Batched", "Batches", "Passes"]
 ON_CPU = 1 << 28
 """Bytes that a batched pass may take on the CPU; on a GPU it may take half of what is free."""
 KEPT = 8
-"""CUDA graphs that are kept: each holds the memory of its pass."""
+"""CUDA graphs that are made: each holds the memory of its pass."""
+OFTEN = 2
+"""Passes of the same shapes, the one that is recorded included: that takes as long as many, and some come but once."""
 SMALL = 1 << 26
 """Most elements that go into a pass that is recorded: larger ones keep the GPU busy, and copying them would cost."""
 
@@ -71,7 +75,9 @@ class Batches:
         """The net at x (d,) on a batch."""
         parts = x.to(self.layout.dtype).split(self.layout.sizes)
         cut = zip(self.layout.names, self.layout.shapes, parts, strict=True)
-        found: Tensor = functional_call(self.module, {name: part.view(shape) for name, shape, part in cut}, (inputs,))
+        own = {name: part.view(shape) for name, shape, part in cut}
+        with sdpa_kernel(SDPBackend.MATH):  # fused attention takes no mask that the points share
+            found: Tensor = functional_call(self.module, own, (inputs,))
         return found
 
     def value(self, x: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -100,7 +106,7 @@ class Batches:
         handles = [part.register_forward_hook(add) for part in self.module.modules() if not list(part.children())]
         try:
             with torch.no_grad():
-                self.outputs(x, inputs[:1])
+                self.outputs(x, inputs[-1:])  # of prompts in order of length the longest
         finally:
             for handle in handles:
                 handle.remove()
@@ -113,6 +119,7 @@ class Passes:
     def __init__(self) -> None:
         self._floats: dict[tuple[nn.Module, torch.Size], int] = {}
         self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, list[Tensor], Any]] = {}
+        self._seen: Counter[Any] = Counter()
 
     def at_once(self, batches: Batches, x: Tensor, inputs: Tensor, vectors: int) -> int:
         """How many points fit in memory together, each with ``vectors`` of its size and of its activations."""
@@ -123,7 +130,7 @@ class Passes:
         return max(1, room // (4 * vectors * (batches.layout.d + self._floats[key])))
 
     def run(self, batches: Batches, work: Pass, *tensors: Tensor) -> Any:
-        """``work(*tensors)``; on a GPU by a graph of its kernels, recorded at the first call with these shapes.
+        """``work(*tensors)``; on a GPU by a graph of its kernels, for the first ``KEPT`` shapes that come ``OFTEN``.
 
         Language models, which look at their prompts to cut them, and large passes are not recorded.
         """
@@ -131,10 +138,14 @@ class Passes:
         if not tensors[0].is_cuda or large or isinstance(batches.module, Verbalized):
             return work(*tensors)
         key = (batches, work.__name__, *((tensor.shape, tensor.dtype) for tensor in tensors))
+        return self._by_graph(key, work, tensors)
+
+    def _by_graph(self, key: Any, work: Pass, tensors: Sequence[Tensor]) -> Any:
+        self._seen[key] += 1
         if key not in self._graphs:
+            if self._seen[key] < OFTEN or len(self._graphs) == KEPT:
+                return work(*tensors)
             self._graphs[key] = self._recorded(work, tensors)
-            while len(self._graphs) > KEPT:
-                self._graphs.pop(next(iter(self._graphs)))
         graph, places, out = self._graphs[key]
         for place, tensor in zip(places, tensors, strict=True):
             place.copy_(tensor)
@@ -197,7 +208,7 @@ class Batched:
     def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Tensor]:
         """See ``Engine``."""
         found = self._batches(tasks)
-        if found is None:
+        if found is None or any(isinstance(own.module, Verbalized) for own, _ in found):  # which cuts its prompts
             return self._serial.gradients(points, tasks)
         alike = len({(batches, data[0].shape) for batches, data in found}) == 1
         count = self._passes.at_once(found[0][0], points[0], found[0][1][0], 8) if alike else 1

@@ -89,8 +89,8 @@ class Verbalized(nn.Module):
 
     Only these C rows of W are multiplied, so nothing of the size of the vocabulary is made. Prompts are padded on the
     left; columns of padding alone are cut off, and positions count from a prompt's own first token, so that neither
-    the length of the batch nor the rest of it matters but for rounding. In float32, where nothing is differentiated and
-    the model takes a mask of pairs, padding is left out altogether.
+    the length of the batch nor the rest of it matters but for rounding. On the CPU in float32, where nothing is
+    differentiated and the model takes a mask of pairs, padding is left out altogether; a GPU would multiply all pairs.
 
     Attributes:
         module: The causal LM.
@@ -134,7 +134,7 @@ class Verbalized(nn.Module):
         mask = ids != self.pad
         head, chosen = self._head, torch.tensor(self.verbalizers, device=ids.device)
         rows = embedding(chosen, head.weight)
-        plain = torch.is_inference_mode_enabled() and rows.dtype == torch.float32
+        plain = torch.is_inference_mode_enabled() and rows.dtype == torch.float32 and not ids.is_cuda
         hidden = (self._packed if self._packs and plain and not mask.all() else self._padded)(ids, mask)
         return linear(hidden, rows, None if head.bias is None else head.bias[chosen])
 

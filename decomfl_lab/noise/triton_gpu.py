@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab.errors import require
-from decomfl_lab.noise.program import DISTRIBUTIONS, Code, Op, Program
+from decomfl_lab.noise.program import DISTRIBUTIONS, MOST_NAMES, Code, Op, Program
 from decomfl_lab.noise.spec import LANES, TILE, Distribution
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -55,9 +55,6 @@ __all__ = [
 ]
 
 Floats = NDArray[np.float32] | NDArray[np.float64]
-
-MOST_NAMES = 8
-"""Tensors that a program may have: each holds registers of every thread."""
 
 SUMS_AT_ONCE = 1 << 23
 """Sums of tiles that a projection holds at a time, 64 MiB, or those of one slice if they are more."""

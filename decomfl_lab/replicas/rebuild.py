@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,6 +34,11 @@ _HALF = (torch.bfloat16, torch.float16)
 def backend_for(tensor: Tensor) -> str:
     """The backend for tensors on this device: triton on a GPU, else the fastest on the CPU."""
     return "triton" if tensor.is_cuda else noise.cpu_backend()
+
+
+def _triton() -> Any:
+    """The backend on tensors where they lie; InputError, with the reason, where it cannot run."""
+    return noise.load_backend("triton")
 
 
 def _check(name: str, tensor: Tensor, like: Tensor) -> None:
@@ -74,9 +80,7 @@ def _run(
     if tensors[0].numel() == 0:
         return 0
     if tensors[0].is_cuda:
-        from decomfl_lab.noise import triton_gpu
-
-        return triton_gpu.run_on_device(program, tensors, d=d, first=first, store=store)
+        return int(_triton().run_on_device(program, tensors, d=d, first=first, store=store))
     dtypes = {tensor.dtype for tensor in tensors}
     if len(dtypes) == 1 and not dtypes & set(_HALF) and all(tensor.is_contiguous() for tensor in tensors):
         memory = {name: tensor.view(-1).numpy() for name, tensor in zip(program.names, tensors, strict=True)}
@@ -194,7 +198,8 @@ def form_points_(
         workers: CPU threads; None for torch's number of threads.
 
     Raises:
-        InputError: If tensors, streams and coefficients do not fit together, or a seed or p is out of range.
+        InputError: If tensors, streams and coefficients do not fit together, a seed or p is out of range, or the
+            backend cannot run here.
     """
     points, x = points.detach(), x.detach()
     require(x.ndim == 1 and x.is_contiguous() and x.dtype in _DTYPES, "x", "be a contiguous vector", (x.dtype, x.shape))
@@ -214,9 +219,7 @@ def form_points_(
     for n, at in enumerate(streams):  # a copy of x needs no direction: it goes with one that is made anyway
         rows.setdefault(at if c[n] else moved[0], []).append(n)
     if backend == "triton":
-        from decomfl_lab.noise import triton_gpu
-
-        triton_gpu.form_points(points, x, rows, c, distribution, d=x.numel())
+        _triton().form_points(points, x, rows, c, distribution, d=x.numel())
         return
     points.copy_(x)
     program = Program([str(n) for n in range(len(streams))])
@@ -262,7 +265,6 @@ def project(
     require(fits and vectors.numel() > 0, "vectors", message, (vectors.dtype, tuple(vectors.shape)))
     workers = torch.get_num_threads() if workers is None else require_int("workers", workers, 1)
     if vectors.is_cuda or backend == "triton":
-        from decomfl_lab.noise import triton_gpu
-
-        return triton_gpu.project_on_device(vectors, streams, distribution)
+        found: NDArray[np.float64] = _triton().project_on_device(vectors, streams, distribution)
+        return found
     return noise.project(vectors.numpy(), streams, distribution=distribution, backend=backend, workers=workers)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.noise import Backend, Program, derive_seed
+from decomfl_lab.noise.program import MOST_NAMES
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import StepSeed
 from decomfl_lab.replicas.rebuild import backend_for, rebuild_
@@ -207,11 +208,12 @@ class Replica:
 def step_together_(replicas: Sequence[Replica], steps: Sequence[Step]) -> bool:
     """``replica.step_(step)`` for each, with the same bits, directions that several want made once for all.
 
-    False, and nothing is done, where there is nothing to share.
+    False, and nothing is done, where there is nothing to share, or a GPU has no registers for so many replicas at once.
     """
     first = replicas[0]
     kinds = {(type(each), each.sizes, each.backend, each.workers, each.x.dtype, each.x.device) for each in replicas}
-    if len(kinds) > 1 or type(first) is not Replica:
+    too_many = first.backend == "triton" and len(replicas) * (1 + len(first.state)) > MOST_NAMES
+    if len(kinds) > 1 or type(first) is not Replica or too_many:
         return False
     shared = Program.together([each._step_program(step) for each, step in zip(replicas, steps, strict=True)])
     if shared is None:

@@ -238,7 +238,7 @@ def kappa(
             parameters=[name for name in parameters.split(",") if name] or None,
             normalisation=normalisation,
             dtype=DTYPES[dtype],
-            chunk=None if normalisation == "batch" else chunk or _chunk(trained),
+            chunk=None if normalisation == "batch" else chunk or _chunk(trained, place),
         )
 
     (objective,) = losses(1)
@@ -364,9 +364,9 @@ def _trained(
         return trained_here(model, data, steps=steps, descent=descent, seed=seed, device=device, on_step=show)
 
 
-def _chunk(trained: TrainedModel) -> int:
-    """Examples at once: what products are fast with, and what fits in memory for sequences."""
-    return 8 if trained.dataset.train_images.dtype == torch.int64 else 250
+def _chunk(trained: TrainedModel, device: torch.device) -> int:
+    """Examples at once: what products are fast with, and what fits in memory for sequences; small ones idle a GPU."""
+    return (8 if trained.dataset.train_images.dtype == torch.int64 else 250) * (4 if device.type == "cuda" else 1)
 
 
 def _operator(name: str, objective: MeanLoss, x: Tensor | None = None, *, mu: float) -> Operator:

@@ -30,6 +30,7 @@ from decomfl_lab.models.registry import build_model
 from decomfl_lab.noise import Distribution, Format
 from decomfl_lab.objectives.normalisation import use_batch_statistics_
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
+from decomfl_lab.replicas.rebuild import form_points_, project
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import LowPrecision, Sgd
 from decomfl_lab.runs.config import TrainConfig
@@ -47,7 +48,7 @@ def test_a_device_is_named() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("words", [["train"], ["paper"], ["bench", "device"], ["verify"]])
+@pytest.mark.parametrize("words", [["train"], ["paper"], ["bench", "device"], ["bench", "rebuild"], ["verify"]])
 def test_a_device_that_is_not_there_is_refused_before_anything_is_done(
     words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,6 +60,16 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_done(
     assert list(tmp_path.iterdir()) == []
     assert main([*words, "--device", "nonsense"]) == 2
     assert f"device must be one of {', '.join(DEVICES)}, got 'nonsense'" in capsys.readouterr().err
+
+
+@pytest.mark.skipif("triton" in noise.available_backends(), reason="there is a GPU")
+def test_a_gpu_without_triton_is_refused_in_words() -> None:
+    for call in (
+        lambda: project(torch.ones(1, 3), [(1, 0)], backend="triton"),
+        lambda: form_points_(torch.ones(1, 3), torch.ones(3), [(1, 0)], [0.1], Distribution.GAUSSIAN, backend="triton"),
+    ):
+        with pytest.raises(InputError, match="backend 'triton' cannot run here: "):
+            call()
 
 
 def test_tf32_is_for_gpus() -> None:
@@ -218,6 +229,34 @@ def test_points_that_do_not_fit_in_memory_together_go_in_groups(monkeypatch: pyt
     monkeypatch.setattr(batched, "ON_CPU", 3 * 4 * 4 * 34_100)
     assert Batched().losses(line, points, tasks) == pytest.approx(whole, rel=1e-6)
     assert sizes == [3, 3, 3, 3, 2, 2]
+
+
+def test_a_pass_is_recorded_when_it_comes_again_and_only_so_many_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded: list[int] = []
+
+    class Graph:
+        def __init__(self, places: list[torch.Tensor], out: torch.Tensor) -> None:
+            self.places, self.out = places, out
+
+        def replay(self) -> None:
+            self.out.copy_(2 * self.places[0])
+
+    def record(work: Any, tensors: Any) -> Any:
+        recorded.append(len(tensors[0]))
+        places, out = [torch.zeros_like(tensor) for tensor in tensors], torch.zeros_like(tensors[0])
+        return Graph(places, out), places, out
+
+    passes = batched.Passes()
+    monkeypatch.setattr(batched.Passes, "_recorded", staticmethod(record))
+    monkeypatch.setattr(batched, "KEPT", 2)
+    for size in (5, 3, 5, 5, 3, 2, 5, 2, 3, 2):
+        x = torch.rand(size)
+        first = passes._by_graph(size, lambda x: 2 * x, [x])
+        kept = first.clone()
+        passes._by_graph(5, lambda x: 2 * x, [torch.rand(5)])  # a later pass does not write to an earlier result
+        assert torch.equal(first, 2 * x)
+        assert torch.equal(first, kept)
+    assert recorded == [5, 3]
 
 
 def test_a_point_in_16_bits_is_formed_in_32() -> None:

@@ -193,6 +193,7 @@ def test_a_model_is_trained_and_measured_where_it_is_told_to_be(monkeypatch: pyt
         trained = trained_here("resnet20", "digits", steps=2, descent=command.Descent(), device=META)
         (f,) = trained.mean_loss(examples=8, chunk=4)
     assert f.device == META
+    assert all(piece.inputs.device == piece.targets.device == META for piece in f.pieces)  # sent once, not a product
 
 
 def test_on_a_gpu_float32_is_computed_as_float32() -> None:

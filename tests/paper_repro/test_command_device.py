@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+from typing import Any
+
 import pytest
+import torch
 
 from decomfl_lab.cli.main import main
-from paper_repro import fig2, fig3, hessian
+from paper_repro import command, fig2, fig3, hessian
 from paper_repro.command import ON_GPU, PARTS, _on_device
 from paper_repro.part import Options
 from paper_repro.runs import Job
@@ -58,3 +63,18 @@ def test_minutes_are_hours_of_another_name(capsys: pytest.CaptureFixture[str]) -
     assert "minutes must be left out where hours are given, got 3.0" in capsys.readouterr().err
     assert main(["paper", "--minutes", "0"]) == 2
     assert "minutes must be" in capsys.readouterr().err
+
+
+def test_checking_the_bits_is_a_part_of_the_minutes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[Options] = []
+
+    def make(names: Any, options: Options, *_: Any, **__: Any) -> Any:
+        seen.append(options)
+        return [], [], ""
+
+    monkeypatch.setattr(command, "find_device", lambda name: torch.device(name))
+    monkeypatch.setattr(command, "require_bits", lambda device: time.sleep(0.6))
+    monkeypatch.setattr(command, "_make", make)
+    assert main(["paper", "--device", "cuda", "--minutes", "1", "--out", str(tmp_path)]) == 0
+    assert seen[0].hours is not None
+    assert 0 < seen[0].hours < 59.5 / 3600

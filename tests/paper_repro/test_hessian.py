@@ -97,9 +97,13 @@ def work() -> SpectrumWork:
     return SpectrumWork(TINY, "digits", "tiny")
 
 
-def test_the_numbers_are_those_of_the_dense_hessian_at_every_step(tmp_path: Path) -> None:
+def test_the_numbers_are_those_of_the_dense_hessian_at_every_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[Progress] = []
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # torch's default
     rows, facts = work().result(tmp_path / "a", work().run(tmp_path / "a", seen.append))
+    assert not torch.backends.cudnn.allow_tf32
     assert facts["data"].startswith("scikit-learn's 8×8 digits")
     assert [at.round for at in seen] == list(range(1, 14))
     assert {at.rounds for at in seen} == {13}

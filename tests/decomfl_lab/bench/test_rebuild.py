@@ -73,7 +73,7 @@ def test_limits_are_below_what_is_measured_by_orders_that_make_sense() -> None:
         (["--distribution", "cauchy"], "distribution must be one of gaussian, sphere, rademacher, got 'cauchy'"),
         (["--dtype", "int8"], "dtype must be one of float32, float64, bfloat16, float16, got 'int8'"),
         (["--backend", "fortran"], "backend must be one of numpy, numba, triton, got 'fortran'"),
-        (["--device", "tpu"], "device must be one of cpu, cuda, got 'tpu'"),
+        (["--device", "tpu"], "device must be one of cpu, cuda, auto, got 'tpu'"),
     ],
 )
 def test_bad_options_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -18,6 +19,7 @@ from torch.nn.functional import cross_entropy
 from decomfl_lab.engines import fused as engines
 from decomfl_lab.engines import opt_kernel as kernel
 from decomfl_lab.engines.base import Line, Serial
+from decomfl_lab.engines.batched import Batched
 from decomfl_lab.engines.fused import Fused
 from decomfl_lab.engines.opt_kernel import OptNetwork
 from decomfl_lab.engines.registry import make_engine
@@ -33,7 +35,7 @@ from decomfl_lab.protocol.server import Server
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Momentum, Sgd
-from tests.decomfl_lab.language.tiny import PAD, V, answers, prompts, tiny, transformers
+from tests.decomfl_lab.language.tiny import ARCHITECTURES, PAD, V, answers, prompts, tiny, transformers
 
 MU = 1e-3
 TOLERANCE = 2.0**-22
@@ -290,6 +292,22 @@ def test_adapters_frozen_parameters_and_other_widths_are_left_to_serial() -> Non
         assert _same_as_serial(module, ids)
         with pytest.raises(InputError, match=message):
             Fused().losses(line(module), forward.points(1, MU), [(objective(module, ids), 0)])
+
+
+@pytest.mark.parametrize("kind", [*ARCHITECTURES, "adapted"])
+def test_batched_losses_and_gradients_of_language_models(kind: str) -> None:
+    module = lively() if kind == "adapted" else answers(kind)
+    if kind == "adapted":
+        lora_(module.module, rank=2, alpha=2, seed=0)
+    tasks = [(objective(module, ragged([4, 9, 7], seed=i)), 0) for i in range(2)]
+    at, points = line(module), central.points(2, MU)
+    with warnings.catch_warnings(action="error"):  # torch warns where it loops over the points
+        found = Batched().losses(at, points, tasks)
+    assert found == pytest.approx(Serial().losses(at, points, tasks), rel=4 * TOLERANCE)
+    values, gradients = Batched().gradients([at.x, at.x], tasks)  # prompts are cut by their values: one at a time
+    wanted, slopes = Serial().gradients([at.x, at.x], tasks)
+    assert np.array_equal(values, wanted)
+    assert torch.equal(gradients, slopes)
 
 
 def test_prompts_that_the_kernel_cannot_take_are_refused() -> None:

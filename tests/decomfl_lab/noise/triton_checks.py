@@ -18,6 +18,8 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.noise import Distribution, Format, Op, Program, reference, triton_gpu, triton_kernels
 from decomfl_lab.noise.vectors import KNOWN_ANSWERS, PHILOX_ANSWERS, POSITIONS, KnownAnswer
 from decomfl_lab.replicas.rebuild import form_points_, project
+from decomfl_lab.replicas.replica import Replica, step_together_
+from decomfl_lab.replicas.rules import Momentum, Step
 
 DEVICE = "cpu" if triton_gpu.INTERPRETED else "cuda"
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -366,6 +368,19 @@ def test_eight_tensors_are_the_most() -> None:
     program = _random_program(9, 4)
     with pytest.raises(InputError, match="names must be at most 8 on a GPU, got 9"):
         noise.run(program, {name: np.zeros(3, np.float32) for name in program.names}, d=3, backend="triton")
+
+
+@pytest.mark.parametrize(("replicas", "together"), [(4, True), (5, False)])
+def test_more_replicas_than_fit_in_one_program_step_alone(replicas: int, together: bool) -> None:
+    """Ten clients by projection, K > 1, would be a program of 10 or 20 tensors."""
+    own = [Replica(torch.full((140,), float(i)), Momentum(0.9), backend="triton") for i in range(replicas)]
+    steps = [Step(3, np.array([0.5, i], np.float32), 0.1, Distribution.GAUSSIAN) for i in range(replicas)]
+    wanted = [Replica(each.x, each.rule, backend="numpy") for each in own]
+    assert step_together_(own, steps) is together
+    for each, step, alone in zip(own, steps, wanted, strict=True):
+        if together:
+            alone.step_(step)
+        assert each.digest() == alone.digest()
 
 
 def test_bits_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
