@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import platform
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from decomfl_lab.errors import InputError, require_choice
 
-__all__ = ["DEVICES", "describe", "find_device", "free_memory", "use_tf32_"]
+__all__ = ["DEVICES", "describe", "find_device", "free_memory", "on_host", "use_tf32_"]
 
 DEVICES = ("cpu", "cuda", "auto")
 
@@ -38,6 +41,11 @@ def free_memory(device: torch.device) -> int | None:
         return None
     free, _ = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def on_host(values: NDArray[Any] | Tensor) -> NDArray[Any]:
+    """The numbers as an array: those of a GPU are waited for."""
+    return values.cpu().numpy() if isinstance(values, Tensor) else values
 
 
 def describe(device: torch.device) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from decomfl_lab import noise
 from decomfl_lab.datasets.images import load_dataset
-from decomfl_lab.devices import describe
+from decomfl_lab.devices import describe, on_host
 from decomfl_lab.errors import InputError
 from decomfl_lab.methods.decomfl import DeComFLFederation
 from decomfl_lab.noise import Distribution
@@ -134,7 +134,7 @@ def _projections(device: torch.device, other: str, law: Distribution, n: int) ->
     """⟨v_i, z_p⟩ of three vectors and four directions, here and there."""
     v = torch.sin(torch.arange(3.0 * n).view(3, n))
     here = project(v.to(device), _STREAMS, distribution=law)
-    return here.tobytes() == project(v, _STREAMS, distribution=law, backend=other).tobytes()
+    return on_host(here).tobytes() == on_host(project(v, _STREAMS, distribution=law, backend=other)).tobytes()
 
 
 def _replays(device: torch.device, other: str, changes: dict[str, Any], rounds: int) -> Iterator[bool]:

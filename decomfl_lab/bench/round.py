@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
-from decomfl_lab.devices import describe, find_device, use_tf32_
+from decomfl_lab.devices import describe, find_device, on_host, use_tf32_
 from decomfl_lab.engines.base import Engine, Line, Plain, Task
 from decomfl_lab.engines.registry import ENGINES, make_engine
 from decomfl_lab.errors import require_int
@@ -149,7 +149,7 @@ class _Step:
         line, tasks = line or self.line, tasks or self.tasks
         points = central.points(self.P, MU)
         groups = [[task] for task in tasks] if isinstance(engine, Plain) else [tasks]
-        values = np.concatenate([engine.losses(line, points, group) for group in groups])
+        values = np.concatenate([on_host(engine.losses(line, points, group)) for group in groups])
         return np.stack([central.combine(own, np.empty(0), MU).g for own in values])
 
     def slopes(self, engine: Engine, tasks: Sequence[Task] | None = None) -> NDArray[np.float32]:
@@ -158,8 +158,8 @@ class _Step:
         x = self.line.x if tasks is self.tasks else self.line.x.double()
         losses, gradients = engine.gradients([x] * len(tasks), tasks)
         streams = [stream_of(self.line.seed, p) for p in range(self.P)]
-        found = project(gradients, streams)
-        both = zip(losses[:, None], found, strict=True)
+        found = on_host(project(gradients, streams))
+        both = zip(on_host(losses)[:, None], found, strict=True)
         return np.stack([projection.combine(loss, own, MU).g for loss, own in both])
 
     def in_place(self, dtype: torch.dtype = torch.float32) -> NDArray[np.float32]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from decomfl_lab import noise
 from decomfl_lab.errors import InputError
-from decomfl_lab.estimators.differences import Point
+from decomfl_lab.estimators.differences import Point, Values
 from decomfl_lab.noise import SCRATCH, Distribution, Program
 from decomfl_lab.objectives.objective import ModuleObjective, Objective, mean_losses
 from decomfl_lab.records.seeds import StepSeed, stream_of
@@ -73,14 +73,16 @@ class Line:
 class Engine(Protocol):
     """Evaluates losses."""
 
-    def losses(self, line: Line, points: Sequence[Point], tasks: Sequence[Task]) -> NDArray[np.float64]:
+    def losses(self, line: Line, points: Sequence[Point], tasks: Sequence[Task]) -> Values:
         """f_i(x + c z_p; ξ) for every task and every point (p, c), shape (tasks, points).
+
+        An array, or a tensor where x is: then nobody has waited for it yet. The same holds of gradients' losses.
 
         A task's values depend on the task and the line alone, not on what else is asked for.
         """
         ...
 
-    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Tensor]:
+    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[Values, Tensor]:
         """f_i(x_i; ξ), shape (tasks,), and ∇f_i(x_i; ξ), float32 or float64 (tasks, d), for each task and its own x_i.
 
         The gradients are where the points are. A task's values depend on the task and its point alone (of ``Batched``,

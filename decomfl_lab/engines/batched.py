@@ -18,9 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -28,7 +26,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from decomfl_lab.devices import free_memory
 from decomfl_lab.engines.base import Line, Serial, Task, fits, wide_dtype
 from decomfl_lab.errors import InputError
-from decomfl_lab.estimators.differences import Point
+from decomfl_lab.estimators.differences import Point, Values
 from decomfl_lab.language.causal import Verbalized
 from decomfl_lab.layout import Layout
 from decomfl_lab.objectives.objective import ModuleObjective, RoundedObjective
@@ -171,12 +169,6 @@ class Passes:
         self._graphs.clear()
 
 
-def fetched(values: Sequence[Tensor]) -> NDArray[np.float64]:
-    """Vectors of one device as rows of a float64 matrix, by one transfer."""
-    rows: NDArray[np.float64] = torch.stack(list(values)).double().cpu().numpy()
-    return rows
-
-
 class Batched:
     """Many points in one batched pass, where x is; see ``batched``."""
 
@@ -187,7 +179,7 @@ class Batched:
         self._points: Tensor | None = None
         self._serial = Serial()
 
-    def losses(self, line: Line, points: Sequence[Point], tasks: Sequence[Task]) -> NDArray[np.float64]:
+    def losses(self, line: Line, points: Sequence[Point], tasks: Sequence[Task]) -> Values:
         """See ``Engine``."""
         found = self._batches(tasks)
         if found is None:
@@ -203,9 +195,9 @@ class Batched:
             form_points_(at[: len(part)], line.x, streams, c, line.distribution, backend=backend, workers=workers)
             for own, (batches, data) in zip(values, found, strict=True):
                 own.append(self._passes.run(batches, batches.losses, at[: len(part)], *data))
-        return fetched([torch.cat(own) for own in values])
+        return torch.stack([torch.cat(own) for own in values]).double()
 
-    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Tensor]:
+    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[Values, Tensor]:
         """See ``Engine``."""
         found = self._batches(tasks)
         if found is None or any(isinstance(own.module, Verbalized) for own, _ in found):  # which cuts its prompts
@@ -222,7 +214,7 @@ class Batched:
             slopes, values = self._passes.run(batches, batches.gradients, x, inputs, targets)
             losses.append(values)
             gradients.append(slopes)
-        return fetched([torch.cat(losses)])[0], torch.cat(gradients)
+        return torch.cat(losses).double(), torch.cat(gradients)
 
     def _batches(self, tasks: Sequence[Task]) -> list[tuple[Batches, tuple[Tensor, Tensor]]] | None:
         """Each task's net and its data; None where one is not covered and ``Serial`` may take over."""

@@ -19,8 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab.engines.base import Engine, Line, Plain, Serial, Task
@@ -28,7 +26,7 @@ from decomfl_lab.engines.batched import Batched
 from decomfl_lab.engines.fused import Fused
 from decomfl_lab.engines.threads import Threads
 from decomfl_lab.errors import require_choice
-from decomfl_lab.estimators.differences import Point
+from decomfl_lab.estimators.differences import Point, Values
 
 __all__ = ["ENGINES", "make_engine"]
 
@@ -39,11 +37,11 @@ class Automatic:
     def __init__(self) -> None:
         self._engines: tuple[Engine, Engine] = Fused(strict=False), Batched(strict=False)
 
-    def losses(self, line: Line, points: Sequence[Point], tasks: Sequence[Task]) -> NDArray[np.float64]:
+    def losses(self, line: Line, points: Sequence[Point], tasks: Sequence[Task]) -> Values:
         """See ``Engine``."""
         return self._engines[line.x.is_cuda].losses(line, points, tasks)
 
-    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Tensor]:
+    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[Values, Tensor]:
         """See ``Engine``."""
         return self._engines[points[0].is_cuda].gradients(points, tasks)
 

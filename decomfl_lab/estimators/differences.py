@@ -6,25 +6,42 @@ whoever evaluates them is free in order, grouping and threads (``decomfl_lab.eng
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
+from torch import Tensor
 
-__all__ = ["ESTIMATORS", "Estimate", "Estimator", "Point", "central", "central_curved", "forward", "projection"]
+__all__ = [
+    "ESTIMATORS",
+    "Estimate",
+    "Estimator",
+    "Point",
+    "Values",
+    "central",
+    "central_curved",
+    "fetched",
+    "forward",
+    "projection",
+]
 
 Point = tuple[int, float]
 """(p, c) for x + c·z_p; (0, 0.0) is x."""
-Values = NDArray[np.float64]
+Values = Any
+"""float64, an array or, of a GPU that is not waited for, a tensor."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """g (P,) float32, the loss at or around x and perhaps second differences (P,), which the values give for free."""
+    """g (P,) float32, the loss at or around x and perhaps second differences (P,), which the values give for free.
 
-    g: NDArray[np.float32]
-    loss: float
+    They are where the values were, perhaps on a GPU.
+    """
+
+    g: Any
+    loss: Any
     curvature: Values | None = None
 
 
@@ -115,7 +132,19 @@ class _Projection:
         return _estimate(slopes, values[0])
 
 
+def fetched(estimates: Sequence[Estimate]) -> list[Estimate]:
+    """The estimates as arrays and floats; what is on a GPU comes by one transfer."""
+    if not isinstance(estimates[0].g, Tensor):
+        return list(estimates)
+    P, curved = len(estimates[0].g), estimates[0].curvature is not None
+    rows = [[at.g.double(), at.loss.reshape(1), *([at.curvature] if curved else [])] for at in estimates]
+    table = torch.stack([torch.cat(row) for row in rows]).cpu().numpy()
+    return [Estimate(r[:P].astype(np.float32), float(r[P]), r[P + 1 :] if curved else None) for r in table]
+
+
 def _estimate(g: Values, loss: Any) -> Estimate:
+    if isinstance(g, Tensor):
+        return Estimate(g.float(), loss)
     with np.errstate(over="ignore"):
         return Estimate(g.astype(np.float32), float(loss))
 

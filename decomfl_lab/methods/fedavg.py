@@ -95,7 +95,7 @@ class FedAvgClient:
             losses.append(loss[0])
             self.steps_taken += 1
         own.grad = None
-        return own, float(np.mean(losses))
+        return own, float(np.mean([float(loss) for loss in losses]))
 
 
 class Uplink(Protocol):

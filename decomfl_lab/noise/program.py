@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,7 +124,7 @@ class Code:
         table: int64 (n, 7): op, to, of, first, begin, end, kind.
         keys: uint64 (n,).
         values: float64 (n,).
-        coefficients: float32 (q,).
+        coefficients: float32 (q,), of a program for a GPU a tensor there.
     """
 
     table: NDArray[np.int64]
@@ -144,7 +144,7 @@ class Program:
         self.names = tuple(names)
         self.registers = (*self.names, SCRATCH)
         self.instructions: list[Instruction] = []
-        self._coefficients: list[NDArray[np.float32]] = []
+        self._coefficients: list[Any] = []
         self.pairs = 0
         """Coefficients so far: directions that the program applies."""
         self._scratch_written = False
@@ -163,15 +163,19 @@ class Program:
         self,
         to: str,
         seed: int,
-        coefficients: Sequence[float] | NDArray[np.floating],
+        coefficients: Any,
         distribution: Distribution,
         first: int = 0,
     ) -> None:
-        """Directions first, first + 1, ... of ``seed`` with coefficients c_p, rounded to float32."""
+        """Directions first, first + 1, ... of ``seed`` with coefficients c_p, rounded to float32.
+
+        They are numbers, an array or a tensor. Of a GPU, in float32, they stay there, and the program is for that GPU.
+        """
         require_int("seed", seed, 0, 2**64 - 1)
-        c = np.asarray(coefficients).astype(np.float32).reshape(-1)
-        require_int("first_p", first, 0, 2**32 - max(c.size, 1))
-        end = self.pairs + c.size
+        on_gpu = getattr(coefficients, "is_cuda", False)
+        c: Any = coefficients if on_gpu else np.asarray(coefficients).astype(np.float32).reshape(-1)
+        require_int("first_p", first, 0, 2**32 - max(len(c), 1))
+        end = self.pairs + len(c)
         kind = DISTRIBUTIONS.index(distribution)
         self._append(Op.NOISE, to, key=seed, first=first, begin=self.pairs, end=end, kind=kind)
         self._coefficients.append(c)
@@ -239,14 +243,16 @@ class Program:
     def together(cls, programs: Sequence[Program]) -> Program | None:
         """All programs as one, register "x" of program n as "n x", that makes each direction once for all of them.
 
-        None if there is nothing to share: the programs differ in more than numbers, use ``SCRATCH`` (which the shared
-        direction is kept in), or take Rademacher directions, 32 of which are made at once anyway.
+        None if there is nothing to share: the programs differ in more than numbers, or these are on a GPU, or they use
+        ``SCRATCH`` (which the shared direction is kept in), or take Rademacher directions, 32 of which are made at once
+        anyway.
         """
         shapes = {tuple(at._replace(value=0.0) for at in program.instructions) for program in programs}
         alike = len(shapes) == 1 and len({program.names for program in programs}) == 1
         noisy = [at for at in programs[0].instructions if at.op is Op.NOISE]
         cheap = any(DISTRIBUTIONS[at.kind] is Distribution.RADEMACHER for at in noisy)
-        if len(programs) == 1 or not alike or cheap or programs[0]._scratch_written:
+        on_gpu = any(not isinstance(c, np.ndarray) for program in programs for c in program._coefficients)
+        if len(programs) == 1 or not alike or cheap or programs[0]._scratch_written or on_gpu:
             return None
         names = programs[0].names
         shared = cls([f"{n} {name}" for n in range(len(programs)) for name in names])
@@ -279,9 +285,14 @@ class Program:
             yield single
 
     @property
-    def coefficients(self) -> NDArray[np.float32]:
-        """All coefficients, float32 (pairs,)."""
-        return np.concatenate([np.empty(0, np.float32), *self._coefficients])
+    def coefficients(self) -> Any:
+        """All coefficients, float32 (pairs,): an array, or a tensor where a GPU has some of them."""
+        device = next((c.device for c in self._coefficients if not isinstance(c, np.ndarray)), None)
+        if device is None:
+            return np.concatenate([np.empty(0, np.float32), *self._coefficients])
+        import torch
+
+        return torch.cat([torch.as_tensor(c).to(device, non_blocking=True) for c in self._coefficients])
 
     def encode(self) -> Code:
         """The program in arrays."""

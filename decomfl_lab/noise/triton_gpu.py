@@ -223,14 +223,14 @@ def _there(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_cuda else tensor.to(_device())
 
 
-def _sent(array: NDArray[Any], device: torch.device) -> Tensor:
+def _sent(array: NDArray[Any] | Tensor, device: torch.device) -> Tensor:
     """A copy on the device, without waiting for what the device still has to do."""
-    return torch.from_numpy(array).to(device, non_blocking=True)
+    return torch.as_tensor(array).to(device, non_blocking=True)
 
 
 def _project(
     vectors: Tensor, first_tile: int, table: NDArray[np.int64], distribution: Distribution, slice_tiles: int
-) -> NDArray[np.float64]:
+) -> Tensor:
     """Products of contiguous vectors (m, n) with P directions, (m, P), added tile by tile, then slice by slice.
 
     Sums of as many slices as ``SUMS_AT_ONCE`` allows are made at a time; the total is carried on from them to the next.
@@ -238,7 +238,7 @@ def _project(
     m, n = vectors.shape
     device, count, tiles = vectors.device, len(table), -(-n // TILE)
     if not count:
-        return np.empty((m, 0))
+        return torch.empty(m, 0, dtype=torch.float64, device=device)
     columns = m * count
     slices = -(-tiles // slice_tiles)
     slices_at_once = min(max(SUMS_AT_ONCE // (columns * slice_tiles), 1), slices)
@@ -261,7 +261,7 @@ def _project(
                 by_slice, by_tile, now, slice_tiles, columns, **kernels.OPTIONS
             )
             kernels.add_in_order[(blocks,)](total, by_slice, slices_now, slices_now, columns, **kernels.OPTIONS)
-    return total.cpu().numpy().reshape(m, count)
+    return total.view(m, count)
 
 
 def project(
@@ -276,16 +276,14 @@ def project(
     if distribution is not Distribution.SPHERE:
         scales = np.ones_like(scales)
     table, tiles = _table(keys, directions_, scales), -(-vectors.shape[1] // TILE)
-    return _project(_there(torch.from_numpy(vectors)), first // TILE, table, distribution, tiles)
+    return _project(_there(torch.from_numpy(vectors)), first // TILE, table, distribution, tiles).cpu().numpy()
 
 
-def project_on_device(
-    vectors: Tensor, streams: Sequence[tuple[int, int]], distribution: Distribution
-) -> NDArray[np.float64]:
+def project_on_device(vectors: Tensor, streams: Sequence[tuple[int, int]], distribution: Distribution) -> Tensor:
     """⟨v_i, z(seed_p, p)⟩ of vectors where they lie, with the bits of ``noise.project``.
 
-    The device is waited for once, at the end (and for the norms of sphere directions that are not yet known). Beside
-    the vectors it holds ``SUMS_AT_ONCE`` sums.
+    The device is not waited for (but for the norms of sphere directions that are not yet known). Beside the vectors
+    it holds ``SUMS_AT_ONCE`` sums.
 
     Args:
         vectors: v_i, contiguous float32 or float64 (m, d).
@@ -293,7 +291,7 @@ def project_on_device(
         distribution: Law of z.
 
     Returns:
-        float64 (m, P).
+        float64 (m, P), on the device.
     """
     from decomfl_lab import noise
 

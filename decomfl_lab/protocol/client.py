@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from decomfl_lab.devices import on_host
 from decomfl_lab.engines.base import Engine, Line, Serial, Task
 from decomfl_lab.errors import InputError, require_finite_positive
-from decomfl_lab.estimators.differences import Estimate, Estimator, Point
+from decomfl_lab.estimators.differences import Estimate, Estimator, Point, Values, fetched
 from decomfl_lab.objectives.objective import Objective
 from decomfl_lab.protocol.messages import Held, Plan, Reply
 from decomfl_lab.records.seeds import StepSeed, stream_of
@@ -169,7 +171,9 @@ def _local_updates(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Upd
                 if not together:
                     client.replica.step_(step)
                 client._taken.append(step)
-    return [_summary(own) for own in estimates]
+    K = plans[0].K
+    there = fetched([at for own in estimates for at in own])
+    return [_summary(there[n * K : (n + 1) * K]) for n in range(len(clients))]
 
 
 def _summary(estimates: Sequence[Estimate]) -> Update:
@@ -183,12 +187,13 @@ def _measure(clients: Sequence[Client], plans: Sequence[Plan], k: int) -> list[E
     first, P = clients[0], plans[0].P
     lines = [client._line(plan.seeds[k], plan) for client, plan in zip(clients, plans, strict=True)]
     tasks = [client._task for client in clients]
-    slopes: NDArray[np.float64] = np.empty((len(clients), 0))
+    slopes: Values = np.empty((len(clients), 0))
     if first.estimator.wants_slopes:
         losses, gradients = first.engine.gradients([line.x for line in lines], tasks)
         streams = [stream_of(lines[0].seed, p) for p in range(P)]
         slopes = project(gradients, streams, distribution=lines[0].distribution, workers=first.replica.workers)
         values = losses[:, None]
+        slopes = slopes if isinstance(losses, Tensor) else on_host(slopes)
     else:
         points = first.estimator.points(P, first.mu)
         if first.lean:
@@ -197,7 +202,7 @@ def _measure(clients: Sequence[Client], plans: Sequence[Plan], k: int) -> list[E
             values = first.engine.losses(lines[0], points, tasks)
         else:
             each = zip(lines, tasks, strict=True)
-            values = np.concatenate([first.engine.losses(line, points, [task]) for line, task in each])
+            values = [first.engine.losses(line, points, [task])[0] for line, task in each]
     found = zip(clients, values, slopes, strict=True)
     return [client.estimator.combine(own, slope, client.mu) for client, own, slope in found]
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab import noise
@@ -241,10 +240,10 @@ def project(
     distribution: Distribution = Distribution.GAUSSIAN,
     backend: str | None = None,
     workers: int | None = None,
-) -> NDArray[np.float64]:
+) -> Tensor:
     """⟨v_i, z(seed_p, p)⟩ for all vectors and directions, with the bits of ``noise.project``; no direction is stored.
 
-    On a GPU the vectors stay where they lie, and the host waits for it once, at the end.
+    On a GPU the vectors stay where they lie, and the host does not wait for the products.
 
     Args:
         vectors: v_i, contiguous float32 or float64 (m, d).
@@ -254,7 +253,7 @@ def project(
         workers: CPU threads; None for torch's number of threads.
 
     Returns:
-        float64 (m, P).
+        float64 (m, P), where the vectors are.
 
     Raises:
         InputError: If the vectors are not such a matrix, or a seed or p is out of range.
@@ -265,6 +264,7 @@ def project(
     require(fits and vectors.numel() > 0, "vectors", message, (vectors.dtype, tuple(vectors.shape)))
     workers = torch.get_num_threads() if workers is None else require_int("workers", workers, 1)
     if vectors.is_cuda or backend == "triton":
-        found: NDArray[np.float64] = _triton().project_on_device(vectors, streams, distribution)
+        found: Tensor = _triton().project_on_device(vectors, streams, distribution)
         return found
-    return noise.project(vectors.numpy(), streams, distribution=distribution, backend=backend, workers=workers)
+    products = noise.project(vectors.numpy(), streams, distribution=distribution, backend=backend, workers=workers)
+    return torch.from_numpy(products)

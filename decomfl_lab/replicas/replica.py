@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from decomfl_lab.devices import on_host
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.noise import Backend, Program, derive_seed
 from decomfl_lab.noise.program import MOST_NAMES
@@ -242,7 +243,7 @@ class SyncReplica(Replica):
 
     def diverge(self, taken: Iterable[Step]) -> None:
         """Note the local steps that x has taken since it was x_round."""
-        self.taken = tuple(taken)
+        self.taken = tuple(replace(step, scalars=on_host(step.scalars)) for step in taken)
 
     @property
     def _sgd(self) -> Sgd:

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from decomfl_lab.devices import on_host
 from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
 from decomfl_lab.noise import SCRATCH, Distribution, Format, Program
 from decomfl_lab.records.seeds import StepSeed, stream_of
@@ -29,10 +30,13 @@ _SNAPPED = 1 << 16
 
 @dataclass(frozen=True)
 class Step:
-    """One local step: its seed s_r^k (or P of them), scalars g_p (P,) float32, learning rate η and law of z."""
+    """One local step: its seed s_r^k (or P of them), scalars g_p (P,) float32, learning rate η and law of z.
+
+    A step that a client takes before it sends anything has its scalars where they were measured, perhaps on a GPU.
+    """
 
     seed: StepSeed
-    scalars: NDArray[np.float32]
+    scalars: NDArray[np.float32] | Tensor
     eta: float
     distribution: Distribution
 
@@ -64,18 +68,21 @@ def _check_weight_decay(weight_decay: float) -> None:
     )
 
 
-def _coefficients(step: Step, factor: float) -> NDArray[np.float32]:
-    """c_p = (factor/P) g_p, each rounded once, to float32; shape (P,)."""
-    return ((factor / step.scalars.size) * step.scalars.astype(np.float64)).astype(np.float32)
+def _coefficients(step: Step, factor: float) -> NDArray[np.float32] | Tensor:
+    """c_p = (factor/P) g_p, each rounded once, to float32; shape (P,), where the scalars are."""
+    g = step.scalars
+    if isinstance(g, Tensor):
+        return ((factor / len(g)) * g.double()).float()
+    return ((factor / len(g)) * g.astype(np.float64)).astype(np.float32)
 
 
-def _add_directions(program: Program, to: str, step: Step, coefficients: NDArray[np.float32]) -> None:
+def _add_directions(program: Program, to: str, step: Step, coefficients: NDArray[np.float32] | Tensor) -> None:
     """To += Σ_p c_p z_p, term by term."""
     if isinstance(step.seed, int):
         program.noise(to, step.seed, coefficients, step.distribution)
         return
-    for seed, c in zip(step.seed, coefficients, strict=True):
-        program.noise(to, seed, [float(c)], step.distribution)
+    for p, seed in enumerate(step.seed):
+        program.noise(to, seed, coefficients[p : p + 1], step.distribution)
 
 
 def _add_estimate(program: Program, to: str, step: Step, factor: float) -> None:
@@ -124,8 +131,8 @@ class Sgd(UpdateRule):
         Source: [DeComFL, eq. (sync)].
         """
         require(self.weight_decay == 0, "weight_decay", "be 0 where steps are corrected afterwards", self.weight_decay)
-        wanted = np.zeros(own.scalars.size) if step is None else _coefficients(step, -step.eta).astype(np.float64)
-        difference = wanted - _coefficients(own, -own.eta)
+        taken, wanted = (np.zeros(1) if at is None else on_host(_coefficients(at, -at.eta)) for at in (own, step))
+        difference = wanted.astype(np.float64) - taken
         high = difference.astype(np.float32)
         _add_directions(program, "x", own, high)
         if wide:

@@ -154,16 +154,16 @@ def test_projections_have_the_bits_of_the_reference(
     sums = 2 * v.shape[0] * len(STREAMS)  # of a slice
     for at_once in (1, 2 * sums, 1 << 23) if law is Distribution.RADEMACHER else (2 * sums,):
         monkeypatch.setattr(triton_gpu, "SUMS_AT_ONCE", at_once)
-        found = project(torch.from_numpy(v).to(DEVICE), STREAMS, distribution=law, backend="triton")
+        found = project(torch.from_numpy(v).to(DEVICE), STREAMS, distribution=law, backend="triton").cpu().numpy()
         _assert_same(found, wanted)
     if law is Distribution.SPHERE:
-        _assert_same(noise.project(v, STREAMS, distribution=law, backend="triton"), wanted)
+        _assert_same(noise.project(v, STREAMS, distribution=law, backend="triton").cpu().numpy(), wanted)
 
 
 def test_projections_of_any_number_of_vectors_directions_and_elements() -> None:
     for m, streams, d in ((1, STREAMS[:1], 1), (3, STREAMS[:4], 128), (2, STREAMS[:3], 129), (2, [], 5)):
         v = _vectors(max(d, 4), np.float32)[:m, :d].copy()
-        found = project(torch.from_numpy(v).to(DEVICE), streams, backend="triton")
+        found = project(torch.from_numpy(v).to(DEVICE), streams, backend="triton").cpu().numpy()
         wanted = noise.project(v, streams, backend="numpy")
         _assert_same(found, wanted)
 
@@ -172,9 +172,9 @@ def test_projections_add_slices_of_8192_elements_one_after_another(monkeypatch: 
     v = _vectors(8192 + 130, np.float64)[:1].copy()
     on_device = torch.from_numpy(v).to(DEVICE)
     wanted = noise.project(v, STREAMS[:1], backend="numpy")
-    assert project(on_device, STREAMS[:1], backend="triton").tobytes() == wanted.tobytes()
+    assert project(on_device, STREAMS[:1], backend="triton").cpu().numpy().tobytes() == wanted.tobytes()
     monkeypatch.setattr(noise, "SLICE", 4096)  # a planted fault: another order is seen
-    assert project(on_device, STREAMS[:1], backend="triton").tobytes() != wanted.tobytes()
+    assert project(on_device, STREAMS[:1], backend="triton").cpu().numpy().tobytes() != wanted.tobytes()
 
 
 @pytest.mark.parametrize("law", Distribution)
@@ -242,7 +242,7 @@ def test_rows_that_lie_beyond_two_to_the_32_bytes_and_elements() -> None:
     assert points[1, -300:].cpu().numpy().tobytes() == (np.float32(0.5) * z).tobytes()
     points.zero_()
     points[1, -300:] = 1.0
-    found = project(points, [(5, 3)], backend="triton")
+    found = project(points, [(5, 3)], backend="triton").cpu().numpy()
     assert found[:, 0] == pytest.approx([0.0, z.sum(dtype=np.float64)], rel=1e-9)
 
 

@@ -434,7 +434,7 @@ def test_projections_of_tensors_are_those_of_their_arrays() -> None:
     for dtype in (torch.float32, torch.float64):
         v = torch.randn(3, 9001, generator=torch.Generator().manual_seed(1), dtype=dtype)
         for law in Distribution:
-            found = project(v.requires_grad_(), streams, distribution=law, workers=2)
+            found = project(v.requires_grad_(), streams, distribution=law, workers=2).numpy()
             assert found.tobytes() == noise.project(v.detach().numpy(), streams, distribution=law).tobytes()
 
 
