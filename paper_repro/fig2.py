@@ -169,7 +169,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         of_each = [compared(own, authors, CURVE[1:]) for _, own in plotted.groupby("method")]
         bands = bands_table(pd.concat(of_each), CURVE[1:])
         tables["fig2-bands"] = bands
-        verdicts.append(bands_claim("fig2", bands, caption[0], testable=scale == "full"))
+        wanted = len(LOCAL_STEPS) + len(PERTURBATIONS)
+        verdicts.append(bands_claim("fig2", bands, caption[0], testable=scale == "full", wanted=wanted))
         verdicts.append(saving_in_the_logs(authors))
     seconds = rows.groupby([*CURVE, CHECKED, "seed"]).seconds.max().sum()
     section = Section(

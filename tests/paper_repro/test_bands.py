@@ -52,5 +52,7 @@ def test_each_verdict_can_come_out_either_way() -> None:
     assert verdict([0.55, 0.82, 0.90]) == "holds"
     assert verdict([0.55, 0.82, 0.80]) == "does not hold"
     assert verdict([0.55, 0.82, 0.90], testable=False) == "not tested at this scale"
+    one = bands_table(compared(curve([0.55, 0.82, 0.90], seed=0), AUTHORS, BY), BY)
+    assert claim("fig", one, "made up", testable=True, wanted=2).verdict == "not tested at this scale"
     nothing = bands_table(compared(curve([0.5], seed=0, series="other"), AUTHORS, BY), BY)
     assert claim("fig", nothing, "made up", testable=True).verdict == "not tested at this scale"
