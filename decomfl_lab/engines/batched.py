@@ -3,9 +3,9 @@
     losses      for each task one batched forward pass over the points x + c z_p of all directions and both signs
     gradients   one batched forward and backward pass over the clients
 
-The matrix of points, the activations and the gradients stay where x is; the losses come back once a call. It is
-ordinary torch code, so that it is tested on the CPU. On a GPU passes are recorded as CUDA graphs and replayed, so that
-the processor launches one graph a pass instead of hundreds of kernels.
+The matrix of points, the activations, the gradients and the losses stay where x is, and nobody waits for them here. It
+is ordinary torch code, so that it is tested on the CPU. On a GPU passes are recorded as CUDA graphs and replayed, so
+that the processor launches one graph a pass instead of hundreds of kernels.
 
 Grouped kernels may add in another order than single ones: a value agrees to float32 rounding with that of another
 engine, and a gradient also with that of another set of clients.
