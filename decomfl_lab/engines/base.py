@@ -76,15 +76,16 @@ class Engine(Protocol):
     def losses(self, line: Line, points: Sequence[Point], tasks: Sequence[Task]) -> Values:
         """f_i(x + c z_p; ξ) for every task and every point (p, c), shape (tasks, points).
 
-        They are an array, or a tensor where x is, which nobody has waited for yet. A task's values depend on the task and the line alone, not on what else is asked for.
+        They are an array, or a tensor where x is, which nobody has waited for yet. A task's values depend on the task
+        and the line alone, not on what else is asked for.
         """
         ...
 
     def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[Values, Tensor]:
         """f_i(x_i; ξ), shape (tasks,), and ∇f_i(x_i; ξ), float32 or float64 (tasks, d), for each task and its own x_i.
 
-        The gradients are where the points are, and so may the losses be. A task's values depend on the task and its point alone (of ``Batched``,
-        to rounding). InputError for an objective without a gradient.
+        The gradients are where the points are, and so may the losses be. A task's values depend on the task and its
+        point alone (of ``Batched``, to rounding). InputError for an objective without a gradient.
         """
         ...
 
