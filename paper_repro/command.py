@@ -235,8 +235,8 @@ def _make(
     A part that is ``spared``, or whose runs cannot be made here (no jobs), is drawn from what is kept with the code,
     where there is something.
     """
-    records = {name: recorded.load(name, options.scale) for name in names}
-    jobs = {name: [] if name in spared and records[name] else PARTS[name].jobs(options) for name in names}
+    records = {name: recorded.load(name, options.scale) for name in names if name in spared}
+    jobs = {name: [] if records.get(name) else PARTS[name].jobs(options) for name in names}
     if options.device != "cpu":
         order = [*ON_GPU, *(name for name in names if name not in ON_GPU)]
         jobs = {name: _on_device(own, options.device, order.index(name)) for name, own in jobs.items()}
@@ -249,7 +249,7 @@ def _make(
     for name, own in jobs.items():
         mine, results = results[: len(own)], results[len(own) :]
         there = [result for result in mine if result is not None]
-        kept = None if own else records[name]
+        kept = None if own else records.get(name) or recorded.load(name, options.scale)
         if kept is not None:
             made.append(_kept(name, kept, options, out))
             continue

@@ -164,10 +164,6 @@ class Passes:
             out = work(*places)
         return graph, places, out
 
-    def release(self) -> None:
-        """Let go of every graph and its memory."""
-        self._graphs.clear()
-
 
 class Batched:
     """Many points in one batched pass, where x is; see ``batched``."""
