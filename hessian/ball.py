@@ -28,8 +28,8 @@ import numpy as np
 from torch import Tensor
 
 from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
-from hessian.effective_rank import EffectiveRank, effective_rank
 from hessian.estimate import Estimate, plain, require_confidence
+from hessian.kappa import EffectiveRank, effective_rank
 from hessian.operator import Operator
 from hessian.probes import probe_at
 

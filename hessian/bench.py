@@ -29,9 +29,9 @@ from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import require_int
 from decomfl_lab.runs.training import fixed_choice
 from hessian.curvature import GaussNewtonOperator, HessianOperator
-from hessian.effective_rank import effective_rank
 from hessian.exact import gauss_newton_trace
-from hessian.lanczos import lanczos
+from hessian.kappa import effective_rank
+from hessian.krylov import lanczos
 from hessian.mean_loss import MeanLoss
 
 __all__ = ["LIBRARIES", "KappaRow", "Problem", "kappa_rows"]

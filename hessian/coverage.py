@@ -20,7 +20,7 @@ from torch.func import hessian
 from torch.nn.functional import cross_entropy, gelu, linear, mse_loss
 
 from decomfl_lab.errors import require_choice, require_int
-from hessian.effective_rank import effective_rank
+from hessian.kappa import effective_rank
 from hessian.operator import DenseOperator
 
 __all__ = ["PROBES", "SPECTRA", "CoverageRun", "counted", "coverage_runs"]

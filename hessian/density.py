@@ -13,7 +13,7 @@ from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.noise import Distribution
 from hessian.counted import Counted
 from hessian.estimate import Estimate, require_confidence
-from hessian.lanczos import Krylov
+from hessian.krylov import Krylov
 from hessian.operator import Operator
 from hessian.probes import probe, require_law
 from hessian.quadrature import Function, quadrature

@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from scipy.special import stdtr, stdtrit
 from torch import Tensor
 
-from hessian.lanczos import dot
+from hessian.krylov import dot
 
 __all__ = ["PRODUCTS", "SphereForms"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from hessian.density import SpectralDensity
-from hessian.effective_rank import EffectiveRank
+from hessian.kappa import EffectiveRank
 
 __all__ = ["density_frame", "history_frame", "ritz_frame"]
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hessian.counted import Counted
-from hessian.lanczos import Krylov, dot
+from hessian.krylov import Krylov, dot
 
 __all__ = ["Quadrature", "quadrature"]
 

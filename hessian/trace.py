@@ -12,7 +12,7 @@ from decomfl_lab.errors import require_int
 from decomfl_lab.noise import Distribution
 from hessian.counted import Counted
 from hessian.estimate import Estimate
-from hessian.lanczos import Krylov
+from hessian.krylov import Krylov
 from hessian.operator import Operator
 from hessian.probes import probe, require_law
 

@@ -29,8 +29,8 @@ from decomfl_lab.runs.training import (
     write_provenance,
 )
 from hessian.curvature import GaussNewtonOperator
-from hessian.effective_rank import effective_rank
 from hessian.exact import gauss_newton_trace
+from hessian.kappa import effective_rank
 from hessian.mean_loss import MeanLoss
 from paper_repro.fig2 import MNIST_AS_PLOTTED
 from paper_repro.runs import DIVERGED, Job, fingerprint

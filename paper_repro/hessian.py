@@ -25,8 +25,8 @@ from decomfl_lab.runs.training import Progress, read_provenance, write_provenanc
 from figures.spectra import KAPPAS, training_spectra
 from hessian.curvature import GaussNewtonOperator, HessianOperator
 from hessian.density import SpectralDensity, spectral_density
-from hessian.effective_rank import effective_rank
 from hessian.frames import density_frame
+from hessian.kappa import effective_rank
 from hessian.named import TrainedModel, trained_here, untrained
 from paper_repro.claims import Claim, Verdict
 from paper_repro.part import Made, Options, rendered

@@ -25,7 +25,7 @@ from decomfl_lab.objectives.objective import ModuleObjective
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.training import Progress, build_federation, read_provenance, write_provenance
 from hessian.curvature import HessianOperator
-from hessian.effective_rank import effective_rank
+from hessian.kappa import effective_rank
 from hessian.mean_loss import MeanLoss
 from paper_repro.runs import fingerprint
 from paper_repro.scales import TheoryScale

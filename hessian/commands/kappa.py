@@ -30,18 +30,18 @@ from decomfl_lab.runs.training import CHECKPOINT_FILE, provenance
 from hessian.ball import ball_probe, ball_radius
 from hessian.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
 from hessian.density import SpectralDensity, spectral_density
-from hessian.effective_rank import EffectiveRank, EffectiveRankProgress, effective_rank
 from hessian.exact import gauss_newton_trace
-from hessian.forward_only import ForwardOnly
-from hessian.forward_only import forward_only as by_values
+from hessian.forward import ForwardOnly
+from hessian.forward import forward_only as by_values
 from hessian.frames import density_frame, history_frame, ritz_frame
+from hessian.halves import SplitSample
+from hessian.halves import split_sample as by_halves
+from hessian.kappa import EffectiveRank, EffectiveRankProgress, effective_rank
 from hessian.mean_loss import NORMALISATIONS, MeanLoss
 from hessian.named import TrainedModel, from_run, from_weights, trained_here
 from hessian.operator import Operator
 from hessian.piecewise import trace_operator
 from hessian.smoothed import SmoothedOperator
-from hessian.split_sample import SplitSample
-from hessian.split_sample import split_sample as by_halves
 
 __all__ = ["kappa"]
 

@@ -16,14 +16,14 @@ from decomfl_lab import noise
 from decomfl_lab.devices import free_memory
 from decomfl_lab.errors import InputError
 from decomfl_lab.noise import Distribution, derive_seed
-from hessian import lanczos as krylov_module
+from hessian import krylov as krylov_module
 from hessian import mean_loss
 from hessian.commands import kappa as command
 from hessian.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
-from hessian.effective_rank import BESIDE, effective_rank
 from hessian.exact import gauss_newton_trace
-from hessian.forward_only import forward_only
-from hessian.lanczos import dot, lanczos
+from hessian.forward import forward_only
+from hessian.kappa import BESIDE, effective_rank
+from hessian.krylov import dot, lanczos
 from hessian.mean_loss import MeanLoss
 from hessian.named import trained_here
 from hessian.operator import Operator

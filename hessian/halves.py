@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from decomfl_lab.errors import require
-from hessian.lanczos import lanczos
+from hessian.krylov import lanczos
 from hessian.operator import Operator
 
 __all__ = ["SplitSample", "split_sample"]

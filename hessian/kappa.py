@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.special import ndtri
-from torch import Tensor
+from torch import Tensor, nn
 
-from decomfl_lab.errors import require, require_finite_positive, require_int
+from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
 from decomfl_lab.noise import Distribution
 from hessian.counted import Counted
+from hessian.curvature import HessianOperator
 from hessian.estimate import Estimate, plain, require_confidence
 from hessian.forms import SphereForms
-from hessian.lanczos import Krylov, Lanczos, dot, missed_above, require_room
+from hessian.krylov import Krylov, Lanczos, dot, missed_above, require_room
+from hessian.mean_loss import Data, LossFunction, MeanLoss
 from hessian.operator import Operator
 from hessian.probes import probe
 from hessian.quadrature import Quadrature, quadrature
@@ -146,6 +148,19 @@ class EffectiveRank:
         result: dict[str, Any] = plain(dataclasses.asdict(self))
         return result
 
+    def __str__(self) -> str:
+        """κ with its interval to two digits of its half-width (to six of κ at most), and what it cost."""
+        if math.isnan(self.kappa):
+            return f"κ is undefined: H is zero along every direction tried ({self.products} products)"
+        low, high = self.interval
+        largest = max(abs(end) for end in (self.kappa, low, high) if math.isfinite(end))
+        finest = 5 - _decade(largest)
+        half = (high - low) / 2
+        places = max(0, min(1 - _decade(half), finest) if math.isfinite(half) and half > 0 else finest)
+        value, low_end, high_end = (f"{end:.{places}f}" for end in (self.kappa, low, high))
+        percent = f"{100 * self.confidence:g} %"
+        return f"κ = {value}, {percent} interval {low_end} .. {high_end} ({self.products} products)"
+
     def summary(self) -> str:
         """The result in words, a line for each reading of κ."""
         percent = f"{100 * self.confidence:g} %"
@@ -213,7 +228,9 @@ class _Settings:
 
 
 def effective_rank(
-    operator: Operator,
+    model: Operator | nn.Module,
+    loss: LossFunction | None = None,
+    data: Data | None = None,
     *,
     rtol: float = 0.05,
     confidence: float = 0.95,
@@ -249,7 +266,11 @@ def effective_rank(
     no rule with scouts did better).
 
     Args:
-        operator: H.
+        model: H as an operator, or the module that has it.
+        loss: The loss(outputs, targets) of a module, the mean over the examples of a batch; None with an operator.
+        data: The data of a module: batches (inputs, targets) in a list or a DataLoader, a Dataset, or a pair of
+            tensors; None with an operator. H is then the Hessian of the mean loss over these data in the module's
+            trainable parameters (``MeanLoss`` says what it asks for, and has more options).
         rtol: Half-width of κ's interval to reach, relative to κ.
         confidence: Of the interval, in (0, 1).
         max_products: Products at most.
@@ -280,6 +301,7 @@ def effective_rank(
 
     Source: Krylov-aware deflation: Chen and Hallman 2023; κ: DeComFL, Assumption 4.
     """
+    operator = _operator(model, loss, data)
     settings = _Settings(rtol, confidence, max_products, products, seed, probe_steps, trace, max_basis)
     if trace is not None:
         require(trace_operator is None, "trace_operator", "be None where the trace is known", trace_operator)
@@ -299,6 +321,18 @@ def effective_rank(
         if on_progress is not None:
             on_progress(run.progress())
     return run.result()
+
+
+def _operator(model: Operator | nn.Module, loss: LossFunction | None, data: Data | None) -> Operator:
+    """H of the arguments of ``effective_rank``."""
+    if isinstance(model, nn.Module):
+        if loss is None or data is None:
+            raise InputError("loss and data must be given with a module, got None")
+        return HessianOperator(MeanLoss(model, loss, data))
+    require(loss is None and data is None, "loss and data", "be None with an operator, which has them", "something")
+    known = all(hasattr(model, name) for name in ("matvec", "quad", "d", "dtype", "device"))
+    require(known, "model", "be a torch module or an operator (hessian.Operator)", type(model).__name__)
+    return model
 
 
 class _Run:
@@ -644,6 +678,11 @@ class _Run:
         self.sampled.restore(tensors, values["sampled"], self.operator.device)
         self.history = [tuple(row) for row in values["history"]]
         self.seconds = values["seconds"]
+
+
+def _decade(value: float) -> int:
+    """The power of ten of a number's first digit."""
+    return math.floor(math.log10(value)) if value > 0 else 0
 
 
 def _signs(lanczos: Lanczos, measured: bool) -> str:

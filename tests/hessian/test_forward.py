@@ -21,7 +21,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.second_differences import BRACKETS, PowerSums, cross_cumulants, cumulants, power_sums
 from decomfl_lab.noise import Distribution
 from hessian.estimate import Estimate
-from hessian.forward_only import evaluation_noise, forward_only, mu_ladder, second_differences
+from hessian.forward import evaluation_noise, forward_only, mu_ladder, second_differences
 from hessian.mean_loss import MeanLoss
 from tests.hessian import problems
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from decomfl_lab.errors import InputError
 from hessian.counted import Counted
-from hessian.lanczos import Krylov, Lanczos, lanczos, missed_above
+from hessian.krylov import Krylov, Lanczos, lanczos, missed_above
 from hessian.operator import DenseOperator, as_linear_operator
 from tests.hessian.spectra import Broken, eigenvalues, mlp_hessian, rotated
 
