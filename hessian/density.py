@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
@@ -18,13 +19,16 @@ from hessian.operator import Operator
 from hessian.probes import probe, require_law
 from hessian.quadrature import Function, quadrature
 
-__all__ = ["SpectralDensity", "spectral_density"]
+__all__ = ["SpectralDensity", "density_frame", "spectral_density"]
 
 PROBES = 4
 """Stage of the probes of a density."""
 
 CERTIFIED = 0.01
 """A Ritz value is an exact atom if its residual is at most this share of its magnitude."""
+
+_POINTS = 1500
+"""Values of λ in a frame, beside those around 0."""
 
 Floats = NDArray[np.float64]
 
@@ -227,6 +231,15 @@ def spectral_density(
         bandwidth=_bandwidth(nodes, weights),
         seed=seed,
     )
+
+
+def density_frame(density: SpectralDensity, confidence: float = 0.95) -> pd.DataFrame:
+    """The density with its band: columns value (λ), density, low and high, finer around 0 where the mass is."""
+    reach = 5 * density.bandwidth
+    whole = np.linspace(density.lambda_min - reach, density.lambda_max + reach, _POINTS)
+    grid = np.unique(np.concatenate([whole, np.linspace(-2 * reach, 2 * reach, _POINTS // 3)]))
+    mean, low, high = density.curve(grid, confidence=confidence)
+    return pd.DataFrame({"value": grid, "density": mean, "low": low, "high": high})
 
 
 def _bandwidth(nodes: list[Floats], weights: list[Floats]) -> float:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,6 +27,9 @@ from hessian.operator import Operator
 from hessian.probes import probe
 from hessian.quadrature import Quadrature, quadrature
 from hessian.resume import Checkpoint, State
+
+if TYPE_CHECKING:
+    from hessian.density import SpectralDensity
 
 __all__ = ["EffectiveRank", "EffectiveRankProgress", "effective_rank"]
 
@@ -100,7 +103,9 @@ class EffectiveRank:
         kappa_positive: Σ max(λ, 0)/λ_max; None where it was not measured (``probe_steps``) and H may be indefinite.
         kappa_absolute: Σ|λ|/max|λ|; None likewise. Both standard errors include that of the quadrature.
         ritz_values: All, ascending.
-        ritz_residuals: Of each.
+        ritz_residuals: The residual of each: an eigenvalue is at most that far from it.
+        ritz_weights: The share of the d eigenvalues at each Ritz value, as Lanczos' random start vector sees it; empty
+            where Lanczos was restarted.
         steps: Lanczos steps k.
         probes: Random probes of the complement, N.
         products: All products with H, quadratic forms included.
@@ -131,6 +136,7 @@ class EffectiveRank:
     kappa_absolute: Estimate | None
     ritz_values: tuple[float, ...]
     ritz_residuals: tuple[float, ...]
+    ritz_weights: tuple[float, ...]
     steps: int
     probes: int
     products: int
@@ -160,6 +166,20 @@ class EffectiveRank:
         value, low_end, high_end = (f"{end:.{places}f}" for end in (self.kappa, low, high))
         percent = f"{100 * self.confidence:g} %"
         return f"κ = {value}, {percent} interval {low_end} .. {high_end} ({self.products} products)"
+
+    def plot(self, path: str | Path, density: SpectralDensity | None = None) -> None:
+        """Draw the spectrum beside ‖H‖₂, and how κ and its interval settled, to a file (.png, .pdf, .svg).
+
+        Args:
+            path: The file.
+            density: The spectral density of the same matrix (``spectral_density``), for a finer curve with a band.
+
+        Raises:
+            InputError: If κ is undefined, the density is of another matrix, or the file cannot be written.
+        """
+        from hessian.picture import picture, save  # here, since matplotlib takes long to load
+
+        save(picture(self, density), Path(path))
 
     def summary(self) -> str:
         """The result in words, a line for each reading of κ."""
@@ -573,6 +593,7 @@ class _Run:
             kappa_absolute=absolute,
             ritz_values=tuple(lanczos.ritz_values.tolist()),
             ritz_residuals=tuple(lanczos.ritz_residuals.tolist()),
+            ritz_weights=() if lanczos.weights is None else tuple(lanczos.weights.tolist()),
             steps=lanczos.products,
             probes=len(self.sampled.values),
             products=self.products,

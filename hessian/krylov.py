@@ -106,6 +106,17 @@ class Lanczos:
     converged: bool = False
 
     @property
+    def weights(self) -> Tensor | None:
+        """Share of the spectrum at each Ritz value as the start vector sees it, (k,), by Gauss's rule.
+
+        None if restarted.
+        """
+        if self.products != len(self.vectors):
+            return None
+        first: Tensor = torch.linalg.eigh(self.projected).eigenvectors[0]
+        return first**2
+
+    @property
     def alphas(self) -> Tensor:
         """Diagonal of T, (k,)."""
         return self.projected.diagonal()

@@ -20,7 +20,18 @@ from decomfl_lab.errors import InputError, require, require_choice, require_int
 from decomfl_lab.layout import Layout
 from decomfl_lab.models.registry import initialising
 
-__all__ = ["NORMALISATIONS", "Data", "LossFunction", "MeanLoss", "Piece", "gathered", "good_chunk", "mapped"]
+__all__ = [
+    "NORMALISATIONS",
+    "Data",
+    "LossFunction",
+    "MeanLoss",
+    "Piece",
+    "digest",
+    "gathered",
+    "good_chunk",
+    "mapped",
+    "tensors",
+]
 
 NORMALISATIONS = ("eval", "batch")
 
@@ -203,11 +214,11 @@ class MeanLoss:
         h.update(repr((type(self._module).__qualname__, loss, self.layout, self.mode, self.value.hex())).encode())
         for name, tensor in (self._fixed | self._buffers).items():
             h.update(name.encode())
-            _digest(h, tensor)
+            digest(h, tensor)
         for piece in self.pieces:
             h.update(repr((piece.examples, piece.share.hex())).encode())
-            for tensor in _tensors((piece.inputs, piece.targets)):
-                _digest(h, tensor)
+            for tensor in tensors((piece.inputs, piece.targets)):
+                digest(h, tensor)
         return h.hexdigest()
 
     # --- inside ---------------------------------------------------------------------------------------------------
@@ -358,7 +369,7 @@ def _refuse_dropout(module: nn.Module) -> None:
 
 def good_chunk(inputs: Any, device: torch.device) -> int:
     """Examples at once that products are fast with: 250, or 8 sequences of tokens; on a GPU four times as many."""
-    tokens = all(tensor.dtype == torch.int64 for tensor in _tensors(inputs))
+    tokens = all(tensor.dtype == torch.int64 for tensor in tensors(inputs))
     return (8 if tokens else 250) * (4 if device.type == "cuda" else 1)
 
 
@@ -428,7 +439,7 @@ def _cut(
 
 def _examples(b: int, batch: Any) -> int:
     """The number of examples of batch ``b``."""
-    shapes = [tuple(tensor.shape) for tensor in _tensors(batch)]
+    shapes = [tuple(tensor.shape) for tensor in tensors(batch)]
     require(bool(shapes), f"batches[{b}]", "hold tensors", "none")
     same = all(shapes) and len({shape[0] for shape in shapes if shape}) == 1
     require(same, f"tensors of batches[{b}]", "all have the examples in their first dimension", shapes)
@@ -447,14 +458,16 @@ def mapped(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
     return tree
 
 
-def _tensors(tree: Any) -> Iterator[Tensor]:
+def tensors(tree: Any) -> Iterator[Tensor]:
+    """The tensors of a tree, in their order."""
     if isinstance(tree, Tensor):
         yield tree
     elif isinstance(tree, Mapping | tuple | list):
         for value in tree.values() if isinstance(tree, Mapping) else tree:
-            yield from _tensors(value)
+            yield from tensors(value)
 
 
-def _digest(h: Any, tensor: Tensor) -> None:
+def digest(h: Any, tensor: Tensor) -> None:
+    """Feed a tensor's shape, dtype and bytes to the hash ``h``."""
     h.update(repr((tuple(tensor.shape), tensor.dtype)).encode())
     h.update(tensor.detach().contiguous().cpu().flatten().view(torch.uint8).numpy().tobytes())

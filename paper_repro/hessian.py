@@ -24,8 +24,7 @@ from decomfl_lab.runs.descent import Descent
 from decomfl_lab.runs.training import Progress, read_provenance, write_provenance
 from figures.spectra import KAPPAS, training_spectra
 from hessian.curvature import GaussNewtonOperator, HessianOperator
-from hessian.density import SpectralDensity, spectral_density
-from hessian.frames import density_frame
+from hessian.density import SpectralDensity, density_frame, spectral_density
 from hessian.kappa import effective_rank
 from hessian.named import TrainedModel, trained_here, untrained
 from paper_repro.claims import Claim, Verdict

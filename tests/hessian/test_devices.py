@@ -16,9 +16,9 @@ from decomfl_lab import noise
 from decomfl_lab.devices import free_memory
 from decomfl_lab.errors import InputError
 from decomfl_lab.noise import Distribution, derive_seed
+from decomfl_lab.runs.descent import Descent
 from hessian import krylov as krylov_module
 from hessian import mean_loss
-from hessian.commands import kappa as command
 from hessian.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
 from hessian.exact import gauss_newton_trace
 from hessian.forward import forward_only
@@ -190,25 +190,10 @@ def test_a_bounded_basis_still_gives_an_interval_that_holds() -> None:
 
 def test_a_model_is_trained_and_measured_where_it_is_told_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     with another_device(monkeypatch, 10**9):
-        trained = trained_here("resnet20", "digits", steps=2, descent=command.Descent(), device=META)
+        trained = trained_here("resnet20", "digits", steps=2, descent=Descent(), device=META)
         (f,) = trained.mean_loss(examples=8, chunk=4)
     assert f.device == META
     assert all(piece.inputs.device == piece.targets.device == META for piece in f.pieces)  # sent once, not a product
-
-
-def test_on_a_gpu_float32_is_computed_as_float32() -> None:
-    """Convolutions there would keep 10 bits of 23 by default."""
-    modules = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = [module.allow_tf32 for module in modules]
-    try:
-        torch.backends.cudnn.allow_tf32 = True
-        command._precise(torch.device("cpu"))
-        assert torch.backends.cudnn.allow_tf32
-        command._precise(torch.device("cuda", 0))
-        assert not any(module.allow_tf32 for module in modules)
-    finally:
-        for module, allowed in zip(modules, before, strict=True):
-            module.allow_tf32 = allowed
 
 
 def test_the_memory_of_a_cpu_is_not_told() -> None:
