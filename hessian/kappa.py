@@ -64,13 +64,13 @@ class EffectiveRankProgress:
     """Where an estimate stands after a product.
 
     Attributes:
-        stage: "lanczos" or "probes".
-        products: Spent so far.
-        lambda_max: Largest Ritz value.
-        residual: Of the Ritz value of the largest magnitude.
-        kappa: As estimated so far, NaN while nothing is known of the trace.
-        low: Lower end of its interval, -inf until there are two probes.
-        high: Upper end.
+        stage: What is being done: "lanczos" or "probes".
+        products: The number of products spent so far.
+        lambda_max: The largest Ritz value.
+        residual: How far ‖H‖₂ may be above the Ritz value of the largest magnitude.
+        kappa: The estimate so far, NaN while nothing is known of the trace.
+        low: The lower end of its interval, -inf until there are two probes.
+        high: The upper end of its interval.
     """
 
     stage: str
@@ -87,11 +87,11 @@ class EffectiveRank:
     """The effective rank of H, in every reading of it, each with its uncertainty.
 
     Attributes:
-        operator: Which matrix, e.g. "hessian" or "gauss-newton".
-        d: Its dimension.
+        operator: The name of the matrix, e.g. "hessian" or "gauss-newton".
+        d: The dimension of the matrix.
         kappa: tr(H)/‖H‖₂, the paper's κ; NaN where H = 0. Negative eigenvalues lower it.
         interval: (low, high) for it: the trace's interval over all norms in [θ, θ + ``Lanczos.top_error``].
-        confidence: Of the intervals.
+        confidence: The confidence of the intervals.
         trace: tr(H), with its standard error; its interval is ``trace_interval``.
         trace_interval: (low, high) for it.
         lambda_max: Largest Ritz value: λ_max is at least that.
@@ -113,8 +113,8 @@ class EffectiveRank:
         rtol: Asked half-width of the interval, relative to κ.
         reached: Whether the interval is that narrow.
         reason: What happened, what to do if not reached, and what the signs mean; one line.
-        seed: Of everything random.
-        dtype: Of the products.
+        seed: The seed of everything random.
+        dtype: The dtype of the products.
         seconds: Wall-clock time.
         history: (products, lambda_max, kappa, low, high) after each product or probe.
     """
@@ -292,20 +292,20 @@ def effective_rank(
             tensors; None with an operator. H is then the Hessian of the mean loss over these data in the module's
             trainable parameters (``MeanLoss`` says what it asks for, and has more options).
         rtol: Half-width of κ's interval to reach, relative to κ.
-        confidence: Of the interval, in (0, 1).
-        max_products: Products at most.
-        products: Spend so many instead (fewer only if the Lanczos vectors span everything).
-        seed: Of everything random, 0..2**64-1.
-        checkpoint: File written along the way (a tenth of the time at most), and gone on from if it is there, to
-            the same bits.
-        on_progress: Called after every product, or with ``probe_steps`` every probe.
-        probe_steps: Products a probe. With 3 or more each probe becomes a quadrature, which measures κ of the
-            positive part and of the absolute values too.
+        confidence: The confidence of the interval, in (0, 1).
+        max_products: The most products to spend.
+        products: The number of products to spend instead (fewer only if the Lanczos vectors span everything).
+        seed: The seed of everything random, 0..2**64-1.
+        checkpoint: A file that is written along the way (a tenth of the time at most), and gone on from if it is there,
+            to the same bits.
+        on_progress: A function that is called after every product, or with ``probe_steps`` after every probe.
+        probe_steps: The number of products a probe. With 3 or more each probe becomes a quadrature, which measures κ of
+            the positive part and of the absolute values too.
         trace_operator: An operator of the same trace whose quadratic forms are cheaper (the Gauss-Newton matrix of
             a piecewise-affine network): all probes are taken with it, tr(QGQᵀ) by k more forms, and H gives only θ.
         trace: tr(H) where it is known (``gauss_newton_trace``): then there are only Lanczos steps, until the residual
             of θ is small, or ``products`` of them, and the interval is that of θ alone.
-        max_basis: Lanczos vectors kept at most, at least 4, where memory is short: probes take over after so many
+        max_basis: The most Lanczos vectors to keep, at least 4, where memory is short: probes take over after so many
             steps. Where the trace is known, Lanczos goes on by thick restarts. None: as many as the products allow.
 
     **Memory.** At most ``max_basis`` + ``BESIDE`` vectors (d,) are alive at a time (with ``probe_steps`` = s > 1 there
@@ -378,7 +378,7 @@ class _Run:
 
     @property
     def products(self) -> int:
-        """Spent so far, on both operators."""
+        """The number spent so far, on both operators."""
         return self.operator.products + (self.forms.products if self.forms is not self.operator else 0)
 
     @property

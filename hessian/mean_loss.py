@@ -53,7 +53,7 @@ class Piece:
     Attributes:
         inputs: What the module takes: a tensor, or a tuple (positional) or mapping (named) of tensors.
         targets: What the loss takes beside the outputs: any tree of tensors, or None.
-        examples: Their number.
+        examples: The number of examples.
         share: The piece's part of the mean; the shares of all pieces add up to 1.
     """
 
@@ -79,15 +79,15 @@ class MeanLoss:
     where they are, so the module must not be trained meanwhile; buffers are copied.
 
     Attributes:
-        layout: Names and shapes of the parameters in x.
-        names: Their names.
-        d: Their number.
+        layout: The names and shapes of the parameters in x.
+        names: The names of these parameters.
+        d: The number of elements of x.
         dtype: The dtype of x, and of everything that is computed.
         device: The device of the parameters; data are moved there, a piece at a time.
         x: The parameters when this was made, (d,).
-        value: f(x) there.
-        pieces: The data.
-        weight: Σ_b w_b, by default the number of examples.
+        value: The mean loss f(x) there.
+        pieces: The data, cut.
+        weight: The sum Σ_b w_b, by default the number of examples.
         mode: How BatchNorm normalises: "eval" with running statistics, "batch" with those of the batch, "none" where
             there is no BatchNorm.
     """
@@ -115,13 +115,14 @@ class MeanLoss:
                 pairs for one example each; or one pair of tensors. Every tensor of a batch has the examples in its
                 first dimension. A loader that shuffles gives the same batches each time, and leaves torch's global
                 generator as it was.
-            weights: w_b of each batch; by default its number of examples, so that all examples weigh the same however
-                the data are cut.
-            parameters: Which trainable parameters x consists of: a predicate on their names, or names, prefixes of
+            weights: The weight w_b of each batch; by default its number of examples, so that all examples weigh the
+                same however the data are cut.
+            parameters: The trainable parameters that x consists of: a predicate on their names, or names, prefixes of
                 names that end at a dot ("layers.3"), or patterns with * and ?. Default: all.
             normalisation: "eval" or "batch", for every BatchNorm, whatever mode the module is in. Statistics of the
                 batch need all data to be one batch.
-            dtype: float32 or float64, to which parameters, buffers and data are cast; default: that of the parameters.
+            dtype: The dtype, float32 or float64, to which parameters, buffers and data are cast; default: that of the
+                parameters.
             chunk: The most examples that go through the module at once, to save memory and time (100 to 250 images
                 fit the processor's cache better than 1,000). Default: whole batches; ``good_chunk`` of a Dataset or a
                 pair of tensors, unless statistics of the batch need all of it at once.

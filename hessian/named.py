@@ -76,13 +76,14 @@ class TrainedModel:
         """The loss on fixed training examples, where the module is, as a function of the parameters.
 
         Args:
-            examples: How many, chosen at random but the same for every call and seed; 0 for all.
-            parts: Into how many disjoint parts of equal size they are cut: one function each (for split samples).
-            parameters: Names or prefixes of those that count as x; None for all.
+            examples: The number of examples, chosen at random but the same for every call and seed; 0 for all.
+            parts: The number of disjoint parts of equal size that they are cut into, one function each (for split
+                samples).
+            parameters: The names, or prefixes of names, of those that count as x; None for all.
             normalisation: What BatchNorm takes: eval (statistics of the calibration images) or batch (those of the
                 examples).
             dtype: The dtype of the computation; None for the parameters' own.
-            chunk: Examples that go through the module at once; None for all.
+            chunk: The number of examples that go through the module at once; None for all.
 
         Raises:
             InputError: If there are no examples, a part would be empty, or MeanLoss refuses something.
@@ -181,13 +182,13 @@ def trained_here(
     Args:
         model: See ``untrained``.
         data: See ``untrained``.
-        steps: Their number; 0 for the model at its start, whose curvature is not that of a trained one unless it is
-            the user's own.
+        steps: The number of steps; 0 for the model at its start, whose curvature is not that of a trained one unless it
+            is the user's own.
         descent: The optimizer with its settings.
         seed: The seed of the initial parameters, the same on every device.
         loss: See ``untrained``.
         device: Where it is trained, and stays.
-        on_step: Called with the number of steps taken and the loss of the last one's batch.
+        on_step: A function that is called with the number of steps taken and the loss of the last one's batch.
 
     Raises:
         InputError: If a name is unknown, model and data do not fit, or training diverges.

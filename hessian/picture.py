@@ -11,7 +11,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
 from decomfl_lab.errors import InputError, require
@@ -118,18 +118,9 @@ class _Scale:
     def __call__(self, values: Any) -> Any:
         return np.arcsinh(np.asarray(values) / self.linear)
 
-    def apply(self, ax: Axes) -> None:
-        decades = [10.0**k for k in range(int(np.floor(np.log10(self.linear))), 16)]
-        ticks = [0.0, *(sign * tick for tick in decades for sign in (1, -1))]
-        inside = sorted(
-            tick for tick in ticks if self.low <= self(tick) <= self.high and not 0 < abs(tick) < self.linear
-        )
-        ax.set_xlim(self.low, self.high)
-        ax.xaxis.set_major_locator(FixedLocator([float(self(tick)) for tick in inside]))
-        ax.xaxis.set_major_formatter(
-            FuncFormatter(lambda u, _: f"{round(float(np.sinh(u)) * self.linear, 12):.3g}".replace("-", "−"))
-        )
-        ax.xaxis.set_minor_locator(NullLocator())
+    def back(self, u: Any) -> Any:
+        """λ of u."""
+        return np.sinh(u) * self.linear
 
 
 def _eigenvalues(ax: Axes, result: EffectiveRank, density: SpectralDensity | None) -> None:
@@ -137,36 +128,31 @@ def _eigenvalues(ax: Axes, result: EffectiveRank, density: SpectralDensity | Non
     known = residuals <= _CONVERGED * np.abs(ritz)
     scale = _Scale(ritz if density is None else np.concatenate([ritz, density.nodes]), result.norm)
     u = np.linspace(scale.low, scale.high, 900)
-    curves = np.array(list(_curves(scale, u, result, known, density)))
+    x, curves = scale.back(u), np.array(list(_curves(scale, u, result, known, density)))
     if len(curves):
-        mean = curves.mean(axis=0)
-        ax.fill_between(u, _LEAST, np.maximum(mean, _LEAST), color=_BLUE, alpha=0.16, linewidth=0)
+        low, mean, high = curves.min(axis=0), curves.mean(axis=0), curves.max(axis=0)
+        ax.fill_between(x, _LEAST, np.maximum(mean, _LEAST), color=_BLUE, alpha=0.16, linewidth=0)
         if len(curves) > 1:
-            ax.fill_between(
-                u,
-                curves.min(axis=0),
-                curves.max(axis=0),
-                color=_BLUE,
-                alpha=0.25,
-                linewidth=0,
-                label="range of the probes",
-            )
-        ax.plot(u, mean, color=_BLUE, linewidth=1.5, label="eigenvalues nearby (quadrature)")
-    heads = scale(ritz[known])
-    ax.vlines(heads, _LEAST, 1.0, color=_RED, linewidth=1.2)
-    ax.plot(heads, np.ones(len(heads)), "o", color=_RED, markersize=3.6, linestyle="none", label="single eigenvalues")
+            ax.fill_between(x, low, high, color=_BLUE, alpha=0.25, linewidth=0, label="range of the probes")
+        ax.plot(x, mean, color=_BLUE, linewidth=1.5, label="eigenvalues nearby (quadrature)")
+    ax.vlines(ritz[known], _LEAST, 1.0, color=_RED, linewidth=1.2)
+    ax.plot(ritz[known], np.ones(known.sum()), "o", color=_RED, markersize=3.6, label="single eigenvalues")
     top = 20 * max(float(curves.max(initial=1.0)), 1.0)
-    at = float(scale(result.norm if result.lambda_max >= -result.lambda_min else -result.norm))
-    ax.axvline(at, color=_INK, linewidth=1.0, linestyle=(0, (4, 2)))
+    at = result.norm if result.lambda_max >= -result.lambda_min else -result.norm
+    ax.axvline(at, color=_INK, linewidth=1.0, linestyle=(0, (4, 2)), label="_norm")
     side = "right" if at > 0 else "left"
-    words = f"  ‖H‖₂ = {result.norm:.4g}  "
-    ax.text(at, top / 1.5, words, ha=side, va="top", color=_INK, fontweight="bold")
+    ax.text(at, top / 1.5, f"  ‖H‖₂ = {result.norm:.4g}  ", ha=side, va="top", color=_INK, fontweight="bold")
+    ax.set_xscale("asinh", linear_width=scale.linear)
+    ax.set_xlim(x[0], x[-1])
     ax.set_yscale("log")
     ax.set_ylim(_LEAST, top)
     ax.yaxis.set_major_locator(LogLocator(numticks=7))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     ax.yaxis.set_minor_formatter(NullFormatter())
-    scale.apply(ax)
+    crowded = 4 * scale.linear  # labels nearer to 0 would touch
+    ax.xaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: "" if 0 < abs(value) < crowded else f"{value:.3g}".replace("-", "−"))
+    )
     ax.set_title(f"where the {result.d:,} eigenvalues lie")
     ax.set_xlabel("eigenvalue λ")
     ax.set_ylabel("eigenvalues near λ")

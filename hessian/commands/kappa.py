@@ -481,8 +481,13 @@ def _print_values(found: ForwardOnly, facts: dict[str, Any]) -> None:
     for name, bracket in found.brackets.items():
         ends = _interval(bracket.outer_low, bracket.outer_high)
         rows.append((f"κ, {name}", _interval(bracket.low, bracket.high), ends, "a bracket; with its sampling error"))
-    spent = f"{found.evaluations} values of the loss, μ = {found.mu:.3g}, {found.law} directions, seed {found.seed}"
-    _table("κ from values of the loss alone", found.confidence, rows, [found.reason, spent, _about(facts)])
+    spent = f"{found.evaluations} values of the loss, μ = {found.mu:.3g}, {found.distribution} directions"
+    _table(
+        "κ from values of the loss alone",
+        found.confidence,
+        rows,
+        [found.reason, f"{spent}, seed {found.seed}", _about(facts)],
+    )
 
 
 def _density_json(density: SpectralDensity, confidence: float) -> dict[str, Any]:

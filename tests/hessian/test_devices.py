@@ -121,12 +121,12 @@ def test_a_host_read_in_every_piece_is_noticed(monkeypatch: pytest.MonkeyPatch) 
     assert reads(monkeypatch, "hessian", pieces=5)[1] == reads(monkeypatch, "hessian")[1] + 3
 
 
-@pytest.mark.parametrize("law", Distribution)
+@pytest.mark.parametrize("distribution", Distribution)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_a_probe_made_in_its_place_has_the_bits_of_the_stream(law: Distribution, dtype: torch.dtype) -> None:
+def test_a_probe_made_in_its_place_has_the_bits_of_the_stream(distribution: Distribution, dtype: torch.dtype) -> None:
     for d in (1, 300, 70_001):
-        stream = torch.from_numpy(noise.direction(derive_seed(7, 2), 5, d, distribution=law)).to(dtype)
-        made = probe_at(torch.empty(d, dtype=dtype), 7, 2, 5, law)
+        stream = torch.from_numpy(noise.direction(derive_seed(7, 2), 5, d, distribution=distribution)).to(dtype)
+        made = probe_at(torch.empty(d, dtype=dtype), 7, 2, 5, distribution)
         assert torch.equal(made.view(torch.uint8), stream.view(torch.uint8))
 
 
@@ -144,7 +144,7 @@ def test_tiles_of_any_size_give_the_same_dot_and_basis_to_rounding(monkeypatch: 
 
 @pytest.mark.parametrize("asked", [{"products": 20}, {"max_products": 20, "max_basis": 6}, {"probe_steps": 3}])
 def test_an_estimate_holds_no_more_vectors_than_it_says(asked: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of d = 340,003: what is alive beside the module, x, the point and tiles, in vectors."""
+    """What is alive, for d = 340,003, beside the module, x, the point and tiles, in vectors."""
     monkeypatch.setattr(krylov_module, "_TILE", 1 << 13)
     f = objective("cpu", hidden=10_000)
     operator = HessianOperator(f, cache=0)

@@ -149,17 +149,6 @@ def test_tol_ends_an_invariant_space_at_once() -> None:
 
 
 @pytest.mark.parametrize("max_basis", [None, 6])
-def test_going_on_gives_the_same_bits(max_basis: int | None) -> None:
-    operator = rotated(OUTLIERS, dtype=torch.float32)
-    whole = lanczos(operator, steps=17, seed=5, max_basis=max_basis)
-    part = lanczos(operator, steps=7, seed=5, max_basis=max_basis)
-    assert same(lanczos(operator, steps=17, seed=5, max_basis=max_basis, earlier=part), whole)
-    assert part.products == 7
-    with pytest.raises(InputError, match="seed must be that of the earlier run"):
-        lanczos(operator, steps=17, seed=6, earlier=part)
-
-
-@pytest.mark.parametrize("max_basis", [None, 6])
 def test_a_killed_run_goes_on_from_its_checkpoint_to_the_same_bits(tmp_path: Path, max_basis: int | None) -> None:
     operator, path = rotated(OUTLIERS, dtype=torch.float32), tmp_path / "lanczos.safetensors"
     whole = lanczos(operator, steps=17, seed=5, max_basis=max_basis)
