@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-import torch
+from torch import Tensor
 
 from decomfl_lab.errors import require
 from decomfl_lab.methods.decomfl import DeComFLFederation
 from decomfl_lab.protocol.client import Client
-from decomfl_lab.protocol.messages import Plan
-from decomfl_lab.protocol.server import Server
-from decomfl_lab.protocol.wire import (
-    decode_vector,
-)
-from decomfl_lab.replicas.replica import Replica
+from decomfl_lab.protocol.delivery import Delivery
+from decomfl_lab.protocol.messages import Held
+from decomfl_lab.protocol.server import Server, Tracking
+from decomfl_lab.replicas.replica import Snapshot
 
 __all__ = ["BaffleFederation"]
 
@@ -27,21 +24,24 @@ class BaffleFederation(DeComFLFederation):
     clients evaluate, the server updates.
     """
 
-    def __init__(self, server: Server, clients: Sequence[Client], observer: Replica) -> None:
-        super().__init__(server, clients, observer)
+    def __init__(self, server: Server, clients: Sequence[Client]) -> None:
+        """A federation whose server keeps the model, and of its clients and of past rounds nothing."""
         require(server.K == 1, "local steps K", "be 1 for baffle, whose clients take no step", server.K)
+        require(server.tracking is Tracking.CLIENTS, "tracking", "be by clients for baffle", server.tracking)
+        assert server.replica is not None
+        super().__init__(_ModelsDown(server), clients, server.replica, forgetful=True)
 
-    def _lagging(self) -> Sequence[Replica]:
-        return [self.observer] * len(self.clients)  # whatever they hold is overwritten when they are next sampled
 
-    def plans(self, participants: Sequence[int] | None = None) -> Iterator[tuple[Client, Plan]]:
-        """See ``DeComFLFederation.plans``."""
-        for i in range(self.server.M):
-            self.server.note_dense_pull(i)  # no one will ask for a record
-        dense = self.observer.snapshot()
-        for i, plan in self.server.plan_round(participants).items():
-            client = self.clients[i]
-            message = self.ledger.vector(i, self.round, dense.x.cpu().numpy(), upwards=False)
-            arrived = torch.from_numpy(decode_vector(message)[1])
-            client.replica.restore(dataclasses.replace(dense, x=arrived))  # its state is of no use to it
-            yield client, self._deliver(i, dataclasses.replace(plan, records=()))
+class _ModelsDown(Delivery):
+    """Every participant reads the model of the round, without the optimizer's state, and a plan without records."""
+
+    wants_reports = False
+
+    def open(self, chosen: Sequence[int], reports: Iterable[bytes] = ()) -> Iterator[tuple[int, list[bytes]]]:  # noqa: ARG002
+        """See ``Delivery.open``."""
+        everybody_is_there = [Held(i, self.server.round) for i in chosen]
+        for i, plan in self.server.plan_round(chosen, everybody_is_there).items():
+            yield i, [*self.model(i), *self._planned(i, plan)]
+
+    def _sent(self, dense: Snapshot) -> Iterator[Tensor]:
+        yield dense.x

@@ -95,6 +95,8 @@ class FedAvgClient:
             losses.append(loss[0])
             self.steps_taken += 1
         own.grad = None
+        if hasattr(self.objective, "release"):
+            self.objective.release()
         return own, float(np.mean([float(loss) for loss in losses]))
 
 

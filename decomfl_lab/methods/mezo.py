@@ -7,9 +7,7 @@ from torch import Tensor
 from decomfl_lab.estimators.second_differences import CurvatureLog
 from decomfl_lab.methods.federation import Saved
 from decomfl_lab.methods.fedzo import FedZOClient
-from decomfl_lab.protocol.wire import (
-    Ledger,
-)
+from decomfl_lab.protocol.wire import Ledger
 from decomfl_lab.records.schedules import Schedule
 
 __all__ = ["MezoFederation"]

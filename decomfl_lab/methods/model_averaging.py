@@ -12,10 +12,7 @@ from decomfl_lab.errors import DivergedError
 from decomfl_lab.estimators.second_differences import CurvatureLog
 from decomfl_lab.methods.fedavg import DenseUplink, FedAvgServer, Trainer, Uplink
 from decomfl_lab.methods.federation import Saved
-from decomfl_lab.protocol.wire import (
-    Ledger,
-    decode_vector,
-)
+from decomfl_lab.protocol.wire import Ledger, decode_vector
 
 __all__ = ["FedAvgFederation"]
 

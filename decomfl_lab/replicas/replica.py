@@ -217,7 +217,7 @@ class Replica:
     def forget(self) -> None:
         """Give the vectors away and keep the round alone, until the next ``restore``."""
         self.x = self.x.to("meta")
-        self.state = {slot: self.x for slot in self.state}
+        self.state = dict.fromkeys(self.state, self.x)
 
     @property
     def forgotten(self) -> bool:

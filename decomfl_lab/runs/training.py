@@ -53,6 +53,7 @@ from decomfl_lab.objectives.objective import (
     mean_losses,
 )
 from decomfl_lab.protocol.client import Client
+from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.records.schedules import Schedule
@@ -211,7 +212,7 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
     require(config.compute != "tf32" or on_gpu, "compute", "be float32 or bfloat16 on the CPU", config.compute)
     parts = split(config.split, labels.cpu().numpy(), config.clients, config.seed, alpha=config.alpha)
     images = _fast_layout(dataset.train_images)
-    chosen = [torch.from_numpy(part) for part in parts]
+    chosen = [torch.from_numpy(part).to(dataset.device) for part in parts]
     if dataset.pad is not None:
         chosen = [index[_by_length(images[index], dataset.pad)] for index in chosen]
     rounded = config.compute == "bfloat16"
@@ -223,9 +224,10 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
             workspace,
             own,
             cross_entropy,
-            images[index],
-            dataset.train_labels[index],
+            images,
+            dataset.train_labels,
             EpochBatches(len(index), config.batch_size, (config.seed, 3, i), ascending=dataset.pad is not None),
+            index,
         )
         for i, index in enumerate(chosen)
     ]
@@ -264,6 +266,10 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
         return FedAvgFederation(averaging, trainers, uplinks.get(config.method)), module, layout
     rule = _rule(config)
     x = rule.snap(x) if isinstance(rule, GridSgd) else x.to(getattr(torch, config.precision))
+    key = derive_seed(config.seed, _PRIVATE_KEY) if config.private_seeds else None
+    kept = SyncReplica if config.revert == "sync" else Replica
+    start = kept(x, rule, private_key=key)
+    baffle = config.method == "baffle"
     server = Server(
         M=config.clients,
         m=config.sampled,
@@ -272,25 +278,23 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
         eta=Schedule(config.lr, config.lr_schedule),
         seed=config.seed,
         distribution=Distribution(config.distribution),
-        replica=Replica(x, rule) if config.server_model else None,
+        replica=Replica(x, rule) if config.server_model or baffle else None,
         seeding=Seeding(config.seeds),
-        tracking=Tracking(config.tracking),
-        keep=config.history,
+        tracking=Tracking.CLIENTS if baffle else Tracking(config.tracking),
+        keep=1 if baffle else config.history,
     )
     estimator = ESTIMATORS["projection" if config.method == "decomfl-projection" else config.estimator]
     estimator = central_curved if config.log_kappa else estimator
-    key = derive_seed(config.seed, _PRIVATE_KEY) if config.private_seeds else None
-    kept = SyncReplica if config.revert == "sync" else Replica
     clients = [
-        Client(i, kept(x, rule, private_key=key), o, estimator, config.mu, lean=config.lean, engine=engine)
-        for i, o in enumerate(objectives)
+        Client(i, start.clone(), objective, estimator, config.mu, lean=config.lean, engine=engine)
+        for i, objective in enumerate(objectives)
     ]
-    observer = Replica(x, rule, private_key=key)
-    if config.method == "baffle":
-        return BaffleFederation(server, clients, observer), module, layout
+    if baffle:
+        return BaffleFederation(server, clients), module, layout
     policy = PullPolicy(config.bandwidth, config.replay_ns) if config.pull == "auto" else None
-    copies = config.rebuild == "copy"
-    return DeComFLFederation(server, clients, observer, policy=policy, copies=copies), module, layout
+    observer = Replica(x, rule, private_key=key)
+    delivery = Delivery(server, policy=policy)
+    return DeComFLFederation(delivery, clients, observer, copies=config.rebuild == "copy"), module, layout
 
 
 def _zeroth_order(config: TrainConfig, i: int, objective: Objective, engine: Engine) -> FedZOClient:

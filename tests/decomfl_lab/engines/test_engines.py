@@ -408,6 +408,7 @@ def test_clients_at_different_points_do_not_measure_together() -> None:
     federation = _federation(Threads())
     plans = federation.server.plan_round([0, 1])
     right = [federation.clients[i].handle(plan) for i, plan in plans.items()]
+    federation.clients[1].replica.own()
     federation.clients[1].replica.x[0] += 1.0
     federation.clients[0].steps_taken = federation.clients[1].steps_taken = 0
     wrong = handle_all(federation.clients[:2], list(plans.values()))
