@@ -20,7 +20,7 @@ from decomfl_lab import noise
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.devices import describe, on_host
 from decomfl_lab.errors import InputError
-from decomfl_lab.methods.decomfl import DeComFLFederation
+from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.noise import Distribution
 from decomfl_lab.replicas.rebuild import axpy_, form_points_, project
 from decomfl_lab.replicas.replica import Replica

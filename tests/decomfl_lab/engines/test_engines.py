@@ -27,8 +27,8 @@ from decomfl_lab.engines.registry import ENGINES, make_engine
 from decomfl_lab.engines.threads import Threads
 from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import central, forward, projection
+from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.layout import Layout
-from decomfl_lab.methods.decomfl import DeComFLFederation
 from decomfl_lab.models.registry import build_model
 from decomfl_lab.noise import Distribution
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective

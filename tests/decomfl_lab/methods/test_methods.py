@@ -18,11 +18,11 @@ from decomfl_lab import noise
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import central
+from decomfl_lab.federations.averaging import FedAvgFederation
+from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.laws.contract import Case, Implementation, Participation, Played
 from decomfl_lab.layout import Layout
 from decomfl_lab.methods.baffle import BaffleFederation
-from decomfl_lab.methods.decomfl import DeComFLFederation
-from decomfl_lab.methods.model_averaging import FedAvgFederation
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.compression import SparseVector, quantize, top_k

@@ -15,8 +15,8 @@ from torch.nn.functional import cross_entropy
 from decomfl_lab.checkpoint import read_checkpoint
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import DivergedError, InputError
-from decomfl_lab.methods.decomfl import DeComFLFederation
-from decomfl_lab.methods.model_averaging import FedAvgFederation
+from decomfl_lab.federations.averaging import FedAvgFederation
+from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.runs import training
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.training import METRICS, build_federation, train
