@@ -23,14 +23,11 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import http.client
 import importlib.metadata
 import importlib.resources
 import io
-import logging
 import os
 import tarfile
-import urllib.request
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -46,7 +43,6 @@ from torch import Tensor
 
 from decomfl_lab.datasets.text import documentation, next_bytes
 from decomfl_lab.errors import InputError, require, require_choice
-from decomfl_lab.files import write_atomically
 
 __all__ = [
     "DATA_SETS",
@@ -124,8 +120,6 @@ CIFAR_SUBSET = {"cifar10_subset.npz": "44d90c47fe604f3c5d6cab42b7133a6272db2cc43
 TEXT = {"tinyshakespeare.txt": "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"}
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 """File name: sha256; and the mean and standard deviation of each channel of CIFAR-10's training images."""
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,38 +201,23 @@ def cache_folder(name: str) -> Path:
     return Path(base) / "decomfl-lab" / name
 
 
-def _check_sha256(name: str, content: bytes, expected: str) -> None:
-    found = hashlib.sha256(content).hexdigest()
-    if found != expected:
-        raise InputError(f"data file {name} must have sha256 {expected}, got {found}")
-
-
 def download(folder: Path, files: Mapping[str, str], addresses: tuple[str, ...]) -> Path:
     """Fetch ``files`` (name: sha256) into ``folder``; files that are there and right are kept.
 
     Raises:
         InputError: If no address gave a file with the right sha256; nothing half-written stays.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cache folder must be one that can be made, got {folder} ({error.strerror})") from None
+    import pooch  # here, since it takes long to load and data are rarely fetched
+
     for name, expected in files.items():
-        target = folder / name
-        if target.exists() and hashlib.sha256(target.read_bytes()).hexdigest() == expected:
-            continue
-        logger.info("fetching %s", name)
         troubles = []
         for address in addresses:
             try:
-                with urllib.request.urlopen(address + name, timeout=60) as response:
-                    content = response.read()
-                _check_sha256(name, content, expected)
-            except (OSError, http.client.HTTPException, ValueError) as error:  # URLError and InputError among them
+                pooch.retrieve(address + name, f"sha256:{expected}", fname=name, path=folder)
+            except (OSError, ValueError) as error:  # no folder, no connection, no such file, no such sha256
                 troubles.append(f"{address}: {error}")
-                continue
-            write_atomically(target, content)
-            break
+            else:
+                break
         else:
             raise InputError(f"data file {name} must be downloadable from one of: {'; '.join(troubles)}")
     return folder
@@ -250,7 +229,9 @@ def read_checked(folder: Path, name: str, expected: str) -> bytes:
         content = (folder / name).read_bytes()
     except OSError as error:
         raise InputError(f"data file {folder / name} must be readable ({error.strerror})") from None
-    _check_sha256(str(folder / name), content, expected)
+    found = hashlib.sha256(content).hexdigest()
+    if found != expected:
+        raise InputError(f"data file {folder / name} must have sha256 {expected}, got {found}")
     return content
 
 

@@ -118,8 +118,10 @@ def test_download_checks_sums_and_leaves_nothing_half_written(small_mnist: Path,
     with _served(small_mnist) as address:
         fetched = download(tmp_path / "a", files, (address,))
         assert sorted(path.name for path in fetched.iterdir()) == sorted(files)
+        download(tmp_path / "c", files, (address + "nowhere/", address))
+        download(tmp_path / "c", files, ())  # all of them are there
         wrong = dict.fromkeys(files, "0" * 64)
-        with pytest.raises(InputError, match="must be downloadable from one of: http.*sha256 0000"):
+        with pytest.raises(InputError, match="must be downloadable from one of: http.*hash.*0000"):
             download(tmp_path / "b", wrong, (address,))
         for wrong_address in (address + "nowhere/", "no address"):
             with pytest.raises(InputError, match="must be downloadable from one of"):
