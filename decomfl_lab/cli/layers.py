@@ -40,7 +40,7 @@ def load(group: str, name: str, what: str) -> Any:
 
 
 def load_entry(entry: EntryPoint, what: str) -> Any:
-    """As ``load``, of an entry that is at hand."""
+    """The object of an entry that is at hand; errors are those of ``load``."""
     if not is_here(entry):
         layer = entry.module.partition(".")[0]
         raise InputError(

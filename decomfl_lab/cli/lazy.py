@@ -37,6 +37,7 @@ class Contribution(click.Command):
         """
         import typer
 
+        typer.core.HAS_RICH = False  # help is plain text: no backslashes before brackets, which are for rich
         found = load_entry(self._entry, self._entry.name)
         if isinstance(found, click.Command):
             return found
@@ -56,7 +57,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click's, and the command is loaded."""
+        """What click finds for the arguments, loaded."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, command.load() if isinstance(command, Contribution) else command, rest
 

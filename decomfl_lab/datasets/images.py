@@ -63,12 +63,12 @@ class IdxSource:
     """A data set in four gzipped IDX files: images and labels to train, images and labels to test.
 
     Attributes:
-        title: As people call it.
+        title: The name that people call it by.
         images: What its images are called.
-        files: File name: sha256, in the order above.
-        addresses: Where the files can be had.
-        mean: Of the pixels in 0..1, subtracted.
-        std: Divided by.
+        files: The sha256 of each file by its name, in the order above.
+        addresses: URLs of folders that have the files.
+        mean: Mean of the pixels in 0..1, which is subtracted from them.
+        std: Standard deviation of the pixels in 0..1, by which they are then divided.
     """
 
     title: str
@@ -124,21 +124,21 @@ CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A labelled data set: normalised images, sequences of tokens, or prompts of a task (see ``llm.finetuning``).
+    """A labelled data set: normalised images, sequences of tokens, or prompts of a task (see ``runs.finetuning``).
 
     Attributes:
-        name: As given to ``load_dataset``.
-        train_images: (N, C, H, W) float32; of text the inputs, (N, T) int64.
-        train_labels: (N,) int64; of text the tokens that follow, (N, T) int64.
-        test_images: Held-out part, (N', C, H, W) float32, or (N', T) int64.
-        test_labels: (N',) int64, or (N', T).
+        name: The name that ``load_dataset`` was given.
+        train_images: Images, (N, C, H, W) float32, or sequences of tokens, (N, T) int64.
+        train_labels: Classes, (N,) int64, or the tokens that follow those of a text, (N, T) int64.
+        test_images: The held-out images or sequences, (N', C, H, W) float32 or (N', T) int64.
+        test_labels: Their labels, (N',) or (N', T) int64.
         classes: Number of classes, or of tokens.
-        source: One line: which data was really used.
+        source: A line that says which data was really used.
         digest: Hex digest of the raw bytes; it keys results.
-        pad: Of a task the token on the left of prompts that are shorter than the longest.
-        content_free: (1, T) int64, of a task a prompt that says nothing, by which its classes are calibrated.
-        models: Of a task the language model that its prompts were read with, by name, until the first run takes it
-            (``llm.finetuning.task_module``): so it is loaded once.
+        pad: The token that fills a task's prompts up on the left, where they are shorter than the longest.
+        content_free: A task's prompt that says nothing, (1, T) int64, by which its classes are calibrated.
+        models: The language model that a task's prompts were read with, by name, until the first run takes it
+            (``runs.finetuning.task_module``): so it is loaded once.
     """
 
     name: str
@@ -169,7 +169,7 @@ def parse_idx(content: bytes, name: str) -> NDArray[np.uint8]:
 
     Args:
         content: The compressed file.
-        name: Its name, for errors.
+        name: The file's name, for errors.
 
     Raises:
         InputError: If it is not gzip, not IDX of unsigned bytes, or not as long as its header says.

@@ -44,6 +44,12 @@ def test_a_line_of_help_is_that_of_the_command_itself(name: str, command: Contri
     assert command.get_short_help_str(200) == command.load().get_short_help_str(200) != "", name
 
 
+@pytest.mark.parametrize(("name", "command"), list(_contributions()))
+def test_help_has_no_marks_for_rich(name: str, command: Contribution) -> None:
+    loaded = command.load()
+    assert "\\[" not in loaded.get_help(click.Context(loaded, info_name=name))
+
+
 def test_a_help_that_only_running_the_source_tells_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = "import click\nwhat = 'made'\nmaking = click.Command('making', help=f'Is {what}.')\n"
     (tmp_path / "own_commands.py").write_text(source)
