@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import typer
 from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.cli import main as cli
-from decomfl_lab.cli.train import train
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.devices import describe
 from decomfl_lab.errors import InputError
@@ -32,12 +30,7 @@ SMALL = ["--data", "digits", "--model", "logistic", "--examples", "300", "--trai
 
 
 @pytest.fixture(autouse=True)
-def _one_thread_and_the_command(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The command as this checkout has it, whatever is installed."""
-    app = typer.Typer()
-    app.command("kappa")(kappa)
-    app.command("train")(train)
-    monkeypatch.setattr(cli, "application", lambda chosen: app)
+def _threads_as_before() -> Any:
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
@@ -303,7 +296,7 @@ def test_the_table_names_every_reading_of_kappa_and_the_figure_is_drawn(
 def test_the_figure_of_the_project_takes_what_the_command_gives(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("decomfl_lab.cli.drawing.contributions", lambda *_: [("spectrum", spectrum)])
+    monkeypatch.setattr("decomfl_lab.cli.drawing.load", lambda *_: spectrum)
     for probes in ("0", "2"):
         path = tmp_path / f"{probes}.png"
         assert cli.main(["kappa", *SMALL, "--density-probes", probes, "--plot", str(path)]) == 0
@@ -314,7 +307,7 @@ def test_what_cannot_be_drawn_is_refused_before_anything_is_computed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hessian.commands.kappa.effective_rank", None)
-    monkeypatch.setattr("decomfl_lab.cli.drawing.contributions", lambda *_: [("spectrum", spectrum)])
+    monkeypatch.setattr("decomfl_lab.cli.drawing.load", lambda *_: spectrum)
     assert cli.main(["kappa", *SMALL, "--plot", str(tmp_path / "k.doc")]) == 2
     assert "plot must end in one of " in error_of(capsys)
 
