@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
 from decomfl_lab.noise import Distribution
+from decomfl_lab.pictures import save_picture
 from hessian.counted import Counted
 from hessian.curvature import HessianOperator
 from hessian.estimate import Estimate, plain, require_confidence
@@ -177,9 +178,9 @@ class EffectiveRank:
         Raises:
             InputError: If κ is undefined, the density is of another matrix, or the file cannot be written.
         """
-        from hessian.picture import picture, save  # here, since matplotlib takes long to load
+        from hessian.picture import picture  # here, since matplotlib takes long to load
 
-        save(picture(self, density), Path(path))
+        save_picture(picture(self, density), Path(path))
 
     def summary(self) -> str:
         """The result in words, a line for each reading of κ."""

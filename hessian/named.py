@@ -117,7 +117,7 @@ def from_run(folder: Path) -> TrainedModel:
         dataset=dataset,
         calibration=calibration_images(config, dataset),
         name=config.model,
-        history=f"{config.method}, {config.rounds} rounds, seed {config.seed} (run {folder.name})",
+        history=f"{config.method.name}, {config.rounds} rounds, seed {config.seed} (run {folder.name})",
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
@@ -14,13 +13,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
-from decomfl_lab.errors import InputError, require
+from decomfl_lab.errors import require
 
 if TYPE_CHECKING:
     from hessian.density import SpectralDensity
     from hessian.kappa import EffectiveRank
 
-__all__ = ["picture", "require_picture", "save"]
+__all__ = ["picture"]
 
 Floats = NDArray[np.float64]
 
@@ -52,22 +51,6 @@ _LEAST = 0.3
 """The least number of eigenvalues on the logarithmic axis, so that a single one stands out of it."""
 
 
-def require_picture(path: Path) -> None:
-    """InputError unless matplotlib writes files with the ending of ``path``."""
-    kinds = sorted(Figure().canvas.get_supported_filetypes())
-    require(path.suffix[1:] in kinds, "plot", f"end in one of .{', .'.join(kinds)}", str(path))
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write the figure, and the folders above it; InputError if it cannot be written or is of no known kind."""
-    require_picture(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise InputError(f"plot must be a file that can be written, got {path} ({error.strerror})") from None
-
-
 def picture(result: EffectiveRank, density: SpectralDensity | None = None, caption: str = "") -> Figure:
     """Left: how many eigenvalues lie near each λ, with ‖H‖₂; right: κ and its interval after every product.
 
@@ -90,7 +73,7 @@ def picture(result: EffectiveRank, density: SpectralDensity | None = None, capti
         require(density.d == result.d, "density", f"be of d = {result.d} eigenvalues", density.d)
     lines = textwrap.wrap(f"{result.operator}, d = {result.d:,}: {result.reason}. {caption}", 165)
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(10.2, 4.3 + 0.16 * len(lines)))
+        figure = Figure(figsize=(10.2, 4.3 + 0.16 * len(lines)), dpi=150)
         room = 0.035 * len(lines)
         figure.set_layout_engine("constrained", rect=(0, room, 1, 1 - room))
         figure.suptitle(str(result), x=0.012, ha="left", fontsize=12.5, fontweight="bold")

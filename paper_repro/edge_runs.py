@@ -120,7 +120,7 @@ class EdgeWork:
             batch_size=at.batch, test_examples=size.test_examples, split="iid", local_steps=at.K, perturbations=at.P,
             rounds=size.steps // at.K, rebuild="copy", eval_every=self.every, seed=self.seed,
         )  # fmt: skip
-        return replace(config, **{**MNIST_AS_PLOTTED, "momentum": at.beta, "lr": (1 - at.beta) * at.h})
+        return config.but(**{**MNIST_AS_PLOTTED, "momentum": at.beta, "lr": (1 - at.beta) * at.h})
 
     @property
     def every(self) -> int:

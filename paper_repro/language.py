@@ -122,7 +122,7 @@ class TaskJob(Job):
     def placed(self, folder: Path) -> TaskJob:
         """The job of this folder, with the folder of its model beside it as ``config.model``."""
         models = [str(folder.parent / need.key()) for need in self.needs] or [self.config.model]
-        return replace(self, config=replace(self.config, model=models[0]))
+        return replace(self, config=self.config.but(model=models[0]))
 
     def begun(self, root: Path) -> Path | None:
         """See ``Resumable``; runs that begin with a model pretrained here are of this code, as it is."""

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from matplotlib.figure import Figure
 
-from decomfl_lab.cli.layers import contributions, installed, require_layer
-from decomfl_lab.errors import InputError, require
+from decomfl_lab.cli.layers import installed, load
+from decomfl_lab.pictures import require_picture, save_picture
 
 __all__ = ["drawing", "plot_option"]
 
@@ -30,16 +29,10 @@ def drawing(name: str, path: Path) -> Callable[..., None]:
     Raises:
         InputError: If the project's figures are not installed here, or files of this kind cannot be drawn.
     """
-    require_layer(GROUP, name, f"plot {path}")
-    make: Callable[..., Figure] = dict(contributions(GROUP, name))[name]
-    kinds = Figure().canvas.get_supported_filetypes()
-    require(path.suffix[1:] in kinds, "plot", f"end in one of .{', .'.join(sorted(kinds))}", str(path))
+    make: Callable[..., Any] = load(GROUP, name, f"plot {path}")
+    require_picture(path)
 
     def draw(*frames: object, **words: object) -> None:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            make(*frames, **words).savefig(path)
-        except OSError as error:
-            raise InputError(f"plot must be a file that can be written, got {path} ({error.strerror})") from None
+        save_picture(make(*frames, **words), path)
 
     return draw

@@ -25,24 +25,17 @@ from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.datasets.images import Dataset, load_dataset
 from decomfl_lab.datasets.splits import split
 from decomfl_lab.devices import describe, find_device, use_tf32_
-from decomfl_lab.engines.base import Engine
 from decomfl_lab.engines.registry import make_engine
 from decomfl_lab.errors import DivergedError, InputError, require
-from decomfl_lab.estimators.differences import ESTIMATORS, central_curved
 from decomfl_lab.estimators.second_differences import CURVATURE_COLUMNS
+from decomfl_lab.federations.federation import Federation
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.language.extra import installed
 from decomfl_lab.layout import Layout
-from decomfl_lab.methods.baffle import BaffleFederation
-from decomfl_lab.methods.decomfl import DeComFLFederation
-from decomfl_lab.methods.fedavg import FedAvgClient, FedAvgServer, QuantizedUplink, TopKUplink, Trainer, Uplink
-from decomfl_lab.methods.federation import Federation
-from decomfl_lab.methods.fedzo import FedZOClient
-from decomfl_lab.methods.mezo import MezoFederation
-from decomfl_lab.methods.model_averaging import FedAvgFederation
+from decomfl_lab.methods.method import Setting
 from decomfl_lab.models.registry import build_model
-from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, cpu_backend, derive_seed
+from decomfl_lab.noise import STREAM_VERSION, cpu_backend
 from decomfl_lab.objectives.normalisation import calibrated, freeze_, use_batch_statistics_
 from decomfl_lab.objectives.objective import (
     EpochBatches,
@@ -52,14 +45,7 @@ from decomfl_lab.objectives.objective import (
     RoundedObjective,
     mean_losses,
 )
-from decomfl_lab.protocol.client import Client
-from decomfl_lab.protocol.policy import PullPolicy
-from decomfl_lab.protocol.server import Server, Tracking
-from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.records.seeds import Seeding
-from decomfl_lab.replicas.replica import Replica, SyncReplica
-from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
-from decomfl_lab.runs.config import FIRST_ORDER, REPLAYING, TrainConfig, config_from_mapping
+from decomfl_lab.runs.config import TrainConfig, config_from_mapping
 from decomfl_lab.runs.finetuning import task_dataset, task_module
 
 __all__ = [
@@ -154,26 +140,6 @@ def read_provenance(folder: Path) -> dict[str, Any]:
     return found
 
 
-_PRIVATE_KEY = 11
-"""Where the clients' key derives from the run's seed, so that runs repeat; in the field only clients know it."""
-
-
-def _rule(config: TrainConfig) -> UpdateRule:
-    if config.grid:
-        return GridSgd(config.grid)
-    rule: UpdateRule = Sgd(config.weight_decay)
-    if config.rule == "sign":
-        rule = SignSgd(config.weight_decay)
-    elif config.rule == "adamm":
-        rule = AdaMM(weight_decay=config.weight_decay, beta1=config.momentum)
-    elif config.momentum:
-        form = "paper" if config.momentum_form == "paper" else "torch"
-        rule = Momentum(config.momentum, form, config.weight_decay)  # type: ignore[arg-type]
-    if config.precision != "float32":
-        rule = LowPrecision(rule, Format(config.precision), config.rounding)  # type: ignore[arg-type]
-    return rule
-
-
 def dataset_of(config: TrainConfig, device: str = "cpu") -> Dataset:
     """The data of a run, its task's prompts or its data set, on a device; InputError if either is not at hand."""
     place = find_device(device)
@@ -211,7 +177,7 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
     require(config.compute != "tf32" or on_gpu, "compute", "be float32 or bfloat16 on the CPU", config.compute)
     parts = split(config.split, labels.cpu().numpy(), config.clients, config.seed, alpha=config.alpha)
     images = _fast_layout(dataset.train_images)
-    chosen = [torch.from_numpy(part) for part in parts]
+    chosen = [torch.from_numpy(part).to(dataset.device) for part in parts]
     if dataset.pad is not None:
         chosen = [index[_by_length(images[index], dataset.pad)] for index in chosen]
     rounded = config.compute == "bfloat16"
@@ -223,88 +189,16 @@ def build_federation(config: TrainConfig, dataset: Dataset) -> tuple[Federation,
             workspace,
             own,
             cross_entropy,
-            images[index],
-            dataset.train_labels[index],
+            images,
+            dataset.train_labels,
             EpochBatches(len(index), config.batch_size, (config.seed, 3, i), ascending=dataset.pad is not None),
+            index,
         )
         for i, index in enumerate(chosen)
     ]
     objectives: Sequence[Objective] = [RoundedObjective(objective) for objective in exact] if rounded else exact
-    engine = make_engine(config.engine)
-    if config.method == "mezo":
-        agent = _zeroth_order(config, 0, objectives[0], engine)
-        federation = MezoFederation(agent, x, K=config.local_steps, eta=Schedule(config.lr, config.lr_schedule))
-        return federation, module, layout
-    if config.method not in REPLAYING:
-        averaging = FedAvgServer(
-            x,
-            M=config.clients,
-            m=config.sampled,
-            K=config.local_steps,
-            eta=Schedule(config.lr, config.lr_schedule),
-            seed=config.seed,
-        )
-        trainers: list[Trainer] = [
-            FedAvgClient(
-                i,
-                o,
-                optimizer=config.optimizer,
-                momentum=config.momentum,
-                weight_decay=config.weight_decay,
-                engine=engine,
-            )
-            if config.method in FIRST_ORDER
-            else _zeroth_order(config, i, objectives[i], engine)
-            for i, o in enumerate(exact)
-        ]
-        uplinks: dict[str, Uplink] = {
-            "fedcom": QuantizedUplink(config.quantize_bits, config.seed),
-            "fedavg-topk": TopKUplink(config.top_k),
-        }
-        return FedAvgFederation(averaging, trainers, uplinks.get(config.method)), module, layout
-    rule = _rule(config)
-    x = rule.snap(x) if isinstance(rule, GridSgd) else x.to(getattr(torch, config.precision))
-    server = Server(
-        M=config.clients,
-        m=config.sampled,
-        K=config.local_steps,
-        P=Schedule(config.perturbations, config.perturbation_schedule),
-        eta=Schedule(config.lr, config.lr_schedule),
-        seed=config.seed,
-        distribution=Distribution(config.distribution),
-        replica=Replica(x, rule) if config.server_model else None,
-        seeding=Seeding(config.seeds),
-        tracking=Tracking(config.tracking),
-        keep=config.history,
-    )
-    estimator = ESTIMATORS["projection" if config.method == "decomfl-projection" else config.estimator]
-    estimator = central_curved if config.log_kappa else estimator
-    key = derive_seed(config.seed, _PRIVATE_KEY) if config.private_seeds else None
-    kept = SyncReplica if config.revert == "sync" else Replica
-    clients = [
-        Client(i, kept(x, rule, private_key=key), o, estimator, config.mu, lean=config.lean, engine=engine)
-        for i, o in enumerate(objectives)
-    ]
-    observer = Replica(x, rule, private_key=key)
-    if config.method == "baffle":
-        return BaffleFederation(server, clients, observer), module, layout
-    policy = PullPolicy(config.bandwidth, config.replay_ns) if config.pull == "auto" else None
-    copies = config.rebuild == "copy"
-    return DeComFLFederation(server, clients, observer, policy=policy, copies=copies), module, layout
-
-
-def _zeroth_order(config: TrainConfig, i: int, objective: Objective, engine: Engine) -> FedZOClient:
-    return FedZOClient(
-        i,
-        objective,
-        ESTIMATORS[config.estimator],
-        rule=_rule(config),
-        P=config.perturbations,
-        mu=config.mu,
-        seed=config.seed,
-        distribution=Distribution(config.distribution),
-        engine=engine,
-    )
+    setting = Setting(x, objectives, config.sampled, config.seed, make_engine(config.engine))
+    return config.method.federation(setting), module, layout
 
 
 def _by_length(ids: torch.Tensor, pad: int) -> torch.Tensor:
@@ -353,7 +247,8 @@ def _evaluate(module: nn.Module, dataset: Dataset, inputs: torch.Tensor, targets
 
 def _continues(saved: dict[str, Any], config: TrainConfig) -> bool:
     """Whether a saved run is this one: the same in all but its length."""
-    return dict(saved, rounds=0) == dict(config.to_dict(), rounds=0)
+    earlier = config_from_mapping(saved, "the saved run", lenient=True)
+    return earlier.but(rounds=config.rounds) == config
 
 
 def train(
@@ -416,7 +311,7 @@ def train(
         if not (folder / CHECKPOINT_FILE).exists():
             return
         tensors, saved = read_checkpoint(folder / CHECKPOINT_FILE)
-        if not _continues(saved.get("config", {}), config) or saved["data"] != dataset.digest:
+        if not _continues(saved["config"], config) or saved["data"] != dataset.digest:
             raise InputError(f"out must be empty or hold the same run (only rounds may differ), got {folder}")
         for name, own in hands.items():
             earlier = saved.get(name, [saved["code"]] if name == "codes" else [])
@@ -431,7 +326,9 @@ def train(
 
     def table() -> pd.DataFrame:
         more = ["calibrated_accuracy"] if config.task else []
-        more += (["drift"] if config.revert == "sync" else []) + (list(CURVATURE_COLUMNS) if config.log_kappa else [])
+        plain = config.method.plain()
+        more += ["drift"] if plain.get("revert") == "sync" else []
+        more += list(CURVATURE_COLUMNS) if plain.get("log_kappa") else []
         return pd.DataFrame(rows, columns=[*METRICS, *more])
 
     def save() -> None:
@@ -537,7 +434,7 @@ def load_run(out: Path, dataset: Dataset | None = None) -> tuple[TrainConfig, Da
         InputError: If the folder holds no run, or one of other data than are at hand now.
     """
     tensors, saved = read_checkpoint(out / CHECKPOINT_FILE)
-    config = config_from_mapping(saved.get("config", {}), f"run {out}")
+    config = config_from_mapping(saved.get("config", {}), f"run {out}", lenient=True)
     dataset = dataset_of(config) if dataset is None else dataset
     if saved["data"] != dataset.digest:
         raise InputError(f"run {out} must be of the data at hand ({dataset.source}), got one of other data")

@@ -25,6 +25,7 @@ from decomfl_lab.files import held_checkpoint
 from decomfl_lab.interrupts import telling
 from decomfl_lab.language.tasks import TASKS
 from decomfl_lab.models.registry import MODELS, num_parameters
+from decomfl_lab.pictures import require_picture, save_picture
 from decomfl_lab.plugins import is_own
 from decomfl_lab.runs.descent import OPTIMIZERS, Descent
 from decomfl_lab.runs.training import CHECKPOINT_FILE, provenance
@@ -40,7 +41,7 @@ from hessian.kappa import EffectiveRank, EffectiveRankProgress, effective_rank
 from hessian.mean_loss import NORMALISATIONS, MeanLoss, good_chunk
 from hessian.named import TrainedModel, from_run, from_task, from_weights, trained_here
 from hessian.operator import Operator
-from hessian.picture import picture, require_picture, save
+from hessian.picture import picture
 from hessian.piecewise import trace_operator
 from hessian.smoothed import SmoothedOperator
 
@@ -306,7 +307,7 @@ def kappa(
             first, second = losses(2)
             split = by_halves((make(first), make(second)), seed=seed)
     if plot is not None:
-        save(picture(result, density, _about(facts)), plot)
+        save_picture(picture(result, density, _about(facts)), plot)
     if as_json:
         estimate = {"estimate": result.to_json(), "density": density and _density_json(density, confidence)}
         print(json.dumps({**facts, **estimate, "split_sample": split and split.to_json()}, ensure_ascii=False))

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from decomfl_lab import noise
 from decomfl_lab.bench import device as device_checks
 from decomfl_lab.bench.device import RUNS, checks, require_bits
-from decomfl_lab.cli import bench as command
+from decomfl_lab.cli.bench import device as command
 from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.devices import DEVICES, find_device

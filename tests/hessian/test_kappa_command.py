@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import typer
 from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy, mse_loss
 
 import hessian
 from decomfl_lab.cli import main as cli
-from decomfl_lab.cli.train import train
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.devices import describe, use_tf32_
 from decomfl_lab.errors import InputError
@@ -38,12 +36,7 @@ SMALL = ["--data", "digits", "--model", "logistic", "--examples", "300", "--trai
 
 
 @pytest.fixture(autouse=True)
-def _one_thread_and_the_command(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The command as this checkout has it, whatever is installed."""
-    app = typer.Typer()
-    app.command("kappa")(kappa)
-    app.command("train")(train)
-    monkeypatch.setattr(cli, "application", lambda chosen: app)
+def _threads_as_before() -> Any:
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)

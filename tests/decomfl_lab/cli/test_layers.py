@@ -32,19 +32,33 @@ def _wheel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_wheel")
-@pytest.mark.parametrize("argv", [[], ["kappa"]])
-def test_what_is_not_installed_is_not_offered(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("argv", "offered"), [([], "decomfl kappa --data digits --model mlp"), (["bench", "rebuild"], "Time rebuilds")]
+)
+def test_what_is_not_installed_is_not_offered(
+    argv: list[str], offered: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([*argv, "--help"]) == 0
     out = capsys.readouterr().out
-    assert ("decomfl kappa --data digits --model mlp" in out, "Usage: decomfl" in out) == (True, True)
+    assert (offered in out, "Usage: decomfl" in out) == (True, True)
     assert not re.search(r"--plot|decomfl paper|\n  paper ", out)
 
 
 def test_what_is_installed_is_offered(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     assert re.search(r"\n  paper .*decomfl paper --only fig2", capsys.readouterr().out, re.DOTALL)
-    assert main(["kappa", "--help"]) == 0
+    assert main(["bench", "rebuild", "--help"]) == 0
     assert "--plot" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("_wheel")
+def test_the_picture_of_kappa_needs_no_layer_that_only_a_checkout_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = "--data digits --model logistic --train-steps 1 --examples 50 --products 12 --density-probes 0"
+    assert main(["kappa", *argv.split(), "--plot", str(tmp_path / "k.png")]) == 0
+    assert (tmp_path / "k.png").exists()
+    assert "figures" not in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("_wheel")
@@ -52,7 +66,7 @@ def test_what_is_installed_is_offered(capsys: pytest.CaptureFixture[str]) -> Non
     ("command", "message"),
     [
         ("paper --only fig2", "paper must be asked of a checkout of the project"),
-        ("kappa --data digits --model mlp --plot k.png", "plot k.png must be asked of a checkout of the project"),
+        ("bench rebuild --plot k.png", "plot k.png must be asked of a checkout of the project"),
     ],
 )
 def test_asked_for_anyway_it_says_what_is_missing(
@@ -68,4 +82,4 @@ def test_a_broken_module_of_an_installed_layer_is_no_missing_layer(monkeypatch: 
     entry = EntryPoint("broken", "decomfl_lab.cli.main:no_such_thing", "decomfl.commands")
     monkeypatch.setattr(layers, "entry_points", lambda **_: EntryPoints([entry]))
     with pytest.raises(AttributeError, match="no_such_thing"):
-        list(layers.contributions("decomfl.commands"))
+        layers.load("decomfl.commands", "broken", "it")

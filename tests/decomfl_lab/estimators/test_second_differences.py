@@ -18,7 +18,7 @@ from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.estimators import differences as zo
 from decomfl_lab.estimators.second_differences import CURVATURE_COLUMNS, CurvatureLog
-from decomfl_lab.methods.decomfl import DeComFLFederation
+from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.noise import Distribution
 from decomfl_lab.runs import training
 from decomfl_lab.runs.config import TrainConfig

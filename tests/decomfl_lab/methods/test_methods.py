@@ -18,11 +18,11 @@ from decomfl_lab import noise
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import central
+from decomfl_lab.federations.averaging import FedAvgFederation
+from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.laws.contract import Case, Implementation, Participation, Played
 from decomfl_lab.layout import Layout
 from decomfl_lab.methods.baffle import BaffleFederation
-from decomfl_lab.methods.decomfl import DeComFLFederation
-from decomfl_lab.methods.model_averaging import FedAvgFederation
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.compression import SparseVector, quantize, top_k
@@ -420,7 +420,7 @@ def test_a_bounded_history_sends_the_model_to_who_is_older_and_says_so() -> None
     bounded.server.replica = None  # a server that has lost its model cannot serve who is older
     stale = next(i for i, client in enumerate(bounded.clients) if client.replica.round < 10)
     with pytest.raises(InputError, match=rf"client {stale} holds round \d+, but the oldest record kept is of round 10"):
-        list(bounded.plans([stale]))
+        list(bounded.delivery.open([stale], [bounded.ledger.held(bounded.clients[stale].report())]))
 
 
 def _synchronised(dtype: torch.dtype, distribution: Distribution, revert: str = "sync"):  # type: ignore[no-untyped-def]
@@ -432,7 +432,7 @@ def _synchronised(dtype: torch.dtype, distribution: Distribution, revert: str = 
     )  # fmt: skip
     lab = Implementation()
     make = lab.sync_client if revert == "sync" else lab.client
-    played = Played(lab.server(case), [make(case, i) for i in range(5)], lab.ledger(case))
+    played = Played(lab.delivery(case), [make(case, i) for i in range(5)])
     for at in case.rounds:
         played.play_round(at)
     for i in range(5):

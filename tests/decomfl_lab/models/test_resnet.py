@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy
 from decomfl_lab import noise
 from decomfl_lab.datasets.images import Dataset, load_dataset
 from decomfl_lab.errors import InputError
+from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.layout import Layout
-from decomfl_lab.methods.decomfl import DeComFLFederation
 from decomfl_lab.models.registry import build_model, num_parameters
 from decomfl_lab.noise import Distribution
 from decomfl_lab.objectives.normalisation import (

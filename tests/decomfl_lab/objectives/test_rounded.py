@@ -15,8 +15,8 @@ from decomfl_lab.engines.fused import Fused
 from decomfl_lab.engines.registry import make_engine
 from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import central, projection
+from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.layout import Layout
-from decomfl_lab.methods.decomfl import DeComFLFederation
 from decomfl_lab.noise import Distribution, direction
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, RoundedObjective
 from decomfl_lab.protocol.client import Client
