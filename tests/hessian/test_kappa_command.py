@@ -20,7 +20,8 @@ from decomfl_lab.devices import describe
 from decomfl_lab.errors import InputError
 from decomfl_lab.models.registry import build_model
 from decomfl_lab.runs.descent import Descent
-from decomfl_lab.runs.training import fixed_choice, load_run
+from decomfl_lab.runs.evaluation import fixed_choice
+from decomfl_lab.runs.run import load_run
 from figures.spectra import spectrum
 from hessian.commands.kappa import kappa
 from hessian.curvature import HessianOperator
@@ -188,7 +189,8 @@ def test_a_run_of_train_is_measured_at_the_x_that_it_ended_with(
     argv = "--data digits --model logistic --method fedavg --clients 4 --sampled 2 --rounds 5 --lr 0.05 --momentum 0"
     assert cli.main(["train", *argv.split(), "--out", str(out)]) == 0
     printed = capsys.readouterr().out
-    config, dataset, module = load_run(out)
+    loaded = load_run(out)
+    config, dataset, module = loaded.config, loaded.dataset, loaded.model
     with torch.inference_mode():
         loss = float(cross_entropy(module(dataset.test_images), dataset.test_labels))
     assert f"{loss:.4g}" in printed  # the evaluation of the last round
