@@ -25,8 +25,8 @@ from decomfl_lab.runs.evaluation import fixed_choice
 from decomfl_lab.runs.provenance import read_provenance, write_provenance
 from decomfl_lab.runs.run import Progress
 from hessian.curvature import GaussNewtonOperator
-from hessian.effective_rank import effective_rank
 from hessian.exact import gauss_newton_trace
+from hessian.kappa import effective_rank
 from hessian.mean_loss import MeanLoss
 from paper_repro.fig2 import MNIST_AS_PLOTTED
 from paper_repro.runs import DIVERGED, Job, fingerprint

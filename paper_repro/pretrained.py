@@ -33,7 +33,7 @@ from decomfl_lab.runs.run import CHECKPOINT_FILE, Progress
 from figures.comparison import Panel, comparison
 from figures.style import OKABE_ITO, LineStyle
 from hessian.curvature import GaussNewtonOperator
-from hessian.effective_rank import effective_rank
+from hessian.kappa import effective_rank
 from hessian.named import TrainedModel
 from paper_repro import recorded
 from paper_repro.language import TaskJob, missing

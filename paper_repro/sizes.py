@@ -27,7 +27,7 @@ from decomfl_lab.runs.run import METRICS_FILE, Progress, load_run, train
 from figures.sizes import size_figure
 from figures.style import OKABE_ITO, LineStyle
 from hessian.curvature import GaussNewtonOperator
-from hessian.effective_rank import effective_rank
+from hessian.kappa import effective_rank
 from hessian.mean_loss import MeanLoss
 from hessian.named import TrainedModel
 from paper_repro.claims import Claim, Verdict

@@ -27,7 +27,7 @@ from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.provenance import read_provenance, write_provenance
 from decomfl_lab.runs.run import Progress
 from hessian.curvature import HessianOperator
-from hessian.effective_rank import effective_rank
+from hessian.kappa import effective_rank
 from hessian.mean_loss import MeanLoss
 from paper_repro.runs import fingerprint
 from paper_repro.scales import TheoryScale

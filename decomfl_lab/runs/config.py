@@ -61,8 +61,8 @@ class TrainConfig:
     )
     data: str = option(
         "mnist",
-        "The data set: mnist, fashion-mnist, cifar10, digits or text; your own is module:function, which returns a list "
-        "of clients, (inputs, targets) or a data set or loader each, or (clients, test).",
+        "The data set: mnist, fashion-mnist, cifar10, digits or text; your own is module:function, which returns a "
+        "list of clients, (inputs, targets) or a data set or loader each, or (clients, test).",
         "model and data",
     )
     task: str = option(

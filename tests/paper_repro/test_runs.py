@@ -107,7 +107,7 @@ def _stopped_after(rounds: int, root: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def _version(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (training, runs):
+    for module in (run, runs):
         monkeypatch.setattr(module, "code_version", lambda: name)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import sympy as sp
 import torch
 
-from hessian.effective_rank import effective_rank
+from hessian.kappa import effective_rank
 from hessian.operator import DenseOperator
 from theory.audit import covariance, theorem_two_proof
 from theory.audit.designs import design

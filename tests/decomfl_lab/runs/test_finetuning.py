@@ -17,7 +17,7 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.language.tasks import TASKS, load_task
 from decomfl_lab.objectives.objective import EpochBatches
-from decomfl_lab.runs import finetuning
+from decomfl_lab.runs import evaluation, finetuning, provenance
 from decomfl_lab.runs.building import build_federation, dataset_of
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.finetuning import task_dataset, task_module
