@@ -27,7 +27,7 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import require_int
-from decomfl_lab.runs.training import fixed_choice
+from decomfl_lab.runs.evaluation import fixed_choice
 from hessian.curvature import GaussNewtonOperator, HessianOperator
 from hessian.exact import gauss_newton_trace
 from hessian.kappa import effective_rank

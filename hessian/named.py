@@ -24,10 +24,12 @@ from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.models.registry import build_model
 from decomfl_lab.objectives.normalisation import freeze_, use_batch_statistics_, uses_batch_statistics
 from decomfl_lab.plugins import is_own, made, named
+from decomfl_lab.runs.building import loss_of
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.descent import Descent
+from decomfl_lab.runs.evaluation import calibration_images, fixed_choice
 from decomfl_lab.runs.finetuning import task_dataset, task_module
-from decomfl_lab.runs.training import calibration_images, fixed_choice, load_run
+from decomfl_lab.runs.run import load_run
 from hessian.mean_loss import LossFunction, MeanLoss, digest, gathered, mapped, tensors
 
 __all__ = ["TrainedModel", "from_run", "from_task", "from_weights", "trained_here", "untrained"]
@@ -111,13 +113,15 @@ class TrainedModel:
 
 def from_run(folder: Path) -> TrainedModel:
     """The model that ``decomfl train --out folder`` left; InputError if there is none."""
-    config, dataset, module = load_run(folder)
+    run = load_run(folder)
+    config = run.config
     return TrainedModel(
-        module=module,
-        dataset=dataset,
-        calibration=calibration_images(config, dataset),
+        module=run.model,
+        dataset=run.dataset,
+        calibration=calibration_images(config, run.dataset),
         name=config.model,
         history=f"{config.method.name}, {config.rounds} rounds, seed {config.seed} (run {folder.name})",
+        loss=loss_of(config),
     )
 
 

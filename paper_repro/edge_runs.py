@@ -19,15 +19,11 @@ from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.files import write_atomically
 from decomfl_lab.objectives.objective import mean_losses
+from decomfl_lab.runs.building import build_federation, dataset_of
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.training import (
-    Progress,
-    build_federation,
-    dataset_of,
-    fixed_choice,
-    read_provenance,
-    write_provenance,
-)
+from decomfl_lab.runs.evaluation import fixed_choice
+from decomfl_lab.runs.provenance import read_provenance, write_provenance
+from decomfl_lab.runs.run import Progress
 from hessian.curvature import GaussNewtonOperator
 from hessian.exact import gauss_newton_trace
 from hessian.kappa import effective_rank

@@ -20,7 +20,8 @@ from decomfl_lab.language.extra import llm_library
 from decomfl_lab.language.opt import SIZES
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.finetuning import task_dataset
-from decomfl_lab.runs.training import Progress, code_version, read_provenance
+from decomfl_lab.runs.provenance import code_version, read_provenance
+from decomfl_lab.runs.run import Progress
 from paper_repro.pretraining.corpus import load_corpus
 from paper_repro.pretraining.family import PretrainConfig, PretrainProgress, pretrain
 from paper_repro.runs import Job, fingerprint

@@ -23,22 +23,16 @@ import joblib
 import pandas as pd
 import torch
 
-from decomfl_lab.cli.progress import RunBars
 from decomfl_lab.datasets.images import Dataset, load_dataset
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.runs.building import dataset_of
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
-from decomfl_lab.runs.training import (
-    CONFIG_FILE,
-    METRICS_FILE,
-    Progress,
-    code_version,
-    dataset_of,
-    read_provenance,
-    train,
-)
+from decomfl_lab.runs.progress import RunBars
+from decomfl_lab.runs.provenance import code_version, read_provenance
+from decomfl_lab.runs.run import CONFIG_FILE, METRICS_FILE, Progress, train
 
 __all__ = ["SO_FAR", "Job", "Result", "Work", "fingerprint", "finished", "run_all"]
 

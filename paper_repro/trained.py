@@ -22,8 +22,10 @@ from decomfl_lab.datasets.images import Dataset, load_dataset
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.files import write_atomically
 from decomfl_lab.objectives.objective import ModuleObjective
+from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.training import Progress, build_federation, read_provenance, write_provenance
+from decomfl_lab.runs.provenance import read_provenance, write_provenance
+from decomfl_lab.runs.run import Progress
 from hessian.curvature import HessianOperator
 from hessian.kappa import effective_rank
 from hessian.mean_loss import MeanLoss

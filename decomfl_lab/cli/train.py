@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,15 @@ import click
 import pandas as pd
 import torch
 
-from decomfl_lab.cli.progress import RunBar
-from decomfl_lab.errors import require_int
-from decomfl_lab.federations.federation import Federation
-from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.errors import require, require_int
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method, Option
 from decomfl_lab.methods.registry import METHODS, find_method
+from decomfl_lab.runs.building import dataset_of, fitted
 from decomfl_lab.runs.config import config_from_mapping, parse_schedule, read_config, run_options
-from decomfl_lab.runs.training import dataset_of, provenance
-from decomfl_lab.runs.training import train as run
+from decomfl_lab.runs.progress import RunBar
+from decomfl_lab.runs.provenance import provenance
+from decomfl_lab.runs.run import Rebuilt, Run
 
 __all__ = ["train"]
 
@@ -51,6 +50,17 @@ class TrainGroup(click.Group):
 
 class GroupedCommand(click.Command):
     """A command whose help shows its options in groups."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """What click makes of the arguments; InputError for an option of another method."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name = error.option_name.removeprefix("--").removeprefix("no-").replace("-", "_")
+            foreign = any(name in {**run_options(), **each.options()} for each in METHODS.values())
+            own = f"be left out for {self.name}, which has no such option (decomfl train {self.name} --help)"
+            require(not foreign, name, own, error.option_name)
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section a group."""
@@ -159,30 +169,28 @@ def _train(
     run_config = config_from_mapping(values, f"config {config}" if config else "the flags")
     torch.set_num_threads(require_int("threads", threads, 1))
     dataset = dataset_of(run_config, device)
-    rebuilt: list[bool] = []
-
-    def compare(federation: Federation) -> None:
-        """Whether each lagging client, brought up to date, has the bits of the model that is evaluated.
-
-        As many replays as M/m rounds make; so not where they are spared (rebuild copy), nor where replicas drift.
-        """
-        if isinstance(federation, DeComFLFederation) and not federation.forgetful and federation.drift is None:
-            expected = federation.observer.digest()
-            rebuilt.extend(digest == expected for digest in federation.rebuilt().values())
-
+    run_config = run_config if "clients" in values else fitted(run_config, dataset)
+    run = Run(run_config, dataset=dataset)
     plain = run_config.method.plain()
     title = " ".join([method, *(f"{label}={plain[key]}" for label, key in SIZES.items() if key in plain)])
     with RunBar(title) as bar:
-        rows = run(run_config, dataset=dataset, out=out, on_round=bar.update, on_start=_tell_start, on_end=compare)
-    facts = provenance(dataset)
+        run.train(out=out, on_round=bar.update, on_start=_tell_start)
+    replays = plain.get("rebuild") == "replay" and plain.get("revert") == "snapshot"  # M/m rounds' worth of them
+    rebuilt = run.verify() if replays else Rebuilt(0, 0)
+    facts, rows = provenance(run.dataset), run.metrics
     if as_json:
         result = {"config": run_config.to_dict(), "provenance": facts, "metrics": _records(rows)}
-        if rebuilt:
-            result["rebuilt"] = {"clients": len(rebuilt), "equal": sum(rebuilt)}
+        if rebuilt.clients:
+            result["rebuilt"] = {"clients": rebuilt.clients, "equal": rebuilt.equal}
         print(json.dumps(result))
     else:
         print(_table(rows))
-        print("\n".join(_summary(rows, run_config.clients, rebuilt)))
+        if rows["round"].iloc[0] == 0:
+            first, last = rows.iloc[0].test_accuracy, rows.iloc[-1].test_accuracy
+            print(f"accuracy: {first:.4f} zero-shot, {last:.4f} now ({100 * (last - first):+.1f} points)")
+        print(run.traffic)
+        if rebuilt.clients:
+            print(rebuilt)
         print(f"data: {facts['data']}; seed {run_config.seed}; code {facts['code']}")
         if out is not None:
             print(f"written to {out}", file=sys.stderr)
@@ -195,19 +203,6 @@ def _tell_start(row: dict[str, float]) -> None:
     """What a task's model can do before it is trained, as soon as it is known (the table has it too)."""
     plain, calibrated = row["test_accuracy"], row["calibrated_accuracy"]
     print(f"zero-shot accuracy {plain:.4f}, calibrated {calibrated:.4f}", file=sys.stderr, flush=True)
-
-
-def _summary(rows: pd.DataFrame, clients: int, rebuilt: list[bool]) -> Iterator[str]:
-    """What a run came to, in lines."""
-    first, last = rows.iloc[0], rows.iloc[-1]
-    if first["round"] == 0:
-        gain = 100 * (last.test_accuracy - first.test_accuracy)
-        yield f"accuracy: {first.test_accuracy:.4f} zero-shot, {last.test_accuracy:.4f} now ({gain:+.1f} points)"
-    up, down = (1e-3 * count / clients for count in (last.up_bytes, last.wire_bytes - last.up_bytes))
-    yield f"wire: {up + down:,.2f} kB a client, {up:,.2f} of them up (mean over the {clients})"
-    if rebuilt:
-        equal = f"{sum(rebuilt)} of {len(rebuilt)} clients"
-        yield f"rebuilt: {equal}, brought up to date by the records they missed, hold the global model bit for bit"
 
 
 def _records(rows: pd.DataFrame) -> list[dict[Hashable, Any]]:

@@ -21,9 +21,7 @@ def verify(
     *,
     target: Annotated[
         str | None,
-        typer.Option(
-            help="Try your own Implementation, given as module:function (decomfl_lab.laws.contract says what it is)."
-        ),
+        typer.Option(help="module:function of your own Implementation (decomfl_lab.laws.contract says what it is)."),
     ] = None,
     plant: Annotated[
         str | None, typer.Option(help=f"Plant a fault in the lab's own and see the laws catch it: {', '.join(FAULTS)}.")

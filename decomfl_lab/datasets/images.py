@@ -29,7 +29,7 @@ import io
 import os
 import tarfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -135,6 +135,7 @@ class Dataset:
         classes: Number of classes, or of tokens.
         source: A line that says which data was really used.
         digest: Hex digest of the raw bytes; it keys results.
+        parts: The numbers of each client's examples, where clients bring their own; None to be split.
         pad: The token that fills a task's prompts up on the left, where they are shorter than the longest.
         content_free: A task's prompt that says nothing, (1, T) int64, by which its classes are calibrated.
         models: The language model that a task's prompts were read with, by name, until the first run takes it
@@ -149,6 +150,7 @@ class Dataset:
     classes: int
     source: str
     digest: str
+    parts: Sequence[NDArray[np.int64]] | None = None
     pad: int | None = None
     content_free: Tensor | None = None
     models: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)

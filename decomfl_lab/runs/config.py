@@ -23,6 +23,7 @@ from decomfl_lab.methods.method import Method, Option, option
 from decomfl_lab.methods.registry import METHODS, find_method, name_of
 from decomfl_lab.methods.traffic import Cohort
 from decomfl_lab.objectives.normalisation import TREATMENTS
+from decomfl_lab.plugins import is_own
 
 __all__ = ["TrainConfig", "config_from_mapping", "parse_schedule", "read_config", "run_options"]
 
@@ -41,7 +42,12 @@ class TrainConfig:
         "The model: cnn-mnist (d = 28,938), cnn-fashion (1,206,590; 62 outputs), cnn-fashion-10, resnet8, "
         "resnet8-half, resnet20 (without normalisation), resnet8-bn, resnet8-half-bn, resnet20-bn, mlp or logistic; "
         "for text gpt-tiny, gpt-tiny-tied or gpt-10m; for a task a causal language model: a folder of transformers, a "
-        "GGUF file or a name of the hub (facebook/opt-125m).",
+        "GGUF file or a name of the hub (facebook/opt-125m); your own is module:function, which returns an nn.Module.",
+        "model and data",
+    )
+    loss: str = option(
+        "cross-entropy",
+        "The loss, mean over a batch: cross-entropy, or your own as module:function of (outputs, targets).",
         "model and data",
     )
     batchnorm: str = option(
@@ -53,7 +59,12 @@ class TrainConfig:
     calibration_examples: int = option(
         500, "How many calibration images there are, a fixed random choice of the training images.", "model and data"
     )
-    data: str = option("mnist", "The data set: mnist, fashion-mnist, cifar10, digits or text.", "model and data")
+    data: str = option(
+        "mnist",
+        "The data set: mnist, fashion-mnist, cifar10, digits or text; your own is module:function, which returns a "
+        "list of clients, (inputs, targets) or a data set or loader each, or (clients, test).",
+        "model and data",
+    )
     task: str = option(
         "", f"Fine-tune a causal language model, in place of data: {', '.join(TASKS)}.", "model and data"
     )
@@ -157,6 +168,9 @@ class TrainConfig:
         require(bool(self.task) or self.tune == "full", "tune", "be full without a task", self.tune)
         require_int("lora_rank", self.lora_rank, 1)
         require_finite_positive("lora_alpha", self.lora_alpha)
+        require(
+            self.loss == "cross-entropy" or is_own(self.loss), "loss", "be cross-entropy or module:function", self.loss
+        )
         require_choice("batchnorm", self.batchnorm, TREATMENTS)
         require_int("calibration_examples", self.calibration_examples, 2)
         require_finite_positive("alpha", self.alpha)

@@ -13,9 +13,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from decomfl_lab.cli.progress import RunBars
 from decomfl_lab.errors import require_int
 from decomfl_lab.files import write_atomically
+from decomfl_lab.runs.progress import RunBars
 from hessian.bench import KappaRow, Problem, kappa_rows
 from hessian.coverage import SPECTRA, CoverageRun, counted, coverage_runs
 

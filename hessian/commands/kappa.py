@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from decomfl_lab.cli.progress import RunBars
 from decomfl_lab.datasets.images import DATA_SETS
 from decomfl_lab.devices import DEVICES, describe, find_device, use_tf32_
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
@@ -28,7 +27,9 @@ from decomfl_lab.models.registry import MODELS, num_parameters
 from decomfl_lab.pictures import require_picture, save_picture
 from decomfl_lab.plugins import is_own
 from decomfl_lab.runs.descent import OPTIMIZERS, Descent
-from decomfl_lab.runs.training import CHECKPOINT_FILE, provenance
+from decomfl_lab.runs.progress import RunBars
+from decomfl_lab.runs.provenance import provenance
+from decomfl_lab.runs.run import CHECKPOINT_FILE
 from hessian.ball import ball_probe, ball_radius
 from hessian.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
 from hessian.density import SpectralDensity, spectral_density

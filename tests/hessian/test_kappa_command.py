@@ -8,6 +8,7 @@ import json
 import re
 import sys
 import tomllib
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from decomfl_lab.devices import describe, use_tf32_
 from decomfl_lab.errors import InputError
 from decomfl_lab.models.registry import build_model
 from decomfl_lab.runs.descent import Descent
-from decomfl_lab.runs.training import fixed_choice, load_run
+from decomfl_lab.runs.evaluation import fixed_choice
+from decomfl_lab.runs.run import load_run
 from hessian.commands.kappa import kappa
 from hessian.curvature import HessianOperator
 from hessian.named import from_run, from_weights, trained_here
@@ -207,7 +209,8 @@ def test_a_run_of_train_is_measured_at_the_x_that_it_ended_with(
     argv = "--data digits --model logistic --method fedavg --clients 4 --sampled 2 --rounds 5 --lr 0.05 --momentum 0"
     assert cli.main(["train", *argv.split(), "--out", str(out)]) == 0
     printed = capsys.readouterr().out
-    config, dataset, module = load_run(out)
+    loaded = load_run(out)
+    config, dataset, module = loaded.config, loaded.dataset, loaded.model
     with torch.inference_mode():
         loss = float(cross_entropy(module(dataset.test_images), dataset.test_labels))
     assert f"{loss:.4g}" in printed  # the evaluation of the last round
@@ -339,6 +342,9 @@ batches = [({"features": part, "scale": part[:, :1]}, part[:, :2]) for part in (
 def three_classes():
     return x, (3 * x[:, 0].sigmoid()).long()
 
+def doubled(outputs, targets):
+    return 2 * nn.functional.cross_entropy(outputs, targets)
+
 def ragged():
     return [(x, x[:, :2]), (x[:, :3], x[:, :2])]
 """
@@ -379,6 +385,18 @@ def test_own_things_go_with_the_labs_with_weights_with_training_and_with_named_i
     mine = importlib.import_module("mine")
     save_file({name: p + 1 for name, p in mine.net().state_dict().items()}, tmp_path / "w.safetensors")
     assert run(capsys, "w.safetensors", *MINE)["loss"] != run(capsys, *MINE)["loss"]
+
+
+@pytest.mark.usefixtures("_mine")
+def test_a_run_is_measured_by_its_own_loss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = "train --data digits --model logistic --method fedavg --clients 4 --sampled 2 --rounds 2 --lr 0.05"
+    assert cli.main([*argv.split(), "--loss", "mine:doubled", "--out", str(tmp_path / "run")]) == 0
+    capsys.readouterr()
+    found = run(capsys, str(tmp_path / "run"), "--examples", "100", "--products", "8")
+    trained = from_run(tmp_path / "run")
+    (plain,) = replace(trained, loss=cross_entropy).mean_loss(examples=100)
+    assert found["loss_function"] == "doubled"
+    assert found["loss"] == pytest.approx(2 * plain.value, rel=1e-6)
 
 
 def test_a_language_model_of_a_folder_is_measured_on_the_prompts_of_a_task(

@@ -15,7 +15,7 @@ from decomfl_lab.datasets.text import documentation, next_bytes
 from decomfl_lab.errors import InputError
 from decomfl_lab.models.registry import build_model, num_parameters
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.training import train
+from decomfl_lab.runs.run import train
 
 
 def test_sequences_are_the_text_and_targets_the_bytes_that_follow() -> None:

@@ -23,6 +23,7 @@ from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.laws.contract import Case, Implementation, Participation, Played
 from decomfl_lab.layout import Layout
 from decomfl_lab.methods.baffle import BaffleFederation
+from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.compression import SparseVector, quantize, top_k
@@ -45,8 +46,9 @@ from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding, StepSeed, stream_of
 from decomfl_lab.replicas.replica import SyncReplica
 from decomfl_lab.replicas.rules import Momentum, Sgd, Step
-from decomfl_lab.runs.config import METHODS, TrainConfig
-from decomfl_lab.runs.training import build_federation, train
+from decomfl_lab.runs.building import build_federation
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.run import train
 
 vectors = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=60).map(lambda v: np.array(v, np.float32))
 
