@@ -1,0 +1,39 @@
+"""A method of one's own: DeComFL whose clients clip their scalars before they send them.
+
+From the command line: decomfl train my_method:Clipped --clip 0.5 --data digits --model mlp (in this folder).
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+import decomfl_lab as lab
+
+
+class Clipping:
+    """An estimator around another one."""
+
+    def __init__(self, inner, clip):
+        self.inner, self.clip, self.wants_slopes, self.points = inner, clip, inner.wants_slopes, inner.points
+
+    def combine(self, values, slopes, mu):
+        found = self.inner.combine(values, slopes, mu)
+        limit = torch.clamp if isinstance(found.g, torch.Tensor) else lambda g, low, high: g.clip(low, high)
+        return replace(found, g=limit(found.g, -self.clip, self.clip))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clipped(lab.DeComFL):
+    """DeComFL with scalars in [-c, c]."""
+
+    clip: float = lab.option(1.0, "The largest scalar c that a client sends.")
+
+    def measured_by(self):
+        return Clipping(super().measured_by(), self.clip)
+
+
+if __name__ == "__main__":
+    for clip in (0.01, 1.0):
+        run = lab.Run(lab.TrainConfig(Clipped(clip=clip), data="digits", model="mlp", clients=10, sampled=4, rounds=40))
+        run.train()
+        print(f"c = {clip}: loss {run.metrics.test_loss.iloc[-1]:.3f}; {run.verify()}")
