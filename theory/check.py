@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, get_args
 from decomfl_lab.errors import InputError, require, require_choice, require_int
 from hessian.estimate import Estimate, require_confidence
 from theory import simulate
+from theory.formula import names_in
 from theory.measured import AVERAGES, Measured, exact
 from theory.problems import Problem
 from theory.quadratic import Quadratic
@@ -156,6 +157,6 @@ def _require_admissible(statement: Statement, setting: Setting) -> None:
             f"eta must be at most {eta.largest:.6g} ({eta.binding}) and mu at most {mu.largest:.6g} for "
             f"{statement.name} ({statement.variant}), got {setting.eta} and {setting.mu}"
         )
-    free = any("eta" in formula.symbols for formula in statement.terms.values())
+    free = any("eta" in names_in(term) for term in statement.terms.values())
     if not free and (setting.eta or 0.0) < eta.largest * (1 - _ROUNDING):
         raise InputError(f"eta must be {eta.largest:.6g}, the largest admissible, for {statement.name}")

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import sympy as sp
+
 from decomfl_lab.errors import require, require_int
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import (
@@ -25,7 +27,8 @@ from decomfl_lab.protocol.wire import (
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.runs.config import LAGGING, REPLAYING, TrainConfig
-from theory.formula import Formula
+from theory.formula import value_of
+from theory.symbols import K, M, P, beta, d, epsilon, kappa, m
 
 __all__ = [
     "TABLE_1",
@@ -55,23 +58,21 @@ class Row:
         downlink_complexity: As printed: downlink · rounds.
     """
 
-    uplink: Formula
-    downlink: Formula
-    rounds: Formula
-    uplink_complexity: Formula
-    downlink_complexity: Formula
-
-
-def _row(*texts: str) -> Row:
-    return Row(*map(Formula, texts))
+    uplink: sp.Expr
+    downlink: sp.Expr
+    rounds: sp.Expr
+    uplink_complexity: sp.Expr
+    downlink_complexity: sp.Expr
 
 
 TABLE_1: Final[Mapping[str, Row]] = {
-    "FedAvg": _row("m*d", "m*d", "1/(m*K*epsilon**2)", "d/(K*epsilon**2)", "d/(K*epsilon**2)"),
-    "FedZO": _row("m*d", "m*d", "d/(m*P*K*epsilon**2)", "d**2/(P*K*epsilon**2)", "d**2/(P*K*epsilon**2)"),
-    "FedCom": _row("beta*m*d", "m*d", "1/(m*K*epsilon**2)", "beta*d/(K*epsilon**2)", "d/(K*epsilon**2)"),
-    "DeComFL": _row("m*K*P", "2*M*K*P", "d/(m*P*K*epsilon**2)", "d/epsilon**2", "M*d/(m*epsilon**2)"),
-    "DeComFL, low rank": _row("m*P", "2*M*P", "kappa/(m*P*epsilon**2)", "kappa/epsilon**2", "M*kappa/(m*epsilon**2)"),
+    "FedAvg": Row(m * d, m * d, 1 / (m * K * epsilon**2), d / (K * epsilon**2), d / (K * epsilon**2)),
+    "FedZO": Row(m * d, m * d, d / (m * P * K * epsilon**2), d**2 / (P * K * epsilon**2), d**2 / (P * K * epsilon**2)),
+    "FedCom": Row(beta * m * d, m * d, 1 / (m * K * epsilon**2), beta * d / (K * epsilon**2), d / (K * epsilon**2)),
+    "DeComFL": Row(m * K * P, 2 * M * K * P, d / (m * P * K * epsilon**2), d / epsilon**2, M * d / (m * epsilon**2)),
+    "DeComFL, low rank": Row(
+        m * P, 2 * M * P, kappa / (m * P * epsilon**2), kappa / epsilon**2, M * kappa / (m * epsilon**2)
+    ),
 }
 
 
@@ -79,7 +80,7 @@ def _table1_scalars(row: Row, R: int, *, M: int, m: int, **others: float) -> flo
     """Scalars per client after R rounds, both ways."""
     require_int("m", m, 1, M)
     values = {"M": float(M), "m": float(m), **others}
-    return R * (row.uplink(values) + row.downlink(values)) / M
+    return R * (value_of(row.uplink, values) + value_of(row.downlink, values)) / M
 
 
 def table1_scalars_decomfl(R: int, *, M: int, m: int, K: int, P: int) -> float:
@@ -265,8 +266,8 @@ def expected_numbers(R: int, *, M: int, m: int, K: int, P: int, seeding: Seeding
     Source: [DeComFL, Table 1 and the paragraph after it]; the records without a bound on the history.
     """
     require_int("m", m, 1, M)
-    for name, value in (("R", R), ("K", K), ("P", P)):
-        require_int(name, value, 1)
+    for name, count in (("R", R), ("K", K), ("P", P)):
+        require_int(name, count, 1)
     q = m / M
     ever = 1 - (1 - q) ** R
     records = R - ever / q

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decomfl_lab.errors import require, require_finite_positive
+from theory.formula import names_in
 from theory.quadratic import Quadratic, expected
 from theory.setting import Setting
 from theory.statement import Statement
@@ -44,7 +45,7 @@ def rounds_by_bound(statement: Statement, setting: Setting, epsilon: float) -> R
         InputError: If ε is not above 0, or the statement is not of this form.
     """
     require_finite_positive("epsilon", epsilon)
-    with_R = [name for name, term in statement.terms.items() if "R" in term.symbols]
+    with_R = [name for name, term in statement.terms.items() if "R" in names_in(term)]
     require(with_R == ["start"], "statement", "have R in its term start alone", statement.name)
     once = replace(setting, R=1)
     largest = statement.step_sizes(once).largest

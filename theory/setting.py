@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -11,29 +10,10 @@ from typing import Final
 from scipy import special
 
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
-from theory.formula import Formula
 
 __all__ = ["LAWS", "Setting", "bias_factor", "effective_factor", "second_moment_factor", "sixth_moment"]
 
-# ρ: E‖(1/P) Σ_p z_p z_pᵀ v‖² = ρ ‖v‖² for P independent directions with E z zᵀ = I.
-_RHO: Final[Mapping[str, Formula]] = {
-    "gaussian": Formula("1 + (d + 1)/P"),
-    "sphere": Formula("1 + (d - 1)/P"),
-    "rademacher": Formula("1 + (d - 1)/P"),
-}
-# ρ_κ: E‖(1/P) Σ_p z_p z_pᵀ v‖²_H ≤ L ρ_κ ‖v‖² for 0 ⪯ H ⪯ L I with tr H ≤ κL.
-_RHO_KAPPA: Final[Mapping[str, Formula]] = {
-    "gaussian": Formula("1 + (kappa + 1)/P"),
-    "sphere": Formula("1 + (kappa*d + d - 2)/(P*(d + 2))"),
-    "rademacher": Formula("1 + (kappa + 1)/P"),
-}
-_S2: Final[Mapping[str, Formula]] = {"gaussian": Formula("d"), "sphere": Formula("d"), "rademacher": Formula("9*d/4")}
-_S6: Final[Mapping[str, Formula]] = {
-    "gaussian": Formula("d*(d + 2)*(d + 4)"),
-    "sphere": Formula("d**3"),
-    "rademacher": Formula("d**3"),
-}
-LAWS: Final = tuple(_RHO)
+LAWS: Final = ("gaussian", "sphere", "rademacher")
 
 
 def second_moment_factor(law: str, *, d: int, P: int) -> float:
@@ -41,7 +21,7 @@ def second_moment_factor(law: str, *, d: int, P: int) -> float:
 
     E‖z zᵀv‖² is (d + 2)‖v‖² for Gaussian z and d‖v‖² where ‖z‖² = d; P − 1 of P pairs of directions are different.
     """
-    return _RHO[require_choice("law", law, LAWS)]({"d": d, "P": P})
+    return 1 + (d + (1 if require_choice("law", law, LAWS) == "gaussian" else -1)) / P
 
 
 def effective_factor(law: str, *, d: int, P: int, kappa: float) -> float:
@@ -50,17 +30,20 @@ def effective_factor(law: str, *, d: int, P: int, kappa: float) -> float:
     For 0 ⪯ H ⪯ L I with tr H ≤ κL. Source: [DeComFL, Lemma of the covariance matrix]; E z zᵀ v vᵀ z zᵀ =
     γ (‖v‖² I + 2 v vᵀ), γ = 1 (gaussian), d/(d + 2) (sphere); rademacher has −2 diag(v²) besides, which H ⪰ 0 lowers.
     """
-    return _RHO_KAPPA[require_choice("law", law, LAWS)]({"d": d, "P": P, "kappa": kappa})
+    if require_choice("law", law, LAWS) == "sphere":
+        return 1 + (kappa * d + d - 2) / (P * (d + 2))
+    return 1 + (kappa + 1) / P
 
 
 def sixth_moment(law: str, *, d: int) -> float:
     """s₆ = E‖z‖⁶: d(d + 2)(d + 4) (gaussian), d³ (sphere, rademacher)."""
-    return _S6[require_choice("law", law, LAWS)]({"d": d})
+    each = float(d)
+    return each * (each + 2) * (each + 4) if require_choice("law", law, LAWS) == "gaussian" else each**3
 
 
 def bias_factor(law: str, *, d: int) -> float:
     """s₂ with ‖E g z − ∇f(x)‖² ≤ μ²L² s₂ for every L-smooth f: d (gaussian, sphere), 9d/4 (rademacher)."""
-    return _S2[require_choice("law", law, LAWS)]({"d": d})
+    return 9 * d / 4 if require_choice("law", law, LAWS) == "rademacher" else float(d)
 
 
 @dataclass(frozen=True, kw_only=True)

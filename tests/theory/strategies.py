@@ -7,6 +7,7 @@ from dataclasses import replace
 from hypothesis import assume
 from hypothesis import strategies as st
 
+from theory.formula import names_in
 from theory.quadratic import Quadratic
 from theory.setting import Setting
 from theory.spectrum import Spectrum
@@ -61,7 +62,7 @@ def runs(draw: st.DrawFn, statement: Statement, problem: Quadratic) -> Setting:
         return replace(setting, eta=draw(scales) / (problem.L * problem.d * setting.K))
     largest = statement.step_sizes(setting).largest
     assume(0 < largest < 1e300)
-    free = any("eta" in formula.symbols for formula in statement.terms.values())
+    free = any("eta" in names_in(term) for term in statement.terms.values())
     share = draw(st.one_of(st.just(1.0), st.floats(-4.0, 0.0).map(lambda exponent: 10.0**exponent))) if free else 1.0
     return setting.at(largest * share)
 

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 import typer
+from sympy import Min, Rational, evaluate, exp, sqrt
 
 from decomfl_lab.cli import main as cli
 from theory.bounds import statement
 from theory.commands.bounds import bound, stepsize
-from theory.formula import Formula
+from theory.formula import written
 from theory.setting import Setting
+from theory.symbols import K, L, P, R, d, eta, kappa, m, mu, phi, rho, rho_kappa, sigma, sigma_G, tail
 
 ISSUE = ["stepsize", "--theorem", "1", "--d", "28938", "--m", "10", "--P", "20", "--K", "4", "--L", "1"]
 THEOREM_2 = ["--theorem", "2", "--d", "1e9", "--kappa", "50", "--m", "10", "--P", "10", "--L", "2", "--eta", "0.01"]
@@ -192,11 +194,20 @@ def test_bad_input_is_refused_in_one_line(argv: list[str], message: str, capsys:
 
 
 def test_formulas_are_printed_so_that_they_can_be_read() -> None:
-    printed = {
-        "(72*K*L*eta/m + 24*(d + 4)*L*eta/(m*P))*sigma_G**2": "(72KLη/m + 24(d + 4)Lη/(mP))σ_G²",
-        "2*L*eta/m*rho_kappa*(phi*sigma_G**2 + sigma**2)": "2Lη/m·ρ_κ(φσ_G² + σ²)",
-        "1/(9*L*(K + 2*(rho - 1)))": "1/(9L(K + 2(ρ − 1)))",
-        "1/2*mu**2*L**2*(d + 3)**3": "1/2·μ²L²(d + 3)³",
-        "sqrt(m*P/(d*R*K))": "√(mP/(dRK))",
-    }
-    assert {text: str(Formula(text)) for text in printed} == printed
+    with evaluate(False):
+        printed = {
+            "(72KLη/m + 24(d + 4)Lη/(mP))σ_G²": (72 * K * L * eta / m + 24 * (d + 4) * L * eta / (m * P)) * sigma_G**2,
+            "2Lη/m·ρ_κ(φσ_G² + σ²)": 2 * L * eta / m * rho_kappa * (phi * sigma_G**2 + sigma**2),
+            "1/(9L(K + 2(ρ − 1)))": 1 / (9 * L * (K + 2 * (rho - 1))),
+            "1/2·μ²L²(d + 3)³": Rational(1, 2) * mu**2 * L**2 * (d + 3) ** 3,
+            "√(mP/(dRK))": sqrt(m * P / (d * R * K)),
+            "−K/2 + min(η, 1/L)": -K / 2 + Min(eta, 1 / L),
+            "ηL²d·tail": eta * L**2 * d * tail,
+        }
+    assert [written(formula) for formula in printed.values()] == list(printed)
+
+
+def test_formulas_that_sympy_sorted_have_one_denominator() -> None:
+    assert written(2 * L * eta * kappa / m * sigma**2) == "2Lηκσ²/m"
+    assert written(1 - 1 / (8 * L * eta) - Rational(3, 4) * P) == "−3P/4 + 1 − 1/(8Lη)"
+    assert written(exp(-d * P / 16) * d ** Rational(3, 2)) == "d^(3/2)exp(−Pd/16)"

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from decomfl_lab.errors import InputError
 from theory.bounds import STATEMENTS, names, statement
-from theory.formula import Formula, UnitError, require_one_unit
+from theory.formula import unit_of, value_of
 from theory.setting import LAWS, Setting, bias_factor, effective_factor, second_moment_factor, sixth_moment
+from theory.units import UnitError, require_one_unit
 
 BASE = Setting(
     d=50, L=2.0, m=3, M=9, P=4, R=100, eta=1e-4, mu=1e-3, sigma=0.5, sigma_G=0.3, D=2.0, kappa=5.0, G=4.0
@@ -110,20 +111,20 @@ def test_terms_are_a_named_tuple_that_sums_to_the_bound(key: tuple[str, Any]) ->
     assert bound._fields == tuple(each.terms)
     assert all(math.isfinite(term) and term >= 0 for term in bound)
     values = {**setting.values, **POINT}
-    assert math.isclose(sum(bound), sum(formula(values) for formula in each.terms.values()))
+    assert math.isclose(sum(bound), sum(value_of(formula, values) for formula in each.terms.values()))
 
 
 @pytest.mark.parametrize("name", names())
 def test_corrected_terms_have_one_unit(name: str) -> None:
     each = statement(name)
-    require_one_unit({term: formula.unit for term, formula in each.terms.items()})
+    require_one_unit({term: unit_of(formula) for term, formula in each.terms.items()})
     for formula in each.eta.values():
-        assert str(formula.unit) == "X^2/F"
+        assert str(unit_of(formula)) == "X^2/F"
 
 
 def test_the_printed_theorem_2_has_a_term_of_another_unit() -> None:
     with pytest.raises(UnitError, match=r"remainder \[F\^3/X\^4\]"):
-        require_one_unit({n: f.unit for n, f in statement("theorem-2", "stated").terms.items()})
+        require_one_unit({n: unit_of(f) for n, f in statement("theorem-2", "stated").terms.items()})
 
 
 def test_step_sizes_of_theorem_1_to_the_letter() -> None:
@@ -244,6 +245,6 @@ def test_a_planted_constant_is_seen() -> None:
     """The comparison with the printed Theorem 2 fails for a corrected one that is looser than the print."""
     here = replace(BASE, law="sphere", eta=1e-3, mu=0.0, M=None, m=3, replacement=True)
     proved = statement("theorem-2")
-    planted = replace(proved, terms={**proved.terms, "noise": Formula(f"3*({proved.terms['noise'].text})")})
+    planted = replace(proved, terms={**proved.terms, "noise": 3 * proved.terms["noise"]})
     printed: Any = statement("theorem-2", "stated").bound(here)
     assert planted.bound(here)[1] > printed.noise >= proved.bound(here)[1] * (1 - 1e-12)

@@ -15,7 +15,6 @@ from hessian.estimate import Estimate
 from tests.theory.strategies import quadratics, runs, waves
 from theory.bounds import STATEMENTS, statement
 from theory.check import check, decide
-from theory.formula import Formula
 from theory.measured import AVERAGES
 from theory.problems import Bowl, Logistic
 from theory.quadratic import Quadratic, expected
@@ -23,6 +22,7 @@ from theory.setting import LAWS
 from theory.simulate import federation, run, simulate
 from theory.spectrum import Spectrum
 from theory.statement import Statement
+from theory.symbols import eta
 from theory.waves import Waves
 
 CORRECTED = [name for name, variant in STATEMENTS if variant == "corrected"]
@@ -54,7 +54,7 @@ def test_every_corrected_lemma_on_estimates_holds_on_random_waves(name: str) -> 
 
 def planted(found: Statement, term: str, factor: float) -> Statement:
     """The statement with a wrong constant."""
-    return replace(found, terms={**found.terms, term: Formula(f"{factor}*({found.terms[term].text})")})
+    return replace(found, terms={**found.terms, term: factor * found.terms[term]})
 
 
 # Statement, term, wrong factor, and where it is seen: the one constant that is not 0, then d (flat), P, K, R, law.
@@ -212,7 +212,7 @@ def test_what_the_interval_cannot_decide_is_undecided_and_more_runs_decide() -> 
     right = statement("theorem-2")
     left = expected(MIXED, setting).average
     for share, verdict in ((0.998, False), (1.002, True)):
-        near = replace(right, terms={"near": Formula(f"{share * left / setting.eta!r}*eta")})
+        near = replace(right, terms={"near": share * left / setting.eta * eta})
         few = check(near, MIXED, setting, source="simulation", runs=20)
         assert few.holds is None
         assert "undecided" in str(few)

@@ -10,16 +10,18 @@ from typing import Final
 
 import sympy as sp
 from scipy import optimize
+from sympy import sqrt
 
 from decomfl_lab.models.registry import build_model, num_parameters
 from decomfl_lab.runs.config import TrainConfig
+from theory import symbols as s
 from theory.audit import algorithms
 from theory.audit.algorithms import PROGRAMS, Line, outcome, play
 from theory.audit.entry import Entry, Evidence
 from theory.audit.instruments import equal
 from theory.bounds import statement
 from theory.communication import TABLE_1, expected_numbers, expected_traffic
-from theory.formula import Formula
+from theory.formula import written
 from theory.quadratic import Quadratic, expected
 from theory.setting import Setting, second_moment_factor
 from theory.spectrum import Spectrum
@@ -159,7 +161,7 @@ def _plans() -> Evidence:
 def _products() -> Evidence:
     """Complexity = words a round · rounds, up to a factor that is a number."""
     factors = {
-        f"{name} {way}": sp.simplify(each.expression * row.rounds.expression / total.expression)
+        f"{name} {way}": sp.simplify(each.doit() * row.rounds.doit() / total.doit())
         for name, row in TABLE_1.items()
         for way, each, total in (
             ("up", row.uplink, row.uplink_complexity),
@@ -172,18 +174,15 @@ def _products() -> Evidence:
     )
 
 
-def _rounds_to(rate: str, row: str) -> Evidence:
+def _rounds_to(rate: sp.Expr, row: str) -> Evidence:
     """R at which a rate in R is ε."""
-    R, epsilon = (Formula(name).expression for name in ("R", "epsilon"))
-    solved = sp.solve(sp.Eq(Formula(rate).expression, epsilon), R)[0]
-    return equal(solved, TABLE_1[row].rounds.expression, f"rounds to {rate} = ε against those of {row}")
+    solved = sp.solve(sp.Eq(rate.doit(), s.epsilon), s.R)[0]
+    return equal(solved, TABLE_1[row].rounds, f"rounds to {written(rate)} = ε against those of {row}")
 
 
 def _threshold() -> Evidence:
-    ratio = (
-        TABLE_1["DeComFL, low rank"].downlink_complexity.expression / TABLE_1["FedAvg"].downlink_complexity.expression
-    )
-    return equal(ratio, Formula("kappa/(m*d/(M*K))").expression, "DeComFL's downlink over FedAvg's, κ/(md/(MK))")
+    ratio = TABLE_1["DeComFL, low rank"].downlink_complexity / TABLE_1["FedAvg"].downlink_complexity
+    return equal(ratio, s.kappa / (s.m * s.d / (s.M * s.K)), "DeComFL's downlink over FedAvg's, κ/(md/(MK))")
 
 
 # Rates.
@@ -430,6 +429,13 @@ _CLAIMS: Final = (
     ),
 )
 
+with sp.evaluate(False):  # to be printed as written here
+    _PRINTED_RATES: Final = {
+        "FedAvg": sqrt(1 / (s.m * s.K * s.R)),
+        "DeComFL": sqrt(s.d / (s.m * s.P * s.K * s.R)),
+        "DeComFL, low rank": sqrt(s.kappa / (s.m * s.P * s.R)),
+    }
+
 _TABLE: Final = (
     Entry(
         label="tab-comm-comparison",
@@ -439,9 +445,7 @@ _TABLE: Final = (
         verdict="correct",
         checks=(
             _products,
-            partial(_rounds_to, "sqrt(1/(m*K*R))", "FedAvg"),
-            partial(_rounds_to, "sqrt(d/(m*P*K*R))", "DeComFL"),
-            partial(_rounds_to, "sqrt(kappa/(m*P*R))", "DeComFL, low rank"),
+            *(partial(_rounds_to, rate, row) for row, rate in _PRINTED_RATES.items()),
         ),
     ),
     Entry(

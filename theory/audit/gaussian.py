@@ -20,6 +20,7 @@ from theory.bounds import statement
 from theory.quadratic import Quadratic, expected
 from theory.setting import effective_factor, sixth_moment
 from theory.spectrum import Spectrum
+from theory.symbols import L, P, a, d, eta, kappa, mu
 
 __all__ = ["ENTRIES"]
 
@@ -82,8 +83,8 @@ def _resting_noise_mended() -> Evidence:
     return at_most(left, bound, "the same at the largest corrected η: average against corrected bound without escape")
 
 
-def _printed_terms() -> dict[str, str]:
-    return {name: STATED.terms[name].text for name in ("start", "noise", "escape")}
+def _printed_terms() -> dict[str, sp.Expr]:
+    return {name: STATED.terms[name] for name in ("start", "noise", "escape")}
 
 
 def _fourth_moment() -> Evidence:
@@ -95,7 +96,9 @@ def _fourth_moment() -> Evidence:
 
 def _larger_factor() -> Evidence:
     return equal(
-        "(kappa + 1)/P - (kappa*d + d - 2)/(P*(d + 2))", "(2*kappa + 4)/(P*(d + 2))", "the factors' difference"
+        (kappa + 1) / P - (kappa * d + d - 2) / (P * (d + 2)),
+        (2 * kappa + 4) / (P * (d + 2)),
+        "the factors' difference",
     )
 
 
@@ -256,7 +259,7 @@ ENTRIES: Final = (
         verdict="typo",
         checks=(
             lambda: wrong_unit("escape", **_printed_terms()),
-            lambda: one_unit(**{name: formula.text for name, formula in CORRECTED.terms.items()}),
+            lambda: one_unit(**CORRECTED.terms),
             _not_without_constant,
         ),
         why="The unit is that before the division by η/4: ηLG² is meant. The step from x_0 is left out (r = 0..R−1), "
@@ -282,7 +285,7 @@ ENTRIES: Final = (
         checks=(
             _mean_of_a_random_term,
             _sixth_moment,
-            lambda: wrong_unit("remainder", descent="eta*a**2/2", remainder="eta**2*L**4*mu**2*d**3"),
+            lambda: wrong_unit("remainder", descent=eta * a**2 / 2, remainder=eta**2 * L**4 * mu**2 * d**3),
         ),
         why="A plus without a term; no E before ‖∇̂f 1(Aᶜ)‖², which is random; 1(A) belongs inside E; the last term has "
         "the wrong unit, is for the sphere, and is not needed with ∇̂f in the place of ∇̄f.",

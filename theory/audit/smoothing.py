@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 import sympy as sp
 from scipy import integrate, stats
+from sympy import sqrt
 
 from theory.audit.entry import Entry, Evidence
 from theory.audit.instruments import (
@@ -27,6 +28,7 @@ from theory.audit.instruments import (
 from theory.audit.one_round import OneRound
 from theory.bounds import statement
 from theory.setting import Setting
+from theory.symbols import D, L, a, d, mu, s2
 
 __all__ = ["ENTRIES", "norm_moment"]
 
@@ -113,9 +115,7 @@ def _smoother() -> Evidence:
 
 def _value_tight() -> Evidence:
     """For f = L‖x‖²/2: f^μ(x) − f(x) = (L/2)μ² E‖z‖²."""
-    return equal(
-        "L/2*mu**2*d", statement("smoothed-value", "stated").terms["smoothing"].expression, "attained by L‖x‖²/2"
-    )
+    return equal(L / 2 * mu**2 * d, statement("smoothed-value", "stated").terms["smoothing"], "attained by L‖x‖²/2")
 
 
 def _gradient_within_print(d: int) -> Evidence:
@@ -159,9 +159,8 @@ def _moment_is_sharp() -> Evidence:
 
 
 def _moment_factor() -> Evidence:
-    d = sp.Symbol("d", positive=True)
-    printed = statement("second-moment", "stated").terms["smoothing"].expression
-    corrected = statement("second-moment").terms["smoothing"].expression
+    printed = statement("second-moment", "stated").terms["smoothing"].doit()
+    corrected = statement("second-moment").terms["smoothing"].doit()
     return equal(printed / corrected, (d + 6) ** 3 / (d * (d + 2) * (d + 4)), "factor of the μ² term, 22.9 at d = 1")
 
 
@@ -173,9 +172,9 @@ def _young() -> Evidence:
     return equal(2 * (a - b) ** 2 + 2 * b**2 - a**2, (a - 2 * b) ** 2, "2‖a − b‖² + 2‖b‖² − ‖a‖² = ‖a − 2b‖²")
 
 
-def _twice_bias(variant: str, printed: str) -> Evidence:
+def _twice_bias(variant: str, printed: sp.Expr) -> Evidence:
     bias = statement("smoothed-gradient", "stated" if variant == "stated" else "corrected").terms["smoothing"]
-    return equal(2 * bias.expression**2, printed, f"2‖∇f^μ − ∇f‖², {variant} lemma")
+    return equal(2 * bias.doit() ** 2, printed, f"2‖∇f^μ − ∇f‖², {variant} lemma")
 
 
 def _twice_bias_looser() -> Evidence:
@@ -313,7 +312,7 @@ _VALUE: Final = Entry(
     checks=(
         _value_tight,
         partial(keeps, "smoothed-value", 1 - math.exp(-0.32), _unit(1, 0.8), "f = cos, x = 0, μ = 0.8", "stated"),
-        partial(one_unit, value="D", bound="1/2*mu**2*L*d"),
+        partial(one_unit, value=D, bound=mu**2 * L * d / 2),
     ),
 )
 _BIAS: Final = Entry(
@@ -333,7 +332,7 @@ _BIAS: Final = Entry(
             for check in (_gradient_within_print, _gradient_within_correction, _gradient_correction_is_sharp)
         ),
         partial(_gradient_looseness, 1, 4.0),
-        partial(one_unit, gradient="a", bound="1/2*mu*L*(d + 3)**(3/2)"),
+        partial(one_unit, gradient=a, bound=mu * L * sqrt((d + 3) ** 3) / 2),
     ),
 )
 _MOMENT: Final = Entry(
@@ -357,8 +356,8 @@ _TWICE: Final = Entry(
     fix="‖∇f^μ‖² ≤ 2‖∇f‖² + 2μ²L²d",
     checks=(
         _young,
-        partial(_twice_bias, "stated", "1/2*mu**2*L**2*(d + 3)**3"),
-        partial(_twice_bias, "corrected", "2*mu**2*L**2*s2"),
+        partial(_twice_bias, "stated", mu**2 * L**2 * (d + 3) ** 3 / 2),
+        partial(_twice_bias, "corrected", 2 * mu**2 * L**2 * s2),
         _twice_bias_looser,
     ),
 )

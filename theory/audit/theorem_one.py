@@ -7,12 +7,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from sympy import sqrt
+
 from theory.audit import evidence_one as by
 from theory.audit.entry import Entry, Evidence
 from theory.audit.instruments import one_unit, wrong_unit
-from theory.audit.proof_one import follows, slips
+from theory.audit.proof_one import HALF, follows, slips
 from theory.bounds import statement
 from theory.setting import Setting
+from theory.symbols import D, K, L, P, R, a, d, delta, eta, mu, sigma, sigma_G
 
 __all__ = ["ENTRIES"]
 
@@ -42,7 +45,7 @@ _THEOREM: Final = Entry(
         partial(by.threshold, 1),
         partial(by.threshold, 1000),
         by.still_true,
-        partial(one_unit, **{name: formula.text for name, formula in statement("theorem-1").terms.items()}),
+        partial(one_unit, **statement("theorem-1").terms),
         by.chain,
         *(partial(by.fixed_step, name) for name in by.DISPLAYS if name.startswith("corrected proof")),
     ),
@@ -67,7 +70,7 @@ _GRADIENT: Final = Entry(
     why="The proof uses it at the local points x_{i,r}^k (line-1050) and from r = 0; as printed the noise may "
     "vanish at every x_r and nowhere else.",
     fix="for every x, independently for all i, r, k: E∇f_i(x; ξ) = ∇f_i(x), E‖∇f_i(x; ξ) − ∇f_i(x)‖² ≤ σ²",
-    checks=(by.variance_away_from_start, by.noise_adds, partial(one_unit, left="a**2", right="sigma**2")),
+    checks=(by.variance_away_from_start, by.noise_adds, partial(one_unit, left=a**2, right=sigma**2)),
 )
 _DISSIMILARITY: Final = Entry(
     label="ass.w",
@@ -77,7 +80,7 @@ _DISSIMILARITY: Final = Entry(
     verdict="correct",
     why="The corrected Theorem 1 needs it at x_r and on average over i only.",
     checks=(
-        partial(one_unit, left="a**2", right="sigma_G**2"),
+        partial(one_unit, left=a**2, right=sigma_G**2),
         partial(by.identity, by.a5_clients, "(c), 2 of 3 clients with replacement", replacement=True),
     ),
 )
@@ -144,7 +147,7 @@ _COROLLARY: Final = Entry(
         partial(by.rate_fails, 400),
         by.rate_of_dissimilarity,
         by.rounds_needed,
-        partial(wrong_unit, "printed", printed="1/((d + 3)*sqrt(P*K*R))", mu="mu"),
+        partial(wrong_unit, "printed", printed=statement("corollary-1", "stated").mu["rate"], mu=mu),
         partial(by.witness, "corollary-1", "corrected", Setting(d=1, L=1.0, P=16, R=100 * 16, sigma=1.0), 1.0),
         partial(by.witness, "corollary-1", "corrected", Setting(d=1, L=1.0, P=1024, R=100 * 1024, sigma=1.0), 1.0),
     ),
@@ -177,7 +180,7 @@ ENTRIES: Final = (
         says="‖∇f(x) − ∇f(y)‖ ≤ L‖x − y‖",
         verdict="correct",
         why="As a definition; it is asked of too few functions (assumption.lip).",
-        checks=(partial(one_unit, left="a", right="L*delta"),),
+        checks=(partial(one_unit, left=a, right=L * delta),),
     ),
     _THEOREM,
     replace(_THEOREM, label="eq.theorem.1", line=406, kind="equation", checks=_THEOREM.checks[:4]),
@@ -189,7 +192,7 @@ ENTRIES: Final = (
         verdict="does not follow",
         why="It is 2μ²L²(d + 3)³: a small μ does not make it small at the dimensions of the paper.",
         fix="negligible for μ far below √(2D/(KRη))/(L(d + 3)^{3/2})",
-        checks=(by.negligible, partial(one_unit, mu="mu", fix="sqrt(2*D/(K*R*eta))/(L*(d + 3)**(3/2))")),
+        checks=(by.negligible, partial(one_unit, mu=mu, fix=sqrt(2 * D / (K * R * eta)) / (L * sqrt((d + 3) ** 3)))),
     ),
     _COROLLARY,
     Entry(
@@ -220,7 +223,7 @@ ENTRIES: Final = (
         verdict="correct",
         checks=(
             partial(by.identity, by.zero_mean, "E(1/M)ΣΣG = E(1/M)ΣΣ∇f_i^μ(x_i^k)"),
-            partial(one_unit, g="a", G="L*mu"),
+            partial(one_unit, g=a, G=L * mu),
         ),
     ),
     _VARIANCE,
@@ -365,7 +368,7 @@ ENTRIES: Final = (
         fix="3K³(d + P + 4)η²/P σ_G², μ²L²K³(d + 6)³η²/(4P)",
         checks=(
             partial(follows, "line-1112", "dissimilarity", "smoothing"),
-            partial(slips, "line-1112", "dissimilarity", "1/2"),
+            partial(slips, "line-1112", "dissimilarity", HALF),
             by.spare_smoothing,
             by.substituted_drift,
         ),
@@ -379,8 +382,8 @@ ENTRIES: Final = (
         why="It is 1 − 2P there, at most −1: √P is meant for 2P.",
         fix="η ≤ √P/(√6LK√(d + P + 4)), where it is at least ½; the theorem's four conditions imply it",
         checks=(
-            partial(by.left_coefficient, "2*P/(sqrt(6)*L*K*sqrt(d + P + 4))", "1 - 2*P"),
-            partial(by.left_coefficient, "sqrt(P)/(sqrt(6)*L*K*sqrt(d + P + 4))", "1/2"),
+            partial(by.left_coefficient, statement("local-drift", "stated").eta["drift"], 1 - 2 * P),
+            partial(by.left_coefficient, sqrt(P) / (sqrt(6) * L * K * sqrt(d + P + 4)), HALF),
             by.condition_implied,
         ),
     ),

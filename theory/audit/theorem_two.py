@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 import sympy as sp
 import torch
+from sympy import sqrt
 
 from hessian.effective_rank import effective_rank
 from hessian.operator import DenseOperator
@@ -22,11 +23,12 @@ from theory.audit.instruments import Axis, differs, equal, exceeds, one_unit, se
 from theory.audit.theorem_two_proof import CONCAVE, SHORT_BALL
 from theory.bounds import statement
 from theory.communication import table1_scalars_decomfl
-from theory.formula import Formula
+from theory.formula import value_of
 from theory.quadratic import Quadratic, expected
 from theory.setting import LAWS, Setting
 from theory.spectrum import Spectrum
 from theory.statement import Statement
+from theory.symbols import D, G, L, P, R, d, eta, kappa, m, mu, phi, rho_kappa, sigma, sigma_G
 
 __all__ = ["CORRECTED", "ENTRIES", "STATED", "rough_clients", "without_remainder"]
 
@@ -189,14 +191,10 @@ _THEOREM_FIX: Final = (
 # Terms, conditions, rates ----------------------------------------------------------------------------------------
 
 
-def _texts(claim: Statement) -> dict[str, str]:
-    return {name: formula.text for name, formula in claim.terms.items()}
-
-
 _UNITS: Final = (
-    lambda: wrong_unit("remainder", **_texts(STATED)),
-    lambda: one_unit(**{**_texts(STATED), "remainder": "4*mu**2*L**3*d**3*eta"}),
-    lambda: one_unit(**_texts(CORRECTED)),
+    lambda: wrong_unit("remainder", **STATED.terms),
+    lambda: one_unit(**{**STATED.terms, "remainder": 4 * mu**2 * L**3 * d**3 * eta}),
+    lambda: one_unit(**CORRECTED.terms),
     _implied,
 )
 _UNITS_WHY: Final = (
@@ -205,40 +203,37 @@ _UNITS_WHY: Final = (
 )
 _FACTOR: Final = (
     lambda: differs(
-        "eta**2*L*rho_kappa/m/(eta/4)", "2*L*eta/m*rho_kappa", "divided by η/4, as in the proof, against the print"
+        eta**2 * L * rho_kappa / m / (eta / 4),
+        2 * L * eta / m * rho_kappa,
+        "divided by η/4, as in the proof, against the print",
     ),
     lambda: equal(
-        "eta**2*L*rho_kappa/m/(eta*(3/4 - 1/4))", "2*L*eta/m*rho_kappa", "divided by η(¾ − ¼), against the print"
+        eta**2 * L * rho_kappa / m / (eta / 2), 2 * L * eta / m * rho_kappa, "divided by η(¾ − ¼), against the print"
     ),
     _implied,
 )
 
-_ETA: Final = Formula("sqrt(m*P/(kappa*R))")
-_MU: Final = Formula("kappa**(1/4)/((m*R*P)**(1/4)*sqrt((d + 3)**3))")
-_RATE: Final = Formula("sqrt(kappa/(m*R*P))")
-_SHORT_RATE: Final = Formula("sqrt(P/(m*kappa*R))")
+with sp.evaluate(False):  # to be printed as written here
+    _ETA: Final = sqrt(m * P / (kappa * R))
+    _MU: Final = kappa ** sp.Rational(1, 4) / ((m * R * P) ** sp.Rational(1, 4) * sqrt((d + 3) ** 3))
+_RATE: Final = sqrt(kappa / (m * R * P))
+_SHORT_RATE: Final = sqrt(P / (m * kappa * R))
 
 
 def _orders() -> Evidence:
     """The printed terms at the printed η and μ as multiples of the printed rate: constants where R is large."""
-    symbol = {name: sp.Symbol(name, positive=True) for name in ("D", "L", "P", "R", "d", "eta", "kappa", "mu")}
-    sigmas = {sp.Symbol("sigma", positive=True): 1, sp.Symbol("sigma_G", positive=True): 0}
-    chosen = {symbol["eta"]: _ETA.expression, symbol["mu"]: _MU.expression, **sigmas}
-    second = {"noise": _RATE.expression + _SHORT_RATE.expression}
+    chosen = {eta: _ETA.doit(), mu: _MU.doit(), sigma: 1, sigma_G: 0}
+    second = {"noise": _RATE + _SHORT_RATE}
     multiple = {
-        name: sp.simplify(formula.expression.subs(chosen) / second.get(name, _RATE.expression))
-        for name, formula in STATED.terms.items()
+        name: sp.simplify(term.doit().subs(chosen) / second.get(name, _RATE)) for name, term in STATED.terms.items()
     }
-    D, L, P, kappa = (symbol[name] for name in ("D", "L", "P", "kappa"))
     known = {
         "start": 4 * D,
         "noise": 2 * L * (P + kappa + 1) / (P + kappa),  # at most 4L: κ ≥ 1
         "smoothing": L**2 / 2,
         "remainder": sp.Integer(0),
     }
-    large = {
-        name: sp.limit(sp.limit(value, symbol["d"], sp.oo), symbol["R"], sp.oo) for name, value in multiple.items()
-    }
+    large = {name: sp.limit(sp.limit(each, d, sp.oo), R, sp.oo) for name, each in multiple.items()}
     wrong = [name for name in known if sp.simplify(large[name] - known[name]) != 0]
     return Evidence("algebra", not wrong, f"multiples of the rate for large d, R: {large}; others than known: {wrong}")
 
@@ -246,7 +241,8 @@ def _orders() -> Evidence:
 def _more_directions_than_ranks() -> Evidence:
     setting = Setting(d=1000, L=1.0, kappa=1.0, P=10**4, R=10**8, sigma=1.0, law="sphere")
     printed, least = (
-        math.fsum(STATED.bound(replace(setting, eta=eta))) for eta in (_ETA(setting.values), STATED.best_eta(setting))
+        math.fsum(STATED.bound(replace(setting, eta=eta)))
+        for eta in (value_of(_ETA, setting.values), STATED.best_eta(setting))
     )
     return exceeds(printed, least, "κ = 1, P = 10⁴: bound at η = √(mP/(κR)) against its minimum over η")
 
@@ -254,14 +250,16 @@ def _more_directions_than_ranks() -> Evidence:
 def _any_smaller_step() -> Evidence:
     """O(·) allows η = 1/R, at which 4D/(Rη) does not fall."""
     setting = Setting(d=1000, L=1.0, kappa=10.0, P=10, R=10**8, law="sphere", eta=1e-8)
-    return exceeds(math.fsum(STATED.bound(setting)), _RATE(setting.values), "η = 1/R, R = 10⁸: bound against the rate")
+    return exceeds(
+        math.fsum(STATED.bound(setting)), value_of(_RATE, setting.values), "η = 1/R, R = 10⁸: bound against the rate"
+    )
 
 
 def _early_rounds() -> Evidence:
     """η = √(mP/(κR)) is allowed from R = 16L²mP(1 + κ/P)²/κ on, about."""
     setting = Setting(d=1000, L=1.0, kappa=100.0, m=10, P=10, R=100, law="sphere")
     return exceeds(
-        _ETA(setting.values),
+        value_of(_ETA, setting.values),
         STATED.step_sizes(setting).largest,
         "κ = 100, m = P = 10, R = 100: η of the rate against the largest",
     )
@@ -285,11 +283,11 @@ def _mended_rate() -> Evidence:
 
 
 _CHOICES: Final = (
-    lambda: wrong_unit("printed", needed="mu", printed=_MU.text),
-    lambda: wrong_unit("printed", needed="eta", printed=_ETA.text),
+    lambda: wrong_unit("printed", needed=mu, printed=_MU),
+    lambda: wrong_unit("printed", needed=eta, printed=_ETA),
     _any_smaller_step,
-    lambda: one_unit(mended="sqrt(m*D/(L*R*rho_kappa*(sigma**2 + phi*sigma_G**2)))", needed="eta"),
-    lambda: one_unit(mended="sqrt(D/(R*eta*L**2*(d + 3)**3))", needed="mu"),
+    lambda: one_unit(mended=sqrt(m * D / (L * R * rho_kappa * (sigma**2 + phi * sigma_G**2))), needed=eta),
+    lambda: one_unit(mended=sqrt(D / (R * eta * L**2 * (d + 3) ** 3)), needed=mu),
 )
 _RATES: Final = (_orders, _more_directions_than_ranks, _early_rounds, _mended_rate)
 _RATE_WHY: Final = (
@@ -302,8 +300,7 @@ _RATE_FIX: Final = (
 
 
 def _crossing() -> Evidence:
-    ratio = sp.simplify(_SHORT_RATE.expression / _RATE.expression)
-    P, kappa = sp.symbols("P kappa", positive=True)
+    ratio = sp.simplify(_SHORT_RATE / _RATE)
     return equal(ratio, P / kappa, "√P/√(mκR) as a multiple of √κ/√(mRP) is P/κ, so at most 1 from κ = P on")
 
 
@@ -324,8 +321,11 @@ _LLM: Final = {"kappa": 10.0, "m": 2.0, "R": 3000.0, "P": 10.0}
 
 def _below_resolution() -> Evidence:
     """Where μ‖∇f‖, the change of the loss, is below half a unit in the last place of the loss, ‖∇f‖ = f = 1."""
-    reach = {name: (_MU({**_LLM, "d": 0.0}) * 3**1.5 * 2.0**bits) ** (2 / 3) for name, bits in (("32", 24), ("64", 53))}
-    mu = _MU({**_LLM, "d": 1e9})
+    reach = {
+        name: (value_of(_MU, {**_LLM, "d": 0.0}) * 3**1.5 * 2.0**bits) ** (2 / 3)
+        for name, bits in (("32", 24), ("64", 53))
+    }
+    mu = value_of(_MU, {**_LLM, "d": 1e9})
     says = (
         f"κ = 10, m = 2, P = 10, R = 3000: μ ≤ {mu:.2g} at d = 10⁹; the loss changes by less than half a unit in its "
         f"last place from d = {reach['32']:.2g} (float32), {reach['64']:.2g} (float64) on"
@@ -338,7 +338,7 @@ def _no_change() -> Evidence:
     rng = np.random.default_rng(0)
     x, z = (rng.standard_normal(10_000).astype(np.float32) for _ in range(2))
     x *= np.float32(0.02)
-    mu = np.float32(_MU({**_LLM, "d": 1e9}))
+    mu = np.float32(value_of(_MU, {**_LLM, "d": 1e9}))
     moved = float(np.mean(x + mu * z != x))
     return Evidence("execution", moved < 0.01, f"share of float32 weights that x + μz changes at d = 10⁹: {moved:.4f}")
 
@@ -387,10 +387,10 @@ def _own_directions() -> Evidence:
 
 
 def _as_corollary_one() -> Evidence:
-    rate = statement("corollary-1", "stated").terms["rate"].expression
+    rate = statement("corollary-1", "stated").terms["rate"].doit()
     swap = {"K": sp.Integer(1), "d": sp.Symbol("kappa", positive=True)}
     swapped = rate.subs({sp.Symbol(name, positive=True): value for name, value in swap.items()})
-    return equal(swapped, _RATE.expression, "rate of Corollary 1 at K = 1 with κ for d")
+    return equal(swapped, _RATE, "rate of Corollary 1 at K = 1 with κ for d")
 
 
 def _kappa_in_few_products() -> Evidence:
@@ -429,7 +429,7 @@ _OWN: Final = (
         says="H(x_r) ⪯ L I, ∇²f(x) ⪯ H(x_r) for ‖x − x_r‖ ≤ 2ηdG(x_r), tr H/‖H‖₂ ≤ κ",
         verdict="does not follow",
         checks=(
-            lambda: one_unit(radius="2*eta*d*G", distance="mu"),
+            lambda: one_unit(radius=2 * eta * d * G, distance=mu),
             _twice_differentiable,
             *CONCAVE,
             *SHORT_BALL,

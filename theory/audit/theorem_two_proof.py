@@ -18,10 +18,10 @@ from theory.audit.entry import Entry, Evidence
 from theory.audit.exact import same, unlike
 from theory.audit.instruments import Axis, at_most, differs, equal, exceeds, one_unit, search, within, wrong_unit
 from theory.bounds import statement
-from theory.formula import Formula
 from theory.quadratic import Quadratic, spread
 from theory.setting import Setting, effective_factor
 from theory.spectrum import Spectrum
+from theory.symbols import L, P, a, d, eta, kappa, m, mu, phi, rho_kappa, sigma, sigma_G
 
 __all__ = ["CONCAVE", "ENTRIES", "SHORT_BALL", "weighted_by_rank"]
 
@@ -299,10 +299,10 @@ def _negative_curvature() -> Evidence:
     )
 
 
-_UNIT_TERMS: Final = {"descent": "eta*a**2/2", "smoothing": "eta*mu**2*L**2*(d + 3)**3/8"}
+_UNIT_TERMS: Final = {"descent": eta * a**2 / 2, "smoothing": eta * mu**2 * L**2 * (d + 3) ** 3 / 8}
 _UNIT: Final = (
-    lambda: wrong_unit("remainder", **_UNIT_TERMS, remainder="eta**2*L**4*mu**2*d**3"),
-    lambda: one_unit(**_UNIT_TERMS, remainder="eta**2*L**3*mu**2*d**3"),
+    lambda: wrong_unit("remainder", **_UNIT_TERMS, remainder=eta**2 * L**4 * mu**2 * d**3),
+    lambda: one_unit(**_UNIT_TERMS, remainder=eta**2 * L**3 * mu**2 * d**3),
 )
 _UNIT_WHY: Final = "η²L⁴μ²d³ has the wrong unit, carried from line 1378; without it the line is true for admissible η."
 
@@ -321,8 +321,8 @@ def _polarised() -> Evidence:
 
 
 def _applied() -> Evidence:
-    smoothed = statement("smoothed-gradient", "stated").terms["smoothing"].text
-    return equal(f"eta/2*({smoothed})**2", "eta*mu**2*L**2*(d + 3)**3/8", "(η/2)·(eq. as)² = ημ²L²(d + 3)³/8")
+    smoothed = statement("smoothed-gradient", "stated").terms["smoothing"].doit()
+    return equal(eta / 2 * smoothed**2, eta * mu**2 * L**2 * (d + 3) ** 3 / 8, "(η/2)·(eq. as)² = ημ²L²(d + 3)³/8")
 
 
 def _short_ball() -> Evidence:
@@ -392,8 +392,8 @@ def _norm_of_h() -> Evidence:
 
 def _coefficients() -> Evidence:
     return equal(
-        "L*d*kappa/(P*(d + 2)) + L*(1 + (d - 2)/(P*(d + 2)))",
-        "L*(1 + (d*kappa + d - 2)/(P*(d + 2)))",
+        L * d * kappa / (P * (d + 2)) + L * (1 + (d - 2) / (P * (d + 2))),
+        L * (1 + (d * kappa + d - 2) / (P * (d + 2))),
         "the two coefficients of T_3's bound added",
     )
 
@@ -419,7 +419,9 @@ def weighted_by_rank(law: str) -> Evidence:
 
 def _moved() -> Evidence:
     return equal(
-        "eta/2*a**2 - eta**2*L*rho_kappa*a**2", "eta*(1/2 - eta*L*rho_kappa)*a**2", "what multiplies ‖∇f‖² on the left"
+        eta / 2 * a**2 - eta**2 * L * rho_kappa * a**2,
+        eta * (sp.S.Half - eta * L * rho_kappa) * a**2,
+        "what multiplies ‖∇f‖² on the left",
     )
 
 
@@ -434,12 +436,12 @@ def _right_sum() -> Evidence:
 
 
 def _quarter_left() -> Evidence:
-    return equal("4/eta*eta**2*L/m*rho_kappa", "4*eta*L/m*rho_kappa", "noise divided by η(½ − ¼)")
+    return equal(4 / eta * eta**2 * L / m * rho_kappa, 4 * eta * L / m * rho_kappa, "noise divided by η(½ − ¼)")
 
 
 def _twice_the_noise() -> Evidence:
-    ended = Formula("4*eta*L/m*rho_kappa*(sigma_G**2 + sigma**2)").expression
-    proved = statement("theorem-2").terms["noise"].expression.subs(sp.Symbol("phi", positive=True), 1)
+    ended = 4 * eta * L / m * rho_kappa * (sigma_G**2 + sigma**2)
+    proved = statement("theorem-2").terms["noise"].doit().subs(phi, 1)
     return equal(sp.simplify(ended / proved), sp.Integer(2), "its noise as a multiple of what is proved")
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, get_args
 
+import sympy as sp
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -18,9 +19,10 @@ from decomfl_lab.cli.numbers import integer
 from decomfl_lab.errors import InputError, require, require_choice
 from hessian.estimate import plain
 from theory.bounds import STATEMENTS, names, statement
-from theory.formula import Formula
+from theory.formula import names_in, written
 from theory.setting import LAWS, Setting
 from theory.statement import Statement, StepSizes, Variant
+from theory.symbols import LETTERS
 
 __all__ = ["bound", "stepsize"]
 
@@ -197,7 +199,7 @@ def _asked(
 
 def _step_sizes(of: Statement, setting: Setting, *, best: bool) -> Values:
     sizes, mu = of.step_sizes(setting), of.largest_mu(setting)
-    eta = of.best_eta(setting) if best and any("eta" in term.symbols for term in of.terms.values()) else None
+    eta = of.best_eta(setting) if best and any("eta" in names_in(term) for term in of.terms.values()) else None
     return {
         "conditions": _limits(of.eta, sizes),
         "mu": _limits(of.mu, mu),
@@ -209,9 +211,9 @@ def _step_sizes(of: Statement, setting: Setting, *, best: bool) -> Values:
     }
 
 
-def _limits(formulas: Mapping[str, Formula], sizes: StepSizes) -> dict[str, Values]:
+def _limits(formulas: Mapping[str, sp.Expr], sizes: StepSizes) -> dict[str, Values]:
     return {
-        name: {"formula": str(formulas[name]), "largest": value, "binds": name == sizes.binding}
+        name: {"formula": written(formulas[name]), "largest": value, "binds": name == sizes.binding}
         for name, value in sizes.conditions.items()
     }
 
@@ -223,14 +225,15 @@ def _terms(of: Statement, setting: Setting, at: Values) -> Values:
         setting.require("eta")
         limits = [("η", setting.eta, of.step_sizes(setting), of.eta), ("μ", setting.mu, of.largest_mu(setting), of.mu)]
         violated = [
-            f"{symbol} = {used:.4g} above {name}'s {largest:.4g} = {formulas[name]}"
+            f"{symbol} = {used:.4g} above {name}'s {largest:.4g} = {written(formulas[name])}"
             for symbol, used, sizes, formulas in limits
             for name, largest in sizes.conditions.items()
             if used is not None and used > largest * (1 + 1e-12)
         ]
     return {
         "terms": {
-            name: {"formula": str(of.terms[name]), "value": value} for name, value in zip(of.terms, values, strict=True)
+            name: {"formula": written(of.terms[name]), "value": value}
+            for name, value in zip(of.terms, values, strict=True)
         },
         "bound": sum(values),
         "violated": violated,
@@ -278,7 +281,7 @@ def _print(
     shown = {
         name: value for name, value in (setting.values | at).items() if name in _WHOLE | _REAL | _POINT or name == "rho"
     }
-    console.print(", ".join(f"{Formula(name)} = {value:,.6g}" for name, value in shown.items()))
+    console.print(", ".join(f"{LETTERS.get(name, name)} = {value:,.6g}" for name, value in shown.items()))
     stated = STATEMENTS.get((first.name, "stated"))
     if stated is not None and "stated" not in variants:
         console.print(f"stated: for {' or '.join(stated.laws)} directions{' and K = 1' * stated.single_step} only")

@@ -23,9 +23,9 @@ from theory.audit.exact import same, unlike
 from theory.audit.registry import collect, missing, stale
 from theory.audit.source import read
 from theory.bounds import statement
-from theory.formula import Formula
 from theory.setting import LAWS, Setting, effective_factor, sixth_moment
 from theory.statement import Statement
+from theory.symbols import D, L, R, d, eta, m, mu, rho_kappa, sigma, sigma_G
 
 ENTRIES = collect(theorem_two.ENTRIES, gaussian.ENTRIES)
 
@@ -168,16 +168,16 @@ def test_remainders_of_low_rank_have_moments_without_d(values: list[float], axis
         assert worst @ worst <= 0.25 * kappa * (kappa + 2) * (1 + 1e-9)
 
 
-def planted(claim: Statement, **terms: str) -> Statement:
-    return replace(claim, terms={**claim.terms, **{name: Formula(text) for name, text in terms.items()}})
+def planted(claim: Statement, **terms: Any) -> Statement:
+    return replace(claim, terms={**claim.terms, **terms})
 
 
 def _smaller(share: float) -> Any:
     return lambda law, **at: share * effective_factor(law, **at)
 
 
-_TOO_SMALL = planted(theorem_two.CORRECTED, noise="L*eta/m*sigma_G**2/1000", smoothing="mu**2*L**2/10**6")
-_SMALL_SMOOTHING = planted(statement("theorem-2-dimension-free"), smoothing="mu**2*L**2/20")
+_TOO_SMALL = planted(theorem_two.CORRECTED, noise=L * eta / m * sigma_G**2 / 1000, smoothing=mu**2 * L**2 / 10**6)
+_SMALL_SMOOTHING = planted(statement("theorem-2-dimension-free"), smoothing=mu**2 * L**2 / 20)
 _WEIGHT = theorem_two_proof._Step.weighted
 _LESS_WEIGHT = property(lambda step: 0.4 * _WEIGHT.fget(step))
 
@@ -185,17 +185,27 @@ _LESS_WEIGHT = property(lambda step: 0.4 * _WEIGHT.fget(step))
 @pytest.mark.parametrize(
     ("owner", "name", "fault", "check"),
     [
-        (theorem_two, "CORRECTED", planted(theorem_two.CORRECTED, noise="3*L*eta/m*rho_kappa*sigma**2"), "_implied"),
-        (theorem_two, "CORRECTED", planted(theorem_two.CORRECTED, start="5*D/(R*eta)"), "_implied"),
-        (theorem_two, "CORRECTED", planted(theorem_two.CORRECTED, smoothing="mu**2*L**2*d**3"), "_implied"),
+        (
+            theorem_two,
+            "CORRECTED",
+            planted(theorem_two.CORRECTED, noise=3 * L * eta / m * rho_kappa * sigma**2),
+            "_implied",
+        ),
+        (theorem_two, "CORRECTED", planted(theorem_two.CORRECTED, start=5 * D / (R * eta)), "_implied"),
+        (theorem_two, "CORRECTED", planted(theorem_two.CORRECTED, smoothing=mu**2 * L**2 * d**3), "_implied"),
         (theorem_two, "CORRECTED", _TOO_SMALL, "_rough_mended"),
         (theorem_two, "without_remainder", lambda setting: sum(theorem_two.STATED.bound(setting)) / 9, "_quadratics"),
-        (theorem_two, "CORRECTED", planted(theorem_two.CORRECTED, smoothing="mu**2*L**2*d/100"), "_waves"),
+        (theorem_two, "CORRECTED", planted(theorem_two.CORRECTED, smoothing=mu**2 * L**2 * d / 100), "_waves"),
         (theorem_two, "statement", lambda name: _SMALL_SMOOTHING, "_without_dimension"),
         (theorem_two_proof, "effective_factor", _smaller(0.3), "_descent_by_rank"),
         (theorem_two_proof._Step, "weighted", _LESS_WEIGHT, "_descent_by_trace"),
         (theorem_two_proof._Step, "weighted", _LESS_WEIGHT, "_hessian_first"),
-        (gaussian, "CORRECTED", planted(gaussian.CORRECTED, noise="L*eta/m*sigma**2/4", smoothing="0"), "_quadratics"),
+        (
+            gaussian,
+            "CORRECTED",
+            planted(gaussian.CORRECTED, noise=L * eta / m * sigma**2 / 4, smoothing=0),
+            "_quadratics",
+        ),
     ],
 )
 def test_searches_catch_planted_constants(
