@@ -21,12 +21,12 @@ from decomfl_lab.runs.training import Progress
 from paper_repro.runs import fingerprint
 from paper_repro.scales import TheoryScale
 from theory.bounds import statement
-from theory.quadratic import Quadratic, expected
+from theory.problems.quadratic import Quadratic, expected
+from theory.problems.spectrum import Spectrum
 from theory.rounds import Rounds, rounds_by_bound, rounds_of, stability_limit
 from theory.setting import Setting
 from theory.simulate import simulate
-from theory.spectrum import Spectrum
-from theory.statement import Variant
+from theory.statements import Variant
 
 __all__ = [
     "CLIENTS",

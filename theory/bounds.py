@@ -8,7 +8,7 @@ from typing import Final
 from sympy import Min, Rational, evaluate, exp, sqrt
 
 from decomfl_lab.errors import InputError, require_choice
-from theory.statement import Statement, Variant
+from theory.statements import Statement, Variant
 from theory.symbols import (
     D,
     G,

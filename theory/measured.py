@@ -10,10 +10,10 @@ from typing import Final
 import numpy as np
 
 from decomfl_lab.errors import InputError
-from theory.problems import Bowl, Floats, Problem
-from theory.quadratic import Quadratic, expected, local_steps, remainder, signs, spread
+from theory.problems.problem import Bowl, Floats, Problem
+from theory.problems.quadratic import Quadratic, expected, local_steps, remainder, signs, spread
+from theory.problems.waves import Waves
 from theory.setting import Setting
-from theory.waves import Waves
 
 __all__ = ["AVERAGES", "Measured", "exact"]
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from decomfl_lab.errors import require, require_finite_positive
 from theory.formula import names_in
-from theory.quadratic import Quadratic, expected
+from theory.problems.quadratic import Quadratic, expected
 from theory.setting import Setting
-from theory.statement import Statement
+from theory.statements import Statement
 
 __all__ = ["Rounds", "rounds_by_bound", "rounds_of", "stability_limit"]
 

@@ -18,8 +18,8 @@ from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Sgd
 from hessian.estimate import Estimate
-from theory.problems import Floats, Problem, directions, subspace
-from theory.quadratic import Quadratic
+from theory.problems.problem import Floats, Problem, directions, subspace
+from theory.problems.quadratic import Quadratic
 from theory.setting import Setting
 
 __all__ = ["federation", "run", "simulate"]

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from scipy import optimize
 
 from decomfl_lab.errors import require, require_choice, require_int
+from theory.problems.spectrum import Spectrum
 from theory.setting import LAWS
-from theory.spectrum import Spectrum
 
 __all__ = ["growth", "largest_step", "load", "moment_map"]
 

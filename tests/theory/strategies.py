@@ -8,11 +8,11 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from theory.formula import names_in
-from theory.quadratic import Quadratic
+from theory.problems.quadratic import Quadratic
+from theory.problems.spectrum import Spectrum
+from theory.problems.waves import Waves
 from theory.setting import Setting
-from theory.spectrum import Spectrum
-from theory.statement import Statement
-from theory.waves import Waves
+from theory.statements import Statement
 
 scales = st.floats(-2.0, 2.0).map(lambda exponent: 10.0**exponent)
 or_zero = st.one_of(st.just(0.0), scales)

@@ -10,9 +10,9 @@ import pytest
 
 from decomfl_lab.errors import InputError
 from theory.bounds import statement
-from theory.quadratic import Quadratic, expected
+from theory.problems.quadratic import Quadratic, expected
+from theory.problems.spectrum import Spectrum
 from theory.rounds import Rounds, rounds_by_bound, rounds_of, stability_limit
-from theory.spectrum import Spectrum
 
 EPSILON = 0.2
 NOISY = Quadratic.of(Spectrum.flat(8), sigma=2.0, sigma_G=1.0)

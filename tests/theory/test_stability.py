@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from decomfl_lab.errors import InputError
-from theory.quadratic import Quadratic, expected
+from theory.problems.quadratic import Quadratic, expected
+from theory.problems.spectrum import Spectrum
 from theory.rounds import stability_limit
 from theory.setting import LAWS, Setting
-from theory.spectrum import Spectrum
 from theory.stability import growth, largest_step, load, moment_map
 
 SPECTRA = (Spectrum.flat(12, 3.0), Spectrum((5.0, 1.0, 0.01, 0.0), (1, 3, 40, 7)), Spectrum((5.0,), (1,)))

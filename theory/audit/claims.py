@@ -22,9 +22,9 @@ from theory.audit.instruments import equal
 from theory.bounds import statement
 from theory.communication import TABLE_1, expected_numbers, expected_traffic
 from theory.formula import written
-from theory.quadratic import Quadratic, expected
+from theory.problems.quadratic import Quadratic, expected
+from theory.problems.spectrum import Spectrum
 from theory.setting import Setting, second_moment_factor
-from theory.spectrum import Spectrum
 
 __all__ = ["ENTRIES", "best_average"]
 

@@ -34,16 +34,16 @@ from theory.audit.smoothing import norm_moment
 from theory.bounds import statement
 from theory.formula import value_of, written
 from theory.measured import exact
-from theory.quadratic import Quadratic, expected
+from theory.problems.quadratic import Quadratic, expected
+from theory.problems.spectrum import Spectrum
+from theory.problems.waves import Waves
 from theory.setting import Setting
-from theory.spectrum import Spectrum
-from theory.statement import Variant
+from theory.statements import Variant
 from theory.symbols import K, L, P, R, a, d, delta, eta, m, mu, rho, s6, sigma
-from theory.waves import Waves
 
 __all__ = ["DISPLAYS", "TERMS", "at_largest", "line", "searched", "simplification", "witness"]
 
-# Problems in one dimension, solved exactly by theory.quadratic: f(x; ξ) = x²/2 − ξx, L = 1, E ξ² = σ².
+# Problems in one dimension, solved exactly by theory.problems.quadratic: f(x; ξ) = x²/2 − ξx, L = 1, E ξ² = σ².
 
 
 def line(setting: Setting, start: float = 0.0) -> Quadratic:

@@ -17,9 +17,9 @@ from theory.audit.exact import unlike
 from theory.audit.instruments import Axis, at_most, equal, exceeds, one_unit, search, within, wrong_unit
 from theory.audit.theorem_two_proof import weighted_by_rank
 from theory.bounds import statement
-from theory.quadratic import Quadratic, expected
+from theory.problems.quadratic import Quadratic, expected
+from theory.problems.spectrum import Spectrum
 from theory.setting import effective_factor, sixth_moment
-from theory.spectrum import Spectrum
 from theory.symbols import L, P, a, d, eta, kappa, mu
 
 __all__ = ["ENTRIES"]

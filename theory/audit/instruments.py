@@ -15,7 +15,7 @@ from theory.audit.entry import Evidence
 from theory.bounds import statement
 from theory.formula import unit_of, written
 from theory.setting import Setting
-from theory.statement import Variant
+from theory.statements import Variant
 from theory.units import UnitError, require_one_unit
 
 __all__ = [

@@ -24,10 +24,10 @@ from theory.audit.theorem_two_proof import CONCAVE, SHORT_BALL
 from theory.bounds import statement
 from theory.communication import table1_scalars_decomfl
 from theory.formula import value_of
-from theory.quadratic import Quadratic, expected
+from theory.problems.quadratic import Quadratic, expected
+from theory.problems.spectrum import Spectrum
 from theory.setting import LAWS, Setting
-from theory.spectrum import Spectrum
-from theory.statement import Statement
+from theory.statements import Statement
 from theory.symbols import D, G, L, P, R, d, eta, kappa, m, mu, phi, rho_kappa, sigma, sigma_G
 
 __all__ = ["CORRECTED", "ENTRIES", "STATED", "rough_clients", "without_remainder"]

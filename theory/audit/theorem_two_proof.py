@@ -18,9 +18,9 @@ from theory.audit.entry import Entry, Evidence
 from theory.audit.exact import same, unlike
 from theory.audit.instruments import Axis, at_most, differs, equal, exceeds, one_unit, search, within, wrong_unit
 from theory.bounds import statement
-from theory.quadratic import Quadratic, spread
+from theory.problems.quadratic import Quadratic, spread
+from theory.problems.spectrum import Spectrum
 from theory.setting import Setting, effective_factor
-from theory.spectrum import Spectrum
 from theory.symbols import L, P, a, d, eta, kappa, m, mu, phi, rho_kappa, sigma, sigma_G
 
 __all__ = ["CONCAVE", "ENTRIES", "SHORT_BALL", "weighted_by_rank"]

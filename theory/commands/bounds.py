@@ -21,7 +21,7 @@ from hessian.estimate import plain
 from theory.bounds import STATEMENTS, names, statement
 from theory.formula import names_in, written
 from theory.setting import LAWS, Setting
-from theory.statement import Statement, StepSizes, Variant
+from theory.statements import Statement, StepSizes, Variant
 from theory.symbols import LETTERS
 
 __all__ = ["bound", "stepsize"]

@@ -14,7 +14,7 @@ from theory.audit.claims import ENTRIES, best_average
 from theory.audit.entry import Entry, Evidence, gather
 from theory.bounds import statement
 from theory.communication import TABLE_1, Numbers, expected_numbers
-from theory.statement import Statement
+from theory.statements import Statement
 
 Check = Callable[[], Evidence]
 

@@ -24,7 +24,7 @@ from theory.audit.registry import collect, missing, stale
 from theory.audit.source import read
 from theory.bounds import statement
 from theory.setting import LAWS, Setting, effective_factor, sixth_moment
-from theory.statement import Statement
+from theory.statements import Statement
 from theory.symbols import D, L, R, d, eta, m, mu, rho_kappa, sigma, sigma_G
 
 ENTRIES = collect(theorem_two.ENTRIES, gaussian.ENTRIES)

@@ -10,20 +10,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import theory
 from decomfl_lab.errors import InputError
 from hessian.estimate import Estimate
 from tests.theory.strategies import quadratics, runs, waves
+from theory import symbols as s
 from theory.bounds import STATEMENTS, statement
-from theory.check import check, decide
+from theory.checking import check, decide
 from theory.measured import AVERAGES
-from theory.problems import Bowl, Logistic
-from theory.quadratic import Quadratic, expected
+from theory.problems.problem import Bowl, Logistic
+from theory.problems.quadratic import Quadratic, expected
+from theory.problems.spectrum import Spectrum
+from theory.problems.waves import Waves
 from theory.setting import LAWS
 from theory.simulate import federation, run, simulate
-from theory.spectrum import Spectrum
-from theory.statement import Statement
-from theory.symbols import eta
-from theory.waves import Waves
+from theory.statements import Statement
+from theory.symbols import D, R
+
+MINE = theory.Statement(
+    "mine",
+    terms={"start": 2 * D / (R * s.eta), "noise": 2 * s.L * s.eta * s.kappa * s.sigma**2 / s.m},
+    eta={"descent": 1 / (8 * s.L * s.kappa)},
+)
 
 CORRECTED = [name for name, variant in STATEMENTS if variant == "corrected"]
 ON_WAVES = ["smoothed-value", "smoothed-gradient", "second-moment", "variance", "local-second-moment"]
@@ -212,7 +220,7 @@ def test_what_the_interval_cannot_decide_is_undecided_and_more_runs_decide() -> 
     right = statement("theorem-2")
     left = expected(MIXED, setting).average
     for share, verdict in ((0.998, False), (1.002, True)):
-        near = replace(right, terms={"near": share * left / setting.eta * eta})
+        near = replace(right, terms={"near": share * left / setting.eta * s.eta})
         few = check(near, MIXED, setting, source="simulation", runs=20)
         assert few.holds is None
         assert "undecided" in str(few)
@@ -267,3 +275,49 @@ def test_claims_beyond_the_conditions_or_below_the_truth_are_refused_by_name() -
         run_setting = confined.setting(**{"eta": 0.1, "M": 2, "mu": 0.1, "law": "gaussian", **changes})  # type: ignore[arg-type]
         with pytest.raises(InputError, match=message):
             federation(confined, run_setting, seed=0)
+
+
+def test_a_bound_of_ones_own_is_checked_at_the_constants_of_a_run() -> None:
+    found = check(MINE, theory.quadratic(d=10**9, kappa=50, D=2.0, sigma=0.1), m=10, M=100, P=10, R=1000)
+    assert found.holds
+    assert found.bound == pytest.approx(2 * 2.0 * 400 / 1000 + 2 * 50 * 0.1**2 / 10 / 400)
+    assert str(found).splitlines()[1] == "  2D/(Rη) + 2Lηκσ²/m at η = 0.0025: start 1.6, noise 0.00025"
+
+
+def test_a_bound_of_ones_own_with_a_wrong_constant_fails() -> None:
+    small = replace(MINE, terms={"start": D / (R * s.eta) / 4})
+    assert check(small, theory.quadratic(d=10, kappa=2, D=2.0), R=1000).holds is False
+
+
+def test_the_distribution_of_a_run_is_the_first_that_the_statement_is_made_for() -> None:
+    found = check(statement("theorem-2"), MIXED, m=2, M=4, R=10)
+    sphere = MIXED.setting(m=2, M=4, R=10, law="sphere")
+    assert found == check(statement("theorem-2"), MIXED, sphere.at(statement("theorem-2").step_sizes(sphere).largest))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"terms": {"start": D / R}}, r"must have one unit, got start \[F\]"),
+        ({"terms": {"start": 1 / s.eta}}, r"start \[F/X\^2\], \(1/R\) Σ_r E‖∇f\(x_r\)‖² \[F\^2/X\^2\]"),
+        ({"eta": {"descent": 1 / D}}, r"η \[X\^2/F\], descent \[1/F\]"),
+        ({"mu": {"small": s.eta}}, r"μ \[X\], small"),
+        ({"terms": {"start": "2*D/(R*eta)"}}, r"^terms\['start'\] must be an expression"),
+        ({"terms": {}}, "^terms must be one or more"),
+        ({"terms": {"my start": D / (R * s.eta)}}, "^terms must be one or more"),
+    ],
+)
+def test_a_bound_of_ones_own_that_makes_no_sense_is_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        replace(MINE, **wrong)
+
+
+def test_constants_of_a_run_are_refused_by_name() -> None:
+    with pytest.raises(InputError, match="^constant of a run must be one of m, M"):
+        check(MINE, MIXED, rounds=7)
+    with pytest.raises(InputError, match="^setting must not be given beside R"):
+        check(MINE, MIXED, MIXED.setting(eta=1e-3), R=7)
+    with pytest.raises(InputError, match="^left must be what a statement"):
+        check(replace(MINE, left="‖x‖"), MIXED)
+    with pytest.raises(InputError, match="^sigma must be a finite number of at least 0, got -1"):
+        theory.quadratic(d=9, kappa=2, sigma=-1.0)

@@ -16,10 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decomfl_lab.errors import require
+from theory.problems.spectrum import Spectrum
 from theory.setting import Setting
-from theory.spectrum import Spectrum
 
-__all__ = ["LocalStep", "Quadratic", "Trajectory", "expected", "local_steps", "remainder", "signs", "spread"]
+__all__ = [
+    "LocalStep",
+    "Quadratic",
+    "Trajectory",
+    "expected",
+    "local_steps",
+    "quadratic",
+    "remainder",
+    "signs",
+    "spread",
+]
 
 Floats = NDArray[np.float64]
 
@@ -143,6 +153,29 @@ class Quadratic:
             d=self.d, L=self.L, D=self.D, kappa=self.spectrum.kappa, sigma=self.sigma, sigma_G=self.sigma_G,
             eta=eta, m=m, M=M, P=P, K=K, R=R, mu=mu, law=law, replacement=replacement, G=G,
         )  # fmt: skip
+
+
+def quadratic(
+    *, d: int, kappa: float, L: float = 1.0, D: float = 1.0, sigma: float = 0.0, sigma_G: float = 0.0
+) -> Quadratic:
+    """The quadratic of effective rank κ whose Hessian has one eigenvalue L, the others alike: as cheap for d = 10⁹.
+
+    x_0, the noise of the gradients and the clients' differences lie along the eigenvector of L, where they do most.
+
+    Args:
+        d: Parameters.
+        kappa: Effective rank tr(H)/L, in 1..d.
+        L: Largest eigenvalue, > 0. [F/X²]
+        D: f(x_0) − f*. [F]
+        sigma: Standard deviation of the stochastic gradients. [F/X]
+        sigma_G: Dissimilarity of the clients' gradients. [F/X]
+
+    Raises:
+        InputError: That names the constant, the rule and the value.
+    """
+    for name, number in (("D", D), ("sigma", sigma), ("sigma_G", sigma_G)):
+        require(math.isfinite(number) and number >= 0, name, "be a finite number of at least 0", number)
+    return Quadratic.of(Spectrum.two_level(d, kappa, L), D=D, sigma=sigma, sigma_G=sigma_G)
 
 
 def _shares(name: str, given: Sequence[float] | None, groups: int) -> list[float]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from decomfl_lab.errors import InputError, require, require_int
-from theory.quadratic import Quadratic, signs
+from theory.problems.quadratic import Quadratic, signs
 from theory.setting import Setting
 
 __all__ = ["Bowl", "Floats", "Integers", "Logistic", "Problem", "coin", "directions", "subspace"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from decomfl_lab.errors import InputError
 from tests.theory.strategies import spectra
-from theory.spectrum import Spectrum
+from theory.problems.spectrum import Spectrum
 
 
 @given(spectra())

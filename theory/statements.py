@@ -100,12 +100,16 @@ class Statement:
             require_one_unit({"η": X**2 / F, **_units(self.eta)})
             require_one_unit({"μ": X, **_units(self.mu)})
 
+    @property
+    def title(self) -> str:
+        """Its name and variant, as in text."""
+        return f"{self.name} ({self.variant})" if self.variant else self.name
+
     def __str__(self) -> str:
-        title = f"{self.name} ({self.variant})" if self.variant else self.name
         limits = [f"η ≤ {written(each)}" for each in self.eta.values()]
         limits += [f"μ ≤ {written(each)}" for each in self.mu.values()]
         bound = " + ".join(map(written, self.terms.values()))
-        return f"{title}: {self.left} ≤ {bound}" + (f" for {', '.join(limits)}" if limits else "")
+        return f"{self.title}: {self.left} ≤ {bound}" + (f" for {', '.join(limits)}" if limits else "")
 
     def applies(self, setting: Setting) -> bool:
         """Whether it is made for the setting's law and K."""
