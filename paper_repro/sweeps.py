@@ -47,7 +47,7 @@ KAPPA: Final = 10
 """Held fixed while d grows."""
 _D_FIXED: Final = 10**6
 """Held fixed while κ grows."""
-RUN: Final[Mapping[str, Any]] = {"m": 10, "M": 100, "P": 10, "R": 1000, "law": "sphere"}
+RUN: Final[Mapping[str, Any]] = {"m": 10, "M": 100, "P": 10, "R": 1000, "distribution": "sphere"}
 _NOISE: Final[Mapping[str, Any]] = {"D": 1.0, "sigma": 1.0, "sigma_G": 1.0}
 
 SMALL_D, EPSILON, LOUD = 16, 0.1, 8.0

@@ -36,7 +36,7 @@ from theory.symbols import (
 __all__ = ["STATEMENTS", "names", "statement"]
 
 
-# Laws whose ∇f^μ is a mean of ∇f over shifted points: gaussian (by Stein), sphere (over its ball).
+# Distributions whose ∇f^μ is a mean of ∇f over shifted points: gaussian (by Stein), sphere (over its ball).
 _SMOOTHED: Final = ("gaussian", "sphere")
 _PRINTED = "unbiased gradients of variance σ²; dissimilarity σ_G; f is L-smooth"
 _EACH = "unbiased gradients of variance σ² at every point; dissimilarity σ_G; every f_i(·; ξ) is L-smooth"
@@ -60,7 +60,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
             "local_steps": 1 / (m * K**2 * L),
             "smoothing": m * P * (d + 3) ** 3 / (2 * L * (3 * m * P * K * (d + 3) ** 3 + (d + 6) ** 3)),
         },
-        laws=("gaussian",),
+        distributions=("gaussian",),
         assumptions=_PRINTED,
         note="False as printed for P above about 30(d + 4): all P directions see the same mini-batch, so its noise "
         "does not fall with P. The proof also takes the clients' errors for independent, but they share the "
@@ -83,7 +83,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
             "smoothing": mu**2 * L**2 * (3 * d + 9 * L * eta * s6 / (4 * P)),
         },
         eta={"descent": 1 / (9 * L * (K + 2 * (rho - 1)))},
-        laws=_SMOOTHED,
+        distributions=_SMOOTHED,
         assumptions=_EACH,
         note="ρ − 1 = (d + 1)/P for Gaussian directions. The step size owes nothing to m: clients share the "
         "directions.",
@@ -112,7 +112,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         terms={"rate": sqrt(d / (m * P * K * R))},
         eta={**_THEOREM_1_STATED.eta, "rate": sqrt(m * P / (d * R * K))},
         mu={"rate": 1 / ((d + 3) * sqrt(P * K * R))},
-        laws=("gaussian",),
+        distributions=("gaussian",),
         assumptions=_PRINTED,
         note="An order: its constant is hidden, and with it the units. It needs K ≤ d/P (else 72KLη/m is larger), and "
         "R of order m³KdL²/(4P) before the rate's η is admissible.",
@@ -135,7 +135,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
             "smoothing": mu**2 * L**2 * (3 * d + s6 / (4 * P * (K + 2 * (rho - 1)))),
         },
         eta={"rate": _RATE},
-        laws=_SMOOTHED,
+        distributions=_SMOOTHED,
         assumptions=_EACH,
         note="Of corrected Theorem 1 at the largest η allowed here. The first term is of order "
         "√(LD(1 + d/P)(σ² + φσ_G²)/(mKR)) as long as K ≤ d/P; beyond, the part of φσ_G² no longer falls with K, and "
@@ -153,7 +153,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
             "remainder": 4 * mu**2 * L**4 * d**3 * eta,
         },
         eta={"descent": 1 / (4 * L) / (1 + (kappa * d + d - 2) / (P * (d + 2)))},
-        laws=("sphere",),
+        distributions=("sphere",),
         single_step=True,
         assumptions=_PRINTED + "; low κ-effective rank",
         note="False as printed, where only f is smooth and not every f_i(·; ξ). With that mended it is true, though "
@@ -169,7 +169,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
             "smoothing": 2 * mu**2 * L**2 * (s2 + L * eta * (s2 + s6 / 2)),
         },
         eta={"descent": 1 / (4 * L * rho_kappa)},
-        laws=("sphere", "rademacher"),
+        distributions=("sphere", "rademacher"),
         single_step=True,
         assumptions=_EACH + _LOW_RANK,
     )
@@ -199,7 +199,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
             "smoothing": Rational(1, 2) * mu**2 * L**2 * (d + 3) ** 3 + 4 * mu**2 * L**3 * d**3 * eta,
         },
         eta={"descent": 1 / (4 * L) / (1 + (kappa * d + d - 2) / (P * (d + 2)))},
-        laws=("gaussian",),
+        distributions=("gaussian",),
         single_step=True,
         assumptions=_PRINTED + "; low κ-effective rank",
         note="Ω(mdP) is read as the proof's mdP/16, O(μ²) as the μ terms of its proof with the unit mended.",
@@ -215,7 +215,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
             "smoothing": 2 * mu**2 * L**2 * (d + L * eta * (d + s6 / (4 * P))),
         },
         eta={"descent": 1 / (4 * L * rho_kappa)},
-        laws=("gaussian",),
+        distributions=("gaussian",),
         single_step=True,
         assumptions=_EACH + _LOW_RANK_WIDE,
         note="tail = Pr[χ²_{dP+4} ≥ 2dP], at most exp(−dP/16) up to a factor: dP degrees of freedom, not mdP. Where H "
@@ -266,7 +266,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
                 "smoothing": mu**2 / 2 * L**2 * (d + 6) ** 3,
                 "gradient": 2 * (d + 4) * a**2,
             },
-            laws=("gaussian",),
+            distributions=("gaussian",),
             assumptions=_EACH,
         ),
         Statement(
@@ -278,7 +278,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
                 "smoothing": mu**2 / 2 * L**2 * d * (d + 2) * (d + 4),
                 "gradient": 2 * (d + 2) * a**2,
             },
-            laws=("gaussian",),
+            distributions=("gaussian",),
             assumptions=_EACH,
         ),
         Statement(
@@ -293,7 +293,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
                 "noise": 2 * (d + 4) / P * sigma**2,
                 "smoothing": mu**2 * L**2 * (d + 6) ** 3 / (2 * P),
             },
-            laws=("gaussian",),
+            distributions=("gaussian",),
             assumptions=_PRINTED,
         ),
         Statement(
@@ -308,7 +308,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
                 "noise": (2 * rho - 1) * sigma**2,
                 "smoothing": mu**2 * L**2 * s6 / (2 * P),
             },
-            laws=_SMOOTHED,
+            distributions=_SMOOTHED,
             assumptions=_EACH,
         ),
         Statement(
@@ -323,7 +323,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
                 "noise": 2 * (d + 4) / P * sigma**2,
                 "smoothing": mu**2 * L**2 * (d + 6) ** 3 / (2 * P) + Rational(1, 2) * mu**2 * L**2 * (d + 3) ** 3,
             },
-            laws=("gaussian",),
+            distributions=("gaussian",),
             assumptions=_PRINTED,
         ),
         Statement(
@@ -353,7 +353,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
                 + Rational(1, 2) * mu**2 * L**2 * K**3 * (d + 3) ** 3 * eta**2,
             },
             eta={"drift": 2 * P / (sqrt(6) * L * K * sqrt(d + P + 4))},
-            laws=("gaussian",),
+            distributions=("gaussian",),
             assumptions=_PRINTED,
         ),
         Statement(
@@ -368,7 +368,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
                 "smoothing": Rational(9, 4) * eta**2 * K * (K - 1) * mu**2 * L**2 * (K * d + s6 / (4 * P)),
             },
             eta={"drift": 1 / (9 * L * (K + 2 * (rho - 1)))},
-            laws=_SMOOTHED,
+            distributions=_SMOOTHED,
             assumptions=_EACH,
         ),
         Statement(
@@ -377,7 +377,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
             left="‖ε_r‖²",
             source="eq.fjiow.es",
             terms={"smoothing": L**2 * mu**2 * d**3},
-            laws=("sphere",),
+            distributions=("sphere",),
             assumptions=_PRINTED,
         ),
         Statement(
@@ -399,7 +399,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
                 "gradient": L * (1 + (kappa * d + d - 2) / (P * (d + 2))) * a**2,
                 "noise": L * (1 + (kappa * d + d - 2) / (P * (d + 2))) / m * (sigma_G**2 + sigma**2),
             },
-            laws=("sphere",),
+            distributions=("sphere",),
             single_step=True,
             assumptions=_PRINTED + "; low κ-effective rank",
         ),

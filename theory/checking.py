@@ -22,7 +22,7 @@ __all__ = ["SOURCES", "Check", "Source", "check"]
 
 Source = Literal["exact", "simulation", "run"]
 SOURCES: Final[tuple[str, ...]] = get_args(Source)
-_RUN: Final = ("m", "M", "P", "K", "R", "eta", "mu", "law", "replacement", "G")
+_RUN: Final = ("m", "M", "P", "K", "R", "eta", "mu", "distribution", "replacement", "G")
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Check:
         claim: What was checked: the statement, its left side.
         bounded_by: The right side as a formula, and its terms at the constants of the run.
         measured: The left side.
-        stderr: Its standard error; 0 where it is exact.
+        stderr: Standard error of the left side; 0 where it is exact.
         bound: The right side.
         ratio: measured/bound; above 1 the statement fails. NaN where both are 0.
         holds: True or False where the numbers decide, None where the interval holds the bound.
@@ -84,8 +84,8 @@ def check(
         runs: How many independent runs are averaged, where not exact.
         seed: The seed of the runs.
         confidence: The confidence of the interval that decides, where not exact.
-        run: Instead of a setting, its constants m, M, P, K, R, eta, mu, law, replacement, G. η is the largest that the
-            statement allows and the law the first that it is made for, where they are left out.
+        run: Instead of a setting, its constants m, M, P, K, R, eta, mu, distribution, replacement, G. η is the largest
+            that the statement allows and the distribution the first that it is made for, where they are left out.
 
     Raises:
         InputError: If the step size or μ breaks a condition of the statement, the setting claims less than the problem
@@ -157,7 +157,7 @@ def _setting(
         return setting
     for name in run:
         require_choice("constant of a run", name, _RUN)
-    found = problem.setting(**{"law": statement.laws[0], **run})
+    found = problem.setting(**{"distribution": statement.distributions[0], **run})
     if found.eta is None and statement.eta:
         found = found.at(statement.step_sizes(found).largest)
     return found

@@ -51,11 +51,11 @@ class Row:
     """A row of the paper's Table 1; β is FedCom's share of d scalars, ε bounds the average of E‖∇f‖².
 
     Attributes:
-        uplink: Scalars a round, of all clients together.
-        downlink: The same to them.
-        rounds: To reach ε, but for a constant.
-        uplink_complexity: As printed: uplink · rounds.
-        downlink_complexity: As printed: downlink · rounds.
+        uplink: Scalars that all clients together send in a round.
+        downlink: Scalars that the server sends to all clients together in a round.
+        rounds: Number of rounds to reach ε, but for a constant.
+        uplink_complexity: The product uplink · rounds as printed.
+        downlink_complexity: The product downlink · rounds as printed.
     """
 
     uplink: sp.Expr
@@ -98,10 +98,10 @@ def table1_scalars_fedavg(R: int, *, M: int, m: int, d: int, uplink: float = 1.0
     """Scalars per client after R rounds: R·(1 + β)·d·(m/M).
 
     Args:
-        R: Rounds.
-        M: Clients.
-        m: Sampled clients a round.
-        d: Parameters.
+        R: Number of rounds.
+        M: Number of clients.
+        m: Number of clients sampled a round.
+        d: Number of parameters.
         uplink: β, what is sent up as a share of d scalars of 32 bits: 1 for FedAvg and FedZO, bits/32 for FedCom,
             2k/d for k values with their indices.
 
@@ -150,7 +150,7 @@ class Traffic:
         return self.up_scalars + self.down_scalars
 
     def times(self, clients: int) -> Traffic:
-        """Of so many clients together."""
+        """The traffic of so many clients together."""
         return Traffic(
             clients * self.up_bytes, clients * self.up_scalars, clients * self.down_bytes, clients * self.down_scalars
         )
@@ -175,7 +175,7 @@ def expected_traffic(config: TrainConfig, d: int, *, vectors: int = 1) -> Traffi
 
     Args:
         config: The run. Directions, seeds and rates may follow any schedule.
-        d: Parameters, kept in float32.
+        d: Number of parameters, kept in float32.
         vectors: 1 and the number of the update rule's state vectors: what a pull of the model sends.
 
     Raises:

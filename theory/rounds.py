@@ -37,7 +37,7 @@ def rounds_by_bound(statement: Statement, setting: Setting, epsilon: float) -> R
         R(η) = start₁(η)/(ε − the other terms at η),   start₁ the term start at R = 1
 
     Args:
-        statement: Whose term named start is in proportion to 1/R, and no other has R in it.
+        statement: A statement whose term named start is in proportion to 1/R, and no other has R in it.
         setting: The constants; η and R are not read.
         epsilon: ε > 0. [F²/X²]
 

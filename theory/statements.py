@@ -14,7 +14,7 @@ from scipy import optimize
 
 from decomfl_lab.errors import InputError, require, require_choice
 from theory.formula import formula, names_in, unit_of, value_of, written
-from theory.setting import LAWS, Setting
+from theory.setting import DISTRIBUTIONS, Setting
 from theory.units import F, Unit, X, require_one_unit
 
 __all__ = ["AVERAGE", "Statement", "StepSizes", "Variant"]
@@ -28,7 +28,7 @@ class StepSizes:
     """How large η may be.
 
     Attributes:
-        conditions: Name -> largest η that it allows.
+        conditions: Every condition's name and the largest η that it allows.
     """
 
     conditions: Mapping[str, float]
@@ -66,7 +66,7 @@ class Statement:
         terms: Every term's name and formula, a sympy expression in ``theory.symbols``; the bound is their sum.
         eta: Every condition's name and the largest η that it allows, a formula.
         mu: Every condition's name and the largest μ that it allows, a formula.
-        laws: The distributions of the directions for which it is made.
+        distributions: The distributions of the directions for which it is made.
         single_step: Whether it is made for K = 1 only.
         assumptions: What it needs, in words.
         note: What to know about it: how a gap of the print was read, what is proved where.
@@ -84,7 +84,7 @@ class Statement:
     variant: Variant | None = None
     left: str = AVERAGE
     source: str = ""
-    laws: tuple[str, ...] = LAWS
+    distributions: tuple[str, ...] = DISTRIBUTIONS
     single_step: bool = False
     assumptions: str = ""
     note: str = ""
@@ -112,11 +112,11 @@ class Statement:
         return f"{self.title}: {self.left} ≤ {bound}" + (f" for {', '.join(limits)}" if limits else "")
 
     def applies(self, setting: Setting) -> bool:
-        """Whether it is made for the setting's law and K."""
-        return setting.law in self.laws and (setting.K == 1 or not self.single_step)
+        """Whether it is made for the setting's distribution and K."""
+        return setting.distribution in self.distributions and (setting.K == 1 or not self.single_step)
 
     def _values(self, setting: Setting, formulas: Mapping[str, sp.Expr], **point: float) -> dict[str, float]:
-        require_choice("law", setting.law, self.laws)
+        require_choice("distribution", setting.distribution, self.distributions)
         require(setting.K == 1 or not self.single_step, "K", f"be 1 in {self.name}", setting.K)
         if any("rho_kappa" in names_in(each) for each in formulas.values()):
             setting.require("kappa")
@@ -135,7 +135,7 @@ class Statement:
             point: Symbols that belong to a point and not to a setting: a = ‖∇f‖, delta = ‖x_{i,r}^k − x_r‖.
 
         Raises:
-            InputError: If a constant that a term needs was not given, or the law or K are not the statement's.
+            InputError: If a constant that a term needs was not given, or the distribution or K are not the statement's.
         """
         values = self._values(setting, self.terms, **point)
         return self._tuple(*(value_of(each, values) for each in self.terms.values()))

@@ -173,7 +173,7 @@ def test_training_is_measured_as_the_mean_of_squared_gradients_so_far(tmp_path: 
     bounds = rows[rows["series"] == "Theorem 2, corrected"].set_index("round")
     own = Setting(
         **{name: float(constants[name]) for name in ("L", "kappa", "sigma", "sigma_G", "D", "eta", "mu")},
-        d=int(constants["d"]), m=5, M=10, P=20, R=4, law="sphere",
+        d=int(constants["d"]), m=5, M=10, P=20, R=4, distribution="sphere",
     )  # fmt: skip
     assert bounds["value"][4] == pytest.approx(sum(statement("theorem-2").bound(own)))
     assert bounds["admitted"].all()

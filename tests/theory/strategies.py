@@ -1,4 +1,4 @@
-"""What the laws of theory quantify over: problems and admissible settings."""
+"""What the distributions of theory quantify over: problems and admissible settings."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def runs(draw: st.DrawFn, statement: Statement, problem: Quadratic) -> Setting:
     setting = problem.setting(
         m=draw(st.integers(1, M)), M=M, P=draw(st.integers(1, 1000)), R=draw(st.integers(1, 1000)),
         K=1 if statement.single_step else draw(st.integers(1, 20)), mu=draw(or_zero),
-        law=draw(st.sampled_from(statement.laws)), replacement=draw(st.booleans()), G=0.0,
+        distribution=draw(st.sampled_from(statement.distributions)), replacement=draw(st.booleans()), G=0.0,
     )  # fmt: skip
     if not statement.eta:
         return replace(setting, eta=draw(scales) / (problem.L * problem.d * setting.K))

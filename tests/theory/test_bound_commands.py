@@ -97,7 +97,7 @@ def test_with_d_and_rounds_the_best_step_size_minimises_the_bound(capsys: pytest
             D=2.0,
             sigma=3.0,
             R=10**4,
-            law="sphere",
+            distribution="sphere",
             eta=best["best_eta"],
             mu=best["best_mu"],
         )
@@ -137,7 +137,7 @@ def test_terms_are_those_of_the_statements_and_sum_to_the_bound(capsys: pytest.C
         sigma=0.1,
         sigma_G=0.2,
         mu=1e-9,
-        law="sphere",
+        distribution="sphere",
     )
     for variant in ("stated", "corrected"):
         own = found["variants"][variant]
@@ -145,7 +145,7 @@ def test_terms_are_those_of_the_statements_and_sum_to_the_bound(capsys: pytest.C
         assert [row["value"] for row in own["terms"].values()] == list(of.bound(setting))
         assert own["bound"] == sum(row["value"] for row in own["terms"].values())
         assert own["admissible"]
-    assert found["law"] == "sphere"
+    assert found["distribution"] == "sphere"
     assert found["constants"]["D"] == 3.0
     assert "remainder" in shown(capsys, *argv)
 
@@ -163,11 +163,13 @@ def test_a_violated_condition_is_said_and_the_bound_still_shown(capsys: pytest.C
 
 
 def test_directions_choose_the_version_and_labels_name_statements(capsys: pytest.CaptureFixture[str]) -> None:
-    gaussian = run(capsys, "bound", *THEOREM_2, "--law", "gaussian", "--G", "1")
+    gaussian = run(capsys, "bound", *THEOREM_2, "--distribution", "gaussian", "--G", "1")
     assert gaussian["statement"] == "theorem-2-gaussian"
-    rademacher = run(capsys, "bound", *THEOREM_2, "--law", "rademacher")
+    rademacher = run(capsys, "bound", *THEOREM_2, "--distribution", "rademacher")
     assert list(rademacher["variants"]) == ["corrected"]
-    assert "stated: for sphere directions and K = 1 only" in shown(capsys, "bound", *THEOREM_2, "--law", "rademacher")
+    assert "stated: for sphere directions and K = 1 only" in shown(
+        capsys, "bound", *THEOREM_2, "--distribution", "rademacher"
+    )
     by_label = run(capsys, "bound", "--statement", "lemma.pp.v2", "--d", "9", "--L", "1", "--a", "0.5", "--delta", "0")
     assert by_label["statement"] == "variance"
     assert by_label["variants"]["stated"]["terms"]["gradient"]["value"] == 6 * 13 * 0.25

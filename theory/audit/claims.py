@@ -198,16 +198,16 @@ def best_average(
     M: int = 1,
     sigma: float = 0.0,
     sigma_G: float = 0.0,
-    law: str = "gaussian",
+    distribution: str = "gaussian",
 ) -> float:
     """The least (1/R) Σ E‖∇f(x_r)‖² over all η, of f_i = ½‖x‖² − b_iᵀx, D = 1, R = 10⁴, μ → 0; exact."""
     problem = Quadratic.of(Spectrum.flat(d), D=1.0, sigma=sigma, sigma_G=sigma_G)
 
     def average(log_eta: float) -> float:
-        setting = problem.setting(eta=math.exp(log_eta), m=m, M=M, P=P, K=K, R=_ROUNDS, law=law)
+        setting = problem.setting(eta=math.exp(log_eta), m=m, M=M, P=P, K=K, R=_ROUNDS, distribution=distribution)
         return expected(problem, setting).average
 
-    largest = -math.log(K * second_moment_factor(law, d=d, P=P))
+    largest = -math.log(K * second_moment_factor(distribution, d=d, P=P))
     found = optimize.minimize_scalar(average, bounds=(largest - 10, largest), method="bounded", options={"xatol": 1e-3})
     return min(float(found.fun), average(largest))
 
@@ -221,8 +221,8 @@ _MORE: Final[Mapping[str, Callable[[int], float]]] = {
     "K, clients alike": lambda n: best_average(K=n, sigma=1.0),
     "P": lambda n: best_average(P=n, sigma=1.0),
     "P, d = 1000": lambda n: best_average(P=n, sigma=1.0, d=1000),
-    "K, clients differ, z = ±1": lambda n: best_average(K=n, M=2, sigma_G=1.0, law="rademacher"),
-    "P, z = ±1": lambda n: best_average(P=n, sigma=1.0, law="rademacher"),
+    "K, clients differ, z = ±1": lambda n: best_average(K=n, M=2, sigma_G=1.0, distribution="rademacher"),
+    "P, z = ±1": lambda n: best_average(P=n, sigma=1.0, distribution="rademacher"),
     "m": lambda n: best_average(m=n, M=n, sigma=1.0),
 }
 
@@ -239,12 +239,12 @@ def _speedup(name: str, few: int, many: int, *, holds: bool) -> Evidence:
     )
 
 
-def _mended(name: str, law: str, *cases: tuple[int, int]) -> Evidence:
+def _mended(name: str, distribution: str, *cases: tuple[int, int]) -> Evidence:
     """A corrected bound on the same problems, at its best η, for pairs of K and P."""
     theorem, worst = statement(name), 0.0
     problem = Quadratic.of(Spectrum.flat(1), D=1.0, sigma=1.0, sigma_G=1.0)
     for K, P in cases:
-        setting = problem.setting(m=1, M=2, P=P, K=K, R=_ROUNDS, law=law)
+        setting = problem.setting(m=1, M=2, P=P, K=K, R=_ROUNDS, distribution=distribution)
         setting = replace(setting, eta=theorem.best_eta(setting))
         worst = max(worst, expected(problem, setting).average / sum(theorem.bound(setting)))
     return Evidence("search", worst <= 1, f"corrected {name} at these K and P: left/right at most {worst:.3g}")
@@ -268,7 +268,7 @@ def _flat_in_dimension() -> Evidence:
     """The corrected Theorem 2 at its best η, κ = 10, μ → 0, for d from 10³ to 10⁹."""
     bounds = []
     for d in (10**3, 10**6, 10**9):
-        setting = Setting(d=d, L=1.0, m=2, M=8, P=5, R=2000, sigma=1.0, sigma_G=1.0, kappa=10.0, law="sphere")
+        setting = Setting(d=d, L=1.0, m=2, M=8, P=5, R=2000, sigma=1.0, sigma_G=1.0, kappa=10.0, distribution="sphere")
         theorem = statement("theorem-2")
         bounds.append(sum(theorem.bound(replace(setting, eta=theorem.best_eta(setting)))))
     listed = ", ".join(f"{bound:.6g}" for bound in bounds)

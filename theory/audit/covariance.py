@@ -57,9 +57,9 @@ class Clients:
             for v in [(self.gradients[chosen] + _exact([signs]).T * self.noises[chosen]).sum(axis=0)]
         )
 
-    def second_moment(self, m: int, P: int, *, replacement: bool, law: str = "sphere") -> Matrix:
+    def second_moment(self, m: int, P: int, *, replacement: bool, distribution: str = "sphere") -> Matrix:
         """E ∇̄f ∇̄fᵀ, ∇̄f = Z v̄, by adding up all directions too."""
-        return design(law, self.d).sandwich(self.mean_square(m, replacement=replacement), P)
+        return design(distribution, self.d).sandwich(self.mean_square(m, replacement=replacement), P)
 
 
 def _exact(rows: Iterable[Iterable[int]]) -> Matrix:

@@ -31,7 +31,7 @@ class Evidence:
         holds: Whether it bears the entry's verdict out: for *correct* that the statement passes, for the others that
             the defect is there (and that the fix has none).
         says: One line with the numbers.
-        numbers: Name -> number behind it.
+        numbers: Every number behind it by its name.
     """
 
     instrument: Instrument
@@ -125,7 +125,7 @@ def gather(entry: Entry, known: dict[Callable[[], Evidence], Evidence] | None = 
     """Run every check of the entry.
 
     Args:
-        entry: With its checks.
+        entry: The entry with its checks.
         known: What checks have found already: those in it are not run again, those run now are added.
     """
     known = {} if known is None else known

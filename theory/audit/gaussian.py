@@ -37,7 +37,7 @@ def _resting_noise() -> Evidence:
     G² = max_r (|Lx_r| + σ)² is at most Σ_r (2L²x_r² + 2σ²) on average; in these units η²LG² is small all the same.
     """
     problem = Quadratic.of(Spectrum.flat(1, 1e6), D=0.0, sigma=1.0)
-    setting = problem.setting(eta=0.25e-6, R=1000, law="gaussian")
+    setting = problem.setting(eta=0.25e-6, R=1000, distribution="gaussian")
     gradient2 = expected(problem, setting).gradient2[1:]
     G = math.sqrt(float((2 * gradient2 + 2 * problem.sigma**2).sum()))
     bound = math.fsum(STATED.bound(replace(setting, G=G)))
@@ -77,7 +77,7 @@ def _quadratics() -> Evidence:
 
 def _resting_noise_mended() -> Evidence:
     problem = Quadratic.of(Spectrum.flat(1, 1e6), D=0.0, sigma=1.0)
-    setting = problem.setting(R=1000, law="gaussian", G=0.0)
+    setting = problem.setting(R=1000, distribution="gaussian", G=0.0)
     setting = replace(setting, eta=CORRECTED.step_sizes(setting).largest)
     left, bound = expected(problem, setting).average, math.fsum(CORRECTED.bound(setting))
     return at_most(left, bound, "the same at the largest corrected η: average against corrected bound without escape")
@@ -113,7 +113,7 @@ def _mean_of_a_random_term() -> Evidence:
 
 
 def _sixth_moment() -> Evidence:
-    gaussian, sphere = (sixth_moment(law, d=10) for law in ("gaussian", "sphere"))
+    gaussian, sphere = (sixth_moment(distribution, d=10) for distribution in ("gaussian", "sphere"))
     return exceeds(gaussian, sphere, "d = 10: E‖z‖⁶ of Gaussian z against that of the sphere, d³")
 
 

@@ -86,8 +86,8 @@ class Axis:
     Attributes:
         low: Least value.
         high: Largest value.
-        log: Searched on a logarithmic scale.
-        whole: Whole numbers only.
+        log: Whether it is searched on a logarithmic scale.
+        whole: Whether it takes whole numbers only.
     """
 
     low: float
@@ -109,7 +109,7 @@ class Worst:
     Attributes:
         ratio: Largest left side as a multiple of the right side; above 1 the inequality fails.
         at: The parameters there.
-        tried: Points tried.
+        tried: Number of points tried.
     """
 
     ratio: float
@@ -131,10 +131,10 @@ def search(
     """The parameters with the largest ratio left/right, by differential evolution from a fixed seed.
 
     Args:
-        ratio: Of the two sides at these parameters; NaN where they are not admissible.
-        axes: Parameter's name -> its range.
-        seed: Of the search.
-        effort: Generations; the population has 12 points a parameter.
+        ratio: Ratio of the two sides at these parameters; NaN where they are not admissible.
+        axes: Every parameter's name and its range.
+        seed: Seed of the search.
+        effort: Number of generations; the population has 12 points a parameter.
     """
     names = list(axes)
     tried = 0
@@ -198,12 +198,12 @@ def breaks(
     """Evidence that a bound is exceeded by its left side at a setting that keeps its conditions.
 
     Args:
-        name: Of the statement in ``theory.bounds``.
+        name: Name of the statement in ``theory.bounds``.
         left: The exact left side.
         setting: The constants.
         what: The problem, in words.
-        variant: Of the statement.
-        point: As for ``Statement.bound``.
+        variant: Variant of the statement.
+        point: Symbols that belong to a point, as for ``Statement.bound``.
     """
     bound, admitted = _bound(name, variant, setting, point)
     found = exceeds(left, bound, f"{what}: {name} as {variant}")

@@ -36,9 +36,9 @@ def least_runs(accuracy: float, n: int, most: int = 100) -> int | None:
     """The least number of runs whose mean accuracy on n examples can be printed so: accuracy/100 = k/(runs·n) rounded.
 
     Args:
-        accuracy: In per cent, with two decimals.
-        n: Examples.
-        most: Runs tried; None is returned if so many do not suffice.
+        accuracy: Accuracy in per cent, with two decimals.
+        n: Number of examples.
+        most: Most runs that are tried; None is returned if so many do not suffice.
     """
     for runs in range(1, most + 1):
         if agree(accuracy, 100 * round(accuracy / 100 * n * runs) / (n * runs)):

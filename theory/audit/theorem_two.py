@@ -26,7 +26,7 @@ from theory.communication import table1_scalars_decomfl
 from theory.formula import value_of
 from theory.problems.quadratic import Quadratic, expected
 from theory.problems.spectrum import Spectrum
-from theory.setting import LAWS, Setting
+from theory.setting import DISTRIBUTIONS, Setting
 from theory.statements import Statement
 from theory.symbols import D, G, L, P, R, d, eta, kappa, m, mu, phi, rho_kappa, sigma, sigma_G
 
@@ -65,7 +65,7 @@ def rough_clients(setting: Setting, *, curvature: float, delta: float) -> float:
 
 
 def _rough_setting(claim: Statement, *, d: int, L: float, mu: float, share: float = 1.0) -> Setting:
-    setting = Setting(d=d, L=L, m=1, M=2, R=2, mu=mu, sigma_G=1.0, D=0.0, kappa=1.0, law="sphere")
+    setting = Setting(d=d, L=L, m=1, M=2, R=2, mu=mu, sigma_G=1.0, D=0.0, kappa=1.0, distribution="sphere")
     return replace(setting, eta=share * claim.step_sizes(setting).largest)
 
 
@@ -112,7 +112,7 @@ def _setting(at: Mapping[str, float], R: int = 1) -> Setting:
     d, m = int(at["d"]), int(at["m"])
     setting = Setting(
         d=d, L=1.0, kappa=min(d ** at["rank"], d), P=int(at["P"]), m=m, M=m + int(at["idle"]), R=R,
-        mu=at["mu"], sigma=at["sigma"], sigma_G=at["sigma_G"], D=at["D"], law="sphere",
+        mu=at["mu"], sigma=at["sigma"], sigma_G=at["sigma_G"], D=at["D"], distribution="sphere",
     )  # fmt: skip
     return replace(setting, eta=at["share"] * STATED.step_sizes(setting).largest)
 
@@ -158,7 +158,7 @@ def _waves() -> Evidence:
 
     def ratio(at: Mapping[str, float]) -> float:
         parts = ((at["A"], at["v"], at["alpha"]), (1 - at["A"], at["w"], at["beta"]))
-        setting = Setting(d=1, L=1.0, kappa=1.0, D=0.0, mu=at["mu"], law="sphere")
+        setting = Setting(d=1, L=1.0, kappa=1.0, D=0.0, mu=at["mu"], distribution="sphere")
         eta = at["share"] * CORRECTED.step_sizes(setting).largest
 
         def f(x: float) -> float:
@@ -239,7 +239,7 @@ def _orders() -> Evidence:
 
 
 def _more_directions_than_ranks() -> Evidence:
-    setting = Setting(d=1000, L=1.0, kappa=1.0, P=10**4, R=10**8, sigma=1.0, law="sphere")
+    setting = Setting(d=1000, L=1.0, kappa=1.0, P=10**4, R=10**8, sigma=1.0, distribution="sphere")
     printed, least = (
         math.fsum(STATED.bound(replace(setting, eta=eta)))
         for eta in (value_of(_ETA, setting.values), STATED.best_eta(setting))
@@ -249,7 +249,7 @@ def _more_directions_than_ranks() -> Evidence:
 
 def _any_smaller_step() -> Evidence:
     """O(·) allows η = 1/R, at which 4D/(Rη) does not fall."""
-    setting = Setting(d=1000, L=1.0, kappa=10.0, P=10, R=10**8, law="sphere", eta=1e-8)
+    setting = Setting(d=1000, L=1.0, kappa=10.0, P=10, R=10**8, distribution="sphere", eta=1e-8)
     return exceeds(
         math.fsum(STATED.bound(setting)), value_of(_RATE, setting.values), "η = 1/R, R = 10⁸: bound against the rate"
     )
@@ -257,7 +257,7 @@ def _any_smaller_step() -> Evidence:
 
 def _early_rounds() -> Evidence:
     """η = √(mP/(κR)) is allowed from R = 16L²mP(1 + κ/P)²/κ on, about."""
-    setting = Setting(d=1000, L=1.0, kappa=100.0, m=10, P=10, R=100, law="sphere")
+    setting = Setting(d=1000, L=1.0, kappa=100.0, m=10, P=10, R=100, distribution="sphere")
     return exceeds(
         value_of(_ETA, setting.values),
         STATED.step_sizes(setting).largest,
@@ -310,7 +310,7 @@ def _crossing() -> Evidence:
 def _grows_with_d() -> Evidence:
     """The printed bound at one μ and η for d = 10³ and 10⁹, κ = 10."""
     here, there = (
-        math.fsum(STATED.bound(Setting(d=d, L=1.0, kappa=10.0, R=1000, mu=1e-3, law="sphere", eta=0.01)))
+        math.fsum(STATED.bound(Setting(d=d, L=1.0, kappa=10.0, R=1000, mu=1e-3, distribution="sphere", eta=0.01)))
         for d in (10**3, 10**9)
     )
     return exceeds(there, here, "the printed bound at μ = 10⁻³ and κ = 10: d = 10⁹ against d = 10³")
@@ -344,18 +344,22 @@ def _no_change() -> Evidence:
 
 
 def _without_dimension() -> Evidence:
-    """Exact E‖∇f‖² of quadratics with κ = 10 against the bound that has no d, for every law and μ."""
+    """Exact E‖∇f‖² of quadratics with κ = 10 against the bound that has no d, for every distribution and μ."""
     claim = statement("theorem-2-dimension-free")
 
     def ratio(at: Mapping[str, float]) -> float:
-        law = LAWS[int(at["law"])]
+        distribution = DISTRIBUTIONS[int(at["distribution"])]
         problem = Quadratic.of(Spectrum.two_level(int(at["d"]), 10.0), D=at["D"], sigma=at["sigma"], noise=(1.0, 1.0))
-        setting = problem.setting(P=int(at["P"]), R=int(at["R"]), mu=at["mu"], law=law)
+        setting = problem.setting(P=int(at["P"]), R=int(at["R"]), mu=at["mu"], distribution=distribution)
         setting = replace(setting, eta=at["share"] * claim.step_sizes(setting).largest)
         return expected(problem, setting).average / math.fsum(claim.bound(setting))
 
     axes = {name: _CONSTANTS[name] for name in ("P", "share", "D", "mu", "sigma")}
-    own = {"law": Axis(0, 2, log=False, whole=True), "d": Axis(11, 1e9, whole=True), "R": Axis(1, 1e5, whole=True)}
+    own = {
+        "distribution": Axis(0, 2, log=False, whole=True),
+        "d": Axis(11, 1e9, whole=True),
+        "R": Axis(1, 1e5, whole=True),
+    }
     return within(
         search(ratio, {**axes, **own}, effort=1), "exact quadratics of κ = 10, d up to 10⁹, against the bound without d"
     )

@@ -83,7 +83,7 @@ def _remainder_of_a_quadratic() -> Evidence:
     z = design("sphere", 8).z
     squares = (0.5 * (z**2).sum(axis=1) * np.sqrt((z**2).sum(axis=1))) ** 2
     stated, corrected = (
-        math.fsum(statement("remainder", variant).bound(Setting(d=8, L=1.0, mu=1.0, law="sphere")))
+        math.fsum(statement("remainder", variant).bound(Setting(d=8, L=1.0, mu=1.0, distribution="sphere")))
         for variant in ("stated", "corrected")
     )
     says = f"f = ‖x‖²/2, d = 8: ‖ε‖² = {squares.max():.6g}, mended bound {corrected:.6g}, print {stated:.6g}"
@@ -95,7 +95,7 @@ def _remainder_of_a_quadratic() -> Evidence:
 
 def _remainder_search() -> Evidence:
     def ratio(at: Mapping[str, float]) -> float:
-        setting = Setting(d=int(at["d"]), P=int(at["P"]), L=1.0, mu=1.0, law="sphere")
+        setting = Setting(d=int(at["d"]), P=int(at["P"]), L=1.0, mu=1.0, distribution="sphere")
         stated, corrected = (math.fsum(statement("remainder", kind).bound(setting)) for kind in ("stated", "corrected"))
         return corrected / stated
 
@@ -110,12 +110,12 @@ def _kinked(delta: float) -> float:
 
 def _kinked_client() -> Evidence:
     """For f = (f_1 + f_2)/2 = 0 for f_2 = −f_1, so any L is one of f: here 1/10."""
-    bound = statement("remainder", "stated").bound(Setting(d=1, L=0.1, mu=1.0, law="sphere"))
+    bound = statement("remainder", "stated").bound(Setting(d=1, L=0.1, mu=1.0, distribution="sphere"))
     return exceeds(_kinked(1e-3), sum(bound), "f_1 = √(x² + δ²) = −f_2, δ = 10⁻³, f 1/10-smooth: ‖ε‖² against bound")
 
 
 def _kinked_mended() -> Evidence:
-    bound = statement("remainder").bound(Setting(d=1, L=1e3, mu=1.0, law="sphere"))
+    bound = statement("remainder").bound(Setting(d=1, L=1e3, mu=1.0, distribution="sphere"))
     return at_most(_kinked(1e-3), sum(bound), "the same with L = 1/δ, of f_1: ‖ε‖² against the mended bound")
 
 
@@ -398,15 +398,17 @@ def _coefficients() -> Evidence:
     )
 
 
-def weighted_by_rank(law: str) -> Evidence:
+def weighted_by_rank(distribution: str) -> Evidence:
     """Exact E (Zv)ᵀH(Zv) ≤ Lρ_κ‖v‖² with v on the first or the other eigenvectors; equality at the first."""
 
     def ratio(at: Mapping[str, float]) -> float:
         d, P = int(at["d"]), int(at["P"])
         problem = Quadratic.of(Spectrum.two_level(d, d ** at["rank"]))
         parts = np.array([at["first"], 1 - at["first"]])
-        found = float(problem.spectrum.eigenvalues @ spread(problem, problem.setting(P=P, law=law), parts))
-        return found / effective_factor(law, d=d, P=P, kappa=problem.spectrum.kappa)
+        found = float(
+            problem.spectrum.eigenvalues @ spread(problem, problem.setting(P=P, distribution=distribution), parts)
+        )
+        return found / effective_factor(distribution, d=d, P=P, kappa=problem.spectrum.kappa)
 
     axes = {
         "d": Axis(2, 1e9, whole=True),

@@ -26,14 +26,19 @@ __all__ = ["audit"]
 def audit(
     *,
     statement: Annotated[
-        list[str] | None, typer.Option(help="Only the entries of this LaTeX label or line-N, in full. Repeatable.")
+        list[str] | None, typer.Option(help="Show only the entries of this LaTeX label or line-N, in full. Repeatable.")
     ] = None,
-    verdict: Annotated[list[str] | None, typer.Option(help=f"Only of {', '.join(VERDICTS)}. Repeatable.")] = None,
-    kind: Annotated[list[str] | None, typer.Option(help=f"Only of {', '.join(KINDS)}. Repeatable.")] = None,
+    verdict: Annotated[
+        list[str] | None, typer.Option(help=f"Show only the entries found {', '.join(VERDICTS)}. Repeatable.")
+    ] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(help=f"Show only the entries of the kind {', '.join(KINDS)}. Repeatable.")
+    ] = None,
     paper: Annotated[
         Path | None,
         typer.Option(
-            envvar="DECOMFL_PAPER", help="The paper's TeX source: say what of it has no entry, which entries no line."
+            envvar="DECOMFL_PAPER",
+            help="Path of the paper's TeX source, to say what of it has no entry and which entries have no line.",
         ),
     ] = None,
     as_json: Annotated[

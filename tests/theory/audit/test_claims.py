@@ -94,6 +94,6 @@ def test_a_method_that_sends_as_much_would_not_be_called_cheaper(monkeypatch: py
 
 
 def test_with_signs_in_one_dimension_directions_make_no_difference() -> None:
-    assert best_average(P=1, sigma=1.0, law="rademacher") == pytest.approx(
-        best_average(P=50, sigma=1.0, law="rademacher")
+    assert best_average(P=1, sigma=1.0, distribution="rademacher") == pytest.approx(
+        best_average(P=50, sigma=1.0, distribution="rademacher")
     )
