@@ -222,26 +222,26 @@ def test_what_the_interval_cannot_decide_is_undecided_and_more_runs_decide() -> 
     assert setting.eta
     right = statement("theorem-2")
     left = expected(MIXED, setting).average
-    for share, verdict in ((0.998, False), (1.002, True)):
+    for share, finding in ((0.998, False), (1.002, True)):
         near = replace(right, terms={"near": share * left / setting.eta * s.eta})
         few = check(near, MIXED, setting, source="simulation", runs=20)
         assert few.holds is None
         assert "undecided" in str(few)
         assert few.more > 20
-        assert check(near, MIXED, setting, source="simulation", runs=40_000).holds is verdict
-        assert check(near, MIXED, setting).holds is verdict
+        assert check(near, MIXED, setting, source="simulation", runs=40_000).holds is finding
+        assert check(near, MIXED, setting).holds is finding
 
 
 @given(st.floats(0.1, 10), st.floats(0.01, 1), st.floats(0.01, 20), st.integers(2, 500))
 @settings(max_examples=200)
 def test_so_many_runs_as_are_asked_for_decide(value: float, stderr: float, bound: float, samples: int) -> None:
-    verdict, more = decide(Estimate(value, stderr, samples), bound, 0.99)
-    if verdict is None:
+    finding, more = decide(Estimate(value, stderr, samples), bound, 0.99)
+    if finding is None:
         assert more >= samples
         enough = Estimate(value, stderr * (samples / (1.01 * more)) ** 0.5, int(1.01 * more) + 1)
         assert decide(enough, bound, 0.99)[0] is (value <= bound) or more > 10**6 or value == bound
     else:
-        assert verdict is (value <= bound)
+        assert finding is (value <= bound)
         assert more == 0
 
 

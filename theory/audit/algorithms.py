@@ -150,7 +150,7 @@ class Program:
     """A server's and a client's algorithm together: the client's procedures first, then the server's rounds.
 
     Attributes:
-        lines: Those whose verdicts are this program's; the others are context.
+        lines: Those whose findings are this program's; the others are context.
         client: The client's algorithm.
         server: The server's algorithm.
         P: Number of directions a step.
@@ -248,7 +248,7 @@ def entry(program: Program, line: Line, *, kind: Kind = "algorithm line", at: in
         line=number,
         kind=kind,
         says=line.says,
-        verdict="typo" if line.printed else "correct",
+        finding="typo" if line.printed else "correct",
         checks=checks,
         why=line.why,
         fix=line.fix,
@@ -268,7 +268,7 @@ def _whole(label: str, line: int, says: str, program: Program, labels: tuple[str
         line=line,
         kind="algorithm line",
         says=says,
-        verdict="typo",
+        finding="typo",
         checks=(to_the_letter, partial(_mended, program)),
         why=f"{len(printed)} slips in it stop a literal run; mended, it does what it should",
         fix="; ".join(each.fix for each in program.lines if each.printed),

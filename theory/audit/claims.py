@@ -312,7 +312,7 @@ _WHY_P: Final = "all directions see one mini-batch: its noise does not fall with
 def _claim(label: str, says: str, *checks: Callable[[], Evidence]) -> Entry:
     """A correct claim of the text."""
     line = int(label.removeprefix("line-").split(".")[0])
-    return Entry(label=label, line=line, kind="claim", says=says, verdict="correct", checks=checks)
+    return Entry(label=label, line=line, kind="claim", says=says, finding="correct", checks=checks)
 
 
 _CLAIMS: Final = (
@@ -322,7 +322,7 @@ _CLAIMS: Final = (
         line=135,
         kind="claim",
         says="State-of-the-art rates with linear speed-up in the number of clients and of local steps",
-        verdict="false",
+        finding="false",
         checks=(_LOCAL_STEPS, _CLIENTS, _FEW_LOCAL_STEPS, _ALIKE),
         why=f"in the clients it is so, in local steps not: {_WHY_K}",
         fix="linear speed-up in clients; in local steps as long as K ≤ d/P or the clients are alike",
@@ -345,7 +345,7 @@ _CLAIMS: Final = (
         line=179,
         kind="claim",
         says="In each round both ways only a constant number of scalars",
-        verdict="false",
+        finding="false",
         checks=(_dimension_free, _lag, _mean_lag),
         why="it does not depend on d, but downwards it is 2KP for every round that the client missed: unbounded",
         fix="a number that does not depend on d; downwards 2KP·M/m on average",
@@ -355,7 +355,7 @@ _CLAIMS: Final = (
         line=181,
         kind="claim",
         says="O(√(d/(mPKR))) under the standard conditions",
-        verdict="false",
+        finding="false",
         checks=(_LOCAL_STEPS, _DIRECTIONS, _CLIENTS, _FEW_LOCAL_STEPS, _FEW_DIRECTIONS, _MENDED_RATE),
         why=f"{_WHY_K}; {_WHY_P}",
         fix="O(√((1 + d/P)(σ² + σ_G²)/(mKR))) for K ≤ d/P",
@@ -365,7 +365,7 @@ _CLAIMS: Final = (
         line=182,
         kind="claim",
         says="Linear speed-up in local steps, directions and clients",
-        verdict="false",
+        finding="false",
         checks=(_LOCAL_STEPS, _DIRECTIONS, _CLIENTS, _FEW_LOCAL_STEPS, _FEW_DIRECTIONS, _MENDED_RATE),
         why=f"{_WHY_K}; {_WHY_P}",
         fix="linear speed-up in clients; in P up to d, in K up to d/P",
@@ -375,7 +375,7 @@ _CLAIMS: Final = (
         line=183,
         kind="claim",
         says="O(√(κ/(mPR))) under the κ-effective rank assumption",
-        verdict="does not follow",
+        finding="does not follow",
         checks=(_DIRECTIONS, _MENDED_LOW_RANK),
         why="Theorem 2 has it for K = 1 and κ > P only; for P > κ (here κ = d = 1) it does not fall with P",
         fix="O(√((1 + κ/P)/(mR))), K = 1",
@@ -423,7 +423,7 @@ _CLAIMS: Final = (
         line=948,
         kind="claim",
         says="OPT models of four sizes all converge around round 1250",
-        verdict="not checkable",
+        finding="not checkable",
         checks=(),
         why="read off a figure, with another learning rate for each model; no criterion of convergence is given",
     ),
@@ -442,7 +442,7 @@ _TABLE: Final = (
         line=477,
         kind="table",
         says="Table 1: communication = a round's · rounds; rounds from the rates √(1/(mKR)), √(d/(mPKR)), √(κ/(mPR))",
-        verdict="correct",
+        finding="correct",
         checks=(
             _products,
             *(partial(_rounds_to, rate, row) for row, rate in _PRINTED_RATES.items()),
@@ -453,7 +453,7 @@ _TABLE: Final = (
         line=477,
         kind="table",
         says="Table 1, downlink a round: 2MKP and 2MP",
-        verdict="false",
+        finding="false",
         checks=(_plans,),
         why="the seeds of the round's own local steps go to m clients too, though records repeat them",
         fix="(2M + m)KP and (2M + m)P",
@@ -463,7 +463,7 @@ _TABLE: Final = (
         line=477,
         kind="table",
         says="Table 1, rounds of FedAvg and FedCom: O(1/(mKε²)) with m of M clients sampled",
-        verdict="false",
+        finding="false",
         checks=(_one_long_step, _ALIKE),
         why="on ½(x − c_i)² K local steps are one longer step: whatever K, the same models can be reached in R rounds",
         fix="O(1/(mKε²)) if clients are alike or all take part",
@@ -473,7 +473,7 @@ _TABLE: Final = (
         line=477,
         kind="table",
         says="Table 1, rounds of DeComFL: O(d/(mPKε²))",
-        verdict="false",
+        finding="false",
         checks=(_LOCAL_STEPS, _DIRECTIONS, _FEW_LOCAL_STEPS, _FEW_DIRECTIONS, _MENDED_RATE),
         why=f"{_WHY_K}; {_WHY_P}",
         fix="O((1 + d/P)/(mKε²)) for K ≤ d/P",
@@ -483,7 +483,7 @@ _TABLE: Final = (
         line=477,
         kind="table",
         says="Table 1, rounds of FedZO: O(d/(mPKε²))",
-        verdict="false",
+        finding="false",
         checks=(
             partial(_speedup, "K, clients differ, z = ±1", 10, 400, holds=False),
             partial(_speedup, "P, z = ±1", 100, 10_000, holds=False),

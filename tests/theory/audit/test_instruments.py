@@ -116,7 +116,7 @@ def test_an_entry_is_confirmed_by_all_of_its_evidence() -> None:
     def bad() -> Evidence:
         return Evidence("units", False, "F")
 
-    entry = Entry(label="x", line=1, kind="equation", says="…", verdict="correct", checks=(good, bad))
+    entry = Entry(label="x", line=1, kind="equation", says="…", finding="correct", checks=(good, bad))
     result = gather(entry)
     assert not result.confirmed
     assert result.row()["instrument"] == "algebra, units"

@@ -24,7 +24,7 @@ def entry(label: str) -> Entry:
 
 
 @pytest.mark.parametrize("each", ENTRIES, ids=lambda each: each.label)
-def test_the_evidence_bears_the_verdict_out(each: Entry, known: dict[Any, Any]) -> None:
+def test_the_evidence_bears_the_finding_out(each: Entry, known: dict[Any, Any]) -> None:
     result = gather(each, known)
     assert result.confirmed, [found.says for found in result.evidence if not found.holds]
 
@@ -35,7 +35,7 @@ def test_labels_are_unique() -> None:
 
 
 def test_every_defect_has_a_fix() -> None:
-    assert all(each.fix for each in ENTRIES if each.verdict != "correct")
+    assert all(each.fix for each in ENTRIES if each.finding != "correct")
 
 
 @pytest.fixture

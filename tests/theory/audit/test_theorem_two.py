@@ -1,4 +1,4 @@
-"""Audit of Theorem 2: verdicts are borne out, fixes turn counter-examples off, planted faults are caught."""
+"""Audit of Theorem 2: findings are borne out, fixes turn counter-examples off, planted faults are caught."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ ENTRIES = collect(theorem_two.ENTRIES, gaussian.ENTRIES)
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.label)
-def test_every_verdict_is_borne_out(entry: Entry, known: dict[Any, Any]) -> None:
+def test_every_finding_is_borne_out(entry: Entry, known: dict[Any, Any]) -> None:
     for found in gather(entry, known).evidence:
         assert found.holds, found.says
 
 
 def test_what_is_wrong_has_a_fix() -> None:
-    assert all(entry.fix for entry in ENTRIES if entry.verdict not in ("correct", "not checkable"))
+    assert all(entry.fix for entry in ENTRIES if entry.finding not in ("correct", "not checkable"))
 
 
 @pytest.mark.skipif("DECOMFL_PAPER" not in os.environ, reason="needs the paper's source (DECOMFL_PAPER)")
