@@ -162,11 +162,11 @@ def _product(expression: sp.Expr, kept: bool) -> str:
             base = factor.base if factor.exp == -1 else sp.Pow(factor.base, -factor.exp, evaluate=False)
             text += f"{'' if text.strip('−') else '1'}/{_factor(base, kept)}"
         elif factor in (1, -1):
-            text += "−" if factor == -1 else ""
-        elif factor.is_Rational:
-            text += f"{'·' * apart}{factor}".replace("-", "−")
+            text = f"−{text}" if factor == -1 else text
         else:
-            dot = apart or (text.strip("−") and str(factor) == "tail")
-            text += f"{'·' if dot else ''}{f'({_written(factor, kept)})' if factor.is_Add else _written(factor, kept)}"
+            one = str(factor).replace("-", "−") if factor.is_Rational else _written(factor, kept)
+            one = f"({one})" if factor.is_Add else one
+            word = one[0].isdecimal() or one == "tail"  # which would run into what is before it
+            text += ("·" if apart or (word and text.strip("−")) else "") + one
         apart = _below(factor) or (factor.is_Rational and not factor.is_Integer)
     return text if text.strip("−") else text + "1"

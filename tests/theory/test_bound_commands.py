@@ -205,6 +205,8 @@ def test_formulas_are_printed_so_that_they_can_be_read() -> None:
             "√(mP/(dRK))": sqrt(m * P / (d * R * K)),
             "−K/2 + min(η, 1/L)": -K / 2 + Min(eta, 1 / L),
             "ηL²d·tail": eta * L**2 * d * tail,
+            "L(1 + κ)/m": L * (1 + kappa) / m,
+            "−3·2K·1/2/P": -3 * (2 * K) * Rational(1, 2) / P,
         }
     assert [written(formula) for formula in printed.values()] == list(printed)
 
