@@ -70,7 +70,7 @@ def test_numbers_in_formulas_are_exact() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["4*D/R", "__import__('os')", None, [L], eta > L, sp.Symbol("L"), sp.Symbol("unknown") + 1]
+    "wrong", ["4*D/R", "__import__('os')", "1/2", None, [L], eta > L, sp.Symbol("L"), sp.Symbol("unknown") + 1]
 )
 def test_what_is_no_formula_is_refused(wrong: Any) -> None:
     with pytest.raises(InputError, match="^term must"):

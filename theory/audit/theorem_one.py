@@ -9,7 +9,7 @@ from typing import Final
 
 from sympy import sqrt
 
-from theory.audit import evidence_one as by
+from theory.audit import evidence_one
 from theory.audit.entry import Entry, Evidence
 from theory.audit.instruments import one_unit, wrong_unit
 from theory.audit.proof_one import HALF, follows, slips
@@ -38,16 +38,20 @@ _THEOREM: Final = Entry(
     fix="η ≤ 1/(9L(K + 2(ρ − 1))): (1/R) Σ E‖∇f(x_r)‖² ≤ 4D/(KRη) + (8Lη/m)(K + 2(ρ − 1))φσ_G² + (8Lη(ρ − ½)/m)σ² + "
     "(25/4)L²η²(K − 1)((K + 2(ρ − 1))σ_G² + (ρ − ½)σ²) + μ²L²(3d + 9Lηs₆/(4P))",
     checks=(
-        partial(by.witness, "theorem-1", "stated", by.MANY),
-        partial(by.witness, "theorem-1", "stated", replace(by.MANY, K=3)),
-        partial(by.witness, "theorem-1", "corrected", by.MANY),
-        partial(by.witness, "theorem-1", "corrected", replace(by.MANY, K=3)),
-        partial(by.threshold, 1),
-        partial(by.threshold, 1000),
-        by.still_true,
+        partial(evidence_one.witness, "theorem-1", "stated", evidence_one.MANY),
+        partial(evidence_one.witness, "theorem-1", "stated", replace(evidence_one.MANY, K=3)),
+        partial(evidence_one.witness, "theorem-1", "corrected", evidence_one.MANY),
+        partial(evidence_one.witness, "theorem-1", "corrected", replace(evidence_one.MANY, K=3)),
+        partial(evidence_one.threshold, 1),
+        partial(evidence_one.threshold, 1000),
+        evidence_one.still_true,
         partial(one_unit, **statement("theorem-1").terms),
-        by.chain,
-        *(partial(by.fixed_step, name) for name in by.DISPLAYS if name.startswith("corrected proof")),
+        evidence_one.chain,
+        *(
+            partial(evidence_one.fixed_step, name)
+            for name in evidence_one.DISPLAYS
+            if name.startswith("corrected proof")
+        ),
     ),
 )
 _LIP: Final = Entry(
@@ -59,7 +63,7 @@ _LIP: Final = Entry(
     why="The lemmas apply smoothness to every f_i(·; ξ). With f alone smooth, two clients with a kink at x that "
     "cancels in f have E‖G‖² of order d²σ_G², and eq.lemma.zo_var fails, as Theorem 2 does.",
     fix="every f_i(·; ξ) is L-smooth",
-    checks=(by.rough, by.not_rough, partial(by.through_f, rerouted=False)),
+    checks=(evidence_one.rough, evidence_one.not_rough, partial(evidence_one.through_f, rerouted=False)),
 )
 _GRADIENT: Final = Entry(
     label="ass.g",
@@ -70,7 +74,11 @@ _GRADIENT: Final = Entry(
     why="The proof uses it at the local points x_{i,r}^k (line-1050) and from r = 0; as printed the noise may "
     "vanish at every x_r and nowhere else.",
     fix="for every x, independently for all i, r, k: E∇f_i(x; ξ) = ∇f_i(x), E‖∇f_i(x; ξ) − ∇f_i(x)‖² ≤ σ²",
-    checks=(by.variance_away_from_start, by.noise_adds, partial(one_unit, left=a**2, right=sigma**2)),
+    checks=(
+        evidence_one.variance_away_from_start,
+        evidence_one.noise_adds,
+        partial(one_unit, left=a**2, right=sigma**2),
+    ),
 )
 _DISSIMILARITY: Final = Entry(
     label="ass.w",
@@ -81,7 +89,9 @@ _DISSIMILARITY: Final = Entry(
     why="The corrected Theorem 1 needs it at x_r and on average over i only.",
     checks=(
         partial(one_unit, left=a**2, right=sigma_G**2),
-        partial(by.identity, by.a5_clients, "(c), 2 of 3 clients with replacement", replacement=True),
+        partial(
+            evidence_one.identity, evidence_one.a5_clients, "(c), 2 of 3 clients with replacement", replacement=True
+        ),
     ),
 )
 _VARIANCE: Final = Entry(
@@ -93,10 +103,10 @@ _VARIANCE: Final = Entry(
     why=_MINIBATCH + " It fails for P > d + 7.",
     fix="E‖G − ∇f_i^μ‖² ≤ 6(ρ − 1)(‖∇f‖² + L²δ² + σ_G²) + (2ρ − 1)σ² + μ²L²s₆/(2P)",
     checks=(
-        partial(by.witness, "variance", "stated", by.NOISY),
-        by.linear_noise_region,
-        partial(by.witness, "variance", "corrected", by.NOISY),
-        partial(by.witness, "variance", "corrected", replace(by.NOISY, P=1)),
+        partial(evidence_one.witness, "variance", "stated", evidence_one.NOISY),
+        evidence_one.linear_noise_region,
+        partial(evidence_one.witness, "variance", "corrected", evidence_one.NOISY),
+        partial(evidence_one.witness, "variance", "corrected", replace(evidence_one.NOISY, P=1)),
     ),
 )
 _MOMENTS: Final = Entry(
@@ -108,8 +118,8 @@ _MOMENTS: Final = Entry(
     why=_MINIBATCH + " It fails for P > d + 7.",
     fix="E‖G‖² ≤ 6ρ(‖∇f‖² + L²δ² + σ_G²) + 2ρσ² + 2μ²L²(d + s₆/(4P))",
     checks=(
-        partial(by.witness, "local-second-moment", "stated", by.NOISY),
-        partial(by.witness, "local-second-moment", "corrected", by.NOISY),
+        partial(evidence_one.witness, "local-second-moment", "stated", evidence_one.NOISY),
+        partial(evidence_one.witness, "local-second-moment", "corrected", evidence_one.NOISY),
         partial(follows, "local-second-moment"),
     ),
 )
@@ -124,10 +134,10 @@ _DRIFT: Final = Entry(
     fix="η ≤ 1/(9L(K + 2(ρ − 1))): χ_r ≤ (9/4)η²K(K − 1){(K + 2(ρ − 1))(‖∇f‖² + σ_G²) + (ρ − ½)σ² + "
     "μ²L²(Kd + s₆/(4P))}",
     checks=(
-        partial(by.witness, "local-drift", "stated", replace(by.NOISY, K=2)),
-        partial(by.witness, "local-drift", "stated", Setting(d=1, L=1.0, K=5, P=1000), 1.0),
-        partial(by.witness, "local-drift", "corrected", replace(by.NOISY, K=2)),
-        partial(by.witness, "local-drift", "corrected", Setting(d=1, L=1.0, K=5, P=1000), 1.0),
+        partial(evidence_one.witness, "local-drift", "stated", replace(evidence_one.NOISY, K=2)),
+        partial(evidence_one.witness, "local-drift", "stated", Setting(d=1, L=1.0, K=5, P=1000), 1.0),
+        partial(evidence_one.witness, "local-drift", "corrected", replace(evidence_one.NOISY, K=2)),
+        partial(evidence_one.witness, "local-drift", "corrected", Setting(d=1, L=1.0, K=5, P=1000), 1.0),
         partial(follows, "local-drift"),
     ),
 )
@@ -143,13 +153,17 @@ _COROLLARY: Final = Entry(
     fix="1/η = 9L(K + 2(ρ − 1)) + √(2LKRN/(Dm)), N = (ρ − ½)σ² + (K + 2(ρ − 1))φσ_G²: "
     "O(√(DLN/(mKR)) + DL(K + 2(ρ − 1))/(KR)), of the printed order where P ≤ d and K ≤ d/P",
     checks=(
-        partial(by.rate_fails, 100),
-        partial(by.rate_fails, 400),
-        by.rate_of_dissimilarity,
-        by.rounds_needed,
+        partial(evidence_one.rate_fails, 100),
+        partial(evidence_one.rate_fails, 400),
+        evidence_one.rate_of_dissimilarity,
+        evidence_one.rounds_needed,
         partial(wrong_unit, "printed", printed=statement("corollary-1", "stated").mu["rate"], mu=mu),
-        partial(by.witness, "corollary-1", "corrected", Setting(d=1, L=1.0, P=16, R=100 * 16, sigma=1.0), 1.0),
-        partial(by.witness, "corollary-1", "corrected", Setting(d=1, L=1.0, P=1024, R=100 * 1024, sigma=1.0), 1.0),
+        partial(
+            evidence_one.witness, "corollary-1", "corrected", Setting(d=1, L=1.0, P=16, R=100 * 16, sigma=1.0), 1.0
+        ),
+        partial(
+            evidence_one.witness, "corollary-1", "corrected", Setting(d=1, L=1.0, P=1024, R=100 * 1024, sigma=1.0), 1.0
+        ),
     ),
 )
 
@@ -164,7 +178,7 @@ def _inherits(label: str, line: int, says: str, key: str, *checks: Callable[[], 
         finding="false",
         why="The algebra of this step is right; the noise that it starts from is not (lemma.pp.v2).",
         fix="the corrected Theorem 1 has its own chain (docs/theory.md)",
-        checks=(*checks, partial(by.noise_after_one_round, key)),
+        checks=(*checks, partial(evidence_one.noise_after_one_round, key)),
     )
 
 
@@ -192,7 +206,10 @@ ENTRIES: Final = (
         finding="does not follow",
         why="It is 2μ²L²(d + 3)³: a small μ does not make it small at the dimensions of the paper.",
         fix="negligible for μ far below √(2D/(KRη))/(L(d + 3)^{3/2})",
-        checks=(by.negligible, partial(one_unit, mu=mu, fix=sqrt(2 * D / (K * R * eta)) / (L * sqrt((d + 3) ** 3)))),
+        checks=(
+            evidence_one.negligible,
+            partial(one_unit, mu=mu, fix=sqrt(2 * D / (K * R * eta)) / (L * sqrt((d + 3) ** 3))),
+        ),
     ),
     _COROLLARY,
     Entry(
@@ -204,7 +221,7 @@ ENTRIES: Final = (
         why="The rate has dropped 72KLη/m σ_G², which at its η is 72LKP/d times it: K and P speed up only while KP is "
         "below d, and P not beyond d for the noise. P averages directions, not clients, who share them.",
         fix="speed-up in K up to K ~ d/P, in P up to P ~ d; η ~ 1/(L(K + 2(d + 1)/P))",
-        checks=(by.rate_of_dissimilarity, partial(by.rate_fails, 100), by.monotone),
+        checks=(evidence_one.rate_of_dissimilarity, partial(evidence_one.rate_fails, 100), evidence_one.monotone),
     ),
     Entry(
         label="line-429",
@@ -213,7 +230,7 @@ ENTRIES: Final = (
         says="the convergence rate of the zeroth-order method depends on the model's dimension",
         finding="correct",
         why="Without an assumption on the Hessian: for f = ‖x‖²/2 the exact left side grows like ρ.",
-        checks=(by.dimension_matters,),
+        checks=(evidence_one.dimension_matters,),
     ),
     Entry(
         label="line-1029",
@@ -222,7 +239,7 @@ ENTRIES: Final = (
         says="G_{i,r}^k = (1/P) Σ_p g_{i,r,p}^k z_{r,p}^k, one mini-batch ξ_{i,r}^k for all p",
         finding="correct",
         checks=(
-            partial(by.identity, by.zero_mean, "E(1/M)ΣΣG = E(1/M)ΣΣ∇f_i^μ(x_i^k)"),
+            partial(evidence_one.identity, evidence_one.zero_mean, "E(1/M)ΣΣG = E(1/M)ΣΣ∇f_i^μ(x_i^k)"),
             partial(one_unit, g=a, G=L * mu),
         ),
     ),
@@ -235,7 +252,7 @@ ENTRIES: Final = (
         says="E‖(1/P)Σy_p − ȳ‖² = (1/P²) Σ E‖y_p − ȳ‖² for independent y_p of mean ȳ",
         finding="correct",
         why="It is used where it does not apply (line-1050).",
-        checks=(by.mean_of_three,),
+        checks=(evidence_one.mean_of_three,),
     ),
     Entry(
         label="line-1046",
@@ -246,8 +263,8 @@ ENTRIES: Final = (
         why="The left side is a mean over ξ, the right side one draw of it." + _SMOOTH,
         fix="E_r‖G_{i,r,p}^k − ∇f_i^μ‖² ≤ 2(d + 4) E_r‖∇f_i(x; ξ)‖² + ½μ²L²(d + 6)³",
         checks=(
-            partial(by.one_draw, averaged=False),
-            partial(by.one_draw, averaged=True),
+            partial(evidence_one.one_draw, averaged=False),
+            partial(evidence_one.one_draw, averaged=True),
             partial(follows, "line-1046"),
         ),
     ),
@@ -260,8 +277,8 @@ ENTRIES: Final = (
         why=_MINIBATCH,
         fix="E‖G − ∇f_i^μ‖² ≤ 2(ρ − 1)‖∇f_i‖² + (2ρ − 1)σ² + μ²L²s₆/(2P)",
         checks=(
-            partial(by.witness, "variance", "stated", by.NOISY),
-            by.total_variance,
+            partial(evidence_one.witness, "variance", "stated", evidence_one.NOISY),
+            evidence_one.total_variance,
             partial(follows, "line-1050"),
         ),
     ),
@@ -273,9 +290,9 @@ ENTRIES: Final = (
         finding="correct",
         why="Through ∇f(x_i^k) in place of ∇f_i(x_r) it needs f alone smooth.",
         checks=(
-            partial(by.fixed_step, "line-1056"),
+            partial(evidence_one.fixed_step, "line-1056"),
             partial(follows, "line-1056"),
-            partial(by.through_f, rerouted=True),
+            partial(evidence_one.through_f, rerouted=True),
         ),
     ),
     Entry(
@@ -297,7 +314,7 @@ ENTRIES: Final = (
         says="E‖G‖² = E‖G − ∇f_i^μ‖² + E‖∇f_i^μ‖²",
         finding="correct",
         why="Not by Jensen's inequality, as said: G has the mean ∇f_i^μ given x_i^k.",
-        checks=(partial(by.identity, by.split_moment, "E‖G‖² = E‖G − ∇f^μ‖² + E‖∇f^μ‖²"),),
+        checks=(partial(evidence_one.identity, evidence_one.split_moment, "E‖G‖² = E‖G − ∇f^μ‖² + E‖∇f^μ‖²"),),
     ),
     Entry(
         label="line-1085",
@@ -305,7 +322,7 @@ ENTRIES: Final = (
         kind="equation",
         says="E‖∇f_i^μ(x_i^k)‖² ≤ 6L²E‖x_i^k − x_r‖² + 6σ_G² + 6‖∇f(x_r)‖² + ½μ²L²(d + 3)³",
         finding="correct",
-        checks=(partial(by.fixed_step, "line-1085"), partial(follows, "line-1085")),
+        checks=(partial(evidence_one.fixed_step, "line-1085"), partial(follows, "line-1085")),
     ),
     _DRIFT,
     replace(_DRIFT, label="line-1095", line=1095, kind="equation"),
@@ -317,7 +334,7 @@ ENTRIES: Final = (
         finding="typo",
         why="The sign is minus, and x_{i,r}^k comes before the k-th step: τ < k.",
         fix="x_{i,r}^k − x_r = −η Σ_{τ=1}^{k−1} G_{i,r}^τ",
-        checks=(by.walk_range,),
+        checks=(evidence_one.walk_range,),
     ),
     Entry(
         label="line-1101",
@@ -327,7 +344,10 @@ ENTRIES: Final = (
         finding="typo",
         why="As in line-1100, τ < k is meant.",
         fix="χ_r = (η²/M) ΣΣ E‖Σ_{τ<k} G^τ‖² ≤ (η²/M) ΣΣΣ_{τ<k} (k − 1) E‖G^τ‖²",
-        checks=(by.walk_range, partial(by.identity, by.walk_exact, "χ_r = η² (1/M) Σ_i E‖G_i^1‖² for K = 2")),
+        checks=(
+            evidence_one.walk_range,
+            partial(evidence_one.identity, evidence_one.walk_exact, "χ_r = η² (1/M) Σ_i E‖G_i^1‖² for K = 2"),
+        ),
     ),
     Entry(
         label="line-1101.2",
@@ -339,12 +359,12 @@ ENTRIES: Final = (
         "it is K(K − 1)/2, and the conclusion holds. E_r is missing in the last line.",
         fix="Σ_k Σ_{τ<k} (k − 1) X_τ ≤ (K(K − 1)/2) Σ_k X_k",
         checks=(
-            partial(by.coefficient, 1, inclusive=True),
-            partial(by.coefficient, 5, inclusive=True),
-            partial(by.coefficient, 5, inclusive=False),
-            by.sum_of_ranges,
-            by.sum_of_right_ranges,
-            partial(by.fixed_step, "line-1101, conclusion"),
+            partial(evidence_one.coefficient, 1, inclusive=True),
+            partial(evidence_one.coefficient, 5, inclusive=True),
+            partial(evidence_one.coefficient, 5, inclusive=False),
+            evidence_one.sum_of_ranges,
+            evidence_one.sum_of_right_ranges,
+            partial(evidence_one.fixed_step, "line-1101, conclusion"),
         ),
     ),
     Entry(
@@ -355,7 +375,7 @@ ENTRIES: Final = (
         finding="false",
         why="The substitution is right; eq.lemma.zo_m2 is not.",
         fix=_DRIFT.fix,
-        checks=(by.substituted_drift, *_DRIFT.checks[2:4]),
+        checks=(evidence_one.substituted_drift, *_DRIFT.checks[2:4]),
     ),
     Entry(
         label="line-1112",
@@ -369,8 +389,8 @@ ENTRIES: Final = (
         checks=(
             partial(follows, "line-1112", "dissimilarity", "smoothing"),
             partial(slips, "line-1112", "dissimilarity", HALF),
-            by.spare_smoothing,
-            by.substituted_drift,
+            evidence_one.spare_smoothing,
+            evidence_one.substituted_drift,
         ),
     ),
     Entry(
@@ -382,9 +402,9 @@ ENTRIES: Final = (
         why="It is 1 − 2P there, at most −1: √P is meant for 2P.",
         fix="η ≤ √P/(√6LK√(d + P + 4)), where it is at least ½; the theorem's four conditions imply it",
         checks=(
-            partial(by.left_coefficient, statement("local-drift", "stated").eta["drift"], 1 - 2 * P),
-            partial(by.left_coefficient, sqrt(P) / (sqrt(6) * L * K * sqrt(d + P + 4)), HALF),
-            by.condition_implied,
+            partial(evidence_one.left_coefficient, statement("local-drift", "stated").eta["drift"], 1 - 2 * P),
+            partial(evidence_one.left_coefficient, sqrt(P) / (sqrt(6) * L * K * sqrt(d + P + 4)), HALF),
+            evidence_one.condition_implied,
         ),
     ),
     replace(_THEOREM, label="line-1123", line=1123, checks=_THEOREM.checks[:4]),
@@ -395,7 +415,7 @@ ENTRIES: Final = (
         kind="equation",
         says="f(x_{r+1}) ≤ f(x_r) − η⟨∇f(x_r), (1/m)ΣΣG⟩ + (η²L/2)‖(1/m)ΣΣG‖²",
         finding="correct",
-        checks=(partial(by.fixed_step, "E f(x_{r+1}) − f(x_r) − A_1 ≤ A_2"),),
+        checks=(partial(evidence_one.fixed_step, "E f(x_{r+1}) − f(x_r) − A_1 ≤ A_2"),),
     ),
     Entry(
         label="line-1142",
@@ -403,7 +423,7 @@ ENTRIES: Final = (
         kind="equation",
         says="E_r f(x_{r+1}) ≤ f(x_r) + A_1 + A_2",
         finding="correct",
-        checks=(partial(by.fixed_step, "E f(x_{r+1}) − f(x_r) − A_1 ≤ A_2"),),
+        checks=(partial(evidence_one.fixed_step, "E f(x_{r+1}) − f(x_r) − A_1 ≤ A_2"),),
     ),
     Entry(
         label="line-1147",
@@ -412,7 +432,7 @@ ENTRIES: Final = (
         says="E (1/M) ΣΣ (G_{i,r}^k − ∇f_i^μ(x_{i,r}^k)) = 0",
         finding="correct",
         why="The mean is over the directions too, not over ξ alone.",
-        checks=(partial(by.identity, by.zero_mean, "E(1/M)ΣΣG = E(1/M)ΣΣ∇f_i^μ(x_i^k)"),),
+        checks=(partial(evidence_one.identity, evidence_one.zero_mean, "E(1/M)ΣΣG = E(1/M)ΣΣ∇f_i^μ(x_i^k)"),),
     ),
     Entry(
         label="eq.ybc",
@@ -421,8 +441,8 @@ ENTRIES: Final = (
         says="A_1 = −Kη E⟨∇f(x_r), (1/MK) ΣΣ ∇f_i^μ(x_i^k)⟩",
         finding="correct",
         checks=(
-            partial(by.identity, by.a1_smoothed, "A_1, clients without replacement"),
-            partial(by.identity, by.a1_smoothed, "A_1, clients with replacement", replacement=True),
+            partial(evidence_one.identity, evidence_one.a1_smoothed, "A_1, clients without replacement"),
+            partial(evidence_one.identity, evidence_one.a1_smoothed, "A_1, clients with replacement", replacement=True),
         ),
     ),
     Entry(
@@ -433,9 +453,9 @@ ENTRIES: Final = (
         finding="correct",
         why="Without the second Jensen: ½ηL²(χ_r + Kμ²d)." + _SMOOTH,
         checks=(
-            partial(by.identity, by.polarised, "A_1 by polarisation"),
-            partial(by.fixed_step, "line-1152, Jensen"),
-            partial(by.fixed_step, "line-1152, smoothness"),
+            partial(evidence_one.identity, evidence_one.polarised, "A_1 by polarisation"),
+            partial(evidence_one.fixed_step, "line-1152, Jensen"),
+            partial(evidence_one.fixed_step, "line-1152, smoothness"),
             partial(follows, "line-1152"),
         ),
     ),
@@ -445,7 +465,7 @@ ENTRIES: Final = (
         kind="equation",
         says="A_2 ≤ Lη²E‖(1/m)ΣΣ[G − ∇f_i^μ]‖² + Lη²E‖(1/m)ΣΣ∇f_i^μ‖²",
         finding="correct",
-        checks=(partial(by.fixed_step, "line-1166, Jensen"),),
+        checks=(partial(evidence_one.fixed_step, "line-1166, Jensen"),),
     ),
     Entry(
         label="line-1166.2",
@@ -456,7 +476,7 @@ ENTRIES: Final = (
         why="All clients of a step share its directions, so their errors are not independent: with equal clients they "
         "are equal, and the left side is m times the right one. Between steps it is right.",
         fix="E‖(1/m)Σ_i[G_i − ∇f_i^μ]‖² ≤ 2(ρ − 1)(E‖h̄‖² + σ²/m) + σ²/m + μ²L²s₆/(2P), h̄ = (1/m)Σ∇f_i(x_i^k)",
-        checks=(by.a2_not_independent, by.shared_bound),
+        checks=(evidence_one.a2_not_independent, evidence_one.shared_bound),
     ),
     Entry(
         label="eq.hh",
@@ -467,10 +487,10 @@ ENTRIES: Final = (
         why="Neither does the part of ‖∇f‖² fall with m (line-1166.2), nor the noise with P (lemma.pp.v2).",
         fix="A_2 ≤ Lη²Σ_k{2(ρ − 1)E‖h̄^k‖² + (2ρ − 1)σ²/m + μ²L²s₆/(2P)} + A_3",
         checks=(
-            by.equal_clients,
-            partial(by.noise_after_one_round, "eq.hh"),
+            evidence_one.equal_clients,
+            partial(evidence_one.noise_after_one_round, "eq.hh"),
             partial(follows, "eq.hh"),
-            by.shared_bound,
+            evidence_one.shared_bound,
         ),
     ),
     Entry(
@@ -480,8 +500,8 @@ ENTRIES: Final = (
         says="A_3 = Lη²E‖(1/M)ΣΣ∇f_i^μ‖² + Lη²A_4",
         finding="correct",
         checks=(
-            partial(by.identity, by.a3_split, "A_3, clients without replacement"),
-            partial(by.identity, by.a3_split, "A_3, clients with replacement", replacement=True),
+            partial(evidence_one.identity, evidence_one.a3_split, "A_3, clients without replacement"),
+            partial(evidence_one.identity, evidence_one.a3_split, "A_3, clients with replacement", replacement=True),
         ),
     ),
     Entry(
@@ -492,8 +512,8 @@ ENTRIES: Final = (
         finding="correct",
         why="A detour: A_4 is a variance over clients, φ/m of that over one." + _SMOOTH,
         checks=(
-            partial(by.fixed_step, "line-1182 (a)"),
-            partial(by.fixed_step, "line-1182 (b)"),
+            partial(evidence_one.fixed_step, "line-1182 (a)"),
+            partial(evidence_one.fixed_step, "line-1182 (b)"),
             partial(follows, "eq.iffew.sio"),
         ),
     ),
@@ -504,7 +524,7 @@ ENTRIES: Final = (
         says="A_5 ≤ 18KL²χ_r + (9K²/m)σ_G²",
         finding="correct",
         why="(a), (b) and (d); for (c) see line-1191.2." + _SMOOTH,
-        checks=(partial(by.fixed_step, "line-1191"), partial(follows, "line-1191")),
+        checks=(partial(evidence_one.fixed_step, "line-1191"), partial(follows, "line-1191")),
     ),
     Entry(
         label="line-1191.2",
@@ -516,9 +536,13 @@ ENTRIES: Final = (
         "φ = (M − m)/(M − 1) of it, 0 for m = M. The text names ∇f_i(x_r) − ∇f_i(x_i^k); ∇f_i(x_r) − ∇f(x_r) is meant.",
         fix="… ≤ …, or = φ/m of the mean over all clients",
         checks=(
-            by.a5_not_equal,
-            partial(by.identity, by.a5_clients, "(c), 2 of 3 clients with replacement", replacement=True),
-            partial(by.identity, by.a5_clients_phi, "(c) with φ = ½, 2 of 3 clients without replacement"),
+            evidence_one.a5_not_equal,
+            partial(
+                evidence_one.identity, evidence_one.a5_clients, "(c), 2 of 3 clients with replacement", replacement=True
+            ),
+            partial(
+                evidence_one.identity, evidence_one.a5_clients_phi, "(c) with φ = ½, 2 of 3 clients without replacement"
+            ),
         ),
     ),
     Entry(
@@ -528,7 +552,7 @@ ENTRIES: Final = (
         says="A_3 ≤ Lη²E‖(1/M)ΣΣ∇f_i^μ‖² + (3/2)μ²K²L³(d + 3)³η² + 18KL³η²χ_r + 9K²Lη²/m σ_G²",
         finding="correct",
         why=_SMOOTH.strip(),
-        checks=(partial(follows, "line-1204"), partial(by.fixed_step, "line-1204")),
+        checks=(partial(follows, "line-1204"), partial(evidence_one.fixed_step, "line-1204")),
     ),
     _inherits("line-1209", 1209, "A_2 with A_3 put back and grouped", "line-1209", partial(follows, "line-1209")),
     _inherits("eq.vb", 1219, "E f(x_{r+1}) ≤ f(x_r) + the bounds of A_1 and A_2", "eq.vb", partial(follows, "eq.vb")),
@@ -538,7 +562,7 @@ ENTRIES: Final = (
         "the same without ‖(1/MK)ΣΣ∇f_i^μ‖²",
         "eq.asd",
         partial(follows, "eq.asd"),
-        by.cancels,
+        evidence_one.cancels,
     ),
     Entry(
         label="line-1234",
@@ -550,7 +574,7 @@ ENTRIES: Final = (
         "of eq.asd alone, 1/(mK²L) by the noise in L²ηχ_r; nothing is left for the rest. Needed/printed is above 7 "
         "for ‖∇f‖², 2.6 for σ², 1.6 for σ_G², 1.3 for μ².",
         fix="with every condition divided by 3 it does (given the lemma as printed)",
-        checks=(*(partial(by.too_little_room, name) for name in by.TERMS), by.room),
+        checks=(*(partial(evidence_one.too_little_room, name) for name in evidence_one.TERMS), evidence_one.room),
     ),
     _inherits(
         "line-1235",
