@@ -1,4 +1,4 @@
-"""Eigenvalues of a Hessian: their density, the outer ones, and how sure one is of κ; alone and along training."""
+"""Eigenvalues of a Hessian along training: their density, the outer ones, and every κ."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure, SubFigure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
-from decomfl_lab.errors import require, require_finite_positive, require_int
+from decomfl_lab.errors import require
 from figures.layout import page, require_columns
 from figures.style import OKABE_ITO, rc
 
-__all__ = ["KAPPAS", "spectrum", "training_spectra"]
+__all__ = ["KAPPAS", "training_spectra"]
 
 KAPPAS: Mapping[str, str] = {
     "signed": "tr H / ‖H‖₂",
@@ -28,72 +28,13 @@ KAPPAS: Mapping[str, str] = {
 """What each κ of an indefinite H is."""
 
 _CURVE = ("value", "density", "low", "high")
-_RITZ = ("value", "residual")
-_HISTORY = ("products", "lambda_max", "kappa", "low", "high")
 _TRAINING = ("step", "kappa", "value", "low", "high")
 _EXTREMES = ("step", "lambda_max", "lambda_min", "near zero", "loss")
 
 _BLUE, _ORANGE, _GREEN, _RED = OKABE_ITO[2], OKABE_ITO[0], OKABE_ITO[1], OKABE_ITO[3]
 _SOFT = "#57606A"
-_CONVERGED = 0.01
-"""Of |λ|: a Ritz value with a residual of at most that is drawn filled."""
-
 _MARKERS = {"signed": "o", "positive": "^", "absolute": "s", "gauss-newton": "D"}
 _COLOURS = {"signed": _BLUE, "positive": _ORANGE, "absolute": _RED, "gauss-newton": _GREEN}
-
-
-def spectrum(
-    curve: pd.DataFrame | None,
-    ritz: pd.DataFrame,
-    history: pd.DataFrame,
-    *,
-    d: int,
-    bandwidth: float | None,
-    title: str = "",
-    caption: str = "",
-) -> Figure:
-    """Left: the density of eigenvalues with its error band; right: how λ_max, the trace and κ settled.
-
-    Args:
-        curve: Columns value (λ), density (share of the eigenvalues per unit of λ), low and high (its error band); or
-            None.
-        ritz: Columns value and residual; an eigenvalue lies within the residual. Those with a residual of at most 1 %
-            of their magnitude are drawn filled, and as stems of the height that one eigenvalue has in the density.
-        history: Columns products, lambda_max, kappa, low and high (the interval of κ), in the order of products.
-        d: Number of eigenvalues.
-        bandwidth: Standard deviation of the Gaussian that the density is smoothed by, in units of λ; None without one.
-        title: Heading.
-        caption: Under the plots: which model, which data.
-
-    Returns:
-        A figure without pyplot state.
-
-    Raises:
-        InputError: If a frame is empty or lacks a column, or a density has no bandwidth.
-    """
-    require_columns("ritz", ritz, _RITZ)
-    require_columns("history", history, _HISTORY)
-    require_int("d", d, 1)
-    smoothing = ""
-    if curve is not None:
-        require_columns("curve", curve, _CURVE)
-        width = require_finite_positive("bandwidth", bandwidth)
-        smoothing = (
-            "Density: share of the d eigenvalues per unit of λ, smoothed by a Gaussian of standard deviation "
-            f"{width:.3g}; band: its error over probes."
-        )
-    explained = [
-        caption,
-        smoothing,
-        "Ritz values: filled where an eigenvalue lies within 1 % of them, the bars are the residuals.",
-        "Right: each quantity in units of its last value; shaded: the interval of κ.",
-    ]
-    with matplotlib.rc_context(rc()):
-        figure, plots = page(10.2, 3.9, title=title, caption=explained)
-        left, right = plots.subfigures(1, 2, squeeze=False, width_ratios=[1.45, 1.0])[0]
-        _eigenvalues(left, curve, ritz, d, bandwidth or float(ritz["value"].abs().max()) / 30)
-        _convergence(right.subplots(), history)
-    return figure
 
 
 def training_spectra(
@@ -110,7 +51,8 @@ def training_spectra(
     """Above: the density at several steps of training; below: every κ, and λ_max, λ_min and the loss, by step.
 
     Args:
-        curves: As ``curve`` of ``spectrum``, with the columns step and bandwidth.
+        curves: Columns step, value (λ), density (share of the eigenvalues per unit of λ), low and high (its error band)
+            and bandwidth (standard deviation of the Gaussian that it is smoothed by, in units of λ).
         single: Columns step and value: the eigenvalues that are known one by one; there may be none.
         kappas: Columns step, kappa (a key of ``KAPPAS``), value, low and high.
         extremes: Columns step, lambda_max, lambda_min, "near zero" (the share of eigenvalues that ``near`` calls 0)
@@ -212,73 +154,6 @@ def _density(ax: Axes, curve: pd.DataFrame, single: pd.Series[float], *, d: int,
     ax.plot(at["value"], at["density"], color=_BLUE, linewidth=1.4, label="density")
     ax.vlines(single, one / 1e3, one, color=_RED, linewidth=1.1, label="single eigenvalues")
     ax.plot(single, np.full(len(single), one), "o", color=_RED, markersize=2.8, label="_heads")
-
-
-def _eigenvalues(part: SubFigure, curve: pd.DataFrame | None, ritz: pd.DataFrame, d: int, bandwidth: float) -> None:
-    """The density above a strip with all Ritz values, on one axis of λ; or the strip alone."""
-    known = ritz["residual"] <= _CONVERGED * ritz["value"].abs()
-    if curve is None:
-        strip = part.subplots()
-        strip.set_title(f"Ritz values (d = {d:,})")
-    else:
-        ax, strip = cast(
-            list[Axes], list(part.subplots(2, 1, sharex=True, height_ratios=[5.2, 1.0], gridspec_kw={"hspace": 0.02}))
-        )
-        _density(ax, curve, ritz.loc[known, "value"], d=d, bandwidth=bandwidth)
-        _Scale.of(curve, bandwidth, d).apply(ax)
-        ax.set_title(f"density of the d = {d:,} eigenvalues")
-        ax.set_ylabel("share per unit of λ")
-        ax.legend(loc="upper right")
-    for rows, face, label in ((ritz[known], _RED, "converged"), (ritz[~known], "white", "not yet")):
-        strip.errorbar(
-            rows["value"],
-            np.zeros(len(rows)),
-            xerr=rows["residual"],
-            fmt="o",
-            markersize=4.2,
-            markerfacecolor=face,
-            markeredgecolor=_RED,
-            ecolor=_SOFT,
-            elinewidth=0.9,
-            linestyle="none",
-            label=label,
-        )
-    if curve is None:
-        _symlog(strip, bandwidth)
-        strip.legend(loc="upper right")
-    strip.set_yticks([])
-    strip.set_ylim(-1, 1)
-    strip.set_ylabel("Ritz\nvalues", rotation=0, ha="right", va="center")
-    strip.set_xlabel("eigenvalue λ")
-
-
-def _convergence(ax: Axes, history: pd.DataFrame) -> None:
-    """λ_max, tr = κ λ_max and κ against products, in units of their last values."""
-    last = history.iloc[-1]
-    products = history["products"]
-    trace = history["kappa"] * history["lambda_max"]
-    ax.fill_between(
-        products,
-        history["low"] / last["kappa"],
-        history["high"] / last["kappa"],
-        color=_BLUE,
-        alpha=0.18,
-        linewidth=0,
-    )
-    kappa = f"κ = {last['kappa']:.3g} in [{last['low']:.3g}, {last['high']:.3g}]"
-    lines = (
-        (history["lambda_max"] / last["lambda_max"], _RED, "s", f"λ_max = {last['lambda_max']:.4g}"),
-        (trace / trace.iloc[-1], _GREEN, "^", f"trace = {trace.iloc[-1]:.4g}"),
-        (history["kappa"] / last["kappa"], _BLUE, "o", kappa),
-    )
-    for y, colour, marker, label in lines:
-        ax.plot(products, y, color=colour, marker=marker, markersize=3.4, linewidth=1.5, label=label)
-    ax.axhline(1.0, color=_SOFT, linewidth=0.8, linestyle=":")
-    ax.set_ylim(0.0, 2.0)
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.set_title("how sure: value so far / last value")
-    ax.set_xlabel("products H·v spent")
-    ax.legend(loc="lower right")
 
 
 def _kappas(ax: Axes, kappas: pd.DataFrame, d: int) -> None:

@@ -28,8 +28,8 @@ import numpy as np
 from torch import Tensor
 
 from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
-from hessian.effective_rank import EffectiveRank, effective_rank
 from hessian.estimate import Estimate, plain, require_confidence
+from hessian.kappa import EffectiveRank, effective_rank
 from hessian.operator import Operator
 from hessian.probes import probe_at
 
@@ -52,9 +52,9 @@ def ball_radius(eta: float, d: int, G: float) -> float:
     """2 η d G(x_r), the radius of Assumption 4's ball.
 
     Args:
-        eta: Learning rate η.
-        d: Parameters.
-        G: Largest norm of a stochastic gradient at x_r, over clients and batches.
+        eta: The learning rate η.
+        d: The number of parameters.
+        G: The largest norm of a stochastic gradient at x_r, over clients and batches.
     """
     return 2.0 * require_finite_positive("eta", eta) * require_int("d", d, 1) * require_finite_positive("G", G)
 
@@ -83,9 +83,9 @@ class BallPoint:
     """What was measured at one point.
 
     Attributes:
-        distance: ‖x_j − x_0‖.
-        rank: Trace, λ_max, κ, each with its interval.
-        raised: tr(H_j − H_0)₊, and tr(H_0)₊ at x_0: what this point adds to the trace of D. None where it was not asked
+        distance: The distance of the point from the centre, ‖x_j − x_0‖.
+        rank: The trace, λ_max and κ there, each with its interval.
+        raised: What this point adds to the trace of D: tr(H_j − H_0)₊, and tr(H_0)₊ at x_0. None where it was not asked
             for.
     """
 
@@ -99,14 +99,14 @@ class BallProbe:
     """κ, trace and λ_max over sampled points.
 
     Attributes:
-        points: x_0 first.
-        radius: Of the ball, or the largest distance from x_0.
-        relative_radius: radius/‖x_0‖; infinite at x_0 = 0.
+        points: What was measured at every point, x_0 first.
+        radius: The radius of the ball, or the largest distance from x_0.
+        relative_radius: The ratio radius/‖x_0‖; infinite at x_0 = 0.
         place: How the points were chosen: a key of ``PLACES``, or "training".
-        seed: Of everything random.
-        confidence: Of all intervals of all points together (each point has its share).
-        lambda_max: Λ, the largest Ritz value; every L must be at least that.
-        trace: T, the largest trace; every dominating matrix has at least that.
+        seed: The seed of everything random.
+        confidence: The confidence of all intervals of all points together (each point has its share).
+        lambda_max: The largest Ritz value Λ; every L must be at least that.
+        trace: The largest trace T; every dominating matrix has at least that.
         kappa_necessary: T/Λ at the cautious ends of the intervals: no dominating matrix of norm Λ has a smaller κ.
         kappa_sufficient: T_D/Λ at the cautious ends: some matrix that dominates at all sampled points has no larger κ.
             None where it was not asked for.
@@ -171,17 +171,17 @@ def ball_probe(
     """κ at x and at random points of a ball around it, and the κ for Theorem 2.
 
     Args:
-        operator_at: ∇²f at a point (d,), as an operator; of the same data and mode everywhere.
-        x: x_r, (d,).
-        radius: Of the ball, e.g. ``ball_radius``.
-        points: How many beside x.
-        seed: Of directions, distances and estimates.
-        place: Where in the ball: a key of ``PLACES``.
-        dominate: Also measure what makes ``kappa_sufficient``, by ``max_products`` products more a point, of two
+        operator_at: A function that returns ∇²f at a point (d,) as an operator, of the same data and mode everywhere.
+        x: The model x_r, (d,).
+        radius: The radius of the ball, e.g. ``ball_radius``.
+        points: The number of points beside x.
+        seed: The seed of directions, distances and estimates.
+        place: The key of ``PLACES`` that says where in the ball they are.
+        dominate: Whether to measure what makes ``kappa_sufficient``, by ``max_products`` products more a point, of two
             operators each.
-        rtol: Of ``effective_rank`` at each point.
-        confidence: Of all intervals together.
-        max_products: Of ``effective_rank`` at each point.
+        rtol: The ``rtol`` of ``effective_rank`` at each point.
+        confidence: The confidence of all intervals together.
+        max_products: The ``max_products`` of ``effective_rank`` at each point.
 
     Raises:
         InputError: If an argument breaks its rule.

@@ -27,11 +27,11 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import require_int
-from decomfl_lab.runs.training import fixed_choice
+from decomfl_lab.runs.evaluation import fixed_choice
 from hessian.curvature import GaussNewtonOperator, HessianOperator
-from hessian.effective_rank import effective_rank
 from hessian.exact import gauss_newton_trace
-from hessian.lanczos import lanczos
+from hessian.kappa import effective_rank
+from hessian.krylov import lanczos
 from hessian.mean_loss import MeanLoss
 
 __all__ = ["LIBRARIES", "KappaRow", "Problem", "kappa_rows"]
@@ -52,17 +52,18 @@ class KappaRow:
     """What one method reached.
 
     Attributes:
-        library: Whose it is.
+        library: The library that the method belongs to.
         quantity: "kappa", "lambda_max", "trace", or "product" for the cost of one Hessian-vector product.
-        method: What was called.
-        seeds: Runs, each with randomness of its own.
-        products: Hessian-vector products a run (median).
-        relative_error: |estimate / truth - 1| (median over the runs); of a product ‖Hv - reference‖ / ‖reference‖.
-        rms_error: The same, root mean square.
-        coverage: Share of the runs whose 95 % interval holds the truth; None where the method states no interval.
-        half_width: Half of the interval's width over the truth (median), or None.
-        seconds: Of a run (median).
-        gradients: Seconds of a product over those of a gradient of the same loss; None for estimates.
+        method: The call, as one would write it.
+        seeds: The number of runs, each with randomness of its own.
+        products: The number of Hessian-vector products a run (median).
+        relative_error: The error |estimate / truth - 1| (median over the runs); for a product ‖Hv - reference‖ /
+            ‖reference‖.
+        rms_error: The root mean square of the same errors.
+        coverage: The share of the runs whose 95 % interval holds the truth; None where the method states no interval.
+        half_width: The half of the interval's width over the truth (median), or None.
+        seconds: The time of a run (median).
+        gradients: The seconds of a product over those of a gradient of the same loss; None for estimates.
     """
 
     library: str
@@ -153,12 +154,12 @@ def kappa_rows(
     """Rows of the comparison, as they are measured.
 
     Args:
-        problem: The net.
-        seeds: Runs of our estimate, with a fixed number of products and with its own, whose coverage is counted.
-        library_seeds: Runs of everything else.
-        products: That fixed number.
-        rtol: Asked half-width of our estimate that chooses its own number.
-        on_run: Called with (runs done, runs in all).
+        problem: The trained network and its true κ.
+        seeds: The number of runs of our estimate, with a fixed number of products and with its own, to count coverage.
+        library_seeds: The number of runs of everything else.
+        products: The fixed number of products.
+        rtol: The asked half-width of our estimate that chooses its own number.
+        on_run: A function that is called with (runs done, runs in all).
     """
     for name, value in (("seeds", seeds), ("library_seeds", library_seeds)):
         require_int(name, value, 1)

@@ -17,8 +17,8 @@ class Counted:
     """An operator that counts its products and refuses those that are not finite.
 
     Attributes:
-        products: How many, quadratic forms included.
-        quadratic_forms: How many of them gave only vᵀHv.
+        products: The number of products so far, quadratic forms included.
+        quadratic_forms: The number of those that gave only vᵀHv.
     """
 
     def __init__(self, operator: Operator, products: int = 0, quadratic_forms: int = 0) -> None:

@@ -20,7 +20,7 @@ from torch.func import hessian
 from torch.nn.functional import cross_entropy, gelu, linear, mse_loss
 
 from decomfl_lab.errors import require_choice, require_int
-from hessian.effective_rank import effective_rank
+from hessian.kappa import effective_rank
 from hessian.operator import DenseOperator
 
 __all__ = ["PROBES", "SPECTRA", "CoverageRun", "counted", "coverage_runs"]
@@ -87,16 +87,16 @@ class CoverageRun:
     """One estimate, beside the truth.
 
     Attributes:
-        spectrum: Name of the matrix.
-        d: Its dimension.
-        truth: Its κ = tr(H)/‖H‖₂.
-        seed: Of the estimate.
-        kappa: What was found.
-        low: Lower end of its interval.
-        high: Upper end.
-        steps: Lanczos steps.
-        probes: Probes.
-        products: Products with H in all.
+        spectrum: The name of the matrix.
+        d: The dimension of the matrix.
+        truth: The matrix's κ = tr(H)/‖H‖₂.
+        seed: The seed of the estimate.
+        kappa: The estimate of κ.
+        low: The lower end of its interval.
+        high: The upper end of its interval.
+        steps: The number of Lanczos steps.
+        probes: The number of probes.
+        products: The number of products with H in all.
     """
 
     spectrum: str
@@ -117,9 +117,9 @@ def coverage_runs(
     """Estimates of κ on every matrix with every seed, as they are made.
 
     Args:
-        seeds: Of the estimates.
-        spectra: Names of matrices, of ``SPECTRA``.
-        settings: Of ``effective_rank``: rtol, products, confidence, ...
+        seeds: The seeds of the estimates.
+        spectra: The names of matrices in ``SPECTRA``.
+        settings: The arguments of ``effective_rank``: rtol, products, confidence, ...
 
     Raises:
         InputError: If a name is unknown or a setting breaks a rule.
@@ -142,8 +142,8 @@ def counted(runs: Sequence[CoverageRun], by: str) -> pd.DataFrame:
     """What the runs came to, a row for each spectrum, each class of probes, or all.
 
     Args:
-        runs: Of ``coverage_runs``, at least one.
-        by: "spectrum", "probes" or "all".
+        runs: What ``coverage_runs`` yielded, at least one.
+        by: What to count by: "spectrum", "probes" or "all".
 
     Returns:
         Columns: name; runs; coverage, the share of intervals that hold the truth, and its standard error; too_low and

@@ -82,7 +82,7 @@ class HessianOperator(_CurvatureOperator):
     of 100 to 250 examples (``chunk``) keep convolutions in the processor's cache.
 
     Attributes:
-        cache: Bytes that the kept graphs may hold.
+        cache: The bytes that the kept graphs may hold.
         graph_bytes: What the graphs of all pieces would hold, by the first one's. As many pieces are kept as fit.
     """
 
@@ -92,9 +92,9 @@ class HessianOperator(_CurvatureOperator):
         """Hessian of ``objective`` at ``x``.
 
         Args:
-            objective: f.
-            x: Where, (d,); by default ``objective.x``.
-            cache: Bytes for graphs that are kept from one product to the next; by default ``CACHE_BYTES``. 0 keeps
+            objective: The mean loss f.
+            x: The point, (d,); by default ``objective.x``.
+            cache: The bytes for graphs that are kept from one product to the next; by default ``CACHE_BYTES``. 0 keeps
                 none, ``math.inf`` all.
 
         Raises:
@@ -113,7 +113,7 @@ class HessianOperator(_CurvatureOperator):
 
     @property
     def cached(self) -> int:
-        """Of how many pieces the graph is kept by now."""
+        """The number of pieces whose graph is kept by now."""
         return len(self._kept)
 
     def _product(self, b: int, v: Tensor) -> Tensor:

@@ -6,25 +6,29 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from decomfl_lab.errors import require, require_finite_positive, require_int
+from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
 from decomfl_lab.noise import Distribution
 from hessian.counted import Counted
 from hessian.estimate import Estimate, require_confidence
-from hessian.lanczos import Krylov
+from hessian.krylov import Krylov
 from hessian.operator import Operator
-from hessian.probes import probe, require_law
+from hessian.probes import PROBE_DISTRIBUTIONS, probe
 from hessian.quadrature import Function, quadrature
 
-__all__ = ["SpectralDensity", "spectral_density"]
+__all__ = ["SpectralDensity", "density_frame", "spectral_density"]
 
 PROBES = 4
 """Stage of the probes of a density."""
 
 CERTIFIED = 0.01
 """A Ritz value is an exact atom if its residual is at most this share of its magnitude."""
+
+_POINTS = 1500
+"""Values of λ in a frame, beside those around 0."""
 
 Floats = NDArray[np.float64]
 
@@ -34,21 +38,21 @@ class SpectralDensity:
     """The distribution of H's eigenvalues, ρ = Σ weight·δ(λ − node).
 
     Attributes:
-        operator: Which matrix.
-        d: Its dimension.
-        nodes: (n,).
-        weights: (n,), their shares of the d eigenvalues, summing to 1.
-        gauss: (n,), the same by Gauss's rule on fewer of the nodes: what differs is the quadrature's own error.
-        exact: (n,) bool: a Ritz value with a residual of at most 1 % of it, of weight 1/d.
-        residuals: (n,): an eigenvalue lies within that of a Ritz value; NaN for the nodes of probes.
-        probe: (n,) int: the probe that a node comes from; -1 for the atoms of the Lanczos space.
-        probes: How many probes; 0 where the Lanczos vectors span everything.
-        products: Spent.
-        lambda_min: Smallest Ritz value, or node where ``steps`` was 0.
-        lambda_max: Largest.
-        bandwidth: σ of the Gaussians that ``curve`` puts in the atoms' places, in units of λ: the mean distance of
+        operator: The name of the matrix.
+        d: The dimension of the matrix.
+        nodes: The values of λ that carry weight, (n,).
+        weights: Their shares of the d eigenvalues, (n,), summing to 1.
+        gauss: The same, (n,), by Gauss's rule on fewer of the nodes: what differs is the quadrature's own error.
+        exact: Whether a node is a Ritz value with a residual of at most 1 % of it, of weight 1/d, (n,).
+        residuals: The residual of each Ritz value, (n,): an eigenvalue lies within that; NaN for the nodes of probes.
+        probe: The number of the probe that a node comes from, (n,); -1 for the atoms of the Lanczos space.
+        probes: The number of probes; 0 where the Lanczos vectors span everything.
+        products: The number of products spent.
+        lambda_min: The smallest Ritz value, or the smallest node where ``steps`` was 0.
+        lambda_max: The largest of these.
+        bandwidth: The σ of the Gaussians that ``curve`` puts in the atoms' places, in units of λ: the mean distance of
             neighbouring nodes where the mass is, which is as fine as quadrature of so few products sees.
-        seed: Of everything random.
+        seed: The seed of everything random.
     """
 
     operator: str
@@ -74,9 +78,9 @@ class SpectralDensity:
             φ(t) = Σ weight·N(t; node, σ²)
 
         Args:
-            grid: Where, (g,), in units of λ.
-            bandwidth: σ, by default ``self.bandwidth``.
-            confidence: Of the band, pointwise (Student's t over probes); with one probe it is [0, ∞).
+            grid: The values of λ to evaluate at, (g,).
+            bandwidth: The σ, by default ``self.bandwidth``.
+            confidence: The confidence of the band, pointwise (Student's t over probes); with one probe it is [0, ∞).
 
         Returns:
             (mean, low, high), each (g,); the mean integrates to 1.
@@ -159,7 +163,7 @@ def spectral_density(
     probes: int = 3,
     probe_steps: int = 8,
     seed: int,
-    law: Distribution = Distribution.RADEMACHER,
+    distribution: Distribution = Distribution.RADEMACHER,
 ) -> SpectralDensity:
     """The distribution of H's eigenvalues from steps + probes·probe_steps products.
 
@@ -172,12 +176,12 @@ def spectral_density(
     hangs, at random weights.
 
     Args:
-        operator: H.
-        steps: Lanczos steps that take out the outliers; 0 for plain stochastic Lanczos quadrature.
-        probes: Random vectors for the rest, at least 1; 2 or more for an error band.
-        probe_steps: Products each, at least 1.
-        seed: Of everything random, 0..2**64-1.
-        law: Of the probes, Rademacher or Gaussian.
+        operator: The matrix H.
+        steps: The number of Lanczos steps that take out the outliers; 0 for plain stochastic Lanczos quadrature.
+        probes: The number of random vectors for the rest, at least 1; 2 or more give an error band.
+        probe_steps: The number of products a probe, at least 1.
+        seed: The seed of everything random, 0..2**64-1.
+        distribution: The distribution of the probes, Rademacher or Gaussian.
 
     Raises:
         InputError: If an argument breaks a rule or a product is not finite.
@@ -188,7 +192,7 @@ def spectral_density(
     require_int("probes", probes, 1)
     require_int("probe_steps", probe_steps, 1)
     require_int("seed", seed, 0, 2**64 - 1)
-    require_law(law)
+    require_choice("distribution", distribution, PROBE_DISTRIBUTIONS)
     counted = Counted(operator)
     krylov = Krylov(counted, seed)
     while krylov.steps < steps and krylov.following is not None:
@@ -201,7 +205,7 @@ def spectral_density(
     each = np.full(k, 1 / counted.d)
     nodes, weights, gauss, sources = [atoms], [each], [each], [np.full(k, -1)]
     for i in range(probes):
-        rule = quadrature(counted, krylov.complement(probe(counted, seed, PROBES, i, law)), probe_steps)
+        rule = quadrature(counted, krylov.complement(probe(counted, seed, PROBES, i, distribution)), probe_steps)
         nodes.append(rule.nodes)
         share = (1 - k / counted.d) / probes
         weights.append(rule.averaged / rule.averaged.sum() * share)
@@ -227,6 +231,15 @@ def spectral_density(
         bandwidth=_bandwidth(nodes, weights),
         seed=seed,
     )
+
+
+def density_frame(density: SpectralDensity, confidence: float = 0.95) -> pd.DataFrame:
+    """The density with its band: columns value (λ), density, low and high, finer around 0 where the mass is."""
+    reach = 5 * density.bandwidth
+    whole = np.linspace(density.lambda_min - reach, density.lambda_max + reach, _POINTS)
+    grid = np.unique(np.concatenate([whole, np.linspace(-2 * reach, 2 * reach, _POINTS // 3)]))
+    mean, low, high = density.curve(grid, confidence=confidence)
+    return pd.DataFrame({"value": grid, "density": mean, "low": low, "high": high})
 
 
 def _bandwidth(nodes: list[Floats], weights: list[Floats]) -> float:

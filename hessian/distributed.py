@@ -27,9 +27,9 @@ class DataParallelOperator:
         """Join the group; every process of it has to.
 
         Args:
-            operator: H_r, of the same dimension and dtype in every process.
-            weight: w_r > 0: the number of examples of this process's part (``MeanLoss.weight``).
-            group: By default the whole world.
+            operator: The operator H_r, of the same dimension and dtype in every process.
+            weight: The weight w_r > 0, the number of examples of this process's part (``MeanLoss.weight``).
+            group: The process group; by default the whole world.
 
         Raises:
             InputError: If torch.distributed is not initialised, the weight is not above 0, or the processes'

@@ -37,7 +37,7 @@ class Estimate:
     Attributes:
         value: The estimate.
         stderr: Its standard error; 0 where the value is exact, NaN where one sample tells nothing of it.
-        samples: How many samples; 0 where the value is exact.
+        samples: The number of samples; 0 where the value is exact.
     """
 
     value: float

@@ -26,8 +26,8 @@ def gauss_newton_trace(operator: GaussNewtonOperator, *, memory: int = _BYTES) -
     the Hessian. For piecewise affine nets it is tr(H) (see ``trace_operator``), and then κ has no sampling error.
 
     Args:
-        operator: G.
-        memory: Bytes for the Jacobians of the examples that are worked on together.
+        operator: The Gauss-Newton matrix G.
+        memory: The bytes for the Jacobians of the examples that are worked on together.
 
     Raises:
         InputError: If the loss is no mean of losses of single examples, each of its own outputs.

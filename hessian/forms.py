@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from scipy.special import stdtr, stdtrit
 from torch import Tensor
 
-from hessian.lanczos import dot
+from hessian.krylov import dot
 
 __all__ = ["PRODUCTS", "SphereForms"]
 
@@ -38,10 +38,10 @@ class SphereForms:
         x̄ + (t₃/t₂)(q² + 2)/(3N) ± q σ̂/√N,    q = t_ν's quantile
 
     Attributes:
-        n: Dimension of the space.
-        values: The forms.
-        squares: ‖y‖² of the first of them.
-        pairs: (u_jᵀy_i, y_jᵀy_i) of their pairs.
+        n: The dimension of the space.
+        values: The quadratic forms.
+        squares: The squares ‖y‖² of the first of them.
+        pairs: The products (u_jᵀy_i, y_jᵀy_i) of their pairs.
     """
 
     def __init__(self, n: int = 0) -> None:

@@ -1,10 +1,17 @@
-"""Trained models by name: a run of ``decomfl train``, a file of weights, or a model trained here for some steps."""
+"""Trained models by name: a run of ``decomfl train``, a file of weights, a model trained here, or a user's own.
+
+A user's own model, data and loss are named as ``module:function`` (see ``decomfl_lab.plugins``), and each of them goes
+with the lab's.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -16,12 +23,15 @@ from decomfl_lab.datasets.images import Dataset, load_dataset
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.models.registry import build_model
 from decomfl_lab.objectives.normalisation import freeze_, use_batch_statistics_, uses_batch_statistics
+from decomfl_lab.plugins import is_own, made, named
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.descent import Descent
-from decomfl_lab.runs.training import calibration_images, fixed_choice, load_run
-from hessian.mean_loss import MeanLoss
+from decomfl_lab.runs.evaluation import calibration_images, fixed_choice
+from decomfl_lab.runs.finetuning import task_dataset, task_module
+from decomfl_lab.runs.run import load_run
+from hessian.mean_loss import LossFunction, MeanLoss, digest, gathered, mapped, tensors
 
-__all__ = ["TrainedModel", "from_run", "from_weights", "trained_here", "untrained"]
+__all__ = ["TrainedModel", "from_run", "from_task", "from_weights", "trained_here", "untrained"]
 
 _EXAMPLES = 8
 """Purpose of the random choice of examples (see ``fixed_choice``)."""
@@ -32,11 +42,13 @@ class TrainedModel:
     """A model at the x where its curvature is wanted, and its data.
 
     Attributes:
-        module: With these parameters.
+        module: The module with these parameters.
         dataset: What it was trained on.
         calibration: Training images on which BatchNorm's statistics are made where the module has none of its own.
-        name: Of the architecture.
+        name: The name of the architecture.
         history: How its parameters came about, in words.
+        loss: The loss(outputs, targets), the mean over a batch.
+        own: The user's own (inputs, targets), trees of tensors; None where the training examples are the dataset's.
     """
 
     module: nn.Module
@@ -44,6 +56,13 @@ class TrainedModel:
     calibration: Tensor
     name: str
     history: str
+    loss: LossFunction = cross_entropy
+    own: tuple[Any, Any] | None = None
+
+    @property
+    def examples(self) -> tuple[Any, Any]:
+        """All training examples, (inputs, targets)."""
+        return (self.dataset.train_images, self.dataset.train_labels) if self.own is None else self.own
 
     def mean_loss(
         self,
@@ -55,15 +74,17 @@ class TrainedModel:
         dtype: torch.dtype | None = None,
         chunk: int | None = None,
     ) -> tuple[MeanLoss, ...]:
-        """Cross-entropy on fixed training examples, where the module is, as a function of the parameters.
+        """The loss on fixed training examples, where the module is, as a function of the parameters.
 
         Args:
-            examples: How many, chosen at random but the same for every call and seed; 0 for all.
-            parts: Into how many disjoint parts of equal size they are cut: one function each (for split samples).
-            parameters: Names or prefixes of those that count as x; None for all.
-            normalisation: Of BatchNorm: eval (statistics of the calibration images) or batch (of the examples).
-            dtype: Of the computation; None for the parameters' own.
-            chunk: Examples that go through the module at once; None for all.
+            examples: The number of examples, chosen at random but the same for every call and seed; 0 for all.
+            parts: The number of disjoint parts of equal size that they are cut into, one function each (for split
+                samples).
+            parameters: The names, or prefixes of names, of those that count as x; None for all.
+            normalisation: What BatchNorm takes: eval (statistics of the calibration images) or batch (those of the
+                examples).
+            dtype: The dtype of the computation; None for the parameters' own.
+            chunk: The number of examples that go through the module at once; None for all.
 
         Raises:
             InputError: If there are no examples, a part would be empty, or MeanLoss refuses something.
@@ -78,8 +99,8 @@ class TrainedModel:
         return tuple(
             MeanLoss(
                 self.module,
-                cross_entropy,
-                [(self.dataset.train_images[index].to(device), self.dataset.train_labels[index].to(device))],
+                self.loss,
+                [mapped(lambda rows: rows.to(device), mapped(itemgetter(index), self.examples))],
                 parameters=parameters,
                 normalisation=normalisation,
                 dtype=dtype,
@@ -91,25 +112,48 @@ class TrainedModel:
 
 def from_run(folder: Path) -> TrainedModel:
     """The model that ``decomfl train --out folder`` left; InputError if there is none."""
-    config, dataset, module = load_run(folder)
+    run = load_run(folder)
+    config = run.config
     return TrainedModel(
-        module=module,
-        dataset=dataset,
-        calibration=calibration_images(config, dataset),
+        module=run.model,
+        dataset=run.dataset,
+        calibration=calibration_images(config, run.dataset),
         name=config.model,
-        history=f"{config.method}, {config.rounds} rounds, seed {config.seed} (run {folder.name})",
+        history=f"{config.method.name}, {config.rounds} rounds, seed {config.seed} (run {folder.name})",
     )
 
 
-def from_weights(path: Path, *, model: str, data: str) -> TrainedModel:
-    """The model ``model`` with the weights of a safetensors file (a state dict), on the data set ``data``.
+def from_task(task: str, *, model: str, files: str = "") -> TrainedModel:
+    """A causal language model as it is in a folder of transformers, as a classifier of the task's prompts.
+
+    Args:
+        task: A name in ``decomfl_lab.language.tasks.TASKS``.
+        model: A folder of transformers, a GGUF file or a name of the hub.
+        files: The folder of the task's files; empty for where the lab looks for them.
+
+    Raises:
+        InputError: If the task is unknown, or its files or the model are not at hand.
+    """
+    config = TrainConfig(task=task, model=model, task_data=files)
+    dataset = task_dataset(config)
+    return TrainedModel(
+        module=task_module(config, dataset),
+        dataset=dataset,
+        calibration=dataset.train_images[:0],
+        name=model,
+        history=f"as it is, on prompts of {task}",
+    )
+
+
+def from_weights(path: Path, *, model: str, data: str, loss: str | None = None) -> TrainedModel:
+    """The model ``model`` with the weights of a safetensors file (a state dict), on the data ``data``.
 
     Statistics of BatchNorm are the file's where it has them, else those of the calibration images.
 
     Raises:
         InputError: If the file cannot be read, or does not fit the model.
     """
-    start = untrained(model, data, seed=0)
+    start = untrained(model, data, seed=0, loss=loss)
     try:
         found = start.module.load_state_dict(load_file(path), strict=False)
     except (OSError, SafetensorError, RuntimeError) as error:
@@ -131,44 +175,102 @@ def trained_here(
     steps: int,
     descent: Descent,
     seed: int = 0,
+    loss: str | None = None,
     device: str | torch.device = "cpu",
     on_step: Callable[[int, float], None] | None = None,
 ) -> TrainedModel:
     """The model ``model``, initialised from ``seed`` and trained for ``steps`` first-order steps on ``data``.
 
     Args:
-        model: A name in ``decomfl_lab.models.registry.MODELS``.
-        data: A name in ``decomfl_lab.datasets.images.DATA_SETS``.
-        steps: 0 for the model at its start, whose curvature is not that of a trained one.
-        descent: How.
-        seed: Of the initial parameters, the same on every device.
+        model: See ``untrained``.
+        data: See ``untrained``.
+        steps: The number of steps; 0 for the model at its start, whose curvature is not that of a trained one unless it
+            is the user's own.
+        descent: The optimizer with its settings.
+        seed: The seed of the initial parameters, the same on every device.
+        loss: See ``untrained``.
         device: Where it is trained, and stays.
-        on_step: Called with the number of steps taken and the loss of the last one's batch.
+        on_step: A function that is called with the number of steps taken and the loss of the last one's batch.
 
     Raises:
         InputError: If a name is unknown, model and data do not fit, or training diverges.
     """
-    start = untrained(model, data, seed=seed)
-    use_batch_statistics_(start.module.to(device))
-    dataset = start.dataset
-    losses = descent(start.module, cross_entropy, dataset.train_images, dataset.train_labels, steps)
-    for step, loss in enumerate(losses, 1):
+    start = untrained(model, data, seed=seed, loss=loss)
+    module = start.module.to(device)
+    if not is_own(model):
+        use_batch_statistics_(module)
+    if not steps:
+        return start
+    inputs, targets = start.examples
+    require(isinstance(inputs, Tensor), "data", "have inputs of one tensor to train on", type(inputs).__name__)
+    if is_own(model):
+        module.train()
+    for step, value in enumerate(descent(module, start.loss, inputs, targets, steps), 1):
         if on_step is not None:
-            on_step(step, loss)
+            on_step(step, value)
+    if is_own(model):
+        module.eval()
     words = f"{steps} steps of {descent.optimizer}, lr {descent.lr:g}, batch {descent.batch_size}, seed {seed}"
     return replace(start, history=words)
 
 
-def untrained(model: str, data: str, *, seed: int) -> TrainedModel:
-    """The model ``model`` as initialised from ``seed``, on ``data``; InputError if they do not fit."""
-    dataset = load_dataset(data)
-    config = TrainConfig(model=model, data=data)
-    in_shape = tuple(dataset.train_images.shape[1:])
-    module = build_model(model, seed=seed, in_shape=in_shape, classes=dataset.classes)
+def untrained(model: str, data: str, *, seed: int, loss: str | None = None) -> TrainedModel:
+    """The model ``model`` as it is made, on the data ``data``.
+
+    Args:
+        model: A name in ``decomfl_lab.models.registry.MODELS``, initialised from ``seed``; or a ``module:function``
+            that makes a torch module, which is put into eval mode.
+        data: A name in ``decomfl_lab.datasets.images.DATA_SETS``; or a ``module:function`` that makes batches, a
+            Dataset or a pair of tensors (see ``MeanLoss``), all of one shape but for the number of examples.
+        seed: The seed of the lab's models.
+        loss: A ``module:function`` that is called as loss(outputs, targets), or a class of such; None for
+            cross-entropy.
+
+    Raises:
+        InputError: If a name is unknown, model and data do not fit, or a ``module:function`` does not make these.
+    """
+    dataset, own = _own_data(data) if is_own(data) else (load_dataset(data), None)
+    if is_own(model):
+        module, history = made("model", model, nn.Module).eval(), f"as {model} makes it"
+    else:
+        in_shape = tuple(dataset.train_images.shape[1:])
+        module = build_model(model, seed=seed, in_shape=in_shape, classes=dataset.classes)
+        history = "at its start"
     return TrainedModel(
         module=module,
         dataset=dataset,
-        calibration=calibration_images(config, dataset),
+        calibration=calibration_images(TrainConfig(), dataset),
         name=model,
-        history="at its start",
+        history=history,
+        loss=cross_entropy if loss is None else _own_loss(loss),
+        own=own,
     )
+
+
+def _own_loss(target: str) -> LossFunction:
+    loss = named("loss", target)
+    loss = loss() if isinstance(loss, type) else loss
+    require(callable(loss), f"loss {target!r}", "be a function of (outputs, targets)", type(loss).__name__)
+    return loss  # type: ignore[no-any-return]
+
+
+def _own_data(target: str) -> tuple[Dataset, tuple[Any, Any]]:
+    """What is known of the user's examples as of any data set, and the examples, which may be trees of tensors."""
+    data: Any = made("data", target, object)
+    own = gathered(data)
+    inputs, targets = (next(iter(tensors(part)), torch.zeros(0)) for part in own)
+    h = hashlib.sha256()
+    for tensor in tensors(own):
+        digest(h, tensor)
+    whole = targets.dtype == torch.int64 and targets.numel() > 0
+    dataset = Dataset(
+        name=target,
+        train_images=inputs,
+        train_labels=targets if len(targets) else inputs,
+        test_images=inputs[:0],
+        test_labels=targets[:0],
+        classes=int(targets.max()) + 1 if whole else 1,
+        source=f"{len(inputs):,} examples of {target}",
+        digest=h.hexdigest()[:16],
+    )
+    return dataset, own

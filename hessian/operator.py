@@ -20,9 +20,9 @@ class Operator(Protocol):
 
     Attributes:
         name: What it is, for results: "hessian", "gauss-newton", "fisher", "smoothed", ...
-        d: Its dimension.
-        dtype: Of the vectors that it takes and returns, float32 or float64.
-        device: Where they are.
+        d: The dimension of the matrix.
+        dtype: The dtype of the vectors that it takes and returns, float32 or float64.
+        device: The device that the vectors are on.
     """
 
     name: str

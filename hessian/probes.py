@@ -6,42 +6,40 @@ import torch
 from torch import Tensor
 
 from decomfl_lab import noise
-from decomfl_lab.errors import require
 from decomfl_lab.noise import Distribution, Program, derive_seed
 from decomfl_lab.replicas.rebuild import rebuild_
 from hessian.operator import Operator
 
-__all__ = ["PROBE_LAWS", "probe", "probe_at", "require_law"]
+__all__ = ["PROBE_DISTRIBUTIONS", "probe", "probe_at"]
 
-PROBE_LAWS = (Distribution.RADEMACHER, Distribution.GAUSSIAN)
-"""Laws with E zzᵀ = I and independent elements."""
-
-
-def require_law(law: Distribution) -> None:
-    """InputError unless ``law`` is one of ``PROBE_LAWS``."""
-    require(law in PROBE_LAWS, "law", f"be one of {', '.join(PROBE_LAWS)}", law)
+PROBE_DISTRIBUTIONS = (Distribution.RADEMACHER, Distribution.GAUSSIAN)
+"""The distributions with E zzᵀ = I and independent elements."""
 
 
-def probe(operator: Operator, seed: int, stage: int, index: int, law: Distribution = Distribution.RADEMACHER) -> Tensor:
+def probe(
+    operator: Operator, seed: int, stage: int, index: int, distribution: Distribution = Distribution.RADEMACHER
+) -> Tensor:
     """Probe number ``index`` of a stage, in the operator's dtype and on its device, shape (d,).
 
     Args:
-        operator: Whose space it is in.
-        seed: Of the estimate, 0..2**64-1.
-        stage: Keeps the probes of different purposes (start of Lanczos, trace, density ...) independent.
-        index: 0, 1, ...
-        law: Rademacher or Gaussian.
+        operator: The operator whose space the probe is in.
+        seed: The seed of the estimate, 0..2**64-1.
+        stage: The purpose (start of Lanczos, trace, density ...): probes of different stages are independent.
+        index: The number of the probe, from 0 on.
+        distribution: The distribution of its elements, Rademacher or Gaussian.
     """
-    return _made(operator.d, operator.dtype, operator.device, seed, stage, index, law)
+    return _made(operator.d, operator.dtype, operator.device, seed, stage, index, distribution)
 
 
-def probe_at(x: Tensor, seed: int, stage: int, index: int, law: Distribution = Distribution.GAUSSIAN) -> Tensor:
-    """The same for whoever has a point x (d,) and no operator; in its dtype, on its device, of any law."""
-    return _made(x.numel(), x.dtype, x.device, seed, stage, index, law)
+def probe_at(
+    x: Tensor, seed: int, stage: int, index: int, distribution: Distribution = Distribution.GAUSSIAN
+) -> Tensor:
+    """The same for whoever has a point x (d,) and no operator; in its dtype, on its device, of any distribution."""
+    return _made(x.numel(), x.dtype, x.device, seed, stage, index, distribution)
 
 
 def _made(
-    d: int, dtype: torch.dtype, device: torch.device, seed: int, stage: int, index: int, law: Distribution
+    d: int, dtype: torch.dtype, device: torch.device, seed: int, stage: int, index: int, distribution: Distribution
 ) -> Tensor:
     """The direction, made where it stays: -0 + z is z to the bit. Devices that the stream has no kernel for get a copy.
 
@@ -50,6 +48,6 @@ def _made(
     native = device.type == "cpu" or (device.type == "cuda" and "triton" in noise.available_backends())
     z = torch.full((d,), -0.0, dtype=dtype, device=device if native else "cpu")
     program = Program(["z"])
-    program.noise("z", derive_seed(seed, stage), [1.0], law, index)
+    program.noise("z", derive_seed(seed, stage), [1.0], distribution, index)
     rebuild_(program, [{"z": z}])
     return z.to(device)

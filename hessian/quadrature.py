@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hessian.counted import Counted
-from hessian.lanczos import Krylov, dot
+from hessian.krylov import Krylov, dot
 
 __all__ = ["Quadrature", "quadrature"]
 
@@ -23,9 +23,9 @@ class Quadrature:
     """Σ w f(node) ≈ uᵀf(H)u, by two rules on the same nodes.
 
     Attributes:
-        nodes: (n,), ascending.
-        gauss: Weights of the Gauss rule, (n,), summing to ‖u‖².
-        averaged: Weights of the mean of Gauss and anti-Gauss rule, (n,), summing to ‖u‖².
+        nodes: The nodes, (n,), ascending.
+        gauss: The weights of the Gauss rule, (n,), summing to ‖u‖².
+        averaged: The weights of the mean of Gauss and anti-Gauss rule, (n,), summing to ‖u‖².
     """
 
     nodes: NDArray[np.float64]
@@ -48,10 +48,10 @@ def quadrature(operator: Counted, u: Tensor, steps: int, product: Tensor | None 
     rule. It matters where f has a kink amid the spectrum, as |λ| has.
 
     Args:
-        operator: H.
-        u: Start, (d,), not normalised; zero gives no mass.
-        steps: k, at least 1; fewer products are made where the Krylov space of u becomes invariant.
-        product: Hu where it is known: then one product fewer is made.
+        operator: The matrix H.
+        u: The start vector, (d,), not normalised; zero gives no mass.
+        steps: The number k of steps, at least 1; fewer products are made where the Krylov space of u becomes invariant.
+        product: The product Hu where it is known: then one product fewer is made.
 
     Source: Golub and Meurant 1994; Laurie 1996 (anti-Gaussian formulas).
     """

@@ -72,11 +72,11 @@ class SmoothedOperator:
         """The operator at x.
 
         Args:
-            objective: f.
-            x: Where, (d,), float32 or float64.
-            mu: Smoothing radius μ > 0, in the units of x.
-            samples: S, best even. A product costs 2S gradients.
-            seed: Of the u_s.
+            objective: The function f.
+            x: The point, (d,), float32 or float64.
+            mu: The smoothing radius μ > 0, in the units of x.
+            samples: The number S of samples, best even. A product costs 2S gradients.
+            seed: The seed of the u_s.
             forward_quad: Whether ``quad`` uses function values, 3S of them, instead of 2S gradients. Its rounding
                 error is ε_f ‖v‖²/(μ²√S), out of the question in float32. None: in float64 only.
 

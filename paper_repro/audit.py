@@ -15,7 +15,7 @@ import pandas as pd
 import hessian
 import theory
 from decomfl_lab.files import write_atomically
-from decomfl_lab.runs.training import Progress
+from decomfl_lab.runs.run import Progress
 from paper_repro.claims import Claim, Verdict
 from paper_repro.part import Made, Options
 from paper_repro.report import Folded, Section

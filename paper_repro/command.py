@@ -19,7 +19,7 @@ from decomfl_lab.devices import find_device
 from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import telling
-from decomfl_lab.runs.training import code_version
+from decomfl_lab.runs.provenance import code_version
 from figures.curves import Count
 from paper_repro import (
     audit,

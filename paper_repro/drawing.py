@@ -18,7 +18,7 @@ import hessian
 import paper_repro
 import theory
 from decomfl_lab.files import write_atomically
-from decomfl_lab.runs.training import code_version
+from decomfl_lab.runs.provenance import code_version
 from paper_repro.claims import Claim
 from paper_repro.part import Made, Options, rendered
 from paper_repro.reference import FILE_NAME

@@ -19,18 +19,14 @@ from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.files import write_atomically
 from decomfl_lab.objectives.objective import mean_losses
+from decomfl_lab.runs.building import build_federation, dataset_of
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.training import (
-    Progress,
-    build_federation,
-    dataset_of,
-    fixed_choice,
-    read_provenance,
-    write_provenance,
-)
+from decomfl_lab.runs.evaluation import fixed_choice
+from decomfl_lab.runs.provenance import read_provenance, write_provenance
+from decomfl_lab.runs.run import Progress
 from hessian.curvature import GaussNewtonOperator
-from hessian.effective_rank import effective_rank
 from hessian.exact import gauss_newton_trace
+from hessian.kappa import effective_rank
 from hessian.mean_loss import MeanLoss
 from paper_repro.fig2 import MNIST_AS_PLOTTED
 from paper_repro.runs import DIVERGED, Job, fingerprint
@@ -120,7 +116,7 @@ class EdgeWork:
             batch_size=at.batch, test_examples=size.test_examples, split="iid", local_steps=at.K, perturbations=at.P,
             rounds=size.steps // at.K, rebuild="copy", eval_every=self.every, seed=self.seed,
         )  # fmt: skip
-        return replace(config, **{**MNIST_AS_PLOTTED, "momentum": at.beta, "lr": (1 - at.beta) * at.h})
+        return config.but(**{**MNIST_AS_PLOTTED, "momentum": at.beta, "lr": (1 - at.beta) * at.h})
 
     @property
     def every(self) -> int:

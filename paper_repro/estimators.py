@@ -8,7 +8,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from decomfl_lab.runs.config import FIRST_ORDER
+from decomfl_lab.methods.decomfl import DeComFLProjection
+from decomfl_lab.methods.method import Method
 from paper_repro.claims import Claim, Verdict
 from paper_repro.measures import TOLERANCE, WITHIN
 
@@ -27,10 +28,10 @@ NOTE: Final = (
 )
 
 
-def labels(method: str) -> dict[str, Any]:
+def labels(method: Method) -> dict[str, Any]:
     """Columns of a run that say what its scalars are, and whether it is there to check others."""
-    found = "gradients" if method in FIRST_ORDER else "differences"
-    return {"estimator": "projection" if method == "decomfl-projection" else found, CHECKED: False}
+    found = "gradients" if method.gradients else "differences"
+    return {"estimator": "projection" if isinstance(method, DeComFLProjection) else found, CHECKED: False}
 
 
 def gaps(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -249,8 +249,8 @@ def _reading_jobs(name: str, size: Fig2Scale, *, on_gpu: bool) -> list[Job]:
     made: list[Job] = []
 
     def add(panel: str, series: str, seed: int, rounds: int, **changes: Any) -> None:
-        config = replace(base, rounds=rounds, seed=seed, **changes)
-        method = "FedAvg" if config.method == "fedavg" else "DeComFL"
+        config = base.but(rounds=rounds, seed=seed, **changes)
+        method = "FedAvg" if config.method.name == "fedavg" else "DeComFL"
         labels = {
             "reading": name,
             "panel": panel,
@@ -260,7 +260,7 @@ def _reading_jobs(name: str, size: Fig2Scale, *, on_gpu: bool) -> list[Job]:
             "P": 0 if method == "FedAvg" else config.perturbations,
             **estimators.labels(config.method),
         }
-        check = plotted and config.method == "decomfl"
+        check = plotted and config.method.name == "decomfl"
         labels[CHECKED] = check
         urgency = (0 if on_gpu else 3) if check else 0 if plotted and seed == seeds[0] else 1
         title = f"{name}: {series}, {panel}, seed {seed}{', finite differences' if check else ''}"

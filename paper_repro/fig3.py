@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from decomfl_lab.datasets.images import at_hand
+from decomfl_lab.methods.fedavg_topk import FedAvgTopK
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.runs.config import TrainConfig
 from figures.comparison import Panel, by_communication, comparison
@@ -101,8 +101,7 @@ def decomfl(scale: str, *, on_gpu: bool = False) -> list[Job]:
     On a GPU that stretch is as long as the whole.
     """
     size = FIG3_SCALES[scale]
-    config = replace(
-        _base(size),
+    config = _base(size).but(
         method="decomfl-projection",
         rounds=size.rounds,
         batch_size=size.batch_size,
@@ -118,7 +117,7 @@ def decomfl(scale: str, *, on_gpu: bool = False) -> list[Job]:
         rebuild="copy",
         eval_every=size.eval_every,
     )
-    check = replace(config, method="decomfl", rounds=size.rounds if on_gpu else size.differences)
+    check = config.but(method="decomfl", rounds=size.rounds if on_gpu else size.differences)
     return [
         *(_job(config, DECOMFL, seed, 0.0, urgency=int(seed != size.seeds[0])) for seed in size.seeds),
         _job(check, DECOMFL, size.seeds[0], 0.0, urgency=0 if on_gpu else 3),
@@ -128,8 +127,7 @@ def decomfl(scale: str, *, on_gpu: bool = False) -> list[Job]:
 def first_order(scale: str, method: str, series: str, **changes: Any) -> list[Job]:
     """A first-order method with the Adam steps that the authors' logs were made with."""
     size = FIG3_SCALES[scale]
-    config = replace(
-        _base(size),
+    config = _base(size).but(
         method=method,
         optimizer="adam",
         rounds=size.baseline_rounds,
@@ -140,16 +138,18 @@ def first_order(scale: str, method: str, series: str, **changes: Any) -> list[Jo
         eval_every=size.fedavg_every if method == "fedavg" else size.compressed_every,
         **changes,
     )
-    uplink = {"fedcom": config.quantize_bits / 32, "fedavg-topk": 2 * config.top_k}.get(method, 1.0)
+    sent = config.method.plain()
+    uplink = {"fedcom": sent.get("quantize_bits", 0) / 32, "fedavg-topk": 2 * sent.get("top_k", 0)}.get(method, 1.0)
     return [_job(config, series, size.seeds[0], uplink, urgency=0)]
 
 
 def _job(config: TrainConfig, series: str, seed: int, uplink: float, *, urgency: int) -> Job:
-    check = config.method == "decomfl"
-    labels = {"data": config.data, "method": config.method, "series": series, "uplink": uplink, "top_k": config.top_k}
+    check = config.method.name == "decomfl"
+    top_k = config.method.plain().get("top_k", FedAvgTopK.top_k)
+    labels = {"data": config.data, "method": config.method.name, "series": series, "uplink": uplink, "top_k": top_k}
     labels |= {**estimators.labels(config.method), CHECKED: check}
     title = f"{config.data}: {series}, seed {seed}{', finite differences' if check else ''}"
-    return Job(replace(config, seed=seed), labels, title, urgency=urgency)
+    return Job(config.but(seed=seed), labels, title, urgency=urgency)
 
 
 def compressed(scale: str, fraction: float) -> list[Job]:
@@ -370,7 +370,7 @@ def _authors(folder: Path | None) -> pd.DataFrame | None:
     def wire(row: Any) -> float:
         if pd.isna(row.test_accuracy):
             return float("nan")  # its place is on the axis of rounds
-        return expected_traffic(replace(settings[row.series], rounds=int(row.round)), D).bytes / 4
+        return expected_traffic(settings[row.series].but(rounds=int(row.round)), D).bytes / 4
 
     return counted.assign(wire_scalars=[wire(row) for row in counted.itertuples()])
 

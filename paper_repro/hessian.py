@@ -21,12 +21,12 @@ from decomfl_lab.files import write_atomically
 from decomfl_lab.layout import Layout
 from decomfl_lab.objectives.normalisation import use_batch_statistics_
 from decomfl_lab.runs.descent import Descent
-from decomfl_lab.runs.training import Progress, read_provenance, write_provenance
+from decomfl_lab.runs.provenance import read_provenance, write_provenance
+from decomfl_lab.runs.run import Progress
 from figures.spectra import KAPPAS, training_spectra
 from hessian.curvature import GaussNewtonOperator, HessianOperator
-from hessian.density import SpectralDensity, spectral_density
-from hessian.effective_rank import effective_rank
-from hessian.frames import density_frame
+from hessian.density import SpectralDensity, density_frame, spectral_density
+from hessian.kappa import effective_rank
 from hessian.named import TrainedModel, trained_here, untrained
 from paper_repro.claims import Claim, Verdict
 from paper_repro.part import Made, Options, rendered

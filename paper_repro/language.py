@@ -20,7 +20,8 @@ from decomfl_lab.language.extra import llm_library
 from decomfl_lab.language.opt import SIZES
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.finetuning import task_dataset
-from decomfl_lab.runs.training import Progress, code_version, read_provenance
+from decomfl_lab.runs.provenance import code_version, read_provenance
+from decomfl_lab.runs.run import Progress
 from paper_repro.pretraining.corpus import load_corpus
 from paper_repro.pretraining.family import PretrainConfig, PretrainProgress, pretrain
 from paper_repro.runs import Job, fingerprint
@@ -122,7 +123,7 @@ class TaskJob(Job):
     def placed(self, folder: Path) -> TaskJob:
         """The job of this folder, with the folder of its model beside it as ``config.model``."""
         models = [str(folder.parent / need.key()) for need in self.needs] or [self.config.model]
-        return replace(self, config=replace(self.config, model=models[0]))
+        return replace(self, config=self.config.but(model=models[0]))
 
     def begun(self, root: Path) -> Path | None:
         """See ``Resumable``; runs that begin with a model pretrained here are of this code, as it is."""

@@ -60,6 +60,11 @@ def configuration(size: LanguageScale, row: str, task: str, series: str, tuning:
     """A run as the paper has it; see ``settings_table``."""
     method = methods(row)[series]
     alone = method.method == "mezo"
+    own: dict[str, Any] = {}
+    if method.P:
+        own |= {"perturbations": method.P, "mu": 1e-3, "estimator": "central" if alone else "forward"}
+    if method.method == "decomfl":
+        own["rebuild"] = "copy"
     return TrainConfig(
         method=method.method,
         model=size.models[row.removesuffix(ADAPTED)],
@@ -75,16 +80,13 @@ def configuration(size: LanguageScale, row: str, task: str, series: str, tuning:
         sampled=1 if alone else SAMPLED,
         rounds=tuning.rounds,
         local_steps=1,
-        perturbations=max(1, method.P),
         lr=tuning.lr,
-        mu=1e-3,
         momentum=0.0,
         weight_decay=0.0,
-        estimator="central" if alone else "forward",
         batch_size=size.mezo_batch if alone else tuning.batch_size,
-        rebuild="copy" if method.method == "decomfl" else "replay",
         eval_every=size.eval_every,
         test_examples=size.test_examples,
+        **own,
     )
 
 

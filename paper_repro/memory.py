@@ -12,7 +12,7 @@ import pandas as pd
 
 from decomfl_lab.bench.memory import ROLES, memory_table
 from decomfl_lab.files import write_atomically
-from decomfl_lab.runs.training import Progress
+from decomfl_lab.runs.run import Progress
 from figures.comparison import Panel, comparison
 from figures.style import OKABE_ITO, LineStyle
 from paper_repro.claims import Claim, Verdict

@@ -22,16 +22,18 @@ import pandas as pd
 from decomfl_lab.checkpoint import read_checkpoint
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.devices import find_device
+from decomfl_lab.federations.federation import Saved
+from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.files import write_atomically
-from decomfl_lab.methods.decomfl import DeComFLFederation
-from decomfl_lab.methods.federation import Saved
 from decomfl_lab.protocol.wire import encode_records
+from decomfl_lab.runs.building import build_federation, dataset_of
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping
-from decomfl_lab.runs.training import CHECKPOINT_FILE, Progress, build_federation, dataset_of, read_provenance
+from decomfl_lab.runs.provenance import read_provenance
+from decomfl_lab.runs.run import CHECKPOINT_FILE, Progress
 from figures.comparison import Panel, comparison
 from figures.style import OKABE_ITO, LineStyle
 from hessian.curvature import GaussNewtonOperator
-from hessian.effective_rank import effective_rank
+from hessian.kappa import effective_rank
 from hessian.named import TrainedModel
 from paper_repro import recorded
 from paper_repro.language import TaskJob, missing

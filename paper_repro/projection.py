@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -64,7 +63,7 @@ def jobs(options: Options) -> list[Job]:
                     eval_every=size.eval_every,
                     seed=seed,
                 )
-                config = replace(config, **MNIST_AS_PLOTTED)
+                config = config.but(**MNIST_AS_PLOTTED)
                 labels = {"method": method, "estimator": name, "eta": eta, "series": _label(name, eta)}
                 title = f"projection figure: {_label(name, eta)}, seed {seed}"
                 urgency = 3 if by_differences else 2

@@ -19,7 +19,7 @@ import pandas as pd
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.files import write_atomically
-from decomfl_lab.runs.training import code_version
+from decomfl_lab.runs.provenance import code_version
 from paper_repro.part import Made
 from paper_repro.report import SCALES
 

@@ -23,22 +23,16 @@ import joblib
 import pandas as pd
 import torch
 
-from decomfl_lab.cli.progress import RunBars
 from decomfl_lab.datasets.images import Dataset, load_dataset
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.runs.config import FIRST_ORDER, TrainConfig, config_from_mapping, read_config
-from decomfl_lab.runs.training import (
-    CONFIG_FILE,
-    METRICS_FILE,
-    Progress,
-    code_version,
-    dataset_of,
-    read_provenance,
-    train,
-)
+from decomfl_lab.runs.building import dataset_of
+from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
+from decomfl_lab.runs.progress import RunBars
+from decomfl_lab.runs.provenance import code_version, read_provenance
+from decomfl_lab.runs.run import CONFIG_FILE, METRICS_FILE, Progress, train
 
 __all__ = ["SO_FAR", "Job", "Result", "Work", "fingerprint", "finished", "run_all"]
 
@@ -140,11 +134,11 @@ class Job:
         """See ``Work``."""
         config = self.config
         steps = config.rounds * config.local_steps * config.sampled * config.batch_size * _COSTS.get(config.model, 1.0)
-        if config.method in FIRST_ORDER or config.method == "decomfl-projection":
-            return 3 * steps
+        if config.method.gradients:
+            return float(3 * steps)
         P = Schedule(config.perturbations, config.perturbation_schedule)
         directions = sum(P(r) for r in range(config.rounds)) / config.rounds
-        return directions * (2 if config.estimator == "central" else 1) * steps
+        return float(directions * (2 if config.estimator == "central" else 1) * steps)
 
     def dataset(self) -> Dataset:
         """Its data."""

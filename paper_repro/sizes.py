@@ -22,11 +22,12 @@ from decomfl_lab.files import write_atomically
 from decomfl_lab.layout import Layout
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.finetuning import task_module
-from decomfl_lab.runs.training import METRICS_FILE, Progress, load_run, read_provenance, train, write_provenance
+from decomfl_lab.runs.provenance import read_provenance, write_provenance
+from decomfl_lab.runs.run import METRICS_FILE, Progress, load_run, train
 from figures.sizes import size_figure
 from figures.style import OKABE_ITO, LineStyle
 from hessian.curvature import GaussNewtonOperator
-from hessian.effective_rank import effective_rank
+from hessian.kappa import effective_rank
 from hessian.mean_loss import MeanLoss
 from hessian.named import TrainedModel
 from paper_repro.claims import Claim, Verdict
@@ -184,7 +185,7 @@ class SizeWork:
             train(config, dataset=dataset, out=out, on_round=shifted)
         except DivergedError:
             return
-        _, _, module = load_run(out, dataset)
+        module = load_run(out, dataset).model
         _kept(out / END, lambda: self._kappa(objective, Layout.of(module).flatten(module)))
 
     def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:  # noqa: ARG002 (of the protocol)

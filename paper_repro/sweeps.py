@@ -17,7 +17,7 @@ import pandas as pd
 import hessian
 import theory
 from decomfl_lab.files import write_atomically
-from decomfl_lab.runs.training import Progress
+from decomfl_lab.runs.run import Progress
 from paper_repro.runs import fingerprint
 from paper_repro.scales import TheoryScale
 from theory.bounds import statement

@@ -19,13 +19,15 @@ from torch.nn.functional import cross_entropy
 import hessian
 import theory
 from decomfl_lab.datasets.images import Dataset, load_dataset
+from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.files import write_atomically
-from decomfl_lab.methods.decomfl import DeComFLFederation
 from decomfl_lab.objectives.objective import ModuleObjective
+from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.training import Progress, build_federation, read_provenance, write_provenance
+from decomfl_lab.runs.provenance import read_provenance, write_provenance
+from decomfl_lab.runs.run import Progress
 from hessian.curvature import HessianOperator
-from hessian.effective_rank import effective_rank
+from hessian.kappa import effective_rank
 from hessian.mean_loss import MeanLoss
 from paper_repro.runs import fingerprint
 from paper_repro.scales import TheoryScale
@@ -81,14 +83,14 @@ class TrainingWork:
                 done += 1
                 report(Progress(done, runs * self.size.rounds + 1, loss, math.nan, 0.0))
 
-        start = _Landscape(replace(config, seed=_PILOT), dataset)
+        start = _Landscape(config.but(seed=_PILOT), dataset)
         at_start = _chosen(start.constants([start.federation.x]), 1.0)
-        pilot = _Landscape(replace(start.config, lr=cast(float, at_start.eta), mu=at_start.mu), dataset)
+        pilot = _Landscape(start.config.but(lr=cast(float, at_start.eta), mu=at_start.mu), dataset)
         chosen = _chosen(pilot.constants(_some(follow(pilot), self.size.rounds)), MARGIN)
         rows: list[Row] = []
         along = chosen
         for seed in self.size.seeds:
-            own = _Landscape(replace(config, lr=cast(float, chosen.eta), mu=chosen.mu, seed=seed), dataset)
+            own = _Landscape(config.but(lr=cast(float, chosen.eta), mu=chosen.mu, seed=seed), dataset)
             total, path = 0.0, []
             for r, x in enumerate(follow(own)):
                 total += float((own.whole.gradient(x) ** 2).sum())

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import sympy as sp
 
-from decomfl_lab.errors import require, require_int
-from decomfl_lab.protocol.server import Tracking
-from decomfl_lab.protocol.wire import (
-    HEADER_BYTES,
-    HELD_BYTES,
-    INDEX_BYTES,
-    PLAN_HEAD_BYTES,
-    QUANTIZED_HEAD_BYTES,
-    RECORD_HEAD_BYTES,
-    REPLY_HEAD_BYTES,
-    SCALAR_BYTES,
-    SEED_BYTES,
-    SPARSE_HEAD_BYTES,
-    VECTOR_HEAD_BYTES,
-)
-from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.errors import require_int
+from decomfl_lab.methods.traffic import Traffic
 from decomfl_lab.records.seeds import Seeding
-from decomfl_lab.runs.config import LAGGING, REPLAYING, TrainConfig
+from decomfl_lab.runs.config import TrainConfig
 from theory.formula import value_of
 from theory.symbols import K, M, P, beta, d, epsilon, kappa, m
 
@@ -123,118 +108,22 @@ def plotted_scalars_fedavg(R: int, *, d: int) -> float:
     return float((R - 1) * d)
 
 
-@dataclass(frozen=True)
-class Traffic:
-    """What one client and the server send each other, in expectation over who is sampled. All clients are alike.
-
-    Attributes:
-        up_bytes: Bytes client → server.
-        up_scalars: Gradient scalars or model elements client → server.
-        down_bytes: Bytes server → client.
-        down_scalars: Gradient scalars or model elements server → client.
-    """
-
-    up_bytes: float = 0.0
-    up_scalars: float = 0.0
-    down_bytes: float = 0.0
-    down_scalars: float = 0.0
-
-    @property
-    def bytes(self) -> float:
-        """Both ways."""
-        return self.up_bytes + self.down_bytes
-
-    @property
-    def scalars(self) -> float:
-        """Both ways."""
-        return self.up_scalars + self.down_scalars
-
-    def times(self, clients: int) -> Traffic:
-        """The traffic of so many clients together."""
-        return Traffic(
-            clients * self.up_bytes, clients * self.up_scalars, clients * self.down_bytes, clients * self.down_scalars
-        )
-
-
-def expected_traffic(config: TrainConfig, d: int, *, vectors: int = 1) -> Traffic:
+def expected_traffic(config: TrainConfig, d: int) -> Traffic:
     """Expected traffic of one client in a whole run, lag included, by the wire format; times M it is the ledger's.
 
-    With q = m/M a client takes part in each round with probability q, independently of the other rounds.
-
-    Methods that send models: R·q times a model down and an update up. BAFFLE: R·q times a model and a plan down and
-    scalars up. DeComFL: R·q times a plan down and scalars up (and what the client holds, if it tracks that itself); the
-    run's seed once, with probability 1 − (1 − q)^R, if no record carries seeds; and records. Record j goes to a client
-    that takes part in round j + n, n = 1..R−1−j, and was last there in round j or before (or never): with probability
-    q(1 − q)^{n−1}. With a history of N records, n ≤ N, and whoever is more than N rounds behind in round j + n > N,
-    probability (1 − q)^N, gets the model instead of it. Together, with a = min(N, R − 1 − j),
-
-        P(record j is sent) = 1 − (1 − q)^a − q(1 − q)^N · max(0, a − max(0, N − j)),
-        E[models sent] = q(1 − q)^N · max(0, R − 1 − N),
-
-    and without a bound N = ∞, where only the first two terms of the first line are left, a = R − 1 − j.
+    With q = m/M a client takes part in each round with probability q, independently of the other rounds. The closed
+    form is the method's (``Method.traffic``).
 
     Args:
         config: The run. Directions, seeds and rates may follow any schedule.
-        d: Number of parameters, kept in float32.
-        vectors: 1 and the number of the update rule's state vectors: what a pull of the model sends.
+        d: Parameters, kept in float32.
 
     Raises:
         InputError: For pull auto, whose choices follow costs and not chance alone.
 
     Source: [DeComFL, Algorithms 3 and 4, Table 1], with every byte of ``decomfl_lab.protocol.wire``.
     """
-    require(config.pull == "never", "pull", "be never for a closed form", config.pull)
-    require_int("d", d, 1)
-    require_int("vectors", vectors, 1)
-    if config.method == "mezo":
-        return Traffic()
-    if config.method in REPLAYING:
-        return _scalar_traffic(config, d, vectors)
-    updates = {
-        "fedcom": (QUANTIZED_HEAD_BYTES + (d if config.quantize_bits > 4 else (d + 1) // 2), d),
-        "fedavg-topk": _sparse(math.ceil(config.top_k * d)),
-    }
-    size, elements = updates.get(config.method, (VECTOR_HEAD_BYTES + SCALAR_BYTES * d, d))
-    taking_part = config.rounds * config.sampled / config.clients
-    return Traffic(
-        taking_part * (HEADER_BYTES + size), taking_part * elements, taking_part * _model(d), taking_part * d
-    )
-
-
-def _model(d: int) -> int:
-    return HEADER_BYTES + VECTOR_HEAD_BYTES + SCALAR_BYTES * d
-
-
-def _sparse(k: int) -> tuple[int, int]:
-    return SPARSE_HEAD_BYTES + (INDEX_BYTES + SCALAR_BYTES) * k, k
-
-
-def _scalar_traffic(config: TrainConfig, d: int, vectors: int) -> Traffic:
-    R, K, seeding = config.rounds, config.local_steps, Seeding(config.seeds)
-    P = Schedule(config.perturbations, config.perturbation_schedule)
-    q = config.sampled / config.clients
-    seeds = [SEED_BYTES * seeding.sent(K, P(r)) for r in range(R)]
-    scalars = [K * P(r) for r in range(R)]
-
-    up_bytes = q * sum(HEADER_BYTES + REPLY_HEAD_BYTES + SCALAR_BYTES * n for n in scalars)
-    down_bytes = q * sum(HEADER_BYTES + PLAN_HEAD_BYTES + size for size in seeds)
-    down_scalars = 0.0
-    if config.tracking == Tracking.CLIENTS:
-        up_bytes += q * R * (HEADER_BYTES + HELD_BYTES)
-    if seeding is Seeding.PER_RUN:
-        down_bytes += (1 - (1 - q) ** R) * (HEADER_BYTES + SEED_BYTES)
-
-    if config.method in LAGGING:
-        N = config.history or R
-        for j in range(R):
-            a = min(N, R - 1 - j)
-            sent = 1 - (1 - q) ** a - q * (1 - q) ** N * max(0, a - max(0, N - j))
-            down_bytes += sent * (RECORD_HEAD_BYTES + seeds[j] + SCALAR_BYTES * scalars[j])
-            down_scalars += sent * scalars[j]
-        models = vectors * q * (1 - q) ** N * max(0, R - 1 - N)
-    else:
-        models = q * R
-    return Traffic(up_bytes, q * sum(scalars), down_bytes + models * _model(d), down_scalars + models * d)
+    return config.method.traffic(config.cohort, d)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from decomfl_lab.errors import require, require_int
 from decomfl_lab.estimators.differences import forward
-from decomfl_lab.methods.decomfl import DeComFLFederation
+from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.server import Server

@@ -20,12 +20,12 @@ from decomfl_lab import noise
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.devices import describe, on_host
 from decomfl_lab.errors import InputError
-from decomfl_lab.methods.decomfl import DeComFLFederation
+from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.noise import Distribution
 from decomfl_lab.replicas.rebuild import axpy_, form_points_, project
 from decomfl_lab.replicas.replica import Replica
+from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.training import build_federation
 
 __all__ = ["RUNS", "Check", "checks", "require_bits"]
 
@@ -54,10 +54,10 @@ RUNS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Check:
-    """What was compared.
+    """A comparison of a device's bits with the CPU's.
 
     Attributes:
-        what: In words.
+        what: Words that say what was compared.
         cases: How many comparisons.
         equal: How many of them were equal to the bit.
     """
@@ -68,11 +68,11 @@ class Check:
 
     @property
     def holds(self) -> bool:
-        """Whether all were."""
+        """Whether all of them were."""
         return self.cases == self.equal
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The check as JSON wants it."""
         return asdict(self) | {"holds": self.holds}
 
 
@@ -80,20 +80,20 @@ def checks(device: torch.device, *, sizes: Sequence[int] = SIZES, rounds: int = 
     """Every check, as soon as it is known.
 
     Args:
-        device: Where.
-        sizes: Elements of the vectors of noise.
-        rounds: Of the runs that are replayed.
+        device: The device whose bits are compared.
+        sizes: Numbers of elements of the vectors of noise.
+        rounds: Number of rounds of the runs that are replayed.
     """
     other = noise.cpu_backend() if device.type == "cuda" else "numpy"
-    for law in Distribution:
-        cases = [_noise(device, other, law, n, first) for n, first in product(sizes, OFFSETS)]
-        yield Check(f"directions: {law}", len(cases), sum(cases))
-    for law in Distribution:
-        cases = [_points(device, other, law, n) for n in sizes]
-        yield Check(f"points x + cz: {law}", len(cases), sum(cases))
-    for law in Distribution:
-        cases = [_projections(device, other, law, n) for n in sizes]
-        yield Check(f"projections ⟨v, z⟩: {law}", len(cases), sum(cases))
+    for kind in Distribution:
+        cases = [_noise(device, other, kind, n, first) for n, first in product(sizes, OFFSETS)]
+        yield Check(f"directions: {kind}", len(cases), sum(cases))
+    for kind in Distribution:
+        cases = [_points(device, other, kind, n) for n in sizes]
+        yield Check(f"points x + cz: {kind}", len(cases), sum(cases))
+    for kind in Distribution:
+        cases = [_projections(device, other, kind, n) for n in sizes]
+        yield Check(f"projections ⟨v, z⟩: {kind}", len(cases), sum(cases))
     for name, changes in RUNS.items():
         cases = list(_replays(device, other, changes, rounds))
         yield Check(f"replay of a run: {name}", len(cases), sum(cases))
@@ -106,35 +106,35 @@ def require_bits(device: torch.device) -> None:
             raise InputError(f"device must give the bits of the CPU, but {check.what} differs on {describe(device)}")
 
 
-def _noise(device: torch.device, other: str, law: Distribution, n: int, first: int) -> bool:
+def _noise(device: torch.device, other: str, kind: Distribution, n: int, first: int) -> bool:
     """1.5 z_3 + 0.25 z_4 added to a vector of ones, here and there."""
     seed, c = 2**63 + n, [1.5, 0.25]
-    d = n + first if law is not Distribution.SPHERE else 2 * n  # the sphere's norm takes a pass over all of z
-    first = first if law is not Distribution.SPHERE else min(first, n)
+    d = n + first if kind is not Distribution.SPHERE else 2 * n  # the sphere's norm takes a pass over all of z
+    first = first if kind is not Distribution.SPHERE else min(first, n)
     here, there = torch.ones(n, device=device), np.ones(n, dtype=np.float32)
-    axpy_(here, seed, c, d=d, first=first, first_p=3, distribution=law)
-    noise.axpy(there, seed, c, d=d, first=first, first_p=3, distribution=law, backend=other)
+    axpy_(here, seed, c, d=d, first=first, first_p=3, distribution=kind)
+    noise.axpy(there, seed, c, d=d, first=first, first_p=3, distribution=kind, backend=other)
     return _same(here, torch.from_numpy(there))
 
 
 _STREAMS = [(2**64 - 3, p) for p in (0, 31, 32, 7)]
 
 
-def _points(device: torch.device, other: str, law: Distribution, n: int) -> bool:
+def _points(device: torch.device, other: str, kind: Distribution, n: int) -> bool:
     """X + cz, x − cz of four directions and x itself, all at once, here and there."""
     x = torch.linspace(-1, 1, n)
     streams, c = [*_STREAMS, *_STREAMS, _STREAMS[0]], [1e-3] * 4 + [-1e-3] * 4 + [0.0]
     here, there = torch.empty(len(c), n, device=device), torch.empty(len(c), n)
-    form_points_(here, x.to(device), streams, c, law)
-    form_points_(there, x, streams, c, law, backend=other)
+    form_points_(here, x.to(device), streams, c, kind)
+    form_points_(there, x, streams, c, kind, backend=other)
     return _same(here, there)
 
 
-def _projections(device: torch.device, other: str, law: Distribution, n: int) -> bool:
+def _projections(device: torch.device, other: str, kind: Distribution, n: int) -> bool:
     """⟨v_i, z_p⟩ of three vectors and four directions, here and there."""
     v = torch.sin(torch.arange(3.0 * n).view(3, n))
-    here = project(v.to(device), _STREAMS, distribution=law)
-    return on_host(here).tobytes() == on_host(project(v, _STREAMS, distribution=law, backend=other)).tobytes()
+    here = project(v.to(device), _STREAMS, distribution=kind)
+    return on_host(here).tobytes() == on_host(project(v, _STREAMS, distribution=kind, backend=other)).tobytes()
 
 
 def _replays(device: torch.device, other: str, changes: dict[str, Any], rounds: int) -> Iterator[bool]:

@@ -60,19 +60,19 @@ class LlmRow:
     """What was measured: a round of m clients, central differences, the last round's update and all noise included.
 
     Attributes:
-        model: Its name, or its folder's.
-        d: Parameters.
-        way: A key of ``WAYS``.
-        batch: Prompts a client.
-        clients: m.
-        directions: P.
+        model: Name of the model, or of its folder.
+        d: Number of parameters.
+        way: How the losses were computed: a key of ``WAYS``, or ``BASELINE``.
+        batch: Prompts in a client's batch.
+        clients: Number m of sampled clients.
+        directions: Number P of directions.
         threads: torch's number of threads.
-        device: Where.
+        device: Where it was measured, in words.
         tokens: Mean length of a prompt.
-        seconds: The fastest of the repeated rounds.
+        seconds: Seconds of the fastest of the repeated rounds.
         forwards: Losses of a client's batch a second.
         ratio: Seconds of ``BASELINE`` / seconds.
-        scalar_error: See ``engine.bench.scalar_error``; g_ref has losses in float64 at the same points (for
+        scalar_error: What ``bench.round.scalar_error`` gives; g_ref has losses in float64 at the same points (for
             ``BASELINE`` all is in float64).
         peak_models: Peak resident memory of a client's round of P = 1 on one prompt of two tokens, so beside the
             activations, in models of 4d bytes, its own included. None for models of less than 16 MB, and where it was
@@ -108,7 +108,7 @@ class Way(Protocol):
 
 
 class InPlace:
-    """As MeZO and the authors' code do it: z is made four times, for the moves to x + μz, x − μz, x and by the update.
+    """A round as MeZO and the authors' code do it: z is made for the moves to x + μz, x − μz and x, and for the update.
 
     Every client moves parameters of its own, a tensor at a time, and takes logits of the whole vocabulary at every
     position. (MeZO seeds torch's global generator; one of its own takes as long.)
@@ -248,10 +248,10 @@ def llm_rows(
 
     Args:
         model: A key of ``SIZES``, or what ``load_causal`` takes.
-        vocabulary: Of a size.
-        batch: Prompts a client.
-        clients: m.
-        P: Directions.
+        vocabulary: Number of tokens of a model of ``SIZES``.
+        batch: Prompts in a client's batch.
+        clients: Number m of sampled clients.
+        P: Number of directions.
         repeats: Rounds of each, beside a first one that does not count.
         ways: Keys of ``WAYS``.
         memory: Whether peaks are measured too, on the CPU, each in a process of its own.

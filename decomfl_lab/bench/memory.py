@@ -70,13 +70,13 @@ Round = Callable[[], object]
 
 @dataclass(frozen=True)
 class Role:
-    """Who is measured.
+    """A side of the protocol whose memory is measured.
 
     Attributes:
-        what: In words, with the vectors that live at the peak.
-        prepare: From a module to the round to be measured; holds what the role holds between rounds.
-        vectors: Vectors of d elements that live at the peak.
-        layers: Layers of φ elements that live at the peak.
+        what: Words that say who it is, and which vectors live at the peak.
+        prepare: Makes of a module the round to be measured, which holds what the role holds between rounds.
+        vectors: Number of vectors of d elements that live at the peak.
+        layers: Number of layers of φ elements that live at the peak.
     """
 
     what: str
@@ -196,9 +196,9 @@ class MemoryRow:
 
     Attributes:
         role: A key of ``ROLES``.
-        what: In words.
-        d: Parameters.
-        phi: Parameters of the largest layer.
+        what: Words that say who it is.
+        d: Number of parameters.
+        phi: Number of parameters of the largest layer.
         expected: vectors + layers · φ/d, in models: what the role should need.
         peak_bytes: Peak of mapped memory above the process without a model; None where the system does not tell.
         resident_models: Peak of resident memory, in models; None for small ones too, and where it was not wanted.
@@ -306,9 +306,9 @@ def memory_rows(
     """Rows for every role at every size, as they are measured.
 
     Args:
-        d: Sizes; the model has about that many parameters, in eight equal layers.
+        d: Sizes of the model, which has about that many parameters, in eight equal layers.
         roles: Keys of ``ROLES``.
-        resident: Measure resident memory too, which takes another round.
+        resident: Whether resident memory is measured too, which takes another round.
         program: Arguments of Python for a program that calls ``main``.
 
     Raises:

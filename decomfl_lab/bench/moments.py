@@ -77,8 +77,8 @@ def stream_statistics(
     the mean square of the entries of mean(z zᵀ) − I for vectors of 16 consecutive elements, in standard errors.
 
     Args:
-        distribution: Law of z. For the sphere with d = 10⁶ the gaussian's moments hold to 1/d.
-        draws: Numbers to draw, at least one million.
+        distribution: Distribution of z. For the sphere with d = 10⁶ the gaussian's moments hold to 1/d.
+        draws: How many numbers to draw, at least one million.
         seed: Run key that the directions' seeds derive from.
         on_draws: Called with the number of draws so far.
 

@@ -64,25 +64,25 @@ class Setting:
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured.
+    """What was measured of one rebuild.
 
     Attributes:
-        distribution: Law of the directions.
-        backend: Who made them.
+        distribution: Distribution of the directions.
+        backend: Name of the backend that made them.
         device: "cpu" or "cuda".
-        dtype: Of the model.
-        d: Parameters.
-        pairs: Directions that were missed.
-        workers: CPU threads.
+        dtype: Type of the model's numbers.
+        d: Number of parameters.
+        pairs: Number of directions that were missed.
+        workers: Number of CPU threads.
         ns_per_element_pair: Nanoseconds of a rebuild / (d · pairs).
-        plain_ns: The same for the plain way, with the number of threads that is fastest for it.
-        plain_default_ns: The plain way with torch's own number of threads.
+        plain_ns: Nanoseconds of the plain way / (d · pairs), with the number of threads that is fastest for it.
+        plain_default_ns: Nanoseconds of the plain way with torch's own number of threads.
         ratio: plain_ns / ns_per_element_pair.
-        limit_ns: The least that this machine's instructions and memory would need; see ``limits``.
+        limit_ns: The least nanoseconds that this machine's instructions and memory would need; see ``limits``.
         share_of_limit: limit_ns / ns_per_element_pair.
         limited_by: "instructions" or "bandwidth".
         peak_models: Peak memory during the rebuild in models, the model itself included; None for small ones.
-        plain_peak_models: The same for the plain way.
+        plain_peak_models: Peak memory of the plain way, counted in the same way.
     """
 
     distribution: str
@@ -196,7 +196,7 @@ def _bandwidth() -> float:
 
 @cache
 def _gpu_rates() -> tuple[float, float]:
-    """Of the GPU: 32-bit integer operations a second by its clock and units, and bytes a second of scaling 1 GB."""
+    """The GPU's 32-bit integer operations a second, by its clock and units, and bytes a second when it scales 1 GB."""
     found = torch.cuda.get_device_properties(torch.cuda.current_device())
     hertz = 1e3 * getattr(found, "clock_rate", float("inf"))
     x = torch.ones(1 << 28, device="cuda")

@@ -43,7 +43,7 @@ _CLASSES = 10
 _MATRIX = 1024
 """Rows of the square matrices whose product measures the machine's peak."""
 _MATRIX_ON_GPU = 8192
-"""The same of a GPU, which smaller ones leave idle."""
+"""Side of the matrices of a GPU's product, which smaller ones leave idle."""
 _SEED = 1
 _CPU = torch.device("cpu")
 
@@ -55,19 +55,19 @@ class EngineRow:
     Attributes:
         model: Name of the model.
         engine: Name of the engine, or ``BASELINE``.
-        estimator: central (differences) or projection.
-        batch: Examples a client.
-        clients: m.
-        directions: P.
+        estimator: "central" (differences) or "projection".
+        batch: Examples in a client's batch.
+        clients: Number m of sampled clients.
+        directions: Number P of directions.
         threads: torch's number of threads.
-        device: Where.
-        seconds: The fastest of the repeated runs.
+        device: Where it was measured, in words.
+        seconds: Seconds of the fastest of the repeated runs.
         us_per_image: Microseconds an image and forward pass, or forward and backward pass, noise and loss included.
         ratio: Seconds of the baseline / seconds.
-        gflops: 10⁹ floating-point operations a second, the model's own only (two a multiplication and sum).
+        gflops: The model's own floating-point operations a second, in 10⁹ (two a multiplication and sum).
         peak_gflops: The best rate of a float32 matrix product in this run, on all threads.
         peak_share: gflops / peak_gflops.
-        scalar_error: See ``scalar_error``; of at most ``CHECKED`` directions.
+        scalar_error: What the function ``scalar_error`` gives for at most ``CHECKED`` directions.
     """
 
     model: str
@@ -145,7 +145,7 @@ class _Step:
     def scalars(
         self, engine: Engine, line: Line | None = None, tasks: Sequence[Task] | None = None
     ) -> NDArray[np.float32]:
-        """Of each client and direction, (m, P). The plain way takes client after client, each with its own z."""
+        """The scalars g, (m, P); the plain way takes client after client, each with its own z."""
         line, tasks = line or self.line, tasks or self.tasks
         points = central.points(self.P, MU)
         groups = [[task] for task in tasks] if isinstance(engine, Plain) else [tasks]
@@ -153,7 +153,7 @@ class _Step:
         return np.stack([central.combine(own, np.empty(0), MU).g for own in values])
 
     def slopes(self, engine: Engine, tasks: Sequence[Task] | None = None) -> NDArray[np.float32]:
-        """By gradient projection, of each client and direction, (m, P)."""
+        """The scalars g, (m, P), by gradient projection."""
         tasks = tasks or self.tasks
         x = self.line.x if tasks is self.tasks else self.line.x.double()
         losses, gradients = engine.gradients([x] * len(tasks), tasks)
@@ -163,7 +163,7 @@ class _Step:
         return np.stack([projection.combine(loss, own, MU).g for loss, own in both])
 
     def in_place(self, dtype: torch.dtype = torch.float32) -> NDArray[np.float32]:
-        """Of each client and direction, as MeZO and the authors' code measure them: z by ``randn``, x moved in place.
+        """The scalars g, (m, P), as MeZO and the authors' code measure them: z by ``randn``, and x moved in place.
 
         z is made three times: for x + μz, from there to x − μz, and back to x.
         """

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from matplotlib.figure import Figure
 
-from decomfl_lab.cli.layers import contributions, installed, require_layer
+from decomfl_lab.cli.layers import installed, load
 from decomfl_lab.errors import InputError, require
 
 __all__ = ["drawing", "plot_option"]
@@ -30,8 +29,9 @@ def drawing(name: str, path: Path) -> Callable[..., None]:
     Raises:
         InputError: If the project's figures are not installed here, or files of this kind cannot be drawn.
     """
-    require_layer(GROUP, name, f"plot {path}")
-    make: Callable[..., Figure] = dict(contributions(GROUP, name))[name]
+    from matplotlib.figure import Figure  # here, since matplotlib takes long to load and only a plot needs it
+
+    make: Callable[..., Figure] = load(GROUP, name, f"plot {path}")
     kinds = Figure().canvas.get_supported_filetypes()
     require(path.suffix[1:] in kinds, "plot", f"end in one of .{', .'.join(sorted(kinds))}", str(path))
 

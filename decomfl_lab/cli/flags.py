@@ -17,9 +17,9 @@ def flag(name: str, kind: type, *declarations: str, **option: Any) -> inspect.Pa
     """An optional flag; None where it is not given.
 
     Args:
-        name: Of the value.
-        kind: Its type.
-        declarations: Of the flag, as --sigma-G; typer's own (small letters) if there are none.
+        name: Name of the value.
+        kind: Type of the value.
+        declarations: How the flag is written, as --sigma-G; typer's own way (small letters) if there are none.
         option: What ``typer.Option`` takes besides.
     """
     return inspect.Parameter(
@@ -34,8 +34,8 @@ def with_flags(command: Command, flags: Sequence[inspect.Parameter], *, after: i
     """``command(given, ...)`` with these flags, those that were given as a dict in its first parameter.
 
     Args:
-        command: Its own options follow its first parameter.
-        flags: In the order of the help.
+        command: The function; its own options follow its first parameter.
+        flags: The flags in the order of the help.
         after: How many of the command's own options the help has before them.
     """
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]

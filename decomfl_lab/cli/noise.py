@@ -21,18 +21,17 @@ def noise(
     key: Annotated[
         str, typer.Option(help="64-bit seed of the local step, in hexadecimal. [default: 0]", show_default=False)
     ] = "0",
-    p: Annotated[int, typer.Option("--direction", help="Direction p, 0-based. [default: 0]", show_default=False)] = 0,
-    first: Annotated[int, typer.Option(help="First element j. [default: 0]", show_default=False)] = 0,
-    count: Annotated[int, typer.Option(help="How many. [default: 8]", show_default=False)] = 8,
-    distribution: Annotated[
-        str, typer.Option(help=f"{', '.join(Distribution)}. [default: gaussian]", show_default=False)
-    ] = "gaussian",
+    p: Annotated[int, typer.Option("--direction", help="Number p of the direction, 0-based.")] = 0,
+    first: Annotated[int, typer.Option(help="Number j of the first element.")] = 0,
+    count: Annotated[int, typer.Option(help="How many elements to print.")] = 8,
+    distribution: Annotated[str, typer.Option(help=f"Distribution of z: {', '.join(Distribution)}.")] = "gaussian",
     d: Annotated[
         int | None,
         typer.Option("--d", help="Dimension of the direction; a sphere's radius is √d. [default: first + count]"),
     ] = None,
     backend: Annotated[
-        str | None, typer.Option(help=f"{', '.join(BACKENDS)}; the bits are the same. [default: the fastest]")
+        str | None,
+        typer.Option(help=f"Which code makes z: {', '.join(BACKENDS)}; the bits are the same. [default: the fastest]"),
     ] = None,
     values: Annotated[bool, typer.Option("--values", help="Print position and decimal value beside the bits.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -44,19 +43,19 @@ def noise(
     Example: decomfl noise --key deadbeef12345678 --direction 3 --first 96 --count 1
     prints 3ef2ee42.
     """
-    law = Distribution(require_choice("distribution", distribution, Distribution))
+    kind = Distribution(require_choice("distribution", distribution, Distribution))
     try:
         seed = int(key, 16)
     except ValueError:
         raise InputError(f"key must be a hexadecimal number, got {key!r}") from None
     require_int("first", first, 0)
     require_int("count", count, 1)
-    if law is Distribution.SPHERE and d is None:
+    if kind is Distribution.SPHERE and d is None:
         print(f"no --d given: the sphere of radius √d has d = {first + count} here", file=sys.stderr)
     whole = first + count if d is None else d
     chunks = range(first, first + count, _CHUNK)
     parts = (
-        direction(seed, p, whole, first=a, count=min(_CHUNK, first + count - a), distribution=law, backend=backend)
+        direction(seed, p, whole, first=a, count=min(_CHUNK, first + count - a), distribution=kind, backend=backend)
         for a in chunks
     )
     if as_json:
@@ -64,7 +63,7 @@ def noise(
         about = {
             "stream_version": STREAM_VERSION,
             "backend": backend or cpu_backend(),
-            "distribution": law.value,
+            "distribution": kind.value,
             "key": f"{seed:016x}",
             "direction": p,
             "first": first,

@@ -2,118 +2,207 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import json
 import sys
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
+import click
 import pandas as pd
 import torch
-import typer
 
-from decomfl_lab.cli.flags import flag, with_flags
-from decomfl_lab.cli.progress import RunBar
-from decomfl_lab.errors import require_int
-from decomfl_lab.methods.decomfl import DeComFLFederation
-from decomfl_lab.methods.federation import Federation
-from decomfl_lab.runs.config import TrainConfig, config_from_mapping, is_schedule, parse_schedule, read_config
-from decomfl_lab.runs.training import dataset_of, provenance
-from decomfl_lab.runs.training import train as run
+from decomfl_lab.errors import require, require_int
+from decomfl_lab.methods.decomfl import DeComFL
+from decomfl_lab.methods.method import Method, Option
+from decomfl_lab.methods.registry import METHODS, find_method
+from decomfl_lab.runs.building import dataset_of, fitted
+from decomfl_lab.runs.config import config_from_mapping, parse_schedule, read_config, run_options
+from decomfl_lab.runs.progress import RunBar
+from decomfl_lab.runs.provenance import provenance
+from decomfl_lab.runs.run import Rebuilt, Run
 
 __all__ = ["train"]
 
 
-def _config_flags() -> Iterator[inspect.Parameter]:
-    """One flag for each field of TrainConfig, help from the field."""
-    for field in dataclasses.fields(TrainConfig):
-        kind = str if is_schedule(field) else type(field.default)
-        shown = "none" if is_schedule(field) else str(field.default)
-        yield flag(field.name, kind, help=f"{field.metadata['help']} [default: {shown}]", show_default=False)
+class TrainGroup(click.Group):
+    """A command a method, with the options of that method alone; without a method's name it is --method's, or DeComFL.
+
+    A run's file (--config) names its method too.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """What click makes of the arguments, once they begin with a method."""
+        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
+            args = _with_method(args)
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """The methods, in the order of the register."""
+        return list(METHODS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:  # noqa: ARG002
+        """The command of a method, also of a ``module:Class``."""
+        return _command(cmd_name, find_method(cmd_name))
+
+
+class GroupedCommand(click.Command):
+    """A command whose help shows its options in groups."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """What click makes of the arguments; InputError for an option of another method."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name = error.option_name.removeprefix("--").removeprefix("no-").replace("-", "_")
+            foreign = any(name in {**run_options(), **each.options()} for each in METHODS.values())
+            own = f"be left out for {self.name}, which has no such option (decomfl train {self.name} --help)"
+            require(not foreign, name, own, error.option_name)
+            raise
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section a group."""
+        for group in GROUPS:
+            own = [each for each in self.get_params(ctx) if getattr(each, "group", "output") == group]
+            if rows := [row for each in own if (row := each.get_help_record(ctx)) is not None]:
+                with formatter.section(group.capitalize()):
+                    formatter.write_dl(rows)
+
+
+class GroupedOption(click.Option):
+    """An option that belongs to a group."""
+
+    def __init__(self, declarations: Sequence[str], group: str, **attributes: Any) -> None:
+        super().__init__(declarations, **attributes)
+        self.group = group
+
+
+GROUPS = ("method", "optimizer", "model and data", "engine", "output")
+
+
+def _with_method(args: Sequence[str]) -> list[str]:
+    """The arguments with the method's name first: --method's, the configuration's or DeComFL's."""
+    given = click.Command(
+        "train", params=[click.Option(["--method"]), click.Option(["--config"])], add_help_option=False
+    )
+    context = click.Context(given, ignore_unknown_options=True, allow_extra_args=True)
+    found, rest, _ = given.make_parser(context).parse_args(list(args))
+    name = found.get("method")
+    if name is None and found.get("config") is not None:
+        name = read_config(Path(found["config"])).get("method")
+    kept = ["--config", found["config"]] if found.get("config") is not None else []
+    return [str(name or DeComFL.name), *kept, *rest]
+
+
+def _command(name: str, method: type[Method]) -> click.Command:
+    """The command of one method."""
+    options = run_options() | method.options()
+    if method.alone:
+        options = {key: each for key, each in options.items() if key not in ("clients", "sampled")}
+    flags = [_flag(key, each) for key, each in options.items()]
+    doc = inspect.cleandoc(method.__doc__ or "")
+    summary, _, more = doc.partition("\n\n")
+    formula, source, reference = more.partition("Source:")
+    paragraphs = [summary, *("\b\n" + each if each.startswith(" ") else each for each in formula.split("\n\n")), USAGE]
+    paragraphs += ["Source: " + reference.strip()] if source else []
+    return GroupedCommand(
+        name,
+        params=[*flags, *OWN_FLAGS],
+        callback=partial(_train, name),
+        help="\n\n".join(filter(None, paragraphs)),
+        short_help=summary.rstrip("."),
+    )
+
+
+def _flag(name: str, option: Option) -> GroupedOption:
+    """A flag, None where it is not given, so that a file's value stands."""
+    dashed = name.replace("_", "-")
+    is_bool = isinstance(option.default, bool)
+    shown = "none" if option.is_schedule else str(option.default)
+    return GroupedOption(
+        [f"--{dashed}/--no-{dashed}" if is_bool else f"--{dashed}"],
+        option.group,
+        type=bool if is_bool else str if option.is_schedule else type(option.default),
+        default=None,
+        help=f"{option.help} [default: {shown}]",
+    )
+
+
+USAGE = """Every run repeats bit for bit from --seed. With --out an interrupted run resumes, and a finished one can
+be prolonged with a larger --rounds. Underscores in TOML keys: local_steps = 4."""
+OWN_FLAGS = [
+    GroupedOption(
+        ["--device"],
+        "engine",
+        default="cpu",
+        help="Where models and data are and losses are computed: cpu, cuda (a GPU) or auto (a GPU where there is one). "
+        "Records give the same bits on each. [default: cpu]",
+    ),
+    GroupedOption(["--threads"], "engine", type=int, default=1, help="CPU threads of torch. [default: 1]"),
+    GroupedOption(
+        ["--config"],
+        "output",
+        type=click.Path(path_type=Path),
+        help="TOML file with any of these flags as keys (flags win over it).",
+    ),
+    GroupedOption(
+        ["--out"],
+        "output",
+        type=click.Path(path_type=Path),
+        help="Folder for metrics.csv, config.toml, provenance.json and a checkpoint; resumes. Ctrl-C saves the round "
+        "under way, twice does not wait for it.",
+    ),
+    GroupedOption(["--json", "as_json"], "output", is_flag=True, help="Print one JSON object on stdout."),
+]
 
 
 def _train(
-    flags: dict[str, Any],
-    *,
-    config: Annotated[
-        Path | None, typer.Option(help="TOML file with any of these flags as keys (flags win over it).")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for metrics.csv, config.toml, provenance.json and a checkpoint; resumes. "
-            "Ctrl-C saves the round under way, twice does not wait for it."
-        ),
-    ] = None,
-    device: Annotated[
-        str,
-        typer.Option(
-            help="Where models and data are and losses are computed: cpu, cuda (a GPU) or auto (a GPU where there is "
-            "one). Records give the same bits on each. [default: cpu]",
-            show_default=False,
-        ),
-    ] = "cpu",
-    threads: Annotated[int, typer.Option(help="CPU threads of torch. [default: 1]", show_default=False)] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    method: str, config: Path | None, out: Path | None, device: str, threads: int, as_json: bool, **flags: Any
 ) -> None:
-    """Train one model with one method and print its evaluations.
-
-    Every run repeats bit for bit from --seed. With --out an interrupted run resumes, and a finished one can
-    be prolonged with a larger --rounds. Underscores in TOML keys: local_steps = 4.
-    """
     values = read_config(config) if config is not None else {}
     for name, text in flags.items():
-        values[name] = parse_schedule(name, text) if name.endswith("_schedule") else text
+        if text is not None:
+            values[name] = parse_schedule(name, text) if name.endswith("_schedule") else text
+    values["method"] = method
     run_config = config_from_mapping(values, f"config {config}" if config else "the flags")
     torch.set_num_threads(require_int("threads", threads, 1))
     dataset = dataset_of(run_config, device)
-    rebuilt: list[bool] = []
-
-    def compare(federation: Federation) -> None:
-        """Whether each lagging client, brought up to date, has the bits of the model that is evaluated.
-
-        As many replays as M/m rounds make; so not where they are spared (rebuild copy).
-        """
-        replays = run_config.rebuild == "replay" and run_config.revert == "snapshot"
-        if isinstance(federation, DeComFLFederation) and replays:
-            expected = federation.observer.digest()
-            rebuilt.extend(digest == expected for digest in federation.rebuilt().values())
-
-    with RunBar(f"{run_config.method} K={run_config.local_steps} P={run_config.perturbations}") as bar:
-        rows = run(run_config, dataset=dataset, out=out, on_round=bar.update, on_start=_tell_start, on_end=compare)
-    facts = provenance(dataset)
+    run_config = run_config if "clients" in values else fitted(run_config, dataset)
+    run = Run(run_config, dataset=dataset)
+    plain = run_config.method.plain()
+    title = " ".join([method, *(f"{label}={plain[key]}" for label, key in SIZES.items() if key in plain)])
+    with RunBar(title) as bar:
+        run.train(out=out, on_round=bar.update, on_start=_tell_start)
+    replays = plain.get("rebuild") == "replay" and plain.get("revert") == "snapshot"  # M/m rounds' worth of them
+    rebuilt = run.verify() if replays else Rebuilt(0, 0)
+    facts, rows = provenance(run.dataset), run.metrics
     if as_json:
         result = {"config": run_config.to_dict(), "provenance": facts, "metrics": _records(rows)}
-        if rebuilt:
-            result["rebuilt"] = {"clients": len(rebuilt), "equal": sum(rebuilt)}
+        if rebuilt.clients:
+            result["rebuilt"] = {"clients": rebuilt.clients, "equal": rebuilt.equal}
         print(json.dumps(result))
     else:
         print(_table(rows))
-        print("\n".join(_summary(rows, run_config.clients, rebuilt)))
+        if rows["round"].iloc[0] == 0:
+            first, last = rows.iloc[0].test_accuracy, rows.iloc[-1].test_accuracy
+            print(f"accuracy: {first:.4f} zero-shot, {last:.4f} now ({100 * (last - first):+.1f} points)")
+        print(run.traffic)
+        if rebuilt.clients:
+            print(rebuilt)
         print(f"data: {facts['data']}; seed {run_config.seed}; code {facts['code']}")
         if out is not None:
             print(f"written to {out}", file=sys.stderr)
+
+
+SIZES = {"K": "local_steps", "P": "perturbations"}
 
 
 def _tell_start(row: dict[str, float]) -> None:
     """What a task's model can do before it is trained, as soon as it is known (the table has it too)."""
     plain, calibrated = row["test_accuracy"], row["calibrated_accuracy"]
     print(f"zero-shot accuracy {plain:.4f}, calibrated {calibrated:.4f}", file=sys.stderr, flush=True)
-
-
-def _summary(rows: pd.DataFrame, clients: int, rebuilt: list[bool]) -> Iterator[str]:
-    """What a run came to, in lines."""
-    first, last = rows.iloc[0], rows.iloc[-1]
-    if first["round"] == 0:
-        gain = 100 * (last.test_accuracy - first.test_accuracy)
-        yield f"accuracy: {first.test_accuracy:.4f} zero-shot, {last.test_accuracy:.4f} now ({gain:+.1f} points)"
-    up, down = (1e-3 * count / clients for count in (last.up_bytes, last.wire_bytes - last.up_bytes))
-    yield f"wire: {up + down:,.2f} kB a client, {up:,.2f} of them up (mean over the {clients})"
-    if rebuilt:
-        equal = f"{sum(rebuilt)} of {len(rebuilt)} clients"
-        yield f"rebuilt: {equal}, brought up to date by the records they missed, hold the global model bit for bit"
 
 
 def _records(rows: pd.DataFrame) -> list[dict[Hashable, Any]]:
@@ -129,4 +218,17 @@ def _table(rows: pd.DataFrame) -> str:
     )
 
 
-train = with_flags(_train, list(_config_flags()))
+train = TrainGroup(
+    "train",
+    help="Train one model with one method and print its evaluations.",
+    epilog="\n\n\b\n".join(
+        [
+            "",
+            "decomfl train METHOD --help     the options of a method (a method of one's own is module:Class)",
+            "decomfl train                   DeComFL as the authors ran it on MNIST",
+            "decomfl train --config run.toml the run of a file",
+        ]
+    ),
+    subcommand_metavar="METHOD [OPTIONS]",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)

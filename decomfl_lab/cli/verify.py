@@ -21,7 +21,7 @@ def verify(
     *,
     target: Annotated[
         str | None,
-        typer.Option(help="module:factory of your own Implementation (decomfl_lab.laws.contract says what it is)."),
+        typer.Option(help="module:function of your own Implementation (decomfl_lab.laws.contract says what it is)."),
     ] = None,
     plant: Annotated[
         str | None, typer.Option(help=f"Plant a fault in the lab's own and see the laws catch it: {', '.join(FAULTS)}.")
@@ -33,9 +33,9 @@ def verify(
             "on the CPU."
         ),
     ] = None,
-    law: Annotated[list[str] | None, typer.Option(help="Only this law (may be given several times).")] = None,
-    cases: Annotated[int, typer.Option(help="Random cases a law. [default: 100]", show_default=False)] = 100,
-    seed: Annotated[int, typer.Option(help="Seed of the random cases. [default: 0]", show_default=False)] = 0,
+    law: Annotated[list[str] | None, typer.Option(help="Try only this law (may be given several times).")] = None,
+    cases: Annotated[int, typer.Option(help="How many random cases each law is tried with.")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of the random cases.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print rows of law, cases, passed as JSON.")] = False,
 ) -> None:
     """Check that every rebuilt client model equals the server's bit for bit, law by law.

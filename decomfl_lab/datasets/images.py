@@ -23,16 +23,13 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import http.client
 import importlib.metadata
 import importlib.resources
 import io
-import logging
 import os
 import tarfile
-import urllib.request
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -46,7 +43,6 @@ from torch import Tensor
 
 from decomfl_lab.datasets.text import documentation, next_bytes
 from decomfl_lab.errors import InputError, require, require_choice
-from decomfl_lab.files import write_atomically
 
 __all__ = [
     "DATA_SETS",
@@ -67,12 +63,12 @@ class IdxSource:
     """A data set in four gzipped IDX files: images and labels to train, images and labels to test.
 
     Attributes:
-        title: As people call it.
+        title: The name that people call it by.
         images: What its images are called.
-        files: File name: sha256, in the order above.
-        addresses: Where the files can be had.
-        mean: Of the pixels in 0..1, subtracted.
-        std: Divided by.
+        files: The sha256 of each file by its name, in the order above.
+        addresses: URLs of folders that have the files.
+        mean: Mean of the pixels in 0..1, which is subtracted from them.
+        std: Standard deviation of the pixels in 0..1, by which they are then divided.
     """
 
     title: str
@@ -125,26 +121,25 @@ TEXT = {"tinyshakespeare.txt": "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 """File name: sha256; and the mean and standard deviation of each channel of CIFAR-10's training images."""
 
-logger = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A labelled data set: normalised images, sequences of tokens, or prompts of a task (see ``llm.finetuning``).
+    """A labelled data set: normalised images, sequences of tokens, or prompts of a task (see ``runs.finetuning``).
 
     Attributes:
-        name: As given to ``load_dataset``.
-        train_images: (N, C, H, W) float32; of text the inputs, (N, T) int64.
-        train_labels: (N,) int64; of text the tokens that follow, (N, T) int64.
-        test_images: Held-out part, (N', C, H, W) float32, or (N', T) int64.
-        test_labels: (N',) int64, or (N', T).
+        name: The name that ``load_dataset`` was given.
+        train_images: Images, (N, C, H, W) float32, or sequences of tokens, (N, T) int64.
+        train_labels: Classes, (N,) int64, or the tokens that follow those of a text, (N, T) int64.
+        test_images: The held-out images or sequences, (N', C, H, W) float32 or (N', T) int64.
+        test_labels: Their labels, (N',) or (N', T) int64.
         classes: Number of classes, or of tokens.
-        source: One line: which data was really used.
+        source: A line that says which data was really used.
         digest: Hex digest of the raw bytes; it keys results.
-        pad: Of a task the token on the left of prompts that are shorter than the longest.
-        content_free: (1, T) int64, of a task a prompt that says nothing, by which its classes are calibrated.
-        models: Of a task the language model that its prompts were read with, by name, until the first run takes it
-            (``llm.finetuning.task_module``): so it is loaded once.
+        parts: The numbers of each client's examples, where clients bring their own; None to be split.
+        pad: The token that fills a task's prompts up on the left, where they are shorter than the longest.
+        content_free: A task's prompt that says nothing, (1, T) int64, by which its classes are calibrated.
+        models: The language model that a task's prompts were read with, by name, until the first run takes it
+            (``runs.finetuning.task_module``): so it is loaded once.
     """
 
     name: str
@@ -155,6 +150,7 @@ class Dataset:
     classes: int
     source: str
     digest: str
+    parts: Sequence[NDArray[np.int64]] | None = None
     pad: int | None = None
     content_free: Tensor | None = None
     models: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -175,7 +171,7 @@ def parse_idx(content: bytes, name: str) -> NDArray[np.uint8]:
 
     Args:
         content: The compressed file.
-        name: Its name, for errors.
+        name: The file's name, for errors.
 
     Raises:
         InputError: If it is not gzip, not IDX of unsigned bytes, or not as long as its header says.
@@ -207,38 +203,23 @@ def cache_folder(name: str) -> Path:
     return Path(base) / "decomfl-lab" / name
 
 
-def _check_sha256(name: str, content: bytes, expected: str) -> None:
-    found = hashlib.sha256(content).hexdigest()
-    if found != expected:
-        raise InputError(f"data file {name} must have sha256 {expected}, got {found}")
-
-
 def download(folder: Path, files: Mapping[str, str], addresses: tuple[str, ...]) -> Path:
     """Fetch ``files`` (name: sha256) into ``folder``; files that are there and right are kept.
 
     Raises:
         InputError: If no address gave a file with the right sha256; nothing half-written stays.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cache folder must be one that can be made, got {folder} ({error.strerror})") from None
+    import pooch  # here, since it takes long to load and data are rarely fetched
+
     for name, expected in files.items():
-        target = folder / name
-        if target.exists() and hashlib.sha256(target.read_bytes()).hexdigest() == expected:
-            continue
-        logger.info("fetching %s", name)
         troubles = []
         for address in addresses:
             try:
-                with urllib.request.urlopen(address + name, timeout=60) as response:
-                    content = response.read()
-                _check_sha256(name, content, expected)
-            except (OSError, http.client.HTTPException, ValueError) as error:  # URLError and InputError among them
+                pooch.retrieve(address + name, f"sha256:{expected}", fname=name, path=folder)
+            except (OSError, ValueError) as error:  # no folder, no connection, no such file, no such sha256
                 troubles.append(f"{address}: {error}")
-                continue
-            write_atomically(target, content)
-            break
+            else:
+                break
         else:
             raise InputError(f"data file {name} must be downloadable from one of: {'; '.join(troubles)}")
     return folder
@@ -250,7 +231,9 @@ def read_checked(folder: Path, name: str, expected: str) -> bytes:
         content = (folder / name).read_bytes()
     except OSError as error:
         raise InputError(f"data file {folder / name} must be readable ({error.strerror})") from None
-    _check_sha256(str(folder / name), content, expected)
+    found = hashlib.sha256(content).hexdigest()
+    if found != expected:
+        raise InputError(f"data file {folder / name} must have sha256 {expected}, got {found}")
     return content
 
 

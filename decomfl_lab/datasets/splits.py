@@ -5,29 +5,27 @@ A split is a pure function of (labels, M, seed and the split's own parameters).
 
 **Two readings of "Dirichlet α".** Client i's class shares q_i over C classes are drawn from
 
-    concentration="per-class"    Dir(α, ..., α)      total concentration α C (the usual meaning)
-    concentration="total"        Dir(α p)            total concentration α, p = class frequencies of the data
+    "dirichlet"          Dir(α, ..., α)      total concentration α C (the usual meaning)
+    "dirichlet-total"    Dir(α p)            total concentration α, p = class frequencies of the data
 
 The authors' code (text classification) does the second: for 10 equal classes its "α = 1" is the usual
 Dir(0.1, ..., 0.1), much more skewed (median largest share of a client near 0.6 instead of 0.28). The authors then
 even out the sizes by moving random examples from large clients to small ones, which pulls the shares towards p;
-here sizes and shares are settled together, as ``split_dirichlet`` says.
+here sizes and shares are settled together, as ``split`` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
 
-__all__ = ["SPLITS", "Concentration", "class_shares", "split", "split_dirichlet", "split_iid"]
+__all__ = ["SPLITS", "split"]
 
 Indices = NDArray[np.int64]
-Concentration = Literal["per-class", "total"]
 
 SPLITS = ("iid", "dirichlet", "dirichlet-total")
 """The names that ``split`` resolves."""
@@ -38,65 +36,11 @@ _SWEEPS = 20_000  # limit of the proportional fitting; what is missing then is f
 _UNIT = 2**24  # fitted counts are integers in units of 1/_UNIT examples, so margins are exact
 
 
-def split(
-    name: str,
-    labels: ArrayLike,
-    M: int,
-    seed: int,
-    *,
-    alpha: float = 1.0,
-) -> list[Indices]:
-    """The split called ``name``: "iid", "dirichlet" (Dir(α, ..., α)) or "dirichlet-total" (Dir(α p)).
+def split(name: str, labels: ArrayLike, M: int, seed: int, *, alpha: float = 1.0) -> list[Indices]:
+    """The split called ``name``: M clients of equal size, i.i.d. or with Dirichlet class shares.
 
-    Args:
-        name: One of ``SPLITS``.
-        labels: Class of each example, shape (N,), integers of at least 0.
-        M: Number of clients, 1..N.
-        seed: Integer in 0..2**64-1.
-        alpha: Concentration α of the Dirichlet splits, > 0; "iid" does not use it.
-
-    Returns:
-        M int64 index arrays of floor(N / M) examples each, disjoint, in random order.
-
-    Raises:
-        InputError: If the name is unknown or the split cannot be made.
-    """
-    require_choice("split", name, SPLITS)
-    if name == "iid":
-        return split_iid(labels, M, seed)
-    return split_dirichlet(labels, M, alpha, seed, concentration="per-class" if name == "dirichlet" else "total")
-
-
-def split_iid(labels: ArrayLike, M: int, seed: int) -> list[Indices]:
-    """A random permutation of 0..N-1, cut into M pieces of floor(N / M).
-
-    Args:
-        labels: Class of each example, shape (N,); only N matters.
-        M: Number of clients, 1..N.
-        seed: Integer in 0..2**64-1.
-
-    Returns:
-        M int64 index arrays of floor(N / M) examples each, disjoint.
-
-    Raises:
-        InputError: If M is not in 1..N, or labels or seed is not as described.
-    """
-    N = len(_checked_labels(labels))
-    n = _examples_per_client(N, M)
-    order = _generator(seed).permutation(N).astype(np.int64)
-    return [order[i * n : (i + 1) * n] for i in range(M)]
-
-
-def split_dirichlet(
-    labels: ArrayLike,
-    M: int,
-    alpha: float,
-    seed: int,
-    *,
-    concentration: Concentration = "per-class",
-    classes: int | None = None,
-) -> list[Indices]:
-    """Clients of equal size whose class shares are Dirichlet, as nearly as the data allow.
+    "iid" is a random permutation of 0..N-1, cut into M pieces. The Dirichlet splits have class shares that are as
+    nearly Dirichlet as the data allow:
 
     1. Draw q_i ~ Dir(α, ..., α), or Dir(α p), for every client i.
     2. Fit T = (r_i q_ic s_c), with r and s such that row i sums to n and column c to N_c, the examples of class c
@@ -112,96 +56,51 @@ def split_dirichlet(
     A split exists for every M in 1..N.
 
     Args:
-        labels: Class of each example, shape (N,), integers in 0..C-1.
+        name: "iid", "dirichlet" (Dir(α, ..., α)) or "dirichlet-total" (Dir(α p), the authors' reading).
+        labels: Class of each example, shape (N,), integers of at least 0.
         M: Number of clients, 1..N.
-        alpha: Concentration α, finite and > 0.
         seed: Integer in 0..2**64-1.
-        concentration: "per-class" for Dir(α, ..., α), "total" for Dir(α p), the authors' reading.
-        classes: C; None takes the largest label + 1.
+        alpha: Concentration α of the Dirichlet splits, finite and > 0; "iid" does not use it.
 
     Returns:
         M int64 index arrays of n = floor(N / M) examples each, disjoint, in random order.
 
     Raises:
-        InputError: If M is not in 1..N, alpha is not finite and positive, a class has no examples ("per-class" gives
-            each a positive share), or another argument is not as described.
+        InputError: If the name is unknown, M is not in 1..N, α is not finite and positive, a class up to the largest
+            label has no examples ("dirichlet" gives each a positive share), or another argument is not as described.
     """
-    y = _checked_labels(labels)
-    n = _examples_per_client(len(y), M)
-    require_finite_positive("alpha", alpha)
-    C = _checked_classes(y, classes)
-    counts = np.bincount(y, minlength=C)
-    require_choice("concentration", concentration, ("per-class", "total"))
-    if concentration == "per-class":
-        empty = np.flatnonzero(counts == 0)
-        if empty.size:
-            raise InputError(
-                f"every class of a per-class Dirichlet split must have examples (classes={C}), "
-                f"got none of class {empty[0]}"
-            )
-        parameters = np.full(C, float(alpha))
-    else:
-        parameters = float(alpha) * counts[counts > 0] / len(y)
-
-    generator = _generator(seed)
-    present = np.flatnonzero(counts)
-    q = generator.dirichlet(parameters, size=M)  # (M, classes present)
-    A = _equal_tables(q, counts[present], n, generator)
-    pieces: list[list[Indices]] = [[] for _ in range(M)]
-    for j, c in enumerate(present):
-        members = generator.permutation(np.flatnonzero(y == c))
-        ends = np.cumsum(A[:, j])
-        for i in range(M):
-            pieces[i].append(members[ends[i] - A[i, j] : ends[i]])
-    return [generator.permutation(np.concatenate(piece)).astype(np.int64) for piece in pieces]
-
-
-def class_shares(labels: ArrayLike, parts: Sequence[ArrayLike], classes: int) -> NDArray[np.float64]:
-    """Share of each class in each part.
-
-        share_ic = #{j in part i : label_j = c} / #part i
-
-    Args:
-        labels: Class of each example, shape (N,), integers in 0..classes-1.
-        parts: M index arrays, none of them empty.
-        classes: C.
-
-    Returns:
-        (M, C) float64; every row sums to 1.
-
-    Raises:
-        InputError: If a label is not in 0..classes-1 or a part is empty.
-    """
-    y = _checked_labels(labels)
-    _checked_classes(y, classes)
-    arrays = [np.asarray(part, dtype=np.int64) for part in parts]
-    for i, part in enumerate(arrays):
-        require(part.size > 0, f"part {i}", "have at least one example", part.size)
-    return np.array([np.bincount(y[part], minlength=classes) / len(part) for part in arrays])
-
-
-def _generator(seed: int) -> np.random.Generator:
-    require_int("seed", seed, 0, 2**64 - 1)
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_SPLIT,)))
-
-
-def _checked_labels(labels: ArrayLike) -> Indices:
+    require_choice("split", name, SPLITS)
     y = np.asarray(labels)
     require(y.ndim == 1 and y.size > 0, "labels", "be one axis of at least one label", y.shape)
     require(y.dtype.kind in "iu", "labels", "be integers", str(y.dtype))
     require(int(y.min()) >= 0, "labels", "be of at least 0", int(y.min()))
-    return y.astype(np.int64)
-
-
-def _checked_classes(y: Indices, classes: int | None) -> int:
-    top = int(y.max())
-    return top + 1 if classes is None else require_int(f"classes (the largest label is {top})", classes, top + 1)
-
-
-def _examples_per_client(N: int, M: int) -> int:
+    N = len(y)
     require_int("clients M", M, 1)
     require(M <= N, "clients M", f"be at most the {N} training examples, one each", M)
-    return N // M
+    require_int("seed", seed, 0, 2**64 - 1)
+    generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_SPLIT,)))
+    if name == "iid":
+        return list(generator.permutation(N).astype(np.int64)[: N // M * M].reshape(M, -1))
+
+    require_finite_positive("alpha", alpha)
+    counts = np.bincount(y)
+    present = np.flatnonzero(counts)
+    if name == "dirichlet":
+        empty = np.flatnonzero(counts == 0)
+        if empty.size:
+            raise InputError(
+                f"every class of a per-class Dirichlet split must have examples (classes={len(counts)}), "
+                f"got none of class {empty[0]}"
+            )
+        parameters = np.full(len(counts), float(alpha))
+    else:
+        parameters = float(alpha) * counts[present] / N
+    q = generator.dirichlet(parameters, size=M)  # (M, classes present)
+    A = _equal_tables(q, counts[present], N // M, generator)
+    dealt = [
+        np.split(generator.permutation(np.flatnonzero(y == c)), np.cumsum(A[:, j]))[:M] for j, c in enumerate(present)
+    ]
+    return [generator.permutation(np.concatenate(pieces)).astype(np.int64) for pieces in zip(*dealt, strict=True)]
 
 
 def _equal_tables(

@@ -91,8 +91,9 @@ class Fused(Threads):
         """The objective's net for the kernel; InputError if there is none, or if it does not compute this loss."""
         if not isinstance(objective, ModuleObjective):
             raise InputError(f"objective must be a ModuleObjective for the fused engine, got {objective!r}")
-        module, layout, loss, targets = objective.module, objective.layout, objective.loss, objective.targets
-        key = (module, objective.inputs.shape[1:])
+        module, layout, loss = objective.module, objective.layout, objective.loss
+        inputs, targets = objective.data
+        key = (module, inputs.shape[1:])
         require(loss is cross_entropy, "loss", "be torch's cross_entropy for the fused engine", loss)
         classes = not targets.is_floating_point() and targets.ndim == 1
         require(classes, "targets", "be classes for the fused engine", (targets.dtype, tuple(targets.shape)))

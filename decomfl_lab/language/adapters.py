@@ -29,8 +29,8 @@ class LowRank(nn.Module):
 
     Attributes:
         base: The layer, frozen.
-        A: (r, in).
-        B: (out, r), 0 at first, so that the layer begins as it was.
+        A: Factor (r, in).
+        B: Factor (out, r), 0 at first, so that the layer begins as it was.
         scale: α/r.
 
     Source: Hu, Shen, Wallis, Allen-Zhu, Li, Wang, Wang and Chen, "LoRA: Low-Rank Adaptation of Large Language Models",
@@ -68,7 +68,7 @@ def lora_(
         rank: r.
         alpha: α; the paper has 8, the authors' code 16.
         targets: Last parts of the layers' names; the default are those of OPT and Llama.
-        seed: Of A; each layer has a stream of its own.
+        seed: Seed that A is drawn from; each layer has a stream of its own.
 
     Raises:
         InputError: If the rank exceeds a layer's width, or a target names no linear layer.

@@ -69,10 +69,10 @@ class CausalLM:
 
     Attributes:
         module: ids (N, T) int64 to logits over the whole vocabulary; of the transformers library.
-        tokenizer: From text to ids.
+        tokenizer: The tokenizer, from text to ids.
         context: The longest sequence that the model takes, in tokens.
-        name: What to call it.
-        source: One line: which weights these are, with a digest.
+        name: The name that results call it by.
+        source: A line that says which weights these are, with a digest.
     """
 
     module: nn.Module

@@ -36,9 +36,9 @@ def encode(prompts: Sequence[str], tokenizer: Tokens, *, max_length: int, trunca
     """The prompts' token numbers.
 
     Args:
-        prompts: N of them.
-        tokenizer: Of the model.
-        max_length: Tokens of a prompt at most.
+        prompts: The N prompts.
+        tokenizer: The model's tokenizer.
+        max_length: The most tokens that a prompt may have.
         truncate: Keep the last ``max_length`` tokens of a longer prompt (so the first, special ones go) or refuse it.
 
     Returns:

@@ -16,7 +16,7 @@ def llm_library(name: str, wanted_by: str) -> ModuleType:
     """The module ``name``, one of those that the extra ``llm`` installs.
 
     Args:
-        name: As in ``import``.
+        name: The name that ``import`` takes.
         wanted_by: What needs it, for the error: "model facebook/opt-125m".
 
     Raises:

@@ -37,7 +37,7 @@ SIZES: dict[str, Size] = {
     "opt-50m": Size(640, 10, 10, 512),
     "opt-125m": Size(768, 12, 12, 2048),
 }
-"""By name; the names say d at a vocabulary of 4,096 tokens, that of OPT-125M at its own of 50,272."""
+"""Shapes by name; the names say d at a vocabulary of 4,096 tokens, that of OPT-125M at its own of 50,272."""
 
 
 def build_opt(size: Size, tokenizer: Any, *, seed: int) -> nn.Module:

@@ -39,11 +39,11 @@ class Task:
 
     Attributes:
         name: Key of ``TASKS``.
-        title: As people call it.
+        title: The name that people call it by.
         classes: Names of the classes; a class's number is its place.
         verbalizers: The word that stands for each class; its last token is the one that counts.
-        template: Of a prompt, with columns in braces. The answer would follow directly.
-        max_length: Tokens of a prompt, its last ones: the authors' 32 or 2048 less the answer's.
+        template: The text of a prompt, with columns in braces. The answer would follow directly.
+        max_length: The most tokens of a prompt, of which the last are kept: the authors' 32 or 2048 less the answer's.
     """
 
     name: str
@@ -126,11 +126,11 @@ class Source:
     """The files of a task under ``$DECOMFL_DATA/<task>``.
 
     Attributes:
-        train: File name: sha256.
-        test: The same for the labelled validation part.
+        train: The sha256 of each file of training examples, by its name.
+        test: The sha256 of each file of the labelled validation part, by its name.
         borrowed: How many of the first test examples are trained on instead; others with the same first column (a
             passage that was seen) are then left out.
-        note: What is incomplete.
+        note: Words that say what is incomplete.
     """
 
     train: Mapping[str, str]
@@ -179,9 +179,9 @@ class TaskData:
     """A task's examples as (prompt, class).
 
     Attributes:
-        train: To train on.
-        test: The validation part.
-        source: One line: which data was really used, and what of it is missing.
+        train: The examples to train on.
+        test: The examples of the validation part.
+        source: A line that says which data was really used, and what of it is missing.
         digest: Hex digest of the files.
     """
 
@@ -274,7 +274,7 @@ def _example(task: Task, where: str, row: Mapping[str, Any]) -> tuple[str, int]:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 Row = tuple[str, dict[str, Any]]
-"""Where it stands, for errors, and its columns."""
+"""A row of a file: where it stands, for errors, and its columns."""
 
 
 def _rows(path: Path, content: bytes) -> list[Row]:

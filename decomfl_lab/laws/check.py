@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from decomfl_lab.errors import InputError, require, require_choice, require_int
 from decomfl_lab.laws.contract import AcrossDevices, Case, Implementation
 from decomfl_lab.laws.faults import FAULTS
 from decomfl_lab.laws.laws import LAWS, Law
+from decomfl_lab.plugins import made
 
 __all__ = ["Verdict", "check_law", "load_implementation", "verify"]
 
@@ -83,7 +83,7 @@ def verify(
 
 
 def load_implementation(target: str | None, fault: str | None, device: str | None = None) -> Implementation:
-    """The lab's implementation, also across devices, or ``module:factory``'s, or the lab's with a planted fault.
+    """The lab's implementation, also across devices, or ``module:function``'s, or the lab's with a planted fault.
 
     A fault exchanges classes of the lab's own, so in another implementation it would test these and not what is there.
     """
@@ -99,13 +99,4 @@ def load_implementation(target: str | None, fault: str | None, device: str | Non
         return FAULTS[require_choice("fault", fault, FAULTS)]
     if target is None:
         return Implementation()
-    module_name, _, factory = target.partition(":")
-    try:
-        made = getattr(importlib.import_module(module_name), factory)()
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise InputError(
-            f"target must be module:factory that can be imported and called, got {target!r} ({error})"
-        ) from None
-    if not isinstance(made, Implementation):
-        raise InputError(f"target must make a decomfl_lab.laws.contract.Implementation, got {type(made).__name__}")
-    return made
+    return made("target", target, Implementation)

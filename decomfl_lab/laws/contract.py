@@ -12,14 +12,14 @@ from torch import Tensor
 
 from decomfl_lab import noise
 from decomfl_lab.estimators.differences import ESTIMATORS
-from decomfl_lab.methods.decomfl import DeComFLFederation
 from decomfl_lab.noise import Backend, Distribution
 from decomfl_lab.objectives.objective import Objective, Perturbable
 from decomfl_lab.protocol.client import Client
-from decomfl_lab.protocol.messages import Plan, Reply
+from decomfl_lab.protocol.delivery import Delivery, receive
+from decomfl_lab.protocol.messages import Plan
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
-from decomfl_lab.protocol.wire import Ledger, decode_reply
+from decomfl_lab.protocol.wire import Ledger
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
@@ -173,6 +173,10 @@ class Implementation:
         """A ledger that encodes and counts."""
         return Ledger(case.M)
 
+    def delivery(self, case: Case, policy: PullPolicy | None = None, *, with_model: bool = True) -> Delivery:
+        """A delivery of a server at round 0."""
+        return Delivery(self.server(case, with_model=with_model), policy=policy, ledger=self.ledger(case))
+
 
 class AcrossDevices(Implementation):
     """The lab's own, with every second client on a device and everybody else on the CPU: the laws compare their bits.
@@ -200,17 +204,27 @@ class AcrossDevices(Implementation):
 class Played:
     """A federation after its history."""
 
-    server: Server
+    delivery: Delivery
     clients: list[Client]
-    ledger: Ledger
     records: list[RoundRecord] = field(default_factory=list)
-    policy: PullPolicy | None = None
+
+    @property
+    def server(self) -> Server:
+        """The server."""
+        return self.delivery.server
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was sent."""
+        return self.delivery.ledger
 
     def plans(self, participants: Sequence[int]) -> Iterator[tuple[Client, Plan]]:
-        """The participants, each with its plan as it arrives."""
-        observer = self.clients[0].replica if self.server.replica is None else self.server.replica
-        federation = DeComFLFederation(self.server, self.clients, observer, policy=self.policy, ledger=self.ledger)
-        return federation.plans(participants)
+        """The participants, each with the plan that it received."""
+        reports = (
+            [self.ledger.held(self.clients[i].report()) for i in participants] if self.delivery.wants_reports else ()
+        )
+        for i, messages in self.delivery.open(participants, reports):
+            yield self.clients[i], receive(self.clients[i], messages)
 
     def plan_for(self, client: int) -> Plan:
         """A fresh plan for one client, with the records it lacks."""
@@ -223,12 +237,12 @@ class Played:
 
     def play_round(self, at: Participation, *, backwards: bool = False) -> None:
         """One round through the wire; ``backwards`` lets the replies arrive in reverse order."""
-        replies: list[Reply] = []
+        arrived: list[bytes] = []
         for client, plan in self.plans(at.clients):
-            arrived = decode_reply(self.ledger.reply(client.handle(plan)))
+            reply = self.ledger.reply(client.handle(plan))
             if client.id not in at.lost:
-                replies.append(arrived)
-        self.records.append(self.server.aggregate(reversed(replies) if backwards else replies))
+                arrived.append(reply)
+        self.records.append(self.delivery.close(reversed(arrived) if backwards else arrived))
 
 
 def play(
@@ -237,10 +251,11 @@ def play(
     rounds: Iterable[Participation] | None = None,
     *,
     backwards: bool = False,
+    policy: PullPolicy | None = None,
 ) -> Played:
     """Play the rounds of ``case`` (or the given ones)."""
     clients = [implementation.client(case, i) for i in range(case.M)]
-    played = Played(implementation.server(case), clients, implementation.ledger(case))
+    played = Played(implementation.delivery(case, policy), clients)
     for at in case.rounds if rounds is None else rounds:
         played.play_round(at, backwards=backwards)
     return played

@@ -148,10 +148,18 @@ class _GapAccepted(Replica):
         return len(missed)
 
 
+class _WritesToShared(Replica):
+    """Steps on in vectors that others hold too."""
+
+    def own(self) -> None:
+        self._shared = False
+
+
 class _TensorsRestart(Replica):
     """Starts every tensor at position 0 of the stream."""
 
     def _run(self, program: Program) -> None:
+        self.own()
         vectors = {"x": self.x, **self.state}
         cut = {name: vector.split(self.sizes) for name, vector in vectors.items()}
         for n in range(len(self.sizes)):
@@ -459,6 +467,7 @@ _Faulty("learning-rate-of-the-present", client=_PresentLearningRate)
 _Faulty("client-order-changed", server=_ArrivalOrder)
 _Faulty("round-skipped", replica=_RoundSkipped)
 _Faulty("gap-accepted", replica=_GapAccepted)
+_Faulty("writes-to-shared-vectors", replica=_WritesToShared)
 _Faulty("tensors-restart-the-stream", replica=_TensorsRestart)
 _Faulty("pruned-too-far", server=_PrunedTooFar)
 _Faulty("never-pruned", server=_NeverPruned)

@@ -170,6 +170,27 @@ def dense_pull_equals_replay(implementation: Implementation, case: Case) -> None
 
 
 @law(
+    "clients that are given one snapshot of the model, in the place of equal ones of their own, answer and hold the "
+    "same bits, and nobody's steps reach another",
+    draw_from.cases(),
+)
+def clients_may_share_what_is_equal(implementation: Implementation, case: Case) -> None:
+    apart, sharing = play(implementation, case), play(implementation, case, rounds=())
+    for at in case.rounds:
+        for i in at.clients:
+            sharing.bring_up(i)
+            sharing.clients[i].replica.restore(sharing.server.dense_model())
+        sharing.play_round(at)
+    same("records", sharing.records, apart.records)
+    for i, client in enumerate(sharing.clients):
+        apart.bring_up(i)
+        sharing.bring_up(i)
+        same(f"digest of client {i}", client.replica.digest(), apart.clients[i].replica.digest())
+    assert sharing.server.replica is not None
+    same("digest of the server", sharing.server.replica.digest(), sharing.clients[0].replica.digest())
+
+
+@law(
     "applying a history in one go equals applying it in pieces at any cut",
     draw_from.cases(),
     st.integers(0, 7),
@@ -348,7 +369,7 @@ def sampling_is_without_replacement(
 def the_server_needs_no_model(implementation: Implementation, case: Case) -> None:
     with_model = play(implementation, case)
     played = play(implementation, case, rounds=())
-    played.server = implementation.server(case, with_model=False)
+    played.delivery.server = implementation.server(case, with_model=False)
     for at in case.rounds:
         played.play_round(at)
     same("records without a model", played.records, with_model.records)
@@ -390,7 +411,7 @@ def bad_replies_are_refused(implementation: Implementation, case: Case) -> None:
 )
 def private_keys_hide_the_directions(implementation: Implementation, case: Case, key: int) -> None:
     clients = [implementation.keyed_client(case, i, key) for i in range(case.M)]
-    played = Played(implementation.server(case, with_model=False), clients, implementation.ledger(case))
+    played = Played(implementation.delivery(case, with_model=False), clients)
     for at in case.rounds:
         played.play_round(at)
     for i, client in enumerate(clients):

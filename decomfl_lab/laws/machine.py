@@ -63,7 +63,7 @@ class FederationMachine(RuleBasedStateMachine):
         fresh.replica.restore(old.dense_model())
         fresh.history = History(decode_records(stored, old.run_seed), old.history.start)
         fresh.held = list(old.held)
-        self.played.server = fresh
+        self.played.delivery.server = fresh
 
     @rule(data=st.data())
     def restart_client(self, data: st.DataObject) -> None:

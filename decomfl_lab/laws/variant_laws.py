@@ -138,9 +138,7 @@ def pulling_or_replaying_is_a_matter_of_cost(
 ) -> None:
     replaying = play(implementation, case)
     policy = PullPolicy(bandwidth=10.0**log_bandwidth, replay_ns=10.0**log_ns)
-    played = dataclasses.replace(play(implementation, case, rounds=()), policy=policy)
-    for at in case.rounds:
-        played.play_round(at)
+    played = play(implementation, case, policy=policy)
     _same_scalars("under a policy", played, replaying)
     same("the server's model", _server_digest(played), _server_digest(replaying))
 
@@ -184,7 +182,7 @@ def synchronised_clients_drift_within_their_roundings(implementation: Implementa
     rule, dtype = Sgd(), torch.float64 if case.dtype == torch.float64 else torch.float32
     case = dataclasses.replace(case, rule=rule, dtype=dtype)
     clients = [implementation.sync_client(case, i) for i in range(case.M)]
-    played = Played(implementation.server(case), clients, implementation.ledger(case))
+    played = Played(implementation.delivery(case), clients)
     length = [0.0] * case.M  # Σ |c| of all that client i applies and of all that the server does
     taken, spread = [0] * case.M, 0.0
     for at in case.rounds:
@@ -247,14 +245,10 @@ def _waves(case: Case, i: int) -> ModuleObjective:
 @law("lean clients, who form x + μz a layer at a time, answer and hold the same bits", draw_from.cases(max_rounds=4))
 def lean_clients_are_like_others(implementation: Implementation, case: Case) -> None:
     plain = Played(
-        implementation.server(case),
-        [implementation.client(case, i, _waves(case, i)) for i in range(case.M)],
-        implementation.ledger(case),
+        implementation.delivery(case), [implementation.client(case, i, _waves(case, i)) for i in range(case.M)]
     )
     lean = Played(
-        implementation.server(case),
-        [implementation.lean_client(case, i, _waves(case, i)) for i in range(case.M)],
-        implementation.ledger(case),
+        implementation.delivery(case), [implementation.lean_client(case, i, _waves(case, i)) for i in range(case.M)]
     )
     for at in case.rounds:
         plain.play_round(at)

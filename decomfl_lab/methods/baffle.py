@@ -2,46 +2,68 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
-import torch
+from torch import Tensor
 
-from decomfl_lab.errors import require
-from decomfl_lab.methods.decomfl import DeComFLFederation
-from decomfl_lab.protocol.client import Client
-from decomfl_lab.protocol.messages import Plan
-from decomfl_lab.protocol.server import Server
-from decomfl_lab.protocol.wire import (
-    decode_vector,
-)
-from decomfl_lab.replicas.replica import Replica
+from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.methods.method import Setting
+from decomfl_lab.methods.scalars import LoggingDifferences, Scalars
+from decomfl_lab.methods.traffic import Cohort, Traffic, model_bytes
+from decomfl_lab.protocol.delivery import Delivery
+from decomfl_lab.protocol.messages import Held
+from decomfl_lab.protocol.server import Tracking
+from decomfl_lab.replicas.replica import Replica, Snapshot
 
-__all__ = ["BaffleFederation"]
+__all__ = ["Baffle"]
 
 
-class BaffleFederation(DeComFLFederation):
-    """BAFFLE: the model down, scalars up. Clients hold nothing between rounds, so there is no lag to replay.
+@dataclass(frozen=True, kw_only=True)
+class Baffle(LoggingDifferences, Scalars):
+    """The model down, scalars up; clients take no step.
+
+        client:  g_{i,r,p} = (f_i(x_r + μ z_{r,p}) − f_i(x_r − μ z_{r,p})) / 2μ
+        server:  x_{r+1} = rule(x_r, (1/m) Σ_i g_{i,r}, z_r)
+
+    Clients hold nothing between rounds, so there is no lag to replay, and the server nothing of past rounds.
 
     Source: Feng, Bao, Pang and others, "Does federated learning really need backpropagation?" (BAFFLE), 2023:
     clients evaluate, the server updates.
     """
 
-    def __init__(self, server: Server, clients: Sequence[Client], observer: Replica) -> None:
-        super().__init__(server, clients, observer)
-        require(server.K == 1, "local steps K", "be 1 for baffle, whose clients take no step", server.K)
+    name: ClassVar[str] = "baffle"
 
-    def _lagging(self) -> Sequence[Replica]:
-        return [self.observer] * len(self.clients)  # whatever they hold is overwritten when they are next sampled
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.log_kappa:
+            self.check_kappa(self.estimator)
 
-    def plans(self, participants: Sequence[int] | None = None) -> Iterator[tuple[Client, Plan]]:
-        """See ``DeComFLFederation.plans``."""
-        for i in range(self.server.M):
-            self.server.note_dense_pull(i)  # no one will ask for a record
-        dense = self.observer.snapshot()
-        for i, plan in self.server.plan_round(participants).items():
-            client = self.clients[i]
-            message = self.ledger.vector(i, self.round, dense.x.cpu().numpy(), upwards=False)
-            arrived = torch.from_numpy(decode_vector(message)[1])
-            client.replica.restore(dataclasses.replace(dense, x=arrived))  # its state is of no use to it
-            yield client, self._deliver(i, dataclasses.replace(plan, records=()))
+    def federation(self, setting: Setting) -> DeComFLFederation:
+        """See ``Method.federation``."""
+        model = Replica(self.start(setting.x), self.rule)
+        server = self.server(setting, model, tracking=Tracking.CLIENTS, keep=1)
+        clients = self.clients(setting, model, self.measured_by(), self.mu, lean=self.lean)
+        return DeComFLFederation(_ModelsDown(server), clients, model, forgetful=True)
+
+    def traffic(self, cohort: Cohort, d: int) -> Traffic:
+        """See ``Method.traffic``: R·q times a model and a plan down and scalars up."""
+        measured, models = self.measured_traffic(cohort), cohort.R * cohort.q
+        down = measured.down_bytes + models * model_bytes(d)
+        return Traffic(measured.up_bytes, measured.up_scalars, down, models * d)
+
+
+class _ModelsDown(Delivery):
+    """Every participant reads the model of the round, without the optimizer's state, and a plan without records."""
+
+    wants_reports = False
+
+    def open(self, chosen: Sequence[int], reports: Iterable[bytes] = ()) -> Iterator[tuple[int, list[bytes]]]:  # noqa: ARG002
+        """See ``Delivery.open``."""
+        everybody_is_there = [Held(i, self.server.round) for i in chosen]
+        for i, plan in self.server.plan_round(chosen, everybody_is_there).items():
+            yield i, [*self.model(i), *self._planned(i, plan)]
+
+    def _sent(self, dense: Snapshot) -> Iterator[Tensor]:
+        yield dense.x

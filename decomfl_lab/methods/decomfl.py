@@ -1,266 +1,180 @@
-"""In-process federations: server and clients driven round by round, every message through the wire codec."""
+"""DeComFL: scalars up, missed records down; clients rebuild."""
 
 from __future__ import annotations
 
-import dataclasses
-import logging
-from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from decomfl_lab.errors import DivergedError, InputError
-from decomfl_lab.estimators.differences import central_curved
-from decomfl_lab.estimators.second_differences import CurvatureLog
-from decomfl_lab.methods.federation import Saved
-from decomfl_lab.noise import Distribution
-from decomfl_lab.protocol.client import Client, handle_all
-from decomfl_lab.protocol.messages import Held, Plan
+from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
+from decomfl_lab.estimators.differences import Estimator, projection
+from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.methods.method import Setting, option
+from decomfl_lab.methods.scalars import LoggingDifferences, Scalars
+from decomfl_lab.methods.traffic import Cohort, Traffic, model_bytes
+from decomfl_lab.noise import derive_seed
+from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.policy import PullPolicy
-from decomfl_lab.protocol.server import Server, Tracking
-from decomfl_lab.protocol.wire import (
-    Ledger,
-    decode_held,
-    decode_plan,
-    decode_records,
-    decode_reply,
-    decode_run_seed,
-    decode_vector,
-    encode_records,
-)
-from decomfl_lab.records.record import History
+from decomfl_lab.protocol.server import Tracking
+from decomfl_lab.protocol.wire import RECORD_HEAD_BYTES, SCALAR_BYTES, SEED_BYTES
 from decomfl_lab.records.seeds import Seeding
-from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
-from decomfl_lab.replicas.rules import Step
+from decomfl_lab.replicas.replica import Replica, SyncReplica
+from decomfl_lab.replicas.rules import Sgd
 
-__all__ = ["DeComFLFederation"]
+__all__ = ["DeComFL", "DeComFLProjection"]
 
-logger = logging.getLogger(__name__)
+_PRIVATE_KEY = 11
+"""Where the clients' key derives from the run's seed, so that runs repeat; in the field only clients know it."""
 
 
-class DeComFLFederation:
-    """DeComFL: scalars up, records down. The observer is the lab's own replica, outside the protocol."""
+@dataclass(frozen=True, kw_only=True)
+class _Lagging(Scalars):
+    """What both kinds of DeComFL share: clients keep their model between rounds, and so lag and catch up."""
 
-    def __init__(
-        self,
-        server: Server,
-        clients: Sequence[Client],
-        observer: Replica,
-        *,
-        policy: PullPolicy | None = None,
-        ledger: Ledger | None = None,
-        copies: bool = False,
-    ) -> None:
-        """A federation.
+    local_steps: int = option(1, "The number K of local steps a round.")
+    tracking: str = option("server", "Who remembers which round a client holds: server, or clients, who then say it.")
+    history: int = option(
+        0, "Records the server keeps at most; whoever is older pulls its model. 0: as many as someone may need."
+    )
+    server_model: bool = option(False, "Let the server keep a model too (the algorithm does not need one).")
+    pull: str = option(
+        "never", "With auto the server sends its model where that is there sooner than the records; or never."
+    )
+    bandwidth: float = option(12.5e6, "Bytes a second to a client, for pull auto.")
+    replay_ns: float = option(1.0, "Nanoseconds a client needs for an element and missed direction, for pull auto.")
+    private_seeds: bool = option(
+        False, "Clients share a key that the server does not know: it averages and records, but cannot form z."
+    )
+    revert: str = option(
+        "snapshot",
+        "After local steps snapshot brings x back to the bit; sync corrects x when the round's record comes, without "
+        "a snapshot and up to rounding (plain SGD; column drift).",
+    )
+    rebuild: str = option(
+        "replay",
+        "How a simulated client gets to x_r: replay of the records that it is sent, or copy of the bits that a replay "
+        "would give (the same run to the bit, in less time and memory; every message is encoded and counted all the "
+        "same).",
+        "engine",
+    )
 
-        Args:
-            server: Plans and aggregates.
-            clients: In the order of their numbers.
-            observer: A replica at the server's round that follows every record.
-            policy: With one, the server sends its model where that is cheaper than the records.
-            ledger: None for a new one.
-            copies: Give clients the observer's bits in the place of replaying the records that they are sent. By the
-                laws of replay these are the same bits; M clients would make each direction M times.
-        """
-        if policy is not None and server.replica is None:
-            raise InputError("pull must be never where the server keeps no model (server_model), got a policy")
-        self.server = server
-        self.clients = list(clients)
-        self.observer = observer
-        self.policy = policy
-        self.copies = copies
-        self.pulls = 0
-        self.drift: float | None = None
-        self.curvature: CurvatureLog | None = None
-        if self.clients[0].estimator is central_curved:
-            self.curvature = CurvatureLog(observer.x.numel(), server.distribution)
-        self.ledger = Ledger(server.M) if ledger is None else ledger
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_int("local_steps K", self.local_steps, 1)
+        require_choice("tracking", self.tracking, tuple(Tracking))
+        require_int("history", self.history, 0)
+        require_choice("pull", self.pull, ("never", "auto"))
+        require_finite_positive("bandwidth", self.bandwidth)
+        require_finite_positive("replay_ns", self.replay_ns)
+        can_pull = self.pull == "never" or self.server_model
+        require(can_pull, "pull", "be never for a server without a model (server_model)", self.pull)
+        blind = not (self.private_seeds and self.server_model)
+        require(blind, "server_model", "be off with private seeds: the server cannot form z", self.server_model)
+        require_choice("revert", self.revert, ("snapshot", "sync"))
+        plain = isinstance(self.rule, Sgd) and not self.rule.weight_decay
+        corrected = "be snapshot unless the rule is plain SGD in 32 bits (momentum 0, weight_decay 0, no grid)"
+        require(plain or self.revert == "snapshot", "revert", corrected, self.revert)
+        require_choice("rebuild", self.rebuild, ("replay", "copy"))
+        exact = self.rebuild == "replay" or self.revert == "snapshot"
+        require(exact, "rebuild", "be replay with revert sync, where replicas drift", self.rebuild)
 
     @property
-    def round(self) -> int:
-        """See ``Federation``."""
-        return self.server.round
+    def K(self) -> int:
+        """See ``Scalars``."""
+        return self.local_steps
 
-    @property
-    def x(self) -> Tensor:
-        """See ``Federation``."""
-        return self.observer.x
+    def check(self, cohort: Cohort) -> None:
+        """See ``Method.check``."""
+        reaches = not self.history or self.server_model or cohort.m == cohort.M
+        missing = "be 0 for a server without a model (server_model): whoever is older than the history must pull it"
+        require(reaches, "history", missing, self.history)
 
-    def plans(self, participants: Sequence[int] | None = None) -> Iterator[tuple[Client, Plan]]:
-        """The participants (None: sampled ones), each with its plan as it arrives.
+    def _federation(
+        self, setting: Setting, estimator: Estimator, mu: float = 1.0, *, lean: bool = False
+    ) -> DeComFLFederation:
+        x = self.start(setting.x)
+        key = derive_seed(setting.seed, _PRIVATE_KEY) if self.private_seeds else None
+        kept = SyncReplica if self.revert == "sync" else Replica
+        server = self.server(
+            setting,
+            Replica(x, self.rule) if self.server_model else None,
+            tracking=Tracking(self.tracking),
+            keep=self.history,
+        )
+        policy = PullPolicy(self.bandwidth, self.replay_ns) if self.pull == "auto" else None
+        clients = self.clients(setting, kept(x, self.rule, private_key=key), estimator, mu, lean=lean)
+        observer = Replica(x, self.rule, private_key=key)
+        return DeComFLFederation(Delivery(server, policy=policy), clients, observer, copies=self.rebuild == "copy")
 
-        On the way everything else that they and the server must tell each other is said: what a client holds, the
-        run's seed, a model in the place of records that are gone or dearer.
+    def traffic(self, cohort: Cohort, d: int) -> Traffic:
+        """See ``Method.traffic``; lag is included.
+
+        R·q times a plan down and scalars up (and what the client holds, if it tracks that itself); the run's seed once,
+        with probability 1 − (1 − q)^R, if no record carries seeds; and records. Record j goes to a client that takes
+        part in round j + n, n = 1..R−1−j, and was last there in round j or before (or never): with probability
+        q(1 − q)^{n−1}. With a history of N records, n ≤ N, and whoever is more than N rounds behind in round j + n > N,
+        probability (1 − q)^N, gets the model instead of it. Together, with a = min(N, R − 1 − j),
+
+            P(record j is sent) = 1 − (1 − q)^a − q(1 − q)^N · max(0, a − max(0, N − j)),
+            E[models sent] = q(1 − q)^N · max(0, R − 1 − N),
+
+        and without a bound N = ∞, where only the first two terms of the first line are left, a = R − 1 − j. A model
+        comes with the rule's state vectors.
+
+        Raises:
+            InputError: For pull auto, whose choices follow costs and not chance alone.
+
+        Source: [DeComFL, Algorithms 3 and 4, Table 1].
         """
-        chosen = self.server.sample() if participants is None else participants
-        reports = None
-        if self.server.tracking is Tracking.CLIENTS:
-            reports = [decode_held(self.ledger.held(self.clients[i].report())) for i in chosen]
-        for i, plan in self._planned(chosen, reports).items():
-            if self.policy is not None and self._chooses_to_pull(i, plan):
-                self._pull(i)
-                plan = dataclasses.replace(plan, records=())
-            yield self.clients[i], self._deliver(i, plan)
-
-    def _planned(self, chosen: Sequence[int], reports: Sequence[Held] | None) -> dict[int, Plan]:
-        """The plans; whoever is older than the history has pulled the model before, if the server has one."""
-        if self.server.replica is not None:
-            held = {at.client: at.round for at in reports} if reports else dict(enumerate(self.server.held))
-            for i in chosen:
-                if held[i] < self.server.history.start:
-                    self._pull(i)
-                    self.server.note_dense_pull(i)
-            if reports is not None:
-                reports = [
-                    at if at.round >= self.server.history.start else Held(at.client, self.round) for at in reports
-                ]
-        return self.server.plan_round(chosen, reports)
-
-    def _deliver(self, i: int, plan: Plan) -> Plan:
-        """The plan as client i reads it; who reads seeds per run for the first time is told the run's seed before."""
-        client = self.clients[i]
-        if plan.seeding is Seeding.PER_RUN and client.run_seed is None:
-            client.run_seed = decode_run_seed(self.ledger.run_seed(i, self.server.run_seed))
-        arrived = decode_plan(self.ledger.plan(i, plan), client.run_seed)
-        if self.copies:
-            client.replica.restore(Snapshot(self.observer.round, self.observer.x, self.observer.state))
-        elif isinstance(client.replica, SyncReplica):
-            client.replica.catch_up(arrived.records)
-            self._measure_drift(client.replica)
-        return arrived
-
-    def _measure_drift(self, rebuilt: Replica) -> None:
-        distance = float((rebuilt.x - self.x).abs().max()) / (float(self.x.abs().max()) or 1.0)
-        self.drift = max(self.drift or 0.0, distance)
-        logger.debug("round %d: a rebuilt model is %.3g from the server's", self.round, distance)
-
-    def _chooses_to_pull(self, i: int, plan: Plan) -> bool:
-        assert self.policy is not None
-        x = self.observer.x
-        wide = 8 if x.dtype == torch.float64 else 4
-        vectors = 1 + len(self.observer.rule.slots)
-        choice = self.policy.choose(plan.records, d=x.numel(), vectors=vectors, bytes_per_element=wide)
-        logger.debug("round %d, client %d: %s", plan.round, i, choice)
-        return choice.pull
-
-    def _pull(self, i: int) -> None:
-        """Send the server's model and optimizer state to client i; a 16-bit number travels as the equal float32."""
-        dense = self.server.dense_model()
-
-        def sent(vector: Tensor) -> Tensor:
-            wide = vector if vector.dtype == torch.float64 else vector.float()
-            message = self.ledger.vector(i, self.round, wide.cpu().numpy(), upwards=False)
-            return torch.from_numpy(decode_vector(message)[1]).to(vector.dtype)
-
-        state = {slot: sent(vector) for slot, vector in dense.state.items()}
-        self.clients[i].replica.restore(dataclasses.replace(dense, x=sent(dense.x), state=state))
-        self.pulls += 1
-
-    def advance(self) -> float:
-        """See ``Federation``."""
-        clients, plans = zip(*self.plans(), strict=True)
-        replies = handle_all(clients, plans)
-        for reply in replies:
-            if not np.isfinite(reply.scalars).all():  # named here: the codec refuses to carry it on
-                raise DivergedError(f"scalars of client {reply.client} in round {reply.round}")
-        self.observer.apply(self.server.aggregate(decode_reply(self.ledger.reply(reply)) for reply in replies))
-        if self.curvature is not None:
-            self.curvature.add(np.stack([reply.curvature for reply in replies if reply.curvature is not None]))
-        return float(np.mean([reply.loss for reply in replies]))
-
-    def rebuilt(self) -> dict[int, str]:
-        """{client: digest of its model, optimizer state included, brought up to date by the records it missed}.
-
-        Each equals ``observer.digest()``: that is the contract. Nothing is sent and no client moves: copies do, one
-        at a time. Clients older than the history are left out, who would pull the model.
-        """
-        digests = {}
-        for i, lagging in enumerate(self._lagging()):
-            if lagging.round >= self.server.history.start:
-                copy = lagging.clone()
-                copy.catch_up(self.server.history.since(lagging.round))
-                digests[i] = copy.digest()
-        return digests
-
-    def _lagging(self) -> Sequence[Replica]:
-        """What each client must bring back after a restart."""
-        return [client.replica for client in self.clients]
-
-    def save(self) -> Saved:
-        """The slowest client's replica and the server's records: every other replica is a replay of those.
-
-        Its size is one model, its optimizer state and the records, for any number of clients. Two exceptions: a
-        replica that drifts is no replay of anything and is saved as it is; of a client older than the history,
-        which will pull the model, only the round is saved.
-        """
-        start = self.server.history.start
-        replicas = [*self._lagging(), self.observer]
-        base = min((r for r in replicas if r.round >= start and not isinstance(r, SyncReplica)), key=lambda r: r.round)
-        tensors = {"x": base.x, **{f"state.{slot}": v for slot, v in base.state.items()}}
-        records = encode_records(self.server.history.since(start))
-        tensors["records"] = torch.frombuffer(bytearray(records), dtype=torch.uint8)
-        for i, replica in self._drifting():
-            tensors[f"client.{i}.x"] = replica.x
-        values = {
-            "base": base.round,
-            "first": start,
-            "round": self.round,
-            "held": self.server.held,
-            "client_rounds": [replica.round for replica in self._lagging()],
-            "steps_taken": [client.steps_taken for client in self.clients],
-            "told": [client.run_seed is not None for client in self.clients],
-            "taken": {str(i): [_to_json(step) for step in replica.taken] for i, replica in self._drifting()},
-            "drift": self.drift,
-            "pulls": self.pulls,
-            "ledger": self.ledger.to_json(),
-            "curvature": None if self.curvature is None else self.curvature.steps,
-        }
-        return tensors, values
-
-    def load(self, saved: Saved) -> None:
-        """See ``Federation``: one replica rolls from the base to the present and leaves copies on its way."""
-        tensors, values = saved
-        rolling = self.observer.clone()
-        for slot in rolling.state:
-            rolling.state[slot].copy_(tensors[f"state.{slot}"])
-        rolling.x.copy_(tensors["x"])
-        rolling.round = values["base"]
-        records = decode_records(tensors["records"].numpy().tobytes(), self.server.run_seed)
-        holders: list[tuple[int, Replica]] = [
-            (r, client.replica) for r, client in zip(values["client_rounds"], self.clients, strict=True)
-        ]
-        holders.append((values["round"], self.observer))
-        if self.server.replica is not None:
-            holders.append((values["round"], self.server.replica))
-        for r, replica in sorted(holders, key=lambda holder: holder[0]):
-            rolling.catch_up(record for record in records if record.round < r)
-            replica.restore(rolling.snapshot())
-            replica.round = r
-        self.server.history = History(records, start=values["first"])
-        self.server.held = list(values["held"])
-        self.pulls = values["pulls"]
-        self.drift = values["drift"]
-        if self.curvature is not None:
-            self.curvature.steps = values["curvature"]
-        for steps, told, client in zip(values["steps_taken"], values["told"], self.clients, strict=True):
-            client.steps_taken = steps
-            client.run_seed = self.server.run_seed if told else None
-        for i, replica in self._drifting():
-            replica.x.copy_(tensors[f"client.{i}.x"])
-            replica.diverge(_from_json(step) for step in values["taken"][str(i)])
-        self.ledger = Ledger.from_json(self.server.M, values["ledger"])
-
-    def _drifting(self) -> list[tuple[int, SyncReplica]]:
-        return [(i, c.replica) for i, c in enumerate(self.clients) if isinstance(c.replica, SyncReplica)]
+        require(self.pull == "never", "pull", "be never for a closed form", self.pull)
+        measured = self.measured_traffic(cohort, reports=self.tracking == Tracking.CLIENTS)
+        R, q = cohort.R, cohort.q
+        N, seeding = self.history or R, Seeding(self.seeds)
+        bytes_, scalars = measured.down_bytes, 0.0
+        for j in range(R):
+            a = min(N, R - 1 - j)
+            sent = 1 - (1 - q) ** a - q * (1 - q) ** N * max(0, a - max(0, N - j))
+            seeds, own = SEED_BYTES * seeding.sent(self.K, self.P(j)), self.K * self.P(j)
+            bytes_ += sent * (RECORD_HEAD_BYTES + seeds + SCALAR_BYTES * own)
+            scalars += sent * own
+        models = (1 + len(self.rule.slots)) * q * (1 - q) ** N * max(0, R - 1 - N)
+        return Traffic(measured.up_bytes, measured.up_scalars, bytes_ + models * model_bytes(d), scalars + models * d)
 
 
-def _to_json(step: Step) -> list[Any]:
-    return [step.seed, step.scalars.tolist(), step.eta, step.distribution]
+@dataclass(frozen=True, kw_only=True)
+class DeComFL(LoggingDifferences, _Lagging):
+    """Scalars up, missed records down; clients rebuild.
+
+        client:  g_{i,r,p}^k = (f_i(x + μ z_{r,p}^k) − f_i(x − μ z_{r,p}^k)) / 2μ,   x ← rule(x, g, z),   k = 1..K
+        server:  g_{r,p}^k = (1/m) Σ_i g_{i,r,p}^k
+        all:     x_{r+1} = rule(x_r, g_r, z_r),   z regenerated from seeds
+
+    Source: [DeComFL, Algorithms 3 and 4].
+    """
+
+    name: ClassVar[str] = "decomfl"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.log_kappa:
+            self.check_kappa(self.estimator)
+
+    def federation(self, setting: Setting) -> DeComFLFederation:
+        """See ``Method.federation``."""
+        return self._federation(setting, self.measured_by(), self.mu, lean=self.lean)
 
 
-def _from_json(saved: list[Any]) -> Step:
-    seed, scalars, eta, distribution = saved
-    own = tuple(seed) if isinstance(seed, list) else seed
-    return Step(own, np.array(scalars, dtype=np.float32), eta, Distribution(distribution))
+@dataclass(frozen=True, kw_only=True)
+class DeComFLProjection(_Lagging):
+    """DeComFL with scalars ⟨∇f, z⟩ by one backward pass.
+
+        g_{i,r,p}^k = ⟨∇f_i(x; ξ), z_{r,p}^k⟩,   the limit of both differences as μ → 0
+
+    Source: [DeComFL, appendix, gradient projection].
+    """
+
+    name: ClassVar[str] = "decomfl-projection"
+    gradients: ClassVar[bool] = True
+
+    def federation(self, setting: Setting) -> DeComFLFederation:
+        """See ``Method.federation``."""
+        return self._federation(setting, projection)

@@ -1,6 +1,9 @@
-"""FedZO: clients that send models trained by zeroth-order steps of their own."""
+"""FedZO: K local zeroth-order steps along own directions; models both ways."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -8,6 +11,11 @@ from torch import Tensor
 from decomfl_lab.engines.base import Engine, Serial
 from decomfl_lab.errors import DivergedError, require_int
 from decomfl_lab.estimators.differences import Estimator
+from decomfl_lab.federations.averaging import FedAvgFederation, FedAvgServer
+from decomfl_lab.methods.method import Setting, option
+from decomfl_lab.methods.rule_options import DEFAULT_RULE, RULE
+from decomfl_lab.methods.scalars import Differences
+from decomfl_lab.methods.traffic import Cohort, Traffic, models_both_ways
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.objectives.objective import Objective
 from decomfl_lab.protocol.client import Client
@@ -15,10 +23,60 @@ from decomfl_lab.protocol.messages import Plan
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Step, UpdateRule
 
-__all__ = ["FedZOClient"]
-
+__all__ = ["FedZO", "FedZOClient"]
 
 _OWN_DIRECTIONS = 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Walking(Differences):
+    """Options of methods whose clients walk along directions of their own."""
+
+    local_steps: int = option(1, "The number K of local steps a round.")
+    rule: UpdateRule = option(DEFAULT_RULE, codec=RULE)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_int("local_steps K", self.local_steps, 1)
+
+    def client(self, setting: Setting, i: int) -> FedZOClient:
+        """Client i."""
+        return FedZOClient(
+            i,
+            setting.objectives[i],
+            self.measured_by(),
+            rule=self.rule,
+            P=self.perturbations,
+            mu=self.mu,
+            seed=setting.seed,
+            distribution=Distribution(self.distribution),
+            engine=setting.engine,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedZO(Walking):
+    """K local zeroth-order steps along own directions; models both ways.
+
+        client:  x_{i,r}^{k+1} = rule(x_{i,r}^k, g_{i,r}^k, z_{i,r}^k),   z of seeds that no other client has
+        server:  x_{r+1} = (1/m) Σ_i x_{i,r}^{K+1}
+
+    Source: Fang, Yu, Jiang, Shi, Jones and Zhou, "Communication-efficient stochastic zeroth-order optimization
+    for federated learning" (FedZO), IEEE TSP 2022, Algorithm 1.
+    """
+
+    name: ClassVar[str] = "fedzo"
+
+    def federation(self, setting: Setting) -> FedAvgFederation:
+        """See ``Method.federation``."""
+        server = FedAvgServer(
+            setting.x, M=setting.M, m=setting.sampled, K=self.local_steps, eta=self.eta, seed=setting.seed
+        )
+        return FedAvgFederation(server, [self.client(setting, i) for i in range(setting.M)])
+
+    def traffic(self, cohort: Cohort, d: int) -> Traffic:
+        """See ``Method.traffic``: R·q times a model each way."""
+        return models_both_ways(cohort, d)
 
 
 class FedZOClient:
@@ -27,9 +85,6 @@ class FedZOClient:
         x ← rule(x, g, z),   g_p = estimator(f_i(· ; ξ), x, z_p),   z of seeds that no other client has
 
     The optimizer's state begins anew each round.
-
-    Source: Fang, Yu, Jiang, Shi, Jones and Zhou, "Communication-efficient stochastic zeroth-order optimization
-    for federated learning" (FedZO), IEEE TSP 2022, Algorithm 1.
     """
 
     def __init__(

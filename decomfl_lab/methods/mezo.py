@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 from torch import Tensor
 
 from decomfl_lab.estimators.second_differences import CurvatureLog
-from decomfl_lab.methods.federation import Saved
-from decomfl_lab.methods.fedzo import FedZOClient
-from decomfl_lab.protocol.wire import (
-    Ledger,
-)
+from decomfl_lab.federations.federation import Saved
+from decomfl_lab.methods.fedzo import FedZOClient, Walking
+from decomfl_lab.methods.method import Setting
+from decomfl_lab.methods.traffic import Cohort, Traffic
+from decomfl_lab.protocol.wire import Ledger
 from decomfl_lab.records.schedules import Schedule
 
-__all__ = ["MezoFederation"]
+__all__ = ["MeZO"]
 
 
-class MezoFederation:
-    """MeZO: one agent with all the data, K steps a round, and nothing to communicate.
+@dataclass(frozen=True, kw_only=True)
+class MeZO(Walking):
+    """One agent with all the data, no communication.
+
+        x_{t+1} = rule(x_t, g_t, z_t),   g_{t,p} = (f(x_t + μ z_{t,p}) − f(x_t − μ z_{t,p})) / 2μ
 
     Source: Malladi et al., "Fine-tuning language models with just forward passes", NeurIPS 2023, Algorithm 1 (the
     perturbed points are formed beside x instead of in place, so x does not drift).
     """
+
+    name: ClassVar[str] = "mezo"
+    alone: ClassVar[bool] = True
+
+    def federation(self, setting: Setting) -> MezoFederation:
+        """See ``Method.federation``."""
+        return MezoFederation(self.client(setting, 0), setting.x, K=self.local_steps, eta=self.eta)
+
+    def traffic(self, cohort: Cohort, d: int) -> Traffic:  # noqa: ARG002
+        """See ``Method.traffic``: none."""
+        return Traffic()
+
+
+class MezoFederation:
+    """One agent with all the data, K steps a round."""
 
     def __init__(self, agent: FedZOClient, x: Tensor, *, K: int, eta: Schedule[float]) -> None:
         self.agent = agent

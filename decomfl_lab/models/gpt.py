@@ -31,9 +31,9 @@ def gpt(in_shape: tuple[int, ...], tokens: int, *, width: int, depth: int, heads
     Args:
         in_shape: (T,), the length of a sequence.
         tokens: Size of the vocabulary.
-        width: Of the residual stream; a multiple of ``heads``.
-        depth: Blocks.
-        heads: Of the attention of each block.
+        width: Width of the residual stream; a multiple of ``heads``.
+        depth: Number of blocks.
+        heads: Number of attention heads of each block.
         tied: Whether the head is the embedding, transposed.
 
     Raises:

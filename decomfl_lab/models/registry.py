@@ -52,7 +52,7 @@ def _cnn_fashion(in_shape: Shape, outputs: int) -> nn.Module:
 
 
 def _cnn_fashion_62(in_shape: Shape, classes: int) -> nn.Module:
-    """With the 62 outputs of the authors' code, of which 10 are used: the paper's d = 1,206,590."""
+    """The network with the 62 outputs of the authors' code, of which 10 are used: the paper's d = 1,206,590."""
     require(classes <= 62, "classes for model cnn-fashion", "be at most 62", classes)
     return _cnn_fashion(in_shape, 62)
 

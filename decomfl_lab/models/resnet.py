@@ -46,7 +46,7 @@ def resnet(
         in_shape: (C, H, W) of an image, H and W at least 4: e.g. (3, 32, 32) or (1, 28, 28).
         classes: Number of outputs.
         blocks: n ≥ 1: 1 is ResNet-8, 3 is ResNet-20.
-        batch_norm: BatchNorm, or Fixup.
+        batch_norm: Whether BatchNorm keeps it trainable, or Fixup.
         widths: Channels of the three stages, each twice those before; the sizes above are of the default.
 
     Raises:

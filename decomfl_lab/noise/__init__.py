@@ -160,7 +160,7 @@ def sphere_scale(seed: int, p: int, d: int, backend: str | Backend | None = None
 def sphere_scales(
     program: Program, d: int, backend: str | Backend | None = None, workers: int = 1
 ) -> NDArray[np.float32]:
-    """For each coefficient of a program its ``sphere_scale``; 1 for directions of other laws."""
+    """The ``sphere_scale`` of each coefficient of a program; 1 for directions of other distributions."""
     scales = np.ones(program.pairs, dtype=np.float32)
     for at in program.instructions:
         if is_sphere(at):
@@ -192,13 +192,13 @@ def run(
     """Apply ``program`` in place to elements first.. of vectors in R^d, tile by tile.
 
     Args:
-        program: What to do.
+        program: Instructions of the update.
         memory: A contiguous float32 or float64 vector for each of ``program.names``, all of one size and dtype,
             without common elements; sums are rounded in their precision.
         d: Dimension of the whole vectors.
         first: Position of the vectors' element 0 in them.
         backend: "numpy", "numba", "triton" or your own; None for the fastest on this CPU. The bits are the same.
-        workers: Threads, each on a slice of its own. The bits are the same.
+        workers: Number of threads, each on a slice of its own. The bits are the same.
         store: False only tries the program: nothing is written.
 
     Returns:
@@ -259,8 +259,8 @@ def direction(
         p: Direction, 0-based.
         d: Dimension of the whole direction.
         first: First element wanted.
-        count: How many; None for all from ``first`` on.
-        distribution: Law of z.
+        count: How many elements; None for all from ``first`` on.
+        distribution: Distribution of z.
         backend: "numpy" (reference), "numba" or "triton"; None for the fastest. The bits are the same.
 
     Returns:
@@ -323,9 +323,9 @@ def project(
     Args:
         vectors: v_i, contiguous float32 or float64 (m, d).
         streams: (seed, p) of each direction, as ``seeds.stream_of`` gives them.
-        distribution: Law of z.
+        distribution: Distribution of z.
         backend: "numpy", "numba" or "triton"; None for the fastest on this CPU. The bits are the same.
-        workers: Threads.
+        workers: Number of threads.
 
     Returns:
         float64 (m, P).
@@ -370,9 +370,9 @@ def axpy(
         d: Dimension of the whole vector.
         first: Position of y[0] in it.
         first_p: Direction of the first coefficient.
-        distribution: Law of z.
+        distribution: Distribution of z.
         backend: "numpy", "numba" or "triton"; None for the fastest. The bits are the same.
-        workers: Threads, each on a slice of its own. The bits are the same.
+        workers: Number of threads, each on a slice of its own. The bits are the same.
 
     Raises:
         InputError: If y is not a contiguous float vector, or a number is out of range.

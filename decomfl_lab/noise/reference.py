@@ -143,8 +143,8 @@ def project(
         vectors: v (m, n), float32 or float64.
         first: Position of v's element 0; a multiple of 128.
         keys: Seed of each direction, (P,).
-        directions_: Its number p under that seed, (P,).
-        distribution: Law of z.
+        directions_: Number p of each direction under its seed, (P,).
+        distribution: Distribution of z.
         scales: The sphere's factor of each direction, (P,).
     """
     m, n = vectors.shape
@@ -206,7 +206,7 @@ def run(code: Code, memory: Sequence[Floats], first: int, scales: NDArray[np.flo
         code: The program.
         memory: One vector a named register, all of one size and dtype, in the program's order.
         first: Position of their element 0 in the model.
-        scales: For each coefficient the sphere's factor √d/‖g‖ (1 for other laws).
+        scales: The sphere's factor √d/‖g‖ of each coefficient (1 for other distributions).
         store: False only tries the program: memory stays as it is.
     """
     registers = [vector if store else vector.copy() for vector in memory]

@@ -46,7 +46,7 @@ SQRT_HALF_BITS: Final = 0x3F3504F3
 
 
 class Distribution(StrEnum):
-    """The law of a direction z in R^d; each has E[z] = 0 and E[z zᵀ] = I."""
+    """The distribution of a direction z in R^d; each has E[z] = 0 and E[z zᵀ] = I."""
 
     GAUSSIAN = "gaussian"
     """z ~ N(0, I), the default and Theorem 1's."""

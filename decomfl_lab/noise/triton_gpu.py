@@ -141,7 +141,7 @@ def run_on_device(program: Program, tensors: Sequence[Tensor], *, d: int, first:
     of them has it, else in float32. Strided tensors go through contiguous copies of bounded size.
 
     Args:
-        program: What to do.
+        program: Instructions of the update.
         tensors: One for each of ``program.names``, of one shape and device, float32, float64, bfloat16 or
             float16; no two share elements.
         d: Dimension of the model.
@@ -288,7 +288,7 @@ def project_on_device(vectors: Tensor, streams: Sequence[tuple[int, int]], distr
     Args:
         vectors: v_i, contiguous float32 or float64 (m, d).
         streams: (seed, p) of each direction.
-        distribution: Law of z.
+        distribution: Distribution of z.
 
     Returns:
         float64 (m, P), on the device.
@@ -314,9 +314,9 @@ def form_points(
     Args:
         points: Contiguous (rows, size), float32 or float64.
         x: Contiguous (size,), of the points' type, or of 16 bits for float32 points.
-        rows: For each direction (seed, p) its rows n: they share its z.
+        rows: The rows n of each direction (seed, p), which share its z.
         coefficients: c_n.
-        distribution: Law of z.
+        distribution: Distribution of z.
         d: Dimension of the model.
         first: Position of element 0 of x in it.
     """

@@ -80,11 +80,18 @@ class EpochBatches:
 
     def __call__(self, step: int) -> NDArray[np.int64]:
         """Indices of the batch of local step ``step``."""
-        per_epoch = -(-self.n // self.batch_size)
-        epoch, place = divmod(step, per_epoch)
-        order = _permutation(self.n, self.seed, epoch)
-        batch = order[place * self.batch_size : (place + 1) * self.batch_size]
+        epoch, cut = self.place(step)
+        batch = self.order(epoch)[cut]
         return np.sort(batch) if self.ascending else batch
+
+    def place(self, step: int) -> tuple[int, slice]:
+        """The epoch of local step ``step``, and where its batch is in the epoch's order."""
+        epoch, place = divmod(step, -(-self.n // self.batch_size))
+        return epoch, slice(place * self.batch_size, (place + 1) * self.batch_size)
+
+    def order(self, epoch: int) -> NDArray[np.int64]:
+        """The permutation of an epoch, to be read alone."""
+        return _permutation(self.n, self.seed, epoch)
 
 
 @lru_cache(maxsize=512)
@@ -124,7 +131,12 @@ class ModuleObjective:
     """f_i of any ``torch.nn.Module`` and mean loss on (inputs, targets).
 
     The module is a workspace: its parameters are made views of whatever x the loss is asked at, so one
-    module serves all simulated clients and x is never copied or changed.
+    module serves all simulated clients and x is never copied or changed. Clients share the tensors of all examples
+    likewise; each needs the numbers of its own.
+
+    Attributes:
+        data: (inputs, targets) of all examples, of this client and perhaps of others.
+        index: The numbers of this client's examples in them, int64 and where they are; None for all.
     """
 
     def __init__(
@@ -135,6 +147,7 @@ class ModuleObjective:
         inputs: Tensor,
         targets: Tensor,
         batches: EpochBatches,
+        index: Tensor | None = None,
     ) -> None:
         for name, part in module.named_modules():
             random = isinstance(part, nn.modules.dropout._DropoutNd) and part.training
@@ -147,18 +160,39 @@ class ModuleObjective:
         self.module = module
         self.layout = layout
         self.loss = loss
-        self.inputs = inputs
-        self.targets = targets
+        self.data = inputs, targets
+        self.index = index
         self.batches = batches
         self.chunk = batches.batch_size if uses_batch_statistics(module) or inputs.is_cuda else CHUNK
         self._current: tuple[int, Tensor, Tensor] | None = None
+        self._order: tuple[int, Tensor] | None = None
+
+    @property
+    def inputs(self) -> Tensor:
+        """The inputs of this client's examples."""
+        return self.data[0] if self.index is None else self.data[0][self.index]
+
+    @property
+    def targets(self) -> Tensor:
+        """The targets of this client's examples."""
+        return self.data[1] if self.index is None else self.data[1][self.index]
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """The data ξ of local step ``step``."""
         if self._current is None or self._current[0] != step:
-            index = torch.from_numpy(self.batches(step)).to(self.inputs.device, non_blocking=True)
-            self._current = (step, self.inputs[index], self.targets[index])
+            chosen = self._chosen(step)
+            self._current = (step, self.data[0][chosen], self.data[1][chosen])
         return self._current[1:]
+
+    def _chosen(self, step: int) -> Tensor:
+        """The numbers of a batch's examples, cut from the order of its epoch where the data are."""
+        epoch, cut = self.batches.place(step)
+        if self._order is None or self._order[0] != epoch:
+            order = torch.from_numpy(self.batches.order(epoch))
+            self._order = epoch, order.to(self.data[0].device, non_blocking=True)
+        batch = self._order[1][cut]
+        batch = batch.sort().values if self.batches.ascending else batch
+        return batch if self.index is None else self.index[batch]
 
     def __call__(self, x: Tensor, step: int) -> float:
         """See ``Objective``."""
@@ -166,12 +200,17 @@ class ModuleObjective:
         return mean_losses(self.module, [self.loss], *self.batch(step), self.chunk)[0]
 
     def release(self) -> None:
-        """Let go of the vector that the module's parameters are views of, so that its memory can be freed.
+        """Let go of the batch, and of the vector that the module's parameters are views of, so that memory is freed.
 
         The parameters are empty until the next ``Layout.bind``.
         """
+        self._current = self._order = None
+        self.unbind()
+
+    def unbind(self) -> None:
+        """Let go of the vector alone."""
         for name in self.layout.names:
-            self.module.get_parameter(name).data = torch.empty(0, dtype=self.layout.dtype, device=self.inputs.device)
+            self.module.get_parameter(name).data = torch.empty(0, dtype=self.layout.dtype, device=self.data[0].device)
 
     def along(self, x: Tensor, step: int, seed: int, p: int, c: float, distribution: Distribution) -> float:
         """See ``Perturbable``. The batch goes through in one pass, so that each weight is formed once.
@@ -223,7 +262,7 @@ class RoundedObjective:
 
     def __call__(self, x: Tensor, step: int) -> float:
         """See ``Objective``."""
-        self.narrow.release()  # of the last point, before there is another
+        self.narrow.unbind()  # of the last point, before there is another
         return self.narrow(x.bfloat16(), step)
 
     def release(self) -> None:

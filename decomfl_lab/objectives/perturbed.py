@@ -1,9 +1,7 @@
-"""The loss at x + μ z_p of any module: beside x, a tensor at a time, or in place.
+"""The loss at x + μ z_p of any module, beside x and a tensor at a time.
 
-    virtual:    each torch function is given fl(w + fl(μ z)) instead of w; x is never written
-    in_place:   x ← fl(x + fl(μ z)), the forward passes, x ← fl(x − fl(μ z)); x does not quite come back
-
-Both form a weight with the same code, so a forward pass sees the same bits in both.
+Each torch function is given fl(w + fl(μ z)) instead of w, and x is never written. To move x there and back, as MeZO
+does, is the simpler way, but fl(fl(x + y) − y) ≠ x in general: x drifts away by rounding, like a random walk.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, NoReturn
 
 import numpy as np
@@ -26,7 +23,7 @@ from decomfl_lab.layout import Layout
 from decomfl_lab.noise import Distribution
 from decomfl_lab.replicas.rebuild import axpy_
 
-__all__ = ["in_place", "virtual"]
+__all__ = ["virtual"]
 
 CHUNK = 1 << 16
 """Elements of the buffer through which a tensor that the kernel cannot take as it is gets its noise."""
@@ -96,7 +93,7 @@ class _Line:
             axpy_(y, self.seed, [c], d=self.d, first=first, first_p=self.p, distribution=self.distribution)
 
     def _dtype(self, w: Tensor) -> torch.dtype:
-        """Of what is formed from w."""
+        """The dtype of what is formed from w."""
         return torch.float32 if self.wide and w.dtype in _LOW_DTYPES else w.dtype
 
     def formed(self, w: Tensor, first: int, c: float) -> Tensor:
@@ -211,7 +208,7 @@ def _refuse_compiled(module: nn.Module) -> None:
         if compiled or isinstance(part, torch.jit.ScriptModule):
             raise InputError(
                 f"module {name!r} ({kind}) is compiled: the weights it uses cannot be replaced; "
-                "give the module it was made from, or use in_place"
+                "give the module it was made from"
             )
 
 
@@ -258,7 +255,7 @@ class _Virtual(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if isinstance(func, torch._ops.HigherOrderOperator):
-            raise InputError(f"{func} runs functions of its own, whose weights cannot be replaced; use in_place")
+            raise InputError(f"{func} runs functions of its own, whose weights cannot be replaced")
         if self._reads_no_element(func, args):
             return func(*args, **kwargs)
         if getattr(func, "__name__", "") == "__set__":
@@ -402,11 +399,11 @@ def virtual(
     float32, moved and rounded once; those, and ones that are not contiguous or not on the CPU, go through a
     buffer of ``CHUNK`` elements (or one row, if that is more).
 
-    The loss is that of ``in_place`` to the bit for float32 and float64 where no graph is recorded, the forward
-    pass is deterministic, and the same kernels run: the mode switches off the fused inference kernels of
-    ``nn.MultiheadAttention`` and ``nn.TransformerEncoderLayer``, as any torch function mode does, and parameters
-    with gaps in memory are formed without. Elsewhere it agrees to the rounding of the kernels. Outputs have no
-    graph back to x.
+    The loss is to the bit that of a copy of the module at x + μ z_p for float32 and float64 where no graph is
+    recorded, the forward pass is deterministic, and the same kernels run: the mode switches off the fused inference
+    kernels of ``nn.MultiheadAttention`` and ``nn.TransformerEncoderLayer``, as any torch function mode does, and
+    parameters with gaps in memory are formed without. Elsewhere it agrees to the rounding of the kernels. Outputs have
+    no graph back to x.
 
     Not seen, because no torch function is called with the parameter itself: ``torch.jit.ScriptFunction``,
     extensions without dispatch, other threads, ``nn.Parameter(w)``, ``torch.vmap`` over w (but vmap over data
@@ -418,7 +415,7 @@ def virtual(
         seed: The local step's 64-bit seed.
         p: Direction, 0-based.
         mu: μ, of either sign, rounded to float32; 0 gives f(x).
-        distribution: Law of z.
+        distribution: Distribution of z.
         strict: Require that every parameter of the layout was used.
         wide: Form 16-bit parameters as float32 tensors and do not round them: a step of μ is below the 16-bit grid.
             With float32 inputs the whole forward pass is then float32's.
@@ -446,80 +443,4 @@ def virtual(
         raise InputError(
             f"no torch function was given parameter {', '.join(map(repr, lost))}, so the loss does not see its "
             "perturbation; if the forward pass really does not use it, set strict=False"
-        )
-
-
-@contextmanager
-def in_place(
-    module: nn.Module,
-    layout: Layout,
-    seed: int,
-    p: int,
-    mu: float,
-    *,
-    distribution: Distribution = Distribution.GAUSSIAN,
-) -> Iterator[None]:
-    """Move x to x + μ z_p on entry and back by −μ z_p on exit, also when an exception leaves the block.
-
-        entry: x ← fl(x + fl(μ z_p)),    exit: x ← fl(x − fl(μ z_p))
-
-    Inside, x holds the very bits that ``virtual`` gives to the torch functions.
-
-    **x does not come back exactly**: fl(fl(x + y) − y) ≠ x in general, and the errors add up like a random walk.
-    Measured as ‖x_t − x_0‖ / ‖x_0‖ after t central steps (+μ then −μ, a new seed a step, nothing else), for
-    ``Linear(20, 32), Tanh, Linear(32, 10)`` as torch initializes it (d = 1002, torch seed 0), μ = 1e-3, gaussian:
-
-        dtype       t = 1      t = 50     t = 500    elements that differ from x_0 at the end
-        float64     0          2.0e-17    6.0e-17     1 %
-        float32     7.7e-9     3.5e-8     8.6e-8     50 %
-        float16     1.9e-5     1.6e-4     4.2e-4     11 %
-        bfloat16    2.1e-4     1.3e-3     2.5e-3      8 %
-
-    ``virtual`` has no drift. In 16 bits there is a second loss, the same in both: where |μ z| is below half a
-    unit in the last place of w, the weight does not move at all.
-
-    Arguments as ``virtual``'s; compiled submodules are right here too. The extra memory is one parameter.
-
-    Raises:
-        InputError: If the layout is not the module's, a number is out of range, or two parameters share memory
-            (they would be moved twice; tie weights by one ``nn.Parameter`` instead).
-
-    Source: the in-place perturbation of MeZO [Malladi et al. 2023, Algorithm 1], which DeComFL's client follows.
-    """
-    parts = _parts(module, layout)
-    line, c = _line(layout, seed, p, distribution), _step(mu)
-    _refuse_shared(parts)
-    moved: list[_Part] = []
-    try:
-        for part in parts:
-            _move_(part, line, c)
-            moved.append(part)
-        torch.clear_autocast_cache()  # it may hold casts of the weights as they were
-        yield
-    finally:
-        for part in moved:
-            _move_(part, line, -c)
-        torch.clear_autocast_cache()
-
-
-def _move_(part: _Part, line: _Line, c: float) -> None:
-    with torch.no_grad():
-        part.w.copy_(line.formed(part.w, part.first, c))
-
-
-def _refuse_shared(parts: Iterable[_Part]) -> None:
-    """InputError if the memory of two parameters overlaps."""
-    spans = []
-    for part in parts:
-        if part.w.numel():
-            extent = sum((n - 1) * s for n, s in zip(part.w.shape, part.w.stride(), strict=True)) + 1
-            start = part.w.data_ptr()
-            spans.append((str(part.w.device), start, start + extent * part.w.element_size(), part.name))
-    spans.sort()
-    for (device, _, end, name), (other_device, start, _, other) in pairwise(spans):
-        require(
-            device != other_device or end <= start,
-            f"parameters {name!r} and {other!r}",
-            "have memory of their own",
-            "overlapping ones",
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,9 @@ from decomfl_lab.objectives.objective import Objective
 from decomfl_lab.protocol.messages import Held, Plan, Reply
 from decomfl_lab.records.seeds import StepSeed, stream_of
 from decomfl_lab.replicas.rebuild import project
-from decomfl_lab.replicas.replica import Replica, SyncReplica, step_together_
-from decomfl_lab.replicas.rules import GridSgd, Step
+from decomfl_lab.replicas.replica import Replica, step_together_
+from decomfl_lab.replicas.revert import revert_of
+from decomfl_lab.replicas.rules import Step
 
 __all__ = ["Client", "handle_all"]
 
@@ -87,32 +88,11 @@ class Client:
 
         Source: [DeComFL, Algorithm 4].
         """
-        self._catch_up(plan)
-        with self._reverting(plan):
-            scalars, loss, curvature = self.local_update(plan)
-        return Reply(self.id, plan.round, scalars, loss, curvature)
-
-    @contextmanager
-    def _reverting(self, plan: Plan) -> Iterator[None]:
-        """Whatever happens inside, the replica is that of a whole round again afterwards."""
-        by_arithmetic = isinstance(self.replica.rule, GridSgd)
-        syncs = self.replica if isinstance(self.replica, SyncReplica) else None
-        before = self.replica.snapshot() if plan.K > 1 and not by_arithmetic and syncs is None else None
-        self._taken.clear()
-        try:
-            yield
-        finally:
-            self.release()
-            if before is not None:
-                self.replica.restore(before)
-            elif syncs is not None:  # or of a round and its local steps, to be corrected when the record comes
-                syncs.diverge(self._taken)
-            elif by_arithmetic:
-                for step in reversed(self._taken):
-                    self.replica.step_back_(step)
+        return _handle([self], [plan])[0]
 
     def _catch_up(self, plan: Plan) -> None:
         self.replica.catch_up(plan.records)
+        self._taken.clear()
         if self.replica.round != plan.round:
             raise InputError(
                 f"client {self.id} is at round {self.replica.round} after its records, "
@@ -198,7 +178,7 @@ def _measure(clients: Sequence[Client], plans: Sequence[Plan], k: int) -> list[E
         points = first.estimator.points(P, first.mu)
         if first.lean:
             values = np.stack([client._values(line, points) for client, line in zip(clients, lines, strict=True)])
-        elif _at_one_point(lines):
+        elif k == 0 and _at_one_point(lines):
             values = first.engine.losses(lines[0], points, tasks)
         else:
             each = zip(lines, tasks, strict=True)
@@ -208,19 +188,19 @@ def _measure(clients: Sequence[Client], plans: Sequence[Plan], k: int) -> list[E
 
 
 def _at_one_point(lines: Sequence[Line]) -> bool:
-    """Whether all lines go through the same x; a GPU is asked once."""
-    first, *others = (line.x for line in lines)
+    """Whether all lines go through the same x; a GPU is asked once, and not where all have the same vector."""
+    first, *others = {id(line.x): line.x for line in lines}.values()
     if first.is_cuda and others:
         return bool(torch.stack([(x == first).all() for x in others]).all())
     return all(torch.equal(x, first) for x in others)
 
 
 def handle_all(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Reply]:
-    """``client.handle(plan)`` for each client, with the same replies; clients measure together where that saves work.
+    """``client.handle(plan)`` for each client, with the same replies; clients measure together where they can.
 
-    That is for K = 1, when all sampled clients are at the same x, so that a point x + c z_p serves the data of all of
-    them, and by gradient projection, when each z_p is made once for the gradients, and for the steps, of all. Lean
-    clients, and clients that differ in more than model, data and id, measure alone.
+    That saves work where sampled clients are at the same x, so that a point x + c z_p serves the data of all of them,
+    and by gradient projection, when each z_p is made once for the gradients, and for the steps, of all; and a GPU is
+    waited for once. Lean clients, and clients that differ in more than model, data and id, measure alone.
     """
     first, plan = clients[0], plans[0]
 
@@ -228,16 +208,19 @@ def handle_all(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Reply]:
         alike = (client.engine is first.engine, client.estimator is first.estimator, client.mu == first.mu)
         same = own.seeds == plan.seeds and (own.P, own.distribution) == (plan.P, plan.distribution)
         keyed = client.replica.private_key == first.replica.private_key
-        saves = own.K == 1 or client.estimator.wants_slopes
-        able = type(client) is Client and not client.lean and not isinstance(client.replica, SyncReplica)
-        return all(alike) and same and keyed and saves and able
+        return all(alike) and same and keyed and type(client) is Client and not client.lean
 
-    if len(clients) == 1 or not all(map(joins, clients, plans)):
-        return [client.handle(own) for client, own in zip(clients, plans, strict=True)]
-    for client, own in zip(clients, plans, strict=True):
-        client._catch_up(own)
+    if all(map(joins, clients, plans)):
+        return _handle(clients, plans)
+    return [client.handle(own) for client, own in zip(clients, plans, strict=True)]
+
+
+def _handle(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Reply]:
+    """Rebuild, measure step by step together, revert."""
     with ExitStack() as stack:
-        for client, own in zip(clients, plans, strict=True):
-            stack.enter_context(client._reverting(own))
+        for client, plan in zip(clients, plans, strict=True):
+            client._catch_up(plan)
+            stack.callback(client.release)
+            stack.enter_context(revert_of(client.replica)(client.replica, client._taken, plan.K))
         updates = _local_updates(clients, plans)
-    return [Reply(client.id, plan.round, *update) for client, update in zip(clients, updates, strict=True)]
+    return [Reply(client.id, plans[0].round, *update) for client, update in zip(clients, updates, strict=True)]

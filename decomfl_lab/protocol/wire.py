@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -27,7 +27,7 @@ from decomfl_lab.records.seeds import DerivedSeeds, Seeding, StepSeed, draw_seed
 __all__ = ["Ledger", "Traffic", "decode_plan", "decode_records", "decode_reply", "decode_vector"]
 __all__ += ["decode_quantized", "decode_sparse", "encode_quantized", "encode_sparse"]
 __all__ += ["encode_plan", "encode_records", "encode_reply", "encode_vector"]
-__all__ += ["decode_held", "decode_run_seed", "encode_held", "encode_run_seed"]
+__all__ += ["Kind", "decode_held", "decode_run_seed", "encode_held", "encode_run_seed", "kind_of"]
 
 WIRE_VERSION = 2
 MAX_BODY = 2**32 - 1
@@ -69,6 +69,15 @@ class Kind(IntEnum):
     SPARSE = 6
     HELD = 7
     SEED = 8
+
+
+def kind_of(message: bytes) -> Kind:
+    """What a message is; InputError if it is none."""
+    if len(message) < _HEADER.size:
+        raise InputError(f"message is truncated: {len(message)} bytes, its header has {_HEADER.size}")
+    _, _, found, _, _ = _HEADER.unpack_from(message)
+    require(found in list(Kind), "kind of the message", f"be in 1..{len(Kind)}", found)
+    return Kind(found)
 
 
 class _Reader:
@@ -327,7 +336,7 @@ def decode_sparse(message: bytes) -> tuple[int, SparseVector]:
     return r, SparseVector(d, indices, values)
 
 
-@dataclass
+@dataclass(slots=True)
 class Traffic:
     """What went one way between the server and one client."""
 
@@ -344,6 +353,11 @@ class Traffic:
         self.seeds += seeds
 
 
+def _total(traffic: Iterable[Traffic]) -> Traffic:
+    rows = [(each.messages, each.bytes, each.scalars, each.seeds) for each in traffic]
+    return Traffic(*map(sum, zip(*rows, strict=True)))
+
+
 @dataclass
 class Ledger:
     """Counts every encoded message, up and down, for each client; lag is in it by nature.
@@ -352,6 +366,8 @@ class Ledger:
         M: Clients.
         up: Client → server, one Traffic a client.
         down: Server → client.
+        total_up: The sum of all that went up.
+        total_down: The sum of all that went down.
     """
 
     M: int
@@ -361,66 +377,64 @@ class Ledger:
     def __post_init__(self) -> None:
         self.up = self.up or [Traffic() for _ in range(self.M)]
         self.down = self.down or [Traffic() for _ in range(self.M)]
+        self.total_up, self.total_down = _total(self.up), _total(self.down)
+
+    def _went_up(self, client: int, message: bytes, scalars: int) -> bytes:
+        for each in (self.up[client], self.total_up):
+            each.add(len(message), scalars)
+        return message
+
+    def _went_down(self, client: int, message: bytes, scalars: int, seeds: int = 0) -> bytes:
+        for each in (self.down[client], self.total_down):
+            each.add(len(message), scalars, seeds)
+        return message
 
     def plan(self, client: int, plan: Plan) -> bytes:
         """Encode a plan to ``client`` and count it."""
-        message = encode_plan(plan)
         scalars = sum(record.scalars.size for record in plan.records)
         heads: tuple[Plan | RoundRecord, ...] = (plan, *plan.records)
         seeds = sum(head.seeding.sent(head.K, head.P) for head in heads)
-        self.down[client].add(len(message), scalars, seeds)
-        return message
+        return self._went_down(client, encode_plan(plan), scalars, seeds)
 
     def run_seed(self, client: int, seed: int) -> bytes:
         """Encode the run's seed to ``client`` and count it."""
-        message = encode_run_seed(seed)
-        self.down[client].add(len(message), 0, 1)
-        return message
+        return self._went_down(client, encode_run_seed(seed), 0, 1)
 
     def held(self, held: Held) -> bytes:
         """Encode which round a client holds and count it."""
-        message = encode_held(held)
-        self.up[held.client].add(len(message), 0)
-        return message
+        return self._went_up(held.client, encode_held(held), 0)
 
     def reply(self, reply: Reply) -> bytes:
         """Encode a reply and count it."""
-        message = encode_reply(reply)
-        self.up[reply.client].add(len(message), reply.scalars.size)
-        return message
+        return self._went_up(reply.client, encode_reply(reply), reply.scalars.size)
 
     def vector(self, client: int, r: int, x: NDArray[np.float32] | NDArray[np.float64], *, upwards: bool) -> bytes:
         """Encode a dense model to or from ``client`` and count it."""
-        message = encode_vector(r, x)
-        (self.up if upwards else self.down)[client].add(len(message), x.size)
-        return message
+        went = self._went_up if upwards else self._went_down
+        return went(client, encode_vector(r, x), x.size)
 
     def quantized(self, client: int, r: int, v: QuantizedVector) -> bytes:
         """Encode a quantised update from ``client`` and count it."""
-        message = encode_quantized(r, v)
-        self.up[client].add(len(message), v.levels.size)
-        return message
+        return self._went_up(client, encode_quantized(r, v), v.levels.size)
 
     def sparse(self, client: int, r: int, v: SparseVector) -> bytes:
         """Encode a sparse update from ``client`` and count it; indices are in the bytes, not in the scalars."""
-        message = encode_sparse(r, v)
-        self.up[client].add(len(message), v.values.size)
-        return message
+        return self._went_up(client, encode_sparse(r, v), v.values.size)
 
     @property
     def bytes(self) -> int:
         """All bytes, both ways."""
-        return sum(t.bytes for t in (*self.up, *self.down))
+        return self.total_up.bytes + self.total_down.bytes
 
     @property
     def bytes_up(self) -> int:
         """The bytes that clients sent."""
-        return sum(t.bytes for t in self.up)
+        return self.total_up.bytes
 
     @property
     def scalars(self) -> int:
         """All gradient scalars and model elements, both ways."""
-        return sum(t.scalars for t in (*self.up, *self.down))
+        return self.total_up.scalars + self.total_down.scalars
 
     @property
     def scalars_per_client(self) -> float:

@@ -21,12 +21,13 @@ from decomfl_lab.replicas.rules import GridSgd, Sgd, Step, UpdateRule
 
 __all__ = ["Replica", "Snapshot", "SyncReplica", "step_together_"]
 
+_WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _Seed = TypeVar("_Seed", int, StepSeed)
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A copy of a replica: the round it is at, x (d,) and the state vectors."""
+    """What a replica is: the round it is at, x (d,) and the state vectors. Nobody writes to these vectors again."""
 
     round: int
     x: Tensor
@@ -44,9 +45,13 @@ def _steps(record: RoundRecord) -> list[Step]:
 class Replica:
     """x and optimizer state after the rounds 0..round-1.
 
+    Snapshots, clones and replicas of equal bits share their vectors until one of them steps on, so a federation of
+    which most clients hold the same model needs it once.
+
     Attributes:
-        x: Parameters, flat tensor of shape (d,).
-        state: {slot: tensor of shape (d,)}, 0 at the start.
+        x: Parameters, flat tensor of shape (d,); to be read alone, unless ``own`` has been called.
+        state: {slot: tensor of shape (d,)}, 0 at the start; to be read alone likewise.
+        device: Where the vectors are.
         round: Number of records applied, so x is x_round.
         rule: The update rule.
         private_key: The key that clients share, or None: see ``stream_seed``.
@@ -75,8 +80,10 @@ class Replica:
         require(x.ndim == 1 and x.numel() > 0, "x", "be a non-empty vector", tuple(x.shape))
         rule.admit(x)
         self.x = x.detach().clone().contiguous()
+        self.device = self.x.device
         self.rule = rule
         self.state = {slot: torch.zeros_like(self.x) for slot in rule.slots}
+        self._shared = False
         self.round = 0
         self.sizes = tuple(sizes) if sizes is not None else (self.d,)
         require(sum(self.sizes) == self.d, "sizes", f"add up to d={self.d}", self.sizes)
@@ -109,7 +116,15 @@ class Replica:
     def _program(self) -> Program:
         return Program(["x", *self.rule.slots])
 
+    def own(self) -> None:
+        """Make sure that nobody else has these vectors: they may be written to."""
+        if self._shared:
+            self.x = self.x.clone()
+            self.state = {slot: vector.clone() for slot, vector in self.state.items()}
+            self._shared = False
+
     def _run(self, program: Program) -> None:
+        self.own()
         self._run_on(program, {"x": self.x, **self.state})
 
     def _run_on(self, program: Program, vectors: Mapping[str, Tensor]) -> None:
@@ -168,11 +183,12 @@ class Replica:
         return len(pending)
 
     def snapshot(self) -> Snapshot:
-        """A copy that ``restore`` brings back bit for bit."""
-        return Snapshot(self.round, self.x.clone(), {slot: vector.clone() for slot, vector in self.state.items()})
+        """What ``restore`` brings back bit for bit; it costs a copy when the replica steps on, and not before."""
+        self._shared = True
+        return Snapshot(self.round, self.x, dict(self.state))
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Write a snapshot back: parameters, optimizer state and round (revert, or a dense model pull)."""
+        """Be what the snapshot was: parameters, optimizer state and round (revert, or a dense model pull)."""
         require(
             snapshot.x.shape == (self.d,) and snapshot.x.dtype == self.x.dtype,
             "snapshot",
@@ -185,17 +201,35 @@ class Replica:
             f"be {set(self.state)}",
             set(snapshot.state),
         )
-        self.x.copy_(snapshot.x)
-        for slot, vector in snapshot.state.items():
-            self.state[slot].copy_(vector)
+        self.x = snapshot.x.to(self.device)
+        self.state = {slot: snapshot.state[slot].to(self.device) for slot in self.state}
         self.round = snapshot.round
+        self._shared = True
+
+    def share(self, other: Replica) -> bool:
+        """Hold the other's vectors in the place of equal ones of this replica's own; False if a single bit differs."""
+        pairs = [(self.x, other.x), *((vector, other.state[slot]) for slot, vector in self.state.items())]
+        if self.round != other.round or not all(_same_bits(mine, its) for mine, its in pairs):
+            return False
+        self.restore(other.snapshot())
+        return True
+
+    def forget(self) -> None:
+        """Give the vectors away and keep the round alone, until the next ``restore``."""
+        self.x = self.x.to("meta")
+        self.state = dict.fromkeys(self.state, self.x)
+
+    @property
+    def forgotten(self) -> bool:
+        """Whether there are no vectors."""
+        return self.x.is_meta
 
     def clone(self) -> Replica:
         """An independent replica with the same bits."""
         other = Replica.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other.x = self.x.clone()
-        other.state = {slot: vector.clone() for slot, vector in self.state.items()}
+        other.state = dict(self.state)
+        self._shared = other._shared = True
         return other
 
     def digest(self) -> str:
@@ -219,9 +253,16 @@ def step_together_(replicas: Sequence[Replica], steps: Sequence[Step]) -> bool:
     shared = Program.together([each._step_program(step) for each, step in zip(replicas, steps, strict=True)])
     if shared is None:
         return False
+    for each in replicas:
+        each.own()
     named = [("x", [each.x for each in replicas]), *((s, [each.state[s] for each in replicas]) for s in first.state)]
     first._run_on(shared, {f"{n} {name}": vector for name, own in named for n, vector in enumerate(own)})
     return True
+
+
+def _same_bits(x: Tensor, y: Tensor) -> bool:
+    """Whether two vectors are the same, −0 and 0 told apart."""
+    return x is y or torch.equal(x.view(_WORDS[x.element_size()]), y.view(_WORDS[y.element_size()]))
 
 
 class SyncReplica(Replica):

@@ -13,9 +13,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from decomfl_lab.cli.progress import RunBars
 from decomfl_lab.errors import require_int
 from decomfl_lab.files import write_atomically
+from decomfl_lab.runs.progress import RunBars
 from hessian.bench import KappaRow, Problem, kappa_rows
 from hessian.coverage import SPECTRA, CoverageRun, counted, coverage_runs
 
@@ -24,11 +24,15 @@ __all__ = ["coverage", "kappa"]
 
 def kappa(
     *,
-    seeds: Annotated[int, typer.Option(help="Runs of our two estimates, whose coverage is counted.")] = 100,
-    library_seeds: Annotated[int, typer.Option(help="Runs of everything else.")] = 10,
-    products: Annotated[int, typer.Option(help="Hessian-vector products of those runs.")] = 20,
-    rtol: Annotated[float, typer.Option(help="Half-width that the estimate with its own stop is asked for.")] = 0.05,
-    examples: Annotated[int, typer.Option(help="Digits in the loss.")] = 1000,
+    seeds: Annotated[
+        int, typer.Option(help="The number of runs of our two estimates, whose coverage is counted.")
+    ] = 100,
+    library_seeds: Annotated[int, typer.Option(help="The number of runs of everything else.")] = 10,
+    products: Annotated[int, typer.Option(help="The number of Hessian-vector products of those runs.")] = 20,
+    rtol: Annotated[
+        float, typer.Option(help="The half-width that the estimate with its own stop is asked for.")
+    ] = 0.05,
+    examples: Annotated[int, typer.Option(help="The number of digits in the loss.")] = 1000,
     csv: Annotated[Path | None, typer.Option(help="Write the rows to this CSV file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
@@ -83,13 +87,17 @@ def kappa(
 
 def coverage(
     *,
-    seeds: Annotated[int, typer.Option(help="Estimates of every matrix, each with randomness of its own.")] = 100,
-    rtol: Annotated[float, typer.Option(help="Half-width that the estimates are asked for.")] = 0.05,
-    products: Annotated[int, typer.Option(help="Products of each estimate; 0: as many as --rtol needs.")] = 0,
-    max_products: Annotated[int, typer.Option(help="Products at most.")] = 1000,
-    confidence: Annotated[float, typer.Option(help="Stated for every interval.")] = 0.95,
-    spectra: Annotated[str, typer.Option(help=f"Matrices, joined by commas, of: {', '.join(SPECTRA)}.")] = "",
-    first_seed: Annotated[int, typer.Option(help="Seeds are counted from this one.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(help="The number of estimates of every matrix, each with randomness of its own.")
+    ] = 100,
+    rtol: Annotated[float, typer.Option(help="The half-width that the estimates are asked for.")] = 0.05,
+    products: Annotated[
+        int, typer.Option(help="The number of products of each estimate; 0 takes as many as --rtol needs.")
+    ] = 0,
+    max_products: Annotated[int, typer.Option(help="The most products that an estimate may take.")] = 1000,
+    confidence: Annotated[float, typer.Option(help="The confidence that is stated for every interval.")] = 0.95,
+    spectra: Annotated[str, typer.Option(help=f"The matrices, joined by commas: {', '.join(SPECTRA)}.")] = "",
+    first_seed: Annotated[int, typer.Option(help="The first seed; the others follow it.")] = 0,
     csv: Annotated[Path | None, typer.Option(help="Write every estimate to this CSV file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the three tables as JSON.")] = False,
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -17,31 +17,33 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from decomfl_lab.cli.drawing import drawing, plot_option
-from decomfl_lab.cli.progress import RunBars
 from decomfl_lab.datasets.images import DATA_SETS
 from decomfl_lab.devices import DEVICES, describe, find_device, use_tf32_
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
 from decomfl_lab.files import held_checkpoint
 from decomfl_lab.interrupts import telling
+from decomfl_lab.language.tasks import TASKS
 from decomfl_lab.models.registry import MODELS, num_parameters
+from decomfl_lab.plugins import is_own
 from decomfl_lab.runs.descent import OPTIMIZERS, Descent
-from decomfl_lab.runs.training import CHECKPOINT_FILE, provenance
+from decomfl_lab.runs.progress import RunBars
+from decomfl_lab.runs.provenance import provenance
+from decomfl_lab.runs.run import CHECKPOINT_FILE
 from hessian.ball import ball_probe, ball_radius
 from hessian.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
 from hessian.density import SpectralDensity, spectral_density
-from hessian.effective_rank import EffectiveRank, EffectiveRankProgress, effective_rank
 from hessian.exact import gauss_newton_trace
-from hessian.forward_only import ForwardOnly
-from hessian.forward_only import forward_only as by_values
-from hessian.frames import density_frame, history_frame, ritz_frame
-from hessian.mean_loss import NORMALISATIONS, MeanLoss
-from hessian.named import TrainedModel, from_run, from_weights, trained_here
+from hessian.forward import ForwardOnly
+from hessian.forward import forward_only as by_values
+from hessian.halves import SplitSample
+from hessian.halves import split_sample as by_halves
+from hessian.kappa import EffectiveRank, EffectiveRankProgress, effective_rank
+from hessian.mean_loss import NORMALISATIONS, MeanLoss, good_chunk
+from hessian.named import TrainedModel, from_run, from_task, from_weights, trained_here
 from hessian.operator import Operator
+from hessian.picture import picture, require_picture, save
 from hessian.piecewise import trace_operator
 from hessian.smoothed import SmoothedOperator
-from hessian.split_sample import SplitSample
-from hessian.split_sample import split_sample as by_halves
 
 __all__ = ["kappa"]
 
@@ -50,81 +52,89 @@ OPERATORS = ("hessian", "gauss-newton", "fisher", "smoothed")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
+def _option(text: str, default: object = None) -> Any:
+    """An option with its default in its help; typer would write a backslash before it."""
+    return typer.Option(help=text if default is None else f"{text} [default: {default}]", show_default=False)
+
+
 def kappa(
     source: Annotated[Path | None, typer.Argument(show_default=False)] = None,
     *,
-    model: Annotated[str | None, typer.Option(help=f"Of {', '.join(MODELS)}.")] = None,
-    data: Annotated[str | None, typer.Option(help=f"Of {', '.join(DATA_SETS)}.")] = None,
-    train_steps: Annotated[
-        int,
-        typer.Option(
-            help="First-order steps before κ is measured; 0 is the start, not a trained model. [default: 300]",
-            show_default=False,
+    model: Annotated[
+        str | None,
+        _option(
+            f"The model: {', '.join(MODELS)}; your own as module:function, which returns a torch module; with "
+            "--task a causal language model: a folder of transformers, a GGUF file or a name of the hub."
         ),
-    ] = 300,
-    optimizer: Annotated[
-        str, typer.Option(help=f"Of those steps: {', '.join(OPTIMIZERS)}. [default: adam]", show_default=False)
-    ] = "adam",
-    lr: Annotated[float, typer.Option(help="Their learning rate. [default: 1e-3]", show_default=False)] = 1e-3,
-    batch_size: Annotated[int, typer.Option(help="Examples of each. [default: 64]", show_default=False)] = 64,
+    ] = None,
+    data: Annotated[
+        str | None,
+        _option(
+            f"The data: {', '.join(DATA_SETS)}; your own as module:function, which returns batches (inputs, "
+            "targets), a DataLoader, a Dataset or a pair of tensors."
+        ),
+    ] = None,
+    loss: Annotated[
+        str | None,
+        _option(
+            "Your own loss as module:function, called with outputs and targets, the mean over the batch: e.g. "
+            "torch.nn.functional:mse_loss. [default: cross-entropy]"
+        ),
+    ] = None,
+    task: Annotated[
+        str | None, _option(f"The task whose prompts a language model answers: {', '.join(TASKS)}.")
+    ] = None,
+    task_data: Annotated[str, _option("The folder of the task's files. [default: $DECOMFL_DATA/<task>]")] = "",
+    train_steps: Annotated[
+        int | None,
+        _option(
+            "First-order steps before κ is measured; 0 is the start, not a trained model. [default: 300; 0 for "
+            "your own model]"
+        ),
+    ] = None,
+    optimizer: Annotated[str, _option(f"The optimizer of those steps: {', '.join(OPTIMIZERS)}.", "adam")] = "adam",
+    lr: Annotated[float, _option("The learning rate of those steps.", 1e-3)] = 1e-3,
+    batch_size: Annotated[int, _option("Examples a step.", 64)] = 64,
     operator: Annotated[
         str,
-        typer.Option(
-            help="hessian; gauss-newton (positive semi-definite); fisher (empirical); smoothed (what a zeroth-order "
-            "method with --mu sees). [default: hessian]",
-            show_default=False,
+        _option(
+            "The matrix: hessian; gauss-newton (positive semi-definite); fisher (empirical); smoothed (what a "
+            "zeroth-order method with --mu sees).",
+            "hessian",
         ),
     ] = "hessian",
     examples: Annotated[
-        int,
-        typer.Option(
-            help="Training examples of the loss, a fixed random choice; 0 for all. [default: 1000]", show_default=False
-        ),
+        int, _option("Training examples of the loss, a fixed random choice; 0 takes all.", 1000)
     ] = 1000,
     parameters: Annotated[
-        str, typer.Option(help="Only these parameters, as names or prefixes joined by commas. [default: all]")
+        str,
+        _option("Only these parameters count, as names or prefixes joined by commas. [default: all]"),
     ] = "",
     normalisation: Annotated[
         str,
-        typer.Option(
-            help="Of BatchNorm: eval (statistics of a calibration set) or batch (of the examples). [default: eval]",
-            show_default=False,
+        _option(
+            "What BatchNorm takes: eval (statistics of a calibration set, or its own) or batch (those of the "
+            "examples).",
+            "eval",
         ),
     ] = "eval",
-    rtol: Annotated[
-        float,
-        typer.Option(
-            help="Stop when the interval of κ is within ± this share of it. [default: 0.05]", show_default=False
-        ),
-    ] = 0.05,
-    confidence: Annotated[float, typer.Option(help="Of every interval. [default: 0.95]", show_default=False)] = 0.95,
-    max_products: Annotated[
-        int, typer.Option(help="Stop after so many products H·v in any case. [default: 200]", show_default=False)
-    ] = 200,
+    rtol: Annotated[float, _option("Stop when the interval of κ is within ± this share of it.", 0.05)] = 0.05,
+    confidence: Annotated[float, _option("The confidence of every interval.", 0.95)] = 0.95,
+    max_products: Annotated[int, _option("Stop after so many products H·v in any case.", 200)] = 200,
     products: Annotated[
-        int,
-        typer.Option(
-            help="Take exactly so many, whatever the error; 0: as --rtol says. [default: 0]", show_default=False
-        ),
+        int, _option("Take exactly so many products, whatever the error; 0 does as --rtol says.", 0)
     ] = 0,
-    seed: Annotated[
-        int, typer.Option(help="Of the random vectors, and of a model trained here. [default: 0]", show_default=False)
-    ] = 0,
-    dtype: Annotated[
-        str, typer.Option(help=f"Of the computation: {', '.join(DTYPES)}. [default: float32]", show_default=False)
-    ] = "float32",
+    seed: Annotated[int, _option("The seed of the random vectors, and of a model trained here.", 0)] = 0,
+    dtype: Annotated[str, _option(f"The dtype of the computation: {', '.join(DTYPES)}.", "float32")] = "float32",
     probe_steps: Annotated[
-        int,
-        typer.Option(
-            help="Products a probe; 5 measure κ of the positive part and of absolute values too. [default: 1]",
-            show_default=False,
-        ),
+        int, _option("Products a probe; 5 measure κ of the positive part and of absolute values too.", 1)
     ] = 1,
     trace: Annotated[
         str,
-        typer.Option(
-            help="Of the Hessian: probes; gauss-newton (probes of that matrix, where it has the same trace: networks "
-            "piecewise affine in each weight); exact (its finite sum over examples and outputs, no sampling)."
+        _option(
+            "How tr H is found: probes; gauss-newton (probes of that matrix, where it has the same trace: "
+            "networks piecewise affine in each weight); exact (its finite sum over examples and outputs, no sampling).",
+            "probes",
         ),
     ] = "probes",
     split_sample: Annotated[
@@ -132,61 +142,42 @@ def kappa(
     ] = False,
     ball: Annotated[
         float | None,
-        typer.Option(help="Instead: κ over the ball of this radius around the model, as Assumption 4 asks for it."),
+        _option("Measure κ over the ball of this radius around the model, as Assumption 4 asks for it."),
     ] = None,
     ball_lr: Annotated[
         float | None,
-        typer.Option(help="Likewise, with the assumption's own radius 2ηdG for this η (G: of --batch-size examples)."),
-    ] = None,
-    ball_points: Annotated[int, typer.Option(help="Random points of the ball, beside its centre.")] = 4,
-    forward_only: Annotated[
-        int,
-        typer.Option(
-            help="Instead: only values of the loss, along so many random directions; 0: no. [default: 0]",
-            show_default=False,
+        _option(
+            "Measure it over the assumption's own ball, of radius 2ηdG for this η (G is that of --batch-size examples)."
         ),
+    ] = None,
+    ball_points: Annotated[int, _option("Random points of the ball, beside its centre.", 4)] = 4,
+    forward_only: Annotated[
+        int, _option("Take only values of the loss, along so many random directions; 0 takes products.", 0)
     ] = 0,
     mu: Annotated[
         float | None,
-        typer.Option(help="μ of smoothed or --forward-only. [default: 0.001; for --forward-only by a ladder of μ]"),
+        _option(
+            "The μ of --operator smoothed, or of --forward-only. [default: 0.001; by a ladder of μ for the latter]"
+        ),
     ] = None,
     density_probes: Annotated[
-        int | None, typer.Option(help="Probes of the spectral density; 0 for none. [default: 0, but 3 to draw it]")
+        int | None, _option("Probes of the spectral density; 0 takes none. [default: 0, but 3 to draw it]")
     ] = None,
-    density_steps: Annotated[
-        int, typer.Option(help="Lanczos steps of each of these probes. [default: 10]", show_default=False)
-    ] = 10,
-    chunk: Annotated[
-        int,
-        typer.Option(
-            help="Examples that go through the model at once; 0: by their size. [default: 0]", show_default=False
-        ),
-    ] = 0,
+    density_steps: Annotated[int, _option("Lanczos steps of each of these probes.", 10)] = 10,
+    chunk: Annotated[int, _option("Examples that go through the model at once; 0 chooses by their size.", 0)] = 0,
     max_basis: Annotated[
         int,
-        typer.Option(
-            help="Lanczos vectors kept at most, where memory is short; 0: as the products need. [default: 0]",
-            show_default=False,
-        ),
+        _option("Lanczos vectors kept at most, where memory is short; 0 keeps what the products need.", 0),
     ] = 0,
     device: Annotated[
         str,
-        typer.Option(
-            help=f"Where everything of the model's size is kept and computed: {', '.join(DEVICES)}. [default: cpu]",
-            show_default=False,
-        ),
+        _option(f"Where everything of the model's size is kept and computed: {', '.join(DEVICES)}.", "cpu"),
     ] = "cpu",
-    threads: Annotated[
-        int, typer.Option(help="CPU threads of torch; more pay off for large models. [default: 1]", show_default=False)
-    ] = 1,
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="Save every product here; the same command resumes from it.")
-    ] = None,
+    threads: Annotated[int, _option("CPU threads of torch; more pay off for large models.", 1)] = 1,
+    checkpoint: Annotated[Path | None, _option("Save every product here; the same command resumes from it.")] = None,
     plot: Annotated[
         Path | None,
-        plot_option(
-            "spectrum", "Draw spectrum and convergence to this file (.png, .pdf), by default with 3 density probes."
-        ),
+        _option("Draw the spectrum, and how κ settled, to this file (.png, .pdf), with 3 density probes."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
@@ -195,7 +186,7 @@ def kappa(
     κ says how many directions the curvature of the loss really has: DeComFL's rate depends on κ and not on d.
 
     SOURCE is a folder of `decomfl train --out`, or a safetensors file of weights (with --model and --data). Without it
-    --model is trained here for --train-steps.
+    --model is trained here for --train-steps, or is your own, or a language model as it is in its folder.
 
       decomfl kappa --data digits --model mlp           trained here, seconds
 
@@ -206,6 +197,10 @@ def kappa(
       decomfl kappa --data text --model gpt-10m --examples 64 --batch-size 8
 
       decomfl kappa w.safetensors --model resnet20 --data cifar10
+
+      decomfl kappa --model mine:net --data mine:loader --loss mine:loss
+
+      decomfl kappa --task sst2 --model models/opt-125m --examples 32 --threads 2
 
     The Hessian of a network has negative eigenvalues, which cancel in tr H: besides the signed κ the table has κ of
     the positive part and of absolute values, and --operator gauss-newton has no negative ones at all. κ is that of the
@@ -223,11 +218,13 @@ def kappa(
     require_int("density_steps", density_steps, 1)
     require_int("chunk", chunk, 0)
     require(max_basis == 0 or max_basis >= 4, "max_basis", "be 0 or at least 4", max_basis)
-    place = _precise(find_device(device))
-    draw = drawing("spectrum", plot) if plot is not None else None
+    place = find_device(device)
+    use_tf32_(False)
+    if plot is not None:
+        require_picture(plot)
     torch.set_num_threads(require_int("threads", threads, 1))
     descent = Descent(optimizer=optimizer, lr=lr, batch_size=batch_size, seed=seed)
-    trained = _trained(source, model, data, train_steps, descent, seed, place)
+    trained = _trained(source, model, data, loss, task, task_data, train_steps, descent, seed, place)
     trained.module.to(place)
     n = len(trained.dataset.train_labels)
 
@@ -238,7 +235,7 @@ def kappa(
             parameters=[name for name in parameters.split(",") if name] or None,
             normalisation=normalisation,
             dtype=DTYPES[dtype],
-            chunk=None if normalisation == "batch" else chunk or _chunk(trained, place),
+            chunk=None if normalisation == "batch" else chunk or good_chunk(trained.examples[0], place),
         )
 
     (objective,) = losses(1)
@@ -309,16 +306,8 @@ def kappa(
             bars.show("λ_max of two halves", 0, None, "")
             first, second = losses(2)
             split = by_halves((make(first), make(second)), seed=seed)
-    if draw is not None:
-        draw(
-            None if density is None else density_frame(density, confidence),
-            ritz_frame(result),
-            history_frame(result),
-            d=result.d,
-            bandwidth=None if density is None else density.bandwidth,
-            title=f"{result.operator}: κ = tr/‖·‖₂ = {result.kappa:.3g} in {_interval(*result.interval)}",
-            caption=_about(facts),
-        )
+    if plot is not None:
+        save(picture(result, density, _about(facts)), plot)
     if as_json:
         estimate = {"estimate": result.to_json(), "density": density and _density_json(density, confidence)}
         print(json.dumps({**facts, **estimate, "split_sample": split and split.to_json()}, ensure_ascii=False))
@@ -326,47 +315,55 @@ def kappa(
         _print(result, density, split, facts)
 
 
-def _precise(device: torch.device) -> torch.device:
-    """The device, with float32 computed as float32 where it is a GPU."""
-    if device.type == "cuda":
-        use_tf32_(False)
-    return device
-
-
 def _trained(
     source: Path | None,
     model: str | None,
     data: str | None,
-    steps: int,
+    loss: str | None,
+    task: str | None,
+    task_data: str,
+    steps: int | None,
     descent: Descent,
     seed: int,
     device: torch.device,
 ) -> TrainedModel:
     """The model that the arguments name, trained here, on the device, if that is asked for."""
+    given = {"model": model, "data": data, "loss": loss, "task": task, "task_data": task_data or None}
+
+    def require_unset(names: Sequence[str], where: str) -> None:
+        named = [f"--{name.replace('_', '-')}" for name in names if given[name] is not None]
+        require(not named, " and ".join(names), f"stay unset for {where}", named)
+
     if source is not None and not source.exists():
         raise InputError(f"source must be a folder of decomfl train or a file of weights, got {source}")
     if source is not None and (source.is_dir() or source.name == CHECKPOINT_FILE):
-        named = [f"--{name}" for name, value in (("model", model), ("data", data)) if value is not None]
-        require(not named, "model and data", "stay unset for a run, which has its own", named)
+        require_unset(list(given), "a run, which has its own")
         return from_run(source if source.is_dir() else source.parent)
+    if task is not None:
+        require_unset(["data", "loss"], "a task, which has its own")
+        require(source is None and not steps, "source and train_steps", "stay unset for a task", (source, steps))
+        if model is None:
+            raise InputError("model must be given with a task: a folder, a GGUF file or a name of the hub")
+        return from_task(task, model=model, files=task_data)
+    require_unset(["task_data"], "data that are no task's")
     if model is None or data is None:
         raise InputError("model and data must be given unless source is a run of decomfl train")
-    require_choice("model", model, MODELS)
-    require_choice("data", data, DATA_SETS)
+    for name, value, known in (("model", model, MODELS), ("data", data, DATA_SETS)):
+        if not is_own(value):
+            require_choice(name, value, [*known, "module:function"])
     if source is not None:
-        return from_weights(source, model=model, data=data)
+        return from_weights(source, model=model, data=data, loss=loss)
+    if steps is None:
+        steps = 0 if is_own(model) else 300
     require_int("train_steps", steps, 0)
     with RunBars() as bars:
 
-        def show(step: int, loss: float) -> None:
-            bars.show("training", step, steps, f"loss {loss:.3f}")
+        def show(step: int, value: float) -> None:
+            bars.show("training", step, steps, f"loss {value:.3f}")
 
-        return trained_here(model, data, steps=steps, descent=descent, seed=seed, device=device, on_step=show)
-
-
-def _chunk(trained: TrainedModel, device: torch.device) -> int:
-    """Examples at once: what products are fast with, and what fits in memory for sequences; small ones idle a GPU."""
-    return (8 if trained.dataset.train_images.dtype == torch.int64 else 250) * (4 if device.type == "cuda" else 1)
+        return trained_here(
+            model, data, steps=steps, descent=descent, seed=seed, loss=loss, device=device, on_step=show
+        )
 
 
 def _operator(name: str, objective: MeanLoss, x: Tensor | None = None, *, mu: float) -> Operator:
@@ -398,6 +395,7 @@ def _facts(trained: TrainedModel, objective: MeanLoss) -> dict[str, Any]:
         "data_digest": where["data_digest"],
         "examples": sum(piece.examples for piece in objective.pieces),
         "loss": objective.value,
+        "loss_function": getattr(trained.loss, "__name__", type(trained.loss).__name__).replace("_", "-"),
         "batchnorm": objective.mode,
         "dtype": str(objective.dtype).removeprefix("torch."),
         "code": where["code"],
@@ -410,8 +408,8 @@ def _about(facts: dict[str, Any]) -> str:
     norm = "" if facts["batchnorm"] == "none" else f", BatchNorm {facts['batchnorm']}"
     part = "" if facts["parameters"] == "all" else " (a subset of the parameters)"
     return (
-        f"{facts['model']}, {facts['history']}; cross-entropy {facts['loss']:.4g} on {facts['examples']:,} training "
-        f"examples; d = {facts['d']:,}{part}; {facts['dtype']}{norm}, on {facts['device']}. "
+        f"{facts['model']}, {facts['history']}; {facts['loss_function']} {facts['loss']:.4g} on {facts['examples']:,} "
+        f"training examples; d = {facts['d']:,}{part}; {facts['dtype']}{norm}, on {facts['device']}. "
         f"Data: {facts['data']}."
     )
 
@@ -484,8 +482,13 @@ def _print_values(found: ForwardOnly, facts: dict[str, Any]) -> None:
     for name, bracket in found.brackets.items():
         ends = _interval(bracket.outer_low, bracket.outer_high)
         rows.append((f"κ, {name}", _interval(bracket.low, bracket.high), ends, "a bracket; with its sampling error"))
-    spent = f"{found.evaluations} values of the loss, μ = {found.mu:.3g}, {found.law} directions, seed {found.seed}"
-    _table("κ from values of the loss alone", found.confidence, rows, [found.reason, spent, _about(facts)])
+    spent = f"{found.evaluations} values of the loss, μ = {found.mu:.3g}, {found.distribution} directions"
+    _table(
+        "κ from values of the loss alone",
+        found.confidence,
+        rows,
+        [found.reason, f"{spent}, seed {found.seed}", _about(facts)],
+    )
 
 
 def _density_json(density: SpectralDensity, confidence: float) -> dict[str, Any]:

@@ -12,9 +12,9 @@ import pandas as pd
 import torch
 import typer
 
-from decomfl_lab.cli.progress import RunBars
 from decomfl_lab.errors import require, require_int
 from decomfl_lab.language.opt import SIZES
+from decomfl_lab.runs.progress import RunBars
 from paper_repro.pretraining.family import PretrainConfig, PretrainProgress
 from paper_repro.pretraining.family import pretrain as run
 

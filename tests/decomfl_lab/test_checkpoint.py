@@ -17,9 +17,9 @@ from safetensors.torch import load_file, save_file
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
-from decomfl_lab.runs import training
+from decomfl_lab.runs import run
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.training import CHECKPOINT_FILE, load_run, train
+from decomfl_lab.runs.run import CHECKPOINT_FILE, load_run, train
 from hessian.resume import Checkpoint
 
 TENSORS = {"x": torch.linspace(-1, 1, 7), "état": torch.arange(6).view(2, 3), "none": torch.zeros(0)}
@@ -132,9 +132,9 @@ def test_a_damaged_estimate_of_kappa_is_refused(tmp_path: Path) -> None:
 def test_a_run_is_what_its_checkpoint_says_whatever_its_config_file_says(tmp_path: Path) -> None:
     config = replace(TINY, momentum=0.9)
     train(config, out=tmp_path)
-    file = tmp_path / training.CONFIG_FILE
+    file = tmp_path / run.CONFIG_FILE
     file.write_text(file.read_text().replace("momentum = 0.9", "momentum = 0.8"))
     assert "momentum = 0.8" in file.read_text()
-    loaded, _, module = load_run(tmp_path)
-    assert loaded == config
-    assert any(parameter.abs().sum() > 0 for parameter in module.parameters())
+    loaded = load_run(tmp_path)
+    assert loaded.config == config
+    assert any(parameter.abs().sum() > 0 for parameter in loaded.model.parameters())

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from decomfl_lab import noise
 from decomfl_lab.bench import device as device_checks
 from decomfl_lab.bench.device import RUNS, checks, require_bits
-from decomfl_lab.cli import bench as command
+from decomfl_lab.cli.bench import device as command
 from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.devices import DEVICES, find_device
@@ -34,7 +34,8 @@ from decomfl_lab.replicas.rebuild import form_points_, project
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import LowPrecision, Sgd
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.training import CHECKPOINT_FILE, read_provenance, train
+from decomfl_lab.runs.provenance import read_provenance
+from decomfl_lab.runs.run import CHECKPOINT_FILE, train
 
 CPU = torch.device("cpu")
 SMALL = TrainConfig(data="digits", model="mlp", clients=3, sampled=2, rounds=2, perturbations=3, batch_size=16)
@@ -80,7 +81,7 @@ def test_tf32_is_for_gpus() -> None:
 def test_a_run_goes_on_on_another_device_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = train(SMALL, out=tmp_path / "whole")
     train(replace(SMALL, rounds=1), out=tmp_path / "parts")
-    monkeypatch.setattr("decomfl_lab.runs.training.describe", lambda device: f"another {device}")
+    monkeypatch.setattr("decomfl_lab.runs.provenance.describe", lambda device: f"another {device}")
     both = train(SMALL, out=tmp_path / "parts", device="auto")
     assert both.test_loss.iloc[-1] == whole.test_loss.iloc[-1]
     first, then = read_provenance(tmp_path / "parts")["devices"]

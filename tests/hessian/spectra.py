@@ -52,7 +52,7 @@ def mlp_hessian(hidden: int = 20, steps: int = 150, examples: int = 150) -> Dens
 
 @functools.cache
 def eigenvalues(hidden: int = 20) -> Tensor:
-    """Of ``mlp_hessian(hidden)``, ascending."""
+    """The eigenvalues of ``mlp_hessian(hidden)``, ascending."""
     return torch.linalg.eigvalsh(mlp_hessian(hidden).matrix)
 
 

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab.layout import Layout
 from hessian.curvature import HessianOperator
-from hessian.effective_rank import effective_rank
+from hessian.kappa import effective_rank
 from hessian.mean_loss import MeanLoss
 from tests.decomfl_lab.language.tiny import answers, prompts
 

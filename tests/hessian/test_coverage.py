@@ -1,4 +1,4 @@
-"""The law of κ's interval: of intervals stated to hold with 95 %, as many hold, whatever the spectrum."""
+"""As many intervals of κ hold as are stated to, 95 %, whatever the spectrum."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_same_seed_same_density_other_seed_another() -> None:
         ({"steps": -1}, "steps must be an integer of at least 0"),
         ({"probes": 0}, "probes must be an integer of at least 1"),
         ({"probe_steps": 0}, "probe_steps must be an integer of at least 1"),
-        ({"law": "sphere"}, "law must be one of rademacher, gaussian"),
+        ({"distribution": "sphere"}, "distribution must be one of rademacher, gaussian"),
     ],
 )
 def test_bad_arguments(settings: dict[str, Any], message: str) -> None:

@@ -16,14 +16,14 @@ from decomfl_lab import noise
 from decomfl_lab.devices import free_memory
 from decomfl_lab.errors import InputError
 from decomfl_lab.noise import Distribution, derive_seed
-from hessian import lanczos as krylov_module
+from decomfl_lab.runs.descent import Descent
+from hessian import krylov as krylov_module
 from hessian import mean_loss
-from hessian.commands import kappa as command
 from hessian.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
-from hessian.effective_rank import BESIDE, effective_rank
 from hessian.exact import gauss_newton_trace
-from hessian.forward_only import forward_only
-from hessian.lanczos import dot, lanczos
+from hessian.forward import forward_only
+from hessian.kappa import BESIDE, effective_rank
+from hessian.krylov import dot, lanczos
 from hessian.mean_loss import MeanLoss
 from hessian.named import trained_here
 from hessian.operator import Operator
@@ -121,12 +121,12 @@ def test_a_host_read_in_every_piece_is_noticed(monkeypatch: pytest.MonkeyPatch) 
     assert reads(monkeypatch, "hessian", pieces=5)[1] == reads(monkeypatch, "hessian")[1] + 3
 
 
-@pytest.mark.parametrize("law", Distribution)
+@pytest.mark.parametrize("distribution", Distribution)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_a_probe_made_in_its_place_has_the_bits_of_the_stream(law: Distribution, dtype: torch.dtype) -> None:
+def test_a_probe_made_in_its_place_has_the_bits_of_the_stream(distribution: Distribution, dtype: torch.dtype) -> None:
     for d in (1, 300, 70_001):
-        stream = torch.from_numpy(noise.direction(derive_seed(7, 2), 5, d, distribution=law)).to(dtype)
-        made = probe_at(torch.empty(d, dtype=dtype), 7, 2, 5, law)
+        stream = torch.from_numpy(noise.direction(derive_seed(7, 2), 5, d, distribution=distribution)).to(dtype)
+        made = probe_at(torch.empty(d, dtype=dtype), 7, 2, 5, distribution)
         assert torch.equal(made.view(torch.uint8), stream.view(torch.uint8))
 
 
@@ -144,7 +144,7 @@ def test_tiles_of_any_size_give_the_same_dot_and_basis_to_rounding(monkeypatch: 
 
 @pytest.mark.parametrize("asked", [{"products": 20}, {"max_products": 20, "max_basis": 6}, {"probe_steps": 3}])
 def test_an_estimate_holds_no_more_vectors_than_it_says(asked: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of d = 340,003: what is alive beside the module, x, the point and tiles, in vectors."""
+    """What is alive, for d = 340,003, beside the module, x, the point and tiles, in vectors."""
     monkeypatch.setattr(krylov_module, "_TILE", 1 << 13)
     f = objective("cpu", hidden=10_000)
     operator = HessianOperator(f, cache=0)
@@ -190,25 +190,10 @@ def test_a_bounded_basis_still_gives_an_interval_that_holds() -> None:
 
 def test_a_model_is_trained_and_measured_where_it_is_told_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     with another_device(monkeypatch, 10**9):
-        trained = trained_here("resnet20", "digits", steps=2, descent=command.Descent(), device=META)
+        trained = trained_here("resnet20", "digits", steps=2, descent=Descent(), device=META)
         (f,) = trained.mean_loss(examples=8, chunk=4)
     assert f.device == META
     assert all(piece.inputs.device == piece.targets.device == META for piece in f.pieces)  # sent once, not a product
-
-
-def test_on_a_gpu_float32_is_computed_as_float32() -> None:
-    """Convolutions there would keep 10 bits of 23 by default."""
-    modules = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = [module.allow_tf32 for module in modules]
-    try:
-        torch.backends.cudnn.allow_tf32 = True
-        command._precise(torch.device("cpu"))
-        assert torch.backends.cudnn.allow_tf32
-        command._precise(torch.device("cuda", 0))
-        assert not any(module.allow_tf32 for module in modules)
-    finally:
-        for module, allowed in zip(modules, before, strict=True):
-            module.allow_tf32 = allowed
 
 
 def test_the_memory_of_a_cpu_is_not_told() -> None:

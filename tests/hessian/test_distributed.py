@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from decomfl_lab.errors import InputError
 from hessian.curvature import GaussNewtonOperator, HessianOperator
 from hessian.distributed import DataParallelOperator
-from hessian.effective_rank import effective_rank
+from hessian.kappa import effective_rank
 from hessian.mean_loss import MeanLoss
 from tests.hessian import problems
 

@@ -7,8 +7,8 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from decomfl_lab.errors import InputError
 from hessian.curvature import GaussNewtonOperator, HessianOperator
-from hessian.effective_rank import effective_rank
 from hessian.exact import gauss_newton_trace
+from hessian.kappa import effective_rank
 from hessian.mean_loss import MeanLoss
 
 

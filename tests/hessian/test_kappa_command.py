@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
+import re
+import sys
 import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -11,33 +15,29 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import typer
 from safetensors.torch import save_file
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, mse_loss
 
+import hessian
 from decomfl_lab.cli import main as cli
-from decomfl_lab.cli.train import train
 from decomfl_lab.datasets.images import load_dataset
-from decomfl_lab.devices import describe
+from decomfl_lab.devices import describe, use_tf32_
 from decomfl_lab.errors import InputError
 from decomfl_lab.models.registry import build_model
 from decomfl_lab.runs.descent import Descent
-from decomfl_lab.runs.training import fixed_choice, load_run
-from figures.spectra import spectrum
+from decomfl_lab.runs.evaluation import fixed_choice
+from decomfl_lab.runs.run import load_run
 from hessian.commands.kappa import kappa
 from hessian.curvature import HessianOperator
 from hessian.named import from_run, from_weights, trained_here
+from tests.decomfl_lab.language.tiny import save_opt
+from tests.decomfl_lab.language.toy import write_sst2
 
 SMALL = ["--data", "digits", "--model", "logistic", "--examples", "300", "--train-steps", "60"]
 
 
 @pytest.fixture(autouse=True)
-def _one_thread_and_the_command(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The command as this checkout has it, whatever is installed."""
-    app = typer.Typer()
-    app.command("kappa")(kappa)
-    app.command("train")(train)
-    monkeypatch.setattr(cli, "application", lambda chosen: app)
+def _threads_as_before() -> Any:
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
@@ -137,6 +137,19 @@ def test_a_device_that_is_not_there_is_an_error_before_anything_is_done(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_float32_is_computed_as_float32(capsys: pytest.CaptureFixture[str]) -> None:
+    """Convolutions on a GPU would keep 10 bits of 23 by default."""
+    modules = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [module.allow_tf32 for module in modules]
+    try:
+        use_tf32_(True)
+        run(capsys, *SMALL, "--products", "12")
+        assert not any(module.allow_tf32 for module in modules)
+    finally:
+        for module, allowed in zip(modules, before, strict=True):
+            module.allow_tf32 = allowed
+
+
 def test_a_bound_on_the_basis_bounds_the_lanczos_steps(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, *SMALL, "--max-basis", "6", "--max-products", "30")["estimate"]["steps"] == 6
     assert cli.main(["kappa", *SMALL, "--max-basis", "3"]) == 2
@@ -195,7 +208,8 @@ def test_a_run_of_train_is_measured_at_the_x_that_it_ended_with(
     argv = "--data digits --model logistic --method fedavg --clients 4 --sampled 2 --rounds 5 --lr 0.05 --momentum 0"
     assert cli.main(["train", *argv.split(), "--out", str(out)]) == 0
     printed = capsys.readouterr().out
-    config, dataset, module = load_run(out)
+    loaded = load_run(out)
+    config, dataset, module = loaded.config, loaded.dataset, loaded.model
     with torch.inference_mode():
         loss = float(cross_entropy(module(dataset.test_images), dataset.test_labels))
     assert f"{loss:.4g}" in printed  # the evaluation of the last round
@@ -278,45 +292,129 @@ def test_text_is_measured_too(capsys: pytest.CaptureFixture[str], monkeypatch: p
     assert "language reference" in found["data"]
 
 
-def test_the_table_names_every_reading_of_kappa_and_the_figure_is_drawn(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_the_table_names_every_reading_of_kappa_and_the_picture_is_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    drawn: list[Any] = []
-    monkeypatch.setattr("hessian.commands.kappa.drawing", lambda *named: lambda *a, **k: drawn.append((named, a, k)))
-    assert cli.main(["kappa", *SMALL, "--split-sample", "--plot", str(tmp_path / "k.png")]) == 0
+    path = tmp_path / "pictures" / "k.png"
+    assert cli.main(["kappa", *SMALL, "--split-sample", "--plot", str(path)]) == 0
     out = capsys.readouterr().out
     for word in ("κ signed", "κ positive", "κ absolute", "trace", "λ_max", "λ_min", "κ of all data", "95% interval"):
         assert word in out
-    assert "not measured" not in out  # with a figure there is a density, and it measures them
-    assert "logistic, 60 steps of adam" in out
+    assert "not measured" not in out  # with a picture there is a density, and it measures them
+    assert "logistic, 60 steps of adam, lr 0.001, batch 64, seed 0; cross-entropy 1." in out
     assert "Data: scikit-learn's 8×8 digits" in out
-    (named, (curve, ritz, history), words) = drawn[0]
-    assert named == ("spectrum", tmp_path / "k.png")
-    area = np.trapezoid(curve.density, curve.value)
-    assert area == pytest.approx(1.0, abs=0.02)
-    assert (curve.low <= curve.density).all()
-    assert words["bandwidth"] > 0
-    assert len(ritz) > 5
-    assert list(history.products)[-1] == history.products.max()
-
-
-def test_the_figure_of_the_project_takes_what_the_command_gives(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("decomfl_lab.cli.drawing.contributions", lambda *_: [("spectrum", spectrum)])
-    for probes in ("0", "2"):
-        path = tmp_path / f"{probes}.png"
-        assert cli.main(["kappa", *SMALL, "--density-probes", probes, "--plot", str(path)]) == 0
-        assert path.stat().st_size > 10_000
+    assert path.stat().st_size > 10_000
 
 
 def test_what_cannot_be_drawn_is_refused_before_anything_is_computed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hessian.commands.kappa.effective_rank", None)
-    monkeypatch.setattr("decomfl_lab.cli.drawing.contributions", lambda *_: [("spectrum", spectrum)])
     assert cli.main(["kappa", *SMALL, "--plot", str(tmp_path / "k.doc")]) == 2
     assert "plot must end in one of " in error_of(capsys)
+
+
+OWN = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(90, 5, generator=torch.Generator().manual_seed(0))
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Dropout(), nn.Linear(4, 2))
+
+def loader():
+    return DataLoader(TensorDataset(x, x[:, :2]), batch_size=40)
+
+class Named(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inside = net()
+
+    def forward(self, features, scale):
+        return self.inside(features * scale)
+
+batches = [({"features": part, "scale": part[:, :1]}, part[:, :2]) for part in (x[:50], x[50:])]
+
+def three_classes():
+    return x, (3 * x[:, 0].sigmoid()).long()
+
+def ragged():
+    return [(x, x[:, :2]), (x[:, :3], x[:, :2])]
+"""
+MINE = ["--model", "mine:net", "--data", "mine:loader", "--loss", "torch.nn.functional:mse_loss"]
+
+
+@pytest.fixture
+def _mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+
+
+@pytest.mark.usefixtures("_mine")
+def test_a_users_own_model_data_and_loss_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(capsys, *MINE, "--examples", "0")
+    mine = importlib.import_module("mine")
+    kappa = hessian.effective_rank(mine.net().eval(), mse_loss, (mine.x, mine.x[:, :2]), seed=0)
+    assert found["estimate"]["kappa"] == pytest.approx(kappa.kappa, rel=1e-5)  # the rows are in another order
+    assert (found["model"], found["history"], found["examples"]) == ("mine:net", "as mine:net makes it", 90)
+    assert (found["data"], found["loss_function"]) == ("90 examples of mine:loader", "mse-loss")
+    few = run(capsys, *MINE, "--examples", "30", "--split-sample", "--loss", "torch.nn:HuberLoss")
+    assert (few["examples"], few["loss_function"]) == (30, "HuberLoss")
+    assert few["data_digest"] == found["data_digest"]
+
+
+@pytest.mark.usefixtures("_mine")
+def test_own_things_go_with_the_labs_with_weights_with_training_and_with_named_inputs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = run(capsys, "--model", "mine:Named", "--data", "mine:batches", "--loss", "torch.nn:MSELoss")
+    assert (named["examples"], named["d"]) == (90, 34)
+    lab = run(capsys, "--model", "mlp", "--data", "mine:three_classes", "--train-steps", "20")
+    assert (lab["d"], lab["history"]) == (6 * 32 + 33 * 3, "20 steps of adam, lr 0.001, batch 64, seed 0")
+    trained = run(capsys, *MINE, "--train-steps", "200", "--lr", "0.01")
+    assert trained["loss"] < 0.5 * run(capsys, *MINE)["loss"]
+    mine = importlib.import_module("mine")
+    save_file({name: p + 1 for name, p in mine.net().state_dict().items()}, tmp_path / "w.safetensors")
+    assert run(capsys, "w.safetensors", *MINE)["loss"] != run(capsys, *MINE)["loss"]
+
+
+def test_a_language_model_of_a_folder_is_measured_on_the_prompts_of_a_task(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, files = save_opt(tmp_path / "opt"), write_sst2(tmp_path / "sst2")
+    argv = ["--task", "sst2", "--model", str(folder), "--task-data", str(files)]
+    found = run(capsys, *argv, "--examples", "4", "--products", "8")
+    assert (found["model"], found["history"]) == (str(folder), "as it is, on prompts of sst2")
+    assert (found["examples"], found["loss_function"]) == (4, "cross-entropy")
+    assert cli.main(["kappa", "--task", "sst2"]) == 2
+    assert "model must be given with a task" in error_of(capsys)
+    assert cli.main(["kappa", *argv, "--data", "digits"]) == 2
+    assert "data and loss must stay unset for a task, which has its own, got ['--data']" in error_of(capsys)
+
+
+@pytest.mark.usefixtures("_mine")
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([*MINE, "--model", "mine:nothing"], "model must be module:function that can be imported, got 'mine:nothing'"),
+        ([*MINE, "--model", "mine:x"], "model 'mine:x' must make a torch.nn.modules.module.Module, got Tensor"),
+        ([*MINE, "--data", "mine:x"], "batches[0] must be a pair (inputs, targets)"),
+        ([*MINE, "--data", "mine:ragged"], "data must have batches that differ in their first dimension only"),
+        ([*MINE, "--loss", "mine:x"], "loss 'mine:x' must be a function of (outputs, targets), got 'Tensor'"),
+        (["--model", "mine:Named", "--data", "mine:batches", "--train-steps", "3"], "data must have inputs of one"),
+        ([*MINE, "--task-data", "here"], "task_data must stay unset for data that are no task's, got ['--task-data']"),
+    ],
+)
+def test_own_things_that_do_not_fit_are_one_line(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["kappa", *argv]) == 2
+    assert message in error_of(capsys)
 
 
 @pytest.mark.parametrize(
@@ -328,8 +426,8 @@ def test_what_cannot_be_drawn_is_refused_before_anything_is_computed(
         (["."], "checkpoint must be a file that can be read, got "),
         ([*SMALL, "--operator", "jacobian"], "operator must be one of hessian, gauss-newton, fisher, smoothed, got"),
         ([*SMALL, "--dtype", "float16"], "dtype must be one of float32, float64, got 'float16'"),
-        ([*SMALL, "--data", "imagenet"], "data must be one of"),
-        ([*SMALL, "--model", "vgg"], "model must be one of"),
+        ([*SMALL, "--data", "imagenet"], "data must be one of mnist, "),
+        ([*SMALL, "--model", "vgg"], "gpt-10m, module:function, got 'vgg'"),
         ([*SMALL, "--model", "cnn-mnist"], "images for model cnn-mnist must have shape (1, 28, 28)"),
         ([*SMALL, "--examples", "-1"], "examples must be an integer of at least 0, got -1"),
         ([*SMALL, "--rtol", "0"], "rtol must be a finite number above 0, got 0"),
@@ -351,10 +449,18 @@ def test_bad_input_is_one_line(argv: list[str], message: str, capsys: pytest.Cap
     assert message in error_of(capsys)
 
 
-def test_the_project_registers_command_and_figure() -> None:
+def test_the_project_registers_the_command() -> None:
     points = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"]
     assert EntryPoint("kappa", points["decomfl.commands"]["kappa"], "").load() is kappa
-    assert EntryPoint("spectrum", points["decomfl.figures"]["spectrum"], "").load() is spectrum
+
+
+def test_the_defaults_in_the_help_are_those_of_the_options() -> None:
+    for name, parameter in inspect.signature(kappa, eval_str=True).parameters.items():
+        (option,) = parameter.annotation.__metadata__
+        shown = re.search(r"\[default: ([^];,]+)\]", option.help or "")
+        if shown is not None and parameter.default not in (None, ""):
+            assert shown[1] == str(parameter.default), name
+        assert parameter.default in (None, "", False) or shown is not None, name
 
 
 def test_the_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:

@@ -224,7 +224,7 @@ def norm() -> nn.Module:
 BAD = {
     "no parameters": ({"module": nn.ReLU()}, "module must have trainable parameters, got 'ReLU'"),
     "all frozen": ({"module": frozen()}, "module must have trainable parameters"),
-    "no data": ({"batches": []}, "batches must hold at least one batch"),
+    "no data": ({"batches": []}, "data must hold at least one batch"),
     "empty batch": (
         {"batches": [(INPUTS, TARGETS), (INPUTS[:0], TARGETS[:0])]},
         r"batches\[1\] must hold at least one example, got 0",

@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab.errors import InputError
 from hessian.curvature import HessianOperator
-from hessian.effective_rank import effective_rank
-from hessian.forward_only import second_differences
+from hessian.forward import second_differences
+from hessian.kappa import effective_rank
 from hessian.mean_loss import MeanLoss
 from hessian.operator import DenseOperator
 from hessian.probes import probe_at

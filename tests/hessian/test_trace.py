@@ -16,12 +16,12 @@ from hessian.probes import probe
 from hessian.trace import SKETCH, Trace, hutch_plus_plus, hutchinson, krylov_deflated, xtrace
 from tests.hessian.spectra import Broken, rotated
 
-LAWS = (Distribution.RADEMACHER, Distribution.GAUSSIAN)
+DISTRIBUTIONS = (Distribution.RADEMACHER, Distribution.GAUSSIAN)
 METHODS = [hutchinson, hutch_plus_plus, xtrace, krylov_deflated]
 DECAYING = torch.cat([100.0 * 0.7 ** torch.arange(30.0), -0.01 * torch.ones(30)]).double()
 
 each_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.__name__)
-each_law = pytest.mark.parametrize("law", LAWS)
+each_distribution = pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 
 
 def runs(method: Callable[..., Trace], operator: DenseOperator, seeds: int, **settings: Any) -> list[Trace]:
@@ -33,10 +33,10 @@ def errors(found: list[Trace], truth: float) -> np.ndarray:
 
 
 @each_method
-@each_law
-def test_unbiased_with_the_spread_that_the_standard_error_states(method: Any, law: Distribution) -> None:
+@each_distribution
+def test_unbiased_with_the_spread_that_the_standard_error_states(method: Any, distribution: Distribution) -> None:
     operator = rotated(DECAYING)
-    found = runs(method, operator, 150, products=18, law=law)
+    found = runs(method, operator, 150, products=18, distribution=distribution)
     off = errors(found, float(DECAYING.sum()))
     assert abs(off.mean()) < 3.5 * off.std(ddof=1) / np.sqrt(len(off))
     stated = np.sqrt(np.mean([each.estimate.stderr**2 for each in found]))
@@ -45,12 +45,12 @@ def test_unbiased_with_the_spread_that_the_standard_error_states(method: Any, la
     assert all(each.products == 18 for each in found)
 
 
-@each_law
-def test_variance_of_hutchinson_is_the_closed_form(law: Distribution) -> None:
+@each_distribution
+def test_variance_of_hutchinson_is_the_closed_form(distribution: Distribution) -> None:
     operator = rotated(DECAYING)
     A = operator.matrix
-    expected = 2 * float((A**2).sum() - ((A.diagonal() ** 2).sum() if law == Distribution.RADEMACHER else 0.0))
-    off = errors(runs(hutchinson, operator, 600, products=4, law=law), float(A.trace()))
+    expected = 2 * float((A**2).sum() - ((A.diagonal() ** 2).sum() if distribution == Distribution.RADEMACHER else 0.0))
+    off = errors(runs(hutchinson, operator, 600, products=4, distribution=distribution), float(A.trace()))
     assert 4 * off.var() == pytest.approx(expected, rel=0.3)  # chi-squared-like: relative deviation about 0.1
 
 
@@ -73,19 +73,19 @@ def test_probes_of_identity_like_matrices_are_exact(method: Any) -> None:
     assert found.estimate.value == -1.0
 
 
-@each_law
-def test_xtrace_is_its_definition(law: Distribution) -> None:
+@each_distribution
+def test_xtrace_is_its_definition(distribution: Distribution) -> None:
     """Each leave-one-out estimate with its own orthonormal basis, d × (n − 1), written out."""
     operator, n = rotated(DECAYING, seed=2), 7
     A = operator.matrix
-    Omega = torch.stack([probe(operator, 11, SKETCH, i, law) for i in range(n)], 1)
+    Omega = torch.stack([probe(operator, 11, SKETCH, i, distribution) for i in range(n)], 1)
     expected = []
     for i in range(n):
         others = [j for j in range(n) if j != i]
         Q = torch.linalg.qr(A @ Omega[:, others]).Q
         left = Omega[:, i] - Q @ (Q.T @ Omega[:, i])
         expected.append(float((Q.T @ A @ Q).trace() + left @ A @ left))
-    found = xtrace(operator, products=15, seed=11, law=law)
+    found = xtrace(operator, products=15, seed=11, distribution=distribution)
     assert found.products == 14
     assert found.estimate.value == pytest.approx(np.mean(expected), rel=1e-9)
     assert found.estimate.stderr == pytest.approx(np.std(expected, ddof=1) / np.sqrt(n), rel=1e-7)
@@ -128,7 +128,7 @@ def test_curvlinops_agrees_within_its_spread() -> None:
     [
         ({"products": 1}, "products must be an integer of at least"),
         ({"seed": 2**64}, "seed must be an integer in 0"),
-        ({"law": "uniform"}, "law must be one of rademacher, gaussian, got 'uniform'"),
+        ({"distribution": "uniform"}, "distribution must be one of rademacher, gaussian, got 'uniform'"),
     ],
 )
 def test_bad_arguments(method: Any, settings: dict[str, Any], message: str) -> None:

@@ -87,7 +87,9 @@ def test_unknown_names_are_refused_by_name() -> None:
         list(verify(Implementation(), cases=1, laws=("x",)))
     with pytest.raises(InputError, match="fault must be one of .* got 'x'"):
         load_implementation(None, "x")
-    with pytest.raises(InputError, match="target must be module:factory .* got 'nowhere:f'"):
+    with pytest.raises(InputError, match="target must be module:function .* got 'nowhere:f'"):
         load_implementation("nowhere:f", None)
-    with pytest.raises(InputError, match=r"target must make a .*Implementation, got OrderedDict"):
+    with pytest.raises(
+        InputError, match=r"target 'collections:OrderedDict' must make a .*Implementation, got OrderedDict"
+    ):
         load_implementation("collections:OrderedDict", None)

@@ -22,7 +22,7 @@ def _options(device: str, scale: str = "full") -> Options:
 
 
 def _differences(jobs: list[Job]) -> dict[tuple[str, int], int]:
-    plotted = [job for job in jobs if job.config.method == "decomfl" and job.labels.get("reading") != "as-written"]
+    plotted = [job for job in jobs if job.config.method.name == "decomfl" and job.labels.get("reading") != "as-written"]
     return {
         (str(job.labels["series"]) + str(job.labels.get("panel")), job.config.seed): job.config.rounds
         for job in plotted
@@ -45,7 +45,7 @@ def test_what_is_worth_most_goes_first() -> None:
     works = {name: _on_device(PARTS[name].jobs(_options("cuda")), "cuda", n) for n, name in enumerate(ON_GPU)}
     assert all(getattr(work, "device", "cuda") == "cuda" for own in works.values() for work in own)
     first = [work for work in works["fig2"] if getattr(work, "urgency", None) == 0]
-    assert any(isinstance(work, Job) and work.config.method == "decomfl" for work in first)
+    assert any(isinstance(work, Job) and work.config.method.name == "decomfl" for work in first)
     last = max(getattr(work, "urgency", 0) for work in works["fig2"])
     assert last < min(work.urgency for work in works["fig3"] if isinstance(work, Job))
     spectrum = next(work for work in works["hessian"] if isinstance(work, hessian.SpectrumWork))

@@ -192,9 +192,9 @@ def test_full_scale_is_figure_2_and_lines_through_it() -> None:
     assert (config.clients, config.sampled, config.batch_size, config.rounds) == (100, 10, 256, 500)
     assert (config.lr, config.momentum, config.momentum_form) == (pytest.approx(0.001), 0.9, "torch")
     assert (config.perturbations, config.local_steps, config.weight_decay) == (20, 1, 1e-5)
-    assert config.method == "decomfl-projection"
+    assert config.method.name == "decomfl-projection"
     by_differences = EdgeWork(size, Point(DIFFERENCES, 8), 0).config
-    assert (by_differences.method, by_differences.estimator, by_differences.mu) == ("decomfl", "central", 1e-4)
+    assert (by_differences.method.name, by_differences.estimator, by_differences.mu) == ("decomfl", "central", 1e-4)
     plain = EdgeWork(size, Point(PROJECTION, 256, beta=0.0), 0).config
     assert (plain.lr, plain.momentum) == (pytest.approx(0.01), 0.0)
     for K in size.Ks:

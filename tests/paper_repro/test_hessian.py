@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.cli.main import main
-from decomfl_lab.runs.training import Progress
+from decomfl_lab.runs.run import Progress
 from hessian.density import SpectralDensity, spectral_density
 from hessian.named import untrained
 from paper_repro import hessian, scales

@@ -13,7 +13,7 @@ import torch
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.language import tasks
 from decomfl_lab.runs import finetuning
-from decomfl_lab.runs.training import CHECKPOINT_FILE
+from decomfl_lab.runs.run import CHECKPOINT_FILE
 from paper_repro import pretrained, recorded
 from paper_repro.part import Options
 from tests.decomfl_lab.language.toy import toy_causal, write_sst2

@@ -13,7 +13,7 @@ import pytest
 from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
-from decomfl_lab.runs.training import provenance
+from decomfl_lab.runs.provenance import provenance
 from paper_repro import command, recorded
 from paper_repro.measures import settled, unfinished
 from paper_repro.part import Made, Options

@@ -15,9 +15,9 @@ import pytest
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.interrupts import Interrupted
-from decomfl_lab.runs import training
+from decomfl_lab.runs import run
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.training import Progress
+from decomfl_lab.runs.run import Progress
 from paper_repro import runs
 from paper_repro.runs import DONE_FILE, SO_FAR, TURN_FILE, Job, Result, finished, run_all
 
@@ -99,7 +99,7 @@ def _stopped_after(rounds: int, root: Path, monkeypatch: pytest.MonkeyPatch) -> 
                 monkeypatch.setattr(runs, "POLL_SECONDS", 0.0)  # so that this round hears of it
             on_round(at)
 
-        return training.train(*args, on_round=told, **kwargs)
+        return run.train(*args, on_round=told, **kwargs)
 
     with monkeypatch.context() as patch:
         patch.setattr(runs, "train", slowly)
@@ -107,7 +107,7 @@ def _stopped_after(rounds: int, root: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def _version(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (training, runs):
+    for module in (run, runs):
         monkeypatch.setattr(module, "code_version", lambda: name)
 
 

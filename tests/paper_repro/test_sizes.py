@@ -19,7 +19,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.language import tasks
 from decomfl_lab.runs import finetuning
 from decomfl_lab.runs.config import read_config
-from decomfl_lab.runs.training import fixed_choice
+from decomfl_lab.runs.evaluation import fixed_choice
 from figures.sizes import READINGS, size_figure
 from figures.style import series_styles
 from paper_repro import recorded, scales, sizes
@@ -95,7 +95,7 @@ def test_full_scale_is_the_authors_script_to_the_letter() -> None:
         assert (config.rounds, config.batch_size, config.eval_every, config.test_examples) == (2000, 16, 25, 0)
         assert (config.estimator, config.mu, config.momentum, config.weight_decay) == ("forward", 1e-3, 0.0, 0.0)
         assert (config.split, config.alpha, config.distribution) == ("dirichlet-total", 1.0, "gaussian")
-        assert (config.precision, config.tune, config.method) == ("float32", "full", "decomfl")
+        assert (config.precision, config.tune, config.method.name) == ("float32", "full", "decomfl")
 
 
 @pytest.mark.parametrize("scale", SIZES_SCALES)

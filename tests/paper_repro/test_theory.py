@@ -13,7 +13,7 @@ import pytest
 
 from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
-from decomfl_lab.runs.training import Progress
+from decomfl_lab.runs.run import Progress
 from paper_repro import audit, scales, sweeps, theory, trained
 from paper_repro.part import Options
 from paper_repro.scales import THEORY_SCALES, TheoryScale

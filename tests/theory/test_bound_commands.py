@@ -6,26 +6,16 @@ import json
 from typing import Any
 
 import pytest
-import typer
 from sympy import Min, Rational, evaluate, exp, sqrt
 
 from decomfl_lab.cli import main as cli
 from theory.bounds import statement
-from theory.commands.bounds import bound, stepsize
 from theory.formula import written
 from theory.setting import Setting
 from theory.symbols import K, L, P, R, d, eta, kappa, m, mu, phi, rho, rho_kappa, sigma, sigma_G, tail
 
 ISSUE = ["stepsize", "--theorem", "1", "--d", "28938", "--m", "10", "--P", "20", "--K", "4", "--L", "1"]
 THEOREM_2 = ["--theorem", "2", "--d", "1e9", "--kappa", "50", "--m", "10", "--P", "10", "--L", "2", "--eta", "0.01"]
-
-
-@pytest.fixture(autouse=True)
-def _the_commands_of_this_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
-    app = typer.Typer(rich_markup_mode=None, add_completion=False)
-    app.command("bound")(bound)
-    app.command("stepsize")(stepsize)
-    monkeypatch.setattr(cli, "application", lambda chosen: app)
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:

@@ -140,7 +140,7 @@ def _server_of_projection() -> Evidence:
 def _sparse() -> Evidence:
     """Top-k of 1 % of the larger CNN against DeComFL with K = 10, P = 200; scalars a client and round, both ways."""
     d, R = 1_206_590, 1000
-    top = expected_traffic(replace(_config("fedavg-topk", R=R), top_k=0.01), d).scalars / R
+    top = expected_traffic(_config("fedavg-topk", R=R).but(top_k=0.01), d).scalars / R
     ours = sum(astuple(expected_numbers(R, M=100, m=10, K=10, P=200))) / R
     return Evidence(
         "arithmetic", top > 10 * ours, f"FedAvg + Top 1 %: {top:.0f} scalars a client and round, DeComFL {ours:.0f}"

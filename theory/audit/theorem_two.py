@@ -13,7 +13,7 @@ import sympy as sp
 import torch
 from sympy import sqrt
 
-from hessian.effective_rank import effective_rank
+from hessian.kappa import effective_rank
 from hessian.operator import DenseOperator
 from theory.audit import covariance, theorem_two_proof
 from theory.audit.designs import design

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from decomfl_lab.cli.progress import RunBars
 from decomfl_lab.errors import require, require_choice
+from decomfl_lab.runs.progress import RunBars
 from theory.audit.entry import FINDINGS, KINDS, Entry, Result
 from theory.audit.registry import ENTRIES, missing, run, stale
 from theory.audit.source import read

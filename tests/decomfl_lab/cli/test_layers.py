@@ -68,4 +68,4 @@ def test_a_broken_module_of_an_installed_layer_is_no_missing_layer(monkeypatch: 
     entry = EntryPoint("broken", "decomfl_lab.cli.main:no_such_thing", "decomfl.commands")
     monkeypatch.setattr(layers, "entry_points", lambda **_: EntryPoints([entry]))
     with pytest.raises(AttributeError, match="no_such_thing"):
-        list(layers.contributions("decomfl.commands"))
+        layers.load("decomfl.commands", "broken", "it")

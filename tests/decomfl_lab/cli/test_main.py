@@ -13,8 +13,9 @@ import pytest
 from decomfl_lab import __version__
 from decomfl_lab.cli.main import main
 from decomfl_lab.laws.laws import LAWS
+from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.records.seeds import Seeding
-from decomfl_lab.runs.config import METHODS, TrainConfig, config_from_mapping, read_config
+from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 
 TINY = ["train", "--data", "digits", "--model", "logistic", "--clients", "6", "--sampled", "2", "--rounds", "4"]
 

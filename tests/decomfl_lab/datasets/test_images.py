@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from decomfl_lab.datasets import images as data
 from decomfl_lab.datasets.images import at_hand, download, load_dataset, parse_idx
-from decomfl_lab.datasets.splits import class_shares, split, split_dirichlet, split_iid
+from decomfl_lab.datasets.splits import split
 from decomfl_lab.errors import InputError
 from decomfl_lab.models.registry import MODELS, build_model, num_parameters
 
@@ -118,8 +118,10 @@ def test_download_checks_sums_and_leaves_nothing_half_written(small_mnist: Path,
     with _served(small_mnist) as address:
         fetched = download(tmp_path / "a", files, (address,))
         assert sorted(path.name for path in fetched.iterdir()) == sorted(files)
+        download(tmp_path / "c", files, (address + "nowhere/", address))
+        download(tmp_path / "c", files, ("http://127.0.0.1:9/",))  # nobody listens there: what is right is not fetched
         wrong = dict.fromkeys(files, "0" * 64)
-        with pytest.raises(InputError, match="must be downloadable from one of: http.*sha256 0000"):
+        with pytest.raises(InputError, match="must be downloadable from one of: http.*hash.*0000"):
             download(tmp_path / "b", wrong, (address,))
         for wrong_address in (address + "nowhere/", "no address"):
             with pytest.raises(InputError, match="must be downloadable from one of"):
@@ -224,6 +226,11 @@ def test_models_depend_on_their_seed_alone(name: str) -> None:
 LABELS = np.repeat(np.arange(10), 400)
 
 
+def _largest(name: str, M: int, seed: int) -> np.ndarray:  # type: ignore[type-arg]
+    """Each client's share of the class that it has most of, α = 1."""
+    return np.array([np.bincount(LABELS[part]).max() / len(part) for part in split(name, LABELS, M, seed)])
+
+
 @given(st.integers(1, 300), st.integers(0, 2**64 - 1), st.sampled_from(["iid", "dirichlet", "dirichlet-total"]))
 def test_parts_are_disjoint_and_of_equal_size(M: int, seed: int, name: str) -> None:
     parts = split(name, LABELS, M, seed, alpha=0.7)
@@ -234,32 +241,32 @@ def test_parts_are_disjoint_and_of_equal_size(M: int, seed: int, name: str) -> N
     assert all((a == b).all() for a, b in zip(parts, again, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [("iid", "6964fc9a5be2b267"), ("dirichlet", "de1f4b0c2dc07088"), ("dirichlet-total", "45f61a1ae00b4570")],
+)
+def test_a_split_is_the_one_that_recorded_runs_had(name: str, digest: str) -> None:
+    parts = split(name, LABELS, 7, 5, alpha=0.5)
+    assert hashlib.sha256(np.concatenate(parts).astype("<i8").tobytes()).hexdigest()[:16] == digest
+
+
 def test_seed_0_differs_from_seed_1() -> None:
-    assert (split_iid(LABELS, 5, 0)[0] != split_iid(LABELS, 5, 1)[0]).any()
+    assert (split("iid", LABELS, 5, 0)[0] != split("iid", LABELS, 5, 1)[0]).any()
 
 
 def test_dirichlet_means_one_alpha_a_class_and_total_is_the_authors() -> None:
     """Median largest share of a class: 0.28 for Dir(1·1) with 10 classes, 0.63 raw (0.59 balanced) for Dir(p)."""
-    largest = {
-        meaning: np.median(
-            [
-                class_shares(LABELS, split_dirichlet(LABELS, 100, 1.0, seed, concentration=meaning), 10).max(axis=1)
-                for seed in range(10)
-            ]
-        )
-        for meaning in ("per-class", "total")
-    }
-    assert abs(largest["per-class"] - 0.28) < 0.04
-    assert abs(largest["total"] - 0.61) < 0.05
-    iid = class_shares(LABELS, split_iid(LABELS, 20, 0), 10).max(axis=1)
-    assert iid.max() < 0.2
+    usual, authors = (
+        np.median([_largest(name, 100, seed) for seed in range(10)]) for name in ("dirichlet", "dirichlet-total")
+    )
+    assert abs(usual - 0.28) < 0.04
+    assert abs(authors - 0.61) < 0.05
+    assert _largest("iid", 20, 0).max() < 0.2
 
 
 def test_no_client_is_served_before_another() -> None:
     """Mean largest share by position, over seeds: the last tenth of the clients is like the first."""
-    largest = np.array(
-        [class_shares(LABELS, split_dirichlet(LABELS, 100, 1.0, seed), 10).max(axis=1) for seed in range(30)]
-    )
+    largest = np.array([_largest("dirichlet", 100, seed) for seed in range(30)])
     first, last = largest[:, :10].ravel(), largest[:, -10:].ravel()
     error = np.sqrt(first.var(ddof=1) / first.size + last.var(ddof=1) / last.size)
     assert abs(first.mean() - last.mean()) < 4 * error
@@ -270,8 +277,8 @@ def test_no_client_is_served_before_another() -> None:
 @given(st.integers(1, 200), st.floats(1e-300, 1e300), st.integers(0, 99))
 def test_a_split_exists_for_every_number_of_clients_and_concentration(M: int, alpha: float, seed: int) -> None:
     labels = np.repeat(np.arange(4), (3, 50, 90, 57))
-    for meaning in ("per-class", "total"):
-        parts = split_dirichlet(labels, M, alpha, seed, concentration=meaning)  # type: ignore[arg-type]
+    for name in ("dirichlet", "dirichlet-total"):
+        parts = split(name, labels, M, seed, alpha=alpha)
         assert {len(part) for part in parts} == {200 // M}
         assert len(np.unique(np.concatenate(parts))) == M * (200 // M)
 
@@ -280,13 +287,16 @@ def test_a_split_exists_for_every_number_of_clients_and_concentration(M: int, al
     ("call", "message"),
     [
         (
-            lambda: split_dirichlet(np.array([0, 2, 2, 0]), 2, 1.0, 0),
+            lambda: split("dirichlet", np.array([0, 2, 2, 0]), 2, 0),
             r"every class .* must have examples \(classes=3\), got none of class 1",
         ),
-        (lambda: split_iid(LABELS[:4], 5, 0), "clients M must be at most the 4 training examples, one each, got 5"),
-        (lambda: split_iid(LABELS, 0, 0), "clients M must be an integer of at least 1, got 0"),
-        (lambda: split_dirichlet(LABELS, 5, 0.0, 0), "alpha must be a finite number above 0, got 0.0"),
-        (lambda: split_dirichlet(LABELS, 5, float("nan"), 0), "alpha must be a finite number above 0, got nan"),
+        (lambda: split("iid", LABELS[:4], 5, 0), "clients M must be at most the 4 training examples, one each, got 5"),
+        (lambda: split("iid", LABELS, 0, 0), "clients M must be an integer of at least 1, got 0"),
+        (lambda: split("dirichlet", LABELS, 5, 0, alpha=0.0), "alpha must be a finite number above 0, got 0.0"),
+        (
+            lambda: split("dirichlet", LABELS, 5, 0, alpha=float("nan")),
+            "alpha must be a finite number above 0, got nan",
+        ),
         (lambda: split("pathological", LABELS, 5, 0), "split must be one of iid, dirichlet, dirichlet-total"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from decomfl_lab.datasets.text import documentation, next_bytes
 from decomfl_lab.errors import InputError
 from decomfl_lab.models.registry import build_model, num_parameters
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.training import train
+from decomfl_lab.runs.run import train
 
 
 def test_sequences_are_the_text_and_targets_the_bytes_that_follow() -> None:
@@ -45,10 +46,11 @@ def test_a_corpus_must_be_the_one_it_is_called(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(InputError, match=r"data file .*tinyshakespeare\.txt must be readable"):
         load_dataset("text")
     (tmp_path / "corpus").mkdir()
-    (tmp_path / "corpus" / "tinyshakespeare.txt").write_text("First Citizen: " * 20)
+    text = b"First Citizen: " * 20
+    (tmp_path / "corpus" / "tinyshakespeare.txt").write_bytes(text)
     with pytest.raises(InputError, match=r"tinyshakespeare\.txt must have sha256 86c4e6aa"):
         load_dataset("text")
-    monkeypatch.setattr(data, "_check_sha256", lambda *_: None)
+    monkeypatch.setitem(data.TEXT, "tinyshakespeare.txt", hashlib.sha256(text).hexdigest())
     assert "Tiny Shakespeare, from DECOMFL_DATA: 1 train" in load_dataset("text").source
 
 

@@ -27,8 +27,8 @@ from decomfl_lab.engines.registry import ENGINES, make_engine
 from decomfl_lab.engines.threads import Threads
 from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import central, forward, projection
+from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.layout import Layout
-from decomfl_lab.methods.decomfl import DeComFLFederation
 from decomfl_lab.models.registry import build_model
 from decomfl_lab.noise import Distribution
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
@@ -37,8 +37,8 @@ from decomfl_lab.protocol.server import Server
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Momentum, Sgd
+from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.training import build_federation
 
 TOLERANCE = 2.3 * 2.0**-19 / (2 * MU)
 """A loss of 2.3 rounded some 16 times to float32, and divided by 2μ; of scalars whose typical size is about 1."""
@@ -408,6 +408,7 @@ def test_clients_at_different_points_do_not_measure_together() -> None:
     federation = _federation(Threads())
     plans = federation.server.plan_round([0, 1])
     right = [federation.clients[i].handle(plan) for i, plan in plans.items()]
+    federation.clients[1].replica.own()
     federation.clients[1].replica.x[0] += 1.0
     federation.clients[0].steps_taken = federation.clients[1].steps_taken = 0
     wrong = handle_all(federation.clients[:2], list(plans.values()))

@@ -18,11 +18,13 @@ from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.estimators import differences as zo
 from decomfl_lab.estimators.second_differences import CURVATURE_COLUMNS, CurvatureLog
-from decomfl_lab.methods.decomfl import DeComFLFederation
+from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.methods import scalars
 from decomfl_lab.noise import Distribution
-from decomfl_lab.runs import training
+from decomfl_lab.runs import run
+from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.training import METRICS, build_federation, train
+from decomfl_lab.runs.run import METRICS, train
 
 RUN = TrainConfig(
     data="digits", model="logistic", clients=6, sampled=3, rounds=6, perturbations=4, lr=0.01, mu=1e-3, batch_size=16,
@@ -72,7 +74,7 @@ def test_a_log_that_disturbed_the_scalars_would_be_seen(monkeypatch: pytest.Monk
     steep = replace(RUN, lr=1.0)
     quiet = _plain(train(replace(steep, log_kappa=False)))
     pd.testing.assert_frame_equal(_plain(train(steep)), quiet, check_exact=True)
-    monkeypatch.setattr(training, "central_curved", Disturbing())
+    monkeypatch.setattr(scalars, "central_curved", Disturbing())
     with pytest.raises(AssertionError):
         pd.testing.assert_frame_equal(_plain(train(steep)), quiet, check_exact=True)
 
@@ -89,9 +91,9 @@ def test_an_interrupted_run_goes_on_with_the_measurements_it_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = train(RUN, out=tmp_path / "whole")
-    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
 
-    def interrupt(progress: training.Progress) -> None:
+    def interrupt(progress: run.Progress) -> None:
         if progress.round == 4:  # saved after round 3, between two evaluations
             raise KeyboardInterrupt
 

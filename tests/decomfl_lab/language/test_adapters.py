@@ -17,7 +17,7 @@ from decomfl_lab.layout import Layout
 from decomfl_lab.models.registry import num_parameters
 from decomfl_lab.replicas.rules import Sgd
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.training import load_run
+from decomfl_lab.runs.run import load_run
 from tests.decomfl_lab.language.tiny import answers, prompts, save_opt, transformers
 from tests.decomfl_lab.language.toy import write_sst2
 from tests.decomfl_lab.methods.test_language import RULES, federation, run
@@ -157,8 +157,7 @@ def test_the_command_trains_what_it_is_told_to(
     rows = result["metrics"]
     assert [row["round"] for row in rows] == [0, 3]
     assert rows[0]["test_loss"] != rows[1]["test_loss"]
-    _, _, module = load_run(out)
-    assert num_parameters(module) == d
+    assert num_parameters(load_run(out).model) == d
 
 
 def test_only_a_tasks_model_is_tuned_in_part() -> None:

@@ -18,11 +18,12 @@ from decomfl_lab import noise
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import central
+from decomfl_lab.federations.averaging import FedAvgFederation
+from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.laws.contract import Case, Implementation, Participation, Played
 from decomfl_lab.layout import Layout
 from decomfl_lab.methods.baffle import BaffleFederation
-from decomfl_lab.methods.decomfl import DeComFLFederation
-from decomfl_lab.methods.model_averaging import FedAvgFederation
+from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.compression import SparseVector, quantize, top_k
@@ -45,8 +46,9 @@ from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding, StepSeed, stream_of
 from decomfl_lab.replicas.replica import SyncReplica
 from decomfl_lab.replicas.rules import Momentum, Sgd, Step
-from decomfl_lab.runs.config import METHODS, TrainConfig
-from decomfl_lab.runs.training import build_federation, train
+from decomfl_lab.runs.building import build_federation
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.run import train
 
 vectors = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=60).map(lambda v: np.array(v, np.float32))
 
@@ -420,7 +422,7 @@ def test_a_bounded_history_sends_the_model_to_who_is_older_and_says_so() -> None
     bounded.server.replica = None  # a server that has lost its model cannot serve who is older
     stale = next(i for i, client in enumerate(bounded.clients) if client.replica.round < 10)
     with pytest.raises(InputError, match=rf"client {stale} holds round \d+, but the oldest record kept is of round 10"):
-        list(bounded.plans([stale]))
+        list(bounded.delivery.open([stale], [bounded.ledger.held(bounded.clients[stale].report())]))
 
 
 def _synchronised(dtype: torch.dtype, distribution: Distribution, revert: str = "sync"):  # type: ignore[no-untyped-def]
@@ -432,7 +434,7 @@ def _synchronised(dtype: torch.dtype, distribution: Distribution, revert: str = 
     )  # fmt: skip
     lab = Implementation()
     make = lab.sync_client if revert == "sync" else lab.client
-    played = Played(lab.server(case), [make(case, i) for i in range(5)], lab.ledger(case))
+    played = Played(lab.delivery(case), [make(case, i) for i in range(5)])
     for at in case.rounds:
         played.play_round(at)
     for i in range(5):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import weakref
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
@@ -23,7 +23,7 @@ from decomfl_lab.layout import Layout
 from decomfl_lab.noise import Distribution, direction
 from decomfl_lab.objectives import perturbed
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
-from decomfl_lab.objectives.perturbed import in_place, virtual
+from decomfl_lab.objectives.perturbed import virtual
 
 Distributions = st.sampled_from(list(Distribution))
 Seeds = st.integers(0, 2**64 - 1)
@@ -144,7 +144,7 @@ def _run(module: nn.Module, inputs: Tensor, *, mode: bool = True) -> Tensor:
 @pytest.mark.parametrize("name", MODULES)
 @settings(max_examples=12, deadline=None)
 @given(Seeds, st.integers(0, 2**32 - 1), st.floats(-1, 1, width=64), Distributions, st.sampled_from([32, 64]))
-def test_virtual_and_in_place_are_the_module_moved_by_hand(
+def test_the_loss_is_that_of_the_module_moved_by_hand(
     name: str, seed: int, p: int, mu: float, distribution: Distribution, bits: int
 ) -> None:
     """To the bit, since the kernels of torch see the same contiguous tensors."""
@@ -156,8 +156,6 @@ def test_virtual_and_in_place_are_the_module_moved_by_hand(
         assert torch.equal(module(inputs), wanted)
         assert torch.equal(module(inputs), wanted)
     assert _bits(module) == before
-    with in_place(module, layout, seed, p, mu, distribution=distribution):
-        assert torch.equal(_run(module, inputs), wanted)
     assert mu == 0 or abs(mu) < 1e-3 or not torch.equal(wanted, _run(module, inputs))
 
 
@@ -176,8 +174,6 @@ def test_sixteen_bits_are_moved_in_float32_and_rounded_once(
             assert torch.equal(w.clone(), moved)
         assert torch.equal(module(inputs), _run(wanted, inputs))
     assert _bits(module) == before
-    with in_place(module, low, 3, 4, 0.3):
-        assert _bits(module) == _bits(wanted)
 
 
 @pytest.mark.parametrize("name", ["mlp", "attention", "encoder", "tied"])
@@ -196,12 +192,13 @@ def test_sixteen_bits_can_be_moved_without_rounding(name: str, dtype: torch.dtyp
 
 @pytest.mark.parametrize("name", ["attention", "encoder"])
 def test_fused_inference_kernels_differ_by_rounding_alone(name: str) -> None:
-    """in_place lets torch take its fused kernels, which no torch function mode does."""
+    """Without virtual torch takes its fused kernels, which no torch function mode does."""
     module, layout, inputs = _make(name)
-    with in_place(module, layout, 1, 0, 0.1), torch.inference_mode():
-        fused = module(inputs)
-    with virtual(module, layout, 1, 0, 0.1), torch.inference_mode():
-        assert torch.allclose(module(inputs), fused, rtol=1e-5, atol=1e-5)
+    moved = _by_hand(module, 1, 0, 0.1)
+    with torch.inference_mode():
+        fused = moved(inputs)
+        with virtual(module, layout, 1, 0, 0.1):
+            assert torch.allclose(module(inputs), fused, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 16])
@@ -222,16 +219,13 @@ def test_elements_are_counted_row_major_whatever_the_strides(chunk: int, monkeyp
             if w.dim() > 1:
                 assert torch.equal(w.as_strided(w.shape, w.stride()), moved)
         assert torch.allclose(strided(inputs), wanted(inputs), rtol=1e-5, atol=1e-5)
-    with in_place(strided, layout, 5, 2, 0.2):
-        assert all(torch.equal(w, v) for w, v in zip(strided.parameters(), wanted.parameters(), strict=True))
     assert spread[1::2].eq(7).all()
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_where_a_graph_is_recorded_losses_agree_to_rounding(name: str) -> None:
     module, layout, inputs = _make(name)
-    with in_place(module, layout, 1, 0, 0.1):
-        wanted = module(inputs).detach()
+    wanted = _by_hand(module, 1, 0, 0.1)(inputs).detach()
     with virtual(module, layout, 1, 0, 0.1):
         found = module(inputs)
     assert not found.requires_grad
@@ -453,8 +447,6 @@ def test_compiled_parts_are_refused_by_name() -> None:
         virtual(module, Layout.of(module), 0, 0, 0.1),
     ):
         raise AssertionError
-    with in_place(module, Layout.of(module), 0, 0, 0.1):
-        pass
     module = nn.Sequential(nn.Linear(3, 3))
     module[0]._compiled_call_impl = module[0]._call_impl  # all that module[0].compile() does, without a compiler
     with pytest.raises(InputError, match="module '0' .* is compiled"), virtual(module, Layout.of(module), 0, 0, 0.1):
@@ -494,42 +486,21 @@ def test_every_way_to_use_a_weight_is_seen(way: str) -> None:
         assert torch.equal(WAYS[way](x, module.weight), wanted)
 
 
-@pytest.mark.parametrize("context", [virtual, in_place])
-def test_after_an_exception_the_module_is_as_before(context: Callable[..., object]) -> None:
+def test_after_an_exception_the_module_is_as_before() -> None:
     module, layout, inputs = _make("encoder")
     before, wanted = _bits(module), _run(module, inputs, mode=False)
-    start = layout.flatten(module)
 
     def measure() -> None:
-        with context(module, layout, 1, 0, 0.1):  # type: ignore[attr-defined]
+        with virtual(module, layout, 1, 0, 0.1):
             assert not torch.equal(module(inputs), wanted)
             raise KeyError("inside")
 
     with pytest.raises(KeyError, match="inside"):
         measure()
-    if context is virtual:
-        assert _bits(module) == before
-        assert torch.equal(_run(module, inputs, mode=False), wanted)
-    assert (layout.flatten(module) - start).abs().max() < 1e-6
+    assert _bits(module) == before
+    assert torch.equal(_run(module, inputs, mode=False), wanted)
     module.train()(inputs).sum().backward()
     assert all(w.grad is not None for w in module.parameters())
-
-
-def test_in_place_undoes_a_move_that_fails_half_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, layout, _ = _make("mlp", torch.float64)
-    start, form = layout.flatten(module), perturbed._Line.formed
-    failed: list[bool] = []
-
-    def formed(self: perturbed._Line, w: Tensor, first: int, c: float) -> Tensor:
-        if w.shape == (3, 9) and not failed:  # once: an undo of what was never moved has to show
-            failed.append(True)
-            raise MemoryError
-        return form(self, w, first, c)
-
-    monkeypatch.setattr(perturbed._Line, "formed", formed)
-    with pytest.raises(MemoryError), in_place(module, layout, 1, 0, 0.1):
-        raise AssertionError
-    assert (layout.flatten(module) - start).abs().max() < 1e-14
 
 
 def test_no_global_generator_is_touched() -> None:
@@ -537,35 +508,8 @@ def test_no_global_generator_is_touched() -> None:
     state = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tobytes()  # type: ignore[union-attr]
     with virtual(module, layout, 1, 0, 0.1):
         module(inputs)
-    with in_place(module, layout, 1, 0, 0.1):
-        module(inputs)
     assert torch.equal(torch.get_rng_state(), state[0])
     assert (random.getstate(), np.random.get_state()[1].tobytes()) == state[1:]  # type: ignore[union-attr]
-
-
-DRIFT = {torch.float32: (1e-8, 3e-7), torch.bfloat16: (5e-4, 1e-2), torch.float16: (1e-4, 2e-3)}
-
-
-@pytest.mark.parametrize("dtype", DRIFT)
-def test_in_place_drifts_and_virtual_does_not(dtype: torch.dtype) -> None:
-    """500 central steps, the measurement of the docstring of in_place."""
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(20, 32), nn.Tanh(), nn.Linear(32, 10)).to(dtype)
-    layout = Layout(tuple(n for n, _ in module.named_parameters()), tuple(w.shape for w in module.parameters()), dtype)
-    start, before = layout.flatten(module).double(), _bits(module)
-    inputs = torch.ones(1, 20, dtype=dtype)
-    for seed in range(1, 501):
-        for mu in (1e-3, -1e-3):
-            with virtual(module, layout, seed, 0, mu), torch.no_grad():
-                module(inputs)
-    assert _bits(module) == before
-    for seed in range(1, 501):
-        for mu in (1e-3, -1e-3):
-            with in_place(module, layout, seed, 0, mu):
-                pass
-    drift = float((layout.flatten(module).double() - start).norm() / start.norm())
-    low, high = DRIFT[dtype]
-    assert low < drift < high
 
 
 def test_losses_of_an_objective_and_a_flat_vector_agree() -> None:
@@ -590,8 +534,6 @@ def test_mu_zero_leaves_every_bit_that_of_minus_zero_too(dtype: torch.dtype) -> 
     layout, before = Layout(("weight",), (torch.Size([1, 40]),), dtype), _bits(module)
     with virtual(module, layout, 1, 0, 0.0):
         assert torch.signbit(module.weight).all()
-    with in_place(module, layout, 1, 0, 0.0):
-        assert _bits(module) == before
     assert _bits(module) == before
 
 
@@ -609,8 +551,7 @@ def test_casts_that_autocast_remembers_are_forgotten() -> None:
         plain = module(inputs)
         with virtual(module, layout, 1, 0, 0.5):
             wanted = module(inputs)
-        with in_place(module, layout, 1, 0, 0.5):
-            assert torch.equal(module(inputs), wanted)
+        assert torch.equal(_by_hand(module, 1, 0, 0.5)(inputs), wanted)
         assert torch.allclose(module(inputs), plain)
     assert not torch.allclose(wanted, plain)
 
@@ -630,24 +571,8 @@ def test_casts_that_autocast_remembers_are_forgotten() -> None:
         ({"layout": Layout(("1.bias",) * 2, (torch.Size([9]),) * 2, torch.float32)}, "of the layout must differ"),
     ],
 )
-@pytest.mark.parametrize("context", [virtual, in_place])
-def test_bad_arguments_are_refused_by_name(
-    context: Callable[..., object], changes: dict[str, object], message: str
-) -> None:
+def test_bad_arguments_are_refused_by_name(changes: dict[str, object], message: str) -> None:
     module, layout, _ = _make("mlp")
     good = {"module": module, "layout": layout, "seed": 0, "p": 0, "mu": 0.1}
-    with pytest.raises(InputError, match=message), context(**{**good, **changes}):  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match=message), virtual(**{**good, **changes}):  # type: ignore[arg-type]
         raise AssertionError
-
-
-def test_in_place_refuses_memory_that_two_parameters_share() -> None:
-    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    module[1].weight = nn.Parameter(module[0].weight.data)  # type: ignore[arg-type]
-    refused = pytest.raises(InputError, match="'0.weight' and '1.weight' must have memory of their own")
-    with refused, in_place(module, Layout.of(module), 0, 0, 0.1):
-        raise AssertionError
-    bound, layout, _ = _make("mlp")
-    layout.bind(bound, layout.flatten(bound))
-    with in_place(bound, layout, 0, 0, 0.1):
-        pass
-    assert Counter(type(w) for w in bound.parameters()) == {nn.Parameter: 7}

@@ -15,8 +15,8 @@ from decomfl_lab.engines.fused import Fused
 from decomfl_lab.engines.registry import make_engine
 from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import central, projection
+from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.layout import Layout
-from decomfl_lab.methods.decomfl import DeComFLFederation
 from decomfl_lab.noise import Distribution, direction
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, RoundedObjective
 from decomfl_lab.protocol.client import Client
@@ -24,8 +24,9 @@ from decomfl_lab.protocol.messages import Plan
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Sgd
 from decomfl_lab.runs import finetuning
+from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.training import build_federation, train
+from decomfl_lab.runs.run import train
 from tests.decomfl_lab.language.tiny import answers, prompts
 from tests.decomfl_lab.language.toy import toy_causal, write_sst2
 

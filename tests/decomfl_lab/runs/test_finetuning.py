@@ -17,10 +17,11 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.language.tasks import TASKS, load_task
 from decomfl_lab.objectives.objective import EpochBatches
-from decomfl_lab.runs import finetuning, training
+from decomfl_lab.runs import evaluation, finetuning, provenance
+from decomfl_lab.runs.building import build_federation, dataset_of
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.finetuning import task_dataset, task_module
-from decomfl_lab.runs.training import build_federation, dataset_of, load_run, train
+from decomfl_lab.runs.run import load_run, train
 from tests.decomfl_lab.language.toy import PAD, ToyTokens, toy_causal, write_sst2
 
 
@@ -72,8 +73,8 @@ def test_an_evaluation_is_of_all_examples_in_order_of_length(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[Tensor, Tensor]] = []
-    plain = training.mean_losses
-    monkeypatch.setattr(training, "mean_losses", lambda *a, **k: seen.append(a[2:]) or plain(*a, **k))
+    plain = evaluation.mean_losses
+    monkeypatch.setattr(evaluation, "mean_losses", lambda *a, **k: seen.append(a[2:]) or plain(*a, **k))
     data = task_dataset(config)
     train(replace(config, rounds=1), dataset=data)
     for ids, classes in seen:
@@ -195,9 +196,10 @@ def test_a_run_resumes_and_can_be_loaded(config: TrainConfig, tmp_path: Path) ->
     resumed = train(config, out=out, on_start=told.append)
     pd.testing.assert_frame_equal(whole.drop(columns="seconds"), resumed.drop(columns="seconds"))
     assert told[0]["test_accuracy"] == whole["test_accuracy"].iloc[0]
-    read, data, module = load_run(out)
-    assert read == config
-    hits = module(data.test_images).argmax(1) == data.test_labels
+    read = load_run(out)
+    assert read.config == config
+    data = read.dataset
+    hits = read.model(data.test_images).argmax(1) == data.test_labels
     assert float(hits.double().mean()) == pytest.approx(whole["test_accuracy"].iloc[-1])
 
 
@@ -258,11 +260,11 @@ def test_a_run_loads_its_model_once(config: TrainConfig, monkeypatch: pytest.Mon
 
 def test_provenance_names_the_library_of_a_tasks_model(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     data = dataset_of(config)
-    monkeypatch.setattr(training, "installed", {"transformers": "5.0.1"}.get)
-    assert training.provenance(data)["transformers"] == "5.0.1"
-    assert "transformers" not in training.provenance(replace(data, pad=None))
-    monkeypatch.setattr(training, "installed", lambda _: None)
-    assert "transformers" not in training.provenance(data)
+    monkeypatch.setattr(provenance, "installed", {"transformers": "5.0.1"}.get)
+    assert provenance.provenance(data)["transformers"] == "5.0.1"
+    assert "transformers" not in provenance.provenance(replace(data, pad=None))
+    monkeypatch.setattr(provenance, "installed", lambda _: None)
+    assert "transformers" not in provenance.provenance(data)
 
 
 def test_a_model_of_images_takes_no_task(config: TrainConfig) -> None:

@@ -15,11 +15,12 @@ from torch.nn.functional import cross_entropy
 from decomfl_lab.checkpoint import read_checkpoint
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import DivergedError, InputError
-from decomfl_lab.methods.decomfl import DeComFLFederation
-from decomfl_lab.methods.model_averaging import FedAvgFederation
-from decomfl_lab.runs import training
+from decomfl_lab.federations.averaging import FedAvgFederation
+from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.runs import evaluation, run
+from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.training import METRICS, build_federation, train
+from decomfl_lab.runs.run import METRICS, train
 
 TINY = TrainConfig(
     data="digits",
@@ -35,7 +36,7 @@ TINY = TrainConfig(
     lr_schedule={4: 0.005},
     perturbation_schedule={5: 2},
 )
-FEDAVG = replace(TINY, method="fedavg", lr=0.1, momentum=0.5)
+FEDAVG = TINY.but("fedavg", lr=0.1, momentum=0.5)
 
 
 def _without_time(frame: pd.DataFrame) -> pd.DataFrame:
@@ -64,18 +65,18 @@ def test_an_interrupted_run_resumes_to_the_same_bits(
     config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = train(config, out=tmp_path / "whole")
-    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
 
-    def interrupt(progress: training.Progress) -> None:
+    def interrupt(progress: run.Progress) -> None:
         if progress.round == 5:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train(config, out=tmp_path / "cut", on_round=interrupt)
-    assert read_checkpoint(tmp_path / "cut" / training.CHECKPOINT_FILE)[1]["federation"]["round"] == 5
+    assert read_checkpoint(tmp_path / "cut" / run.CHECKPOINT_FILE)[1]["federation"]["round"] == 5
     resumed = train(config, out=tmp_path / "cut")
     pd.testing.assert_frame_equal(_without_time(whole), _without_time(resumed), check_exact=True)
-    tensors = [read_checkpoint(tmp_path / name / training.CHECKPOINT_FILE) for name in ("whole", "cut")]
+    tensors = [read_checkpoint(tmp_path / name / run.CHECKPOINT_FILE) for name in ("whole", "cut")]
     assert tensors[0][1]["federation"] == tensors[1][1]["federation"]
     for name, tensor in tensors[0][0].items():
         assert torch.equal(tensor, tensors[1][0][name]), name
@@ -130,7 +131,7 @@ def test_a_folder_with_another_run_is_refused_and_left_alone(tmp_path: Path) -> 
 
 def test_a_truncated_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
     train(TINY, out=tmp_path)
-    path = tmp_path / training.CHECKPOINT_FILE
+    path = tmp_path / run.CHECKPOINT_FILE
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(InputError, match=r"checkpoint must be a whole file .*checkpoint\.safetensors"):
         train(TINY, out=tmp_path)
@@ -192,18 +193,20 @@ def test_every_client_rebuilds_the_global_model(changes: dict[str, Any]) -> None
     reach = [i for i, c in enumerate(federation.clients) if c.replica.round >= federation.server.history.start]
     assert list(digests) == reach
     assert set(digests.values()) == {federation.observer.digest()}
-    lagging = federation.clients[reach[0]].replica
-    lagging.x[-1] += 1e-3  # one number of one client
-    assert [i for i, digest in federation.rebuilt().items() if digest != federation.observer.digest()] == reach[:1]
+    lagging = federation.base or federation.clients[reach[0]].replica
+    lagging.own()
+    lagging.x[-1] += 1e-3  # one number of one client, or of the model that stands for all
+    wrong = [i for i, digest in federation.rebuilt().items() if digest != federation.observer.digest()]
+    assert wrong == (reach if federation.base else reach[:1])
 
 
 def test_an_evaluation_on_fewer_images_uses_the_same_ones_for_every_seed() -> None:
     dataset = load_dataset("digits")
-    images, labels = training._held_out(replace(TINY, test_examples=50), dataset)
-    again, _ = training._held_out(replace(TINY, test_examples=50, seed=7), dataset)
+    images, labels = evaluation.held_out(replace(TINY, test_examples=50), dataset)
+    again, _ = evaluation.held_out(replace(TINY, test_examples=50, seed=7), dataset)
     assert len(labels) == 50
     assert torch.equal(images, again)
-    assert len(training._held_out(replace(TINY, test_examples=10**6), dataset)[1]) == len(dataset.test_labels)
+    assert len(evaluation.held_out(replace(TINY, test_examples=10**6), dataset)[1]) == len(dataset.test_labels)
 
 
 def test_wire_scalars_are_the_ledgers_bytes() -> None:
@@ -242,9 +245,7 @@ def test_copied_replicas_are_the_replayed_ones(changes: dict[str, Any], tmp_path
         assert isinstance(federation, DeComFLFederation)
         for _ in range(7):
             federation.advance()
-        digests.append(
-            [replica.digest() for replica in (federation.observer, *(c.replica for c in federation.clients))]
-        )
+        digests.append((federation.observer.digest(), federation.rebuilt(), federation.save()[1]["base"]))
         assert {c.replica.round for c in federation.clients} > {6}
     pd.testing.assert_frame_equal(*tables)
     assert digests[0] == digests[1]

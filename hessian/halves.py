@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from decomfl_lab.errors import require
-from hessian.lanczos import lanczos
+from hessian.krylov import lanczos
 from hessian.operator import Operator
 
 __all__ = ["SplitSample", "split_sample"]
@@ -23,9 +23,9 @@ class SplitSample:
     """λ_max of two halves, and what each half's top eigenvector finds in the other.
 
     Attributes:
-        own: (λ_max(H_A), λ_max(H_B)).
-        crossed: (u_Aᵀ H_B u_A, u_Bᵀ H_A u_B).
-        products: Spent on both halves.
+        own: The largest eigenvalues (λ_max(H_A), λ_max(H_B)), each of its own half.
+        crossed: The forms (u_Aᵀ H_B u_A, u_Bᵀ H_A u_B), each on the other half.
+        products: The number of products spent on both halves.
     """
 
     own: tuple[float, float]
@@ -59,10 +59,10 @@ def split_sample(halves: tuple[Operator, Operator], *, seed: int, steps: int = 3
     """The bracket of λ_max from the operators of two disjoint halves of a random sample.
 
     Args:
-        halves: H_A and H_B, of the same dimension; they must be of disjoint examples.
-        seed: Of the start vectors.
-        steps: Products at most for the λ_max of a half.
-        tol: Residual, relative to λ_max, at which fewer are enough.
+        halves: The operators H_A and H_B, of the same dimension; they must be of disjoint examples.
+        seed: The seed of the start vectors.
+        steps: The most products for the λ_max of a half.
+        tol: The residual, relative to λ_max, at which fewer are enough.
 
     Raises:
         InputError: If the dimensions differ, or an argument breaks a rule.

@@ -7,9 +7,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from decomfl_lab.estimators.second_differences import CurvatureLog
-from decomfl_lab.protocol.wire import (
-    Ledger,
-)
+from decomfl_lab.protocol.wire import Ledger
 
 __all__ = ["Federation", "Saved"]
 
@@ -21,13 +19,20 @@ Saved = tuple[dict[str, Tensor], dict[str, Any]]
 class Federation(Protocol):
     """A federation in this process: advance it by rounds, read its model, save it, bring it back."""
 
-    ledger: Ledger
-    pulls: int
-    """Rebuilds that were replaced by sending the model (a policy's choice, or the records were gone)."""
     drift: float | None
     """The largest ‖x_i − x‖∞ / ‖x‖∞ of a client's rebuilt model so far, where replicas drift; else None."""
     curvature: CurvatureLog | None
     """What second differences of the loss say, where clients measure them; whoever reads it empties it."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was sent, and how much it was."""
+        ...
+
+    @property
+    def pulls(self) -> int:
+        """Rebuilds that were replaced by sending the model (a policy's choice, or the records were gone)."""
+        ...
 
     @property
     def round(self) -> int:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from decomfl_lab.errors import InputError
+from hessian.halves import split_sample
 from hessian.operator import DenseOperator
-from hessian.split_sample import split_sample
 
 SPECTRUM = torch.tensor([4.0, 2.0, 1.0, *[0.3] * 17], dtype=torch.float64)
 

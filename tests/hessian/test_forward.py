@@ -21,11 +21,11 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.second_differences import BRACKETS, PowerSums, cross_cumulants, cumulants, power_sums
 from decomfl_lab.noise import Distribution
 from hessian.estimate import Estimate
-from hessian.forward_only import evaluation_noise, forward_only, mu_ladder, second_differences
+from hessian.forward import evaluation_noise, forward_only, mu_ladder, second_differences
 from hessian.mean_loss import MeanLoss
 from tests.hessian import problems
 
-LAWS = (Distribution.GAUSSIAN, Distribution.SPHERE)
+DISTRIBUTIONS = (Distribution.GAUSSIAN, Distribution.SPHERE)
 
 
 def quadratic(eigenvalues: torch.Tensor):
@@ -42,35 +42,35 @@ def sums_of(eigenvalues: torch.Tensor) -> PowerSums:
     return PowerSums(*(np.float64(float((eigenvalues**k).sum())) for k in (1, 2, 3)))
 
 
-def forms(eigenvalues: torch.Tensor, n: int, law: Distribution, seed: int = 0) -> np.ndarray:
+def forms(eigenvalues: torch.Tensor, n: int, distribution: Distribution, seed: int = 0) -> np.ndarray:
     """n samples of zᵀHz along the lab's own directions."""
     d = len(eigenvalues)
-    return np.array([float(eigenvalues @ torch.from_numpy(noise.direction(seed, p, d, distribution=law)).double() ** 2)
-                     for p in range(n)])  # fmt: skip
+    z = (torch.from_numpy(noise.direction(seed, p, d, distribution=distribution)).double() for p in range(n))
+    return np.array([float(eigenvalues @ direction**2) for direction in z])
 
 
 @cache
-def groups(law: Distribution) -> np.ndarray:
+def groups(distribution: Distribution) -> np.ndarray:
     """40 times 500 samples for ``spectrum(20)``."""
-    return np.stack([forms(spectrum(20), 500, law, seed) for seed in range(40)])
+    return np.stack([forms(spectrum(20), 500, distribution, seed) for seed in range(40)])
 
 
 # Power sums ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_second_and_third_cumulants_are_the_power_sums_within_their_sampling_error(law):
-    found = power_sums(cumulants(groups(law)), law, 20)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_second_and_third_cumulants_are_the_power_sums_within_their_sampling_error(distribution):
+    found = power_sums(cumulants(groups(distribution)), distribution, 20)
     for k, (estimates, truth) in enumerate(zip(found, sums_of(spectrum(20)), strict=True)):
         stderr = estimates.std(ddof=1) / math.sqrt(len(estimates))
         assert abs(estimates.mean() - truth) < 4 * stderr, k + 1
         assert stderr < (0.01, 0.03, 0.1)[k] * truth  # sharp enough to tell a wrong factor
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_a_wrong_factor_two_in_the_variance_would_be_seen(law):
-    k = cumulants(groups(law)) * np.array([1.0, 2.0, 1.0])[:, None]
-    wrong = power_sums(k, law, 20).t2
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_a_wrong_factor_two_in_the_variance_would_be_seen(distribution):
+    k = cumulants(groups(distribution)) * np.array([1.0, 2.0, 1.0])[:, None]
+    wrong = power_sums(k, distribution, 20).t2
     assert abs(wrong.mean() - sums_of(spectrum(20)).t2) > 4 * wrong.std(ddof=1) / math.sqrt(40)
 
 
@@ -170,10 +170,12 @@ def test_moments_that_sampling_made_impossible_give_wide_brackets_and_no_nan(t):
 # Estimates ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_a_quadratic_gives_its_trace_norm_and_a_bracket_around_kappa(law):
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_a_quadratic_gives_its_trace_norm_and_a_bracket_around_kappa(distribution):
     eigenvalues = spectrum()
-    found = forward_only(quadratic(eigenvalues), torch.linspace(-1, 1, 60).double(), seed=3, probes=2000, law=law)
+    found = forward_only(
+        quadratic(eigenvalues), torch.linspace(-1, 1, 60).double(), seed=3, probes=2000, distribution=distribution
+    )
     truth = sums_of(eigenvalues)
     assert found.trace_interval[0] < truth.t1 < found.trace_interval[1]
     assert found.trace.stderr < 0.02 * truth.t1
@@ -213,7 +215,9 @@ def test_a_negative_trace_is_said_instead_of_a_bracket():
 
 
 def test_rademacher_directions_give_the_trace_alone_and_say_so():
-    found = forward_only(quadratic(spectrum()), torch.zeros(60).double(), seed=0, probes=8, law=Distribution.RADEMACHER)
+    found = forward_only(
+        quadratic(spectrum()), torch.zeros(60).double(), seed=0, probes=8, distribution=Distribution.RADEMACHER
+    )
     assert found.trace.value == pytest.approx(float(spectrum().sum()), rel=1e-6)  # diagonal H: no variance at all
     assert found.frobenius_squared is None
     assert found.brackets == {}

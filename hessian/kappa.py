@@ -8,23 +8,28 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from scipy.special import ndtri
-from torch import Tensor
+from torch import Tensor, nn
 
-from decomfl_lab.errors import require, require_finite_positive, require_int
+from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
 from decomfl_lab.noise import Distribution
 from hessian.counted import Counted
+from hessian.curvature import HessianOperator
 from hessian.estimate import Estimate, plain, require_confidence
 from hessian.forms import SphereForms
-from hessian.lanczos import Krylov, Lanczos, dot, missed_above, require_room
+from hessian.krylov import Krylov, Lanczos, dot, missed_above, require_room
+from hessian.mean_loss import Data, LossFunction, MeanLoss
 from hessian.operator import Operator
 from hessian.probes import probe
 from hessian.quadrature import Quadrature, quadrature
 from hessian.resume import Checkpoint, State
+
+if TYPE_CHECKING:
+    from hessian.density import SpectralDensity
 
 __all__ = ["EffectiveRank", "EffectiveRankProgress", "effective_rank"]
 
@@ -59,13 +64,13 @@ class EffectiveRankProgress:
     """Where an estimate stands after a product.
 
     Attributes:
-        stage: "lanczos" or "probes".
-        products: Spent so far.
-        lambda_max: Largest Ritz value.
-        residual: Of the Ritz value of the largest magnitude.
-        kappa: As estimated so far, NaN while nothing is known of the trace.
-        low: Lower end of its interval, -inf until there are two probes.
-        high: Upper end.
+        stage: What is being done: "lanczos" or "probes".
+        products: The number of products spent so far.
+        lambda_max: The largest Ritz value.
+        residual: How far ‖H‖₂ may be above the Ritz value of the largest magnitude.
+        kappa: The estimate so far, NaN while nothing is known of the trace.
+        low: The lower end of its interval, -inf until there are two probes.
+        high: The upper end of its interval.
     """
 
     stage: str
@@ -82,11 +87,11 @@ class EffectiveRank:
     """The effective rank of H, in every reading of it, each with its uncertainty.
 
     Attributes:
-        operator: Which matrix, e.g. "hessian" or "gauss-newton".
-        d: Its dimension.
+        operator: The name of the matrix, e.g. "hessian" or "gauss-newton".
+        d: The dimension of the matrix.
         kappa: tr(H)/‖H‖₂, the paper's κ; NaN where H = 0. Negative eigenvalues lower it.
         interval: (low, high) for it: the trace's interval over all norms in [θ, θ + ``Lanczos.top_error``].
-        confidence: Of the intervals.
+        confidence: The confidence of the intervals.
         trace: tr(H), with its standard error; its interval is ``trace_interval``.
         trace_interval: (low, high) for it.
         lambda_max: Largest Ritz value: λ_max is at least that.
@@ -98,7 +103,9 @@ class EffectiveRank:
         kappa_positive: Σ max(λ, 0)/λ_max; None where it was not measured (``probe_steps``) and H may be indefinite.
         kappa_absolute: Σ|λ|/max|λ|; None likewise. Both standard errors include that of the quadrature.
         ritz_values: All, ascending.
-        ritz_residuals: Of each.
+        ritz_residuals: The residual of each: an eigenvalue is at most that far from it.
+        ritz_weights: The share of the d eigenvalues at each Ritz value, as Lanczos' random start vector sees it; empty
+            where Lanczos was restarted.
         steps: Lanczos steps k.
         probes: Random probes of the complement, N.
         products: All products with H, quadratic forms included.
@@ -106,8 +113,8 @@ class EffectiveRank:
         rtol: Asked half-width of the interval, relative to κ.
         reached: Whether the interval is that narrow.
         reason: What happened, what to do if not reached, and what the signs mean; one line.
-        seed: Of everything random.
-        dtype: Of the products.
+        seed: The seed of everything random.
+        dtype: The dtype of the products.
         seconds: Wall-clock time.
         history: (products, lambda_max, kappa, low, high) after each product or probe.
     """
@@ -129,6 +136,7 @@ class EffectiveRank:
     kappa_absolute: Estimate | None
     ritz_values: tuple[float, ...]
     ritz_residuals: tuple[float, ...]
+    ritz_weights: tuple[float, ...]
     steps: int
     probes: int
     products: int
@@ -145,6 +153,33 @@ class EffectiveRank:
         """Every field, ready for ``json.dumps``; numbers that are not finite become None."""
         result: dict[str, Any] = plain(dataclasses.asdict(self))
         return result
+
+    def __str__(self) -> str:
+        """κ with its interval to two digits of its half-width (to six of κ at most), and what it cost."""
+        if math.isnan(self.kappa):
+            return f"κ is undefined: H is zero along every direction tried ({self.products} products)"
+        low, high = self.interval
+        largest = max(abs(end) for end in (self.kappa, low, high) if math.isfinite(end))
+        finest = 5 - _decade(largest)
+        half = (high - low) / 2
+        places = max(0, min(1 - _decade(half), finest) if math.isfinite(half) and half > 0 else finest)
+        value, low_end, high_end = (f"{end:.{places}f}" for end in (self.kappa, low, high))
+        percent = f"{100 * self.confidence:g} %"
+        return f"κ = {value}, {percent} interval {low_end} .. {high_end} ({self.products} products)"
+
+    def plot(self, path: str | Path, density: SpectralDensity | None = None) -> None:
+        """Draw the spectrum beside ‖H‖₂, and how κ and its interval settled, to a file (.png, .pdf, .svg).
+
+        Args:
+            path: The file.
+            density: The spectral density of the same matrix (``spectral_density``), for a finer curve with a band.
+
+        Raises:
+            InputError: If κ is undefined, the density is of another matrix, or the file cannot be written.
+        """
+        from hessian.picture import picture, save  # here, since matplotlib takes long to load
+
+        save(picture(self, density), Path(path))
 
     def summary(self) -> str:
         """The result in words, a line for each reading of κ."""
@@ -213,7 +248,9 @@ class _Settings:
 
 
 def effective_rank(
-    operator: Operator,
+    model: Operator | nn.Module,
+    loss: LossFunction | None = None,
+    data: Data | None = None,
     *,
     rtol: float = 0.05,
     confidence: float = 0.95,
@@ -249,22 +286,26 @@ def effective_rank(
     no rule with scouts did better).
 
     Args:
-        operator: H.
+        model: H as an operator, or the module that has it.
+        loss: The loss(outputs, targets) of a module, the mean over the examples of a batch; None with an operator.
+        data: The data of a module: batches (inputs, targets) in a list or a DataLoader, a Dataset, or a pair of
+            tensors; None with an operator. H is then the Hessian of the mean loss over these data in the module's
+            trainable parameters (``MeanLoss`` says what it asks for, and has more options).
         rtol: Half-width of κ's interval to reach, relative to κ.
-        confidence: Of the interval, in (0, 1).
-        max_products: Products at most.
-        products: Spend so many instead (fewer only if the Lanczos vectors span everything).
-        seed: Of everything random, 0..2**64-1.
-        checkpoint: File written along the way (a tenth of the time at most), and gone on from if it is there, to
-            the same bits.
-        on_progress: Called after every product, or with ``probe_steps`` every probe.
-        probe_steps: Products a probe. With 3 or more each probe becomes a quadrature, which measures κ of the
-            positive part and of the absolute values too.
+        confidence: The confidence of the interval, in (0, 1).
+        max_products: The most products to spend.
+        products: The number of products to spend instead (fewer only if the Lanczos vectors span everything).
+        seed: The seed of everything random, 0..2**64-1.
+        checkpoint: A file that is written along the way (a tenth of the time at most), and gone on from if it is there,
+            to the same bits.
+        on_progress: A function that is called after every product, or with ``probe_steps`` after every probe.
+        probe_steps: The number of products a probe. With 3 or more each probe becomes a quadrature, which measures κ of
+            the positive part and of the absolute values too.
         trace_operator: An operator of the same trace whose quadratic forms are cheaper (the Gauss-Newton matrix of
             a piecewise-affine network): all probes are taken with it, tr(QGQᵀ) by k more forms, and H gives only θ.
         trace: tr(H) where it is known (``gauss_newton_trace``): then there are only Lanczos steps, until the residual
             of θ is small, or ``products`` of them, and the interval is that of θ alone.
-        max_basis: Lanczos vectors kept at most, at least 4, where memory is short: probes take over after so many
+        max_basis: The most Lanczos vectors to keep, at least 4, where memory is short: probes take over after so many
             steps. Where the trace is known, Lanczos goes on by thick restarts. None: as many as the products allow.
 
     **Memory.** At most ``max_basis`` + ``BESIDE`` vectors (d,) are alive at a time (with ``probe_steps`` = s > 1 there
@@ -280,6 +321,7 @@ def effective_rank(
 
     Source: Krylov-aware deflation: Chen and Hallman 2023; κ: DeComFL, Assumption 4.
     """
+    operator = _operator(model, loss, data)
     settings = _Settings(rtol, confidence, max_products, products, seed, probe_steps, trace, max_basis)
     if trace is not None:
         require(trace_operator is None, "trace_operator", "be None where the trace is known", trace_operator)
@@ -299,6 +341,18 @@ def effective_rank(
         if on_progress is not None:
             on_progress(run.progress())
     return run.result()
+
+
+def _operator(model: Operator | nn.Module, loss: LossFunction | None, data: Data | None) -> Operator:
+    """H of the arguments of ``effective_rank``."""
+    if isinstance(model, nn.Module):
+        if loss is None or data is None:
+            raise InputError("loss and data must be given with a module, got None")
+        return HessianOperator(MeanLoss(model, loss, data))
+    require(loss is None and data is None, "loss and data", "be None with an operator, which has them", "something")
+    known = all(hasattr(model, name) for name in ("matvec", "quad", "d", "dtype", "device"))
+    require(known, "model", "be a torch module or an operator (hessian.Operator)", type(model).__name__)
+    return model
 
 
 class _Run:
@@ -324,7 +378,7 @@ class _Run:
 
     @property
     def products(self) -> int:
-        """Spent so far, on both operators."""
+        """The number spent so far, on both operators."""
         return self.operator.products + (self.forms.products if self.forms is not self.operator else 0)
 
     @property
@@ -539,6 +593,7 @@ class _Run:
             kappa_absolute=absolute,
             ritz_values=tuple(lanczos.ritz_values.tolist()),
             ritz_residuals=tuple(lanczos.ritz_residuals.tolist()),
+            ritz_weights=() if lanczos.weights is None else tuple(lanczos.weights.tolist()),
             steps=lanczos.products,
             probes=len(self.sampled.values),
             products=self.products,
@@ -644,6 +699,11 @@ class _Run:
         self.sampled.restore(tensors, values["sampled"], self.operator.device)
         self.history = [tuple(row) for row in values["history"]]
         self.seconds = values["seconds"]
+
+
+def _decade(value: float) -> int:
+    """The power of ten of a number's first digit."""
+    return math.floor(math.log10(value)) if value > 0 else 0
 
 
 def _signs(lanczos: Lanczos, measured: bool) -> str:

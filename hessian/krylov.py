@@ -82,16 +82,15 @@ class Lanczos:
     """A Krylov space and what it says of H:  H Qᵀ = Qᵀ T + q cᵀ,  Q Qᵀ = I,  Q q = 0.
 
     Attributes:
-        projected: T = Q H Qᵀ, (k, k) float64 on the CPU; tridiagonal unless restarted within ``max_basis``.
-        coupling: c, (k,) float64: (0, ..., 0, β_k) unless just restarted; zero if the space is invariant.
+        projected: The matrix T = Q H Qᵀ, (k, k) float64 on the CPU; tridiagonal unless restarted within ``max_basis``.
+        coupling: The vector c, (k,) float64: (0, ..., 0, β_k) unless just restarted; zero if the space is invariant.
         vectors: The rows of Q, k vectors (d,) of the operator's dtype.
-        following: q, (d,), or None where the vectors span everything.
-        ritz_values: Eigenvalues θ of T, (k,) ascending.
-        ritz_residuals: ‖H u − θ u‖ = |cᵀs| of each, (k,): an eigenvalue of H is at most that far from θ.
-        products: Products spent so far.
-        drawn: Random vectors drawn: 1, and one more for each invariant space left.
-        seed: Of the start vector.
-        converged: The residual of the Ritz value of the largest magnitude is at most tol·|θ|; False without tol.
+        following: The next vector q, (d,), or None where the vectors span everything.
+        ritz_values: The eigenvalues θ of T, (k,) ascending.
+        ritz_residuals: The norm ‖H u − θ u‖ = |cᵀs| of each, (k,): an eigenvalue of H is at most that far from θ.
+        products: The number of products spent so far.
+        converged: Whether the residual of the Ritz value of the largest magnitude is at most tol·|θ|; False without
+            tol.
     """
 
     projected: Tensor
@@ -101,9 +100,18 @@ class Lanczos:
     ritz_values: Tensor
     ritz_residuals: Tensor
     products: int
-    drawn: int
-    seed: int
     converged: bool = False
+
+    @property
+    def weights(self) -> Tensor | None:
+        """Share of the spectrum at each Ritz value as the start vector sees it, (k,), by Gauss's rule.
+
+        None if restarted.
+        """
+        if self.products != len(self.vectors):
+            return None
+        first: Tensor = torch.linalg.eigh(self.projected).eigenvectors[0]
+        return first**2
 
     @property
     def alphas(self) -> Tensor:
@@ -239,17 +247,8 @@ class Krylov:
             ritz_values=values,
             ritz_residuals=residuals,
             products=self.steps,
-            drawn=self.drawn,
-            seed=self.seed,
             converged=tol is not None and bool(certified[values.abs().argmax()]),
         )
-
-    def continue_from(self, earlier: Lanczos) -> None:
-        """Become the space that ``earlier`` is, to the bit."""
-        require(earlier.seed == self.seed, "seed", f"be that of the earlier run ({earlier.seed})", self.seed)
-        self.vectors = list(earlier.vectors)
-        self.projected, self.coupling = earlier.projected, earlier.coupling
-        self.following, self.drawn, self.steps = earlier.following, earlier.drawn, earlier.products
 
     def state(self) -> State:
         """Tensors and values that ``restore`` brings back."""
@@ -275,19 +274,17 @@ def lanczos(
     seed: int,
     tol: float | None = None,
     max_basis: int | None = None,
-    earlier: Lanczos | None = None,
     checkpoint: Path | None = None,
 ) -> Lanczos:
     """Outer eigenvalues of H by at most ``steps`` products.
 
     Args:
-        operator: H.
-        steps: Products at most, those of ``earlier`` included; fewer where the vectors span everything.
-        seed: Of the start vector, 0..2**64-1.
-        tol: Stop once the Ritz value of the largest magnitude has a residual of at most tol·|θ|.
-        max_basis: Vectors kept at most, at least 4 (thick restart); all by default.
-        earlier: A shorter run of the same operator and seed, which goes on as if never stopped.
-        checkpoint: File written along the way (a tenth of the time at most), and gone on from if it is there.
+        operator: The matrix H.
+        steps: The most products to spend; fewer where the vectors span everything.
+        seed: The seed of the start vector, 0..2**64-1.
+        tol: The residual of the Ritz value of the largest magnitude, relative to it, that is small enough to stop.
+        max_basis: The most vectors to keep, at least 4 (thick restart); all by default.
+        checkpoint: A file that is written along the way (a tenth of the time at most), and gone on from if it is there.
 
     Returns:
         Ritz values with residual bounds, the basis, and T.
@@ -303,13 +300,10 @@ def lanczos(
         require_finite_positive("tol", tol)
     if max_basis is not None:
         require_int("max_basis", max_basis, 4)
-    require(earlier is None or checkpoint is None, "earlier", "be None where a checkpoint is given", "both")
     basis = min(steps, max_basis or steps)
     require_room(operator, basis, 5, restarts=basis < steps)
     krylov = Krylov(Counted(operator), seed, max_basis)
     file = Checkpoint(checkpoint, lambda: {"operator": operator.fingerprint(), "seed": seed, "max_basis": max_basis})
-    if earlier is not None:
-        krylov.continue_from(earlier)
     if state := file.load():
         krylov.restore(*state)
     while krylov.following is not None and krylov.steps < steps:

@@ -128,9 +128,10 @@ class Rung:
     """Second differences at one μ.
 
     Attributes:
-        mu: μ.
-        trace: Their mean, with its standard error over the probes.
-        change: Root mean square over the probes of the change since the rung below; of the lowest, to the one above.
+        mu: The step μ.
+        trace: The mean of the second differences, with its standard error over the probes.
+        change: The root mean square over the probes of the change since the rung below; for the lowest, to the one
+            above.
     """
 
     mu: float
@@ -143,12 +144,13 @@ class MuLadder:
     """Second differences along the same few directions at several μ.
 
     Attributes:
-        rungs: One a μ, rising.
-        noise: ε_f.
-        fourth: c, so that truncation is c μ²; an upper estimate where rounding hides it, None where kinks leave none.
+        rungs: What was found at every μ, rising.
+        noise: The rounding error ε_f of a value of f.
+        fourth: The coefficient c, so that truncation is c μ²; an upper estimate where rounding hides it, None where
+            kinks leave none.
         mu: The recommended μ.
-        reason: Why that one, in a line.
-        evaluations: Of f.
+        reason: Why it is that one, in a line.
+        evaluations: The number of values of f.
     """
 
     rungs: tuple[Rung, ...]
@@ -164,7 +166,7 @@ class MuLadder:
         return self.fourth is None
 
     def truncation(self, mu: float) -> float:
-        """Of a single q_p, c μ² (root mean square); with kinks the change at the nearest rung."""
+        """The truncation of a single q_p, c μ² (root mean square); with kinks the change at the nearest rung."""
         if self.fourth is not None:
             return self.fourth * mu**2
         return min(self.rungs, key=lambda rung: abs(math.log(rung.mu / mu))).change
@@ -181,7 +183,7 @@ def mu_ladder(
     seed: int,
     mus: Sequence[float] = MUS,
     probes: int = 8,
-    law: Distribution = Distribution.GAUSSIAN,
+    distribution: Distribution = Distribution.GAUSSIAN,
 ) -> MuLadder:
     """Second differences at every μ of ``mus`` along the same ``probes`` directions, and which μ to take.
 
@@ -192,11 +194,11 @@ def mu_ladder(
 
     Args:
         f: The loss, of a vector (d,), computed in the dtype of x.
-        x: Where, (d,) float32 or float64.
-        seed: Of the directions.
-        mus: At least three, rising.
-        probes: Directions, at least 2.
-        law: Of the directions.
+        x: The point, (d,) float32 or float64.
+        seed: The seed of the directions.
+        mus: The values of μ, at least three, rising.
+        probes: The number of directions, at least 2.
+        distribution: The distribution of the directions.
 
     Raises:
         InputError: If there are fewer than three μ, one is not positive or does not move x, or f is not finite.
@@ -205,7 +207,7 @@ def mu_ladder(
     rising = len(mus) >= 3 and all(a < b for a, b in pairwise(mus))
     require(rising, "mus", "be at least three rising numbers", tuple(mus))
     require_int("probes of the ladder", probes, 2)
-    z = [probe_at(x, seed, _LADDER, p, law) for p in range(probes)]
+    z = [probe_at(x, seed, _LADDER, p, distribution) for p in range(probes)]
     center = _value(f, x)
     q = np.stack([second_differences(f, x, z, mu, center) for mu in mus])
     noise = evaluation_noise(f, x, seed=seed)
@@ -257,28 +259,29 @@ class ForwardOnly:
     """What n second differences say of the Hessian at x, smoothed at scale μ if f has kinks.
 
     Attributes:
-        d: Parameters.
-        mu: μ.
-        law: Of the directions.
-        seed: Of the directions.
-        confidence: Of every interval.
-        trace: tr H, with its standard error.
-        trace_interval: By Student's t: sampling only; ``rounding`` and ``truncation`` come on top.
-        rounding: Standard deviation of the rounding error of the trace, √(4 + 2/n) ε_f/μ².
-        truncation: c μ²; with kinks, the change from rung to rung.
-        frobenius_squared: ‖H‖_F²; None for Rademacher directions.
-        cube: tr H³; None for Rademacher directions.
-        brackets: Of κ = tr H/‖H‖₂, by ``second_differences.BRACKETS``: "any-sign" for every symmetric H, "psd-second"
-            and "psd" for positive semi-definite H from second and from third moments.
+        d: The number of parameters.
+        mu: The step μ.
+        distribution: The distribution of the directions.
+        seed: The seed of the directions.
+        confidence: The confidence of every interval.
+        trace: The trace tr H, with its standard error.
+        trace_interval: The interval of the trace by Student's t, for sampling alone; ``rounding`` and ``truncation``
+            come on top.
+        rounding: The standard deviation of the rounding error of the trace, √(4 + 2/n) ε_f/μ².
+        truncation: The error c μ²; with kinks, the change from rung to rung.
+        frobenius_squared: The square ‖H‖_F²; None for Rademacher directions.
+        cube: The trace tr H³; None for Rademacher directions.
+        brackets: The brackets of κ = tr H/‖H‖₂, by ``second_differences.BRACKETS``: "any-sign" for every symmetric H,
+            "psd-second" and "psd" for positive semi-definite H from second and from third moments.
         indefinite: Whether (‖H‖_F²)² > tr H · tr H³, which no positive semi-definite H has, over the whole interval.
         ladder: How μ was chosen.
-        evaluations: Of f, those of the ladder included.
+        evaluations: The number of values of f, those of the ladder included.
         reason: What to know before the numbers are used, in a line.
     """
 
     d: int
     mu: float
-    law: Distribution
+    distribution: Distribution
     seed: int
     confidence: float
     trace: Estimate
@@ -303,7 +306,7 @@ class ForwardOnly:
         low, high = self.trace_interval
         percent = f"{100 * self.confidence:g} %"
         lines = [
-            f"forward-only, {self.trace.samples} {self.law} directions, μ = {self.mu:.3g}, d = {self.d:,}",
+            f"forward-only, {self.trace.samples} {self.distribution} directions, μ = {self.mu:.3g}, d = {self.d:,}",
             f"tr(H) = {self.trace.value:.6g}, {percent} interval {low:.6g} .. {high:.6g}; "
             f"rounding {self.rounding:.2g}, truncation {self.truncation:.2g}",
         ]
@@ -324,7 +327,7 @@ def forward_only(
     probes: int = 200,
     mu: float | None = None,
     mus: Sequence[float] = MUS,
-    law: Distribution = Distribution.GAUSSIAN,
+    distribution: Distribution = Distribution.GAUSSIAN,
     confidence: float = 0.95,
     resamples: int = 1000,
 ) -> ForwardOnly:
@@ -337,14 +340,14 @@ def forward_only(
 
     Args:
         f: The loss, of a vector (d,), computed in the dtype of x; the same x must give the same value.
-        x: Where, (d,) float32 or float64.
-        seed: Of everything random.
-        probes: n, at least 8.
-        mu: μ; None for the ladder's recommendation.
-        mus: Rungs of the ladder.
-        law: Of the directions. Rademacher gives the trace alone.
-        confidence: Of the intervals.
-        resamples: Bootstrap samples.
+        x: The point, (d,) float32 or float64.
+        seed: The seed of everything random.
+        probes: The number n of directions, at least 8.
+        mu: The step μ; None for the ladder's recommendation.
+        mus: The rungs of the ladder.
+        distribution: The distribution of the directions. Rademacher gives the trace alone.
+        confidence: The confidence of the intervals.
+        resamples: The number of bootstrap samples.
 
     Raises:
         InputError: If an argument breaks its rule, μ does not move x, or f is not finite at a point.
@@ -354,18 +357,18 @@ def forward_only(
     require_int("probes", probes, 8)
     require_int("resamples", resamples, 100)
     require_confidence(confidence)
-    ladder = mu_ladder(f, x, seed=seed, mus=mus, law=law)
+    ladder = mu_ladder(f, x, seed=seed, mus=mus, distribution=distribution)
     mu = ladder.mu if mu is None else require_finite_positive("mu", mu)
     d = x.numel()
-    q = second_differences(f, x, (probe_at(x, seed, _PROBES, p, law) for p in range(probes)), mu)
+    q = second_differences(f, x, (probe_at(x, seed, _PROBES, p, distribution) for p in range(probes)), mu)
     trace = Estimate.of(q.tolist())
     frobenius_squared, cube, brackets, indefinite = None, None, {}, False
-    if law in MOMENT_LAWS:
+    if distribution in MOMENT_LAWS:
         generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_PROBES,)))
         shape = (resamples, probes)
         samples = q, q[generator.integers(probes, size=shape)], _gamma_like(cumulants(q), shape, generator)
         rounding = 2 * ladder.noise**2 / mu**4
-        t, drawn, model = (power_sums(cumulants(sample, rounding), law, d) for sample in samples)
+        t, drawn, model = (power_sums(cumulants(sample, rounding), distribution, d) for sample in samples)
         frobenius_squared = Quantity(float(t.t2), *_ends(t.t2, drawn.t2, model.t2, confidence))
         most = frobenius_squared.high**1.5  # tr H³ ≤ (tr H²)^{3/2}
         low, high = _ends(t.t3, drawn.t3, model.t3, confidence)
@@ -379,7 +382,7 @@ def forward_only(
     return ForwardOnly(
         d=d,
         mu=mu,
-        law=law,
+        distribution=distribution,
         seed=seed,
         confidence=confidence,
         trace=trace,

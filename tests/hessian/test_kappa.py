@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from decomfl_lab.errors import InputError
-from hessian import effective_rank as module
-from hessian.effective_rank import EffectiveRank, EffectiveRankProgress, effective_rank
+from hessian import kappa as module
 from hessian.forms import PRODUCTS
+from hessian.kappa import EffectiveRank, EffectiveRankProgress, effective_rank
 from hessian.operator import DenseOperator
 from tests.hessian.spectra import Broken, eigenvalues, mlp_hessian, rotated
 

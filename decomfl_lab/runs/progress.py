@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from decomfl_lab.runs.training import Progress
+from decomfl_lab.runs.run import Progress
 
 __all__ = ["RunBar", "RunBars"]
 

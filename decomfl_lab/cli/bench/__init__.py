@@ -1,0 +1,29 @@
+"""``decomfl bench``: how fast and how good, measured on this machine in one run."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+
+from decomfl_lab.cli.layers import contributed
+from decomfl_lab.cli.lazy import LazyGroup
+
+__all__ = ["bench"]
+
+_GROUP = "decomfl.benchmarks"
+_OWN = {
+    "rebuild": "rebuild:rebuild",
+    "moments": "moments:moments",
+    "memory": "memory:memory",
+    "round": "round:round_",
+    "llm-round": "llm_round:llm_round",
+    "device": "device:device",
+}
+
+bench = LazyGroup(
+    "bench",
+    [*(EntryPoint(name, f"{__name__}.{where}", _GROUP) for name, where in _OWN.items()), *contributed(_GROUP)],
+    help="Measure on this machine: rebuild, round and llm-round (speed), device (bits and speed of a GPU), moments "
+    "(is the stream random?), memory (of both sides), kappa (error and coverage for how many products), coverage (does "
+    "its interval hold?).",
+    no_args_is_help=True,
+)

@@ -1,0 +1,83 @@
+"""``decomfl bench llm-round``: how fast a round of a language model's fine-tuning is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import torch
+import typer
+
+from decomfl_lab.bench.language_round import WAYS, LlmRow, llm_rows
+from decomfl_lab.cli.bench.shared import DEVICE, measuring, names, print_table
+from decomfl_lab.errors import require_int
+from decomfl_lab.language.opt import SIZES
+
+__all__ = ["llm_round"]
+
+
+def llm_round(
+    *,
+    model: Annotated[
+        str,
+        typer.Option(help=f"Language model: {', '.join(SIZES)} (random weights), or a model's folder or name."),
+    ] = "opt-0.3m",
+    vocabulary: Annotated[int, typer.Option(help="Number of tokens that a model with random weights knows.")] = 4096,
+    batch_size: Annotated[int, typer.Option(help="Prompts in a client's batch.")] = 32,
+    clients: Annotated[int, typer.Option(help="Number m of sampled clients.")] = 2,
+    perturbations: Annotated[int, typer.Option(help="Number P of directions.")] = 5,
+    way: Annotated[
+        str, typer.Option(help=f"Ways to measure: {', '.join(WAYS)}. [default: all]", show_default=False)
+    ] = ",".join(WAYS),
+    threads: Annotated[int, typer.Option(help="Number of CPU threads that torch uses.")] = 1,
+    device: DEVICE = "cpu",
+    repeats: Annotated[int, typer.Option(help="Rounds of each way, in turns; the fastest counts.")] = 5,
+    memory: Annotated[bool, typer.Option(help="Measure peaks too, of models of 16 MB and more.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+) -> None:
+    """Time a round that fine-tunes a language model against the usual way, in one process.
+
+    A round is one local step of all sampled clients with central differences, noise, losses and update included, on
+    random tokens in prompts as long as SST-2's. The usual way ("in place") is that of MeZO and the authors' code:
+    client after client, z by torch's randn, a tensor at a time, added in place and taken back; batches in no order,
+    padded to their longest; logits of the whole vocabulary at every position. "scalar error" is the largest
+    |g - g_ref| over the root mean square of g_ref, whose losses are float64. Peaks are of resident memory, in models
+    and with the client's own, on a prompt of two tokens, each in a process of its own.
+    """
+    torch.set_num_threads(require_int("threads", threads, 1))
+    rows: list[LlmRow] = []
+    with measuring() as bars:
+        task = bars.add_task("measuring", total=None)
+        for row in llm_rows(
+            model,
+            vocabulary=vocabulary,
+            batch=batch_size,
+            clients=clients,
+            P=perturbations,
+            repeats=repeats,
+            ways=names("way", way, WAYS),
+            memory=memory,
+            device=device,
+        ):
+            rows.append(row)
+            bars.advance(task)
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows]))
+        return
+    title = (
+        f"A round, m = {clients}: {rows[0].model}, d = {rows[0].d:,}, batch {batch_size} of {rows[0].tokens:.1f} "
+        f"tokens on average, P = {perturbations}, central, {rows[0].device}"
+    )
+    table = [
+        {
+            "way": row.way,
+            "s a round": f"{row.seconds:.3f}",
+            "losses/s": f"{row.forwards:.1f}",
+            "ratio": f"{row.ratio:.2f}",
+            "scalar error": f"{row.scalar_error:.1e}",
+            "peak models": "–" if row.peak_models is None else f"{row.peak_models:.2f}",
+        }
+        for row in rows
+    ]
+    print_table(title, table, width=120)

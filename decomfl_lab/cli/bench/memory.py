@@ -1,0 +1,47 @@
+"""``decomfl bench memory``: what server and client need for a round."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from decomfl_lab.bench.memory import ROLES, memory_rows
+from decomfl_lab.cli.bench.shared import measuring, names, numbers, print_table
+
+__all__ = ["memory"]
+
+
+def memory(
+    *,
+    d: Annotated[str, typer.Option(help="Model sizes d.")] = "1e5,1e6,1e7,1e8",
+    role: Annotated[
+        str, typer.Option(help=f"Roles to measure: {', '.join(ROLES)}. [default: all]", show_default=False)
+    ] = ",".join(ROLES),
+    resident: Annotated[bool, typer.Option("--resident", help="Measure resident memory too, from 16 MB on.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+) -> None:
+    """Measure what server and client need for a round, in models, each in a process of its own.
+
+    The model has eight equal layers: φ, the largest, is d/8. Peaks are of mapped memory, every vector being a mapping
+    of its own, to the page of 4 KiB and without sampling; the model is in them.
+    """
+    sizes, roles = numbers("d", d), names("role", role, ROLES)
+    rows = []
+    with measuring() as bars:
+        task = bars.add_task("measuring", total=len(sizes) * len(roles))
+        for row in memory_rows(sizes, roles, resident=resident):
+            rows.append(row)
+            bars.advance(task)
+    if as_json:
+        print(json.dumps([{**asdict(row), "peak_models": row.peak_models} for row in rows]))
+        return
+    table = []
+    for row in rows:
+        peaks = {"peak": row.peak_models} | ({"resident": row.resident_models} if resident else {})
+        shown = {name: "–" if peak is None else f"{peak:.3f}" for name, peak in peaks.items()}
+        cells = {"role": row.role, "what": row.what, "d": f"{row.d:,}", "expected": f"{row.expected:.3f}"}
+        table.append(cells | shown)
+    print_table("Peak memory of a round, in models", table, words=2, width=130)

@@ -1,0 +1,93 @@
+"""A user's own data: clients as pairs of tensors, as torch data sets, or as data loaders."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from decomfl_lab.datasets.images import Dataset
+from decomfl_lab.errors import InputError, require
+
+__all__ = ["OWN", "data_of", "examples", "own_dataset"]
+
+
+OWN = "own"
+"""What a run's configuration calls a model and data that its user handed over in Python."""
+
+
+def examples(name: str, data: Any) -> tuple[Tensor, Tensor]:
+    """(inputs, targets) of all examples: of a pair of tensors or arrays, a torch data set or a data loader.
+
+    Args:
+        name: What the data are called in an error.
+        data: They are read once, in their order.
+
+    Raises:
+        InputError: If they are something else, empty, or not as many inputs as targets.
+    """
+    sequence = isinstance(data, tuple | list)
+    if sequence and len(data) == 2 and all(isinstance(each, Tensor | np.ndarray) for each in data):
+        inputs, targets = (torch.as_tensor(each) for each in data)
+    elif isinstance(data, DataLoader):
+        batches = [(torch.as_tensor(x), torch.as_tensor(y)) for x, y in data]
+        inputs, targets = (torch.cat(each) for each in zip(*batches, strict=True))
+    elif hasattr(data, "__getitem__") and hasattr(data, "__len__") and not sequence:
+        pairs = [data[n] for n in range(len(data))]
+        inputs, targets = (torch.stack([torch.as_tensor(each) for each in own]) for own in zip(*pairs, strict=True))
+    else:
+        raise InputError(f"{name} must be (inputs, targets), a data set or a data loader, got {type(data).__name__}")
+    require(len(inputs) == len(targets) > 0, name, "have as many inputs as targets, and one at least", len(inputs))
+    return inputs, targets
+
+
+def own_dataset(clients: Sequence[Any], test: Any = None, *, source: str = "own data") -> Dataset:
+    """The data set of clients who bring their own examples.
+
+    Args:
+        clients: One for each client: (inputs, targets), a data set or a data loader, of the same shapes.
+        test: Held-out examples likewise; None for none.
+        source: A line that says what they are.
+
+    Raises:
+        InputError: If there are no clients, or examples do not fit together.
+    """
+    require(len(clients) > 0, "clients", "be one at least", len(clients))
+    pairs = [examples(f"client {i}", own) for i, own in enumerate(clients)]
+    shapes = {(x.shape[1:], x.dtype, y.shape[1:], y.dtype) for x, y in pairs}
+    alike = "have inputs and targets of the same shapes and types"
+    require(len(shapes) == 1, "clients", alike, sorted(map(str, shapes)))
+    inputs, targets = (torch.cat(own) for own in zip(*pairs, strict=True))
+    held = (inputs[:0], targets[:0]) if test is None else examples("test", test)
+    ends = np.cumsum([0, *(len(y) for _, y in pairs)])
+    digest = hashlib.sha256(ends.tobytes())
+    for tensor in (inputs, targets, *held):
+        digest.update(tensor.contiguous().view(torch.uint8).numpy().data if tensor.numel() else b"")
+    whole = not targets.is_floating_point() and targets.ndim == 1
+    return Dataset(
+        name=OWN,
+        train_images=inputs,
+        train_labels=targets,
+        test_images=held[0],
+        test_labels=held[1],
+        classes=int(targets.max()) + 1 if whole else 0,
+        source=f"{source}: {len(targets):,} examples of {len(pairs):,} clients, {len(held[1]):,} held out",
+        digest=digest.hexdigest()[:16],
+        parts=[np.arange(a, b) for a, b in pairwise(ends)],
+    )
+
+
+def data_of(found: Any) -> Dataset:
+    """What a user's function gave as data: a ``Dataset``, a list of clients, or such a list and held-out examples."""
+    if isinstance(found, Dataset):
+        return found
+    if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], list):
+        return own_dataset(*found)
+    require(isinstance(found, list), "data", "be a list of clients, or (clients, test)", type(found).__name__)
+    return own_dataset(found)

@@ -1,0 +1,1 @@
+"""Federations: who carries the messages between a server and its clients."""

@@ -1,0 +1,234 @@
+"""In-process federations: server and clients driven round by round, every message through the wire codec."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decomfl_lab.errors import DivergedError
+from decomfl_lab.estimators.differences import central_curved
+from decomfl_lab.estimators.second_differences import CurvatureLog
+from decomfl_lab.federations.federation import Saved
+from decomfl_lab.noise import Distribution
+from decomfl_lab.protocol.client import Client, handle_all
+from decomfl_lab.protocol.delivery import Delivery, receive
+from decomfl_lab.protocol.messages import Plan
+from decomfl_lab.protocol.server import Server
+from decomfl_lab.protocol.wire import Ledger, decode_records, encode_records
+from decomfl_lab.records.record import History
+from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
+from decomfl_lab.replicas.rules import Step
+
+__all__ = ["DeComFLFederation"]
+
+logger = logging.getLogger(__name__)
+
+
+class DeComFLFederation:
+    """DeComFL: scalars up, records down. The observer is the lab's own replica, outside the protocol."""
+
+    def __init__(
+        self,
+        server: Server | Delivery,
+        clients: Sequence[Client],
+        observer: Replica,
+        *,
+        copies: bool = False,
+        forgetful: bool = False,
+    ) -> None:
+        """A federation.
+
+        Args:
+            server: It plans and aggregates; with a ``Delivery`` of one's own it may do so otherwise.
+            clients: In the order of their numbers.
+            observer: A replica at the server's round that follows every record.
+            copies: Give clients the observer's vectors in the place of replaying the records that they are sent. By
+                the laws of replay these are the same bits; M clients would make each direction M times.
+            forgetful: Keep of a client's model nothing between its rounds; with copies one model is kept for all, of
+                the oldest round that there is a record of, from which the records give every client's.
+        """
+        self.delivery = server if isinstance(server, Delivery) else Delivery(server)
+        self.clients = list(clients)
+        self.observer = observer
+        self.copies = copies
+        self.forgetful = forgetful or copies
+        self.drift: float | None = None
+        self.curvature: CurvatureLog | None = None
+        if self.clients[0].estimator is central_curved:
+            self.curvature = CurvatureLog(observer.d, self.server.distribution)
+        self.base = self.clients[0].replica.clone() if copies else None
+        if self.forgetful:
+            for client in self.clients:
+                client.replica.forget()
+
+    @property
+    def server(self) -> Server:
+        """The server."""
+        return self.delivery.server
+
+    @property
+    def ledger(self) -> Ledger:
+        """See ``Federation``."""
+        return self.delivery.ledger
+
+    @property
+    def pulls(self) -> int:
+        """See ``Federation``."""
+        return self.delivery.pulls
+
+    @property
+    def round(self) -> int:
+        """See ``Federation``."""
+        return self.server.round
+
+    @property
+    def x(self) -> Tensor:
+        """See ``Federation``."""
+        return self.observer.x
+
+    def _plans(self) -> Iterator[tuple[Client, Plan]]:
+        """The sampled clients, each with the plan that it received, at the model of the round."""
+        chosen = self.delivery.sample()
+        asked = chosen if self.delivery.wants_reports else ()
+        reports = [self.ledger.held(self.clients[i].report()) for i in asked]
+        for i, messages in self.delivery.open(chosen, reports):
+            client = self.clients[i]
+            plan = receive(client, messages)
+            if self.copies:
+                client.replica.restore(self.observer.snapshot())
+            else:
+                client.replica.catch_up(plan.records)
+                if isinstance(client.replica, SyncReplica):
+                    self._measure_drift(client.replica)
+                client.replica.share(self.observer)
+            yield client, plan
+
+    def _measure_drift(self, rebuilt: Replica) -> None:
+        distance = float((rebuilt.x - self.x).abs().max()) / (float(self.x.abs().max()) or 1.0)
+        self.drift = max(self.drift or 0.0, distance)
+        logger.debug("round %d: a rebuilt model is %.3g from the server's", self.round, distance)
+
+    def advance(self) -> float:
+        """See ``Federation``."""
+        clients, plans = zip(*self._plans(), strict=True)
+        replies = handle_all(clients, plans)
+        for reply in replies:
+            if not np.isfinite(reply.scalars).all():  # named here: the codec refuses to carry it on
+                raise DivergedError(f"scalars of client {reply.client} in round {reply.round}")
+        if self.forgetful:
+            for client in clients:
+                client.replica.forget()
+        known = self.server.history.since(self.server.history.start)
+        self.observer.catch_up([self.delivery.close(self.ledger.reply(reply) for reply in replies)])
+        if self.base is not None:
+            self.base.catch_up(record for record in known if record.round < self.server.history.start)
+        if self.curvature is not None:
+            self.curvature.add(np.stack([reply.curvature for reply in replies if reply.curvature is not None]))
+        return float(np.mean([reply.loss for reply in replies]))
+
+    def rebuilt(self) -> dict[int, str]:
+        """{client: digest of its model, optimizer state included, brought up to date by the records it missed}.
+
+        Each equals ``observer.digest()``: that is the contract. Nothing is sent and no client moves: copies do, one
+        at a time, and one for all clients that share their vectors; with copies one for all, which passes the model
+        of each on its way. Clients older than the history are left out, who would pull the model, and all where
+        nobody lags.
+        """
+        digests: dict[int, str] = {}
+        known: dict[tuple[int, int], str] = {}
+        for i, client in enumerate(self.clients):
+            lagging = self.base if client.replica.forgotten else client.replica
+            if lagging is None or client.replica.round < self.server.history.start:
+                continue
+            same = id(lagging.x), lagging.round
+            if same not in known:
+                copy = lagging.clone()
+                copy.catch_up(self.server.history.since(lagging.round))
+                known[same] = copy.digest()
+            digests[i] = known[same]
+        return digests
+
+    def save(self) -> Saved:
+        """The slowest client's replica and the server's records: every other replica is a replay of those.
+
+        Its size is one model, its optimizer state and the records, for any number of clients. Two exceptions: a
+        replica that drifts is no replay of anything and is saved as it is; of a client older than the history,
+        which will pull the model, only the round is saved.
+        """
+        start = self.server.history.start
+        replicas = [client.replica for client in self.clients]
+        plain = [r for r in replicas if not (r.round < start or r.forgotten or isinstance(r, SyncReplica))]
+        base = self.base or min([*plain, self.observer], key=lambda replica: replica.round)
+        tensors = {"x": base.x, **{f"state.{slot}": v for slot, v in base.state.items()}}
+        records = encode_records(self.server.history.since(start))
+        tensors["records"] = torch.frombuffer(bytearray(records), dtype=torch.uint8)
+        for i, replica in self._drifting():
+            tensors[f"client.{i}.x"] = replica.x.clone()
+        values = {
+            "base": base.round,
+            "first": start,
+            "round": self.round,
+            "held": self.server.held,
+            "client_rounds": [replica.round for replica in replicas],
+            "steps_taken": [client.steps_taken for client in self.clients],
+            "told": [i in self.delivery.told for i in range(self.server.M)],
+            "taken": {str(i): [_to_json(step) for step in replica.taken] for i, replica in self._drifting()},
+            "drift": self.drift,
+            "pulls": self.pulls,
+            "ledger": self.ledger.to_json(),
+            "curvature": None if self.curvature is None else self.curvature.steps,
+        }
+        return tensors, values
+
+    def load(self, saved: Saved) -> None:
+        """See ``Federation``: one replica rolls from the base to the present and leaves copies on its way."""
+        tensors, values = saved
+        rolling = self.observer.clone()
+        state = {slot: tensors[f"state.{slot}"] for slot in rolling.state}
+        rolling.restore(Snapshot(values["base"], tensors["x"], state))
+        records = decode_records(tensors["records"].numpy().tobytes(), self.server.run_seed)
+        holders: list[tuple[int, Replica]] = [
+            (r, client.replica) for r, client in zip(values["client_rounds"], self.clients, strict=True)
+        ]
+        holders.append((values["round"], self.observer))
+        if self.server.replica is not None:
+            holders.append((values["round"], self.server.replica))
+        if self.base is not None:
+            holders.append((values["base"], self.base))
+        for r, replica in sorted(holders, key=lambda holder: holder[0]):
+            if not replica.forgotten:
+                rolling.catch_up(record for record in records if record.round < r)
+                replica.restore(rolling.snapshot())
+            replica.round = r
+        self.server.history = History(records, start=values["first"])
+        self.server.held = list(values["held"])
+        self.delivery.pulls = values["pulls"]
+        self.delivery.told = {i for i, told in enumerate(values["told"]) if told}
+        self.drift = values["drift"]
+        if self.curvature is not None:
+            self.curvature.steps = values["curvature"]
+        for steps, told, client in zip(values["steps_taken"], values["told"], self.clients, strict=True):
+            client.steps_taken = steps
+            client.run_seed = self.server.run_seed if told else None
+        for i, replica in self._drifting():
+            replica.restore(Snapshot(replica.round, tensors[f"client.{i}.x"], {}))
+            replica.diverge(_from_json(step) for step in values["taken"][str(i)])
+        self.delivery.ledger = Ledger.from_json(self.server.M, values["ledger"])
+
+    def _drifting(self) -> list[tuple[int, SyncReplica]]:
+        return [(i, c.replica) for i, c in enumerate(self.clients) if isinstance(c.replica, SyncReplica)]
+
+
+def _to_json(step: Step) -> list[Any]:
+    return [step.seed, step.scalars.tolist(), step.eta, step.distribution]
+
+
+def _from_json(saved: list[Any]) -> Step:
+    seed, scalars, eta, distribution = saved
+    own = tuple(seed) if isinstance(seed, list) else seed
+    return Step(own, np.array(scalars, dtype=np.float32), eta, Distribution(distribution))

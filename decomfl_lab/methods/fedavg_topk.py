@@ -1,0 +1,62 @@
+"""FedAvg + Top-k: FedAvg with the largest elements of the update, and their positions, on the way up."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from decomfl_lab.errors import require
+from decomfl_lab.federations.averaging import Floats, Uplink
+from decomfl_lab.methods.fedavg import FedAvg
+from decomfl_lab.methods.method import Setting, option
+from decomfl_lab.methods.traffic import Cohort, Traffic, models_both_ways
+from decomfl_lab.protocol.compression import top_k
+from decomfl_lab.protocol.wire import INDEX_BYTES, SCALAR_BYTES, SPARSE_HEAD_BYTES, Ledger, decode_sparse
+
+__all__ = ["FedAvgTopK", "TopKUplink"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvgTopK(FedAvg):
+    """FedAvg with the largest elements of the update, and their positions, on the way up.
+
+        server:  x_{r+1} = x_r + (1/m) Σ_i top_k(x_{i,r}^{K+1} − x_r)
+
+    Source: Aji and Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017, without memory.
+    """
+
+    name: ClassVar[str] = "fedavg-topk"
+
+    top_k: float = option(0.1, "The share of the elements that is sent up, in (0, 1].")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 < self.top_k <= 1, "top_k", "be in (0, 1]", self.top_k)
+
+    def uplink(self, setting: Setting) -> Uplink:  # noqa: ARG002
+        """See ``FedAvg.uplink``."""
+        return TopKUplink(self.top_k)
+
+    def traffic(self, cohort: Cohort, d: int) -> Traffic:
+        """See ``Method.traffic``."""
+        k = math.ceil(self.top_k * d)
+        return models_both_ways(cohort, d, SPARSE_HEAD_BYTES + (INDEX_BYTES + SCALAR_BYTES) * k, k)
+
+
+@dataclass(frozen=True)
+class TopKUplink:
+    """FedAvg + Top-k: of the update own − down the share ``fraction`` that is largest, with its positions.
+
+    Attributes:
+        fraction: In (0, 1]. What is left out is forgotten (no error feedback).
+    """
+
+    fraction: float
+
+    def __post_init__(self) -> None:
+        require(0 < self.fraction <= 1, "top_k", "be in (0, 1]", self.fraction)
+
+    def send(self, ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
+        """See ``Uplink``."""
+        return down + decode_sparse(ledger.sparse(client, r, top_k(own - down, self.fraction)))[1].dense()

@@ -1,0 +1,68 @@
+"""FedCom: FedAvg with the update quantised on the way up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from decomfl_lab.errors import require_int
+from decomfl_lab.federations.averaging import Floats, Uplink
+from decomfl_lab.methods.fedavg import FedAvg
+from decomfl_lab.methods.method import Setting, option
+from decomfl_lab.methods.traffic import Cohort, Traffic, models_both_ways
+from decomfl_lab.protocol.compression import quantize
+from decomfl_lab.protocol.wire import QUANTIZED_HEAD_BYTES, Ledger, decode_quantized
+
+__all__ = ["FedCom", "QuantizedUplink"]
+
+_ROUNDING = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedCom(FedAvg):
+    """FedAvg with the update quantised on the way up.
+
+        server:  x_{r+1} = x_r + (1/m) Σ_i Q(x_{i,r}^{K+1} − x_r),   E[Q(v)] = v
+
+    Source: Haddadpour et al., "Federated learning with compression", AISTATS 2021, FedCOM.
+    """
+
+    name: ClassVar[str] = "fedcom"
+
+    quantize_bits: int = option(8, "The bits an element of the uplink takes, 2 to 8.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_int("quantize_bits", self.quantize_bits, 2, 8)
+
+    def uplink(self, setting: Setting) -> Uplink:
+        """See ``FedAvg.uplink``."""
+        return QuantizedUplink(self.quantize_bits, setting.seed)
+
+    def traffic(self, cohort: Cohort, d: int) -> Traffic:
+        """See ``Method.traffic``: an element takes a byte for 5 bits and more, half a byte for less."""
+        size = d if self.quantize_bits > 4 else (d + 1) // 2
+        return models_both_ways(cohort, d, QUANTIZED_HEAD_BYTES + size)
+
+
+@dataclass(frozen=True)
+class QuantizedUplink:
+    """FedCom: the update own − down, quantised without bias to ``bits`` bits an element.
+
+    Attributes:
+        bits: 2 to 8; 4 and less are sent two to a byte.
+        seed: Of the random rounding.
+
+    Source: Haddadpour et al., AISTATS 2021, FedCOM.
+    """
+
+    bits: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        require_int("quantize_bits", self.bits, 2, 8)
+
+    def send(self, ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
+        """See ``Uplink``."""
+        update = quantize(own - down, self.bits, (self.seed, _ROUNDING, client, r))
+        return down + decode_quantized(ledger.quantized(client, r, update))[1].dense()

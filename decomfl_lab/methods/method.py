@@ -1,0 +1,169 @@
+"""What a method is: its options, the federation that it trains with, and what that sends.
+
+A method is one frozen dataclass in a file of its own. Its fields are its options, and no others can be given to it;
+each has a help text and a group, so that the command line and the documentation need nothing else (``_template``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, Self
+
+from torch import Tensor
+
+from decomfl_lab.engines.base import Engine
+from decomfl_lab.errors import InputError, require_finite_positive, require_int
+from decomfl_lab.federations.federation import Federation
+from decomfl_lab.methods.traffic import Cohort, Traffic
+from decomfl_lab.objectives.objective import Objective
+from decomfl_lab.records.schedules import Schedule
+
+__all__ = ["Codec", "Method", "Option", "Setting", "option"]
+
+
+@dataclass(frozen=True)
+class Option:
+    """A value that a file or a flag gives: its default, whose type is the value's, a help text and a group of flags."""
+
+    default: Any
+    help: str
+    group: str = "method"
+
+    @property
+    def is_schedule(self) -> bool:
+        """Whether the value is a schedule, {round: value}."""
+        return isinstance(self.default, dict)
+
+
+class Codec(Protocol):
+    """How a field that is an object is written as plain values, and read."""
+
+    options: Mapping[str, Option]
+
+    def join(self, values: Mapping[str, Any]) -> Any:
+        """The object of these values, one for each option."""
+        ...
+
+    def split(self, value: Any) -> dict[str, Any]:
+        """Inverse of ``join``."""
+        ...
+
+
+def option(default: Any, help_: str = "", group: str = "method", *, codec: Codec | None = None) -> Any:
+    """A field with its help text and its group of flags (method, optimizer, engine, model and data, output)."""
+    metadata = {"codec": codec} if codec else {"option": Option(default, help_, group)}
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a method trains: all of a run that is not the method's own.
+
+    Attributes:
+        x: x_0, shape (d,), where the run computes.
+        objectives: f_i of every client, M of them.
+        sampled: m, clients sampled a round.
+        seed: The seed of everything random.
+        engine: It evaluates losses and gradients.
+    """
+
+    x: Tensor
+    objectives: Sequence[Objective]
+    sampled: int
+    seed: int
+    engine: Engine
+
+    @property
+    def M(self) -> int:
+        """M, clients."""
+        return len(self.objectives)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A way to train, with its options as fields.
+
+    Attributes:
+        name: What it is called on the command line and in files.
+        gradients: Whether it needs gradients, and not losses alone.
+        alone: Whether it is one agent with all the data.
+    """
+
+    name: ClassVar[str] = ""
+    gradients: ClassVar[bool] = False
+    alone: ClassVar[bool] = False
+
+    lr: float = option(0.001, "The learning rate η.", "optimizer")
+    lr_schedule: Mapping[int, float] = option(
+        {}, "The learning rate η from a round on, as ROUND=VALUE,...: e.g. 500=0.0005.", "optimizer"
+    )
+
+    def __post_init__(self) -> None:
+        require_finite_positive("lr η", self.lr)
+        for r, value in self.lr_schedule.items():
+            require_int("round in lr_schedule", r, 1)
+            require_finite_positive(f"lr_schedule at round {r}", value)
+
+    @property
+    def eta(self) -> Schedule[float]:
+        """η over the rounds."""
+        return Schedule(self.lr, self.lr_schedule)
+
+    def check(self, cohort: Cohort) -> None:
+        """InputError if the method cannot be run by so many clients."""
+
+    def federation(self, setting: Setting) -> Federation:
+        """Server and clients at round 0."""
+        raise NotImplementedError
+
+    def traffic(self, cohort: Cohort, d: int) -> Traffic:
+        """What a client and the server send each other in a whole run, in expectation over who is sampled.
+
+        Args:
+            cohort: How many rounds and clients.
+            d: Parameters, kept in float32.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def options(cls) -> dict[str, Option]:
+        """The options as plain values, in order."""
+        found: dict[str, Option] = {}
+        for own in dataclasses.fields(cls):
+            codec = own.metadata.get("codec")
+            found |= dict(codec.options) if codec else {own.name: own.metadata["option"]}
+        return found
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """The method with these plain values, and defaults for the others."""
+        return cls().but(values)
+
+    def but(self, values: Mapping[str, Any]) -> Self:
+        """The same method with these plain values, or whole objects, in the place of its own."""
+        known = {*self.options(), *(own.name for own in dataclasses.fields(self))}
+        unknown = [name for name in values if name not in known]
+        if unknown:
+            raise InputError(f"option of {self.name} must be one of {', '.join(self.options())}, got {unknown[0]!r}")
+        changes = {}
+        for own in dataclasses.fields(self):
+            codec = own.metadata.get("codec")
+            given = [name for name in codec.options if name in values] if codec else []
+            if own.name in values and (not codec or not isinstance(values[own.name], str)):
+                changes[own.name] = values[own.name]
+            elif codec and given:
+                plain = codec.split(getattr(self, own.name))
+                changes[own.name] = codec.join(plain | {name: values[name] for name in given})
+        return dataclasses.replace(self, **changes)
+
+    def plain(self) -> dict[str, Any]:
+        """The options' values, as files have them."""
+        found: dict[str, Any] = {}
+        for own in dataclasses.fields(self):
+            codec, value = own.metadata.get("codec"), getattr(self, own.name)
+            found |= codec.split(value) if codec else {own.name: value}
+        return found

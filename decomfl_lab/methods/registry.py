@@ -1,0 +1,37 @@
+"""The methods by name; one of your own is ``module:Class``."""
+
+from __future__ import annotations
+
+from decomfl_lab.errors import require, require_choice
+from decomfl_lab.methods.baffle import Baffle
+from decomfl_lab.methods.decomfl import DeComFL, DeComFLProjection
+from decomfl_lab.methods.fedavg import FedAvg
+from decomfl_lab.methods.fedavg_topk import FedAvgTopK
+from decomfl_lab.methods.fedcom import FedCom
+from decomfl_lab.methods.fedzo import FedZO
+from decomfl_lab.methods.method import Method
+from decomfl_lab.methods.mezo import MeZO
+from decomfl_lab.plugins import named
+
+__all__ = ["METHODS", "find_method", "name_of"]
+
+METHODS: dict[str, type[Method]] = {
+    each.name: each for each in (DeComFL, DeComFLProjection, FedZO, FedAvg, FedCom, FedAvgTopK, Baffle, MeZO)
+}
+
+
+def find_method(name: str) -> type[Method]:
+    """The method ``name``, a key of ``METHODS`` or ``module:Class``; InputError if there is none."""
+    if ":" not in name:
+        return METHODS[require_choice("method", name, METHODS)]
+    found = named("method", name)
+    is_method = isinstance(found, type) and issubclass(found, Method)
+    require(is_method, "method", "be a name or module:Class of a decomfl_lab.methods.method.Method", name)
+    kind: type[Method] = found
+    return kind
+
+
+def name_of(method: Method) -> str:
+    """What ``find_method`` finds the method by."""
+    kind = type(method)
+    return kind.name if METHODS.get(kind.name) is kind else f"{kind.__module__}:{kind.__qualname__}"

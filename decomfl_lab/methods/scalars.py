@@ -1,0 +1,170 @@
+"""What the methods have in common whose clients send scalars and whose model follows records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from decomfl_lab.errors import require_choice, require_finite_positive, require_int
+from decomfl_lab.estimators.differences import ESTIMATORS, Estimator, central_curved
+from decomfl_lab.estimators.second_differences import require_moment_law
+from decomfl_lab.methods.method import Method, Setting, option
+from decomfl_lab.methods.rule_options import DEFAULT_RULE, REPLICA_RULE
+from decomfl_lab.methods.traffic import Cohort, Traffic
+from decomfl_lab.noise import Distribution
+from decomfl_lab.protocol.client import Client
+from decomfl_lab.protocol.server import Server, Tracking
+from decomfl_lab.protocol.wire import (
+    HEADER_BYTES,
+    HELD_BYTES,
+    PLAN_HEAD_BYTES,
+    REPLY_HEAD_BYTES,
+    SCALAR_BYTES,
+    SEED_BYTES,
+)
+from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.records.seeds import Seeding
+from decomfl_lab.replicas.replica import Replica
+from decomfl_lab.replicas.rules import GridSgd, LowPrecision, UpdateRule
+
+__all__ = ["Differences", "LoggingDifferences", "Scalars"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Perturbing(Method):
+    """Options of methods that measure along random directions."""
+
+    perturbations: int = option(20, "The number P of directions a local step.")
+    distribution: str = option("gaussian", "The distribution of the directions z: gaussian, sphere or rademacher.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_int("perturbations P", self.perturbations, 1)
+        require_choice("distribution", self.distribution, tuple(d.value for d in Distribution))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Differences(Perturbing):
+    """Options of methods whose scalars are finite differences."""
+
+    mu: float = option(1e-4, "The smoothing radius μ of the finite difference.")
+    estimator: str = option("central", "How a scalar is made of losses: forward or central differences.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_finite_positive("mu μ", self.mu)
+        require_choice("estimator", self.estimator, ("forward", "central"))
+
+    def measured_by(self) -> Estimator:
+        """The estimator."""
+        return ESTIMATORS[self.estimator]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggingDifferences(Differences):
+    """Options of those of them whose model follows records."""
+
+    lean: bool = option(
+        False,
+        "Clients form x + μz a layer at a time and never as a whole: less memory, more time.",
+        "engine",
+    )
+    log_kappa: bool = option(
+        False,
+        "Log tr(H), ‖H‖_F and a bracket of κ from second differences: one forward pass more a local step, the same "
+        "run to the bit, nothing sent (central differences, P of at least 3).",
+        "output",
+    )
+
+    def measured_by(self) -> Estimator:
+        """The estimator, with second differences where κ is logged."""
+        return central_curved if self.log_kappa else super().measured_by()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scalars(Perturbing):
+    """Options of methods whose clients send scalars, with server and clients of them."""
+
+    perturbation_schedule: Mapping[int, int] = option(
+        {}, "The number P from a round on, as ROUND=VALUE,...: e.g. 500=50."
+    )
+    rule: UpdateRule = option(DEFAULT_RULE, codec=REPLICA_RULE)
+    seeds: str = option(
+        "per-step", f"How many seeds a plan or a record carries: {', '.join(Seeding)} (each client is told it once)."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for r, number in self.perturbation_schedule.items():
+            require_int("round in perturbation_schedule", r, 1)
+            require_int(f"perturbation_schedule at round {r}", number, 1)
+        require_choice("seeds", self.seeds, tuple(Seeding))
+
+    @property
+    def K(self) -> int:
+        """Local steps."""
+        return 1
+
+    @property
+    def P(self) -> Schedule[int]:
+        """P over the rounds."""
+        return Schedule(self.perturbations, self.perturbation_schedule)
+
+    def check_kappa(self, estimator: str) -> None:
+        """InputError where second differences say nothing of κ."""
+        require_choice("estimator for log_kappa", estimator, ("central",))
+        require_moment_law("distribution for log_kappa", Distribution(self.distribution))
+        for number in (self.perturbations, *self.perturbation_schedule.values()):
+            require_int("perturbations P for log_kappa", number, 3)
+
+    def start(self, x: torch.Tensor) -> torch.Tensor:
+        """x_0 as replicas keep it: on the grid, or in 16 bits."""
+        if isinstance(self.rule, GridSgd):
+            return self.rule.snap(x)
+        return x.to(getattr(torch, self.rule.dtype)) if isinstance(self.rule, LowPrecision) else x
+
+    def server(
+        self,
+        setting: Setting,
+        replica: Replica | None,
+        *,
+        tracking: Tracking = Tracking.SERVER,
+        keep: int = 0,
+    ) -> Server:
+        """The server at round 0."""
+        return Server(
+            M=setting.M,
+            m=setting.sampled,
+            K=self.K,
+            P=self.P,
+            eta=self.eta,
+            seed=setting.seed,
+            distribution=Distribution(self.distribution),
+            replica=replica,
+            seeding=Seeding(self.seeds),
+            tracking=tracking,
+            keep=keep,
+        )
+
+    def clients(
+        self, setting: Setting, start: Replica, estimator: Estimator, mu: float = 1.0, *, lean: bool = False
+    ) -> list[Client]:
+        """The clients at round 0, who share x_0; μ is of no use to an estimator of slopes."""
+        return [
+            Client(i, start.clone(), objective, estimator, mu, lean=lean, engine=setting.engine)
+            for i, objective in enumerate(setting.objectives)
+        ]
+
+    def measured_traffic(self, cohort: Cohort, *, reports: bool = False) -> Traffic:
+        """R·q times a plan down and scalars up (and what the client holds, if it says so); perhaps the run's seed."""
+        seeding, q = Seeding(self.seeds), cohort.q
+        scalars = [self.K * self.P(r) for r in range(cohort.R)]
+        seeds = [SEED_BYTES * seeding.sent(self.K, self.P(r)) for r in range(cohort.R)]
+        up = q * sum(HEADER_BYTES + REPLY_HEAD_BYTES + SCALAR_BYTES * n for n in scalars)
+        up += q * cohort.R * (HEADER_BYTES + HELD_BYTES) * reports
+        down = q * sum(HEADER_BYTES + PLAN_HEAD_BYTES + size for size in seeds)
+        if seeding is Seeding.PER_RUN:
+            down += (1 - (1 - q) ** cohort.R) * (HEADER_BYTES + SEED_BYTES)
+        return Traffic(up, q * sum(scalars), down, 0.0)

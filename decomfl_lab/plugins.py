@@ -1,0 +1,78 @@
+"""A user's own models, data, losses and implementations, named as ``module:function`` on the command line."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, TypeVar
+
+from decomfl_lab.errors import InputError, require
+
+__all__ = ["is_own", "made", "named"]
+
+T = TypeVar("T")
+
+
+def is_own(target: str) -> bool:
+    """Whether ``target`` has the form ``module:function``."""
+    module, _, name = target.partition(":")
+    return all(part.isidentifier() for part in (*module.split("."), *name.split(".")))
+
+
+def named(argument: str, target: str) -> Any:
+    """The object that ``module:name`` names; modules in the current folder are found, as with ``python -m``.
+
+    Args:
+        argument: What the target was given as, for error messages.
+        target: A module's dotted name, a colon, and a name in it, which may have dots too.
+
+    Raises:
+        InputError: If the target has another form, the module cannot be imported, or the name is not in it.
+    """
+    require(is_own(target), argument, "be module:function", target)
+    module, _, name = target.partition(":")
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # whatever a user's module does
+        raise InputError(
+            f"{argument} must be module:function that can be imported, got {_told(target, error)}"
+        ) from error
+    return found
+
+
+def made(argument: str, target: str, kind: type[T]) -> T:
+    """What ``module:function`` returns when it is called without arguments, or is, where it is of that kind already.
+
+    Args:
+        argument: What the target was given as, for error messages.
+        target: See ``named``.
+        kind: The type that it has to be of; ``object`` for any.
+
+    Raises:
+        InputError: If the target cannot be imported or called, or makes something else.
+    """
+    found = named(argument, target)
+    if callable(found) and (kind is object or not isinstance(found, kind)):
+        try:
+            found = found()
+        except Exception as error:  # whatever a user's function does
+            raise InputError(f"{argument} must be a function without arguments, got {_told(target, error)}") from error
+    if not isinstance(found, kind):
+        what = f"{kind.__module__}.{kind.__qualname__}"
+        raise InputError(f"{argument} {target!r} must make a {what}, got {type(found).__name__}")
+    return found
+
+
+def _told(target: str, error: Exception) -> str:
+    """The target and its error in one line, with the place in the user's code where the error arose."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    own = last.filename != __file__ and not last.filename.startswith("<")
+    place = f", {Path(last.filename).name} line {last.lineno}" if own else ""
+    return f"{target!r} ({' '.join(f'{type(error).__name__}: {error}'.split())}{place})"

@@ -1,0 +1,164 @@
+"""Delivery: which messages a round consists of, who reads them and in which order, without transport.
+
+    server side                                         client side
+    chosen = delivery.sample()
+    (if delivery.wants_reports)                         report = ledger.held(client.report())
+    delivery.open(chosen, reports) → (i, messages)      plan = receive(client, messages)
+                                                        reply = ledger.reply(client.handle(plan))
+    record = delivery.close(replies)
+
+Whoever carries the messages (a simulator, the laws, a network) calls these four and nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from decomfl_lab.errors import InputError
+from decomfl_lab.protocol.client import Client
+from decomfl_lab.protocol.messages import Held, Plan
+from decomfl_lab.protocol.policy import PullPolicy
+from decomfl_lab.protocol.server import Server, Tracking
+from decomfl_lab.protocol.wire import (
+    Kind,
+    Ledger,
+    decode_held,
+    decode_plan,
+    decode_reply,
+    decode_run_seed,
+    decode_vector,
+    kind_of,
+)
+from decomfl_lab.records.record import RoundRecord
+from decomfl_lab.records.seeds import Seeding
+from decomfl_lab.replicas.replica import Snapshot
+
+__all__ = ["Delivery", "receive"]
+
+logger = logging.getLogger(__name__)
+
+
+class Delivery:
+    """The server's side of a federation: what goes to whom, and what becomes of what comes back.
+
+    Attributes:
+        server: It plans and aggregates; another with the same history may take its place between two rounds.
+        policy: With one, the server sends its model where that is there sooner than the records.
+        ledger: It encodes what is sent, and counts it.
+        told: The clients that have been told the run's seed.
+        pulls: How often the model was sent in the place of records.
+    """
+
+    def __init__(self, server: Server, *, policy: PullPolicy | None = None, ledger: Ledger | None = None) -> None:
+        """A delivery; InputError for a policy where the server keeps no model."""
+        if policy is not None and server.replica is None:
+            raise InputError("pull must be never where the server keeps no model (server_model), got a policy")
+        self.server = server
+        self.policy = policy
+        self.ledger = Ledger(server.M) if ledger is None else ledger
+        self.told: set[int] = set()
+        self.pulls = 0
+
+    @property
+    def wants_reports(self) -> bool:
+        """Whether participants must say what they hold before a round is opened."""
+        return self.server.tracking is Tracking.CLIENTS
+
+    def sample(self) -> tuple[int, ...]:
+        """C_r: who takes part in the round."""
+        return self.server.sample()
+
+    def open(self, chosen: Sequence[int], reports: Iterable[bytes] = ()) -> Iterator[tuple[int, list[bytes]]]:
+        """What each participant must read, in that order: perhaps a model, perhaps the run's seed, and the plan.
+
+        Args:
+            chosen: Who takes part.
+            reports: Where clients track their own rounds, what each of them holds, as it arrived.
+
+        Raises:
+            InputError: See ``Server.plan_round``.
+        """
+        server = self.server
+        held = [decode_held(report) for report in reports] if self.wants_reports else None
+        pulling = set()
+        if server.replica is not None:
+            holds = {at.client: at.round for at in held} if held is not None else dict(enumerate(server.held))
+            pulling = {i for i in chosen if holds.get(i, server.round) < server.history.start}
+            for i in pulling:
+                server.note_dense_pull(i)
+            held = held and [Held(at.client, server.round) if at.client in pulling else at for at in held]
+        for i, plan in server.plan_round(chosen, held).items():
+            pulls = i in pulling
+            if not pulls and self.policy is not None and self._prefers_a_pull(i, plan):
+                pulls, plan = True, dataclasses.replace(plan, records=())
+            self.pulls += pulls
+            yield i, [*(self.model(i) if pulls else ()), *self._planned(i, plan)]
+
+    def _planned(self, i: int, plan: Plan) -> Iterator[bytes]:
+        """The plan, and before the first one that carries no seeds the seed that they derive from."""
+        if plan.seeding is Seeding.PER_RUN and i not in self.told:
+            self.told.add(i)
+            yield self.ledger.run_seed(i, self.server.run_seed)
+        yield self.ledger.plan(i, plan)
+
+    def _prefers_a_pull(self, i: int, plan: Plan) -> bool:
+        replica = self.server.replica
+        assert self.policy is not None
+        assert replica is not None
+        wide = 8 if replica.x.dtype == torch.float64 else 4
+        vectors = 1 + len(replica.rule.slots)
+        choice = self.policy.choose(plan.records, d=replica.d, vectors=vectors, bytes_per_element=wide)
+        logger.debug("round %d, client %d: %s", plan.round, i, choice)
+        return choice.pull
+
+    def model(self, i: int) -> Iterator[bytes]:
+        """The server's optimizer state and model, x last; a 16-bit number travels as the equal float32."""
+        for vector in self._sent(self.server.dense_model()):
+            wide = vector if vector.dtype == torch.float64 else vector.float()
+            yield self.ledger.vector(i, self.server.round, wide.cpu().numpy(), upwards=False)
+
+    def _sent(self, dense: Snapshot) -> Iterator[Tensor]:
+        yield from (*dense.state.values(), dense.x)
+
+    def close(self, replies: Iterable[bytes]) -> RoundRecord:
+        """The round's record, from the replies that arrived; InputError as ``Server.aggregate`` has it."""
+        return self.server.aggregate(map(decode_reply, replies))
+
+
+def receive(client: Client, messages: Iterable[bytes]) -> Plan:
+    """What a client does with the messages of a round: a model takes the place of its own, a seed is kept.
+
+    Returns:
+        The plan, to be handled.
+
+    Raises:
+        InputError: If there is no plan, or a message is damaged.
+    """
+    plan, vectors, r = None, [], 0
+    for message in messages:
+        match kind_of(message):
+            case Kind.SEED:
+                client.run_seed = decode_run_seed(message)
+            case Kind.VECTOR:
+                r, vector = decode_vector(message)
+                vectors.append(torch.from_numpy(vector))
+            case _:
+                plan = decode_plan(message, client.run_seed)
+    if plan is None:
+        raise InputError(f"messages to client {client.id} must end with a plan, got none")
+    if vectors:
+        _take(client, r, vectors)
+    return plan
+
+
+def _take(client: Client, r: int, vectors: Sequence[Tensor]) -> None:
+    """Restore the model that came, x last; an optimizer's state that did not come with it begins anew."""
+    own = client.replica.snapshot()
+    *state, x = (vector.to(own.x.dtype) for vector in vectors)
+    arrived = dict(zip(own.state, state or [torch.zeros_like(x) for _ in own.state], strict=True))
+    client.replica.restore(Snapshot(r, x, arrived))

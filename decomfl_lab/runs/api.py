@@ -1,0 +1,101 @@
+"""Training a model of one's own: the functions behind ``decomfl_lab.train`` and ``decomfl_lab.load``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from decomfl_lab.datasets.own import OWN, own_dataset
+from decomfl_lab.methods.decomfl import DeComFL
+from decomfl_lab.methods.method import Method
+from decomfl_lab.objectives.objective import LossFunction
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.progress import RunBar
+from decomfl_lab.runs.run import Run, load_run
+
+__all__ = ["load", "train"]
+
+
+def train(
+    model: nn.Module,
+    loss: LossFunction = cross_entropy,
+    clients: Sequence[Any] = (),
+    *,
+    method: Method | str | None = None,
+    test: Any = None,
+    sampled: int | None = None,
+    rounds: int = 100,
+    seed: int = 0,
+    out: Path | str | None = None,
+    device: str | None = None,
+    progress: bool = False,
+    **options: Any,
+) -> Run:
+    """Train any module on the examples of any clients.
+
+    Args:
+        model: The model at x_0; it is copied and never changed. d is the number of its parameters that need gradients.
+        loss: Mean over a batch, of (outputs, targets).
+        clients: One for each client: (inputs, targets), a torch data set or a data loader, read once.
+        method: A method with its options, or its name; None for ``DeComFL()`` with the authors' settings.
+        test: Held-out examples likewise, on which the run is evaluated.
+        sampled: m, clients sampled a round; None for all.
+        rounds: R, communication rounds.
+        seed: The seed of everything random but x_0: batches, clients, directions.
+        out: A folder in which the run is saved, and from which it resumes.
+        device: cpu, cuda or auto; None for where the examples are.
+        progress: Whether a progress bar is shown on stderr.
+        options: Other options of a run (batch_size, eval_every, engine, ...) or of the method (lr, ...).
+
+    Returns:
+        The run: ``run.model``, ``run.metrics``, ``run.traffic``, ``run.verify()``, ``run.save(folder)``,
+        ``run.plot(file)``, ``run.more(rounds)``.
+
+    Raises:
+        InputError: If a value breaks a rule; the message names the argument, the rule and the value.
+        DivergedError: If losses are no longer finite.
+
+    Source: [DeComFL, Algorithms 3 and 4] for the default method.
+    """
+    dataset = own_dataset(clients, test)
+    assert dataset.parts is not None
+    M = len(dataset.parts)
+    config = TrainConfig(DeComFL() if method is None else method)
+    config = config.but(model=OWN, data=OWN, rounds=rounds, seed=seed, **options)
+    config = config if config.method.alone else config.but(clients=M, sampled=M if sampled is None else sampled)
+    run = Run(config, dataset=dataset, module=model, loss=loss, device=device)
+    folder = None if out is None else Path(out)
+    if not progress:
+        run.train(out=folder)
+        return run
+    with RunBar(config.method.name) as bar:
+        run.train(out=folder, on_round=bar.update)
+    return run
+
+
+def load(
+    folder: Path | str,
+    model: nn.Module | None = None,
+    loss: LossFunction | None = None,
+    clients: Sequence[Any] | None = None,
+    *,
+    test: Any = None,
+) -> Run:
+    """The run that was saved in a folder: bit for bit what it was, ready to go on (``run.more``).
+
+    Args:
+        folder: Where ``run.save``, ``out`` or ``decomfl train --out`` wrote it.
+        model: The model at x_0, where the run trained a module of one's own; its weights do not matter.
+        loss: The loss, where it was not torch's cross_entropy.
+        clients: The clients' examples, where they brought their own: the same as then.
+        test: The held-out examples, likewise.
+
+    Raises:
+        InputError: If the folder holds no run, its checkpoint is damaged, or model or data are others.
+    """
+    dataset = None if clients is None else own_dataset(clients, test)
+    return load_run(Path(folder), dataset, module=model, loss=loss)

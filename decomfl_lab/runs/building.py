@@ -1,0 +1,136 @@
+"""From a configuration and data to a federation at round 0."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from decomfl_lab.datasets.images import Dataset, load_dataset
+from decomfl_lab.datasets.own import OWN, data_of
+from decomfl_lab.datasets.splits import split
+from decomfl_lab.devices import find_device
+from decomfl_lab.engines.registry import make_engine
+from decomfl_lab.errors import require
+from decomfl_lab.federations.federation import Federation
+from decomfl_lab.layout import Layout
+from decomfl_lab.methods.method import Setting
+from decomfl_lab.models.registry import build_model
+from decomfl_lab.objectives.normalisation import freeze_, use_batch_statistics_
+from decomfl_lab.objectives.objective import (
+    EpochBatches,
+    LossFunction,
+    ModuleObjective,
+    Objective,
+    RoundedObjective,
+)
+from decomfl_lab.plugins import is_own, made, named
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.evaluation import by_length, calibration_images, fast_layout
+from decomfl_lab.runs.finetuning import task_dataset, task_module
+
+__all__ = ["build_federation", "dataset_of", "fitted", "loss_of"]
+
+
+def dataset_of(config: TrainConfig, device: str = "cpu") -> Dataset:
+    """The data of a run, its task's prompts, its data set or its user's own; InputError if they are not at hand."""
+    place = find_device(device)
+    require(config.data != OWN, "clients", "be given, as the run was trained on its user's own examples", None)
+    if is_own(config.data):
+        return data_of(made("data", config.data, object)).to(place)
+    return (task_dataset(config) if config.task else load_dataset(config.data)).to(place)
+
+
+def fitted(config: TrainConfig, dataset: Dataset) -> TrainConfig:
+    """The run with as many clients as the data bring, where they come as clients' own."""
+    M = config.clients if dataset.parts is None else len(dataset.parts)
+    return config if config.method.alone else config.but(clients=M, sampled=min(config.sampled, M))
+
+
+def loss_of(config: TrainConfig) -> LossFunction:
+    """The loss of a run, mean over a batch, of (outputs, targets)."""
+    loss: LossFunction = named("loss", config.loss) if is_own(config.loss) else cross_entropy
+    return loss
+
+
+def _workspace(config: TrainConfig, dataset: Dataset, module: nn.Module | None) -> nn.Module:
+    if config.task:
+        return task_module(config, dataset).to(dataset.device)
+    lacks = config.model == OWN and module is None
+    require(not lacks, "model", "be given, as the run trained its user's own module", None)
+    if module is not None or is_own(config.model):
+        own = copy.deepcopy(made("model", config.model, nn.Module) if module is None else module)
+    else:
+        in_shape = tuple(dataset.train_images.shape[1:])
+        own = build_model(config.model, seed=config.seed, in_shape=in_shape, classes=dataset.classes)
+    own.to(dataset.device)
+    if config.batchnorm == "frozen":
+        freeze_(own, calibration_images(config, dataset))
+    else:
+        use_batch_statistics_(own)
+    return own
+
+
+def build_federation(
+    config: TrainConfig, dataset: Dataset, *, module: nn.Module | None = None, loss: LossFunction | None = None
+) -> tuple[Federation, nn.Module, Layout]:
+    """The federation of ``config`` where the data are, and the module and layout to evaluate its model with.
+
+    Args:
+        config: The run.
+        dataset: Its data.
+        module: The model at x_0, which is copied; None for the one that ``config`` names.
+        loss: Mean over a batch, of (outputs, targets); None for the one that ``config`` names.
+
+    Raises:
+        InputError: If the data cannot be split so, or the model does not fit the data.
+    """
+    module, loss = _workspace(config, dataset, module), loss or loss_of(config)
+    layout = Layout.of(module)
+    x = layout.flatten(module)
+    on_gpu = dataset.device.type == "cuda"
+    require(config.compute != "tf32" or on_gpu, "compute", "be float32 or bfloat16 on the CPU", config.compute)
+    images = fast_layout(dataset.train_images)
+    chosen = [torch.from_numpy(part).to(dataset.device) for part in _parts(config, dataset)]
+    if dataset.pad is not None:
+        chosen = [index[by_length(images[index], dataset.pad)] for index in chosen]
+    rounded = config.compute == "bfloat16"
+    workspace, own = (
+        (copy.deepcopy(module).bfloat16(), replace(layout, dtype=torch.bfloat16)) if rounded else (module, layout)
+    )
+    exact = [
+        ModuleObjective(
+            workspace,
+            own,
+            loss,
+            images,
+            dataset.train_labels,
+            EpochBatches(len(index), config.batch_size, (config.seed, 3, i), ascending=dataset.pad is not None),
+            index,
+        )
+        for i, index in enumerate(chosen)
+    ]
+    objectives: Sequence[Objective] = [RoundedObjective(objective) for objective in exact] if rounded else exact
+    setting = Setting(x, objectives, config.sampled, config.seed, make_engine(config.engine))
+    return config.method.federation(setting), module, layout
+
+
+def _parts(config: TrainConfig, dataset: Dataset) -> Sequence[NDArray[np.int64]]:
+    """The numbers of each client's examples."""
+    if config.method.alone:
+        return [np.arange(len(dataset.train_labels))] if dataset.parts is not None else _split(config, dataset)
+    if dataset.parts is None:
+        return _split(config, dataset)
+    require(len(dataset.parts) == config.clients, "clients M", f"be {len(dataset.parts)}, as in data", config.clients)
+    return dataset.parts
+
+
+def _split(config: TrainConfig, dataset: Dataset) -> Sequence[NDArray[np.int64]]:
+    labels = dataset.train_labels if dataset.train_labels.ndim == 1 else dataset.train_labels[:, 0]  # of text
+    return split(config.split, labels.cpu().numpy(), config.clients, config.seed, alpha=config.alpha)

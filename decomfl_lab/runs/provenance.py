@@ -1,0 +1,68 @@
+"""What a result was computed with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from decomfl_lab import __version__
+from decomfl_lab.datasets.images import Dataset
+from decomfl_lab.devices import describe
+from decomfl_lab.files import write_atomically
+from decomfl_lab.language.extra import installed
+from decomfl_lab.noise import STREAM_VERSION, cpu_backend
+
+__all__ = ["PROVENANCE_FILE", "code_version", "provenance", "read_provenance", "write_provenance"]
+
+PROVENANCE_FILE = "provenance.json"
+
+
+@lru_cache
+def code_version(root: Path = Path(__file__).parents[1]) -> str:
+    """Digest of the source of a package, by default this one: results of another source are not reused."""
+    h = hashlib.blake2b(digest_size=6)
+    for path in sorted(root.rglob("*.py")):
+        if path.relative_to(root).parts[0] not in ("cli", "laws"):
+            h.update(path.relative_to(root).as_posix().encode())
+            h.update(path.read_bytes())
+    return f"{__version__}+{h.hexdigest()}"
+
+
+def provenance(dataset: Dataset, codes: Sequence[str] = (), devices: Sequence[str] = ()) -> dict[str, Any]:
+    """What a result was computed with: versions (of a task's run that of transformers too), data, machine.
+
+    ``codes`` and ``devices`` are those of all versions of the code, and of all devices, that worked on it.
+    """
+    hub = installed("transformers") if dataset.pad is not None else None
+    return {
+        "code": code_version(),
+        **{name: list(own) for name, own in {"codes": codes, "devices": devices}.items() if len(own) > 1},
+        "data": dataset.source,
+        "data_digest": dataset.digest,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        **({} if hub is None else {"transformers": hub}),
+        "noise_backend": cpu_backend(),
+        "stream_version": STREAM_VERSION,
+        "device": describe(dataset.device),
+    }
+
+
+def write_provenance(folder: Path, dataset: Dataset, **hands: Sequence[str]) -> None:
+    """Write ``provenance`` to the folder's ``PROVENANCE_FILE``."""
+    write_atomically(folder / PROVENANCE_FILE, json.dumps(provenance(dataset, **hands), indent=1, ensure_ascii=False))
+
+
+def read_provenance(folder: Path) -> dict[str, Any]:
+    """What ``write_provenance`` wrote."""
+    found: dict[str, Any] = json.loads((folder / PROVENANCE_FILE).read_text(encoding="utf-8"))
+    return found

@@ -1,0 +1,439 @@
+"""A run: built, advanced, evaluated, saved, brought back, checked."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import nn
+
+from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
+from decomfl_lab.datasets.images import Dataset
+from decomfl_lab.devices import describe, find_device, use_tf32_
+from decomfl_lab.errors import DivergedError, InputError, require_int
+from decomfl_lab.estimators.second_differences import CURVATURE_COLUMNS
+from decomfl_lab.federations.federation import Federation
+from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.files import held, write_atomically
+from decomfl_lab.interrupts import Interrupted, postponed, telling
+from decomfl_lab.objectives.normalisation import calibrated
+from decomfl_lab.objectives.objective import LossFunction
+from decomfl_lab.runs.building import build_federation, dataset_of, loss_of
+from decomfl_lab.runs.config import TrainConfig, config_from_mapping
+from decomfl_lab.runs.evaluation import calibration_images, evaluate, held_out
+from decomfl_lab.runs.provenance import code_version, write_provenance
+
+__all__ = ["CONFIG_FILE", "METRICS", "METRICS_FILE", "Progress", "Rebuilt", "Run", "Sent", "load_run", "train"]
+
+CHECKPOINT_SECONDS = 20.0
+"""Between two checkpoints, times the seconds that one takes where that is more than one: 5 % of the time at most."""
+METRICS = (
+    "round",
+    "test_accuracy",
+    "test_loss",
+    "train_loss",
+    "wire_scalars",
+    "wire_bytes",
+    "up_bytes",
+    "gradient_scalars",
+    "model_pulls",
+    "seconds",
+)
+"""Columns of a run's table."""
+METRICS_FILE = "metrics.csv"
+CHECKPOINT_FILE = "checkpoint.safetensors"
+CONFIG_FILE = "config.toml"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands after a round."""
+
+    round: int
+    rounds: int
+    train_loss: float
+    test_accuracy: float  # of the latest evaluation, NaN before the first
+    scalars: float  # communicated scalars a client, bytes / 4, averaged over clients
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a run has sent; ``str`` says it in a line.
+
+    Attributes:
+        clients: How many clients there are.
+        rounds: How many rounds are done.
+        up_bytes: Bytes clients → server, all together.
+        down_bytes: Bytes server → clients, all together.
+        model_bytes: Bytes of the model, d numbers of 4 bytes.
+    """
+
+    clients: int
+    rounds: int
+    up_bytes: int
+    down_bytes: int
+    model_bytes: int
+
+    def __str__(self) -> str:
+        up, down = (1e-3 * count / self.clients for count in (self.up_bytes, self.down_bytes))
+        return (
+            f"wire: {up + down:,.2f} kB a client, {up:,.2f} of them up (mean over the {self.clients:,}), after "
+            f"{self.rounds:,} rounds; the model itself has {1e-3 * self.model_bytes:,.1f} kB"
+        )
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """How many clients, brought up to date by the records that they missed, hold the global model; true if all do."""
+
+    clients: int
+    equal: int
+
+    def __bool__(self) -> bool:
+        return self.equal == self.clients
+
+    def __str__(self) -> str:
+        if not self.clients:
+            return "rebuilt: no client keeps a model between its rounds"
+        equal = f"{self.equal:,} of {self.clients:,} clients"
+        return f"rebuilt: {equal}, brought up to date by the records they missed, hold the global model bit for bit"
+
+
+class Run:
+    """A run at some round.
+
+    Attributes:
+        config: What it is.
+        dataset: Its data.
+        federation: Server and clients.
+        seconds: Training time so far.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        *,
+        dataset: Dataset | None = None,
+        module: nn.Module | None = None,
+        loss: LossFunction | None = None,
+        device: str | None = None,
+    ) -> None:
+        """A run at round 0.
+
+        Args:
+            config: What it is.
+            dataset: Its data; None for ``dataset_of(config)``.
+            module: The model at x_0, which is copied; None for the one that ``config`` names.
+            loss: Mean over a batch, of (outputs, targets); None for the one that ``config`` names.
+            device: Where it computes: cpu, cuda or auto; None for where the data are.
+
+        Raises:
+            InputError: If configuration, data and model do not fit.
+        """
+        dataset = dataset_of(config) if dataset is None else dataset
+        self.config = config
+        self.dataset = dataset if device is None else dataset.to(find_device(device))
+        use_tf32_(config.compute == "tf32")
+        self._loss = loss or loss_of(config)
+        self.federation, self._module, self._layout = build_federation(
+            config, self.dataset, module=module, loss=self._loss
+        )
+        self._held_out = held_out(config, self.dataset)
+        self._calibration = calibration_images(config, self.dataset)
+        self._rows: list[dict[str, float]] = []
+        self._losses: list[float] = []
+        self._hands = {"codes": [code_version()], "devices": [describe(self.dataset.device)]}
+        self.seconds = 0.0
+
+    @property
+    def round(self) -> int:
+        """Rounds completed."""
+        return self.federation.round
+
+    @property
+    def model(self) -> nn.Module:
+        """A module of its own with the global model's parameters; a BatchNorm normalises as it did in training."""
+        self._bind()
+        return copy.deepcopy(self._module)
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """One row an evaluation, see ``train``."""
+        plain = self.config.method.plain()
+        more = ["calibrated_accuracy"] if self.config.task else []
+        more += ["drift"] if plain.get("revert") == "sync" else []
+        more += list(CURVATURE_COLUMNS) if plain.get("log_kappa") else []
+        return pd.DataFrame(self._rows, columns=[*METRICS, *more])
+
+    @property
+    def traffic(self) -> Sent:
+        """What was sent so far."""
+        ledger = self.federation.ledger
+        up, d = ledger.bytes_up, self.federation.x.numel()
+        return Sent(self.config.clients, self.round, up, ledger.bytes - up, 4 * d)
+
+    def verify(self) -> Rebuilt:
+        """Bring a copy of every client's model up to date by the records it missed, and compare it with the global one.
+
+        Bit for bit, optimizer state included. Nothing is sent and no client moves.
+        """
+        if not isinstance(self.federation, DeComFLFederation):
+            return Rebuilt(0, 0)
+        expected = self.federation.observer.digest()
+        digests = list(self.federation.rebuilt().values())
+        return Rebuilt(len(digests), sum(digest == expected for digest in digests))
+
+    def plot(self, path: Path | str) -> None:
+        """Draw accuracy, where there is one, and losses over the rounds, with the bytes a client sent and got."""
+        from matplotlib.figure import Figure
+
+        rows = self.metrics
+        has_accuracy = bool(rows.test_accuracy.notna().any())
+        figure = Figure(figsize=(9 if has_accuracy else 5, 3.6), layout="constrained")
+        axes = np.atleast_1d(figure.subplots(1, 1 + has_accuracy))
+        wire = rows.wire_bytes.max() / self.config.clients / max(1, rows["round"].max())
+        for own, columns in zip(
+            axes, [["test_accuracy"], ["train_loss", "test_loss"]][1 - has_accuracy :], strict=True
+        ):
+            for column in columns:
+                own.plot(rows["round"], rows[column], marker="o", markersize=3, label=column.replace("_", " "))
+            own.set(xlabel="communication round", ylabel=columns[0].split("_")[-1])
+            own.grid(alpha=0.3)
+            own.legend(frameon=False)
+            if wire:
+                above = own.secondary_xaxis("top", functions=(lambda r: r * wire / 1e3, lambda b: b * 1e3 / wire))
+                above.set_xlabel("kB a client, both ways")
+        figure.suptitle(f"{self.config.method.name}, {self.config.clients} clients, seed {self.config.seed}")
+        figure.savefig(path, dpi=150)
+
+    def train(
+        self,
+        *,
+        out: Path | None = None,
+        on_round: Callable[[Progress], None] | None = None,
+        on_start: Callable[[dict[str, float]], None] | None = None,
+        any_code: bool = False,
+    ) -> None:
+        """Go on to the last round of the configuration; see ``train``."""
+        if out is not None:
+            with held(out), telling(lambda: self._interrupted(out)):
+                if (out / CHECKPOINT_FILE).exists():
+                    self._resume(out, any_code=any_code)
+                self._train(out, on_round, on_start)
+        else:
+            with telling(lambda: self._interrupted(None)):
+                self._train(None, on_round, on_start)
+
+    def _train(
+        self,
+        out: Path | None,
+        on_round: Callable[[Progress], None] | None,
+        on_start: Callable[[dict[str, float]], None] | None,
+    ) -> None:
+        federation, config, rows = self.federation, self.config, self._rows
+        self._saved_round = federation.round if out is not None and (out / CHECKPOINT_FILE).exists() else None
+        if config.task and not rows:
+            self._evaluate()
+        if config.task and on_start is not None:
+            on_start(rows[0])
+        with ExitStack() as stack:
+            # Half a round cannot be saved, so an interrupt waits for its end where there is a folder to save it in.
+            came = stack.enter_context(postponed()) if out is not None else []
+            last_save, saving = time.monotonic(), 0.0
+            while federation.round < config.rounds:
+                started = time.monotonic()
+                try:
+                    loss = federation.advance()
+                except DivergedError:
+                    if out is not None:  # no checkpoint: there is nothing to go on with
+                        self._publish(out)
+                    raise
+                self.seconds += time.monotonic() - started
+                self._losses.append(loss)
+                if federation.round % config.eval_every == 0 or federation.round == config.rounds:
+                    self._evaluate()
+                try:
+                    if on_round is not None:
+                        accuracy = rows[-1].get("test_accuracy", float("nan")) if rows else float("nan")
+                        scalars = federation.ledger.scalars_per_client
+                        on_round(Progress(federation.round, config.rounds, loss, accuracy, scalars))
+                    if came:
+                        raise Interrupted(number=came[0])
+                except KeyboardInterrupt:
+                    self._save(out)
+                    raise
+                if (began := time.monotonic()) - last_save > CHECKPOINT_SECONDS * max(1.0, saving):
+                    self._save(out)
+                    last_save = time.monotonic()
+                    saving = last_save - began
+            self._save(out)
+
+    def more(self, rounds: int, **options: Any) -> None:
+        """Train so many rounds more; options as ``train``'s."""
+        self.config = self.config.but(rounds=self.round + require_int("rounds", rounds, 1))
+        self.train(**options)
+
+    def save(self, folder: Path | str) -> None:
+        """Write metrics.csv, config.toml, provenance.json and a checkpoint with a checksum, as ``out`` of ``train``."""
+        with held(Path(folder)):
+            self._save(Path(folder))
+
+    def load(self, folder: Path | str, *, any_code: bool = True) -> None:
+        """Be at the round at which the run was saved in the folder.
+
+        Raises:
+            InputError: If the folder holds another run, or a damaged one.
+        """
+        self._resume(Path(folder), any_code=any_code)
+
+    def _resume(self, folder: Path, *, any_code: bool) -> None:
+        tensors, saved = read_checkpoint(folder / CHECKPOINT_FILE)
+        if not _same_run(saved["config"], self.config) or saved["data"] != self.dataset.digest:
+            raise InputError(f"out must be empty or hold the same run (only rounds may differ), got {folder}")
+        for name, own in self._hands.items():
+            earlier = saved.get(name, [saved["code"]] if name == "codes" else [])
+            self._hands[name] = list(dict.fromkeys([*earlier, *own]))
+        if saved["code"] != code_version() and not any_code:
+            raise InputError(f"out must hold a run of this code ({code_version()}), got one of {saved['code']}")
+        if saved["federation"]["round"] > self.config.rounds:
+            raise InputError(f"rounds must be at least the {saved['federation']['round']} of the run in {folder}")
+        self.federation.load((tensors, saved["federation"]))
+        self._rows[:], self._losses[:], self.seconds = saved["rows"], saved["losses"], saved["seconds"]
+
+    def _save(self, out: Path | None) -> None:
+        if out is not None:
+            tensors, values = self.federation.save()
+            state = {"federation": values, "rows": self._rows, "losses": self._losses, "seconds": self.seconds}
+            state |= {"config": self.config.to_dict(), "data": self.dataset.digest, "code": code_version()}
+            write_checkpoint(out / CHECKPOINT_FILE, tensors, state | self._hands)
+            self._publish(out)
+            self._saved_round = self.round
+
+    def _publish(self, folder: Path) -> None:
+        write_atomically(folder / CONFIG_FILE, self.config.to_toml())
+        write_provenance(folder, self.dataset, **self._hands)
+        write_atomically(folder / METRICS_FILE, self.metrics.to_csv(index=False))
+
+    def _bind(self) -> None:
+        self._layout.bind(self._module, self.federation.x.to(self._layout.dtype).clone())
+
+    def _evaluate(self) -> None:
+        federation = self.federation
+        self._layout.bind(self._module, federation.x.to(self._layout.dtype))
+        with calibrated(self._module, self._calibration):
+            found = evaluate(self._module, self._loss, self.dataset, *self._held_out)
+        self._rows.append(
+            {
+                "round": federation.round,
+                **found,
+                "train_loss": float(np.mean(self._losses)) if self._losses else float("nan"),
+                "wire_scalars": federation.ledger.scalars_per_client,
+                "wire_bytes": federation.ledger.bytes,
+                "up_bytes": federation.ledger.bytes_up,
+                "gradient_scalars": federation.ledger.scalars,
+                "model_pulls": federation.pulls,
+                "seconds": self.seconds,
+            }
+        )
+        if federation.drift is not None:
+            self._rows[-1]["drift"] = federation.drift
+        if federation.curvature is not None and self._losses:
+            self._rows[-1].update(federation.curvature.columns())
+            federation.curvature.clear()
+        self._losses.clear()
+
+    def _interrupted(self, out: Path | None) -> str:
+        if out is None:
+            return f"interrupted after round {self.round}; nothing is kept without --out DIR"
+        saved = getattr(self, "_saved_round", None)
+        if saved is None:
+            where = f"nothing was saved in {out} yet"
+        else:
+            where = f"saved in {out}" + ("" if saved == self.round else f" after round {saved}")
+        return f"interrupted after round {self.round}; {where}; the same command goes on"
+
+
+def _same_run(saved: dict[str, Any], config: TrainConfig) -> bool:
+    """Whether a saved run is this one: the same in all but its length."""
+    return config_from_mapping(saved, "the saved run", lenient=True).but(rounds=config.rounds) == config
+
+
+def train(
+    config: TrainConfig,
+    *,
+    dataset: Dataset | None = None,
+    out: Path | None = None,
+    on_round: Callable[[Progress], None] | None = None,
+    on_start: Callable[[dict[str, float]], None] | None = None,
+    on_end: Callable[[Federation], None] | None = None,
+    any_code: bool = False,
+    device: str | None = None,
+) -> pd.DataFrame:
+    """Run ``config``; with ``out`` it resumes what is there and can be interrupted at any time.
+
+    A first SIGINT or SIGTERM is held back to the end of the round, which is then saved in ``out``; a second one is not.
+
+    Args:
+        config: The run.
+        dataset: Its data; None for ``dataset_of(config)``.
+        out: Folder for metrics.csv, config.toml, provenance.json and the checkpoint; made if missing.
+        on_round: Called after every round.
+        on_start: Called before the first round, of a task alone, with the row of round 0: zero-shot accuracies.
+        on_end: Called after the last round with the federation.
+        any_code: Go on with a run that another version of the code began; its provenance lists every version.
+        device: Where it computes: cpu, cuda or auto; None for where the data are. A run may go on on another device,
+            and its provenance lists all: records are applied to the same bits, losses agree to rounding.
+
+    Returns:
+        One row an evaluation, columns ``METRICS``: round (completed), test_accuracy, test_loss, train_loss (mean
+        over the rounds since the last evaluation), wire_scalars (bytes / 4 a client, mean over clients), wire_bytes
+        (all) and those of them that went up, gradient_scalars (all), model_pulls (rebuilds replaced by sending the
+        model), seconds (training time so far); with revert sync also drift, the largest ‖x_i − x‖∞ / ‖x‖∞ of a
+        client's rebuilt model so far; with log_kappa also ``CURVATURE_COLUMNS`` of the rounds since the last
+        evaluation. Of a task the first row is of round 0, before any training, and there is calibrated_accuracy:
+
+            argmax_c log p_c(prompt) − log p_c(prompt without content)        in place of    argmax_c log p_c(prompt)
+
+        (Zhao, Wallace, Feng, Klein and Singh, "Calibrate before use", ICML 2021; "N/A" in every column).
+
+    Raises:
+        InputError: If the configuration, the data or the folder does not fit, or another process writes to the folder;
+            nothing is half-written.
+        Interrupted: After a signal, once the round is saved; it says where.
+        DivergedError: If losses are no longer finite; the evaluations up to there are in ``out``.
+    """
+    run = Run(config, dataset=dataset, device=device)
+    run.train(out=out, on_round=on_round, on_start=on_start, any_code=any_code)
+    if on_end is not None:
+        on_end(run.federation)
+    return run.metrics
+
+
+def load_run(out: Path, dataset: Dataset | None = None, **own: Any) -> Run:
+    """The run that ``train`` left in the folder ``out``.
+
+    All of it is the checkpoint's, under its checksum; config.toml is for people and for ``--config``.
+
+    Args:
+        out: The folder.
+        dataset: The run's data where they are loaded already, or are its user's own.
+        own: ``module`` and ``loss`` of a run whose configuration does not name them.
+
+    Raises:
+        InputError: If the folder holds no run, or one of other data than are at hand now.
+    """
+    _, saved = read_checkpoint(out / CHECKPOINT_FILE)
+    config = config_from_mapping(saved.get("config", {}), f"run {out}", lenient=True)
+    dataset = dataset_of(config) if dataset is None else dataset
+    if saved["data"] != dataset.digest:
+        raise InputError(f"run {out} must be of the data at hand ({dataset.source}), got one of other data")
+    run = Run(config, dataset=dataset, **own)
+    run.load(out)
+    return run

@@ -1,0 +1,71 @@
+"""``module:function`` of a user: found in the current folder, called, and refused in one line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from decomfl_lab.errors import InputError
+from decomfl_lab.plugins import is_own, made, named
+
+OWN = """
+from torch import nn
+import own_neighbour
+
+class Net(nn.Linear):
+    def __init__(self):
+        super().__init__(own_neighbour.WIDTH, 1)
+
+net = Net()
+rows = [1, 2]
+
+def fails():
+    raise KeyError("no such\\nkey")
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_things.py").write_text(OWN)
+    (tmp_path / "own_neighbour.py").write_text("WIDTH = 3")
+    (tmp_path / "own_broken.py").write_text("x = 1\ny = z\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != ""])
+    for name in ("own_things", "own_neighbour", "own_broken"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+def test_a_class_or_function_is_called_and_an_object_of_the_kind_is_taken_as_it_is() -> None:
+    assert made("model", "own_things:Net", nn.Module) is not made("model", "own_things:Net", nn.Module)
+    assert made("model", "own_things:net", nn.Module) is named("model", "own_things:net")
+    assert made("data", "own_things:rows", object) == [1, 2]
+    assert named("loss", "torch.nn.functional:mse_loss") is nn.functional.mse_loss
+    assert isinstance(named("model", "own_things:net.weight"), nn.Parameter)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("own_things", "model must be module:function, got 'own_things'"),
+        ("own_things:", "model must be module:function, got 'own_things:'"),
+        ("nowhere:f", r"that can be imported, got 'nowhere:f' \(ModuleNotFoundError: No module named 'nowhere'\)$"),
+        ("own_things:g", r"imported, got 'own_things:g' \(AttributeError: module 'own_things' has no attribute 'g'\)$"),
+        ("own_broken:f", r"\(NameError: name 'z' is not defined, own_broken.py line 2\)$"),
+        ("own_things:fails", r"without arguments, got 'own_things:fails' \(KeyError: .*, own_things.py line 13\)$"),
+        ("own_neighbour:WIDTH", "model 'own_neighbour:WIDTH' must make a torch.nn.modules.module.Module, got int"),
+        ("own_things:Net.bias", r"imported, got 'own_things:Net.bias' \(AttributeError: "),
+        ("torch.nn:Linear", r"without arguments, got 'torch.nn:Linear' \(TypeError: .*in_features.*\)$"),
+    ],
+)
+def test_what_cannot_be_made_is_named_in_one_line(target: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        made("model", target, nn.Module)
+    assert "\n" not in str(caught.value)
+
+
+def test_names_of_models_and_folders_are_not_the_users_own() -> None:
+    assert is_own("my.package:net")
+    assert not any(map(is_own, ("cnn-mnist", "facebook/opt-125m", "C:\\models", "mine:", ":net", "a b:c")))

@@ -1,0 +1,132 @@
+"""``import hessian`` as a stranger uses it: lazy names, κ of any module, loss and data, a result that prints."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+import hessian
+from decomfl_lab.errors import InputError
+from hessian.mean_loss import gathered, good_chunk
+from tests.hessian.spectra import rotated
+
+X = torch.randn(300, 6, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(300) % 3
+LOSS = nn.CrossEntropyLoss()
+
+
+def net() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 3))
+
+
+def test_the_import_loads_no_torch_and_lists_every_name() -> None:
+    code = "import sys, hessian; assert 'effective_rank' in dir(hessian); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_every_public_name_is_there_and_none_is_a_submodules() -> None:
+    submodules = {module.name for module in pkgutil.iter_modules(hessian.__path__)}
+    assert len(hessian.__all__) > 30
+    assert not submodules & set(hessian.__all__)
+    for name in submodules:
+        importlib.import_module(f"hessian.{name}")  # as a user may have done before
+    for name in hessian.__all__:
+        assert getattr(hessian, name).__name__ == name
+        assert getattr(hessian, name).__doc__
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = hessian.nonsense  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (X, Y),
+        [X, Y],
+        TensorDataset(X, Y),
+        [(X[:250], Y[:250]), (X[250:], Y[250:])],
+        DataLoader(TensorDataset(X, Y), 250),
+        iter([[X[:250], Y[:250]], [X[250:], Y[250:]]]),
+    ],
+    ids=["pair", "list of two", "Dataset", "batches", "DataLoader", "iterator"],
+)
+def test_kappa_of_a_module_is_that_of_its_operator_whatever_holds_the_data(data: Any) -> None:
+    objective = hessian.MeanLoss(net(), cross_entropy, [(X, Y)], chunk=250)
+    of_operator = hessian.effective_rank(hessian.HessianOperator(objective), rtol=0.1, seed=3)
+    found = hessian.effective_rank(net(), LOSS, data, rtol=0.1, seed=3)
+    assert replace(found, seconds=0.0) == replace(of_operator, seconds=0.0)
+
+
+def test_a_loader_that_shuffles_gives_the_same_kappa_and_leaves_torchs_generator_alone() -> None:
+    loader, state = DataLoader(TensorDataset(X, Y), 64, shuffle=True), torch.get_rng_state()
+    found = [hessian.MeanLoss(net(), LOSS, loader) for _ in range(2)]
+    assert torch.equal(torch.get_rng_state(), state)
+    assert found[0].fingerprint() == found[1].fingerprint()
+    assert not torch.equal(found[0].pieces[0].inputs, X[:64])  # it did shuffle
+
+
+def test_statistics_of_the_batch_keep_a_pair_in_one_piece() -> None:
+    norm = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    for data in ((X, Y), TensorDataset(X, Y)):
+        assert len(hessian.MeanLoss(norm, LOSS, data, normalisation="batch").pieces) == 1
+        assert [piece.examples for piece in hessian.MeanLoss(norm, LOSS, data).pieces] == [250, 50]
+
+
+def test_batches_of_trees_are_gathered_and_ragged_ones_refused() -> None:
+    batches = [({"ids": X[:4], "mask": Y[:4]}, Y[:4]), ({"ids": X[4:9], "mask": Y[4:9]}, Y[4:9])]
+    inputs, targets = gathered(batches)
+    assert torch.equal(inputs["ids"], X[:9])
+    assert torch.equal(targets, inputs["mask"])
+    with pytest.raises(InputError, match="data must have batches that differ in their first dimension only, got Sizes"):
+        gathered([(X[:4], Y[:4]), (X[4:9, :2], Y[4:9])])
+
+
+def test_sequences_of_tokens_go_in_smaller_chunks() -> None:
+    assert good_chunk(X, torch.device("cpu")) == 250
+    assert good_chunk({"ids": Y}, torch.device("cpu")) == 8
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((net(),), "loss and data must be given with a module, got None"),
+        ((net(), LOSS), "loss and data must be given with a module, got None"),
+        ((net(), LOSS, 3), "data must be batches, a Dataset or a pair of tensors, got 'int'"),
+        ((3,), r"model must be a torch module or an operator \(hessian.Operator\), got 'int'"),
+        ((rotated([1.0]), LOSS), "loss and data must be None with an operator, which has them"),
+    ],
+)
+def test_what_has_no_hessian_is_refused(given: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        hessian.effective_rank(*given, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("kappa", "low", "high", "shown"),
+    [
+        (9.93, 9.4361, 10.4311, "κ = 9.93, 95 % interval 9.44 .. 10.43"),
+        (1234.5, 1100.0, 1300.0, "κ = 1234, 95 % interval 1100 .. 1300"),
+        (2.5, 2.5, 2.5, "κ = 2.50000, 95 % interval 2.50000 .. 2.50000"),
+        (-0.0314, -0.0325, -0.0305, "κ = -0.0314, 95 % interval -0.0325 .. -0.0305"),
+        (7.25, -float("inf"), float("inf"), "κ = 7.25000, 95 % interval -inf .. inf"),
+        (0.0, 0.0, 0.0, "κ = 0.00000, 95 % interval 0.00000 .. 0.00000"),
+        (float("nan"), float("nan"), float("nan"), "κ is undefined: H is zero along every direction tried"),
+    ],
+)
+def test_a_result_prints_its_interval_to_two_digits_of_the_half_width(
+    kappa: float, low: float, high: float, shown: str
+) -> None:
+    found = replace(hessian.effective_rank(rotated([1.0, 2.0]), seed=0), kappa=kappa, interval=(low, high), products=48)
+    assert str(found) == f"{shown} (48 products)"
