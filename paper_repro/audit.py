@@ -1,4 +1,4 @@
-"""Every statement of the paper with the verdict of the audit and the evidence gathered for it, now."""
+"""Every statement of the paper with the finding of the audit and the evidence gathered for it, now."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from paper_repro.claims import Claim, Verdict
 from paper_repro.part import Made, Options
 from paper_repro.report import Folded, Section
 from paper_repro.runs import Work, fingerprint
-from theory.audit.entry import VERDICTS, Result
+from theory.audit.entry import FINDINGS, Result
 from theory.audit.registry import ENTRIES, run
 
 __all__ = ["claims", "jobs", "make"]
@@ -77,7 +77,7 @@ def jobs(options: Options) -> list[Work]:  # noqa: ARG001 (of the protocol)
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:  # noqa: ARG001
-    """The list of verdicts, and those of the theorems, corollaries and lemmas as claims."""
+    """The list of findings, and those on the theorems, corollaries and lemmas as claims."""
     section = Section(
         id="audit",
         title="Audit: every equation, lemma, theorem, algorithm line and table of the paper",
@@ -93,7 +93,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         facts={
             "statements": str(len(rows)),
             "pieces of evidence": str(sum(len(evidence) for evidence in rows["evidence"])),
-            "verdicts borne out": f"{int(rows['confirmed'].sum())} of {len(rows)}",
+            "findings borne out": f"{int(rows['confirmed'].sum())} of {len(rows)}",
         },
         folded=[_folded(row) for row in rows.to_dict("records")],
     )
@@ -101,11 +101,11 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
 
 
 def _folded(row: Mapping[Any, Any]) -> Folded:
-    verdict = str(row["verdict"])
+    finding = str(row["finding"])
     return Folded(
         label=str(row["label"]),
-        verdict=verdict if row["confirmed"] else f"{verdict}: not borne out",
-        tone=TONES[verdict] if row["confirmed"] else "untested",
+        verdict=finding if row["confirmed"] else f"{finding}: not borne out",
+        tone=TONES[finding] if row["confirmed"] else "untested",
         says=str(row["says"]),
         body=[
             ("where", f"{row['kind']}, line {row['line']}{', also ' * bool(row['labels'])}{', '.join(row['labels'])}"),
@@ -121,21 +121,21 @@ def _folded(row: Mapping[Any, Any]) -> Folded:
 
 def claims(rows: pd.DataFrame) -> list[Claim]:
     """Whether the statements of the paper are correct: all together, and each theorem, corollary and lemma."""
-    counts = Counter(rows["verdict"])
-    wrong = [verdict for verdict in VERDICTS if TONES[verdict] in ("no", "depends")]
+    counts = Counter(rows["finding"])
+    wrong = [finding for finding in FINDINGS if TONES[finding] in ("no", "depends")]
     everything = Claim(
         id="audit.all",
         claim="The paper's displayed statements, algorithms and tables are correct",
         source="the whole paper",
-        verdict="does not hold" if any(counts[verdict] for verdict in wrong) else "holds",
-        measured={verdict: counts[verdict] for verdict in VERDICTS},
+        verdict="does not hold" if any(counts[finding] for finding in wrong) else "holds",
+        measured={finding: counts[finding] for finding in FINDINGS},
         scale=f"{len(rows)} statements",
     )
     return [everything, *(_claim(row) for row in rows.to_dict("records") if row["kind"] in _JUDGED)]
 
 
 def _claim(row: Mapping[Any, Any]) -> Claim:
-    tone = TONES[str(row["verdict"])] if row["confirmed"] else "untested"
+    tone = TONES[str(row["finding"])] if row["confirmed"] else "untested"
     verdicts: dict[str, Verdict] = {"yes": "holds", "untested": "not tested at this scale"}
     numbers: Mapping[str, float | None] = next((found["numbers"] for found in row["evidence"] if found["numbers"]), {})
     return Claim(
@@ -144,5 +144,5 @@ def _claim(row: Mapping[Any, Any]) -> Claim:
         source=f"{row['label']}, line {row['line']} of the source",
         verdict=verdicts.get(tone, "does not hold"),
         measured={name: value for name, value in numbers.items() if value is not None and math.isfinite(value)},
-        scale=f"audit: {row['verdict']}",
+        scale=f"audit: {row['finding']}",
     )

@@ -18,8 +18,8 @@ from paper_repro.part import Made, Options, rendered
 from paper_repro.report import Section
 from paper_repro.scales import EDGE_SCALES, EdgeScale, kind
 from theory.bounds import statement
+from theory.problems.spectrum import Spectrum
 from theory.setting import Setting
-from theory.spectrum import Spectrum
 from theory.stability import largest_step, load
 
 __all__ = ["claims", "comes_apart", "jobs", "made_of", "make", "more_stable", "outcomes", "shares", "spectrum_of"]

@@ -34,7 +34,7 @@ from paper_repro.part import Made, Options, rendered
 from paper_repro.pretraining.verdicts import BATCH as LINES
 from paper_repro.report import Section
 from paper_repro.scales import LANGUAGE_SCALES, PRETRAINED, LanguageScale, Tuning, kind
-from theory.audit.tables import LORA_PARAMETERS, PARAMETERS, RESULTS, ROUNDS
+from theory.printed import LORA_PARAMETERS, PARAMETERS, RESULTS, ROUNDS
 
 __all__ = ["claims", "configuration", "jobs", "make", "settings_table", "wide_table"]
 

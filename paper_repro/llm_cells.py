@@ -12,7 +12,7 @@ import pandas as pd
 from decomfl_lab.language.tasks import TASKS
 from paper_repro.measures import binomial_error
 from paper_repro.scales import TASK_ROWS
-from theory.audit.tables import LORA, RESULTS, ROUNDS, Cell, decomfl_megabytes, model_terabytes
+from theory.printed import LORA, RESULTS, ROUNDS, Cell, decomfl_megabytes, model_terabytes
 
 __all__ = [
     "ADAPTED",

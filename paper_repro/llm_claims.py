@@ -24,7 +24,7 @@ from paper_repro.llm_cells import (
 )
 from paper_repro.measures import verdict_of_countings, verdict_of_gains, verdict_of_likeness
 from paper_repro.scales import TASK_ROWS
-from theory.audit.tables import (
+from theory.printed import (
     EXAMPLES,
     LORA_PARAMETERS,
     MOST_FREQUENT,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from paper_repro.pretraining.family import PretrainConfig
-from theory.audit.tables import EXAMPLES, PARAMETERS, RATES, RESULTS, ROUNDS, model_terabytes
+from theory.printed import EXAMPLES, PARAMETERS, RATES, RESULTS, ROUNDS, model_terabytes
 
 __all__ = [
     "EDGE_SCALES",

@@ -21,12 +21,12 @@ from decomfl_lab.runs.run import Progress
 from paper_repro.runs import fingerprint
 from paper_repro.scales import TheoryScale
 from theory.bounds import statement
-from theory.quadratic import Quadratic, expected
+from theory.problems.quadratic import Quadratic, expected
+from theory.problems.spectrum import Spectrum
 from theory.rounds import Rounds, rounds_by_bound, rounds_of, stability_limit
 from theory.setting import Setting
 from theory.simulate import simulate
-from theory.spectrum import Spectrum
-from theory.statement import Variant
+from theory.statements import Variant
 
 __all__ = [
     "CLIENTS",
@@ -47,7 +47,7 @@ KAPPA: Final = 10
 """Held fixed while d grows."""
 _D_FIXED: Final = 10**6
 """Held fixed while κ grows."""
-RUN: Final[Mapping[str, Any]] = {"m": 10, "M": 100, "P": 10, "R": 1000, "law": "sphere"}
+RUN: Final[Mapping[str, Any]] = {"m": 10, "M": 100, "P": 10, "R": 1000, "distribution": "sphere"}
 _NOISE: Final[Mapping[str, Any]] = {"D": 1.0, "sigma": 1.0, "sigma_G": 1.0}
 
 SMALL_D, EPSILON, LOUD = 16, 0.1, 8.0

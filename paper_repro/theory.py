@@ -15,7 +15,7 @@ from paper_repro.runs import Work
 from paper_repro.scales import THEORY_SCALES, kind
 from paper_repro.sweeps import CLIENTS, EPSILON, KAPPA, LOUD, MAP_D, REACH, RUN, SMALL_D, SWEEPS, SweepWork
 from paper_repro.trained import MARGIN, TrainingWork
-from theory.formula import SYMBOLS, Formula
+from theory.symbols import LETTERS
 
 __all__ = ["claims", "jobs", "make"]
 
@@ -36,7 +36,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     size = THEORY_SCALES[options.scale]
     frames = {str(name): frame.dropna(axis=1, how="all") for name, frame in rows.groupby("sweep", sort=False)}
     words = f"{options.scale} ({kind(options.scale)})"
-    run = ", ".join(f"{name} = {value}" for name, value in RUN.items() if name != "law")
+    run = ", ".join(f"{name} = {value}" for name, value in RUN.items() if name != "distribution")
     noise = "f(x_0) − f* = 1, σ = σ_G = 1, L = 1"
     dimension = dimension_free(
         frames["by-d"],
@@ -121,7 +121,7 @@ def _constants(frame: pd.DataFrame) -> pd.DataFrame:
     shown += ["rounding of g", "rho", "rho_kappa"]
     constants = frame[frame["kind"] == "constant"]
     table = constants.pivot(index="model", columns="series", values="value")[shown].rename_axis(columns=None)
-    return table.rename(columns={name: str(Formula(name)) for name in SYMBOLS}).reset_index()
+    return table.rename(columns=LETTERS).reset_index()
 
 
 def claims(frames: Mapping[str, pd.DataFrame], words: str) -> list[Claim]:
@@ -258,7 +258,10 @@ def _trained(frame: pd.DataFrame, words: str) -> Iterator[Claim]:
             measured={
                 "most measured / stated": float(ratio.max()),
                 "measured / corrected, at the end": float((measured / corrected["value"]).dropna().iloc[-1]),
-                **{str(Formula(name)): float(constants[name]) for name in ("L", "kappa", "sigma", "sigma_G", "eta")},
+                **{
+                    LETTERS.get(name, name): float(constants[name])
+                    for name in ("L", "kappa", "sigma", "sigma_G", "eta")
+                },
             },
             scale=words,
         )

@@ -181,7 +181,7 @@ class _Landscape:
         return Setting(
             d=self.whole.d, L=L, kappa=max(1.0, float(found["trace"]) / L), sigma=float(found["sigma"]),
             sigma_G=float(found["sigma_G"]), D=self.whole(points[0]), m=config.sampled, M=config.clients,
-            P=config.perturbations, R=config.rounds, law=config.distribution,
+            P=config.perturbations, R=config.rounds, distribution=config.distribution,
         )  # fmt: skip
 
     def _at(self, x: Tensor) -> dict[str, float]:

@@ -54,5 +54,5 @@ def test_notation_spells_every_symbol_once() -> None:
 
 def test_the_readme_counts_statements_and_corrected_bounds() -> None:
     corrected = sum(variant == "corrected" for _, variant in STATEMENTS)
-    counted = f"{len(ENTRIES)} statements of the paper with verdicts, {corrected} corrected bounds with proofs"
+    counted = f"{len(ENTRIES)} statements of the paper with findings, {corrected} corrected bounds with proofs"
     assert counted in (ROOT / "README.md").read_text()

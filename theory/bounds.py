@@ -5,392 +5,419 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from sympy import Min, Rational, evaluate, exp, sqrt
+
 from decomfl_lab.errors import InputError, require_choice
-from theory.formula import Formula
-from theory.statement import Statement, Variant
+from theory.statements import Statement, Variant
+from theory.symbols import (
+    D,
+    G,
+    K,
+    L,
+    P,
+    R,
+    a,
+    d,
+    delta,
+    eta,
+    kappa,
+    m,
+    mu,
+    phi,
+    rho,
+    rho_kappa,
+    s2,
+    s6,
+    sigma,
+    sigma_G,
+    tail,
+)
 
 __all__ = ["STATEMENTS", "names", "statement"]
 
 
-def _formulas(**texts: str) -> dict[str, Formula]:
-    return {name: Formula(text) for name, text in texts.items()}
-
-
-# Laws whose ∇f^μ is a mean of ∇f over shifted points: gaussian (by Stein), sphere (over its ball).
+# Distributions whose ∇f^μ is a mean of ∇f over shifted points: gaussian (by Stein), sphere (over its ball).
 _SMOOTHED: Final = ("gaussian", "sphere")
-_AVERAGE = "(1/R) Σ_r E‖∇f(x_r)‖²"
 _PRINTED = "unbiased gradients of variance σ²; dissimilarity σ_G; f is L-smooth"
 _EACH = "unbiased gradients of variance σ² at every point; dissimilarity σ_G; every f_i(·; ξ) is L-smooth"
 _LOW_RANK = "; 0 ⪯ H(x_r) ⪯ L I, tr H(x_r) ≤ κL, ∇²f ⪯ H(x_r) for ‖x − x_r‖ ≤ 2ηdG(x_r)"
 _LOW_RANK_WIDE = _LOW_RANK.removesuffix("(x_r)") + ", G ≥ ‖∇f_i(x; ξ)‖ for every x"
 
-_THEOREM_1_STATED: Final = Statement(
-    name="theorem-1",
-    variant="stated",
-    left=_AVERAGE,
-    source="the.1",
-    terms=_formulas(
-        start="4*D/(K*R*eta)",
-        dissimilarity="(72*K*L*eta/m + 24*(d + 4)*L*eta/(m*P))*sigma_G**2",
-        noise="16*L*(d + 4)*eta/(m*P)*sigma**2",
-        smoothing="2*mu**2*L**2*(d + 3)**3",
-    ),
-    eta=_formulas(
-        variance="m*P/(24*L*(d + 4))",
-        drift="2*P/(m*K*L*(d + P + 4))",
-        local_steps="1/(m*K**2*L)",
-        smoothing="m*P*(d + 3)**3/(2*L*(3*m*P*K*(d + 3)**3 + (d + 6)**3))",
-    ),
-    laws=("gaussian",),
-    assumptions=_PRINTED,
-    note="False as printed for P above about 30(d + 4): all P directions see the same mini-batch, so its noise does "
-    "not fall with P. The proof also takes the clients' errors for independent, but they share the directions.",
-)
-
-_THEOREM_1: Final = Statement(
-    name="theorem-1",
-    variant="corrected",
-    left=_AVERAGE,
-    source="the.1",
-    terms=_formulas(
-        start="4*D/(K*R*eta)",
-        dissimilarity="8*L*eta*(K + 2*(rho - 1))*phi/m*sigma_G**2",
-        noise="8*L*eta*(rho - 1/2)/m*sigma**2",
-        drift="25/4*L**2*eta**2*(K - 1)*((K + 2*(rho - 1))*sigma_G**2 + (rho - 1/2)*sigma**2)",
-        smoothing="mu**2*L**2*(3*d + 9*L*eta*s6/(4*P))",
-    ),
-    eta=_formulas(descent="1/(9*L*(K + 2*(rho - 1)))"),
-    laws=_SMOOTHED,
-    assumptions=_EACH,
-    note="ρ − 1 = (d + 1)/P for Gaussian directions. The step size owes nothing to m: clients share the directions.",
-)
-
-_THEOREM_1_SINGLE: Final = Statement(
-    name="theorem-1-single",
-    variant="corrected",
-    left=_AVERAGE,
-    source="the.1",
-    terms=_formulas(
-        start="2*D/(R*eta)",
-        dissimilarity="2*L*eta*rho*phi/m*sigma_G**2",
-        noise="2*L*eta*rho/m*sigma**2",
-        smoothing="2*mu**2*L**2*(s2 + L*eta*(s2 + s6/(4*P)))",
-    ),
-    eta=_formulas(descent="1/(4*L*rho)"),
-    single_step=True,
-    assumptions=_EACH,
-    note="Theorem 1 for K = 1, where no client drifts.",
-)
-
-_RATE_ETA = "sqrt(m*P/(d*R*K))"
-_COROLLARY_STATED: Final = Statement(
-    name="corollary-1",
-    variant="stated",
-    left=_AVERAGE,
-    source="coro-1",
-    terms=_formulas(rate="sqrt(d/(m*P*K*R))"),
-    eta={**_THEOREM_1_STATED.eta, "rate": Formula(_RATE_ETA)},
-    mu=_formulas(rate="1/((d + 3)*sqrt(P*K*R))"),
-    laws=("gaussian",),
-    assumptions=_PRINTED,
-    note="An order: its constant is hidden, and with it the units. It needs K ≤ d/P (else 72KLη/m is larger), and R "
-    "of order m³KdL²/(4P) before the rate's η is admissible.",
-)
-# η of the rate balances 4D/(KRη) with 8LηN/m, N the noise; the largest η of the theorem and it, added harmonically.
-_NOISE = "((rho - 1/2)*sigma**2 + (K + 2*(rho - 1))*phi*sigma_G**2)"
-_RATE = f"sqrt(D)/(9*L*(K + 2*(rho - 1))*sqrt(D) + sqrt(2*L*K*R*{_NOISE}/m))"
-_COROLLARY: Final = Statement(
-    name="corollary-1",
-    variant="corrected",
-    left=_AVERAGE,
-    source="coro-1",
-    terms=_formulas(
-        rate=f"sqrt(128*D*L*{_NOISE}/(m*K*R))",
-        start="36*D*L*(K + 2*(rho - 1))/(K*R)",
-        drift=f"25/4*L**2*({_RATE})**2*(K - 1)*((K + 2*(rho - 1))*sigma_G**2 + (rho - 1/2)*sigma**2)",
-        smoothing="mu**2*L**2*(3*d + s6/(4*P*(K + 2*(rho - 1))))",
-    ),
-    eta=_formulas(rate=_RATE),
-    laws=_SMOOTHED,
-    assumptions=_EACH,
-    note="Of corrected Theorem 1 at the largest η allowed here. The first term is of order "
-    "√(LD(1 + d/P)(σ² + φσ_G²)/(mKR)) as long as K ≤ d/P; beyond, the part of φσ_G² no longer falls with K, and that "
-    "of σ² stops falling with P at P = d: a mini-batch is shared by all directions.",
-)
-
-_THEOREM_2_STATED: Final = Statement(
-    name="theorem-2",
-    variant="stated",
-    left=_AVERAGE,
-    source="the.2",
-    terms=_formulas(
-        start="4*D/(R*eta)",
-        noise="2*L*eta/m*(1 + (kappa*d + d - 2)/(P*(d + 2)))*(sigma_G**2 + sigma**2)",
-        smoothing="1/2*mu**2*L**2*(d + 3)**3",
-        remainder="4*mu**2*L**4*d**3*eta",
-    ),
-    eta=_formulas(descent="1/(4*L)/(1 + (kappa*d + d - 2)/(P*(d + 2)))"),
-    laws=("sphere",),
-    single_step=True,
-    assumptions=_PRINTED + "; low κ-effective rank",
-    note="False as printed, where only f is smooth and not every f_i(·; ξ). With that mended it is true, though its "
-    "proof ends with 4Lη/m for the printed 2Lη/m, and the remainder (wrong unit: L³ is meant) is not needed.",
-)
-_THEOREM_2: Final = Statement(
-    name="theorem-2",
-    variant="corrected",
-    left=_AVERAGE,
-    source="the.2",
-    terms=_formulas(
-        start="2*D/(R*eta)",
-        noise="2*L*eta/m*rho_kappa*(phi*sigma_G**2 + sigma**2)",
-        smoothing="2*mu**2*L**2*(s2 + L*eta*(s2 + s6/2))",
-    ),
-    eta=_formulas(descent="1/(4*L*rho_kappa)"),
-    laws=("sphere", "rademacher"),
-    single_step=True,
-    assumptions=_EACH + _LOW_RANK,
-)
-_THEOREM_2_FREE: Final = Statement(
-    name="theorem-2-dimension-free",
-    variant="corrected",
-    left=_AVERAGE,
-    source="line-442",
-    terms=_formulas(
-        start="2*D/(R*eta)",
-        noise="2*L*eta/m*rho_kappa*(phi*sigma_G**2 + sigma**2)",
-        smoothing="1/2*mu**2*L**2*kappa*(kappa + 2)*(1 + L*eta*(1 + (kappa + 3)/P))",
-    ),
-    eta=_formulas(descent="1/(4*L*rho_kappa)"),
-    single_step=True,
-    assumptions="unbiased gradients of variance σ² at every point; dissimilarity σ_G; −H ⪯ ∇²f_i(x; ξ) ⪯ H for all i, "
-    "ξ and x, with one 0 ⪯ H ⪯ L I, tr H ≤ κL",
-    note="Nothing in it grows with d, the terms in μ included, which in print need μ of order d^(−3/2).",
-)
-_GAUSSIAN_STATED: Final = Statement(
-    name="theorem-2-gaussian",
-    variant="stated",
-    left=_AVERAGE,
-    source="line-1448",
-    terms=_formulas(
-        start="4*D/(R*eta)",
-        noise="2*L*eta/m*(1 + (kappa*d + d - 2)/(P*(d + 2)))*(sigma_G**2 + sigma**2)",
-        escape="eta**2*L*G**2*exp(-m*d*P/16)",
-        smoothing="1/2*mu**2*L**2*(d + 3)**3 + 4*mu**2*L**3*d**3*eta",
-    ),
-    eta=_formulas(descent="1/(4*L)/(1 + (kappa*d + d - 2)/(P*(d + 2)))"),
-    laws=("gaussian",),
-    single_step=True,
-    assumptions=_PRINTED + "; low κ-effective rank",
-    note="Ω(mdP) is read as the proof's mdP/16, O(μ²) as the μ terms of its proof with the unit mended.",
-)
-_GAUSSIAN: Final = Statement(
-    name="theorem-2-gaussian",
-    variant="corrected",
-    left=_AVERAGE,
-    source="line-1448",
-    terms=_formulas(
-        start="2*D/(R*eta)",
-        noise="2*L*eta/m*rho_kappa*(phi*sigma_G**2 + sigma**2)",
-        escape="eta*L*G**2*d*(d + 2/P)*tail",
-        smoothing="2*mu**2*L**2*(d + L*eta*(d + s6/(4*P)))",
-    ),
-    eta=_formulas(descent="1/(4*L*rho_kappa)"),
-    laws=("gaussian",),
-    single_step=True,
-    assumptions=_EACH + _LOW_RANK_WIDE,
-    note="tail = Pr[χ²_{dP+4} ≥ 2dP], at most exp(−dP/16) up to a factor: dP degrees of freedom, not mdP. Where H "
-    "dominates ∇²f everywhere the escape term falls away (G = 0).",
-)
-
-_LEMMAS: Final = (
-    Statement(
-        name="smoothed-value",
+with evaluate(False):  # so that a formula is printed as it is written here
+    _THEOREM_1_STATED: Final = Statement(
+        "theorem-1",
         variant="stated",
-        left="|f^μ(x) − f(x)|",
-        source="eq.oo",
-        terms=_formulas(smoothing="1/2*mu**2*L*d"),
-        assumptions=_EACH,
-    ),
-    Statement(
-        name="smoothed-value",
-        variant="corrected",
-        left="|f^μ(x) − f(x)|",
-        source="eq.oo",
-        terms=_formulas(smoothing="1/2*mu**2*L*d"),
-        assumptions=_EACH,
-        note="Tight: equality for f = L‖x‖²/2.",
-    ),
-    Statement(
-        name="smoothed-gradient",
-        variant="stated",
-        left="‖∇f^μ(x) − ∇f(x)‖",
-        source="eq.as",
-        terms=_formulas(smoothing="1/2*mu*L*sqrt((d + 3)**3)"),
-        assumptions=_EACH,
-    ),
-    Statement(
-        name="smoothed-gradient",
-        variant="corrected",
-        left="‖∇f^μ(x) − ∇f(x)‖",
-        source="eq.as",
-        terms=_formulas(smoothing="mu*L*sqrt(s2)"),
-        assumptions=_EACH,
-        note="∇f^μ(x) = E ∇f(x + μy): the printed bound is (d + 3)^{3/2}/(2√d) times larger, 4 times for d = 1.",
-    ),
-    Statement(
-        name="second-moment",
-        variant="stated",
-        left="E‖g z‖², g = (f(x + μz) − f(x))/μ",
-        source="line-1011",
-        terms=_formulas(smoothing="mu**2/2*L**2*(d + 6)**3", gradient="2*(d + 4)*a**2"),
-        laws=("gaussian",),
-        assumptions=_EACH,
-    ),
-    Statement(
-        name="second-moment",
-        variant="corrected",
-        left="E‖g z‖², g = (f(x + μz) − f(x))/μ",
-        source="line-1011",
-        terms=_formulas(smoothing="mu**2/2*L**2*d*(d + 2)*(d + 4)", gradient="2*(d + 2)*a**2"),
-        laws=("gaussian",),
-        assumptions=_EACH,
-    ),
-    Statement(
-        name="variance",
-        variant="stated",
-        left="E_r‖G_{i,r}^k − ∇f_i^μ(x_{i,r}^k)‖²",
-        source="lemma.pp.v2",
-        terms=_formulas(
-            gradient="6*(d + 4)/P*a**2",
-            drift="6*L**2*(d + 4)/P*delta**2",
-            dissimilarity="6*(d + 4)/P*sigma_G**2",
-            noise="2*(d + 4)/P*sigma**2",
-            smoothing="mu**2*L**2*(d + 6)**3/(2*P)",
-        ),
-        laws=("gaussian",),
+        source="the.1",
+        terms={
+            "start": 4 * D / (K * R * eta),
+            "dissimilarity": (72 * K * L * eta / m + 24 * (d + 4) * L * eta / (m * P)) * sigma_G**2,
+            "noise": 16 * L * (d + 4) * eta / (m * P) * sigma**2,
+            "smoothing": 2 * mu**2 * L**2 * (d + 3) ** 3,
+        },
+        eta={
+            "variance": m * P / (24 * L * (d + 4)),
+            "drift": 2 * P / (m * K * L * (d + P + 4)),
+            "local_steps": 1 / (m * K**2 * L),
+            "smoothing": m * P * (d + 3) ** 3 / (2 * L * (3 * m * P * K * (d + 3) ** 3 + (d + 6) ** 3)),
+        },
+        distributions=("gaussian",),
         assumptions=_PRINTED,
-    ),
-    Statement(
-        name="variance",
+        note="False as printed for P above about 30(d + 4): all P directions see the same mini-batch, so its noise "
+        "does not fall with P. The proof also takes the clients' errors for independent, but they share the "
+        "directions.",
+    )
+
+    _THEOREM_1: Final = Statement(
+        "theorem-1",
         variant="corrected",
-        left="E_r‖G_{i,r}^k − ∇f_i^μ(x_{i,r}^k)‖²",
-        source="lemma.pp.v2",
-        terms=_formulas(
-            gradient="6*(rho - 1)*a**2",
-            drift="6*(rho - 1)*L**2*delta**2",
-            dissimilarity="6*(rho - 1)*sigma_G**2",
-            noise="(2*rho - 1)*sigma**2",
-            smoothing="mu**2*L**2*s6/(2*P)",
-        ),
-        laws=_SMOOTHED,
+        source="the.1",
+        terms={
+            "start": 4 * D / (K * R * eta),
+            "dissimilarity": 8 * L * eta * (K + 2 * (rho - 1)) * phi / m * sigma_G**2,
+            "noise": 8 * L * eta * (rho - Rational(1, 2)) / m * sigma**2,
+            "drift": Rational(25, 4)
+            * L**2
+            * eta**2
+            * (K - 1)
+            * ((K + 2 * (rho - 1)) * sigma_G**2 + (rho - Rational(1, 2)) * sigma**2),
+            "smoothing": mu**2 * L**2 * (3 * d + 9 * L * eta * s6 / (4 * P)),
+        },
+        eta={"descent": 1 / (9 * L * (K + 2 * (rho - 1)))},
+        distributions=_SMOOTHED,
         assumptions=_EACH,
-    ),
-    Statement(
-        name="local-second-moment",
+        note="ρ − 1 = (d + 1)/P for Gaussian directions. The step size owes nothing to m: clients share the "
+        "directions.",
+    )
+
+    _THEOREM_1_SINGLE: Final = Statement(
+        "theorem-1-single",
+        variant="corrected",
+        source="the.1",
+        terms={
+            "start": 2 * D / (R * eta),
+            "dissimilarity": 2 * L * eta * rho * phi / m * sigma_G**2,
+            "noise": 2 * L * eta * rho / m * sigma**2,
+            "smoothing": 2 * mu**2 * L**2 * (s2 + L * eta * (s2 + s6 / (4 * P))),
+        },
+        eta={"descent": 1 / (4 * L * rho)},
+        single_step=True,
+        assumptions=_EACH,
+        note="Theorem 1 for K = 1, where no client drifts.",
+    )
+
+    _COROLLARY_STATED: Final = Statement(
+        "corollary-1",
         variant="stated",
-        left="E_r‖G_{i,r}^k‖²",
-        source="eq.lemma.zo_m2",
-        terms=_formulas(
-            gradient="6*(d + P + 4)/P*a**2",
-            drift="6*L**2*(d + P + 4)/P*delta**2",
-            dissimilarity="6*(d + P + 4)/P*sigma_G**2",
-            noise="2*(d + 4)/P*sigma**2",
-            smoothing="mu**2*L**2*(d + 6)**3/(2*P) + 1/2*mu**2*L**2*(d + 3)**3",
-        ),
-        laws=("gaussian",),
+        source="coro-1",
+        terms={"rate": sqrt(d / (m * P * K * R))},
+        eta={**_THEOREM_1_STATED.eta, "rate": sqrt(m * P / (d * R * K))},
+        mu={"rate": 1 / ((d + 3) * sqrt(P * K * R))},
+        distributions=("gaussian",),
         assumptions=_PRINTED,
-    ),
-    Statement(
-        name="local-second-moment",
+        note="An order: its constant is hidden, and with it the units. It needs K ≤ d/P (else 72KLη/m is larger), and "
+        "R of order m³KdL²/(4P) before the rate's η is admissible.",
+    )
+    # η of the rate balances 4D/(KRη) with 8LηN/m, N the noise; the largest η of the theorem and it, added harmonically.
+    _NOISE = (rho - Rational(1, 2)) * sigma**2 + (K + 2 * (rho - 1)) * phi * sigma_G**2
+    _RATE = sqrt(D) / (9 * L * (K + 2 * (rho - 1)) * sqrt(D) + sqrt(2 * L * K * R * _NOISE / m))
+    _COROLLARY: Final = Statement(
+        "corollary-1",
         variant="corrected",
-        left="E_r‖G_{i,r}^k‖²",
-        source="eq.lemma.zo_m2",
-        terms=_formulas(
-            gradient="6*rho*a**2",
-            drift="6*rho*L**2*delta**2",
-            dissimilarity="6*rho*sigma_G**2",
-            noise="2*rho*sigma**2",
-            smoothing="2*mu**2*L**2*(s2 + s6/(4*P))",
-        ),
+        source="coro-1",
+        terms={
+            "rate": sqrt(128 * D * L * _NOISE / (m * K * R)),
+            "start": 36 * D * L * (K + 2 * (rho - 1)) / (K * R),
+            "drift": Rational(25, 4)
+            * L**2
+            * _RATE**2
+            * (K - 1)
+            * ((K + 2 * (rho - 1)) * sigma_G**2 + (rho - Rational(1, 2)) * sigma**2),
+            "smoothing": mu**2 * L**2 * (3 * d + s6 / (4 * P * (K + 2 * (rho - 1)))),
+        },
+        eta={"rate": _RATE},
+        distributions=_SMOOTHED,
         assumptions=_EACH,
-    ),
-    Statement(
-        name="local-drift",
+        note="Of corrected Theorem 1 at the largest η allowed here. The first term is of order "
+        "√(LD(1 + d/P)(σ² + φσ_G²)/(mKR)) as long as K ≤ d/P; beyond, the part of φσ_G² no longer falls with K, and "
+        "that of σ² stops falling with P at P = d: a mini-batch is shared by all directions.",
+    )
+
+    _THEOREM_2_STATED: Final = Statement(
+        "theorem-2",
         variant="stated",
-        left="χ_r = (1/M) Σ_i Σ_k E_r‖x_{i,r}^k − x_r‖²",
-        source="lemma.hbhb",
-        terms=_formulas(
-            gradient="6*K**3*(d + P + 4)*eta**2/P*a**2",
-            dissimilarity="6*K**3*(d + P + 4)*eta**2/(2*P)*sigma_G**2",
-            noise="2*K**3*(d + 4)*eta**2/P*sigma**2",
-            smoothing="mu**2*L**2*K**3*(d + 6)**3*eta**2/P + 1/2*mu**2*L**2*K**3*(d + 3)**3*eta**2",
-        ),
-        eta=_formulas(drift="2*P/(sqrt(6)*L*K*sqrt(d + P + 4))"),
-        laws=("gaussian",),
-        assumptions=_PRINTED,
-    ),
-    Statement(
-        name="local-drift",
-        variant="corrected",
-        left="χ_r = (1/M) Σ_i Σ_k E_r‖x_{i,r}^k − x_r‖²",
-        source="lemma.hbhb",
-        terms=_formulas(
-            gradient="9/4*eta**2*K*(K - 1)*(K + 2*(rho - 1))*a**2",
-            dissimilarity="9/4*eta**2*K*(K - 1)*(K + 2*(rho - 1))*sigma_G**2",
-            noise="9/4*eta**2*K*(K - 1)*(rho - 1/2)*sigma**2",
-            smoothing="9/4*eta**2*K*(K - 1)*mu**2*L**2*(K*d + s6/(4*P))",
-        ),
-        eta=_formulas(drift="1/(9*L*(K + 2*(rho - 1)))"),
-        laws=_SMOOTHED,
-        assumptions=_EACH,
-    ),
-    Statement(
-        name="remainder",
-        variant="stated",
-        left="‖ε_r‖²",
-        source="eq.fjiow.es",
-        terms=_formulas(smoothing="L**2*mu**2*d**3"),
-        laws=("sphere",),
-        assumptions=_PRINTED,
-    ),
-    Statement(
-        name="remainder",
-        variant="corrected",
-        left="E‖ε_r‖²",
-        source="eq.fjiow.es",
-        terms=_formulas(smoothing="mu**2*L**2*Min(s6/4, s2 + s6/(4*P))"),
-        assumptions=_EACH,
-        note="|g − zᵀ∇f(x)| ≤ μL‖z‖²/2; on the sphere the first of the two holds for every draw, not only on average.",
-    ),
-    Statement(
-        name="weighted-second-moment",
-        variant="stated",
-        left="⟨H, E ∇̄f ∇̄fᵀ⟩",
-        source="lemma.covariance",
-        terms=_formulas(
-            gradient="L*(1 + (kappa*d + d - 2)/(P*(d + 2)))*a**2",
-            noise="L*(1 + (kappa*d + d - 2)/(P*(d + 2)))/m*(sigma_G**2 + sigma**2)",
-        ),
-        laws=("sphere",),
+        source="the.2",
+        terms={
+            "start": 4 * D / (R * eta),
+            "noise": 2 * L * eta / m * (1 + (kappa * d + d - 2) / (P * (d + 2))) * (sigma_G**2 + sigma**2),
+            "smoothing": Rational(1, 2) * mu**2 * L**2 * (d + 3) ** 3,
+            "remainder": 4 * mu**2 * L**4 * d**3 * eta,
+        },
+        eta={"descent": 1 / (4 * L) / (1 + (kappa * d + d - 2) / (P * (d + 2)))},
+        distributions=("sphere",),
         single_step=True,
         assumptions=_PRINTED + "; low κ-effective rank",
-    ),
-    Statement(
-        name="weighted-second-moment",
+        note="False as printed, where only f is smooth and not every f_i(·; ξ). With that mended it is true, though "
+        "its proof ends with 4Lη/m for the printed 2Lη/m, and the remainder (wrong unit: L³ is meant) is not needed.",
+    )
+    _THEOREM_2: Final = Statement(
+        "theorem-2",
         variant="corrected",
-        left="⟨H, E ∇̄f ∇̄fᵀ⟩",
-        source="lemma.covariance",
-        terms=_formulas(
-            gradient="L*rho_kappa*a**2",
-            noise="L*rho_kappa/m*(phi*sigma_G**2 + sigma**2)",
-        ),
+        source="the.2",
+        terms={
+            "start": 2 * D / (R * eta),
+            "noise": 2 * L * eta / m * rho_kappa * (phi * sigma_G**2 + sigma**2),
+            "smoothing": 2 * mu**2 * L**2 * (s2 + L * eta * (s2 + s6 / 2)),
+        },
+        eta={"descent": 1 / (4 * L * rho_kappa)},
+        distributions=("sphere", "rademacher"),
         single_step=True,
         assumptions=_EACH + _LOW_RANK,
-    ),
-)
+    )
+    _THEOREM_2_FREE: Final = Statement(
+        "theorem-2-dimension-free",
+        variant="corrected",
+        source="line-442",
+        terms={
+            "start": 2 * D / (R * eta),
+            "noise": 2 * L * eta / m * rho_kappa * (phi * sigma_G**2 + sigma**2),
+            "smoothing": Rational(1, 2) * mu**2 * L**2 * kappa * (kappa + 2) * (1 + L * eta * (1 + (kappa + 3) / P)),
+        },
+        eta={"descent": 1 / (4 * L * rho_kappa)},
+        single_step=True,
+        assumptions="unbiased gradients of variance σ² at every point; dissimilarity σ_G; −H ⪯ ∇²f_i(x; ξ) ⪯ H for all "
+        "i, ξ and x, with one 0 ⪯ H ⪯ L I, tr H ≤ κL",
+        note="Nothing in it grows with d, the terms in μ included, which in print need μ of order d^(−3/2).",
+    )
+    _GAUSSIAN_STATED: Final = Statement(
+        "theorem-2-gaussian",
+        variant="stated",
+        source="line-1448",
+        terms={
+            "start": 4 * D / (R * eta),
+            "noise": 2 * L * eta / m * (1 + (kappa * d + d - 2) / (P * (d + 2))) * (sigma_G**2 + sigma**2),
+            "escape": eta**2 * L * G**2 * exp(-m * d * P / 16),
+            "smoothing": Rational(1, 2) * mu**2 * L**2 * (d + 3) ** 3 + 4 * mu**2 * L**3 * d**3 * eta,
+        },
+        eta={"descent": 1 / (4 * L) / (1 + (kappa * d + d - 2) / (P * (d + 2)))},
+        distributions=("gaussian",),
+        single_step=True,
+        assumptions=_PRINTED + "; low κ-effective rank",
+        note="Ω(mdP) is read as the proof's mdP/16, O(μ²) as the μ terms of its proof with the unit mended.",
+    )
+    _GAUSSIAN: Final = Statement(
+        "theorem-2-gaussian",
+        variant="corrected",
+        source="line-1448",
+        terms={
+            "start": 2 * D / (R * eta),
+            "noise": 2 * L * eta / m * rho_kappa * (phi * sigma_G**2 + sigma**2),
+            "escape": eta * L * G**2 * d * (d + 2 / P) * tail,
+            "smoothing": 2 * mu**2 * L**2 * (d + L * eta * (d + s6 / (4 * P))),
+        },
+        eta={"descent": 1 / (4 * L * rho_kappa)},
+        distributions=("gaussian",),
+        single_step=True,
+        assumptions=_EACH + _LOW_RANK_WIDE,
+        note="tail = Pr[χ²_{dP+4} ≥ 2dP], at most exp(−dP/16) up to a factor: dP degrees of freedom, not mdP. Where H "
+        "dominates ∇²f everywhere the escape term falls away (G = 0).",
+    )
 
-STATEMENTS: Final[Mapping[tuple[str, Variant], Statement]] = {
+    _LEMMAS: Final = (
+        Statement(
+            "smoothed-value",
+            variant="stated",
+            left="|f^μ(x) − f(x)|",
+            source="eq.oo",
+            terms={"smoothing": Rational(1, 2) * mu**2 * L * d},
+            assumptions=_EACH,
+        ),
+        Statement(
+            "smoothed-value",
+            variant="corrected",
+            left="|f^μ(x) − f(x)|",
+            source="eq.oo",
+            terms={"smoothing": Rational(1, 2) * mu**2 * L * d},
+            assumptions=_EACH,
+            note="Tight: equality for f = L‖x‖²/2.",
+        ),
+        Statement(
+            "smoothed-gradient",
+            variant="stated",
+            left="‖∇f^μ(x) − ∇f(x)‖",
+            source="eq.as",
+            terms={"smoothing": Rational(1, 2) * mu * L * sqrt((d + 3) ** 3)},
+            assumptions=_EACH,
+        ),
+        Statement(
+            "smoothed-gradient",
+            variant="corrected",
+            left="‖∇f^μ(x) − ∇f(x)‖",
+            source="eq.as",
+            terms={"smoothing": mu * L * sqrt(s2)},
+            assumptions=_EACH,
+            note="∇f^μ(x) = E ∇f(x + μy): the printed bound is (d + 3)^{3/2}/(2√d) times larger, 4 times for d = 1.",
+        ),
+        Statement(
+            "second-moment",
+            variant="stated",
+            left="E‖g z‖², g = (f(x + μz) − f(x))/μ",
+            source="line-1011",
+            terms={
+                "smoothing": mu**2 / 2 * L**2 * (d + 6) ** 3,
+                "gradient": 2 * (d + 4) * a**2,
+            },
+            distributions=("gaussian",),
+            assumptions=_EACH,
+        ),
+        Statement(
+            "second-moment",
+            variant="corrected",
+            left="E‖g z‖², g = (f(x + μz) − f(x))/μ",
+            source="line-1011",
+            terms={
+                "smoothing": mu**2 / 2 * L**2 * d * (d + 2) * (d + 4),
+                "gradient": 2 * (d + 2) * a**2,
+            },
+            distributions=("gaussian",),
+            assumptions=_EACH,
+        ),
+        Statement(
+            "variance",
+            variant="stated",
+            left="E_r‖G_{i,r}^k − ∇f_i^μ(x_{i,r}^k)‖²",
+            source="lemma.pp.v2",
+            terms={
+                "gradient": 6 * (d + 4) / P * a**2,
+                "drift": 6 * L**2 * (d + 4) / P * delta**2,
+                "dissimilarity": 6 * (d + 4) / P * sigma_G**2,
+                "noise": 2 * (d + 4) / P * sigma**2,
+                "smoothing": mu**2 * L**2 * (d + 6) ** 3 / (2 * P),
+            },
+            distributions=("gaussian",),
+            assumptions=_PRINTED,
+        ),
+        Statement(
+            "variance",
+            variant="corrected",
+            left="E_r‖G_{i,r}^k − ∇f_i^μ(x_{i,r}^k)‖²",
+            source="lemma.pp.v2",
+            terms={
+                "gradient": 6 * (rho - 1) * a**2,
+                "drift": 6 * (rho - 1) * L**2 * delta**2,
+                "dissimilarity": 6 * (rho - 1) * sigma_G**2,
+                "noise": (2 * rho - 1) * sigma**2,
+                "smoothing": mu**2 * L**2 * s6 / (2 * P),
+            },
+            distributions=_SMOOTHED,
+            assumptions=_EACH,
+        ),
+        Statement(
+            "local-second-moment",
+            variant="stated",
+            left="E_r‖G_{i,r}^k‖²",
+            source="eq.lemma.zo_m2",
+            terms={
+                "gradient": 6 * (d + P + 4) / P * a**2,
+                "drift": 6 * L**2 * (d + P + 4) / P * delta**2,
+                "dissimilarity": 6 * (d + P + 4) / P * sigma_G**2,
+                "noise": 2 * (d + 4) / P * sigma**2,
+                "smoothing": mu**2 * L**2 * (d + 6) ** 3 / (2 * P) + Rational(1, 2) * mu**2 * L**2 * (d + 3) ** 3,
+            },
+            distributions=("gaussian",),
+            assumptions=_PRINTED,
+        ),
+        Statement(
+            "local-second-moment",
+            variant="corrected",
+            left="E_r‖G_{i,r}^k‖²",
+            source="eq.lemma.zo_m2",
+            terms={
+                "gradient": 6 * rho * a**2,
+                "drift": 6 * rho * L**2 * delta**2,
+                "dissimilarity": 6 * rho * sigma_G**2,
+                "noise": 2 * rho * sigma**2,
+                "smoothing": 2 * mu**2 * L**2 * (s2 + s6 / (4 * P)),
+            },
+            assumptions=_EACH,
+        ),
+        Statement(
+            "local-drift",
+            variant="stated",
+            left="χ_r = (1/M) Σ_i Σ_k E_r‖x_{i,r}^k − x_r‖²",
+            source="lemma.hbhb",
+            terms={
+                "gradient": 6 * K**3 * (d + P + 4) * eta**2 / P * a**2,
+                "dissimilarity": 6 * K**3 * (d + P + 4) * eta**2 / (2 * P) * sigma_G**2,
+                "noise": 2 * K**3 * (d + 4) * eta**2 / P * sigma**2,
+                "smoothing": mu**2 * L**2 * K**3 * (d + 6) ** 3 * eta**2 / P
+                + Rational(1, 2) * mu**2 * L**2 * K**3 * (d + 3) ** 3 * eta**2,
+            },
+            eta={"drift": 2 * P / (sqrt(6) * L * K * sqrt(d + P + 4))},
+            distributions=("gaussian",),
+            assumptions=_PRINTED,
+        ),
+        Statement(
+            "local-drift",
+            variant="corrected",
+            left="χ_r = (1/M) Σ_i Σ_k E_r‖x_{i,r}^k − x_r‖²",
+            source="lemma.hbhb",
+            terms={
+                "gradient": Rational(9, 4) * eta**2 * K * (K - 1) * (K + 2 * (rho - 1)) * a**2,
+                "dissimilarity": Rational(9, 4) * eta**2 * K * (K - 1) * (K + 2 * (rho - 1)) * sigma_G**2,
+                "noise": Rational(9, 4) * eta**2 * K * (K - 1) * (rho - Rational(1, 2)) * sigma**2,
+                "smoothing": Rational(9, 4) * eta**2 * K * (K - 1) * mu**2 * L**2 * (K * d + s6 / (4 * P)),
+            },
+            eta={"drift": 1 / (9 * L * (K + 2 * (rho - 1)))},
+            distributions=_SMOOTHED,
+            assumptions=_EACH,
+        ),
+        Statement(
+            "remainder",
+            variant="stated",
+            left="‖ε_r‖²",
+            source="eq.fjiow.es",
+            terms={"smoothing": L**2 * mu**2 * d**3},
+            distributions=("sphere",),
+            assumptions=_PRINTED,
+        ),
+        Statement(
+            "remainder",
+            variant="corrected",
+            left="E‖ε_r‖²",
+            source="eq.fjiow.es",
+            terms={"smoothing": mu**2 * L**2 * Min(s6 / 4, s2 + s6 / (4 * P))},
+            assumptions=_EACH,
+            note="|g − zᵀ∇f(x)| ≤ μL‖z‖²/2; on the sphere the first of the two holds for every draw, not only on "
+            "average.",
+        ),
+        Statement(
+            "weighted-second-moment",
+            variant="stated",
+            left="⟨H, E ∇̄f ∇̄fᵀ⟩",
+            source="lemma.covariance",
+            terms={
+                "gradient": L * (1 + (kappa * d + d - 2) / (P * (d + 2))) * a**2,
+                "noise": L * (1 + (kappa * d + d - 2) / (P * (d + 2))) / m * (sigma_G**2 + sigma**2),
+            },
+            distributions=("sphere",),
+            single_step=True,
+            assumptions=_PRINTED + "; low κ-effective rank",
+        ),
+        Statement(
+            "weighted-second-moment",
+            variant="corrected",
+            left="⟨H, E ∇̄f ∇̄fᵀ⟩",
+            source="lemma.covariance",
+            terms={
+                "gradient": L * rho_kappa * a**2,
+                "noise": L * rho_kappa / m * (phi * sigma_G**2 + sigma**2),
+            },
+            single_step=True,
+            assumptions=_EACH + _LOW_RANK,
+        ),
+    )
+
+STATEMENTS: Final[Mapping[tuple[str, Variant | None], Statement]] = {
     (each.name, each.variant): each
     for each in (
         _THEOREM_1_STATED,

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import sympy as sp
+
 from decomfl_lab.errors import require_int
 from decomfl_lab.methods.traffic import Traffic
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.runs.config import TrainConfig
-from theory.formula import Formula
+from theory.formula import value_of
+from theory.symbols import K, M, P, beta, d, epsilon, kappa, m
 
 __all__ = [
     "TABLE_1",
@@ -33,30 +36,28 @@ class Row:
     """A row of the paper's Table 1; β is FedCom's share of d scalars, ε bounds the average of E‖∇f‖².
 
     Attributes:
-        uplink: Scalars a round, of all clients together.
-        downlink: The same to them.
-        rounds: To reach ε, but for a constant.
-        uplink_complexity: As printed: uplink · rounds.
-        downlink_complexity: As printed: downlink · rounds.
+        uplink: Scalars that all clients together send in a round.
+        downlink: Scalars that the server sends to all clients together in a round.
+        rounds: Number of rounds to reach ε, but for a constant.
+        uplink_complexity: The product uplink · rounds as printed.
+        downlink_complexity: The product downlink · rounds as printed.
     """
 
-    uplink: Formula
-    downlink: Formula
-    rounds: Formula
-    uplink_complexity: Formula
-    downlink_complexity: Formula
-
-
-def _row(*texts: str) -> Row:
-    return Row(*map(Formula, texts))
+    uplink: sp.Expr
+    downlink: sp.Expr
+    rounds: sp.Expr
+    uplink_complexity: sp.Expr
+    downlink_complexity: sp.Expr
 
 
 TABLE_1: Final[Mapping[str, Row]] = {
-    "FedAvg": _row("m*d", "m*d", "1/(m*K*epsilon**2)", "d/(K*epsilon**2)", "d/(K*epsilon**2)"),
-    "FedZO": _row("m*d", "m*d", "d/(m*P*K*epsilon**2)", "d**2/(P*K*epsilon**2)", "d**2/(P*K*epsilon**2)"),
-    "FedCom": _row("beta*m*d", "m*d", "1/(m*K*epsilon**2)", "beta*d/(K*epsilon**2)", "d/(K*epsilon**2)"),
-    "DeComFL": _row("m*K*P", "2*M*K*P", "d/(m*P*K*epsilon**2)", "d/epsilon**2", "M*d/(m*epsilon**2)"),
-    "DeComFL, low rank": _row("m*P", "2*M*P", "kappa/(m*P*epsilon**2)", "kappa/epsilon**2", "M*kappa/(m*epsilon**2)"),
+    "FedAvg": Row(m * d, m * d, 1 / (m * K * epsilon**2), d / (K * epsilon**2), d / (K * epsilon**2)),
+    "FedZO": Row(m * d, m * d, d / (m * P * K * epsilon**2), d**2 / (P * K * epsilon**2), d**2 / (P * K * epsilon**2)),
+    "FedCom": Row(beta * m * d, m * d, 1 / (m * K * epsilon**2), beta * d / (K * epsilon**2), d / (K * epsilon**2)),
+    "DeComFL": Row(m * K * P, 2 * M * K * P, d / (m * P * K * epsilon**2), d / epsilon**2, M * d / (m * epsilon**2)),
+    "DeComFL, low rank": Row(
+        m * P, 2 * M * P, kappa / (m * P * epsilon**2), kappa / epsilon**2, M * kappa / (m * epsilon**2)
+    ),
 }
 
 
@@ -64,7 +65,7 @@ def _table1_scalars(row: Row, R: int, *, M: int, m: int, **others: float) -> flo
     """Scalars per client after R rounds, both ways."""
     require_int("m", m, 1, M)
     values = {"M": float(M), "m": float(m), **others}
-    return R * (row.uplink(values) + row.downlink(values)) / M
+    return R * (value_of(row.uplink, values) + value_of(row.downlink, values)) / M
 
 
 def table1_scalars_decomfl(R: int, *, M: int, m: int, K: int, P: int) -> float:
@@ -82,10 +83,10 @@ def table1_scalars_fedavg(R: int, *, M: int, m: int, d: int, uplink: float = 1.0
     """Scalars per client after R rounds: R·(1 + β)·d·(m/M).
 
     Args:
-        R: Rounds.
-        M: Clients.
-        m: Sampled clients a round.
-        d: Parameters.
+        R: Number of rounds.
+        M: Number of clients.
+        m: Number of clients sampled a round.
+        d: Number of parameters.
         uplink: β, what is sent up as a share of d scalars of 32 bits: 1 for FedAvg and FedZO, bits/32 for FedCom,
             2k/d for k values with their indices.
 
@@ -154,8 +155,8 @@ def expected_numbers(R: int, *, M: int, m: int, K: int, P: int, seeding: Seeding
     Source: [DeComFL, Table 1 and the paragraph after it]; the records without a bound on the history.
     """
     require_int("m", m, 1, M)
-    for name, value in (("R", R), ("K", K), ("P", P)):
-        require_int(name, value, 1)
+    for name, count in (("R", R), ("K", K), ("P", P)):
+        require_int(name, count, 1)
     q = m / M
     ever = 1 - (1 - q) ** R
     records = R - ever / q

@@ -10,10 +10,10 @@ from typing import Final
 import numpy as np
 
 from decomfl_lab.errors import InputError
-from theory.problems import Bowl, Floats, Problem
-from theory.quadratic import Quadratic, expected, local_steps, remainder, signs, spread
+from theory.problems.problem import Bowl, Floats, Problem
+from theory.problems.quadratic import Quadratic, expected, local_steps, remainder, signs, spread
+from theory.problems.waves import Waves
 from theory.setting import Setting
-from theory.waves import Waves
 
 __all__ = ["AVERAGES", "Measured", "exact"]
 
@@ -112,12 +112,12 @@ _QUADRATIC: Final[Mapping[str, Callable[[Quadratic, Setting], Measured]]] = {
 
 
 def _waves_value(waves: Waves, setting: Setting) -> Measured:
-    smoothed = waves.smoothed(waves.start, setting.mu, setting.law)
+    smoothed = waves.smoothed(waves.start, setting.mu, setting.distribution)
     return Measured(abs(smoothed - float(waves.value(waves.start))))
 
 
 def _waves_gradient(waves: Waves, setting: Setting) -> Measured:
-    mean = waves.mean_estimate(waves.start, setting.mu, setting.law)
+    mean = waves.mean_estimate(waves.start, setting.mu, setting.distribution)
     return Measured(float(np.linalg.norm(mean - waves.gradient(waves.start))))
 
 
@@ -126,20 +126,20 @@ def _waves_a(waves: Waves) -> dict[str, float]:
 
 
 def _waves_second_moment(waves: Waves, setting: Setting) -> Measured:
-    return Measured(waves.second_moment(waves.start, setting.mu, setting.law), _waves_a(waves))
+    return Measured(waves.second_moment(waves.start, setting.mu, setting.distribution), _waves_a(waves))
 
 
 def _waves_estimate(waves: Waves, setting: Setting) -> tuple[float, Floats]:
     """E‖G‖² and E G of client 0 at x_0; its P directions share the data sample."""
     if setting.K > 1:
         raise InputError(f"K must be 1 for a closed form on waves, got {setting.K}")
-    x, mu, law, P = waves.start, setting.mu, setting.law, setting.P
+    x, mu, distribution, P = waves.start, setting.mu, setting.distribution, setting.P
     own = waves.a + signs(waves.M)[0] * waves.b
     square = 0.0
     for amplitudes in (own + waves.s, own - waves.s):
-        mean = waves.mean_estimate(x, mu, law, amplitudes)
-        square += 0.5 * (waves.second_moment(x, mu, law, amplitudes) / P + (1 - 1 / P) * float(mean @ mean))
-    return square, waves.mean_estimate(x, mu, law, own)
+        mean = waves.mean_estimate(x, mu, distribution, amplitudes)
+        square += 0.5 * (waves.second_moment(x, mu, distribution, amplitudes) / P + (1 - 1 / P) * float(mean @ mean))
+    return square, waves.mean_estimate(x, mu, distribution, own)
 
 
 def _waves_local(waves: Waves, setting: Setting) -> Measured:

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decomfl_lab.errors import require, require_finite_positive
-from theory.quadratic import Quadratic, expected
+from theory.formula import names_in
+from theory.problems.quadratic import Quadratic, expected
 from theory.setting import Setting
-from theory.statement import Statement
+from theory.statements import Statement
 
 __all__ = ["Rounds", "rounds_by_bound", "rounds_of", "stability_limit"]
 
@@ -36,7 +37,7 @@ def rounds_by_bound(statement: Statement, setting: Setting, epsilon: float) -> R
         R(η) = start₁(η)/(ε − the other terms at η),   start₁ the term start at R = 1
 
     Args:
-        statement: Whose term named start is in proportion to 1/R, and no other has R in it.
+        statement: A statement whose term named start is in proportion to 1/R, and no other has R in it.
         setting: The constants; η and R are not read.
         epsilon: ε > 0. [F²/X²]
 
@@ -44,7 +45,7 @@ def rounds_by_bound(statement: Statement, setting: Setting, epsilon: float) -> R
         InputError: If ε is not above 0, or the statement is not of this form.
     """
     require_finite_positive("epsilon", epsilon)
-    with_R = [name for name, term in statement.terms.items() if "R" in term.symbols]
+    with_R = [name for name, term in statement.terms.items() if "R" in names_in(term)]
     require(with_R == ["start"], "statement", "have R in its term start alone", statement.name)
     once = replace(setting, R=1)
     largest = statement.step_sizes(once).largest

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -11,56 +10,44 @@ from typing import Final
 from scipy import special
 
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
-from theory.formula import Formula
 
-__all__ = ["LAWS", "Setting", "bias_factor", "effective_factor", "second_moment_factor", "sixth_moment"]
+__all__ = ["DISTRIBUTIONS", "Setting", "bias_factor", "effective_factor", "second_moment_factor", "sixth_moment"]
 
-# ρ: E‖(1/P) Σ_p z_p z_pᵀ v‖² = ρ ‖v‖² for P independent directions with E z zᵀ = I.
-_RHO: Final[Mapping[str, Formula]] = {
-    "gaussian": Formula("1 + (d + 1)/P"),
-    "sphere": Formula("1 + (d - 1)/P"),
-    "rademacher": Formula("1 + (d - 1)/P"),
-}
-# ρ_κ: E‖(1/P) Σ_p z_p z_pᵀ v‖²_H ≤ L ρ_κ ‖v‖² for 0 ⪯ H ⪯ L I with tr H ≤ κL.
-_RHO_KAPPA: Final[Mapping[str, Formula]] = {
-    "gaussian": Formula("1 + (kappa + 1)/P"),
-    "sphere": Formula("1 + (kappa*d + d - 2)/(P*(d + 2))"),
-    "rademacher": Formula("1 + (kappa + 1)/P"),
-}
-_S2: Final[Mapping[str, Formula]] = {"gaussian": Formula("d"), "sphere": Formula("d"), "rademacher": Formula("9*d/4")}
-_S6: Final[Mapping[str, Formula]] = {
-    "gaussian": Formula("d*(d + 2)*(d + 4)"),
-    "sphere": Formula("d**3"),
-    "rademacher": Formula("d**3"),
-}
-LAWS: Final = tuple(_RHO)
+DISTRIBUTIONS: Final = ("gaussian", "sphere", "rademacher")
 
 
-def second_moment_factor(law: str, *, d: int, P: int) -> float:
+def second_moment_factor(distribution: str, *, d: int, P: int) -> float:
     """ρ = E‖(1/P) Σ_p z_p z_pᵀ v‖²/‖v‖²: 1 + (d + 1)/P (gaussian), 1 + (d − 1)/P (sphere, rademacher).
 
     E‖z zᵀv‖² is (d + 2)‖v‖² for Gaussian z and d‖v‖² where ‖z‖² = d; P − 1 of P pairs of directions are different.
     """
-    return _RHO[require_choice("law", law, LAWS)]({"d": d, "P": P})
+    return 1 + (d + (1 if require_choice("distribution", distribution, DISTRIBUTIONS) == "gaussian" else -1)) / P
 
 
-def effective_factor(law: str, *, d: int, P: int, kappa: float) -> float:
+def effective_factor(distribution: str, *, d: int, P: int, kappa: float) -> float:
     """ρ_κ with E‖(1/P) Σ_p z_p z_pᵀ v‖²_H ≤ L ρ_κ ‖v‖²: 1 + (κ+1)/P, on the sphere 1 + (κd + d − 2)/(P(d + 2)).
 
     For 0 ⪯ H ⪯ L I with tr H ≤ κL. Source: [DeComFL, Lemma of the covariance matrix]; E z zᵀ v vᵀ z zᵀ =
     γ (‖v‖² I + 2 v vᵀ), γ = 1 (gaussian), d/(d + 2) (sphere); rademacher has −2 diag(v²) besides, which H ⪰ 0 lowers.
     """
-    return _RHO_KAPPA[require_choice("law", law, LAWS)]({"d": d, "P": P, "kappa": kappa})
+    if require_choice("distribution", distribution, DISTRIBUTIONS) == "sphere":
+        return 1 + (kappa * d + d - 2) / (P * (d + 2))
+    return 1 + (kappa + 1) / P
 
 
-def sixth_moment(law: str, *, d: int) -> float:
+def sixth_moment(distribution: str, *, d: int) -> float:
     """s₆ = E‖z‖⁶: d(d + 2)(d + 4) (gaussian), d³ (sphere, rademacher)."""
-    return _S6[require_choice("law", law, LAWS)]({"d": d})
+    each = float(d)
+    return (
+        each * (each + 2) * (each + 4)
+        if require_choice("distribution", distribution, DISTRIBUTIONS) == "gaussian"
+        else each**3
+    )
 
 
-def bias_factor(law: str, *, d: int) -> float:
+def bias_factor(distribution: str, *, d: int) -> float:
     """s₂ with ‖E g z − ∇f(x)‖² ≤ μ²L² s₂ for every L-smooth f: d (gaussian, sphere), 9d/4 (rademacher)."""
-    return _S2[require_choice("law", law, LAWS)]({"d": d})
+    return 9 * d / 4 if require_choice("distribution", distribution, DISTRIBUTIONS) == "rademacher" else float(d)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,22 +55,22 @@ class Setting:
     """The constants that bounds and step-size conditions are made of, in the paper's symbols.
 
     Attributes:
-        d: Parameters.
+        d: Number of parameters.
         L: Lipschitz constant of the gradients, > 0. [F/X²]
-        m: Sampled clients a round, 1 ≤ m ≤ M.
-        M: Clients; None is m.
-        P: Directions a local step.
-        K: Local steps a round.
-        R: Rounds.
+        m: Number of clients sampled a round, 1 ≤ m ≤ M.
+        M: Number of clients; None is m.
+        P: Number of directions a local step.
+        K: Number of local steps a round.
+        R: Number of rounds.
         eta: Step size η > 0; None where it is asked for. [X²/F]
         mu: Smoothing μ ≥ 0; 0 is the limit. [X]
         sigma: Standard deviation of the stochastic gradients. [F/X]
-        sigma_G: Gradient dissimilarity. [F/X]
-        D: f(x_0) − f(x*) ≥ 0. [F]
+        sigma_G: Dissimilarity of the clients' gradients. [F/X]
+        D: Distance f(x_0) − f(x*) ≥ 0 of the first loss from the least. [F]
         kappa: Effective rank, 1 ≤ κ ≤ d; None where it is not used.
         G: Largest norm of a stochastic gradient; None where it is not used. [F/X]
-        law: Of the directions: gaussian, sphere (radius √d), rademacher.
-        replacement: Clients sampled with replacement (the paper's proofs), not without (its algorithm).
+        distribution: Distribution of the directions: gaussian, sphere (radius √d), rademacher.
+        replacement: Whether clients are sampled with replacement (the paper's proofs), not without (its algorithm).
 
     Raises:
         InputError: That names the constant, the rule and the value.
@@ -103,7 +90,7 @@ class Setting:
     D: float = 1.0
     kappa: float | None = None
     G: float | None = None
-    law: str = "gaussian"
+    distribution: str = "gaussian"
     replacement: bool = False
 
     def __post_init__(self) -> None:
@@ -121,7 +108,7 @@ class Setting:
                 require(math.isfinite(value) and value >= 0, name, "be a finite number of at least 0", value)
         if self.kappa is not None:
             require(1.0 <= self.kappa <= self.d, "kappa", f"be in 1..d = {self.d}", self.kappa)
-        require_choice("law", self.law, LAWS)
+        require_choice("distribution", self.distribution, DISTRIBUTIONS)
 
     @property
     def clients(self) -> int:
@@ -146,13 +133,13 @@ class Setting:
             "M": float(self.clients),
             "D": self.D,
             "phi": self.phi,
-            "rho": second_moment_factor(self.law, d=self.d, P=self.P),
-            "s2": bias_factor(self.law, d=self.d),
-            "s6": sixth_moment(self.law, d=self.d),
+            "rho": second_moment_factor(self.distribution, d=self.d, P=self.P),
+            "s2": bias_factor(self.distribution, d=self.d),
+            "s6": sixth_moment(self.distribution, d=self.d),
             "tail": float(special.chdtrc(self.d * self.P + 4, 2 * self.d * self.P)),  # of χ² with dP + 4 degrees
         }
         if self.kappa is not None:
-            given["rho_kappa"] = effective_factor(self.law, d=self.d, P=self.P, kappa=self.kappa)
+            given["rho_kappa"] = effective_factor(self.distribution, d=self.d, P=self.P, kappa=self.kappa)
         optional = {name: getattr(self, name) for name in ("eta", "kappa", "G")}
         return given | {name: float(value) for name, value in optional.items() if value is not None}
 

@@ -18,8 +18,8 @@ from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Sgd
 from hessian.estimate import Estimate
-from theory.problems import Floats, Problem, directions, subspace
-from theory.quadratic import Quadratic
+from theory.problems.problem import Floats, Problem, directions, subspace
+from theory.problems.quadratic import Quadratic
 from theory.setting import Setting
 
 __all__ = ["federation", "run", "simulate"]
@@ -33,9 +33,9 @@ def simulate(problem: Problem | Quadratic, setting: Setting, *, runs: int, seed:
 
     Args:
         problem: The losses.
-        setting: η, m, M, P, K, R, μ (0: g = zᵀ∇f_i(x; ξ)), law, replacement; other constants are not read.
-        runs: How many.
-        seed: Of numpy's generator.
+        setting: η, m, M, P, K, R, μ (0: g = zᵀ∇f_i(x; ξ)), distribution, replacement; other constants are not read.
+        runs: Number of runs.
+        seed: Seed of numpy's generator.
 
     Raises:
         InputError: If η was not given, or d or M are not the problem's.
@@ -68,7 +68,7 @@ def _batch(problem: Problem, setting: Setting, runs: int, rng: np.random.Generat
                 clients = rng.random((runs, problem.M)).argsort(-1)[:, :m]
             local = np.repeat(x[:, None], m, axis=1)
             for _ in range(setting.K):
-                z = directions(setting.law, (runs, P), x.shape[1], problem.d, rng)
+                z = directions(setting.distribution, (runs, P), x.shape[1], problem.d, rng)
                 xi = rng.random((runs, m))
                 if mu:
                     points, who, which = local[:, :, None] + mu * z[:, None], clients[..., None], xi[..., None]
@@ -111,7 +111,7 @@ def federation(problem: Problem | Quadratic, setting: Setting, *, seed: int) -> 
     """
     explicit = _explicit(problem, setting)
     held = explicit.start.size
-    require(held == setting.d or setting.law != "sphere", "d", f"be the {held} coordinates held", setting.d)
+    require(held == setting.d or setting.distribution != "sphere", "d", f"be the {held} coordinates held", setting.d)
     require(not setting.replacement, "replacement", "be false in a real run", setting.replacement)
     x = torch.from_numpy(explicit.start.copy())
     clients = [
@@ -119,7 +119,7 @@ def federation(problem: Problem | Quadratic, setting: Setting, *, seed: int) -> 
     ]
     server = Server(
         M=explicit.M, m=setting.m, K=setting.K, P=Schedule(setting.P), eta=Schedule(setting.eta or 0.0), seed=seed,
-        distribution=Distribution(setting.law),
+        distribution=Distribution(setting.distribution),
     )  # fmt: skip
     return DeComFLFederation(server, clients, Replica(x, Sgd()))
 

@@ -30,8 +30,8 @@ from paper_repro.pretraining.corpus import Corpus
 from paper_repro.pretraining.family import PretrainConfig
 from paper_repro.scales import LANGUAGE_SCALES, PRETRAINED, TASK_ROWS, Tuning
 from tests.decomfl_lab.language.tiny import transformers
-from theory.audit.tables import EXAMPLES, RESULTS, Cell
 from theory.communication import expected_traffic
+from theory.printed import EXAMPLES, RESULTS, Cell
 
 FULL = LANGUAGE_SCALES["full"]
 

@@ -19,7 +19,7 @@ from paper_repro.part import Options
 from paper_repro.scales import THEORY_SCALES, TheoryScale
 from paper_repro.sweeps import KAPPA, SWEEPS, SweepWork
 from paper_repro.trained import TrainingWork
-from theory.audit.entry import VERDICTS, Entry, Evidence, Result, gather
+from theory.audit.entry import FINDINGS, Entry, Evidence, Result, gather
 from theory.bounds import statement
 from theory.setting import Setting
 
@@ -173,7 +173,7 @@ def test_training_is_measured_as_the_mean_of_squared_gradients_so_far(tmp_path: 
     bounds = rows[rows["series"] == "Theorem 2, corrected"].set_index("round")
     own = Setting(
         **{name: float(constants[name]) for name in ("L", "kappa", "sigma", "sigma_G", "D", "eta", "mu")},
-        d=int(constants["d"]), m=5, M=10, P=20, R=4, law="sphere",
+        d=int(constants["d"]), m=5, M=10, P=20, R=4, distribution="sphere",
     )  # fmt: skip
     assert bounds["value"][4] == pytest.approx(sum(statement("theorem-2").bound(own)))
     assert bounds["admitted"].all()
@@ -192,14 +192,14 @@ def test_what_the_results_depend_on_is_in_their_keys() -> None:
 # --- audit ------------------------------------------------------------------------------------------------------------
 
 
-def entry(verdict: str, *, holds: bool = True, kind: str = "lemma", label: str = "a") -> Result:
+def entry(finding: str, *, holds: bool = True, kind: str = "lemma", label: str = "a") -> Result:
     checks = (
         ()
-        if verdict == "not checkable"
+        if finding == "not checkable"
         else (lambda: Evidence("units", holds, "F and X", {"ratio": 2.0, "worst": math.inf}),)
     )
     return gather(
-        Entry(label=label, line=7, kind=kind, says="1 = 1", verdict=verdict, checks=checks, why="so", fix="2 = 2")  # type: ignore[arg-type]
+        Entry(label=label, line=7, kind=kind, says="1 = 1", finding=finding, checks=checks, why="so", fix="2 = 2")  # type: ignore[arg-type]
     )
 
 
@@ -207,9 +207,9 @@ def audited(*results: Result) -> pd.DataFrame:
     return pd.DataFrame(json.loads(json.dumps([result.row() for result in results])))
 
 
-def test_each_verdict_of_the_audit_is_a_claim_of_lemmas_and_theorems() -> None:
+def test_each_finding_of_the_audit_is_a_claim_of_lemmas_and_theorems() -> None:
     rows = audited(
-        *(entry(verdict, label=f"l{n}") for n, verdict in enumerate(VERDICTS)), entry("false", kind="table", label="t")
+        *(entry(finding, label=f"l{n}") for n, finding in enumerate(FINDINGS)), entry("false", kind="table", label="t")
     )
     found = verdicts(audit.claims(rows))
     assert found == {
@@ -236,7 +236,7 @@ def test_the_page_opens_to_the_evidence_and_says_what_was_not_borne_out() -> Non
     assert dict(good.body) == {"where": "lemma, line 7", "why": "so", "units": "F and X", "instead": "2 = 2"}
     assert (bad.verdict, bad.tone) == ("typo: not borne out", "untested")
     assert "units (against)" in dict(bad.body)
-    assert made.section.facts["verdicts borne out"] == "1 of 2"
+    assert made.section.facts["findings borne out"] == "1 of 2"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What the laws of theory quantify over: problems and admissible settings."""
+"""What the distributions of theory quantify over: problems and admissible settings."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import replace
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from theory.quadratic import Quadratic
+from theory.formula import names_in
+from theory.problems.quadratic import Quadratic
+from theory.problems.spectrum import Spectrum
+from theory.problems.waves import Waves
 from theory.setting import Setting
-from theory.spectrum import Spectrum
-from theory.statement import Statement
-from theory.waves import Waves
+from theory.statements import Statement
 
 scales = st.floats(-2.0, 2.0).map(lambda exponent: 10.0**exponent)
 or_zero = st.one_of(st.just(0.0), scales)
@@ -55,13 +56,13 @@ def runs(draw: st.DrawFn, statement: Statement, problem: Quadratic) -> Setting:
     setting = problem.setting(
         m=draw(st.integers(1, M)), M=M, P=draw(st.integers(1, 1000)), R=draw(st.integers(1, 1000)),
         K=1 if statement.single_step else draw(st.integers(1, 20)), mu=draw(or_zero),
-        law=draw(st.sampled_from(statement.laws)), replacement=draw(st.booleans()), G=0.0,
+        distribution=draw(st.sampled_from(statement.distributions)), replacement=draw(st.booleans()), G=0.0,
     )  # fmt: skip
     if not statement.eta:
         return replace(setting, eta=draw(scales) / (problem.L * problem.d * setting.K))
     largest = statement.step_sizes(setting).largest
     assume(0 < largest < 1e300)
-    free = any("eta" in formula.symbols for formula in statement.terms.values())
+    free = any("eta" in names_in(term) for term in statement.terms.values())
     share = draw(st.one_of(st.just(1.0), st.floats(-4.0, 0.0).map(lambda exponent: 10.0**exponent))) if free else 1.0
     return setting.at(largest * share)
 

@@ -33,22 +33,22 @@ def _rows(capsys: Capture, **options: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("few")
 def test_rows_have_what_readers_of_json_need(capsys: Capture) -> None:
-    rows = _rows(capsys, verdict=["typo"])
+    rows = _rows(capsys, finding=["typo"])
     assert rows
     for row in rows:
-        assert {"label", "line", "kind", "verdict", "instrument", "witness", "fix"} <= set(row)
-        assert row["verdict"] == "typo"
+        assert {"label", "line", "kind", "finding", "instrument", "witness", "fix"} <= set(row)
+        assert row["finding"] == "typo"
         assert row["confirmed"] is True
         assert row["witness"]
 
 
 @pytest.mark.usefixtures("few")
-def test_entries_are_chosen_by_verdict_kind_label_and_line(capsys: Capture) -> None:
+def test_entries_are_chosen_by_finding_kind_label_and_line(capsys: Capture) -> None:
     assert {row["kind"] for row in _rows(capsys, kind=["table"])} == {"table"}
     assert [row["label"] for row in _rows(capsys, statement=["algorithm-1"])] == ["alg.cezo-fl"]
     assert [row["label"] for row in _rows(capsys, statement=["line-326"])] == ["line-326", "line-326.2"]
-    both = _rows(capsys, verdict=["false", "typo"], kind=["table"])
-    assert {row["verdict"] for row in both} == {"false", "typo"}
+    both = _rows(capsys, finding=["false", "typo"], kind=["table"])
+    assert {row["finding"] for row in both} == {"false", "typo"}
 
 
 @pytest.mark.usefixtures("few")
@@ -65,15 +65,15 @@ def test_one_statement_is_told_in_full(capsys: Capture) -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_the_table_counts_the_verdicts(capsys: Capture) -> None:
-    audit(kind=["algorithm line"], verdict=["typo"])
+def test_the_table_counts_the_findings(capsys: Capture) -> None:
+    audit(kind=["algorithm line"], finding=["typo"])
     told = capsys.readouterr().out
-    typos = sum(entry.kind == "algorithm line" and entry.verdict == "typo" for entry in ENTRIES)
+    typos = sum(entry.kind == "algorithm line" and entry.finding == "typo" for entry in ENTRIES)
     assert f"{typos} typo" in told
-    assert f"{typos} of {typos} verdicts confirmed" in told
+    assert f"{typos} of {typos} findings confirmed" in told
 
 
-def test_a_verdict_that_is_not_borne_out_fails(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finding_that_is_not_borne_out_fails(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     refuted = replace(ENTRIES[0], checks=(lambda: Evidence("search", False, "but it is [not] so"),))
     monkeypatch.setattr(module, "ENTRIES", [refuted])
     with pytest.raises(typer.Exit):
@@ -89,7 +89,7 @@ def test_a_verdict_that_is_not_borne_out_fails(capsys: Capture, monkeypatch: pyt
     ("options", "says"),
     [
         ({"statement": ["eq.none"]}, "--statement must be a label or line of the audit, got 'eq.none'"),
-        ({"verdict": ["wrong"]}, "--verdict must be one of correct, "),
+        ({"finding": ["wrong"]}, "--finding must be one of correct, "),
         ({"kind": ["proof"]}, "--kind must be one of equation, "),
         ({"paper": Path("none.tex")}, "paper must be a readable TeX file, got 'none.tex'"),
     ],

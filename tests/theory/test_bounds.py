@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from decomfl_lab.errors import InputError
 from theory.bounds import STATEMENTS, names, statement
-from theory.formula import Formula, UnitError, require_one_unit
-from theory.setting import LAWS, Setting, bias_factor, effective_factor, second_moment_factor, sixth_moment
+from theory.formula import unit_of, value_of
+from theory.setting import DISTRIBUTIONS, Setting, bias_factor, effective_factor, second_moment_factor, sixth_moment
+from theory.units import UnitError, require_one_unit
 
 BASE = Setting(
     d=50, L=2.0, m=3, M=9, P=4, R=100, eta=1e-4, mu=1e-3, sigma=0.5, sigma_G=0.3, D=2.0, kappa=5.0, G=4.0
@@ -41,7 +42,7 @@ POINT = {"a": 0.7, "delta": 0.1}
         ({"sigma": math.inf}, "sigma"),
         ({"sigma_G": -0.1}, "sigma_G"),
         ({"D": -1.0}, "D"),
-        ({"law": "uniform"}, "law"),
+        ({"distribution": "uniform"}, "distribution"),
     ],
 )
 def test_bad_constants_are_refused_by_name(changes: dict[str, Any], named: str) -> None:
@@ -65,29 +66,29 @@ def test_the_share_of_sampling_variance(M: int, m: int, phi: float) -> None:
         assert math.isclose(float(np.var(means)), phi / m * float(np.var(clients)), rel_tol=1e-12)
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_moments_of_directions_by_simulation(law: str) -> None:
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_moments_of_directions_by_simulation(distribution: str) -> None:
     """ρ, ρ_κ (attained up to its inequality), s₆ and s₂ on 40,000 draws, d = 6, P = 3, seed 0."""
     d, P, n = 6, 3, 40_000
     rng = np.random.default_rng(0)
     z = rng.standard_normal((n, P, d))
-    if law == "sphere":
+    if distribution == "sphere":
         z *= math.sqrt(d) / np.linalg.norm(z, axis=-1, keepdims=True)
-    if law == "rademacher":
+    if distribution == "rademacher":
         z = np.sign(z)
     v = np.array([1.0, -0.5, 0.3, 0.0, 0.2, -0.1])
     moved = np.einsum("npi,npj,j->ni", z, z, v) / P
     squares = (moved**2).sum(1) / (v @ v)
-    assert abs(squares.mean() - second_moment_factor(law, d=d, P=P)) < 5 * squares.std() / math.sqrt(n)
+    assert abs(squares.mean() - second_moment_factor(distribution, d=d, P=P)) < 5 * squares.std() / math.sqrt(n)
     h = np.array([2.0, 1.0, 0.5, 0.5, 0.0, 0.0])
     weighted = (moved**2 @ h) / (v @ v)
-    bound = 2.0 * effective_factor(law, d=d, P=P, kappa=float(h.sum() / h.max()))
+    bound = 2.0 * effective_factor(distribution, d=d, P=P, kappa=float(h.sum() / h.max()))
     assert weighted.mean() < bound
     v1 = np.array([1.0, 0, 0, 0, 0, 0])
     largest = ((np.einsum("npi,npj,j->ni", z, z, v1) / P) ** 2 @ h).mean()
-    assert largest > (0.95 if law != "rademacher" else 0.6) * bound
+    assert largest > (0.95 if distribution != "rademacher" else 0.6) * bound
     sixth = (z**2).sum(-1) ** 3
-    assert abs(sixth.mean() - sixth_moment(law, d=d)) < 5 * sixth.std() / math.sqrt(n * P) + 1e-9
+    assert abs(sixth.mean() - sixth_moment(distribution, d=d)) < 5 * sixth.std() / math.sqrt(n * P) + 1e-9
 
 
 def test_the_bias_of_rademacher_directions_is_within_its_factor() -> None:
@@ -105,25 +106,25 @@ def test_the_bias_of_rademacher_directions_is_within_its_factor() -> None:
 @pytest.mark.parametrize("key", list(STATEMENTS), ids="/".join)
 def test_terms_are_a_named_tuple_that_sums_to_the_bound(key: tuple[str, Any]) -> None:
     each = STATEMENTS[key]
-    setting = replace(BASE, law=each.laws[0], K=1)
+    setting = replace(BASE, distribution=each.distributions[0], K=1)
     bound: Any = each.bound(setting, **POINT)
     assert bound._fields == tuple(each.terms)
     assert all(math.isfinite(term) and term >= 0 for term in bound)
     values = {**setting.values, **POINT}
-    assert math.isclose(sum(bound), sum(formula(values) for formula in each.terms.values()))
+    assert math.isclose(sum(bound), sum(value_of(formula, values) for formula in each.terms.values()))
 
 
 @pytest.mark.parametrize("name", names())
 def test_corrected_terms_have_one_unit(name: str) -> None:
     each = statement(name)
-    require_one_unit({term: formula.unit for term, formula in each.terms.items()})
+    require_one_unit({term: unit_of(formula) for term, formula in each.terms.items()})
     for formula in each.eta.values():
-        assert str(formula.unit) == "X^2/F"
+        assert str(unit_of(formula)) == "X^2/F"
 
 
 def test_the_printed_theorem_2_has_a_term_of_another_unit() -> None:
     with pytest.raises(UnitError, match=r"remainder \[F\^3/X\^4\]"):
-        require_one_unit({n: f.unit for n, f in statement("theorem-2", "stated").terms.items()})
+        require_one_unit({n: unit_of(f) for n, f in statement("theorem-2", "stated").terms.items()})
 
 
 def test_step_sizes_of_theorem_1_to_the_letter() -> None:
@@ -151,15 +152,15 @@ def test_step_sizes_of_theorem_1_to_the_letter() -> None:
     m=st.integers(1, 100),
     M=st.integers(100, 200),
     share=st.floats(0, 1),
-    law=st.sampled_from(LAWS),
+    distribution=st.sampled_from(DISTRIBUTIONS),
 )
 def test_the_corrected_step_size_owes_nothing_to_m(
-    d: int, P: int, K: int, m: int, M: int, share: float, law: str
+    d: int, P: int, K: int, m: int, M: int, share: float, distribution: str
 ) -> None:
     each = statement("theorem-1")
-    if law not in each.laws:
+    if distribution not in each.distributions:
         return
-    here = Setting(d=d, P=P, K=K, m=m, M=M, L=3.0, law=law, kappa=1 + share * (d - 1))
+    here = Setting(d=d, P=P, K=K, m=m, M=M, L=3.0, distribution=distribution, kappa=1 + share * (d - 1))
     assert each.step_sizes(here).largest == each.step_sizes(replace(here, m=1)).largest
 
 
@@ -176,7 +177,17 @@ def test_the_printed_theorem_2_is_larger_than_what_is_proved(
 ) -> None:
     """So it is true, under the corrected assumptions, for every admissible choice; without its term of wrong unit."""
     here = Setting(
-        d=d, P=P, m=m, M=100, L=0.3, law="sphere", kappa=1 + share * (d - 1), mu=mu, sigma=1.0, sigma_G=2.0, D=1.0
+        d=d,
+        P=P,
+        m=m,
+        M=100,
+        L=0.3,
+        distribution="sphere",
+        kappa=1 + share * (d - 1),
+        mu=mu,
+        sigma=1.0,
+        sigma_G=2.0,
+        D=1.0,
     )
     printed, proved = statement("theorem-2", "stated"), statement("theorem-2")
     here = replace(here, eta=eta_share * printed.step_sizes(here).largest)
@@ -223,13 +234,13 @@ def test_corollary_1_is_theorem_1_at_its_step_size() -> None:
             assert 1.0 <= ratio < 1.5
 
 
-def test_laws_and_local_steps_that_a_statement_is_not_for_are_refused() -> None:
-    with pytest.raises(InputError, match="^law must be one of sphere, rademacher, got 'gaussian'"):
+def test_distributions_and_local_steps_that_a_statement_is_not_for_are_refused() -> None:
+    with pytest.raises(InputError, match="^distribution must be one of sphere, rademacher, got 'gaussian'"):
         statement("theorem-2").bound(BASE)
     with pytest.raises(InputError, match="^K must be 1 in theorem-1-single, got 2"):
         statement("theorem-1-single").bound(replace(BASE, K=2))
     with pytest.raises(InputError, match="^kappa must be given"):
-        statement("theorem-2").bound(replace(BASE, kappa=None, law="sphere"))
+        statement("theorem-2").bound(replace(BASE, kappa=None, distribution="sphere"))
     with pytest.raises(InputError, match="^statement must be one of"):
         statement("theorem-3")
     with pytest.raises(InputError, match="^variant must be corrected for theorem-1-single"):
@@ -242,8 +253,8 @@ def test_laws_and_local_steps_that_a_statement_is_not_for_are_refused() -> None:
 
 def test_a_planted_constant_is_seen() -> None:
     """The comparison with the printed Theorem 2 fails for a corrected one that is looser than the print."""
-    here = replace(BASE, law="sphere", eta=1e-3, mu=0.0, M=None, m=3, replacement=True)
+    here = replace(BASE, distribution="sphere", eta=1e-3, mu=0.0, M=None, m=3, replacement=True)
     proved = statement("theorem-2")
-    planted = replace(proved, terms={**proved.terms, "noise": Formula(f"3*({proved.terms['noise'].text})")})
+    planted = replace(proved, terms={**proved.terms, "noise": 3 * proved.terms["noise"]})
     printed: Any = statement("theorem-2", "stated").bound(here)
     assert planted.bound(here)[1] > printed.noise >= proved.bound(here)[1] * (1 - 1e-12)

@@ -10,9 +10,9 @@ import pytest
 
 from decomfl_lab.errors import InputError
 from theory.bounds import statement
-from theory.quadratic import Quadratic, expected
+from theory.problems.quadratic import Quadratic, expected
+from theory.problems.spectrum import Spectrum
 from theory.rounds import Rounds, rounds_by_bound, rounds_of, stability_limit
-from theory.spectrum import Spectrum
 
 EPSILON = 0.2
 NOISY = Quadratic.of(Spectrum.flat(8), sigma=2.0, sigma_G=1.0)
@@ -61,11 +61,11 @@ def test_a_promise_that_is_too_small_is_seen_as_never_reached() -> None:
     assert math.isinf(rounds_of(NOISY, setting, EPSILON, bound=wrong).rounds)
 
 
-@pytest.mark.parametrize("law", ["gaussian", "sphere", "rademacher"])
+@pytest.mark.parametrize("distribution", ["gaussian", "sphere", "rademacher"])
 @pytest.mark.parametrize(("K", "m", "P"), [(1, 1, 1), (4, 3, 2)])
-def test_from_the_limit_on_a_quadratic_diverges(law: str, K: int, m: int, P: int) -> None:
+def test_from_the_limit_on_a_quadratic_diverges(distribution: str, K: int, m: int, P: int) -> None:
     quadratic = Quadratic.of(Spectrum.flat(12, L=3.0))
-    setting = quadratic.setting(m=m, M=5, P=P, K=K, law=law, R=200)
+    setting = quadratic.setting(m=m, M=5, P=P, K=K, distribution=distribution, R=200)
     limit = stability_limit(setting)
     below, above = (expected(quadratic, setting.at(factor * limit)).gradient2 for factor in (0.999, 1.001))
     assert below[-1] < below[0]

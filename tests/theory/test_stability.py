@@ -9,23 +9,25 @@ import numpy as np
 import pytest
 
 from decomfl_lab.errors import InputError
-from theory.quadratic import Quadratic, expected
+from theory.problems.quadratic import Quadratic, expected
+from theory.problems.spectrum import Spectrum
 from theory.rounds import stability_limit
-from theory.setting import LAWS, Setting
-from theory.spectrum import Spectrum
+from theory.setting import DISTRIBUTIONS, Setting
 from theory.stability import growth, largest_step, load, moment_map
 
 SPECTRA = (Spectrum.flat(12, 3.0), Spectrum((5.0, 1.0, 0.01, 0.0), (1, 3, 40, 7)), Spectrum((5.0,), (1,)))
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("beta", [0.0, 0.5, 0.9, 0.99])
 @pytest.mark.parametrize("P", [1, 2, 20, 1000])
-def test_second_moments_neither_grow_nor_fall_at_the_largest_step(law: str, beta: float, P: int) -> None:
+def test_second_moments_neither_grow_nor_fall_at_the_largest_step(distribution: str, beta: float, P: int) -> None:
     for spectrum in SPECTRA:
-        h = largest_step(spectrum, P=P, beta=beta, law=law)
-        assert load(spectrum, h, P=P, beta=beta, law=law) == pytest.approx(1.0)
-        below, at, above = (growth(spectrum, factor * h, P=P, beta=beta, law=law) for factor in (0.99, 1.0, 1.01))
+        h = largest_step(spectrum, P=P, beta=beta, distribution=distribution)
+        assert load(spectrum, h, P=P, beta=beta, distribution=distribution) == pytest.approx(1.0)
+        below, at, above = (
+            growth(spectrum, factor * h, P=P, beta=beta, distribution=distribution) for factor in (0.99, 1.0, 1.01)
+        )
         assert at == pytest.approx(1.0, abs=1e-6)
         assert below < 1 + 1e-12 < above
 
@@ -54,15 +56,17 @@ def test_a_wrong_constant_in_the_formula_is_caught(own: float, momentum: float, 
     assert (_shifted(own, momentum)(spectrum, low, P, beta) == pytest.approx(1.0, rel=1e-6)) == right
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_without_momentum_it_is_what_is_known_already(law: str) -> None:
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_without_momentum_it_is_what_is_known_already(distribution: str) -> None:
     flat = Spectrum.flat(12, 3.0)
-    assert largest_step(flat, P=7, law=law) == pytest.approx(stability_limit(Setting(d=12, L=3.0, P=7, law=law)))
+    assert largest_step(flat, P=7, distribution=distribution) == pytest.approx(
+        stability_limit(Setting(d=12, L=3.0, P=7, distribution=distribution))
+    )
     spectrum, P = Spectrum((3.0, 1.0, 0.1), (1, 4, 30)), 5
-    h = 1.2 * largest_step(spectrum, P=P, law=law)
+    h = 1.2 * largest_step(spectrum, P=P, distribution=distribution)
     quadratic = Quadratic.of(spectrum, start=(1.0, 1.0, 1.0))
-    f = expected(quadratic, quadratic.setting(eta=h, P=P, R=400, law=law)).f
-    assert f[-1] / f[-2] == pytest.approx(growth(spectrum, h, P=P, law=law), rel=1e-6)
+    f = expected(quadratic, quadratic.setting(eta=h, P=P, R=400, distribution=distribution)).f
+    assert f[-1] / f[-2] == pytest.approx(growth(spectrum, h, P=P, distribution=distribution), rel=1e-6)
 
 
 def test_it_lies_between_what_trace_and_top_say_and_ends_at_the_heavy_balls_limit() -> None:

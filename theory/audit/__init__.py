@@ -1,1 +1,1 @@
-"""Every statement of the paper with a verdict that the machine repeats."""
+"""Every statement of the paper with a finding that the machine repeats."""

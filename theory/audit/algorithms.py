@@ -98,8 +98,8 @@ class Symbols(dict[Any, Any]):
     """The values of an indexed symbol of the paper, to the letter: x[i, r, k] is x_{i,r}^k.
 
     Args:
-        name: Of the symbol.
-        values: To begin with.
+        name: Name of the symbol.
+        values: Values that it has to begin with.
         allocated: The indices that it has room for; None for any.
     """
 
@@ -127,7 +127,7 @@ class Line:
     Attributes:
         label: ``line-N`` of the source, or ``line-N.2`` for the second thing that the line says.
         says: The line.
-        depth: Its indentation.
+        depth: Indentation of the line.
         code: The line in Python, mended where it needs it.
         printed: The line as printed where that is another; "pass" for what is not printed at all.
         plant: A fault in its place, for a line that is correct.
@@ -150,11 +150,11 @@ class Program:
     """A server's and a client's algorithm together: the client's procedures first, then the server's rounds.
 
     Attributes:
-        lines: Those whose verdicts are this program's; the others are context.
-        client: The client's.
-        server: The server's.
-        P: Directions a step.
-        scalar: How its recursion measures a client along a direction.
+        lines: Those whose findings are this program's; the others are context.
+        client: The client's algorithm.
+        server: The server's algorithm.
+        P: Number of directions a step.
+        scalar: The function by which its recursion measures a client along a direction.
     """
 
     lines: tuple[Line, ...]
@@ -232,7 +232,7 @@ def entry(program: Program, line: Line, *, kind: Kind = "algorithm line", at: in
     """The entry of a line, checked by its program: *typo* if it has a printed version, else *correct*.
 
     Args:
-        program: That the line is part of.
+        program: The program that the line is part of.
         line: The line.
         kind: What it is in the paper.
         at: Line of the source, if the label does not name it.
@@ -248,7 +248,7 @@ def entry(program: Program, line: Line, *, kind: Kind = "algorithm line", at: in
         line=number,
         kind=kind,
         says=line.says,
-        verdict="typo" if line.printed else "correct",
+        finding="typo" if line.printed else "correct",
         checks=checks,
         why=line.why,
         fix=line.fix,
@@ -268,7 +268,7 @@ def _whole(label: str, line: int, says: str, program: Program, labels: tuple[str
         line=line,
         kind="algorithm line",
         says=says,
-        verdict="typo",
+        finding="typo",
         checks=(to_the_letter, partial(_mended, program)),
         why=f"{len(printed)} slips in it stop a literal run; mended, it does what it should",
         fix="; ".join(each.fix for each in program.lines if each.printed),

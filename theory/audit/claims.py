@@ -10,19 +10,21 @@ from typing import Final
 
 import sympy as sp
 from scipy import optimize
+from sympy import sqrt
 
 from decomfl_lab.models.registry import build_model, num_parameters
 from decomfl_lab.runs.config import TrainConfig
+from theory import symbols as s
 from theory.audit import algorithms
 from theory.audit.algorithms import PROGRAMS, Line, outcome, play
 from theory.audit.entry import Entry, Evidence
 from theory.audit.instruments import equal
 from theory.bounds import statement
 from theory.communication import TABLE_1, expected_numbers, expected_traffic
-from theory.formula import Formula
-from theory.quadratic import Quadratic, expected
+from theory.formula import written
+from theory.problems.quadratic import Quadratic, expected
+from theory.problems.spectrum import Spectrum
 from theory.setting import Setting, second_moment_factor
-from theory.spectrum import Spectrum
 
 __all__ = ["ENTRIES", "best_average"]
 
@@ -159,7 +161,7 @@ def _plans() -> Evidence:
 def _products() -> Evidence:
     """Complexity = words a round · rounds, up to a factor that is a number."""
     factors = {
-        f"{name} {way}": sp.simplify(each.expression * row.rounds.expression / total.expression)
+        f"{name} {way}": sp.simplify(each.doit() * row.rounds.doit() / total.doit())
         for name, row in TABLE_1.items()
         for way, each, total in (
             ("up", row.uplink, row.uplink_complexity),
@@ -172,18 +174,15 @@ def _products() -> Evidence:
     )
 
 
-def _rounds_to(rate: str, row: str) -> Evidence:
+def _rounds_to(rate: sp.Expr, row: str) -> Evidence:
     """R at which a rate in R is ε."""
-    R, epsilon = (Formula(name).expression for name in ("R", "epsilon"))
-    solved = sp.solve(sp.Eq(Formula(rate).expression, epsilon), R)[0]
-    return equal(solved, TABLE_1[row].rounds.expression, f"rounds to {rate} = ε against those of {row}")
+    solved = sp.solve(sp.Eq(rate.doit(), s.epsilon), s.R)[0]
+    return equal(solved, TABLE_1[row].rounds, f"rounds to {written(rate)} = ε against those of {row}")
 
 
 def _threshold() -> Evidence:
-    ratio = (
-        TABLE_1["DeComFL, low rank"].downlink_complexity.expression / TABLE_1["FedAvg"].downlink_complexity.expression
-    )
-    return equal(ratio, Formula("kappa/(m*d/(M*K))").expression, "DeComFL's downlink over FedAvg's, κ/(md/(MK))")
+    ratio = TABLE_1["DeComFL, low rank"].downlink_complexity / TABLE_1["FedAvg"].downlink_complexity
+    return equal(ratio, s.kappa / (s.m * s.d / (s.M * s.K)), "DeComFL's downlink over FedAvg's, κ/(md/(MK))")
 
 
 # Rates.
@@ -199,16 +198,16 @@ def best_average(
     M: int = 1,
     sigma: float = 0.0,
     sigma_G: float = 0.0,
-    law: str = "gaussian",
+    distribution: str = "gaussian",
 ) -> float:
     """The least (1/R) Σ E‖∇f(x_r)‖² over all η, of f_i = ½‖x‖² − b_iᵀx, D = 1, R = 10⁴, μ → 0; exact."""
     problem = Quadratic.of(Spectrum.flat(d), D=1.0, sigma=sigma, sigma_G=sigma_G)
 
     def average(log_eta: float) -> float:
-        setting = problem.setting(eta=math.exp(log_eta), m=m, M=M, P=P, K=K, R=_ROUNDS, law=law)
+        setting = problem.setting(eta=math.exp(log_eta), m=m, M=M, P=P, K=K, R=_ROUNDS, distribution=distribution)
         return expected(problem, setting).average
 
-    largest = -math.log(K * second_moment_factor(law, d=d, P=P))
+    largest = -math.log(K * second_moment_factor(distribution, d=d, P=P))
     found = optimize.minimize_scalar(average, bounds=(largest - 10, largest), method="bounded", options={"xatol": 1e-3})
     return min(float(found.fun), average(largest))
 
@@ -222,8 +221,8 @@ _MORE: Final[Mapping[str, Callable[[int], float]]] = {
     "K, clients alike": lambda n: best_average(K=n, sigma=1.0),
     "P": lambda n: best_average(P=n, sigma=1.0),
     "P, d = 1000": lambda n: best_average(P=n, sigma=1.0, d=1000),
-    "K, clients differ, z = ±1": lambda n: best_average(K=n, M=2, sigma_G=1.0, law="rademacher"),
-    "P, z = ±1": lambda n: best_average(P=n, sigma=1.0, law="rademacher"),
+    "K, clients differ, z = ±1": lambda n: best_average(K=n, M=2, sigma_G=1.0, distribution="rademacher"),
+    "P, z = ±1": lambda n: best_average(P=n, sigma=1.0, distribution="rademacher"),
     "m": lambda n: best_average(m=n, M=n, sigma=1.0),
 }
 
@@ -240,12 +239,12 @@ def _speedup(name: str, few: int, many: int, *, holds: bool) -> Evidence:
     )
 
 
-def _mended(name: str, law: str, *cases: tuple[int, int]) -> Evidence:
+def _mended(name: str, distribution: str, *cases: tuple[int, int]) -> Evidence:
     """A corrected bound on the same problems, at its best η, for pairs of K and P."""
     theorem, worst = statement(name), 0.0
     problem = Quadratic.of(Spectrum.flat(1), D=1.0, sigma=1.0, sigma_G=1.0)
     for K, P in cases:
-        setting = problem.setting(m=1, M=2, P=P, K=K, R=_ROUNDS, law=law)
+        setting = problem.setting(m=1, M=2, P=P, K=K, R=_ROUNDS, distribution=distribution)
         setting = replace(setting, eta=theorem.best_eta(setting))
         worst = max(worst, expected(problem, setting).average / sum(theorem.bound(setting)))
     return Evidence("search", worst <= 1, f"corrected {name} at these K and P: left/right at most {worst:.3g}")
@@ -269,7 +268,7 @@ def _flat_in_dimension() -> Evidence:
     """The corrected Theorem 2 at its best η, κ = 10, μ → 0, for d from 10³ to 10⁹."""
     bounds = []
     for d in (10**3, 10**6, 10**9):
-        setting = Setting(d=d, L=1.0, m=2, M=8, P=5, R=2000, sigma=1.0, sigma_G=1.0, kappa=10.0, law="sphere")
+        setting = Setting(d=d, L=1.0, m=2, M=8, P=5, R=2000, sigma=1.0, sigma_G=1.0, kappa=10.0, distribution="sphere")
         theorem = statement("theorem-2")
         bounds.append(sum(theorem.bound(replace(setting, eta=theorem.best_eta(setting)))))
     listed = ", ".join(f"{bound:.6g}" for bound in bounds)
@@ -313,7 +312,7 @@ _WHY_P: Final = "all directions see one mini-batch: its noise does not fall with
 def _claim(label: str, says: str, *checks: Callable[[], Evidence]) -> Entry:
     """A correct claim of the text."""
     line = int(label.removeprefix("line-").split(".")[0])
-    return Entry(label=label, line=line, kind="claim", says=says, verdict="correct", checks=checks)
+    return Entry(label=label, line=line, kind="claim", says=says, finding="correct", checks=checks)
 
 
 _CLAIMS: Final = (
@@ -323,7 +322,7 @@ _CLAIMS: Final = (
         line=135,
         kind="claim",
         says="State-of-the-art rates with linear speed-up in the number of clients and of local steps",
-        verdict="false",
+        finding="false",
         checks=(_LOCAL_STEPS, _CLIENTS, _FEW_LOCAL_STEPS, _ALIKE),
         why=f"in the clients it is so, in local steps not: {_WHY_K}",
         fix="linear speed-up in clients; in local steps as long as K ≤ d/P or the clients are alike",
@@ -346,7 +345,7 @@ _CLAIMS: Final = (
         line=179,
         kind="claim",
         says="In each round both ways only a constant number of scalars",
-        verdict="false",
+        finding="false",
         checks=(_dimension_free, _lag, _mean_lag),
         why="it does not depend on d, but downwards it is 2KP for every round that the client missed: unbounded",
         fix="a number that does not depend on d; downwards 2KP·M/m on average",
@@ -356,7 +355,7 @@ _CLAIMS: Final = (
         line=181,
         kind="claim",
         says="O(√(d/(mPKR))) under the standard conditions",
-        verdict="false",
+        finding="false",
         checks=(_LOCAL_STEPS, _DIRECTIONS, _CLIENTS, _FEW_LOCAL_STEPS, _FEW_DIRECTIONS, _MENDED_RATE),
         why=f"{_WHY_K}; {_WHY_P}",
         fix="O(√((1 + d/P)(σ² + σ_G²)/(mKR))) for K ≤ d/P",
@@ -366,7 +365,7 @@ _CLAIMS: Final = (
         line=182,
         kind="claim",
         says="Linear speed-up in local steps, directions and clients",
-        verdict="false",
+        finding="false",
         checks=(_LOCAL_STEPS, _DIRECTIONS, _CLIENTS, _FEW_LOCAL_STEPS, _FEW_DIRECTIONS, _MENDED_RATE),
         why=f"{_WHY_K}; {_WHY_P}",
         fix="linear speed-up in clients; in P up to d, in K up to d/P",
@@ -376,7 +375,7 @@ _CLAIMS: Final = (
         line=183,
         kind="claim",
         says="O(√(κ/(mPR))) under the κ-effective rank assumption",
-        verdict="does not follow",
+        finding="does not follow",
         checks=(_DIRECTIONS, _MENDED_LOW_RANK),
         why="Theorem 2 has it for K = 1 and κ > P only; for P > κ (here κ = d = 1) it does not fall with P",
         fix="O(√((1 + κ/P)/(mR))), K = 1",
@@ -424,11 +423,18 @@ _CLAIMS: Final = (
         line=948,
         kind="claim",
         says="OPT models of four sizes all converge around round 1250",
-        verdict="not checkable",
+        finding="not checkable",
         checks=(),
         why="read off a figure, with another learning rate for each model; no criterion of convergence is given",
     ),
 )
+
+with sp.evaluate(False):  # to be printed as written here
+    _PRINTED_RATES: Final = {
+        "FedAvg": sqrt(1 / (s.m * s.K * s.R)),
+        "DeComFL": sqrt(s.d / (s.m * s.P * s.K * s.R)),
+        "DeComFL, low rank": sqrt(s.kappa / (s.m * s.P * s.R)),
+    }
 
 _TABLE: Final = (
     Entry(
@@ -436,12 +442,10 @@ _TABLE: Final = (
         line=477,
         kind="table",
         says="Table 1: communication = a round's · rounds; rounds from the rates √(1/(mKR)), √(d/(mPKR)), √(κ/(mPR))",
-        verdict="correct",
+        finding="correct",
         checks=(
             _products,
-            partial(_rounds_to, "sqrt(1/(m*K*R))", "FedAvg"),
-            partial(_rounds_to, "sqrt(d/(m*P*K*R))", "DeComFL"),
-            partial(_rounds_to, "sqrt(kappa/(m*P*R))", "DeComFL, low rank"),
+            *(partial(_rounds_to, rate, row) for row, rate in _PRINTED_RATES.items()),
         ),
     ),
     Entry(
@@ -449,7 +453,7 @@ _TABLE: Final = (
         line=477,
         kind="table",
         says="Table 1, downlink a round: 2MKP and 2MP",
-        verdict="false",
+        finding="false",
         checks=(_plans,),
         why="the seeds of the round's own local steps go to m clients too, though records repeat them",
         fix="(2M + m)KP and (2M + m)P",
@@ -459,7 +463,7 @@ _TABLE: Final = (
         line=477,
         kind="table",
         says="Table 1, rounds of FedAvg and FedCom: O(1/(mKε²)) with m of M clients sampled",
-        verdict="false",
+        finding="false",
         checks=(_one_long_step, _ALIKE),
         why="on ½(x − c_i)² K local steps are one longer step: whatever K, the same models can be reached in R rounds",
         fix="O(1/(mKε²)) if clients are alike or all take part",
@@ -469,7 +473,7 @@ _TABLE: Final = (
         line=477,
         kind="table",
         says="Table 1, rounds of DeComFL: O(d/(mPKε²))",
-        verdict="false",
+        finding="false",
         checks=(_LOCAL_STEPS, _DIRECTIONS, _FEW_LOCAL_STEPS, _FEW_DIRECTIONS, _MENDED_RATE),
         why=f"{_WHY_K}; {_WHY_P}",
         fix="O((1 + d/P)/(mKε²)) for K ≤ d/P",
@@ -479,7 +483,7 @@ _TABLE: Final = (
         line=477,
         kind="table",
         says="Table 1, rounds of FedZO: O(d/(mPKε²))",
-        verdict="false",
+        finding="false",
         checks=(
             partial(_speedup, "K, clients differ, z = ±1", 10, 400, holds=False),
             partial(_speedup, "P, z = ±1", 100, 10_000, holds=False),

@@ -57,9 +57,9 @@ class Clients:
             for v in [(self.gradients[chosen] + _exact([signs]).T * self.noises[chosen]).sum(axis=0)]
         )
 
-    def second_moment(self, m: int, P: int, *, replacement: bool, law: str = "sphere") -> Matrix:
+    def second_moment(self, m: int, P: int, *, replacement: bool, distribution: str = "sphere") -> Matrix:
         """E ∇̄f ∇̄fᵀ, ∇̄f = Z v̄, by adding up all directions too."""
-        return design(law, self.d).sandwich(self.mean_square(m, replacement=replacement), P)
+        return design(distribution, self.d).sandwich(self.mean_square(m, replacement=replacement), P)
 
 
 def _exact(rows: Iterable[Iterable[int]]) -> Matrix:
@@ -282,7 +282,7 @@ ENTRIES: Final = (
         line=1297,
         kind="claim",
         says="The covariance matrix of ∇̂f has the following relationship (the lemma gives E ∇̄f ∇̄fᵀ).",
-        verdict="typo",
+        finding="typo",
         checks=(_not_centred,),
         why="The lemma is about ∇̄f, not ∇̂f, and about the second moment; the covariance matrix is ∇f∇fᵀ less.",
         fix="The second moment of ∇̄f has the following relationship.",
@@ -292,7 +292,7 @@ ENTRIES: Final = (
         line=1299,
         kind="lemma",
         says="E ∇̄f ∇̄fᵀ = d/(P(d+2)) (‖∇f‖² + Tr Σ/m + Tr Δ/m) I + (1 + (d−2)/(P(d+2))) (∇f∇fᵀ + Σ/m + Δ/m)",
-        verdict="false",
+        finding="false",
         checks=_LEMMA,
         why=_SETS_WHY + " It is for directions on the sphere, which it does not say.",
         fix="The same with E Σ for Σ and φΔ for Δ, φ = (M − m)/(M − 1).",
@@ -302,7 +302,7 @@ ENTRIES: Final = (
         line=1300,
         kind="equation",
         says="The identity of the lemma of the covariance matrix.",
-        verdict="false",
+        finding="false",
         checks=_LEMMA,
         why=_SETS_WHY,
         fix="φΔ for Δ, E Σ for Σ.",
@@ -312,7 +312,7 @@ ENTRIES: Final = (
         line=1306,
         kind="equation",
         says="Σ_r = (1/M) Σ_i s_i s_iᵀ, with s_i = ∇f_i(x; ξ_r) − ∇f_i(x)",
-        verdict="typo",
+        finding="typo",
         checks=(lambda: _rare_noise(mean=False), lambda: _rare_noise(mean=True), _one_batch_for_all),
         why="Random as printed, while the lemma's left side is an expectation: E is missing. And the mini-batch is "
         "ξ_{i,r}: one ξ_r for all clients would make their noises dependent, and nothing would be divided by m.",
@@ -323,7 +323,7 @@ ENTRIES: Final = (
         line=1306,
         kind="equation",
         says="Δ = (1/M) Σ_i ∇f_i ∇f_iᵀ − ∇f ∇fᵀ, the covariance of sampling one client",
-        verdict="correct",
+        finding="correct",
         checks=(
             lambda: same(
                 SAMPLE.between,
@@ -337,7 +337,7 @@ ENTRIES: Final = (
         line=1313,
         kind="equation",
         says="E ∇̄f ∇̄fᵀ = T_1 + T_2, T_2 with Σ_{i,i'} of s_i s_iᵀ",
-        verdict="typo",
+        finding="typo",
         checks=(lambda: _double_sum(printed=True), lambda: _double_sum(printed=False)),
         why="The double sum is of s_i s_i'ᵀ; with s_i s_iᵀ in it T_2 would be m times larger. The cross terms vanish "
         "if noises of different clients are independent, which no assumption says.",
@@ -348,7 +348,7 @@ ENTRIES: Final = (
         line=1318,
         kind="equation",
         says="E Σ_{i,i'} ∇f_i ∇f_i'ᵀ = (m² − m) ∇f∇fᵀ + (m/M) Σ ∇f_i ∇f_iᵀ = m² ∇f∇fᵀ + mΔ",
-        verdict="false",
+        finding="false",
         checks=(_sets_of_clients, _draws, _sets_mended),
         why="True of m draws with replacement. C_r is a set: two different clients are not independent, and with m = M "
         "nothing is random.",
@@ -359,7 +359,7 @@ ENTRIES: Final = (
         line=1324,
         kind="equation",
         says="Tr Δ = (1/M) Σ ‖∇f_i‖² − ‖∇f‖² = (1/M) Σ ‖∇f − ∇f_i‖² ≤ σ_G²",
-        verdict="correct",
+        finding="correct",
         checks=(_trace_of_between,),
     ),
     Entry(
@@ -367,7 +367,7 @@ ENTRIES: Final = (
         line=1328,
         kind="equation",
         says="T_1 in three steps: pairs p = p' and p ≠ p'; eq. fejiosd; the moment of the sphere",
-        verdict="correct",
+        finding="correct",
         checks=(_part(_QUIET, "T_1 without noise, clients drawn with replacement"),),
         why="Given eq. fejiosd, so for clients drawn with replacement.",
     ),
@@ -376,7 +376,7 @@ ENTRIES: Final = (
         line=1338,
         kind="equation",
         says="E z zᵀ u vᵀ z zᵀ = d/(d+2) Tr(uvᵀ) I + 2d/(d+2) uvᵀ",
-        verdict="false",
+        finding="false",
         checks=(
             lambda: _moment((1, 0, 0, 0), (0, 1, 0, 0), mended=False),
             lambda: _moment((1, 0, 0, 0), (0, 1, 0, 0), mended=True),
@@ -392,7 +392,7 @@ ENTRIES: Final = (
         line=1345,
         kind="equation",
         says="E Σ_{i,i'} s_i s_iᵀ = (m/M) Σ s_i s_iᵀ = mΣ",
-        verdict="typo",
+        finding="typo",
         checks=(
             lambda: _double_sum(printed=True),
             lambda: _double_sum(printed=False),
@@ -408,7 +408,7 @@ ENTRIES: Final = (
         line=1345,
         kind="equation",
         says="Tr Σ_r ≤ σ²",
-        verdict="false",
+        finding="false",
         checks=(lambda: _rare_noise(mean=False), lambda: _rare_noise(mean=True)),
         why="Assumption 1 bounds the mean square of the noise, not its square in every draw.",
         fix="E Tr Σ_r ≤ σ²",
@@ -418,7 +418,7 @@ ENTRIES: Final = (
         line=1349,
         kind="equation",
         says="T_2 = (P−1)/(mP) Σ + d/(mP(d+2)) (Tr Σ I + 2Σ)",
-        verdict="correct",
+        finding="correct",
         checks=(_part(_NOISY, "T_2 alone"),),
     ),
     Entry(
@@ -426,7 +426,7 @@ ENTRIES: Final = (
         line=1354,
         kind="equation",
         says="E ∇̄f(x_r) ∇̄f(x_r')ᵀ = T_1 + T_2, to be regrouped",
-        verdict="typo",
+        finding="typo",
         checks=(_two_points, _regrouped),
         why="x_r' on the left is x_r: at two points it is another matrix. Regrouping is right.",
         fix="E ∇̄f(x_r; ξ_r) ∇̄f(x_r; ξ_r)ᵀ",

@@ -1,4 +1,4 @@
-"""Expectations over random directions as exact finite sums: designs that have a law's moments."""
+"""Expectations over random directions as exact finite sums: designs that have a distribution's moments."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["DESIGNS", "Design", "design"]
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """Finitely many directions z = √scale·v whose mixed moments up to an order are exactly those of a law.
+    """Finitely many directions z = √scale·v whose mixed moments up to an order are exactly those of a distribution.
 
     Attributes:
         points: v, whole numbers, shape (n, d).
-        weights: Of the points, whole numbers, shape (n,).
+        weights: Weights of the points, whole numbers, shape (n,).
         scale: ‖z‖²/‖v‖².
-        order: Moments up to it agree with the law's.
+        order: Moments up to it agree with the distribution's.
     """
 
     points: NDArray[np.int64]
@@ -57,7 +57,7 @@ class Design:
 
         Args:
             A: Matrix of rationals, shape (d, d); it need not be symmetric.
-            P: Directions.
+            P: Number of directions.
 
         Returns:
             Fractions, shape (d, d), exact for a design of order 4 or more.
@@ -112,11 +112,11 @@ DESIGNS: Final[Mapping[str, Callable[[int], Design]]] = {
 }
 
 
-def design(law: str, d: int) -> Design:
-    """A design of that law: d = 1, 4 or 8 on the sphere of radius √d, any small d for the others.
+def design(distribution: str, d: int) -> Design:
+    """A design of that distribution: d = 1, 4 or 8 on the sphere of radius √d, any small d for the others.
 
     Raises:
-        InputError: If the law or d has none.
+        InputError: If the distribution or d has none.
     """
     require(d >= 1, "d", "be at least 1", d)
-    return DESIGNS[require_choice("law", law, DESIGNS)](d)
+    return DESIGNS[require_choice("distribution", distribution, DESIGNS)](d)

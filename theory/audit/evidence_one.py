@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 import sympy as sp
 from numpy.typing import NDArray
+from sympy import sqrt
 
 from theory.audit.entry import Evidence
 from theory.audit.instruments import (
@@ -28,20 +29,21 @@ from theory.audit.instruments import (
     within,
 )
 from theory.audit.one_round import OneRound
-from theory.audit.proof_one import DERIVED, PRINTED, plus, printed, scalar, times
+from theory.audit.proof_one import DERIVED, PRINTED, plus, printed, times
 from theory.audit.smoothing import norm_moment
 from theory.bounds import statement
-from theory.formula import Formula
+from theory.formula import value_of, written
 from theory.measured import exact
-from theory.quadratic import Quadratic, expected
+from theory.problems.quadratic import Quadratic, expected
+from theory.problems.spectrum import Spectrum
+from theory.problems.waves import Waves
 from theory.setting import Setting
-from theory.spectrum import Spectrum
-from theory.statement import Variant
-from theory.waves import Waves
+from theory.statements import Variant
+from theory.symbols import K, L, P, R, a, d, delta, eta, m, mu, rho, s6, sigma
 
 __all__ = ["DISPLAYS", "TERMS", "at_largest", "line", "searched", "simplification", "witness"]
 
-# Problems in one dimension, solved exactly by theory.quadratic: f(x; ξ) = x²/2 − ξx, L = 1, E ξ² = σ².
+# Problems in one dimension, solved exactly by theory.problems.quadratic: f(x; ξ) = x²/2 − ξx, L = 1, E ξ² = σ².
 
 
 def line(setting: Setting, start: float = 0.0) -> Quadratic:
@@ -73,8 +75,8 @@ MANY: Final = Setting(d=1, L=1.0, P=1000, R=100, sigma=1.0)
 
 def linear_noise_region() -> Evidence:
     """ρσ² > 2(d + 4)σ²/P exactly for P > d + 7."""
-    left = scalar("1 + (d + 1)/P") - printed("variance")["noise"] / scalar("sigma") ** 2
-    return equal(left, "(P - d - 7)/P", "left − right, over σ²: positive for P > d + 7")
+    left = 1 + (d + 1) / P - printed("variance")["noise"] / sigma**2
+    return equal(left, (P - d - 7) / P, "left − right, over σ²: positive for P > d + 7")
 
 
 def noise_after_one_round(key: str) -> Evidence:
@@ -82,7 +84,7 @@ def noise_after_one_round(key: str) -> Evidence:
     here = at_largest("theorem-1", "stated", MANY)
     f = float(expected(line(here), here).f[1])
     values = {**here.values, "a": 0.0, "delta": 0.0, "G": 0.0}
-    bound = math.fsum(Formula(text)(values) for text in PRINTED[key].values())
+    bound = math.fsum(value_of(term, values) for term in PRINTED[key].values())
     return exceeds(f, bound, f"f = x²/2 − ξx from x*, σ = 1, P = {here.P}, K = m = 1: E f(x_1)")
 
 
@@ -93,7 +95,7 @@ def equal_clients(d: int = 10, m: int = 100) -> Evidence:
     """f_i(x) = ⟨g, x⟩ for all i, K = P = 1, μ → 0, ‖g‖ = 1: A_2 = (L/2)η²ρ, A_3 = Lη²."""
     here = Setting(d=d, L=1.0, m=m, eta=1.0)
     values = {**here.values, "a": 1.0, "delta": 0.0}
-    bound = math.fsum(Formula(text)(values) for text in PRINTED["eq.hh"].values()) + 1.0
+    bound = math.fsum(value_of(term, values) for term in PRINTED["eq.hh"].values()) + 1.0
     return exceeds(0.5 * values["rho"], bound, f"{m} equal linear clients, d = {d}, P = 1: A_2")
 
 
@@ -265,16 +267,14 @@ def walk_range() -> Evidence:
 def sum_of_ranges() -> Evidence:
     """Σ_{k≥τ} k at τ = 1 is K(K + 1)/2."""
     k = sp.Symbol("k")
-    return equal(
-        sp.summation(k, (k, 1, scalar("K"))), "K**2/2 + K/2", "with τ ≤ k the coefficient of X_1 is K(K + 1)/2 > K²/2"
-    )
+    return equal(sp.summation(k, (k, 1, K)), K**2 / 2 + K / 2, "with τ ≤ k the coefficient of X_1 is K(K + 1)/2 > K²/2")
 
 
 def sum_of_right_ranges() -> Evidence:
     """Σ_{k>τ} (k − 1) at τ = 1 is K(K − 1)/2."""
     k = sp.Symbol("k")
-    total = sp.summation(k - 1, (k, 2, scalar("K")))
-    return equal(total, "K**2/2 - K/2", "with τ < k it is K(K − 1)/2 ≤ K²/2")
+    total = sp.summation(k - 1, (k, 2, K))
+    return equal(total, K**2 / 2 - K / 2, "with τ < k it is K(K − 1)/2 ≤ K²/2")
 
 
 def coefficient(K: int, *, inclusive: bool) -> Evidence:
@@ -284,10 +284,10 @@ def coefficient(K: int, *, inclusive: bool) -> Evidence:
     return at_most(sum(k - 1 for k in range(2, K + 1)), K**2 / 2, f"K = {K}: coefficient of X_1 for τ < k")
 
 
-def left_coefficient(eta: str, value: str) -> Evidence:
+def left_coefficient(step: sp.Expr, coefficient: sp.Expr) -> Evidence:
     """The coefficient of χ in line-1112 at a step size."""
-    found = 1 - printed("line-1112")["drift"].subs(scalar("eta"), scalar(eta)) / scalar("delta") ** 2
-    return equal(found, value, f"1 − 6L²K²(d + P + 4)η²/(2P) at η = {eta}")
+    found = 1 - printed("line-1112")["drift"].subs(eta, step) / delta**2
+    return equal(found, coefficient, f"1 − 6L²K²(d + P + 4)η²/(2P) at η = {written(step)}")
 
 
 # From eq.asd to line-1235
@@ -299,12 +299,12 @@ def _at(at: Mapping[str, float]) -> Setting:
     return Setting(d=int(at["d"]), P=int(at["P"]), K=int(at["K"]), m=int(at["m"]), L=1.0)
 
 
-def _after_substitution(name: str) -> tuple[Formula, Formula]:
+def _after_substitution(name: str) -> tuple[sp.Expr, sp.Expr]:
     """What eq.asd with Lemma hbhb's bound on χ needs for a term, and what line-1235 has for it."""
     asd, target = printed("eq.asd"), printed("line-1235")[name]
-    found = plus(asd, times(asd["drift"] / scalar("delta") ** 2, printed("local-drift")))[name]
-    before = scalar("1/2*K*eta*a**2") if name == "gradient" else 0
-    return Formula(str(before + found)), Formula(str(before + target))
+    found = plus(asd, times(asd["drift"] / delta**2, printed("local-drift")))[name]
+    before = K * eta * a**2 / 2 if name == "gradient" else 0
+    return before + found, before + target
 
 
 TERMS: Final = ("gradient", "dissimilarity", "noise", "smoothing")
@@ -317,7 +317,7 @@ def simplification(terms: Sequence[str], share: float) -> Worst:
     def ratio(at: Mapping[str, float]) -> float:
         here = at_largest("theorem-1", "stated", _at(at), share)
         values = {**here.values, "a": 1.0, "sigma": 1.0, "sigma_G": 1.0, "mu": 1.0}
-        return max(left(values) / right(values) for left, right in pairs)
+        return max(value_of(left, values) / value_of(right, values) for left, right in pairs)
 
     return search(ratio, _WHOLE, effort=8)
 
@@ -337,18 +337,18 @@ _ROOM: Final = 1 / 3  # with every printed condition on η divided by 3 the four
 
 def cancels() -> Evidence:
     """(−½Kη + Lη²K²)‖mean‖² ≤ 0 needs η ≤ 1/(2KL); the fourth condition is below 1/(6KL)."""
-    fourth = statement("theorem-1", "stated").eta["smoothing"].expression
-    slack = sp.simplify(1 / fourth - scalar("6*K*L"))
-    return equal(slack, "2*L*(d + 6)**3/(m*P*(d + 3)**3)", "1/η of the fourth condition − 6KL is positive")
+    fourth = statement("theorem-1", "stated").eta["smoothing"].doit()
+    slack = sp.simplify(1 / fourth - 6 * K * L)
+    return equal(slack, 2 * L * (d + 6) ** 3 / (m * P * (d + 3) ** 3), "1/η of the fourth condition − 6KL is positive")
 
 
 def condition_implied() -> Evidence:
     """The theorem's conditions imply the one that Lemma hbhb's proof needs, so that its slip does no harm there."""
-    mended = Formula("sqrt(P)/(sqrt(6)*L*K*sqrt(d + P + 4))")
+    mended = sqrt(P) / (sqrt(6) * L * K * sqrt(d + P + 4))
 
     def ratio(at: Mapping[str, float]) -> float:
         here = _at(at)
-        return statement("theorem-1", "stated").step_sizes(here).largest / mended(here.values)
+        return statement("theorem-1", "stated").step_sizes(here).largest / value_of(mended, here.values)
 
     return within(search(ratio, _WHOLE, effort=12), "largest η of the theorem over that of hbhb's proof")
 
@@ -367,23 +367,23 @@ def chain() -> Evidence:
         K, q, w = at["K"], at["q"], at["w"]
         values = dict.fromkeys(("L", "mu", "sigma", "sigma_G", "phi", "d", "P", "m", "a", "R", "D"), 1.0)
         values |= {"K": K, "rho": 1 + q, "s6": 4 * w}
-        values["eta"] = eta = at["share"] * theorem.eta["descent"](values)
+        values["eta"] = eta = at["share"] * value_of(theorem.eta["descent"], values)
         # χ ≤ per {(K + 2q)(a² + σ_G²) + (q + ½)σ² + μ²L²(Kd + w)}
         per = 2 * eta**2 * K * (K - 1) / (1 - 2 * eta**2 * (K - 1) * (K + 4 * q))
         # E f(x_{r+1}) − f(x_r) over ηK/4: coefficient of χ, then each term
         chi = 2 / K + 4 * eta * (2 + 4 * q / K)
         needed = {
-            "start": theorem.terms["start"](values),
+            "start": value_of(theorem.terms["start"], values),
             "dissimilarity": 4 * eta * (2 * K + 4 * q),
             "noise": 4 * eta * (1 + 2 * q),
             "drift": chi * per * (K + 2 * q + q + 0.5),
             "smoothing": 2 + 8 * eta * K + chi * per * K + (8 * eta + chi * per) * w,
         }
-        shares = [value / theorem.terms[name](values) for name, value in needed.items() if value]
+        shares: list[float] = [need / value_of(theorem.terms[name], values) for name, need in needed.items() if need]
         shares.append(16 * q * eta + chi * per * (K + 2 * q))  # of a², where 2 − 1 are left
         if K > 1:
             braces = {"gradient": K + 2 * q, "dissimilarity": K + 2 * q, "noise": q + 0.5, "smoothing": K + w}
-            shares += [per * brace / drift.terms[name](values) for name, brace in braces.items()]
+            shares += [per * brace / value_of(drift.terms[name], values) for name, brace in braces.items()]
         return max(shares)
 
     axes = {"K": Axis(1, 1e3, whole=True), "q": Axis(1e-6, 1e6), "w": Axis(1e-2, 1e9), "share": Axis(1e-3, 1.0)}
@@ -408,7 +408,7 @@ def still_true() -> Evidence:
         here = Setting(d=d, L=1.0, m=int(at["m"]), P=P, mu=1.0, sigma=1.0, sigma_G=1.0, replacement=True)
         largest = min(each.step_sizes(here).largest for each in (proved, stated))
         values = {**here.values, "eta": largest * at["eta"]}
-        return max(formula(values) / stated.terms[name](values) for name, formula in proved.terms.items())
+        return max(value_of(term, values) / value_of(stated.terms[name], values) for name, term in proved.terms.items())
 
     axes = {"d": Axis(1, 1e6, whole=True), "m": Axis(1, 100, whole=True), "share": Axis(1e-6, 1), "eta": Axis(1e-3, 1)}
     return within(search(ratio, axes, effort=20), "K = 1, P ≤ 7d + 31: proved over printed, term by term")
@@ -431,18 +431,16 @@ def rate_fails(rounds: int) -> Evidence:
 
 def rate_of_dissimilarity() -> Evidence:
     """What the hidden constant of Corollary 1 contains."""
-    term = scalar("72*K*L*eta/m").subs(scalar("eta"), scalar("sqrt(m*P/(d*R*K))"))
-    rate = scalar("sqrt(d/(m*P*K*R))")
-    return equal(term / rate, "72*L*K*P/d", "72KLη/m over the claimed rate, at its η")
+    term = (72 * K * L * eta / m).subs(eta, sqrt(m * P / (d * R * K)))
+    rate = sqrt(d / (m * P * K * R))
+    return equal(term / rate, 72 * L * K * P / d, "72KLη/m over the claimed rate, at its η")
 
 
 def rounds_needed() -> Evidence:
     """η = √(mP/(dRK)) ≤ 2P/(mKL(d + P + 4)) is a condition on R."""
-    eta, bound = scalar("sqrt(m*P/(d*R*K))"), scalar("2*P/(m*K*L*(d + P + 4))")
-    rounds = scalar("m**3*K*L**2*(d + P + 4)**2/(4*P*d)")
-    return equal(
-        eta.subs(sp.Symbol("R", positive=True), rounds), bound, "η is admissible from R = m³KL²(d + P + 4)²/(4Pd)"
-    )
+    rate, bound = sqrt(m * P / (d * R * K)), 2 * P / (m * K * L * (d + P + 4))
+    rounds = m**3 * K * L**2 * (d + P + 4) ** 2 / (4 * P * d)
+    return equal(rate.subs(R, rounds), bound, "η is admissible from R = m³KL²(d + P + 4)²/(4Pd)")
 
 
 # Assumptions
@@ -505,19 +503,19 @@ def through_f(*, rerouted: bool) -> Evidence:
 
 def noise_adds() -> Evidence:
     """What the proof takes from the assumption at x_{i,r}^k, for noise ±s of equal chances."""
-    mean = (scalar("a") + scalar("sigma")) ** 2 / 2 + (scalar("a") - scalar("sigma")) ** 2 / 2
-    return equal(mean, "a**2 + sigma**2", "at every x: E‖∇f_i(x; ξ)‖² = ‖∇f_i(x)‖² + its variance there")
+    mean = (a + sigma) ** 2 / 2 + (a - sigma) ** 2 / 2
+    return equal(mean, a**2 + sigma**2, "at every x: E‖∇f_i(x; ξ)‖² = ‖∇f_i(x)‖² + its variance there")
 
 
 def total_variance() -> Evidence:
     """The fix of line-1050 on random waves of one client: P estimates independent given ξ, then σ² of ∇f^μ(x; ξ)."""
-    bound = Formula("2*(rho - 1)*a**2 + (2*rho - 1)*sigma**2 + mu**2*L**2*s6/(2*P)")
+    bound = 2 * (rho - 1) * a**2 + (2 * rho - 1) * sigma**2 + mu**2 * L**2 * s6 / (2 * P)
 
     def ratio(at: Mapping[str, float]) -> float:
         problem = Waves.random(waves=3, n=int(at["n"]), noise=at["noise"], seed=int(at["seed"]))
         here = problem.setting(P=int(at["P"]), mu=at["mu"])
         left = exact("variance", problem, here)
-        return left.value / bound({**here.values, **left.point})
+        return left.value / value_of(bound, {**here.values, **left.point})
 
     axes = {
         "n": Axis(1, 6, whole=True),
@@ -549,14 +547,16 @@ def substituted_drift() -> Evidence:
     here = Setting(d=1, L=1.0, K=2, P=100, sigma=1.0, eta=0.01)
     left = exact("local-drift", line(here), here).value
     values = {**here.values, "delta": math.sqrt(left)}
-    right = sum(Formula(PRINTED["line-1112"][name])(values) for name in ("noise", "drift"))
+    right = sum(value_of(PRINTED["line-1112"][name], values) for name in ("noise", "drift"))
     return exceeds(left, right, "f = x²/2 from x*, σ = 1, K = 2, P = 100, η = 0.01: χ")
 
 
 def spare_smoothing() -> Evidence:
     """What line-1112 has too much."""
     spare = printed("line-1112")["smoothing"] - DERIVED["line-1112"]()["smoothing"]
-    return equal(spare, "mu**2*L**2*K**3*(d + 6)**3*eta**2/(4*P)", "smoothing of line-1112, printed − derived")
+    return equal(
+        spare, mu**2 * L**2 * K**3 * (d + 6) ** 3 * eta**2 / (4 * P), "smoothing of line-1112, printed − derived"
+    )
 
 
 def a2_not_independent() -> Evidence:
@@ -598,19 +598,20 @@ def mean_of_three() -> Evidence:
 def one_draw(*, averaged: bool) -> Evidence:
     """f(x; ξ) = ξx, ξ = 0 or 2 by a fair coin, d = 1, μ → 0: E_z(z²ξ − 1)² at ξ = 0, or over both."""
     draws = (0.0, 2.0) if averaged else (0.0,)
-    bound = Formula(PRINTED["line-1046"]["gradient"])
+    bound = PRINTED["line-1046"]["gradient"]
     left = math.fsum(norm_moment(1, 4) * xi**2 - 2 * xi + 1 for xi in draws) / len(draws)
-    right = math.fsum(bound({"d": 1.0, "a": xi}) for xi in draws) / len(draws)
+    right = math.fsum(value_of(bound, {"d": 1.0, "a": xi}) for xi in draws) / len(draws)
     what = "f(x; ξ) = ξx, ξ ∈ {0, 2}: E‖G_p − ∇f^μ‖² " + ("with E over ξ on both sides" if averaged else "given ξ = 0")
     return (at_most if averaged else exceeds)(left, right, what)
 
 
 def negligible() -> Evidence:
     """2μ²L²(d + 3)³ with the experiments' μ = 10⁻³ and d = 1.3·10⁹, over L² · 1 unit of x squared."""
-    term = statement("theorem-1", "stated").terms["smoothing"]({"mu": 1e-3, "L": 1.0, "d": 1.3e9})
-    needed = math.sqrt(1 / statement("theorem-1", "stated").terms["smoothing"]({"mu": 1.0, "L": 1.0, "d": 1.3e9}))
-    says = f"OPT-1.3B, μ = 10⁻³, L = 1: the fourth term is {term:.2g}; it is below 1 for μ < {needed:.1g}"
-    return Evidence("arithmetic", term > 1e20, says, {"term": term, "mu": needed})
+    term = statement("theorem-1", "stated").terms["smoothing"]
+    reached, unit = (value_of(term, {"mu": mu, "L": 1.0, "d": 1.3e9}) for mu in (1e-3, 1.0))
+    needed = math.sqrt(1 / unit)
+    says = f"OPT-1.3B, μ = 10⁻³, L = 1: the fourth term is {reached:.2g}; it is below 1 for μ < {needed:.1g}"
+    return Evidence("arithmetic", reached > 1e20, says, {"term": reached, "mu": needed})
 
 
 def _grows_with(d: int) -> float:

@@ -17,9 +17,10 @@ from theory.audit.exact import unlike
 from theory.audit.instruments import Axis, at_most, equal, exceeds, one_unit, search, within, wrong_unit
 from theory.audit.theorem_two_proof import weighted_by_rank
 from theory.bounds import statement
-from theory.quadratic import Quadratic, expected
+from theory.problems.quadratic import Quadratic, expected
+from theory.problems.spectrum import Spectrum
 from theory.setting import effective_factor, sixth_moment
-from theory.spectrum import Spectrum
+from theory.symbols import L, P, a, d, eta, kappa, mu
 
 __all__ = ["ENTRIES"]
 
@@ -36,7 +37,7 @@ def _resting_noise() -> Evidence:
     G² = max_r (|Lx_r| + σ)² is at most Σ_r (2L²x_r² + 2σ²) on average; in these units η²LG² is small all the same.
     """
     problem = Quadratic.of(Spectrum.flat(1, 1e6), D=0.0, sigma=1.0)
-    setting = problem.setting(eta=0.25e-6, R=1000, law="gaussian")
+    setting = problem.setting(eta=0.25e-6, R=1000, distribution="gaussian")
     gradient2 = expected(problem, setting).gradient2[1:]
     G = math.sqrt(float((2 * gradient2 + 2 * problem.sigma**2).sum()))
     bound = math.fsum(STATED.bound(replace(setting, G=G)))
@@ -76,14 +77,14 @@ def _quadratics() -> Evidence:
 
 def _resting_noise_mended() -> Evidence:
     problem = Quadratic.of(Spectrum.flat(1, 1e6), D=0.0, sigma=1.0)
-    setting = problem.setting(R=1000, law="gaussian", G=0.0)
+    setting = problem.setting(R=1000, distribution="gaussian", G=0.0)
     setting = replace(setting, eta=CORRECTED.step_sizes(setting).largest)
     left, bound = expected(problem, setting).average, math.fsum(CORRECTED.bound(setting))
     return at_most(left, bound, "the same at the largest corrected η: average against corrected bound without escape")
 
 
-def _printed_terms() -> dict[str, str]:
-    return {name: STATED.terms[name].text for name in ("start", "noise", "escape")}
+def _printed_terms() -> dict[str, sp.Expr]:
+    return {name: STATED.terms[name] for name in ("start", "noise", "escape")}
 
 
 def _fourth_moment() -> Evidence:
@@ -95,7 +96,9 @@ def _fourth_moment() -> Evidence:
 
 def _larger_factor() -> Evidence:
     return equal(
-        "(kappa + 1)/P - (kappa*d + d - 2)/(P*(d + 2))", "(2*kappa + 4)/(P*(d + 2))", "the factors' difference"
+        (kappa + 1) / P - (kappa * d + d - 2) / (P * (d + 2)),
+        (2 * kappa + 4) / (P * (d + 2)),
+        "the factors' difference",
     )
 
 
@@ -110,7 +113,7 @@ def _mean_of_a_random_term() -> Evidence:
 
 
 def _sixth_moment() -> Evidence:
-    gaussian, sphere = (sixth_moment(law, d=10) for law in ("gaussian", "sphere"))
+    gaussian, sphere = (sixth_moment(distribution, d=10) for distribution in ("gaussian", "sphere"))
     return exceeds(gaussian, sphere, "d = 10: E‖z‖⁶ of Gaussian z against that of the sphere, d³")
 
 
@@ -232,7 +235,7 @@ ENTRIES: Final = (
         line=1446,
         kind="claim",
         says="The probability of a large ‖z‖ decreases exponentially fast.",
-        verdict="correct",
+        finding="correct",
         checks=(lambda: _tail(_EXPONENT), _true_exponent),
         why="Pr[‖z‖² ≥ 2d] ≤ exp(−d(1 − ln 2)/2).",
     ),
@@ -241,7 +244,7 @@ ENTRIES: Final = (
         line=1448,
         kind="theorem",
         says="Theorem 2 for Gaussian directions: the bound of the sphere, η²LG² exp(−Ω(mdP)) and O(μ²)",
-        verdict="false",
+        finding="false",
         checks=(_resting_noise, _resting_noise_mended, _quadratics),
         why="η²LG² has the unit of f: measured in a unit that makes L large it vanishes, and what is left does not "
         "hold, as Gaussian directions scatter more than those on the sphere.",
@@ -253,10 +256,10 @@ ENTRIES: Final = (
         line=1449,
         kind="equation",
         says="The term η²LG² exp(−Ω(mdP)), G = max of G(x_r), r = 1..R",
-        verdict="typo",
+        finding="typo",
         checks=(
             lambda: wrong_unit("escape", **_printed_terms()),
-            lambda: one_unit(**{name: formula.text for name, formula in CORRECTED.terms.items()}),
+            lambda: one_unit(**CORRECTED.terms),
             _not_without_constant,
         ),
         why="The unit is that before the division by η/4: ηLG² is meant. The step from x_0 is left out (r = 0..R−1), "
@@ -268,7 +271,7 @@ ENTRIES: Final = (
         line=1449,
         kind="equation",
         says="The factor 1 + (κd+d−2)/(P(d+2)) for Gaussian directions",
-        verdict="does not follow",
+        finding="does not follow",
         checks=(_fourth_moment, lambda: weighted_by_rank("gaussian"), _larger_factor),
         why="It is that of the sphere. E zzᵀAzzᵀ = tr(A) I + 2A for Gaussian z, without d/(d + 2).",
         fix="1 + (κ + 1)/P, larger by (2κ + 4)/(P(d + 2))",
@@ -278,11 +281,11 @@ ENTRIES: Final = (
         line=1457,
         kind="equation",
         says="E f(x_{r+1}) ≤ … + (η²/2)⟨H, E ∇̂f∇̂fᵀ · 1(A) + ⟩ + (η²L/2)‖∇̂f 1(Aᶜ)‖² + … + η²L⁴μ²d³",
-        verdict="typo",
+        finding="typo",
         checks=(
             _mean_of_a_random_term,
             _sixth_moment,
-            lambda: wrong_unit("remainder", descent="eta*a**2/2", remainder="eta**2*L**4*mu**2*d**3"),
+            lambda: wrong_unit("remainder", descent=eta * a**2 / 2, remainder=eta**2 * L**4 * mu**2 * d**3),
         ),
         why="A plus without a term; no E before ‖∇̂f 1(Aᶜ)‖², which is random; 1(A) belongs inside E; the last term has "
         "the wrong unit, is for the sphere, and is not needed with ∇̂f in the place of ∇̄f.",
@@ -293,7 +296,7 @@ ENTRIES: Final = (
         line=1457,
         kind="equation",
         says="= … + (η²/2)⟨H, E ∇̂f∇̂fᵀ⟩ + (η²/2)⟨L I − H, E[∇̂f∇̂fᵀ 1(Aᶜ)]⟩ + O(μ²)",
-        verdict="correct",
+        finding="correct",
         checks=(_split,),
     ),
     Entry(
@@ -301,7 +304,7 @@ ENTRIES: Final = (
         line=1466,
         kind="equation",
         says="2ηdG(x_r) ≤ ‖x_{r+1} − x_r‖ ≤ (η/(mP)) Σ_i Σ_p ‖z_p‖² G(x_r) on Aᶜ",
-        verdict="false",
+        finding="false",
         checks=(_gradient_elsewhere, _bounded_gradient),
         why=_AT_REST_WHY,
         fix=_AT_REST_FIX,
@@ -311,7 +314,7 @@ ENTRIES: Final = (
         line=1470,
         kind="equation",
         says="Pr[Aᶜ] ≤ Pr[(1/(mP)) Σ_i Σ_p ‖z_p‖² ≥ 2d]",
-        verdict="false",
+        finding="false",
         checks=(_always_outside, _bounded_gradient),
         why=_AT_REST_WHY,
         fix=_AT_REST_FIX,
@@ -321,7 +324,7 @@ ENTRIES: Final = (
         line=1474,
         kind="equation",
         says="Pr[(1/(mP)) Σ ‖z_p‖² ≤ 2d] = Pr[χ_{mdP} > 2mdP]",
-        verdict="typo",
+        finding="typo",
         checks=(_wrong_side,),
         why="The sign on the left is turned; χ² is meant.",
         fix="Pr[… ≥ 2d]",
@@ -331,7 +334,7 @@ ENTRIES: Final = (
         line=1474,
         kind="equation",
         says="(1/(mP)) Σ_i Σ_p ‖z_p‖² has mdP degrees of freedom, so its tail is at most exp(−mdP/16)",
-        verdict="false",
+        finding="false",
         checks=(_shared_directions, lambda: _tail(1 / 16)),
         why="All m clients use the same z_p: there are dP.",
         fix="Pr[χ²_{dP} ≥ 2dP] ≤ exp(−dP/16)",
@@ -341,7 +344,7 @@ ENTRIES: Final = (
         line=1474,
         kind="equation",
         says="Pr[χ²_n ≥ 2n] ≤ exp(−n/16)",
-        verdict="correct but loose",
+        finding="correct but loose",
         checks=(lambda: _tail(1 / 16), lambda: _tail(_EXPONENT), _true_exponent),
         why="The exponent is (1 − ln 2)/2 = 0.153 (Chernoff), 2.5 times larger.",
         fix="Pr[χ²_n ≥ 2n] ≤ exp(−n(1 − ln 2)/2)",
@@ -351,7 +354,7 @@ ENTRIES: Final = (
         line=1478,
         kind="equation",
         says="(η²/2)⟨L I − H, E ∇̂f∇̂fᵀ 1(Aᶜ)⟩ ≤ η²LG(x_r)² exp(−Ω(mdP))",
-        verdict="false",
+        finding="false",
         checks=(_escape_of_many, _escape_mended),
         why="Not with m in the exponent: the clients share z. In front there is a polynomial in d, and G bounds "
         "gradients at every point.",
@@ -362,7 +365,7 @@ ENTRIES: Final = (
         line=1481,
         kind="claim",
         says="mdP is very large, so the term vanishes very quickly.",
-        verdict="correct",
+        finding="correct",
         checks=(_vanishes,),
         why="With dP for mdP.",
     ),

@@ -13,9 +13,10 @@ from scipy import optimize
 
 from theory.audit.entry import Evidence
 from theory.bounds import statement
-from theory.formula import Formula, UnitError, require_one_unit
+from theory.formula import unit_of, written
 from theory.setting import Setting
-from theory.statement import Variant
+from theory.statements import Variant
+from theory.units import UnitError, require_one_unit
 
 __all__ = [
     "Axis",
@@ -38,43 +39,44 @@ _ROUNDING = 1e-9
 _HUGE = 1e100  # its square is a number, which the search's spread needs
 
 
-def one_unit(**terms: str) -> Evidence:
-    """Evidence that all terms, named formulas in the paper's symbols, have one unit."""
+def one_unit(**terms: sp.Expr) -> Evidence:
+    """Evidence that all terms, named formulas in the symbols of ``theory.symbols``, have one unit."""
     try:
-        unit = require_one_unit({name: Formula(text).unit for name, text in terms.items()})
+        unit = require_one_unit({name: unit_of(term) for name, term in terms.items()})
     except UnitError as error:
         return Evidence("units", False, str(error))
     return Evidence("units", True, f"every term has the unit {unit}")
 
 
-def wrong_unit(odd: str, **terms: str) -> Evidence:
+def wrong_unit(odd: str, **terms: sp.Expr) -> Evidence:
     """Evidence that the term named ``odd`` alone has another unit than the others, which agree."""
-    others = one_unit(**{name: text for name, text in terms.items() if name != odd})
+    others = one_unit(**{name: term for name, term in terms.items() if name != odd})
     if not others.holds:
         return Evidence("units", False, others.says)
     try:
-        found = str(Formula(terms[odd]).unit)
+        found = str(unit_of(terms[odd]))
     except UnitError as error:
         found = str(error)
-    usual = str(Formula(next(text for name, text in terms.items() if name != odd)).unit)
-    return Evidence("units", found != usual, f"{terms[odd]} has the unit {found}, the other terms {usual}")
+    usual = unit_of(next(term for name, term in terms.items() if name != odd))
+    return Evidence(
+        "units", found != str(usual), f"{written(terms[odd])} has the unit {found}, the other terms {usual}"
+    )
 
 
-def equal(left: str | sp.Expr, right: str | sp.Expr, what: str = "") -> Evidence:
+def equal(left: sp.Expr, right: sp.Expr, what: str) -> Evidence:
     """Evidence, by computer algebra, that two expressions are one."""
     difference = _difference(left, right)
-    return Evidence("algebra", difference == 0, f"{what or f'{left} = {right}'}: difference {difference}")
+    return Evidence("algebra", difference == 0, f"{what}: difference {difference}")
 
 
-def differs(left: str | sp.Expr, right: str | sp.Expr, what: str = "") -> Evidence:
+def differs(left: sp.Expr, right: sp.Expr, what: str) -> Evidence:
     """Evidence, by computer algebra, that two expressions are not one: their difference is shown."""
     difference = _difference(left, right)
-    return Evidence("algebra", difference != 0, f"{what or f'{left} ≠ {right}'}: difference {difference}")
+    return Evidence("algebra", difference != 0, f"{what}: difference {difference}")
 
 
-def _difference(left: str | sp.Expr, right: str | sp.Expr) -> sp.Expr:
-    expressions = [Formula(side).expression if isinstance(side, str) else side for side in (left, right)]
-    return sp.factor(sp.simplify(expressions[0] - expressions[1]))
+def _difference(left: sp.Expr, right: sp.Expr) -> sp.Expr:
+    return sp.factor(sp.simplify(left.doit() - right.doit()))
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,8 @@ class Axis:
     Attributes:
         low: Least value.
         high: Largest value.
-        log: Searched on a logarithmic scale.
-        whole: Whole numbers only.
+        log: Whether it is searched on a logarithmic scale.
+        whole: Whether it takes whole numbers only.
     """
 
     low: float
@@ -107,7 +109,7 @@ class Worst:
     Attributes:
         ratio: Largest left side as a multiple of the right side; above 1 the inequality fails.
         at: The parameters there.
-        tried: Points tried.
+        tried: Number of points tried.
     """
 
     ratio: float
@@ -129,10 +131,10 @@ def search(
     """The parameters with the largest ratio left/right, by differential evolution from a fixed seed.
 
     Args:
-        ratio: Of the two sides at these parameters; NaN where they are not admissible.
-        axes: Parameter's name -> its range.
-        seed: Of the search.
-        effort: Generations; the population has 12 points a parameter.
+        ratio: Ratio of the two sides at these parameters; NaN where they are not admissible.
+        axes: Every parameter's name and its range.
+        seed: Seed of the search.
+        effort: Number of generations; the population has 12 points a parameter.
     """
     names = list(axes)
     tried = 0
@@ -196,12 +198,12 @@ def breaks(
     """Evidence that a bound is exceeded by its left side at a setting that keeps its conditions.
 
     Args:
-        name: Of the statement in ``theory.bounds``.
+        name: Name of the statement in ``theory.bounds``.
         left: The exact left side.
         setting: The constants.
         what: The problem, in words.
-        variant: Of the statement.
-        point: As for ``Statement.bound``.
+        variant: Variant of the statement.
+        point: Symbols that belong to a point, as for ``Statement.bound``.
     """
     bound, admitted = _bound(name, variant, setting, point)
     found = exceeds(left, bound, f"{what}: {name} as {variant}")

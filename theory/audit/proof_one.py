@@ -13,103 +13,105 @@ import sympy as sp
 
 from theory.audit.entry import Evidence
 from theory.bounds import statement
-from theory.formula import Formula
+from theory.symbols import D, G, K, L, P, R, a, d, delta, eta, m, mu, sigma, sigma_G
 
-__all__ = ["DERIVED", "PRINTED", "Terms", "follows", "plus", "printed", "scalar", "slips", "times"]
+__all__ = ["DERIVED", "PRINTED", "Terms", "follows", "plus", "printed", "slips", "times"]
 
 Terms = Mapping[str, sp.Expr]
 
+HALF: Final = sp.Rational(1, 2)
+
 # The displays as printed, term by term.
-PRINTED: Final[dict[str, dict[str, str]]] = {
-    "line-1046": {"gradient": "2*(d + 4)*a**2", "smoothing": "mu**2/2*L**2*(d + 6)**3"},
+PRINTED: Final[dict[str, dict[str, sp.Expr]]] = {
+    "line-1046": {"gradient": 2 * (d + 4) * a**2, "smoothing": mu**2 / 2 * L**2 * (d + 6) ** 3},
     "line-1050": {
-        "gradient": "2*(d + 4)/P*a**2",
-        "noise": "2*(d + 4)/P*sigma**2",
-        "smoothing": "mu**2*L**2*(d + 6)**3/(2*P)",
+        "gradient": 2 * (d + 4) / P * a**2,
+        "noise": 2 * (d + 4) / P * sigma**2,
+        "smoothing": mu**2 * L**2 * (d + 6) ** 3 / (2 * P),
     },
-    "line-1056": {"gradient": "3*a**2", "drift": "3*L**2*delta**2", "dissimilarity": "3*sigma_G**2"},
+    "line-1056": {"gradient": 3 * a**2, "drift": 3 * L**2 * delta**2, "dissimilarity": 3 * sigma_G**2},
     "line-1085": {
-        "gradient": "6*a**2",
-        "drift": "6*L**2*delta**2",
-        "dissimilarity": "6*sigma_G**2",
-        "smoothing": "1/2*mu**2*L**2*(d + 3)**3",
+        "gradient": 6 * a**2,
+        "drift": 6 * L**2 * delta**2,
+        "dissimilarity": 6 * sigma_G**2,
+        "smoothing": mu**2 * L**2 * (d + 3) ** 3 / 2,
     },
     "line-1112": {
-        "drift": "6*L**2*K**2*(d + P + 4)*eta**2/(2*P)*delta**2",
-        "gradient": "3*K**3*(d + P + 4)*eta**2/P*a**2",
-        "dissimilarity": "3*K**3*(d + P + 4)*eta**2/(2*P)*sigma_G**2",
-        "noise": "K**3*(d + 4)*eta**2/P*sigma**2",
-        "smoothing": "mu**2*L**2*K**3*(d + 6)**3*eta**2/(2*P) + 1/4*mu**2*L**2*K**3*(d + 3)**3*eta**2",
+        "drift": 6 * L**2 * K**2 * (d + P + 4) * eta**2 / (2 * P) * delta**2,
+        "gradient": 3 * K**3 * (d + P + 4) * eta**2 / P * a**2,
+        "dissimilarity": 3 * K**3 * (d + P + 4) * eta**2 / (2 * P) * sigma_G**2,
+        "noise": K**3 * (d + 4) * eta**2 / P * sigma**2,
+        "smoothing": mu**2 * L**2 * K**3 * (d + 6) ** 3 * eta**2 / (2 * P)
+        + mu**2 * L**2 * K**3 * (d + 3) ** 3 * eta**2 / 4,
     },
     "line-1152": {
-        "gradient": "-1/2*K*eta*a**2",
-        "mean": "-1/2*K*eta*G**2",
-        "smoothing": "1/4*mu**2*K*L**2*(d + 3)**3*eta",
-        "drift": "L**2*eta*delta**2",
+        "gradient": -K * eta * a**2 / 2,
+        "mean": -K * eta * G**2 / 2,
+        "smoothing": mu**2 * K * L**2 * (d + 3) ** 3 * eta / 4,
+        "drift": L**2 * eta * delta**2,
     },
     "eq.hh": {
-        "drift": "6*L**3*(d + 4)*eta**2/(m*P)*delta**2",
-        "gradient": "K*L*eta**2/m*6*(d + 4)/P*a**2",
-        "dissimilarity": "K*L*eta**2/m*6*(d + 4)/P*sigma_G**2",
-        "noise": "K*L*eta**2/m*2*(d + 4)/P*sigma**2",
-        "smoothing": "K*L*eta**2/m*mu**2*L**2*(d + 6)**3/(2*P)",
+        "drift": 6 * L**3 * (d + 4) * eta**2 / (m * P) * delta**2,
+        "gradient": K * L * eta**2 / m * 6 * (d + 4) / P * a**2,
+        "dissimilarity": K * L * eta**2 / m * 6 * (d + 4) / P * sigma_G**2,
+        "noise": K * L * eta**2 / m * 2 * (d + 4) / P * sigma**2,
+        "smoothing": K * L * eta**2 / m * mu**2 * L**2 * (d + 6) ** 3 / (2 * P),
     },
-    "eq.iffew.sio": {"smoothing": "3/2*mu**2*K**2*L**2*(d + 3)**3"},
-    "line-1191": {"drift": "18*K*L**2*delta**2", "dissimilarity": "9*K**2/m*sigma_G**2"},
+    "eq.iffew.sio": {"smoothing": 3 * mu**2 * K**2 * L**2 * (d + 3) ** 3 / 2},
+    "line-1191": {"drift": 18 * K * L**2 * delta**2, "dissimilarity": 9 * K**2 / m * sigma_G**2},
     "line-1204": {
-        "mean": "L*eta**2*K**2*G**2",
-        "smoothing": "3/2*mu**2*K**2*L**3*(d + 3)**3*eta**2",
-        "drift": "18*K*L**3*eta**2*delta**2",
-        "dissimilarity": "9*K**2*L*eta**2/m*sigma_G**2",
+        "mean": L * eta**2 * K**2 * G**2,
+        "smoothing": 3 * mu**2 * K**2 * L**3 * (d + 3) ** 3 * eta**2 / 2,
+        "drift": 18 * K * L**3 * eta**2 * delta**2,
+        "dissimilarity": 9 * K**2 * L * eta**2 / m * sigma_G**2,
     },
     "line-1209": {
-        "gradient": "6*K*L*(d + 4)*eta**2/(m*P)*a**2",
-        "drift": "6*L**3*(d + 4)*eta**2/(m*P)*delta**2 + 18*K*L**3*eta**2*delta**2",
-        "dissimilarity": "6*K*L*(d + 4)*eta**2/(m*P)*sigma_G**2 + 9*K**2*L*eta**2/m*sigma_G**2",
-        "noise": "2*K*L*(d + 4)*eta**2/(m*P)*sigma**2",
-        "smoothing": "mu**2*K*L**3*(d + 6)**3*eta**2/(2*m*P) + 3/2*mu**2*K**2*L**3*(d + 3)**3*eta**2",
-        "mean": "L*eta**2*K**2*G**2",
+        "gradient": 6 * K * L * (d + 4) * eta**2 / (m * P) * a**2,
+        "drift": 6 * L**3 * (d + 4) * eta**2 / (m * P) * delta**2 + 18 * K * L**3 * eta**2 * delta**2,
+        "dissimilarity": 6 * K * L * (d + 4) * eta**2 / (m * P) * sigma_G**2 + 9 * K**2 * L * eta**2 / m * sigma_G**2,
+        "noise": 2 * K * L * (d + 4) * eta**2 / (m * P) * sigma**2,
+        "smoothing": mu**2 * K * L**3 * (d + 6) ** 3 * eta**2 / (2 * m * P)
+        + 3 * mu**2 * K**2 * L**3 * (d + 3) ** 3 * eta**2 / 2,
+        "mean": L * eta**2 * K**2 * G**2,
     },
     "eq.vb": {
-        "gradient": "-1/2*K*eta*a**2 + 6*(d + 4)*L*K*eta**2/(m*P)*a**2",
-        "mean": "-1/2*K*eta*G**2 + L*eta**2*K**2*G**2",
-        "drift": "(L**2*eta + 6*L**3*(d + 4)*eta**2/(m*P) + 18*K*L**3*eta**2)*delta**2",
-        "dissimilarity": "(6*(d + 4)*L*K*eta**2/(m*P) + 9*K**2*L*eta**2/m)*sigma_G**2",
-        "noise": "2*(d + 4)*L*K*eta**2/(m*P)*sigma**2",
-        "smoothing": "1/4*mu**2*K*L**2*(d + 3)**3*eta + mu**2*(d + 6)**3*L**3*K*eta**2/(2*m*P)"
-        " + 3/2*mu**2*K**2*L**3*eta**2*(d + 3)**3",
+        "gradient": -K * eta * a**2 / 2 + 6 * (d + 4) * L * K * eta**2 / (m * P) * a**2,
+        "mean": -K * eta * G**2 / 2 + L * eta**2 * K**2 * G**2,
+        "drift": (L**2 * eta + 6 * L**3 * (d + 4) * eta**2 / (m * P) + 18 * K * L**3 * eta**2) * delta**2,
+        "dissimilarity": (6 * (d + 4) * L * K * eta**2 / (m * P) + 9 * K**2 * L * eta**2 / m) * sigma_G**2,
+        "noise": 2 * (d + 4) * L * K * eta**2 / (m * P) * sigma**2,
+        "smoothing": mu**2 * K * L**2 * (d + 3) ** 3 * eta / 4
+        + mu**2 * (d + 6) ** 3 * L**3 * K * eta**2 / (2 * m * P)
+        + 3 * mu**2 * K**2 * L**3 * eta**2 * (d + 3) ** 3 / 2,
     },
     "eq.asd": {
-        "gradient": "-(1/2*K*eta - 6*(d + 4)*L*K*eta**2/(m*P))*a**2",
-        "smoothing": "1/4*mu**2*K*L**2*(d + 3)**3*eta + mu**2*K*L**3*(d + 6)**3*eta**2/(2*m*P)"
-        " + 3/2*mu**2*K**2*L**3*(d + 3)**3*eta**2",
-        "drift": "(L**2*eta + 6*L**3*(d + 4)*eta**2/(m*P) + 18*K*L**3*eta**2)*delta**2",
-        "noise": "2*K*L*(d + 4)*eta**2/(m*P)*sigma**2",
-        "dissimilarity": "(9*K**2*L*eta**2/m + 6*(d + 4)*L*K*eta**2/(m*P))*sigma_G**2",
+        "gradient": -(K * eta / 2 - 6 * (d + 4) * L * K * eta**2 / (m * P)) * a**2,
+        "smoothing": mu**2 * K * L**2 * (d + 3) ** 3 * eta / 4
+        + mu**2 * K * L**3 * (d + 6) ** 3 * eta**2 / (2 * m * P)
+        + 3 * mu**2 * K**2 * L**3 * (d + 3) ** 3 * eta**2 / 2,
+        "drift": (L**2 * eta + 6 * L**3 * (d + 4) * eta**2 / (m * P) + 18 * K * L**3 * eta**2) * delta**2,
+        "noise": 2 * K * L * (d + 4) * eta**2 / (m * P) * sigma**2,
+        "dissimilarity": (9 * K**2 * L * eta**2 / m + 6 * (d + 4) * L * K * eta**2 / (m * P)) * sigma_G**2,
     },
     "line-1235": {
-        "gradient": "-1/4*K*eta*a**2",
-        "dissimilarity": "(18*K**2*L*eta**2/m + 6*(d + 4)*L*K*eta**2/(m*P))*sigma_G**2",
-        "noise": "4*K*L*(d + 4)*eta**2/(m*P)*sigma**2",
-        "smoothing": "1/2*mu**2*K*L**2*(d + 3)**3*eta",
+        "gradient": -K * eta * a**2 / 4,
+        "dissimilarity": (18 * K**2 * L * eta**2 / m + 6 * (d + 4) * L * K * eta**2 / (m * P)) * sigma_G**2,
+        "noise": 4 * K * L * (d + 4) * eta**2 / (m * P) * sigma**2,
+        "smoothing": mu**2 * K * L**2 * (d + 3) ** 3 * eta / 2,
     },
     "eq.final": {
-        "dissimilarity": "(72*K*L*eta/m + 24*(d + 4)*L*eta/(m*P))*sigma_G**2",
-        "noise": "16*L*(d + 4)*eta/(m*P)*sigma**2",
-        "smoothing": "2*mu**2*L**2*(d + 3)**3",
+        "dissimilarity": (72 * K * L * eta / m + 24 * (d + 4) * L * eta / (m * P)) * sigma_G**2,
+        "noise": 16 * L * (d + 4) * eta / (m * P) * sigma**2,
+        "smoothing": 2 * mu**2 * L**2 * (d + 3) ** 3,
     },
 }
-
-_DELTA: Final = sp.Symbol("delta", positive=True)
-_ETA, _K, _L, _M_SAMPLED, _P = (sp.Symbol(name, positive=True) for name in ("eta", "K", "L", "m", "P"))
-_A, _SIGMA = sp.Symbol("a", positive=True), sp.Symbol("sigma", positive=True)
 
 
 def printed(key: str) -> Terms:
     """The terms of a display, or of a statement of ``theory.bounds`` as printed."""
     if key in PRINTED:
-        return {name: Formula(text).expression for name, text in PRINTED[key].items()}
-    return {name: formula.expression for name, formula in statement(key, "stated").terms.items()}
+        return PRINTED[key]
+    return {name: term.doit() for name, term in statement(key, "stated").terms.items()}
 
 
 def plus(*parts: Terms) -> Terms:
@@ -130,12 +132,7 @@ def without(terms: Terms, *names: str) -> Terms:
 
 def summed(terms: Terms) -> Terms:
     """(1/M) Σ_i Σ_k of bounds on one local step: K times, ‖x_{i,r}^k − x_r‖² summing to χ_r."""
-    return {name: sp.expand(_K * term.subs(_DELTA, _DELTA / sp.sqrt(_K))) for name, term in terms.items()}
-
-
-def scalar(text: str) -> sp.Expr:
-    """A formula as an expression."""
-    return Formula(text).expression
+    return {name: sp.expand(K * term.subs(delta, delta / sp.sqrt(K))) for name, term in terms.items()}
 
 
 # Each display's terms out of those before it.
@@ -143,48 +140,48 @@ DERIVED: Final[dict[str, Callable[[], Terms]]] = {
     "line-1046": lambda: printed("second-moment"),
     # the mean of P estimates; E‖∇f_i(x; ξ)‖² ≤ ‖∇f_i(x)‖² + σ²
     "line-1050": lambda: {
-        **times(1 / _P, printed("line-1046")),
-        "noise": printed("line-1046")["gradient"].subs(_A, _SIGMA) / _P,
+        **times(1 / P, printed("line-1046")),
+        "noise": printed("line-1046")["gradient"].subs(a, sigma) / P,
     },
     "line-1056": lambda: {
-        "gradient": 3 * scalar("a**2"),
-        "drift": 3 * scalar("L**2*delta**2"),
-        "dissimilarity": 3 * scalar("sigma_G**2"),
+        "gradient": 3 * a**2,
+        "drift": 3 * L**2 * delta**2,
+        "dissimilarity": 3 * sigma_G**2,
     },
     # the gradient of line-1050 bounded by line-1056
     "variance": lambda: plus(
-        times(printed("line-1050")["gradient"] / _A**2, printed("line-1056")), without(printed("line-1050"), "gradient")
+        times(printed("line-1050")["gradient"] / a**2, printed("line-1056")), without(printed("line-1050"), "gradient")
     ),
     "line-1085": lambda: plus(
         times(2, printed("line-1056")), {"smoothing": 2 * printed("smoothed-gradient")["smoothing"] ** 2}
     ),
     "local-second-moment": lambda: plus(printed("variance"), printed("line-1085")),
-    "line-1112": lambda: times(_K**2 * _ETA**2 / 2, summed(printed("local-second-moment"))),
+    "line-1112": lambda: times(K**2 * eta**2 / 2, summed(printed("local-second-moment"))),
     "local-drift": lambda: without(times(2, printed("line-1112")), "drift"),
     # polarisation; ‖Σ‖² ≤ n Σ‖·‖²; ‖∇f_i^μ(x) − ∇f_i(y)‖² ≤ 2‖∇f_i^μ(x) − ∇f_i(x)‖² + 2L²‖x − y‖²
     "line-1152": lambda: {
-        "gradient": scalar("-1/2*K*eta*a**2"),
-        "mean": scalar("-1/2*K*eta*G**2"),
+        "gradient": -K * eta * a**2 / 2,
+        "mean": -K * eta * G**2 / 2,
         **times(
-            _ETA,
-            summed({"smoothing": printed("smoothed-gradient")["smoothing"] ** 2, "drift": _L**2 * _DELTA**2}),
+            eta,
+            summed({"smoothing": printed("smoothed-gradient")["smoothing"] ** 2, "drift": L**2 * delta**2}),
         ),
     },
-    "eq.hh": lambda: times(_L * _ETA**2 / _M_SAMPLED, summed(printed("variance"))),
-    "eq.iffew.sio": lambda: {"smoothing": 2 * 3 * _K**2 * printed("smoothed-gradient")["smoothing"] ** 2},
+    "eq.hh": lambda: times(L * eta**2 / m, summed(printed("variance"))),
+    "eq.iffew.sio": lambda: {"smoothing": 2 * 3 * K**2 * printed("smoothed-gradient")["smoothing"] ** 2},
     "line-1191": lambda: {
-        "drift": 2 * 9 * _K * _L**2 * _DELTA**2,
-        "dissimilarity": 9 * _K**2 * scalar("sigma_G**2/m"),
+        "drift": 2 * 9 * K * L**2 * delta**2,
+        "dissimilarity": 9 * K**2 * sigma_G**2 / m,
     },
     "line-1204": lambda: plus(
-        {"mean": scalar("L*eta**2*K**2*G**2")},
-        times(_L * _ETA**2, plus(printed("eq.iffew.sio"), printed("line-1191"))),
+        {"mean": L * eta**2 * K**2 * G**2},
+        times(L * eta**2, plus(printed("eq.iffew.sio"), printed("line-1191"))),
     ),
     "line-1209": lambda: plus(printed("eq.hh"), printed("line-1204")),
     "eq.vb": lambda: plus(printed("line-1152"), printed("line-1209")),
     "eq.asd": lambda: without(printed("eq.vb"), "mean"),
-    "eq.final": lambda: without(times(4 / (_K * _ETA), printed("line-1235")), "gradient"),
-    "theorem-1": lambda: plus({"start": scalar("4*D/(K*R*eta)")}, printed("eq.final")),
+    "eq.final": lambda: without(times(4 / (K * eta), printed("line-1235")), "gradient"),
+    "theorem-1": lambda: plus({"start": 4 * D / (K * R * eta)}, printed("eq.final")),
 }
 
 
@@ -196,10 +193,10 @@ def follows(key: str, *but: str) -> Evidence:
     return Evidence("algebra", not wrong, says + (f"; they differ in {', '.join(sorted(wrong))}" if wrong else ""))
 
 
-def slips(key: str, name: str, factor: str) -> Evidence:
+def slips(key: str, name: str, factor: Any) -> Evidence:
     """Evidence, by computer algebra, that a term is printed ``factor`` times what is derived, which is not 1."""
     ratio = sp.simplify(printed(key)[name] / DERIVED[key]()[name])
-    found = _same(ratio, sp.sympify(factor)) and not _same(ratio, 1)
+    found = _same(ratio, factor) and not _same(ratio, 1)
     return Evidence("algebra", found, f"{name}: printed {printed(key)[name]}, {ratio} times what substitution gives")
 
 

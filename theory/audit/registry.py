@@ -53,8 +53,8 @@ def run(entries: Sequence[Entry] = ENTRIES, on_result: Callable[[int, Result], N
     """Gather the evidence for every entry now; checks that several entries share are run once.
 
     Args:
-        entries: Which.
-        on_result: Told, after each, how many are done and the latest.
+        entries: Entries to gather evidence for.
+        on_result: Function that is told, after each, how many are done and the latest.
     """
     results = []
     known: dict[Callable[[], Evidence], Evidence] = {}

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 import sympy as sp
 from scipy import integrate, stats
+from sympy import sqrt
 
 from theory.audit.entry import Entry, Evidence
 from theory.audit.instruments import (
@@ -27,6 +28,7 @@ from theory.audit.instruments import (
 from theory.audit.one_round import OneRound
 from theory.bounds import statement
 from theory.setting import Setting
+from theory.symbols import D, L, a, d, mu, s2
 
 __all__ = ["ENTRIES", "norm_moment"]
 
@@ -113,9 +115,7 @@ def _smoother() -> Evidence:
 
 def _value_tight() -> Evidence:
     """For f = L‖x‖²/2: f^μ(x) − f(x) = (L/2)μ² E‖z‖²."""
-    return equal(
-        "L/2*mu**2*d", statement("smoothed-value", "stated").terms["smoothing"].expression, "attained by L‖x‖²/2"
-    )
+    return equal(L / 2 * mu**2 * d, statement("smoothed-value", "stated").terms["smoothing"], "attained by L‖x‖²/2")
 
 
 def _gradient_within_print(d: int) -> Evidence:
@@ -159,9 +159,8 @@ def _moment_is_sharp() -> Evidence:
 
 
 def _moment_factor() -> Evidence:
-    d = sp.Symbol("d", positive=True)
-    printed = statement("second-moment", "stated").terms["smoothing"].expression
-    corrected = statement("second-moment").terms["smoothing"].expression
+    printed = statement("second-moment", "stated").terms["smoothing"].doit()
+    corrected = statement("second-moment").terms["smoothing"].doit()
     return equal(printed / corrected, (d + 6) ** 3 / (d * (d + 2) * (d + 4)), "factor of the μ² term, 22.9 at d = 1")
 
 
@@ -173,9 +172,9 @@ def _young() -> Evidence:
     return equal(2 * (a - b) ** 2 + 2 * b**2 - a**2, (a - 2 * b) ** 2, "2‖a − b‖² + 2‖b‖² − ‖a‖² = ‖a − 2b‖²")
 
 
-def _twice_bias(variant: str, printed: str) -> Evidence:
+def _twice_bias(variant: str, printed: sp.Expr) -> Evidence:
     bias = statement("smoothed-gradient", "stated" if variant == "stated" else "corrected").terms["smoothing"]
-    return equal(2 * bias.expression**2, printed, f"2‖∇f^μ − ∇f‖², {variant} lemma")
+    return equal(2 * bias.doit() ** 2, printed, f"2‖∇f^μ − ∇f‖², {variant} lemma")
 
 
 def _twice_bias_looser() -> Evidence:
@@ -292,7 +291,7 @@ _LEMMA_AA: Final = Entry(
     line=988,
     kind="lemma",
     says="|f(y) − f(x) − ⟨∇f(x), y − x⟩| ≤ (L/2)‖y − x‖² for all x, y makes f L-smooth",
-    verdict="correct",
+    finding="correct",
     why="Stated as sufficient, used as necessary: with one L it is both. ℝⁿ is ℝ^d here.",
     checks=(_descent_lemma_converse, descent_lemma),
 )
@@ -301,7 +300,7 @@ _PART_A: Final = Entry(
     line=1003,
     kind="equation",
     says="∇f^μ(x) = E[(f(x + μz) − f(x))/μ · z], L_μ ≤ L",
-    verdict="correct",
+    finding="correct",
     checks=(_gradient, _smoother),
 )
 _VALUE: Final = Entry(
@@ -309,11 +308,11 @@ _VALUE: Final = Entry(
     line=1007,
     kind="equation",
     says="|f^μ(x) − f(x)| ≤ ½μ²Ld",
-    verdict="correct",
+    finding="correct",
     checks=(
         _value_tight,
         partial(keeps, "smoothed-value", 1 - math.exp(-0.32), _unit(1, 0.8), "f = cos, x = 0, μ = 0.8", "stated"),
-        partial(one_unit, value="D", bound="1/2*mu**2*L*d"),
+        partial(one_unit, value=D, bound=mu**2 * L * d / 2),
     ),
 )
 _BIAS: Final = Entry(
@@ -321,7 +320,7 @@ _BIAS: Final = Entry(
     line=1007,
     kind="equation",
     says="‖∇f^μ(x) − ∇f(x)‖ ≤ ½μL(d + 3)^{3/2}",
-    verdict="correct but loose",
+    finding="correct but loose",
     why="∇f^μ(x) = E∇f(x + μz), so Jensen gives μL√d: the print is (d + 3)^{3/2}/(2√d) times larger, 4 times at d = 1, "
     "d/2 times for large d. μL√d itself is at most twice too large: f = (L/2)‖x‖x_1 attains more than half.",
     fix="‖∇f^μ(x) − ∇f(x)‖ ≤ μL√d",
@@ -333,7 +332,7 @@ _BIAS: Final = Entry(
             for check in (_gradient_within_print, _gradient_within_correction, _gradient_correction_is_sharp)
         ),
         partial(_gradient_looseness, 1, 4.0),
-        partial(one_unit, gradient="a", bound="1/2*mu*L*(d + 3)**(3/2)"),
+        partial(one_unit, gradient=a, bound=mu * L * sqrt((d + 3) ** 3) / 2),
     ),
 )
 _MOMENT: Final = Entry(
@@ -341,7 +340,7 @@ _MOMENT: Final = Entry(
     line=1011,
     kind="equation",
     says="E g²‖z‖² ≤ ½μ²L²(d + 6)³ + 2(d + 4)‖∇f(x)‖²",
-    verdict="correct but loose",
+    finding="correct but loose",
     why="Exact Gaussian moments give d(d + 2)(d + 4) for (d + 6)³, 22.9 times less at d = 1, and d + 2 for d + 4. At "
     "d = 1 an L-smooth function attains 97 % of that.",
     fix="E g²‖z‖² ≤ ½μ²L²d(d + 2)(d + 4) + 2(d + 2)‖∇f(x)‖²",
@@ -352,13 +351,13 @@ _TWICE: Final = Entry(
     line=1018,
     kind="equation",
     says="‖∇f^μ‖² ≤ 2‖∇f‖² + ½μ²L²(d + 3)³",
-    verdict="correct but loose",
+    finding="correct but loose",
     why="It follows from eq.as, and inherits its factor, here (d + 3)³/(4d): 2.5·10⁷ at d = 10⁴.",
     fix="‖∇f^μ‖² ≤ 2‖∇f‖² + 2μ²L²d",
     checks=(
         _young,
-        partial(_twice_bias, "stated", "1/2*mu**2*L**2*(d + 3)**3"),
-        partial(_twice_bias, "corrected", "2*mu**2*L**2*s2"),
+        partial(_twice_bias, "stated", mu**2 * L**2 * (d + 3) ** 3 / 2),
+        partial(_twice_bias, "corrected", 2 * mu**2 * L**2 * s2),
         _twice_bias_looser,
     ),
 )
@@ -369,7 +368,7 @@ ENTRIES: Final = (
         line=974,
         kind="claim",
         says="after revert and rebuild every client holds the server's model, so one sequence x_r describes all",
-        verdict="correct",
+        finding="correct",
         checks=(_replicas_agree,),
     ),
     Entry(
@@ -377,7 +376,7 @@ ENTRIES: Final = (
         line=978,
         kind="equation",
         says="x_{r+1} = x_r − η Σ_k g_r^k z_r^k = (1/m) Σ_{i∈C_r} (x_{i,r} − η Σ_k g_{i,r}^k z_r^k)",
-        verdict="correct",
+        finding="correct",
         why="For P = 1; the rest of the proof has G_{i,r}^k for g_{i,r}^k z_r^k.",
         checks=(_recursion,),
     ),
@@ -388,7 +387,7 @@ ENTRIES: Final = (
         line=994,
         kind="lemma",
         says="Gaussian smoothing: gradient, distance of values and gradients, second moment of g z",
-        verdict="correct but loose",
+        finding="correct but loose",
         why="Every part holds for L-smooth f_i; the second half of (b) and (c) are loose (eq.as, line-1011). z is "
         "d-dimensional, not n-dimensional. The proofs use it for f_i(·; ξ), whose smoothness is not assumed.",
         fix="(b) ‖∇f^μ − ∇f‖ ≤ μL√d; (c) E g²‖z‖² ≤ ½μ²L²d(d + 2)(d + 4) + 2(d + 2)‖∇f‖²",
@@ -399,7 +398,7 @@ ENTRIES: Final = (
         line=996,
         kind="equation",
         says="f^μ(x) = (2π)^{−d/2} ∫ f(x + μz) e^{−‖z‖²/2} dz = E f(x + μz)",
-        verdict="correct",
+        finding="correct",
         checks=(_definition,),
     ),
     _PART_A,
@@ -411,7 +410,7 @@ ENTRIES: Final = (
         line=1017,
         kind="claim",
         says="‖a‖² ≤ 2‖a − b‖² + 2‖b‖²",
-        verdict="correct",
+        finding="correct",
         checks=(_young,),
     ),
     _TWICE,
@@ -421,7 +420,7 @@ ENTRIES: Final = (
         line=1022,
         kind="claim",
         says="f_i^μ(x*) := min f_i^μ, and |f_i^μ(x*) − f_i(x*)| ≤ ½μ²Ld",
-        verdict="typo",
+        finding="typo",
         why="x* names two points, the minimisers of f_i and of f_i^μ, which differ (and in the theorems a third, that "
         "of f); a minimum need not be attained.",
         fix="|inf f_i^μ − inf f_i| ≤ ½μ²Ld; even 0 ≤ inf f_i^μ − inf f_i, for a mean of f_i is never below inf f_i",
@@ -432,7 +431,7 @@ ENTRIES: Final = (
         line=1023,
         kind="equation",
         says="−μ²Ld ≤ [f^μ(x) − min f^μ] − [f(x) − min f] ≤ μ²Ld",
-        verdict="correct but loose",
+        finding="correct but loose",
         why="min f^μ ≥ min f, so half the upper bound is enough; both are then attained in the limit. Used nowhere.",
         fix="−μ²Ld ≤ [f^μ(x) − inf f^μ] − [f(x) − inf f] ≤ ½μ²Ld",
         checks=(partial(gap_difference, 1.0), partial(gap_difference, 0.5), _gap_tight_below, _gap_tight_above),

@@ -49,8 +49,8 @@ class Source:
     """A TeX file, enumerated.
 
     Attributes:
-        sha256: Of its bytes.
-        items: In the order of the file.
+        sha256: Checksum of its bytes.
+        items: What it says, in the order of the file.
         lines: Its lines without comments.
     """
 

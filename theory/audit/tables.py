@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from functools import partial
 from itertools import product
 from typing import Final
@@ -14,123 +14,31 @@ from decomfl_lab.models.registry import build_model, num_parameters
 from theory.audit.algorithms import PROGRAMS, play
 from theory.audit.entry import Entry, Evidence
 from theory.communication import expected_numbers
+from theory.printed import (
+    EXAMPLES,
+    LORA,
+    LORA_PARAMETERS,
+    PARAMETERS,
+    RESULTS,
+    ROUNDS,
+    SHARE,
+    WORD,
+    Cell,
+    agree,
+    decomfl_megabytes,
+    model_terabytes,
+)
 
-__all__ = [
-    "ENTRIES",
-    "EXAMPLES",
-    "LORA",
-    "LORA_PARAMETERS",
-    "MOST_FREQUENT",
-    "PARAMETERS",
-    "RATES",
-    "RESULTS",
-    "ROUNDS",
-    "Cell",
-    "agree",
-    "decomfl_megabytes",
-    "least_runs",
-    "model_terabytes",
-]
-
-# Examples of the sets on which accuracy is measured: the public validation sets of GLUE and SuperGLUE.
-EXAMPLES: Final[Mapping[str, int]] = {"SST-2": 872, "CB": 56, "WSC": 104, "WIC": 638, "RTE": 277, "BoolQ": 3270}
-# Of these, how many have the most frequent answer.
-MOST_FREQUENT: Final[Mapping[str, int]] = {"SST-2": 444, "CB": 28, "WSC": 66, "WIC": 319, "RTE": 146, "BoolQ": 2033}
-
-# Line 888, rounds R.
-ROUNDS: Final[Mapping[str, Mapping[str, int]]] = {
-    "OPT-125M": {"SST-2": 3000, "CB": 1000, "WSC": 3000, "WIC": 3000, "RTE": 2000, "BoolQ": 2000},
-    "OPT-1.3B": {"SST-2": 2000, "CB": 3000, "WSC": 3000, "WIC": 2000, "RTE": 1500, "BoolQ": 1500},
-    "OPT-125M+LoRA": {"SST-2": 3000, "CB": 1000, "WSC": 1000, "WIC": 2000, "RTE": 500, "BoolQ": 500},
-}
-# The same line, learning rates η.
-RATES: Final[Mapping[str, Mapping[str, float]]] = {
-    "OPT-125M": {"SST-2": 5e-6, "CB": 2e-6, "WSC": 5e-6, "WIC": 2e-7, "RTE": 2e-6, "BoolQ": 2e-6},
-    "OPT-1.3B": {"SST-2": 2e-6, "CB": 5e-6, "WSC": 5e-6, "WIC": 2e-7, "RTE": 2e-6, "BoolQ": 2e-6},
-    "OPT-125M+LoRA": {"SST-2": 1e-4, "CB": 1e-4, "WSC": 1e-4, "WIC": 1e-4, "RTE": 5e-5, "BoolQ": 1e-4},
-}
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell of a table of results.
-
-    Attributes:
-        accuracy: In per cent, as printed, with two decimals.
-        cost: What a client communicates, as printed, in MB for DeComFL and in TB for the others; None for MeZO.
-    """
-
-    accuracy: float
-    cost: float | None = None
-
-
-def _rows(text: str) -> dict[str, tuple[Cell, ...]]:
-    """``SST-2 87.32 0.24, 83.99`` -> its cells."""
-    rows = {}
-    for line in text.strip().splitlines():
-        name, cells = line.split(maxsplit=1)
-        rows[name] = tuple(Cell(*(float(number) for number in cell.split())) for cell in cells.split(","))
-    return rows
-
-
-# Line 582: FedAvg, MeZO, FedZO (P = 10), DeComFL (P = 10).
-RESULTS: Final[Mapping[str, Mapping[str, tuple[Cell, ...]]]] = {
-    "OPT-125M": _rows("""
-        SST-2 87.32 0.24, 83.99, 84.11 0.75, 85.08 0.36
-        CB    82.14 0.12, 72.49, 74.41 0.38, 75.00 0.12
-        WSC   63.25 0.12, 55.18, 59.47 0.75, 59.59 0.36
-        WIC   60.83 0.12, 53.25, 53.37 0.75, 53.38 0.36
-        RTE   63.96 0.48, 52.91, 54.16 0.50, 57.05 0.24
-        BoolQ 62.34 0.24, 61.46, 61.25 0.50, 61.60 0.24
-    """),
-    "OPT-1.3B": _rows("""
-        SST-2 90.38 1.27, 90.23, 90.33 5.20, 90.78 0.24
-        CB    83.93 1.27, 74.01, 74.49 7.80, 75.71 0.36
-        WSC   65.65 1.27, 58.21, 61.11 7.80, 64.16 0.36
-        WIC   65.82 1.27, 55.95, 56.08 5.20, 56.14 0.24
-        RTE   66.13 2.54, 57.57, 59.21 3.90, 60.89 1.80
-        BoolQ 63.83 5.08, 61.98, 62.14 3.90, 62.50 1.80
-    """),
-}
-
-# Line 920: MeZO, FedZO (P = 5), DeComFL (P = 5), DeComFL (P = 10); OPT-125M with LoRA.
-LORA: Final[Mapping[str, tuple[Cell, ...]]] = _rows("""
-    SST-2 85.07, 85.34 0.66, 85.42 0.18, 85.44 0.36
-    CB    69.64, 70.55 0.22, 71.07 0.06, 71.43 0.12
-    WSC   52.66, 54.61 0.22, 54.53 0.06, 57.03 0.12
-    WIC   53.49, 53.12 0.44, 53.08 0.12, 53.71 0.24
-    RTE   50.15, 50.92 0.11, 51.40 0.03, 51.40 0.06
-    BoolQ 60.68, 60.53 0.11, 60.12 0.03, 60.78 0.06
-""")
-
-# Eight clients, two a round (line 883); float32 and 32-bit seeds; parameters of the models by their names.
-_SHARE, _WORD = 2 / 8, 4
-PARAMETERS: Final[Mapping[str, float]] = {"OPT-125M": 125e6, "OPT-1.3B": 1.3e9}
-LORA_PARAMETERS: Final = 8 * (768 + 768) * 2 * 12  # rank 8 for Q and V, 768 x 768, in each of 12 layers
-
-
-def decomfl_megabytes(R: int, P: int) -> float:
-    """R·P·3 words: what every cell but two follows."""
-    return R * P * 3 * _WORD / 1e6
-
-
-def model_terabytes(R: float, d: float) -> float:
-    """A model down and a model up in each of the rounds that a client is sampled in: R·(m/M)·2·4d bytes."""
-    return R * _SHARE * 2 * _WORD * d / 1e12
-
-
-def agree(printed: float, computed: float) -> bool:
-    """Whether two decimals of ``computed`` are what is printed."""
-    return abs(printed - computed) <= 0.005 + 1e-9
+__all__ = ["ENTRIES", "least_runs"]
 
 
 def least_runs(accuracy: float, n: int, most: int = 100) -> int | None:
     """The least number of runs whose mean accuracy on n examples can be printed so: accuracy/100 = k/(runs·n) rounded.
 
     Args:
-        accuracy: In per cent, with two decimals.
-        n: Examples.
-        most: Runs tried; None is returned if so many do not suffice.
+        accuracy: Accuracy in per cent, with two decimals.
+        n: Number of examples.
+        most: Most runs that are tried; None is returned if so many do not suffice.
     """
     for runs in range(1, most + 1):
         if agree(accuracy, 100 * round(accuracy / 100 * n * runs) / (n * runs)):
@@ -183,8 +91,8 @@ def _counting() -> Evidence:
     own = sum(astuple(expected_numbers(R, M=M, m=m, K=1, P=P))) / (R * P)
     return Evidence(
         "arithmetic",
-        own < 3 and math.isclose(own, 2 + 2 * _SHARE, rel_tol=1e-3),
-        f"printed R·P·3 words; a client of {_SHARE:.0%} participation moves R·P·{own:.3g}, {3 / own:.3g} times less",
+        own < 3 and math.isclose(own, 2 + 2 * SHARE, rel_tol=1e-3),
+        f"printed R·P·3 words; a client of {SHARE:.0%} participation moves R·P·{own:.3g}, {3 / own:.3g} times less",
         {"printed": 3.0, "own": own},
     )
 
@@ -299,7 +207,7 @@ def _lora_decomfl() -> Evidence:
 
 
 def _lora_fedzo() -> Evidence:
-    implied = {name: (cells[1].cost or 0) * 1e12 / (2 * _SHARE * _WORD) for name, cells in LORA.items()}
+    implied = {name: (cells[1].cost or 0) * 1e12 / (2 * SHARE * WORD) for name, cells in LORA.items()}
     d = [total / ROUNDS["OPT-125M+LoRA"][name] for name, total in implied.items()]
     return Evidence(
         "arithmetic",
@@ -393,7 +301,7 @@ ENTRIES: Final = (
         line=582,
         kind="table",
         says="Table 2, bytes of DeComFL: R·P·12 bytes with the rounds R of the settings' table, P = 10",
-        verdict="typo",
+        finding="typo",
         checks=(partial(_decomfl, (_RTE, _BOOLQ)),),
         why="10 of 12 cells follow the formula; RTE and BoolQ of OPT-1.3B are ten times too large",
         fix="0.18 MB in both",
@@ -404,7 +312,7 @@ ENTRIES: Final = (
             line=582,
             kind="table",
             says=f"Table 2, {name}, DeComFL: 1.80 MB",
-            verdict="typo",
+            finding="typo",
             checks=(partial(_cell, name, 3, 0.18, decomfl_megabytes(1500, 10)),),
             why="R·P·12 bytes, which every other cell follows, is 0.18 MB for R = 1500, P = 10",
             fix="0.18 MB",
@@ -416,7 +324,7 @@ ENTRIES: Final = (
         line=582,
         kind="table",
         says="Table 2, bytes of FedZO: R·(m/M)·2·4d, d = 125·10⁶ or 1.3·10⁹; CB of OPT-125M: 0.38 TB",
-        verdict="typo",
+        finding="typo",
         checks=(_fedzo, partial(_cell, _CB, 2, 0.25, model_terabytes(1000, 125e6))),
         why="11 of 12 cells follow the formula; 0.38 TB would be 1520 rounds of CB, the settings' table has 1000",
         fix="0.25 TB",
@@ -426,7 +334,7 @@ ENTRIES: Final = (
         line=582,
         kind="table",
         says="Table 2: bytes between the server and a single client, for DeComFL R·P·3 words",
-        verdict="correct but loose",
+        finding="correct but loose",
         checks=(_counting,),
         why="FedZO's costs count that a client takes part in m/M of the rounds, DeComFL's do not: 1.2 times too much",
         fix="R·P·(2 + 2m/M) words: record, reply, and the plan's seeds",
@@ -436,7 +344,7 @@ ENTRIES: Final = (
         line=582,
         kind="table",
         says="Table 2, bytes of FedAvg",
-        verdict="not checkable",
+        finding="not checkable",
         checks=(_implied_rounds,),
         why="its rounds are given nowhere; the cells imply about 500, 1000 and 2000",
     ),
@@ -445,7 +353,7 @@ ENTRIES: Final = (
         line=582,
         kind="table",
         says="Table 2, accuracies on validation sets of 872, 56, 104, 638, 277 and 3270 examples",
-        verdict="not checkable",
+        finding="not checkable",
         checks=(partial(_accuracies, RESULTS),),
         why="few cells are k/n, so most are means, over how many runs or batches is not said",
     ),
@@ -454,7 +362,7 @@ ENTRIES: Final = (
         line=627,
         kind="table",
         says="Notation: d, m, i, M, r, R, p, P, k, K, x_r, x_{i,r}^k, ξ_{i,r}^k, g_{i,r}^k, z_r^k, f, f_i, C_r",
-        verdict="correct",
+        finding="correct",
         checks=(_indices,),
     ),
     Entry(
@@ -462,7 +370,7 @@ ENTRIES: Final = (
         line=717,
         kind="table",
         says="Memory: FedZO's server 2d, client 3d; DeComFL's negligible and ≈ d",
-        verdict="correct but loose",
+        finding="correct but loose",
         checks=(_memory_measured, _phi),
         why="≈ d is d + φ, and only for a client that perturbs by layers and corrects x afterwards (or K = 1); φ is up "
         "to 0.98 d in the paper's own models",
@@ -473,7 +381,7 @@ ENTRIES: Final = (
         line=888,
         kind="table",
         says="Settings: learning rates and rounds",
-        verdict="correct",
+        finding="correct",
         checks=(_settings,),
     ),
     Entry(
@@ -481,7 +389,7 @@ ENTRIES: Final = (
         line=920,
         kind="table",
         says="LoRA, bytes of DeComFL: R·P·12 bytes, P = 5 and 10",
-        verdict="correct",
+        finding="correct",
         checks=(_lora_decomfl,),
     ),
     Entry(
@@ -489,7 +397,7 @@ ENTRIES: Final = (
         line=920,
         kind="table",
         says="LoRA, bytes of FedZO (P = 5): 0.66, 0.22, 0.22, 0.44, 0.11, 0.11 TB",
-        verdict="false",
+        finding="false",
         checks=(_lora_fedzo, _lora_mended),
         why="these are full models, of 110·10⁶ parameters (Table 2 has 125·10⁶); with LoRA only its parameters travel",
         fix="1.77, 0.59, 0.59, 1.18, 0.29, 0.29 GB",
@@ -499,7 +407,7 @@ ENTRIES: Final = (
         line=920,
         kind="table",
         says="LoRA, accuracies",
-        verdict="not checkable",
+        finding="not checkable",
         checks=(partial(_accuracies, {"LoRA": LORA}),),
         why="few cells are k/n, so most are means, over how many runs or batches is not said",
     ),
@@ -509,7 +417,7 @@ ENTRIES: Final = (
             line=line,
             kind="claim",
             says="Around 1 MB in all between the server and a client to fine-tune a model with billions of parameters",
-            verdict="correct but loose",
+            finding="correct but loose",
             checks=(_one_megabyte,),
             why="by the formula of Table 2 it is less",
             fix="0.12 to 0.36 MB",
@@ -521,7 +429,7 @@ ENTRIES: Final = (
         line=575,
         kind="claim",
         says="DeComFL matches or excels MeZO, and FedZO is almost the same (Table 2)",
-        verdict="correct",
+        finding="correct",
         checks=(_as_good_as_mezo, _as_good_as_fedzo),
     ),
     Entry(
@@ -529,7 +437,7 @@ ENTRIES: Final = (
         line=578,
         kind="claim",
         says="The costs for both sizes of model are nearly identical (Table 2)",
-        verdict="correct",
+        finding="correct",
         checks=(_nearly_identical,),
     ),
     Entry(
@@ -537,7 +445,7 @@ ENTRIES: Final = (
         line=714,
         kind="claim",
         says="FedZO's server needs at least two copies of the model, the average and the aggregated update",
-        verdict="not checkable",
+        finding="not checkable",
         checks=(),
         why="it depends on how the server is built: updates may be added to the model as they arrive",
     ),
@@ -546,7 +454,7 @@ ENTRIES: Final = (
         line=715,
         kind="claim",
         says="φ, the largest parameter tensor, is negligible against d",
-        verdict="false",
+        finding="false",
         checks=(_phi,),
         why="one layer has more than half of the parameters of both CNNs of the paper, the embeddings 31 % of OPT-125M",
         fix="φ is small against d for deep models with small embeddings; 8 % of OPT-1.3B",
@@ -556,7 +464,7 @@ ENTRIES: Final = (
         line=916,
         kind="claim",
         says="Accuracies with LoRA are comparable to those of full-parameter MeZO and DeComFL",
-        verdict="correct",
+        finding="correct",
         checks=(_lora_comparable,),
     ),
 )

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 import sympy as sp
 import torch
+from sympy import sqrt
 
 from hessian.kappa import effective_rank
 from hessian.operator import DenseOperator
@@ -22,11 +23,12 @@ from theory.audit.instruments import Axis, differs, equal, exceeds, one_unit, se
 from theory.audit.theorem_two_proof import CONCAVE, SHORT_BALL
 from theory.bounds import statement
 from theory.communication import table1_scalars_decomfl
-from theory.formula import Formula
-from theory.quadratic import Quadratic, expected
-from theory.setting import LAWS, Setting
-from theory.spectrum import Spectrum
-from theory.statement import Statement
+from theory.formula import value_of
+from theory.problems.quadratic import Quadratic, expected
+from theory.problems.spectrum import Spectrum
+from theory.setting import DISTRIBUTIONS, Setting
+from theory.statements import Statement
+from theory.symbols import D, G, L, P, R, d, eta, kappa, m, mu, phi, rho_kappa, sigma, sigma_G
 
 __all__ = ["CORRECTED", "ENTRIES", "STATED", "rough_clients", "without_remainder"]
 
@@ -63,7 +65,7 @@ def rough_clients(setting: Setting, *, curvature: float, delta: float) -> float:
 
 
 def _rough_setting(claim: Statement, *, d: int, L: float, mu: float, share: float = 1.0) -> Setting:
-    setting = Setting(d=d, L=L, m=1, M=2, R=2, mu=mu, sigma_G=1.0, D=0.0, kappa=1.0, law="sphere")
+    setting = Setting(d=d, L=L, m=1, M=2, R=2, mu=mu, sigma_G=1.0, D=0.0, kappa=1.0, distribution="sphere")
     return replace(setting, eta=share * claim.step_sizes(setting).largest)
 
 
@@ -110,7 +112,7 @@ def _setting(at: Mapping[str, float], R: int = 1) -> Setting:
     d, m = int(at["d"]), int(at["m"])
     setting = Setting(
         d=d, L=1.0, kappa=min(d ** at["rank"], d), P=int(at["P"]), m=m, M=m + int(at["idle"]), R=R,
-        mu=at["mu"], sigma=at["sigma"], sigma_G=at["sigma_G"], D=at["D"], law="sphere",
+        mu=at["mu"], sigma=at["sigma"], sigma_G=at["sigma_G"], D=at["D"], distribution="sphere",
     )  # fmt: skip
     return replace(setting, eta=at["share"] * STATED.step_sizes(setting).largest)
 
@@ -156,7 +158,7 @@ def _waves() -> Evidence:
 
     def ratio(at: Mapping[str, float]) -> float:
         parts = ((at["A"], at["v"], at["alpha"]), (1 - at["A"], at["w"], at["beta"]))
-        setting = Setting(d=1, L=1.0, kappa=1.0, D=0.0, mu=at["mu"], law="sphere")
+        setting = Setting(d=1, L=1.0, kappa=1.0, D=0.0, mu=at["mu"], distribution="sphere")
         eta = at["share"] * CORRECTED.step_sizes(setting).largest
 
         def f(x: float) -> float:
@@ -189,14 +191,10 @@ _THEOREM_FIX: Final = (
 # Terms, conditions, rates ----------------------------------------------------------------------------------------
 
 
-def _texts(claim: Statement) -> dict[str, str]:
-    return {name: formula.text for name, formula in claim.terms.items()}
-
-
 _UNITS: Final = (
-    lambda: wrong_unit("remainder", **_texts(STATED)),
-    lambda: one_unit(**{**_texts(STATED), "remainder": "4*mu**2*L**3*d**3*eta"}),
-    lambda: one_unit(**_texts(CORRECTED)),
+    lambda: wrong_unit("remainder", **STATED.terms),
+    lambda: one_unit(**{**STATED.terms, "remainder": 4 * mu**2 * L**3 * d**3 * eta}),
+    lambda: one_unit(**CORRECTED.terms),
     _implied,
 )
 _UNITS_WHY: Final = (
@@ -205,63 +203,63 @@ _UNITS_WHY: Final = (
 )
 _FACTOR: Final = (
     lambda: differs(
-        "eta**2*L*rho_kappa/m/(eta/4)", "2*L*eta/m*rho_kappa", "divided by η/4, as in the proof, against the print"
+        eta**2 * L * rho_kappa / m / (eta / 4),
+        2 * L * eta / m * rho_kappa,
+        "divided by η/4, as in the proof, against the print",
     ),
     lambda: equal(
-        "eta**2*L*rho_kappa/m/(eta*(3/4 - 1/4))", "2*L*eta/m*rho_kappa", "divided by η(¾ − ¼), against the print"
+        eta**2 * L * rho_kappa / m / (eta / 2), 2 * L * eta / m * rho_kappa, "divided by η(¾ − ¼), against the print"
     ),
     _implied,
 )
 
-_ETA: Final = Formula("sqrt(m*P/(kappa*R))")
-_MU: Final = Formula("kappa**(1/4)/((m*R*P)**(1/4)*sqrt((d + 3)**3))")
-_RATE: Final = Formula("sqrt(kappa/(m*R*P))")
-_SHORT_RATE: Final = Formula("sqrt(P/(m*kappa*R))")
+with sp.evaluate(False):  # to be printed as written here
+    _ETA: Final = sqrt(m * P / (kappa * R))
+    _MU: Final = kappa ** sp.Rational(1, 4) / ((m * R * P) ** sp.Rational(1, 4) * sqrt((d + 3) ** 3))
+_RATE: Final = sqrt(kappa / (m * R * P))
+_SHORT_RATE: Final = sqrt(P / (m * kappa * R))
 
 
 def _orders() -> Evidence:
     """The printed terms at the printed η and μ as multiples of the printed rate: constants where R is large."""
-    symbol = {name: sp.Symbol(name, positive=True) for name in ("D", "L", "P", "R", "d", "eta", "kappa", "mu")}
-    sigmas = {sp.Symbol("sigma", positive=True): 1, sp.Symbol("sigma_G", positive=True): 0}
-    chosen = {symbol["eta"]: _ETA.expression, symbol["mu"]: _MU.expression, **sigmas}
-    second = {"noise": _RATE.expression + _SHORT_RATE.expression}
+    chosen = {eta: _ETA.doit(), mu: _MU.doit(), sigma: 1, sigma_G: 0}
+    second = {"noise": _RATE + _SHORT_RATE}
     multiple = {
-        name: sp.simplify(formula.expression.subs(chosen) / second.get(name, _RATE.expression))
-        for name, formula in STATED.terms.items()
+        name: sp.simplify(term.doit().subs(chosen) / second.get(name, _RATE)) for name, term in STATED.terms.items()
     }
-    D, L, P, kappa = (symbol[name] for name in ("D", "L", "P", "kappa"))
     known = {
         "start": 4 * D,
         "noise": 2 * L * (P + kappa + 1) / (P + kappa),  # at most 4L: κ ≥ 1
         "smoothing": L**2 / 2,
         "remainder": sp.Integer(0),
     }
-    large = {
-        name: sp.limit(sp.limit(value, symbol["d"], sp.oo), symbol["R"], sp.oo) for name, value in multiple.items()
-    }
+    large = {name: sp.limit(sp.limit(each, d, sp.oo), R, sp.oo) for name, each in multiple.items()}
     wrong = [name for name in known if sp.simplify(large[name] - known[name]) != 0]
     return Evidence("algebra", not wrong, f"multiples of the rate for large d, R: {large}; others than known: {wrong}")
 
 
 def _more_directions_than_ranks() -> Evidence:
-    setting = Setting(d=1000, L=1.0, kappa=1.0, P=10**4, R=10**8, sigma=1.0, law="sphere")
+    setting = Setting(d=1000, L=1.0, kappa=1.0, P=10**4, R=10**8, sigma=1.0, distribution="sphere")
     printed, least = (
-        math.fsum(STATED.bound(replace(setting, eta=eta))) for eta in (_ETA(setting.values), STATED.best_eta(setting))
+        math.fsum(STATED.bound(replace(setting, eta=eta)))
+        for eta in (value_of(_ETA, setting.values), STATED.best_eta(setting))
     )
     return exceeds(printed, least, "κ = 1, P = 10⁴: bound at η = √(mP/(κR)) against its minimum over η")
 
 
 def _any_smaller_step() -> Evidence:
     """O(·) allows η = 1/R, at which 4D/(Rη) does not fall."""
-    setting = Setting(d=1000, L=1.0, kappa=10.0, P=10, R=10**8, law="sphere", eta=1e-8)
-    return exceeds(math.fsum(STATED.bound(setting)), _RATE(setting.values), "η = 1/R, R = 10⁸: bound against the rate")
+    setting = Setting(d=1000, L=1.0, kappa=10.0, P=10, R=10**8, distribution="sphere", eta=1e-8)
+    return exceeds(
+        math.fsum(STATED.bound(setting)), value_of(_RATE, setting.values), "η = 1/R, R = 10⁸: bound against the rate"
+    )
 
 
 def _early_rounds() -> Evidence:
     """η = √(mP/(κR)) is allowed from R = 16L²mP(1 + κ/P)²/κ on, about."""
-    setting = Setting(d=1000, L=1.0, kappa=100.0, m=10, P=10, R=100, law="sphere")
+    setting = Setting(d=1000, L=1.0, kappa=100.0, m=10, P=10, R=100, distribution="sphere")
     return exceeds(
-        _ETA(setting.values),
+        value_of(_ETA, setting.values),
         STATED.step_sizes(setting).largest,
         "κ = 100, m = P = 10, R = 100: η of the rate against the largest",
     )
@@ -285,11 +283,11 @@ def _mended_rate() -> Evidence:
 
 
 _CHOICES: Final = (
-    lambda: wrong_unit("printed", needed="mu", printed=_MU.text),
-    lambda: wrong_unit("printed", needed="eta", printed=_ETA.text),
+    lambda: wrong_unit("printed", needed=mu, printed=_MU),
+    lambda: wrong_unit("printed", needed=eta, printed=_ETA),
     _any_smaller_step,
-    lambda: one_unit(mended="sqrt(m*D/(L*R*rho_kappa*(sigma**2 + phi*sigma_G**2)))", needed="eta"),
-    lambda: one_unit(mended="sqrt(D/(R*eta*L**2*(d + 3)**3))", needed="mu"),
+    lambda: one_unit(mended=sqrt(m * D / (L * R * rho_kappa * (sigma**2 + phi * sigma_G**2))), needed=eta),
+    lambda: one_unit(mended=sqrt(D / (R * eta * L**2 * (d + 3) ** 3)), needed=mu),
 )
 _RATES: Final = (_orders, _more_directions_than_ranks, _early_rounds, _mended_rate)
 _RATE_WHY: Final = (
@@ -302,8 +300,7 @@ _RATE_FIX: Final = (
 
 
 def _crossing() -> Evidence:
-    ratio = sp.simplify(_SHORT_RATE.expression / _RATE.expression)
-    P, kappa = sp.symbols("P kappa", positive=True)
+    ratio = sp.simplify(_SHORT_RATE / _RATE)
     return equal(ratio, P / kappa, "√P/√(mκR) as a multiple of √κ/√(mRP) is P/κ, so at most 1 from κ = P on")
 
 
@@ -313,7 +310,7 @@ def _crossing() -> Evidence:
 def _grows_with_d() -> Evidence:
     """The printed bound at one μ and η for d = 10³ and 10⁹, κ = 10."""
     here, there = (
-        math.fsum(STATED.bound(Setting(d=d, L=1.0, kappa=10.0, R=1000, mu=1e-3, law="sphere", eta=0.01)))
+        math.fsum(STATED.bound(Setting(d=d, L=1.0, kappa=10.0, R=1000, mu=1e-3, distribution="sphere", eta=0.01)))
         for d in (10**3, 10**9)
     )
     return exceeds(there, here, "the printed bound at μ = 10⁻³ and κ = 10: d = 10⁹ against d = 10³")
@@ -324,8 +321,11 @@ _LLM: Final = {"kappa": 10.0, "m": 2.0, "R": 3000.0, "P": 10.0}
 
 def _below_resolution() -> Evidence:
     """Where μ‖∇f‖, the change of the loss, is below half a unit in the last place of the loss, ‖∇f‖ = f = 1."""
-    reach = {name: (_MU({**_LLM, "d": 0.0}) * 3**1.5 * 2.0**bits) ** (2 / 3) for name, bits in (("32", 24), ("64", 53))}
-    mu = _MU({**_LLM, "d": 1e9})
+    reach = {
+        name: (value_of(_MU, {**_LLM, "d": 0.0}) * 3**1.5 * 2.0**bits) ** (2 / 3)
+        for name, bits in (("32", 24), ("64", 53))
+    }
+    mu = value_of(_MU, {**_LLM, "d": 1e9})
     says = (
         f"κ = 10, m = 2, P = 10, R = 3000: μ ≤ {mu:.2g} at d = 10⁹; the loss changes by less than half a unit in its "
         f"last place from d = {reach['32']:.2g} (float32), {reach['64']:.2g} (float64) on"
@@ -338,24 +338,28 @@ def _no_change() -> Evidence:
     rng = np.random.default_rng(0)
     x, z = (rng.standard_normal(10_000).astype(np.float32) for _ in range(2))
     x *= np.float32(0.02)
-    mu = np.float32(_MU({**_LLM, "d": 1e9}))
+    mu = np.float32(value_of(_MU, {**_LLM, "d": 1e9}))
     moved = float(np.mean(x + mu * z != x))
     return Evidence("execution", moved < 0.01, f"share of float32 weights that x + μz changes at d = 10⁹: {moved:.4f}")
 
 
 def _without_dimension() -> Evidence:
-    """Exact E‖∇f‖² of quadratics with κ = 10 against the bound that has no d, for every law and μ."""
+    """Exact E‖∇f‖² of quadratics with κ = 10 against the bound that has no d, for every distribution and μ."""
     claim = statement("theorem-2-dimension-free")
 
     def ratio(at: Mapping[str, float]) -> float:
-        law = LAWS[int(at["law"])]
+        distribution = DISTRIBUTIONS[int(at["distribution"])]
         problem = Quadratic.of(Spectrum.two_level(int(at["d"]), 10.0), D=at["D"], sigma=at["sigma"], noise=(1.0, 1.0))
-        setting = problem.setting(P=int(at["P"]), R=int(at["R"]), mu=at["mu"], law=law)
+        setting = problem.setting(P=int(at["P"]), R=int(at["R"]), mu=at["mu"], distribution=distribution)
         setting = replace(setting, eta=at["share"] * claim.step_sizes(setting).largest)
         return expected(problem, setting).average / math.fsum(claim.bound(setting))
 
     axes = {name: _CONSTANTS[name] for name in ("P", "share", "D", "mu", "sigma")}
-    own = {"law": Axis(0, 2, log=False, whole=True), "d": Axis(11, 1e9, whole=True), "R": Axis(1, 1e5, whole=True)}
+    own = {
+        "distribution": Axis(0, 2, log=False, whole=True),
+        "d": Axis(11, 1e9, whole=True),
+        "R": Axis(1, 1e5, whole=True),
+    }
     return within(
         search(ratio, {**axes, **own}, effort=1), "exact quadratics of κ = 10, d up to 10⁹, against the bound without d"
     )
@@ -387,10 +391,10 @@ def _own_directions() -> Evidence:
 
 
 def _as_corollary_one() -> Evidence:
-    rate = statement("corollary-1", "stated").terms["rate"].expression
+    rate = statement("corollary-1", "stated").terms["rate"].doit()
     swap = {"K": sp.Integer(1), "d": sp.Symbol("kappa", positive=True)}
     swapped = rate.subs({sp.Symbol(name, positive=True): value for name, value in swap.items()})
-    return equal(swapped, _RATE.expression, "rate of Corollary 1 at K = 1 with κ for d")
+    return equal(swapped, _RATE, "rate of Corollary 1 at K = 1 with κ for d")
 
 
 def _kappa_in_few_products() -> Evidence:
@@ -427,9 +431,9 @@ _OWN: Final = (
         line=435,
         kind="assumption",
         says="H(x_r) ⪯ L I, ∇²f(x) ⪯ H(x_r) for ‖x − x_r‖ ≤ 2ηdG(x_r), tr H/‖H‖₂ ≤ κ",
-        verdict="does not follow",
+        finding="does not follow",
         checks=(
-            lambda: one_unit(radius="2*eta*d*G", distance="mu"),
+            lambda: one_unit(radius=2 * eta * d * G, distance=mu),
             _twice_differentiable,
             *CONCAVE,
             *SHORT_BALL,
@@ -444,7 +448,7 @@ _OWN: Final = (
         line=442,
         kind="claim",
         says="The bound relies on the effective rank κ only; it is independent of the dimension d.",
-        verdict="false",
+        finding="false",
         checks=(_grows_with_d, _below_resolution, _no_change, _without_dimension),
         why="Its terms in μ grow like d³. μ of order d^{−3/2} hides them, but at d = 10⁹ float32 losses lack the "
         "digits for it, and x + μz is x. The d is not needed where the low rank holds for every f_i(·; ξ).",
@@ -456,7 +460,7 @@ _OWN: Final = (
         line=442,
         kind="claim",
         says="The communication a round grows linearly with K; in typical FL it is independent of K.",
-        verdict="correct",
+        finding="correct",
         checks=(_scalars_by_steps,),
     ),
     Entry(
@@ -464,7 +468,7 @@ _OWN: Final = (
         line=443,
         kind="claim",
         says="z_{i,r} is sampled from the sphere of radius √d.",
-        verdict="typo",
+        finding="typo",
         checks=(_own_directions, _sphere_of_radius),
         why="The directions have no index i: all clients share them (Algorithm 1, and the proof). With directions of "
         "their own the second moment would be another one.",
@@ -475,7 +479,7 @@ _OWN: Final = (
         line=445,
         kind="theorem",
         says="Under Assumptions 1-4, η ≤ 1/(4L)(1 + (κd+d−2)/(P(d+2)))⁻¹: bound, then rate O(√κ/√(mRP)).",
-        verdict="false",
+        finding="false",
         checks=_THEOREM,
         why=_THEOREM_WHY,
         fix=_THEOREM_FIX,
@@ -485,7 +489,7 @@ _OWN: Final = (
         line=446,
         kind="claim",
         says="z is drawn from the unit ball with radius √d.",
-        verdict="typo",
+        finding="typo",
         checks=(_ball_of_radius, _sphere_of_radius),
         why="A unit ball has radius 1, and in the ball of radius √d E zzᵀ is d/(d + 2) I. Line 443 has it right.",
         fix="from the sphere with radius √d",
@@ -495,7 +499,7 @@ _OWN: Final = (
         line=447,
         kind="equation",
         says="The term 2Lη/m (1 + (κd+d−2)/(P(d+2))) (σ_G² + σ²) of Theorem 2",
-        verdict="does not follow",
+        finding="does not follow",
         checks=_FACTOR,
         why="The proof ends with 4Lη/m (line 1423). 2Lη/m is right all the same: ⟨a, ∇f^μ⟩ ≥ ¾‖a‖² − μ²L²d leaves η/2 "
         "and not η/4 to divide by.",
@@ -506,7 +510,7 @@ _OWN: Final = (
         line=447,
         kind="equation",
         says="The term 4μ²L⁴d³η of Theorem 2",
-        verdict="typo",
+        finding="typo",
         checks=_UNITS,
         why=_UNITS_WHY,
         fix="4μ²L³d³η, or nothing",
@@ -516,7 +520,7 @@ _OWN: Final = (
         line=452,
         kind="claim",
         says="η = O(√(mP)/√(κR)), μ ≤ κ^{1/4}/((mRP)^{1/4} √((d+3)³))",
-        verdict="typo",
+        finding="typo",
         checks=_CHOICES,
         why="Both lack units (the first hides a constant, the second none), and O(·) allows any smaller η, at which "
         "4D/(Rη) is not of the order claimed.",
@@ -527,7 +531,7 @@ _OWN: Final = (
         line=453,
         kind="equation",
         says="average = O(√κ/√(mRP)) + O((√P/√(mκR) + √κ/√(mRP))(σ_G² + σ²))",
-        verdict="correct but loose",
+        finding="correct but loose",
         checks=_RATES,
         why=_RATE_WHY,
         fix=_RATE_FIX,
@@ -537,7 +541,7 @@ _OWN: Final = (
         line=456,
         kind="claim",
         says="For κ > P and large R the rate is O(√κ/√(mRP)).",
-        verdict="correct",
+        finding="correct",
         checks=(_crossing, _early_rounds),
         why="κ ≥ P is enough; R has to be of order mκ/P.",
     ),
@@ -546,7 +550,7 @@ _OWN: Final = (
         line=460,
         kind="claim",
         says="The first to quantify μ in the analysis with low effective rank; earlier proofs let μ → 0.",
-        verdict="not checkable",
+        finding="not checkable",
         checks=(),
         why="About other papers.",
     ),
@@ -555,7 +559,7 @@ _OWN: Final = (
         line=462,
         kind="claim",
         says="The rate is that of Corollary 1 with d replaced by κ.",
-        verdict="correct",
+        finding="correct",
         checks=(_as_corollary_one,),
         why="At K = 1. The conditions on μ differ.",
     ),
@@ -564,7 +568,7 @@ _OWN: Final = (
         line=463,
         kind="claim",
         says="κ is typically far smaller than d, particularly in language models.",
-        verdict="not checkable",
+        finding="not checkable",
         checks=(),
         why="About trained models, not a consequence of anything here; `decomfl kappa` measures it for a given one.",
     ),
@@ -573,7 +577,7 @@ _OWN: Final = (
         line=464,
         kind="claim",
         says="Determining the exact value of κ is challenging and computationally prohibitive.",
-        verdict="correct but loose",
+        finding="correct but loose",
         checks=(_kappa_in_few_products,),
         why="The exact value is; an interval of 5 % takes tens of Hessian-vector products, each of the price of a few "
         "gradients, whatever d is.",
@@ -584,7 +588,7 @@ _OWN: Final = (
         line=465,
         kind="claim",
         says="A few thousand rounds are sufficient to train models of billions of parameters.",
-        verdict="not checkable",
+        finding="not checkable",
         checks=(),
         why="About experiments.",
     ),
@@ -593,7 +597,7 @@ _OWN: Final = (
         line=467,
         kind="remark",
         says="FedMeZO's proof has a critical error: the sign of T_1 in its equation (16).",
-        verdict="not checkable",
+        finding="not checkable",
         checks=(),
         why="About another paper, whose equation is not printed here.",
     ),
@@ -602,7 +606,7 @@ _OWN: Final = (
         line=1363,
         kind="theorem",
         says="Theorem 2 again, in the appendix.",
-        verdict="false",
+        finding="false",
         checks=_THEOREM,
         why=_THEOREM_WHY,
         fix=_THEOREM_FIX,
@@ -612,7 +616,7 @@ _OWN: Final = (
         line=1364,
         kind="equation",
         says="The bound of Theorem 2 again: 2Lη/m where the proof ends with 4Lη/m, and 4μ²L⁴d³η",
-        verdict="does not follow",
+        finding="does not follow",
         checks=(*_FACTOR, *_UNITS[:2]),
         why="As at line 447.",
         fix="As at line 447.",
@@ -622,7 +626,7 @@ _OWN: Final = (
         line=1370,
         kind="equation",
         says="The rate of Theorem 2 again.",
-        verdict="correct but loose",
+        finding="correct but loose",
         checks=_RATES,
         why=_RATE_WHY,
         fix=_RATE_FIX,
@@ -632,7 +636,7 @@ _OWN: Final = (
         line=1373,
         kind="claim",
         says="For κ ≫ P and large R the rate is O(√κ/√(mRP)).",
-        verdict="correct but loose",
+        finding="correct but loose",
         checks=(_crossing,),
         why="κ > P is enough, as in the main text (line 456).",
         fix="κ ≥ P",
@@ -642,7 +646,7 @@ _OWN: Final = (
         line=1430,
         kind="equation",
         says="The rate at the end of the proof, for the average over r = 1..R.",
-        verdict="correct but loose",
+        finding="correct but loose",
         checks=_RATES,
         why=_RATE_WHY,
         fix=_RATE_FIX,

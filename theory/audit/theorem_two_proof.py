@@ -18,10 +18,10 @@ from theory.audit.entry import Entry, Evidence
 from theory.audit.exact import same, unlike
 from theory.audit.instruments import Axis, at_most, differs, equal, exceeds, one_unit, search, within, wrong_unit
 from theory.bounds import statement
-from theory.formula import Formula
-from theory.quadratic import Quadratic, spread
+from theory.problems.quadratic import Quadratic, spread
+from theory.problems.spectrum import Spectrum
 from theory.setting import Setting, effective_factor
-from theory.spectrum import Spectrum
+from theory.symbols import L, P, a, d, eta, kappa, m, mu, phi, rho_kappa, sigma, sigma_G
 
 __all__ = ["CONCAVE", "ENTRIES", "SHORT_BALL", "weighted_by_rank"]
 
@@ -83,7 +83,7 @@ def _remainder_of_a_quadratic() -> Evidence:
     z = design("sphere", 8).z
     squares = (0.5 * (z**2).sum(axis=1) * np.sqrt((z**2).sum(axis=1))) ** 2
     stated, corrected = (
-        math.fsum(statement("remainder", variant).bound(Setting(d=8, L=1.0, mu=1.0, law="sphere")))
+        math.fsum(statement("remainder", variant).bound(Setting(d=8, L=1.0, mu=1.0, distribution="sphere")))
         for variant in ("stated", "corrected")
     )
     says = f"f = ‖x‖²/2, d = 8: ‖ε‖² = {squares.max():.6g}, mended bound {corrected:.6g}, print {stated:.6g}"
@@ -95,7 +95,7 @@ def _remainder_of_a_quadratic() -> Evidence:
 
 def _remainder_search() -> Evidence:
     def ratio(at: Mapping[str, float]) -> float:
-        setting = Setting(d=int(at["d"]), P=int(at["P"]), L=1.0, mu=1.0, law="sphere")
+        setting = Setting(d=int(at["d"]), P=int(at["P"]), L=1.0, mu=1.0, distribution="sphere")
         stated, corrected = (math.fsum(statement("remainder", kind).bound(setting)) for kind in ("stated", "corrected"))
         return corrected / stated
 
@@ -110,12 +110,12 @@ def _kinked(delta: float) -> float:
 
 def _kinked_client() -> Evidence:
     """For f = (f_1 + f_2)/2 = 0 for f_2 = −f_1, so any L is one of f: here 1/10."""
-    bound = statement("remainder", "stated").bound(Setting(d=1, L=0.1, mu=1.0, law="sphere"))
+    bound = statement("remainder", "stated").bound(Setting(d=1, L=0.1, mu=1.0, distribution="sphere"))
     return exceeds(_kinked(1e-3), sum(bound), "f_1 = √(x² + δ²) = −f_2, δ = 10⁻³, f 1/10-smooth: ‖ε‖² against bound")
 
 
 def _kinked_mended() -> Evidence:
-    bound = statement("remainder").bound(Setting(d=1, L=1e3, mu=1.0, law="sphere"))
+    bound = statement("remainder").bound(Setting(d=1, L=1e3, mu=1.0, distribution="sphere"))
     return at_most(_kinked(1e-3), sum(bound), "the same with L = 1/δ, of f_1: ‖ε‖² against the mended bound")
 
 
@@ -299,10 +299,10 @@ def _negative_curvature() -> Evidence:
     )
 
 
-_UNIT_TERMS: Final = {"descent": "eta*a**2/2", "smoothing": "eta*mu**2*L**2*(d + 3)**3/8"}
+_UNIT_TERMS: Final = {"descent": eta * a**2 / 2, "smoothing": eta * mu**2 * L**2 * (d + 3) ** 3 / 8}
 _UNIT: Final = (
-    lambda: wrong_unit("remainder", **_UNIT_TERMS, remainder="eta**2*L**4*mu**2*d**3"),
-    lambda: one_unit(**_UNIT_TERMS, remainder="eta**2*L**3*mu**2*d**3"),
+    lambda: wrong_unit("remainder", **_UNIT_TERMS, remainder=eta**2 * L**4 * mu**2 * d**3),
+    lambda: one_unit(**_UNIT_TERMS, remainder=eta**2 * L**3 * mu**2 * d**3),
 )
 _UNIT_WHY: Final = "η²L⁴μ²d³ has the wrong unit, carried from line 1378; without it the line is true for admissible η."
 
@@ -321,8 +321,8 @@ def _polarised() -> Evidence:
 
 
 def _applied() -> Evidence:
-    smoothed = statement("smoothed-gradient", "stated").terms["smoothing"].text
-    return equal(f"eta/2*({smoothed})**2", "eta*mu**2*L**2*(d + 3)**3/8", "(η/2)·(eq. as)² = ημ²L²(d + 3)³/8")
+    smoothed = statement("smoothed-gradient", "stated").terms["smoothing"].doit()
+    return equal(eta / 2 * smoothed**2, eta * mu**2 * L**2 * (d + 3) ** 3 / 8, "(η/2)·(eq. as)² = ημ²L²(d + 3)³/8")
 
 
 def _short_ball() -> Evidence:
@@ -392,21 +392,23 @@ def _norm_of_h() -> Evidence:
 
 def _coefficients() -> Evidence:
     return equal(
-        "L*d*kappa/(P*(d + 2)) + L*(1 + (d - 2)/(P*(d + 2)))",
-        "L*(1 + (d*kappa + d - 2)/(P*(d + 2)))",
+        L * d * kappa / (P * (d + 2)) + L * (1 + (d - 2) / (P * (d + 2))),
+        L * (1 + (d * kappa + d - 2) / (P * (d + 2))),
         "the two coefficients of T_3's bound added",
     )
 
 
-def weighted_by_rank(law: str) -> Evidence:
+def weighted_by_rank(distribution: str) -> Evidence:
     """Exact E (Zv)ᵀH(Zv) ≤ Lρ_κ‖v‖² with v on the first or the other eigenvectors; equality at the first."""
 
     def ratio(at: Mapping[str, float]) -> float:
         d, P = int(at["d"]), int(at["P"])
         problem = Quadratic.of(Spectrum.two_level(d, d ** at["rank"]))
         parts = np.array([at["first"], 1 - at["first"]])
-        found = float(problem.spectrum.eigenvalues @ spread(problem, problem.setting(P=P, law=law), parts))
-        return found / effective_factor(law, d=d, P=P, kappa=problem.spectrum.kappa)
+        found = float(
+            problem.spectrum.eigenvalues @ spread(problem, problem.setting(P=P, distribution=distribution), parts)
+        )
+        return found / effective_factor(distribution, d=d, P=P, kappa=problem.spectrum.kappa)
 
     axes = {
         "d": Axis(2, 1e9, whole=True),
@@ -419,7 +421,9 @@ def weighted_by_rank(law: str) -> Evidence:
 
 def _moved() -> Evidence:
     return equal(
-        "eta/2*a**2 - eta**2*L*rho_kappa*a**2", "eta*(1/2 - eta*L*rho_kappa)*a**2", "what multiplies ‖∇f‖² on the left"
+        eta / 2 * a**2 - eta**2 * L * rho_kappa * a**2,
+        eta * (sp.S.Half - eta * L * rho_kappa) * a**2,
+        "what multiplies ‖∇f‖² on the left",
     )
 
 
@@ -434,12 +438,12 @@ def _right_sum() -> Evidence:
 
 
 def _quarter_left() -> Evidence:
-    return equal("4/eta*eta**2*L/m*rho_kappa", "4*eta*L/m*rho_kappa", "noise divided by η(½ − ¼)")
+    return equal(4 / eta * eta**2 * L / m * rho_kappa, 4 * eta * L / m * rho_kappa, "noise divided by η(½ − ¼)")
 
 
 def _twice_the_noise() -> Evidence:
-    ended = Formula("4*eta*L/m*rho_kappa*(sigma_G**2 + sigma**2)").expression
-    proved = statement("theorem-2").terms["noise"].expression.subs(sp.Symbol("phi", positive=True), 1)
+    ended = 4 * eta * L / m * rho_kappa * (sigma_G**2 + sigma**2)
+    proved = statement("theorem-2").terms["noise"].doit().subs(phi, 1)
     return equal(sp.simplify(ended / proved), sp.Integer(2), "its noise as a multiple of what is proved")
 
 
@@ -468,7 +472,7 @@ ENTRIES: Final = (
         line=1262,
         kind="equation",
         says="∇̂f = (1/(mP)) Σ_i Σ_p g_{r,p} z_p = the same of (f_i(x + μz; ξ_i) − f_i(x; ξ_i))/μ",
-        verdict="correct",
+        finding="correct",
         checks=(_averaged_scalars,),
         why="With g_{r,p} the mean over C_r.",
     ),
@@ -477,7 +481,7 @@ ENTRIES: Final = (
         line=1262,
         kind="equation",
         says="≠ (1/(mP)) Σ_i Σ_p z_p z_pᵀ ∇f_i in general, unless μ → 0",
-        verdict="correct",
+        finding="correct",
         checks=(_not_the_derivative, _derivative_in_the_limit),
     ),
     Entry(
@@ -485,7 +489,7 @@ ENTRIES: Final = (
         line=1270,
         kind="equation",
         says="(f_i(x_r + μz_p; ξ_i) − f_i(x_r; ξ_i))/μ = z_pᵀ∇f_i(x'_{r,p}; ξ_i)",
-        verdict="typo",
+        finding="typo",
         checks=_OWN_POINTS,
         why=_OWN_POINTS_WHY,
         fix="x'_{i,r,p}",
@@ -495,7 +499,7 @@ ENTRIES: Final = (
         line=1274,
         kind="equation",
         says="∇̂f = (1/(mP)) Σ_i Σ_p z_p z_pᵀ ∇f_i(x'_{r,p}; ξ_i)",
-        verdict="typo",
+        finding="typo",
         checks=_OWN_POINTS,
         why=_OWN_POINTS_WHY,
         fix="x'_{i,r,p}",
@@ -505,7 +509,7 @@ ENTRIES: Final = (
         line=1279,
         kind="equation",
         says="∇̄f := (1/(mP)) Σ_i Σ_p z_p z_pᵀ ∇f_i(x_r; ξ_i)",
-        verdict="correct",
+        finding="correct",
         checks=(_unbiased_without_smoothing,),
         why="A definition; it is unbiased, as E zzᵀ = I.",
     ),
@@ -514,7 +518,7 @@ ENTRIES: Final = (
         line=1279,
         kind="equation",
         says="ε_r := (1/(mP)) Σ_i Σ_p z_p z_pᵀ (∇f_i(x'_{r,p}; ξ_i) − ∇f_i(x_r; ξ_i))",
-        verdict="typo",
+        finding="typo",
         checks=_OWN_POINTS,
         why=_OWN_POINTS_WHY,
         fix="x'_{i,r,p}",
@@ -524,7 +528,7 @@ ENTRIES: Final = (
         line=1284,
         kind="equation",
         says="‖ε_r‖² ≤ L²μ²d³",
-        verdict="correct but loose",
+        finding="correct but loose",
         checks=(_remainder_of_a_quadratic, _remainder_search),
         why="By a factor of 4, if every f_i(·; ξ) is L-smooth: |g − zᵀ∇f_i| ≤ μL‖z‖²/2. On average over P directions "
         "even μ²L²(d + d³/(4P)).",
@@ -535,7 +539,7 @@ ENTRIES: Final = (
         line=1284,
         kind="equation",
         says="‖∇f_i(x'; ξ_i) − ∇f_i(x; ξ_i)‖² ≤ L²‖x' − x‖²",
-        verdict="does not follow",
+        finding="does not follow",
         checks=(_kinked_client, _kinked_mended),
         why="Assumption 3 is about f, not about the f_i(·; ξ).",
         fix="Assume every f_i(·; ξ) L-smooth.",
@@ -545,7 +549,7 @@ ENTRIES: Final = (
         line=1292,
         kind="equation",
         says="E ∇̂f = ∇f^μ, the gradient of the Gaussian smooth function",
-        verdict="false",
+        finding="false",
         checks=(_smoothed_on_the_sphere, _smoothed_over_the_ball, _quartic_over_the_ball),
         why="Directions are on the sphere here: what is smoothed is the mean over the ball that it bounds. Eq. as "
         "holds for it too.",
@@ -556,7 +560,7 @@ ENTRIES: Final = (
         line=1296,
         kind="claim",
         says="E ∇̂f ≠ ∇f in general",
-        verdict="correct",
+        finding="correct",
         checks=(_not_the_gradient,),
     ),
     Entry(
@@ -564,7 +568,7 @@ ENTRIES: Final = (
         line=1378,
         kind="equation",
         says="E_r f(x_{r+1}) = f − η⟨∇f, E ∇̂f⟩ + (η²/2) E ∇̂fᵀ∇²f(x_r')∇̂f",
-        verdict="correct",
+        finding="correct",
         checks=(_taylor,),
         why="For f twice differentiable, which Assumption 4 supposes; x_r' is random.",
     ),
@@ -573,7 +577,7 @@ ENTRIES: Final = (
         line=1378,
         kind="equation",
         says="… ≤ f − η⟨∇f, ∇f^μ⟩ + η²E ∇̄fᵀ∇²f(x_r')∇̄f + η²L²‖ε_r‖²",
-        verdict="false",
+        finding="false",
         checks=_JENSEN,
         why=_JENSEN_WHY,
         fix=_JENSEN_FIX,
@@ -583,7 +587,7 @@ ENTRIES: Final = (
         line=1384,
         kind="equation",
         says="… ≤ f − (η/2)‖∇f‖² − (η/2)‖∇f^μ‖² + (η/2)‖∇f − ∇f^μ‖² + η²E ∇̄fᵀ∇²f∇̄f + η²L²‖ε_r‖²",
-        verdict="false",
+        finding="false",
         checks=(*_JENSEN, _polarised),
         why=_CARRIED,
         fix=_JENSEN_FIX,
@@ -593,7 +597,7 @@ ENTRIES: Final = (
         line=1389,
         kind="equation",
         says="… ≤ f − (η/2)‖∇f‖² + ημ²L²(d+3)³/8 + η²E ∇̄fᵀ∇²f∇̄f + η²L⁴μ²d³",
-        verdict="false",
+        finding="false",
         checks=(_negative_curvature, *_UNIT, _applied, _descent_by_trace),
         why="Where curvature is negative in many directions, the term with ∇²f is more negative than f falls. The last "
         "term has the wrong unit.",
@@ -604,7 +608,7 @@ ENTRIES: Final = (
         line=1394,
         kind="equation",
         says="… ≤ f − (η/2)‖∇f^μ‖² + ημ²L²(d+3)³/8 + η²L⁴μ²d³ + η²T_3, ∇²f^μ(x_r') bounded by H(x_r)",
-        verdict="typo",
+        finding="typo",
         checks=(*_UNIT, _descent_by_trace),
         why="‖∇f‖ is meant, as before and after, and ∇²f, of which Assumption 4 speaks. " + _UNIT_WHY,
         fix="f − (η/2)‖∇f‖² + ημ²L²(d+3)³/8 + η²T_3",
@@ -614,7 +618,7 @@ ENTRIES: Final = (
         line=1394,
         kind="equation",
         says="∇²f(x_r') ⪯ H(x_r) by Assumption 4",
-        verdict="does not follow",
+        finding="does not follow",
         checks=SHORT_BALL,
         why="Nothing shows that x_r' is in the assumption's ball: the scalars are made of gradients at x_r + θμz, the "
         "radius of those at x_r. Where G(x_r) < μL√d/2 smoothness alone gives what is needed.",
@@ -625,7 +629,7 @@ ENTRIES: Final = (
         line=1399,
         kind="equation",
         says="T_3 = (first line) (second line)",
-        verdict="typo",
+        finding="typo",
         checks=(_two_lines_of_t3, _two_lines_added),
         why="The plus sign between the lines is missing.",
         fix="T_3 = (first line) + (second line)",
@@ -635,7 +639,7 @@ ENTRIES: Final = (
         line=1403,
         kind="claim",
         says="‖H‖₂ ≤ L and Tr H ≤ Lκ by the assumption",
-        verdict="correct",
+        finding="correct",
         checks=(_norm_of_h,),
         why="H ⪯ L I alone does not bound ‖H‖₂; −L I ⪯ ∇²f ⪯ H (Assumption 3) does.",
     ),
@@ -644,7 +648,7 @@ ENTRIES: Final = (
         line=1405,
         kind="equation",
         says="T_3 ≤ L(1 + (dκ+d−2)/(P(d+2)))(‖∇f‖² + (σ_G² + σ²)/m)",
-        verdict="correct",
+        finding="correct",
         checks=(_coefficients, lambda: weighted_by_rank("sphere")),
         why="With E Tr Σ_r ≤ σ². Equality where ∇f is the eigenvector of eigenvalue L and tr H = κL.",
     ),
@@ -653,7 +657,7 @@ ENTRIES: Final = (
         line=1412,
         kind="equation",
         says="… ≤ f − (η/2)‖∇f‖² + ημ²L²(d+3)³/8 + η²L⁴μ²d³ + η²L(1 + …)(‖∇f‖² + (σ_G² + σ²)/m)",
-        verdict="typo",
+        finding="typo",
         checks=(*_UNIT, _descent_by_rank),
         why=_UNIT_WHY,
         fix="the same without η²L⁴μ²d³",
@@ -663,7 +667,7 @@ ENTRIES: Final = (
         line=1418,
         kind="equation",
         says="η(½ − ηL(1 + …)) E‖∇f‖² ≤ E f(x_r) − E f(x_{r+1}) + …",
-        verdict="typo",
+        finding="typo",
         checks=(*_UNIT, _moved),
         why=_UNIT_WHY,
         fix="the same without η²L⁴μ²d³",
@@ -673,7 +677,7 @@ ENTRIES: Final = (
         line=1423,
         kind="equation",
         says="(1/R) Σ_{r=1..R} E‖∇f(x_r)‖² ≤ 4(f(x_0) − f(x_R))/(Rη) + …",
-        verdict="typo",
+        finding="typo",
         checks=(_shifted_sum, _right_sum, *_UNIT),
         why="Summed over r = 1..R the values of f are f(x_1) − f(x_{R+1}); E before f(x_R) is missing. " + _UNIT_WHY,
         fix="r = 0..R−1, as in the theorem; E f(x_R)",
@@ -683,7 +687,7 @@ ENTRIES: Final = (
         line=1423,
         kind="equation",
         says="… + (4ηL/m)(1 + …)(σ_G² + σ²) + …",
-        verdict="correct but loose",
+        finding="correct but loose",
         checks=(_quarter_left, _twice_the_noise),
         why="Twice what the theorem states, which is what can be proved.",
         fix="(2ηL/m)(1 + …)(σ_G² + σ²)",
@@ -693,7 +697,7 @@ ENTRIES: Final = (
         line=1436,
         kind="remark",
         says="For K = 1 the algorithm is MeZO with a larger gradient noise, Σ + Δ.",
-        verdict="correct",
+        finding="correct",
         checks=(_one_noisy_agent,),
         why="In its first two moments, with replacement (else Σ + φΔ).",
     ),
@@ -702,7 +706,7 @@ ENTRIES: Final = (
         line=1439,
         kind="equation",
         says="Var ∇f_i(x, ξ_i) = Var ∇f_i(x) + E_i Var(∇f_i(x, ξ_i) | i) ≤ σ_G² + σ²",
-        verdict="correct",
+        finding="correct",
         checks=(_total_variance,),
         why="One parenthesis too many is printed.",
     ),

@@ -1,4 +1,4 @@
-"""``decomfl audit``: every statement of the paper, its verdict, and the evidence gathered again."""
+"""``decomfl audit``: every statement of the paper, its finding, and the evidence gathered again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.table import Table
 
 from decomfl_lab.errors import require, require_choice
 from decomfl_lab.runs.progress import RunBars
-from theory.audit.entry import KINDS, VERDICTS, Entry, Result
+from theory.audit.entry import FINDINGS, KINDS, Entry, Result
 from theory.audit.registry import ENTRIES, missing, run, stale
 from theory.audit.source import read
 
@@ -26,25 +26,31 @@ __all__ = ["audit"]
 def audit(
     *,
     statement: Annotated[
-        list[str] | None, typer.Option(help="Only the entries of this LaTeX label or line-N, in full. Repeatable.")
+        list[str] | None, typer.Option(help="Show only the entries of this LaTeX label or line-N, in full. Repeatable.")
     ] = None,
-    verdict: Annotated[list[str] | None, typer.Option(help=f"Only of {', '.join(VERDICTS)}. Repeatable.")] = None,
-    kind: Annotated[list[str] | None, typer.Option(help=f"Only of {', '.join(KINDS)}. Repeatable.")] = None,
+    finding: Annotated[
+        list[str] | None,
+        typer.Option("--finding", "--verdict", help=f"Show only the entries found {', '.join(FINDINGS)}. Repeatable."),
+    ] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(help=f"Show only the entries of the kind {', '.join(KINDS)}. Repeatable.")
+    ] = None,
     paper: Annotated[
         Path | None,
         typer.Option(
-            envvar="DECOMFL_PAPER", help="The paper's TeX source: say what of it has no entry, which entries no line."
+            envvar="DECOMFL_PAPER",
+            help="Path of the paper's TeX source, to say what of it has no entry and which entries have no line.",
         ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print rows of label, line, kind, verdict, instrument, witness, fix as JSON.")
+        bool, typer.Option("--json", help="Print rows of label, line, kind, finding, instrument, witness, fix as JSON.")
     ] = False,
 ) -> None:
-    """Repeat the verdicts on every equation, lemma, theorem, assumption, algorithm line and table of the paper.
+    """Repeat the findings on every equation, lemma, theorem, assumption, algorithm line and table of the paper.
 
-    Exit code 0 if the evidence bears every verdict out and nothing of the source is left out, else 1.
+    Exit code 0 if the evidence bears every finding out and nothing of the source is left out, else 1.
     """
-    entries = _chosen(statement or [], verdict or [], kind or [])
+    entries = _chosen(statement or [], finding or [], kind or [])
     gaps = _coverage(paper) if paper else []
     started = time.monotonic()
     with RunBars() as bars:
@@ -62,9 +68,9 @@ def audit(
         raise typer.Exit(1)
 
 
-def _chosen(statements: list[str], verdicts: list[str], kinds: list[str]) -> list[Entry]:
-    for each in verdicts:
-        require_choice("--verdict", each, VERDICTS)
+def _chosen(statements: list[str], findings: list[str], kinds: list[str]) -> list[Entry]:
+    for each in findings:
+        require_choice("--finding", each, FINDINGS)
     for each in kinds:
         require_choice("--kind", each, KINDS)
     for each in statements:
@@ -73,7 +79,7 @@ def _chosen(statements: list[str], verdicts: list[str], kinds: list[str]) -> lis
         entry
         for entry in ENTRIES
         if (not statements or any(_is(entry, each) for each in statements))
-        and (not verdicts or entry.verdict in verdicts)
+        and (not findings or entry.finding in findings)
         and (not kinds or entry.kind in kinds)
     ]
 
@@ -94,31 +100,31 @@ def _coverage(paper: Path) -> list[str]:
 
 
 def _print_table(results: list[Result], seconds: float) -> None:
-    table = Table("label", "line", "kind", "verdict", "checked by", "why, or what it says", row_styles=["", "dim"])
+    table = Table("label", "line", "kind", "finding", "checked by", "why, or what it says", row_styles=["", "dim"])
     for row in (result.row() for result in results):
-        verdict = row["verdict"] if row["confirmed"] else f"{row['verdict']}: NOT CONFIRMED"
+        finding = row["finding"] if row["confirmed"] else f"{row['finding']}: NOT CONFIRMED"
         cells = (
             row["label"],
             row["line"],
             row["kind"],
-            verdict,
+            finding,
             row["instrument"].replace(", ", "\n"),
             row["why"] or row["says"],
         )
         table.add_row(*(escape(str(cell)) for cell in cells))
     console = Console()
     console.print(table)
-    counts: Counter[str] = Counter(result.entry.verdict for result in results)
-    console.print(", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]) or "no entry")
+    counts: Counter[str] = Counter(result.entry.finding for result in results)
+    console.print(", ".join(f"{counts[finding]} {finding}" for finding in FINDINGS if counts[finding]) or "no entry")
     open_ = [result.entry.label for result in results if not result.confirmed]
-    confirmed = f"{len(results) - len(open_)} of {len(results)} verdicts confirmed in {seconds:.0f} s"
+    confirmed = f"{len(results) - len(open_)} of {len(results)} findings confirmed in {seconds:.0f} s"
     console.print(escape(f"{confirmed}; not confirmed: {', '.join(open_)}" if open_ else confirmed))
 
 
 def _print_in_full(result: Result) -> None:
     entry = result.entry
     lines = [
-        f"{entry.label} (line {entry.line}, {entry.kind}): {entry.verdict}",
+        f"{entry.label} (line {entry.line}, {entry.kind}): {entry.finding}",
         f"  says     {entry.says}",
         f"  why      {entry.why}" if entry.why else "",
         *(

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, get_args
 
+import sympy as sp
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -18,9 +19,10 @@ from decomfl_lab.cli.numbers import integer
 from decomfl_lab.errors import InputError, require, require_choice
 from hessian.estimate import plain
 from theory.bounds import STATEMENTS, names, statement
-from theory.formula import Formula
-from theory.setting import LAWS, Setting
-from theory.statement import Statement, StepSizes, Variant
+from theory.formula import names_in, written
+from theory.setting import DISTRIBUTIONS, Setting
+from theory.statements import Statement, StepSizes, Variant
+from theory.symbols import LETTERS
 
 __all__ = ["bound", "stepsize"]
 
@@ -33,12 +35,12 @@ _GAUSSIAN: Final = {"theorem-2": "theorem-2-gaussian"}
 """What a theorem is called for Gaussian directions, where that is another."""
 
 _WHOLE: Final[dict[str, str]] = {
-    "d": "Parameters, as 28938 or 1e9.",
-    "m": "Sampled clients a round.",
-    "M": "Clients. [default: m]",
-    "P": "Directions a local step.",
-    "K": "Local steps a round.",
-    "R": "Rounds.",
+    "d": "Number of parameters, as 28938 or 1e9.",
+    "m": "Number of clients sampled a round.",
+    "M": "Number of clients. [default: m]",
+    "P": "Number of directions a local step.",
+    "K": "Number of local steps a round.",
+    "R": "Number of rounds.",
 }
 _REAL: Final[dict[str, str]] = {
     "L": "Lipschitz constant of the gradients. [F/X²]",
@@ -46,13 +48,13 @@ _REAL: Final[dict[str, str]] = {
     "mu": "Smoothing μ of the finite difference; 0 is its limit. [X]",
     "sigma": "Standard deviation σ of the stochastic gradients. [F/X]",
     "sigma_G": "Gradient dissimilarity σ_G of the clients. [F/X]",
-    "D": "f(x_0) − f(x*). [F]",
+    "D": "Distance f(x_0) − f(x*) of the first loss from the least. [F]",
     "kappa": "Effective rank κ of the Hessian.",
     "G": "Largest norm of a stochastic gradient. [F/X]",
 }
 _POINT: Final[dict[str, str]] = {
-    "a": "‖∇f‖ at the point that a lemma speaks of. [F/X]",
-    "delta": "‖x_{i,r}^k − x_r‖ there, root mean square. [X]",
+    "a": "Norm ‖∇f‖ of the gradient at the point that a lemma speaks of. [F/X]",
+    "delta": "Distance ‖x_{i,r}^k − x_r‖ of that point from the round's first, root mean square. [X]",
 }
 _DEFAULTS: Final = {f.name: f.default for f in Setting.__dataclass_fields__.values()}
 
@@ -68,14 +70,24 @@ def _with_constants(command: Command, points: Mapping[str, str]) -> Command:
     flags = [
         *(_constant(name, text, int, parser=integer) for name, text in _WHOLE.items()),
         *(_constant(name, text, float) for name, text in {**_REAL, **points}.items()),
-        _constant("law", f"Of the directions: {', '.join(LAWS)}. [default: the statement's own]", str),
+        flag(
+            "distribution",
+            str,
+            "--distribution",
+            "--law",
+            help=f"Distribution of the directions: {', '.join(DISTRIBUTIONS)}. [default: the statement's first]",
+        ),
     ]
     flags.sort(key=lambda each: each.name not in ("d", "L"))  # what must be given comes first
     return with_flags(command, flags, after=2)
 
 
-_Theorem = Annotated[int | None, typer.Option(help="1 (standard) or 2 (low effective rank).", show_default=False)]
-_Named = Annotated[str | None, typer.Option("--statement", help=f"Or one of {', '.join(names())}; or its LaTeX label.")]
+_Theorem = Annotated[
+    int | None, typer.Option(help="Theorem of the paper: 1 (standard) or 2 (low effective rank).", show_default=False)
+]
+_Named = Annotated[
+    str | None, typer.Option("--statement", help=f"Instead of a theorem one of {', '.join(names())}, or a LaTeX label.")
+]
 _Replacement = Annotated[
     bool, typer.Option("--replacement", help="Clients are sampled with replacement, as in the paper's proofs.")
 ]
@@ -178,26 +190,26 @@ def _asked(
         require(theorem is None, "theorem", "stay unset where statement is given", theorem)
     labels = {each.source: each.name for each in STATEMENTS.values() if each.name not in _SINGLE.values()}
     name = require_choice("statement", labels.get(named, named), names())
-    law = constants.get("law")
-    name = _GAUSSIAN.get(name, name) if law == "gaussian" else name
+    distribution = constants.get("distribution")
+    name = _GAUSSIAN.get(name, name) if distribution == "gaussian" else name
     for needed in ("d", "L"):
         if needed not in constants:
             raise InputError(f"{needed} must be given, got None")
     claimed = {each: STATEMENTS[name, each] for each in get_args(Variant) if (name, each) in STATEMENTS}
-    law = law or next(iter(claimed.values())).laws[0]
-    setting = Setting(**(constants | {"law": law}), replacement=replacement)
+    distribution = distribution or next(iter(claimed.values())).distributions[0]
+    setting = Setting(**(constants | {"distribution": distribution}), replacement=replacement)
     variants: dict[str, Statement] = dict(claimed)
     if setting.K == 1 and name in _SINGLE:
         variants["corrected, K = 1"] = statement(_SINGLE[name])
     applying = {title: each for title, each in variants.items() if each.applies(setting)}
     if not applying:
-        statement(name).bound(setting)  # refuses the law or K
+        statement(name).bound(setting)  # refuses the distribution or K
     return setting, applying
 
 
 def _step_sizes(of: Statement, setting: Setting, *, best: bool) -> Values:
     sizes, mu = of.step_sizes(setting), of.largest_mu(setting)
-    eta = of.best_eta(setting) if best and any("eta" in term.symbols for term in of.terms.values()) else None
+    eta = of.best_eta(setting) if best and any("eta" in names_in(term) for term in of.terms.values()) else None
     return {
         "conditions": _limits(of.eta, sizes),
         "mu": _limits(of.mu, mu),
@@ -209,9 +221,9 @@ def _step_sizes(of: Statement, setting: Setting, *, best: bool) -> Values:
     }
 
 
-def _limits(formulas: Mapping[str, Formula], sizes: StepSizes) -> dict[str, Values]:
+def _limits(formulas: Mapping[str, sp.Expr], sizes: StepSizes) -> dict[str, Values]:
     return {
-        name: {"formula": str(formulas[name]), "largest": value, "binds": name == sizes.binding}
+        name: {"formula": written(formulas[name]), "largest": value, "binds": name == sizes.binding}
         for name, value in sizes.conditions.items()
     }
 
@@ -223,14 +235,15 @@ def _terms(of: Statement, setting: Setting, at: Values) -> Values:
         setting.require("eta")
         limits = [("η", setting.eta, of.step_sizes(setting), of.eta), ("μ", setting.mu, of.largest_mu(setting), of.mu)]
         violated = [
-            f"{symbol} = {used:.4g} above {name}'s {largest:.4g} = {formulas[name]}"
+            f"{symbol} = {used:.4g} above {name}'s {largest:.4g} = {written(formulas[name])}"
             for symbol, used, sizes, formulas in limits
             for name, largest in sizes.conditions.items()
             if used is not None and used > largest * (1 + 1e-12)
         ]
     return {
         "terms": {
-            name: {"formula": str(of.terms[name]), "value": value} for name, value in zip(of.terms, values, strict=True)
+            name: {"formula": written(of.terms[name]), "value": value}
+            for name, value in zip(of.terms, values, strict=True)
         },
         "bound": sum(values),
         "violated": violated,
@@ -244,7 +257,7 @@ def _dump(variants: Mapping[str, Statement], setting: Setting, at: Values, found
     own = {
         title: {**found[title], "assumptions": each.assumptions, "note": each.note} for title, each in variants.items()
     }
-    print(json.dumps(plain({**about, "law": setting.law, "variants": own}), ensure_ascii=False))
+    print(json.dumps(plain({**about, "distribution": setting.distribution, "variants": own}), ensure_ascii=False))
 
 
 def _number(value: float | None) -> str:
@@ -268,7 +281,7 @@ def _print(
     console = Console(width=None if sys.stdout.isatty() else 150, highlight=False, markup=False)
     first = next(iter(variants.values()))
     table = Table(
-        title=f"{first.name} ({first.source}), {setting.law} directions", title_justify="left", show_lines=True
+        title=f"{first.name} ({first.source}), {setting.distribution} directions", title_justify="left", show_lines=True
     )
     for title in (head, *variants):
         table.add_column(title)
@@ -278,10 +291,12 @@ def _print(
     shown = {
         name: value for name, value in (setting.values | at).items() if name in _WHOLE | _REAL | _POINT or name == "rho"
     }
-    console.print(", ".join(f"{Formula(name)} = {value:,.6g}" for name, value in shown.items()))
+    console.print(", ".join(f"{LETTERS.get(name, name)} = {value:,.6g}" for name, value in shown.items()))
     stated = STATEMENTS.get((first.name, "stated"))
     if stated is not None and "stated" not in variants:
-        console.print(f"stated: for {' or '.join(stated.laws)} directions{' and K = 1' * stated.single_step} only")
+        console.print(
+            f"stated: for {' or '.join(stated.distributions)} directions{' and K = 1' * stated.single_step} only"
+        )
     for title, each in variants.items():
         words = " ".join(
             word for word in (f"Assumes {each.assumptions}." if each.assumptions else "", each.note) if word

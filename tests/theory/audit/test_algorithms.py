@@ -25,7 +25,7 @@ def test_a_line_is_either_mended_or_has_a_fault_to_plant(program: Program, line:
 
 
 @pytest.mark.parametrize(("program", "line"), LINES[::5], ids=[line.label for _, line in LINES[::5]])
-def test_a_wrong_verdict_on_a_line_is_caught(program: Program, line: Line) -> None:
+def test_a_wrong_finding_on_a_line_is_caught(program: Program, line: Line) -> None:
     harmless = f"{line.code}  # the same"
     wrong = replace(line, printed=harmless) if line.printed else replace(line, plant=harmless)
     assert not gather(entry(program, wrong)).confirmed

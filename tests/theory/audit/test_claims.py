@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
+from theory import symbols as s
 from theory.audit import claims
 from theory.audit.claims import ENTRIES, best_average
 from theory.audit.entry import Entry, Evidence, gather
 from theory.bounds import statement
 from theory.communication import TABLE_1, Numbers, expected_numbers
-from theory.formula import Formula
-from theory.statement import Statement
+from theory.statements import Statement
 
 Check = Callable[[], Evidence]
 
@@ -46,7 +46,7 @@ def test_a_speed_up_that_there_is_would_not_be_called_false(label: str, monkeypa
 def test_a_mended_rate_with_a_wrong_constant_is_caught(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     def smaller(name: str) -> Statement:
         whole = statement(name)
-        return replace(whole, terms={each: Formula(f"1/100*({text.text})") for each, text in whole.terms.items()})
+        return replace(whole, terms={each: term / 100 for each, term in whole.terms.items()})
 
     assert check().holds
     monkeypatch.setattr(claims, "statement", smaller)
@@ -60,7 +60,7 @@ def test_a_bound_that_grows_with_the_dimension_is_caught(monkeypatch: pytest.Mon
 
 
 def test_a_cell_of_table_1_with_a_wrong_power_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = replace(TABLE_1["FedZO"], uplink_complexity=Formula("d/(P*K*epsilon**2)"))
+    row = replace(TABLE_1["FedZO"], uplink_complexity=s.d / (s.P * s.K * s.epsilon**2))
     monkeypatch.setattr(claims, "TABLE_1", {**TABLE_1, "FedZO": row})
     found = gather(_entry("tab-comm-comparison"))
     assert not found.confirmed
@@ -94,6 +94,6 @@ def test_a_method_that_sends_as_much_would_not_be_called_cheaper(monkeypatch: py
 
 
 def test_with_signs_in_one_dimension_directions_make_no_difference() -> None:
-    assert best_average(P=1, sigma=1.0, law="rademacher") == pytest.approx(
-        best_average(P=50, sigma=1.0, law="rademacher")
+    assert best_average(P=1, sigma=1.0, distribution="rademacher") == pytest.approx(
+        best_average(P=50, sigma=1.0, distribution="rademacher")
     )

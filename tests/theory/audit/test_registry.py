@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from decomfl_lab.errors import InputError
-from theory.audit.entry import INSTRUMENTS, VERDICTS, Entry, Evidence, Result, gather
+from theory.audit.entry import FINDINGS, INSTRUMENTS, Entry, Evidence, Result, gather
 from theory.audit.registry import ENTRIES, collect, missing, run, stale
 from theory.audit.source import Source, parse, read
 
@@ -29,7 +29,7 @@ def _holds() -> Evidence:
 
 
 def _entry(label: str, line: int, kind: str = "equation", **more: object) -> Entry:
-    return Entry(label=label, line=line, kind=kind, says="", verdict="correct", checks=(_holds,), **more)  # type: ignore[arg-type]
+    return Entry(label=label, line=line, kind=kind, says="", finding="correct", checks=(_holds,), **more)  # type: ignore[arg-type]
 
 
 COMPLETE = (_entry("l", 2, "lemma"), _entry("a", 3), _entry("b", 3), _entry("line-5", 5), _entry("line-6", 6, "claim"))
@@ -49,7 +49,7 @@ def results(known: dict[Any, Any]) -> list[Result]:
 
 
 @pytest.mark.slow
-def test_the_evidence_bears_every_verdict_out(results: list[Result]) -> None:
+def test_the_evidence_bears_every_finding_out(results: list[Result]) -> None:
     assert [result.entry.label for result in results if not result.confirmed] == []
 
 
@@ -60,16 +60,16 @@ def test_rows_are_json_and_evidence_is_one_line(results: list[Result]) -> None:
 
 
 @pytest.mark.slow
-def test_a_verdict_is_reached_by_every_instrument(results: list[Result]) -> None:
+def test_a_finding_is_reached_by_every_instrument(results: list[Result]) -> None:
     assert {found.instrument for result in results for found in result.evidence} == set(INSTRUMENTS)
 
 
-def test_every_verdict_is_given_to_something() -> None:
-    assert {entry.verdict for entry in ENTRIES} == set(VERDICTS)
+def test_every_finding_is_given_to_something() -> None:
+    assert {entry.finding for entry in ENTRIES} == set(FINDINGS)
 
 
 def test_what_is_not_correct_says_why_and_what_is_mended_says_how() -> None:
-    mended = [entry for entry in ENTRIES if entry.verdict in ("typo", "false")]
+    mended = [entry for entry in ENTRIES if entry.finding in ("typo", "false")]
     assert [entry.label for entry in mended if not entry.fix] == []
 
 

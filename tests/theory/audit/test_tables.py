@@ -12,8 +12,9 @@ from decomfl_lab.language.tasks import SOURCES, TASKS, load_task
 from theory.audit import tables
 from theory.audit.entry import Entry, gather
 from theory.audit.source import Source, read
-from theory.audit.tables import ENTRIES, EXAMPLES, LORA, MOST_FREQUENT, RATES, RESULTS, ROUNDS, Cell, least_runs
+from theory.audit.tables import ENTRIES, least_runs
 from theory.communication import Numbers, expected_numbers
+from theory.printed import EXAMPLES, LORA, MOST_FREQUENT, RATES, RESULTS, ROUNDS, Cell
 
 DATA = os.environ.get("DECOMFL_DATA", "")  # hidden from tests
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from sympy import Rational
 
 from theory.audit import evidence_one, proof_one, smoothing, theorem_one
 from theory.audit.entry import Entry, gather
 from theory.audit.one_round import OneRound
 from theory.bounds import STATEMENTS
-from theory.formula import Formula
+from theory.symbols import K, P
 
 ENTRIES = (*smoothing.ENTRIES, *theorem_one.ENTRIES)
 Plant = Callable[[str, str, str], None]
@@ -23,7 +24,7 @@ def entry(label: str) -> Entry:
 
 
 @pytest.mark.parametrize("each", ENTRIES, ids=lambda each: each.label)
-def test_the_evidence_bears_the_verdict_out(each: Entry, known: dict[Any, Any]) -> None:
+def test_the_evidence_bears_the_finding_out(each: Entry, known: dict[Any, Any]) -> None:
     result = gather(each, known)
     assert result.confirmed, [found.says for found in result.evidence if not found.holds]
 
@@ -34,17 +35,17 @@ def test_labels_are_unique() -> None:
 
 
 def test_every_defect_has_a_fix() -> None:
-    assert all(each.fix for each in ENTRIES if each.verdict != "correct")
+    assert all(each.fix for each in ENTRIES if each.finding != "correct")
 
 
 @pytest.fixture
 def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
     """Replace a term of a statement in ``theory.bounds`` by a factor times itself."""
 
-    def planted(name: str, variant: str, factor: str) -> None:
+    def planted(name: str, variant: str, factor: Any) -> None:
         key: Any = (name, variant)
         old = STATEMENTS[key]
-        terms = {term: Formula(f"({factor})*({formula.text})") for term, formula in old.terms.items()}
+        terms = {term: factor * formula for term, formula in old.terms.items()}
         changed = {**STATEMENTS, key: replace(old, terms=terms)}
         monkeypatch.setattr("theory.bounds.STATEMENTS", changed)
 
@@ -55,26 +56,26 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
 @pytest.mark.parametrize(
     ("name", "variant", "factor", "labels"),
     [
-        ("smoothed-value", "stated", "2", "eq.oo"),
-        ("smoothed-gradient", "stated", "1/8", "eq.as line-1018 line-1152 eq.iffew.sio line-1085"),
-        ("smoothed-gradient", "corrected", "1/2", "eq.as line-1018"),
-        ("smoothed-gradient", "corrected", "2", "eq.as"),
-        ("second-moment", "stated", "1/4", "line-1011 line-1046"),
-        ("second-moment", "corrected", "0.97", "line-1011"),
-        ("variance", "stated", "P", "lemma.pp.v2 line-1050 line-1064 eq.hh"),
-        ("variance", "stated", "10", "assumption.lip"),
-        ("variance", "corrected", "1/4", "lemma.pp.v2"),
-        ("local-second-moment", "stated", "P", "line-1073 eq.lemma.zo_m2 line-1112"),
-        ("local-second-moment", "corrected", "1/4", "eq.lemma.zo_m2"),
-        ("local-drift", "stated", "K*P", "lemma.hbhb line-1095 line-1234"),
-        ("local-drift", "corrected", "1/5", "lemma.hbhb line-1107 the.1"),
-        ("theorem-1", "stated", "P", "the.1 eq.theorem.1.restate line-1254"),
-        ("theorem-1", "corrected", "9/10", "the.1"),
-        ("corollary-1", "corrected", "1/40", "coro-1"),
+        ("smoothed-value", "stated", 2, "eq.oo"),
+        ("smoothed-gradient", "stated", Rational(1, 8), "eq.as line-1018 line-1152 eq.iffew.sio line-1085"),
+        ("smoothed-gradient", "corrected", Rational(1, 2), "eq.as line-1018"),
+        ("smoothed-gradient", "corrected", 2, "eq.as"),
+        ("second-moment", "stated", Rational(1, 4), "line-1011 line-1046"),
+        ("second-moment", "corrected", 0.97, "line-1011"),
+        ("variance", "stated", P, "lemma.pp.v2 line-1050 line-1064 eq.hh"),
+        ("variance", "stated", 10, "assumption.lip"),
+        ("variance", "corrected", Rational(1, 4), "lemma.pp.v2"),
+        ("local-second-moment", "stated", P, "line-1073 eq.lemma.zo_m2 line-1112"),
+        ("local-second-moment", "corrected", Rational(1, 4), "eq.lemma.zo_m2"),
+        ("local-drift", "stated", K * P, "lemma.hbhb line-1095 line-1234"),
+        ("local-drift", "corrected", Rational(1, 5), "lemma.hbhb line-1107 the.1"),
+        ("theorem-1", "stated", P, "the.1 eq.theorem.1.restate line-1254"),
+        ("theorem-1", "corrected", Rational(9, 10), "the.1"),
+        ("corollary-1", "corrected", Rational(1, 40), "coro-1"),
     ],
 )
 def test_planted_constants_of_statements_are_noticed(
-    plant: Plant, name: str, variant: str, factor: str, labels: str
+    plant: Plant, name: str, variant: str, factor: Any, labels: str
 ) -> None:
     plant(name, variant, factor)
     unmoved = [label for label in labels.split() if gather(entry(label)).confirmed]
@@ -84,7 +85,7 @@ def test_planted_constants_of_statements_are_noticed(
 @pytest.mark.parametrize(("key", "term"), [(key, term) for key in proof_one.PRINTED for term in proof_one.PRINTED[key]])
 def test_planted_constants_of_displays_are_noticed(monkeypatch: pytest.MonkeyPatch, key: str, term: str) -> None:
     """A printed term times 3/2 no longer follows, in its display or in the next."""
-    monkeypatch.setitem(proof_one.PRINTED[key], term, f"3/2*({proof_one.PRINTED[key][term]})")
+    monkeypatch.setitem(proof_one.PRINTED[key], term, Rational(3, 2) * proof_one.PRINTED[key][term])
     elsewhere = {
         "line-1112 drift": "line-1119",
         "line-1112 dissimilarity": "line-1112",
@@ -99,21 +100,21 @@ def test_planted_constants_of_displays_are_noticed(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("name", "part", "term", "factor"),
     [
-        ("theorem-1", "terms", "dissimilarity", "99/100"),
-        ("theorem-1", "terms", "noise", "99/100"),
-        ("theorem-1", "terms", "drift", "9/10"),
-        ("theorem-1", "terms", "smoothing", "9/10"),
-        ("theorem-1", "eta", "descent", "9/7"),
-        ("local-drift", "terms", "gradient", "9/10"),
+        ("theorem-1", "terms", "dissimilarity", Rational(99, 100)),
+        ("theorem-1", "terms", "noise", Rational(99, 100)),
+        ("theorem-1", "terms", "drift", Rational(9, 10)),
+        ("theorem-1", "terms", "smoothing", Rational(9, 10)),
+        ("theorem-1", "eta", "descent", Rational(9, 7)),
+        ("local-drift", "terms", "gradient", Rational(9, 10)),
     ],
 )
 def test_the_corrected_proof_has_no_room_for_smaller_constants(
-    monkeypatch: pytest.MonkeyPatch, name: str, part: str, term: str, factor: str
+    monkeypatch: pytest.MonkeyPatch, name: str, part: str, term: str, factor: Any
 ) -> None:
     key: Any = (name, "corrected")
     old = STATEMENTS[key]
     formulas = getattr(old, part)
-    changed: Any = {part: {**formulas, term: Formula(f"{factor}*({formulas[term].text})")}}
+    changed: Any = {part: {**formulas, term: factor * formulas[term]}}
     monkeypatch.setattr("theory.bounds.STATEMENTS", {**STATEMENTS, key: replace(old, **changed)})
     assert not evidence_one.chain().holds
 
@@ -125,9 +126,9 @@ def test_planted_constants_of_searches_are_noticed() -> None:
 
 
 def test_a_slip_needs_its_factor() -> None:
-    assert proof_one.slips("line-1112", "dissimilarity", "1/2").holds
-    assert not proof_one.slips("line-1112", "dissimilarity", "1/3").holds
-    assert not proof_one.slips("line-1112", "gradient", "1").holds
+    assert proof_one.slips("line-1112", "dissimilarity", Rational(1, 2)).holds
+    assert not proof_one.slips("line-1112", "dissimilarity", Rational(1, 3)).holds
+    assert not proof_one.slips("line-1112", "gradient", 1).holds
 
 
 @pytest.mark.parametrize("name", list(evidence_one.DISPLAYS))

@@ -1,4 +1,4 @@
-"""Audit of Theorem 2: verdicts are borne out, fixes turn counter-examples off, planted faults are caught."""
+"""Audit of Theorem 2: findings are borne out, fixes turn counter-examples off, planted faults are caught."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from theory.audit.exact import same, unlike
 from theory.audit.registry import collect, missing, stale
 from theory.audit.source import read
 from theory.bounds import statement
-from theory.formula import Formula
-from theory.setting import LAWS, Setting, effective_factor, sixth_moment
-from theory.statement import Statement
+from theory.setting import DISTRIBUTIONS, Setting, effective_factor, sixth_moment
+from theory.statements import Statement
+from theory.symbols import D, L, R, d, eta, m, mu, rho_kappa, sigma, sigma_G
 
 ENTRIES = collect(theorem_two.ENTRIES, gaussian.ENTRIES)
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.label)
-def test_every_verdict_is_borne_out(entry: Entry, known: dict[Any, Any]) -> None:
+def test_every_finding_is_borne_out(entry: Entry, known: dict[Any, Any]) -> None:
     for found in gather(entry, known).evidence:
         assert found.holds, found.says
 
 
 def test_what_is_wrong_has_a_fix() -> None:
-    assert all(entry.fix for entry in ENTRIES if entry.verdict not in ("correct", "not checkable"))
+    assert all(entry.fix for entry in ENTRIES if entry.finding not in ("correct", "not checkable"))
 
 
 @pytest.mark.skipif("DECOMFL_PAPER" not in os.environ, reason="needs the paper's source (DECOMFL_PAPER)")
@@ -52,20 +52,21 @@ def test_every_display_of_this_part_has_an_entry() -> None:
 
 
 @pytest.mark.parametrize(
-    ("law", "d"), [("sphere", 1), ("sphere", 4), ("sphere", 8), ("gaussian", 1), ("gaussian", 3), ("rademacher", 4)]
+    ("distribution", "d"),
+    [("sphere", 1), ("sphere", 4), ("sphere", 8), ("gaussian", 1), ("gaussian", 3), ("rademacher", 4)],
 )
-def test_designs_have_the_moments_of_their_law(law: str, d: int) -> None:
-    directions = design(law, d)
-    z, fourth = directions.z, {"sphere": 3 * d / (d + 2), "gaussian": 3.0, "rademacher": 1.0}[law]
+def test_designs_have_the_moments_of_their_distribution(distribution: str, d: int) -> None:
+    directions = design(distribution, d)
+    z, fourth = directions.z, {"sphere": 3 * d / (d + 2), "gaussian": 3.0, "rademacher": 1.0}[distribution]
     np.testing.assert_allclose(directions.mean(z[:, :, None] * z[:, None, :]), np.eye(d), atol=1e-12)
     assert directions.mean(z[:, 0] ** 4) == pytest.approx(fourth)
     for odd in (z, z[:, 0] ** 3, z[:, 0] * z[:, -1] ** 2):
         np.testing.assert_allclose(directions.mean(odd), 0, atol=1e-12)
     if d > 1:
-        mixed = {"sphere": d / (d + 2)}.get(law, 1.0)
+        mixed = {"sphere": d / (d + 2)}.get(distribution, 1.0)
         assert directions.mean((z[:, 0] * z[:, 1]) ** 2) == pytest.approx(mixed)
     if directions.order >= 6:
-        assert directions.mean((z**2).sum(axis=1) ** 3) == pytest.approx(sixth_moment(law, d=d))
+        assert directions.mean((z**2).sum(axis=1) ** 3) == pytest.approx(sixth_moment(distribution, d=d))
 
 
 @pytest.mark.parametrize(("powers", "share"), [((6, 0, 0), 15), ((4, 2, 0), 3), ((2, 2, 2), 1)])
@@ -75,9 +76,9 @@ def test_the_roots_of_e8_have_the_sixth_moments_of_the_sphere(powers: tuple[int,
     assert found == pytest.approx(share * 8**2 / (10 * 12))
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_a_sandwich_is_the_mean_over_every_choice_of_directions(law: str) -> None:
-    directions, A = design(law, 1 if law == "sphere" else 2), np.array([[Fraction(1, 3)]])
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_a_sandwich_is_the_mean_over_every_choice_of_directions(distribution: str) -> None:
+    directions, A = design(distribution, 1 if distribution == "sphere" else 2), np.array([[Fraction(1, 3)]])
     if directions.d == 2:
         A = np.array([[Fraction(1, 3), 2], [0, -1]])
     total, weight = 0, 0
@@ -88,10 +89,10 @@ def test_a_sandwich_is_the_mean_over_every_choice_of_directions(law: str) -> Non
     assert same(directions.sandwich(A, 2), total * Fraction(1, 4 * weight), "").holds
 
 
-@pytest.mark.parametrize(("law", "d"), [("sphere", 3), ("uniform", 4), ("gaussian", 0)])
-def test_directions_without_a_design_are_refused(law: str, d: int) -> None:
-    with pytest.raises(InputError, match="^(d|law) must"):
-        design(law, d)
+@pytest.mark.parametrize(("distribution", "d"), [("sphere", 3), ("uniform", 4), ("gaussian", 0)])
+def test_directions_without_a_design_are_refused(distribution: str, d: int) -> None:
+    with pytest.raises(InputError, match="^(d|distribution) must"):
+        design(distribution, d)
 
 
 # The covariance lemma --------------------------------------------------------------------------------------------
@@ -107,9 +108,13 @@ def test_the_mended_lemma_holds_for_any_clients(gradients: Any, noises: Any, m: 
     assert same(found, printed_covariance(clients, m, P, phi=phi), "").holds
 
 
-def test_the_lemma_of_the_sphere_does_not_fit_other_laws() -> None:
-    for law in ("gaussian", "rademacher"):
-        assert unlike(SAMPLE.second_moment(2, 1, replacement=True, law=law), printed_covariance(SAMPLE, 2, 1), "").holds
+def test_the_lemma_of_the_sphere_does_not_fit_other_distributions() -> None:
+    for distribution in ("gaussian", "rademacher"):
+        assert unlike(
+            SAMPLE.second_moment(2, 1, replacement=True, distribution=distribution),
+            printed_covariance(SAMPLE, 2, 1),
+            "",
+        ).holds
 
 
 def test_exact_evidence_sees_one_entry_that_differs() -> None:
@@ -138,13 +143,13 @@ def test_the_counter_example_by_adding_up_every_direction() -> None:
 
         g = (loss(mu * directions.z) - loss(0 * directions.z)) / mu
         total += directions.mean((h * eta * g * directions.z[:, 0]) ** 2) / 2
-    setting = Setting(d=8, L=1.0, eta=eta, mu=mu, sigma_G=sigma_G, law="sphere")
+    setting = Setting(d=8, L=1.0, eta=eta, mu=mu, sigma_G=sigma_G, distribution="sphere")
     assert theorem_two.rough_clients(setting, curvature=h, delta=delta) == pytest.approx(0.5 * total)
 
 
 def test_smooth_clients_turn_the_counter_example_off() -> None:
     """The larger δ, the smoother the clients: at σ_G/δ = 1 they are 2-smooth, and the printed bound holds."""
-    setting = Setting(d=10**4, L=2.0, M=2, R=2, mu=1e-9, sigma_G=1.0, D=0.0, kappa=1.0, law="sphere")
+    setting = Setting(d=10**4, L=2.0, M=2, R=2, mu=1e-9, sigma_G=1.0, D=0.0, kappa=1.0, distribution="sphere")
     setting = replace(setting, eta=theorem_two.STATED.step_sizes(setting).largest)
     bound = theorem_two.without_remainder(setting)
     assert theorem_two.rough_clients(setting, curvature=1.0, delta=1.0) <= bound
@@ -158,8 +163,8 @@ def test_remainders_of_low_rank_have_moments_without_d(values: list[float], axis
     normal = np.array(axis) + 1e-3
     turn = np.eye(8) - 2 * np.outer(normal, normal) / (normal @ normal)
     H, kappa = turn @ np.diag(values) @ turn, sum(values)
-    for law in ("sphere", "rademacher"):
-        directions = design(law, 8)
+    for distribution in ("sphere", "rademacher"):
+        directions = design(distribution, 8)
         z = directions.z
         forms = ((z @ H) * z).sum(axis=1)
         assert directions.mean(forms**2) <= kappa * (kappa + 2) * (1 + 1e-9)
@@ -168,16 +173,16 @@ def test_remainders_of_low_rank_have_moments_without_d(values: list[float], axis
         assert worst @ worst <= 0.25 * kappa * (kappa + 2) * (1 + 1e-9)
 
 
-def planted(claim: Statement, **terms: str) -> Statement:
-    return replace(claim, terms={**claim.terms, **{name: Formula(text) for name, text in terms.items()}})
+def planted(claim: Statement, **terms: Any) -> Statement:
+    return replace(claim, terms={**claim.terms, **terms})
 
 
 def _smaller(share: float) -> Any:
-    return lambda law, **at: share * effective_factor(law, **at)
+    return lambda distribution, **at: share * effective_factor(distribution, **at)
 
 
-_TOO_SMALL = planted(theorem_two.CORRECTED, noise="L*eta/m*sigma_G**2/1000", smoothing="mu**2*L**2/10**6")
-_SMALL_SMOOTHING = planted(statement("theorem-2-dimension-free"), smoothing="mu**2*L**2/20")
+_TOO_SMALL = planted(theorem_two.CORRECTED, noise=L * eta / m * sigma_G**2 / 1000, smoothing=mu**2 * L**2 / 10**6)
+_SMALL_SMOOTHING = planted(statement("theorem-2-dimension-free"), smoothing=mu**2 * L**2 / 20)
 _WEIGHT = theorem_two_proof._Step.weighted
 _LESS_WEIGHT = property(lambda step: 0.4 * _WEIGHT.fget(step))
 
@@ -185,17 +190,27 @@ _LESS_WEIGHT = property(lambda step: 0.4 * _WEIGHT.fget(step))
 @pytest.mark.parametrize(
     ("owner", "name", "fault", "check"),
     [
-        (theorem_two, "CORRECTED", planted(theorem_two.CORRECTED, noise="3*L*eta/m*rho_kappa*sigma**2"), "_implied"),
-        (theorem_two, "CORRECTED", planted(theorem_two.CORRECTED, start="5*D/(R*eta)"), "_implied"),
-        (theorem_two, "CORRECTED", planted(theorem_two.CORRECTED, smoothing="mu**2*L**2*d**3"), "_implied"),
+        (
+            theorem_two,
+            "CORRECTED",
+            planted(theorem_two.CORRECTED, noise=3 * L * eta / m * rho_kappa * sigma**2),
+            "_implied",
+        ),
+        (theorem_two, "CORRECTED", planted(theorem_two.CORRECTED, start=5 * D / (R * eta)), "_implied"),
+        (theorem_two, "CORRECTED", planted(theorem_two.CORRECTED, smoothing=mu**2 * L**2 * d**3), "_implied"),
         (theorem_two, "CORRECTED", _TOO_SMALL, "_rough_mended"),
         (theorem_two, "without_remainder", lambda setting: sum(theorem_two.STATED.bound(setting)) / 9, "_quadratics"),
-        (theorem_two, "CORRECTED", planted(theorem_two.CORRECTED, smoothing="mu**2*L**2*d/100"), "_waves"),
+        (theorem_two, "CORRECTED", planted(theorem_two.CORRECTED, smoothing=mu**2 * L**2 * d / 100), "_waves"),
         (theorem_two, "statement", lambda name: _SMALL_SMOOTHING, "_without_dimension"),
         (theorem_two_proof, "effective_factor", _smaller(0.3), "_descent_by_rank"),
         (theorem_two_proof._Step, "weighted", _LESS_WEIGHT, "_descent_by_trace"),
         (theorem_two_proof._Step, "weighted", _LESS_WEIGHT, "_hessian_first"),
-        (gaussian, "CORRECTED", planted(gaussian.CORRECTED, noise="L*eta/m*sigma**2/4", smoothing="0"), "_quadratics"),
+        (
+            gaussian,
+            "CORRECTED",
+            planted(gaussian.CORRECTED, noise=L * eta / m * sigma**2 / 4, smoothing=0),
+            "_quadratics",
+        ),
     ],
 )
 def test_searches_catch_planted_constants(
@@ -207,13 +222,13 @@ def test_searches_catch_planted_constants(
     assert not run().holds
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_the_factor_of_every_law_is_kept_and_one_hundredth_less_is_not(
-    law: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_the_factor_of_every_distribution_is_kept_and_one_hundredth_less_is_not(
+    distribution: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert theorem_two_proof.weighted_by_rank(law).holds
+    assert theorem_two_proof.weighted_by_rank(distribution).holds
     monkeypatch.setattr(theorem_two_proof, "effective_factor", _smaller(0.99))
-    assert not theorem_two_proof.weighted_by_rank(law).holds
+    assert not theorem_two_proof.weighted_by_rank(distribution).holds
 
 
 def test_a_smaller_tail_is_caught() -> None:

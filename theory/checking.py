@@ -1,24 +1,28 @@
-"""Does a statement hold on a problem? Its two sides as numbers, and a verdict that may be "undecided"."""
+"""Does a statement hold on a problem? Its two sides as numbers, and an answer that may be "undecided"."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 from decomfl_lab.errors import InputError, require, require_choice, require_int
 from hessian.estimate import Estimate, require_confidence
 from theory import simulate
+from theory.bounds import STATEMENTS
+from theory.formula import names_in, written
 from theory.measured import AVERAGES, Measured, exact
-from theory.problems import Problem
-from theory.quadratic import Quadratic
+from theory.problems.problem import Problem
+from theory.problems.quadratic import Quadratic
 from theory.setting import Setting
-from theory.statement import Statement
+from theory.statements import Statement
 
 __all__ = ["SOURCES", "Check", "Source", "check"]
 
 Source = Literal["exact", "simulation", "run"]
 SOURCES: Final[tuple[str, ...]] = get_args(Source)
+_RUN: Final = ("m", "M", "P", "K", "R", "eta", "mu", "distribution", "replacement", "G")
 
 
 @dataclass(frozen=True)
@@ -27,16 +31,18 @@ class Check:
 
     Attributes:
         claim: What was checked: the statement, its left side.
+        bounded_by: The right side as a formula, and its terms at the constants of the run.
         measured: The left side.
-        stderr: Its standard error; 0 where it is exact.
+        stderr: Standard error of the left side; 0 where it is exact.
         bound: The right side.
         ratio: measured/bound; above 1 the statement fails. NaN where both are 0.
         holds: True or False where the numbers decide, None where the interval holds the bound.
-        source: exact, simulation (numpy) or run (the lab's own algorithm).
+        source: Where the left side is from: exact, simulation (numpy) or run (the lab's own algorithm).
         more: About how many runs in all would decide; 0 where these do.
     """
 
     claim: str
+    bounded_by: str
     measured: float
     stderr: float
     bound: float
@@ -47,8 +53,9 @@ class Check:
 
     def __str__(self) -> str:
         error = f" ± {self.stderr:.2g}" if self.stderr else ""
-        verdict = {True: "holds", False: "fails", None: f"undecided; about {self.more} runs would decide"}[self.holds]
-        return f"{self.claim}: {self.measured:.6g}{error} against {self.bound:.6g}, ratio {self.ratio:.4g}: {verdict}"
+        answer = {True: "holds", False: "fails", None: f"undecided; about {self.more} runs would decide"}[self.holds]
+        numbers = f"{self.measured:.6g}{error} ({self.source}) against {self.bound:.6g}, ratio {self.ratio:.4g}"
+        return f"{self.claim}: {numbers}: {answer}\n  {self.bounded_by}"
 
 
 _ROUNDING = 1e-9
@@ -58,46 +65,53 @@ _ROUNDING = 1e-9
 def check(
     statement: Statement,
     problem: Problem | Quadratic,
-    setting: Setting,
+    setting: Setting | None = None,
     *,
     source: Source = "exact",
     runs: int = 1000,
     seed: int = 0,
     confidence: float = 0.99,
+    **run: Any,
 ) -> Check:
     """Check a statement on a problem.
 
     Args:
-        statement: Of ``theory.bounds``, in either variant.
-        problem: With known constants.
-        setting: ``problem.setting(...)``, or larger constants than the problem's own.
+        statement: One of ``theory.bounds``, in either variant, or your own.
+        problem: A problem with known constants.
+        setting: ``problem.setting(...)``, or larger constants than the problem's own; None to make it of ``run``.
         source: exact: closed forms (all statements on quadratics, lemmas on waves); simulation: numpy; run: the lab's
             server, clients, wire and noise stream.
-        runs: Independent runs, where not exact.
-        seed: Of the runs.
-        confidence: Of the interval that decides, where not exact.
+        runs: How many independent runs are averaged, where not exact.
+        seed: The seed of the runs.
+        confidence: The confidence of the interval that decides, where not exact.
+        run: Instead of a setting, its constants m, M, P, K, R, eta, mu, distribution, replacement, G. η is the largest
+            that the statement allows and the distribution the first that it is made for, where they are left out.
 
     Raises:
         InputError: If the step size or μ breaks a condition of the statement, the setting claims less than the problem
-            has, or the source has no way to the left side.
+            has or stands beside constants of a run, or the source has no way to the left side.
     """
     require_choice("source", source, SOURCES)
     require_confidence(confidence)
     require_int("runs", runs, 2)
+    setting = _setting(statement, problem, setting, run)
+    name = _measured_as(statement)
     _require_truth(problem, setting)
     _require_admissible(statement, setting)
     if source == "exact":
-        left = exact(statement.name, problem, setting)
+        left = exact(name, problem, setting)
         estimate = Estimate(left.value, 0.0, 0)
     else:
-        require(statement.name in AVERAGES, "source", f"be exact for {statement.name}", source)
+        require(name in AVERAGES, "source", f"be exact for {statement.name}", source)
         sampler = simulate.simulate if source == "simulation" else simulate.run
         estimate = sampler(problem, setting, runs=runs, seed=seed)
         left = Measured(estimate.value)
-    bound = math.fsum(statement.bound(setting, **left.point))
+    terms = dict(zip(statement.terms, statement.bound(setting, **left.point), strict=True))
+    bound = math.fsum(terms.values())
     holds, more = decide(estimate, bound, confidence)
     return Check(
-        claim=f"{statement.name} ({statement.variant}), {statement.left}",
+        claim=f"{statement.title}, {statement.left}",
+        bounded_by=_bounded_by(statement, setting, terms),
         measured=estimate.value,
         stderr=estimate.stderr,
         bound=bound,
@@ -134,6 +148,34 @@ def _ratio(measured: float, bound: float) -> float:
     return math.inf if measured else math.nan
 
 
+def _setting(
+    statement: Statement, problem: Problem | Quadratic, setting: Setting | None, run: Mapping[str, Any]
+) -> Setting:
+    """The setting given, or the problem's with these constants of a run."""
+    if setting is not None:
+        require(not run, "setting", f"not be given beside {', '.join(run)}", setting)
+        return setting
+    for name in run:
+        require_choice("constant of a run", name, _RUN)
+    found = problem.setting(**{"distribution": statement.distributions[0], **run})
+    if found.eta is None and statement.eta:
+        found = found.at(statement.step_sizes(found).largest)
+    return found
+
+
+def _measured_as(statement: Statement) -> str:
+    """The name of a statement of ``theory.bounds`` that bounds the same."""
+    alike = [each.name for each in STATEMENTS.values() if each.left == statement.left]
+    require(bool(alike), "left", "be what a statement of theory.bounds bounds", statement.left)
+    return statement.name if statement.name in alike else alike[0]
+
+
+def _bounded_by(statement: Statement, setting: Setting, terms: Mapping[str, float]) -> str:
+    formula = " + ".join(map(written, statement.terms.values()))
+    numbers = ", ".join(f"{name} {number:.6g}" for name, number in terms.items())
+    return f"{formula}{'' if setting.eta is None else f' at η = {setting.eta:.6g}'}: {numbers}"
+
+
 def _require_truth(problem: Problem | Quadratic, setting: Setting) -> None:
     """InputError unless the setting's constants cover the problem's."""
     require(setting.d == problem.d, "d", f"be the problem's {problem.d}", setting.d)
@@ -154,8 +196,8 @@ def _require_admissible(statement: Statement, setting: Setting) -> None:
     if not statement.admits(setting):
         raise InputError(
             f"eta must be at most {eta.largest:.6g} ({eta.binding}) and mu at most {mu.largest:.6g} for "
-            f"{statement.name} ({statement.variant}), got {setting.eta} and {setting.mu}"
+            f"{statement.title}, got {setting.eta} and {setting.mu}"
         )
-    free = any("eta" in formula.symbols for formula in statement.terms.values())
+    free = any("eta" in names_in(term) for term in statement.terms.values())
     if not free and (setting.eta or 0.0) < eta.largest * (1 - _ROUNDING):
         raise InputError(f"eta must be {eta.largest:.6g}, the largest admissible, for {statement.name}")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from decomfl_lab.errors import InputError
 from tests.theory.strategies import spectra
-from theory.spectrum import Spectrum
+from theory.problems.spectrum import Spectrum
 
 
 @given(spectra())
@@ -39,7 +39,7 @@ def test_flat_and_confined_spectra_have_their_rank() -> None:
 
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, 2.0])
 @pytest.mark.parametrize("d", [1, 30, 5000])
-def test_a_power_law_in_groups_has_the_trace_of_single_eigenvalues(d: int, exponent: float) -> None:
+def test_a_power_distribution_in_groups_has_the_trace_of_single_eigenvalues(d: int, exponent: float) -> None:
     spectrum = Spectrum.power(d, exponent, L=2.0)
     single = 2.0 * np.arange(1, d + 1) ** -exponent
     assert (spectrum.d, spectrum.L) == (d, 2.0)

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 
 from decomfl_lab.errors import InputError
 from tests.theory.strategies import quadratics
-from theory.problems import Bowl, directions
-from theory.quadratic import Quadratic, expected, local_steps, remainder, signs, spread
-from theory.setting import LAWS, Setting, effective_factor, second_moment_factor, sixth_moment
+from theory.problems.problem import Bowl, directions
+from theory.problems.quadratic import Quadratic, expected, local_steps, remainder, signs, spread
+from theory.problems.spectrum import Spectrum
+from theory.setting import DISTRIBUTIONS, Setting, effective_factor, second_moment_factor, sixth_moment
 from theory.simulate import simulate
-from theory.spectrum import Spectrum
 
 MIXED = Quadratic.of(
     Spectrum((2.0, 1.0, 0.3, 0.0), (1, 2, 1, 1)), D=1.0, sigma=1.0, sigma_G=0.8,
@@ -24,12 +24,16 @@ MIXED = Quadratic.of(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize(
     ("K", "M", "m", "replacement"), [(1, 4, 2, False), (3, 5, 2, False), (3, 5, 2, True), (2, 1, 1, False)]
 )
-def test_the_closed_form_is_the_mean_of_simulated_runs(law: str, K: int, M: int, m: int, replacement: bool) -> None:
-    setting = MIXED.setting(eta=0.1, m=m, M=M, P=3, K=K, R=4, mu=0.7, law=law, replacement=replacement)
+def test_the_closed_form_is_the_mean_of_simulated_runs(
+    distribution: str, K: int, M: int, m: int, replacement: bool
+) -> None:
+    setting = MIXED.setting(
+        eta=0.1, m=m, M=M, P=3, K=K, R=4, mu=0.7, distribution=distribution, replacement=replacement
+    )
     wanted = expected(MIXED, setting)
     found = simulate(MIXED, setting, runs=20_000, seed=1)
     assert abs(found.value - wanted.average) < 4 * found.stderr
@@ -38,7 +42,7 @@ def test_the_closed_form_is_the_mean_of_simulated_runs(law: str, K: int, M: int,
 
 def test_the_closed_form_without_noise_or_dissimilarity_or_smoothing_is_another() -> None:
     strong = Quadratic(MIXED.spectrum, MIXED.start, (9.0, 0.0, 0.0, 0.0), (9.0, 0.0, 0.0, 0.0))
-    run = {"eta": 0.1, "m": 3, "M": 4, "P": 3, "K": 3, "R": 4, "mu": 0.7, "law": "sphere"}
+    run = {"eta": 0.1, "m": 3, "M": 4, "P": 3, "K": 3, "R": 4, "mu": 0.7, "distribution": "sphere"}
     found = simulate(strong, strong.setting(**run), runs=20_000, seed=1)
     assert abs(found.value - expected(strong, strong.setting(**run)).average) < 4 * found.stderr
     none = (0.0,) * 4
@@ -47,7 +51,13 @@ def test_the_closed_form_without_noise_or_dissimilarity_or_smoothing_is_another(
         expected(Quadratic(MIXED.spectrum, MIXED.start, strong.noise, none), strong.setting(**run)),
         *(
             expected(strong, strong.setting(**(run | change)))
-            for change in ({"mu": 0.0}, {"law": "gaussian"}, {"law": "rademacher"}, {"replacement": True}, {"m": 4})
+            for change in (
+                {"mu": 0.0},
+                {"distribution": "gaussian"},
+                {"distribution": "rademacher"},
+                {"replacement": True},
+                {"m": 4},
+            )
         ),
     ):
         assert abs(found.value - other.average) > 4 * found.stderr
@@ -57,7 +67,7 @@ def test_gradient_descent_in_one_dimension_by_hand() -> None:
     # d = 1 on the sphere: z² = 1, so x ← (1 − ηL)x − η(−s), E g² = L²x_r².
     q = Quadratic.of(Spectrum.flat(1, 2.0), D=4.0, sigma=0.5)
     eta, R = 0.1, 6
-    found = expected(q, q.setting(eta=eta, R=R, law="sphere", P=7))
+    found = expected(q, q.setting(eta=eta, R=R, distribution="sphere", P=7))
     square, wanted = 4.0, []
     for _ in range(R + 1):
         wanted.append(4.0 * square)
@@ -66,8 +76,8 @@ def test_gradient_descent_in_one_dimension_by_hand() -> None:
     assert found.f == pytest.approx(np.array(wanted) / 4, rel=1e-12)
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_a_group_stands_for_its_eigenvalues_one_by_one(law: str) -> None:
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_a_group_stands_for_its_eigenvalues_one_by_one(distribution: str) -> None:
     grouped = Quadratic.of(Spectrum((2.0, 0.5), (2, 3)), sigma=0.4, sigma_G=0.6, start=(1, 1))
     (a, b), (s, _), (g, _) = grouped.start, grouped.noise, grouped.dissimilarity
     single = Quadratic(
@@ -76,7 +86,7 @@ def test_a_group_stands_for_its_eigenvalues_one_by_one(law: str) -> None:
         (0, s, 0, 0, 0),
         (g / 4, 3 * g / 4, 0, 0, 0),
     )
-    run = {"eta": 0.1, "m": 2, "M": 6, "P": 2, "K": 3, "R": 9, "mu": 0.4, "law": law}
+    run = {"eta": 0.1, "m": 2, "M": 6, "P": 2, "K": 3, "R": 9, "mu": 0.4, "distribution": distribution}
     assert expected(grouped, grouped.setting(**run)).f == pytest.approx(
         expected(single, single.setting(**run)).f, rel=1e-12
     )
@@ -93,22 +103,22 @@ def test_the_trajectory_by_doubling_is_that_of_round_after_round() -> None:
 def test_a_million_rounds_in_a_billion_dimensions_take_moments() -> None:
     q = Quadratic.of(Spectrum.two_level(10**9, 10.0), sigma=1.0)
     started = time.perf_counter()
-    found = expected(q, q.setting(eta=1 / 48, R=10**6, law="sphere"))
+    found = expected(q, q.setting(eta=1 / 48, R=10**6, distribution="sphere"))
     assert time.perf_counter() - started < 5
     assert found.f.shape == (10**6 + 1,)
     assert 0 < found.average < 1
 
 
-@pytest.mark.parametrize("law", ["sphere", "gaussian"])
-def test_what_is_measured_does_not_depend_on_d_at_fixed_kappa(law: str) -> None:
+@pytest.mark.parametrize("distribution", ["sphere", "gaussian"])
+def test_what_is_measured_does_not_depend_on_d_at_fixed_kappa(distribution: str) -> None:
     def average(d: int) -> float:
         q = Quadratic.of(Spectrum.two_level(d, 10.0), D=1.0, sigma=1.0)
-        return expected(q, q.setting(eta=1 / 48, R=200, law=law)).average
+        return expected(q, q.setting(eta=1 / 48, R=200, distribution=distribution)).average
 
     far = average(10**9)
     assert [average(10**k) for k in range(3, 10)] == pytest.approx([far] * 7, rel=0.05)
     flat = Quadratic.of(Spectrum.flat(1000), D=1.0, sigma=1.0)
-    assert expected(flat, flat.setting(eta=1 / 48, R=200, law=law)).average > 10 * far
+    assert expected(flat, flat.setting(eta=1 / 48, R=200, distribution=distribution)).average > 10 * far
 
 
 def test_a_diverging_run_is_infinite_and_not_nan() -> None:
@@ -118,13 +128,13 @@ def test_a_diverging_run_is_infinite_and_not_nan() -> None:
     assert not np.isnan(found.f).any()
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_moments_of_estimates_are_those_of_dense_sampling(law: str) -> None:
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_moments_of_estimates_are_those_of_dense_sampling(distribution: str) -> None:
     bowl = Bowl(MIXED, 1)
     H, rng = bowl.eigenvalues, np.random.default_rng(0)
     v = rng.standard_normal(H.size)
-    setting = MIXED.setting(P=3, mu=0.9, law=law)
-    z = directions(law, (400_000, 3), H.size, H.size, rng)
+    setting = MIXED.setting(P=3, mu=0.9, distribution=distribution)
+    z = directions(distribution, (400_000, 3), H.size, H.size, rng)
     g = z @ v
     curved = 0.5 * setting.mu * np.einsum("rpn,n,rpn->rp", z, H, z)
     groups = np.repeat(np.arange(4), MIXED.spectrum.counts)
@@ -142,25 +152,27 @@ def test_moments_of_estimates_are_those_of_dense_sampling(law: str) -> None:
 @settings(max_examples=200)
 def test_traces_of_moments_are_the_factors_of_the_settings(quadratic: Quadratic) -> None:
     H = quadratic.spectrum.eigenvalues
-    for law in LAWS:
-        setting = quadratic.setting(P=3, mu=0.5, law=law)
+    for distribution in DISTRIBUTIONS:
+        setting = quadratic.setting(P=3, mu=0.5, distribution=distribution)
         V = np.array(quadratic.noise) + np.array(quadratic.dissimilarity)
         second = spread(quadratic, setting, V)
-        assert second.sum() == pytest.approx(second_moment_factor(law, d=quadratic.d, P=3) * V.sum(), rel=1e-12)
+        assert second.sum() == pytest.approx(
+            second_moment_factor(distribution, d=quadratic.d, P=3) * V.sum(), rel=1e-12
+        )
         kappa = quadratic.spectrum.kappa
-        assert H @ second <= quadratic.L * effective_factor(law, d=quadratic.d, P=3, kappa=kappa) * V.sum() * (
+        assert H @ second <= quadratic.L * effective_factor(distribution, d=quadratic.d, P=3, kappa=kappa) * V.sum() * (
             1 + 1e-12
         )
-        s6 = sixth_moment(law, d=quadratic.d)
+        s6 = sixth_moment(distribution, d=quadratic.d)
         assert remainder(quadratic, setting).sum() <= 0.25 * 0.25 * quadratic.L**2 * s6 / 3 * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("client", [0, None])
-def test_local_steps_are_those_of_simulated_clients(law: str, client: int | None) -> None:
+def test_local_steps_are_those_of_simulated_clients(distribution: str, client: int | None) -> None:
     M, K, runs = 3, 4, 40_000
     bowl, rng = Bowl(MIXED, M), np.random.default_rng(2)
-    setting = MIXED.setting(eta=0.1, M=M, P=2, K=K, mu=0.6, law=law)
+    setting = MIXED.setting(eta=0.1, M=M, P=2, K=K, mu=0.6, distribution=distribution)
     who = np.full(runs, client) if client is not None else rng.integers(0, M, runs)
     x = np.tile(bowl.start, (runs, 1))
     for step in local_steps(MIXED, setting, client):
@@ -168,7 +180,7 @@ def test_local_steps_are_those_of_simulated_clients(law: str, client: int | None
         own = bowl.gradient(x) - bowl._tilts[who]
         for samples, wanted in ((distance2, step.distance2), ((own**2).sum(1), step.gradients.sum())):
             assert abs(samples.mean() - wanted) <= 4.5 * samples.std() / math.sqrt(runs) + 1e-12
-        z, xi = directions(law, (runs, 2), x.shape[1], MIXED.d, rng), rng.random(runs)
+        z, xi = directions(distribution, (runs, 2), x.shape[1], MIXED.d, rng), rng.random(runs)
         moved = bowl.sampled(x[:, None] + 0.6 * z, who[:, None], xi[:, None])
         g = (moved - bowl.sampled(x, who, xi)[:, None]) / 0.6
         x = x - 0.1 * (g[..., None] * z).mean(1)

@@ -1,8 +1,8 @@
 """Quadratic losses of heterogeneous clients, and what DeComFL does to them in expectation, exactly.
 
 For f_i(x; ξ) = ½ xᵀHx − (b_i + s)ᵀx every step is linear in x, so E xxᵀ after a step is a linear function of E xxᵀ
-before it; and for the laws of z used here the trace of each block of an eigenvalue group follows from the traces of
-the others. A step costs O(groups), whatever d is.
+before it; and for the distributions of z used here the trace of each block of an eigenvalue group follows from the
+traces of the others. A step costs O(groups), whatever d is.
 """
 
 from __future__ import annotations
@@ -16,10 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decomfl_lab.errors import require
+from theory.problems.spectrum import Spectrum
 from theory.setting import Setting
-from theory.spectrum import Spectrum
 
-__all__ = ["LocalStep", "Quadratic", "Trajectory", "expected", "local_steps", "remainder", "signs", "spread"]
+__all__ = [
+    "LocalStep",
+    "Quadratic",
+    "Trajectory",
+    "expected",
+    "local_steps",
+    "quadratic",
+    "remainder",
+    "signs",
+    "spread",
+]
 
 Floats = NDArray[np.float64]
 
@@ -33,7 +43,7 @@ class Quadratic:
     first: sums of squares by groups say everything.
 
     Attributes:
-        spectrum: Of H.
+        spectrum: Spectrum of H.
         start: ‖x_0‖² in each group. [X²]
         noise: ‖s₀‖² in each group; their sum is σ². [F²/X²]
         dissimilarity: ‖b‖² in each group; their sum is σ_G². [F²/X²]
@@ -66,7 +76,7 @@ class Quadratic:
         """The quadratic with these constants.
 
         Args:
-            spectrum: Of H.
+            spectrum: Spectrum of H.
             D: f(x_0) − f*. [F]
             sigma: Standard deviation of the stochastic gradients. [F/X]
             sigma_G: Dissimilarity of the clients' gradients. [F/X]
@@ -134,15 +144,38 @@ class Quadratic:
         K: int = 1,
         R: int = 1,
         mu: float = 0.0,
-        law: str = "gaussian",
+        distribution: str = "gaussian",
         replacement: bool = False,
         G: float | None = None,
     ) -> Setting:
         """The constants of a run on this problem: d, L, D, κ, σ, σ_G are the problem's own."""
         return Setting(
             d=self.d, L=self.L, D=self.D, kappa=self.spectrum.kappa, sigma=self.sigma, sigma_G=self.sigma_G,
-            eta=eta, m=m, M=M, P=P, K=K, R=R, mu=mu, law=law, replacement=replacement, G=G,
+            eta=eta, m=m, M=M, P=P, K=K, R=R, mu=mu, distribution=distribution, replacement=replacement, G=G,
         )  # fmt: skip
+
+
+def quadratic(
+    *, d: int, kappa: float, L: float = 1.0, D: float = 1.0, sigma: float = 0.0, sigma_G: float = 0.0
+) -> Quadratic:
+    """The quadratic of effective rank κ whose Hessian has one eigenvalue L, the others alike: as cheap for d = 10⁹.
+
+    x_0, the noise of the gradients and the clients' differences lie along the eigenvector of L, where they do most.
+
+    Args:
+        d: Number of parameters.
+        kappa: Effective rank tr(H)/L, in 1..d.
+        L: Largest eigenvalue, > 0. [F/X²]
+        D: f(x_0) − f*. [F]
+        sigma: Standard deviation of the stochastic gradients. [F/X]
+        sigma_G: Dissimilarity of the clients' gradients. [F/X]
+
+    Raises:
+        InputError: That names the constant, the rule and the value.
+    """
+    for name, number in (("D", D), ("sigma", sigma), ("sigma_G", sigma_G)):
+        require(math.isfinite(number) and number >= 0, name, "be a finite number of at least 0", number)
+    return Quadratic.of(Spectrum.two_level(d, kappa, L), D=D, sigma=sigma, sigma_G=sigma_G)
 
 
 def _shares(name: str, given: Sequence[float] | None, groups: int) -> list[float]:
@@ -178,7 +211,7 @@ def spread(quadratic: Quadratic, setting: Setting, V: Floats) -> Floats:
 
     Args:
         quadratic: The problem.
-        setting: P and the law of z.
+        setting: Setting of which P and the distribution of z are read.
         V: Traces of a symmetric matrix's blocks, shape (groups,) or, for several matrices, (groups, n).
 
     Returns:
@@ -186,8 +219,8 @@ def spread(quadratic: Quadratic, setting: Setting, V: Floats) -> Floats:
     """
     n, d, P = quadratic.spectrum.multiplicities, quadratic.d, setting.P
     everywhere = np.multiply.outer(n, V.sum(axis=0))
-    fourth = everywhere if setting.law == "rademacher" else everywhere + 2 * V
-    found: Floats = (1 - 1 / P) * V + (d / (d + 2) if setting.law == "sphere" else 1.0) / P * fourth
+    fourth = everywhere if setting.distribution == "rademacher" else everywhere + 2 * V
+    found: Floats = (1 - 1 / P) * V + (d / (d + 2) if setting.distribution == "sphere" else 1.0) / P * fourth
     return found
 
 
@@ -201,11 +234,11 @@ def remainder(quadratic: Quadratic, setting: Setting) -> Floats:
     """
     H, n, d = quadratic.spectrum.eigenvalues, quadratic.spectrum.multiplicities, quadratic.d
     T1, T2 = quadratic.spectrum.power_sum(1), quadratic.spectrum.power_sum(2)
-    if setting.law == "rademacher":
+    if setting.distribution == "rademacher":
         sixth = n * T1**2
     else:
         sixth = n * (T1**2 + 2 * T2 + 4 * T1 * H + 8 * H**2)
-        sixth = sixth * (d**2 / ((d + 2) * (d + 4)) if setting.law == "sphere" else 1.0)
+        sixth = sixth * (d**2 / ((d + 2) * (d + 4)) if setting.distribution == "sphere" else 1.0)
     found: Floats = setting.mu**2 / (4 * setting.P) * sixth
     return found
 
@@ -219,11 +252,11 @@ def _step(
 
     Args:
         quadratic: The problem.
-        setting: η, P, μ and the law.
+        setting: Setting of which η, P, μ and the distribution are read.
         square: Traces of E xxᵀ, (groups, n + 1): linear in n unknowns and, last, a constant. So are the others.
-        cross: Of E xuᵀ, u constant during the round.
-        drive: Of E uuᵀ.
-        noise: Of E ssᵀ, s new at every step.
+        cross: Traces of E xuᵀ, u constant during the round.
+        drive: Traces of E uuᵀ.
+        noise: Traces of E ssᵀ, s new at every step.
     """
     setting.require("eta")
     assert setting.eta is not None
@@ -248,7 +281,7 @@ def expected(quadratic: Quadratic, setting: Setting) -> Trajectory:
 
     Args:
         quadratic: The problem.
-        setting: η, m, M, P, K, R, μ, law and replacement; d must be the problem's, other constants are not read.
+        setting: η, m, M, P, K, R, μ, distribution and replacement; d must be the problem's, no other constant is read.
 
     Raises:
         InputError: If η was not given or d is another.

@@ -10,20 +10,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import theory
 from decomfl_lab.errors import InputError
 from hessian.estimate import Estimate
 from tests.theory.strategies import quadratics, runs, waves
+from theory import symbols as s
 from theory.bounds import STATEMENTS, statement
-from theory.check import check, decide
-from theory.formula import Formula
+from theory.checking import check, decide
 from theory.measured import AVERAGES
-from theory.problems import Bowl, Logistic
-from theory.quadratic import Quadratic, expected
-from theory.setting import LAWS
+from theory.problems.problem import Bowl, Logistic
+from theory.problems.quadratic import Quadratic, expected
+from theory.problems.spectrum import Spectrum
+from theory.problems.waves import Waves
+from theory.setting import DISTRIBUTIONS
 from theory.simulate import federation, run, simulate
-from theory.spectrum import Spectrum
-from theory.statement import Statement
-from theory.waves import Waves
+from theory.statements import Statement
+from theory.symbols import D, R
+
+MINE = theory.Statement(
+    "mine",
+    terms={"start": 2 * D / (R * s.eta), "noise": 2 * s.L * s.eta * s.kappa * s.sigma**2 / s.m},
+    eta={"descent": 1 / (8 * s.L * s.kappa)},
+)
 
 CORRECTED = [name for name, variant in STATEMENTS if variant == "corrected"]
 ON_WAVES = ["smoothed-value", "smoothed-gradient", "second-moment", "variance", "local-second-moment"]
@@ -43,10 +51,10 @@ def test_every_corrected_statement_holds_on_random_admissible_quadratics(name: s
 
 @pytest.mark.parametrize("name", ON_WAVES)
 def test_every_corrected_lemma_on_estimates_holds_on_random_waves(name: str) -> None:
-    @given(waves(), st.floats(-1.5, 1.0), st.integers(1, 100), st.sampled_from(statement(name).laws))
+    @given(waves(), st.floats(-1.5, 1.0), st.integers(1, 100), st.sampled_from(statement(name).distributions))
     @settings(max_examples=200)
-    def holds(problem: Waves, log_mu: float, P: int, law: str) -> None:
-        found = check(statement(name), problem, problem.setting(mu=10.0**log_mu, P=P, law=law))
+    def holds(problem: Waves, log_mu: float, P: int, distribution: str) -> None:
+        found = check(statement(name), problem, problem.setting(mu=10.0**log_mu, P=P, distribution=distribution))
         assert found.holds, str(found)
 
     holds()
@@ -54,10 +62,11 @@ def test_every_corrected_lemma_on_estimates_holds_on_random_waves(name: str) -> 
 
 def planted(found: Statement, term: str, factor: float) -> Statement:
     """The statement with a wrong constant."""
-    return replace(found, terms={**found.terms, term: Formula(f"{factor}*({found.terms[term].text})")})
+    return replace(found, terms={**found.terms, term: factor * found.terms[term]})
 
 
-# Statement, term, wrong factor, and where it is seen: the one constant that is not 0, then d (flat), P, K, R, law.
+# Statement, term, wrong factor, and where it is seen: the one constant that is not 0, then d (flat), P, K, R and the
+# distribution.
 PLANTS: list[tuple[str, str, float, str, int, int, int, int, str]] = [
     ("theorem-1", "start", 0.27, "D", 1, 1000, 50, 340, "sphere"),
     ("theorem-1", "dissimilarity", 0.065, "sigma_G", 1, 1000, 1, 100_000, "sphere"),
@@ -100,14 +109,14 @@ PLANTS: list[tuple[str, str, float, str, int, int, int, int, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "term", "factor", "alone", "d", "P", "K", "R", "law"), PLANTS)
+@pytest.mark.parametrize(("name", "term", "factor", "alone", "d", "P", "K", "R", "distribution"), PLANTS)
 def test_planted_wrong_constants_are_caught(
-    name: str, term: str, factor: float, alone: str, d: int, P: int, K: int, R: int, law: str
+    name: str, term: str, factor: float, alone: str, d: int, P: int, K: int, R: int, distribution: str
 ) -> None:
     constants = {constant: float(constant in alone.split()) for constant in ("D", "sigma", "sigma_G")}
     quadratic = Quadratic.of(Spectrum.flat(d), **constants)
     right = statement(name)
-    setting = quadratic.setting(m=1, M=4, P=P, K=K, R=R, mu=float(alone == "mu"), law=law, G=0.0)
+    setting = quadratic.setting(m=1, M=4, P=P, K=K, R=R, mu=float(alone == "mu"), distribution=distribution, G=0.0)
     eta = right.step_sizes(setting).largest if right.eta else 1e-3
     if term == "start" and name != "corollary-1":
         eta = min(eta, 1.0)
@@ -158,12 +167,12 @@ def test_theorem_1_as_printed_fails_by_every_source() -> None:
 MIXED = Quadratic.of(Spectrum((2.0, 1.0, 0.0), (1, 3, 1)), sigma=0.5, sigma_G=0.5, start=(1, 1, 0))
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_runs_of_the_labs_algorithm_have_the_mean_of_the_closed_form_and_keep_the_bound(law: str) -> None:
-    setting = MIXED.setting(eta=0.02, m=2, M=3, P=2, K=2, R=6, mu=0.1, law=law)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_runs_of_the_labs_algorithm_have_the_mean_of_the_closed_form_and_keep_the_bound(distribution: str) -> None:
+    setting = MIXED.setting(eta=0.02, m=2, M=3, P=2, K=2, R=6, mu=0.1, distribution=distribution)
     found = run(MIXED, setting, runs=40, seed=5)
     assert abs(found.value - expected(MIXED, setting).average) < 4 * found.stderr
-    single = MIXED.setting(eta=0.005, m=2, M=3, P=2, R=6, mu=0.1, law=law)
+    single = MIXED.setting(eta=0.005, m=2, M=3, P=2, R=6, mu=0.1, distribution=distribution)
     of_run = check(statement("theorem-1-single"), MIXED, single, source="run", runs=10)
     assert of_run.holds
     assert of_run.stderr > 0
@@ -172,7 +181,7 @@ def test_runs_of_the_labs_algorithm_have_the_mean_of_the_closed_form_and_keep_th
 
 def test_a_run_in_a_subspace_of_a_billion_dimensions() -> None:
     confined = Quadratic.of(Spectrum.confined(10**9, 2), sigma=0.5)
-    setting = confined.setting(eta=0.1, M=2, m=1, R=10, mu=1e-3, law="rademacher")
+    setting = confined.setting(eta=0.1, M=2, m=1, R=10, mu=1e-3, distribution="rademacher")
     assert federation(confined, setting, seed=0).x.numel() == 3
     found = run(confined, setting, runs=30, seed=0)
     assert abs(found.value - expected(confined, setting).average) < 4 * found.stderr
@@ -186,7 +195,9 @@ def test_a_run_in_a_subspace_of_a_billion_dimensions() -> None:
 @pytest.mark.parametrize("name", AVERAGES)
 def test_theorems_hold_on_problems_that_are_not_quadratic(problem: Any, name: str) -> None:
     found = statement(name)
-    setting = problem.setting(m=2, P=2, R=15, K=1 if found.single_step else 3, mu=1e-2, law=found.laws[0])
+    setting = problem.setting(
+        m=2, P=2, R=15, K=1 if found.single_step else 3, mu=1e-2, distribution=found.distributions[0]
+    )
     setting = setting.at(found.step_sizes(setting).largest)
     assert check(found, problem, setting, source="simulation", runs=50).holds
 
@@ -207,30 +218,30 @@ def test_simulation_and_run_agree_where_there_is_no_closed_form() -> None:
 
 
 def test_what_the_interval_cannot_decide_is_undecided_and_more_runs_decide() -> None:
-    setting = MIXED.setting(eta=0.005, m=2, M=3, P=2, R=6, law="sphere")
+    setting = MIXED.setting(eta=0.005, m=2, M=3, P=2, R=6, distribution="sphere")
     assert setting.eta
     right = statement("theorem-2")
     left = expected(MIXED, setting).average
-    for share, verdict in ((0.998, False), (1.002, True)):
-        near = replace(right, terms={"near": Formula(f"{share * left / setting.eta!r}*eta")})
+    for share, finding in ((0.998, False), (1.002, True)):
+        near = replace(right, terms={"near": share * left / setting.eta * s.eta})
         few = check(near, MIXED, setting, source="simulation", runs=20)
         assert few.holds is None
         assert "undecided" in str(few)
         assert few.more > 20
-        assert check(near, MIXED, setting, source="simulation", runs=40_000).holds is verdict
-        assert check(near, MIXED, setting).holds is verdict
+        assert check(near, MIXED, setting, source="simulation", runs=40_000).holds is finding
+        assert check(near, MIXED, setting).holds is finding
 
 
 @given(st.floats(0.1, 10), st.floats(0.01, 1), st.floats(0.01, 20), st.integers(2, 500))
 @settings(max_examples=200)
 def test_so_many_runs_as_are_asked_for_decide(value: float, stderr: float, bound: float, samples: int) -> None:
-    verdict, more = decide(Estimate(value, stderr, samples), bound, 0.99)
-    if verdict is None:
+    finding, more = decide(Estimate(value, stderr, samples), bound, 0.99)
+    if finding is None:
         assert more >= samples
         enough = Estimate(value, stderr * (samples / (1.01 * more)) ** 0.5, int(1.01 * more) + 1)
         assert decide(enough, bound, 0.99)[0] is (value <= bound) or more > 10**6 or value == bound
     else:
-        assert verdict is (value <= bound)
+        assert finding is (value <= bound)
         assert more == 0
 
 
@@ -259,11 +270,57 @@ def test_claims_beyond_the_conditions_or_below_the_truth_are_refused_by_name() -
     with pytest.raises(InputError, match="^source must be simulation or run for theorem-1 on Logistic"):
         check(statement("theorem-1"), problem, problem.setting(eta=1e-3))
     for changes, message in (
-        ({"law": "sphere"}, "^d must"),
+        ({"distribution": "sphere"}, "^d must"),
         ({"mu": 0.0}, "^mu must"),
         ({"replacement": True}, "^replacement must"),
     ):
         confined = Quadratic.of(Spectrum.confined(10, 2))
-        run_setting = confined.setting(**{"eta": 0.1, "M": 2, "mu": 0.1, "law": "gaussian", **changes})  # type: ignore[arg-type]
+        run_setting = confined.setting(**{"eta": 0.1, "M": 2, "mu": 0.1, "distribution": "gaussian", **changes})  # type: ignore[arg-type]
         with pytest.raises(InputError, match=message):
             federation(confined, run_setting, seed=0)
+
+
+def test_a_bound_of_ones_own_is_checked_at_the_constants_of_a_run() -> None:
+    found = check(MINE, theory.quadratic(d=10**9, kappa=50, D=2.0, sigma=0.1), m=10, M=100, P=10, R=1000)
+    assert found.holds
+    assert found.bound == pytest.approx(2 * 2.0 * 400 / 1000 + 2 * 50 * 0.1**2 / 10 / 400)
+    assert str(found).splitlines()[1] == "  2D/(Rη) + 2Lηκσ²/m at η = 0.0025: start 1.6, noise 0.00025"
+
+
+def test_a_bound_of_ones_own_with_a_wrong_constant_fails() -> None:
+    small = replace(MINE, terms={"start": D / (R * s.eta) / 4})
+    assert check(small, theory.quadratic(d=10, kappa=2, D=2.0), R=1000).holds is False
+
+
+def test_the_distribution_of_a_run_is_the_first_that_the_statement_is_made_for() -> None:
+    found = check(statement("theorem-2"), MIXED, m=2, M=4, R=10)
+    sphere = MIXED.setting(m=2, M=4, R=10, distribution="sphere")
+    assert found == check(statement("theorem-2"), MIXED, sphere.at(statement("theorem-2").step_sizes(sphere).largest))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"terms": {"start": D / R}}, r"must have one unit, got start \[F\]"),
+        ({"terms": {"start": 1 / s.eta}}, r"start \[F/X\^2\], \(1/R\) Σ_r E‖∇f\(x_r\)‖² \[F\^2/X\^2\]"),
+        ({"eta": {"descent": 1 / D}}, r"η \[X\^2/F\], descent \[1/F\]"),
+        ({"mu": {"small": s.eta}}, r"μ \[X\], small"),
+        ({"terms": {"start": "2*D/(R*eta)"}}, r"^terms\['start'\] must be an expression"),
+        ({"terms": {}}, "^terms must be one or more"),
+        ({"terms": {"my start": D / (R * s.eta)}}, "^terms must be one or more"),
+    ],
+)
+def test_a_bound_of_ones_own_that_makes_no_sense_is_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        replace(MINE, **wrong)
+
+
+def test_constants_of_a_run_are_refused_by_name() -> None:
+    with pytest.raises(InputError, match="^constant of a run must be one of m, M"):
+        check(MINE, MIXED, rounds=7)
+    with pytest.raises(InputError, match="^setting must not be given beside R"):
+        check(MINE, MIXED, MIXED.setting(eta=1e-3), R=7)
+    with pytest.raises(InputError, match="^left must be what a statement"):
+        check(replace(MINE, left="‖x‖"), MIXED)
+    with pytest.raises(InputError, match="^sigma must be a finite number of at least 0, got -1"):
+        theory.quadratic(d=9, kappa=2, sigma=-1.0)

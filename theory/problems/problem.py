@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from decomfl_lab.errors import InputError, require, require_int
-from theory.quadratic import Quadratic, signs
+from theory.problems.quadratic import Quadratic, signs
 from theory.setting import Setting
 
 __all__ = ["Bowl", "Floats", "Integers", "Logistic", "Problem", "coin", "directions", "subspace"]
@@ -75,7 +75,7 @@ class Bowl:
 
     Attributes:
         quadratic: The problem by groups.
-        M: Clients.
+        M: Number of clients.
 
     Raises:
         InputError: If more than 10⁵ coordinates have curvature, noise or a start that is not 0.
@@ -91,7 +91,7 @@ class Bowl:
 
     @property
     def _coordinates(self) -> list[tuple[int, int]]:
-        """Of each group, how many coordinates are held, and its number; of a group with λ = 0 only the first."""
+        """How many coordinates of each group are held, and its number; of a group with λ = 0 only the first."""
         spectrum = self.quadratic.spectrum
         groups = zip(spectrum.values, spectrum.counts, strict=True)
         return [(count if value > 0 else 1, group) for group, (value, count) in enumerate(groups)]
@@ -153,7 +153,7 @@ class Logistic:
     Attributes:
         inputs: The clients' examples a, shape (M, examples, n).
         labels: y = ±1, shape (M, examples).
-        d: Parameters, at least n; a does not see the others.
+        d: Number of parameters, at least n; a does not see the others.
     """
 
     inputs: Floats
@@ -260,22 +260,22 @@ def subspace(problem: Problem | Quadratic, M: int) -> Problem:
     return problem
 
 
-def directions(law: str, shape: tuple[int, ...], n: int, d: int, rng: np.random.Generator) -> Floats:
+def directions(distribution: str, shape: tuple[int, ...], n: int, d: int, rng: np.random.Generator) -> Floats:
     """The first n coordinates of directions in R^d, shape (*shape, n).
 
     On the sphere z = √d w/‖w‖ of a Gaussian w, and ‖w[n:]‖² is χ² with d − n degrees of freedom, independent of w[:n].
 
     Args:
-        law: gaussian, sphere or rademacher.
-        shape: Of the batch.
-        n: Coordinates drawn.
-        d: Of the whole direction.
-        rng: Source.
+        distribution: Distribution of the directions: gaussian, sphere or rademacher.
+        shape: Shape of the batch.
+        n: Number of coordinates drawn.
+        d: Number of coordinates of the whole direction.
+        rng: Source of the draws.
     """
-    if law == "rademacher":
+    if distribution == "rademacher":
         return np.where(rng.random((*shape, n)) < 0.5, 1.0, -1.0)
     w = rng.standard_normal((*shape, n))
-    if law == "gaussian":
+    if distribution == "gaussian":
         return w
     rest = rng.chisquare(d - n, shape) if d > n else np.zeros(shape)
     found: Floats = w * np.sqrt(d / ((w**2).sum(-1) + rest))[..., None]

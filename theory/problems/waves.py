@@ -1,6 +1,6 @@
 """Non-convex losses whose smoothing is known exactly: sums of cosines, by the characteristic functions of z.
 
-With t·z for z of one of the three laws (symmetric, E zzᵀ = I),
+With t·z for z of one of the three distributions (symmetric, E zzᵀ = I),
 
     φ(t) = E cos(t·z),   ψ(t) = E z sin(t·z) = −∇φ(t),   ω(t) = E ‖z‖² cos(t·z):
 
@@ -19,8 +19,8 @@ import numpy as np
 from scipy import special
 
 from decomfl_lab.errors import require, require_finite_positive, require_int
-from theory.problems import Floats, Integers, coin
-from theory.quadratic import signs
+from theory.problems.problem import Floats, Integers, coin
+from theory.problems.quadratic import signs
 from theory.setting import Setting
 
 __all__ = ["Waves"]
@@ -41,8 +41,8 @@ class Waves:
         w: Wave vectors, shape (J, n). [1/X]
         theta: Phases, shape (J,).
         start: x_0, shape (n,). [X]
-        d: Parameters, at least n.
-        M: Clients.
+        d: Number of parameters, at least n.
+        M: Number of clients.
     """
 
     a: Floats
@@ -130,49 +130,51 @@ class Waves:
 
     # Closed forms at a point x.
 
-    def _phi(self, law: str, t: Floats) -> Floats:
+    def _phi(self, distribution: str, t: Floats) -> Floats:
         """φ(t), shape (...) for t (..., n)."""
         square = (t**2).sum(-1)
-        if law == "gaussian":
+        if distribution == "gaussian":
             density: Floats = np.exp(-square / 2)
             return density
-        found: Floats = np.cos(t).prod(-1) if law == "rademacher" else _hyp0f1(self.d / 2, -self.d * square / 4)
+        found: Floats = (
+            np.cos(t).prod(-1) if distribution == "rademacher" else _hyp0f1(self.d / 2, -self.d * square / 4)
+        )
         return found
 
-    def _psi(self, law: str, t: Floats) -> Floats:
+    def _psi(self, distribution: str, t: Floats) -> Floats:
         """ψ(t), shape (..., n)."""
-        if law == "rademacher":
+        if distribution == "rademacher":
             own = np.eye(t.shape[-1], dtype=bool)
             found: Floats = np.where(own, np.sin(t)[..., None, :], np.cos(t)[..., None, :]).prod(-1)
             return found
         square = (t**2).sum(-1)
-        factor = np.exp(-square / 2) if law == "gaussian" else _hyp0f1(self.d / 2 + 1, -self.d * square / 4)
+        factor = np.exp(-square / 2) if distribution == "gaussian" else _hyp0f1(self.d / 2 + 1, -self.d * square / 4)
         return t * factor[..., None]
 
-    def _omega(self, law: str, t: Floats) -> Floats:
-        square = (t**2).sum(-1) if law == "gaussian" else 0.0
-        return (self.d - square) * self._phi(law, t)
+    def _omega(self, distribution: str, t: Floats) -> Floats:
+        square = (t**2).sum(-1) if distribution == "gaussian" else 0.0
+        return (self.d - square) * self._phi(distribution, t)
 
-    def smoothed(self, x: Floats, mu: float, law: str) -> float:
+    def smoothed(self, x: Floats, mu: float, distribution: str) -> float:
         """f^μ(x) = E f(x + μz) = Σ_j a_j φ(μw_j) cos(w_j·x + θ_j)."""
-        return float(self.a * self._phi(law, mu * self.w) @ np.cos(self._phases(x)))
+        return float(self.a * self._phi(distribution, mu * self.w) @ np.cos(self._phases(x)))
 
-    def smoothed_gradient(self, x: Floats, mu: float, law: str) -> Floats:
+    def smoothed_gradient(self, x: Floats, mu: float, distribution: str) -> Floats:
         """E ∇f(x + μz), the gradient of ``smoothed``, shape (n,)."""
-        found: Floats = -(self.a * self._phi(law, mu * self.w) * np.sin(self._phases(x))) @ self.w
+        found: Floats = -(self.a * self._phi(distribution, mu * self.w) * np.sin(self._phases(x))) @ self.w
         return found
 
-    def mean_estimate(self, x: Floats, mu: float, law: str, amplitudes: Floats | None = None) -> Floats:
+    def mean_estimate(self, x: Floats, mu: float, distribution: str, amplitudes: Floats | None = None) -> Floats:
         """E g z, g = (f(x + μz) − f(x))/μ: −(1/μ) Σ_j a_j sin(w_j·x + θ_j) ψ(μw_j), shape (n,).
 
         For Gaussian z that is ∇f^μ(x) (Stein), on the sphere the gradient of f smoothed over the ball.
         """
         require_finite_positive("mu", mu)
         a = self.a if amplitudes is None else amplitudes
-        found: Floats = -(a * np.sin(self._phases(x))) @ self._psi(law, mu * self.w) / mu
+        found: Floats = -(a * np.sin(self._phases(x))) @ self._psi(distribution, mu * self.w) / mu
         return found
 
-    def second_moment(self, x: Floats, mu: float, law: str, amplitudes: Floats | None = None) -> float:
+    def second_moment(self, x: Floats, mu: float, distribution: str, amplitudes: Floats | None = None) -> float:
         """E‖g z‖² over all d coordinates.
 
         With θ_j the phases at x and t_j = μw_j it is
@@ -186,10 +188,10 @@ class Waves:
         a = self.a if amplitudes is None else amplitudes
         phases, t = self._phases(x), mu * self.w
         both, apart = phases[:, None] + phases, phases[:, None] - phases
-        omega, cosines = self._omega(law, t), np.cos(phases)
+        omega, cosines = self._omega(distribution, t), np.cos(phases)
         terms = (
-            0.5 * np.cos(both) * self._omega(law, t[:, None] + t)
-            + 0.5 * np.cos(apart) * self._omega(law, t[:, None] - t)
+            0.5 * np.cos(both) * self._omega(distribution, t[:, None] + t)
+            + 0.5 * np.cos(apart) * self._omega(distribution, t[:, None] - t)
             + np.multiply.outer(cosines, cosines) * (self.d - omega[:, None] - omega)
         )
         return float(a @ terms @ a) / mu**2

@@ -13,11 +13,11 @@ from decomfl_lab import noise
 from decomfl_lab.errors import InputError
 from decomfl_lab.noise import Distribution
 from tests.theory.strategies import waves
-from theory.problems import Bowl, Logistic, Problem, directions, subspace
-from theory.quadratic import Quadratic
-from theory.setting import LAWS
-from theory.spectrum import Spectrum
-from theory.waves import Waves
+from theory.problems.problem import Bowl, Logistic, Problem, directions, subspace
+from theory.problems.quadratic import Quadratic
+from theory.problems.spectrum import Spectrum
+from theory.problems.waves import Waves
+from theory.setting import DISTRIBUTIONS
 
 BOWL = Bowl(
     Quadratic.of(
@@ -92,23 +92,25 @@ def test_the_smoothness_of_logistic_regression_is_that_of_its_matrix() -> None:
     assert problem.smoothness < problem.setting().L == pytest.approx((a**2).sum(1).max() / 4)
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize(("n", "d"), [(1, 1), (3, 3), (3, 400)])
-def test_smoothing_of_waves_is_that_of_sampling(law: str, n: int, d: int) -> None:
+def test_smoothing_of_waves_is_that_of_sampling(distribution: str, n: int, d: int) -> None:
     problem, rng, mu, draws = Waves.random(waves=4, n=n, d=d, seed=2), np.random.default_rng(0), 0.8, 100_000
     x = problem.start
-    z = directions(law, (draws,), n, d, rng)
+    z = directions(distribution, (draws,), n, d, rng)
     held = (z**2).sum(1)
-    if law == "sphere":
+    if distribution == "sphere":
         assert held == pytest.approx(np.full(draws, d), rel=1e-12) if n == d else held.max() <= d
-    rest = {"gaussian": rng.chisquare(d - n, draws) if d > n else 0.0, "sphere": d - held, "rademacher": d - n}[law]
+    rest = {"gaussian": rng.chisquare(d - n, draws) if d > n else 0.0, "sphere": d - held, "rademacher": d - n}[
+        distribution
+    ]
     values = problem.value(x + mu * z)
     g = (values - problem.value(x)) / mu
     for samples, wanted in (
-        (values[:, None], np.array([problem.smoothed(x, mu, law)])),
-        (problem.gradient(x + mu * z), problem.smoothed_gradient(x, mu, law)),
-        (g[:, None] * z, problem.mean_estimate(x, mu, law)),
-        ((g**2 * (held + rest))[:, None], np.array([problem.second_moment(x, mu, law)])),
+        (values[:, None], np.array([problem.smoothed(x, mu, distribution)])),
+        (problem.gradient(x + mu * z), problem.smoothed_gradient(x, mu, distribution)),
+        (g[:, None] * z, problem.mean_estimate(x, mu, distribution)),
+        ((g**2 * (held + rest))[:, None], np.array([problem.second_moment(x, mu, distribution)])),
     ):
         assert (abs(samples.mean(0) - wanted) <= 4.5 * samples.std(0) / math.sqrt(draws) + 1e-9).all()
 
@@ -130,18 +132,18 @@ def test_a_sphere_of_many_dimensions_smooths_as_a_gaussian_but_for_one_over_d(d:
         assert abs(apart) <= 10 * (1 + mu**4) / d + 1e-9
 
 
-@pytest.mark.parametrize("law", [Distribution.GAUSSIAN, Distribution.RADEMACHER])
-def test_the_noise_stream_has_the_slice_of_a_direction_in_a_billion_dimensions(law: Distribution) -> None:
-    whole = noise.direction(12345, 3, 10**9, first=0, count=8, distribution=law)
-    assert (whole == noise.direction(12345, 3, 8, distribution=law)).all()
-    far = noise.direction(12345, 3, 10**9, first=10**9 - 8, count=8, distribution=law)
+@pytest.mark.parametrize("distribution", [Distribution.GAUSSIAN, Distribution.RADEMACHER])
+def test_the_noise_stream_has_the_slice_of_a_direction_in_a_billion_dimensions(distribution: Distribution) -> None:
+    whole = noise.direction(12345, 3, 10**9, first=0, count=8, distribution=distribution)
+    assert (whole == noise.direction(12345, 3, 8, distribution=distribution)).all()
+    far = noise.direction(12345, 3, 10**9, first=10**9 - 8, count=8, distribution=distribution)
     assert not (whole == far).all()
 
 
-def test_directions_have_the_identity_as_second_moment_and_the_norm_of_their_law() -> None:
+def test_directions_have_the_identity_as_second_moment_and_the_norm_of_their_distribution() -> None:
     rng = np.random.default_rng(4)
-    for law in LAWS:
-        z = directions(law, (200_000,), 3, 1000, rng)
+    for distribution in DISTRIBUTIONS:
+        z = directions(distribution, (200_000,), 3, 1000, rng)
         assert z.T @ z / len(z) == pytest.approx(np.eye(3), abs=0.02)
     assert (abs(directions("rademacher", (50,), 3, 3, rng)) == 1).all()
 

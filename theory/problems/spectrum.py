@@ -19,7 +19,7 @@ class Spectrum:
 
     Attributes:
         values: The eigenvalue of each group, ≥ 0 and not all 0. [F/X²]
-        counts: How often it occurs, ≥ 1.
+        counts: Number of times that each occurs, ≥ 1.
 
     Raises:
         InputError: That names the attribute, the rule and the value.

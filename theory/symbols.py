@@ -1,0 +1,45 @@
+"""The paper's symbols for formulas in Python, each with its unit: ``from theory.symbols import D, L, R, eta``.
+
+Every symbol is a positive sympy symbol, so ``sqrt(eta**2)`` is ``eta``. NOTATION.md says what the paper's symbols mean;
+those that the corrected statements need besides are explained here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import sympy as sp
+
+from theory.units import ONE, F, Unit, X
+
+UNITS: Final[dict[sp.Symbol, Unit]] = {}
+
+
+def _symbols(names: str, unit: Unit) -> Any:
+    found = sp.symbols(names, positive=True, seq=True)
+    UNITS.update(dict.fromkeys(found, unit))
+    return found if len(found) > 1 else found[0]
+
+
+d, m, M, P, K, R, kappa = _symbols("d m M P K R kappa", ONE)
+L = _symbols("L", F / X**2)
+eta = _symbols("eta", X**2 / F)
+mu = _symbols("mu", X)
+D = _symbols("D", F)
+sigma, sigma_G, G = _symbols("sigma sigma_G G", F / X)  # noqa: N816
+a = _symbols("a", F / X)  # ‖∇f(x_r)‖, or the norm of the gradient at the point of a lemma
+delta = _symbols("delta", X)  # ‖x_{i,r}^k − x_r‖, root mean square
+phi = _symbols("phi", ONE)  # (M − m)/(M − 1) for clients sampled without replacement, 1 for those with
+rho = _symbols("rho", ONE)  # E‖(1/P) Σ_p z_p z_pᵀ v‖² / ‖v‖²
+rho_kappa = _symbols("rho_kappa", ONE)  # the same weighted by a Hessian of effective rank κ, in units of L
+s2 = _symbols("s2", ONE)  # ‖∇f^μ(x) − ∇f(x)‖² ≤ μ²L² s₂
+s6 = _symbols("s6", ONE)  # E‖z‖⁶
+tail = _symbols("tail", ONE)  # Pr[χ²_{dP+4} ≥ 2dP]
+beta = _symbols("beta", ONE)  # what FedCom sends up, as a share of d scalars
+epsilon = _symbols("epsilon", (F / X) ** 2)  # a bound on an average of E‖∇f‖²
+
+LETTERS: Final[dict[str, str]] = {
+    "eta": "η", "mu": "μ", "sigma": "σ", "sigma_G": "σ_G", "kappa": "κ", "delta": "δ", "phi": "φ", "rho": "ρ",
+    "rho_kappa": "ρ_κ", "s2": "s₂", "s6": "s₆", "beta": "β", "epsilon": "ε",
+}  # fmt: skip
+"""How names that are not single Latin letters are printed."""

@@ -1,0 +1,60 @@
+"""Physical units F^f X^x: F of the loss f, X of the parameters x. All else follows: [L] = F/X², [η] = X²/F."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from decomfl_lab.errors import InputError
+
+__all__ = ["ONE", "F", "Unit", "UnitError", "X", "require_one_unit"]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """The unit F^f X^x."""
+
+    f: Fraction = Fraction(0)
+    x: Fraction = Fraction(0)
+
+    def __mul__(self, other: Unit) -> Unit:
+        return Unit(self.f + other.f, self.x + other.x)
+
+    def __truediv__(self, other: Unit) -> Unit:
+        return Unit(self.f - other.f, self.x - other.x)
+
+    def __pow__(self, exponent: Fraction | int) -> Unit:
+        return Unit(self.f * exponent, self.x * exponent)
+
+    def __str__(self) -> str:
+        over = [_power(name, e) for name, e in (("F", self.f), ("X", self.x)) if e > 0]
+        under = [_power(name, -e) for name, e in (("F", self.f), ("X", self.x)) if e < 0]
+        return (" ".join(over) or "1") + ("/" + " ".join(under) if under else "")
+
+
+def _power(name: str, exponent: Fraction) -> str:
+    return name if exponent == 1 else f"{name}^{exponent}"
+
+
+ONE: Final = Unit()
+F: Final = Unit(f=Fraction(1))
+X: Final = Unit(x=Fraction(1))
+
+
+class UnitError(InputError):
+    """Terms of different units are added or compared, or a function is taken of a number with a unit."""
+
+
+def require_one_unit(units: Mapping[str, Unit]) -> Unit:
+    """The common unit of named terms.
+
+    Raises:
+        UnitError: That lists them, if there is none.
+    """
+    distinct = set(units.values())
+    if len(distinct) > 1:
+        listed = ", ".join(f"{name} [{unit}]" for name, unit in units.items())
+        raise UnitError(f"terms that are added or compared must have one unit, got {listed}")
+    return distinct.pop() if distinct else ONE
