@@ -30,13 +30,13 @@ def rebuild_speed(frame: pd.DataFrame) -> Figure:
     missing = [name for name in _COLUMNS if name not in frame.columns]
     require(not missing, "frame", f"have the columns {', '.join(_COLUMNS)}", list(frame.columns))
     require(len(frame) > 0, "frame", "have rows", 0)
-    laws = list(dict.fromkeys(frame["distribution"]))
+    distributions = list(dict.fromkeys(frame["distribution"]))
     sizes = sorted(frame["d"].unique())
     with matplotlib.rc_context(rc()):
-        figure = Figure(figsize=(3.1 * len(laws) + 0.6, 3.5))
-        axes = figure.subplots(1, len(laws), sharex=True, sharey=True, squeeze=False)[0]
-        for ax, law in zip(axes, laws, strict=True):
-            rows = frame[frame["distribution"] == law]
+        figure = Figure(figsize=(3.1 * len(distributions) + 0.6, 3.5))
+        axes = figure.subplots(1, len(distributions), sharex=True, sharey=True, squeeze=False)[0]
+        for ax, distribution in zip(axes, distributions, strict=True):
+            rows = frame[frame["distribution"] == distribution]
             for (d, workers, dtype), line in rows.groupby(["d", "workers", "dtype"]):
                 line = line.sort_values("pairs")
                 several = f", {dtype}" if frame["dtype"].nunique() > 1 else ""
@@ -50,7 +50,7 @@ def rebuild_speed(frame: pd.DataFrame) -> Figure:
                     label=f"d = {d:,}, {workers} worker{'s' if workers > 1 else ''}{several}",
                 )
             ax.axhline(1.0, color="#57606A", linestyle=":", linewidth=1.0)
-            ax.set_title(law)
+            ax.set_title(distribution)
             ax.set_xscale("log")
             ax.set_yscale("log")
             ax.set_xlabel("missed directions")

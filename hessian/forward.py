@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab.errors import require, require_finite_positive, require_int
-from decomfl_lab.estimators.second_differences import BRACKETS, MOMENT_LAWS, cumulants, power_sums
+from decomfl_lab.estimators.second_differences import BRACKETS, MOMENT_DISTRIBUTIONS, cumulants, power_sums
 from decomfl_lab.noise import Distribution
 from hessian.estimate import Estimate, plain, require_confidence
 from hessian.probes import probe_at
@@ -363,7 +363,7 @@ def forward_only(
     q = second_differences(f, x, (probe_at(x, seed, _PROBES, p, distribution) for p in range(probes)), mu)
     trace = Estimate.of(q.tolist())
     frobenius_squared, cube, brackets, indefinite = None, None, {}, False
-    if distribution in MOMENT_LAWS:
+    if distribution in MOMENT_DISTRIBUTIONS:
         generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_PROBES,)))
         shape = (resamples, probes)
         samples = q, q[generator.integers(probes, size=shape)], _gamma_like(cumulants(q), shape, generator)

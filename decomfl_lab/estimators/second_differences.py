@@ -41,25 +41,25 @@ from decomfl_lab.noise import Distribution
 __all__ = [
     "BRACKETS",
     "CURVATURE_COLUMNS",
-    "MOMENT_LAWS",
+    "MOMENT_DISTRIBUTIONS",
     "CurvatureLog",
     "PowerSums",
     "cross_cumulants",
     "cumulants",
     "power_sums",
-    "require_moment_law",
+    "require_moment_distribution",
 ]
 
 Floats = NDArray[np.float64]
 
-MOMENT_LAWS = (Distribution.GAUSSIAN, Distribution.SPHERE)
-"""Laws of z under which the moments of zᵀHz give ‖H‖_F² and tr H³."""
+MOMENT_DISTRIBUTIONS = (Distribution.GAUSSIAN, Distribution.SPHERE)
+"""The distributions of z under which the moments of zᵀHz give ‖H‖_F² and tr H³."""
 
 
-def require_moment_law(argument: str, law: Distribution) -> None:
-    """InputError unless second differences along directions of this ``law`` determine ‖H‖_F²."""
+def require_moment_distribution(argument: str, distribution: Distribution) -> None:
+    """InputError unless second differences along directions of this ``distribution`` determine ‖H‖_F²."""
     rule = "be gaussian or sphere (the variance of rademacher quadratic forms leaves out the diagonal of H)"
-    require(law in MOMENT_LAWS, argument, rule, str(law))
+    require(distribution in MOMENT_DISTRIBUTIONS, argument, rule, str(distribution))
 
 
 class PowerSums(NamedTuple):
@@ -107,11 +107,11 @@ def cross_cumulants(q: Floats) -> Floats:
     return np.stack([q.mean((-2, -1)), pairs.sum(-1) / (n - 1), triples.sum(-1) * n / ((n - 1) * (n - 2))])
 
 
-def power_sums(k: Floats, law: Distribution, d: int) -> PowerSums:
-    """t_1, t_2, t_3 of H from the cumulants (3, ...) of zᵀHz; InputError for a law that does not determine them."""
-    require_moment_law("law", law)
+def power_sums(k: Floats, distribution: Distribution, d: int) -> PowerSums:
+    """t_1, t_2, t_3 of H from the cumulants (3, ...) of zᵀHz; InputError unless the distribution determines them."""
+    require_moment_distribution("distribution", distribution)
     t1, k2, k3 = k
-    if law is Distribution.GAUSSIAN:
+    if distribution is Distribution.GAUSSIAN:
         return PowerSums(t1, k2 / 2, k3 / 8)
     a2, a3 = k2 * (d + 2) / (2 * d), k3 * (d + 2) * (d + 4) / (8 * d**2)
     return PowerSums(t1, a2 + t1**2 / d, a3 + 3 * a2 * t1 / d + t1**3 / d**2)
@@ -170,10 +170,10 @@ class CurvatureLog:
     Likewise mean tr H / max ‖H‖ ≤ t̄_1²/t̄_2 for positive semi-definite H.
     """
 
-    def __init__(self, d: int, law: Distribution) -> None:
-        """An empty log for models of d parameters and directions of this law."""
+    def __init__(self, d: int, distribution: Distribution) -> None:
+        """An empty log for models of d parameters and directions of this distribution."""
         self.d = d
-        self.law = law
+        self.distribution = distribution
         self.steps: list[list[float]] = []  # k_1, k_2, k_3 of every local step
 
     def add(self, q: Floats) -> None:
@@ -193,8 +193,8 @@ class CurvatureLog:
         k = np.array(self.steps)
         n = len(k)
         drawn = k[np.random.default_rng(n).integers(n, size=(500, n))].mean(1).T
-        t = power_sums(k.mean(0), self.law, self.d)
-        resampled = power_sums(drawn, self.law, self.d)
+        t = power_sums(k.mean(0), self.distribution, self.d)
+        resampled = power_sums(drawn, self.distribution, self.d)
         (lows, highs), (_, psd) = (BRACKETS[name](resampled, self.d) for name in ("any-sign", "psd-second"))
         found = (
             float(t.t1),

@@ -9,7 +9,7 @@ import torch
 
 from decomfl_lab.errors import require_choice, require_finite_positive, require_int
 from decomfl_lab.estimators.differences import ESTIMATORS, Estimator, central_curved
-from decomfl_lab.estimators.second_differences import require_moment_law
+from decomfl_lab.estimators.second_differences import require_moment_distribution
 from decomfl_lab.methods.method import Method, Setting, option
 from decomfl_lab.methods.rule_options import DEFAULT_RULE, REPLICA_RULE
 from decomfl_lab.methods.traffic import Cohort, Traffic
@@ -115,7 +115,7 @@ class Scalars(Perturbing):
     def check_kappa(self, estimator: str) -> None:
         """InputError where second differences say nothing of κ."""
         require_choice("estimator for log_kappa", estimator, ("central",))
-        require_moment_law("distribution for log_kappa", Distribution(self.distribution))
+        require_moment_distribution("distribution for log_kappa", Distribution(self.distribution))
         for number in (self.perturbations, *self.perturbation_schedule.values()):
             require_int("perturbations P for log_kappa", number, 3)
 

@@ -128,8 +128,8 @@ class Client:
     def _values(self, line: Line, points: Sequence[Point]) -> NDArray[np.float64]:
         """The losses, where the objective forms x + c z_p itself, a layer at a time."""
         perturbable: Any = self.objective
-        step, law = self.steps_taken, line.distribution
-        return np.array([perturbable.along(line.x, step, *stream_of(line.seed, p), c, law) for p, c in points])
+        step, distribution = self.steps_taken, line.distribution
+        return np.array([perturbable.along(line.x, step, *stream_of(line.seed, p), c, distribution) for p, c in points])
 
 
 Update = tuple[NDArray[np.float32], float, NDArray[np.float64] | None]

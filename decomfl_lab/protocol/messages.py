@@ -36,7 +36,7 @@ class Plan:
         round: r.
         eta: η of this round, for the local steps.
         P: Directions a local step.
-        distribution: Law of the directions.
+        distribution: The distribution of the directions z.
         seeds: s_r^k, k = 1..K, in one of the forms of ``draw_seeds``.
         records: Records of the rounds that the server believes the client has not applied.
     """

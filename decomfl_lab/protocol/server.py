@@ -48,7 +48,7 @@ class Server:
         P: Directions a step, a schedule over rounds.
         eta: Learning rate η, a schedule over rounds.
         seed: Everything random derives from it: directions and the sampled clients.
-        distribution: Law of the directions.
+        distribution: The distribution of the directions z.
         replica: The server's own model, or None: the algorithm does not need one.
         seeding: How many seeds travel.
         tracking: Who remembers t_i.

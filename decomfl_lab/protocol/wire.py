@@ -159,14 +159,14 @@ def _read_seeds(reader: _Reader, seeding: Seeding, run_seed: int | None, r: int,
 
 
 def _read_round_head(reader: _Reader, run_seed: int | None) -> tuple[int, float, int, Distribution, Sequence[StepSeed]]:
-    r, eta, K, P, law, stream, seeding = reader.unpack(_ROUND)
+    r, eta, K, P, which, stream, seeding = reader.unpack(_ROUND)
     require(stream == STREAM_VERSION, "stream version of the message", f"be {STREAM_VERSION}", stream)
-    require(law < len(_DISTRIBUTIONS), "distribution of the message", f"be below {len(_DISTRIBUTIONS)}", law)
+    require(which < len(_DISTRIBUTIONS), "distribution of the message", f"be below {len(_DISTRIBUTIONS)}", which)
     require(seeding < len(_SEEDINGS), "seeding of the message", f"be below {len(_SEEDINGS)}", seeding)
     require(K > 0 and P > 0, "K and P of the message", "be at least 1", (K, P))
     require(bool(np.isfinite(eta)) and eta > 0, "eta of the message", "be a finite number above 0", eta)
     seeds = _read_seeds(reader, _SEEDINGS[int(seeding)], run_seed, int(r), int(K), int(P))
-    return int(r), float(eta), int(P), _DISTRIBUTIONS[int(law)], seeds
+    return int(r), float(eta), int(P), _DISTRIBUTIONS[int(which)], seeds
 
 
 def _records_body(records: tuple[RoundRecord, ...]) -> bytes:

@@ -24,7 +24,7 @@ class RoundRecord:
     Attributes:
         round: r, 0-based.
         eta: Learning rate η in force in round r.
-        distribution: Law of the directions.
+        distribution: The distribution of the directions z.
         seeds: s_r^k, length K, in one of the forms of ``draw_seeds``: a 64-bit seed that all P directions of a step
             share, or one for each.
         scalars: Aggregated g_{r,p}^k, float32, shape (K, P), all finite.

@@ -192,7 +192,7 @@ def form_points_(
         x: Contiguous (d,), on the points' device.
         streams: (seed, p) of each point's direction, as ``seeds.stream_of`` gives them.
         coefficients: c_n, rounded to float32.
-        distribution: Law of z.
+        distribution: The distribution of z.
         backend: See ``noise.run``; None chooses by device.
         workers: CPU threads; None for torch's number of threads.
 
@@ -248,7 +248,7 @@ def project(
     Args:
         vectors: v_i, contiguous float32 or float64 (m, d).
         streams: (seed, p) of each direction, as ``seeds.stream_of`` gives them.
-        distribution: Law of z.
+        distribution: The distribution of z.
         backend: See ``noise.project``; None chooses by device.
         workers: CPU threads; None for torch's number of threads.
 

@@ -30,7 +30,7 @@ _SNAPPED = 1 << 16
 
 @dataclass(frozen=True)
 class Step:
-    """One local step: its seed s_r^k (or P of them), scalars g_p (P,) float32, learning rate η and law of z.
+    """One local step: its seed s_r^k (or P of them), scalars g_p (P,) float32, learning rate η and distribution of z.
 
     A step that a client takes before it sends anything has its scalars where they were measured, perhaps on a GPU.
     """

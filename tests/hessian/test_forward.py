@@ -81,7 +81,7 @@ def test_the_sphere_sees_no_spread_in_a_multiple_of_the_identity():
 
 
 def test_rademacher_directions_are_refused_by_the_moments():
-    with pytest.raises(InputError, match="law must be gaussian or sphere"):
+    with pytest.raises(InputError, match="distribution must be gaussian or sphere"):
         power_sums(np.ones(3), Distribution.RADEMACHER, 5)
 
 
