@@ -29,9 +29,9 @@ class Panel:
         frame: Rows with columns ``series``, ``seed``, ``by``, ``x`` and ``y``; rows without a y are left out.
         x: Column of the x-axis.
         y: Column of the y-axis.
-        xlabel: Under the x-axis.
-        ylabel: Beside the y-axis.
-        title: Above.
+        xlabel: The label under the x-axis.
+        ylabel: The label beside the y-axis.
+        title: The heading above the panel.
         xscale: "log" or "linear".
         yscale: "log" or "linear".
         by: Column that says which points of two seeds belong together.
@@ -96,7 +96,7 @@ def comparison(
     """Draw the panels in a row, the series in the order of ``styles``, with one legend under all.
 
     Args:
-        panels: At least one.
+        panels: The panels from left to right, at least one.
         styles: Style of every series; those that no panel has are left out of the legend.
         title: Heading of the whole figure.
         caption: Text under the plots; say the scale of the runs here.

@@ -195,10 +195,10 @@ def accuracy_by_round(
     """Draw the same curves against rounds completed, which is free of any way of counting scalars.
 
     Args:
-        curves: As for `accuracy_by_communication`; the columns of scalars are not needed.
-        reference: As for `accuracy_by_communication`.
-        checks: Likewise.
-        longer: Likewise.
+        curves: The rows that `accuracy_by_communication` takes; the columns of scalars are not needed.
+        reference: The authors' curves, as `accuracy_by_communication` takes them.
+        checks: The same curves measured in another way, as `accuracy_by_communication` takes them.
+        longer: The same curves from longer runs, as `accuracy_by_communication` takes them.
         title: Heading of the whole figure.
         caption: Text under the plots; say the scale of the runs here.
         xscale: "log" or "linear".
@@ -308,12 +308,12 @@ def draw_mean(
     """Draw the mean over seeds with its band (of longer and checks without).
 
     Args:
-        ax: Where.
+        ax: The axes to draw on.
         series: The rows of one series, as `mean_and_band` wants them.
         x: Column of the x-axis.
         y: Column of the y-axis; a band of an accuracy is cut at 0 and 1.
         style: Colour, dash and width.
-        label: In the legend; other kinds than curves have one entry for all, see ``extra_legend``.
+        label: The label in the legend; other kinds than curves have one entry for all, see ``extra_legend``.
         by: See `mean_and_band`.
         kind: curves; reference, the authors' logs: thin, dashed, fainter; longer, from longer runs: thin; checks, the
             same measured in another way: dots.

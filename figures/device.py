@@ -18,8 +18,8 @@ def device_ratios(frame: pd.DataFrame, *, device: str) -> Figure:
     """Bars of the ratio to the usual way, one for each thing that was timed, on a logarithmic axis.
 
     Args:
-        frame: With columns what, how, seconds, ratio and "of limit" (a share, or None).
-        device: On which it was measured, for the title.
+        frame: The rows, with columns what, how, seconds, ratio and "of limit" (a share, or None).
+        device: The device on which it was measured, for the title.
 
     Returns:
         Colour: what was timed. At each bar stand its ratio, its seconds and the share of the device's limit. The

@@ -47,7 +47,7 @@ def edge(
         along: Columns run, apart, step, test_loss, push (T) and load (S): measurements of some runs.
         limits: Name -> the range of h in which a limit lies: a vertical band in the first panel.
         title: Heading.
-        caption: Under the plots: data, scale, seeds, the rule.
+        caption: The text under the plots: data, scale, seeds, the rule.
 
     Returns:
         A figure without pyplot state.

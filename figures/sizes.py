@@ -44,10 +44,10 @@ def size_figure(
             over that at round 0).
         points: One row a model, with columns series, d, kappa, kappa_low, kappa_high, rounds, rounds_low,
             rounds_high; rounds are NaN where they were not reached.
-        styles: Of every series, in the order of the legend.
-        share: Of the fall, for the words.
+        styles: The style of every series, in the order of the legend.
+        share: The share of the fall at which a run has converged, for the words of the caption.
         title: Heading.
-        caption: Under the plots: say the scale here.
+        caption: The text under the plots; say the scale of the runs here.
 
     Returns:
         A figure without pyplot state.

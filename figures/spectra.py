@@ -60,7 +60,7 @@ def training_spectra(
         d: Number of eigenvalues.
         near: Share of the largest magnitude below which an eigenvalue counts as 0.
         title: Heading.
-        caption: Under the plots: which model, which data, which scale.
+        caption: The text under the plots: model, data, scale.
 
     Returns:
         A figure without pyplot state.
@@ -111,7 +111,7 @@ class _Scale:
 
     @classmethod
     def of(cls, curve: pd.DataFrame, bandwidth: float, d: int) -> _Scale:
-        """For the curves that share axes: linear within three bandwidths of 0, down to a third of one eigenvalue."""
+        """The scale that the curves share: linear within three bandwidths of 0, down to a third of one eigenvalue."""
         linear = 3 * bandwidth
         return cls(
             min(1.4 * float(curve["value"].min()), -linear),

@@ -37,7 +37,7 @@ CHECKS: Mapping[str, Any] = {
     "markeredgecolor": "#1F2328",
     "markeredgewidth": 0.7,
 }
-"""Of points that check a line of the same colour."""
+"""The style of points that check a line of the same colour."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,7 +77,7 @@ def dimension_free(
         simulated: Columns d, kappa, value, low and high: sampled runs, drawn as points with their intervals on the
             left, with the κ of ``by_d``; there may be none.
         title: Heading.
-        caption: Under the plots: constants, seeds.
+        caption: The text under the plots: constants, seeds.
 
     Returns:
         A figure without pyplot state.
@@ -120,7 +120,7 @@ def speed_ups(
             and rounds; rows without rounds (never reached) are left out.
         ends: Knob -> its value at which theory ends the speed-up, and that value in words: a vertical line.
         title: Heading.
-        caption: Under the plots: constants.
+        caption: The text under the plots: constants.
 
     Returns:
         A figure without pyplot state.
@@ -179,7 +179,7 @@ def step_sizes(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Fi
         frame: Columns K, m, ratio (d/P), binding (a key of ``CONDITIONS``), stated, corrected and limit (largest η of
             each, and where f = L‖x‖²/2 diverges); every K with the same grid of m and ratio.
         title: Heading.
-        caption: Under the maps.
+        caption: The text under the maps.
 
     Returns:
         A figure without pyplot state.
@@ -234,7 +234,7 @@ def training(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Figu
         frame: Columns panel, series (a key of ``LINES``), round (rounds completed, ≥ 1) and value, and for the measured
             series low and high.
         title: Heading.
-        caption: Under the plots: model, data, how the constants were found.
+        caption: The text under the plots: model, data, how the constants were found.
 
     Returns:
         A figure without pyplot state.

@@ -42,7 +42,7 @@ class AuditWork:
     """All entries of the registry, each with its evidence.
 
     Attributes:
-        title: Of its progress bar.
+        title: The title of its progress bar.
     """
 
     title: str = "audit of the paper"

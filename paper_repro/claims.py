@@ -30,10 +30,10 @@ class Claim:
     Attributes:
         id: Short name, unique in a report; letters, digits, ".", "_" and "-".
         claim: The statement, in the paper's words shortened.
-        source: Where in the paper, as "Figure 2, Section 5".
+        source: The place in the paper, as "Figure 2, Section 5".
         verdict: One of `VERDICTS`.
         measured: Name -> number behind the verdict; None for a level that was never reached.
-        scale: At which scale it was measured, as "default (reduced): 300 rounds, 3 seeds".
+        scale: The scale at which it was measured, as "default (reduced): 300 rounds, 3 seeds".
     """
 
     id: str

@@ -64,7 +64,7 @@ PARTS: dict[str, Part] = {
     "theory": theory,
     "audit": audit,
 }
-"""In the order of the report."""
+"""The parts by name, in the order of the report."""
 ON_GPU: Final = ("fig2", "fig3", "smollm2", "hessian")
 """Parts with runs that a GPU shortens, in the order of their worth."""
 DEAR: Final = ("llm", "sizes")
@@ -80,7 +80,7 @@ def paper(
     scale: Annotated[
         str,
         typer.Option(
-            help="smoke (2 minutes), default (a quarter of an hour) or full (the paper's sizes). "
+            help="The scale: smoke (2 minutes), default (a quarter of an hour) or full (the paper's sizes). "
             "[default: default; with --from-recorded the largest that is recorded of each part]",
             show_default=False,
         ),
@@ -88,34 +88,34 @@ def paper(
     only: Annotated[
         str,
         typer.Option(
-            help=f"Parts to make, joined by commas: {', '.join(PARTS)}. [default: all; {' and '.join(DEAR)} from what "
-            "is recorded at the scale, where it is, unless they are named here]",
+            help=f"The parts to make, joined by commas: {', '.join(PARTS)}. [default: all; {' and '.join(DEAR)} from "
+            "what is recorded at the scale, where it is, unless they are named here]",
             show_default=False,
         ),
     ] = "",
     out: Annotated[
         Path,
         typer.Option(
-            help="Folder for report.html, figures, tables, claims.json and runs. [default: out]", show_default=False
+            help="The folder for report.html, figures, tables, claims.json and runs. [default: out]", show_default=False
         ),
     ] = Path("out"),
     count: Annotated[
         str,
         typer.Option(
-            help="x-axis: wire (bytes encoded), table1 (the paper's formula) or plotted (its axis). [default: wire]",
+            help="The x-axis: wire (bytes sent), table1 (the paper's formula) or plotted (its axis). [default: wire]",
             show_default=False,
         ),
     ] = "wire",
     reading: Annotated[
         str,
         typer.Option(
-            help="Settings: as-plotted (the authors' logs), as-written (the paper's text) or both. [default: both]",
+            help="The settings: as-plotted (the authors' logs), as-written (the paper's text) or both. [default: both]",
             show_default=False,
         ),
     ] = "both",
     reference: Annotated[
         Path | None,
-        typer.Option(help="Folder with authors_curves.csv: the authors' curves are drawn beside ours."),
+        typer.Option(help="The folder with authors_curves.csv; the authors' curves are drawn beside ours."),
     ] = None,
     from_recorded: Annotated[
         bool,
@@ -138,14 +138,14 @@ def paper(
         ),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="The same in minutes, for a machine that is lent for a while.")
+        float | None, typer.Option(help="Stop likewise after so many minutes, for a machine that is lent for a while.")
     ] = None,
     device: Annotated[
         str,
         typer.Option(
-            help="Where runs compute: cpu, cuda (a GPU) or auto. On a GPU its bits are first checked against the "
-            f"CPU's; then come, unless --only names others, {', '.join(ON_GPU)}, in this order, one run at a time, "
-            "with finite differences as long as the curves, and --resume. [default: cpu]",
+            help="The device on which runs compute: cpu, cuda (a GPU) or auto. On a GPU its bits are first checked "
+            f"against the CPU's; then come, unless --only names others, {', '.join(ON_GPU)}, in this order, one run at "
+            "a time, with finite differences as long as the curves, and --resume. [default: cpu]",
             show_default=False,
         ),
     ] = "cpu",
@@ -156,7 +156,9 @@ def paper(
             "began them; the provenance of a run lists every version."
         ),
     ] = False,
-    jobs: Annotated[int, typer.Option(help="Runs at a time; 0 for one a CPU. [default: 0]", show_default=False)] = 0,
+    jobs: Annotated[
+        int, typer.Option(help="The number of runs at a time; 0 for one a CPU. [default: 0]", show_default=False)
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON on stdout.")] = False,
 ) -> None:
     """Regenerate the paper's figures and tables, with a verdict on every claim.

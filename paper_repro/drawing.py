@@ -36,8 +36,8 @@ class Drawn:
     """What the report needs of a part.
 
     Attributes:
-        section: As ``page_section`` makes it.
-        claims: Its verdicts.
+        section: The section, as ``page_section`` makes it.
+        claims: Its claims with their verdicts.
     """
 
     section: Mapping[str, Any]

@@ -38,7 +38,7 @@ LEAST_RUNS: Final = 5
 """Runs of each outcome without which a limit is not judged."""
 SIGNIFICANT: Final = 0.05
 TINY: Final = 1e-12
-"""In the place of ‖∇f‖² where its unbiased estimate is not above 0."""
+"""The number that takes the place of ‖∇f‖² where its unbiased estimate is not above 0."""
 _POINT: Final = ["estimator", "batch", "factor", "P", "K", "beta"]
 
 
@@ -275,7 +275,7 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
 
 
 def _on_line(found: pd.DataFrame, knob: str, base: Point) -> pd.Series[bool]:
-    """Which rows differ from the base in nothing but the knob."""
+    """Whether each row differs from the base in nothing but the knob."""
     others = [name for name in _POINT if name != knob]
     same: pd.Series[bool] = np.logical_and.reduce([found[name] == getattr(base, name) for name in others])
     return same

@@ -89,9 +89,9 @@ class EdgeWork:
     """A run at one point with one seed; it has a result however it ends.
 
     Attributes:
-        size: Of the sweep.
-        point: Where.
-        seed: Of the run.
+        size: The size of the sweep.
+        point: The point in it.
+        seed: The seed of the run.
     """
 
     size: EdgeScale

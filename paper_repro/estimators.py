@@ -38,7 +38,7 @@ def gaps(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """Every evaluation that both estimators have at equal seed and round, with their ``gap`` in accuracy.
 
     Args:
-        rows: With columns ``CHECKED``, seed, round, test_accuracy, examples (of an evaluation) and ``by``.
+        rows: The rows, with columns ``CHECKED``, seed, round, test_accuracy, examples (of an evaluation) and ``by``.
         by: Columns that name a curve.
     """
     keys = [*by, "seed", "round"]
@@ -51,7 +51,7 @@ def gaps(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 
 
 def words(rows: pd.DataFrame, by: Sequence[str]) -> str:
-    """For a caption: how far the estimators lie apart, beside what tells dots from lines otherwise, the seeds."""
+    """The words of a caption: how far the estimators lie apart, beside what else tells dots from lines, the seeds."""
     found = gaps(rows, by)
     if found.empty:
         return ""

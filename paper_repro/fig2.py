@@ -217,7 +217,7 @@ def _accuracy_axis(scale: str, *frames: pd.DataFrame | None) -> dict[str, Any]:
 
 
 def measured_words(lines: pd.DataFrame, dots: pd.DataFrame) -> str:
-    """By which estimator the curves of DeComFL were measured, reading by reading, for the caption."""
+    """The estimator by which the curves of DeComFL were measured, reading by reading, for the caption."""
     said = []
     ours = lines[lines.method == "DeComFL"]
     for reading, own in ours.groupby("reading", sort=False):
@@ -576,7 +576,7 @@ def _more_influential(left: pd.DataFrame, right: pd.DataFrame, words: str) -> Cl
 
 
 def _not_converged(left: pd.DataFrame, words: str) -> Claim:
-    """Where the paper's axis ends (250,000 scalars as plotted), does FedAvg still improve?"""
+    """Whether FedAvg still improves where the paper's axis ends (250,000 scalars as plotted)."""
     theirs = series_of(left, "FedAvg K=10")
     end = 1 + 250_000 // D
     measured: dict[str, float | None] = {"FedAvg's rounds within the paper's axis": end}

@@ -458,7 +458,7 @@ def _saving(rows: pd.DataFrame, words: str, *, where: str = "") -> Claim:
 
 
 def _slower(rows: pd.DataFrame, words: str) -> Claim:
-    """At the same round, is DeComFL behind FedAvg and FedCom, and ahead of Top-k?"""
+    """Whether DeComFL is behind FedAvg and FedCom, and ahead of Top-k, at the same round."""
     names = [str(name) for name in rows.series.unique()]
     r = last_round(series_of(rows, name) for name in names)
     at = {name: accuracy_at(series_of(rows, name), r)[0] for name in names}

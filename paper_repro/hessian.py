@@ -37,11 +37,11 @@ from paper_repro.scales import HESSIAN_SCALES, HessianScale, kind
 __all__ = ["DensityCheck", "SpectrumWork", "claims", "jobs", "make"]
 
 NEAR = 0.01
-"""Of λ_max: an eigenvalue of a smaller magnitude counts as 0."""
+"""The share of λ_max below which an eigenvalue's magnitude counts as 0."""
 SMALL = 0.01
-"""Of d: a κ below that is small."""
+"""The share of d below which a κ is small."""
 GROWN = 2.0
-"""Times as large: a κ that has grown by more is another κ."""
+"""The factor by which a κ must have grown to be another κ."""
 CONFIDENCE = 0.95
 SEED = 0
 
@@ -65,11 +65,11 @@ class SpectrumWork:
     """A model trained by first-order steps, with the spectrum of its Hessian at some of them.
 
     Attributes:
-        size: How large.
-        data: Which data set.
-        title: Of its progress bar.
-        urgency: Where time is limited, work of a smaller number goes first.
-        device: Where it computes.
+        size: The sizes of the work.
+        data: The name of the data set.
+        title: The title of its progress bar.
+        urgency: A number; where time is limited, work of a smaller one goes first.
+        device: The device on which it computes.
     """
 
     size: HessianScale
@@ -169,13 +169,13 @@ class DensityCheck:
     """The distance of the density from all eigenvalues of a network small enough to have them.
 
     Attributes:
-        title: Of its progress bar.
+        title: The title of its progress bar.
         model: The network, on scikit-learn's digits.
-        steps: Of Adam.
-        examples: Of the loss.
-        lanczos: As in ``HessianScale``.
-        probes: Likewise.
-        probe_steps: Likewise; 50 products in all.
+        steps: The number of steps of Adam.
+        examples: The number of examples whose mean loss has the Hessian.
+        lanczos: The same as in ``HessianScale``.
+        probes: The same as in ``HessianScale``.
+        probe_steps: The same as in ``HessianScale``; 50 products in all.
     """
 
     title: str = "density against a dense spectrum"
@@ -358,7 +358,7 @@ def _small(numbers: pd.DataFrame, words: str) -> Claim:
 
 
 def _stays(numbers: pd.DataFrame, words: str) -> Claim:
-    """By each reading: every later number of steps against the first."""
+    """The claim by each reading of κ, at every later number of steps against the first."""
     grown: dict[str, bool] = {}
     measured: dict[str, float | None] = {}
     for name in KAPPAS:

@@ -33,9 +33,9 @@ def missing(names: Iterable[str], models: Iterable[str], pretrained: Container[s
     """What has to be done before work with these can be done here, in words; empty if nothing.
 
     Args:
-        names: Of tasks, folders of $DECOMFL_DATA.
-        models: That they begin with.
-        pretrained: Those of the models that are made here, from the text in $DECOMFL_DATA. The others are the hub's,
+        names: The names of tasks, which are folders of $DECOMFL_DATA.
+        models: The models that they begin with.
+        pretrained: The models among them that are made here, from the text in $DECOMFL_DATA. The others are the hub's,
             and have to be in its cache on this machine: whole reports do not wait for it.
     """
     models = list(models)
@@ -95,7 +95,7 @@ class TaskJob(Job):
     """A training run on a task of $DECOMFL_DATA, from a pretrained model; ``config.model`` is the model's size.
 
     Attributes:
-        pretraining: Of the model that it begins with; None for a model of the hub, whose name ``config.model`` is.
+        pretraining: How the model that it begins with is made; None for a model of the hub, named by ``config.model``.
     """
 
     pretraining: Pretraining | None
@@ -154,9 +154,9 @@ class TaskFacts:
     """What is to be known of a task's data before anything is run.
 
     Attributes:
-        test: Test examples.
-        majority: Share of them that the most frequent class has: what who always answers the same gets.
-        digest: Of the files.
+        test: The number of test examples.
+        majority: The share of them in the most frequent class: the accuracy of always answering the same.
+        digest: The digest of the files.
     """
 
     test: int

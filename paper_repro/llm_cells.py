@@ -43,10 +43,10 @@ class Method:
     """A column of a table of results.
 
     Attributes:
-        method: Of ``TrainConfig``.
-        P: Directions; 0 for first-order steps.
+        method: The name of the method.
+        P: The number of directions; 0 for first-order steps.
         column: Its place in a row of the paper's table; None if it is not there.
-        unit: Bytes in which the paper has its costs.
+        unit: The number of bytes in which the paper counts its costs.
     """
 
     method: str
@@ -105,19 +105,19 @@ class Result:
     """A cell made here, from the evaluations of one run.
 
     Attributes:
-        row: Of the settings: the paper's model, with +LoRA where that is trained.
-        task: Or the task's two-way reading.
-        series: Column.
-        model: What stands for the paper's.
-        examples: Of the test.
-        majority: Share of the most frequent class.
-        rounds: R.
-        d: Parameters that are trained, as FedZO's models are counted; NaN if it has sent none.
-        zero_shot: Accuracy in round 0.
-        calibrated_zero_shot: The same, calibrated.
-        accuracy: After the last round; NaN of a run that diverged.
-        calibrated: The same, calibrated.
-        bytes: That one client and the server exchanged, both ways, by the ledger.
+        row: The row of the table of settings: the paper's model, with +LoRA where that is trained.
+        task: The task, or its two-way reading.
+        series: The column of the table.
+        model: The model that stands for the paper's.
+        examples: The number of test examples.
+        majority: The share of the most frequent class.
+        rounds: The number R of rounds.
+        d: The number of parameters trained, as FedZO's models are counted; NaN if it has sent none.
+        zero_shot: The accuracy in round 0.
+        calibrated_zero_shot: The calibrated accuracy in round 0.
+        accuracy: The accuracy after the last round; NaN for a run that diverged.
+        calibrated: The calibrated accuracy after the last round.
+        bytes: The bytes that one client and the server exchanged, both ways, by the ledger.
     """
 
     row: str

@@ -82,7 +82,7 @@ def unfinished(rows: pd.DataFrame, by: Sequence[str]) -> list[str]:
 
 
 def numbers(measured: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Without what is not a number because a series is missing."""
+    """The numbers without those that are NaN because a series is missing."""
     return {name: value for name, value in measured.items() if value is None or np.isfinite(value)}
 
 

@@ -25,9 +25,9 @@ __all__ = ["claims", "jobs", "make"]
 
 _DASHES: tuple[tuple[float, tuple[float, ...]], ...] = ((0.0, ()), (0.0, (4.0, 1.5)))
 NEGLIGIBLE = 0.05
-"""Of a model."""
+"""The share of a model that counts as nothing."""
 ROOM = 0.1
-"""Of a model, over what the paper says, that a measurement may be above it: buffers and batches."""
+"""The share of a model by which a measurement may exceed what the paper says: buffers and batches."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class MemoryWork:
     """The peaks of every role at every size, in processes of their own.
 
     Attributes:
-        sizes: Parameters of the models.
-        title: Of its progress bar.
+        sizes: The numbers of parameters of the models.
+        title: The title of its progress bar.
     """
 
     sizes: tuple[int, ...]

@@ -30,18 +30,18 @@ class Options:
     """What the user asked for.
 
     Attributes:
-        scale: smoke, default or full.
-        readings: Of the paper's image settings: as-plotted, as-written.
+        scale: The scale: smoke, default or full.
+        readings: The readings of the paper's image settings: as-plotted, as-written.
         count: How the x-axes of communication count.
-        cache: Folder of results: what is there is not computed again.
-        authors: Folder with the authors' curves, or None.
-        from_recorded: Draw what is kept with the code where there is something.
-        record: Folder in which to keep the rows of what is made, or None.
-        hours: After which no run is begun any more, and those under way are saved; None for no limit.
-        resume: Take up training runs that another version of the code began.
-        device: Where runs compute: cpu, cuda or auto. On a GPU, where finite differences cost little, they are as long
-            as the curves by projection, for every seed, and go first.
-        longer: What is recorded of the part at full scale, where that is larger than ``scale``: drawn thin.
+        cache: The folder of results: what is there is not computed again.
+        authors: The folder with the authors' curves, or None.
+        from_recorded: Whether recorded rows are drawn where there are some.
+        record: The folder in which the rows of what is made are kept, or None.
+        hours: The hours after which no run is begun any more, and those under way are saved; None for no limit.
+        resume: Whether training runs go on that another version of the code began.
+        device: The device on which runs compute: cpu, cuda or auto. On a GPU, where finite differences cost little,
+            they are as long as the curves by projection, for every seed, and go first.
+        longer: The rows recorded for the part at full scale, where that is larger than ``scale``; they are drawn thin.
     """
 
     scale: str
@@ -62,8 +62,8 @@ class Made:
     """A part of the report.
 
     Attributes:
-        section: For the page.
-        claims: Verdicts.
+        section: The section of the page.
+        claims: The claims with their verdicts.
         figures: {stem of the file: figure}.
         tables: {stem of the file: frame}.
     """

@@ -53,13 +53,13 @@ COLUMNS: Final = (
     "round", "test_accuracy", "calibrated_accuracy", "test_loss", "train_loss", "wire_bytes", "up_bytes", "seconds",
 )  # fmt: skip
 LINES: Final = 12
-"""Of the table, about."""
+"""The approximate number of lines of the table."""
 KAPPA_AT: Final = (0, 500, 1500, 3000)
 """Rounds at whose model κ is estimated, and the last one that there is."""
 EXAMPLES: Final = 32
 """Training prompts whose mean loss has the curvature."""
 PRODUCTS: Final = 8
-"""With the Gauss-Newton matrix, at each of these models."""
+"""The number of products with the Gauss-Newton matrix at each of these models."""
 
 
 # --- the run ----------------------------------------------------------------------------------------------------------

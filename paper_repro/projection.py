@@ -195,7 +195,7 @@ def _means(final: pd.DataFrame) -> pd.DataFrame:
 
 
 def _better(final: pd.DataFrame, error: float, words: str) -> Claim:
-    """At every η at which either learns, is the zeroth-order run ahead by more than the test error?"""
+    """Whether the zeroth-order run is ahead by more than the test error at every η at which either learns."""
     means = _means(final)
     learns = means[means.max(axis=1) > LEARNED]
     gaps = learns[ZO] - learns[PROJECTION]

@@ -33,12 +33,12 @@ class Recorded:
     """What ``save`` kept.
 
     Attributes:
-        scale: At which the rows were made.
-        rows: Of all runs of a part, up to their last evaluation.
-        provenance: Every one of the runs', once.
-        date: When they were recorded.
+        scale: The scale at which the rows were made.
+        rows: The rows of all runs of a part, up to their last evaluation.
+        provenance: The provenance of the runs, each once.
+        date: The day on which they were recorded.
         code: The versions of the code that made them.
-        runs: How many runs were finished, and of how many.
+        runs: The number of runs that were finished, and that of all.
     """
 
     scale: str

@@ -25,7 +25,7 @@ SCALES: Final[Mapping[str, str]] = {
 }
 
 RECORDED: Final = "recorded"
-"""In place of a scale, of a page whose parts were all recorded, each at its own."""
+"""The word in place of a scale, for a page whose parts were all recorded, each at its own scale."""
 _BADGES: Final[Mapping[str, str]] = {
     **SCALES,
     RECORDED: "Nothing here was computed now: every section says when, by which code and at which scale its rows were.",
@@ -43,9 +43,9 @@ class Folded:
     """A statement of which the page shows one line, and the rest when it is clicked.
 
     Attributes:
-        label: Where it stands, short.
-        verdict: In a word or three, for the badge.
-        tone: Of the badge: yes, no, depends or untested.
+        label: Its place in the paper, short.
+        verdict: The word or three on its badge.
+        tone: The colour of the badge: yes, no, depends or untested.
         says: The statement.
         body: (heading, text) of what the click shows; empty texts are left out.
     """

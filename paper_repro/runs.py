@@ -39,7 +39,7 @@ __all__ = ["SO_FAR", "Job", "Result", "Work", "fingerprint", "finished", "run_al
 Result = tuple[pd.DataFrame, dict[str, Any]]
 """Rows and provenance."""
 SO_FAR = "so_far"
-"""In the provenance of a run that is not finished: how many of its rounds there are."""
+"""The key in the provenance of an unfinished run that says how many of its rounds there are."""
 
 DONE_FILE = "done"
 DIVERGED = "diverged"
@@ -113,11 +113,11 @@ class Job:
     """One training run of a figure.
 
     Attributes:
-        config: What to run.
-        labels: Columns to add to its rows (reading, panel, series, ...).
-        title: Name of its progress bar.
-        urgency: Where time is limited, runs of a smaller number go first.
-        device: Where it computes; no part of its key, as losses agree to rounding and all else to the bit.
+        config: The configuration of the run.
+        labels: The columns to add to its rows (reading, panel, series, ...).
+        title: The title of its progress bar.
+        urgency: A number; where time is limited, runs of a smaller one go first.
+        device: The device; it is no part of the key, as losses agree to rounding and all else to the bit.
     """
 
     config: TrainConfig
@@ -169,7 +169,7 @@ class Job:
         return self._labelled(rows, finished=False, diverged=False), facts
 
     def _labelled(self, rows: pd.DataFrame, *, finished: bool, diverged: bool) -> pd.DataFrame:
-        """With labels, seed, rounds ``planned`` and held-out ``examples`` (a task's are in its labels)."""
+        """The rows with labels, seed, rounds ``planned`` and held-out ``examples`` (a task's are in its labels)."""
         own: dict[str, Any] = {"seed": self.config.seed, "diverged": diverged, "finished": finished}
         own["planned"] = self.config.rounds
         if not self.config.task:
@@ -339,11 +339,11 @@ def run_all(
     """Do all work that has no result yet, ``n_jobs`` at a time, and gather the results.
 
     Args:
-        works: What to do; what has the same key is done once.
-        root: Folder of results, one sub-folder a key.
-        n_jobs: Processes.
-        hours: After so many no work is begun, and what is under way is saved. The most urgent goes first and of that
-            the cheapest, else the dearest, so that the processes end together.
+        works: The work; what has the same key is done once.
+        root: The folder of results, one sub-folder a key.
+        n_jobs: The number of processes.
+        hours: The hours after which no work is begun, and what is under way is saved; the most urgent work goes first,
+            the cheapest of it before the others. Without a limit the dearest does, so that the processes end together.
         resume: Whether to take up ``Resumable`` work that another version of the code has begun or done.
 
     Returns:

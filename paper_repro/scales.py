@@ -43,18 +43,18 @@ class Fig2Scale:
     """Sizes of the runs behind Figure 2 and Table 1.
 
     Attributes:
-        M: Clients.
-        m: Sampled clients a round (a tenth of M, as in the paper).
-        batch_size: B.
+        M: The number of clients.
+        m: The number of clients sampled a round (a tenth of M, as in the paper).
+        batch_size: The batch size B.
         local_rounds: Left panel: rounds for each K, by projection.
         perturbation_rounds: Right panel: rounds for every P, by projection.
         local_differences: Left panel: rounds by finite differences for each K, drawn over the others (first seed).
         perturbation_differences: Right panel: the same for each P.
         written_rounds: The "as-written" reading: rounds for each K.
         written_perturbation_rounds: The same for every P.
-        written_method: Of that reading: decomfl (finite differences) or decomfl-projection.
+        written_method: The method of that reading: decomfl (finite differences) or decomfl-projection.
         fedavg_rounds: Rounds of the baseline.
-        fedzo_rounds: Of Table 1's FedZO.
+        fedzo_rounds: The rounds of Table 1's FedZO.
         seeds: Seeds of the left panel in the "as-plotted" reading (the others use the first).
         eta_factor: Factor on the learning rate of DeComFL in the "as-plotted" reading, whose η/(1 - β) = 0.01 is at the
             edge of stability: smaller batches than the authors' may need a smaller one.
@@ -147,13 +147,13 @@ class Fig3Scale:
     """Sizes of the runs behind Figure 3 and the top-k figure. All have the authors' schedules, as far as they get.
 
     Attributes:
-        M: Clients.
-        m: Sampled clients a round (a tenth of M, as in the paper).
+        M: The number of clients.
+        m: The number of clients sampled a round (a tenth of M, as in the paper).
         batch_size: B of DeComFL.
-        rounds: Of DeComFL by projection.
-        differences: Of DeComFL by finite differences, drawn over it.
+        rounds: The rounds of DeComFL by projection.
+        differences: The rounds of DeComFL by finite differences, drawn over it.
         baseline_batch: B of the first-order methods.
-        baseline_rounds: Of the first-order methods.
+        baseline_rounds: The rounds of the first-order methods.
         seeds: Seeds of DeComFL; the other methods have the first.
         eval_every: Rounds of DeComFL between two evaluations.
         fedavg_every: The same of FedAvg.
@@ -219,14 +219,14 @@ class ProjectionScale:
     """Sizes of the runs behind the projection figure.
 
     Attributes:
-        M: Clients.
-        m: Sampled clients a round.
-        batch_size: B.
+        M: The number of clients.
+        m: The number of clients sampled a round.
+        batch_size: The batch size B.
         K: Local steps.
         P: Directions a step.
-        eta: Learning rate η that ``factors`` are of.
-        rounds: Of every run by projection.
-        differences: Of every run by finite differences, with the first seed.
+        eta: The learning rate η that ``factors`` multiply.
+        rounds: The rounds of every run by projection.
+        differences: The rounds of every run by finite differences, with the first seed.
         factors: Learning rates, in multiples of ``eta``.
         seeds: Seeds of every series by projection.
         eval_every: Rounds between two evaluations.
@@ -302,11 +302,11 @@ class EdgeScale:
     """Sizes of the runs at the edge of stability. A line of values is run with everything else as in Figure 2.
 
     Attributes:
-        M: Clients.
-        m: Sampled clients a round.
+        M: The number of clients.
+        m: The number of clients sampled a round.
         batch_size: B, where no other is named.
         steps: Local steps of a run; K of them are a round.
-        seeds: Of every point.
+        seeds: The seeds of every point.
         factors: η/(1 − β) in multiples of Figure 2's 0.01.
         small_batch: A smaller B, for the two lines below.
         small_factors: Factors that are also run with it.
@@ -316,8 +316,8 @@ class EdgeScale:
         Ks: Local steps a round.
         betas: Momentum β, at Figure 2's η/(1 − β).
         measurements: Evaluations of a run, each with the trace of the curvature and its top.
-        examples: Training images whose mean loss has the curvature.
-        products: With it, a measurement.
+        examples: The number of training images whose mean loss has the curvature.
+        products: The number of products with the curvature a measurement.
         test_examples: Held-out images of an evaluation; 0 for all.
     """
 
@@ -397,7 +397,7 @@ class HessianScale:
         model: The small ResNet.
         steps: First-order steps after which the spectrum is taken, ascending.
         batch_size: Examples of a step.
-        lr: Of Adam.
+        lr: The learning rate of Adam.
         examples: Training images whose mean loss has the Hessian.
         lanczos: Steps of the Lanczos space whose eigenvalues are known one by one.
         probes: Random probes of the rest.
@@ -460,11 +460,11 @@ class TheoryScale:
     Attributes:
         per_decade: Values of d and κ a decade.
         runs: Simulated runs a point.
-        factor: Between two values of m, P or K.
-        cells: Of a step-size map along each axis.
-        models: Trained on scikit-learn's digits.
-        rounds: Of their training.
-        seeds: Of their training.
+        factor: The factor between two values of m, P or K.
+        cells: The number of cells of a step-size map along each axis.
+        models: The models that are trained on scikit-learn's digits.
+        rounds: The rounds of their training.
+        seeds: The seeds of their training.
     """
 
     per_decade: int
@@ -516,16 +516,16 @@ class LanguageScale:
     """Sizes of the runs behind the tables of fine-tuning. What a mapping of tasks does not have is not run.
 
     Attributes:
-        models: What stands for the paper's models: a size of ``PRETRAINED``, or a name of the hub.
-        settings: Of zeroth-order methods, as the paper's table of settings has them: {model, or model+LoRA: {task:
+        models: The stand-in for each of the paper's models: a size of ``PRETRAINED``, or a name of the hub.
+        settings: The settings of zeroth-order methods, as the paper's table has them: {model, or model+LoRA: {task:
             tuning}}; "cb-two-way" is CB in the authors' reading.
-        first_order: The same of FedAvg, which the paper has for all parameters only.
-        split: Of the training examples among the clients; the authors': dirichlet-total with α = 1.
-        mezo_batch: B of MeZO's one agent.
-        five: Tasks for which DeComFL also runs with P = 5 where all parameters are trained (the paper: none).
-        max_length: Tokens of a prompt, but of SST-2 (31 at most); 0 for the authors' 2047.
-        test_examples: Of an evaluation; 0 for all.
-        eval_every: Rounds between two.
+        first_order: The settings of FedAvg, which the paper has for all parameters only.
+        split: How the training examples go to the clients; the authors have dirichlet-total with α = 1.
+        mezo_batch: The batch size B of MeZO's one agent.
+        five: The tasks for which DeComFL also runs with P = 5 where all parameters are trained (the paper: none).
+        max_length: The most tokens of a prompt, except for SST-2 (31 at most); 0 for the authors' 2047.
+        test_examples: The number of test examples of an evaluation; 0 for all.
+        eval_every: The number of rounds between two evaluations.
     """
 
     models: Mapping[str, str]
@@ -541,7 +541,7 @@ class LanguageScale:
 
 _OTHERS = ("cb", "wsc", "wic", "rte", "boolq")
 TASK_ROWS: dict[str, str] = dict(zip(("sst2", *_OTHERS), EXAMPLES, strict=True)) | {"cb-two-way": "CB"}
-"""Which row of the paper's tables a task is."""
+"""The row of each task in the paper's tables."""
 
 
 def _tunings(sst2: Tuning, others: Tuning, *, two_way: bool = False) -> dict[str, Tuning]:
@@ -613,17 +613,17 @@ class SizesScale:
     """Sizes of the runs behind the scale figure.
 
     Attributes:
-        models: From small to large: sizes of ``PRETRAINED``, or names of the hub.
-        rounds: Of every run.
-        batch_size: B.
-        split: Of the training examples among the clients; the authors': dirichlet-total with α = 1.
-        seeds: Of every model.
-        eval_every: Rounds between two evaluations.
-        test_examples: Of an evaluation; 0 for all.
-        examples: Training prompts whose mean loss has the Gauss-Newton matrix.
-        products: With it, for κ at one x.
+        models: The models from small to large: sizes of ``PRETRAINED``, or names of the hub.
+        rounds: The rounds of every run.
+        batch_size: The batch size B.
+        split: How the training examples go to the clients; the authors have dirichlet-total with α = 1.
+        seeds: The seeds of every model.
+        eval_every: The number of rounds between two evaluations.
+        test_examples: The number of test examples of an evaluation; 0 for all.
+        examples: The number of training prompts whose mean loss has the Gauss-Newton matrix.
+        products: The number of products with it, for κ at one x.
         etas: The learning rate η of each model, where it is given.
-        share: Else, of the largest η that Theorem 2 admits by the model's own curvature; one for all models.
+        share: Where ``etas`` has none, η is this share of the largest that Theorem 2 admits by the model's curvature.
     """
 
     models: tuple[str, ...]

@@ -44,23 +44,23 @@ TASK: Final = "sst2"
 TESTED: Final = 872
 """Its test examples."""
 SHARE: Final = 0.9
-"""Of the fall of a run's test loss to its lowest: where a run counts as there."""
+"""The share of the fall of a run's test loss to its lowest at which a run counts as converged."""
 SETTLED: Final = 0.75
-"""Of its rounds: a run that is there later has not converged, but was cut off while it fell."""
+"""The share of its rounds within which a run must be there: a later one was cut off while it fell."""
 LAST: Final = 0.2
-"""Of the evaluations: their mean accuracy is what a run ends with, their scatter what a fall is compared with."""
+"""The last share of the evaluations: their mean accuracy is a run's result, their scatter the measure of a fall."""
 LEAST: Final = 4.0
-"""Times their scatter: the least fall. The lowest of some tens of evaluations is lower by two to three by chance."""
+"""The least fall, in their scatter. The lowest of some tens of evaluations is lower by two to three by chance."""
 LEARNT: Final = 0.02
-"""Of the loss at the start: the least fall that says that something was learnt."""
+"""The least fall, as a share of the loss at the start, that says that something was learnt."""
 SAME: Final = 1 / 3
 """Exponent s of rounds ∝ d^s below which sizes converge around the same round: 2.2 times for ten times d."""
 GROWN: Final = 2.0
-"""Times as large: a κ that has grown by more is another κ."""
+"""The factor by which a κ must have grown to be another κ."""
 CONFIDENCE: Final = 0.95
 UNTESTED: Final = "not tested at this scale"
 PAPERS_ROUND: Final = 1250
-"""Around which the paper's models converge, by its text."""
+"""The round around which the paper's models converge, by its text."""
 START, END = "kappa-start.csv", "kappa-end.csv"
 CHUNK: Final = 32
 _SOURCE: Final = "Appendix, figure of convergence on SST-2 at several scales (right)"
@@ -87,9 +87,9 @@ class SizeWork:
     """One model: κ where it begins, η by it, a run for every seed, and κ where that ends.
 
     Attributes:
-        size: How large all is.
+        size: The sizes of the work.
         model: A size of ``PRETRAINED`` or a name of the hub.
-        pretraining: Of the model that the runs begin with; None for one of the hub.
+        pretraining: How the model that the runs begin with is made; None for one of the hub.
     """
 
     size: SizesScale
@@ -279,7 +279,7 @@ def _run_row(run: pd.DataFrame, size: SizesScale) -> dict[str, Any]:
 
 
 def _first_below(rounds: Floats, loss: Floats, level: float) -> float:
-    """Where the broken line through the evaluations first comes down to the level; NaN if never."""
+    """The place where the line through the evaluations first comes down to the level; NaN if there is none."""
     (below,) = np.nonzero(loss <= level)
     if not len(below):
         return math.nan
@@ -306,7 +306,7 @@ class Slope:
 
     @classmethod
     def of(cls, runs: pd.DataFrame) -> Slope:
-        """From runs that have their rounds."""
+        """The fit to runs of which each has the round where it converged."""
         if len(runs) < 3 or runs["d"].nunique() < 2:
             return cls(math.nan, math.nan, math.nan)
         line = stats.linregress(np.log(runs["d"]), np.log(runs["rounds"]))

@@ -51,7 +51,7 @@ RUN: Final[Mapping[str, Any]] = {"m": 10, "M": 100, "P": 10, "R": 1000, "distrib
 _NOISE: Final[Mapping[str, Any]] = {"D": 1.0, "sigma": 1.0, "sigma_G": 1.0}
 
 SMALL_D, EPSILON, LOUD = 16, 0.1, 8.0
-"""Of the speed-ups: parameters, ε [F²/X²] and σ or σ_G [F/X], with L = 1 and D = 1."""
+"""The problem of the speed-ups: parameters, ε [F²/X²] and σ or σ_G [F/X], with L = 1 and D = 1."""
 REACH: Final = {"m": 256, "P": 16384, "K": 256}
 _CORRECTED: Final = {"m": "theorem-1-single", "P": "theorem-1-single", "K": "theorem-1"}
 CLIENTS: Final = 4096
@@ -66,9 +66,9 @@ class SweepWork:
     """A table of exact values, one of ``SWEEPS``.
 
     Attributes:
-        name: Which.
-        size: How fine.
-        title: Of its progress bar.
+        name: The key of ``SWEEPS``.
+        size: The sizes, how fine it is.
+        title: The title of its progress bar.
     """
 
     name: str
@@ -109,7 +109,7 @@ def grid(low: float, high: float, per_decade: int) -> list[int]:
 
 
 def _spectra(d: int, kappa: int) -> Iterator[tuple[str, Spectrum]]:
-    """Of effective rank κ, the same in every dimension but for zeros: L κ times; L once and L/10 for the rest of κL."""
+    """Spectra of effective rank κ, alike in every d but for zeros: L κ times; L once and L/10 for the rest of κL."""
     yield "measured, κ equal eigenvalues", Spectrum.confined(d, kappa)
     small = 10 * (kappa - 1)
     if 0 < small < d - 1:

@@ -34,7 +34,7 @@ class _Row:
         up: Uplink a round.
         down: Downlink a round.
         complexity: Rounds; scalars up; scalars down, for an ε-approximate solution.
-        beta: What goes up as a share of d scalars; None for DeComFL.
+        beta: The share of d scalars that goes up; None for DeComFL.
     """
 
     up: str

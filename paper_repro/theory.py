@@ -106,7 +106,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
 
 
 def _averages(frame: pd.DataFrame) -> pd.DataFrame:
-    """For ``training``: mean and range over seeds of the measured averages, and the bounds, a panel each model."""
+    """The frame of ``training``: the measured averages (mean and range over seeds) and the bounds, a panel a model."""
     runs = frame[frame["kind"] == "run"].groupby(["model", "round"])["value"]
     measured = runs.agg(value="mean", low="min", high="max").reset_index().assign(series="measured")
     bounds = frame[frame["kind"] == "bound"]
@@ -180,7 +180,7 @@ _CLAIMED: Final[Mapping[str, str]] = {"m": "sampled clients m", "P": "perturbati
 
 
 def _speed_up(rounds: pd.DataFrame, knob: str) -> Claim:
-    """By both kinds of noise: do rounds fall at least half as much as the knob grows?"""
+    """Whether rounds fall at least half as much as the knob grows, by both kinds of noise."""
     own = rounds[(rounds["knob"] == knob) & (rounds["series"] == "measured")]
     top = int(own["at"].max())
     table = own.pivot(index="at", columns="noise", values="rounds")

@@ -132,7 +132,7 @@ def _cheaper(rows: pd.DataFrame, words: str) -> Claim:
 
 
 def _still_higher(rows: pd.DataFrame, words: str) -> Claim:
-    """To reach the highest accuracy that DeComFL and at least one Top-k both reach."""
+    """The claim about the cost to reach the highest accuracy that DeComFL and at least one Top-k both reach."""
     measured: dict[str, float | None] = {}
     holds = []
     level: float | None = None

@@ -41,7 +41,7 @@ _SEED: Final = 0
 _PILOT: Final = 100
 """Seed of the run by whose constants η is chosen."""
 MARGIN: Final = 0.5
-"""Of the largest η by the constants along the pilot run: other runs meet other constants."""
+"""The share of the largest η by the constants along the pilot run that is taken: other runs meet other constants."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class TrainingWork:
     """DeComFL on a small model, at the η that Theorem 2 allows by constants estimated at x_0, beside its bounds.
 
     Attributes:
-        size: Rounds and seeds.
-        model: Trained on scikit-learn's digits.
-        title: Of its progress bar.
+        size: The rounds and seeds.
+        model: The name of the model, which is trained on scikit-learn's digits.
+        title: The title of its progress bar.
     """
 
     size: TheoryScale
@@ -125,7 +125,7 @@ def _some(path: Iterator[Tensor], rounds: int) -> list[Tensor]:
 
 
 def _chosen(constants: Setting, margin: float) -> Setting:
-    """With a share of the largest η of corrected Theorem 2, and the μ whose terms are as large as all others there."""
+    """The setting at a share of corrected Theorem 2's largest η, at the μ whose terms are as large as all others."""
     theorem = statement("theorem-2")
     setting = constants.at(margin * theorem.step_sizes(constants).largest)
     return replace(setting, mu=theorem.best_mu(setting, share=1.0))

@@ -52,7 +52,7 @@ class Batches:
     """A module and loss as functions of rows of a matrix of points.
 
     Attributes:
-        module: Whose forward pass it is; its own parameters are not read where ``layout`` has them.
+        module: The net; its own parameters are not read where ``layout`` has them.
         layout: Places of the parameters in a point.
         loss: Mean over a batch, of (outputs, targets).
     """
@@ -63,7 +63,7 @@ class Batches:
 
     @classmethod
     def of(cls, objective: object) -> tuple[Batches, ModuleObjective]:
-        """Of a client's objective, and the objective that has its data; InputError for an unknown kind."""
+        """The functions of a client's objective, and the objective with its data; InputError for an unknown kind."""
         own = objective.narrow if isinstance(objective, RoundedObjective) else objective
         if not isinstance(own, ModuleObjective):
             raise InputError(f"objective must be a ModuleObjective for the batched engine, got {objective!r}")

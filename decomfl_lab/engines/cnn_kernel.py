@@ -398,7 +398,7 @@ class Workspace(NamedTuple):
 
     Attributes:
         maps: Activations of an image (for gradients: of ``CHUNK`` images), borders zero.
-        features: Of ``CHUNK`` images.
+        features: The last layer's inputs for ``CHUNK`` images.
         packed: Weights in the order of the tiles.
     """
 
@@ -439,7 +439,7 @@ class _Map:
         return self.apart[0] * self.row, self.apart[1] * self.stride
 
     def places(self) -> NDArray[np.int64]:
-        """Of all pixels, row by row, from pixel (0, 0)."""
+        """The places of all pixels, row by row, counted from pixel (0, 0)."""
         y, x = (grid.reshape(-1) for grid in np.mgrid[: self.height, : self.width])
         return y * self.steps[0] + x * self.steps[1]
 
@@ -466,7 +466,7 @@ class _Room:
 
 
 class _Packing:
-    """Where each number of a thread's packed weights is in x; −1: nowhere, it is 0."""
+    """The place in x of each number of a thread's packed weights; −1 stands for no place, and the number is 0."""
 
     def __init__(self) -> None:
         self._order: list[NDArray[np.int64]] = []
@@ -726,7 +726,7 @@ def _zeros(*sizes: int) -> list[NDArray[np.float32]]:
 
 
 def _weights(layer: nn.Conv2d, start: int) -> NDArray[np.int64]:
-    """Where each weight (output, input, row, column) is in x."""
+    """The place in x of each weight (output, input, row, column)."""
     shape = (layer.out_channels, layer.in_channels, *layer.kernel_size)  # the layer's own numbers may be gone
     return start + np.arange(math.prod(shape)).reshape(shape)
 

@@ -53,7 +53,7 @@ _PARTS = (
     "fc1",
     "fc2",
 )
-"""Of a layer, in the order in which the kernel uses them; each has weight and bias."""
+"""The parts of a layer, in the order in which the kernel uses them; each has weight and bias."""
 
 
 # Kernels ---------------------------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ class Prompts:
 
     Attributes:
         tokens: Their tokens, (Σ lengths,).
-        starts: Where each begins, and the end of the last, (n + 1,).
+        starts: The place where each prompt begins, and the end of the last, (n + 1,).
     """
 
     tokens: NDArray[np.int64]

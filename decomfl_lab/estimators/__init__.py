@@ -1,1 +1,1 @@
-"""From values of the loss along random directions to scalars."""
+"""Estimators make scalars of values of the loss along random directions."""

@@ -46,13 +46,13 @@ class Estimate:
 
 
 class Estimator(Protocol):
-    """From values of the loss on the lines x + c z_p to the scalars g_p, p = 0..P-1."""
+    """It makes the scalars g_p, p = 0..P-1, of values of the loss on the lines x + c z_p."""
 
     wants_slopes: bool
     """Whether ``combine`` reads the slopes ⟨∇f(x), z_p⟩, which need a backward pass."""
 
     def points(self, P: int, mu: float) -> list[Point]:
-        """Where the loss must be known, at smoothing radius μ."""
+        """The points at which the loss must be known, at smoothing radius μ."""
         ...
 
     def combine(self, values: Values, slopes: Values, mu: float) -> Estimate:

@@ -44,13 +44,13 @@ class DeComFLFederation:
         """A federation.
 
         Args:
-            server: It plans and aggregates; with a ``Delivery`` of one's own it may do so otherwise.
-            clients: In the order of their numbers.
+            server: It plans and aggregates; a ``Delivery`` of one's own may do so otherwise.
+            clients: The clients, in the order of their numbers.
             observer: A replica at the server's round that follows every record.
-            copies: Give clients the observer's vectors in the place of replaying the records that they are sent. By
-                the laws of replay these are the same bits; M clients would make each direction M times.
-            forgetful: Keep of a client's model nothing between its rounds; with copies one model is kept for all, of
-                the oldest round that there is a record of, from which the records give every client's.
+            copies: Whether clients get the observer's vectors in the place of replaying the records that they are sent.
+                By the laws of replay these are the same bits; M clients would make each direction M times.
+            forgetful: Whether nothing is kept of a client's model between its rounds; with copies one is kept for all,
+                of the oldest round that there is a record of, from which the records give every client's.
         """
         self.delivery = server if isinstance(server, Delivery) else Delivery(server)
         self.clients = list(clients)

@@ -88,7 +88,7 @@ class _Line:
     wide: bool
 
     def _add_(self, y: Tensor, first: int, c: float) -> None:
-        """For a contiguous vector y ← fl(y + fl(c z[first...])); c = 0 leaves every bit, that of -0 too."""
+        """Set a contiguous vector y ← fl(y + fl(c z[first...])); c = 0 leaves every bit, that of -0 too."""
         if c:
             axpy_(y, self.seed, [c], d=self.d, first=first, first_p=self.p, distribution=self.distribution)
 
@@ -201,7 +201,7 @@ def _line(layout: Layout, seed: int, p: int, distribution: Distribution, *, wide
 
 
 def _refuse_compiled(module: nn.Module) -> None:
-    """What runs below Python hands its weights to no torch function, so its perturbation would be lost."""
+    """InputError for compiled code: it hands its weights to no torch function, so its perturbation would be lost."""
     for name, part in module.named_modules():
         kind = type(part).__name__
         compiled = getattr(part, "_compiled_call_impl", None) is not None or kind == "OptimizedModule"
@@ -221,7 +221,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def _memory(t: Tensor) -> int | None:
-    """Where the storage lies; None for tensors without one (sparse, or wrapped by vmap)."""
+    """The address of the storage; None for tensors without one (sparse, or wrapped by vmap)."""
     try:
         return t.untyped_storage().data_ptr()
     except (NotImplementedError, RuntimeError):
@@ -410,8 +410,8 @@ def virtual(
     is right). ``strict`` finds them where the parameter is used in no other way.
 
     Args:
-        module: Any module; also in training mode, if its forward pass writes to no parameter.
-        layout: Which parameters are perturbed, and where they lie in x.
+        module: Any module, in training mode too if its forward pass writes to no parameter.
+        layout: The parameters that are perturbed, and their places in x.
         seed: The local step's 64-bit seed.
         p: Direction, 0-based.
         mu: μ, of either sign, rounded to float32; 0 gives f(x).

@@ -30,7 +30,7 @@ class Client:
     """Rebuilds, measures, reverts.
 
     Attributes:
-        id: i.
+        id: The client's number i.
         replica: x and optimizer state; between two calls of ``handle`` always those of a whole round.
         mu: Smoothing radius μ, rounded to float32.
         steps_taken: Local steps measured so far; picks the data sample of the next one.
@@ -53,14 +53,14 @@ class Client:
         """A client at the replica's round.
 
         Args:
-            client_id: i.
+            client_id: The client's number i.
             replica: x and optimizer state.
-            objective: f_i.
-            estimator: From values of f_i to scalars.
+            objective: The client's loss f_i.
+            estimator: It makes scalars of values of f_i.
             mu: Smoothing radius μ.
-            lean: Never form x + μz as a whole: the objective (a ``Perturbable``) forms a layer at a time, and the
-                memory beside the replica is the largest layer's instead of the model's.
-            engine: Evaluates the losses (lean clients do it themselves); None for ``engine.Serial``.
+            lean: Whether x + μz is never formed as a whole: the objective (a ``Perturbable``) forms a layer at a time,
+                and the memory beside the replica is the largest layer's instead of the model's.
+            engine: It evaluates the losses (lean clients do it themselves); None for ``engines.base.Serial``.
         """
         if lean and not hasattr(objective, "along"):
             raise InputError(f"lean clients need a Perturbable objective, got {objective!r}")

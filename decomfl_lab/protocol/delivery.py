@@ -48,7 +48,7 @@ class Delivery:
 
     Attributes:
         server: It plans and aggregates; another with the same history may take its place between two rounds.
-        policy: With one, the server sends its model where that is there sooner than the records.
+        policy: It has the server send its model where that is there sooner than the records; None for never.
         ledger: It encodes what is sent, and counts it.
         told: The clients that have been told the run's seed.
         pulls: How often the model was sent in the place of records.
@@ -77,8 +77,8 @@ class Delivery:
         """What each participant must read, in that order: perhaps a model, perhaps the run's seed, and the plan.
 
         Args:
-            chosen: Who takes part.
-            reports: Where clients track their own rounds, what each of them holds, as it arrived.
+            chosen: The clients that take part.
+            reports: What each of them holds, as it arrived, where clients track their own rounds.
 
         Raises:
             InputError: See ``Server.plan_round``.

@@ -20,8 +20,8 @@ class Held:
     """Client → server, where clients track their own last round: which round's model the client holds.
 
     Attributes:
-        client: i.
-        round: t_i.
+        client: The client's number i.
+        round: t_i, the round whose model it holds.
     """
 
     client: int
@@ -33,12 +33,12 @@ class Plan:
     """Server → client: the records it missed, then what to measure in round ``round``.
 
     Attributes:
-        round: r.
-        eta: η of this round, for the local steps.
-        P: Directions a local step.
+        round: The round r to measure in.
+        eta: The learning rate η of this round, for the local steps.
+        P: The number of directions a local step.
         distribution: The distribution of the directions z.
-        seeds: s_r^k, k = 1..K, in one of the forms of ``draw_seeds``.
-        records: Records of the rounds that the server believes the client has not applied.
+        seeds: The seeds s_r^k, k = 1..K, in one of the forms of ``draw_seeds``.
+        records: The records of the rounds that the server believes the client has not applied.
     """
 
     round: int
@@ -64,11 +64,11 @@ class Reply:
     """Client → server: g_{i,r,p}^k.
 
     Attributes:
-        client: i.
-        round: r.
-        scalars: float32, shape (K, P).
-        loss: Mean loss over the local steps, for the log only: it is not sent and not counted.
-        curvature: Second differences, shape (K, P), where they are measured; for the log only, too.
+        client: The client's number i.
+        round: The round r that was measured.
+        scalars: The measured g_{i,r,p}^k, float32, shape (K, P).
+        loss: The mean loss over the local steps; it serves the log alone, and is neither sent nor counted.
+        curvature: The second differences, shape (K, P), where they are measured; they serve the log alone, too.
     """
 
     client: int

@@ -18,11 +18,11 @@ class Choice:
 
     Attributes:
         pull: Whether the model is sent.
-        lag: Rounds that the client missed.
-        replay_bytes: Of the missed records on the wire.
-        replay_seconds: To send them and to apply them.
-        pull_bytes: Of the model and the optimizer's state on the wire.
-        pull_seconds: To send them.
+        lag: The number of rounds that the client missed.
+        replay_bytes: The bytes of the missed records on the wire.
+        replay_seconds: The seconds that sending and applying them take.
+        pull_bytes: The bytes of the model and the optimizer's state on the wire.
+        pull_seconds: The seconds that sending these takes.
     """
 
     pull: bool
@@ -50,8 +50,8 @@ class PullPolicy:
     Numbers are given, not measured on the way, so that a run repeats.
 
     Attributes:
-        bandwidth: Of the link to a client, bytes a second.
-        replay_ns: Nanoseconds that a client needs for one element and missed direction
+        bandwidth: The bytes a second of the link to a client.
+        replay_ns: The nanoseconds that a client needs for one element and missed direction
             (``decomfl bench rebuild`` measures it).
     """
 
@@ -66,10 +66,10 @@ class PullPolicy:
         """The choice for a client that lacks ``records``.
 
         Args:
-            records: What it missed.
-            d: Parameters.
-            vectors: 1 and the number of the rule's state vectors: a pull needs all of them.
-            bytes_per_element: 4 or 8.
+            records: The records that it missed.
+            d: The number of parameters.
+            vectors: 1 + the number of the rule's state vectors: a pull needs all of them.
+            bytes_per_element: The size of a number that is sent, 4 or 8.
         """
         require_int("vectors", vectors, 1)
         pairs = sum(record.scalars.size for record in records)

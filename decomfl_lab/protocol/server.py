@@ -42,21 +42,21 @@ class Server:
     """DeComFL's server, sans I/O: ``plan_round`` → replies → ``aggregate``.
 
     Attributes:
-        M: Clients.
-        m: Clients sampled a round, 1..M.
-        K: Local steps.
-        P: Directions a step, a schedule over rounds.
-        eta: Learning rate η, a schedule over rounds.
-        seed: Everything random derives from it: directions and the sampled clients.
+        M: The number of clients.
+        m: The number of clients sampled a round, 1..M.
+        K: The number of local steps.
+        P: The number of directions a step, a schedule over rounds.
+        eta: The learning rate η, a schedule over rounds.
+        seed: The seed from which everything random derives: directions and the sampled clients.
         distribution: The distribution of the directions z.
         replica: The server's own model, or None: the algorithm does not need one.
         seeding: How many seeds travel.
-        tracking: Who remembers t_i.
-        keep: The newest records that are kept at most; 0 for as many as someone may need. With ``tracking`` by the
-            server those are the records since min_i t_i; with tracking by the clients it cannot know, and forgets
-            none.
+        tracking: Says who remembers t_i, the server or the clients.
+        keep: The most records that are kept, the newest; 0 for as many as someone may need. With ``tracking`` by the
+            server those are the records since min_i t_i; with tracking by the clients the server cannot know which
+            are needed, and forgets none.
         history: The records.
-        held: t_i of every client, empty if the clients track it.
+        held: The round t_i of every client, empty if the clients track it.
 
     Source: [DeComFL, Algorithm 3; appendix "Reduce the Memory on the Server Side"].
     """
@@ -109,8 +109,8 @@ class Server:
         """The plans of round r, one a sampled client, in the order of the clients' numbers.
 
         Args:
-            participants: Who takes part; None for ``sample``.
-            reports: What each participant holds, where clients track it themselves.
+            participants: The clients that take part; None for ``sample``.
+            reports: The round that each participant holds, where clients track it themselves.
 
         Raises:
             InputError: If a participant does not exist, stands twice, says nothing or nonsense of what it holds, or

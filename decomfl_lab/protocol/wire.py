@@ -59,7 +59,7 @@ _SEEDINGS = tuple(Seeding)
 
 
 class Kind(IntEnum):
-    """What a message is."""
+    """The kinds of messages."""
 
     PLAN = 1
     REPLY = 2
@@ -72,7 +72,7 @@ class Kind(IntEnum):
 
 
 def kind_of(message: bytes) -> Kind:
-    """What a message is; InputError if it is none."""
+    """The kind of a message; InputError if it is none."""
     if len(message) < _HEADER.size:
         raise InputError(f"message is truncated: {len(message)} bytes, its header has {_HEADER.size}")
     _, _, found, _, _ = _HEADER.unpack_from(message)
@@ -442,7 +442,7 @@ class Ledger:
         return self.bytes / 4 / self.M
 
     def to_json(self) -> dict[str, list[list[int]]]:
-        """For checkpoints."""
+        """The counts as a checkpoint keeps them."""
         return {
             way: [[t.messages, t.bytes, t.scalars, t.seeds] for t in traffic]
             for way, traffic in (("up", self.up), ("down", self.down))

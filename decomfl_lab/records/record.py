@@ -22,12 +22,12 @@ class RoundRecord:
     """What every replica applies for round r.
 
     Attributes:
-        round: r, 0-based.
-        eta: Learning rate η in force in round r.
+        round: The round r, 0-based.
+        eta: The learning rate η in force in round r.
         distribution: The distribution of the directions z.
-        seeds: s_r^k, length K, in one of the forms of ``draw_seeds``: a 64-bit seed that all P directions of a step
-            share, or one for each.
-        scalars: Aggregated g_{r,p}^k, float32, shape (K, P), all finite.
+        seeds: The seeds s_r^k, K of them, in one of the forms of ``draw_seeds``: a 64-bit seed that all P directions of
+            a step share, or one for each.
+        scalars: The aggregated g_{r,p}^k, float32, shape (K, P), all finite.
     """
 
     round: int

@@ -15,10 +15,10 @@ Value = TypeVar("Value", int, float)
 
 @dataclass(frozen=True)
 class Schedule(Generic[Value]):
-    """Piecewise constant: ``initial``, and from round ``changes[j]`` on, its value.
+    """A piecewise constant function of the round: ``initial``, and from each round in ``changes`` on, the value there.
 
     Attributes:
-        initial: Value from round 0 on.
+        initial: The value from round 0 on.
         changes: {round: value from that round on}, rounds of at least 1.
     """
 

@@ -27,7 +27,7 @@ StepSeed = int | tuple[int, ...]
 
 
 class Seeding(StrEnum):
-    """What a plan or a record carries."""
+    """How many seeds a plan or a record carries."""
 
     PER_DIRECTION = "per-direction"
     """K·P seeds."""
@@ -36,7 +36,7 @@ class Seeding(StrEnum):
     PER_ROUND = "per-round"
     """One seed."""
     PER_RUN = "per-run"
-    """None: each client is told the run's seed once."""
+    """No seed: each client is told the run's seed once."""
 
     def sent(self, K: int, P: int) -> int:
         """Seeds that a plan or a record of K steps along P directions carries."""
@@ -48,8 +48,8 @@ class DerivedSeeds(Sequence[int]):
     """The seeds s_r^k, k = 0..K-1, of a round from which only s_r is sent, or not even that.
 
     Attributes:
-        root: s_r.
-        K: Local steps.
+        root: The round's seed s_r.
+        K: The number of local steps.
         seeding: PER_ROUND or PER_RUN.
     """
 
@@ -76,11 +76,11 @@ def draw_seeds(seeding: Seeding, run_seed: int, r: int, K: int, P: int) -> Seque
     """The seeds of round r, one entry a local step, in the form that ``seeding`` sends.
 
     Args:
-        seeding: What travels.
+        seeding: It says which seeds travel.
         run_seed: The run's seed, 0..2**64-1.
-        r: Round.
-        K: Local steps.
-        P: Directions a step.
+        r: The round.
+        K: The number of local steps.
+        P: The number of directions a step.
     """
     root = derive_seed(run_seed, r)
     if seeding in (Seeding.PER_ROUND, Seeding.PER_RUN):

@@ -115,8 +115,8 @@ def rebuild_(
     """Apply ``program`` in place to a model given as consecutive pieces, each in one pass.
 
     Args:
-        program: What to do.
-        pieces: For each piece of the model (one tensor, a layer, or the whole) a tensor for every name of the
+        program: The instructions.
+        pieces: The pieces of the model (tensors, layers, or the whole), each a tensor for every name of the
             program, all of one shape and device, of float32, float64, bfloat16 or float16, and of any strides
             that hold each element once. A piece's elements take their places in row-major order.
         backend: See ``noise.run``; None chooses by device.

@@ -27,7 +27,7 @@ _Seed = TypeVar("_Seed", int, StepSeed)
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a replica is: the round it is at, x (d,) and the state vectors. Nobody writes to these vectors again."""
+    """The contents of a replica: its round, x (d,) and the state vectors. Nobody writes to these vectors again."""
 
     round: int
     x: Tensor
@@ -49,10 +49,10 @@ class Replica:
     which most clients hold the same model needs it once.
 
     Attributes:
-        x: Parameters, flat tensor of shape (d,); to be read alone, unless ``own`` has been called.
-        state: {slot: tensor of shape (d,)}, 0 at the start; to be read alone likewise.
-        device: Where the vectors are.
-        round: Number of records applied, so x is x_round.
+        x: The parameters, a flat tensor of shape (d,); nobody may write to it before calling ``own``.
+        state: {slot: tensor of shape (d,)}, 0 at the start; nobody may write to it before calling ``own``.
+        device: The device that the vectors are on.
+        round: The number of records applied, so x is x_round.
         rule: The update rule.
         private_key: The key that clients share, or None: see ``stream_seed``.
     """
@@ -72,10 +72,10 @@ class Replica:
         Args:
             x: x_0, shape (d,), of a dtype that the rule admits.
             rule: The update rule.
-            sizes: Cuts the vector into the pieces of per-tensor application (default: whole).
+            sizes: The lengths of the pieces to which the rule is applied one by one (default: the whole).
             backend: See ``noise.run``; None chooses by device.
-            workers: CPU threads of a rebuild; None for torch's number of threads.
-            private_key: 64-bit key that the holders of replicas share and the server does not know.
+            workers: The number of CPU threads of a rebuild; None for torch's number of threads.
+            private_key: The 64-bit key that the holders of replicas share and the server does not know.
         """
         require(x.ndim == 1 and x.numel() > 0, "x", "be a non-empty vector", tuple(x.shape))
         rule.admit(x)
@@ -274,7 +274,7 @@ class SyncReplica(Replica):
     roundings behind, and this replica *drifts* away from the others, which agree to the bit.
 
     Attributes:
-        taken: Local steps of round ``round`` that x has taken and that nothing has corrected yet.
+        taken: The local steps of round ``round`` that x has taken and that nothing has corrected yet.
 
     Source: [DeComFL, eq. (sync)]; the step after the last measurement is never taken, so the last step of a record
     is applied as it is.

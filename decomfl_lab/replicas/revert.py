@@ -13,15 +13,15 @@ __all__ = ["Revert", "by_arithmetic", "by_correction", "by_snapshot", "revert_of
 
 
 class Revert(Protocol):
-    """A way back."""
+    """A way to undo the local steps of a round."""
 
     def __call__(self, replica: Replica, taken: Sequence[Step], K: int) -> AbstractContextManager[None]:
         """A context in which the replica takes local steps; whatever happens there, it is reverted at the end.
 
         Args:
-            replica: At a whole round when the context is entered.
+            replica: The replica, at a whole round when the context is entered.
             taken: The local steps that the replica has taken, filled while the context is open.
-            K: Local steps of the round, of which K − 1 are taken: the last would only be reverted.
+            K: The number of local steps of the round, of which K − 1 are taken: the last would only be reverted.
         """
         ...
 

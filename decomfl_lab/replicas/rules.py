@@ -77,7 +77,7 @@ def _coefficients(step: Step, factor: float) -> NDArray[np.float32] | Tensor:
 
 
 def _add_directions(program: Program, to: str, step: Step, coefficients: NDArray[np.float32] | Tensor) -> None:
-    """To += Σ_p c_p z_p, term by term."""
+    """Emit to ← to + Σ_p c_p z_p, term by term."""
     if isinstance(step.seed, int):
         program.noise(to, step.seed, coefficients, step.distribution)
         return
@@ -86,7 +86,7 @@ def _add_directions(program: Program, to: str, step: Step, coefficients: NDArray
 
 
 def _add_estimate(program: Program, to: str, step: Step, factor: float) -> None:
-    """To += factor · (1/P) Σ_p g_p z_p, term by term; each coefficient is rounded once, to float32."""
+    """Emit to ← to + factor · (1/P) Σ_p g_p z_p, term by term; each coefficient is rounded once, to float32."""
     _add_directions(program, to, step, _coefficients(step, factor))
 
 
@@ -120,7 +120,7 @@ class Sgd(UpdateRule):
         rounded to float32, as every coefficient is; for a float64 x what that cuts off follows as a second term.
 
         Args:
-            program: Where to.
+            program: The program that the instructions are added to.
             own: The step that was taken, with the client's scalars g_i.
             step: The step to be taken in its place, along the same directions; None takes ``own`` back.
             wide: Whether x is float64.

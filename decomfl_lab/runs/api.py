@@ -39,15 +39,15 @@ def train(
 
     Args:
         model: The model at x_0; it is copied and never changed. d is the number of its parameters that need gradients.
-        loss: Mean over a batch, of (outputs, targets).
-        clients: One for each client: (inputs, targets), a torch data set or a data loader, read once.
+        loss: The loss(outputs, targets), a mean over a batch.
+        clients: The examples of each client: (inputs, targets), a torch data set or a data loader, read once.
         method: A method with its options, or its name; None for ``DeComFL()`` with the authors' settings.
-        test: Held-out examples likewise, on which the run is evaluated.
-        sampled: m, clients sampled a round; None for all.
-        rounds: R, communication rounds.
+        test: The held-out examples, in one of these forms, on which the run is evaluated; None for no evaluation.
+        sampled: The number m of clients sampled a round; None for all.
+        rounds: The number R of communication rounds.
         seed: The seed of everything random but x_0: batches, clients, directions.
         out: A folder in which the run is saved, and from which it resumes.
-        device: cpu, cuda or auto; None for where the examples are.
+        device: The device, cpu, cuda or auto; None for the one that the examples are on.
         progress: Whether a progress bar is shown on stderr.
         options: Other options of a run (batch_size, eval_every, engine, ...) or of the method (lr, ...).
 
@@ -88,11 +88,11 @@ def load(
     """The run that was saved in a folder: bit for bit what it was, ready to go on (``run.more``).
 
     Args:
-        folder: Where ``run.save``, ``out`` or ``decomfl train --out`` wrote it.
+        folder: The folder that ``run.save``, ``out`` or ``decomfl train --out`` wrote.
         model: The model at x_0, where the run trained a module of one's own; its weights do not matter.
         loss: The loss, where it was not torch's cross_entropy.
         clients: The clients' examples, where they brought their own: the same as then.
-        test: The held-out examples, likewise.
+        test: The held-out examples: the same as then.
 
     Raises:
         InputError: If the folder holds no run, its checkpoint is damaged, or model or data are others.

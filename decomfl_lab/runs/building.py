@@ -1,4 +1,4 @@
-"""From a configuration and data to a federation at round 0."""
+"""Building a federation at round 0 from a configuration and data."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def build_federation(
         config: The run.
         dataset: Its data.
         module: The model at x_0, which is copied; None for the one that ``config`` names.
-        loss: Mean over a batch, of (outputs, targets); None for the one that ``config`` names.
+        loss: The loss(outputs, targets), a mean over a batch; None for the one that ``config`` names.
 
     Raises:
         InputError: If the data cannot be split so, or the model does not fit the data.

@@ -52,8 +52,9 @@ class TrainConfig:
     )
     batchnorm: str = option(
         "batch",
-        "Which statistics BatchNorm has: batch (of the batch in training, of the calibration images in evaluation) or "
-        "frozen (of x_0 on the calibration images, for ever); there are no running ones, which no record could replay.",
+        "The statistics that BatchNorm normalises with: batch (those of the batch in training, of the calibration "
+        "images in evaluation) or frozen (those of x_0 on the calibration images, for ever). There are no running "
+        "ones, which no record could replay.",
         "model and data",
     )
     calibration_examples: int = option(
@@ -69,19 +70,19 @@ class TrainConfig:
         "", f"Fine-tune a causal language model, in place of data: {', '.join(TASKS)}.", "model and data"
     )
     task_data: str = option(
-        "", "Folder of the task's files in the hub's layout; empty: $DECOMFL_DATA/<task>.", "model and data"
+        "", "The folder of the task's files in the hub's layout; $DECOMFL_DATA/<task> if empty.", "model and data"
     )
     max_length: int = option(
         0,
-        "Tokens of a task's prompt, its last ones; 0: the paper's (sst2 31, others 2047).",
+        "The most tokens of a task's prompt, its last ones; 0 for the paper's number (sst2 31, others 2047).",
         "model and data",
     )
     cb_two_way: bool = option(
-        False, "In task cb neutral counts as entailment, as in the authors' code.", "model and data"
+        False, "Whether neutral counts as entailment in task cb, as in the authors' code.", "model and data"
     )
     tune: str = option(
         "full",
-        "What of a task's model is trained: full, lora (queries and values) or norms; the rest is frozen.",
+        "The part of a task's model that is trained: full, lora (queries and values) or norms; the rest is frozen.",
         "model and data",
     )
     lora_rank: int = option(8, "The rank r of lora.", "model and data")
@@ -103,18 +104,18 @@ class TrainConfig:
     seed: int = option(0, "The seed of everything random: weights, split, batches, clients, directions.")
     compute: str = option(
         "float32",
-        "What losses are computed in: float32; tf32, on a GPU, with products of 10 bits; or of a task bfloat16: x + μz "
-        "is formed in float32 and then rounded, so that μ should be well above 2^-8 of the weights' size (5e-3 for "
-        "0.2); replicas stay float32.",
+        "The numbers that losses are computed in: float32; tf32 on a GPU, with products of 10 bits; or bfloat16 for a "
+        "task: x + μz is formed in float32 and then rounded, so that μ should be well above 2^-8 of the weights' size "
+        "(5e-3 for 0.2). Replicas stay float32.",
         "engine",
     )
     engine: str = option(
         "auto",
-        "Who evaluates losses and gradients: auto (fused on the CPU, batched on a GPU, where they can), fused, "
-        "threads, batched, serial or plain; scalars agree to rounding.",
+        "The engine that evaluates losses and gradients: auto (fused on the CPU, batched on a GPU, where they can), "
+        "fused, threads, batched, serial or plain; scalars agree to rounding.",
         "engine",
     )
-    eval_every: int = option(10, "Rounds between two evaluations on the held-out data.", "output")
+    eval_every: int = option(10, "The number of rounds between two evaluations on the held-out data.", "output")
     test_examples: int = option(
         0, "How many held-out examples to evaluate on, a fixed random choice; 0 for all.", "output"
     )
@@ -244,10 +245,10 @@ def config_from_mapping(values: Mapping[str, Any], origin: str, *, lenient: bool
     """A TrainConfig from plain values; InputError naming an unknown key or a value of a wrong type.
 
     Args:
-        values: By option; the method by its name.
-        origin: What the values are called in an error.
-        lenient: Leave options out that are another method's, as the files of earlier versions have them; otherwise
-            only those with their default.
+        values: {option: value}; the option ``method`` has the method's name.
+        origin: The name of the values in an error.
+        lenient: Whether every option of another method is ignored, as the files of earlier versions have them;
+            otherwise only those that have their default are.
     """
     name = values.get("method", DeComFL.name)
     require(isinstance(name, str), f"method in {origin}", "be a name", name)

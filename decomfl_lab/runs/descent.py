@@ -22,10 +22,10 @@ class Descent:
 
     Attributes:
         optimizer: sgd or adam, as torch has them.
-        lr: η, the learning rate.
-        momentum: β of sgd.
-        batch_size: Examples a step; all if there are fewer.
-        seed: Of the order of the examples.
+        lr: The learning rate η.
+        momentum: The momentum β of sgd.
+        batch_size: The number of examples a step; all if there are fewer.
+        seed: The seed of the order of the examples.
     """
 
     optimizer: str = "adam"
@@ -46,11 +46,11 @@ class Descent:
         """Take ``steps`` steps in the module, yielding after each the loss of its batch, before the step.
 
         Args:
-            module: Trained in place, in the mode in which it is and on its device, to which batches are moved.
-            loss: Mean over a batch, of (outputs, targets).
-            inputs: (n, ...).
-            targets: (n, ...).
-            steps: How many.
+            module: The model, trained in place, in its present mode and on its device, to which batches are moved.
+            loss: The loss(outputs, targets), a mean over a batch.
+            inputs: The inputs of all examples, (n, ...).
+            targets: The targets of all examples, (n, ...).
+            steps: The number of steps.
 
         Raises:
             DivergedError: If a loss is not finite.

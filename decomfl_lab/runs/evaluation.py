@@ -1,4 +1,4 @@
-"""What a run is evaluated on, and how."""
+"""The evaluation of a run: its examples, and what is measured on them."""
 
 from __future__ import annotations
 

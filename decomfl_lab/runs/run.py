@@ -33,7 +33,7 @@ from decomfl_lab.runs.provenance import code_version, write_provenance
 __all__ = ["CONFIG_FILE", "METRICS", "METRICS_FILE", "Progress", "Rebuilt", "Run", "Sent", "load_run", "train"]
 
 CHECKPOINT_SECONDS = 20.0
-"""Between two checkpoints, times the seconds that one takes where that is more than one: 5 % of the time at most."""
+"""The time between two checkpoints is this, times the seconds that one takes if more than 1: 5 % of a run at most."""
 METRICS = (
     "round",
     "test_accuracy",
@@ -46,7 +46,7 @@ METRICS = (
     "model_pulls",
     "seconds",
 )
-"""Columns of a run's table."""
+"""The columns of a run's table."""
 METRICS_FILE = "metrics.csv"
 CHECKPOINT_FILE = "checkpoint.safetensors"
 CONFIG_FILE = "config.toml"
@@ -54,7 +54,7 @@ CONFIG_FILE = "config.toml"
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands after a round."""
+    """The state of a run after a round, as a progress bar shows it."""
 
     round: int
     rounds: int
@@ -68,11 +68,11 @@ class Sent:
     """What a run has sent; ``str`` says it in a line.
 
     Attributes:
-        clients: How many clients there are.
-        rounds: How many rounds are done.
-        up_bytes: Bytes clients → server, all together.
-        down_bytes: Bytes server → clients, all together.
-        model_bytes: Bytes of the model, d numbers of 4 bytes.
+        clients: The number of clients.
+        rounds: The number of rounds done.
+        up_bytes: The bytes clients → server, all together.
+        down_bytes: The bytes server → clients, all together.
+        model_bytes: The bytes of the model, d numbers of 4 bytes.
     """
 
     clients: int
@@ -110,10 +110,10 @@ class Run:
     """A run at some round.
 
     Attributes:
-        config: What it is.
-        dataset: Its data.
-        federation: Server and clients.
-        seconds: Training time so far.
+        config: The configuration of the run.
+        dataset: The data.
+        federation: The server and the clients.
+        seconds: The training time so far.
     """
 
     def __init__(
@@ -128,11 +128,11 @@ class Run:
         """A run at round 0.
 
         Args:
-            config: What it is.
-            dataset: Its data; None for ``dataset_of(config)``.
+            config: The configuration of the run.
+            dataset: The data; None for ``dataset_of(config)``.
             module: The model at x_0, which is copied; None for the one that ``config`` names.
-            loss: Mean over a batch, of (outputs, targets); None for the one that ``config`` names.
-            device: Where it computes: cpu, cuda or auto; None for where the data are.
+            loss: The loss(outputs, targets), a mean over a batch; None for the one that ``config`` names.
+            device: The device, cpu, cuda or auto; None for the one that the data are on.
 
         Raises:
             InputError: If configuration, data and model do not fit.
@@ -381,14 +381,15 @@ def train(
     A first SIGINT or SIGTERM is held back to the end of the round, which is then saved in ``out``; a second one is not.
 
     Args:
-        config: The run.
-        dataset: Its data; None for ``dataset_of(config)``.
-        out: Folder for metrics.csv, config.toml, provenance.json and the checkpoint; made if missing.
-        on_round: Called after every round.
-        on_start: Called before the first round, of a task alone, with the row of round 0: zero-shot accuracies.
-        on_end: Called after the last round with the federation.
-        any_code: Go on with a run that another version of the code began; its provenance lists every version.
-        device: Where it computes: cpu, cuda or auto; None for where the data are. A run may go on on another device,
+        config: The configuration of the run.
+        dataset: The data; None for ``dataset_of(config)``.
+        out: The folder for metrics.csv, config.toml, provenance.json and the checkpoint; made if missing.
+        on_round: A function that is called after every round.
+        on_start: A function that is called before the first round if the run has a task, with the row of round 0:
+            zero-shot accuracies.
+        on_end: A function that is called after the last round with the federation.
+        any_code: Whether a run goes on that another version of the code began; its provenance lists every version.
+        device: The device, cpu, cuda or auto; None for the one that the data are on. A run may go on on another one,
             and its provenance lists all: records are applied to the same bits, losses agree to rounding.
 
     Returns:
@@ -397,7 +398,7 @@ def train(
         (all) and those of them that went up, gradient_scalars (all), model_pulls (rebuilds replaced by sending the
         model), seconds (training time so far); with revert sync also drift, the largest ‖x_i − x‖∞ / ‖x‖∞ of a
         client's rebuilt model so far; with log_kappa also ``CURVATURE_COLUMNS`` of the rounds since the last
-        evaluation. Of a task the first row is of round 0, before any training, and there is calibrated_accuracy:
+        evaluation. A run with a task has a first row for round 0, before any training, and calibrated_accuracy:
 
             argmax_c log p_c(prompt) − log p_c(prompt without content)        in place of    argmax_c log p_c(prompt)
 

@@ -24,30 +24,31 @@ __all__ = ["pretrain"]
 def pretrain(
     *,
     size: Annotated[
-        str, typer.Option(help=f"{', '.join(SIZES)}: d at 4,096 tokens. [default: opt-1m]", show_default=False)
+        str,
+        typer.Option(help=f"The size, d at 4,096 tokens: {', '.join(SIZES)}. [default: opt-1m]", show_default=False),
     ] = "opt-1m",
-    out: Annotated[Path, typer.Option(help="Folder for the model, as transformers reads it; resumes.")],
+    out: Annotated[Path, typer.Option(help="The folder for the model, as transformers reads it; a run resumes there.")],
     vocabulary: Annotated[
         str,
         typer.Option(
-            help="Tokens of a byte-level BPE trained on the text, or gpt2. [default: 4096]", show_default=False
+            help="The tokens of a byte-level BPE trained on the text, or gpt2. [default: 4096]", show_default=False
         ),
     ] = "4096",
-    steps: Annotated[int | None, typer.Option(help="Steps of AdamW. [default: 1000]", show_default=False)] = None,
+    steps: Annotated[int | None, typer.Option(help="The steps of AdamW. [default: 1000]", show_default=False)] = None,
     tokens: Annotated[
-        int | None, typer.Option(help="In place of steps: so many that at least so many tokens are predicted.")
+        int | None, typer.Option(help="Take as many steps as predict at least so many tokens, in place of --steps.")
     ] = None,
-    batch: Annotated[int, typer.Option(help="Sequences a step. [default: 8]", show_default=False)] = 8,
+    batch: Annotated[int, typer.Option(help="The number of sequences a step. [default: 8]", show_default=False)] = 8,
     verdicts: Annotated[
         int,
         typer.Option(
-            help="Steps more, in which it learns film reviews' verdicts from their lines. [default: 0]",
+            help="The steps more in which the model learns film reviews' sentiment from their lines. [default: 0]",
             show_default=False,
         ),
     ] = 0,
-    lr: Annotated[float, typer.Option(help="Largest learning rate. [default: 0.003]", show_default=False)] = 3e-3,
-    seed: Annotated[int, typer.Option(help="Of weights and order. [default: 0]", show_default=False)] = 0,
-    threads: Annotated[int, typer.Option(help="CPU threads of torch. [default: 1]", show_default=False)] = 1,
+    lr: Annotated[float, typer.Option(help="The largest learning rate. [default: 0.003]", show_default=False)] = 3e-3,
+    seed: Annotated[int, typer.Option(help="The seed of weights and order. [default: 0]", show_default=False)] = 0,
+    threads: Annotated[int, typer.Option(help="The CPU threads of torch. [default: 1]", show_default=False)] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Pretrain an OPT model from scratch on $DECOMFL_DATA/corpus (else on Python's language reference).

@@ -4,7 +4,7 @@ With DECOMFL_DATA set the text is that of ``$DECOMFL_DATA/corpus``: film reviews
 WikiText-2's validation and test parts, Tiny Shakespeare; 14 MB. None of it is the source of SST (Rotten Tomatoes).
 Without it the text is the language reference that ships with Python, which no task resembles.
 
-The film reviews are known to be favourable or not, so each of their lines comes with a verdict.
+The film reviews are known to be favourable or not, so each of their lines comes with a sentiment.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ HELD_OUT = 20
 
 T = TypeVar("T")
 Line = tuple[str, bool]
-"""Of a film review, and whether the review is favourable."""
+"""A line of a film review, and whether the review is favourable."""
 
 
 @dataclass(frozen=True)

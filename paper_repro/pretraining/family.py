@@ -51,13 +51,13 @@ class PretrainConfig:
 
     Attributes:
         size: A key of ``SIZES``.
-        vocabulary: Tokens of a byte-level BPE trained on the text, or "gpt2".
-        steps: Of AdamW.
-        batch: Sequences of T tokens a step.
-        verdicts: Steps more, after ``TEXT_FIRST`` of the others, in which the model learns to tell film reviews'
-            verdicts from their lines.
-        lr: Largest learning rate, after ``WARM_UP`` of all steps; then half a cosine down to a tenth.
-        seed: Of the initial weights and of the order of the text.
+        vocabulary: The tokens of a byte-level BPE trained on the text, or "gpt2".
+        steps: The number of steps of AdamW.
+        batch: The number of sequences of T tokens a step.
+        verdicts: The number of steps more, after ``TEXT_FIRST`` of the others, in which the model learns to tell film
+            reviews' sentiment from their lines.
+        lr: The largest learning rate, after ``WARM_UP`` of all steps; then half a cosine down to a tenth.
+        seed: The seed of the initial weights and of the order of the text.
     """
 
     size: str
@@ -91,7 +91,7 @@ class PretrainConfig:
         return self.verdicts + self.steps
 
     def of_verdicts(self, step: int) -> bool:
-        """Whether step 0, 1, ... is one on verdicts."""
+        """Whether step 0, 1, ... is one on the sentiment of reviews."""
         first = math.ceil(TEXT_FIRST * self.steps)
         return first <= step < first + self.verdicts
 
@@ -107,12 +107,12 @@ class PretrainConfig:
 TEXT_FIRST = 0.75
 WARM_UP = 0.05
 BETAS, WEIGHT_DECAY, CLIP = (0.9, 0.95), 0.1, 1.0
-"""Of AdamW, as OPT was trained: moments, decay of the matrices, largest norm of a gradient."""
+"""The settings of AdamW, as OPT was trained: moments, decay of the matrices, largest norm of a gradient."""
 
 
 @dataclass(frozen=True)
 class PretrainProgress:
-    """Where a run stands after a step."""
+    """The state of a run after a step."""
 
     step: int
     steps: int
@@ -127,7 +127,7 @@ def pretrain(
 
         (1 / BT) Σ_b Σ_{t=1..T} −log p(w_t | w_0 … w_{t−1}),    w_0 = </s>,  w_1 … w_T anywhere in the text
 
-    and, in ``config.verdicts`` of the steps, −log p(verdict | line of a film review) (see ``Verdicts``).
+    and, in ``config.verdicts`` of the steps, −log p(sentiment | line of a film review) (see ``Verdicts``).
 
     An interrupted run resumes to the bit; a finished one is not repeated. The folder then holds what
     ``transformers`` reads (config.json, model.safetensors, tokenizer.json, tokenizer_config.json) and provenance.json.
@@ -135,7 +135,7 @@ def pretrain(
     Returns:
         What provenance.json holds: the configuration, d, the text, versions, and the evaluations: step, train_loss
         (mean since the last evaluation), held_out_loss (nats a token of text), bits_per_byte (comparable across
-        vocabularies), seconds, and with verdicts verdict_accuracy (on lines of held-out reviews).
+        vocabularies), seconds, and with ``verdicts`` verdict_accuracy (on lines of held-out reviews).
 
     Raises:
         InputError: If the folder holds another run or another process writes to it, the text is missing or altered, or

@@ -44,7 +44,7 @@ class _Tokens:
 
 
 class Verdicts:
-    """The lines of a corpus's film reviews, for a model to tell their verdicts."""
+    """The lines of a corpus's film reviews, for a model to tell their sentiment."""
 
     def __init__(self, corpus: Corpus, tokenizer: Any, model: Any) -> None:
         """Encode them.
