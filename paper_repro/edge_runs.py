@@ -112,11 +112,12 @@ class EdgeWork:
         """The run: Figure 2's settings as plotted, but for those of the point; ``steps`` local steps in all."""
         size, at = self.size, self.point
         config = TrainConfig(
-            method=_METHODS[at.estimator], data="mnist", model="cnn-mnist", clients=size.M, sampled=size.m,
+            data="mnist", model="cnn-mnist", clients=size.M, sampled=size.m,
             batch_size=at.batch, test_examples=size.test_examples, split="iid", local_steps=at.K, perturbations=at.P,
             rounds=size.steps // at.K, rebuild="copy", eval_every=self.every, seed=self.seed,
         )  # fmt: skip
-        return config.but(**{**MNIST_AS_PLOTTED, "momentum": at.beta, "lr": (1 - at.beta) * at.h})
+        config = config.but(**{**MNIST_AS_PLOTTED, "momentum": at.beta, "lr": (1 - at.beta) * at.h})
+        return config.but(_METHODS[at.estimator])
 
     @property
     def every(self) -> int:

@@ -248,8 +248,8 @@ def _reading_jobs(name: str, size: Fig2Scale, *, on_gpu: bool) -> list[Job]:
     factor = size.eta_factor if plotted else 1.0
     made: list[Job] = []
 
-    def add(panel: str, series: str, seed: int, rounds: int, **changes: Any) -> None:
-        config = base.but(rounds=rounds, seed=seed, **changes)
+    def add(config: TrainConfig, panel: str, series: str) -> None:
+        seed = config.seed
         method = "FedAvg" if config.method.name == "fedavg" else "DeComFL"
         labels = {
             "reading": name,
@@ -271,10 +271,10 @@ def _reading_jobs(name: str, size: Fig2Scale, *, on_gpu: bool) -> list[Job]:
         every = size.eval_every[changes["local_steps"]] if plotted else size.written_every
         changes = {**reading.decomfl, "rebuild": "copy", "eval_every": every, **changes}
         for seed in seeds:
-            method = "decomfl-projection" if plotted else size.written_method
-            add(panel, series, seed, rounds, method=method, **changes)
+            config = base.but(rounds=rounds, seed=seed, **changes)
+            add(config.but("decomfl-projection" if plotted else size.written_method), panel, series)
         for seed in (seeds if on_gpu else seeds[:1]) if plotted and checked else ():
-            add(panel, series, seed, rounds if on_gpu else checked, method="decomfl", **changes)
+            add(base.but(rounds=rounds if on_gpu else checked, seed=seed, **changes), panel, series)
 
     left, right = (
         (size.local_rounds, size.perturbation_rounds)
@@ -291,9 +291,9 @@ def _reading_jobs(name: str, size: Fig2Scale, *, on_gpu: bool) -> list[Job]:
         decomfl("perturbations", seeds[:1], right, checked, local_steps=4, perturbations=P, lr=lr)
     for K in reading.fedavg_steps:
         for seed in seeds:
-            changes = {**reading.fedavg, "method": "fedavg", "local_steps": K, "lr": FEDAVG_LR}
-            changes["eval_every"] = size.fedavg_every
-            add("local-updates", f"FedAvg K={K}", seed, size.fedavg_rounds, **changes)
+            changes = {**reading.fedavg, "local_steps": K, "lr": FEDAVG_LR, "eval_every": size.fedavg_every}
+            config = base.but("fedavg", rounds=size.fedavg_rounds, seed=seed, **changes)
+            add(config, "local-updates", f"FedAvg K={K}")
     return made
 
 

@@ -101,9 +101,8 @@ def decomfl(scale: str, *, on_gpu: bool = False) -> list[Job]:
     On a GPU that stretch is as long as the whole.
     """
     size = FIG3_SCALES[scale]
-    config = _base(size).but(
-        method="decomfl-projection",
-        rounds=size.rounds,
+    check = _base(size).but(
+        rounds=size.rounds if on_gpu else size.differences,
         batch_size=size.batch_size,
         perturbations=PERTURBATIONS.initial,
         perturbation_schedule=dict(PERTURBATIONS.changes),
@@ -117,7 +116,7 @@ def decomfl(scale: str, *, on_gpu: bool = False) -> list[Job]:
         rebuild="copy",
         eval_every=size.eval_every,
     )
-    check = config.but(method="decomfl", rounds=size.rounds if on_gpu else size.differences)
+    config = check.but("decomfl-projection", rounds=size.rounds)
     return [
         *(_job(config, DECOMFL, seed, 0.0, urgency=int(seed != size.seeds[0])) for seed in size.seeds),
         _job(check, DECOMFL, size.seeds[0], 0.0, urgency=0 if on_gpu else 3),

@@ -47,7 +47,6 @@ def jobs(options: Options) -> list[Job]:
             for seed in size.seeds[:1] if by_differences else size.seeds:
                 eta = round(factor * size.eta, 10)
                 config = TrainConfig(
-                    method=method,
                     data="mnist",
                     model="cnn-mnist",
                     clients=size.M,
@@ -63,7 +62,7 @@ def jobs(options: Options) -> list[Job]:
                     eval_every=size.eval_every,
                     seed=seed,
                 )
-                config = config.but(**MNIST_AS_PLOTTED)
+                config = config.but(**MNIST_AS_PLOTTED).but(method)
                 labels = {"method": method, "estimator": name, "eta": eta, "series": _label(name, eta)}
                 title = f"projection figure: {_label(name, eta)}, seed {seed}"
                 urgency = 3 if by_differences else 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -166,6 +167,13 @@ class ModuleObjective:
         self.chunk = batches.batch_size if uses_batch_statistics(module) or inputs.is_cuda else CHUNK
         self._current: tuple[int, Tensor, Tensor] | None = None
         self._order: tuple[int, Tensor] | None = None
+
+    def of(self, index: Tensor, batches: EpochBatches) -> ModuleObjective:
+        """The objective of a client with these examples, in the same workspace."""
+        other = copy.copy(self)
+        other.index, other.batches = index, batches
+        other._current = other._order = None
+        return other
 
     @property
     def inputs(self) -> Tensor:

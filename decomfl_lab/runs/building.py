@@ -104,18 +104,12 @@ def build_federation(
     workspace, own = (
         (copy.deepcopy(module).bfloat16(), replace(layout, dtype=torch.bfloat16)) if rounded else (module, layout)
     )
-    exact = [
-        ModuleObjective(
-            workspace,
-            own,
-            loss,
-            images,
-            dataset.train_labels,
-            EpochBatches(len(index), config.batch_size, (config.seed, 3, i), ascending=dataset.pad is not None),
-            index,
-        )
+    batches = [
+        EpochBatches(len(index), config.batch_size, (config.seed, 3, i), ascending=dataset.pad is not None)
         for i, index in enumerate(chosen)
     ]
+    first = ModuleObjective(workspace, own, loss, images, dataset.train_labels, batches[0])
+    exact = [first.of(index, own_batches) for index, own_batches in zip(chosen, batches, strict=True)]
     objectives: Sequence[Objective] = [RoundedObjective(objective) for objective in exact] if rounded else exact
     setting = Setting(x, objectives, config.sampled, config.seed, make_engine(config.engine))
     return config.method.federation(setting), module, layout

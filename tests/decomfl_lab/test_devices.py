@@ -81,7 +81,7 @@ def test_tf32_is_for_gpus() -> None:
 def test_a_run_goes_on_on_another_device_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = train(SMALL, out=tmp_path / "whole")
     train(replace(SMALL, rounds=1), out=tmp_path / "parts")
-    monkeypatch.setattr("decomfl_lab.runs.provenance.describe", lambda device: f"another {device}")
+    monkeypatch.setattr("decomfl_lab.runs.run.describe", lambda device: f"another {device}")
     both = train(SMALL, out=tmp_path / "parts", device="auto")
     assert both.test_loss.iloc[-1] == whole.test_loss.iloc[-1]
     first, then = read_provenance(tmp_path / "parts")["devices"]

@@ -25,7 +25,7 @@ from decomfl_lab.runs.run import CHECKPOINT_FILE, CONFIG_FILE, train
 TALKATIVE = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background it is ignored
-from decomfl_lab.cli import progress
+from decomfl_lab.runs import progress
 progress.LINE_SECONDS = 0.0
 from decomfl_lab.cli.main import main
 main()

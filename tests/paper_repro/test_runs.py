@@ -15,7 +15,7 @@ import pytest
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.interrupts import Interrupted
-from decomfl_lab.runs import run
+from decomfl_lab.runs import provenance, run
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.run import Progress
 from paper_repro import runs
@@ -107,7 +107,7 @@ def _stopped_after(rounds: int, root: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def _version(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (run, runs):
+    for module in (provenance, run, runs):
         monkeypatch.setattr(module, "code_version", lambda: name)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
-from decomfl_lab.methods import fedavg
+from decomfl_lab.federations import averaging
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.protocol import server
 from decomfl_lab.protocol.server import Tracking
@@ -49,7 +49,7 @@ def _expectation(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> tuple[
     sets = list(combinations(range(config.clients), config.sampled))
     found = []
     for history in product(sets, repeat=config.rounds):
-        for module in (server, fedavg):
+        for module in (server, averaging):
             monkeypatch.setattr(module, "sample_clients", lambda seed, r, M, m, history=history: history[r])
         federation.load(copy.deepcopy(start))
         fresh = type(federation.ledger)(config.clients)

@@ -146,9 +146,9 @@ def test_one_step_has_no_spread_and_an_empty_log_starts_anew() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"method": "fedavg"}, "log_kappa must be off"),
-        ({"method": "decomfl-projection"}, "log_kappa must be off"),
-        ({"estimator": "forward"}, "log_kappa must be off"),
+        ({"method": "fedavg", "log_kappa": True}, "option of fedavg must be one of"),
+        ({"method": "decomfl-projection", "log_kappa": True}, "option of decomfl-projection must be one of"),
+        ({"estimator": "forward"}, "estimator for log_kappa must be one of central, got 'forward'"),
         ({"distribution": "rademacher"}, "distribution for log_kappa must be gaussian or sphere"),
         ({"perturbations": 2}, "perturbations P for log_kappa must be an integer of at least 3"),
         ({"perturbation_schedule": {3: 2}}, "perturbations P for log_kappa must be an integer of at least 3"),
@@ -156,7 +156,7 @@ def test_one_step_has_no_spread_and_an_empty_log_starts_anew() -> None:
 )
 def test_runs_that_cannot_log_it_are_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        replace(RUN, **change)  # type: ignore[arg-type]
+        RUN.but(**change)  # type: ignore[arg-type]
 
 
 def test_the_command_line_has_the_flag(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
