@@ -132,13 +132,14 @@ class Job:
 
     def cost(self) -> float:
         """See ``Work``."""
-        config = self.config
-        steps = config.rounds * config.local_steps * config.sampled * config.batch_size * _COSTS.get(config.model, 1.0)
+        config, own = self.config, self.config.method.plain()
+        size = _COSTS.get(config.model, 1.0)
+        steps = config.rounds * own.get("local_steps", 1) * config.sampled * config.batch_size * size
         if config.method.gradients:
             return float(3 * steps)
-        P = Schedule(config.perturbations, config.perturbation_schedule)
+        P = Schedule(own["perturbations"], own.get("perturbation_schedule", {}))
         directions = sum(P(r) for r in range(config.rounds)) / config.rounds
-        return float(directions * (2 if config.estimator == "central" else 1) * steps)
+        return float(directions * (2 if own["estimator"] == "central" else 1) * steps)
 
     def dataset(self) -> Dataset:
         """Its data."""

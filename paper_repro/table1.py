@@ -60,9 +60,9 @@ def jobs(options: Options) -> list[Job]:
     first_order = next(job.config for job in runs if job.labels["series"] == "FedAvg K=10")
     ours = next(job.config for job in runs if job.labels["series"] == OURS)
     others: dict[str, TrainConfig] = {
-        "FedZO K=10 P=20": ours.but(method="fedzo", rebuild="replay", rounds=size.fedzo_rounds),
-        "FedCom 8 bit K=10": first_order.but(method="fedcom", quantize_bits=8),
-        "FedAvg+Top-k 10 % K=10": first_order.but(method="fedavg-topk", top_k=0.1),
+        "FedZO K=10 P=20": ours.but("fedzo", rounds=size.fedzo_rounds),
+        "FedCom 8 bit K=10": first_order.but("fedcom", quantize_bits=8),
+        "FedAvg+Top-k 10 % K=10": first_order.but("fedavg-topk", top_k=0.1),
     }
     made = [replace(job, labels={"series": job.labels["series"]}) for job in runs]
     for series, config in others.items():

@@ -121,7 +121,7 @@ def test_the_readmes_costs_are_those_of_the_formula() -> None:
             if method == "baffle" and K > 1:
                 wanted.append("–")
                 continue
-            config = TrainConfig(method=method, clients=100, sampled=10, rounds=1000, local_steps=K, seeds=seeding)
+            config = TrainConfig(clients=100, sampled=10, rounds=1000, local_steps=K, seeds=seeding).but(method)
             wanted.append(f"{expected_traffic(config, 28_938).bytes:,.0f}")
         assert list(rows[f"K = {K}"]) == wanted
 

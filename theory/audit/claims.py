@@ -32,15 +32,8 @@ __all__ = ["ENTRIES", "best_average"]
 
 
 def _config(method: str, *, R: int = 1000, M: int = 100, m: int = 10, K: int = 1, P: int = 5) -> TrainConfig:
-    return TrainConfig(
-        method=method,
-        clients=M,
-        sampled=m,
-        rounds=R,
-        local_steps=K,
-        perturbations=P,
-        seeds="per-direction" if method in ("decomfl", "decomfl-projection", "baffle") else "per-step",
-    )
+    ours = TrainConfig(clients=M, sampled=m, rounds=R, local_steps=K, perturbations=P, seeds="per-direction")
+    return ours.but(method)
 
 
 def _dimension_free(method: str = "decomfl") -> Evidence:
