@@ -399,6 +399,7 @@ class _Run:
 
     def advance(self) -> None:
         """Spend one product, or one probe."""
+        # Scouts come first: their products Hz₀ must be there before Lanczos takes its vectors out of them.
         scouting = self.settings.products is None and self.settings.trace is None and not self.krylov.steps
         if scouting and len(self.scouts) < SCOUTS:
             z = self._z(SCOUT, len(self.scouts))
@@ -439,23 +440,27 @@ class _Run:
     def _deflated_enough(self) -> bool:
         """Whether probes are the better use of the products that are left."""
         settings, k = self.settings, self.krylov.steps
-        if self.krylov.invariant:
+        if self.krylov.invariant:  # T's eigenvalues are H's own, and more steps would start anew
             return True
-        if settings.trace is not None:
+        if settings.trace is not None:  # only θ is wanted, to which no probe adds anything
             done = settings.products is None and self.krylov.result(settings.rtol / 5).converged
             return done or k >= settings.limit
         if k >= settings.basis:
             return True
         if settings.products is not None:
+            # Two thirds of the budget; a third with a trace_operator, which then spends k forms on tr(QGQᵀ). At least two
+            # probes are left in any case, and up to four where half of the budget pays for them.
             probes = max(2, min(4, settings.limit // (2 * settings.probe_steps)))
             most = 2 * settings.limit // 3 if self.forms is self.operator else settings.limit // 3
             return k >= min(most, settings.limit - probes * settings.probe_steps)
-        if self._affordable <= LEAST_PROBES or 3 * k >= 2 * settings.limit:
+        if self._affordable <= LEAST_PROBES or 3 * k >= 2 * settings.limit:  # the rest must pay for an interval
             return True
         if self.operator.d - k <= LEAST_PROBES:  # as many steps as an interval needs probes make κ exact
             return False
-        if not self.krylov.result(settings.rtol / 5).converged:
+        if not self.krylov.result(settings.rtol / 5).converged:  # no probe makes θ better
             return False
+        # Lanczos goes on while a step saves its product in probes, and while so many are needed that a variance which no
+        # longer falls is taken for a plateau before another outlier.
         now, then = (self._needed(SAFETY * variance) for variance in self._variances())
         saved = settings.probe_steps * (now - then)
         return now <= LEAST_PROBES or (saved < 1 and now <= SAFETY * _PROBES_A_STEP * k)
@@ -484,6 +489,7 @@ class _Run:
     def _sample(self) -> None:
         """One probe of the complement: its product or, once the variance is known, its quadratic form."""
         u = self.krylov.complement(self._z(PROBES, len(self.sampled.values)))
+        # ‖u‖² = n, the dimension of the complement, so that E[uuᵀ] = P and E[uᵀHu] = tr(PHP).
         u *= math.sqrt(self.sampled.n) / (math.sqrt(dot(u, u)) or 1.0)
         product = self.forms.matvec(u) if self.sampled.wants_products else None
         if self.settings.probe_steps > 1:
@@ -509,7 +515,7 @@ class _Run:
             return self.settings.trace, self.settings.trace, self.settings.trace
         if self.krylov.following is None:
             return self.inside, self.inside, self.inside
-        if not self.sampled.values:
+        if not self.sampled.values:  # the scouts' guess, which no interval rests on
             return self.predicted[-1][1] if self.predicted else math.nan, -math.inf, math.inf
         t = self.inside + self.sampled.mean
         low, high = self.sampled.interval(self.settings.confidence, abs(t) * play)
@@ -526,6 +532,7 @@ class _Run:
         t, low, high = self._trace(slack / theta if theta > 0 else 0.0)
         if not theta > 0:
             return (math.nan, math.nan) if theta == 0 else (-math.inf, math.inf)
+        # Room for the rounding of products, all that is left where nothing is sampled.
         rounding = 10 * torch.finfo(self.operator.dtype).eps * (abs(t) + theta)
         low, high = low - rounding, high + rounding
         return (

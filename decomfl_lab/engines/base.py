@@ -105,7 +105,7 @@ class Serial:
         if self._point is None or not fits(self._point, line.x):
             self._point = point_for(line.x)
         values = np.empty((len(tasks), len(points)))
-        for n, (p, c) in enumerate(points):
+        for n, (p, c) in enumerate(points):  # a point is formed once and serves all tasks
             line.form_([self._point], p, c)
             for i, (objective, step) in enumerate(tasks):
                 values[i, n] = self._loss(objective, self._point, step)

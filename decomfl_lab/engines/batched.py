@@ -144,6 +144,7 @@ class Passes:
             if self._seen[key] < OFTEN or len(self._graphs) == KEPT:
                 return work(*tensors)
             self._graphs[key] = self._recorded(work, tensors)
+        # A graph reads and writes fixed places: what goes in is copied there, what comes out before the next replay.
         graph, places, out = self._graphs[key]
         for place, tensor in zip(places, tensors, strict=True):
             place.copy_(tensor)
@@ -180,6 +181,8 @@ class Batched:
         found = self._batches(tasks)
         if found is None:
             return self._serial.losses(line, points, tasks)
+        # Beside each point and its activations a forward pass needs room for some of their kind: 4 in all are reckoned,
+        # and 8 with the backward pass.
         count = min(len(points), *(self._passes.at_once(own, line.x, data[0], 4) for own, data in found))
         at = self._matrix(line.x, count)
         values: list[list[Tensor]] = [[] for _ in tasks]

@@ -61,6 +61,7 @@ class DeComFLFederation:
         self.curvature: CurvatureLog | None = None
         if self.clients[0].estimator is central_curved:
             self.curvature = CurvatureLog(observer.d, self.server.distribution)
+        # With copies no client has vectors: a replica at the oldest round stands for all of them in save and rebuilt.
         self.base = self.clients[0].replica.clone() if copies else None
         if self.forgetful:
             for client in self.clients:
@@ -101,7 +102,7 @@ class DeComFLFederation:
             plan = receive(client, messages)
             if self.copies:
                 client.replica.restore(self.observer.snapshot())
-            else:
+            else:  # ``handle`` would do this too; here the rebuilt model can be measured and shared before it moves
                 client.replica.catch_up(plan.records)
                 if isinstance(client.replica, SyncReplica):
                     self._measure_drift(client.replica)
@@ -123,7 +124,7 @@ class DeComFLFederation:
         if self.forgetful:
             for client in clients:
                 client.replica.forget()
-        known = self.server.history.since(self.server.history.start)
+        known = self.server.history.since(self.server.history.start)  # closing the round may prune what base lacks
         self.observer.catch_up([self.delivery.close(self.ledger.reply(reply) for reply in replies)])
         if self.base is not None:
             self.base.catch_up(record for record in known if record.round < self.server.history.start)

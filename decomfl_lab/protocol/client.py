@@ -178,7 +178,7 @@ def _measure(clients: Sequence[Client], plans: Sequence[Plan], k: int) -> list[E
         points = first.estimator.points(P, first.mu)
         if first.lean:
             values = np.stack([client._values(line, points) for client, line in zip(clients, lines, strict=True)])
-        elif k == 0 and _at_one_point(lines):
+        elif k == 0 and _at_one_point(lines):  # later every client is at an x of its own
             values = first.engine.losses(lines[0], points, tasks)
         else:
             each = zip(lines, tasks, strict=True)
@@ -217,7 +217,7 @@ def handle_all(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Reply]:
 
 def _handle(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Reply]:
     """Rebuild, measure step by step together, revert."""
-    with ExitStack() as stack:
+    with ExitStack() as stack:  # left in reverse: each replica is reverted, then the points are let go
         for client, plan in zip(clients, plans, strict=True):
             client._catch_up(plan)
             stack.callback(client.release)

@@ -85,7 +85,7 @@ class Delivery:
         """
         server = self.server
         held = [decode_held(report) for report in reports] if self.wants_reports else None
-        pulling = set()
+        pulling = set()  # whose records are gone: they get the model, and count as holding this round
         if server.replica is not None:
             holds = {at.client: at.round for at in held} if held is not None else dict(enumerate(server.held))
             pulling = {i for i in chosen if holds.get(i, server.round) < server.history.start}

@@ -18,6 +18,7 @@ from decomfl_lab.replicas.replica import Replica, Snapshot
 
 __all__ = ["Server", "Tracking", "sample_clients"]
 
+# Every kind of random choice has a number, so that no two share a generator.
 _SAMPLING = 1
 _DIRECTIONS = 2
 
@@ -174,7 +175,7 @@ class Server:
         self.history.append(record)
         if self.tracking is Tracking.SERVER:
             for client in clients:
-                self.held[client] = plan.round
+                self.held[client] = plan.round  # x_r; the record of round r is still to come to it
         self._prune()
         self._planned = {}
         return record
@@ -182,7 +183,7 @@ class Server:
     def _prune(self) -> None:
         """Forget what nobody needs, and whatever is older than the last ``keep`` records."""
         if self.tracking is Tracking.SERVER:
-            self.history.prune(min(self.held))
+            self.history.prune(min(self.held))  # whoever holds x_t still needs the records t, t + 1, ...
         if self.keep:
             self.history.prune(self.round - self.keep)
 

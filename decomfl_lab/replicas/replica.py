@@ -83,7 +83,7 @@ class Replica:
         self.device = self.x.device
         self.rule = rule
         self.state = {slot: torch.zeros_like(self.x) for slot in rule.slots}
-        self._shared = False
+        self._shared = False  # whether others may hold these vectors too; they are copied before they are written
         self.round = 0
         self.sizes = tuple(sizes) if sizes is not None else (self.d,)
         require(sum(self.sizes) == self.d, "sizes", f"add up to d={self.d}", self.sizes)
@@ -216,7 +216,7 @@ class Replica:
 
     def forget(self) -> None:
         """Give the vectors away and keep the round alone, until the next ``restore``."""
-        self.x = self.x.to("meta")
+        self.x = self.x.to("meta")  # a shape and a type without memory
         self.state = dict.fromkeys(self.state, self.x)
 
     @property
@@ -248,7 +248,7 @@ def step_together_(replicas: Sequence[Replica], steps: Sequence[Step]) -> bool:
     first = replicas[0]
     kinds = {(type(each), each.sizes, each.backend, each.workers, each.x.dtype, each.x.device) for each in replicas}
     too_many = first.backend == "triton" and len(replicas) * (1 + len(first.state)) > MOST_NAMES
-    if len(kinds) > 1 or type(first) is not Replica or too_many:
+    if len(kinds) > 1 or type(first) is not Replica or too_many:  # a subclass may step in a way of its own
         return False
     shared = Program.together([each._step_program(step) for each, step in zip(replicas, steps, strict=True)])
     if shared is None:

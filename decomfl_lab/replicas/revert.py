@@ -29,7 +29,7 @@ class Revert(Protocol):
 @contextmanager
 def by_snapshot(replica: Replica, taken: Sequence[Step], K: int) -> Iterator[None]:  # noqa: ARG001
     """Keep x and the optimizer's state, and put them back: for every rule, at the memory of a second model."""
-    before = replica.snapshot() if K > 1 else None
+    before = replica.snapshot() if K > 1 else None  # for K = 1 nothing moves
     try:
         yield
     finally:

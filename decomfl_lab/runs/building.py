@@ -98,15 +98,16 @@ def build_federation(
     require(config.compute != "tf32" or on_gpu, "compute", "be float32 or bfloat16 on the CPU", config.compute)
     images = fast_layout(dataset.train_images)
     chosen = [torch.from_numpy(part).to(dataset.device) for part in _parts(config, dataset)]
-    if dataset.pad is not None:
+    if dataset.pad is not None:  # prompts of like length lie together, so that a batch has little padding
         chosen = [index[by_length(images[index], dataset.pad)] for index in chosen]
+    # With bfloat16 the losses come from a copy in 16 bits; x, and the module that is evaluated, stay float32.
     rounded = config.compute == "bfloat16"
     workspace, own = (
         (copy.deepcopy(module).bfloat16(), replace(layout, dtype=torch.bfloat16)) if rounded else (module, layout)
     )
     batches = [
         EpochBatches(len(index), config.batch_size, (config.seed, 3, i), ascending=dataset.pad is not None)
-        for i, index in enumerate(chosen)
+        for i, index in enumerate(chosen)  # 3 tells batches from what else is drawn from the seed
     ]
     first = ModuleObjective(workspace, own, loss, images, dataset.train_labels, batches[0])
     exact = [first.of(index, own_batches) for index, own_batches in zip(chosen, batches, strict=True)]

@@ -149,6 +149,7 @@ class Run:
         self._calibration = calibration_images(config, self.dataset)
         self._rows: list[dict[str, float]] = []
         self._losses: list[float] = []
+        # Every version of the code, and every device, that had a hand in the run.
         self._hands = {"codes": [code_version()], "devices": [describe(self.dataset.device)]}
         self.seconds = 0.0
 
@@ -198,6 +199,7 @@ class Run:
         has_accuracy = bool(rows.test_accuracy.notna().any())
         figure = Figure(figsize=(9 if has_accuracy else 5, 3.6), layout="constrained")
         axes = np.atleast_1d(figure.subplots(1, 1 + has_accuracy))
+        # Bytes a client and round, from which the upper axes are made.
         wire = rows.wire_bytes.max() / self.config.clients / max(1, rows["round"].max())
         for own, columns in zip(
             axes, [["test_accuracy"], ["train_loss", "test_loss"]][1 - has_accuracy :], strict=True
