@@ -448,8 +448,8 @@ class _Run:
         if k >= settings.basis:
             return True
         if settings.products is not None:
-            # Two thirds of the budget; a third with a trace_operator, which then spends k forms on tr(QGQᵀ). At least two
-            # probes are left in any case, and up to four where half of the budget pays for them.
+            # Two thirds of the budget; a third with a trace_operator, which then spends k forms on tr(QGQᵀ). At least
+            # two probes are left in any case, and up to four where half of the budget pays for them.
             probes = max(2, min(4, settings.limit // (2 * settings.probe_steps)))
             most = 2 * settings.limit // 3 if self.forms is self.operator else settings.limit // 3
             return k >= min(most, settings.limit - probes * settings.probe_steps)
@@ -459,8 +459,8 @@ class _Run:
             return False
         if not self.krylov.result(settings.rtol / 5).converged:  # no probe makes θ better
             return False
-        # Lanczos goes on while a step saves its product in probes, and while so many are needed that a variance which no
-        # longer falls is taken for a plateau before another outlier.
+        # Lanczos goes on while a step saves its product in probes, and while so many are needed that a variance which
+        # no longer falls is taken for a plateau before another outlier.
         now, then = (self._needed(SAFETY * variance) for variance in self._variances())
         saved = settings.probe_steps * (now - then)
         return now <= LEAST_PROBES or (saved < 1 and now <= SAFETY * _PROBES_A_STEP * k)
