@@ -212,7 +212,7 @@ def limits(setting: Setting) -> tuple[float, str]:
     """(ns per element and pair, what binds): the least that the workers of this CPU, or the GPU, would need.
 
     Instructions: the lane operations of the specification at the measured rate of independent ones, on a GPU at the
-    rate of its 64 integer units a multiprocessor. Bandwidth: one reading and one writing of the model in all, at the
+    rate of its 64 integer units a multiprocessor. Bandwidth: one read and one write of the model in all, at the
     measured rate; models within the cache need less.
     """
     operations, bytes_ = _gpu_rates() if setting.device == "cuda" else (_instruction_rate(), _bandwidth())

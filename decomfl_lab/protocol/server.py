@@ -213,7 +213,7 @@ class Server:
             )
 
     def dense_model(self) -> Snapshot:
-        """The server's model for a dense pull; InputError if it keeps none."""
+        """The server's model for a pull; InputError if it keeps none."""
         if self.replica is None:
             raise InputError("the server keeps no model, so there is none to pull")
         return self.replica.snapshot()

@@ -188,7 +188,7 @@ class Replica:
         return Snapshot(self.round, self.x, dict(self.state))
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Be what the snapshot was: parameters, optimizer state and round (revert, or a dense model pull)."""
+        """Be what the snapshot was: parameters, optimizer state and round (revert, or a pull)."""
         require(
             snapshot.x.shape == (self.d,) and snapshot.x.dtype == self.x.dtype,
             "snapshot",
