@@ -53,3 +53,11 @@ def test_a_fault_in_a_foreign_implementation_is_caught(name: str, part: Any, law
             return (part if name == "server" else Server)(case, with_model=with_model)
 
     assert laws.verify(Faulty(), cases=40, laws=[law]).broken == [law]
+
+
+def test_the_suite_fails_where_a_law_is_broken_and_skips_where_there_is_nothing_to_try() -> None:
+    suite = laws.pytest_suite(laws.FAULTS["never-pruned"], cases=20)
+    with pytest.raises(pytest.fail.Exception, match="BROKEN .* pruning-keeps-what-is-needed: .*\n.*oldest round kept"):
+        suite("pruning-keeps-what-is-needed")
+    with pytest.raises(pytest.skip.Exception, match="never-pruned has no sample"):
+        suite("sampling-is-without-replacement")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from decomfl_lab.datasets.splits import _UNIT, _round_cycles
+from decomfl_lab.datasets.splits import _UNIT, Concentration, _round_cycles, split, split_dirichlet
 
 
 @pytest.mark.parametrize("share", [0.1, 0.7])
@@ -26,3 +26,13 @@ def test_rounding_keeps_the_margins_and_moves_no_cell_by_a_whole_example() -> No
     assert np.array_equal(whole.sum(axis=0) * _UNIT, table.sum(axis=0))
     assert np.array_equal(whole.sum(axis=1) * _UNIT, table.sum(axis=1))
     assert np.abs(whole - table / _UNIT).max() < 1
+
+
+@pytest.mark.parametrize(("name", "concentration"), [("dirichlet", "per-class"), ("dirichlet-total", "total")])
+def test_a_name_stands_for_its_concentration(name: str, concentration: Concentration) -> None:
+    labels = np.repeat([0, 0, 0, 1], 25)
+    wanted = split_dirichlet(labels, 4, 0.5, 7, concentration=concentration)
+    other = split_dirichlet(labels, 4, 0.5, 7, concentration="total" if concentration == "per-class" else "per-class")
+    found = [part.tolist() for part in split(name, labels, 4, 7, alpha=0.5)]
+    assert found == [part.tolist() for part in wanted]
+    assert found != [part.tolist() for part in other]
