@@ -30,8 +30,8 @@ def verify(
     plant: Annotated[
         str | None,
         typer.Option(
-            help="Plant a fault in the lab's own and see the laws catch it; `all` plants one after another and prints "
-            f"which laws each of them breaks. The faults are {', '.join(FAULTS)}."
+            help="Plant the fault of this name in the lab's own implementation. `all` plants one after another and "
+            "prints which laws each of them breaks."
         ),
     ] = None,
     device: Annotated[
