@@ -6,11 +6,12 @@ STAMP := $(VENV)/.installed
 OUT ?= out
 ARGS ?=
 
-.PHONY: help setup paper test lint types format clean
+.PHONY: help setup paper test mutants lint types format clean
 
 help:
 	@echo "make paper   every figure and table at default scale -> $(OUT)/report.html (ARGS='--scale smoke' for less)"
 	@echo "make test    the whole test suite, linter and type checker"
+	@echo "make mutants small changes of the core's source, each to be noticed by laws or tests (ARGS='--sample 30' for fewer)"
 	@echo "make setup | lint | types | format | clean"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -37,6 +38,9 @@ types: $(STAMP)
 
 test: $(STAMP) lint types
 	$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
+
+mutants: $(STAMP)
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 format: $(STAMP)
 	$(BIN)/ruff format .

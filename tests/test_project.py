@@ -29,8 +29,8 @@ def test_the_readmes_python_runs(tmp_path: Path) -> None:
 
 
 def test_the_readmes_counts_are_those_of_the_code() -> None:
+    from decomfl_lab.laws import LAWS
     from decomfl_lab.laws.faults import FAULTS
-    from decomfl_lab.laws.laws import LAWS
 
     assert f"{len(LAWS)} laws, {len(FAULTS)} planted faults" in (ROOT / "README.md").read_text()
 

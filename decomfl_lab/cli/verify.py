@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import time
@@ -9,22 +10,29 @@ from typing import Annotated
 
 import typer
 
+from decomfl_lab.errors import require
 from decomfl_lab.interrupts import telling
-from decomfl_lab.laws.check import Verdict, load_implementation
+from decomfl_lab.laws.check import Outcome, Outcomes, load_implementation, planted
 from decomfl_lab.laws.check import verify as run
 from decomfl_lab.laws.faults import FAULTS
 
 __all__ = ["verify"]
+
+_MARKS = {"holds": ".", "broken": "x", "crashed": "!", "not tried": " "}
 
 
 def verify(
     *,
     target: Annotated[
         str | None,
-        typer.Option(help="module:function of your own Implementation (decomfl_lab.laws.contract says what it is)."),
+        typer.Option(help="module:function of your own Implementation (decomfl_lab.laws says what it is)."),
     ] = None,
     plant: Annotated[
-        str | None, typer.Option(help=f"Plant a fault in the lab's own and see the laws catch it: {', '.join(FAULTS)}.")
+        str | None,
+        typer.Option(
+            help="Plant the fault of this name in the lab's own implementation. `all` plants one after another and "
+            "prints which laws each of them breaks."
+        ),
     ] = None,
     device: Annotated[
         str | None,
@@ -34,15 +42,23 @@ def verify(
         ),
     ] = None,
     law: Annotated[list[str] | None, typer.Option(help="Try only this law (may be given several times).")] = None,
-    cases: Annotated[int, typer.Option(help="How many random cases each law is tried with.")] = 100,
+    cases: Annotated[
+        int | None,
+        typer.Option(
+            help="How many random cases each law is tried with. With `--plant all` the law that is meant to catch a "
+            "fault gets up to 25 times as many. [default: 100, with `--plant all` 6]",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random cases.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print rows of law, cases, passed as JSON.")] = False,
 ) -> None:
     """Check that every rebuilt client model equals the server's bit for bit, law by law.
 
-    Exit code 0 if all laws hold, 1 if one is broken; a broken law prints its smallest counter-example.
+    Exit code 0 if all laws hold, 1 if one is broken; a broken law prints its smallest counter-example. With
+    `--plant all`, 1 if the law that is meant to catch a fault does not.
     """
-    implementation = load_implementation(target, plant, device)
+    started = time.monotonic()
 
     def announce(name: str) -> None:
         if sys.stderr.isatty():
@@ -52,38 +68,62 @@ def verify(
         if sys.stderr.isatty():
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
+    if plant == "all":
+        require(target is None and device is None, "plant", "be left out where target or device is given", plant)
+        with telling(lambda: "interrupted; nothing was kept"):
+            table = planted(cases=6 if cases is None else cases, seed=seed, laws=law or (), on_fault=announce)
+        clear()
+        missed = [fault for fault, row in table.items() if row[FAULTS[fault].caught_by].status != "broken"]
+        print(_rows(table) if as_json else _table(table))
+        if not as_json:
+            caught = f"{len(table) - len(missed)} of {len(table)} faults are caught by the law that is meant to"
+            print(f"{caught} (seed {seed}, {time.monotonic() - started:.0f} s)")
+        raise typer.Exit(1 if missed else 0)
+
+    implementation = load_implementation(target, plant, device)
+    outcomes = Outcomes()
+
+    def tell(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        clear()
+        if not as_json:
+            print(outcome, flush=True)
+
     def interrupted() -> str:
         clear()
-        held = [verdict.law for verdict in verdicts if verdict.passed]
+        held = [outcome.law for outcome in outcomes if outcome.status == "holds"]
         names = f": {', '.join(held)}" if held else ""
-        return f"interrupted; {len(held)} of the {len(verdicts)} laws tried so far held{names}"
+        return f"interrupted; {len(held)} of the {len(outcomes)} laws tried so far held{names}"
 
-    started = time.monotonic()
-    verdicts: list[Verdict] = []
     with telling(interrupted):
-        for verdict in run(implementation, cases=cases, seed=seed, laws=tuple(law or ()), on_law=announce):
-            verdicts.append(verdict)
-            clear()
-            if not as_json:
-                mark = "ok    " if verdict.passed else "BROKEN"
-                print(f"{mark} {verdict.cases:5d} cases  {verdict.law}: {verdict.says}", flush=True)
-                if not verdict.passed:
-                    print(f"       {verdict.counterexample}", flush=True)
-    broken = [verdict.law for verdict in verdicts if not verdict.passed]
+        count = 100 if cases is None else cases
+        run(implementation, cases=count, seed=seed, laws=law or (), on_law=announce, on_outcome=tell)
     if as_json:
-        rows = [
-            {
-                "law": v.law,
-                "says": v.says,
-                "cases": v.cases,
-                "passed": v.passed,
-                "counterexample": v.counterexample,
-            }
-            for v in verdicts
-        ]
+        rows = [{**dataclasses.asdict(outcome), "passed": outcome.passed} for outcome in outcomes]
         print(json.dumps(rows, ensure_ascii=False))
     else:
-        what = f"{implementation.name}: {len(verdicts) - len(broken)} of {len(verdicts)} laws hold"
-        print(f"{what} (seed {seed}, {time.monotonic() - started:.0f} s)")
-    if broken:
+        print(f"{implementation.name}: {outcomes.summary} (seed {seed}, {time.monotonic() - started:.0f} s)")
+    if outcomes.broken:
         raise typer.Exit(1)
+
+
+def _rows(table: dict[str, dict[str, Outcome]]) -> str:
+    rows = [
+        {"fault": fault, "law": name, "status": outcome.status, "meant": name == FAULTS[fault].caught_by}
+        for fault, row in table.items()
+        for name, outcome in row.items()
+    ]
+    return json.dumps(rows, ensure_ascii=False)
+
+
+def _table(table: dict[str, dict[str, Outcome]]) -> str:
+    """A row a fault, a column a law; [ ] around the law that is meant to catch the fault."""
+    laws = list(next(iter(table.values()), {}))
+    width = max(map(len, table), default=0)
+    lines = [f"{n:3d}  {name}" for n, name in enumerate(laws, 1)]
+    lines += ["", " " * width + "".join(f"{n:3d}" for n in range(1, len(laws) + 1))]
+    for fault, row in table.items():
+        marks = [(_MARKS[row[name].status], name == FAULTS[fault].caught_by) for name in laws]
+        lines.append(fault.ljust(width) + "".join(f"[{mark}]" if meant else f" {mark} " for mark, meant in marks))
+    lines += ["", "x broken, ! broken by a crash, . holds, blank: the fault is in no part that the law is about,"]
+    return "\n".join([*lines, "[ ] the law that is meant to catch the fault"])

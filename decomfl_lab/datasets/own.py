@@ -32,13 +32,17 @@ def examples(name: str, data: Any) -> tuple[Tensor, Tensor]:
     Raises:
         InputError: If they are something else, empty, or not as many inputs as targets.
     """
-    sequence = isinstance(data, tuple | list)
-    if sequence and len(data) == 2 and all(isinstance(each, Tensor | np.ndarray) for each in data):
+    bare = isinstance(data, tuple | list | Tensor | np.ndarray)
+    if (
+        isinstance(data, tuple | list)
+        and len(data) == 2
+        and all(isinstance(each, Tensor | np.ndarray) for each in data)
+    ):
         inputs, targets = (torch.as_tensor(each) for each in data)
     elif isinstance(data, DataLoader):
         batches = [(torch.as_tensor(x), torch.as_tensor(y)) for x, y in data]
         inputs, targets = (torch.cat(each) for each in zip(*batches, strict=True))
-    elif hasattr(data, "__getitem__") and hasattr(data, "__len__") and not sequence:
+    elif hasattr(data, "__getitem__") and hasattr(data, "__len__") and not bare:
         pairs = [data[n] for n in range(len(data))]
         inputs, targets = (torch.stack([torch.as_tensor(each) for each in own]) for own in zip(*pairs, strict=True))
     else:

@@ -1,6 +1,37 @@
-"""The laws of seed/revert logic, as properties that any implementation can be put to.
+"""The laws of seed/revert logic, as properties that any implementation can be put to. Needs hypothesis.
 
-``contract`` says what an implementation is, ``strategies`` what the laws quantify over, ``laws`` states
-them, ``machine`` plays random histories, ``faults`` are wrong implementations that the laws must catch, and
-``check`` runs laws and counts cases. Needs hypothesis.
+    from decomfl_lab import laws
+
+    class Mine(laws.Implementation):                        # override what is yours
+        def client(self, case, i, objective=None):
+            return MyClient(i, case, laws.Wavy(case.d, i) if objective is None else objective)
+
+    print(laws.verify(Mine()))                              # or test_laws = laws.pytest_suite(Mine()) in pytest
+
+``Implementation`` says what is used of a client, a replica and a server; ``LAWS`` and ``FAULTS`` are the laws and the
+wrong implementations that they catch.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from decomfl_lab.laws.check import Outcome, Outcomes, planted, pytest_suite, verify
+    from decomfl_lab.laws.contract import Case, Implementation, Participation, Wavy
+    from decomfl_lab.laws.faults import FAULTS
+    from decomfl_lab.laws.register import LAWS, LawBrokenError
+
+__all__ = ["FAULTS", "LAWS", "Case", "Implementation", "LawBrokenError", "Outcome", "Outcomes", "Participation", "Wavy"]
+__all__ += ["planted", "pytest_suite", "verify"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    for module in ("check", "contract"):  # check imports every law, so LAWS is never half full
+        found = getattr(importlib.import_module(f"{__name__}.{module}"), name, None)
+        if found is not None:
+            return found
+    raise AssertionError(name)

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+import hashlib
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
+from hypothesis import assume
 from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab import noise
 from decomfl_lab.estimators.differences import ESTIMATORS
+from decomfl_lab.laws.register import bits
 from decomfl_lab.noise import Backend, Distribution
 from decomfl_lab.objectives.objective import Objective, Perturbable
+from decomfl_lab.protocol import wire
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.delivery import Delivery, receive
-from decomfl_lab.protocol.messages import Plan
+from decomfl_lab.protocol.messages import Held, Message, Plan, Reply
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.wire import Ledger
-from decomfl_lab.records.record import RoundRecord
+from decomfl_lab.records.record import History, RoundRecord
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
-from decomfl_lab.replicas.replica import Replica, SyncReplica
-from decomfl_lab.replicas.rules import GridSgd, UpdateRule
+from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
+from decomfl_lab.replicas.rules import GridSgd, LowPrecision, Sgd, UpdateRule
 
-__all__ = ["Case", "Implementation", "Participation", "Played", "Wavy", "play"]
+__all__ = ["AcrossDevices", "AnyClient", "AnyReplica", "AnyServer", "Case", "Implementation", "Participation"]
+__all__ += ["Played", "Wavy", "digest", "play", "supported", "variant"]
 
 
 @dataclass(frozen=True)
@@ -42,21 +50,21 @@ class Case:
     """A small federation and its whole history of participation.
 
     Attributes:
-        M: Clients.
-        K: Local steps.
-        P: Schedule of directions.
-        eta: Schedule of learning rates.
+        M: Number of clients.
+        K: Number of local steps a round.
+        P: Number of directions a local step, a schedule over rounds.
+        eta: Learning rate η, a schedule over rounds.
         rule: Update rule.
-        estimator: "forward" or "central".
-        mu: Smoothing radius.
-        distribution: Law of the directions.
-        shapes: Shapes of the model's tensors.
+        estimator: Difference that the scalars are, "forward" or "central".
+        mu: Smoothing radius μ, a power of two.
+        distribution: Distribution of the directions.
+        shapes: Shapes of the model's tensors, () for a number.
         dtype: float32, float64, or what a LowPrecision rule says.
-        seed: Of the server.
+        seed: Seed of the server, which directions and sampling derive from.
         rounds: Participation, round by round.
         seeding: How many seeds travel.
         tracking: Who remembers which round a client holds.
-        keep: Records kept at most, 0 for as many as needed.
+        keep: Largest number of records that the server keeps, 0 for as many as needed.
     """
 
     M: int
@@ -106,19 +114,137 @@ class Wavy:
         return float(np.mean(np.sin(self.w * values + phase)) + np.mean(values * values) / 8)
 
 
+class AnyReplica(Protocol):
+    """What the laws, the delivery and a restart use of a replica: x and the optimizer's state after whole rounds."""
+
+    @property
+    def round(self) -> int:
+        """The number of records applied."""
+        ...
+
+    def catch_up(self, records: Iterable[RoundRecord]) -> object:
+        """Apply the records of rounds ≥ ``round`` in order, skip older ones; InputError, and no change, at a gap."""
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """Round, x and {slot: vector} for each of ``rule.slots``, which no later step of the replica changes."""
+        ...
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Be what the snapshot says, and leave the snapshot's vectors as they are ever after."""
+        ...
+
+
+class AnyClient(Protocol):
+    """What is used of a client.
+
+    Attributes:
+        run_seed: None until a delivery writes the run's seed here (only where seeds are sent per run).
+    """
+
+    run_seed: int | None
+
+    @property
+    def id(self) -> int:
+        """The client's number i."""
+        ...
+
+    @property
+    def replica(self) -> AnyReplica:
+        """Its model, of a whole round whenever ``handle`` is not running."""
+        ...
+
+    def report(self) -> Held:
+        """The round that the client holds (only where clients track it)."""
+        ...
+
+    def handle(self, plan: Plan) -> Reply:
+        """Rebuild x_r from the plan's records, measure K·P scalars, be at x_r again; InputError if records lack."""
+        ...
+
+
+class AnyServer(Protocol):
+    """What is used of a server, whose records are in a ``records.record.History``.
+
+    Attributes:
+        history: The records that are kept; a restart writes it.
+        held: The round that each client holds, empty where clients track it; a restart writes it.
+    """
+
+    history: History
+    held: list[int]
+
+    @property
+    def round(self) -> int:
+        """The round to be planned or under way."""
+        ...
+
+    @property
+    def run_seed(self) -> int:
+        """The seed that every round's derive from."""
+        ...
+
+    @property
+    def tracking(self) -> Tracking:
+        """Who remembers which round a client holds."""
+        ...
+
+    @property
+    def replica(self) -> AnyReplica | None:
+        """The server's model, None where it is made without one."""
+        ...
+
+    def plan_round(
+        self, participants: Sequence[int] | None = None, reports: Iterable[Held] | None = None
+    ) -> Mapping[int, Plan]:
+        """A plan for each participant; InputError for participants or reports that cannot be served.
+
+        Where records are gone that a client lacks, the error names the client, its round and the oldest record's.
+        """
+        ...
+
+    def aggregate(self, replies: Iterable[Reply]) -> RoundRecord:
+        """The round's record, stored and applied; InputError, and nothing stored, for a bad reply or none."""
+        ...
+
+    def dense_model(self) -> Snapshot:
+        """The server's model."""
+        ...
+
+    def note_dense_pull(self, client: int) -> None:
+        """Remember that a client now holds the model of the present round."""
+        ...
+
+
 class Implementation:
     """Makes the parts of DeComFL that the laws test. Override what is yours; the defaults are the lab's.
 
-    A server has ``plan_round``, ``aggregate``, ``dense_model``, ``note_dense_pull`` and the attributes of ``Server``
-    that it is made with; a client has ``handle``, ``report``, ``run_seed`` (None until it is told) and a ``replica``
-    with ``digest``, ``catch_up``, ``snapshot`` and ``restore``.
+    A client has ``id``, ``run_seed``, ``replica``, ``handle`` and ``report``; a replica ``round``, ``catch_up``,
+    ``snapshot`` and ``restore``; a server ``round``, ``run_seed``, ``tracking``, ``replica``, ``history``, ``held``,
+    ``plan_round``, ``aggregate``, ``dense_model`` and ``note_dense_pull``: ``AnyClient``, ``AnyReplica`` and
+    ``AnyServer`` say what each of them does. Nothing else of them is used. What they exchange are the lab's values
+    (``Plan``, ``Reply``, ``Held``, ``RoundRecord``, ``Snapshot``), and a bad value is answered by ``InputError``.
+
+    ``supports`` says which cases there is an implementation of; the laws simplify others until it is so. A law is
+    tried where one of its parts is yours: "federation" (``client``, ``server``, ``replica``, ``ledger``, ``encode`` or
+    ``decode``), or the method that it is about (``replica``, ``sample``, ``keyed_client``, ``lean_client``,
+    ``sync_client``, ``direction``, ``backends``). On the lab's own implementation all are tried.
     """
 
     name = "decomfl_lab"
 
+    def __init_subclass__(cls) -> None:
+        cls.name = cls.__dict__.get("name", cls.__name__)
+
     def supports(self, case: Case) -> bool:  # noqa: ARG002
         """Whether the laws may be tried on this case; override it if you lack a rule, a dtype or a variant."""
         return True
+
+    def offers(self, part: str) -> bool:
+        """Whether a law about this part tests something of this implementation and not the lab's alone."""
+        parts = ("client", "server", "replica", "ledger", "encode", "decode") if part == "federation" else (part,)
+        own = type(self)
+        return own is Implementation or any(getattr(own, at) is not getattr(Implementation, at) for at in parts)
 
     def backends(self) -> dict[str, Backend]:
         """Implementations of the noise stream, each with the contract of ``noise.Backend``."""
@@ -128,33 +254,54 @@ class Implementation:
         """z(seed, p) in R^d."""
         return noise.direction(seed, p, d, distribution=distribution)
 
-    def replica(self, case: Case, *, per_tensor: bool = False) -> Replica:
-        """A replica at round 0."""
+    def sample(self, seed: int, r: int, M: int, m: int) -> Sequence[int]:
+        """C_r: the m of M clients that a server of this seed samples in round r."""
+        return Server(M, m, K=1, P=Schedule(1), eta=Schedule(0.1), seed=seed, history=History(start=r)).sample()
+
+    def encode(self, message: Message) -> bytes:
+        """Any message as bytes."""
+        return wire.encode(message)
+
+    def decode(self, message: bytes, run_seed: int | None = None) -> Message:
+        """Inverse of ``encode``; ``run_seed`` is there for plans and records that carry no seeds.
+
+        Raises:
+            InputError: If the message is damaged.
+        """
+        return wire.decode(message, run_seed)
+
+    def replica(self, case: Case, *, per_tensor: bool = False) -> AnyReplica:
+        """A replica at round 0, at ``case.initial()``; ``per_tensor`` ones apply updates tensor by tensor."""
         return Replica(case.initial(), case.rule, sizes=case.sizes if per_tensor else None)
 
-    def client(self, case: Case, i: int, objective: Objective | None = None) -> Client:
-        """Client i at round 0; every second one applies updates tensor by tensor."""
+    def client(self, case: Case, i: int, objective: Objective | None = None) -> AnyClient:
+        """Client i at round 0, with the loss ``objective``, or ``Wavy(case.d, i)``.
+
+        Of the lab's every second one applies updates tensor by tensor.
+        """
         objective = Wavy(case.d, i) if objective is None else objective
-        replica = self.replica(case, per_tensor=i % 2 == 1)
+        replica: Any = self.replica(case, per_tensor=i % 2 == 1)
         return Client(i, replica, objective, ESTIMATORS[case.estimator], case.mu)
 
-    def keyed_client(self, case: Case, i: int, key: int) -> Client:
+    def keyed_client(self, case: Case, i: int, key: int) -> AnyClient:
         """Client i with the private key that clients share and the server does not know."""
-        client = self.client(case, i)
+        client: Any = self.client(case, i)
         client.replica.private_key = key
-        return client
+        return cast("AnyClient", client)
 
-    def lean_client(self, case: Case, i: int, objective: Perturbable) -> Client:
+    def lean_client(self, case: Case, i: int, objective: Perturbable) -> AnyClient:
         """Client i that forms x + μz a layer at a time."""
-        return Client(i, self.replica(case), objective, ESTIMATORS[case.estimator], case.mu, lean=True)
+        replica: Any = self.replica(case)
+        return Client(i, replica, objective, ESTIMATORS[case.estimator], case.mu, lean=True)
 
-    def sync_client(self, case: Case, i: int) -> Client:
+    def sync_client(self, case: Case, i: int) -> AnyClient:
         """Client i that corrects its model afterwards instead of reverting it; the case's rule is plain SGD."""
-        right = self.client(case, i)
-        return Client(i, SyncReplica(case.initial(), case.rule), right.objective, right.estimator, right.mu)
+        replica = SyncReplica(case.initial(), case.rule)
+        return Client(i, replica, Wavy(case.d, i), ESTIMATORS[case.estimator], case.mu)
 
-    def server(self, case: Case, *, with_model: bool = True) -> Server:
+    def server(self, case: Case, *, with_model: bool = True) -> AnyServer:
         """A server at round 0."""
+        replica: Any = self.replica(case) if with_model else None
         return Server(
             M=case.M,
             m=1,
@@ -163,7 +310,7 @@ class Implementation:
             eta=case.eta,
             seed=case.seed,
             distribution=case.distribution,
-            replica=self.replica(case) if with_model else None,
+            replica=replica,
             seeding=case.seeding,
             tracking=case.tracking,
             keep=case.keep,
@@ -171,11 +318,44 @@ class Implementation:
 
     def ledger(self, case: Case) -> Ledger:
         """A ledger that encodes and counts."""
-        return Ledger(case.M)
+        return Ledger(case.M, encode=self.encode)
 
     def delivery(self, case: Case, policy: PullPolicy | None = None, *, with_model: bool = True) -> Delivery:
-        """A delivery of a server at round 0."""
-        return Delivery(self.server(case, with_model=with_model), policy=policy, ledger=self.ledger(case))
+        """The lab's delivery of a server at round 0, by this codec."""
+        server: Any = self.server(case, with_model=with_model)
+        return Delivery(server, policy=policy, ledger=self.ledger(case), decode=self.decode)
+
+
+def supported(implementation: Implementation, case: Case) -> Case | None:
+    """The case, or else the nearest simpler one that the implementation supports, or None."""
+    narrow = isinstance(case.rule, GridSgd | LowPrecision)  # a rule that wants a dtype or numbers of its own
+    simpler: dict[str, Any] = {
+        "seeding": Seeding.PER_STEP,
+        "tracking": Tracking.SERVER,
+        "dtype": case.dtype if narrow else torch.float32,
+        "distribution": Distribution.GAUSSIAN,
+        "estimator": "forward",
+        "rule": Sgd(),
+        "K": 1,
+        "P": Schedule(1),
+        "eta": Schedule(case.eta.initial),
+    }
+    for count in range(len(simpler) + 1):
+        for names in itertools.combinations(simpler, count):
+            changes = {name: simpler[name] for name in names}
+            if "rule" in names and narrow:
+                changes["dtype"] = torch.float32
+            changed = replace(case, **changes)
+            if implementation.supports(changed):
+                return changed
+    return None
+
+
+def variant(implementation: Implementation, case: Case, **changes: Any) -> Case:
+    """The case with these changes; the law is not tried on it if the implementation does not support that."""
+    changed = replace(case, **changes)
+    assume(implementation.supports(changed))
+    return changed
 
 
 class AcrossDevices(Implementation):
@@ -191,25 +371,48 @@ class AcrossDevices(Implementation):
         self.backend = None if device.type == "cuda" else other
         self.name = f"decomfl_lab, CPU and {self.backend or device.type}"
 
-    def client(self, case: Case, i: int, objective: Objective | None = None) -> Client:
+    def offers(self, part: str) -> bool:  # noqa: ARG002
+        """Every law is about these devices."""
+        return True
+
+    def client(self, case: Case, i: int, objective: Objective | None = None) -> AnyClient:
         """See ``Implementation.client``."""
-        client = super().client(case, i, objective)
+        client: Any = super().client(case, i, objective)
         if i % 2:
             x = case.initial().to(self.device)
             client.replica = Replica(x, case.rule, sizes=case.sizes, backend=self.backend)
-        return client
+        return cast("AnyClient", client)
+
+
+def digest(replica: AnyReplica | None) -> str:
+    """BLAKE2b-128 of all bits of x and of the optimizer's state."""
+    assert replica is not None
+    snapshot = replica.snapshot()
+    h = hashlib.blake2b(digest_size=16)
+    for name, vector in {**snapshot.state, "x": snapshot.x}.items():
+        h.update(name.encode())
+        h.update(bits(vector))
+    return h.hexdigest()
 
 
 @dataclass
 class Played:
-    """A federation after its history."""
+    """A federation after its history.
+
+    Attributes:
+        delivery: It carries the messages.
+        clients: All clients.
+        records: The records of the rounds so far.
+        carried: The bytes that went down to and up from each client: [down, up].
+    """
 
     delivery: Delivery
-    clients: list[Client]
+    clients: list[AnyClient]
     records: list[RoundRecord] = field(default_factory=list)
+    carried: dict[int, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
 
     @property
-    def server(self) -> Server:
+    def server(self) -> AnyServer:
         """The server."""
         return self.delivery.server
 
@@ -218,13 +421,26 @@ class Played:
         """What was sent."""
         return self.delivery.ledger
 
-    def plans(self, participants: Sequence[int]) -> Iterator[tuple[Client, Plan]]:
+    @property
+    def server_digest(self) -> str:
+        """The digest of the server's model."""
+        return digest(self.server.replica)
+
+    def digest_after(self, client: int) -> str:
+        """The digest of the client's model after it has caught up with the present."""
+        self.bring_up(client)
+        return digest(self.clients[client].replica)
+
+    def plans(self, participants: Sequence[int]) -> Iterator[tuple[AnyClient, Plan]]:
         """The participants, each with the plan that it received."""
-        reports = (
-            [self.ledger.held(self.clients[i].report()) for i in participants] if self.delivery.wants_reports else ()
-        )
+        reports = []
+        for i in participants if self.delivery.wants_reports else ():
+            reports.append(self.ledger.held(self.clients[i].report()))
+            self.carried[i][1] += len(reports[-1])
         for i, messages in self.delivery.open(participants, reports):
-            yield self.clients[i], receive(self.clients[i], messages)
+            self.carried[i][0] += sum(map(len, messages))
+            client: Any = self.clients[i]
+            yield client, receive(client, messages, self.delivery.decode)
 
     def plan_for(self, client: int) -> Plan:
         """A fresh plan for one client, with the records it lacks."""
@@ -240,6 +456,7 @@ class Played:
         arrived: list[bytes] = []
         for client, plan in self.plans(at.clients):
             reply = self.ledger.reply(client.handle(plan))
+            self.carried[client.id][1] += len(reply)
             if client.id not in at.lost:
                 arrived.append(reply)
         self.records.append(self.delivery.close(reversed(arrived) if backwards else arrived))

@@ -3,66 +3,83 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import itertools
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from decomfl_lab import noise
-from decomfl_lab.laws.contract import Case, Implementation
+from decomfl_lab.estimators.differences import ESTIMATORS, Estimate, Estimator, Point, Values
+from decomfl_lab.laws.contract import AnyClient, AnyServer, Case, Implementation
 from decomfl_lab.noise import Backend, Distribution, Op, Program, reference
 from decomfl_lab.noise.program import DISTRIBUTIONS, Code
 from decomfl_lab.noise.spec import TILE
 from decomfl_lab.objectives.objective import Objective, Perturbable
 from decomfl_lab.protocol.client import Client
-from decomfl_lab.protocol.messages import Held, Plan, Reply
+from decomfl_lab.protocol.messages import Held, Message, Plan, Reply
 from decomfl_lab.protocol.server import Server
-from decomfl_lab.protocol.wire import Ledger
+from decomfl_lab.protocol.wire import HEADER_BYTES, Ledger
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import DerivedSeeds, Seeding, StepSeed
+from decomfl_lab.replicas.rebuild import rebuild_
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import GridSgd, Step
 
-__all__ = ["FAULTS"]
-
-FAULTS: dict[str, Implementation] = {}
+__all__ = ["FAULTS", "Planted"]
 
 _Floats = NDArray[np.float32] | NDArray[np.float64]
 
 
-class _Faulty(Implementation):
+class Planted(Implementation):
+    """The lab's implementation with a fault.
+
+    Attributes:
+        caught_by: Name of the law that is meant to catch it.
+    """
+
+    def __init__(self, name: str, caught_by: str) -> None:
+        self.name = name
+        self.caught_by = caught_by
+        FAULTS[name] = self
+
+
+FAULTS: dict[str, Planted] = {}
+
+
+class _Faulty(Planted):
     """The lab's implementation with a class of it exchanged for a faulty one."""
 
     def __init__(
         self,
         name: str,
+        caught_by: str,
         *,
         client: type[Client] = Client,
         server: type[Server] = Server,
         replica: type[Replica] = Replica,
         ledger: type[Ledger] = Ledger,
     ) -> None:
-        self.name = name
-        self._classes = (client, server, replica, ledger)
-        FAULTS[name] = self
+        super().__init__(name, caught_by)
+        self._client, self._server, self._replica, self._ledger = client, server, replica, ledger
 
     def replica(self, case: Case, *, per_tensor: bool = False) -> Replica:
-        return self._classes[2](case.initial(), case.rule, sizes=case.sizes if per_tensor else None)
+        return self._replica(case.initial(), case.rule, sizes=case.sizes if per_tensor else None)
 
     def client(self, case: Case, i: int, objective: Objective | None = None) -> Client:
-        right = super().client(case, i, objective)
-        return self._classes[0](i, right.replica, right.objective, right.estimator, right.mu)
+        right: Any = super().client(case, i, objective)
+        return self._client(i, right.replica, right.objective, right.estimator, right.mu)
 
     def server(self, case: Case, *, with_model: bool = True) -> Server:
-        right = super().server(case, with_model=with_model)
-        return self._classes[1](
-            **{f.name: getattr(right, f.name) for f in dataclasses.fields(Server) if f.name not in ("history",)}
-        )
+        right: Any = super().server(case, with_model=with_model)
+        return self._server(**{f.name: getattr(right, f.name) for f in dataclasses.fields(Server)})
 
     def ledger(self, case: Case) -> Ledger:
-        return self._classes[3](case.M)
+        return self._ledger(case.M)
 
 
 class _NoRevert(Client):
@@ -148,6 +165,24 @@ class _GapAccepted(Replica):
         return len(missed)
 
 
+class _RateOfTheLast(Replica):
+    """Replays a lag with the learning rate of its last round."""
+
+    def catch_up(self, records: Iterable[RoundRecord]) -> int:
+        records = list(records)
+        return super().catch_up(dataclasses.replace(record, eta=records[-1].eta) for record in records)
+
+
+class _DecayForgotten(Replica):
+    """Leaves weight decay out, as all others do."""
+
+    def _program(self) -> Program:
+        rule: Any = self.rule
+        if hasattr(rule, "weight_decay"):
+            self.rule = dataclasses.replace(rule, weight_decay=0.0)
+        return super()._program()
+
+
 class _WritesToShared(Replica):
     """Steps on in vectors that others hold too."""
 
@@ -160,11 +195,9 @@ class _TensorsRestart(Replica):
 
     def _run(self, program: Program) -> None:
         self.own()
-        vectors = {"x": self.x, **self.state}
-        cut = {name: vector.split(self.sizes) for name, vector in vectors.items()}
+        cut = {name: vector.split(self.sizes) for name, vector in {"x": self.x, **self.state}.items()}
         for n in range(len(self.sizes)):
-            memory = {name: parts[n].numpy() for name, parts in cut.items()}
-            noise.run(program, memory, d=self.d)
+            rebuild_(program, [{name: parts[n] for name, parts in cut.items()}])
 
 
 class _ArrivalOrder(Server):
@@ -172,6 +205,8 @@ class _ArrivalOrder(Server):
 
     def aggregate(self, replies: Iterable[Reply]) -> RoundRecord:
         arrived = list(replies)
+        if not arrived:
+            return super().aggregate(arrived)
         total = np.zeros_like(arrived[0].scalars)
         for reply in arrived:
             total += reply.scalars
@@ -210,6 +245,26 @@ class _ModelDecides(Server):
             half = np.float32(0.5)
             arrived = [dataclasses.replace(reply, scalars=half * reply.scalars) for reply in arrived]
         return super().aggregate(arrived)
+
+
+class _RateOfTheRoundBefore(Server):
+    """Plans a round with the learning rate of the one before."""
+
+    def plan_round(
+        self, participants: Sequence[int] | None = None, reports: Iterable[Held] | None = None
+    ) -> dict[int, Plan]:
+        plans = super().plan_round(participants, reports)
+        before = self.eta(max(self.round - 1, 0))
+        self._planned = {i: dataclasses.replace(plan, eta=before) for i, plan in plans.items()}
+        return dict(self._planned)
+
+
+class _PullPrunesForAll(Server):
+    """Forgets all records when one client has pulled the model."""
+
+    def note_dense_pull(self, client: int) -> None:
+        super().note_dense_pull(client)
+        self.history.prune(self.round)
 
 
 class _OtherSeeds(Server):
@@ -277,10 +332,89 @@ class _PullFree(Ledger):
         return message
 
 
-class _CollidingSeeds(Implementation):
-    """Directions of one seed that come back after two."""
+class _BytesForgotten(Ledger):
+    """Counts a reply without its header."""
 
-    name = "directions-repeat"
+    def reply(self, reply: Reply) -> bytes:
+        message = super().reply(reply)
+        self.up[reply.client].bytes -= HEADER_BYTES
+        return message
+
+
+class _Estimating(Planted):
+    """The lab's implementation with one more way to take central differences, which is wrong."""
+
+    def __init__(self, name: str, caught_by: str, central: Estimator) -> None:
+        super().__init__(name, caught_by)
+        self._estimators = {"forward": ESTIMATORS["forward"], "central": central}
+
+    def client(self, case: Case, i: int, objective: Objective | None = None) -> Client:
+        right: Any = super().client(case, i, objective)
+        return Client(i, right.replica, right.objective, self._estimators[case.estimator], right.mu)
+
+
+class _DividedByMu:
+    """Divides the central difference by μ in the place of 2μ."""
+
+    wants_slopes = False
+
+    def points(self, P: int, mu: float) -> list[Point]:
+        return ESTIMATORS["central"].points(P, mu)
+
+    def combine(self, values: Values, slopes: Values, mu: float) -> Estimate:
+        return ESTIMATORS["central"].combine(values, slopes, mu / 2)
+
+
+class _OtherServerSeed(Planted):
+    """A server whose seed is not that of the run."""
+
+    def __init__(self, name: str, seeds: Iterator[int]) -> None:
+        super().__init__(name, "runs-repeat-from-one-seed")
+        self._seeds = seeds
+
+    def server(self, case: Case, *, with_model: bool = True) -> AnyServer:
+        server: Any = super().server(case, with_model=with_model)
+        server.seed = next(self._seeds)
+        return cast("AnyServer", server)
+
+
+class _HalfPrecision(Planted):
+    """Sends the scalars of a reply with 16 bits."""
+
+    def encode(self, message: Message) -> bytes:
+        if isinstance(message, Reply):
+            with np.errstate(over="ignore"):
+                half = message.scalars.astype(np.float16).astype(np.float32)
+            message = dataclasses.replace(message, scalars=half)
+        return super().encode(message)
+
+
+class _ChecksumIgnored(Planted):
+    """Believes every body, whatever its header's checksum says."""
+
+    def decode(self, message: bytes, run_seed: int | None = None) -> Message:
+        head, body = message[: HEADER_BYTES - 4], message[HEADER_BYTES:]
+        return super().decode(head + struct.pack("<I", zlib.crc32(body)) + body, run_seed)
+
+
+class _WithReplacement(Planted):
+    """Samples a client more than once."""
+
+    def sample(self, seed: int, r: int, M: int, m: int) -> Sequence[int]:
+        generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(r,)))
+        return tuple(sorted(int(i) for i in generator.choice(M, size=m)))
+
+
+class _SameEveryRound(Planted):
+    """Samples the clients of round 0 in every round."""
+
+    def sample(self, seed: int, r: int, M: int, m: int) -> Sequence[int]:
+        del r
+        return super().sample(seed, 0, M, m)
+
+
+class _CollidingSeeds(Planted):
+    """Directions of one seed that come back after two."""
 
     def direction(self, seed: int, p: int, d: int, distribution: Distribution) -> NDArray[np.float32]:
         return noise.direction(seed, p // 2, d, distribution=distribution)
@@ -385,28 +519,52 @@ class _SquaresInOrder(_ByInstruction):
         return sums
 
 
-class _FaultyBackend(Implementation):
+class _DoubleWithinAProgram(_ByInstruction):
+    """Rounds to float32 at the end of a program, not after every instruction."""
+
+    def run(
+        self, code: Code, memory: Sequence[_Floats], first: int, scales: NDArray[np.float32], *, store: bool = True
+    ) -> int:
+        wide = [vector.astype(np.float64) for vector in memory]
+        broken = super().run(code, wide, first, scales)
+        if store:
+            self.assign(memory, wide)
+        return broken
+
+    def instruction(self, code: Code, registers: Sequence[_Floats], first: int, scales: NDArray[np.float32]) -> int:
+        if code.table[0, 0] not in (Op.NARROW, Op.NARROW_RANDOMLY):
+            return super().instruction(code, registers, first, scales)
+        single = [np.empty(r.size, np.float32) for r in registers]
+        self.assign(single, registers)
+        broken = super().instruction(code, single, first, scales)
+        self.assign(registers, single)
+        return broken
+
+    def assign(self, to: Sequence[_Floats], of: Sequence[_Floats]) -> None:
+        with np.errstate(all="ignore"):
+            for own, other in zip(to, of, strict=True):
+                own[:] = other
+
+
+class _FaultyBackend(Planted):
     """The lab's implementation with one more backend, which is wrong."""
 
-    def __init__(self, name: str, backend: Backend) -> None:
-        self.name = name
+    def __init__(self, name: str, caught_by: str, backend: Backend) -> None:
+        super().__init__(name, caught_by)
         self._backend = backend
-        FAULTS[name] = self
 
     def backends(self) -> dict[str, Backend]:
         return {self.name: self._backend}
 
 
-class _KeyLost(Implementation):
+class _KeyLost(Planted):
     """Client 0 never got the private key."""
 
-    name = "private-key-lost"
-
-    def keyed_client(self, case: Case, i: int, key: int) -> Client:
-        client = super().keyed_client(case, i, key)
+    def keyed_client(self, case: Case, i: int, key: int) -> AnyClient:
+        client: Any = super().keyed_client(case, i, key)
         if i == 0:
             client.replica.private_key = None
-        return client
+        return cast("AnyClient", client)
 
 
 class _NotCorrected(SyncReplica):
@@ -423,16 +581,15 @@ class _CorrectedInSingle(SyncReplica):
         self._sgd.emit_correction(program, self._real(own), step, wide=False)
 
 
-class _FaultySync(Implementation):
+class _FaultySync(Planted):
     """The lab's implementation with a replica that synchronises wrongly."""
 
     def __init__(self, name: str, replica: type[SyncReplica]) -> None:
-        self.name = name
+        super().__init__(name, "synchronised-clients-drift-within-their-roundings")
         self._replica = replica
-        FAULTS[name] = self
 
     def sync_client(self, case: Case, i: int) -> Client:
-        right = super().sync_client(case, i)
+        right: Any = super().sync_client(case, i)
         return Client(i, self._replica(case.initial(), case.rule), right.objective, right.estimator, right.mu)
 
 
@@ -449,45 +606,66 @@ class _OtherSide:
         return self.right.along(x, step, seed, p, -c, distribution)
 
 
-class _LeanTheOtherWay(Implementation):
+class _LeanTheOtherWay(Planted):
     """Lean clients that walk to x − μz."""
 
-    name = "lean-the-other-way"
-
-    def lean_client(self, case: Case, i: int, objective: Perturbable) -> Client:
+    def lean_client(self, case: Case, i: int, objective: Perturbable) -> AnyClient:
         return super().lean_client(case, i, _OtherSide(objective))
 
 
-_Faulty("revert-forgotten", client=_NoRevert)
-_Faulty("momentum-not-reverted", client=_NoStateRevert)
-_Faulty("revert-by-arithmetic", client=_ArithmeticRevert)
-_Faulty("maximum-not-reverted", client=_MaximumNotReverted)
-_Faulty("grid-undone-in-part", client=_GridUndoneInPart)
-_Faulty("learning-rate-of-the-present", client=_PresentLearningRate)
-_Faulty("client-order-changed", server=_ArrivalOrder)
-_Faulty("round-skipped", replica=_RoundSkipped)
-_Faulty("gap-accepted", replica=_GapAccepted)
-_Faulty("writes-to-shared-vectors", replica=_WritesToShared)
-_Faulty("tensors-restart-the-stream", replica=_TensorsRestart)
-_Faulty("pruned-too-far", server=_PrunedTooFar)
-_Faulty("never-pruned", server=_NeverPruned)
-_Faulty("pull-without-state", server=_PullWithoutState)
-_Faulty("model-decides", server=_ModelDecides)
-_Faulty("round-forgotten-in-seeds", server=_RoundForgotten)
-_Faulty("one-seed-for-all-directions", server=_OneSeedForAll)
-_Faulty("report-ignored", server=_ReportIgnored)
-_Faulty("queue-too-long", server=_QueueTooLong)
-_Faulty("pull-not-counted", ledger=_PullFree)
-_Faulty("any-reply-accepted", server=_AnyReply)
-_Faulty("uplink-not-counted", ledger=_UplinkFree)
-FAULTS[_CollidingSeeds.name] = _CollidingSeeds()
-FAULTS[_KeyLost.name] = _KeyLost()
-FAULTS[_LeanTheOtherWay.name] = _LeanTheOtherWay()
+_REBUILT = "rebuilt-client-equals-server"
+_RECURSION = "replay-equals-the-written-out-recursion"
+_REVERT = "revert-leaves-every-bit"
+_PRUNING = "pruning-keeps-what-is-needed"
+_LEDGER = "ledger-counts-what-is-sent"
+_WIRE = "the-wire-keeps-every-bit"
+_SAMPLING = "sampling-is-without-replacement"
+_PROGRAMS = "programs-agree-however-cut"
+
+_Faulty("revert-forgotten", _REVERT, client=_NoRevert)
+_Faulty("momentum-not-reverted", _REVERT, client=_NoStateRevert)
+_Faulty("revert-by-arithmetic", _REVERT, client=_ArithmeticRevert)
+_Faulty("maximum-not-reverted", _REVERT, client=_MaximumNotReverted)
+_Faulty("grid-undone-in-part", _REVERT, client=_GridUndoneInPart)
+_Faulty("learning-rate-of-the-present", _REBUILT, client=_PresentLearningRate)
+_Faulty("client-order-changed", "reply-order-does-not-matter", server=_ArrivalOrder)
+_Faulty("round-skipped", _REBUILT, replica=_RoundSkipped)
+_Faulty("rate-of-the-last-for-all", "history-in-pieces-equals-in-one-go", replica=_RateOfTheLast)
+_Faulty("decay-forgotten", _RECURSION, replica=_DecayForgotten)
+_Faulty("gap-accepted", "a-gap-is-refused", replica=_GapAccepted)
+_Faulty("writes-to-shared-vectors", "clients-may-share-what-is-equal", replica=_WritesToShared)
+_Faulty("tensors-restart-the-stream", "whole-vector-equals-per-tensor", replica=_TensorsRestart)
+_Faulty("pruned-too-far", _PRUNING, server=_PrunedTooFar)
+_Faulty("never-pruned", _PRUNING, server=_NeverPruned)
+_Faulty("pull-without-state", "dense-pull-equals-replay", server=_PullWithoutState)
+_Faulty("pull-prunes-for-all", "any-order-of-events-keeps-the-bits", server=_PullPrunesForAll)
+_Faulty("rate-of-the-round-before", _RECURSION, server=_RateOfTheRoundBefore)
+_Faulty("model-decides", "the-server-needs-no-model", server=_ModelDecides)
+_Faulty("round-forgotten-in-seeds", "fewer-seeds-give-the-same-models", server=_RoundForgotten)
+_Faulty("one-seed-for-all-directions", "each-direction-can-have-its-seed", server=_OneSeedForAll)
+_Faulty("report-ignored", "clients-can-track-their-round", server=_ReportIgnored)
+_Faulty("queue-too-long", "a-bounded-history-is-enough", server=_QueueTooLong)
+_Faulty("any-reply-accepted", "bad-replies-are-refused", server=_AnyReply)
+_Faulty("pull-not-counted", "pulling-or-replaying-is-a-matter-of-cost", ledger=_PullFree)
+_Faulty("uplink-not-counted", _LEDGER, ledger=_UplinkFree)
+_Faulty("header-not-counted", _LEDGER, ledger=_BytesForgotten)
+_Estimating("central-divided-by-mu", "scalars-of-a-linear-loss", _DividedByMu())
+_Estimating("forward-for-central", "scalars-of-a-quadratic", ESTIMATORS["forward"])
+_OtherServerSeed("seed-of-the-clock", itertools.count())
+_OtherServerSeed("seed-ignored", itertools.repeat(0))
+_HalfPrecision("scalars-in-half-precision", _WIRE)
+_ChecksumIgnored("checksum-ignored", _WIRE)
+_WithReplacement("sampled-with-replacement", _SAMPLING)
+_SameEveryRound("same-clients-every-round", _SAMPLING)
+_CollidingSeeds("directions-repeat", "streams-are-functions-of-their-counters")
+_KeyLost("private-key-lost", "private-keys-hide-the-directions")
+_LeanTheOtherWay("lean-the-other-way", "lean-clients-are-like-others")
 _FaultySync("own-steps-not-corrected", _NotCorrected)
 _FaultySync("corrected-in-single", _CorrectedInSingle)
-_FaultyBackend("fused-multiply-add", _Contracted())
-_FaultyBackend("words-swapped", _WordsSwapped())
-_FaultyBackend("tile-off-by-one", _TileOffByOne())
-_FaultyBackend("high-word-forgotten", _HighWordForgotten())
-_FaultyBackend("rounding-bits-repeat", _RoundingRepeats())
-_FaultyBackend("squares-in-order", _SquaresInOrder())
+_FaultyBackend("fused-multiply-add", _PROGRAMS, _Contracted())
+_FaultyBackend("words-swapped", "known-answers-are-given", _WordsSwapped())
+_FaultyBackend("tile-off-by-one", "slices-and-backends-agree", _TileOffByOne())
+_FaultyBackend("high-word-forgotten", "far-slices-agree", _HighWordForgotten())
+_FaultyBackend("rounding-bits-repeat", _PROGRAMS, _RoundingRepeats())
+_FaultyBackend("double-within-a-program", "one-instruction-at-a-time-agrees", _DoubleWithinAProgram())
+_FaultyBackend("squares-in-order", "square-sums-agree", _SquaresInOrder())

@@ -2,93 +2,97 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from decomfl_lab.laws import strategies as draw_from
-from decomfl_lab.laws.contract import Case, Implementation, Participation, Played, play
-from decomfl_lab.protocol.wire import decode_records, encode_records
+from decomfl_lab.laws.contract import Case, Implementation, Participation, Played, digest, play, variant
+from decomfl_lab.laws.register import LawBrokenError, law, same
 from decomfl_lab.records.record import History
 
-__all__ = ["FederationMachine"]
+__all__ = ["Event"]
+
+_CLIENTS = st.integers(0, 4)
 
 
-class FederationMachine(RuleBasedStateMachine):
-    """Whatever happens in whatever order, every replica has the bits of the server's model of its round."""
+@dataclass(frozen=True)
+class Event:
+    """What happens: a round, or something to one client, or the server's restart; clients are counted modulo M."""
 
-    implementation = Implementation()
+    kind: str
+    clients: tuple[int, ...] = (0,)
+    lost: tuple[int, ...] = ()
 
-    @initialize(case=draw_from.cases(max_rounds=1), keep=st.sampled_from((0, 0, 1, 3)))
-    def start(self, case: Case, keep: int) -> None:
-        """A federation before its first round."""
-        self.case = dataclasses.replace(case, keep=keep)
-        self.played: Played = play(self.implementation, self.case, rounds=())
-        self.digests = [self._server_digest()]
+    def round_of(self, M: int) -> Participation:
+        """Who takes part if it is a round; the first one's reply is never lost."""
+        first, *others = dict.fromkeys(i % M for i in self.clients)
+        return Participation((first, *others), frozenset(i % M for i in self.lost) & set(others))
 
-    def _server_digest(self) -> str:
-        replica = self.played.server.replica
-        assert replica is not None
-        return replica.digest()
 
-    @rule(data=st.data())
-    def round_(self, data: st.DataObject) -> None:
-        """Any clients take part; some replies may be lost."""
-        at: Participation = data.draw(draw_from.participations(self.case.M))
-        self.played.play_round(at)
-        self.digests.append(self._server_digest())
+events = st.one_of(
+    st.builds(
+        Event,
+        st.just("round"),
+        st.lists(_CLIENTS, min_size=1, max_size=5).map(tuple),
+        st.lists(_CLIENTS, max_size=4).map(tuple),
+    ),
+    st.builds(Event, st.sampled_from(("catch up", "pull", "client restarts")), st.tuples(_CLIENTS)),
+    st.just(Event("server restarts")),
+)
 
-    @rule(data=st.data())
-    def catch_up(self, data: st.DataObject) -> None:
-        """A client rebuilds the present model without taking part."""
-        i = data.draw(st.integers(0, self.case.M - 1))
-        self.played.bring_up(i)
-        assert self.played.clients[i].replica.round == self.played.server.round
 
-    @rule(data=st.data())
-    def pull(self, data: st.DataObject) -> None:
-        """A client takes the server's whole model instead of replaying."""
-        i = data.draw(st.integers(0, self.case.M - 1))
-        self.played.clients[i].replica.restore(self.played.server.dense_model())
-        self.played.server.note_dense_pull(i)
+@law(
+    "whatever happens in whatever order, every replica has the bits of the server's model of its round, and no record "
+    "that somebody needs is forgotten",
+    draw_from.cases(max_rounds=1),
+    st.sampled_from((0, 0, 1, 3)),
+    st.lists(events, min_size=1, max_size=15),
+)
+def any_order_of_events_keeps_the_bits(
+    implementation: Implementation, case: Case, keep: int, happens: Sequence[Event]
+) -> None:
+    case = variant(implementation, case, keep=keep)
+    played = play(implementation, case, rounds=())
+    digests = [played.server_digest]
+    for event in happens:
+        _let_happen(implementation, case, played, event)
+        server = played.server
+        digests[server.round :] = [played.server_digest]
+        for i, client in enumerate(played.clients):
+            same(f"digest of client {i} after {event}", digest(client.replica), digests[client.replica.round])
+        needed = min(client.replica.round for client in played.clients)
+        reach = max(needed, server.round - keep) if keep else needed
+        if server.history.start > reach:
+            raise LawBrokenError(f"the oldest record after {event} is of round {server.history.start}, not {reach}")
+        if keep and len(server.history) > keep:
+            raise LawBrokenError(f"{len(server.history)} records are kept after {event}, {keep} may be")
 
-    @rule()
-    def restart_server(self) -> None:
-        """The server's history goes through its stored form; what it holds in memory otherwise is ``held``."""
-        old = self.played.server
-        stored = encode_records(old.history.since(old.history.start))
-        fresh = self.implementation.server(self.case)
-        assert fresh.replica is not None
-        fresh.replica.restore(old.dense_model())
-        fresh.history = History(decode_records(stored, old.run_seed), old.history.start)
-        fresh.held = list(old.held)
-        self.played.delivery.server = fresh
 
-    @rule(data=st.data())
-    def restart_client(self, data: st.DataObject) -> None:
-        """A client comes back from its saved model, with a clean replica."""
-        i = data.draw(st.integers(0, self.case.M - 1))
-        saved = self.played.clients[i].replica.snapshot()
-        fresh = self.implementation.client(self.case, i)
-        fresh.replica.restore(saved)
-        fresh.steps_taken = self.played.clients[i].steps_taken
-        fresh.run_seed = self.played.clients[i].run_seed
-        self.played.clients[i] = fresh
-
-    @invariant()
-    def every_replica_has_the_bits_of_its_round(self) -> None:
-        """The law."""
-        if not hasattr(self, "played"):
-            return
-        for client in self.played.clients:
-            assert client.replica.digest() == self.digests[client.replica.round]
-
-    @invariant()
-    def the_history_reaches_back_to_the_slowest(self) -> None:
-        """Pruning forgets nothing that someone needs, but for what a bounded history has no room for."""
-        if hasattr(self, "played"):
-            server, keep = self.played.server, self.case.keep
-            needed = min(client.replica.round for client in self.played.clients)
-            assert server.history.start <= (max(needed, server.round - keep) if keep else needed)
-            assert not keep or len(server.history) <= keep
+def _let_happen(implementation: Implementation, case: Case, played: Played, event: Event) -> None:
+    server, i = played.server, event.clients[0] % case.M
+    client = played.clients[i]
+    match event.kind:
+        case "round":
+            played.play_round(event.round_of(case.M))
+        case "catch up":
+            played.bring_up(i)
+            same(f"round of client {i} after {event}", client.replica.round, server.round)
+        case "pull":
+            client.replica.restore(server.dense_model())
+            server.note_dense_pull(i)
+        case "client restarts":  # from its saved model, and it must be told the run's seed again
+            fresh = implementation.client(case, i)
+            fresh.replica.restore(client.replica.snapshot())
+            played.clients[i] = fresh
+            played.delivery.told.discard(i)
+        case "server restarts":  # from its stored model, records and what it remembers of its clients
+            again: Any = implementation.server(case)
+            again.replica.restore(server.dense_model())
+            kept = server.history.since(server.history.start)
+            stored = implementation.decode(implementation.encode(kept), server.run_seed)
+            assert isinstance(stored, tuple)
+            again.history, again.held = History(stored, server.history.start), list(server.held)
+            played.delivery.server = again

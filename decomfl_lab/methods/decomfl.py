@@ -101,8 +101,9 @@ class _Lagging(Scalars):
             keep=self.history,
         )
         policy = PullPolicy(self.bandwidth, self.replay_ns) if self.pull == "auto" else None
-        clients = self.clients(setting, kept(x, self.rule, private_key=key), estimator, mu, lean=lean)
-        observer = Replica(x, self.rule, private_key=key)
+        start = kept(x, self.rule, private_key=key)
+        clients = self.clients(setting, start, estimator, mu, lean=lean)
+        observer = start.clone() if kept is Replica else Replica(x, self.rule, private_key=key)
         return DeComFLFederation(Delivery(server, policy=policy), clients, observer, copies=self.rebuild == "copy")
 
     def traffic(self, cohort: Cohort, d: int) -> Traffic:

@@ -51,7 +51,8 @@ class _Rule:
     def split(self, value: UpdateRule) -> dict[str, Any]:
         """See ``Codec``; InputError for a rule of one's own."""
         plain = {name: each.default for name, each in self.options.items()}
-        match value:
+        known = type(value) in (Sgd, Momentum, SignSgd, AdaMM)  # and no class derived from them, which may do more
+        match value if known else None:
             case Sgd(decay):
                 return plain | {"momentum": 0.0, "weight_decay": decay}
             case Momentum(beta, form, decay):

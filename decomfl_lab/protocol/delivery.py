@@ -14,26 +14,18 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.protocol.client import Client
-from decomfl_lab.protocol.messages import Held, Plan
+from decomfl_lab.protocol.messages import Dense, Held, Message, Plan, Reply, RunSeed
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
-from decomfl_lab.protocol.wire import (
-    Kind,
-    Ledger,
-    decode_held,
-    decode_plan,
-    decode_reply,
-    decode_run_seed,
-    decode_vector,
-    kind_of,
-)
+from decomfl_lab.protocol.wire import Ledger, decode
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.replica import Snapshot
@@ -41,6 +33,7 @@ from decomfl_lab.replicas.replica import Snapshot
 __all__ = ["Delivery", "receive"]
 
 logger = logging.getLogger(__name__)
+_Kind = TypeVar("_Kind", Held, Reply)
 
 
 class Delivery:
@@ -50,17 +43,26 @@ class Delivery:
         server: It plans and aggregates; another with the same history may take its place between two rounds.
         policy: It has the server send its model where that is there sooner than the records; None for never.
         ledger: It encodes what is sent, and counts it.
+        decode: It reads what arrives.
         told: The clients that have been told the run's seed.
         pulls: How often the model was sent in the place of records.
     """
 
-    def __init__(self, server: Server, *, policy: PullPolicy | None = None, ledger: Ledger | None = None) -> None:
+    def __init__(
+        self,
+        server: Server,
+        *,
+        policy: PullPolicy | None = None,
+        ledger: Ledger | None = None,
+        decode: Callable[[bytes, int | None], Message] = decode,
+    ) -> None:
         """A delivery; InputError for a policy where the server keeps no model."""
         if policy is not None and server.replica is None:
             raise InputError("pull must be never where the server keeps no model (server_model), got a policy")
         self.server = server
         self.policy = policy
         self.ledger = Ledger(server.M) if ledger is None else ledger
+        self.decode = decode
         self.told: set[int] = set()
         self.pulls = 0
 
@@ -84,7 +86,7 @@ class Delivery:
             InputError: See ``Server.plan_round``.
         """
         server = self.server
-        held = [decode_held(report) for report in reports] if self.wants_reports else None
+        held = [self._read(report, Held) for report in reports] if self.wants_reports else None
         pulling = set()  # whose records are gone: they get the model, and count as holding this round
         if server.replica is not None:
             holds = {at.client: at.round for at in held} if held is not None else dict(enumerate(server.held))
@@ -107,12 +109,10 @@ class Delivery:
         yield self.ledger.plan(i, plan)
 
     def _prefers_a_pull(self, i: int, plan: Plan) -> bool:
-        replica = self.server.replica
         assert self.policy is not None
-        assert replica is not None
-        wide = 8 if replica.x.dtype == torch.float64 else 4
-        vectors = 1 + len(replica.rule.slots)
-        choice = self.policy.choose(plan.records, d=replica.d, vectors=vectors, bytes_per_element=wide)
+        dense = self.server.dense_model()
+        wide, vectors = 8 if dense.x.dtype == torch.float64 else 4, 1 + len(dense.state)
+        choice = self.policy.choose(plan.records, d=dense.x.numel(), vectors=vectors, bytes_per_element=wide)
         logger.debug("round %d, client %d: %s", plan.round, i, choice)
         return choice.pull
 
@@ -127,10 +127,16 @@ class Delivery:
 
     def close(self, replies: Iterable[bytes]) -> RoundRecord:
         """The round's record, from the replies that arrived; InputError as ``Server.aggregate`` has it."""
-        return self.server.aggregate(map(decode_reply, replies))
+        return self.server.aggregate(self._read(reply, Reply) for reply in replies)
+
+    def _read(self, message: bytes, kind: type[_Kind]) -> _Kind:
+        found = self.decode(message, None)
+        if not isinstance(found, kind):
+            raise InputError(f"message to the server must be a {kind.__name__}, got a {type(found).__name__}")
+        return found
 
 
-def receive(client: Client, messages: Iterable[bytes]) -> Plan:
+def receive(client: Client, messages: Iterable[bytes], decode: Callable[[bytes, int | None], Message] = decode) -> Plan:
     """What a client does with the messages of a round: a model takes the place of its own, a seed is kept.
 
     Returns:
@@ -139,16 +145,18 @@ def receive(client: Client, messages: Iterable[bytes]) -> Plan:
     Raises:
         InputError: If there is no plan, or a message is damaged.
     """
-    plan, vectors, r = None, [], 0
+    plan: Plan | None = None
+    vectors, r = [], 0
     for message in messages:
-        match kind_of(message):
-            case Kind.SEED:
-                client.run_seed = decode_run_seed(message)
-            case Kind.VECTOR:
-                r, vector = decode_vector(message)
+        match decode(message, client.run_seed):
+            case RunSeed(seed):
+                client.run_seed = seed
+            case Dense(r, vector):
                 vectors.append(torch.from_numpy(vector))
-            case _:
-                plan = decode_plan(message, client.run_seed)
+            case Plan() as read:
+                plan = read
+            case other:
+                raise InputError(f"messages to client {client.id} must be its own, got a {type(other).__name__}")
     if plan is None:
         raise InputError(f"messages to client {client.id} must end with a plan, got none")
     if vectors:

@@ -12,7 +12,7 @@ from decomfl_lab.noise import Distribution
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import Seeding, StepSeed, seeding_of
 
-__all__ = ["Held", "Plan", "Reply"]
+__all__ = ["Dense", "Held", "Message", "Plan", "Reply", "RunSeed"]
 
 
 @dataclass(frozen=True)
@@ -76,3 +76,31 @@ class Reply:
     scalars: NDArray[np.float32]
     loss: float = float("nan")
     curvature: NDArray[np.float64] | None = None
+
+
+@dataclass(frozen=True)
+class RunSeed:
+    """Server → client, once, where no plan carries seeds.
+
+    Attributes:
+        seed: The run's seed, which those of all rounds derive from.
+    """
+
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """Server → client: a vector of the model of round ``round``, in the place of records.
+
+    Attributes:
+        round: r.
+        x: A state vector of the optimizer or, last, the parameters: float32 or float64, shape (d,).
+    """
+
+    round: int
+    x: NDArray[np.float32] | NDArray[np.float64]
+
+
+Message = Plan | Reply | Held | RunSeed | Dense | tuple[RoundRecord, ...]
+"""All that the wire has a form for; records alone are what a server stores."""

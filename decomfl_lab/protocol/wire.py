@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +21,13 @@ from numpy.typing import NDArray
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.noise import STREAM_VERSION, Distribution
 from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
-from decomfl_lab.protocol.messages import Held, Plan, Reply
+from decomfl_lab.protocol.messages import Dense, Held, Message, Plan, Reply, RunSeed
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import DerivedSeeds, Seeding, StepSeed, draw_seeds, seeding_of
 
-__all__ = ["Ledger", "Traffic", "decode_plan", "decode_records", "decode_reply", "decode_vector"]
+__all__ = ["Ledger", "Traffic", "decode", "decode_plan", "decode_records", "decode_reply", "decode_vector"]
 __all__ += ["decode_quantized", "decode_sparse", "encode_quantized", "encode_sparse"]
-__all__ += ["encode_plan", "encode_records", "encode_reply", "encode_vector"]
+__all__ += ["encode", "encode_plan", "encode_records", "encode_reply", "encode_vector"]
 __all__ += ["Kind", "decode_held", "decode_run_seed", "encode_held", "encode_run_seed", "kind_of"]
 
 WIRE_VERSION = 2
@@ -276,7 +277,7 @@ def encode_vector(r: int, x: NDArray[np.float32] | NDArray[np.float64]) -> bytes
     return _message(Kind.VECTOR, _VECTOR.pack(r, x.dtype.itemsize, x.size) + little.tobytes())
 
 
-def decode_vector(message: bytes) -> tuple[int, NDArray[np.generic]]:
+def decode_vector(message: bytes) -> tuple[int, NDArray[Any]]:
     """(round, x) of a dense model; InputError as ``decode_plan``."""
     reader = _Reader(Kind.VECTOR, message)
     r, width, count = (int(v) for v in reader.unpack(_VECTOR))
@@ -336,6 +337,43 @@ def decode_sparse(message: bytes) -> tuple[int, SparseVector]:
     return r, SparseVector(d, indices, values)
 
 
+def encode(message: Message) -> bytes:
+    """Any message as bytes."""
+    match message:
+        case Plan():
+            return encode_plan(message)
+        case Reply():
+            return encode_reply(message)
+        case Held():
+            return encode_held(message)
+        case RunSeed(seed):
+            return encode_run_seed(seed)
+        case Dense(r, x):
+            return encode_vector(r, x)
+        case _:
+            return encode_records(message)
+
+
+def decode(message: bytes, run_seed: int | None = None) -> Message:
+    """Inverse of ``encode``; InputError as ``decode_plan``."""
+    match kind_of(message):
+        case Kind.PLAN:
+            return decode_plan(message, run_seed)
+        case Kind.REPLY:
+            return decode_reply(message)
+        case Kind.HELD:
+            return decode_held(message)
+        case Kind.SEED:
+            return RunSeed(decode_run_seed(message))
+        case Kind.VECTOR:
+            r, x = decode_vector(message)
+            return Dense(r, x)
+        case Kind.RECORDS:
+            return decode_records(message, run_seed)
+        case other:
+            raise InputError(f"kind of the message must be one of DeComFL's, got {other.name.lower()}")
+
+
 @dataclass(slots=True)
 class Traffic:
     """What went one way between the server and one client."""
@@ -366,6 +404,7 @@ class Ledger:
         M: Clients.
         up: Client → server, one Traffic a client.
         down: Server → client.
+        encode: The codec.
         total_up: The sum of all that went up.
         total_down: The sum of all that went down.
     """
@@ -373,6 +412,7 @@ class Ledger:
     M: int
     up: list[Traffic] = field(default_factory=list)
     down: list[Traffic] = field(default_factory=list)
+    encode: Callable[[Message], bytes] = field(default=encode, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.up = self.up or [Traffic() for _ in range(self.M)]
@@ -394,24 +434,24 @@ class Ledger:
         scalars = sum(record.scalars.size for record in plan.records)
         heads: tuple[Plan | RoundRecord, ...] = (plan, *plan.records)
         seeds = sum(head.seeding.sent(head.K, head.P) for head in heads)
-        return self._went_down(client, encode_plan(plan), scalars, seeds)
+        return self._went_down(client, self.encode(plan), scalars, seeds)
 
     def run_seed(self, client: int, seed: int) -> bytes:
         """Encode the run's seed to ``client`` and count it."""
-        return self._went_down(client, encode_run_seed(seed), 0, 1)
+        return self._went_down(client, self.encode(RunSeed(seed)), 0, 1)
 
     def held(self, held: Held) -> bytes:
         """Encode which round a client holds and count it."""
-        return self._went_up(held.client, encode_held(held), 0)
+        return self._went_up(held.client, self.encode(held), 0)
 
     def reply(self, reply: Reply) -> bytes:
         """Encode a reply and count it."""
-        return self._went_up(reply.client, encode_reply(reply), reply.scalars.size)
+        return self._went_up(reply.client, self.encode(reply), reply.scalars.size)
 
     def vector(self, client: int, r: int, x: NDArray[np.float32] | NDArray[np.float64], *, upwards: bool) -> bytes:
         """Encode a dense model to or from ``client`` and count it."""
         went = self._went_up if upwards else self._went_down
-        return went(client, encode_vector(r, x), x.size)
+        return went(client, self.encode(Dense(r, x)), x.size)
 
     def quantized(self, client: int, r: int, v: QuantizedVector) -> bytes:
         """Encode a quantised update from ``client`` and count it."""

@@ -18,7 +18,7 @@ import pytest
 from decomfl_lab.checkpoint import read_checkpoint
 from decomfl_lab.cli.main import main
 from decomfl_lab.interrupts import Interrupted, interrupt, postponed, telling
-from decomfl_lab.laws.laws import LAWS
+from decomfl_lab.laws import LAWS
 from decomfl_lab.runs.config import config_from_mapping, read_config
 from decomfl_lab.runs.run import CHECKPOINT_FILE, CONFIG_FILE, train
 

@@ -9,9 +9,9 @@ import torch
 
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
+from decomfl_lab.laws import LAWS
 from decomfl_lab.laws.check import check_law, load_implementation
 from decomfl_lab.laws.contract import AcrossDevices, Case
-from decomfl_lab.laws.laws import LAWS
 from decomfl_lab.replicas.replica import Replica
 
 ACROSS = (
@@ -25,8 +25,8 @@ ACROSS = (
 
 @pytest.mark.parametrize("name", ACROSS)
 def test_clients_on_another_device_have_the_bits_of_the_others(name: str) -> None:
-    verdict = check_law(LAWS[name], AcrossDevices(torch.device("cpu")), cases=40, seed=2)
-    assert verdict.passed, verdict.counterexample
+    outcome = check_law(LAWS[name], AcrossDevices(torch.device("cpu")), cases=40, seed=2)
+    assert outcome.passed, outcome.counterexample
 
 
 def test_another_device_that_rounds_otherwise_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

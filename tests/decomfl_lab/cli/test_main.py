@@ -12,7 +12,7 @@ import pytest
 
 from decomfl_lab import __version__
 from decomfl_lab.cli.main import main
-from decomfl_lab.laws.laws import LAWS
+from decomfl_lab.laws import LAWS
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config

@@ -21,10 +21,19 @@ class LawBrokenError(AssertionError):
 
 @dataclass(frozen=True)
 class Law:
-    """One law: its name, what it says in a line, what it quantifies over, and the check."""
+    """One law.
+
+    Attributes:
+        name: Name on the command line.
+        says: What holds, in a line.
+        parts: Parts of an implementation that it is about, see ``Implementation.offers``.
+        inputs: What it quantifies over.
+        check: A function of an implementation and of the inputs, LawBrokenError if they break the law.
+    """
 
     name: str
     says: str
+    parts: tuple[str, ...]
     inputs: SearchStrategy[tuple[Any, ...]]
     check: Callable[..., None]
 
@@ -32,12 +41,14 @@ class Law:
 LAWS: dict[str, Law] = {}
 
 
-def law(says: str, *inputs: SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a check as the law that ``says`` this, under its own name, for inputs drawn so."""
+def law(
+    says: str, *inputs: SearchStrategy[Any], parts: tuple[str, ...] = ("federation",)
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a check as the law that ``says`` this about these parts, under its own name, for inputs drawn so."""
 
     def register(check: Callable[..., None]) -> Callable[..., None]:
         name = check.__name__.replace("_", "-")
-        LAWS[name] = Law(name, says, st.tuples(*inputs), check)
+        LAWS[name] = Law(name, says, parts, st.tuples(*inputs), check)
         return check
 
     return register
@@ -52,5 +63,5 @@ def same(what: str, found: object, wanted: object) -> None:
 def bits(array: np.ndarray[Any, Any] | Tensor) -> bytes:
     """The bytes of an array, row by row."""
     if isinstance(array, Tensor):
-        array = array.contiguous().view(torch.uint8).numpy()
+        array = array.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     return array.tobytes()

@@ -11,10 +11,10 @@ from hypothesis.strategies import DrawFn
 from decomfl_lab import noise
 from decomfl_lab.laws import strategies as draw_from
 from decomfl_lab.laws.contract import Implementation
-from decomfl_lab.laws.law import LAWS, bits, law, same
+from decomfl_lab.laws.register import bits, law, same
 from decomfl_lab.noise import SCRATCH, Distribution, Format, Program, reference, vectors
 
-__all__ = ["LAWS", "programs"]
+__all__ = ["programs"]
 
 _Vector = np.ndarray[Any, Any]
 _places = st.one_of(st.integers(0, 1000), st.integers(2**37 - 300, 2**37 + 300))
@@ -82,6 +82,7 @@ def _memory(program: Program, size: int, dtype: type) -> dict[str, _Vector]:
     "equal counters give equal directions, different counters different ones",
     draw_from.counters,
     draw_from.counters,
+    parts=("direction",),
 )
 def streams_are_functions_of_their_counters(
     implementation: Implementation, a: tuple[int, int, Distribution], b: tuple[int, int, Distribution]
@@ -94,7 +95,11 @@ def streams_are_functions_of_their_counters(
     same(f"directions {a[1]} and {a[1] + 1} of one seed are equal", bits(first) == bits(neighbour), False)
 
 
-@law("every backend gives the known answers of the specification", st.sampled_from(vectors.KNOWN_ANSWERS))
+@law(
+    "every backend gives the known answers of the specification",
+    st.sampled_from(vectors.KNOWN_ANSWERS),
+    parts=("backends",),
+)
 def known_answers_are_given(implementation: Implementation, answer: vectors.KnownAnswer) -> None:
     for name, backend in implementation.backends().items():
         z = noise.direction(answer.key, answer.p, answer.d, distribution=answer.distribution, backend=backend)
@@ -107,6 +112,7 @@ def known_answers_are_given(implementation: Implementation, answer: vectors.Know
     draw_from.counters,
     st.integers(1, 700),
     st.data(),
+    parts=("backends", "direction"),
 )
 def slices_and_backends_agree(
     implementation: Implementation, counter: tuple[int, int, Distribution], d: int, data: st.DataObject
@@ -126,6 +132,7 @@ def slices_and_backends_agree(
     st.integers(0, 2**32 - 1),
     st.integers(0, 2**40 - 400),
     st.sampled_from((Distribution.GAUSSIAN, Distribution.RADEMACHER)),
+    parts=("backends",),
 )
 def far_slices_agree(implementation: Implementation, seed: int, p: int, first: int, distribution: Distribution) -> None:
     wanted = reference.directions(seed, p, first, 300, distribution, 1.0)
@@ -140,6 +147,7 @@ def far_slices_agree(implementation: Implementation, seed: int, p: int, first: i
     _places,
     st.integers(1, 500),
     st.data(),
+    parts=("backends",),
 )
 def programs_agree_however_cut(
     implementation: Implementation, drawn: tuple[Program, bool], first: int, size: int, data: st.DataObject
@@ -172,6 +180,7 @@ def programs_agree_however_cut(
     "instructions run one program at a time have the bits of one program: any cut of the history",
     programs(wide=False),
     st.integers(1, 400),
+    parts=("backends",),
 )
 def one_instruction_at_a_time_agrees(implementation: Implementation, program: Program, size: int) -> None:
     start = _memory(program, size, np.float32)
@@ -193,6 +202,7 @@ def one_instruction_at_a_time_agrees(implementation: Implementation, program: Pr
     st.integers(0, 3),
     st.integers(1, 4),
     st.integers(1, 900),
+    parts=("backends",),
 )
 def square_sums_agree(implementation: Implementation, seed: int, p: int, first_tile: int, tiles: int, d: int) -> None:
     wanted = reference.tile_square_sums(seed, p, first_tile, tiles, d)

@@ -1,0 +1,126 @@
+"""What a method is: options of its own and no others, plain values, a formula, a source, what it sends."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+import decomfl_lab as lab
+from decomfl_lab.cli.main import main
+from decomfl_lab.datasets.images import load_dataset
+from decomfl_lab.errors import InputError
+from decomfl_lab.methods._template import FedSgd
+from decomfl_lab.methods.method import Method
+from decomfl_lab.methods.registry import METHODS, find_method, name_of
+from decomfl_lab.noise import Format
+from decomfl_lab.runs.building import build_federation
+from decomfl_lab.runs.config import TrainConfig, config_from_mapping, run_options
+
+EACH = pytest.mark.parametrize("kind", [*METHODS.values(), FedSgd], ids=lambda kind: kind.name)
+
+
+@EACH
+def test_every_option_has_a_sentence_and_every_method_a_formula_and_a_source(kind: type[Method]) -> None:
+    for name, option in kind.options().items():
+        assert re.match(r"[A-ZαβληK0-9(].*\.$", option.help.replace("torch:", "Torch:")), (name, option.help)
+    doc = kind.__doc__ or ""
+    assert re.match(r"[A-Z].*\.\n\n        \S", doc), "a line, then a formula"
+    assert "Source: " in doc
+
+
+@EACH
+def test_plain_values_give_the_method_back(kind: type[Method]) -> None:
+    assert kind.of(kind().plain()) == kind()
+    assert kind.of({"lr": 0.5}) == replace(kind(), lr=0.5)
+    with pytest.raises(InputError, match=rf"option of {kind.name} must be one of lr, .*, got 'mood'"):
+        kind.of({"mood": 1})
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lab.Sgd(0.1),
+        lab.Momentum(0.5, "paper", 0.1),
+        lab.SignSgd(0.2),
+        lab.AdaMM(0.8, 0.99, 1e-6, 0.1),
+        lab.GridSgd(-10),
+        lab.LowPrecision(lab.AdaMM(), Format.FLOAT16, "nearest"),
+    ],
+)
+def test_every_rule_is_written_and_read_back(rule: lab.Sgd) -> None:
+    method = lab.DeComFL(rule=rule)
+    assert lab.DeComFL.of(method.plain()) == method
+    assert config_from_mapping(TrainConfig(method).to_dict(), "the test") == TrainConfig(method)
+
+
+def test_a_rule_of_ones_own_trains_but_is_not_written() -> None:
+    class Mine(lab.Sgd):
+        pass
+
+    assert TrainConfig(lab.DeComFL(rule=Mine())).method.rule == Mine()  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match="rule must be one of the lab's to be written to a file"):
+        TrainConfig(lab.DeComFL(rule=Mine())).to_dict()
+
+
+def test_another_method_keeps_what_both_have() -> None:
+    run = TrainConfig(local_steps=3, momentum=0.5, lr=0.2, perturbations=7, clients=5, sampled=2)
+    other = run.but("fedavg", lr=0.1)
+    assert (other.local_steps, other.momentum, other.lr, other.clients) == (3, 0.5, 0.1, 5)
+    with pytest.raises(AttributeError, match="perturbations is no option of a run, nor of its method fedavg"):
+        _ = other.perturbations
+    assert (run.but("mezo").clients, run.but("mezo").sampled) == (1, 1)
+
+
+def test_files_of_before_are_read_and_what_is_another_methods_is_left_out() -> None:
+    old = {"method": "fedavg", "local_steps": 4, "perturbations": 20, "grid": 0, "revert": "snapshot"}
+    assert config_from_mapping(old, "old.toml") == TrainConfig("fedavg", local_steps=4)
+    with pytest.raises(InputError, match=r"perturbations in old.toml must be left out for fedavg, .*, got 3"):
+        config_from_mapping(old | {"perturbations": 3}, "old.toml")
+    assert config_from_mapping(old | {"perturbations": 3}, "a run", lenient=True) == TrainConfig(
+        "fedavg", local_steps=4
+    )
+
+
+@EACH
+def test_help_shows_the_options_of_the_method_alone_in_groups(
+    kind: type[Method], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", name_of(kind()), "--help"]) == 0
+    shown = capsys.readouterr().out
+    flags = {flag.replace("-", "_") for flag in re.findall(r"^  --([a-z0-9-]+)", shown, re.M)}
+    cohort = {"clients", "sampled"} if kind.alone else set()
+    own = {"device", "threads", "config", "out", "json"}
+    assert flags - own == {*run_options(), *kind.options()} - cohort
+    for group in ("Method:", "Optimizer:", "Model and data:", "Engine:", "Output:"):
+        assert f"\n{group}\n" in shown
+
+
+def test_another_methods_flag_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "fedavg", "--perturbations", "3"]) == 2
+    wanted = "perturbations must be left out for fedavg, which has no such option (decomfl train fedavg --help)"
+    assert wanted in capsys.readouterr().err
+
+
+def test_the_template_is_a_method_and_sends_what_it_says() -> None:
+    assert find_method(name_of(FedSgd())) is FedSgd
+    config = TrainConfig(
+        FedSgd(clip=0.01, lr=0.5), data="digits", model="logistic", clients=4, sampled=4, rounds=2, batch_size=50
+    )
+    federation, _, layout = build_federation(config, load_dataset("digits"))
+    start = federation.x.clone()
+    for _ in range(config.rounds):
+        federation.advance()
+    assert 0 < float(torch.linalg.vector_norm(federation.x - start)) <= 2 * 0.5 * 0.01 * 1.0001
+    expected = config.method.traffic(config.cohort, layout.d)
+    assert federation.ledger.bytes == expected.times(4).bytes
+    assert federation.ledger.scalars == expected.times(4).scalars
+    with pytest.raises(InputError, match="clip c must be a finite number above 0, got 0"):
+        FedSgd(clip=0.0)
+
+
+def test_a_method_that_is_none_is_refused() -> None:
+    with pytest.raises(InputError, match="method must be a name or module:Class"):
+        find_method("pathlib:Path")

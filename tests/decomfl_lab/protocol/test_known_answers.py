@@ -1,0 +1,87 @@
+"""Known answers: what is drawn from a seed, and the bytes of every message, are what they were.
+
+Stored runs and other implementations rest on these numbers: a change of any is a new version, not a repair.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from decomfl_lab.noise import Distribution
+from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
+from decomfl_lab.protocol.messages import Dense, Held, Plan, Reply, RunSeed
+from decomfl_lab.protocol.server import Server, sample_clients
+from decomfl_lab.protocol.wire import decode_quantized, decode_sparse, encode, encode_quantized, encode_sparse
+from decomfl_lab.records.record import RoundRecord
+from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.records.seeds import Seeding, draw_seeds
+
+G = np.array([[1.5, -2.0, 0.25]], np.float32)
+ROUND, ETA = "03000000", "9a9999999999a93f"  # 3 and 0.05
+RECORD = "020000009a9999999999b93f01000300"  # round 2, eta 0.1, K = 1, P = 3
+SCALARS = "0000c03f000000c00000803e"
+PLANS = {
+    Seeding.PER_DIRECTION: (
+        "4443020166000000a629a991", "02010041cfa58f4a20991c778e476221c6415a2841ad42c80d3186",
+        "0101003afb7cdeacafc5f8a6c08273b863b7396a9ecba6ad20c9d0",
+    ),
+    Seeding.PER_STEP: ("44430201460000004c3c446d", "020101d709ea737048d42c", "010101b9ea144aecafc4cc"),
+    Seeding.PER_ROUND: ("4443020146000000cc686422", "020102ceab4475c42fbe3b", "01010296858f3e4e02ea49"),
+    Seeding.PER_RUN: ("4443020136000000ed2ea0a2", "020103", "010103"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seeding", Seeding)
+def test_plans_have_these_bytes(seeding: Seeding) -> None:
+    record = RoundRecord(2, 0.1, Distribution.SPHERE, draw_seeds(seeding, 77, 2, 1, 3), G)
+    plan = Plan(3, 0.05, 3, Distribution.RADEMACHER, draw_seeds(seeding, 77, 3, 1, 3), (record,))
+    header, seeds, recorded = PLANS[seeding]
+    assert encode(plan).hex() == header + ROUND + ETA + "01000300" + seeds + "01000000" + RECORD + recorded + SCALARS
+
+
+@pytest.mark.parametrize(
+    ("message", "wanted"),
+    [
+        (Reply(7, 3, G), "44430202180000004e68b975070000000300000001000300" + SCALARS),
+        (Held(7, 41), "4443020708000000c436ddb20700000029000000"),
+        (RunSeed(77), "44430208080000005508bad74d00000000000000"),
+        (Dense(3, G[0]), "4443020319000000349db2fb03000000040300000000000000" + SCALARS),
+        (
+            Dense(3, G[0].astype(np.float64)),
+            "44430203250000009f66f1db03000000080300000000000000000000000000f83f00000000000000c0000000000000d03f",
+        ),
+    ],
+)
+def test_other_messages_have_these_bytes(message: Any, wanted: str) -> None:
+    assert encode(message).hex() == wanted
+
+
+@pytest.mark.parametrize(
+    ("bits", "wanted"),
+    [
+        (4, "4443020513000000f9d4634f03000000040000003f03000000000000009113"),
+        (8, "444302051400000005e7857103000000080000003f030000000000000001f903"),
+    ],
+)
+def test_quantized_updates_have_these_bytes(bits: int, wanted: str) -> None:
+    v = QuantizedVector(bits, 0.5, np.array([1, -7, 3], np.int8))
+    assert encode_quantized(3, v).hex() == wanted
+    r, back = decode_quantized(bytes.fromhex(wanted))
+    assert (r, back.bits, back.scale, back.levels.tolist()) == (3, bits, 0.5, [1, -7, 3])
+
+
+def test_sparse_updates_have_these_bytes() -> None:
+    wanted = "4443020624000000e6203ac4030000000900000000000000020000000000000001000000080000000000c03f000000c0"
+    assert encode_sparse(3, SparseVector(9, np.array([1, 8]), np.array([1.5, -2], np.float32))).hex() == wanted
+    r, back = decode_sparse(bytes.fromhex(wanted))
+    assert (r, back.d, back.indices.tolist(), back.values.tolist()) == (3, 9, [1, 8], [1.5, -2.0])
+
+
+def test_a_seed_gives_these_directions_and_these_clients() -> None:
+    server = Server(5, 2, 1, Schedule(1), Schedule(0.1), seed=11)
+    assert server.run_seed == 5122542365940345359
+    assert [sample_clients(11, r, 9, 4) for r in range(3)] == [(0, 2, 7, 8), (0, 1, 3, 7), (2, 4, 5, 7)]
+    assert draw_seeds(Seeding.PER_STEP, 77, 3, 1, 3) == (0x2CD4487073EA09D7,)

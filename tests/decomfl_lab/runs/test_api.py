@@ -1,0 +1,174 @@
+"""``decomfl_lab.train`` and ``load``: any module, any loss, clients of any kind."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import decomfl_lab as lab
+from decomfl_lab.cli.main import main
+from decomfl_lab.datasets.own import own_dataset
+
+x = torch.randn(90, 6, generator=torch.Generator().manual_seed(1))
+y = (x[:, 0] > 0).long()
+PAIRS = [(x[n : n + 20], y[n : n + 20]) for n in range(0, 60, 20)]
+HELD = x[60:], y[60:]
+OPTIONS: dict[str, Any] = {"sampled": 2, "rounds": 6, "lr": 0.05, "batch_size": 8, "eval_every": 3, "seed": 4}
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
+
+
+def _weights(module: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in module.parameters()])
+
+
+def test_pairs_datasets_and_loaders_give_the_same_run_and_the_model_is_not_changed(model: nn.Module) -> None:
+    before = _weights(model).clone()
+    kinds: list[list[Any]] = [
+        PAIRS,
+        [TensorDataset(*pair) for pair in PAIRS],
+        [DataLoader(TensorDataset(*pair), batch_size=7) for pair in PAIRS],
+        [(pair[0].numpy(), pair[1].numpy()) for pair in PAIRS],
+    ]
+    runs = [lab.train(model, clients=clients, test=HELD, **OPTIONS) for clients in kinds]
+    assert all(torch.equal(_weights(run.model), _weights(runs[0].model)) for run in runs)
+    assert not torch.equal(_weights(runs[0].model), before)
+    assert torch.equal(_weights(model), before)
+    assert runs[0].metrics["round"].tolist() == [3, 6]
+
+
+def test_the_loss_may_be_any_and_the_targets_too(model: nn.Module) -> None:
+    clients = [(inputs, inputs[:, :2].sin()) for inputs, _ in PAIRS]
+    run = lab.train(model, nn.functional.mse_loss, clients, test=clients[0], **OPTIONS | {"rounds": 30})
+    assert run.metrics.test_accuracy.isna().all()
+    assert run.metrics.test_loss.iloc[-1] < run.metrics.test_loss.iloc[0]
+    found = nn.functional.mse_loss(run.model(clients[0][0]), clients[0][1])
+    assert float(found.detach()) == pytest.approx(run.metrics.test_loss.iloc[-1], rel=1e-5)
+
+
+@pytest.mark.parametrize("method", ["decomfl", lab.DeComFL(rule=lab.SignSgd()), "fedavg", lab.MeZO(), lab.Baffle()])
+def test_a_saved_run_goes_on_to_the_same_bits(method: Any, model: nn.Module, tmp_path: Path) -> None:
+    options = OPTIONS | {"method": method}
+    if method == lab.MeZO():
+        del options["sampled"]
+    whole = lab.train(model, clients=PAIRS, test=HELD, **options | {"rounds": 9})
+    part = lab.train(model, clients=PAIRS, test=HELD, **options)
+    part.save(tmp_path)
+    again = lab.load(tmp_path, model, clients=PAIRS, test=HELD)
+    again.more(3)
+    assert torch.equal(_weights(again.model), _weights(whole.model))
+    pd.testing.assert_frame_equal(again.metrics.drop(columns="seconds"), whole.metrics.drop(columns="seconds"))
+    assert again.traffic == whole.traffic
+
+
+def test_every_client_rebuilds_and_a_wrong_one_is_seen(model: nn.Module) -> None:
+    run = lab.train(model, clients=PAIRS, **OPTIONS)
+    assert run.verify()
+    assert str(run.verify()).startswith("rebuilt: 3 of 3 clients")
+    wrong = run.federation.clients[0].replica  # type: ignore[attr-defined]
+    wrong.own()
+    wrong.x[0] += 1.0
+    assert (bool(run.verify()), run.verify().equal) == (False, 2)
+    assert str(lab.train(model, clients=PAIRS, method="fedavg", **OPTIONS).verify()).endswith("between its rounds")
+
+
+def test_what_was_sent_is_said_in_a_line(model: nn.Module) -> None:
+    run = lab.train(model, clients=PAIRS, **OPTIONS)
+    sent = run.traffic
+    ledger = run.federation.ledger
+    assert (sent.up_bytes, sent.down_bytes) == (ledger.bytes_up, ledger.bytes - ledger.bytes_up)
+    assert sent.model_bytes == 4 * 47
+    assert "(mean over the 3), after 6 rounds; the model itself has 0.2 kB" in str(sent)
+
+
+def test_a_picture_of_the_run_is_drawn(model: nn.Module, tmp_path: Path) -> None:
+    lab.train(model, clients=PAIRS, test=HELD, **OPTIONS).plot(tmp_path / "a.png")
+    lab.train(model, nn.functional.mse_loss, [(a, a[:, :2]) for a, _ in PAIRS], **OPTIONS).plot(tmp_path / "b.png")
+    assert all((tmp_path / name).stat().st_size > 10_000 for name in ("a.png", "b.png"))
+
+
+def test_a_run_of_other_data_or_without_its_model_is_refused(model: nn.Module, tmp_path: Path) -> None:
+    lab.train(model, clients=PAIRS, out=tmp_path, **OPTIONS)
+    with pytest.raises(lab.InputError, match="must be of the data at hand"):
+        lab.load(tmp_path, model, clients=PAIRS[:2])
+    with pytest.raises(lab.InputError, match="model must be given, as the run trained its user's own module"):
+        lab.load(tmp_path, clients=PAIRS)
+    with pytest.raises(lab.InputError, match="clients must be given"):
+        lab.load(tmp_path, model)
+    with pytest.raises(lab.InputError, match="only rounds may differ"):
+        lab.train(model, clients=PAIRS, out=tmp_path, **OPTIONS | {"lr": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("clients", "message"),
+    [
+        ([], "clients must be one at least, got 0"),
+        ([(x, y[:3])], "client 0 must have as many inputs as targets, and one at least"),
+        ([PAIRS[0], (x[:, :3], y)], "clients must have inputs and targets of the same shapes and types"),
+        ([x], r"client 0 must be \(inputs, targets\), a data set or a data loader, got Tensor"),
+        ([[1, 2, 3]], r"client 0 must be \(inputs, targets\), a data set or a data loader, got list"),
+    ],
+)
+def test_bad_clients_are_refused_by_name(clients: list[Any], message: str, model: nn.Module) -> None:
+    with pytest.raises(lab.InputError, match=message):
+        lab.train(model, clients=clients, rounds=1)
+
+
+def test_a_module_that_is_no_function_of_its_parameters_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(6, 2), nn.Dropout(0.5))
+    with pytest.raises(lab.InputError, match=r"module '1' \(Dropout\) must be in eval mode"):
+        lab.train(model, clients=PAIRS, rounds=1)
+
+
+def test_options_that_nobody_has_are_refused(model: nn.Module) -> None:
+    with pytest.raises(lab.InputError, match=r"option of decomfl must be one of lr, .*, got 'learning_rate'"):
+        lab.train(model, clients=PAIRS, learning_rate=0.1)
+    with pytest.raises(TypeError, match="perturbations"):
+        lab.FedAvg(perturbations=3)  # type: ignore[call-arg]
+
+
+def test_examples_keep_their_owner() -> None:
+    data = own_dataset(PAIRS[:2], HELD)
+    assert data.parts is not None
+    assert [part.tolist() for part in data.parts] == [[*range(20)], [*range(20, 40)]]
+    assert own_dataset(PAIRS[:2], HELD).digest == data.digest != own_dataset([PAIRS[1], PAIRS[0]], HELD).digest
+
+
+def test_the_command_line_takes_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "my_things.py").write_text(
+        "import torch\n"
+        "def net(): torch.manual_seed(0); return torch.nn.Linear(3, 2)\n"
+        "def clients(): return [(torch.ones(4, 3), torch.zeros(4).long())] * 3, held\n"
+        "held = torch.ones(2, 3), torch.zeros(2).long()\n"
+        "def loss(outputs, targets): return torch.nn.functional.cross_entropy(outputs, targets)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    own = ["--model", "my_things:net", "--data", "my_things:clients", "--loss", "my_things:loss"]
+    assert main(["train", *own, "--rounds", "3", "--lr", "0.1", "--out", "run"]) == 0
+    assert "own data: 12 examples of 3 clients, 2 held out" in capsys.readouterr().out
+    assert lab.load("run").round == 3
+    assert main(["train", *own, "--clients", "5", "--sampled", "2"]) == 2
+    assert "clients M must be 3, as in data, got 5" in capsys.readouterr().err
+    assert main(["train", "--model", "my_things:nothing", "--data", "digits"]) == 2
+    assert "model must be module:function that can be imported" in capsys.readouterr().err
+
+
+def test_a_copy_of_a_run_shares_nothing_with_it(model: nn.Module) -> None:
+    run = lab.train(model, clients=PAIRS, **OPTIONS)
+    first = run.model
+    kept = copy.deepcopy(first.state_dict())
+    run.more(2)
+    assert all(torch.equal(kept[name], value) for name, value in first.state_dict().items())
