@@ -94,8 +94,9 @@ def test_bad_flags_are_one_line_with_argument_rule_and_value(
     ],
 )
 def test_every_method_and_variant_trains_from_the_command_line(flags: str, capsys: pytest.CaptureFixture[str]) -> None:
-    drawn = [] if "fedavg" in flags or "fedcom" in flags else ["--perturbations", "2"]
-    given = TINY[:5] if "mezo" in flags else TINY  # without --clients and --sampled
+    method = METHODS[flags.split()[1] if flags.startswith("--method") else "decomfl"]
+    drawn = ["--perturbations", "2"] if "perturbations" in method.options() else []
+    given = TINY[:5] if method.alone else TINY  # without --clients and --sampled
     assert main([*given, "--rounds", "5", *drawn, "--batch-size", "8", "--json", *flags.split()]) == 0
     last = json.loads(capsys.readouterr().out)["metrics"][-1]
     assert last["round"] == 5
