@@ -35,7 +35,9 @@ class _Lagging(Scalars):
     history: int = option(
         0, "Records the server keeps at most; whoever is older pulls its model. 0: as many as someone may need."
     )
-    server_model: bool = option(False, "Let the server keep a model too (the algorithm does not need one).")
+    server_model: bool = option(
+        False, "Let the server keep a model too; the algorithm needs none, pull auto and a bounded history do."
+    )
     pull: str = option(
         "never", "With auto the server sends its model where that is there sooner than the records; or never."
     )
@@ -65,10 +67,9 @@ class _Lagging(Scalars):
         require_choice("pull", self.pull, ("never", "auto"))
         require_finite_positive("bandwidth", self.bandwidth)
         require_finite_positive("replay_ns", self.replay_ns)
-        can_pull = self.pull == "never" or self.server_model
-        require(can_pull, "pull", "be never for a server without a model (server_model)", self.pull)
-        blind = not (self.private_seeds and self.server_model)
-        require(blind, "server_model", "be off with private seeds: the server cannot form z", self.server_model)
+        blind = not (self.private_seeds and self.keeps_model)
+        needs_z = "be off where the server keeps a model (server_model, pull auto, history): it cannot form z"
+        require(blind, "private_seeds", needs_z, self.private_seeds)
         require_choice("revert", self.revert, ("snapshot", "sync"))
         plain = isinstance(self.rule, Sgd) and not self.rule.weight_decay
         corrected = "be snapshot unless the rule is plain SGD in 32 bits (momentum 0, weight_decay 0, no grid)"
@@ -78,15 +79,14 @@ class _Lagging(Scalars):
         require(exact, "rebuild", "be replay with revert sync, where replicas drift", self.rebuild)
 
     @property
+    def keeps_model(self) -> bool:
+        """Whether the server keeps a model: because it was told to, or to send it in the place of records."""
+        return self.server_model or self.pull == "auto" or self.history > 0
+
+    @property
     def K(self) -> int:
         """See ``Scalars``."""
         return self.local_steps
-
-    def check(self, cohort: Cohort) -> None:
-        """See ``Method.check``."""
-        reaches = not self.history or self.server_model or cohort.m == cohort.M
-        missing = "be 0 for a server without a model (server_model): whoever is older than the history must pull it"
-        require(reaches, "history", missing, self.history)
 
     def _federation(
         self, setting: Setting, estimator: Estimator, mu: float = 1.0, *, lean: bool = False
@@ -96,7 +96,7 @@ class _Lagging(Scalars):
         kept = SyncReplica if self.revert == "sync" else Replica
         server = self.server(
             setting,
-            Replica(x, self.rule) if self.server_model else None,
+            Replica(x, self.rule) if self.keeps_model else None,
             tracking=Tracking(self.tracking),
             keep=self.history,
         )

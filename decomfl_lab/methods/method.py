@@ -113,9 +113,6 @@ class Method:
         """η over the rounds."""
         return Schedule(self.lr, self.lr_schedule)
 
-    def check(self, cohort: Cohort) -> None:
-        """InputError if the method cannot be run by so many clients."""
-
     def federation(self, setting: Setting) -> Federation:
         """Server and clients at round 0."""
         raise NotImplementedError

@@ -188,7 +188,6 @@ class TrainConfig:
         rule = f"be 1 for {self.method.name}, which is one agent"
         require(lonely, "clients M and sampled m", rule, (self.clients, self.sampled))
         require_int("seed", self.seed, 0, 2**64 - 1)
-        self.method.check(self.cohort)
 
     @property
     def cohort(self) -> Cohort:
