@@ -103,6 +103,17 @@ def test_a_report_from_records_computes_nothing_and_lists_what_is_not_recorded(
     assert not (out / "runs").exists()
 
 
+@pytest.mark.slow
+def test_every_record_of_the_project_can_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DECOMFL_DATA", raising=False)
+    monkeypatch.setattr(command, "run_all", lambda *_, **__: pytest.fail("computed"))
+    assert main(["paper", "--from-recorded", "--out", str(tmp_path)]) == 0
+    page = (tmp_path / "report.html").read_text()
+    kept = {path.name.rsplit("-", 1)[0] for path in recorded.RESULTS.glob("*.csv.gz")}
+    assert len(kept) > 6
+    assert [part for part in kept if f"{part}: decomfl paper --only {part} --record" in page] == []
+
+
 def _table1() -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     return table1_rows().drop(columns="table1_scalars"), [{**provenance(load_dataset("digits")), "code": "7"}]
 
