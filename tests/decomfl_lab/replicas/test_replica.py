@@ -107,3 +107,25 @@ def test_rules_refuse_bad_numbers_by_name(make: Any, message: str) -> None:
 @pytest.mark.parametrize("rule", [Momentum(0.0), AdaMM(beta1=0.0, beta2=0.0), GridSgd(-100), GridSgd(100), Sgd(0.0)])
 def test_rules_take_the_ends_of_their_ranges(rule: UpdateRule) -> None:
     assert Replica(torch.zeros(2), rule).round == 0
+
+
+def test_vectors_are_copied_once_after_they_were_shared_and_then_written_in_place() -> None:
+    replica = Replica(torch.zeros(3), Momentum(0.9))
+    held = replica.snapshot()
+    replica.step_(STEP)
+    own = replica.x
+    replica.step_(STEP)
+    assert replica.x is own
+    assert held.x.tolist() == [0, 0, 0]
+
+
+def test_what_is_forgotten_takes_no_memory_until_it_is_restored() -> None:
+    replica = Replica(torch.zeros(3), Momentum(0.9))
+    before = replica.snapshot()
+    replica.forget()
+    assert replica.forgotten
+    assert replica.x.is_meta
+    assert all(vector.is_meta for vector in replica.state.values())
+    replica.restore(before)
+    assert not replica.forgotten
+    assert replica.digest() == Replica(torch.zeros(3), Momentum(0.9)).digest()
