@@ -129,3 +129,10 @@ def test_what_is_forgotten_takes_no_memory_until_it_is_restored() -> None:
     replica.restore(before)
     assert not replica.forgotten
     assert replica.digest() == Replica(torch.zeros(3), Momentum(0.9)).digest()
+
+
+def test_the_grid_admits_its_largest_number_and_none_beyond() -> None:
+    rule = GridSgd(-20)
+    assert float(Replica(torch.tensor([-8.0]), rule).x) == -rule.largest
+    with pytest.raises(InputError, match=r"largest \|x\| must be at most 8.0 = 2\^23"):
+        Replica(torch.tensor([8.0 + 2.0**-20]), rule)
