@@ -33,7 +33,7 @@ SWAPS: dict[type, type] = {
 }  # fmt: skip
 CORE = ["tests/decomfl_lab/protocol", "tests/decomfl_lab/replicas", "tests/decomfl_lab/methods/test_methods.py"]
 CORE += ["-k", "not (16_bit_replicas or every_variant or drift_by_roundings)"]
-SPLITS = ["tests/decomfl_lab/datasets", "-k", "split or part or share or dirichlet or served or rounding"]
+SPLITS = ["tests/decomfl_lab/datasets", "-k", "test_splits or split or part or share or served"]
 MODULES = ["protocol/server", "protocol/client", "protocol/delivery", "protocol/policy", "protocol/wire"]
 MODULES += ["records/record", "records/seeds", "records/schedules"]
 MODULES += ["replicas/replica", "replicas/revert", "replicas/rules", "datasets/splits"]
