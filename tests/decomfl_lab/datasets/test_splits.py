@@ -10,6 +10,7 @@ import pytest
 from decomfl_lab.datasets.splits import (
     _UNIT,
     Concentration,
+    _fit,
     _round_cycles,
     class_shares,
     split,
@@ -80,3 +81,13 @@ def test_a_single_label_is_a_split_and_an_empty_part_has_no_shares() -> None:
     assert class_shares([0, 1, 1], [[0, 1], [2]], 2).tolist() == [[0.5, 0.5], [0.0, 1.0]]
     with pytest.raises(InputError, match="part 1 must have at least one example, got 0"):
         class_shares([0, 1], [[0], []], 2)
+
+
+def test_the_fitted_table_has_the_margins_and_keeps_the_odds() -> None:
+    q = np.random.default_rng(2).dirichlet(np.full(3, 0.5), size=4)
+    rows, columns = np.full(4, 15), np.array([10, 20, 30])
+    T = _fit(q, rows, columns)
+    assert np.allclose(T.sum(axis=1), rows, rtol=1e-6)
+    assert np.allclose(T.sum(axis=0), columns, rtol=1e-6)
+    change = T / q  # r_i s_c
+    assert np.allclose(change / change[:, :1] * change[0, 0], change[0], rtol=1e-6)
