@@ -33,7 +33,7 @@ SWAPS: dict[type, type] = {
 }  # fmt: skip
 CORE = ["tests/decomfl_lab/protocol", "tests/decomfl_lab/replicas", "tests/decomfl_lab/methods/test_methods.py"]
 CORE += ["-k", "not (16_bit_replicas or every_variant or drift_by_roundings)"]
-SPLITS = ["tests/decomfl_lab/datasets", "-k", "split or part or share or dirichlet or served or rounding"]
+SPLITS = ["tests/decomfl_lab/datasets", "-k", "test_splits or split or part or share or served"]
 MODULES = ["protocol/server", "protocol/client", "protocol/delivery", "protocol/policy", "protocol/wire"]
 MODULES += ["records/record", "records/seeds", "records/schedules"]
 MODULES += ["replicas/replica", "replicas/revert", "replicas/rules", "datasets/splits"]
@@ -42,6 +42,8 @@ FILES = {f"decomfl_lab/{name}.py": SPLITS if "splits" in name else CORE for name
 
 def _inside(node: ast.AST) -> Iterator[ast.AST]:
     """The node and all below it, but for types and for what only errors say."""
+    if isinstance(node, ast.AugAssign) and ast.unparse(node.target) == "__all__":
+        return
     yield node
     for name, value in ast.iter_fields(node):
         below = [child for child in (value if isinstance(value, list) else [value]) if isinstance(child, ast.AST)]
@@ -125,7 +127,12 @@ def _noticed(path: str, tree: ast.Module | None, cases: int) -> int:
                 return 1
     early = "ignore::hypothesis.errors.HypothesisSideeffectWarning"  # the laws have imported it before pytest does
     options = ["-x", "-q", "-n0", "--assert=plain", "-p", "no:cacheprovider", "-W", early]
-    return 2 if pytest.main([*options, *FILES[path]]) else 0
+    if pytest.main([*options, *FILES[path]]):
+        return 2
+    if FILES[path] is CORE:  # few cases meet few rules: a last look by the law that has a line for each
+        law = LAWS["replay-equals-the-written-out-recursion"]
+        return int(not check_law(law, Implementation(), cases=150, shrink=False).passed)
+    return 0
 
 
 def outcome_of(path: str, tree: ast.Module | None, cases: int) -> str:

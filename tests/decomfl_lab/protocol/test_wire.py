@@ -11,11 +11,20 @@ import pytest
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.noise import Distribution
-from decomfl_lab.protocol.compression import SparseVector
+from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
 from decomfl_lab.protocol.delivery import Delivery, receive
 from decomfl_lab.protocol.messages import Dense, Held, Plan, Reply, RunSeed
 from decomfl_lab.protocol.server import Server
-from decomfl_lab.protocol.wire import HEADER_BYTES, Ledger, decode, encode, encode_sparse, kind_of
+from decomfl_lab.protocol.wire import (
+    HEADER_BYTES,
+    Ledger,
+    decode,
+    decode_quantized,
+    encode,
+    encode_quantized,
+    encode_sparse,
+    kind_of,
+)
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
 
@@ -48,6 +57,20 @@ def test_scalars_and_models_come_back_with_their_bits() -> None:
 def test_another_version_of_the_stream_is_refused_older_ones_too(version: int) -> None:
     with pytest.raises(InputError, match=f"stream version of the message must be 1, got {version}"):
         decode(_with(encode(PLAN), STREAM, version))
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "message"),
+    [
+        (12, 0, r"K and P of the message must be at least 1, got \(0, 2\)"),
+        (14, 0, r"K and P of the message must be at least 1, got \(2, 0\)"),
+        (16, 3, "distribution of the message must be below 3, got 3"),
+        (18, 4, "seeding of the message must be below 4, got 4"),
+    ],
+)
+def test_the_first_number_beyond_what_a_plan_may_say_is_refused(at: int, value: int, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        decode(_with(encode(PLAN), at, value))
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
@@ -87,3 +110,46 @@ def test_the_ledger_counts_by_the_codec_that_it_is_given() -> None:
     ledger.run_seed(1, 5)
     assert (ledger.up[1].bytes, ledger.down[1].bytes, ledger.down[1].seeds, ledger.bytes) == (7, 7, 1, 14)
     assert (ledger.up[0].messages, ledger.up[1].messages, ledger.bytes_up) == (0, 1, 7)
+
+
+def test_a_message_of_more_than_its_length_can_say_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("decomfl_lab.protocol.wire.MAX_BODY", 16 + 4 * 5)
+    with pytest.raises(InputError, match="message body must be at most 36 bytes, got 37"):
+        encode(Dense(0, np.zeros(6, np.float32)))
+
+
+@pytest.mark.parametrize("shape", [(1, 65536), (65536, 1)])
+def test_more_steps_or_directions_than_the_wire_can_say_are_refused(shape: tuple[int, int]) -> None:
+    with pytest.raises(InputError, match="K and P must be at most 65535 on the wire"):
+        encode(Reply(0, 0, np.zeros(shape, np.float32)))
+    with pytest.raises(InputError, match="K and P must be at most 65535 on the wire"):
+        encode(Plan(0, 0.1, shape[1], Distribution.GAUSSIAN, (1,) * shape[0]))
+
+
+@pytest.mark.parametrize("shape", [(1, 65535), (65535, 1)])
+def test_as_many_steps_or_directions_as_the_wire_can_say_come_back(shape: tuple[int, int]) -> None:
+    back = decode(encode(Reply(0, 0, np.zeros(shape, np.float32))))
+    assert isinstance(back, Reply)
+    assert back.scalars.shape == shape
+    plan = Plan(0, 0.1, shape[1], Distribution.GAUSSIAN, (1,) * shape[0])
+    assert decode(encode(plan)) == plan
+
+
+@pytest.mark.parametrize("scale", [np.nan, np.inf, -0.5])
+def test_a_scale_that_is_no_size_is_refused(scale: float) -> None:
+    v = QuantizedVector(4, scale, np.zeros(3, np.int8))
+    with pytest.raises(InputError, match="scale of the quantized message must be finite, 0 or more, got"):
+        decode_quantized(encode_quantized(0, v))
+
+
+@pytest.mark.parametrize("bits", [2, 4, 5, 8])
+@pytest.mark.parametrize("size", [1, 4, 5])
+def test_quantized_updates_of_any_size_come_back(bits: int, size: int) -> None:
+    v = QuantizedVector(bits, 0.0, np.resize(np.array([1, -1, 0], np.int8), size))
+    assert decode_quantized(encode_quantized(0, v))[1].levels.tolist() == v.levels.tolist()
+
+
+def test_a_sparse_update_of_more_coordinates_than_an_index_can_say_is_refused() -> None:
+    encode_sparse(0, SparseVector(2**32, np.array([1]), np.ones(1, np.float32)))
+    with pytest.raises(InputError, match=r"d of a sparse message must be at most 2\^32, got 4294967297"):
+        encode_sparse(0, SparseVector(2**32 + 1, np.array([1]), np.ones(1, np.float32)))

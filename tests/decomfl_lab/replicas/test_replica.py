@@ -1,0 +1,138 @@
+"""What a replica is made with and refuses, and whom it shares its vectors with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from decomfl_lab.errors import InputError
+from decomfl_lab.noise import Distribution
+from decomfl_lab.replicas.replica import Replica, Snapshot, step_together_
+from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, Step, UpdateRule
+
+STEP = Step(7, np.array([0.5, -2.0], np.float32), 0.1, Distribution.GAUSSIAN)
+
+
+@pytest.mark.parametrize("x", [torch.zeros(0), torch.zeros(2, 3), torch.zeros(())])
+def test_x_is_one_vector_with_something_in_it(x: torch.Tensor) -> None:
+    with pytest.raises(InputError, match="x must be a non-empty vector, got"):
+        Replica(x, Sgd())
+
+
+def test_private_keys_have_64_bits() -> None:
+    for key in (0, 2**64 - 1):
+        assert Replica(torch.zeros(2), Sgd(), private_key=key).private_key == key
+    for key in (-1, 2**64):
+        with pytest.raises(InputError, match="private_key must be an integer in 0.."):
+            Replica(torch.zeros(2), Sgd(), private_key=key)
+
+
+def test_pieces_add_up_and_the_backend_asked_for_is_used() -> None:
+    with pytest.raises(InputError, match=r"sizes must add up to d=4, got \(1, 2\)"):
+        Replica(torch.zeros(4), Sgd(), sizes=(1, 2))
+    assert Replica(torch.zeros(4), Sgd(), backend="numpy").backend == "numpy"
+    with pytest.raises(InputError, match="backend must be one of"):
+        Replica(torch.zeros(4), Sgd(), backend="abacus").step_(STEP)
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "message"),
+    [
+        (
+            Snapshot(1, torch.zeros(4), {"momentum": torch.zeros(4)}),
+            "snapshot must be of d=3 elements of",
+        ),
+        (Snapshot(1, torch.zeros(3).double(), {"momentum": torch.zeros(3)}), "snapshot must be of d=3 elements of"),
+        (Snapshot(1, torch.zeros(3), {}), "state of the snapshot must be {'momentum'}"),
+    ],
+)
+def test_a_snapshot_of_another_kind_is_not_restored(snapshot: Snapshot, message: str) -> None:
+    replica = Replica(torch.ones(3), Momentum(0.9))
+    with pytest.raises(InputError, match=message):
+        replica.restore(snapshot)
+    assert (replica.round, replica.x.tolist()) == (0, [1, 1, 1])
+
+
+def test_only_equal_bits_of_the_same_round_are_shared() -> None:
+    one, same, other = (Replica(torch.full((3,), value), Momentum(0.9)) for value in (0.0, 0.0, -0.0))
+    assert one.share(same)
+    assert one.x is same.x
+    assert not one.share(other)
+    one.step_(STEP)
+    assert same.x.tolist() == [0, 0, 0]
+    later = same.clone()
+    later.round = 1
+    assert not same.share(later)
+
+
+def test_steps_together_have_the_bits_of_steps_alone() -> None:
+    steps = [STEP, Step(7, np.array([1.0, 3.0], np.float32), 0.2, Distribution.GAUSSIAN)]
+    together, alone = ([Replica(torch.full((40,), float(n)), Momentum(0.9)) for n in range(2)] for _ in range(2))
+    spare = together[0].clone()
+    assert step_together_(together, steps)
+    for replica, step in zip(alone, steps, strict=True):
+        replica.step_(step)
+    assert [replica.digest() for replica in together] == [replica.digest() for replica in alone]
+    assert spare.x.tolist() == [0.0] * 40
+    assert not step_together_([alone[0], Replica(torch.zeros(40).double(), Momentum(0.9))], steps)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Sgd(-0.1), "weight_decay must be finite and at least 0, got -0.1"),
+        (lambda: Sgd(float("inf")), "weight_decay must be finite and at least 0, got inf"),
+        (lambda: Momentum(1.0), r"momentum must be in \[0, 1\), got 1.0"),
+        (lambda: Momentum(-0.1), r"momentum must be in \[0, 1\), got -0.1"),
+        (lambda: Momentum(0.9, "mine"), "convention must be torch or paper, got 'mine'"),  # type: ignore[arg-type]
+        (lambda: AdaMM(beta1=1.0), r"beta1 must be in \[0, 1\), got 1.0"),
+        (lambda: AdaMM(beta2=1.0), r"beta2 must be in \[0, 1\), got 1.0"),
+        (lambda: AdaMM(epsilon=0.0), "epsilon must be a finite number above 0, got 0.0"),
+        (lambda: GridSgd(101), r"exponent must be an integer in -100..100, got 101"),
+        (lambda: GridSgd(-101), r"exponent must be an integer in -100..100, got -101"),
+        (lambda: LowPrecision(GridSgd()), "rule must be a float32 rule, got GridSgd"),
+        (lambda: LowPrecision(Sgd(), rounding="up"), "rounding must be one of stochastic"),  # type: ignore[arg-type]
+        (lambda: Replica(torch.zeros(2).half(), Sgd()), "dtype of x must be float32 or float64"),
+        (lambda: Replica(torch.zeros(2), LowPrecision(Sgd())), "dtype of x must be torch.bfloat16"),
+    ],
+)
+def test_rules_refuse_bad_numbers_by_name(make: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("rule", [Momentum(0.0), AdaMM(beta1=0.0, beta2=0.0), GridSgd(-100), GridSgd(100), Sgd(0.0)])
+def test_rules_take_the_ends_of_their_ranges(rule: UpdateRule) -> None:
+    assert Replica(torch.zeros(2), rule).round == 0
+
+
+def test_vectors_are_copied_once_after_they_were_shared_and_then_written_in_place() -> None:
+    replica = Replica(torch.zeros(3), Momentum(0.9))
+    held = replica.snapshot()
+    replica.step_(STEP)
+    own = replica.x
+    replica.step_(STEP)
+    assert replica.x is own
+    assert held.x.tolist() == [0, 0, 0]
+
+
+def test_what_is_forgotten_takes_no_memory_until_it_is_restored() -> None:
+    replica = Replica(torch.zeros(3), Momentum(0.9))
+    before = replica.snapshot()
+    replica.forget()
+    assert replica.forgotten
+    assert replica.x.is_meta
+    assert all(vector.is_meta for vector in replica.state.values())
+    replica.restore(before)
+    assert not replica.forgotten
+    assert replica.digest() == Replica(torch.zeros(3), Momentum(0.9)).digest()
+
+
+def test_the_grid_admits_its_largest_number_and_none_beyond() -> None:
+    rule = GridSgd(-20)
+    assert float(Replica(torch.tensor([-8.0]), rule).x) == -rule.largest
+    with pytest.raises(InputError, match=r"largest \|x\| must be at most 8.0 = 2\^23"):
+        Replica(torch.tensor([8.0 + 2.0**-20]), rule)
