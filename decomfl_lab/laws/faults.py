@@ -602,7 +602,9 @@ class _OtherSide:
     def __call__(self, x: torch.Tensor, step: int) -> float:
         return self.right(x, step)
 
-    def along(self, x: torch.Tensor, step: int, seed: int, p: int, c: float, distribution: Distribution) -> float:
+    def along(
+        self, x: torch.Tensor, step: int, seed: int, p: int, c: float, distribution: Distribution
+    ) -> float | torch.Tensor:
         return self.right.along(x, step, seed, p, -c, distribution)
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "Perturbable",
     "RoundedObjective",
     "mean_losses",
+    "means",
 ]
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
@@ -44,8 +45,11 @@ class Objective(Protocol):
 class Perturbable(Objective, Protocol):
     """An objective that can be evaluated at x + c z_p without a second vector of d elements."""
 
-    def along(self, x: Tensor, step: int, seed: int, p: int, c: float, distribution: Distribution) -> float:
-        """f_i(x + c z_p; ξ); x is not written, and at most one layer of x + c z_p exists at a time."""
+    def along(self, x: Tensor, step: int, seed: int, p: int, c: float, distribution: Distribution) -> float | Tensor:
+        """f_i(x + c z_p; ξ); x is not written, and at most one layer of x + c z_p exists at a time.
+
+        It is a number, or a tensor on a GPU that nobody has waited for yet.
+        """
         ...
 
 
@@ -110,10 +114,19 @@ CHUNK_ON_GPU = 1024
 def mean_losses(
     module: nn.Module, losses: Sequence[LossFunction], inputs: Tensor, targets: Tensor, chunk: int | None = None
 ) -> tuple[float, ...]:
+    """``means`` as numbers: a GPU is waited for, once."""
+    return tuple(means(module, losses, inputs, targets, chunk).tolist())
+
+
+def means(
+    module: nn.Module, losses: Sequence[LossFunction], inputs: Tensor, targets: Tensor, chunk: int | None = None
+) -> Tensor:
     """(1/n) Σ loss over the batch for each loss, by forward passes of at most ``chunk`` examples, without a graph.
 
-    None for ``chunk`` is ``CHUNK``, or ``CHUNK_ON_GPU``. The sums stay on the device until the last is there. Outputs
-    in 16 bits are widened to float32 before the loss.
+    None for ``chunk`` is ``CHUNK``, or ``CHUNK_ON_GPU``. Outputs in 16 bits are widened to float32 before the loss.
+
+    Returns:
+        float64, shape (losses,), where the inputs are.
     """
     n = inputs.shape[0]
     chunk = chunk or (CHUNK_ON_GPU if inputs.is_cuda else CHUNK)
@@ -125,7 +138,7 @@ def mean_losses(
             outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
             for i, loss in enumerate(losses):
                 totals[i] += (part.stop - part.start) * loss(outputs, wanted).double()
-    return tuple((totals / n).tolist())
+    return totals / n
 
 
 class ModuleObjective:
@@ -220,7 +233,7 @@ class ModuleObjective:
         for name in self.layout.names:
             self.module.get_parameter(name).data = torch.empty(0, dtype=self.layout.dtype, device=self.data[0].device)
 
-    def along(self, x: Tensor, step: int, seed: int, p: int, c: float, distribution: Distribution) -> float:
+    def along(self, x: Tensor, step: int, seed: int, p: int, c: float, distribution: Distribution) -> float | Tensor:
         """See ``Perturbable``. The batch goes through in one pass, so that each weight is formed once.
 
         Weights of a 16-bit x are formed in float32, and so is everything that is computed with them.
@@ -229,7 +242,8 @@ class ModuleObjective:
         layout.bind(self.module, x)
         inputs, targets = self.batch(step)
         with virtual(self.module, layout, seed, p, c, distribution=distribution, wide=True):
-            return mean_losses(self.module, [self.loss], inputs, targets, chunk=inputs.shape[0])[0]
+            loss = means(self.module, [self.loss], inputs, targets, chunk=inputs.shape[0])[0]
+        return loss if loss.is_cuda else float(loss)
 
     def value_and_gradient(self, x: Tensor, step: int) -> tuple[float, Tensor]:
         """See ``Differentiable``; by torch's autograd, a chunk at a time."""

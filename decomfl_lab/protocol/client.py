@@ -125,11 +125,12 @@ class Client:
     def _task(self) -> Task:
         return self.objective, self.steps_taken
 
-    def _values(self, line: Line, points: Sequence[Point]) -> NDArray[np.float64]:
+    def _values(self, line: Line, points: Sequence[Point]) -> Values:
         """The losses, where the objective forms x + c z_p itself, a layer at a time."""
         perturbable: Any = self.objective
         step, distribution = self.steps_taken, line.distribution
-        return np.array([perturbable.along(line.x, step, *stream_of(line.seed, p), c, distribution) for p, c in points])
+        found = [perturbable.along(line.x, step, *stream_of(line.seed, p), c, distribution) for p, c in points]
+        return torch.stack(found) if isinstance(found[0], Tensor) else np.array(found)
 
 
 Update = tuple[NDArray[np.float32], float, NDArray[np.float64] | None]
@@ -177,7 +178,7 @@ def _measure(clients: Sequence[Client], plans: Sequence[Plan], k: int) -> list[E
     else:
         points = first.estimator.points(P, first.mu)
         if first.lean:
-            values = np.stack([client._values(line, points) for client, line in zip(clients, lines, strict=True)])
+            values = [client._values(line, points) for client, line in zip(clients, lines, strict=True)]
         elif k == 0 and _at_one_point(lines):  # later every client is at an x of its own
             values = first.engine.losses(lines[0], points, tasks)
         else:
@@ -200,15 +201,17 @@ def handle_all(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Reply]:
 
     That saves work where sampled clients are at the same x, so that a point x + c z_p serves the data of all of them,
     and by gradient projection, when each z_p is made once for the gradients, and for the steps, of all; and a GPU is
-    waited for once. Lean clients, and clients that differ in more than model, data and id, measure alone.
+    waited for once. Lean clients of K > 1, and clients that differ in more than model, data and id, measure alone.
     """
     first, plan = clients[0], plans[0]
 
     def joins(client: Client, own: Plan) -> bool:
         alike = (client.engine is first.engine, client.estimator is first.estimator, client.mu == first.mu)
+        # Lean clients of K > 1 have a snapshot each, of which there is to be one at a time.
+        thin = client.lean == first.lean and (own.K == 1 or not client.lean)
         same = own.seeds == plan.seeds and (own.P, own.distribution) == (plan.P, plan.distribution)
         keyed = client.replica.private_key == first.replica.private_key
-        return all(alike) and same and keyed and type(client) is Client and not client.lean
+        return all(alike) and same and keyed and type(client) is Client and thin
 
     if all(map(joins, clients, plans)):
         return _handle(clients, plans)
