@@ -116,7 +116,7 @@ def from_run(folder: Path) -> TrainedModel:
     run = load_run(folder)
     config = run.config
     return TrainedModel(
-        module=run.model,
+        module=run.as_trained,
         dataset=run.dataset,
         calibration=calibration_images(config, run.dataset),
         name=config.model,
@@ -259,6 +259,8 @@ def _own_loss(target: str) -> LossFunction:
 def _own_data(target: str) -> tuple[Dataset, tuple[Any, Any]]:
     """What is known of the user's examples as of any data set, and the examples, which may be trees of tensors."""
     data: Any = made("data", target, object)
+    if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], list):
+        data = data[0]  # (clients, held-out examples), as `decomfl train` takes it
     own = gathered(data)
     inputs, targets = (next(iter(tensors(part)), torch.zeros(0)) for part in own)
     h = hashlib.sha256()

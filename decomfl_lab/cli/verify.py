@@ -78,6 +78,8 @@ def verify(
         if not as_json:
             caught = f"{len(table) - len(missed)} of {len(table)} faults are caught by the law that is meant to"
             print(f"{caught} (seed {seed}, {time.monotonic() - started:.0f} s)")
+            if missed:
+                print(f"missed with so few cases: {', '.join(missed)}; more --cases may show them")
         raise typer.Exit(1 if missed else 0)
 
     implementation = load_implementation(target, plant, device)

@@ -13,6 +13,7 @@ from decomfl_lab.datasets.own import OWN, own_dataset
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method
 from decomfl_lab.objectives.objective import LossFunction
+from decomfl_lab.runs.building import name_of_loss
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.progress import RunBar
 from decomfl_lab.runs.run import Run, load_run
@@ -65,7 +66,7 @@ def train(
     assert dataset.parts is not None
     M = len(dataset.parts)
     config = TrainConfig(DeComFL() if method is None else method)
-    config = config.but(model=OWN, data=OWN, rounds=rounds, seed=seed, **options)
+    config = config.but(model=OWN, data=OWN, loss=name_of_loss(loss), rounds=rounds, seed=seed, **options)
     config = config if config.method.alone else config.but(clients=M, sampled=M if sampled is None else sampled)
     run = Run(config, dataset=dataset, module=model, loss=loss, device=device)
     folder = None if out is None else Path(out)
@@ -90,7 +91,7 @@ def load(
     Args:
         folder: The folder that ``run.save``, ``out`` or ``decomfl train --out`` wrote.
         model: The model at x_0, where the run trained a module of one's own; its weights do not matter.
-        loss: The loss, where it was not torch's cross_entropy.
+        loss: The loss, where it is neither torch's nor a function of a module that can be imported.
         clients: The clients' examples, where they brought their own: the same as then.
         test: The held-out examples: the same as then.
 

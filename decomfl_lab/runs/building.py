@@ -31,11 +31,11 @@ from decomfl_lab.objectives.objective import (
     RoundedObjective,
 )
 from decomfl_lab.plugins import is_own, made, named
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.config import CROSS_ENTROPY, TrainConfig
 from decomfl_lab.runs.evaluation import by_length, calibration_images, fast_layout
 from decomfl_lab.runs.finetuning import task_dataset, task_module
 
-__all__ = ["build_federation", "dataset_of", "fitted", "loss_of"]
+__all__ = ["build_federation", "dataset_of", "fitted", "loss_of", "name_of_loss"]
 
 
 def dataset_of(config: TrainConfig, device: str = "cpu") -> Dataset:
@@ -55,8 +55,20 @@ def fitted(config: TrainConfig, dataset: Dataset) -> TrainConfig:
 
 def loss_of(config: TrainConfig) -> LossFunction:
     """The loss of a run, mean over a batch, of (outputs, targets)."""
-    loss: LossFunction = named("loss", config.loss) if is_own(config.loss) else cross_entropy
+    if config.loss == CROSS_ENTROPY:
+        return cross_entropy
+    require(is_own(config.loss), "loss", "be given, as the run was trained with its user's own", config.loss)
+    loss: LossFunction = named("loss", config.loss)
     return loss
+
+
+def name_of_loss(loss: LossFunction) -> str:
+    """What a configuration calls a loss: module:function where it can be found so again, else "own ..."."""
+    require(callable(loss), "loss", "be a function of (outputs, targets)", loss)
+    if loss is cross_entropy:
+        return CROSS_ENTROPY
+    name = f"{getattr(loss, '__module__', '')}:{getattr(loss, '__qualname__', '')}"
+    return name if is_own(name) and not name.startswith("__main__") else f"{OWN} {getattr(loss, '__qualname__', loss)}"
 
 
 def _workspace(config: TrainConfig, dataset: Dataset, module: nn.Module | None) -> nn.Module:
@@ -91,7 +103,12 @@ def build_federation(
     Raises:
         InputError: If the data cannot be split so, or the model does not fit the data.
     """
+    require(module is None or isinstance(module, nn.Module), "model", "be a torch.nn.Module", module)
     module, loss = _workspace(config, dataset, module), loss or loss_of(config)
+    targets = dataset.train_labels
+    classes = not targets.is_floating_point() or (targets.ndim > 1 and targets.shape[-1] > 1)
+    rule = "be of one's own where targets are numbers and not classes (int64) or their probabilities"
+    require(classes or loss is not cross_entropy, "loss", rule, config.loss)
     layout = Layout.of(module)
     x = layout.flatten(module)
     on_gpu = dataset.device.type == "cuda"

@@ -14,6 +14,7 @@ from typing import Any
 
 import tomli_w
 
+from decomfl_lab.datasets.own import OWN
 from decomfl_lab.datasets.splits import SPLITS
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
 from decomfl_lab.language.adapters import TUNINGS
@@ -26,6 +27,9 @@ from decomfl_lab.objectives.normalisation import TREATMENTS
 from decomfl_lab.plugins import is_own
 
 __all__ = ["TrainConfig", "config_from_mapping", "parse_schedule", "read_config", "run_options"]
+
+
+CROSS_ENTROPY = "cross-entropy"
 
 
 @dataclass(frozen=True, init=False)
@@ -46,7 +50,7 @@ class TrainConfig:
         "model and data",
     )
     loss: str = option(
-        "cross-entropy",
+        CROSS_ENTROPY,
         "The loss, mean over a batch: cross-entropy, or your own as module:function of (outputs, targets).",
         "model and data",
     )
@@ -130,6 +134,7 @@ class TrainConfig:
         Raises:
             InputError: If a value breaks a rule, or is of an option that neither the run nor this method has.
         """
+        require(isinstance(method, Method | str), "method", "be a method, as lab.DeComFL(), or its name", method)
         made = method if isinstance(method, Method) else find_method(method)()
         own = run_options()
         if made.alone:
@@ -170,7 +175,10 @@ class TrainConfig:
         require_int("lora_rank", self.lora_rank, 1)
         require_finite_positive("lora_alpha", self.lora_alpha)
         require(
-            self.loss == "cross-entropy" or is_own(self.loss), "loss", "be cross-entropy or module:function", self.loss
+            self.loss == CROSS_ENTROPY or is_own(self.loss) or self.loss.startswith(OWN),
+            "loss",
+            "be cross-entropy or module:function",
+            self.loss,
         )
         require_choice("batchnorm", self.batchnorm, TREATMENTS)
         require_int("calibration_examples", self.calibration_examples, 2)

@@ -16,8 +16,9 @@ from torch import nn
 
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.datasets.images import Dataset
+from decomfl_lab.datasets.own import OWN
 from decomfl_lab.devices import describe, find_device, use_tf32_
-from decomfl_lab.errors import DivergedError, InputError, require_int
+from decomfl_lab.errors import DivergedError, InputError, require, require_int
 from decomfl_lab.estimators.second_differences import CURVATURE_COLUMNS
 from decomfl_lab.federations.federation import Federation
 from decomfl_lab.federations.in_process import DeComFLFederation
@@ -25,7 +26,7 @@ from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.objectives.normalisation import calibrated
 from decomfl_lab.objectives.objective import LossFunction
-from decomfl_lab.runs.building import build_federation, dataset_of, loss_of
+from decomfl_lab.runs.building import build_federation, dataset_of, loss_of, name_of_loss
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping
 from decomfl_lab.runs.evaluation import calibration_images, evaluate, held_out
 from decomfl_lab.runs.provenance import code_version, write_provenance
@@ -114,6 +115,7 @@ class Run:
         dataset: The data.
         federation: The server and the clients.
         seconds: The training time so far.
+        folder: Where the run was saved last; None if nowhere.
     """
 
     def __init__(
@@ -152,6 +154,7 @@ class Run:
         # Every version of the code, and every device, that had a hand in the run.
         self._hands = {"codes": [code_version()], "devices": [describe(self.dataset.device)]}
         self.seconds = 0.0
+        self.folder: Path | None = None
 
     @property
     def round(self) -> int:
@@ -160,7 +163,17 @@ class Run:
 
     @property
     def model(self) -> nn.Module:
-        """A module of its own with the global model's parameters; a BatchNorm normalises as it did in training."""
+        """A module of its own with the global model's parameters, which gives the losses that evaluations report.
+
+        A BatchNorm has the statistics of the calibration images (``objectives.normalisation``), in eval mode.
+        """
+        self._bind()
+        with calibrated(self._module, self._calibration):
+            return copy.deepcopy(self._module)
+
+    @property
+    def as_trained(self) -> nn.Module:
+        """The same but that a BatchNorm normalises as in training, by its batch."""
         self._bind()
         return copy.deepcopy(self._module)
 
@@ -195,6 +208,8 @@ class Run:
         """Draw accuracy, where there is one, and losses over the rounds, with the bytes a client sent and got."""
         from matplotlib.figure import Figure
 
+        require(Path(path).parent.is_dir(), "plot", "be in a folder that exists", str(path))
+
         rows = self.metrics
         has_accuracy = bool(rows.test_accuracy.notna().any())
         figure = Figure(figsize=(9 if has_accuracy else 5, 3.6), layout="constrained")
@@ -224,6 +239,7 @@ class Run:
         any_code: bool = False,
     ) -> None:
         """Go on to the last round of the configuration; see ``train``."""
+        self.folder = out or self.folder
         if out is not None:
             with held(out), telling(lambda: self._interrupted(out)):
                 if (out / CHECKPOINT_FILE).exists():
@@ -278,14 +294,24 @@ class Run:
             self._save(out)
 
     def more(self, rounds: int, **options: Any) -> None:
-        """Train so many rounds more; options as ``train``'s."""
+        """Train so many rounds more; options as ``train``'s.
+
+        A run that was trained with ``out``, or loaded, is saved in its folder again, unless ``out`` says otherwise.
+        """
         self.config = self.config.but(rounds=self.round + require_int("rounds", rounds, 1))
-        self.train(**options)
+        self.train(**{"out": self.folder} | options)
 
     def save(self, folder: Path | str) -> None:
-        """Write metrics.csv, config.toml, provenance.json and a checkpoint with a checksum, as ``out`` of ``train``."""
-        with held(Path(folder)):
-            self._save(Path(folder))
+        """Write metrics.csv, config.toml, provenance.json and a checkpoint with a checksum, as ``out`` of ``train``.
+
+        Raises:
+            InputError: If the folder holds another run.
+        """
+        folder = Path(folder)
+        with held(folder):
+            if (folder / CHECKPOINT_FILE).exists():
+                self._require_same(read_checkpoint(folder / CHECKPOINT_FILE)[1], folder)
+            self._save(folder)
 
     def load(self, folder: Path | str, *, any_code: bool = True) -> None:
         """Be at the round at which the run was saved in the folder.
@@ -294,11 +320,11 @@ class Run:
             InputError: If the folder holds another run, or a damaged one.
         """
         self._resume(Path(folder), any_code=any_code)
+        self.folder = Path(folder)
 
     def _resume(self, folder: Path, *, any_code: bool) -> None:
         tensors, saved = read_checkpoint(folder / CHECKPOINT_FILE)
-        if not _same_run(saved["config"], self.config) or saved["data"] != self.dataset.digest:
-            raise InputError(f"out must be empty or hold the same run (only rounds may differ), got {folder}")
+        self._require_same(saved, folder)
         for name, own in self._hands.items():
             earlier = saved.get(name, [saved["code"]] if name == "codes" else [])
             self._hands[name] = list(dict.fromkeys([*earlier, *own]))
@@ -308,6 +334,17 @@ class Run:
             raise InputError(f"rounds must be at least the {saved['federation']['round']} of the run in {folder}")
         self.federation.load((tensors, saved["federation"]))
         self._rows[:], self._losses[:], self.seconds = saved["rows"], saved["losses"], saved["seconds"]
+
+    def _require_same(self, saved: dict[str, Any], folder: Path) -> None:
+        """InputError that names what differs where a saved run is not this one, in anything but its length."""
+        earlier = config_from_mapping(saved["config"], "the saved run", lenient=True).but(rounds=self.config.rounds)
+        then, now = earlier.to_dict(), self.config.to_dict()
+        others = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+        if saved["data"] != self.dataset.digest:
+            others.append("the examples, or their order" if self.config.data == OWN else "the examples")
+        if others:
+            what = f"hold the same run (only rounds may differ), got {folder}, which differs in {', '.join(others)}"
+            raise InputError(f"out must be empty or {what}")
 
     def _save(self, out: Path | None) -> None:
         if out is not None:
@@ -360,11 +397,6 @@ class Run:
         else:
             where = f"saved in {out}" + ("" if saved == self.round else f" after round {saved}")
         return f"interrupted after round {self.round}; {where}; the same command goes on"
-
-
-def _same_run(saved: dict[str, Any], config: TrainConfig) -> bool:
-    """Whether a saved run is this one: the same in all but its length."""
-    return config_from_mapping(saved, "the saved run", lenient=True).but(rounds=config.rounds) == config
 
 
 def train(
@@ -436,7 +468,11 @@ def load_run(out: Path, dataset: Dataset | None = None, **own: Any) -> Run:
     config = config_from_mapping(saved.get("config", {}), f"run {out}", lenient=True)
     dataset = dataset_of(config) if dataset is None else dataset
     if saved["data"] != dataset.digest:
-        raise InputError(f"run {out} must be of the data at hand ({dataset.source}), got one of other data")
+        words = "; clients, test and their order must be those of then, so no loader may shuffle"
+        more = words if config.data == OWN else ""
+        raise InputError(f"run {out} must be of the data at hand ({dataset.source}), got one of other data{more}")
+    if own.get("loss") is not None and (given := name_of_loss(own["loss"])) != config.loss:
+        raise InputError(f"loss must be that of run {out}, which is {config.loss}, got {given}")
     run = Run(config, dataset=dataset, **own)
     run.load(out)
     return run

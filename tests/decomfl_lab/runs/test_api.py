@@ -166,6 +166,64 @@ def test_the_command_line_takes_ones_own(
     assert "model must be module:function that can be imported" in capsys.readouterr().err
 
 
+def _absolute(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return nn.functional.l1_loss(outputs, targets)
+
+
+def test_a_run_keeps_its_loss(model: nn.Module, tmp_path: Path) -> None:
+    clients = [(inputs, inputs[:, :2]) for inputs, _ in PAIRS]
+    squares = lab.train(model, nn.functional.mse_loss, clients, test=clients[0], out=tmp_path / "a", **OPTIONS)
+    again = lab.load(tmp_path / "a", model, clients=clients, test=clients[0])  # found again by its name
+    assert again.metrics.test_loss.iloc[-1] == squares.metrics.test_loss.iloc[-1]
+    again.more(3)
+    assert again.metrics.test_loss.iloc[-1] < 1.2 * squares.metrics.test_loss.iloc[-1]
+    with pytest.raises(lab.InputError, match=r"which differs in loss$"):
+        lab.train(model, nn.functional.l1_loss, clients, test=clients[0], out=tmp_path / "a", **OPTIONS)
+    with pytest.raises(lab.InputError, match=r"loss must be that of run .*torch.nn.functional:mse_loss, got .*l1_loss"):
+        lab.load(tmp_path / "a", model, nn.functional.l1_loss, clients, test=clients[0])
+    lab.train(model, lambda a, b: _absolute(a, b), clients, out=tmp_path / "b", **OPTIONS)
+    with pytest.raises(lab.InputError, match="loss must be given, as the run was trained with its user's own"):
+        lab.load(tmp_path / "b", model, clients=clients)
+
+
+def test_numbers_are_no_classes(model: nn.Module) -> None:
+    with pytest.raises(lab.InputError, match="loss must be of one's own where targets are numbers and not classes"):
+        lab.train(model, clients=[(a, a[:, :1]) for a, _ in PAIRS], rounds=1)
+
+
+def test_a_model_with_batch_normalisation_gives_the_loss_that_is_reported(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    run = lab.train(model, clients=PAIRS, test=HELD, out=tmp_path, **OPTIONS)
+    given = run.model
+    with torch.inference_mode():
+        found = nn.functional.cross_entropy(given(HELD[0]), HELD[1])
+        assert torch.allclose(given(HELD[0][:1]), given(HELD[0])[:1], atol=1e-6)  # an example alone
+    assert float(found) == pytest.approx(run.metrics.test_loss.iloc[-1], rel=1e-5)
+
+
+def test_another_run_is_not_overwritten_and_a_run_goes_on_where_it_was_saved(model: nn.Module, tmp_path: Path) -> None:
+    run = lab.train(model, clients=PAIRS, out=tmp_path, **OPTIONS)
+    with pytest.raises(lab.InputError, match=r"out must be empty or hold the same run .*, which differs in lr$"):
+        lab.train(model, clients=PAIRS, **OPTIONS | {"lr": 0.2}).save(tmp_path)
+    run.more(2)
+    again = lab.load(tmp_path, model, clients=PAIRS)
+    again.more(1)
+    assert (again.round, lab.load(tmp_path, model, clients=PAIRS).round) == (9, 9)
+
+
+def test_slips_are_told_in_a_line(model: nn.Module, tmp_path: Path) -> None:
+    run = lab.train(model, clients=PAIRS, **OPTIONS)
+    for call, message in (
+        (lambda: lab.train(model, clients=PAIRS, method=lab.DeComFL), r"method must be a method, as lab.DeComFL\(\)"),
+        (lambda: lab.train(model, "mse", PAIRS), "loss must be a function of .*, got 'mse'"),
+        (lambda: lab.train(nn.Linear, clients=PAIRS), "model must be a torch.nn.Module, got <class"),
+        (lambda: run.plot(tmp_path / "no" / "a.png"), "plot must be in a folder that exists"),
+    ):
+        with pytest.raises(lab.InputError, match=message):
+            call()  # type: ignore[no-untyped-call]
+
+
 def test_a_copy_of_a_run_shares_nothing_with_it(model: nn.Module) -> None:
     run = lab.train(model, clients=PAIRS, **OPTIONS)
     first = run.model
