@@ -7,16 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from decomfl_lab.datasets.splits import (
-    _UNIT,
-    Concentration,
-    _fit,
-    _round_cycles,
-    class_shares,
-    split,
-    split_dirichlet,
-    split_iid,
-)
+from decomfl_lab.datasets.splits import _UNIT, _fit, _round_cycles, split
 from decomfl_lab.errors import InputError
 
 
@@ -40,26 +31,31 @@ def test_rounding_keeps_the_margins_and_moves_no_cell_by_a_whole_example() -> No
     assert np.abs(whole - table / _UNIT).max() < 1
 
 
-@pytest.mark.parametrize(("name", "concentration"), [("dirichlet", "per-class"), ("dirichlet-total", "total")])
-def test_a_name_stands_for_its_concentration(name: str, concentration: Concentration) -> None:
-    labels = np.repeat([0, 0, 0, 1], 25)
-    wanted = split_dirichlet(labels, 4, 0.5, 7, concentration=concentration)
-    other = split_dirichlet(labels, 4, 0.5, 7, concentration="total" if concentration == "per-class" else "per-class")
-    found = [part.tolist() for part in split(name, labels, 4, 7, alpha=0.5)]
-    assert found == [part.tolist() for part in wanted]
-    assert found != [part.tolist() for part in other]
+def test_a_name_stands_for_its_concentration() -> None:
+    """Dir(α, ..., α) of two classes has an expected largest share; Dir(α p) of a total α is more skewed."""
+    labels = np.repeat([0, 1], 2000)
+    largest = {}
+    for name in ("iid", "dirichlet", "dirichlet-total"):
+        shares = [np.bincount(labels[part], minlength=2) / len(part) for part in split(name, labels, 100, 7, alpha=1.0)]
+        largest[name] = float(np.mean(np.max(shares, axis=1)))
+    assert largest["iid"] < 0.6
+    assert largest["dirichlet"] == pytest.approx(0.75, abs=0.04)  # the larger part of a uniform cut of [0, 1]
+    assert largest["dirichlet-total"] == pytest.approx(1 / 2 + 1 / np.pi, abs=0.04)  # of a Beta(1/2, 1/2) cut
 
 
-def test_iid_stands_for_a_permutation_cut_into_pieces() -> None:
+def test_iid_is_a_permutation_cut_into_pieces_whatever_alpha_is() -> None:
     labels = np.repeat([0, 1], 10)
-    found, wanted = split("iid", labels, 3, 7, alpha=0.01), split_iid(labels, 3, 7)
-    assert [part.tolist() for part in found] == [part.tolist() for part in wanted]
-    assert sorted(len(set(part.tolist())) for part in found) == [6, 6, 6]
+    found, other = (split("iid", labels, 3, 7, alpha=alpha) for alpha in (0.01, 1.0))
+    assert [part.tolist() for part in found] == [part.tolist() for part in other]
+    assert len(set(np.concatenate(found).tolist())) == 18
+    assert [len(part) for part in found] == [6, 6, 6]
 
 
 def test_a_class_without_examples_is_left_out_where_shares_follow_the_data() -> None:
-    parts = split_dirichlet([0] * 10 + [2] * 30, 4, 0.5, 1, concentration="total", classes=4)
+    parts = split("dirichlet-total", [0] * 10 + [2] * 30, 4, 1, alpha=0.5)
     assert sorted(np.concatenate(parts).tolist()) == list(range(40))
+    with pytest.raises(InputError, match=r"must have examples \(classes=3\), got none of class 1"):
+        split("dirichlet", [0] * 10 + [2] * 30, 4, 1, alpha=0.5)
 
 
 @pytest.mark.parametrize(
@@ -76,11 +72,8 @@ def test_what_is_no_label_is_refused(labels: list[Any], message: str) -> None:
         split("iid", labels, 1, 0)
 
 
-def test_a_single_label_is_a_split_and_an_empty_part_has_no_shares() -> None:
+def test_a_single_label_is_a_split() -> None:
     assert [part.tolist() for part in split("iid", [3], 1, 0)] == [[0]]
-    assert class_shares([0, 1, 1], [[0, 1], [2]], 2).tolist() == [[0.5, 0.5], [0.0, 1.0]]
-    with pytest.raises(InputError, match="part 1 must have at least one example, got 0"):
-        class_shares([0, 1], [[0], []], 2)
 
 
 def test_the_fitted_table_has_the_margins_and_keeps_the_odds() -> None:
