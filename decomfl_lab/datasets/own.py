@@ -46,9 +46,17 @@ def examples(name: str, data: Any) -> tuple[Tensor, Tensor]:
         pairs = [data[n] for n in range(len(data))]
         inputs, targets = (torch.stack([torch.as_tensor(each) for each in own]) for own in zip(*pairs, strict=True))
     else:
-        raise InputError(f"{name} must be (inputs, targets), a data set or a data loader, got {type(data).__name__}")
-    require(len(inputs) == len(targets) > 0, name, "have as many inputs as targets, and one at least", len(inputs))
+        raise InputError(f"{name} must be (inputs, targets), a data set or a data loader, got {_kind(data)}")
+    sizes = len(inputs), len(targets)
+    require(sizes[0] == sizes[1] > 0, name, "have as many inputs as targets, and one at least", sizes)
     return inputs, targets
+
+
+def _kind(data: Any) -> str:
+    """What a user gave, by its types."""
+    if isinstance(data, tuple):
+        return f"({', '.join(type(each).__name__ for each in data)})"
+    return type(data).__name__
 
 
 def own_dataset(clients: Sequence[Any], test: Any = None, *, source: str = "own data") -> Dataset:
