@@ -17,7 +17,7 @@ from decomfl_lab.datasets.own import OWN, data_of
 from decomfl_lab.datasets.splits import split
 from decomfl_lab.devices import find_device
 from decomfl_lab.engines.registry import make_engine
-from decomfl_lab.errors import require
+from decomfl_lab.errors import InputError, require
 from decomfl_lab.federations.federation import Federation
 from decomfl_lab.layout import Layout
 from decomfl_lab.methods.method import Setting
@@ -104,11 +104,14 @@ def build_federation(
         InputError: If the data cannot be split so, or the model does not fit the data.
     """
     require(module is None or isinstance(module, nn.Module), "model", "be a torch.nn.Module", module)
+    whose = module is not None or loss is not None or any(map(is_own, (config.model, config.data, config.loss)))
     module, loss = _workspace(config, dataset, module), loss or loss_of(config)
     targets = dataset.train_labels
     classes = not targets.is_floating_point() or (targets.ndim > 1 and targets.shape[-1] > 1)
     rule = "be of one's own where targets are numbers and not classes (int64) or their probabilities"
     require(classes or loss is not cross_entropy, "loss", rule, config.loss)
+    if whose:
+        _try_out(module, loss, dataset)
     layout = Layout.of(module)
     x = layout.flatten(module)
     on_gpu = dataset.device.type == "cuda"
@@ -131,6 +134,28 @@ def build_federation(
     objectives: Sequence[Objective] = [RoundedObjective(objective) for objective in exact] if rounded else exact
     setting = Setting(x, objectives, config.sampled, config.seed, make_engine(config.engine))
     return config.method.federation(setting), module, layout
+
+
+def _try_out(module: nn.Module, loss: LossFunction, dataset: Dataset) -> None:
+    """InputError where a user's model and loss do not take the first examples of the data, or give no mean."""
+    pairs = {
+        "clients": (dataset.train_images, dataset.train_labels),
+        "test": (dataset.test_images, dataset.test_labels),
+    }
+    for name, (inputs, targets) in pairs.items():
+        if not len(targets):
+            continue
+        try:
+            with torch.no_grad():
+                value = loss(module(inputs[:8]), targets[:8])
+        except Exception as error:  # whatever a user's model does
+            kinds = ", ".join(
+                f"{str(each.dtype).removeprefix('torch.')} {tuple(each.shape)}" for each in (inputs, targets)
+            )
+            told = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise InputError(f"model and loss must take the examples of {name} ({kinds}), got {told[:200]}") from error
+        shape = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+        require(shape == (), "loss", "give one number, the mean over the batch", shape)
 
 
 def _parts(config: TrainConfig, dataset: Dataset) -> Sequence[NDArray[np.int64]]:

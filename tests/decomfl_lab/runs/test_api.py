@@ -219,6 +219,18 @@ def test_slips_are_told_in_a_line(model: nn.Module, tmp_path: Path) -> None:
         (lambda: lab.train(model, clients=PAIRS, method=lab.DeComFL), r"method must be a method, as lab.DeComFL\(\)"),
         (lambda: lab.train(model, "mse", PAIRS), "loss must be a function of .*, got 'mse'"),
         (lambda: lab.train(nn.Linear, clients=PAIRS), "model must be a torch.nn.Module, got <class"),
+        (
+            lambda: lab.train(model, clients=[(x.double(), y)]),
+            r"must take the examples of clients \(float64 \(90, 6\), int64",
+        ),
+        (
+            lambda: lab.train(model, clients=PAIRS, test=(x[:3, :4], y[:3])),
+            "model and loss must take the examples of test",
+        ),
+        (
+            lambda: lab.train(model, nn.CrossEntropyLoss(reduction="none"), PAIRS),
+            r"loss must give one number, .*got \(8,\)",
+        ),
         (lambda: run.plot(tmp_path / "no" / "a.png"), "plot must be in a folder that exists"),
     ):
         with pytest.raises(lab.InputError, match=message):
