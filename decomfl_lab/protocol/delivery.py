@@ -89,7 +89,8 @@ class Delivery:
         held = [self._read(report, Held) for report in reports] if self.wants_reports else None
         pulling = set()  # whose records are gone: they get the model, and count as holding this round
         if server.replica is not None:
-            holds = {at.client: at.round for at in held} if held is not None else dict(enumerate(server.held))
+            told = {at.client: at.round for at in held or ()}
+            holds = {i: server.held[i] for i in chosen if 0 <= i < server.M} if held is None else told
             pulling = {i for i in chosen if holds.get(i, server.round) < server.history.start}
             for i in pulling:
                 server.note_dense_pull(i)

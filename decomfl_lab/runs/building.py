@@ -160,14 +160,10 @@ def _try_out(module: nn.Module, loss: LossFunction, dataset: Dataset) -> None:
 
 def _parts(config: TrainConfig, dataset: Dataset) -> Sequence[NDArray[np.int64]]:
     """The numbers of each client's examples."""
-    if config.method.alone:
-        return [np.arange(len(dataset.train_labels))] if dataset.parts is not None else _split(config, dataset)
     if dataset.parts is None:
-        return _split(config, dataset)
+        labels = dataset.train_labels if dataset.train_labels.ndim == 1 else dataset.train_labels[:, 0]  # of text
+        return split(config.split, labels.cpu().numpy(), config.clients, config.seed, alpha=config.alpha)
+    if config.method.alone:
+        return [np.arange(len(dataset.train_labels))]
     require(len(dataset.parts) == config.clients, "clients M", f"be {len(dataset.parts)}, as in data", config.clients)
     return dataset.parts
-
-
-def _split(config: TrainConfig, dataset: Dataset) -> Sequence[NDArray[np.int64]]:
-    labels = dataset.train_labels if dataset.train_labels.ndim == 1 else dataset.train_labels[:, 0]  # of text
-    return split(config.split, labels.cpu().numpy(), config.clients, config.seed, alpha=config.alpha)

@@ -144,9 +144,7 @@ class Run:
         self.dataset = dataset if device is None else dataset.to(find_device(device))
         use_tf32_(config.compute == "tf32")
         self._loss = loss or loss_of(config)
-        self.federation, self._module, self._layout = build_federation(
-            config, self.dataset, module=module, loss=self._loss
-        )
+        self.federation, self._module, self._layout = build_federation(config, self.dataset, module=module, loss=loss)
         self._held_out = held_out(config, self.dataset)
         self._calibration = calibration_images(config, self.dataset)
         self._rows: list[dict[str, float]] = []
@@ -155,6 +153,7 @@ class Run:
         self._hands = {"codes": [code_version()], "devices": [describe(self.dataset.device)]}
         self.seconds = 0.0
         self.folder: Path | None = None
+        self._saved_round: int | None = None
 
     @property
     def round(self) -> int:
@@ -391,7 +390,7 @@ class Run:
     def _interrupted(self, out: Path | None) -> str:
         if out is None:
             return f"interrupted after round {self.round}; nothing is kept without --out DIR"
-        saved = getattr(self, "_saved_round", None)
+        saved = self._saved_round
         if saved is None:
             where = f"nothing was saved in {out} yet"
         else:
