@@ -90,7 +90,7 @@ class Delivery:
         pulling = set()  # whose records are gone: they get the model, and count as holding this round
         if server.replica is not None:
             told = {at.client: at.round for at in held or ()}
-            holds = {i: server.held[i] for i in chosen if 0 <= i < server.M} if held is None else told
+            holds = {i: server.held[i] for i in chosen if 0 <= i < len(server.held)} if held is None else told
             pulling = {i for i in chosen if holds.get(i, server.round) < server.history.start}
             for i in pulling:
                 server.note_dense_pull(i)
