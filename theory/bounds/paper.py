@@ -1,14 +1,12 @@
-"""Every bound of the paper, as printed and as proved: see ``docs/theory.md`` for the proofs."""
+"""The theorems, the corollary and the lemmas of the paper, as printed and as mended."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from sympy import Min, Rational, evaluate, exp, sqrt
 
-from decomfl_lab.errors import InputError, require_choice
-from theory.statements import Statement, Variant
+from theory.statements import Statement
 from theory.symbols import (
     D,
     G,
@@ -33,7 +31,7 @@ from theory.symbols import (
     tail,
 )
 
-__all__ = ["STATEMENTS", "names", "statement"]
+__all__ = ["PAPER"]
 
 
 # Distributions whose ∇f^μ is a mean of ∇f over shifted points: gaussian (by Stein), sphere (over its ball).
@@ -417,37 +415,16 @@ with evaluate(False):  # so that a formula is printed as it is written here
         ),
     )
 
-STATEMENTS: Final[Mapping[tuple[str, Variant | None], Statement]] = {
-    (each.name, each.variant): each
-    for each in (
-        _THEOREM_1_STATED,
-        _THEOREM_1,
-        _THEOREM_1_SINGLE,
-        _COROLLARY_STATED,
-        _COROLLARY,
-        _THEOREM_2_STATED,
-        _THEOREM_2,
-        _THEOREM_2_FREE,
-        _GAUSSIAN_STATED,
-        _GAUSSIAN,
-        *_LEMMAS,
-    )
-}
-
-
-def names() -> tuple[str, ...]:
-    """The names of all statements, each once."""
-    return tuple(dict.fromkeys(name for name, _ in STATEMENTS))
-
-
-def statement(name: str, variant: Variant = "corrected") -> Statement:
-    """The statement of that name in one of its variants.
-
-    Raises:
-        InputError: If there is none.
-    """
-    require_choice("statement", name, names())
-    found = STATEMENTS.get((name, variant))
-    if found is None:
-        raise InputError(f"variant must be corrected for {name}, got {variant!r}")
-    return found
+PAPER: Final = (
+    _THEOREM_1_STATED,
+    _THEOREM_1,
+    _THEOREM_1_SINGLE,
+    _COROLLARY_STATED,
+    _COROLLARY,
+    _THEOREM_2_STATED,
+    _THEOREM_2,
+    _THEOREM_2_FREE,
+    _GAUSSIAN_STATED,
+    _GAUSSIAN,
+    *_LEMMAS,
+)

@@ -1,0 +1,32 @@
+"""Every bound, as printed and as proved: see ``docs/theory.md`` for the proofs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from decomfl_lab.errors import InputError, require_choice
+from theory.bounds.paper import PAPER
+from theory.statements import Statement, Variant
+
+__all__ = ["STATEMENTS", "names", "statement"]
+
+STATEMENTS: Final[Mapping[tuple[str, Variant | None], Statement]] = {(each.name, each.variant): each for each in PAPER}
+
+
+def names() -> tuple[str, ...]:
+    """The names of all statements, each once."""
+    return tuple(dict.fromkeys(name for name, _ in STATEMENTS))
+
+
+def statement(name: str, variant: Variant = "corrected") -> Statement:
+    """The statement of that name in one of its variants.
+
+    Raises:
+        InputError: If there is none.
+    """
+    require_choice("statement", name, names())
+    found = STATEMENTS.get((name, variant))
+    if found is None:
+        raise InputError(f"variant must be corrected for {name}, got {variant!r}")
+    return found
