@@ -185,7 +185,8 @@ def _witness(cause: Cause, results: Sequence[Result]) -> str:
     for result in results:
         names = [check.name for checks in result.entry.evidence.values() for check in checks]
         if cause.witness in names:
-            return result.evidence[names.index(cause.witness)][1].says
+            where, colon, found = result.evidence[names.index(cause.witness)][1].says.rpartition(": ")
+            return f"{found} ({where})" if colon else found
     return ""
 
 
