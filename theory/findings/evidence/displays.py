@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import sympy as sp
 
-from theory.findings.evidence.algorithms import PROGRAMS, outcome
+from theory.findings.evidence.algorithms import PROGRAMS, outcome, play
 from theory.findings.finding import Evidence, refutation
 from theory.findings.instruments import equal
 
@@ -104,6 +104,15 @@ def with_mean() -> Evidence:
     return Evidence(
         "execution", not broken, f"in Algorithm 4, with 1/P: {broken or 'every model equals the recursion'}"
     )
+
+
+def without_the_servers_model() -> Evidence:
+    """Algorithm 1 without its last line: every sampled client holds the recursion's model all the same."""
+    whole = play(PROGRAMS["Algorithm 1"])["x"]
+    without = play(PROGRAMS["Algorithm 1"], {"line-312": "pass"})["x"]
+    kept = [key for key in whole if isinstance(key, tuple)]
+    same = all((without[key] == whole[key]).all() for key in kept)
+    return Evidence("execution", same, f"{len(kept)} models of clients in a run without line 312: the same is {same}")
 
 
 def projection() -> Evidence:
