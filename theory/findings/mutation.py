@@ -224,7 +224,8 @@ def noticed(mutation: Mutation) -> str:
         except InputError:
             return "data"
         checks = {(check, role): None for entry in registry.ENTRIES for role in ROLES for check in entry.checks(role)}
-        for check, role in sorted(checks, key=lambda each: _cost(each[0].name)):
+        told_by_evidence = mutation.kind != "text"  # no evidence reads what is said
+        for check, role in sorted(checks, key=lambda each: _order(mutation, each[0].name)) if told_by_evidence else ():
             found = None
             with suppress(Exception):  # a fault may stop a check
                 found = check.gather()
@@ -235,7 +236,9 @@ def noticed(mutation: Mutation) -> str:
     return ""
 
 
-def _cost(name: str) -> int:
-    """Checks that search last."""
-    slow = ("implied", "quadratics", "waves", "mended_rate", "without_dimension", "fixed_step", "speedup", "needed")
-    return sum(word in name for word in slow)
+def _order(mutation: Mutation, check: str) -> tuple[int, int]:
+    """Checks that speak of what is changed come first, those that search come last."""
+    module, name = check.split("(")[0].split(".")
+    related = module in mutation.name or name in mutation.name or any(word in check for word in mutation.name.split())
+    slow = ("implied", "quadratics", "waves", "mended_rate", "without_dimension", "fixed_step", "speedup")
+    return not related, sum(word in check for word in slow)
