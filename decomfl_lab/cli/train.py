@@ -8,21 +8,18 @@ import sys
 from collections.abc import Hashable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import pandas as pd
-import torch
 
 from decomfl_lab.errors import require, require_int
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method, Option
 from decomfl_lab.methods.registry import METHODS, find_method
-from decomfl_lab.runs.building import dataset_of, fitted
 from decomfl_lab.runs.config import config_from_mapping, parse_schedule, read_config, run_options
-from decomfl_lab.runs.progress import RunBar
-from decomfl_lab.runs.provenance import provenance
-from decomfl_lab.runs.run import Rebuilt, Run
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["train"]
 
@@ -161,6 +158,13 @@ OWN_FLAGS = [
 def _train(
     method: str, config: Path | None, out: Path | None, device: str, threads: int, as_json: bool, **flags: Any
 ) -> None:
+    import torch
+
+    from decomfl_lab.runs.building import dataset_of, fitted
+    from decomfl_lab.runs.progress import RunBar
+    from decomfl_lab.runs.provenance import provenance
+    from decomfl_lab.runs.run import Rebuilt, Run
+
     values = read_config(config) if config is not None else {}
     for name, text in flags.items():
         if text is not None:

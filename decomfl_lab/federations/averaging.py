@@ -6,19 +6,21 @@ What trains a client's copy (``Trainer``) and how it is sent back (``Uplink``) i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from decomfl_lab.errors import DivergedError, InputError, require_int
 from decomfl_lab.estimators.second_differences import CurvatureLog
-from decomfl_lab.federations.federation import Saved
 from decomfl_lab.protocol.server import sample_clients
 from decomfl_lab.protocol.wire import Ledger, decode_vector
 from decomfl_lab.records.schedules import Schedule
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from decomfl_lab.federations.federation import Saved
 
 __all__ = ["DenseUplink", "FedAvgFederation", "FedAvgServer", "Floats", "Trainer", "Uplink"]
 
@@ -72,6 +74,8 @@ class FedAvgServer:
 
     def aggregate(self, models: Mapping[int, NDArray[np.generic]]) -> None:
         """Replace x by the mean of the models; InputError if one of them is not finite or of another size."""
+        import torch
+
         total = np.zeros(self.x.numel())
         for client in sorted(models):
             model = models[client]
@@ -109,6 +113,8 @@ class FedAvgFederation:
 
     def advance(self) -> float:
         """See ``Federation``."""
+        import torch
+
         models, losses = {}, []
         for i in self.server.plan_round():
             message = self.ledger.vector(i, self.round, self.server.x.cpu().numpy(), upwards=False)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar
 
 from decomfl_lab.estimators.second_differences import CurvatureLog
-from decomfl_lab.federations.federation import Saved
 from decomfl_lab.methods.fedzo import FedZOClient, Walking
 from decomfl_lab.methods.method import Setting
 from decomfl_lab.methods.traffic import Cohort, Traffic
 from decomfl_lab.protocol.wire import Ledger
 from decomfl_lab.records.schedules import Schedule
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from decomfl_lab.federations.federation import Saved
 
 __all__ = ["MeZO"]
 

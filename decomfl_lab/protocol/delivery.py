@@ -30,7 +30,7 @@ from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.replica import Snapshot
 
-__all__ = ["Delivery", "receive"]
+__all__ = ["Delivery", "ModelsDown", "receive"]
 
 logger = logging.getLogger(__name__)
 _Kind = TypeVar("_Kind", Held, Reply)
@@ -135,6 +135,21 @@ class Delivery:
         if not isinstance(found, kind):
             raise InputError(f"message to the server must be a {kind.__name__}, got a {type(found).__name__}")
         return found
+
+
+class ModelsDown(Delivery):
+    """Every participant reads the model of the round, without the optimizer's state, and a plan without records."""
+
+    wants_reports = False
+
+    def open(self, chosen: Sequence[int], reports: Iterable[bytes] = ()) -> Iterator[tuple[int, list[bytes]]]:  # noqa: ARG002
+        """See ``Delivery.open``."""
+        everybody_is_there = [Held(i, self.server.round) for i in chosen]
+        for i, plan in self.server.plan_round(chosen, everybody_is_there).items():
+            yield i, [*self.model(i), *self._planned(i, plan)]
+
+    def _sent(self, dense: Snapshot) -> Iterator[Tensor]:
+        yield dense.x
 
 
 def receive(client: Client, messages: Iterable[bytes], decode: Callable[[bytes, int | None], Message] = decode) -> Plan:

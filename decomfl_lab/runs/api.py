@@ -9,10 +9,11 @@ from typing import Any
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.datasets.own import OWN, own_dataset
+from decomfl_lab.datasets.own import own_dataset
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method
 from decomfl_lab.objectives.objective import LossFunction
+from decomfl_lab.plugins import OWN
 from decomfl_lab.runs.building import name_of_loss
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.progress import RunBar

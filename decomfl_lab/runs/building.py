@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.datasets.images import Dataset, load_dataset
-from decomfl_lab.datasets.own import OWN, data_of
+from decomfl_lab.datasets.own import data_of
 from decomfl_lab.datasets.splits import split
 from decomfl_lab.devices import find_device
 from decomfl_lab.engines.registry import make_engine
@@ -30,7 +30,7 @@ from decomfl_lab.objectives.objective import (
     Objective,
     RoundedObjective,
 )
-from decomfl_lab.plugins import is_own, made, named
+from decomfl_lab.plugins import OWN, is_own, made, named
 from decomfl_lab.runs.config import CROSS_ENTROPY, TrainConfig
 from decomfl_lab.runs.evaluation import by_length, calibration_images, fast_layout
 from decomfl_lab.runs.finetuning import task_dataset, task_module

@@ -16,7 +16,6 @@ from torch import nn
 
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.datasets.images import Dataset
-from decomfl_lab.datasets.own import OWN
 from decomfl_lab.devices import describe, find_device, use_tf32_
 from decomfl_lab.errors import DivergedError, InputError, require, require_int
 from decomfl_lab.estimators.second_differences import CURVATURE_COLUMNS
@@ -26,6 +25,7 @@ from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.objectives.normalisation import calibrated
 from decomfl_lab.objectives.objective import LossFunction
+from decomfl_lab.plugins import OWN
 from decomfl_lab.runs.building import build_federation, dataset_of, loss_of, name_of_loss
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping
 from decomfl_lab.runs.evaluation import calibration_images, evaluate, held_out

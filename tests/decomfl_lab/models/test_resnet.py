@@ -21,7 +21,6 @@ from decomfl_lab.layout import Layout
 from decomfl_lab.models.registry import build_model, num_parameters
 from decomfl_lab.noise import Distribution
 from decomfl_lab.objectives.normalisation import (
-    TREATMENTS,
     calibrated,
     drifting,
     freeze_,
@@ -30,7 +29,7 @@ from decomfl_lab.objectives.normalisation import (
 )
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, mean_losses
 from decomfl_lab.runs.building import build_federation
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.config import TREATMENTS, TrainConfig
 from decomfl_lab.runs.run import train
 
 TINY = TrainConfig(
