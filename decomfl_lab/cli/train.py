@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from decomfl_lab.errors import require, require_int
+from decomfl_lab.errors import DivergedError, require, require_int
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method, Option
 from decomfl_lab.methods.registry import METHODS, find_method
@@ -177,8 +177,12 @@ def _train(
     run = Run(run_config, dataset=dataset)
     plain = run_config.method.plain()
     title = " ".join([method, *(f"{label}={plain[key]}" for label, key in SIZES.items() if key in plain)])
-    with RunBar(title) as bar:
-        run.train(out=out, on_round=bar.update, on_start=_tell_start)
+    try:
+        with RunBar(title) as bar:
+            run.train(out=out, on_round=bar.update, on_start=_tell_start)
+    except DivergedError:
+        print(_table(run.metrics))
+        raise
     replays = plain.get("rebuild") == "replay" and plain.get("revert") == "snapshot"  # M/m rounds' worth of them
     rebuilt = run.verify() if replays else Rebuilt(0, 0)
     facts, rows = provenance(run.dataset), run.metrics

@@ -122,7 +122,7 @@ class FedAvgFederation:
             start = torch.from_numpy(down.copy()).to(self.server.x.device)
             own, loss = self.clients[i].train(start, self.server.eta(self.round), self.server.K)
             if not torch.isfinite(own).all():
-                raise DivergedError(f"model of client {i} in round {self.round}")
+                raise DivergedError(f"model of client {i}")
             models[i] = self.uplink.send(self.ledger, i, self.round, down, own.cpu().numpy())
             losses.append(loss)
         self.server.aggregate(models)

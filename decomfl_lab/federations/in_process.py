@@ -120,7 +120,7 @@ class DeComFLFederation:
         replies = handle_all(clients, plans)
         for reply in replies:
             if not np.isfinite(reply.scalars).all():  # named here: the codec refuses to carry it on
-                raise DivergedError(f"scalars of client {reply.client} in round {reply.round}")
+                raise DivergedError(f"scalars of client {reply.client}")
         if self.forgetful:
             for client in clients:
                 client.replica.forget()

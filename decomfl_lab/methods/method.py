@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
-from decomfl_lab.errors import InputError, require_finite_positive, require_int
+from decomfl_lab.errors import require_choice, require_finite_positive, require_int
 from decomfl_lab.methods.traffic import Cohort, Traffic
 from decomfl_lab.records.schedules import Schedule
 
@@ -145,10 +145,9 @@ class Method:
 
     def but(self, values: Mapping[str, Any]) -> Self:
         """The same method with these plain values, or whole objects, in the place of its own."""
-        known = {*self.options(), *(own.name for own in dataclasses.fields(self))}
-        unknown = [name for name in values if name not in known]
-        if unknown:
-            raise InputError(f"option of {self.name} must be one of {', '.join(self.options())}, got {unknown[0]!r}")
+        objects = {own.name for own in dataclasses.fields(self)}
+        for name in values:
+            require_choice(f"option of {self.name}", name, [*self.options(), *({name} & objects)])
         changes = {}
         for own in dataclasses.fields(self):
             codec = own.metadata.get("codec")

@@ -59,7 +59,7 @@ def train(
 
     Raises:
         InputError: If a value breaks a rule; the message names the argument, the rule and the value.
-        DivergedError: If losses are no longer finite.
+        DivergedError: If scalars or models are no longer finite; the run up to there is its attribute ``run``.
 
     Source: [DeComFL, Algorithms 3 and 4] for the default method.
     """

@@ -142,6 +142,8 @@ class TrainConfig:
         if made.alone:
             values = {"clients": 1, "sampled": 1, **values}
         more = {name: value for name, value in values.items() if name not in own}
+        for name in more.keys() - {each.name for each in dataclasses.fields(made)}:
+            require_choice(f"option of {made.name}", name, [*made.options(), *own])
         object.__setattr__(self, "method", made.but(more) if more else made)
         for name, each in own.items():
             default = dict(each.default) if each.is_schedule else each.default
@@ -271,8 +273,7 @@ def config_from_mapping(values: Mapping[str, Any], origin: str, *, lenient: bool
         if key == "method":
             continue
         if key not in known:
-            if key not in others:
-                raise InputError(f"key in {origin} must be one of method, {', '.join(known)}, got {key!r}")
+            require_choice(f"key in {origin}", key, ["method", *known, *({key} & others.keys())])
             left = lenient or value == others[key].default
             require(left, f"{key} in {origin}", f"be left out for {name}, which has no such option", value)
         else:

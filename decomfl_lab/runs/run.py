@@ -268,10 +268,10 @@ class Run:
                 started = time.monotonic()
                 try:
                     loss = federation.advance()
-                except DivergedError:
+                except DivergedError as error:
                     if out is not None:  # no checkpoint: there is nothing to go on with
                         self._publish(out)
-                    raise
+                    raise self._diverged(error, out) from error
                 self.seconds += time.monotonic() - started
                 self._losses.append(loss)
                 if federation.round % config.eval_every == 0 or federation.round == config.rounds:
@@ -387,6 +387,14 @@ class Run:
             federation.curvature.clear()
         self._losses.clear()
 
+    def _diverged(self, error: DivergedError, out: Path | None) -> DivergedError:
+        """The error with the round, the learning rate, what to try, and where the rounds before it are."""
+        lr = self.config.method.eta(self.round)
+        kept = "" if out is None else f"; the rounds before are in {out / METRICS_FILE}"
+        named = DivergedError(error.args[0], f"in round {self.round} at lr = {lr:g}; try lr = {lr / 10:g}{kept}")
+        named.run = self
+        return named
+
     def _interrupted(self, out: Path | None) -> str:
         if out is None:
             return f"interrupted after round {self.round}; nothing is kept without --out DIR"
@@ -441,7 +449,8 @@ def train(
         InputError: If the configuration, the data or the folder does not fit, or another process writes to the folder;
             nothing is half-written.
         Interrupted: After a signal, once the round is saved; it says where.
-        DivergedError: If losses are no longer finite; the evaluations up to there are in ``out``.
+        DivergedError: If scalars or models are no longer finite; the evaluations up to there are in ``out``, and the
+            run is its attribute ``run``.
     """
     run = Run(config, dataset=dataset, device=device)
     run.train(out=out, on_round=on_round, on_start=on_start, any_code=any_code)
@@ -465,13 +474,22 @@ def load_run(out: Path, dataset: Dataset | None = None, **own: Any) -> Run:
     """
     _, saved = read_checkpoint(out / CHECKPOINT_FILE)
     config = config_from_mapping(saved.get("config", {}), f"run {out}", lenient=True)
+    kept = {"model": config.model, "loss": config.loss, "clients": config.data}
+    given = {"model": own.get("module"), "loss": own.get("loss"), "clients": dataset}
+    wanted = [name for name, value in kept.items() if value.split(" ")[0] == OWN]
+    if lacking := [name for name in wanted if given[name] is None]:
+        again = "".join(f", {name}={name}" for name in wanted) + ", test=test" * ("clients" in wanted)
+        raise InputError(
+            f"{' and '.join(lacking)} must be given again, as lab.load({str(out)!r}{again}): the run trained its "
+            "user's own, got None"
+        )
     dataset = dataset_of(config) if dataset is None else dataset
     if saved["data"] != dataset.digest:
         words = "; clients, test and their order must be those of then, so no loader may shuffle"
         more = words if config.data == OWN else ""
         raise InputError(f"run {out} must be of the data at hand ({dataset.source}), got one of other data{more}")
-    if own.get("loss") is not None and (given := name_of_loss(own["loss"])) != config.loss:
-        raise InputError(f"loss must be that of run {out}, which is {config.loss}, got {given}")
+    if own.get("loss") is not None and (name := name_of_loss(own["loss"])) != config.loss:
+        raise InputError(f"loss must be that of run {out}, which is {config.loss}, got {name}")
     run = Run(config, dataset=dataset, **own)
     run.load(out)
     return run

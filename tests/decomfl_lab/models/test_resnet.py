@@ -188,7 +188,7 @@ def test_running_statistics_break_replay_and_are_refused_by_name() -> None:
         found.append(client(x, 0))
     assert found[0] != found[1]
     assert _buffers(clients[0].module) != _buffers(clients[1].module)
-    refused = r"module '1' \(BatchNorm2d\) must be in eval mode or without running statistics"
+    refused = r"module '1' \(BatchNorm2d\) must be in eval mode or keep no running statistics"
     with pytest.raises(InputError, match=refused):
         _objective(module.train())
     with pytest.raises(InputError, match="batchnorm must be one of batch, frozen, got 'running'"):
