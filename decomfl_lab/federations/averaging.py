@@ -68,7 +68,7 @@ class FedAvgServer:
         self.M, self.m, self.K, self.eta, self.seed = M, m, K, eta, seed
         self.round = 0
 
-    def plan_round(self) -> tuple[int, ...]:
+    def sample(self) -> tuple[int, ...]:
         """C_r."""
         return sample_clients(self.seed, self.round, self.M, self.m)
 
@@ -116,7 +116,7 @@ class FedAvgFederation:
         import torch
 
         models, losses = {}, []
-        for i in self.server.plan_round():
+        for i in self.server.sample():
             message = self.ledger.vector(i, self.round, self.server.x.cpu().numpy(), upwards=False)
             down = decode_vector(message)[1]
             start = torch.from_numpy(down.copy()).to(self.server.x.device)

@@ -54,8 +54,8 @@ def train(
         options: Other options of a run (batch_size, eval_every, engine, ...) or of the method (lr, ...).
 
     Returns:
-        The run: ``run.model``, ``run.metrics``, ``run.traffic``, ``run.verify()``, ``run.save(folder)``,
-        ``run.plot(file)``, ``run.more(rounds)``.
+        The run: ``run.model``, ``run.metrics``, ``run.traffic``, ``run.verify()``, ``run.check_traffic()``,
+        ``run.save(folder)``, ``run.plot(file)``, ``run.more(rounds)``.
 
     Raises:
         InputError: If a value breaks a rule; the message names the argument, the rule and the value.

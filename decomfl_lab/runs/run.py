@@ -6,7 +6,7 @@ import copy
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from decomfl_lab.federations.federation import Federation
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
+from decomfl_lab.methods.traffic import TrafficCheck, mean_traffic
 from decomfl_lab.objectives.normalisation import calibrated
 from decomfl_lab.objectives.objective import LossFunction
 from decomfl_lab.plugins import OWN
@@ -202,6 +203,23 @@ class Run:
         expected = self.federation.observer.digest()
         digests = list(self.federation.rebuilt().values())
         return Rebuilt(len(digests), sum(digest == expected for digest in digests))
+
+    def check_traffic(self) -> TrafficCheck:
+        """Put the method's ``traffic`` to the ledger: the exact mean over every way in which clients can be sampled.
+
+        A federation of at most 3 clients, 1 of them sampled a round, is played for 4 rounds, on batches of at most 4
+        examples, with the run's method, model and data; nothing happens to the run.
+
+        Raises:
+            InputError: If the method has no closed form, as with pull auto.
+        """
+        M = min(3, self.config.clients)
+        parts = None if self.dataset.parts is None else self.dataset.parts[:M]
+        config = self.config.but(clients=M, sampled=1, rounds=4, batch_size=min(4, self.config.batch_size))
+        dataset = replace(self.dataset, parts=parts)
+        federation, _, layout = build_federation(config, dataset, module=self._module, loss=self._loss)
+        said = config.method.traffic(config.cohort, layout.d)
+        return TrafficCheck(said, mean_traffic(federation, config.cohort))
 
     def plot(self, path: Path | str) -> None:
         """Draw accuracy, where there is one, and losses over the rounds, with the bytes a client sent and got."""

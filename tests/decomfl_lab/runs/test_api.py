@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,30 @@ def test_what_was_sent_is_said_in_a_line(model: nn.Module) -> None:
     assert (sent.up_bytes, sent.down_bytes) == (ledger.bytes_up, ledger.bytes - ledger.bytes_up)
     assert sent.model_bytes == 4 * 47
     assert "(mean over the 3), after 6 rounds; the model itself has 0.2 kB" in str(sent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chatty(lab.DeComFL):
+    """DeComFL whose formula forgets some bytes."""
+
+    forgotten: float = lab.option(0.0, "The bytes.")
+
+    def traffic(self, cohort: Any, d: int) -> Any:
+        right = super().traffic(cohort, d)
+        return replace(right, up_bytes=right.up_bytes - self.forgotten)
+
+
+@pytest.mark.parametrize("method", ["decomfl", "mezo", lab.FedCom(local_steps=2), Chatty(perturbations=2)])
+def test_the_traffic_of_ones_own_method_is_that_of_the_ledger(method: Any, model: nn.Module) -> None:
+    run = lab.train(model, clients=PAIRS, method=method, rounds=2)
+    assert run.check_traffic()
+    assert run.round == 2
+
+
+def test_a_wrong_formula_of_the_traffic_is_told(model: nn.Module) -> None:
+    found = lab.train(model, clients=PAIRS, method=Chatty(forgotten=0.1), rounds=1).check_traffic()
+    assert not found
+    assert str(found).startswith("traffic: NOT as the formula says, 138.57 bytes up")
 
 
 def test_a_picture_of_the_run_is_drawn(model: nn.Module, tmp_path: Path) -> None:
