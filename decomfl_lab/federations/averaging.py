@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from decomfl_lab.errors import DivergedError, InputError, require_int
 from decomfl_lab.estimators.second_differences import CurvatureLog
+from decomfl_lab.protocol.messages import Dense
 from decomfl_lab.protocol.server import sample_clients
-from decomfl_lab.protocol.wire import Ledger, decode_vector
+from decomfl_lab.protocol.wire import Ledger, read
 from decomfl_lab.records.schedules import Schedule
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class DenseUplink:
 
     def send(self, ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:  # noqa: ARG002
         """See ``Uplink``."""
-        return decode_vector(ledger.vector(client, r, own, upwards=True))[1]
+        return read(Dense, ledger.vector(client, r, own, upwards=True)).x
 
 
 class FedAvgServer:
@@ -118,7 +119,7 @@ class FedAvgFederation:
         models, losses = {}, []
         for i in self.server.sample():
             message = self.ledger.vector(i, self.round, self.server.x.cpu().numpy(), upwards=False)
-            down = decode_vector(message)[1]
+            down = read(Dense, message).x
             start = torch.from_numpy(down.copy()).to(self.server.x.device)
             own, loss = self.clients[i].train(start, self.server.eta(self.round), self.server.K)
             if not torch.isfinite(own).all():
