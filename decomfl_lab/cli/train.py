@@ -161,7 +161,7 @@ def _train(
     import torch
 
     from decomfl_lab.runs.building import dataset_of, fitted
-    from decomfl_lab.runs.progress import RunBar
+    from decomfl_lab.runs.progress import run_bar
     from decomfl_lab.runs.provenance import provenance
     from decomfl_lab.runs.run import Rebuilt, Run
 
@@ -178,8 +178,8 @@ def _train(
     plain = run_config.method.plain()
     title = " ".join([method, *(f"{label}={plain[key]}" for label, key in SIZES.items() if key in plain)])
     try:
-        with RunBar(title) as bar:
-            run.train(out=out, on_round=bar.update, on_start=_tell_start)
+        with run_bar(title) as show:
+            run.train(out=out, on_round=show, on_start=_tell_start)
     except DivergedError:
         print(_table(run.metrics))
         raise

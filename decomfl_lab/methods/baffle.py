@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from decomfl_lab.methods.method import Setting
-from decomfl_lab.methods.scalars import LoggingDifferences, Scalars
+from decomfl_lab.methods.scalars import LoggingDifferences
 from decomfl_lab.methods.traffic import Cohort, Traffic, model_bytes
 from decomfl_lab.protocol.server import Tracking
 
@@ -17,7 +17,7 @@ __all__ = ["Baffle"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Baffle(LoggingDifferences, Scalars):
+class Baffle(LoggingDifferences):
     """The model down, scalars up; clients take no step.
 
         client:  g_{i,r,p} = (f_i(x_r + μ z_{r,p}) − f_i(x_r − μ z_{r,p})) / 2μ
@@ -30,11 +30,6 @@ class Baffle(LoggingDifferences, Scalars):
     """
 
     name: ClassVar[str] = "baffle"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.log_kappa:
-            self.check_kappa(self.estimator)
 
     def federation(self, setting: Setting) -> DeComFLFederation:
         """See ``Method.federation``."""

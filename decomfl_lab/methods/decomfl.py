@@ -158,11 +158,6 @@ class DeComFL(LoggingDifferences, _Lagging):
 
     name: ClassVar[str] = "decomfl"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.log_kappa:
-            self.check_kappa(self.estimator)
-
     def federation(self, setting: Setting) -> DeComFLFederation:
         """See ``Method.federation``."""
         return self._federation(setting, self.measured_by(), self.mu, lean=self.lean)

@@ -66,27 +66,6 @@ class Differences(Perturbing):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoggingDifferences(Differences):
-    """Options of those of them whose model follows records."""
-
-    lean: bool = option(
-        False,
-        "Clients form x + μz a layer at a time and never as a whole: less memory, more time.",
-        "engine",
-    )
-    log_kappa: bool = option(
-        False,
-        "Log tr(H), ‖H‖_F and a bracket of κ from second differences: one forward pass more a local step, the same "
-        "run to the bit, nothing sent (central differences, P of at least 3).",
-        "output",
-    )
-
-    def measured_by(self) -> Estimator:
-        """The estimator, with second differences where κ is logged."""
-        return central_curved if self.log_kappa else super().measured_by()
-
-
-@dataclass(frozen=True, kw_only=True)
 class Scalars(Perturbing):
     """Options of methods whose clients send scalars, with server and clients of them."""
 
@@ -114,13 +93,6 @@ class Scalars(Perturbing):
     def P(self) -> Schedule[int]:
         """P over the rounds."""
         return Schedule(self.perturbations, self.perturbation_schedule)
-
-    def check_kappa(self, estimator: str) -> None:
-        """InputError where second differences say nothing of κ."""
-        require_choice("estimator for log_kappa", estimator, ("central",))
-        require_moment_distribution("distribution for log_kappa", Distribution(self.distribution))
-        for number in (self.perturbations, *self.perturbation_schedule.values()):
-            require_int("perturbations P for log_kappa", number, 3)
 
     def start(self, x: Tensor) -> Tensor:
         """x_0 as replicas keep it: on the grid, or in 16 bits."""
@@ -175,3 +147,32 @@ class Scalars(Perturbing):
         if seeding is Seeding.PER_RUN:
             down += (1 - (1 - q) ** cohort.R) * (HEADER_BYTES + SEED_BYTES)
         return Traffic(up, q * sum(scalars), down, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggingDifferences(Differences, Scalars):
+    """Options of those of them whose scalars are differences."""
+
+    lean: bool = option(
+        False,
+        "Clients form x + μz a layer at a time and never as a whole: less memory, more time.",
+        "engine",
+    )
+    log_kappa: bool = option(
+        False,
+        "Log tr(H), ‖H‖_F and a bracket of κ from second differences: one forward pass more a local step, the same "
+        "run to the bit, nothing sent (central differences, P of at least 3).",
+        "output",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.log_kappa:  # where second differences say something of κ
+            require_choice("estimator for log_kappa", self.estimator, ("central",))
+            require_moment_distribution("distribution for log_kappa", Distribution(self.distribution))
+            for number in (self.perturbations, *self.perturbation_schedule.values()):
+                require_int("perturbations P for log_kappa", number, 3)
+
+    def measured_by(self) -> Estimator:
+        """The estimator, with second differences where κ is logged."""
+        return central_curved if self.log_kappa else super().measured_by()

@@ -116,8 +116,9 @@ class Sgd(UpdateRule):
     def emit_correction(self, program: Program, own: Step, step: Step | None, *, wide: bool) -> None:
         """Write x ← x + (η/P) Σ_p (g_{i,p} − g_p) z_p: x has taken the step ``own`` instead of ``step``.
 
-        The difference of the two steps' coefficients is exact in float64 (but for hopelessly unequal sizes) and is
-        rounded to float32, as every coefficient is; for a float64 x what that cuts off follows as a second term.
+        The rule has no weight decay, which would scale x between the two. The difference of the coefficients is exact
+        in float64 (but for hopelessly unequal sizes) and is rounded to float32, as every coefficient is; for a float64
+        x what that cuts off follows as a second term.
 
         Args:
             program: The program that the instructions are added to.
@@ -125,12 +126,8 @@ class Sgd(UpdateRule):
             step: The step to be taken in its place, along the same directions; None takes ``own`` back.
             wide: Whether x is float64.
 
-        Raises:
-            InputError: With weight decay, which scales x between the two.
-
         Source: [DeComFL, eq. (sync)].
         """
-        require(self.weight_decay == 0, "weight_decay", "be 0 where steps are corrected afterwards", self.weight_decay)
         taken, wanted = (np.zeros(1) if at is None else np.asarray(_coefficients(at, -at.eta)) for at in (own, step))
         difference = wanted.astype(np.float64) - taken
         high = difference.astype(np.float32)

@@ -16,7 +16,7 @@ from decomfl_lab.objectives.objective import LossFunction
 from decomfl_lab.plugins import OWN
 from decomfl_lab.runs.building import name_of_loss
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.progress import RunBar
+from decomfl_lab.runs.progress import run_bar
 from decomfl_lab.runs.run import Run, load_run
 
 __all__ = ["load", "train"]
@@ -74,8 +74,8 @@ def train(
     if not progress:
         run.train(out=folder)
         return run
-    with RunBar(config.method.name) as bar:
-        run.train(out=folder, on_round=bar.update)
+    with run_bar(config.method.name) as show:
+        run.train(out=folder, on_round=show)
     return run
 
 
