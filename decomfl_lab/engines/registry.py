@@ -27,7 +27,7 @@ from decomfl_lab.estimators.differences import Point, Values
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from decomfl_lab.engines.base import Engine, Line, Task
+    from decomfl_lab.engines.base import Engine, Line, SampleLoss
 
 __all__ = ["ENGINES", "make_engine"]
 
@@ -41,13 +41,13 @@ class Automatic:
 
         self._engines: tuple[Engine, Engine] = Fused(strict=False), Batched(strict=False)
 
-    def losses(self, line: Line, points: Sequence[Point], tasks: Sequence[Task]) -> Values:
+    def losses(self, line: Line, points: Sequence[Point], samples: Sequence[SampleLoss]) -> Values:
         """See ``Engine``."""
-        return self._engines[line.x.is_cuda].losses(line, points, tasks)
+        return self._engines[line.x.is_cuda].losses(line, points, samples)
 
-    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[Values, Tensor]:
+    def gradients(self, points: Sequence[Tensor], samples: Sequence[SampleLoss]) -> tuple[Values, Tensor]:
         """See ``Engine``."""
-        return self._engines[points[0].is_cuda].gradients(points, tasks)
+        return self._engines[points[0].is_cuda].gradients(points, samples)
 
     def release(self) -> None:
         """See ``Engine``."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from decomfl_lab.errors import require, require_choice, require_int
-from decomfl_lab.federations.averaging import DenseUplink, FedAvgFederation, FedAvgServer, Uplink
+from decomfl_lab.federations.averaging import DenseUplink, FedAvgFederation, Uplink
 from decomfl_lab.methods.method import Method, Setting, option
 from decomfl_lab.methods.traffic import Cohort, Traffic, models_both_ways
 
@@ -56,9 +56,6 @@ class FedAvg(Method):
 
     def federation(self, setting: Setting) -> FedAvgFederation:
         """See ``Method.federation``."""
-        server = FedAvgServer(
-            setting.x, M=setting.M, m=setting.sampled, K=self.local_steps, eta=self.eta, seed=setting.seed
-        )
         clients = [
             FedAvgClient(
                 i,
@@ -70,7 +67,7 @@ class FedAvg(Method):
             )
             for i, objective in enumerate(setting.objectives)
         ]
-        return FedAvgFederation(server, clients, self.uplink(setting))
+        return FedAvgFederation(setting, clients, K=self.local_steps, eta=self.eta, uplink=self.uplink(setting))
 
     def traffic(self, cohort: Cohort, d: int) -> Traffic:
         """See ``Method.traffic``: R·q times a model each way."""

@@ -52,7 +52,7 @@ class QuantizedUplink:
 
     Attributes:
         bits: 2 to 8; 4 and less are sent two to a byte.
-        seed: Of the random rounding.
+        seed: The seed of the random rounding.
 
     Source: Haddadpour et al., AISTATS 2021, FedCOM.
     """

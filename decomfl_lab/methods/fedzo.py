@@ -9,7 +9,7 @@ import numpy as np
 
 from decomfl_lab.errors import DivergedError, require_int
 from decomfl_lab.estimators.differences import Estimator
-from decomfl_lab.federations.averaging import FedAvgFederation, FedAvgServer
+from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.methods.method import Setting, option
 from decomfl_lab.methods.rule_options import DEFAULT_RULE, RULE
 from decomfl_lab.methods.scalars import Differences
@@ -70,10 +70,8 @@ class FedZO(Walking):
 
     def federation(self, setting: Setting) -> FedAvgFederation:
         """See ``Method.federation``."""
-        server = FedAvgServer(
-            setting.x, M=setting.M, m=setting.sampled, K=self.local_steps, eta=self.eta, seed=setting.seed
-        )
-        return FedAvgFederation(server, [self.client(setting, i) for i in range(setting.M)])
+        clients = [self.client(setting, i) for i in range(setting.M)]
+        return FedAvgFederation(setting, clients, K=self.local_steps, eta=self.eta)
 
     def traffic(self, cohort: Cohort, d: int) -> Traffic:
         """See ``Method.traffic``: R·q times a model each way."""

@@ -101,16 +101,15 @@ def mean_traffic(federation: Federation, cohort: Cohort) -> Traffic:
     """What the ledger counts a client, averaged over *all* (M choose m)^R histories of sampled sets, really played.
 
     Args:
-        federation: A federation at round 0, whose ``server.sample()`` says who takes part; it is used up.
+        federation: A federation at round 0, whose ``sample()``, or its server's, says who takes part; it is used up.
         cohort: Its clients and the rounds to play.
     """
-    server: Any = getattr(federation, "server", None)  # one agent alone has none
+    drawing: Any = getattr(federation, "server", federation)
     start = copy.deepcopy(federation.save())
     found = []
     for history in product(combinations(range(cohort.M), cohort.m), repeat=cohort.R):
         federation.load(copy.deepcopy(start))
-        if server is not None:
-            server.sample = iter(history).__next__
+        drawing.sample = iter(history).__next__
         for _ in history:
             federation.advance()
         ledger = federation.ledger

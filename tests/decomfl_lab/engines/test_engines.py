@@ -154,7 +154,7 @@ def test_the_kernel_computes_any_sequential_net_it_accepts(
 def test_a_module_that_let_go_of_its_parameters_is_enough_for_the_kernel() -> None:
     step = _Step("cnn-mnist", batch=4, clients=1, P=1)
     wanted = step.scalars(make_engine("fused"))
-    for objective, _ in step.tasks:
+    for objective, _ in step.samples:
         assert isinstance(objective, ModuleObjective)
         objective.release()
     assert np.array_equal(step.scalars(make_engine("fused")), wanted)

@@ -142,7 +142,7 @@ def test_fedavg_is_the_mean_of_independently_trained_copies() -> None:
     federation, module, layout = build_federation(FEDAVG, dataset)
     assert isinstance(federation, FedAvgFederation)
     start = federation.x.clone()
-    sampled = federation.server.plan_round()
+    sampled = federation.sample()
     batches = {i: [federation.clients[i].objective.batch(k) for k in range(FEDAVG.local_steps)] for i in sampled}
     federation.advance()
     ends = []
