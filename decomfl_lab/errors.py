@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -14,10 +15,19 @@ class InputError(ValueError):
 
 
 class DivergedError(InputError):
-    """Losses or models stopped being finite numbers; a smaller learning rate may help."""
+    """Losses or models stopped being finite numbers.
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what} must be finite: training diverged (a smaller learning rate may help)")
+    Attributes:
+        run: The run at its last whole round, with model and metrics; None where no run was trained.
+    """
+
+    run: Any = None
+
+    def __init__(self, what: str, hint: str = "(a smaller learning rate may help)") -> None:
+        super().__init__(what, hint)
+
+    def __str__(self) -> str:
+        return "{} must be finite: training diverged {}".format(*self.args)
 
 
 def require(holds: bool, argument: str, rule: str, value: Any) -> None:
@@ -27,10 +37,12 @@ def require(holds: bool, argument: str, rule: str, value: Any) -> None:
 
 
 def require_choice(argument: str, value: str, known: Iterable[str]) -> str:
-    """Return ``value`` if it is one of ``known``, else raise InputError that lists them."""
+    """Return ``value`` if it is one of ``known``, else raise InputError that lists them and names the nearest."""
     names = list(known)
     if value not in names:
-        raise InputError(f"{argument} must be one of {', '.join(names)}, got {value!r}")
+        near = difflib.get_close_matches(str(value), names, 1)
+        meant = f" (did you mean {near[0]}?)" if near else ""
+        raise InputError(f"{argument} must be one of {', '.join(names)}, got {value!r}{meant}")
     return value
 
 

@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 
 from decomfl_lab.errors import InputError, require
 
-__all__ = ["is_own", "made", "named"]
+__all__ = ["OWN", "is_own", "made", "named"]
 
+OWN = "own"
+"""What a run's configuration calls a model and data that its user handed over in Python."""
 T = TypeVar("T")
 
 

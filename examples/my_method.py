@@ -36,4 +36,4 @@ if __name__ == "__main__":
     for clip in (0.01, 1.0):
         run = lab.Run(lab.TrainConfig(Clipped(clip=clip), data="digits", model="mlp", clients=10, sampled=4, rounds=40))
         run.train()
-        print(f"c = {clip}: loss {run.metrics.test_loss.iloc[-1]:.3f}; {run.verify()}")
+        print(f"c = {clip}: loss {run.metrics.test_loss.iloc[-1]:.3f}; {run.verify()}; {run.check_traffic()}")

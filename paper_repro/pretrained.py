@@ -25,7 +25,7 @@ from decomfl_lab.devices import find_device
 from decomfl_lab.federations.federation import Saved
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.files import write_atomically
-from decomfl_lab.protocol.wire import encode_records
+from decomfl_lab.protocol.wire import encode
 from decomfl_lab.runs.building import build_federation, dataset_of
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping
 from decomfl_lab.runs.provenance import read_provenance
@@ -148,7 +148,7 @@ def proof(config: TrainConfig, dataset: Dataset, saved: Saved) -> dict[str, int 
     seconds = time.monotonic() - started
     return {
         "rounds": federation.round,
-        "bytes": len(encode_records(records)),
+        "bytes": len(encode(records)),
         "seconds": round(seconds, 1),
         "from_start": late.digest() == digest,
         "clients": config.clients,

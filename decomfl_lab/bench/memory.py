@@ -29,6 +29,7 @@ import torch
 from torch import nn
 
 from decomfl_lab.bench.rebuild import peak_of, resident_bytes, status_bytes
+from decomfl_lab.engines.base import Serial
 from decomfl_lab.errors import InputError, require, require_choice, require_int
 from decomfl_lab.estimators.differences import forward
 from decomfl_lab.layout import Layout
@@ -126,7 +127,7 @@ def _client(module: nn.Module, *, rule: UpdateRule, K: int, lean: bool = False, 
 
 def _fedzo(module: nn.Module) -> Round:
     objective = _objective(module)
-    client = FedZOClient(0, objective, forward, rule=Sgd(), P=1, mu=1e-3, seed=0, distribution=_LAW)
+    client = FedZOClient(0, objective, forward, rule=Sgd(), P=1, mu=1e-3, seed=0, distribution=_LAW, engine=Serial())
     x = _sent(module)
 
     def round_() -> object:

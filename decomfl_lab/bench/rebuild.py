@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from llvmlite import ir
 
-from decomfl_lab.errors import InputError, require, require_choice, require_int
+from decomfl_lab.devices import find_device
+from decomfl_lab.errors import InputError, require_choice, require_int
 from decomfl_lab.noise import Distribution, Program, cpu_backend, load_backend, spec, sphere_scale
 from decomfl_lab.noise.lanes import I32, Lanes
 from decomfl_lab.replicas.rebuild import rebuild_
@@ -53,12 +54,10 @@ class Setting:
     def __post_init__(self) -> None:
         require_choice("distribution", self.distribution, Distribution)
         require_choice("dtype", self.dtype, DTYPES)
-        require_choice("device", self.device, ("cpu", "cuda"))
         require_int("d", self.d, 1)
         require_int("pairs", self.pairs, 1)
         require_int("workers", self.workers, 1)
-        require(self.device == "cpu" or torch.cuda.is_available(), "device", "be one of this machine", self.device)
-        if self.device == "cpu":
+        if find_device(self.device).type == "cpu":
             load_backend(self.backend)
 
 

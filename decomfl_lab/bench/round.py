@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
 from decomfl_lab.devices import describe, find_device, on_host, use_tf32_
-from decomfl_lab.engines.base import Engine, Line, Plain, Task
+from decomfl_lab.engines.base import Engine, Line, Plain, SampleLoss
 from decomfl_lab.engines.registry import ENGINES, make_engine
 from decomfl_lab.errors import require_int
 from decomfl_lab.estimators.differences import central, projection
@@ -126,8 +126,8 @@ class _Step:
         layout = Layout.of(module)
         self.line = Line(Replica(layout.flatten(module), Sgd()), _SEED, Distribution.GAUSSIAN)
         generator = torch.Generator().manual_seed(_SEED)
-        self.tasks: list[Task] = []
-        self.wide_tasks: list[Task] = []
+        self.samples: list[SampleLoss] = []
+        self.wide_samples: list[SampleLoss] = []
         wide = copy.deepcopy(module).double()
         self.modules = {torch.float32: copy.deepcopy(module), torch.float64: copy.deepcopy(wide)}
         self.data: list[tuple[Tensor, Tensor]] = []
@@ -138,25 +138,25 @@ class _Step:
             self.data.append((images.clone(memory_format=torch.contiguous_format), labels))
             batches = EpochBatches(batch, batch, (_SEED, i))
             narrow = ModuleObjective(module, layout, cross_entropy, images, labels, batches)
-            self.tasks.append((narrow, 0))
+            self.samples.append((narrow, 0))
             same = ModuleObjective(wide, Layout.of(wide), cross_entropy, images.double(), labels, batches)
-            self.wide_tasks.append((same, 0))
+            self.wide_samples.append((same, 0))
 
     def scalars(
-        self, engine: Engine, line: Line | None = None, tasks: Sequence[Task] | None = None
+        self, engine: Engine, line: Line | None = None, samples: Sequence[SampleLoss] | None = None
     ) -> NDArray[np.float32]:
         """The scalars g, (m, P); the plain way takes client after client, each with its own z."""
-        line, tasks = line or self.line, tasks or self.tasks
+        line, samples = line or self.line, samples or self.samples
         points = central.points(self.P, MU)
-        groups = [[task] for task in tasks] if isinstance(engine, Plain) else [tasks]
+        groups = [[sample] for sample in samples] if isinstance(engine, Plain) else [samples]
         values = np.concatenate([on_host(engine.losses(line, points, group)) for group in groups])
         return np.stack([central.combine(own, np.empty(0), MU).g for own in values])
 
-    def slopes(self, engine: Engine, tasks: Sequence[Task] | None = None) -> NDArray[np.float32]:
+    def slopes(self, engine: Engine, samples: Sequence[SampleLoss] | None = None) -> NDArray[np.float32]:
         """The scalars g, (m, P), by gradient projection."""
-        tasks = tasks or self.tasks
-        x = self.line.x if tasks is self.tasks else self.line.x.double()
-        losses, gradients = engine.gradients([x] * len(tasks), tasks)
+        samples = samples or self.samples
+        x = self.line.x if samples is self.samples else self.line.x.double()
+        losses, gradients = engine.gradients([x] * len(samples), samples)
         streams = [stream_of(self.line.seed, p) for p in range(self.P)]
         found = on_host(project(gradients, streams))
         both = zip(on_host(losses)[:, None], found, strict=True)
@@ -169,7 +169,7 @@ class _Step:
         """
         module = self.modules[dtype]
         generator = torch.Generator(self.device)
-        g = np.empty((len(self.tasks), self.P), dtype=np.float32)
+        g = np.empty((len(self.samples), self.P), dtype=np.float32)
 
         def move(p: int, c: float) -> None:
             generator.manual_seed(p)
@@ -190,11 +190,11 @@ class _Step:
     def reference(self) -> NDArray[np.float32]:
         """The scalars with the losses in float64, at the same points to the bit."""
         line = WideLine(self.line.replica, self.line.seed, self.line.distribution)
-        return self.scalars(Plain(), line, self.wide_tasks)
+        return self.scalars(Plain(), line, self.wide_samples)
 
     def wide_slopes(self) -> NDArray[np.float32]:
         """The scalars by projection with gradients in float64."""
-        return self.slopes(Plain(), self.wide_tasks)
+        return self.slopes(Plain(), self.wide_samples)
 
 
 def scalar_error(g: NDArray[np.float32], reference: NDArray[np.float32]) -> float:

@@ -8,21 +8,18 @@ import sys
 from collections.abc import Hashable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import pandas as pd
-import torch
 
-from decomfl_lab.errors import require, require_int
+from decomfl_lab.errors import DivergedError, require, require_int
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method, Option
 from decomfl_lab.methods.registry import METHODS, find_method
-from decomfl_lab.runs.building import dataset_of, fitted
 from decomfl_lab.runs.config import config_from_mapping, parse_schedule, read_config, run_options
-from decomfl_lab.runs.progress import RunBar
-from decomfl_lab.runs.provenance import provenance
-from decomfl_lab.runs.run import Rebuilt, Run
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["train"]
 
@@ -161,6 +158,13 @@ OWN_FLAGS = [
 def _train(
     method: str, config: Path | None, out: Path | None, device: str, threads: int, as_json: bool, **flags: Any
 ) -> None:
+    import torch
+
+    from decomfl_lab.runs.building import dataset_of, fitted
+    from decomfl_lab.runs.progress import run_bar
+    from decomfl_lab.runs.provenance import provenance
+    from decomfl_lab.runs.run import Rebuilt, Run
+
     values = read_config(config) if config is not None else {}
     for name, text in flags.items():
         if text is not None:
@@ -173,8 +177,12 @@ def _train(
     run = Run(run_config, dataset=dataset)
     plain = run_config.method.plain()
     title = " ".join([method, *(f"{label}={plain[key]}" for label, key in SIZES.items() if key in plain)])
-    with RunBar(title) as bar:
-        run.train(out=out, on_round=bar.update, on_start=_tell_start)
+    try:
+        with run_bar(title) as show:
+            run.train(out=out, on_round=show, on_start=_tell_start)
+    except DivergedError:
+        print(_table(run.metrics))
+        raise
     replays = plain.get("rebuild") == "replay" and plain.get("revert") == "snapshot"  # M/m rounds' worth of them
     rebuilt = run.verify() if replays else Rebuilt(0, 0)
     facts, rows = provenance(run.dataset), run.metrics

@@ -6,15 +6,15 @@ import dataclasses
 import json
 import sys
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from decomfl_lab.errors import require
 from decomfl_lab.interrupts import telling
-from decomfl_lab.laws.check import Outcome, Outcomes, load_implementation, planted
-from decomfl_lab.laws.check import verify as run
-from decomfl_lab.laws.faults import FAULTS
+
+if TYPE_CHECKING:
+    from decomfl_lab.laws.check import Outcome
 
 __all__ = ["verify"]
 
@@ -58,6 +58,10 @@ def verify(
     Exit code 0 if all laws hold, 1 if one is broken; a broken law prints its smallest counter-example. With
     `--plant all`, 1 if the law that is meant to catch a fault does not.
     """
+    from decomfl_lab.laws.check import Outcomes, load_implementation, planted
+    from decomfl_lab.laws.check import verify as run
+    from decomfl_lab.laws.faults import FAULTS
+
     started = time.monotonic()
 
     def announce(name: str) -> None:
@@ -73,8 +77,9 @@ def verify(
         with telling(lambda: "interrupted; nothing was kept"):
             table = planted(cases=6 if cases is None else cases, seed=seed, laws=law or (), on_fault=announce)
         clear()
-        missed = [fault for fault, row in table.items() if row[FAULTS[fault].caught_by].status != "broken"]
-        print(_rows(table) if as_json else _table(table))
+        meant = {fault: FAULTS[fault].caught_by for fault in table}
+        print(_rows(table, meant) if as_json else _table(table, meant))
+        missed = [fault for fault, row in table.items() if row[meant[fault]].status != "broken"]
         if not as_json:
             caught = f"{len(table) - len(missed)} of {len(table)} faults are caught by the law that is meant to"
             print(f"{caught} (seed {seed}, {time.monotonic() - started:.0f} s)")
@@ -109,23 +114,23 @@ def verify(
         raise typer.Exit(1)
 
 
-def _rows(table: dict[str, dict[str, Outcome]]) -> str:
+def _rows(table: dict[str, dict[str, Outcome]], meant: dict[str, str]) -> str:
     rows = [
-        {"fault": fault, "law": name, "status": outcome.status, "meant": name == FAULTS[fault].caught_by}
+        {"fault": fault, "law": name, "status": outcome.status, "meant": name == meant[fault]}
         for fault, row in table.items()
         for name, outcome in row.items()
     ]
     return json.dumps(rows, ensure_ascii=False)
 
 
-def _table(table: dict[str, dict[str, Outcome]]) -> str:
+def _table(table: dict[str, dict[str, Outcome]], meant: dict[str, str]) -> str:
     """A row a fault, a column a law; [ ] around the law that is meant to catch the fault."""
     laws = list(next(iter(table.values()), {}))
     width = max(map(len, table), default=0)
     lines = [f"{n:3d}  {name}" for n, name in enumerate(laws, 1)]
     lines += ["", " " * width + "".join(f"{n:3d}" for n in range(1, len(laws) + 1))]
     for fault, row in table.items():
-        marks = [(_MARKS[row[name].status], name == FAULTS[fault].caught_by) for name in laws]
-        lines.append(fault.ljust(width) + "".join(f"[{mark}]" if meant else f" {mark} " for mark, meant in marks))
+        marks = [(_MARKS[row[name].status], name == meant[fault]) for name in laws]
+        lines.append(fault.ljust(width) + "".join(f"[{mark}]" if aim else f" {mark} " for mark, aim in marks))
     lines += ["", "x broken, ! broken by a crash, . holds, blank: the fault is in no part that the law is about,"]
     return "\n".join([*lines, "[ ] the law that is meant to catch the fault"])

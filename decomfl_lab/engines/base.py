@@ -1,4 +1,4 @@
-"""What an engine is: points on a line, tasks, and one point after another."""
+"""What an engine is: points on a line, samples of losses, and one point after another."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from decomfl_lab.records.seeds import StepSeed, stream_of
 from decomfl_lab.replicas.rebuild import rebuild_
 from decomfl_lab.replicas.replica import Replica
 
-__all__ = ["Engine", "Line", "Plain", "Serial", "Task", "fits", "point_for", "wide_dtype"]
+__all__ = ["Engine", "Line", "Plain", "SampleLoss", "Serial", "fits", "point_for", "wide_dtype"]
 
 
-Task = tuple[Objective, int]
-"""A client's loss and the local step that picks its data."""
+SampleLoss = tuple[Objective, int]
+"""f_i(· ; ξ): a client's loss and the local step that picks its data sample ξ."""
 
 
 @dataclass(frozen=True)
@@ -73,18 +73,18 @@ class Line:
 class Engine(Protocol):
     """Evaluates losses."""
 
-    def losses(self, line: Line, points: Sequence[Point], tasks: Sequence[Task]) -> Values:
-        """f_i(x + c z_p; ξ) for every task and every point (p, c), shape (tasks, points).
+    def losses(self, line: Line, points: Sequence[Point], samples: Sequence[SampleLoss]) -> Values:
+        """f_i(x + c z_p; ξ) for every sample and every point (p, c), shape (samples, points).
 
-        They are an array, or a tensor where x is, which nobody has waited for yet. A task's values depend on the task
+        They are an array, or a tensor where x is, which nobody has waited for yet. The values depend on their sample
         and the line alone, not on what else is asked for.
         """
         ...
 
-    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[Values, Tensor]:
-        """f_i(x_i; ξ), shape (tasks,), and ∇f_i(x_i; ξ), float32 or float64 (tasks, d), for each task and its own x_i.
+    def gradients(self, points: Sequence[Tensor], samples: Sequence[SampleLoss]) -> tuple[Values, Tensor]:
+        """f_i(x_i; ξ), shape (samples,), and ∇f_i(x_i; ξ), float32 or float64 (samples, d), each at an x_i of its own.
 
-        The gradients are where the points are, and so may the losses be. A task's values depend on the task and its
+        The gradients are where the points are, and so may the losses be. The values depend on their sample and its
         point alone (of ``Batched``, to rounding). InputError for an objective without a gradient.
         """
         ...
@@ -100,22 +100,22 @@ class Serial:
     def __init__(self) -> None:
         self._point: Tensor | None = None
 
-    def losses(self, line: Line, points: Sequence[Point], tasks: Sequence[Task]) -> NDArray[np.float64]:
+    def losses(self, line: Line, points: Sequence[Point], samples: Sequence[SampleLoss]) -> NDArray[np.float64]:
         """See ``Engine``."""
         if self._point is None or not fits(self._point, line.x):
             self._point = point_for(line.x)
-        values = np.empty((len(tasks), len(points)))
-        for n, (p, c) in enumerate(points):  # a point is formed once and serves all tasks
+        values = np.empty((len(samples), len(points)))
+        for n, (p, c) in enumerate(points):  # a point is formed once and serves all samples
             line.form_([self._point], p, c)
-            for i, (objective, step) in enumerate(tasks):
+            for i, (objective, step) in enumerate(samples):
                 values[i, n] = self._loss(objective, self._point, step)
         return values
 
-    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Tensor]:
+    def gradients(self, points: Sequence[Tensor], samples: Sequence[SampleLoss]) -> tuple[NDArray[np.float64], Tensor]:
         """See ``Engine``; by torch's autograd."""
-        losses = np.empty(len(tasks))
-        gradients = torch.empty(len(tasks), points[0].numel(), dtype=wide_dtype(points[0]), device=points[0].device)
-        for i, (x, (objective, step)) in enumerate(zip(points, tasks, strict=True)):
+        losses = np.empty(len(samples))
+        gradients = torch.empty(len(samples), points[0].numel(), dtype=wide_dtype(points[0]), device=points[0].device)
+        for i, (x, (objective, step)) in enumerate(zip(points, samples, strict=True)):
             if not hasattr(objective, "value_and_gradient"):
                 raise InputError(f"gradient projection needs an objective with a gradient, got {objective!r}")
             losses[i], gradient = objective.value_and_gradient(x.to(wide_dtype(x)), step)

@@ -1,6 +1,6 @@
 """Many points at once by ``torch.func.vmap``: the engine for devices, where one small net would leave most idle.
 
-    losses      for each task one batched forward pass over the points x + c z_p of all directions and both signs
+    losses      for each sample one batched forward pass over the points x + c z_p of all directions and both signs
     gradients   one batched forward and backward pass over the clients
 
 The matrix of points, the activations, the gradients and the losses stay where x is, and nobody waits for them here. It
@@ -24,7 +24,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from decomfl_lab.devices import free_memory
-from decomfl_lab.engines.base import Line, Serial, Task, fits, wide_dtype
+from decomfl_lab.engines.base import Line, SampleLoss, Serial, fits, wide_dtype
 from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import Point, Values
 from decomfl_lab.language.causal import Verbalized
@@ -176,16 +176,16 @@ class Batched:
         self._points: Tensor | None = None
         self._serial = Serial()
 
-    def losses(self, line: Line, points: Sequence[Point], tasks: Sequence[Task]) -> Values:
+    def losses(self, line: Line, points: Sequence[Point], samples: Sequence[SampleLoss]) -> Values:
         """See ``Engine``."""
-        found = self._batches(tasks)
+        found = self._batches(samples)
         if found is None:
-            return self._serial.losses(line, points, tasks)
+            return self._serial.losses(line, points, samples)
         # Beside each point and its activations a forward pass needs room for some of their kind: 4 in all are reckoned,
         # and 8 with the backward pass.
         count = min(len(points), *(self._passes.at_once(own, line.x, data[0], 4) for own, data in found))
         at = self._matrix(line.x, count)
-        values: list[list[Tensor]] = [[] for _ in tasks]
+        values: list[list[Tensor]] = [[] for _ in samples]
         for a in range(0, len(points), count):
             part = points[a : a + count]
             streams = [stream_of(line.seed, p) for p, _ in part]
@@ -196,15 +196,15 @@ class Batched:
                 own.append(self._passes.run(batches, batches.losses, at[: len(part)], *data))
         return torch.stack([torch.cat(own) for own in values]).double()
 
-    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[Values, Tensor]:
+    def gradients(self, points: Sequence[Tensor], samples: Sequence[SampleLoss]) -> tuple[Values, Tensor]:
         """See ``Engine``."""
-        found = self._batches(tasks)
+        found = self._batches(samples)
         if found is None or any(isinstance(own.module, Verbalized) for own, _ in found):  # which cuts its prompts
-            return self._serial.gradients(points, tasks)
+            return self._serial.gradients(points, samples)
         alike = len({(batches, data[0].shape) for batches, data in found}) == 1
         count = self._passes.at_once(found[0][0], points[0], found[0][1][0], 8) if alike else 1
         losses, gradients = [], []
-        for a in range(0, len(tasks), count):
+        for a in range(0, len(samples), count):
             batches = found[a][0]
             x = torch.stack([point.to(wide_dtype(point)) for point in points[a : a + count]])
             inputs, targets = (
@@ -215,10 +215,10 @@ class Batched:
             gradients.append(slopes)
         return torch.cat(losses).double(), torch.cat(gradients)
 
-    def _batches(self, tasks: Sequence[Task]) -> list[tuple[Batches, tuple[Tensor, Tensor]]] | None:
-        """Each task's net and its data; None where one is not covered and ``Serial`` may take over."""
+    def _batches(self, samples: Sequence[SampleLoss]) -> list[tuple[Batches, tuple[Tensor, Tensor]]] | None:
+        """Each sample's net and its data; None where one is not covered and ``Serial`` may take over."""
         try:
-            own = [(*Batches.of(objective), step) for objective, step in tasks]
+            own = [(*Batches.of(objective), step) for objective, step in samples]
         except InputError:
             if self.strict:
                 raise

@@ -214,6 +214,21 @@ def _softmax_slopes(slopes: Any, logits: Any, first: Any, classes: Any, target: 
 
 
 @njit(cache=True, nogil=True)
+def _add_rows(
+    to: Any, a: Any, a_first: Any, a_rows: Any, a_step: Any, b: Any, b_first: Any, b_step: Any, terms: Any, whole: Any
+) -> None:
+    """to[r, j] += Σ_n a[r, n] b[n, j] for j below ``whole``, tile by tile; ``to`` is (array, first, row offsets)."""
+    array, first, rows = to
+    j = 0
+    while j < whole:
+        wide = whole - j >= WIDE
+        add_products(
+            array, first + j, rows, a, a_first, a_rows, (0, a_step), b, b_first + j, (0, b_step), (1, terms), wide
+        )
+        j += WIDE if wide else BLOCK
+
+
+@njit(cache=True, nogil=True)
 def _linear_slopes(
     gradient: Any, slopes: Any, features: Any, point: Any, stage: Any, images: Any, inputs_too: Any
 ) -> None:
@@ -228,24 +243,8 @@ def _linear_slopes(
                 gradient[bias + o] += slopes[at]
     image, output = np.arange(images), np.arange(outputs)
     whole = count - count % BLOCK
-    j = 0
-    while j < whole:
-        wide = whole - j >= WIDE
-        add_products(
-            gradient,
-            w + j,
-            output * count,
-            slopes,
-            dst,
-            output,
-            (0, to_step),
-            features,
-            src + j,
-            (0, step),
-            (1, images),
-            wide,
-        )
-        j += WIDE if wide else BLOCK
+    by_weights, by_inputs = (gradient, w, output * count), (slopes, src, image * step)
+    _add_rows(by_weights, slopes, dst, output, to_step, features, src, step, images, whole)
     for o in range(outputs):
         for j in range(whole, count):
             total = np.float32(0)
@@ -255,24 +254,7 @@ def _linear_slopes(
     if not inputs_too:
         return
     slopes[src : src + images * step] = np.float32(0)
-    j = 0
-    while j < whole:
-        wide = whole - j >= WIDE
-        add_products(
-            slopes,
-            src + j,
-            image * step,
-            slopes,
-            dst,
-            image * to_step,
-            (0, 1),
-            point,
-            w + j,
-            (0, count),
-            (1, outputs),
-            wide,
-        )
-        j += WIDE if wide else BLOCK
+    _add_rows(by_inputs, slopes, dst, image * to_step, 1, point, w, count, outputs, whole)
     for i in range(images):
         for j in range(whole, count):
             for o in range(outputs):

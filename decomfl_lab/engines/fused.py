@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.engines.base import Task
+from decomfl_lab.engines.base import SampleLoss
 from decomfl_lab.engines.cnn_kernel import PART, Network, pixels
 from decomfl_lab.engines.opt_kernel import OptNetwork
 from decomfl_lab.engines.threads import Job, Seat, Threads
@@ -49,16 +49,16 @@ class Fused(Threads):
         _check_classes(labels, network.classes)
         return lambda seat, point: float(network.losses(point, inputs, labels, seat.workspace(network)).mean())
 
-    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Tensor]:
+    def gradients(self, points: Sequence[Tensor], samples: Sequence[SampleLoss]) -> tuple[NDArray[np.float64], Tensor]:
         """See ``Engine``; a gradient is the mean of its batch's, parts of ``PART`` images added in float64."""
         try:
-            batches = [self._batch(objective, x, step) for x, (objective, step) in zip(points, tasks, strict=True)]
+            batches = [self._batch(objective, x, step) for x, (objective, step) in zip(points, samples, strict=True)]
             covered = all(isinstance(network, Network) for network, _, _ in batches)
             require(covered, "model", "be a net of images for the fused engine's gradients", "a language model")
         except InputError:
             if self.strict:
                 raise
-            return super().gradients(points, tasks)
+            return super().gradients(points, samples)
         for network, _, labels in batches:
             _check_classes(labels, network.classes)
         sizes = [len(labels) for _, _, labels in batches]
@@ -71,8 +71,8 @@ class Fused(Threads):
             out, parts[i][n] = network.gradient(points[i], images[own], labels[own], seat.slopes(network))
             losses[i][own] = out
 
-        self._share(part, [(i, n) for i in range(len(tasks)) for n in range(len(parts[i]))])
-        gradients = np.empty((len(tasks), points[0].numel()), dtype=np.float32)
+        self._share(part, [(i, n) for i in range(len(samples)) for n in range(len(parts[i]))])
+        gradients = np.empty((len(samples), points[0].numel()), dtype=np.float32)
         for i, n in enumerate(sizes):
             total = parts[i][0] if len(parts[i]) == 1 else np.zeros(gradients.shape[1])
             for each in parts[i] if len(parts[i]) > 1 else ():

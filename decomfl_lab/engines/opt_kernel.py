@@ -117,7 +117,7 @@ def _add(work: Any, dst: Any, src: Any, count: Any) -> None:
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
 def _softmax(row: Any, seen: Any, scale: Any, powers: Any) -> None:
-    """Of the first ``seen`` numbers of a row, times ``scale``; the others become 0. ``powers`` is scratch, int32.
+    """Softmax of a row's first ``seen`` numbers, times ``scale``; the others become 0. ``powers`` is scratch, int32.
 
     eᵗ = 2ⁿ eʳ, n = ⌊t / ln 2 + ½⌋: r is at most ½ ln 2, and seven terms of the series leave 2⁻²³ of it. NaN stays.
     """

@@ -17,16 +17,17 @@ is exact with any of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING
 
-from torch import Tensor
-
-from decomfl_lab.engines.base import Engine, Line, Plain, Serial, Task
-from decomfl_lab.engines.batched import Batched
-from decomfl_lab.engines.fused import Fused
-from decomfl_lab.engines.threads import Threads
 from decomfl_lab.errors import require_choice
 from decomfl_lab.estimators.differences import Point, Values
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from decomfl_lab.engines.base import Engine, Line, SampleLoss
 
 __all__ = ["ENGINES", "make_engine"]
 
@@ -35,15 +36,18 @@ class Automatic:
     """``Fused`` for points on the CPU and ``Batched`` for points on a GPU, with what those fall back to."""
 
     def __init__(self) -> None:
+        from decomfl_lab.engines.batched import Batched
+        from decomfl_lab.engines.fused import Fused
+
         self._engines: tuple[Engine, Engine] = Fused(strict=False), Batched(strict=False)
 
-    def losses(self, line: Line, points: Sequence[Point], tasks: Sequence[Task]) -> Values:
+    def losses(self, line: Line, points: Sequence[Point], samples: Sequence[SampleLoss]) -> Values:
         """See ``Engine``."""
-        return self._engines[line.x.is_cuda].losses(line, points, tasks)
+        return self._engines[line.x.is_cuda].losses(line, points, samples)
 
-    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[Values, Tensor]:
+    def gradients(self, points: Sequence[Tensor], samples: Sequence[SampleLoss]) -> tuple[Values, Tensor]:
         """See ``Engine``."""
-        return self._engines[points[0].is_cuda].gradients(points, tasks)
+        return self._engines[points[0].is_cuda].gradients(points, samples)
 
     def release(self) -> None:
         """See ``Engine``."""
@@ -51,16 +55,18 @@ class Automatic:
             engine.release()
 
 
-ENGINES: dict[str, Callable[[], Engine]] = {
-    "auto": Automatic,
-    "fused": Fused,
-    "threads": Threads,
-    "batched": Batched,
-    "serial": Serial,
-    "plain": Plain,
+ENGINES = {
+    "auto": "registry:Automatic",
+    "fused": "fused:Fused",
+    "threads": "threads:Threads",
+    "batched": "batched:Batched",
+    "serial": "base:Serial",
+    "plain": "base:Plain",
 }
+"""The module and class of every engine, which is imported when it is made."""
 
 
 def make_engine(name: str) -> Engine:
     """The engine ``name``, a key of ``ENGINES``; InputError if there is none."""
-    return ENGINES[require_choice("engine", name, ENGINES)]()
+    made: Engine = resolve_name(f"{__package__}.{ENGINES[require_choice('engine', name, ENGINES)]}")()
+    return made

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from decomfl_lab.engines.base import Line, Serial, Task, fits, point_for
+from decomfl_lab.engines.base import Line, SampleLoss, Serial, fits, point_for
 from decomfl_lab.engines.cnn_kernel import Network, Slopes, Workspace
 from decomfl_lab.engines.opt_kernel import Memory, OptNetwork
 from decomfl_lab.errors import require_int
@@ -61,11 +61,11 @@ class Seat:
 
 
 Job = Callable[[Seat, Tensor], float]
-"""A task with its data at hand: the loss at a point."""
+"""A sample with its data at hand: the loss at a point."""
 
 
 class Threads:
-    """A point a thread: each thread forms its own with one-threaded torch and evaluates all tasks there.
+    """A point a thread: each thread forms its own with one-threaded torch and evaluates all samples there.
 
     As many threads as torch has where ``losses`` is called, so that processes that share a machine and set
     ``torch.set_num_threads`` stay within it. x + c z and x - c z are formed together, from one z. Each thread needs
@@ -79,17 +79,17 @@ class Threads:
         self._free: SimpleQueue[Seat] = SimpleQueue()
         self.size = 0
 
-    def losses(self, line: Line, points: Sequence[Point], tasks: Sequence[Task]) -> NDArray[np.float64]:
-        """See ``Engine``. Tasks that are no ``ModuleObjective`` of tensors on the CPU are left to ``Serial``."""
-        jobs = [job for job in (self._job(objective, line.x, step) for objective, step in tasks) if job is not None]
-        if len(jobs) < len(tasks):
-            return self._serial.losses(line, points, tasks)
+    def losses(self, line: Line, points: Sequence[Point], samples: Sequence[SampleLoss]) -> NDArray[np.float64]:
+        """See ``Engine``. Samples of no ``ModuleObjective`` of tensors on the CPU are left to ``Serial``."""
+        jobs = [job for job in (self._job(objective, line.x, step) for objective, step in samples) if job is not None]
+        if len(jobs) < len(samples):
+            return self._serial.losses(line, points, samples)
         values = np.empty((len(jobs), len(points)))
         self._threads()
         units = _units(points)
         if len(units) < self.size:
             units = [[n] for n in range(len(points))]
-        groups = min(len(jobs), -(-self.size // len(units)))  # of tasks, where there are more threads than units
+        groups = min(len(jobs), -(-self.size // len(units)))  # of samples, where there are more threads than units
 
         def evaluate(seat: Seat, unit: list[int], first: int) -> None:
             formed = seat.points(line.x, len(unit))
@@ -101,9 +101,9 @@ class Threads:
         self._share(evaluate, product(units, range(groups)))
         return values
 
-    def gradients(self, points: Sequence[Tensor], tasks: Sequence[Task]) -> tuple[NDArray[np.float64], Tensor]:
+    def gradients(self, points: Sequence[Tensor], samples: Sequence[SampleLoss]) -> tuple[NDArray[np.float64], Tensor]:
         """See ``Engine``; by torch's autograd and its own threads."""
-        return self._serial.gradients(points, tasks)
+        return self._serial.gradients(points, samples)
 
     def _share(self, work: Callable[..., None], items: Iterable[tuple[Any, ...]]) -> None:
         """``work(seat, *item)`` for every item, by all threads."""

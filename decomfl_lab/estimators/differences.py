@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
 __all__ = [
     "ESTIMATORS",
@@ -134,8 +132,10 @@ class _Projection:
 
 def fetched(estimates: Sequence[Estimate]) -> list[Estimate]:
     """The estimates as arrays and floats; what is on a GPU comes by one transfer."""
-    if not isinstance(estimates[0].g, Tensor):
+    if isinstance(estimates[0].g, np.ndarray):
         return list(estimates)
+    import torch
+
     P, curved = len(estimates[0].g), estimates[0].curvature is not None
     rows = [[at.g.double(), at.loss.reshape(1), *([at.curvature] if curved else [])] for at in estimates]
     table = torch.stack([torch.cat(row) for row in rows]).cpu().numpy()
@@ -143,10 +143,10 @@ def fetched(estimates: Sequence[Estimate]) -> list[Estimate]:
 
 
 def _estimate(g: Values, loss: Any) -> Estimate:
-    if isinstance(g, Tensor):
-        return Estimate(g.float(), loss)
-    with np.errstate(over="ignore"):
-        return Estimate(g.astype(np.float32), float(loss))
+    if isinstance(g, np.ndarray):
+        with np.errstate(over="ignore"):
+            return Estimate(g.astype(np.float32), float(loss))
+    return Estimate(g.float(), loss)
 
 
 forward, central, central_curved, projection = _Forward(), _Central(), _CentralCurved(), _Projection()

@@ -5,22 +5,25 @@ What trains a client's copy (``Trainer``) and how it is sent back (``Uplink``) i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from decomfl_lab.errors import DivergedError, InputError, require_int
+from decomfl_lab.errors import DivergedError
 from decomfl_lab.estimators.second_differences import CurvatureLog
-from decomfl_lab.federations.federation import Saved
+from decomfl_lab.protocol.messages import Dense
 from decomfl_lab.protocol.server import sample_clients
-from decomfl_lab.protocol.wire import Ledger, decode_vector
+from decomfl_lab.protocol.wire import Ledger, read
 from decomfl_lab.records.schedules import Schedule
 
-__all__ = ["DenseUplink", "FedAvgFederation", "FedAvgServer", "Floats", "Trainer", "Uplink"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from decomfl_lab.federations.federation import Saved
+    from decomfl_lab.methods.method import Setting
+
+__all__ = ["DenseUplink", "FedAvgFederation", "Floats", "Trainer", "Uplink"]
 
 Floats = Any
 """A float32 or float64 vector (d,)."""
@@ -49,77 +52,58 @@ class DenseUplink:
 
     def send(self, ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:  # noqa: ARG002
         """See ``Uplink``."""
-        return decode_vector(ledger.vector(client, r, own, upwards=True))[1]
+        return read(Dense, ledger.vector(client, r, own, upwards=True)).x
 
 
-class FedAvgServer:
-    """x_{r+1} = (1/m) Σ_{i ∈ C_r} x_{i,r}^{K+1}, added in float64 in the order of the clients' numbers.
+class FedAvgFederation:
+    """Models down, models up: FedAvg, FedCom, FedAvg + Top-k, FedZO, by what trains and how it is sent.
+
+        x_{r+1} = (1/m) Σ_{i ∈ C_r} x_{i,r}^{K+1}, added in float64 in the order of the clients' numbers
 
     Source: McMahan et al. 2017, Algorithm 1, with equal client sizes.
     """
 
-    def __init__(self, x: Tensor, *, M: int, m: int, K: int, eta: Schedule[float], seed: int) -> None:
-        require_int("clients M", M, 1)
-        require_int(f"sampled clients m (of M={M})", m, 1, M)
-        require_int("local steps K", K, 1)
-        self.x = x.detach().clone()
-        self.M, self.m, self.K, self.eta, self.seed = M, m, K, eta, seed
-        self.round = 0
-
-    def plan_round(self) -> tuple[int, ...]:
-        """C_r."""
-        return sample_clients(self.seed, self.round, self.M, self.m)
-
-    def aggregate(self, models: Mapping[int, NDArray[np.generic]]) -> None:
-        """Replace x by the mean of the models; InputError if one of them is not finite or of another size."""
-        total = np.zeros(self.x.numel())
-        for client in sorted(models):
-            model = models[client]
-            if model.shape != total.shape or not np.isfinite(model.astype(np.float64)).all():
-                raise InputError(
-                    f"model of client {client} in round {self.round} must be {total.size} finite numbers "
-                    "(a smaller learning rate may help)"
-                )
-            total += model.astype(np.float64)
-        self.x = torch.from_numpy(total / len(models)).to(self.x)
-        self.round += 1
-
-
-class FedAvgFederation:
-    """Models down, models up: FedAvg, FedCom, FedAvg + Top-k, FedZO, by what trains and how it is sent."""
-
-    def __init__(self, server: FedAvgServer, clients: Sequence[Trainer], uplink: Uplink | None = None) -> None:
-        self.server = server
+    def __init__(
+        self,
+        setting: Setting,
+        clients: Sequence[Trainer],
+        *,
+        K: int,
+        eta: Schedule[float],
+        uplink: Uplink | None = None,
+    ) -> None:
+        self.x = setting.x.detach().clone()
+        self.K, self.eta, self.m, self.seed = K, eta, setting.sampled, setting.seed
         self.clients = list(clients)
         self.uplink = DenseUplink() if uplink is None else uplink
-        self.pulls = 0
+        self.round = self.pulls = 0
         self.drift: float | None = None
         self.curvature: CurvatureLog | None = None
-        self.ledger = Ledger(server.M)
+        self.ledger = Ledger(len(self.clients))
 
-    @property
-    def round(self) -> int:
-        """See ``Federation``."""
-        return self.server.round
-
-    @property
-    def x(self) -> Tensor:
-        """See ``Federation``."""
-        return self.server.x
+    def sample(self) -> tuple[int, ...]:
+        """C_r."""
+        return sample_clients(self.seed, self.round, len(self.clients), self.m)
 
     def advance(self) -> float:
         """See ``Federation``."""
-        models, losses = {}, []
-        for i in self.server.plan_round():
-            message = self.ledger.vector(i, self.round, self.server.x.cpu().numpy(), upwards=False)
-            down = decode_vector(message)[1]
-            start = torch.from_numpy(down.copy()).to(self.server.x.device)
-            own, loss = self.clients[i].train(start, self.server.eta(self.round), self.server.K)
+        import torch
+
+        total, losses = np.zeros(self.x.numel()), []
+        for i in self.sample():
+            message = self.ledger.vector(i, self.round, self.x.cpu().numpy(), upwards=False)
+            down = read(Dense, message).x
+            start = torch.from_numpy(down.copy()).to(self.x.device)
+            own, loss = self.clients[i].train(start, self.eta(self.round), self.K)
             if not torch.isfinite(own).all():
-                raise DivergedError(f"model of client {i} in round {self.round}")
-            models[i] = self.uplink.send(self.ledger, i, self.round, down, own.cpu().numpy())
+                raise DivergedError(f"model of client {i}")
+            model = self.uplink.send(self.ledger, i, self.round, down, own.cpu().numpy())
+            total += model.astype(np.float64)
             losses.append(loss)
-        self.server.aggregate(models)
+        if not np.isfinite(total).all():
+            raise DivergedError("mean of the clients' models")
+        self.x = torch.from_numpy(total / len(losses)).to(self.x)
+        self.round += 1
         return float(np.mean(losses))
 
     def save(self) -> Saved:
@@ -129,13 +113,13 @@ class FedAvgFederation:
             "steps_taken": [client.steps_taken for client in self.clients],
             "ledger": self.ledger.to_json(),
         }
-        return {"x": self.server.x}, values
+        return {"x": self.x}, values
 
     def load(self, saved: Saved) -> None:
         """See ``Federation``."""
         tensors, values = saved
-        self.server.x.copy_(tensors["x"])
-        self.server.round = values["round"]
+        self.x.copy_(tensors["x"])
+        self.round = values["round"]
         for steps, client in zip(values["steps_taken"], self.clients, strict=True):
             client.steps_taken = steps
-        self.ledger = Ledger.from_json(self.server.M, values["ledger"])
+        self.ledger = Ledger.from_json(len(self.clients), values["ledger"])

@@ -19,7 +19,7 @@ from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.delivery import Delivery, receive
 from decomfl_lab.protocol.messages import Plan
 from decomfl_lab.protocol.server import Server
-from decomfl_lab.protocol.wire import Ledger, decode_records, encode_records
+from decomfl_lab.protocol.wire import Ledger, encode, read
 from decomfl_lab.records.record import History
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import Step
@@ -120,7 +120,7 @@ class DeComFLFederation:
         replies = handle_all(clients, plans)
         for reply in replies:
             if not np.isfinite(reply.scalars).all():  # named here: the codec refuses to carry it on
-                raise DivergedError(f"scalars of client {reply.client} in round {reply.round}")
+                raise DivergedError(f"scalars of client {reply.client}")
         if self.forgetful:
             for client in clients:
                 client.replica.forget()
@@ -166,7 +166,7 @@ class DeComFLFederation:
         plain = [r for r in replicas if not (r.round < start or r.forgotten or isinstance(r, SyncReplica))]
         base = self.base or min([*plain, self.observer], key=lambda replica: replica.round)
         tensors = {"x": base.x, **{f"state.{slot}": v for slot, v in base.state.items()}}
-        records = encode_records(self.server.history.since(start))
+        records = encode(self.server.history.since(start))
         tensors["records"] = torch.frombuffer(bytearray(records), dtype=torch.uint8)
         for i, replica in self._drifting():
             tensors[f"client.{i}.x"] = replica.x.clone()
@@ -192,7 +192,7 @@ class DeComFLFederation:
         rolling = self.observer.clone()
         state = {slot: tensors[f"state.{slot}"] for slot in rolling.state}
         rolling.restore(Snapshot(values["base"], tensors["x"], state))
-        records = decode_records(tensors["records"].numpy().tobytes(), self.server.run_seed)
+        records = read(tuple, tensors["records"].numpy().tobytes(), self.server.run_seed)
         holders: list[tuple[int, Replica]] = [
             (r, client.replica) for r, client in zip(values["client_rounds"], self.clients, strict=True)
         ]

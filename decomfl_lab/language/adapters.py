@@ -18,10 +18,7 @@ from torch.nn.functional import linear
 
 from decomfl_lab.errors import require, require_finite_positive, require_int
 
-__all__ = ["TUNINGS", "LowRank", "lora_", "norms_"]
-
-TUNINGS = ("full", "lora", "norms")
-"""What can be trained of a model: all of it, or what the function of that name leaves trainable."""
+__all__ = ["LowRank", "lora_", "norms_"]
 
 
 class LowRank(nn.Module):

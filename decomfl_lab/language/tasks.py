@@ -22,9 +22,6 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-import pandas as pd
-
-from decomfl_lab.datasets.images import read_checked
 from decomfl_lab.errors import InputError, require, require_choice
 
 __all__ = ["TASKS", "Task", "TaskData", "load_task"]
@@ -214,6 +211,8 @@ def load_task(name: str, *, folder: str | Path | None = None) -> TaskData:
 
 
 def _from_sources(task: Task, folder: Path) -> TaskData:
+    from decomfl_lab.datasets.images import read_checked
+
     source = SOURCES[task.name]
     train, test = (
         [row for file, expected in files.items() for row in _rows(folder / file, read_checked(folder, file, expected))]
@@ -311,6 +310,8 @@ def _tsv(path: Path, content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _parquet(path: Path, content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
+    import pandas as pd
+
     try:
         table = pd.read_parquet(io.BytesIO(content))
     except ImportError:

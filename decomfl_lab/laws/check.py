@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from inspect import signature
 from typing import Any, Literal
 
 from hypothesis import HealthCheck, Phase, assume, given, settings
@@ -36,7 +38,8 @@ class Outcome:
         status: "holds"; "broken", by values that disagree; "crashed", by another exception, which breaks it too; or
             "not tried", where the implementation has nothing of its own that the law is about.
         cases: How many cases were tried.
-        counterexample: The smallest case that failed, and how; or why none was tried.
+        counterexample: What differs in the smallest case that failed, the case and its history, in lines; or why none
+            was tried.
     """
 
     law: str
@@ -53,7 +56,7 @@ class Outcome:
     def __str__(self) -> str:
         mark = {"holds": "ok    ", "broken": "BROKEN", "crashed": "BROKEN", "not tried": "-     "}[self.status]
         line = f"{mark} {self.cases:5d} cases  {self.law}: {self.says}"
-        return f"{line}\n       {self.counterexample}" if self.counterexample else line
+        return f"{line}\n{textwrap.indent(self.counterexample, ' ' * 7)}" if self.counterexample else line
 
 
 class Outcomes(list[Outcome]):
@@ -115,11 +118,24 @@ def check_law(law: Law, implementation: Implementation, *, cases: int, seed: int
         pass
     except Exception as error:  # any exception of a foreign implementation breaks the law
         status: Status = "broken" if isinstance(error, LawBrokenError) else "crashed"
-        message = f"{type(error).__name__}: {error} for {failing}"
-        return Outcome(law.name, law.says, status, count + 1, message)
+        return Outcome(law.name, law.says, status, count + 1, _told(error, law, failing))
     if not count:
         return Outcome(law.name, law.says, "not tried", 0, f"{implementation.name} supports no case of it")
     return Outcome(law.name, law.says, "holds", count)
+
+
+def _told(error: Exception, law: Law, inputs: Sequence[object]) -> str:
+    """What differs first, the case, its history round by round, and what else the law takes, by its name there."""
+    broken = isinstance(error, LawBrokenError)
+    lines = [("differs", str(error) if broken else f"{type(error).__name__}: {error}")]
+    for name, each in zip(list(signature(law.check).parameters)[1:], inputs, strict=False):
+        if isinstance(each, Case):
+            named = (f"{own.name} = {getattr(each, own.name)}" for own in fields(each) if own.name != "rounds")
+            lines += [(name, ", ".join(named)), *((f"round {r}", str(own)) for r, own in enumerate(each.rounds))]
+        else:
+            lines += [(name, str(step)) for step in (each if isinstance(each, list) else [each])]
+    blank = " " * 9
+    return "\n".join(textwrap.fill(f"{head:<8} {text}", 110, subsequent_indent=blank) for head, text in lines)
 
 
 def verify(

@@ -44,6 +44,10 @@ class Participation:
     clients: tuple[int, ...]
     lost: frozenset[int] = frozenset()
 
+    def __str__(self) -> str:
+        lost = f", replies lost of {', '.join(map(str, sorted(self.lost)))}" if self.lost else ""
+        return f"clients {', '.join(map(str, self.clients))}{lost}"
+
 
 @dataclass(frozen=True)
 class Case:

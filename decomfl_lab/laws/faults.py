@@ -28,7 +28,7 @@ from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import DerivedSeeds, Seeding, StepSeed
 from decomfl_lab.replicas.rebuild import rebuild_
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
-from decomfl_lab.replicas.rules import GridSgd, Step
+from decomfl_lab.replicas.rules import GridSgd, Sgd, Step
 
 __all__ = ["FAULTS", "Planted"]
 
@@ -578,7 +578,7 @@ class _CorrectedInSingle(SyncReplica):
     """Rounds the corrections of a float64 model to float32."""
 
     def _correct(self, program: Program, own: Step, step: Step | None) -> None:
-        self._sgd.emit_correction(program, self._real(own), step, wide=False)
+        cast("Sgd", self.rule).emit_correction(program, self._real(own), step, wide=False)
 
 
 class _FaultySync(Planted):

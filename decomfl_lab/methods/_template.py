@@ -13,7 +13,7 @@ from torch import Tensor
 
 from decomfl_lab.engines.base import Engine
 from decomfl_lab.errors import require_finite_positive
-from decomfl_lab.federations.averaging import FedAvgFederation, FedAvgServer
+from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.methods.method import Method, Setting, option
 from decomfl_lab.methods.traffic import Cohort, Traffic, models_both_ways
 from decomfl_lab.objectives.objective import Objective
@@ -45,9 +45,8 @@ class FedSgd(Method):
 
     def federation(self, setting: Setting) -> FedAvgFederation:
         """See ``Method.federation``."""
-        server = FedAvgServer(setting.x, M=setting.M, m=setting.sampled, K=1, eta=self.eta, seed=setting.seed)
         clients = [_Client(objective, setting.engine, self.clip) for objective in setting.objectives]
-        return FedAvgFederation(server, clients)
+        return FedAvgFederation(setting, clients, K=1, eta=self.eta)
 
     def traffic(self, cohort: Cohort, d: int) -> Traffic:
         """See ``Method.traffic``: R·q times a model each way."""

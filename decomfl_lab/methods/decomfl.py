@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
 from decomfl_lab.estimators.differences import Estimator, projection
-from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.methods.method import Setting, option
 from decomfl_lab.methods.scalars import LoggingDifferences, Scalars
 from decomfl_lab.methods.traffic import Cohort, Traffic, model_bytes
 from decomfl_lab.noise import derive_seed
-from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import RECORD_HEAD_BYTES, SCALAR_BYTES, SEED_BYTES
 from decomfl_lab.records.seeds import Seeding
-from decomfl_lab.replicas.replica import Replica, SyncReplica
 from decomfl_lab.replicas.rules import Sgd
+
+if TYPE_CHECKING:
+    from decomfl_lab.federations.in_process import DeComFLFederation
 
 __all__ = ["DeComFL", "DeComFLProjection"]
 
@@ -91,6 +91,10 @@ class _Lagging(Scalars):
     def _federation(
         self, setting: Setting, estimator: Estimator, mu: float = 1.0, *, lean: bool = False
     ) -> DeComFLFederation:
+        from decomfl_lab.federations.in_process import DeComFLFederation
+        from decomfl_lab.protocol.delivery import Delivery
+        from decomfl_lab.replicas.replica import Replica, SyncReplica
+
         x = self.start(setting.x)
         key = derive_seed(setting.seed, _PRIVATE_KEY) if self.private_seeds else None
         kept = SyncReplica if self.revert == "sync" else Replica
@@ -153,11 +157,6 @@ class DeComFL(LoggingDifferences, _Lagging):
     """
 
     name: ClassVar[str] = "decomfl"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.log_kappa:
-            self.check_kappa(self.estimator)
 
     def federation(self, setting: Setting) -> DeComFLFederation:
         """See ``Method.federation``."""

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from decomfl_lab.engines.base import Engine, Serial
 from decomfl_lab.errors import require, require_choice, require_int
-from decomfl_lab.federations.averaging import DenseUplink, FedAvgFederation, FedAvgServer, Uplink
+from decomfl_lab.federations.averaging import DenseUplink, FedAvgFederation, Uplink
 from decomfl_lab.methods.method import Method, Setting, option
 from decomfl_lab.methods.traffic import Cohort, Traffic, models_both_ways
-from decomfl_lab.objectives.objective import Differentiable
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from decomfl_lab.engines.base import Engine
+    from decomfl_lab.objectives.objective import Differentiable
 
 __all__ = ["FedAvg", "FedAvgClient"]
 
@@ -53,9 +56,6 @@ class FedAvg(Method):
 
     def federation(self, setting: Setting) -> FedAvgFederation:
         """See ``Method.federation``."""
-        server = FedAvgServer(
-            setting.x, M=setting.M, m=setting.sampled, K=self.local_steps, eta=self.eta, seed=setting.seed
-        )
         clients = [
             FedAvgClient(
                 i,
@@ -67,7 +67,7 @@ class FedAvg(Method):
             )
             for i, objective in enumerate(setting.objectives)
         ]
-        return FedAvgFederation(server, clients, self.uplink(setting))
+        return FedAvgFederation(setting, clients, K=self.local_steps, eta=self.eta, uplink=self.uplink(setting))
 
     def traffic(self, cohort: Cohort, d: int) -> Traffic:
         """See ``Method.traffic``: R·q times a model each way."""
@@ -86,20 +86,22 @@ class FedAvgClient:
         client_id: int,
         objective: Differentiable,
         *,
-        optimizer: str = "sgd",
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
-        engine: Engine | None = None,
+        optimizer: str,
+        momentum: float,
+        weight_decay: float,
+        engine: Engine,
     ) -> None:
-        self.engine = Serial() if engine is None else engine
+        self.engine = engine
         self.id = client_id
         self.objective = objective
-        self.optimizer = require_choice("optimizer", optimizer, LOCAL_OPTIMIZERS)
+        self.optimizer = optimizer
         self.momentum = momentum
         self.weight_decay = weight_decay
         self.steps_taken = 0
 
     def _optimizer(self, own: Tensor, eta: float) -> torch.optim.Optimizer:
+        import torch
+
         if self.optimizer == "adam":
             return torch.optim.Adam([own], lr=eta, weight_decay=self.weight_decay, foreach=False)
         return torch.optim.SGD([own], lr=eta, momentum=self.momentum, weight_decay=self.weight_decay, foreach=False)

@@ -12,7 +12,8 @@ from decomfl_lab.methods.fedavg import FedAvg
 from decomfl_lab.methods.method import Setting, option
 from decomfl_lab.methods.traffic import Cohort, Traffic, models_both_ways
 from decomfl_lab.protocol.compression import top_k
-from decomfl_lab.protocol.wire import INDEX_BYTES, SCALAR_BYTES, SPARSE_HEAD_BYTES, Ledger, decode_sparse
+from decomfl_lab.protocol.messages import Sparse
+from decomfl_lab.protocol.wire import INDEX_BYTES, SCALAR_BYTES, SPARSE_HEAD_BYTES, Ledger, read
 
 __all__ = ["FedAvgTopK", "TopKUplink"]
 
@@ -59,4 +60,4 @@ class TopKUplink:
 
     def send(self, ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
         """See ``Uplink``."""
-        return down + decode_sparse(ledger.sparse(client, r, top_k(own - down, self.fraction)))[1].dense()
+        return down + read(Sparse, ledger.sparse(client, r, top_k(own - down, self.fraction))).update.dense()

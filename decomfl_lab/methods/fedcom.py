@@ -11,7 +11,8 @@ from decomfl_lab.methods.fedavg import FedAvg
 from decomfl_lab.methods.method import Setting, option
 from decomfl_lab.methods.traffic import Cohort, Traffic, models_both_ways
 from decomfl_lab.protocol.compression import quantize
-from decomfl_lab.protocol.wire import QUANTIZED_HEAD_BYTES, Ledger, decode_quantized
+from decomfl_lab.protocol.messages import Quantized
+from decomfl_lab.protocol.wire import QUANTIZED_HEAD_BYTES, Ledger, read
 
 __all__ = ["FedCom", "QuantizedUplink"]
 
@@ -51,7 +52,7 @@ class QuantizedUplink:
 
     Attributes:
         bits: 2 to 8; 4 and less are sent two to a byte.
-        seed: Of the random rounding.
+        seed: The seed of the random rounding.
 
     Source: Haddadpour et al., AISTATS 2021, FedCOM.
     """
@@ -65,4 +66,4 @@ class QuantizedUplink:
     def send(self, ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
         """See ``Uplink``."""
         update = quantize(own - down, self.bits, (self.seed, _ROUNDING, client, r))
-        return down + decode_quantized(ledger.quantized(client, r, update))[1].dense()
+        return down + read(Quantized, ledger.quantized(client, r, update)).update.dense()

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from torch import Tensor
 
-from decomfl_lab.engines.base import Engine, Serial
 from decomfl_lab.errors import DivergedError, require_int
 from decomfl_lab.estimators.differences import Estimator
-from decomfl_lab.federations.averaging import FedAvgFederation, FedAvgServer
+from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.methods.method import Setting, option
 from decomfl_lab.methods.rule_options import DEFAULT_RULE, RULE
 from decomfl_lab.methods.scalars import Differences
 from decomfl_lab.methods.traffic import Cohort, Traffic, models_both_ways
 from decomfl_lab.noise import Distribution, derive_seed
-from decomfl_lab.objectives.objective import Objective
-from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Plan
-from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Step, UpdateRule
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from decomfl_lab.engines.base import Engine
+    from decomfl_lab.objectives.objective import Objective
 
 __all__ = ["FedZO", "FedZOClient"]
 
@@ -69,10 +70,8 @@ class FedZO(Walking):
 
     def federation(self, setting: Setting) -> FedAvgFederation:
         """See ``Method.federation``."""
-        server = FedAvgServer(
-            setting.x, M=setting.M, m=setting.sampled, K=self.local_steps, eta=self.eta, seed=setting.seed
-        )
-        return FedAvgFederation(server, [self.client(setting, i) for i in range(setting.M)])
+        clients = [self.client(setting, i) for i in range(setting.M)]
+        return FedAvgFederation(setting, clients, K=self.local_steps, eta=self.eta)
 
     def traffic(self, cohort: Cohort, d: int) -> Traffic:
         """See ``Method.traffic``: R·q times a model each way."""
@@ -97,10 +96,10 @@ class FedZOClient:
         P: int,
         mu: float,
         seed: int,
-        distribution: Distribution = Distribution.GAUSSIAN,
-        engine: Engine | None = None,
+        distribution: Distribution,
+        engine: Engine,
     ) -> None:
-        self.engine = Serial() if engine is None else engine
+        self.engine = engine
         self.id = client_id
         self.objective = objective
         self.estimator = estimator
@@ -113,6 +112,9 @@ class FedZOClient:
 
     def train(self, x: Tensor, eta: float, K: int) -> tuple[Tensor, float]:
         """See ``Trainer``."""
+        from decomfl_lab.protocol.client import Client
+        from decomfl_lab.replicas.replica import Replica
+
         replica = Replica(x, self.rule)
         walker = Client(self.id, replica, self.objective, self.estimator, self.mu, engine=self.engine)
         walker.steps_taken = self.steps_taken

@@ -2,6 +2,7 @@
 
 A method is one frozen dataclass in a file of its own. Its fields are its options, and no others can be given to it;
 each has a help text and a group, so that the command line and the documentation need nothing else (``_template``).
+Modules of methods import torch, and what imports it, where a federation is made: options and their help need neither.
 """
 
 from __future__ import annotations
@@ -9,16 +10,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
-from torch import Tensor
-
-from decomfl_lab.engines.base import Engine
-from decomfl_lab.errors import InputError, require_finite_positive, require_int
-from decomfl_lab.federations.federation import Federation
+from decomfl_lab.errors import require_choice, require_finite_positive, require_int
 from decomfl_lab.methods.traffic import Cohort, Traffic
-from decomfl_lab.objectives.objective import Objective
 from decomfl_lab.records.schedules import Schedule
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from decomfl_lab.engines.base import Engine
+    from decomfl_lab.federations.federation import Federation
+    from decomfl_lab.objectives.objective import Objective
 
 __all__ = ["Codec", "Method", "Option", "Setting", "option"]
 
@@ -142,10 +145,9 @@ class Method:
 
     def but(self, values: Mapping[str, Any]) -> Self:
         """The same method with these plain values, or whole objects, in the place of its own."""
-        known = {*self.options(), *(own.name for own in dataclasses.fields(self))}
-        unknown = [name for name in values if name not in known]
-        if unknown:
-            raise InputError(f"option of {self.name} must be one of {', '.join(self.options())}, got {unknown[0]!r}")
+        objects = {own.name for own in dataclasses.fields(self)}
+        for name in values:
+            require_choice(f"option of {self.name}", name, [*self.options(), *({name} & objects)])
         changes = {}
         for own in dataclasses.fields(self):
             codec = own.metadata.get("codec")

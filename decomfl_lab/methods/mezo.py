@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar
 
 from decomfl_lab.estimators.second_differences import CurvatureLog
-from decomfl_lab.federations.federation import Saved
 from decomfl_lab.methods.fedzo import FedZOClient, Walking
 from decomfl_lab.methods.method import Setting
 from decomfl_lab.methods.traffic import Cohort, Traffic
 from decomfl_lab.protocol.wire import Ledger
 from decomfl_lab.records.schedules import Schedule
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from decomfl_lab.federations.federation import Saved
 
 __all__ = ["MeZO"]
 
@@ -45,37 +47,27 @@ class MezoFederation:
 
     def __init__(self, agent: FedZOClient, x: Tensor, *, K: int, eta: Schedule[float]) -> None:
         self.agent = agent
-        self._x = x.detach().clone()
+        self.x = x.detach().clone()
         self.K, self.eta = K, eta
-        self._round = 0
+        self.round = 0
         self.pulls = 0
         self.drift: float | None = None
         self.curvature: CurvatureLog | None = None
         self.ledger = Ledger(1)
 
-    @property
-    def round(self) -> int:
-        """See ``Federation``."""
-        return self._round
-
-    @property
-    def x(self) -> Tensor:
-        """See ``Federation``."""
-        return self._x
-
     def advance(self) -> float:
         """See ``Federation``."""
-        self._x, loss = self.agent.train(self._x, self.eta(self._round), self.K)
-        self._round += 1
+        self.x, loss = self.agent.train(self.x, self.eta(self.round), self.K)
+        self.round += 1
         return loss
 
     def save(self) -> Saved:
         """See ``Federation``."""
-        return {"x": self._x}, {"round": self._round, "steps_taken": self.agent.steps_taken}
+        return {"x": self.x}, {"round": self.round, "steps_taken": self.agent.steps_taken}
 
     def load(self, saved: Saved) -> None:
         """See ``Federation``."""
         tensors, values = saved
-        self._x.copy_(tensors["x"])
-        self._round = values["round"]
+        self.x.copy_(tensors["x"])
+        self.round = values["round"]
         self.agent.steps_taken = values["steps_taken"]

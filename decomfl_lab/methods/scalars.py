@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-import torch
+from typing import TYPE_CHECKING
 
 from decomfl_lab.errors import require_choice, require_finite_positive, require_int
 from decomfl_lab.estimators.differences import ESTIMATORS, Estimator, central_curved
@@ -14,7 +13,6 @@ from decomfl_lab.methods.method import Method, Setting, option
 from decomfl_lab.methods.rule_options import DEFAULT_RULE, REPLICA_RULE
 from decomfl_lab.methods.traffic import Cohort, Traffic
 from decomfl_lab.noise import Distribution
-from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.wire import (
     HEADER_BYTES,
@@ -26,8 +24,13 @@ from decomfl_lab.protocol.wire import (
 )
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
-from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import GridSgd, LowPrecision, UpdateRule
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from decomfl_lab.protocol.client import Client
+    from decomfl_lab.replicas.replica import Replica
 
 __all__ = ["Differences", "LoggingDifferences", "Scalars"]
 
@@ -63,27 +66,6 @@ class Differences(Perturbing):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoggingDifferences(Differences):
-    """Options of those of them whose model follows records."""
-
-    lean: bool = option(
-        False,
-        "Clients form x + μz a layer at a time and never as a whole: less memory, more time.",
-        "engine",
-    )
-    log_kappa: bool = option(
-        False,
-        "Log tr(H), ‖H‖_F and a bracket of κ from second differences: one forward pass more a local step, the same "
-        "run to the bit, nothing sent (central differences, P of at least 3).",
-        "output",
-    )
-
-    def measured_by(self) -> Estimator:
-        """The estimator, with second differences where κ is logged."""
-        return central_curved if self.log_kappa else super().measured_by()
-
-
-@dataclass(frozen=True, kw_only=True)
 class Scalars(Perturbing):
     """Options of methods whose clients send scalars, with server and clients of them."""
 
@@ -112,15 +94,10 @@ class Scalars(Perturbing):
         """P over the rounds."""
         return Schedule(self.perturbations, self.perturbation_schedule)
 
-    def check_kappa(self, estimator: str) -> None:
-        """InputError where second differences say nothing of κ."""
-        require_choice("estimator for log_kappa", estimator, ("central",))
-        require_moment_distribution("distribution for log_kappa", Distribution(self.distribution))
-        for number in (self.perturbations, *self.perturbation_schedule.values()):
-            require_int("perturbations P for log_kappa", number, 3)
-
-    def start(self, x: torch.Tensor) -> torch.Tensor:
+    def start(self, x: Tensor) -> Tensor:
         """x_0 as replicas keep it: on the grid, or in 16 bits."""
+        import torch
+
         if isinstance(self.rule, GridSgd):
             return self.rule.snap(x)
         return x.to(getattr(torch, self.rule.dtype)) if isinstance(self.rule, LowPrecision) else x
@@ -152,6 +129,8 @@ class Scalars(Perturbing):
         self, setting: Setting, start: Replica, estimator: Estimator, mu: float = 1.0, *, lean: bool = False
     ) -> list[Client]:
         """The clients at round 0, who share x_0; μ is of no use to an estimator of slopes."""
+        from decomfl_lab.protocol.client import Client
+
         return [
             Client(i, start.clone(), objective, estimator, mu, lean=lean, engine=setting.engine)
             for i, objective in enumerate(setting.objectives)
@@ -168,3 +147,32 @@ class Scalars(Perturbing):
         if seeding is Seeding.PER_RUN:
             down += (1 - (1 - q) ** cohort.R) * (HEADER_BYTES + SEED_BYTES)
         return Traffic(up, q * sum(scalars), down, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggingDifferences(Differences, Scalars):
+    """Options of those of them whose scalars are differences."""
+
+    lean: bool = option(
+        False,
+        "Clients form x + μz a layer at a time and never as a whole: less memory, more time.",
+        "engine",
+    )
+    log_kappa: bool = option(
+        False,
+        "Log tr(H), ‖H‖_F and a bracket of κ from second differences: one forward pass more a local step, the same "
+        "run to the bit, nothing sent (central differences, P of at least 3).",
+        "output",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.log_kappa:  # where second differences say something of κ
+            require_choice("estimator for log_kappa", self.estimator, ("central",))
+            require_moment_distribution("distribution for log_kappa", Distribution(self.distribution))
+            for number in (self.perturbations, *self.perturbation_schedule.values()):
+                require_int("perturbations P for log_kappa", number, 3)
+
+    def measured_by(self) -> Estimator:
+        """The estimator, with second differences where κ is logged."""
+        return central_curved if self.log_kappa else super().measured_by()

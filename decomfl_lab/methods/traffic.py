@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+import math
+from dataclasses import astuple, dataclass
+from itertools import combinations, product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from decomfl_lab.errors import require_int
 from decomfl_lab.protocol.wire import HEADER_BYTES, SCALAR_BYTES, VECTOR_HEAD_BYTES
 
-__all__ = ["Cohort", "Traffic", "model_bytes", "models_both_ways"]
+if TYPE_CHECKING:
+    from decomfl_lab.federations.federation import Federation
+
+__all__ = ["Cohort", "Traffic", "TrafficCheck", "mean_traffic", "model_bytes", "models_both_ways"]
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,47 @@ class Traffic:
         return Traffic(
             clients * self.up_bytes, clients * self.up_scalars, clients * self.down_bytes, clients * self.down_scalars
         )
+
+
+@dataclass(frozen=True)
+class TrafficCheck:
+    """What a method's formula says that is sent, and what was sent; true if they are equal up to rounding.
+
+    Attributes:
+        said: The formula's expectation.
+        sent: The mean of the ledger over every history of sampled sets.
+    """
+
+    said: Traffic
+    sent: Traffic
+
+    def __bool__(self) -> bool:
+        return all(map(math.isclose, astuple(self.said), astuple(self.sent)))
+
+    def __str__(self) -> str:
+        said, sent = (f"{own.up_bytes:,.2f} bytes up and {own.down_bytes:,.2f} down" for own in (self.said, self.sent))
+        return f"traffic: {'as' if self else 'NOT as'} the formula says, {said} a client, and {sent} by the ledger"
+
+
+def mean_traffic(federation: Federation, cohort: Cohort) -> Traffic:
+    """What the ledger counts a client, averaged over *all* (M choose m)^R histories of sampled sets, really played.
+
+    Args:
+        federation: A federation at round 0, whose ``sample()``, or its server's, says who takes part; it is used up.
+        cohort: Its clients and the rounds to play.
+    """
+    drawing: Any = getattr(federation, "server", federation)
+    start = copy.deepcopy(federation.save())
+    found = []
+    for history in product(combinations(range(cohort.M), cohort.m), repeat=cohort.R):
+        federation.load(copy.deepcopy(start))
+        drawing.sample = iter(history).__next__
+        for _ in history:
+            federation.advance()
+        ledger = federation.ledger
+        rows = [(u.bytes, u.scalars, w.bytes, w.scalars) for u, w in zip(ledger.up, ledger.down, strict=True)]
+        found.append(np.mean(rows, axis=0))
+    return Traffic(*map(float, np.mean(found, axis=0)))
 
 
 def model_bytes(d: int) -> int:

@@ -169,7 +169,7 @@ class Program:
     ) -> None:
         """Directions first, first + 1, ... of ``seed`` with coefficients c_p, rounded to float32.
 
-        They are numbers, an array or a tensor. Of a GPU, in float32, they stay there, and the program is for that GPU.
+        They are numbers, an array or a tensor. A float32 tensor of a GPU stays there, and the program is for that GPU.
         """
         require_int("seed", seed, 0, 2**64 - 1)
         on_gpu = getattr(coefficients, "is_cuda", False)

@@ -591,7 +591,7 @@ def ptx(
             and ``x``.
         aligned: Compile for a program's tensors that begin at multiples of 16 bytes.
         fused: Allow contraction to fused multiply-adds, which is wrong here: to see what it would change.
-        capability: Of the GPU, 90 for Hopper.
+        capability: The GPU's compute capability, 90 for Hopper.
     """
     function = globals()[kernel]
     names = [f"*{_NAMES[dtype]}" for dtype in dtypes]

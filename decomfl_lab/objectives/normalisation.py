@@ -23,9 +23,7 @@ from torch import Tensor, nn
 
 from decomfl_lab.errors import require
 
-__all__ = ["TREATMENTS", "calibrated", "drifting", "freeze_", "use_batch_statistics_", "uses_batch_statistics"]
-
-TREATMENTS = ("batch", "frozen")
+__all__ = ["calibrated", "drifting", "freeze_", "use_batch_statistics_", "uses_batch_statistics"]
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 

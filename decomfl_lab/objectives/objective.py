@@ -165,12 +165,9 @@ class ModuleObjective:
     ) -> None:
         for name, part in module.named_modules():
             random = isinstance(part, nn.modules.dropout._DropoutNd) and part.training
-            require(
-                not (random or drifting(part)),
-                f"module {name!r} ({type(part).__name__})",
-                "be in eval mode or without running statistics, so that the loss is a function of x and the data alone",
-                "training mode",
-            )
+            still = "be in eval mode" + " or keep no running statistics" * drifting(part)
+            rule = f"{still}, so that the loss depends on x and the data alone"
+            require(not (random or drifting(part)), f"module {name!r} ({type(part).__name__})", rule, "training mode")
         self.module = module
         self.layout = layout
         self.loss = loss

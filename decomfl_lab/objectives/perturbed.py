@@ -78,7 +78,7 @@ _LIKE_THE_OTHER = frozenset({"expand_as", "reshape_as", "to", "type_as", "view_a
 
 
 @dataclass(frozen=True)
-class _Line:
+class _Direction:
     """The points x + c z_p: what is needed to form any tensor of them."""
 
     seed: int
@@ -194,10 +194,10 @@ def _step(mu: float) -> float:
     return c
 
 
-def _line(layout: Layout, seed: int, p: int, distribution: Distribution, *, wide: bool = False) -> _Line:
+def _direction(layout: Layout, seed: int, p: int, distribution: Distribution, *, wide: bool = False) -> _Direction:
     require_int("seed", seed, 0, 2**64 - 1)
     require_int("p", p, 0, 2**32 - 1)
-    return _Line(seed, p, layout.d, distribution, wide)
+    return _Direction(seed, p, layout.d, distribution, wide)
 
 
 def _refuse_compiled(module: nn.Module) -> None:
@@ -242,10 +242,10 @@ class _Virtual(TorchFunctionMode):
         reached: ids of the parameters whose elements some function was given.
     """
 
-    def __init__(self, parts: Iterable[_Part], line: _Line, c: float) -> None:
+    def __init__(self, parts: Iterable[_Part], direction: _Direction, c: float) -> None:
         super().__init__()
         self.parts = {id(part.w): part for part in parts}
-        self.line = line
+        self.direction = direction
         self.c = c
         self.reached: set[int] = set()
         self.watched: list[tuple[weakref.ref[Tensor], int, str]] = []
@@ -301,10 +301,10 @@ class _Virtual(TorchFunctionMode):
         if part is None or not plain or torch._C._functorch.is_functorch_wrapped_tensor(rows):  # by vmap over data
             return None
         self.reached.add(id(weight))
-        return self.line.formed_rows(part.w.detach(), part.first, self.c, rows)
+        return self.direction.formed_rows(part.w.detach(), part.first, self.c, rows)
 
     def _form(self, part: _Part) -> Tensor:
-        t = self.line.formed(part.w, part.first, self.c)
+        t = self.direction.formed(part.w, part.first, self.c)
         # matmul folds its operands, and so rounds, by this flag even where no graph is recorded. Where one is, or
         # where autocast keeps casts of what has the flag, it would keep every formed tensor in memory.
         if part.w.requires_grad and not torch.is_grad_enabled() and not torch.is_autocast_enabled(t.device.type):
@@ -431,7 +431,7 @@ def virtual(
     """
     parts = _parts(module, layout)
     _refuse_compiled(module)
-    mode = _Virtual(parts, _line(layout, seed, p, distribution, wide=wide), _step(mu))
+    mode = _Virtual(parts, _direction(layout, seed, p, distribution, wide=wide), _step(mu))
     before = [_stamp(part.w) for part in parts]
     with mode:
         yield

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab.devices import on_host
-from decomfl_lab.engines.base import Engine, Line, Serial, Task
+from decomfl_lab.engines.base import Engine, Line, SampleLoss, Serial
 from decomfl_lab.errors import InputError, require_finite_positive
 from decomfl_lab.estimators.differences import Estimate, Estimator, Point, Values, fetched
 from decomfl_lab.objectives.objective import Objective
@@ -122,7 +122,7 @@ class Client:
         return Line(self.replica, self.replica.stream_seed(seed), plan.distribution)
 
     @property
-    def _task(self) -> Task:
+    def _sample(self) -> SampleLoss:
         return self.objective, self.steps_taken
 
     def _values(self, line: Line, points: Sequence[Point]) -> Values:
@@ -167,10 +167,10 @@ def _measure(clients: Sequence[Client], plans: Sequence[Plan], k: int) -> list[E
     """Local step k of every client: the losses where the estimator wants them, or gradients and their slopes."""
     first, P = clients[0], plans[0].P
     lines = [client._line(plan.seeds[k], plan) for client, plan in zip(clients, plans, strict=True)]
-    tasks = [client._task for client in clients]
+    samples = [client._sample for client in clients]
     slopes: Values = np.empty((len(clients), 0))
     if first.estimator.wants_slopes:
-        losses, gradients = first.engine.gradients([line.x for line in lines], tasks)
+        losses, gradients = first.engine.gradients([line.x for line in lines], samples)
         streams = [stream_of(lines[0].seed, p) for p in range(P)]
         slopes = project(gradients, streams, distribution=lines[0].distribution, workers=first.replica.workers)
         values = losses[:, None]
@@ -180,10 +180,10 @@ def _measure(clients: Sequence[Client], plans: Sequence[Plan], k: int) -> list[E
         if first.lean:
             values = [client._values(line, points) for client, line in zip(clients, lines, strict=True)]
         elif k == 0 and _at_one_point(lines):  # later every client is at an x of its own
-            values = first.engine.losses(lines[0], points, tasks)
+            values = first.engine.losses(lines[0], points, samples)
         else:
-            each = zip(lines, tasks, strict=True)
-            values = [first.engine.losses(line, points, [task])[0] for line, task in each]
+            each = zip(lines, samples, strict=True)
+            values = [first.engine.losses(line, points, [sample])[0] for line, sample in each]
     found = zip(clients, values, slopes, strict=True)
     return [client.estimator.combine(own, slope, client.mu) for client, own, slope in found]
 

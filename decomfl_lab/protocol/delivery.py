@@ -14,26 +14,24 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.protocol.client import Client
-from decomfl_lab.protocol.messages import Dense, Held, Message, Plan, Reply, RunSeed
+from decomfl_lab.protocol.messages import Dense, Held, Plan, Reply, RunSeed
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
-from decomfl_lab.protocol.wire import Ledger, decode
+from decomfl_lab.protocol.wire import Codec, Ledger, decode, read
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.replica import Snapshot
 
-__all__ = ["Delivery", "receive"]
+__all__ = ["Delivery", "ModelsDown", "receive"]
 
 logger = logging.getLogger(__name__)
-_Kind = TypeVar("_Kind", Held, Reply)
 
 
 class Delivery:
@@ -54,7 +52,7 @@ class Delivery:
         *,
         policy: PullPolicy | None = None,
         ledger: Ledger | None = None,
-        decode: Callable[[bytes, int | None], Message] = decode,
+        decode: Codec = decode,
     ) -> None:
         """A delivery; InputError for a policy where the server keeps no model."""
         if policy is not None and server.replica is None:
@@ -86,7 +84,7 @@ class Delivery:
             InputError: See ``Server.plan_round``.
         """
         server = self.server
-        held = [self._read(report, Held) for report in reports] if self.wants_reports else None
+        held = [read(Held, report, decode=self.decode) for report in reports] if self.wants_reports else None
         pulling = set()  # whose records are gone: they get the model, and count as holding this round
         if server.replica is not None:
             told = {at.client: at.round for at in held or ()}
@@ -128,16 +126,25 @@ class Delivery:
 
     def close(self, replies: Iterable[bytes]) -> RoundRecord:
         """The round's record, from the replies that arrived; InputError as ``Server.aggregate`` has it."""
-        return self.server.aggregate(self._read(reply, Reply) for reply in replies)
-
-    def _read(self, message: bytes, kind: type[_Kind]) -> _Kind:
-        found = self.decode(message, None)
-        if not isinstance(found, kind):
-            raise InputError(f"message to the server must be a {kind.__name__}, got a {type(found).__name__}")
-        return found
+        return self.server.aggregate(read(Reply, reply, decode=self.decode) for reply in replies)
 
 
-def receive(client: Client, messages: Iterable[bytes], decode: Callable[[bytes, int | None], Message] = decode) -> Plan:
+class ModelsDown(Delivery):
+    """Every participant reads the model of the round, without the optimizer's state, and a plan without records."""
+
+    wants_reports = False
+
+    def open(self, chosen: Sequence[int], reports: Iterable[bytes] = ()) -> Iterator[tuple[int, list[bytes]]]:  # noqa: ARG002
+        """See ``Delivery.open``."""
+        everybody_is_there = [Held(i, self.server.round) for i in chosen]
+        for i, plan in self.server.plan_round(chosen, everybody_is_there).items():
+            yield i, [*self.model(i), *self._planned(i, plan)]
+
+    def _sent(self, dense: Snapshot) -> Iterator[Tensor]:
+        yield dense.x
+
+
+def receive(client: Client, messages: Iterable[bytes], decode: Codec = decode) -> Plan:
     """What a client does with the messages of a round: a model takes the place of its own, a seed is kept.
 
     Returns:

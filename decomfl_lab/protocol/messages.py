@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decomfl_lab.noise import Distribution
+from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import Seeding, StepSeed, seeding_of
 
-__all__ = ["Dense", "Held", "Message", "Plan", "Reply", "RunSeed"]
+__all__ = ["Dense", "Held", "Message", "Plan", "Quantized", "Reply", "RunSeed", "Sparse"]
 
 
 @dataclass(frozen=True)
@@ -102,5 +103,21 @@ class Dense:
     x: NDArray[np.float32] | NDArray[np.float64]
 
 
-Message = Plan | Reply | Held | RunSeed | Dense | tuple[RoundRecord, ...]
+@dataclass(frozen=True, eq=False)
+class Quantized:
+    """Client → server: the update of round ``round``, quantised."""
+
+    round: int
+    update: QuantizedVector
+
+
+@dataclass(frozen=True, eq=False)
+class Sparse:
+    """Client → server: the largest elements of the update of round ``round``."""
+
+    round: int
+    update: SparseVector
+
+
+Message = Plan | Reply | Held | RunSeed | Dense | Quantized | Sparse | tuple[RoundRecord, ...]
 """All that the wire has a form for; records alone are what a server stores."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +15,9 @@ from decomfl_lab.protocol.messages import Held, Plan, Reply
 from decomfl_lab.records.record import History, RoundRecord, mean_scalars
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding, draw_seeds
-from decomfl_lab.replicas.replica import Replica, Snapshot
+
+if TYPE_CHECKING:
+    from decomfl_lab.replicas.replica import Replica, Snapshot
 
 __all__ = ["Server", "Tracking", "sample_clients"]
 

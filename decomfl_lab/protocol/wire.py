@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.noise import STREAM_VERSION, Distribution
 from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
-from decomfl_lab.protocol.messages import Dense, Held, Message, Plan, Reply, RunSeed
+from decomfl_lab.protocol.messages import Dense, Held, Message, Plan, Quantized, Reply, RunSeed, Sparse
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import DerivedSeeds, Seeding, StepSeed, draw_seeds, seeding_of
 
-__all__ = ["Ledger", "Traffic", "decode", "decode_plan", "decode_records", "decode_reply", "decode_vector"]
-__all__ += ["decode_quantized", "decode_sparse", "encode_quantized", "encode_sparse"]
-__all__ += ["encode", "encode_plan", "encode_records", "encode_reply", "encode_vector"]
-__all__ += ["Kind", "decode_held", "decode_run_seed", "encode_held", "encode_run_seed", "kind_of"]
+__all__ = ["Kind", "Ledger", "Traffic", "decode", "encode", "read"]
+
+Content = TypeVar("Content")
+Codec = Callable[[bytes, int | None], Message]
 
 WIRE_VERSION = 2
 MAX_BODY = 2**32 - 1
@@ -72,47 +72,34 @@ class Kind(IntEnum):
     SEED = 8
 
 
-def kind_of(message: bytes) -> Kind:
-    """The kind of a message; InputError if it is none."""
-    if len(message) < _HEADER.size:
-        raise InputError(f"message is truncated: {len(message)} bytes, its header has {_HEADER.size}")
-    _, _, found, _, _ = _HEADER.unpack_from(message)
-    require(found in list(Kind), "kind of the message", f"be in 1..{len(Kind)}", found)
-    return Kind(found)
-
-
 class _Reader:
     """Takes pieces off a body; InputError where it ends too early or too late."""
 
-    def __init__(self, kind: Kind, message: bytes) -> None:
-        self.kind = kind
-        name = kind.name.lower()
+    def __init__(self, message: bytes) -> None:
         if len(message) < _HEADER.size:
-            raise InputError(f"{name} message is truncated: {len(message)} bytes, its header has {_HEADER.size}")
+            raise InputError(f"message is truncated: {len(message)} bytes, its header has {_HEADER.size}")
         magic, version, found, length, crc = _HEADER.unpack_from(message)
-        require(magic == b"DC", f"magic of the {name} message", "be b'DC'", magic)
-        require(version == WIRE_VERSION, f"version of the {name} message", f"be {WIRE_VERSION}", version)
-        require(found == kind, f"kind of the {name} message", f"be {int(kind)}", found)
+        require(magic == b"DC", "magic of the message", "be b'DC'", magic)
+        require(version == WIRE_VERSION, "version of the message", f"be {WIRE_VERSION}", version)
+        require(found in list(Kind), "kind of the message", f"be in 1..{len(Kind)}", found)
+        self.kind = Kind(found)
+        self.name = self.kind.name.lower()
         self.body = message[_HEADER.size :]
         if len(self.body) != length:
             what = "truncated" if len(self.body) < length else "oversized"
-            raise InputError(f"{name} message is {what}: body of {len(self.body)} bytes, header says {length}")
-        require(
-            zlib.crc32(self.body) == crc,
-            f"checksum of the {name} message",
-            f"be {crc:08x}",
-            zlib.crc32(self.body),
-        )
+            raise InputError(f"{self.name} message is {what}: body of {len(self.body)} bytes, header says {length}")
+        found = zlib.crc32(self.body)
+        require(found == crc, f"checksum of the {self.name} message", f"be {crc:08x}", found)
         self.at = 0
 
     def take(self, count: int) -> bytes:
         if self.at + count > len(self.body):
-            raise InputError(f"{self.kind.name.lower()} message is truncated inside its body at byte {self.at}")
+            raise InputError(f"{self.name} message is truncated inside its body at byte {self.at}")
         piece = self.body[self.at : self.at + count]
         self.at += count
         return piece
 
-    def unpack(self, layout: struct.Struct) -> tuple[int | float, ...]:
+    def unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
         return layout.unpack(self.take(layout.size))
 
     def array(self, dtype: str, count: int) -> NDArray[np.generic]:
@@ -121,7 +108,7 @@ class _Reader:
     def end(self) -> None:
         extra = len(self.body) - self.at
         if extra:
-            raise InputError(f"{self.kind.name.lower()} message is oversized: {extra} bytes too many in its body")
+            raise InputError(f"{self.name} message is oversized: {extra} bytes too many in its body")
 
 
 def _message(kind: Kind, body: bytes) -> bytes:
@@ -187,191 +174,136 @@ def _read_records(reader: _Reader, run_seed: int | None) -> tuple[RoundRecord, .
     return tuple(records)
 
 
-def encode_plan(plan: Plan) -> bytes:
-    """A Plan as bytes."""
-    head = _round_head(plan.round, plan.eta, plan.P, plan.distribution, plan.seeds)
-    return _message(Kind.PLAN, head + _records_body(plan.records))
-
-
-def decode_plan(message: bytes, run_seed: int | None = None) -> Plan:
-    """The Plan in ``message``.
-
-    Args:
-        message: Bytes of ``encode_plan``.
-        run_seed: The run's seed, for a plan that carries none.
-
-    Raises:
-        InputError: If it is truncated, oversized, altered, inconsistent or holds non-finite numbers.
-    """
-    reader = _Reader(Kind.PLAN, message)
+def _read_plan(reader: _Reader, run_seed: int | None) -> Plan:
     r, eta, P, distribution, seeds = _read_round_head(reader, run_seed)
     records = _read_records(reader, run_seed)
-    reader.end()
     rounds = [record.round for record in records]
     expected = list(range(r - len(records), r))
     require(rounds == expected, "records of the plan message", f"be of the rounds before {r}, in order", rounds)
     return Plan(r, eta, P, distribution, seeds, records)
 
 
-def encode_records(records: tuple[RoundRecord, ...]) -> bytes:
-    """Consecutive RoundRecords as bytes (for checkpoints)."""
-    return _message(Kind.RECORDS, _records_body(records))
-
-
-def decode_records(message: bytes, run_seed: int | None = None) -> tuple[RoundRecord, ...]:
-    """The records in ``message``; InputError as ``decode_plan``."""
-    reader = _Reader(Kind.RECORDS, message)
-    records = _read_records(reader, run_seed)
-    reader.end()
-    return records
-
-
-def encode_reply(reply: Reply) -> bytes:
-    """A Reply as bytes; the logged loss does not travel."""
-    K, P = reply.scalars.shape
-    require(max(K, P) <= 0xFFFF, "K and P", "be at most 65535 on the wire", (K, P))
-    head = _REPLY.pack(reply.client, reply.round, K, P)
-    return _message(Kind.REPLY, head + reply.scalars.astype("<f4").tobytes())
-
-
-def decode_reply(message: bytes) -> Reply:
-    """The Reply in ``message``; InputError as ``decode_plan``."""
-    reader = _Reader(Kind.REPLY, message)
-    client, r, K, P = (int(v) for v in reader.unpack(_REPLY))
+def _read_reply(reader: _Reader) -> Reply:
+    client, r, K, P = reader.unpack(_REPLY)
     scalars = reader.array("<f4", K * P).astype(np.float32).reshape(K, P)
-    reader.end()
     if not np.isfinite(scalars).all():
         raise InputError(f"scalars of client {client} in round {r} must be finite, got {scalars.tolist()}")
     return Reply(client, r, scalars)
 
 
-def encode_held(held: Held) -> bytes:
-    """A Held as bytes."""
-    return _message(Kind.HELD, _HELD.pack(held.client, held.round))
-
-
-def decode_held(message: bytes) -> Held:
-    """The Held in ``message``; InputError as ``decode_plan``."""
-    reader = _Reader(Kind.HELD, message)
-    client, r = (int(v) for v in reader.unpack(_HELD))
-    reader.end()
-    return Held(client, r)
-
-
-def encode_run_seed(seed: int) -> bytes:
-    """The run's seed as bytes."""
-    return _message(Kind.SEED, _SEED.pack(seed))
-
-
-def decode_run_seed(message: bytes) -> int:
-    """The run's seed in ``message``; InputError as ``decode_plan``."""
-    reader = _Reader(Kind.SEED, message)
-    (seed,) = reader.unpack(_SEED)
-    reader.end()
-    return int(seed)
-
-
-def encode_vector(r: int, x: NDArray[np.float32] | NDArray[np.float64]) -> bytes:
-    """A dense model (d,) of round r as bytes."""
-    little = np.ascontiguousarray(x, dtype=x.dtype.newbyteorder("<"))
-    return _message(Kind.VECTOR, _VECTOR.pack(r, x.dtype.itemsize, x.size) + little.tobytes())
-
-
-def decode_vector(message: bytes) -> tuple[int, NDArray[Any]]:
-    """(round, x) of a dense model; InputError as ``decode_plan``."""
-    reader = _Reader(Kind.VECTOR, message)
-    r, width, count = (int(v) for v in reader.unpack(_VECTOR))
+def _read_vector(reader: _Reader) -> Dense:
+    r, width, count = reader.unpack(_VECTOR)
     require(width in (4, 8), "bytes an element of the model", "be 4 or 8", width)
-    x = reader.array(f"<f{width}", count)
-    reader.end()
+    x: NDArray[Any] = reader.array(f"<f{width}", count)
     if not np.isfinite(x.astype(np.float64)).all():
         raise InputError(f"model of round {r} must be finite")
-    return r, x
+    return Dense(r, x)
 
 
-def encode_quantized(r: int, v: QuantizedVector) -> bytes:
-    """A quantised update of round r as bytes; an element takes one byte for 5 bits and more, half a byte for less."""
-    head = _QUANTIZED.pack(r, v.bits, v.scale, v.levels.size)
-    if v.bits > 4:
-        return _message(Kind.QUANTIZED, head + v.levels.tobytes())
-    nibbles = np.resize(v.levels.view(np.uint8) & 0xF, v.levels.size + v.levels.size % 2)
-    return _message(Kind.QUANTIZED, head + (nibbles[::2] | nibbles[1::2] << 4).tobytes())
+def _quantized_body(r: int, v: QuantizedVector) -> bytes:
+    """An element takes one byte for 5 bits and more, half a byte for less."""
+    levels = v.levels.view(np.uint8)
+    if v.bits <= 4:
+        nibbles = np.resize(levels & 0xF, levels.size + levels.size % 2)
+        levels = nibbles[::2] | nibbles[1::2] << 4
+    return _QUANTIZED.pack(r, v.bits, v.scale, v.levels.size) + levels.tobytes()
 
 
-def decode_quantized(message: bytes) -> tuple[int, QuantizedVector]:
-    """(round, update); InputError as ``decode_plan``."""
-    reader = _Reader(Kind.QUANTIZED, message)
-    r, bits, scale, count = reader.unpack(_QUANTIZED)
+def _read_quantized(reader: _Reader) -> Quantized:
+    r, bits, scale, size = reader.unpack(_QUANTIZED)
     require(2 <= bits <= 8, "bits of the quantized message", "be 2 to 8", bits)
     require(bool(np.isfinite(scale)) and scale >= 0, "scale of the quantized message", "be finite, 0 or more", scale)
-    size = int(count)
     if bits > 4:
         levels = reader.array("i1", size).astype(np.int8)
     else:
         pairs = reader.array("u1", (size + 1) // 2).astype(np.uint8)
         nibbles = np.stack([pairs & 0xF, pairs >> 4], axis=1).reshape(-1)[:size].astype(np.int8)
         levels = np.where(nibbles > 7, nibbles - 16, nibbles).astype(np.int8)
-    reader.end()
-    largest = 2 ** (int(bits) - 1) - 1
+    largest = 2 ** (bits - 1) - 1
     inside = bool((np.abs(levels.astype(np.int16)) <= largest).all())
     require(inside, "levels of the quantized message", f"be in -{largest}..{largest}", "others")
-    return int(r), QuantizedVector(int(bits), float(scale), levels)
+    return Quantized(r, QuantizedVector(bits, scale, levels))
 
 
-def encode_sparse(r: int, v: SparseVector) -> bytes:
-    """A sparse update of round r as bytes: 4 for an index, 4 for a value."""
+def _sparse_body(r: int, v: SparseVector) -> bytes:
+    """4 bytes for an index, 4 for a value."""
     require(v.d <= 2**32, "d of a sparse message", "be at most 2^32", v.d)
     head = _SPARSE.pack(r, v.d, v.indices.size)
-    return _message(Kind.SPARSE, head + v.indices.astype("<u4").tobytes() + v.values.astype("<f4").tobytes())
+    return head + v.indices.astype("<u4").tobytes() + v.values.astype("<f4").tobytes()
 
 
-def decode_sparse(message: bytes) -> tuple[int, SparseVector]:
-    """(round, update); InputError as ``decode_plan``."""
-    reader = _Reader(Kind.SPARSE, message)
-    r, d, count = (int(v) for v in reader.unpack(_SPARSE))
+def _read_sparse(reader: _Reader) -> Sparse:
+    r, d, count = reader.unpack(_SPARSE)
     indices = reader.array("<u4", count).astype(np.int64)
     values = reader.array("<f4", count).astype(np.float32)
-    reader.end()
     if not np.isfinite(values).all():
         raise InputError(f"update of round {r} must be finite")
-    return r, SparseVector(d, indices, values)
+    return Sparse(r, SparseVector(d, indices, values))
 
 
 def encode(message: Message) -> bytes:
-    """Any message as bytes."""
+    """A message as bytes; the loss and the second differences of a reply do not travel."""
     match message:
-        case Plan():
-            return encode_plan(message)
-        case Reply():
-            return encode_reply(message)
-        case Held():
-            return encode_held(message)
+        case Plan(r, eta, P, distribution, seeds, records):
+            return _message(Kind.PLAN, _round_head(r, eta, P, distribution, seeds) + _records_body(records))
+        case Reply(client, r, scalars):
+            K, P = scalars.shape
+            require(max(K, P) <= 0xFFFF, "K and P", "be at most 65535 on the wire", (K, P))
+            return _message(Kind.REPLY, _REPLY.pack(client, r, K, P) + scalars.astype("<f4").tobytes())
+        case Held(client, r):
+            return _message(Kind.HELD, _HELD.pack(client, r))
         case RunSeed(seed):
-            return encode_run_seed(seed)
+            return _message(Kind.SEED, _SEED.pack(seed))
         case Dense(r, x):
-            return encode_vector(r, x)
-        case _:
-            return encode_records(message)
+            little = np.ascontiguousarray(x, dtype=x.dtype.newbyteorder("<"))
+            return _message(Kind.VECTOR, _VECTOR.pack(r, x.dtype.itemsize, x.size) + little.tobytes())
+        case Quantized(r, quantized):
+            return _message(Kind.QUANTIZED, _quantized_body(r, quantized))
+        case Sparse(r, sparse):
+            return _message(Kind.SPARSE, _sparse_body(r, sparse))
+        case records:
+            return _message(Kind.RECORDS, _records_body(records))
 
 
 def decode(message: bytes, run_seed: int | None = None) -> Message:
-    """Inverse of ``encode``; InputError as ``decode_plan``."""
-    match kind_of(message):
+    """Inverse of ``encode``.
+
+    Args:
+        message: What ``encode`` made.
+        run_seed: The run's seed, for rounds whose seeds are not sent.
+
+    Raises:
+        InputError: If it is truncated, oversized, altered, inconsistent or holds non-finite numbers.
+    """
+    reader = _Reader(message)
+    found: Message
+    match reader.kind:
         case Kind.PLAN:
-            return decode_plan(message, run_seed)
+            found = _read_plan(reader, run_seed)
         case Kind.REPLY:
-            return decode_reply(message)
+            found = _read_reply(reader)
         case Kind.HELD:
-            return decode_held(message)
+            found = Held(*reader.unpack(_HELD))
         case Kind.SEED:
-            return RunSeed(decode_run_seed(message))
+            found = RunSeed(*reader.unpack(_SEED))
         case Kind.VECTOR:
-            r, x = decode_vector(message)
-            return Dense(r, x)
+            found = _read_vector(reader)
         case Kind.RECORDS:
-            return decode_records(message, run_seed)
-        case other:
-            raise InputError(f"kind of the message must be one of DeComFL's, got {other.name.lower()}")
+            found = _read_records(reader, run_seed)
+        case Kind.QUANTIZED:
+            found = _read_quantized(reader)
+        case Kind.SPARSE:
+            found = _read_sparse(reader)
+    reader.end()
+    return found
+
+
+def read(kind: type[Content], message: bytes, run_seed: int | None = None, decode: Codec = decode) -> Content:
+    """The message of this kind; InputError as ``decode``, or if it is another."""
+    found = decode(message, run_seed)
+    if not isinstance(found, kind):
+        raise InputError(f"message must be a {kind.__name__}, got a {type(found).__name__}")
+    return found
 
 
 @dataclass(slots=True)
@@ -455,11 +387,11 @@ class Ledger:
 
     def quantized(self, client: int, r: int, v: QuantizedVector) -> bytes:
         """Encode a quantised update from ``client`` and count it."""
-        return self._went_up(client, encode_quantized(r, v), v.levels.size)
+        return self._went_up(client, self.encode(Quantized(r, v)), v.levels.size)
 
     def sparse(self, client: int, r: int, v: SparseVector) -> bytes:
         """Encode a sparse update from ``client`` and count it; indices are in the bytes, not in the scalars."""
-        return self._went_up(client, encode_sparse(r, v), v.values.size)
+        return self._went_up(client, self.encode(Sparse(r, v)), v.values.size)
 
     @property
     def bytes(self) -> int:

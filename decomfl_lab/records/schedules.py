@@ -29,6 +29,9 @@ class Schedule(Generic[Value]):
         for r in self.changes:
             require_int("schedule round", r, 1)
 
+    def __str__(self) -> str:
+        return ", ".join([str(self.initial), *(f"from round {r} {v}" for r, v in sorted(self.changes.items()))])
+
     def __call__(self, r: int) -> Value:
         """The value in force in round r."""
         past = [change for change in self.changes if change <= r]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -282,19 +282,19 @@ class SyncReplica(Replica):
 
     taken: tuple[Step, ...] = ()
 
+    def __init__(self, x: Tensor, rule: UpdateRule, **options: Any) -> None:
+        """See ``Replica``; InputError for a rule whose steps cannot be corrected."""
+        plain = isinstance(rule, Sgd) and not rule.weight_decay
+        require(plain, "rule", "be plain SGD where replicas are synchronised without revert", rule)
+        super().__init__(x, rule, **options)
+
     def diverge(self, taken: Iterable[Step]) -> None:
         """Note the local steps that x has taken since it was x_round."""
         self.taken = tuple(replace(step, scalars=on_host(step.scalars)) for step in taken)
 
-    @property
-    def _sgd(self) -> Sgd:
-        if not (isinstance(self.rule, Sgd) and self.rule.weight_decay == 0):
-            raise InputError(f"rule must be plain SGD where replicas are synchronised without revert, got {self.rule}")
-        return self.rule
-
     def _correct(self, program: Program, own: Step, step: Step | None) -> None:
-        wide = self.x.dtype == torch.float64
-        self._sgd.emit_correction(program, self._real(own), step, wide=wide)
+        assert isinstance(self.rule, Sgd)
+        self.rule.emit_correction(program, self._real(own), step, wide=self.x.dtype == torch.float64)
 
     def _emit(self, program: Program, record: RoundRecord) -> None:
         steps = _steps(record)

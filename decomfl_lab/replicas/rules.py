@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from decomfl_lab.devices import on_host
 from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
 from decomfl_lab.noise import SCRATCH, Distribution, Format, Program
 from decomfl_lab.records.seeds import StepSeed, stream_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["AdaMM", "GridSgd", "LowPrecision", "Momentum", "Sgd", "SignSgd", "Step", "UpdateRule"]
 
@@ -56,7 +56,7 @@ class UpdateRule(ABC):
     def admit(self, x: Tensor) -> None:
         """InputError if a replica of this rule cannot start at x."""
         wanted = "be float32 or float64 (16-bit replicas need a LowPrecision rule)"
-        require(x.dtype in (torch.float32, torch.float64), "dtype of x", wanted, x.dtype)
+        require(x.dtype.is_floating_point and x.dtype.itemsize >= 4, "dtype of x", wanted, x.dtype)
 
 
 def _check_weight_decay(weight_decay: float) -> None:
@@ -71,9 +71,9 @@ def _check_weight_decay(weight_decay: float) -> None:
 def _coefficients(step: Step, factor: float) -> NDArray[np.float32] | Tensor:
     """c_p = (factor/P) g_p, each rounded once, to float32; shape (P,), where the scalars are."""
     g = step.scalars
-    if isinstance(g, Tensor):
-        return ((factor / len(g)) * g.double()).float()
-    return ((factor / len(g)) * g.astype(np.float64)).astype(np.float32)
+    if isinstance(g, np.ndarray):
+        return ((factor / len(g)) * g.astype(np.float64)).astype(np.float32)
+    return ((factor / len(g)) * g.double()).float()
 
 
 def _add_directions(program: Program, to: str, step: Step, coefficients: NDArray[np.float32] | Tensor) -> None:
@@ -116,8 +116,9 @@ class Sgd(UpdateRule):
     def emit_correction(self, program: Program, own: Step, step: Step | None, *, wide: bool) -> None:
         """Write x ← x + (η/P) Σ_p (g_{i,p} − g_p) z_p: x has taken the step ``own`` instead of ``step``.
 
-        The difference of the two steps' coefficients is exact in float64 (but for hopelessly unequal sizes) and is
-        rounded to float32, as every coefficient is; for a float64 x what that cuts off follows as a second term.
+        The rule has no weight decay, which would scale x between the two. The difference of the coefficients is exact
+        in float64 (but for hopelessly unequal sizes) and is rounded to float32, as every coefficient is; for a float64
+        x what that cuts off follows as a second term.
 
         Args:
             program: The program that the instructions are added to.
@@ -125,13 +126,9 @@ class Sgd(UpdateRule):
             step: The step to be taken in its place, along the same directions; None takes ``own`` back.
             wide: Whether x is float64.
 
-        Raises:
-            InputError: With weight decay, which scales x between the two.
-
         Source: [DeComFL, eq. (sync)].
         """
-        require(self.weight_decay == 0, "weight_decay", "be 0 where steps are corrected afterwards", self.weight_decay)
-        taken, wanted = (np.zeros(1) if at is None else on_host(_coefficients(at, -at.eta)) for at in (own, step))
+        taken, wanted = (np.zeros(1) if at is None else np.asarray(_coefficients(at, -at.eta)) for at in (own, step))
         difference = wanted.astype(np.float64) - taken
         high = difference.astype(np.float32)
         _add_directions(program, "x", own, high)
@@ -313,8 +310,7 @@ class LowPrecision(UpdateRule):
 
     def admit(self, x: Tensor) -> None:
         """See ``UpdateRule.admit``."""
-        wanted = getattr(torch, self.dtype)
-        require(x.dtype == wanted, "dtype of x", f"be {wanted} for {self}", x.dtype)
+        require(str(x.dtype) == f"torch.{self.dtype}", "dtype of x", f"be {self.dtype} for {self}", x.dtype)
 
 
 @dataclass(frozen=True)
@@ -348,13 +344,15 @@ class GridSgd(UpdateRule):
 
     def snap(self, x: Tensor) -> Tensor:
         """The nearest point of the grid, ties to even: where a replica may start."""
-        on_grid = torch.empty_like(x)
+        on_grid = x.new_empty(x.shape)
         for part, snapped in zip(x.split(_SNAPPED), on_grid.split(_SNAPPED), strict=True):  # in float64, by blocks
             snapped.copy_(part.double().div_(self.quantum).round_().mul_(self.quantum))
         return on_grid.add_(0.0)  # not −0, which arithmetic would not bring back
 
     def admit(self, x: Tensor) -> None:
         """See ``UpdateRule.admit``."""
+        import torch
+
         super().admit(x)
         size = float(x.abs().max())
         require(size <= self.largest, "largest |x|", f"be at most {self.largest} = 2^23 · 2^{self.exponent}", size)

@@ -9,13 +9,14 @@ from typing import Any
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.datasets.own import OWN, own_dataset
+from decomfl_lab.datasets.own import own_dataset
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method
 from decomfl_lab.objectives.objective import LossFunction
+from decomfl_lab.plugins import OWN
 from decomfl_lab.runs.building import name_of_loss
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.progress import RunBar
+from decomfl_lab.runs.progress import run_bar
 from decomfl_lab.runs.run import Run, load_run
 
 __all__ = ["load", "train"]
@@ -53,12 +54,12 @@ def train(
         options: Other options of a run (batch_size, eval_every, engine, ...) or of the method (lr, ...).
 
     Returns:
-        The run: ``run.model``, ``run.metrics``, ``run.traffic``, ``run.verify()``, ``run.save(folder)``,
-        ``run.plot(file)``, ``run.more(rounds)``.
+        The run: ``run.model``, ``run.metrics``, ``run.traffic``, ``run.verify()``, ``run.check_traffic()``,
+        ``run.save(folder)``, ``run.plot(file)``, ``run.more(rounds)``.
 
     Raises:
         InputError: If a value breaks a rule; the message names the argument, the rule and the value.
-        DivergedError: If losses are no longer finite.
+        DivergedError: If scalars or models are no longer finite; the run up to there is its attribute ``run``.
 
     Source: [DeComFL, Algorithms 3 and 4] for the default method.
     """
@@ -73,8 +74,8 @@ def train(
     if not progress:
         run.train(out=folder)
         return run
-    with RunBar(config.method.name) as bar:
-        run.train(out=folder, on_round=bar.update)
+    with run_bar(config.method.name) as show:
+        run.train(out=folder, on_round=show)
     return run
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.datasets.images import Dataset, load_dataset
-from decomfl_lab.datasets.own import OWN, data_of
+from decomfl_lab.datasets.own import data_of
 from decomfl_lab.datasets.splits import split
 from decomfl_lab.devices import find_device
 from decomfl_lab.engines.registry import make_engine
@@ -30,7 +30,7 @@ from decomfl_lab.objectives.objective import (
     Objective,
     RoundedObjective,
 )
-from decomfl_lab.plugins import is_own, made, named
+from decomfl_lab.plugins import OWN, is_own, made, named
 from decomfl_lab.runs.config import CROSS_ENTROPY, TrainConfig
 from decomfl_lab.runs.evaluation import by_length, calibration_images, fast_layout
 from decomfl_lab.runs.finetuning import task_dataset, task_module
@@ -147,7 +147,12 @@ def _try_out(module: nn.Module, loss: LossFunction, dataset: Dataset) -> None:
             continue
         try:
             with torch.no_grad():
-                value = loss(module(inputs[:8]), targets[:8])
+                outputs = module(inputs[:8])
+                if loss is cross_entropy and targets.ndim == 1:
+                    _check_classes(name, targets, outputs.shape[1], dataset)
+                value = loss(outputs, targets[:8])
+        except InputError:
+            raise
         except Exception as error:  # whatever a user's model does
             kinds = ", ".join(
                 f"{str(each.dtype).removeprefix('torch.')} {tuple(each.shape)}" for each in (inputs, targets)
@@ -156,6 +161,20 @@ def _try_out(module: nn.Module, loss: LossFunction, dataset: Dataset) -> None:
             raise InputError(f"model and loss must take the examples of {name} ({kinds}), got {told[:200]}") from error
         shape = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
         require(shape == (), "loss", "give one number, the mean over the batch", shape)
+
+
+def _check_classes(name: str, targets: torch.Tensor, classes: int, dataset: Dataset) -> None:
+    """InputError where a target is not the number of one of the model's outputs; it names the client who has it."""
+    wrong = ((targets < 0) | (targets >= classes)).nonzero()
+    if len(wrong):
+        at, who = int(wrong[0]), name
+        value = int(targets[at])
+        for i, part in enumerate(dataset.parts or () if name == "clients" else ()):
+            if at in part:
+                at, who = int(np.flatnonzero(part == at)[0]), f"client {i}"
+                break
+        rule = f"be a class in 0..{classes - 1}, as the model has {classes} outputs"
+        raise InputError(f"target {at} of {who} must {rule}, got {value}")
 
 
 def _parts(config: TrainConfig, dataset: Dataset) -> Sequence[NDArray[np.int64]]:

@@ -14,22 +14,24 @@ from typing import Any
 
 import tomli_w
 
-from decomfl_lab.datasets.own import OWN
 from decomfl_lab.datasets.splits import SPLITS
+from decomfl_lab.engines.registry import ENGINES
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
-from decomfl_lab.language.adapters import TUNINGS
 from decomfl_lab.language.tasks import TASKS
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method, Option, option
 from decomfl_lab.methods.registry import METHODS, find_method, name_of
 from decomfl_lab.methods.traffic import Cohort
-from decomfl_lab.objectives.normalisation import TREATMENTS
-from decomfl_lab.plugins import is_own
+from decomfl_lab.plugins import OWN, is_own
 
 __all__ = ["TrainConfig", "config_from_mapping", "parse_schedule", "read_config", "run_options"]
 
 
 CROSS_ENTROPY = "cross-entropy"
+TREATMENTS = ("batch", "frozen")
+"""What becomes of BatchNorm (``objectives.normalisation``)."""
+TUNINGS = ("full", "lora", "norms")
+"""What can be trained of a task's model: all of it, or what ``language.adapters`` leaves trainable."""
 
 
 @dataclass(frozen=True, init=False)
@@ -140,6 +142,8 @@ class TrainConfig:
         if made.alone:
             values = {"clients": 1, "sampled": 1, **values}
         more = {name: value for name, value in values.items() if name not in own}
+        for name in more.keys() - {each.name for each in dataclasses.fields(made)}:
+            require_choice(f"option of {made.name}", name, [*made.options(), *own])
         object.__setattr__(self, "method", made.but(more) if more else made)
         for name, each in own.items():
             default = dict(each.default) if each.is_schedule else each.default
@@ -191,7 +195,7 @@ class TrainConfig:
             for option_name in ("lean", "log_kappa"):
                 on = plain.get(option_name, False)
                 require(not on, option_name, "be off where losses are computed in bfloat16", on)
-        require_choice("engine", self.engine, ("auto", "fused", "threads", "batched", "serial", "plain"))
+        require_choice("engine", self.engine, ENGINES)
         lonely = not self.method.alone or self.clients == self.sampled == 1
         rule = f"be 1 for {self.method.name}, which is one agent"
         require(lonely, "clients M and sampled m", rule, (self.clients, self.sampled))
@@ -269,8 +273,7 @@ def config_from_mapping(values: Mapping[str, Any], origin: str, *, lenient: bool
         if key == "method":
             continue
         if key not in known:
-            if key not in others:
-                raise InputError(f"key in {origin} must be one of method, {', '.join(known)}, got {key!r}")
+            require_choice(f"key in {origin}", key, ["method", *known, *({key} & others.keys())])
             left = lenient or value == others[key].default
             require(left, f"{key} in {origin}", f"be left out for {name}, which has no such option", value)
         else:

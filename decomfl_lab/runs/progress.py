@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 
 from rich.console import Console
@@ -13,7 +16,7 @@ from rich.progress import Progress as Bars
 
 from decomfl_lab.runs.run import Progress
 
-__all__ = ["RunBar", "RunBars"]
+__all__ = ["RunBars", "run_bar"]
 
 LINE_SECONDS = 15.0
 
@@ -74,22 +77,8 @@ class RunBars:
             self._bars.remove_task(self._tasks.pop(name))
 
 
-class RunBar:
-    """The bar of one run."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._bars = RunBars()
-
-    def __enter__(self) -> RunBar:
-        self._bars.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bars.__exit__(kind, error, trace)
-
-    def update(self, at: Progress) -> None:
-        """Show that the run has reached ``at``."""
-        self._bars.update(self._name, at)
+@contextmanager
+def run_bar(name: str) -> Iterator[Callable[[Progress], None]]:
+    """The bar of one run, as what shows that it has come to a state."""
+    with RunBars() as bars:
+        yield partial(bars.update, name)

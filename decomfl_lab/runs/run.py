@@ -6,7 +6,7 @@ import copy
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from torch import nn
 
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.datasets.images import Dataset
-from decomfl_lab.datasets.own import OWN
 from decomfl_lab.devices import describe, find_device, use_tf32_
 from decomfl_lab.errors import DivergedError, InputError, require, require_int
 from decomfl_lab.estimators.second_differences import CURVATURE_COLUMNS
@@ -24,8 +23,10 @@ from decomfl_lab.federations.federation import Federation
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
+from decomfl_lab.methods.traffic import TrafficCheck, mean_traffic
 from decomfl_lab.objectives.normalisation import calibrated
 from decomfl_lab.objectives.objective import LossFunction
+from decomfl_lab.plugins import OWN
 from decomfl_lab.runs.building import build_federation, dataset_of, loss_of, name_of_loss
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping
 from decomfl_lab.runs.evaluation import calibration_images, evaluate, held_out
@@ -203,6 +204,23 @@ class Run:
         digests = list(self.federation.rebuilt().values())
         return Rebuilt(len(digests), sum(digest == expected for digest in digests))
 
+    def check_traffic(self) -> TrafficCheck:
+        """Put the method's ``traffic`` to the ledger: the exact mean over every way in which clients can be sampled.
+
+        A federation of at most 3 clients, 1 of them sampled a round, is played for 4 rounds, on batches of at most 4
+        examples, with the run's method, model and data; nothing happens to the run.
+
+        Raises:
+            InputError: If the method has no closed form, as with pull auto.
+        """
+        M = min(3, self.config.clients)
+        parts = None if self.dataset.parts is None else self.dataset.parts[:M]
+        config = self.config.but(clients=M, sampled=1, rounds=4, batch_size=min(4, self.config.batch_size))
+        dataset = replace(self.dataset, parts=parts)
+        federation, _, layout = build_federation(config, dataset, module=self._module, loss=self._loss)
+        said = config.method.traffic(config.cohort, layout.d)
+        return TrafficCheck(said, mean_traffic(federation, config.cohort))
+
     def plot(self, path: Path | str) -> None:
         """Draw accuracy, where there is one, and losses over the rounds, with the bytes a client sent and got."""
         from matplotlib.figure import Figure
@@ -268,10 +286,10 @@ class Run:
                 started = time.monotonic()
                 try:
                     loss = federation.advance()
-                except DivergedError:
+                except DivergedError as error:
                     if out is not None:  # no checkpoint: there is nothing to go on with
                         self._publish(out)
-                    raise
+                    raise self._diverged(error, out) from error
                 self.seconds += time.monotonic() - started
                 self._losses.append(loss)
                 if federation.round % config.eval_every == 0 or federation.round == config.rounds:
@@ -387,6 +405,14 @@ class Run:
             federation.curvature.clear()
         self._losses.clear()
 
+    def _diverged(self, error: DivergedError, out: Path | None) -> DivergedError:
+        """The error with the round, the learning rate, what to try, and where the rounds before it are."""
+        lr = self.config.method.eta(self.round)
+        kept = "" if out is None else f"; the rounds before are in {out / METRICS_FILE}"
+        named = DivergedError(error.args[0], f"in round {self.round} at lr = {lr:g}; try lr = {lr / 10:g}{kept}")
+        named.run = self
+        return named
+
     def _interrupted(self, out: Path | None) -> str:
         if out is None:
             return f"interrupted after round {self.round}; nothing is kept without --out DIR"
@@ -441,7 +467,8 @@ def train(
         InputError: If the configuration, the data or the folder does not fit, or another process writes to the folder;
             nothing is half-written.
         Interrupted: After a signal, once the round is saved; it says where.
-        DivergedError: If losses are no longer finite; the evaluations up to there are in ``out``.
+        DivergedError: If scalars or models are no longer finite; the evaluations up to there are in ``out``, and the
+            run is its attribute ``run``.
     """
     run = Run(config, dataset=dataset, device=device)
     run.train(out=out, on_round=on_round, on_start=on_start, any_code=any_code)
@@ -465,13 +492,22 @@ def load_run(out: Path, dataset: Dataset | None = None, **own: Any) -> Run:
     """
     _, saved = read_checkpoint(out / CHECKPOINT_FILE)
     config = config_from_mapping(saved.get("config", {}), f"run {out}", lenient=True)
+    kept = {"model": config.model, "loss": config.loss, "clients": config.data}
+    given = {"model": own.get("module"), "loss": own.get("loss"), "clients": dataset}
+    wanted = [name for name, value in kept.items() if value.split(" ")[0] == OWN]
+    if lacking := [name for name in wanted if given[name] is None]:
+        again = "".join(f", {name}={name}" for name in wanted) + ", test=test" * ("clients" in wanted)
+        raise InputError(
+            f"{' and '.join(lacking)} must be given again, as lab.load({str(out)!r}{again}): the run trained its "
+            "user's own, got None"
+        )
     dataset = dataset_of(config) if dataset is None else dataset
     if saved["data"] != dataset.digest:
         words = "; clients, test and their order must be those of then, so no loader may shuffle"
         more = words if config.data == OWN else ""
         raise InputError(f"run {out} must be of the data at hand ({dataset.source}), got one of other data{more}")
-    if own.get("loss") is not None and (given := name_of_loss(own["loss"])) != config.loss:
-        raise InputError(f"loss must be that of run {out}, which is {config.loss}, got {given}")
+    if own.get("loss") is not None and (name := name_of_loss(own["loss"])) != config.loss:
+        raise InputError(f"loss must be that of run {out}, which is {config.loss}, got {name}")
     run = Run(config, dataset=dataset, **own)
     run.load(out)
     return run

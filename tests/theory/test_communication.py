@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import re
-from dataclasses import fields
-from itertools import combinations, product
+from dataclasses import astuple
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
-from decomfl_lab.federations import averaging
 from decomfl_lab.methods.registry import METHODS
-from decomfl_lab.protocol import server
+from decomfl_lab.methods.traffic import mean_traffic
 from decomfl_lab.protocol.server import Tracking
-from decomfl_lab.protocol.wire import HEADER_BYTES, SEED_BYTES, Ledger
+from decomfl_lab.protocol.wire import HEADER_BYTES, SEED_BYTES
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
@@ -37,27 +33,10 @@ def _config(method: str, **changes: object) -> TrainConfig:
     return TrainConfig(**BASE).but(method, **changes)  # type: ignore[arg-type]
 
 
-def _mean_traffic(ledger: Ledger) -> np.ndarray:
-    rows = [(u.bytes, u.scalars, w.bytes, w.scalars) for u, w in zip(ledger.up, ledger.down, strict=True)]
-    return np.mean(rows, axis=0)
-
-
-def _expectation(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray, int]:
-    """The mean of the ledger over *all* histories of sampled sets, each equally likely, really played; and d."""
+def _expectation(config: TrainConfig) -> tuple[Traffic, int]:
+    """The mean of the ledger over all histories, and d."""
     federation, _, layout = build_federation(config, load_dataset("digits"))
-    start = copy.deepcopy(federation.save())
-    sets = list(combinations(range(config.clients), config.sampled))
-    found = []
-    for history in product(sets, repeat=config.rounds):
-        for module in (server, averaging):
-            monkeypatch.setattr(module, "sample_clients", lambda seed, r, M, m, history=history: history[r])
-        federation.load(copy.deepcopy(start))
-        fresh = type(federation.ledger)(config.clients)
-        federation.ledger.__dict__.update(fresh.__dict__)
-        for _ in range(config.rounds):
-            federation.advance()
-        found.append(_mean_traffic(federation.ledger))
-    return np.mean(found, axis=0), layout.d
+    return mean_traffic(federation, config.cohort), layout.d
 
 
 CASES = [
@@ -80,28 +59,27 @@ def _name(config: TrainConfig) -> str:
 
 
 @pytest.mark.parametrize("config", CASES, ids=_name)
-def test_the_closed_form_is_the_expectation_of_the_ledger(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, d = _expectation(config, monkeypatch)
+def test_the_closed_form_is_the_expectation_of_the_ledger(config: TrainConfig) -> None:
+    found, d = _expectation(config)
     expected = expected_traffic(config, d)
-    wanted = np.array([getattr(expected, field.name) for field in fields(Traffic)])
-    assert found == pytest.approx(wanted, rel=1e-12, abs=1e-9)
+    assert astuple(found) == pytest.approx(astuple(expected), rel=1e-12, abs=1e-9)
     total = expected.times(config.clients)
-    assert total.bytes == pytest.approx(config.clients * (found[0] + found[2]), rel=1e-12)
-    assert total.scalars == pytest.approx(config.clients * (found[1] + found[3]), rel=1e-12)
+    assert total.bytes == pytest.approx(config.clients * found.bytes, rel=1e-12)
+    assert total.scalars == pytest.approx(config.clients * found.scalars, rel=1e-12)
 
 
-def test_another_configurations_closed_form_is_not_the_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, d = _expectation(_config("decomfl", **SINGLE, history=1, server_model=True), monkeypatch)
+def test_another_configurations_closed_form_is_not_the_expectation() -> None:
+    found, d = _expectation(_config("decomfl", **SINGLE, history=1, server_model=True))
     for changes in ({"history": 2}, {"history": 0}, {"seeds": "per-round"}, {"tracking": "clients"}):
         other = expected_traffic(_config("decomfl", **(SINGLE | {"history": 1, "server_model": True} | changes)), d)
-        assert abs(found[0] + found[2] - other.bytes) > 1
+        assert abs(found.bytes - other.bytes) > 1
 
 
-def test_a_state_travels_with_the_model_that_is_pulled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_travels_with_the_model_that_is_pulled() -> None:
     config = _config("decomfl", **SINGLE, history=1, server_model=True, momentum=0.9)
-    found, d = _expectation(config, monkeypatch)
-    assert found[3] == pytest.approx(expected_traffic(config, d).down_scalars, rel=1e-12)
-    assert found[3] > expected_traffic(config.but(momentum=0.0), d).down_scalars
+    found, d = _expectation(config)
+    assert found.down_scalars == pytest.approx(expected_traffic(config, d).down_scalars, rel=1e-12)
+    assert found.down_scalars > expected_traffic(config.but(momentum=0.0), d).down_scalars
 
 
 def test_a_choice_by_cost_has_no_closed_form() -> None:

@@ -8,19 +8,18 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pandas as pd
 import typer
 
-from decomfl_lab.bench.device import Check, checks
-from decomfl_lab.bench.language_round import LlmRow, llm_rows
-from decomfl_lab.bench.rebuild import Row, Setting, rebuild_rows
-from decomfl_lab.bench.round import EngineRow, engine_rows
 from decomfl_lab.cli.bench.shared import measuring, print_table
 from decomfl_lab.cli.drawing import drawing, plot_option
-from decomfl_lab.devices import describe, find_device
 from decomfl_lab.noise import Distribution
+
+if TYPE_CHECKING:
+    from decomfl_lab.bench.language_round import LlmRow
+    from decomfl_lab.bench.rebuild import Row
+    from decomfl_lab.bench.round import EngineRow
 
 __all__ = ["device", "device_ratios"]
 
@@ -74,6 +73,14 @@ def device(
     add_), rounds of the CNNs by differences and by projection, and of a language model (against the way of MeZO and
     the authors' code), in float32 without TF32. On the CPU everything is small: the bits matter there, not the ratios.
     """
+    import pandas as pd
+
+    from decomfl_lab.bench.device import Check, checks
+    from decomfl_lab.bench.language_round import llm_rows
+    from decomfl_lab.bench.rebuild import Setting, rebuild_rows
+    from decomfl_lab.bench.round import engine_rows
+    from decomfl_lab.devices import describe, find_device
+
     draw = drawing("device-ratios", plot) if plot is not None else None
     place = find_device(device)
     extent = _EXTENTS[place.type]

@@ -6,13 +6,10 @@ import json
 from dataclasses import asdict
 from typing import Annotated
 
-import torch
 import typer
 
-from decomfl_lab.bench.language_round import WAYS, LlmRow, llm_rows
 from decomfl_lab.cli.bench.shared import DEVICE, measuring, names, print_table
 from decomfl_lab.errors import require_int
-from decomfl_lab.language.opt import SIZES
 
 __all__ = ["llm_round"]
 
@@ -21,15 +18,15 @@ def llm_round(
     *,
     model: Annotated[
         str,
-        typer.Option(help=f"Language model: {', '.join(SIZES)} (random weights), or a model's folder or name."),
+        typer.Option(help="Language model: opt-0.3m to opt-125m (random weights), or a model's folder or name."),
     ] = "opt-0.3m",
     vocabulary: Annotated[int, typer.Option(help="Number of tokens that a model with random weights knows.")] = 4096,
     batch_size: Annotated[int, typer.Option(help="Prompts in a client's batch.")] = 32,
     clients: Annotated[int, typer.Option(help="Number m of sampled clients.")] = 2,
     perturbations: Annotated[int, typer.Option(help="Number P of directions.")] = 5,
     way: Annotated[
-        str, typer.Option(help=f"Ways to measure: {', '.join(WAYS)}. [default: all]", show_default=False)
-    ] = ",".join(WAYS),
+        str | None, typer.Option(help="Ways to measure; a wrong one is answered with their names. [default: all]")
+    ] = None,
     threads: Annotated[int, typer.Option(help="Number of CPU threads that torch uses.")] = 1,
     device: DEVICE = "cpu",
     repeats: Annotated[int, typer.Option(help="Rounds of each way, in turns; the fastest counts.")] = 5,
@@ -45,6 +42,10 @@ def llm_round(
     |g - g_ref| over the root mean square of g_ref, whose losses are float64. Peaks are of resident memory, in models
     and with the client's own, on a prompt of two tokens, each in a process of its own.
     """
+    import torch
+
+    from decomfl_lab.bench.language_round import WAYS, LlmRow, llm_rows
+
     torch.set_num_threads(require_int("threads", threads, 1))
     rows: list[LlmRow] = []
     with measuring() as bars:
@@ -56,7 +57,7 @@ def llm_round(
             clients=clients,
             P=perturbations,
             repeats=repeats,
-            ways=names("way", way, WAYS),
+            ways=tuple(WAYS) if way is None else names("way", way, WAYS),
             memory=memory,
             device=device,
         ):

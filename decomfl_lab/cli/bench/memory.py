@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from decomfl_lab.bench.memory import ROLES, memory_rows
 from decomfl_lab.cli.bench.shared import measuring, names, numbers, print_table
 
 __all__ = ["memory"]
@@ -18,8 +17,8 @@ def memory(
     *,
     d: Annotated[str, typer.Option(help="Model sizes d.")] = "1e5,1e6,1e7,1e8",
     role: Annotated[
-        str, typer.Option(help=f"Roles to measure: {', '.join(ROLES)}. [default: all]", show_default=False)
-    ] = ",".join(ROLES),
+        str | None, typer.Option(help="Roles to measure; a wrong one is answered with their names. [default: all]")
+    ] = None,
     resident: Annotated[bool, typer.Option("--resident", help="Measure resident memory too, from 16 MB on.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
@@ -28,7 +27,9 @@ def memory(
     The model has eight equal layers: φ, the largest, is d/8. Peaks are of mapped memory, every vector being a mapping
     of its own, to the page of 4 KiB and without sampling; the model is in them.
     """
-    sizes, roles = numbers("d", d), names("role", role, ROLES)
+    from decomfl_lab.bench.memory import ROLES, memory_rows
+
+    sizes, roles = numbers("d", d), tuple(ROLES) if role is None else names("role", role, ROLES)
     rows = []
     with measuring() as bars:
         task = bars.add_task("measuring", total=len(sizes) * len(roles))

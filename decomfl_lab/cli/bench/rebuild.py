@@ -8,13 +8,10 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated
 
-import pandas as pd
 import typer
 
-from decomfl_lab.bench.rebuild import DTYPES, Row, Setting, rebuild_rows
 from decomfl_lab.cli.bench.shared import DEVICE, DISTRIBUTIONS, measuring, names, numbers, print_table
 from decomfl_lab.cli.drawing import drawing, plot_option
-from decomfl_lab.devices import find_device
 from decomfl_lab.errors import require
 from decomfl_lab.files import write_atomically
 from decomfl_lab.noise import Distribution
@@ -33,7 +30,7 @@ def rebuild(
     pairs: Annotated[str | None, typer.Option(help=f"Numbers of missed directions. [default: {_PAIRS}]")] = None,
     workers: Annotated[str, typer.Option(help="Numbers of CPU threads.")] = "1,2",
     distribution: Annotated[str, typer.Option(help="Distributions of z.")] = DISTRIBUTIONS,
-    dtype: Annotated[str, typer.Option(help=f"Types of the model's numbers: {', '.join(DTYPES)}.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="Types of numbers, also float64, bfloat16, float16.")] = "float32",
     device: DEVICE = "cpu",
     backend: Annotated[
         str | None, typer.Option(help="Which code makes z on the CPU: numba or numpy. [default: the fastest]")
@@ -52,6 +49,11 @@ def rebuild(
     in models, the model itself included, for models of 16 MB and more. By default rows of more than 1.3e10
     elements times pairs are left out: name --d and --pairs to have them.
     """
+    import pandas as pd
+
+    from decomfl_lab.bench.rebuild import DTYPES, Row, Setting, rebuild_rows
+    from decomfl_lab.devices import find_device
+
     draw = drawing("rebuild-speed", plot) if plot is not None else None
     place = find_device(device).type
     sizes, lags = numbers("d", d or _D), numbers("pairs", pairs or _PAIRS)

@@ -8,9 +8,7 @@ from typing import Annotated
 
 import typer
 
-from decomfl_lab.bench.round import EngineRow, engine_rows
 from decomfl_lab.cli.bench.shared import DEVICE, measuring, names, print_table
-from decomfl_lab.devices import find_device
 from decomfl_lab.engines.registry import ENGINES
 
 __all__ = ["round_"]
@@ -46,6 +44,9 @@ def round_(
     threads. "of peak" is the share of the best float32 matrix product of this run, on all threads. "scalar error" is
     the largest |g - g_ref| over the root mean square of g_ref, whose losses or gradients are float64.
     """
+    from decomfl_lab.bench.round import EngineRow, engine_rows
+    from decomfl_lab.devices import find_device
+
     place = find_device(device)
     able = ENGINES_ON_GPU if place.type == "cuda" else tuple(ENGINES)
     models, engines = names("model", model, _SHORT), names("engine", engine or ",".join(able), ENGINES)

@@ -132,7 +132,7 @@ def test_the_command_draws_a_table(capsys: pytest.CaptureFixture[str], monkeypat
         MemoryRow("server", "a server", 1000, 125, 0.0, 16, 0.25),
         MemoryRow("client", "where the system does not tell", 2000, 250, 3.0, None, None),
     ]
-    monkeypatch.setattr("decomfl_lab.cli.bench.memory.memory_rows", lambda *_, **__: iter(rows))
+    monkeypatch.setattr("decomfl_lab.bench.memory.memory_rows", lambda *_, **__: iter(rows))
     assert main(["bench", "memory", "--resident"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["1,000", "0.000", "0.004", "0.250"] in [[cell for cell in line if cell != "│"][-4:] for line in lines]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from decomfl_lab.datasets import splits
 from decomfl_lab.datasets.splits import _UNIT, _fit, _round_cycles, split
 from decomfl_lab.errors import InputError
 
@@ -84,3 +85,13 @@ def test_the_fitted_table_has_the_margins_and_keeps_the_odds() -> None:
     assert np.allclose(T.sum(axis=0), columns, rtol=1e-6)
     change = T / q  # r_i s_c
     assert np.allclose(change / change[:, :1] * change[0, 0], change[0], rtol=1e-6)
+
+
+def test_what_is_rounded_is_the_fitted_table_to_a_hundred_thousandth_of_an_example(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    generator = np.random.default_rng(2)
+    q, counts = generator.dirichlet(np.full(3, 0.5), size=4), np.array([10, 20, 30])
+    monkeypatch.setattr(splits, "_round_cycles", lambda U, _: U)
+    U = splits._equal_tables(q, counts, 15, generator)
+    assert np.abs(U / splits._UNIT - _fit(q, np.full(4, 15), counts)).max() < 1e-5

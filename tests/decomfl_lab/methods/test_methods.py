@@ -26,6 +26,7 @@ from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.compression import SparseVector, quantize, top_k
+from decomfl_lab.protocol.messages import Quantized, Sparse
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import sample_clients
 from decomfl_lab.protocol.wire import (
@@ -34,11 +35,9 @@ from decomfl_lab.protocol.wire import (
     REPLY_HEAD_BYTES,
     SPARSE_HEAD_BYTES,
     VECTOR_HEAD_BYTES,
-    decode_quantized,
-    decode_sparse,
-    encode_quantized,
-    encode_records,
-    encode_sparse,
+    decode,
+    encode,
+    read,
 )
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
@@ -83,8 +82,9 @@ def test_quantisation_errs_by_less_than_a_level_and_survives_the_wire(v: np.ndar
     q = quantize(v, bits, (seed,))
     level = np.abs(v).max() / (2 ** (bits - 1) - 1)
     assert (np.abs(q.dense().astype(np.float64) - v) <= level * (1 + 1e-5)).all()
-    message = encode_quantized(7, q)
-    r, back = decode_quantized(message)
+    message = encode(Quantized(7, q))
+    found = read(Quantized, message)
+    r, back = found.round, found.update
     assert (r, back.bits, back.scale) == (7, q.bits, q.scale)
     assert (back.levels == q.levels).all()
     assert len(message) == HEADER_BYTES + QUANTIZED_HEAD_BYTES + (v.size if bits > 4 else (v.size + 1) // 2)
@@ -109,19 +109,18 @@ def test_top_k_keeps_the_k_largest_and_survives_the_wire(v: np.ndarray, fraction
     assert (sparse.values == v[sparse.indices]).all()
     left_out = np.delete(v, sparse.indices)
     assert not left_out.size or np.abs(left_out).max() <= np.abs(sparse.values).min()
-    message = encode_sparse(2, sparse)
+    message = encode(Sparse(2, sparse))
     assert len(message) == HEADER_BYTES + SPARSE_HEAD_BYTES + 8 * k
-    r, back = decode_sparse(message)
+    found = read(Sparse, message)
+    r, back = found.round, found.update
     assert r == 2
     assert back.dense().tobytes() == sparse.dense().tobytes()
 
 
 @given(vectors, st.data())
 def test_damaged_compressed_messages_are_refused(v: np.ndarray, data: st.DataObject) -> None:
-    for message, decode in (
-        (encode_quantized(1, quantize(v, 8, (0,))), decode_quantized),
-        (encode_sparse(1, top_k(v, 0.5)), decode_sparse),
-    ):
+    for sent in (Quantized(1, quantize(v, 8, (0,))), Sparse(1, top_k(v, 0.5))):
+        message = encode(sent)
         cut = data.draw(st.integers(0, len(message) - 1))
         with pytest.raises(InputError, match="truncated"):
             decode(message[:cut])
@@ -131,7 +130,7 @@ def test_damaged_compressed_messages_are_refused(v: np.ndarray, data: st.DataObj
         spoilt = bytearray(message)
         spoilt[at] ^= 1 << data.draw(st.integers(0, 7))
         with pytest.raises(InputError):
-            decode(bytes(spoilt))
+            read(type(sent), bytes(spoilt))
 
 
 @pytest.mark.parametrize(
@@ -473,14 +472,9 @@ def test_clients_without_revert_keep_no_snapshot(monkeypatch: pytest.MonkeyPatch
 
 
 def test_only_plain_sgd_can_be_corrected_afterwards() -> None:
-    own = Step(1, np.ones(2, np.float32), 0.1, Distribution.GAUSSIAN)
-    for rule, message in ((Momentum(0.9), "rule must be plain SGD"), (Sgd(0.1), "rule must be plain SGD")):
-        replica = SyncReplica(torch.zeros(5), rule)
-        replica.diverge([own])
-        with pytest.raises(InputError, match=message):
-            replica.catch_up(())
-    with pytest.raises(InputError, match="weight_decay must be 0 where steps are corrected afterwards, got 0.1"):
-        Sgd(0.1).emit_correction(noise.Program(["x"]), own, None, wide=False)
+    for rule in (Momentum(0.9), Sgd(0.1)):
+        with pytest.raises(InputError, match="rule must be plain SGD where replicas are synchronised without revert"):
+            SyncReplica(torch.zeros(5), rule)
 
 
 def test_steps_of_a_round_that_failed_are_taken_back() -> None:
@@ -502,7 +496,7 @@ def test_the_policy_compares_bytes_and_time() -> None:
     d, records = 1000, _records(10, 5)
     slow_link = PullPolicy(bandwidth=1e3, replay_ns=1.0).choose(records, d=d, vectors=1, bytes_per_element=4)
     assert not slow_link.pull  # 4 kB against some hundred bytes
-    assert slow_link.replay_bytes == len(encode_records(tuple(records)))
+    assert slow_link.replay_bytes == len(encode(tuple(records)))
     assert slow_link.replay_seconds == pytest.approx(slow_link.replay_bytes / 1e3 + 50 * d * 1e-9)
     slow_client = PullPolicy(bandwidth=1e9, replay_ns=1e3).choose(records, d=d, vectors=1, bytes_per_element=4)
     assert slow_client.pull

@@ -21,7 +21,6 @@ from decomfl_lab.layout import Layout
 from decomfl_lab.models.registry import build_model, num_parameters
 from decomfl_lab.noise import Distribution
 from decomfl_lab.objectives.normalisation import (
-    TREATMENTS,
     calibrated,
     drifting,
     freeze_,
@@ -30,7 +29,7 @@ from decomfl_lab.objectives.normalisation import (
 )
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, mean_losses
 from decomfl_lab.runs.building import build_federation
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.config import TREATMENTS, TrainConfig
 from decomfl_lab.runs.run import train
 
 TINY = TrainConfig(
@@ -189,7 +188,7 @@ def test_running_statistics_break_replay_and_are_refused_by_name() -> None:
         found.append(client(x, 0))
     assert found[0] != found[1]
     assert _buffers(clients[0].module) != _buffers(clients[1].module)
-    refused = r"module '1' \(BatchNorm2d\) must be in eval mode or without running statistics"
+    refused = r"module '1' \(BatchNorm2d\) must be in eval mode or keep no running statistics"
     with pytest.raises(InputError, match=refused):
         _objective(module.train())
     with pytest.raises(InputError, match="batchnorm must be one of batch, frozen, got 'running'"):

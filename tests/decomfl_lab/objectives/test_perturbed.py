@@ -280,9 +280,9 @@ class _Live:
 @contextmanager
 def _tracked() -> Iterator[_Live]:
     """Counts the elements of formed tensors from when they are made until their memory is freed."""
-    live, form = _Live(), perturbed._Line.formed
+    live, form = _Live(), perturbed._Direction.formed
 
-    def formed(self: perturbed._Line, w: Tensor, first: int, c: float) -> Tensor:
+    def formed(self: perturbed._Direction, w: Tensor, first: int, c: float) -> Tensor:
         t = form(self, w, first, c)
         live.__iadd__(t.numel())
         live.formed += 1
@@ -290,7 +290,7 @@ def _tracked() -> Iterator[_Live]:
         return t
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(perturbed._Line, "formed", formed)
+        patch.setattr(perturbed._Direction, "formed", formed)
         yield live
 
 

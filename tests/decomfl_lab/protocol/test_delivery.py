@@ -13,7 +13,7 @@ from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.delivery import receive
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Tracking
-from decomfl_lab.protocol.wire import Kind, kind_of
+from decomfl_lab.protocol.wire import Kind
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.rules import Momentum
@@ -26,7 +26,7 @@ CASE = Case(
 
 
 def _kinds(messages: list[bytes]) -> list[Kind]:
-    return [kind_of(message) for message in messages]
+    return [Kind(message[3]) for message in messages]
 
 
 def test_the_runs_seed_comes_once_and_before_the_plan_that_needs_it() -> None:

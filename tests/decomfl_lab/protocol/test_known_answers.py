@@ -12,9 +12,9 @@ import pytest
 
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
-from decomfl_lab.protocol.messages import Dense, Held, Plan, Reply, RunSeed
+from decomfl_lab.protocol.messages import Dense, Held, Plan, Quantized, Reply, RunSeed, Sparse
 from decomfl_lab.protocol.server import Server, sample_clients
-from decomfl_lab.protocol.wire import decode_quantized, decode_sparse, encode, encode_quantized, encode_sparse
+from decomfl_lab.protocol.wire import encode, read
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding, draw_seeds
@@ -68,15 +68,17 @@ def test_other_messages_have_these_bytes(message: Any, wanted: str) -> None:
 )
 def test_quantized_updates_have_these_bytes(bits: int, wanted: str) -> None:
     v = QuantizedVector(bits, 0.5, np.array([1, -7, 3], np.int8))
-    assert encode_quantized(3, v).hex() == wanted
-    r, back = decode_quantized(bytes.fromhex(wanted))
+    assert encode(Quantized(3, v)).hex() == wanted
+    found = read(Quantized, bytes.fromhex(wanted))
+    r, back = found.round, found.update
     assert (r, back.bits, back.scale, back.levels.tolist()) == (3, bits, 0.5, [1, -7, 3])
 
 
 def test_sparse_updates_have_these_bytes() -> None:
     wanted = "4443020624000000e6203ac4030000000900000000000000020000000000000001000000080000000000c03f000000c0"
-    assert encode_sparse(3, SparseVector(9, np.array([1, 8]), np.array([1.5, -2], np.float32))).hex() == wanted
-    r, back = decode_sparse(bytes.fromhex(wanted))
+    assert encode(Sparse(3, SparseVector(9, np.array([1, 8]), np.array([1.5, -2], np.float32)))).hex() == wanted
+    found = read(Sparse, bytes.fromhex(wanted))
+    r, back = found.round, found.update
     assert (r, back.d, back.indices.tolist(), back.values.tolist()) == (3, 9, [1, 8], [1.5, -2.0])
 
 

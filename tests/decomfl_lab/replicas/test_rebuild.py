@@ -351,8 +351,8 @@ def test_a_local_step_out_of_range_leaves_the_client_at_its_round() -> None:
     ("rule", "x", "message"),
     [
         (Sgd(), torch.zeros(3).bfloat16(), "dtype of x must be float32 or float64 .16-bit replicas need"),
-        (LowPrecision(Sgd()), torch.zeros(3), "dtype of x must be torch.bfloat16 for"),
-        (LowPrecision(AdaMM(), Format.FLOAT16), torch.zeros(3).bfloat16(), "dtype of x must be torch.float16"),
+        (LowPrecision(Sgd()), torch.zeros(3), "dtype of x must be bfloat16 for"),
+        (LowPrecision(AdaMM(), Format.FLOAT16), torch.zeros(3).bfloat16(), "dtype of x must be float16"),
     ],
 )
 def test_rules_refuse_other_dtypes(rule, x, message: str) -> None:  # type: ignore[no-untyped-def]

@@ -96,7 +96,7 @@ def test_steps_together_have_the_bits_of_steps_alone() -> None:
         (lambda: LowPrecision(GridSgd()), "rule must be a float32 rule, got GridSgd"),
         (lambda: LowPrecision(Sgd(), rounding="up"), "rounding must be one of stochastic"),  # type: ignore[arg-type]
         (lambda: Replica(torch.zeros(2).half(), Sgd()), "dtype of x must be float32 or float64"),
-        (lambda: Replica(torch.zeros(2), LowPrecision(Sgd())), "dtype of x must be torch.bfloat16"),
+        (lambda: Replica(torch.zeros(2), LowPrecision(Sgd())), "dtype of x must be bfloat16"),
     ],
 )
 def test_rules_refuse_bad_numbers_by_name(make: Any, message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,30 @@ def test_what_was_sent_is_said_in_a_line(model: nn.Module) -> None:
     assert "(mean over the 3), after 6 rounds; the model itself has 0.2 kB" in str(sent)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Chatty(lab.DeComFL):
+    """DeComFL whose formula forgets some bytes."""
+
+    forgotten: float = lab.option(0.0, "The bytes.")
+
+    def traffic(self, cohort: Any, d: int) -> Any:
+        right = super().traffic(cohort, d)
+        return replace(right, up_bytes=right.up_bytes - self.forgotten)
+
+
+@pytest.mark.parametrize("method", ["decomfl", "mezo", lab.FedCom(local_steps=2), Chatty(perturbations=2)])
+def test_the_traffic_of_ones_own_method_is_that_of_the_ledger(method: Any, model: nn.Module) -> None:
+    run = lab.train(model, clients=PAIRS, method=method, rounds=2)
+    assert run.check_traffic()
+    assert run.round == 2
+
+
+def test_a_wrong_formula_of_the_traffic_is_told(model: nn.Module) -> None:
+    found = lab.train(model, clients=PAIRS, method=Chatty(forgotten=0.1), rounds=1).check_traffic()
+    assert not found
+    assert str(found).startswith("traffic: NOT as the formula says, 138.57 bytes up")
+
+
 def test_a_picture_of_the_run_is_drawn(model: nn.Module, tmp_path: Path) -> None:
     lab.train(model, clients=PAIRS, test=HELD, **OPTIONS).plot(tmp_path / "a.png")
     lab.train(model, nn.functional.mse_loss, [(a, a[:, :2]) for a, _ in PAIRS], **OPTIONS).plot(tmp_path / "b.png")
@@ -102,10 +127,12 @@ def test_a_run_of_other_data_or_without_its_model_is_refused(model: nn.Module, t
     lab.train(model, clients=PAIRS, out=tmp_path, **OPTIONS)
     with pytest.raises(lab.InputError, match="must be of the data at hand"):
         lab.load(tmp_path, model, clients=PAIRS[:2])
-    with pytest.raises(lab.InputError, match="model must be given, as the run trained its user's own module"):
-        lab.load(tmp_path, clients=PAIRS)
-    with pytest.raises(lab.InputError, match="clients must be given"):
-        lab.load(tmp_path, model)
+    again = (
+        r"must be given again, as lab.load\('.*', model=model, clients=clients, test=test\): the run trained its user"
+    )
+    for what, missing in (("model", {"clients": PAIRS}), ("clients", {"model": model}), ("model and clients", {})):
+        with pytest.raises(lab.InputError, match=f"^{what} {again}"):
+            lab.load(tmp_path, **missing)  # type: ignore[arg-type]
     with pytest.raises(lab.InputError, match="only rounds may differ"):
         lab.train(model, clients=PAIRS, out=tmp_path, **OPTIONS | {"lr": 0.1})
 
@@ -126,6 +153,17 @@ def test_bad_clients_are_refused_by_name(clients: list[Any], message: str, model
         lab.train(model, clients=clients, rounds=1)
 
 
+@pytest.mark.parametrize("wrong", [-1, 2])
+def test_a_target_that_is_no_class_is_named_before_training(wrong: int, model: nn.Module) -> None:
+    targets = y.clone()
+    targets[25] = wrong
+    clients = [(inputs, targets[n : n + 20]) for n, (inputs, _) in zip(range(0, 60, 20), PAIRS, strict=True)]
+    with pytest.raises(lab.InputError, match=rf"target 5 of client 1 must be a class in 0\.\.1, .*, got {wrong}"):
+        lab.train(model, clients=clients, rounds=1)
+    with pytest.raises(lab.InputError, match=rf"target 25 of test must be a class in 0\.\.1, .*, got {wrong}"):
+        lab.train(model, clients=PAIRS, test=(x, targets), rounds=1)
+
+
 def test_a_module_that_is_no_function_of_its_parameters_is_refused() -> None:
     model = nn.Sequential(nn.Linear(6, 2), nn.Dropout(0.5))
     with pytest.raises(lab.InputError, match=r"module '1' \(Dropout\) must be in eval mode"):
@@ -135,6 +173,8 @@ def test_a_module_that_is_no_function_of_its_parameters_is_refused() -> None:
 def test_options_that_nobody_has_are_refused(model: nn.Module) -> None:
     with pytest.raises(lab.InputError, match=r"option of decomfl must be one of lr, .*, got 'learning_rate'"):
         lab.train(model, clients=PAIRS, learning_rate=0.1)
+    with pytest.raises(lab.InputError, match=r"got 'batchsize' \(did you mean batch_size\?\)"):
+        lab.train(model, clients=PAIRS, batchsize=4)
     with pytest.raises(TypeError, match="perturbations"):
         lab.FedAvg(perturbations=3)  # type: ignore[call-arg]
 
@@ -183,7 +223,7 @@ def test_a_run_keeps_its_loss(model: nn.Module, tmp_path: Path) -> None:
     with pytest.raises(lab.InputError, match=r"loss must be that of run .*torch.nn.functional:mse_loss, got .*l1_loss"):
         lab.load(tmp_path / "a", model, nn.functional.l1_loss, clients, test=clients[0])
     lab.train(model, lambda a, b: _absolute(a, b), clients, out=tmp_path / "b", **OPTIONS)
-    with pytest.raises(lab.InputError, match="loss must be given, as the run was trained with its user's own"):
+    with pytest.raises(lab.InputError, match="loss must be given again, as lab.load"):
         lab.load(tmp_path / "b", model, clients=clients)
 
 
