@@ -134,6 +134,7 @@ class Entry:
         carries: Label of the entry whose fault a step that is right in itself carries on.
         restates: Label of the entry that says the same elsewhere.
         labels: Further labels of the same display that this entry speaks for.
+        bounds: Names and variants of the statements of ``theory.bounds`` that its texts are made of.
         causes: The causes that its refuting evidence shows, in the order of the evidence.
     """
 
@@ -149,6 +150,7 @@ class Entry:
     carries: str = ""
     restates: str = ""
     labels: tuple[str, ...] = ()
+    bounds: tuple[str, ...] = ()
     causes: tuple[Cause, ...] = ()
 
     def __post_init__(self) -> None:
@@ -207,6 +209,7 @@ class Result:
             "why": entry.why,
             "instead": entry.instead,
             "labels": list(entry.labels),
+            "bounds": list(entry.bounds),
             "confirmed": self.confirmed,
             "evidence": [
                 {

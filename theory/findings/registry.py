@@ -13,7 +13,7 @@ from theory.findings.data import ALGORITHMS, RAW
 from theory.findings.data import CAUSES as RAW_CAUSES
 from theory.findings.finding import ROLES, Cause, Check, Entry, Evidence, Role
 from theory.findings.source import Source
-from theory.findings.texts import filled
+from theory.findings.texts import bounds_in, filled
 
 __all__ = ["CAUSES", "ENTRIES", "check", "collect", "missing", "stale"]
 
@@ -80,6 +80,7 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
         says=filled(whole["says"]),
         instead=filled(whole.get("instead", "")),
         labels=tuple(whole.get("labels", ())),
+        bounds=tuple(bounds_in(whole["says"]) + bounds_in(whole.get("instead", ""))),
         evidence={role: tuple(map(check, names)) for role, names in roles.items()},
         causes=tuple(dict.fromkeys(SHOWN[name] for name in roles.get("refutes", ()) if name in SHOWN)),
     )

@@ -8,7 +8,7 @@ from typing import Final
 
 from theory.findings.data import LINES, PROGRAMS
 
-__all__ = ["filled"]
+__all__ = ["bounds_in", "filled"]
 
 _MARK: Final = re.compile("⟦([a-z]+) ([^⟧]+)⟧")
 
@@ -21,6 +21,11 @@ def filled(text: str) -> str:
     the number of an algorithm's lines that do not run as printed, ⟦mended Algorithm 1⟧ these lines mended.
     """
     return _MARK.sub(lambda found: _WRITERS[found[1]](found[2]), text)
+
+
+def bounds_in(text: str) -> list[str]:
+    """The names and variants of the bounds that a text of the data has written out."""
+    return [what for writer, what in _MARK.findall(text) if writer == "bound"]
 
 
 def _bound(what: str) -> str:
