@@ -16,7 +16,7 @@ import hessian
 import theory
 from decomfl_lab.files import write_atomically
 from decomfl_lab.runs.run import Progress
-from paper_repro.claims import Claim, Verdict
+from paper_repro.claims import PARTS, UNTESTED, Outcome, Verdict, judged
 from paper_repro.part import Made, Options
 from paper_repro.report import Folded, Section
 from paper_repro.runs import Work, fingerprint
@@ -80,7 +80,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     """The list of findings, and those on the theorems, corollaries and lemmas as claims."""
     section = Section(
         id="audit",
-        title="Audit: every equation, lemma, theorem, algorithm line and table of the paper",
+        title=PARTS["audit"].title,
         figure_png=None,
         settings=pd.DataFrame(),
         notes=[
@@ -119,30 +119,24 @@ def _folded(row: Mapping[Any, Any]) -> Folded:
     )
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def claims(rows: pd.DataFrame) -> list[Outcome]:
     """Whether the statements of the paper are correct: all together, and each theorem, corollary and lemma."""
     counts = Counter(rows["finding"])
-    wrong = [finding for finding in FINDINGS if TONES[finding] in ("no", "depends")]
-    everything = Claim(
-        id="audit.all",
-        claim="The paper's displayed statements, algorithms and tables are correct",
-        source="the whole paper",
-        verdict="does not hold" if any(counts[finding] for finding in wrong) else "holds",
-        measured={finding: counts[finding] for finding in FINDINGS},
-        scale=f"{len(rows)} statements",
-    )
-    return [everything, *(_claim(row) for row in rows.to_dict("records") if row["kind"] in _JUDGED)]
+    wrong = any(counts[finding] for finding in FINDINGS if TONES[finding] in ("no", "depends"))
+    verdict: Verdict = "does not hold" if wrong else "holds"
+    measured = {finding: counts[finding] for finding in FINDINGS}
+    everything = Outcome("audit.all", verdict, measured, f"{len(rows)} statements")
+    return judged("audit", "", [everything, *map(_outcome, rows[rows["kind"].isin(_JUDGED)].to_dict("records"))])
 
 
-def _claim(row: Mapping[Any, Any]) -> Claim:
+def _outcome(row: Mapping[Any, Any]) -> Outcome:
     tone = TONES[str(row["finding"])] if row["confirmed"] else "untested"
-    verdicts: dict[str, Verdict] = {"yes": "holds", "untested": "not tested at this scale"}
+    verdicts: dict[str, Verdict] = {"yes": "holds", "untested": UNTESTED}
     numbers: Mapping[str, float | None] = next((found["numbers"] for found in row["evidence"] if found["numbers"]), {})
-    return Claim(
-        id=f"audit.{row['label'].replace(':', '-')}",
-        claim=f"{str(row['kind']).capitalize()} as printed: {row['says']}",
-        source=f"{row['label']}, line {row['line']} of the source",
-        verdict=verdicts.get(tone, "does not hold"),
-        measured={name: value for name, value in numbers.items() if value is not None and math.isfinite(value)},
-        scale=f"audit: {row['finding']}",
+    return Outcome(
+        f"audit.{row['label'].replace(':', '-')}",
+        verdicts.get(tone, "does not hold"),
+        {name: value for name, value in numbers.items() if value is not None and math.isfinite(value)},
+        f"audit: {row['finding']}",
+        f"{row['kind']} {row['label']}, line {row['line']} of the source: {row['says']}",
     )

@@ -19,7 +19,7 @@ import paper_repro
 import theory
 from decomfl_lab.files import write_atomically
 from decomfl_lab.runs.provenance import code_version
-from paper_repro.claims import Claim
+from paper_repro.claims import Outcome
 from paper_repro.part import Made, Options, rendered
 from paper_repro.reference import FILE_NAME
 from paper_repro.report import page_section
@@ -37,11 +37,11 @@ class Drawn:
 
     Attributes:
         section: The section, as ``page_section`` makes it.
-        claims: Its claims with their verdicts.
+        claims: The outcomes of its claims.
     """
 
     section: Mapping[str, Any]
-    claims: Sequence[Claim]
+    claims: Sequence[Outcome]
 
 
 def ingredients(
@@ -102,4 +102,4 @@ def _load(path: Path, out: Path, key: str) -> Drawn | None:
                 return None
     except (OSError, ValueError):
         return None
-    return Drawn(kept["section"], [Claim(**claim) for claim in kept["claims"]])
+    return Drawn(kept["section"], [Outcome(**outcome) for outcome in kept["claims"]])

@@ -11,9 +11,9 @@ import pandas as pd
 from decomfl_lab.runs.config import TrainConfig
 from figures.comparison import Panel, by_communication, comparison
 from figures.style import OKABE_ITO, LineStyle
-from paper_repro.claims import Claim, Verdict
+from paper_repro.claims import PARTS, UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.fig2 import MNIST_AS_PLOTTED
-from paper_repro.measures import final_accuracy, numbers, sampling_error, settled, unfinished
+from paper_repro.measures import TOLERANCE, final_accuracy, numbers, sampling_error, settled, unfinished
 from paper_repro.part import Made, Options, rendered
 from paper_repro.report import Section
 from paper_repro.runs import Job
@@ -29,8 +29,7 @@ _SUMMARY = {
     PROJECTION: LineStyle(color=OKABE_ITO[3], dash=(0.0, (6.0, 1.6)), linewidth=1.6),
 }
 CHANCE = 0.1
-LEARNED = 0.3
-"""Accuracy above which a run has learned something."""
+LIMITS = limits("projection")
 
 
 def _label(method: str, eta: float) -> str:
@@ -160,7 +159,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     table = _means(final)
     section = Section(
         id="projection",
-        title="Projection figure (appendix): are zeroth-order scalars better than ⟨∇f, z⟩?",
+        title=PARTS["projection"].title,
         figure_png=rendered(figure),
         settings=pd.DataFrame(),
         notes=[
@@ -182,10 +181,10 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     )
 
 
-def claims(rows: pd.DataFrame, final: pd.DataFrame, words: str) -> list[Claim]:
-    """The paper's statements about the projection figure."""
-    error = sampling_error(rows)
-    return [_better(final, error, words), _insensitive(final, error, words), _same_cost(rows, words)]
+def claims(rows: pd.DataFrame, final: pd.DataFrame, words: str) -> list[Outcome]:
+    """The claims about the projection figure."""
+    margin = TOLERANCE * 2**0.5 * sampling_error(rows)
+    return judged("projection", words, [_better(final, margin), _insensitive(final, margin), _same_cost(rows)])
 
 
 def _means(final: pd.DataFrame) -> pd.DataFrame:
@@ -193,72 +192,43 @@ def _means(final: pd.DataFrame) -> pd.DataFrame:
     return found.reindex(columns=list(_METHODS)).sort_index()
 
 
-def _better(final: pd.DataFrame, error: float, words: str) -> Claim:
+def _better(final: pd.DataFrame, margin: float) -> Outcome:
     """Whether the zeroth-order run is ahead by more than the test error at every η at which either learns."""
     means = _means(final)
-    learns = means[means.max(axis=1) > LEARNED]
+    learns = means[means.max(axis=1) > LIMITS.learned]
     gaps = learns[ZO] - learns[PROJECTION]
-    margin = 2 * 2**0.5 * error / max(1, final.seed.nunique()) ** 0.5
-    verdict: Verdict = "not tested at this scale"
-    if len(gaps):
-        verdict = "holds" if bool((gaps > margin).all()) else "does not hold"
-    return Claim(
-        id="projection.better",
-        claim="DeComFL with zeroth-order scalars performs consistently better than with gradient projection (every η)",
-        source="Appendix, projection figure",
-        verdict=verdict,
-        measured={
-            **{f"accuracy gained at η = {eta:g}": float(gap) for eta, gap in gaps.items()},
-            "margin of error": margin,
-        },
-        scale=words,
-    )
+    margin /= max(1, final.seed.nunique()) ** 0.5
+    verdict: Verdict = "holds" if bool((gaps > margin).all()) else "does not hold"
+    measured = {f"accuracy gained at η = {eta:g}": float(gap) for eta, gap in gaps.items()}
+    return Outcome("projection.better", verdict if len(gaps) else UNTESTED, {**measured, "margin of error": margin})
 
 
-def _insensitive(final: pd.DataFrame, error: float, words: str) -> Claim:
+def _insensitive(final: pd.DataFrame, margin: float) -> Outcome:
     """The range of final accuracies over η: small for the zeroth order, larger for the projection?"""
     means = _means(final)
     spread = {name: float(means[name].max() - means[name].min()) for name in _METHODS}
-    insensitive = spread[ZO] < 0.1
-    less = spread[PROJECTION] - spread[ZO] > 2 * 2**0.5 * error
-    verdict: Verdict = "not tested at this scale"
-    if float(means.max().min()) > LEARNED:
-        verdict = "holds" if insensitive and less else "does not hold"
-    return Claim(
-        id="projection.insensitive",
-        claim="With zeroth-order scalars DeComFL is insensitive to the learning rate (judged: final accuracies within "
-        "10 points), with gradient projection it is unstable",
-        source="Appendix, projection figure",
-        verdict=verdict,
-        measured=numbers(
-            {
-                **{f"spread of final accuracy over η, {name}": value for name, value in spread.items()},
-                **{f"runs diverged, {name}": int(final[final.series == name].diverged.sum()) for name in _METHODS},
-                "smallest η": float(means.index.min()),
-                "largest η": float(means.index.max()),
-            }
-        ),
-        scale=words,
-    )
+    less = spread[ZO] < LIMITS.spread and spread[PROJECTION] - spread[ZO] > margin
+    verdict: Verdict = UNTESTED
+    if float(means.max().min()) > LIMITS.learned:
+        verdict = "holds" if less else "does not hold"
+    measured = {
+        **{f"spread of final accuracy over η, {name}": value for name, value in spread.items()},
+        **{f"runs diverged, {name}": int(final[final.series == name].diverged.sum()) for name in _METHODS},
+        "smallest η": float(means.index.min()),
+        "largest η": float(means.index.max()),
+    }
+    return Outcome("projection.insensitive", verdict, numbers(measured))
 
 
-def _same_cost(rows: pd.DataFrame, words: str) -> Claim:
+def _same_cost(rows: pd.DataFrame) -> Outcome:
     """Bytes sent up to every round that both evaluated, seed by seed."""
     cost = rows[~rows.diverged.astype(bool)].pivot_table(
         index=["eta", "seed", "round"], columns="estimator", values="wire_bytes"
     )
     both = cost.dropna() if set(_METHODS) <= set(cost.columns) else pd.DataFrame(columns=list(_METHODS))
-    verdict: Verdict = "not tested at this scale"
+    verdict: Verdict = UNTESTED
     if len(both):
         verdict = "holds" if bool((both[ZO] == both[PROJECTION]).all()) else "does not hold"
-    return Claim(
-        id="projection.same-cost",
-        claim="Both enjoy the same communication cost",
-        source="Appendix, projection figure",
-        verdict=verdict,
-        measured={
-            "evaluations compared": len(both),
-            "largest difference in bytes": float((both[ZO] - both[PROJECTION]).abs().max()) if len(both) else None,
-        },
-        scale=words,
-    )
+    largest = float((both[ZO] - both[PROJECTION]).abs().max()) if len(both) else None
+    measured = {"evaluations compared": len(both), "largest difference in bytes": largest}
+    return Outcome("projection.same-cost", verdict, measured)

@@ -14,22 +14,19 @@ import jinja2
 import pandas as pd
 
 from decomfl_lab.errors import InputError, require, require_choice
-from paper_repro.claims import VERDICTS, Claim, require_distinct_ids
+from paper_repro.claims import SCALES, VERDICTS, Outcome, require_distinct_ids
 
-__all__ = ["RECORDED", "SCALES", "Folded", "Section", "page_section", "render_report"]
-
-SCALES: Final[Mapping[str, str]] = {
-    "smoke": "A check that everything runs. Nothing here is the paper's experiment.",
-    "default": "A reduced run: smaller than the paper's experiments in data, rounds or seeds.",
-    "full": "Run with the settings listed beside the paper's.",
-}
+__all__ = ["RECORDED", "Folded", "Section", "page_section", "render_report"]
 
 RECORDED: Final = "recorded"
 """The word in place of a scale, for a page whose parts were all recorded, each at its own scale."""
-_BADGES: Final[Mapping[str, str]] = {
-    **SCALES,
-    RECORDED: "Nothing here was computed now: every section says when, by which code and at which scale its rows were.",
-}
+_NOTES: Final = (
+    "A check that everything runs. Nothing here is the paper's experiment.",
+    "A reduced run: smaller than the paper's experiments in data, rounds or seeds.",
+    "Run with the settings listed beside the paper's.",
+    "Nothing here was computed now: every section says when, by which code and at which scale its rows were.",
+)
+_BADGES: Final = dict(zip((*SCALES, RECORDED), _NOTES, strict=True))
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -99,7 +96,7 @@ class Section:
 
 
 def render_report(
-    sections: Sequence[Section | Mapping[str, Any]], *, facts: Mapping[str, str], claims: Sequence[Claim]
+    sections: Sequence[Section | Mapping[str, Any]], *, facts: Mapping[str, str], claims: Sequence[Outcome]
 ) -> str:
     """Return the report as one HTML page, with style and figures inside and no script.
 
@@ -139,19 +136,11 @@ def render_report(
     )
 
 
-def _claim(claim: Claim) -> dict[str, Any]:
-    """Return a claim as the template wants it: class, sign and texts."""
-    css, sign = _VERDICT_STYLE[claim.verdict]
-    return {
-        "id": claim.id,
-        "claim": claim.claim,
-        "source": claim.source,
-        "verdict": claim.verdict,
-        "css": css,
-        "sign": sign,
-        "measured": {name: _text(value, none="never") for name, value in claim.measured.items()},
-        "scale": claim.scale,
-    }
+def _claim(outcome: Outcome) -> dict[str, Any]:
+    """Return an outcome as the template wants it: class, sign and texts."""
+    css, sign = _VERDICT_STYLE[outcome.verdict]
+    measured = {name: _text(value, none="never") for name, value in outcome.measured.items()}
+    return {**outcome.row(), "css": css, "sign": sign, "measured": measured}
 
 
 def page_section(section: Section) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from paper_repro.claims import PARTS
 from paper_repro.pretraining.family import PretrainConfig
 from theory.printed import EXAMPLES, PARAMETERS, RATES, RESULTS, ROUNDS, model_terabytes
 
@@ -97,7 +98,7 @@ FIG2_SCALES: dict[str, Fig2Scale] = {
         written_perturbation_rounds=3,
         fedavg_rounds=10,
         fedzo_rounds=4,
-        seeds=(0,),
+        seeds=PARTS["fig2"].seeds["smoke"],
         eta_factor=0.3,
         eval_every={1: 2, 4: 2, 10: 2},
         test_examples=1000,
@@ -115,7 +116,7 @@ FIG2_SCALES: dict[str, Fig2Scale] = {
         written_method="decomfl-projection",
         fedavg_rounds=16,
         fedzo_rounds=2,
-        seeds=(0,),
+        seeds=PARTS["fig2"].seeds["default"],
         eta_factor=0.3,
         eval_every={1: 5, 4: 2, 10: 1},
         written_every=4,
@@ -134,7 +135,7 @@ FIG2_SCALES: dict[str, Fig2Scale] = {
         written_method="decomfl-projection",
         fedavg_rounds=1000,
         fedzo_rounds=300,
-        seeds=(0, 1, 2),
+        seeds=PARTS["fig2"].seeds["full"],
         eval_every={1: 20, 4: 20, 10: 20},
         written_every=20,
         fedavg_every=2,
@@ -258,7 +259,7 @@ PROJECTION_SCALES: dict[str, ProjectionScale] = {
         rounds=8,
         differences=8,
         factors=(1.0, 10.0),
-        seeds=(0,),
+        seeds=PARTS["projection"].seeds["smoke"],
         test_examples=1000,
     ),
     "default": ProjectionScale(
@@ -271,7 +272,7 @@ PROJECTION_SCALES: dict[str, ProjectionScale] = {
         rounds=28,
         differences=28,
         factors=(0.1, 0.3, 1.0, 3.0, 10.0),
-        seeds=(0,),
+        seeds=PARTS["projection"].seeds["default"],
         test_examples=1000,
     ),
     "full": ProjectionScale(
@@ -284,7 +285,7 @@ PROJECTION_SCALES: dict[str, ProjectionScale] = {
         rounds=2000,
         differences=300,
         factors=(0.1, 0.3, 1.0, 3.0, 10.0),
-        seeds=(0, 1, 2),
+        seeds=PARTS["projection"].seeds["full"],
         eval_every=20,
     ),
 }
@@ -346,7 +347,7 @@ EDGE_SCALES: dict[str, EdgeScale] = {
         m=2,
         batch_size=4,
         steps=12,
-        seeds=(0,),
+        seeds=PARTS["edge"].seeds["smoke"],
         factors=(1.0, 40.0),
         small_batch=4,
         small_factors=(),
@@ -361,7 +362,7 @@ EDGE_SCALES: dict[str, EdgeScale] = {
         m=10,
         batch_size=4,
         steps=100,
-        seeds=(0, 1),
+        seeds=PARTS["edge"].seeds["default"],
         factors=(0.5, 1.0, 2.0),
         small_batch=4,
         small_factors=(),
@@ -376,7 +377,7 @@ EDGE_SCALES: dict[str, EdgeScale] = {
         m=10,
         batch_size=256,
         steps=500,
-        seeds=tuple(range(8)),
+        seeds=PARTS["edge"].seeds["full"],
         factors=(0.5, 1.0, 1.5, 2.0, 3.0),
         small_batch=8,
         small_factors=(0.125, 0.25, 0.5, 1.0),
@@ -477,12 +478,26 @@ class TheoryScale:
 
 
 THEORY_SCALES: dict[str, TheoryScale] = {
-    "smoke": TheoryScale(per_decade=1, runs=8, factor=16, cells=8, models=("logistic",), rounds=30, seeds=(0,)),
+    "smoke": TheoryScale(
+        per_decade=1, runs=8, factor=16, cells=8, models=("logistic",), rounds=30, seeds=PARTS["theory"].seeds["smoke"]
+    ),
     "default": TheoryScale(
-        per_decade=2, runs=64, factor=4, cells=28, models=("logistic", "mlp"), rounds=300, seeds=(0, 1)
+        per_decade=2,
+        runs=64,
+        factor=4,
+        cells=28,
+        models=("logistic", "mlp"),
+        rounds=300,
+        seeds=PARTS["theory"].seeds["default"],
     ),
     "full": TheoryScale(
-        per_decade=4, runs=1000, factor=2, cells=60, models=("logistic", "mlp"), rounds=10_000, seeds=(0, 1, 2)
+        per_decade=4,
+        runs=1000,
+        factor=2,
+        cells=60,
+        models=("logistic", "mlp"),
+        rounds=10_000,
+        seeds=PARTS["theory"].seeds["full"],
     ),
 }
 
@@ -645,7 +660,7 @@ SIZES_SCALES: dict[str, SizesScale] = {
         rounds=6,
         batch_size=4,
         split="dirichlet-total",
-        seeds=(99,),
+        seeds=PARTS["sizes"].seeds["smoke"],
         eval_every=2,
         test_examples=60,
         examples=16,
@@ -657,7 +672,7 @@ SIZES_SCALES: dict[str, SizesScale] = {
         rounds=200,
         batch_size=32,
         split="iid",
-        seeds=(99, 100),
+        seeds=PARTS["sizes"].seeds["default"],
         eval_every=10,
         test_examples=0,
         examples=64,
@@ -669,7 +684,7 @@ SIZES_SCALES: dict[str, SizesScale] = {
         rounds=2000,
         batch_size=16,
         split="dirichlet-total",
-        seeds=(99,),
+        seeds=PARTS["sizes"].seeds["full"],
         eval_every=25,
         test_examples=0,
         examples=64,
