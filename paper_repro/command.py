@@ -143,7 +143,7 @@ def _list(parts: list[str], *, as_json: bool) -> None:
         own = [row for row in found if row["part"] == part]
         title = PARTS[part].title if part in PARTS else "Measured by no part"
         table = Table(title=f"{part}: {title}", title_justify="left", title_style="bold", show_lines=True, expand=True)
-        table.add_column("claim, recorded verdict", ratio=5)
+        table.add_column("claim, recorded verdict", width=24)
         table.add_column("the paper's words, or the question; where", ratio=8)
         table.add_column("what is measured; when it holds", ratio=9)
         for row in own:

@@ -27,6 +27,8 @@ from paper_repro.report import page_section
 __all__ = ["Drawn", "drawn", "ingredients"]
 
 FOLDER: Final = "drawn"
+TABLES: Final = Path(__file__).parent
+"""Where the tables of claims and scales are."""
 _LAYERS: Final = (decomfl_lab, figures, hessian, paper_repro, theory)
 _LIBRARIES: Final = ("matplotlib", "numpy", "pandas", "scipy")
 
@@ -53,6 +55,7 @@ def ingredients(
     if kept is not None:
         asked += (kept.words, kept.rows.to_csv())
     code = [code_version(Path(str(layer.__file__)).parent) for layer in _LAYERS]
+    code += [path.read_text(encoding="utf-8") for path in sorted(TABLES.glob("*.toml"))]
     libraries = [version(library) for library in _LIBRARIES]
     told = json.dumps([name, list(provenance), asked, code, libraries], sort_keys=True, default=str)
     h = hashlib.sha256(told.encode())
