@@ -18,7 +18,7 @@ from decomfl_lab.files import write_atomically
 from decomfl_lab.runs.run import Progress
 from paper_repro.claims import PARTS, UNTESTED, Outcome, Verdict, judged
 from paper_repro.part import Made, Options
-from paper_repro.report import Folded, Section
+from paper_repro.report import Folded, Section, notes
 from paper_repro.runs import Work, fingerprint
 from theory.audit.entry import FINDINGS, Result
 from theory.audit.registry import ENTRIES, run
@@ -83,13 +83,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         title=PARTS["audit"].title,
         figure_png=None,
         settings=pd.DataFrame(),
-        notes=[
-            "Each line opens to the reason, the evidence gathered for this report, and the corrected statement. “Does "
-            "not follow” means that the step is not implied by what it is derived from; “false” that concrete numbers "
-            "contradict the whole statement. Evidence: units of every term; computer algebra; searches over the "
-            "parameters for the worst slack; counter-examples; arithmetic of tables; algorithms run to the letter. "
-            "`decomfl audit` repeats all of it.",
-        ],
+        notes=notes("audit"),
         facts={
             "statements": str(len(rows)),
             "pieces of evidence": str(sum(len(evidence) for evidence in rows["evidence"])),

@@ -15,7 +15,7 @@ from figures.edge import edge
 from paper_repro.claims import PARTS, UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, EdgeWork, Point, points
 from paper_repro.part import Made, Options, rendered
-from paper_repro.report import Section
+from paper_repro.report import Section, notes
 from paper_repro.scales import EDGE_SCALES, EdgeScale, kind
 from theory.bounds import statement
 from theory.problems.spectrum import Spectrum
@@ -298,32 +298,14 @@ def _notes(found: pd.DataFrame, size: EdgeScale) -> list[str]:
         {"estimator": PROJECTION, "batch": size.batch_size},
     )
     changed = int((batches["one"] != batches["other"]).sum())
-    notes = [
-        "Directions shared by all clients make a step's noise ‖∇f‖²·tr(H)/P in size, so what is stable depends on the "
-        "whole trace: on a quadratic E‖x‖² stays bounded if and only if S = Σ_j hλ_j/(2P − hλ_j(1 + P(1 − β)/(1 + β))) "
-        "is below 1, h = η/(1 − β) (docs/theory.md, “Stability in mean square”). S is about h·tr(H)/(2P); momentum "
-        "takes the top eigenvalue out of it, and neither K nor m is in it.",
-        "S is measured, not fitted: the Gauss-Newton matrix of fixed training images has the trace of their Hessian "
-        "(the network is piecewise affine), exactly summed, and its top by Lanczos, at x's on the way. That S is above "
-        "1 when all is lost is no feat, as curvature grows with the loss; what counts is where S stands when the loss "
-        "turns (column “S at the turn”) and that runs which stay together stay below 1.",
-        "Before S, noise of gradients counts: to second order a step raises the loss where T = h·tr(H)/(2P)·(1 + "
-        "σ²/‖∇f‖²) > 1, σ² the variance of the mean of the m·B examples that it draws, ‖∇f‖² and σ² by two halves of "
-        "other training images. From there on the loss no longer falls, noise drives the weights up, and tr(H) with "
-        "them: smaller batches come apart at smaller steps.",
-        "No theorem of the paper covers momentum, or says that Figure 2's step is admissible. The corrected condition "
-        "η ≤ 1/(4Lρ_κ) of Theorem 2 is read with η/(1 − β) in the place of η, and with the curvature at the x's "
-        "measured, which may be smaller than what lies between them.",
-        "“fallen” in the table is another rule, to see that the rule does not decide: losses not finite, or a last "
-        f"accuracy more than {FALLEN:.0%} of all images below the run's own best.",
-    ]
+    told = notes("edge", fallen=FALLEN)
     if len(batches):
-        notes.append(
+        told.append(
             f"Does B matter? On {len(batches)} equal seeds and steps, B = {size.small_batch} came apart "
             f"{int(batches['one'].sum())} times and B = {size.batch_size} {int(batches['other'].sum())} times; "
             f"{changed} pairs differ."
         )
-    return notes
+    return told
 
 
 def claims(found: pd.DataFrame, words: str) -> list[Outcome]:

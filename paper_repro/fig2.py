@@ -32,20 +32,14 @@ from paper_repro.measures import (
     scalars_to_reach,
     series_of,
     settled,
-    unfinished,
+    unready,
     verdict_of_countings,
 )
 from paper_repro.part import Made, Options, rendered
-from paper_repro.reference import fig2_reference
-from paper_repro.report import Section
+from paper_repro.reference import D, countings, fig2_reference
+from paper_repro.report import Section, notes, settings
 from paper_repro.runs import Job
 from paper_repro.scales import FIG2_SCALES, Fig2Scale
-from theory.communication import (
-    plotted_scalars_decomfl,
-    plotted_scalars_fedavg,
-    table1_scalars_decomfl,
-    table1_scalars_fedavg,
-)
 
 __all__ = [
     "MNIST_AS_PLOTTED",
@@ -63,7 +57,6 @@ __all__ = [
 READINGS = ("as-plotted", "as-written")
 LOCAL_STEPS = (1, 4, 10)
 PERTURBATIONS = (10, 20, 40)
-D = 28_938
 CURVE = ("reading", "panel", "series")
 """Columns that name a curve."""
 
@@ -134,7 +127,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     rows = add_countings(rows, scale)
     lines, dots = (settled(rows[rows[CHECKED] == check], CURVE) for check in (False, True))
     authors = fig2_reference(options.authors) if options.authors is not None else None
-    missing = unfinished(rows, [*CURVE, "estimator"])
+    missing = unready(rows, [*CURVE, "estimator"])
     longer = None
     if options.longer is not None:
         kept = options.longer.rows
@@ -143,7 +136,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     caption = [
         f"Scale {scale_words(scale)}. Data: {provenance[0]['data']}. {measured_words(lines, dots)}",
         estimators.words(rows, CURVE),
-        f"Not finished: {'; '.join(missing)}." if missing else "",
+        missing,
         "" if options.longer is None else options.longer.thin,
     ]
     drawn = {
@@ -178,17 +171,9 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         figure_png=rendered(drawn[options.count]),
         settings=settings_table(scale),
         notes=[
-            *([f"Not finished: {'; '.join(missing)}."] if missing else []),
+            *filter(None, [missing]),
             estimators.NOTE,
-            "as-plotted is what the authors' logs and code say; as-written what the paper's text says. They are "
-            "different experiments, and the curves of the paper's figure are of the first kind.",
-            "wire: bytes really encoded by the codec, both directions, lag included, divided by 4 and averaged over "
-            "all M clients. table1: the formula of the paper's Table 1. plotted: what the paper's axis counts, "
-            "(round - 1)·K·P for DeComFL and (round - 1)·d for FedAvg, one direction and full participation. The "
-            "same figure by the other two countings is in the folder figures.",
-            "A record counts when it is sent: at the end of a short run the clients that were not sampled lately "
-            "have not been sent the last rounds yet, so wire lies below table1 there.",
-            "The curve that the paper labels FedAvg K=4 is, by its log's history, a run of K=5; it is run so here.",
+            *notes("fig2"),
         ],
         table=table,
         facts={
@@ -299,21 +284,7 @@ def _reading_jobs(name: str, size: Fig2Scale, *, on_gpu: bool) -> list[Job]:
 def add_countings(rows: pd.DataFrame, scale: str) -> pd.DataFrame:
     """The rows with columns table1_scalars and plotted_scalars beside the measured wire_scalars."""
     size = FIG2_SCALES[scale]
-
-    def table1(row: Any) -> float:
-        if row.method == "FedAvg":
-            return table1_scalars_fedavg(row.round, M=size.M, m=size.m, d=D)
-        return table1_scalars_decomfl(row.round, M=size.M, m=size.m, K=row.K, P=row.P)
-
-    def plotted(row: Any) -> float:
-        if row.method == "FedAvg":
-            return plotted_scalars_fedavg(row.round, d=D)
-        return plotted_scalars_decomfl(row.round, K=row.K, P=row.P)
-
-    return rows.assign(
-        table1_scalars=[table1(row) for row in rows.itertuples()],
-        plotted_scalars=[plotted(row) for row in rows.itertuples()],
-    )
+    return rows.assign(**countings(rows, M=size.M, m=size.m))
 
 
 def scale_words(scale: str) -> str:
@@ -340,52 +311,17 @@ def _listed(rounds: Mapping[int, int]) -> str:
 def settings_table(scale: str) -> pd.DataFrame:
     """What was run, beside what the paper's text and the authors' logs have."""
     size = FIG2_SCALES[scale]
-    rates = " / ".join(f"{lr * size.eta_factor:g}" for lr in (0.001, 0.0005))
-    checks = ", ".join(f"P={P}: {R}" for P, R in size.perturbation_differences.items())
-    by = {"decomfl": "finite differences", "decomfl-projection": "projection ⟨∇f, z⟩"}[size.written_method]
-    rows = [
-        ("clients M / sampled m", "100 / 10", "100 / 10", *2 * [f"{size.M} / {size.m}"]),
-        ("split", "Dirichlet, α = 1", "i.i.d.", "i.i.d.", "Dir(1·1), equal sizes"),
-        ("scalars of DeComFL", "finite differences", "finite differences", "projection, checked by differences", by),
-        ("difference", "forward", "central", "central", "forward"),
-        ("μ", "not given for images", "1e-4", "1e-4; projection: → 0", "1e-3 (its only printed μ); projection: → 0"),
-        (
-            "momentum of DeComFL",
-            "0.5, m = βm + (1-β)g",
-            "0.9, m = βm + g",
-            "0.9, m = βm + g",
-            "0.5, m = βm + (1-β)g",
-        ),
-        ("weight decay", "none", "1e-5", "1e-5", "0"),
-        ("η of DeComFL, left / right", "0.001 / 0.001", "0.001 / 0.0005", rates, "0.001 / 0.001"),
-        ("batch B", "not given", "256", *2 * [str(size.batch_size)]),
-        (
-            "FedAvg",
-            "momentum 0.5, η not given",
-            "η = 0.1; optimizer not recorded",
-            "SGD, η = 0.1, K = 5 and 10",
-            "SGD, η = 0.1, momentum 0.5, K = 4 and 10",
-        ),
-        ("rounds, left", "not given", "2000 plotted", _listed(size.local_rounds), _listed(size.written_rounds)),
-        (
-            "rounds, right",
-            "not given",
-            "1500 plotted",
-            str(size.perturbation_rounds),
-            str(size.written_perturbation_rounds),
-        ),
-        ("rounds by finite differences, left", "all", "all", _listed(size.local_differences), "–"),
-        ("rounds by finite differences, right", "all", "all", checks, "–"),
-        ("seeds", "not given", "3 left, 1 right", f"{len(size.seeds)} left, 1 right", "1"),
-    ]
-    columns = [
-        "setting",
-        "the paper's text",
-        "the authors' logs",
-        "run here: as-plotted",
-        "run here: as-written",
-    ]
-    return pd.DataFrame(rows, columns=columns)
+    return settings(
+        "fig2",
+        **vars(size),
+        by={"decomfl": "finite differences", "decomfl-projection": "projection ⟨∇f, z⟩"}[size.written_method],
+        rates=" / ".join(f"{lr * size.eta_factor:g}" for lr in (0.001, 0.0005)),
+        left=_listed(size.local_rounds),
+        written_left=_listed(size.written_rounds),
+        checked_left=_listed(size.local_differences),
+        checked_right=", ".join(f"P={P}: {R}" for P, R in size.perturbation_differences.items()),
+        number_of_seeds=len(size.seeds),
+    )
 
 
 def summary_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -419,8 +355,8 @@ def claims(rows: pd.DataFrame, scale: str) -> list[Outcome]:
     if size.eta_factor != 1:
         words += f", η × {size.eta_factor:g}"
     words += "; DeComFL by projection"
-    if missing := unfinished(plotted, [*CURVE[1:], "estimator"]):
-        words += f"; not finished: {'; '.join(missing)}"
+    if missing := unready(plotted, [*CURVE[1:], "estimator"]):
+        words += f"; n{missing[1:-1]}"
     outcomes = [
         _saving(left),
         _local_updates(left),

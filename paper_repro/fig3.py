@@ -36,12 +36,13 @@ from paper_repro.measures import (
     scalars_to_reach,
     series_of,
     settled,
-    unfinished,
+    unready,
     verdict_of_countings,
 )
 from paper_repro.part import Made, Options, rendered
 from paper_repro.reference import fig3_reference
-from paper_repro.report import Section
+from paper_repro.report import Section, settings
+from paper_repro.report import notes as texts
 from paper_repro.runs import Job
 from paper_repro.scales import FIG3_SCALES, Fig3Scale, kind
 from theory.communication import expected_traffic, table1_scalars_decomfl, table1_scalars_fedavg
@@ -219,33 +220,7 @@ def settings_table(scale: str, data: str) -> pd.DataFrame:
     reached = {r: number for r, number in sorted(PERTURBATIONS.changes.items()) if r < size.rounds}
     changes = "".join(f"; {number} from round {r}" for r, number in reached.items())
     rates = " → ".join(f"{rate:g}" for rate in _RATES[: 1 + len(reached)])
-    rows = [
-        ("data", "Fashion-MNIST", "Fashion-MNIST", data),
-        (
-            "scalars of DeComFL",
-            "finite differences",
-            "finite differences",
-            f"projection, checked by {size.differences} rounds of differences",
-        ),
-        ("model", "CNN, d = 1,206,590", "62 outputs, 10 used: d = 1,206,590", "the same"),
-        ("clients M / sampled m", "100 / 10", "100 / 10", f"{size.M} / {size.m}"),
-        ("split", "Dirichlet, α = 1", "i.i.d.", "i.i.d."),
-        ("K", "not given", "5", "5"),
-        ("P", "25, doubled at 500, 1000, 2000", "the same (from the round after)", f"25{changes}"),
-        ("η of DeComFL", "0.001", "0.0005, × 0.8, 0.5, 0.3 with P", rates),
-        ("momentum of DeComFL", "0.5, m = βm + (1-β)g", "0.8, m = βm + g", "0.8, m = βm + g"),
-        ("difference, μ", "forward, not given", "central, 1e-4", "central, 1e-4; projection: → 0"),
-        ("batch B of DeComFL", "not given", "256 (inferred)", str(size.batch_size)),
-        (
-            "first-order steps",
-            "SGD, momentum 0.5",
-            "Adam, η = 0.001, B ≈ 32 (inferred)",
-            f"Adam, η = 0.001, B = {size.baseline_batch}",
-        ),
-        ("rounds DeComFL / first-order", "not given", "3000 / 1000", f"{size.rounds} / {size.baseline_rounds}"),
-        ("seeds", "not given", "1", f"{len(size.seeds)} of DeComFL, 1 of the others"),
-    ]
-    return pd.DataFrame(rows, columns=["setting", "the paper's text", "the authors' logs", "run here"])
+    return settings("fig3", **vars(size), data=data, changes=changes, rates=rates, number_of_seeds=len(size.seeds))
 
 
 def reaching_table(rows: pd.DataFrame, level: float | None) -> pd.DataFrame:
@@ -278,13 +253,12 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     authors = _authors(options.authors)
     styles = method_styles([DECOMFL, "FedAvg", "FedCom 8 bit", top_k_name(0.1)])
     words = scale_words(scale)
-    missing = unfinished(rows, [*CURVE, "estimator"])
-    unready = f"Not finished: {'; '.join(missing)}." if missing else ""
+    missing = unready(rows, [*CURVE, "estimator"])
     dotted = f", seed {', '.join(map(str, sorted(set(dots.seed))))}." if len(dots) else "."
     longer = longer_lines(options)
     thin = "" if longer is None or options.longer is None else options.longer.thin
     said = [f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}{dotted}"]
-    said += [estimators.words(rows, CURVE), unready, thin]
+    said += [estimators.words(rows, CURVE), missing, thin]
     caption = " ".join(filter(None, said))
     checks = dots if len(dots) else None
     last = max(int(frame["round"].max()) for frame in (lines, longer) if frame is not None)
@@ -314,14 +288,9 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     figures = {("fig3" if count == options.count else f"fig3-{count}"): drawn(count) for count in COUNTS}
     level = highest_level(run for _, run in lines.groupby("series"))
     notes = [
-        *([unready] if unready else []),
+        *filter(None, [missing]),
         estimators.NOTE,
-        "The DeComFL curve follows the authors' logs; the paper's text (SGD with momentum 0.5 for all) leaves the "
-        "first-order methods at a loss of 3.9 after 7 rounds, where its own figure has 1.2, so they take Adam steps.",
-        "The learning rate and P change together as functions of the round, and stand in every record: unlike in the "
-        "authors' code, all replicas stay equal to the server across a change.",
-        "table1 counts the indices of Top-k as scalars and 8 bits as a quarter of one; plotted leaves indices and "
-        "downlinks of the compressed methods out and multiplies DeComFL by 5, as the authors' notebook does.",
+        *texts("fig3"),
     ]
     if data != "fashion-mnist":
         notes.insert(0, "Fashion-MNIST was not at hand: this is the same model and method on MNIST digits.")
@@ -345,7 +314,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     if authors is not None:
         tables["fig3-bands"] = bands_table(compared(lines, authors, CURVE), CURVE)
         testable = scale == "full" and data == "fashion-mnist"
-        verdicts.append(band("fig3", tables["fig3-bands"], f"{words}; {data}. {unready}", testable=testable))
+        verdicts.append(band("fig3", tables["fig3-bands"], f"{words}; {data}. {missing}", testable=testable))
     return Made(
         section=section,
         claims=[*verdicts, *_claims_on_the_logs(authors)],
@@ -382,8 +351,8 @@ def claims(rows: pd.DataFrame, words: str) -> list[Outcome]:
     """The claims about Figure 3, and whether its two estimators agree."""
     lines = settled(rows[~rows[CHECKED].astype(bool)], CURVE)
     words += "; DeComFL by projection"
-    if missing := unfinished(rows, [*CURVE, "estimator"]):
-        words += f"; not finished: {'; '.join(missing)}"
+    if missing := unready(rows, [*CURVE, "estimator"]):
+        words += f"; n{missing[1:-1]}"
     outcomes = [judge(lines) for judge in (_twenty_times, _saving, _slower, _not_by_d)]
     return judged("fig3", words, [*outcomes, estimators.outcome("fig3", rows, CURVE)])
 

@@ -31,7 +31,7 @@ from hessian.named import TrainedModel, trained_here, untrained
 from paper_repro.claims import PARTS, UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.measures import verdict_of_countings
 from paper_repro.part import Made, Options, rendered
-from paper_repro.report import Section
+from paper_repro.report import Section, notes
 from paper_repro.runs import Work, fingerprint
 from paper_repro.scales import HESSIAN_SCALES, HessianScale, kind
 
@@ -283,15 +283,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         figure_png=rendered(figure),
         settings=pd.DataFrame(),
         notes=[
-            "The paper says: a small custom ResNet on CIFAR-10, after fixed training steps. It names neither the "
-            "network nor the steps nor the data that the Hessian is of; all of these are choices made here.",
-            f"Density as in Ghorbani et al. 2019 (stochastic Lanczos quadrature), {size.probes} probes of "
-            f"{size.probe_steps} products, after {size.lanczos} Lanczos steps have taken out the outer eigenvalues. "
-            f"An eigenvalue counts as 0 below {NEAR:.0%} of the largest. Intervals: {CONFIDENCE:.0%}, Student's t "
-            "over probes, the quadrature's own error included: they are of this sample of images, not of all of them.",
-            "BatchNorm normalises with constants, the statistics of a calibration set under the x at hand.",
-            "κ has one meaning for a positive semi-definite matrix and several for a Hessian, whose negative "
-            "eigenvalues cancel in its trace: all are shown.",
+            *notes("hessian", **vars(size), near=NEAR, confidence=CONFIDENCE),
             _check_words(rows),
         ],
         table=table[shown],

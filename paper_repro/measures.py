@@ -35,6 +35,7 @@ __all__ = [
     "series_of",
     "settled",
     "unfinished",
+    "unready",
     "verdict_of_countings",
     "verdict_of_gains",
     "verdict_of_likeness",
@@ -80,6 +81,12 @@ def unfinished(rows: pd.DataFrame, by: Sequence[str]) -> list[str]:
         title = ", ".join([*map(str, name[:-1]), f"seed {name[-1]}"])
         found.append(f"{title}: {int(own['round'].max()):,} of {int(own.planned.iloc[0]):,} rounds")
     return found
+
+
+def unready(rows: pd.DataFrame, by: Sequence[str]) -> str:
+    """The sentence about runs that are not finished; "" where all are."""
+    missing = unfinished(rows, by)
+    return f"Not finished: {'; '.join(missing)}." if missing else ""
 
 
 def numbers(measured: Mapping[str, float | None]) -> dict[str, float | None]:

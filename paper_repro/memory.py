@@ -17,7 +17,7 @@ from figures.comparison import Panel, comparison
 from figures.style import OKABE_ITO, LineStyle
 from paper_repro.claims import PARTS, UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.part import Made, Options, rendered
-from paper_repro.report import Section
+from paper_repro.report import Section, notes
 from paper_repro.runs import Work, fingerprint
 from paper_repro.scales import MEMORY_SIZES
 
@@ -103,14 +103,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         title=PARTS["memory"].title,
         figure_png=rendered(figure),
         settings=pd.DataFrame(),
-        notes=[
-            "In models of d float32 numbers, the model itself included. Every number is the peak of the memory that "
-            "a fresh process maps during one round (the allocator maps each block by itself), above what it mapped "
-            "before there was a model: so it counts the vectors that live at once, also where d is small.",
-            "The paper's algorithm as printed keeps a snapshot while it takes local steps and perturbs the whole "
-            "model. Its d + φ needs a layer-wise perturbation and, for K > 1, an exact way back without a snapshot: "
-            "updates on a grid. Its own way back, eq. (sync), is not exact in floating point.",
-        ],
+        notes=notes("memory"),
         table=wide.reset_index(),
         facts={"models": words},
     )

@@ -13,9 +13,9 @@ from figures.comparison import Panel, by_communication, comparison
 from figures.style import OKABE_ITO, LineStyle
 from paper_repro.claims import PARTS, UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.fig2 import MNIST_AS_PLOTTED
-from paper_repro.measures import TOLERANCE, final_accuracy, numbers, sampling_error, settled, unfinished
+from paper_repro.measures import TOLERANCE, final_accuracy, numbers, sampling_error, settled, unready
 from paper_repro.part import Made, Options, rendered
-from paper_repro.report import Section
+from paper_repro.report import Section, notes
 from paper_repro.runs import Job
 from paper_repro.scales import PROJECTION_SCALES, ProjectionScale, kind
 from theory.communication import plotted_scalars_decomfl, table1_scalars_decomfl
@@ -122,8 +122,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         table1_scalars=[table1_scalars_decomfl(r, M=size.M, m=size.m, K=size.K, P=size.P) for r in rows["round"]],
         plotted_scalars=[plotted_scalars_decomfl(r, K=size.K, P=size.P) for r in rows["round"]],
     )
-    missing = unfinished(rows, ["series"])
-    unready = f"Not finished: {'; '.join(missing)}." if missing else ""
+    missing = unready(rows, ["series"])
     equal = equal_rounds(rows, size, complete=not missing)
     final = final_by_rate(equal)
     if not missing:
@@ -154,7 +153,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         {**styles, **_SUMMARY},
         title="Zeroth-order scalars and projected gradients, ⟨∇f, z⟩",
         caption=f"Scale {words}. Data: {provenance[0]['data']}. Finite differences: μ = 1e-4; projection: their limit "
-        f"μ → 0. Right: at the last round that both have. A run that diverged counts as {CHANCE:.0%}. {unready}",
+        f"μ → 0. Right: at the last round that both have. A run that diverged counts as {CHANCE:.0%}. {missing}",
     )
     table = _means(final)
     section = Section(
@@ -163,19 +162,15 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         figure_png=rendered(figure),
         settings=pd.DataFrame(),
         notes=[
-            *([unready] if unready else []),
-            "Both methods use the same directions, batches, clients, momentum and rates as Figure 2 (as-plotted); only "
-            "the scalar differs: (f(x + μz) - f(x - μz))/2μ with μ = 1e-4, or ⟨∇f(x), z⟩. They differ by O(μ²) and by "
-            "float rounding of order 1e-7·f/μ, so nothing but chaos can tell the curves apart.",
-            "The probe in the authors' repository that comes nearest mixes directions of one generator with scalars of "
-            "another, which makes its gradients noise; no log of the paper's figure is published.",
+            *filter(None, [missing]),
+            *notes("projection"),
         ],
         table=table.reset_index(),
         facts={"training time": f"{rows.groupby(['series', 'seed']).seconds.max().sum() / 60:.1f} core-minutes"},
     )
     return Made(
         section=section,
-        claims=claims(equal, final, f"{words}; at equal rounds. {unready}".strip()),
+        claims=claims(equal, final, f"{words}; at equal rounds. {missing}".strip()),
         figures={"projection": figure},
         tables={"projection": final, "projection-curves": rows},
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ import pandas as pd
 from decomfl_lab.errors import InputError, require, require_choice
 from paper_repro.claims import SCALES, VERDICTS, Outcome, require_distinct_ids
 
-__all__ = ["RECORDED", "Folded", "Section", "page_section", "render_report"]
+__all__ = ["RECORDED", "Folded", "Section", "notes", "page_section", "render_report", "settings"]
 
 RECORDED: Final = "recorded"
 """The word in place of a scale, for a page whose parts were all recorded, each at its own scale."""
@@ -29,10 +30,23 @@ _NOTES: Final = (
 _BADGES: Final = dict(zip((*SCALES, RECORDED), _NOTES, strict=True))
 
 _TEMPLATES = Path(__file__).parent / "templates"
+_TEXTS: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("report.toml").read_text(encoding="utf-8"))
 _PNG = b"\x89PNG\r\n\x1a\n"
 _ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _VERDICT_STYLE = dict(zip(VERDICTS, (("yes", "✓"), ("no", "✗"), ("depends", "±"), ("untested", "–")), strict=True))
 _NOTHING = "–"
+
+
+def settings(part: str, **here: Any) -> pd.DataFrame:
+    """What was run of a part, beside what the paper and its logs have: the rows of ``report.toml`` with the values."""
+    texts = _TEXTS[part]
+    rows = [[text.format(**here) for text in row] for row in texts["settings"]]
+    return pd.DataFrame(rows, columns=texts["columns"])
+
+
+def notes(part: str, **here: Any) -> list[str]:
+    """The notes of a part, with the values."""
+    return [text.format(**here) for text in _TEXTS[part]["notes"]]
 
 
 @dataclass(frozen=True, kw_only=True)

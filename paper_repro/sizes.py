@@ -34,7 +34,7 @@ from paper_repro.claims import PARTS, UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.language import Pretraining, TaskJob, missing, task_facts
 from paper_repro.measures import binomial_error, ordered
 from paper_repro.part import Made, Options, rendered
-from paper_repro.report import Section
+from paper_repro.report import Section, notes, settings
 from paper_repro.runs import Work, fingerprint
 from paper_repro.scales import PRETRAINED, SIZES_SCALES, SizesScale, kind
 from theory.setting import effective_factor
@@ -56,8 +56,6 @@ LEAST: Final[float] = LIMITS.scatter
 LEARNT: Final[float] = LIMITS.learnt
 """The least fall, as a share of the loss at the start, that says that something was learnt."""
 CONFIDENCE: Final = 0.95
-PAPERS_ROUND: Final = 1250
-"""The round around which the paper's models converge, by its text."""
 START, END = "kappa-start.csv", "kappa-end.csv"
 CHUNK: Final = 32
 
@@ -449,25 +447,13 @@ def _summary(runs: pd.DataFrame, kappas: pd.DataFrame) -> pd.DataFrame:
 
 def _settings(size: SizesScale) -> pd.DataFrame:
     given = ", ".join(f"{eta:g}" for eta in size.etas.values())
-    return pd.DataFrame(
-        [
-            ("models", ", ".join(size.models), "OPT-125M, -350M, -1.3B, -2.7B", "the same"),
-            ("clients M / sampled m", "8 / 2", "8 / 2", "8 / 2"),
-            ("K, P", "1, 5", "1, not said", "1, 5"),
-            ("rounds", f"{size.rounds:,}", f"not said; converge around {PAPERS_ROUND:,}", "2,000"),
-            (
-                "η",
-                given or f"{size.share:g}/(4 L ρ_κ), see below",
-                "5e-6 (125M), 2e-6 (1.3B)",
-                "5e-6, 3e-6, 2e-6, 2e-6",
-            ),
-            ("batch size, training", str(size.batch_size), "32", "16"),
-            ("μ, differences", "1e-3, forward", "1e-3, not said", "1e-3, forward"),
-            ("split", "i.i.d." if size.split == "iid" else "Dir(α·p), α = 1", "Dirichlet, α = 1", "Dir(α·p), α = 1"),
-            ("seeds", ", ".join(map(str, size.seeds)), "not said", "99"),
-            ("evaluated every", f"{size.eval_every} rounds", "not said", "25 rounds"),
-        ],
-        columns=["setting", "here", "paper's text", "authors' script"],
+    return settings(
+        "sizes",
+        **vars(size),
+        model_names=", ".join(size.models),
+        rates=given or f"{size.share:g}/(4 L ρ_κ), see below",
+        split_words="i.i.d." if size.split == "iid" else "Dir(α·p), α = 1",
+        seed_words=", ".join(map(str, size.seeds)),
     )
 
 
@@ -477,16 +463,6 @@ def _notes(size: SizesScale) -> list[str]:
         "of the largest η that Theorem 2 admits; ρ_κ = 1 + (κ + 1)/P, L and κ measured before training. So part of the "
         "finding is the rule's: it is κ, and not d, that says how large η may be."
     )
-    return [
-        by_rule if not size.etas else "η of each model is the authors'.",
-        f"A run is there when its test loss has first done {SHARE:.0%} of its fall to its lowest. It counts if it fell "
-        f"by more than {LEAST:g} times the scatter of the last {LAST:.0%} of its evaluations and {LEARNT:.0%} of where "
-        f"it began, and was there in {SETTLED:.0%} of its rounds: otherwise it was only cut off while it fell, and all "
-        "sizes would be there at the same round for no other reason.",
-        f"κ = tr(G)/‖G‖ of the Gauss-Newton matrix G of the mean loss of {size.examples} training prompts, with "
-        f"{size.products} products; intervals of {CONFIDENCE:.0%} are of these prompts, not of all. With two classes G "
-        f"has at most {size.examples} eigenvalues that are not 0, so κ is at most that; near the pretrained model one "
-        "of them, the shift of all prompts to one class, outweighs the others.",
-        "The paper shows no table, no κ and no loss for this figure, and says that OPT-125M to OPT-2.7B all converge "
-        f"around round {PAPERS_ROUND:,}.",
-    ]
+    about_eta = by_rule if not size.etas else "η of each model is the authors'."
+    here = {**vars(LIMITS), **vars(size), "share_of_fall": SHARE, "last": LAST, "confidence": CONFIDENCE}
+    return notes("sizes", about_eta=about_eta, **here)

@@ -12,10 +12,10 @@ from decomfl_lab.runs.config import TrainConfig
 from paper_repro import fig2
 from paper_repro.claims import PARTS, UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.estimators import CHECKED
-from paper_repro.fig2 import D
 from paper_repro.measures import LEAST_LEVEL, highest_level, scalars_to_reach, series_of, verdict_of_countings
 from paper_repro.part import Made, Options
-from paper_repro.report import Section
+from paper_repro.reference import D
+from paper_repro.report import Section, notes
 from paper_repro.runs import Job
 from paper_repro.scales import FIG2_SCALES
 from theory.communication import table1_scalars_decomfl, table1_scalars_fedavg
@@ -118,17 +118,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         title=PARTS["table1"].title,
         figure_png=None,
         settings=pd.DataFrame(),
-        notes=[
-            "Formulas and measurements are in scalars of 32 bits, all clients together; the measured ones are the "
-            "bytes of every encoded message, heads included, divided by 4. MNIST CNN; runs of DeComFL and FedAvg are "
-            "those of Figure 2 as plotted, DeComFL by projection (which sends the same messages), FedZO by finite "
-            f"differences for {size.fedzo_rounds} rounds.",
-            "The paper's 2MKP counts a seed for each direction and every record to every client. Here one 64-bit seed "
-            "goes with each local step, and the records of the last rounds have not reached the clients that were not "
-            "sampled since: so less goes down than the formula says.",
-            "The low-rank row of the paper's table, mP up and 2MP down a round, O(κ/mPε²); O(κ/ε²); O(Mκ/mε²), has no "
-            "K because Theorem 2 is for K = 1. It is the same algorithm, so there is nothing else to measure.",
-        ],
+        notes=notes("table1", fedzo_rounds=size.fedzo_rounds),
         table=table,
         facts={"scale": words},
     )

@@ -11,7 +11,7 @@ from figures.theory import FLAT_FROM, dimension_free, speed_ups, step_sizes, tra
 from paper_repro.claims import PARTS, UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.measures import verdict_of_countings
 from paper_repro.part import Made, Options, rendered
-from paper_repro.report import Section
+from paper_repro.report import Section, notes
 from paper_repro.runs import Work
 from paper_repro.scales import THEORY_SCALES, kind
 from paper_repro.sweeps import CLIENTS, EPSILON, KAPPA, LOUD, MAP_D, REACH, RUN, SMALL_D, SWEEPS, SweepWork
@@ -89,17 +89,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             "A real model": rendered(training_figure),
         },
         settings=pd.DataFrame(),
-        notes=[
-            "“Stated” is the paper to the letter, “corrected” what docs/theory.md proves. On quadratics E‖∇f(x_r)‖² "
-            "follows an exact recursion, so the left sides are no estimates, up to d = 10⁹.",
-            "P: all directions of a step see one mini-batch, so noise stops falling at P = d, and the printed bound, "
-            "which goes on, falls below the truth. K: clients that stay away from the mean of all drift for K steps, "
-            "so with σ_G the gain ends at K = d/P. m: clients share the directions, so η cannot grow with m beyond "
-            "what the directions allow; the printed conditions even shrink as 1/m.",
-            "Theorem 2 is about μ → 0: at a fixed μ its own smoothing term grows as d³. For the trained models μ is so "
-            "small that this term is as large as all others; losses in float32 then resolve a scalar g no better than "
-            "the table's “rounding of g”, which is noise that no constant of the theorem counts.",
-        ],
+        notes=notes("theory"),
         table=constants,
         facts={"scale": words},
     )

@@ -25,11 +25,11 @@ from paper_repro.measures import (
     scalars_to_reach,
     series_of,
     settled,
-    unfinished,
+    unready,
     verdict_of_countings,
 )
 from paper_repro.part import Made, Options, rendered
-from paper_repro.report import Section
+from paper_repro.report import Section, notes
 from paper_repro.runs import Job
 
 __all__ = ["claims", "jobs", "make"]
@@ -50,8 +50,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     lines, dots = (settled(rows[rows[CHECKED] == check], fig3.CURVE) for check in (False, True))
     data = str(rows["data"].iloc[0])
     words = fig3.scale_words(options.scale)
-    missing = unfinished(rows, [*fig3.CURVE, "estimator"])
-    unready = f"Not finished: {'; '.join(missing)}." if missing else ""
+    missing = unready(rows, [*fig3.CURVE, "estimator"])
     checks = dots if len(dots) else None
     longer = fig3.longer_lines(options)
     thin = "" if longer is None or options.longer is None else options.longer.thin
@@ -71,7 +70,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         ],
         method_styles([DECOMFL, "FedAvg", *map(top_k_name, FRACTIONS)]),
         title="FedAvg + Top-k with smaller k, and DeComFL",
-        caption=f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}. {unready} {thin}",
+        caption=f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}. {missing} {thin}",
     )
     level = highest_level(run for _, run in lines.groupby("series"))
     table = fig3.reaching_table(lines, level)
@@ -81,17 +80,15 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         figure_png=rendered(figure),
         settings=pd.DataFrame(),
         notes=[
-            *([unready] if unready else []),
+            *filter(None, [missing]),
             estimators.NOTE,
-            "Settings and runs of DeComFL and FedAvg are those of Figure 3. A Top-k client sends the k entries of its "
-            "update that are largest in absolute value, each with its index; what is left out is forgotten (no error "
-            "feedback), as in the paper. The downlink is the dense model.",
+            *notes("topk"),
         ],
         table=table,
     )
     return Made(
         section=section,
-        claims=claims(lines, f"{words}; {data}; DeComFL by projection. {unready}".strip()),
+        claims=claims(lines, f"{words}; {data}; DeComFL by projection. {missing}".strip()),
         figures={"topk": figure},
         tables={"topk": table, "topk-curves": rows},
     )
