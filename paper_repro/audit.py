@@ -16,7 +16,7 @@ import hessian
 import theory
 from decomfl_lab.files import write_atomically
 from decomfl_lab.runs.run import Progress
-from paper_repro.claims import PARTS, UNTESTED, Outcome, Verdict, judged
+from paper_repro.claims import UNTESTED, Outcome, Verdict, judged
 from paper_repro.part import Made, Options
 from paper_repro.report import Folded, Section, notes
 from paper_repro.runs import Work, fingerprint
@@ -80,9 +80,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     """The list of findings, and those on the theorems, corollaries and lemmas as claims."""
     section = Section(
         id="audit",
-        title=PARTS["audit"].title,
-        figure_png=None,
-        settings=pd.DataFrame(),
         notes=notes("audit"),
         facts={
             "statements": str(len(rows)),

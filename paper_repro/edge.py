@@ -12,7 +12,7 @@ import pandas as pd
 from scipy import stats
 
 from figures.edge import edge
-from paper_repro.claims import PARTS, UNTESTED, Outcome, Verdict, judged, limits
+from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, EdgeWork, Point, points
 from paper_repro.part import Made, Options, rendered
 from paper_repro.report import Section, notes
@@ -252,9 +252,7 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
     )
     section = Section(
         id="edge",
-        title=PARTS["edge"].title,
         figure_png=rendered(figure),
-        settings=pd.DataFrame(),
         notes=_notes(found, size),
         table=table,
         facts={"scale": words, "data": str(provenance[0]["data"]), "runs": str(len(found))},

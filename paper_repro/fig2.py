@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from figures.curves import accuracy_by_communication
 from paper_repro import estimators
 from paper_repro.bands import bands_table, compared
 from paper_repro.bands import outcome as band
-from paper_repro.claims import PARTS, UNTESTED, Outcome, Verdict, judged, limits
+from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.estimators import CHECKED
 from paper_repro.measures import (
     COUNTS,
@@ -39,11 +39,9 @@ from paper_repro.part import Made, Options, rendered
 from paper_repro.reference import D, countings, fig2_reference
 from paper_repro.report import Section, notes, settings
 from paper_repro.runs import Job
-from paper_repro.scales import FIG2_SCALES, Fig2Scale
+from paper_repro.scales import FIG2_SCALES, READINGS, Fig2Scale
 
 __all__ = [
-    "MNIST_AS_PLOTTED",
-    "READINGS",
     "add_countings",
     "claims",
     "jobs",
@@ -54,63 +52,12 @@ __all__ = [
     "summary_table",
 ]
 
-READINGS = ("as-plotted", "as-written")
 LOCAL_STEPS = (1, 4, 10)
 PERTURBATIONS = (10, 20, 40)
 CURVE = ("reading", "panel", "series")
 """Columns that name a curve."""
 
 
-@dataclass(frozen=True)
-class Reading:
-    """One reading of the paper's settings.
-
-    "as-plotted" is what the authors' logs and code say, "as-written" what the paper's text says; where the
-    text is silent it takes what the logs have, except μ, for which it takes the 1e-3 of the text experiments,
-    the only μ that the paper prints.
-    """
-
-    split: str
-    decomfl: Mapping[str, Any]
-    fedavg: Mapping[str, Any]
-    lr_left: float
-    lr_right: float
-    fedavg_steps: tuple[int, ...]
-
-
-MNIST_AS_PLOTTED: Mapping[str, Any] = {
-    "estimator": "central",
-    "momentum": 0.9,
-    "momentum_form": "torch",
-    "weight_decay": 1e-5,
-    "mu": 1e-4,
-}
-"""DeComFL's settings on MNIST in the authors' logs."""
-
-_READINGS: dict[str, Reading] = {
-    "as-plotted": Reading(
-        split="iid",
-        decomfl=MNIST_AS_PLOTTED,
-        fedavg={"momentum": 0.0, "weight_decay": 0.0},
-        lr_left=0.001,
-        lr_right=0.0005,
-        fedavg_steps=(5, 10),  # the paper's "K=4" curve is a renamed run of K=5
-    ),
-    "as-written": Reading(
-        split="dirichlet",
-        decomfl={
-            "estimator": "forward",
-            "momentum": 0.5,
-            "momentum_form": "paper",
-            "weight_decay": 0.0,
-            "mu": 1e-3,
-        },
-        fedavg={"momentum": 0.5, "weight_decay": 0.0},
-        lr_left=0.001,
-        lr_right=0.001,
-        fedavg_steps=(4, 10),
-    ),
-}
 FEDAVG_LR = 0.1
 LIMITS = limits("fig2")
 
@@ -137,7 +84,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         f"Scale {scale_words(scale)}. Data: {provenance[0]['data']}. {measured_words(lines, dots)}",
         estimators.words(rows, CURVE),
         missing,
-        "" if options.longer is None else options.longer.thin,
+        options.thin,
     ]
     drawn = {
         count: accuracy_by_communication(
@@ -167,14 +114,9 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     seconds = rows.groupby([*CURVE, CHECKED, "seed"]).seconds.max().sum()
     section = Section(
         id="fig2",
-        title=PARTS["fig2"].title,
         figure_png=rendered(drawn[options.count]),
         settings=settings_table(scale),
-        notes=[
-            *filter(None, [missing]),
-            estimators.NOTE,
-            *notes("fig2"),
-        ],
+        notes=[*filter(None, [missing]), estimators.NOTE, *notes("fig2")],
         table=table,
         facts={
             "runs": str(rows.groupby([*CURVE, CHECKED, "seed"]).ngroups),
@@ -216,7 +158,7 @@ def measured_words(lines: pd.DataFrame, dots: pd.DataFrame) -> str:
 
 
 def _reading_jobs(name: str, size: Fig2Scale, *, on_gpu: bool) -> list[Job]:
-    reading = _READINGS[name]
+    reading = READINGS[name]
     base = TrainConfig(
         data="mnist",
         model="cnn-mnist",

@@ -256,9 +256,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     missing = unready(rows, [*CURVE, "estimator"])
     dotted = f", seed {', '.join(map(str, sorted(set(dots.seed))))}." if len(dots) else "."
     longer = longer_lines(options)
-    thin = "" if longer is None or options.longer is None else options.longer.thin
     said = [f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}{dotted}"]
-    said += [estimators.words(rows, CURVE), missing, thin]
+    said += [estimators.words(rows, CURVE), missing, options.thin]
     caption = " ".join(filter(None, said))
     checks = dots if len(dots) else None
     last = max(int(frame["round"].max()) for frame in (lines, longer) if frame is not None)

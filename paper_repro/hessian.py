@@ -28,7 +28,7 @@ from hessian.curvature import GaussNewtonOperator, HessianOperator
 from hessian.density import SpectralDensity, density_frame, spectral_density
 from hessian.kappa import effective_rank
 from hessian.named import TrainedModel, trained_here, untrained
-from paper_repro.claims import PARTS, UNTESTED, Outcome, Verdict, judged, limits
+from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.measures import verdict_of_countings
 from paper_repro.part import Made, Options, rendered
 from paper_repro.report import Section, notes
@@ -279,9 +279,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     shown = ["step", "loss", "lambda_max", "lambda_min", "near zero", *KAPPAS, "products"]
     section = Section(
         id="hessian",
-        title=PARTS["hessian"].title,
         figure_png=rendered(figure),
-        settings=pd.DataFrame(),
         notes=[
             *notes("hessian", **vars(size), near=NEAR, confidence=CONFIDENCE),
             _check_words(rows),

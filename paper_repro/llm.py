@@ -264,7 +264,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         nothing = Section(
             id="llm",
             title="Tables 2, 5 and 6: fine-tuning language models (not computed)",
-            figure_png=None,
             settings=beside,
             notes=[f"Not computed: {_missing(options.scale) or 'no rows'}."],
         )

@@ -46,6 +46,7 @@ from paper_repro.part import Made, Options, Part
 from paper_repro.reference import require_reference
 from paper_repro.report import RECORDED, Section, page_section, render_report
 from paper_repro.runs import Job, Result, Work, finished, run_all
+from paper_repro.scales import READINGS
 
 __all__ = ["PARTS", "make_report"]
 
@@ -92,7 +93,7 @@ def make_report(
     scale = scale or "default"
     require_choice("scale", scale, SCALES)
     require_choice("count", count, COUNTS)
-    require_choice("reading", reading, (*fig2.READINGS, "both"))
+    require_choice("reading", reading, (*READINGS, "both"))
     place = find_device(device)
     on_gpu = place.type == "cuda"
     chosen = [name.strip() for name in only.split(",") if name.strip()] or list(ON_GPU if on_gpu else PARTS)
@@ -106,7 +107,7 @@ def make_report(
     started = time.monotonic()
     options = Options(
         scale=scale,
-        readings=fig2.READINGS if reading == "both" else (reading,),
+        readings=tuple(READINGS) if reading == "both" else (reading,),
         count=cast(Count, count),
         cache=out / "runs",
         authors=reference,
@@ -264,7 +265,7 @@ def _finished(works: Sequence[Work], results: Sequence[Result | None]) -> tuple[
 def _absent(missing: Mapping[str, str], title: str) -> list[Drawn]:
     """A section that lists the parts that the page does not have."""
     notes = [f"{name}: {why}." for name, why in missing.items()]
-    section = Section(id="absent", title=title, figure_png=None, settings=pd.DataFrame(), notes=notes)
+    section = Section(id="absent", title=title, notes=notes)
     return [Drawn(page_section(section), [])] if missing else []
 
 

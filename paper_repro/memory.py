@@ -15,7 +15,7 @@ from decomfl_lab.files import write_atomically
 from decomfl_lab.runs.run import Progress
 from figures.comparison import Panel, comparison
 from figures.style import OKABE_ITO, LineStyle
-from paper_repro.claims import PARTS, UNTESTED, Outcome, Verdict, judged, limits
+from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.part import Made, Options, rendered
 from paper_repro.report import Section, notes
 from paper_repro.runs import Work, fingerprint
@@ -100,9 +100,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     wide.columns = pd.Index([f"d = {d:,}" for d in wide.columns])
     section = Section(
         id="memory",
-        title=PARTS["memory"].title,
         figure_png=rendered(figure),
-        settings=pd.DataFrame(),
         notes=notes("memory"),
         table=wide.reset_index(),
         facts={"models": words},

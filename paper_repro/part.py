@@ -56,6 +56,11 @@ class Options:
     device: str = "cpu"
     longer: Recorded | None = None
 
+    @property
+    def thin(self) -> str:
+        """The sentence of a caption about what is drawn thin."""
+        return "" if self.longer is None else self.longer.thin
+
 
 @dataclass(frozen=True, kw_only=True)
 class Made:

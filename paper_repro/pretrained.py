@@ -253,8 +253,6 @@ def _nothing() -> Made:
     section = Section(
         id=NAME,
         title="A pretrained model that people know: SmolLM2-135M-Instruct on SST-2 (not recorded)",
-        figure_png=None,
-        settings=pd.DataFrame(),
         notes=[f"Not recorded, and run at scale full only{''.join(f'; {each}' for each in todo)}."],
     )
     return Made(section=section, claims=[])

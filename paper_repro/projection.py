@@ -11,13 +11,12 @@ import pandas as pd
 from decomfl_lab.runs.config import TrainConfig
 from figures.comparison import Panel, by_communication, comparison
 from figures.style import OKABE_ITO, LineStyle
-from paper_repro.claims import PARTS, UNTESTED, Outcome, Verdict, judged, limits
-from paper_repro.fig2 import MNIST_AS_PLOTTED
+from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.measures import TOLERANCE, final_accuracy, numbers, sampling_error, settled, unready
 from paper_repro.part import Made, Options, rendered
 from paper_repro.report import Section, notes
 from paper_repro.runs import Job
-from paper_repro.scales import PROJECTION_SCALES, ProjectionScale, kind
+from paper_repro.scales import PROJECTION_SCALES, READINGS, ProjectionScale, kind
 from theory.communication import plotted_scalars_decomfl, table1_scalars_decomfl
 
 __all__ = ["claims", "jobs", "make"]
@@ -61,7 +60,7 @@ def jobs(options: Options) -> list[Job]:
                     eval_every=size.eval_every,
                     seed=seed,
                 )
-                config = config.but(**MNIST_AS_PLOTTED).but(method)
+                config = config.but(**READINGS["as-plotted"].decomfl).but(method)
                 labels = {"method": method, "estimator": name, "eta": eta, "series": _label(name, eta)}
                 title = f"projection figure: {_label(name, eta)}, seed {seed}"
                 urgency = 3 if by_differences else 2
@@ -158,13 +157,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     table = _means(final)
     section = Section(
         id="projection",
-        title=PARTS["projection"].title,
         figure_png=rendered(figure),
-        settings=pd.DataFrame(),
-        notes=[
-            *filter(None, [missing]),
-            *notes("projection"),
-        ],
+        notes=[*filter(None, [missing]), *notes("projection")],
         table=table.reset_index(),
         facts={"training time": f"{rows.groupby(['series', 'seed']).seconds.max().sum() / 60:.1f} core-minutes"},
     )

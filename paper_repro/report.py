@@ -15,7 +15,7 @@ import jinja2
 import pandas as pd
 
 from decomfl_lab.errors import InputError, require, require_choice
-from paper_repro.claims import SCALES, VERDICTS, Outcome, require_distinct_ids
+from paper_repro.claims import PARTS, SCALES, VERDICTS, Outcome, require_distinct_ids
 
 __all__ = ["RECORDED", "Folded", "Section", "notes", "page_section", "render_report", "settings"]
 
@@ -77,7 +77,7 @@ class Section:
 
     Attributes:
         id: Anchor in the page: a letter, then letters, digits, "_" and "-"; unique in a report.
-        title: Heading, as "Figure 2: accuracy by communication".
+        title: Heading, as "Figure 2: accuracy by communication"; by default that of the part of this id.
         figure_png: The figure as PNG; None for a section that is a table only.
         settings: One row for each setting, with what was run here beside what the paper and its logs used.
         notes: Paragraphs of plain text: how scalars were counted, what was left out.
@@ -88,10 +88,10 @@ class Section:
     """
 
     id: str
-    title: str
-    figure_png: bytes | None
-    settings: pd.DataFrame
-    notes: Sequence[str]
+    title: str = ""
+    figure_png: bytes | None = None
+    settings: pd.DataFrame = field(default_factory=pd.DataFrame)
+    notes: Sequence[str] = ()
     table: pd.DataFrame | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
     more_figures: Mapping[str, bytes] = field(default_factory=dict)
@@ -100,6 +100,8 @@ class Section:
     def __post_init__(self) -> None:
         """Check what a page cannot show."""
         require(_ID.fullmatch(self.id) is not None, "section id", "be usable as an anchor", self.id)
+        if not self.title and self.id in PARTS:
+            object.__setattr__(self, "title", PARTS[self.id].title)
         require(bool(self.title.strip()), f"title of section {self.id}", "be text", self.title)
         pictures = {} if self.figure_png is None else {"figure_png": self.figure_png}
         for name, png in {**pictures, **self.more_figures}.items():

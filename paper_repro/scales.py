@@ -21,6 +21,7 @@ __all__ = [
     "MEMORY_SIZES",
     "PRETRAINED",
     "PROJECTION_SCALES",
+    "READINGS",
     "SIZES_SCALES",
     "TASK_ROWS",
     "THEORY_SCALES",
@@ -30,6 +31,7 @@ __all__ = [
     "HessianScale",
     "LanguageScale",
     "ProjectionScale",
+    "Reading",
     "SizesScale",
     "TheoryScale",
     "Tuning",
@@ -61,6 +63,23 @@ def _frozen(value: Any) -> Any:
 def kind(scale: str) -> str:
     """What a scale is, beside the paper."""
     return "the paper's own sizes" if scale == "full" else "reduced, not the paper's"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """A reading of the paper's image settings: configurations of DeComFL and FedAvg, η and K."""
+
+    split: str
+    decomfl: Mapping[str, Any]
+    fedavg: Mapping[str, Any]
+    lr_left: float
+    lr_right: float
+    fedavg_steps: tuple[int, ...]
+
+
+READINGS = {
+    name: Reading(**{key: _frozen(value) for key, value in own.items()}) for name, own in _DATA["readings"].items()
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,7 @@ from hessian.curvature import GaussNewtonOperator
 from hessian.kappa import effective_rank
 from hessian.mean_loss import MeanLoss
 from hessian.named import TrainedModel
-from paper_repro.claims import PARTS, UNTESTED, Outcome, Verdict, judged, limits
+from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.language import Pretraining, TaskJob, missing, task_facts
 from paper_repro.measures import binomial_error, ordered
 from paper_repro.part import Made, Options, rendered
@@ -386,8 +386,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     found = claims(rows, size, words)
     section = Section(
         id="sizes",
-        title=PARTS["sizes"].title,
-        figure_png=None,
         settings=_settings(size),
         notes=[f"Not computed: {_missing(options.scale) or 'no rows'}."],
     )

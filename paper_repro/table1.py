@@ -10,7 +10,7 @@ import pandas as pd
 
 from decomfl_lab.runs.config import TrainConfig
 from paper_repro import fig2
-from paper_repro.claims import PARTS, UNTESTED, Outcome, Verdict, judged, limits
+from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.estimators import CHECKED
 from paper_repro.measures import LEAST_LEVEL, highest_level, scalars_to_reach, series_of, verdict_of_countings
 from paper_repro.part import Made, Options
@@ -115,9 +115,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     words = f"{fig2.scale_words(options.scale)}; K={K}, P={P}, d={D:,}"
     section = Section(
         id="table1",
-        title=PARTS["table1"].title,
-        figure_png=None,
-        settings=pd.DataFrame(),
         notes=notes("table1", fedzo_rounds=size.fedzo_rounds),
         table=table,
         facts={"scale": words},

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 import pandas as pd
 
 from figures.theory import FLAT_FROM, dimension_free, speed_ups, step_sizes, training
-from paper_repro.claims import PARTS, UNTESTED, Outcome, Verdict, judged, limits
+from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.measures import verdict_of_countings
 from paper_repro.part import Made, Options, rendered
 from paper_repro.report import Section, notes
@@ -81,14 +81,12 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     constants = _constants(frames["training"])
     section = Section(
         id="theory",
-        title=PARTS["theory"].title,
         figure_png=rendered(dimension),
         more_figures={
             "Linear speed-ups: where they hold and where they end": rendered(speed),
             "The conditions on η": rendered(maps),
             "A real model": rendered(training_figure),
         },
-        settings=pd.DataFrame(),
         notes=notes("theory"),
         table=constants,
         facts={"scale": words},

@@ -11,7 +11,7 @@ import pandas as pd
 from figures.comparison import Panel, by_communication, comparison
 from figures.style import method_styles
 from paper_repro import estimators, fig3
-from paper_repro.claims import PARTS, UNTESTED, Outcome, Verdict, judged, limits
+from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.estimators import CHECKED
 from paper_repro.fig3 import DECOMFL, D, top_k_name
 from paper_repro.measures import (
@@ -53,7 +53,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     missing = unready(rows, [*fig3.CURVE, "estimator"])
     checks = dots if len(dots) else None
     longer = fig3.longer_lines(options)
-    thin = "" if longer is None or options.longer is None else options.longer.thin
     figure = comparison(
         [
             by_communication(lines, options.count, checks=checks, longer=longer),
@@ -70,20 +69,14 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         ],
         method_styles([DECOMFL, "FedAvg", *map(top_k_name, FRACTIONS)]),
         title="FedAvg + Top-k with smaller k, and DeComFL",
-        caption=f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}. {missing} {thin}",
+        caption=f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}. {missing} {options.thin}",
     )
     level = highest_level(run for _, run in lines.groupby("series"))
     table = fig3.reaching_table(lines, level)
     section = Section(
         id="topk",
-        title=PARTS["topk"].title,
         figure_png=rendered(figure),
-        settings=pd.DataFrame(),
-        notes=[
-            *filter(None, [missing]),
-            estimators.NOTE,
-            *notes("topk"),
-        ],
+        notes=[*filter(None, [missing]), estimators.NOTE, *notes("topk")],
         table=table,
     )
     return Made(

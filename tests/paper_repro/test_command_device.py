@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from decomfl_lab.cli.main import main
-from paper_repro import fig2, fig3, hessian, making
+from paper_repro import fig2, fig3, hessian, making, scales
 from paper_repro.command import ON_GPU
 from paper_repro.making import PARTS, _on_device
 from paper_repro.part import Options
@@ -19,7 +19,7 @@ from paper_repro.scales import FIG2_SCALES, FIG3_SCALES
 
 
 def _options(device: str, scale: str = "full") -> Options:
-    return Options(scale=scale, readings=fig2.READINGS, count="wire", device=device)
+    return Options(scale=scale, readings=tuple(scales.READINGS), count="wire", device=device)
 
 
 def _differences(jobs: list[Job]) -> dict[tuple[str, int], int]:

@@ -33,15 +33,15 @@ TINY = Fig2Scale(
 )
 
 
-def options(scale: str, readings: tuple[str, ...] = fig2.READINGS) -> Options:
+def options(scale: str, readings: tuple[str, ...] = tuple(scales.READINGS)) -> Options:
     return Options(scale=scale, readings=readings, count="wire", cache=Path("unused"))
 
 
 def test_readings_differ_where_text_and_logs_differ() -> None:
-    jobs = {reading: fig2.jobs(options("full", (reading,))) for reading in fig2.READINGS}
+    jobs = {reading: fig2.jobs(options("full", (reading,))) for reading in tuple(scales.READINGS)}
     plotted, written = (
         next(j.config for j in jobs[r] if j.labels["series"] == "DeComFL K=4 P=20" and j.labels["panel"][0] == "l")
-        for r in fig2.READINGS
+        for r in tuple(scales.READINGS)
     )
     assert plotted.method.name == written.method.name == "decomfl-projection"
     assert (plotted.split, written.split) == ("iid", "dirichlet")
