@@ -1,8 +1,8 @@
-"""Test accuracy against communicated scalars, or against rounds, as in the paper's Figure 2."""
+"""Test accuracy against communicated scalars, as in the paper's Figure 2."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 import matplotlib
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator, PercentFormatter
 
-from decomfl_lab.errors import InputError, require
+from decomfl_lab.errors import InputError, require, require_choice
 from figures.layout import LOST_POINTS, page, require_columns
 from figures.style import AUTHORS_DASH, CHECKS, LineStyle, rc, series_styles
 
@@ -23,14 +23,12 @@ __all__ = [
     "Count",
     "Kind",
     "accuracy_by_communication",
-    "accuracy_by_round",
     "draw_mean",
     "extra_legend",
     "mean_and_band",
 ]
 
 Count = Literal["wire", "table1", "plotted"]
-XScale = Literal["log", "linear"]
 YScale = Literal["linear", "logit"]
 
 BAND = "Bands: mean ± 1 standard deviation for 3 or more seeds, minimum to maximum for 2, none for 1."
@@ -127,12 +125,10 @@ def accuracy_by_communication(
     longer: pd.DataFrame | None = None,
     title: str = "",
     caption: str = "",
-    xscale: XScale = "log",
     yscale: YScale = "linear",
-    xlimits: tuple[float, float] | None = None,
     ylimits: tuple[float, float] | None = None,
 ) -> Figure:
-    """Draw test accuracy against accumulated communicated scalars per client.
+    """Draw test accuracy against accumulated communicated scalars per client, on a logarithmic axis.
 
     One row of axes for each reading; left, local updates K at fixed P; right, perturbations P at fixed K; the
     first-order baseline in both (a panel without FedAvg rows of its own borrows those of the other panel).
@@ -143,121 +139,38 @@ def accuracy_by_communication(
             ``seed``, ``round`` (rounds completed), ``test_accuracy`` (0 to 1) and the column that ``count``
             names: ``wire_scalars``, ``table1_scalars`` or ``plotted_scalars``.
         count: How communicated scalars are counted: "wire" (bytes really encoded / 4), "table1" (the paper's
-            formula) or "plotted" (what the paper's axis did).
+            formula) or "plotted" (what the paper's axis did). Points at 0 cannot be drawn, and the caption says so.
         reference: The authors' curves, same columns (their ``reading`` is ignored: they appear in each row);
             drawn thin and dashed in the colour of the same K or P, with a fainter band.
         checks: The same curves measured in another way, same columns: drawn as dots in the same colours.
         longer: The same curves from longer runs, same columns: drawn thin, below.
         title: Heading of the whole figure.
         caption: Text under the plots; say the scale of the runs here.
-        xscale: "log" shows both methods (a FedAvg round costs as much as hundreds of DeComFL rounds);
-            "linear" is what the paper used. Points at x = 0 cannot be drawn on a log axis, and the caption
-            then says so.
         yscale: "linear", or "logit" to spread accuracies near 100 %.
-        xlimits: Range of the x-axis in scalars; None fits the data.
         ylimits: Range of the y-axis in accuracy, 0 to 1; None fits the data.
 
     Returns:
         A figure without pyplot state; the caller saves it.
 
     Raises:
-        InputError: If a column is missing, a frame is empty, or ``count``, ``xscale``, ``yscale`` or a panel
-            is unknown.
+        InputError: If a column is missing, a frame is empty, or ``count``, ``yscale`` or a panel is unknown.
     """
-    require(count in COUNT_LABELS, "count", f"be one of {', '.join(COUNT_LABELS)}", count)
-    return _grid(
-        curves,
-        x=f"{count}_scalars",
-        xlabel=f"communicated scalars per client\n({COUNT_LABELS[count]})",
-        others={"reference": reference, "checks": checks, "longer": longer},
-        title=title,
-        caption=caption,
-        xscale=xscale,
-        yscale=yscale,
-        xlimits=xlimits,
-        ylimits=ylimits,
-    )
-
-
-def accuracy_by_round(
-    curves: pd.DataFrame,
-    *,
-    reference: pd.DataFrame | None = None,
-    checks: pd.DataFrame | None = None,
-    longer: pd.DataFrame | None = None,
-    title: str = "",
-    caption: str = "",
-    xscale: XScale = "log",
-    yscale: YScale = "linear",
-    xlimits: tuple[float, float] | None = None,
-    ylimits: tuple[float, float] | None = None,
-) -> Figure:
-    """Draw the same curves against rounds completed, which is free of any way of counting scalars.
-
-    Args:
-        curves: The rows that `accuracy_by_communication` takes; the columns of scalars are not needed.
-        reference: The authors' curves, as `accuracy_by_communication` takes them.
-        checks: The same curves measured in another way, as `accuracy_by_communication` takes them.
-        longer: The same curves from longer runs, as `accuracy_by_communication` takes them.
-        title: Heading of the whole figure.
-        caption: Text under the plots; say the scale of the runs here.
-        xscale: "log" or "linear".
-        yscale: "linear", or "logit" to spread accuracies near 100 %.
-        xlimits: Range of the x-axis in rounds; None fits the data.
-        ylimits: Range of the y-axis in accuracy, 0 to 1; None fits the data.
-
-    Returns:
-        A figure without pyplot state; the caller saves it.
-
-    Raises:
-        InputError: If a column is missing, a frame is empty, or ``xscale``, ``yscale`` or a panel is unknown.
-    """
-    return _grid(
-        curves,
-        x="round",
-        xlabel="rounds completed",
-        others={"reference": reference, "checks": checks, "longer": longer},
-        title=title,
-        caption=caption,
-        xscale=xscale,
-        yscale=yscale,
-        xlimits=xlimits,
-        ylimits=ylimits,
-    )
-
-
-def _grid(
-    curves: pd.DataFrame,
-    *,
-    x: str,
-    xlabel: str,
-    others: Mapping[str, pd.DataFrame | None],
-    title: str,
-    caption: str,
-    xscale: XScale,
-    yscale: YScale,
-    xlimits: tuple[float, float] | None,
-    ylimits: tuple[float, float] | None,
-) -> Figure:
-    """Draw readings by panels, with one legend under each column and the caption under all."""
-    require(xscale in ("log", "linear"), "xscale", "be 'log' or 'linear'", xscale)
-    require(yscale in ("linear", "logit"), "yscale", "be 'linear' or 'logit'", yscale)
+    require_choice("count", count, COUNT_LABELS)
+    require_choice("yscale", yscale, ("linear", "logit"))
+    x, xlabel = f"{count}_scalars", f"communicated scalars per client\n({COUNT_LABELS[count]})"
+    others = {"reference": reference, "checks": checks, "longer": longer}
     frames = {"curves": curves, **{name: frame for name, frame in others.items() if frame is not None}}
     for name, frame in frames.items():
         _require_frame(name, frame, x)
     everything = pd.concat(frames.values(), ignore_index=True)
     readings = list(dict.fromkeys(curves["reading"]))
-    lost = xscale == "log" and bool((everything[x] <= 0).any())
+    lost = bool((everything[x] <= 0).any())
     if lost:
         frames = {name: frame.loc[frame[x] > 0] for name, frame in frames.items()}
 
     with matplotlib.rc_context(rc()):
-        figure, plots = page(
-            9.6,
-            3.0 * len(readings) + 1.25,
-            title=title,
-            caption=[caption, BAND, LOST_POINTS if lost else ""],
-        )
+        words = [caption, BAND, LOST_POINTS if lost else ""]
+        figure, plots = page(9.6, 3.0 * len(readings) + 1.25, title=title, caption=words)
         axes = plots.subplots(len(readings), len(_PANELS), sharex=True, sharey=True, squeeze=False)
         for row, reading in enumerate(readings):
             for column, panel in enumerate(_PANELS):
@@ -266,16 +179,15 @@ def _grid(
                     name: _of_panel(frame if name == "reference" else frame[frame["reading"] == reading], panel)
                     for name, frame in frames.items()
                 }
-                rows = own["curves"]
                 _draw(ax, own, everything, panel=panel, x=x)
-                ax.set_title(f"{reading} · {_PANEL_TITLES[panel]}{_fixed(rows, panel)}")
+                ax.set_title(f"{reading} · {_PANEL_TITLES[panel]}{_fixed(own['curves'], panel)}")
                 if column == 0:
                     ax.set_ylabel("test accuracy")
                 if row == len(readings) - 1:
                     ax.set_xlabel(xlabel)
-        _scale_axes(cast(Axes, axes[0, 0]), xscale, yscale, xlimits, ylimits)
+        _scale_axes(cast(list[Axes], list(axes.flat)), yscale, ylimits)
         for column in range(len(_PANELS)):
-            _legend([cast(Axes, ax) for ax in axes[:, column]], below=0.22 + 0.07 * xlabel.count("\n"))
+            _legend([cast(Axes, ax) for ax in axes[:, column]], below=0.29)
     return figure
 
 
@@ -384,23 +296,12 @@ def _styles(values: Collection[int], *, baseline: bool) -> dict[int, LineStyle]:
     return series_styles(integers, baseline=baseline) if integers else {}
 
 
-def _scale_axes(
-    ax: Axes,
-    xscale: XScale,
-    yscale: YScale,
-    xlimits: tuple[float, float] | None,
-    ylimits: tuple[float, float] | None,
-) -> None:
+def _scale_axes(grid: Sequence[Axes], yscale: YScale, ylimits: tuple[float, float] | None) -> None:
     """Set scales, limits and tick texts; all axes of the grid share them."""
-    grid = [ax, *ax.get_shared_x_axes().get_siblings(ax)]
-    for each in dict.fromkeys(cast(list[Axes], grid)):
+    for each in grid:
         each.set_yscale(yscale)
-        if xscale == "log":
-            each.set_xscale("log", nonpositive="mask")
-            each.grid(True, axis="x", which="minor", linewidth=0.3)
-        else:
-            each.set_xscale("linear")
-            each.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        each.set_xscale("log", nonpositive="mask")
+        each.grid(True, axis="x", which="minor", linewidth=0.3)
         if yscale == "logit":
             each.yaxis.set_major_locator(FixedLocator(list(_LOGIT_TICKS)))
             each.yaxis.set_minor_locator(NullLocator())
@@ -408,12 +309,10 @@ def _scale_axes(
             each.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 100:g} %"))
         else:
             each.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, symbol=" %", decimals=0))
-    if xlimits is not None:
-        ax.set_xlim(*xlimits)
     if ylimits is not None:
-        ax.set_ylim(*ylimits)
+        grid[0].set_ylim(*ylimits)
     elif yscale == "linear":
-        ax.set_ylim(top=min(ax.get_ylim()[1], 1.0))
+        grid[0].set_ylim(top=min(grid[0].get_ylim()[1], 1.0))
 
 
 def _legend(column: list[Axes], *, below: float) -> None:

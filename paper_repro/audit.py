@@ -11,17 +11,19 @@ from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
+from markupsafe import Markup
 
 import hessian
 import theory
 from decomfl_lab.files import write_atomically
 from decomfl_lab.runs.run import Progress
-from paper_repro.claims import Claim, Verdict
+from paper_repro.claims import UNTESTED, Outcome, Verdict, judged
 from paper_repro.part import Made, Options
-from paper_repro.report import Folded, Section
+from paper_repro.report import Folded, Section, notes
 from paper_repro.runs import Work, fingerprint
 from theory.findings.finding import STATUSES, Result, gather
 from theory.findings.registry import ENTRIES
+from theory.mathml import inequality
 
 __all__ = ["claims", "jobs", "make"]
 
@@ -81,16 +83,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     """The list of findings, and those on the theorems, corollaries and lemmas as claims."""
     section = Section(
         id="audit",
-        title="Audit: every equation, lemma, theorem, algorithm line and table of the paper",
-        figure_png=None,
-        settings=pd.DataFrame(),
-        notes=[
-            "Each line opens to the reason, the evidence gathered for this report, and the corrected statement. "
-            "“Refuted” means that concrete numbers contradict it; “carried over” that the step is right and starts "
-            "from one that is not. Evidence: units of every term; computer algebra; searches over the parameters for "
-            "the worst slack; counter-examples; arithmetic of tables; algorithms run to the letter. `decomfl audit` "
-            "repeats all of it.",
-        ],
+        notes=notes("audit"),
         facts={
             "statements": str(len(rows)),
             "pieces of evidence": str(sum(len(evidence) for evidence in rows["evidence"])),
@@ -98,7 +91,9 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         },
         folded=[_folded(row) for row in rows.to_dict("records")],
     )
-    return Made(section=section, claims=claims(rows), tables={"audit": rows.drop(columns=["evidence", "labels"])})
+    return Made(
+        section=section, claims=claims(rows), tables={"audit": rows.drop(columns=["evidence", "labels", "bounds"])}
+    )
 
 
 def _folded(row: Mapping[Any, Any]) -> Folded:
@@ -116,34 +111,35 @@ def _folded(row: Mapping[Any, Any]) -> Folded:
                 for found in row["evidence"]
             ),
             ("instead", str(row["instead"])),
+            *((f"as {bound.split()[-1]}", _drawn(bound)) for bound in row["bounds"]),
         ],
     )
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def _drawn(bound: str) -> Markup:
+    """The formula of a bound, by name and variant."""
+    name, variant = bound.split()
+    return Markup(inequality(theory.statement(name, variant)))  # type: ignore[arg-type]
+
+
+def claims(rows: pd.DataFrame) -> list[Outcome]:
     """Whether the statements of the paper are correct: all together, and each theorem, corollary and lemma."""
     counts = Counter(rows["status"])
-    wrong = [status for status in STATUSES if TONES[status] in ("no", "depends")]
-    everything = Claim(
-        id="audit.all",
-        claim="The paper's displayed statements, algorithms and tables are correct",
-        source="the whole paper",
-        verdict="does not hold" if any(counts[status] for status in wrong) else "holds",
-        measured={status: counts[status] for status in STATUSES},
-        scale=f"{len(rows)} statements",
-    )
-    return [everything, *(_claim(row) for row in rows.to_dict("records") if row["kind"] in _JUDGED)]
+    wrong = any(counts[status] for status in STATUSES if TONES[status] in ("no", "depends"))
+    verdict: Verdict = "does not hold" if wrong else "holds"
+    measured = {status: counts[status] for status in STATUSES}
+    everything = Outcome("audit.all", verdict, measured, f"{len(rows)} statements")
+    return judged("audit", "", [everything, *map(_outcome, rows[rows["kind"].isin(_JUDGED)].to_dict("records"))])
 
 
-def _claim(row: Mapping[Any, Any]) -> Claim:
+def _outcome(row: Mapping[Any, Any]) -> Outcome:
     tone = TONES[str(row["status"])] if row["confirmed"] else "untested"
-    verdicts: dict[str, Verdict] = {"yes": "holds", "untested": "not tested at this scale"}
+    verdicts: dict[str, Verdict] = {"yes": "holds", "untested": UNTESTED}
     numbers: Mapping[str, float | None] = next((found["numbers"] for found in row["evidence"] if found["numbers"]), {})
-    return Claim(
-        id=f"audit.{row['label'].replace(':', '-')}",
-        claim=f"{str(row['kind']).capitalize()} as printed: {row['says']}",
-        source=f"{row['label']}, line {row['line']} of the source",
-        verdict=verdicts.get(tone, "does not hold"),
-        measured={name: value for name, value in numbers.items() if value is not None and math.isfinite(value)},
-        scale=f"audit: {row['status']}",
+    return Outcome(
+        f"audit.{row['label'].replace(':', '-')}",
+        verdicts.get(tone, "does not hold"),
+        {name: value for name, value in numbers.items() if value is not None and math.isfinite(value)},
+        f"audit: {row['status']}",
+        f"{row['place']}, {row['label']}: {row['says']}",
     )

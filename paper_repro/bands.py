@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 import pandas as pd
 
-from paper_repro.claims import Claim, Verdict
+from paper_repro.claims import UNTESTED, Outcome, Verdict
 from paper_repro.measures import TOLERANCE, WITHIN, numbers
 
-__all__ = ["RULE", "bands_table", "claim", "compared"]
-
-RULE: Final = (
-    f"a series is inside where the mean of our seeds lies between the least and the largest accuracy of the authors' "
-    f"seeds, widened on both sides by {TOLERANCE:g} standard errors of an accuracy on the test images and by one "
-    "standard deviation over seeds (the authors' where they have several, else ours of the series, else the mean of "
-    f"ours over the other series); it has to be at {WITHIN:.0%} of the rounds that both evaluated"
-)
+__all__ = ["bands_table", "compared", "outcome"]
 
 
 def compared(ours: pd.DataFrame, authors: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
@@ -87,13 +79,13 @@ def bands_table(found: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(table)
 
 
-def claim(figure: str, table: pd.DataFrame, words: str, *, testable: bool, wanted: int = 1) -> Claim:
+def outcome(figure: str, table: pd.DataFrame, words: str, *, testable: bool, wanted: int = 1) -> Outcome:
     """Whether every series of DeComFL is inside, of which ``wanted`` must be there to say so.
 
     ``testable`` where the runs have the authors' settings.
     """
     ours = table[table.series.str.contains("DeComFL")] if len(table) else table
-    verdict: Verdict = "not tested at this scale"
+    verdict: Verdict = UNTESTED
     if testable and len(ours) and bool((ours["share inside"] < WITHIN).any()):
         verdict = "does not hold"
     elif testable and len(ours) >= wanted:
@@ -101,14 +93,6 @@ def claim(figure: str, table: pd.DataFrame, words: str, *, testable: bool, wante
     measured: dict[str, float | None] = {}
     for row in table.to_dict("records"):
         to = f"{row['series']}, to round {row['last round']}"
-        measured[f"{to}: share inside"] = row["share inside"]
-        measured[f"{to}: last accuracy, ours"] = row["last accuracy, ours"]
-        measured[f"{to}: last accuracy, authors'"] = row["last accuracy, authors'"]
-    return Claim(
-        id=f"{figure}.band",
-        claim=f"With the settings of the authors' logs the curves of DeComFL run where theirs do (rule: {RULE})",
-        source="the authors' logged curves",
-        verdict=verdict,
-        measured=numbers(measured),
-        scale=words,
-    )
+        for name in ("share inside", "last accuracy, ours", "last accuracy, authors'"):
+            measured[f"{to}: {name}"] = row[name]
+    return Outcome(f"{figure}.band", verdict, numbers(measured), words)

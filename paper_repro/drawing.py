@@ -19,7 +19,7 @@ import paper_repro
 import theory
 from decomfl_lab.files import write_atomically
 from decomfl_lab.runs.provenance import code_version
-from paper_repro.claims import Claim
+from paper_repro.claims import Outcome
 from paper_repro.part import Made, Options, rendered
 from paper_repro.reference import FILE_NAME
 from paper_repro.report import page_section
@@ -27,6 +27,8 @@ from paper_repro.report import page_section
 __all__ = ["Drawn", "drawn", "ingredients"]
 
 FOLDER: Final = "drawn"
+TABLES: Final = Path(__file__).parent
+"""Where the tables of claims and scales are."""
 _LAYERS: Final = (decomfl_lab, figures, hessian, paper_repro, theory)
 _LIBRARIES: Final = ("matplotlib", "numpy", "pandas", "scipy")
 
@@ -37,11 +39,11 @@ class Drawn:
 
     Attributes:
         section: The section, as ``page_section`` makes it.
-        claims: Its claims with their verdicts.
+        claims: The outcomes of its claims.
     """
 
     section: Mapping[str, Any]
-    claims: Sequence[Claim]
+    claims: Sequence[Outcome]
 
 
 def ingredients(
@@ -53,6 +55,7 @@ def ingredients(
     if kept is not None:
         asked += (kept.words, kept.rows.to_csv())
     code = [code_version(Path(str(layer.__file__)).parent) for layer in _LAYERS]
+    code += [path.read_text(encoding="utf-8") for path in sorted(TABLES.glob("*.toml"))]
     libraries = [version(library) for library in _LIBRARIES]
     told = json.dumps([name, list(provenance), asked, code, libraries], sort_keys=True, default=str)
     h = hashlib.sha256(told.encode())
@@ -102,4 +105,4 @@ def _load(path: Path, out: Path, key: str) -> Drawn | None:
                 return None
     except (OSError, ValueError):
         return None
-    return Drawn(kept["section"], [Claim(**claim) for claim in kept["claims"]])
+    return Drawn(kept["section"], [Outcome(**outcome) for outcome in kept["claims"]])

@@ -12,10 +12,10 @@ import pandas as pd
 from scipy import stats
 
 from figures.edge import edge
-from paper_repro.claims import Claim, Verdict
+from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, EdgeWork, Point, points
 from paper_repro.part import Made, Options, rendered
-from paper_repro.report import Section
+from paper_repro.report import Section, notes
 from paper_repro.scales import EDGE_SCALES, EdgeScale, kind
 from theory.bounds import statement
 from theory.problems.spectrum import Spectrum
@@ -25,18 +25,11 @@ from theory.stability import largest_step, load
 __all__ = ["claims", "comes_apart", "jobs", "made_of", "make", "more_stable", "outcomes", "shares", "spectrum_of"]
 
 D: Final = 28_938
-RISEN: Final = 2.0
+LIMITS: Final = limits("edge")
+RISEN: Final[float] = LIMITS.risen
 """A test loss so many times its own smallest one is lost."""
 FALLEN: Final = 0.1
 """An accuracy so far below its own best one has fallen."""
-AGREEMENT: Final = 0.95
-"""The share of runs that a limit must tell right to count as the limit."""
-WITHIN: Final = 2.0
-MOST: Final = 0.9
-"""T at the turn is 1 within this factor in so many of the runs, if that is what turns them."""
-LEAST_RUNS: Final = 5
-"""Runs of each outcome without which a limit is not judged."""
-SIGNIFICANT: Final = 0.05
 TINY: Final = 1e-12
 """The number that takes the place of ‖∇f‖² where its unbiased estimate is not above 0."""
 _POINT: Final = ["estimator", "batch", "factor", "P", "K", "beta"]
@@ -192,10 +185,10 @@ def more_stable(pairs: pd.DataFrame) -> tuple[Verdict, dict[str, float | int]]:
     both = int((pairs["one"] & pairs["other"]).sum())
     better = float(stats.binom.sf(rescued - 1, rescued + lost, 0.5))
     fewer = float(stats.binom.cdf(rescued, rescued + both, 0.5))
-    verdict: Verdict = "not tested at this scale"
-    if better <= SIGNIFICANT:
+    verdict: Verdict = UNTESTED
+    if better <= LIMITS.significant:
         verdict = "holds"
-    elif fewer <= SIGNIFICANT:
+    elif fewer <= LIMITS.significant:
         verdict = "does not hold"
     measured = {"pairs": len(pairs), "both came apart": both, "only the second": rescued, "only the first": lost}
     return verdict, {**measured, "p, more stable": better, "p, fewer than half rescued": fewer}
@@ -259,9 +252,7 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
     )
     section = Section(
         id="edge",
-        title="The edge of stability: which step sizes come apart, and what curvature says",
         figure_png=rendered(figure),
-        settings=pd.DataFrame(),
         notes=_notes(found, size),
         table=table,
         facts={"scale": words, "data": str(provenance[0]["data"]), "runs": str(len(found))},
@@ -305,153 +296,90 @@ def _notes(found: pd.DataFrame, size: EdgeScale) -> list[str]:
         {"estimator": PROJECTION, "batch": size.batch_size},
     )
     changed = int((batches["one"] != batches["other"]).sum())
-    notes = [
-        "Directions shared by all clients make a step's noise ‖∇f‖²·tr(H)/P in size, so what is stable depends on the "
-        "whole trace: on a quadratic E‖x‖² stays bounded if and only if S = Σ_j hλ_j/(2P − hλ_j(1 + P(1 − β)/(1 + β))) "
-        "is below 1, h = η/(1 − β) (docs/theory.md, “Stability in mean square”). S is about h·tr(H)/(2P); momentum "
-        "takes the top eigenvalue out of it, and neither K nor m is in it.",
-        "S is measured, not fitted: the Gauss-Newton matrix of fixed training images has the trace of their Hessian "
-        "(the network is piecewise affine), exactly summed, and its top by Lanczos, at x's on the way. That S is above "
-        "1 when all is lost is no feat, as curvature grows with the loss; what counts is where S stands when the loss "
-        "turns (column “S at the turn”) and that runs which stay together stay below 1.",
-        "Before S, noise of gradients counts: to second order a step raises the loss where T = h·tr(H)/(2P)·(1 + "
-        "σ²/‖∇f‖²) > 1, σ² the variance of the mean of the m·B examples that it draws, ‖∇f‖² and σ² by two halves of "
-        "other training images. From there on the loss no longer falls, noise drives the weights up, and tr(H) with "
-        "them: smaller batches come apart at smaller steps.",
-        "No theorem of the paper covers momentum, or says that Figure 2's step is admissible. The corrected condition "
-        "η ≤ 1/(4Lρ_κ) of Theorem 2 is read with η/(1 − β) in the place of η, and with the curvature at the x's "
-        "measured, which may be smaller than what lies between them.",
-        "“fallen” in the table is another rule, to see that the rule does not decide: losses not finite, or a last "
-        f"accuracy more than {FALLEN:.0%} of all images below the run's own best.",
-    ]
+    told = notes("edge", fallen=FALLEN)
     if len(batches):
-        notes.append(
+        told.append(
             f"Does B matter? On {len(batches)} equal seeds and steps, B = {size.small_batch} came apart "
             f"{int(batches['one'].sum())} times and B = {size.batch_size} {int(batches['other'].sum())} times; "
             f"{changed} pairs differ."
         )
-    return notes
+    return told
 
 
-def claims(found: pd.DataFrame, words: str) -> list[Claim]:
+def claims(found: pd.DataFrame, words: str) -> list[Outcome]:
     """What the paper says of stability, and what the corrected theory says."""
-    judged = (_stable, _covered, _directions, _turns, _limit)
-    return [judge(found, words) for judge in judged]
+    return judged("edge", words, [judge(found) for judge in (_stable, _covered, _directions, _turns, _limit)])
 
 
-def _stable(found: pd.DataFrame, words: str) -> Claim:
+def _stable(found: pd.DataFrame) -> Outcome:
     batch = found[found["estimator"] == DIFFERENCES]["batch"].max()
     pairs = _paired(found, {"estimator": DIFFERENCES}, {"estimator": PROJECTION})
     verdict, measured = more_stable(pairs)
     named = {name.replace("second", "projection").replace("first", "differences"): v for name, v in measured.items()}
-    return Claim(
-        id="edge.more-stable",
-        claim="With zeroth-order scalars DeComFL is insensitive to the learning rate, with gradient projection it is "
-        "unstable (judged: equal seeds, steps and batches; runs that come apart by projection alone outnumber the "
-        "reverse, exact McNemar test; against it: differences rescue fewer than half of what projection loses)",
-        source="Appendix, projection figure",
-        verdict=verdict,
-        measured={**named, "B": None if math.isnan(batch) else int(batch)},
-        scale=words,
-    )
+    return Outcome("edge.more-stable", verdict, {**named, "B": None if math.isnan(batch) else int(batch)})
 
 
-def _covered(found: pd.DataFrame, words: str) -> Claim:
+def _covered(found: pd.DataFrame) -> Outcome:
     """Does corrected Theorem 2 admit Figure 2's step by the curvature met up to the turn?"""
     own = found[_on_line(found, "batch", Point(PROJECTION, 0)) & (found["batch"] == found["batch"].max())]
     admitted = own["admitted"]
     verdict: Verdict = "holds" if bool((admitted >= PAPER_STEP).all()) else "does not hold"
-    return Claim(
-        id="edge.covered",
-        claim="Theorem 2 covers the experiments: Figure 2's step η/(1 − β) is one that its (corrected) condition "
-        "admits by the curvature met before the test loss is smallest, on every seed",
-        source="Theorem 2, Figure 2",
-        verdict=verdict if len(admitted.dropna()) else "not tested at this scale",
-        measured={
-            "Figure 2's η/(1 − β)": PAPER_STEP,
-            "admitted, least over seeds": _finite(admitted.min()),
-            "admitted, largest over seeds": _finite(admitted.max()),
-            "stable in mean square, least over seeds": _finite(own["limit"].min()),
-            "runs": len(own),
-            "came apart": int(own["apart"].sum()),
-        },
-        scale=words,
-    )
+    measured = {
+        "Figure 2's η/(1 − β)": PAPER_STEP,
+        "admitted, least over seeds": _finite(admitted.min()),
+        "admitted, largest over seeds": _finite(admitted.max()),
+        "stable in mean square, least over seeds": _finite(own["limit"].min()),
+        "runs": len(own),
+        "came apart": int(own["apart"].sum()),
+    }
+    return Outcome("edge.covered", verdict if len(admitted.dropna()) else UNTESTED, measured)
 
 
-def _directions(found: pd.DataFrame, words: str) -> Claim:
+def _directions(found: pd.DataFrame) -> Outcome:
     """Do fewer runs come apart with the most directions than with the fewest? Fisher's exact test, one-sided."""
     own = found[_on_line(found, "P", Point(PROJECTION, int(found["batch"].max())))]
     few, many = (own[own["P"] == P]["apart"] for P in (own["P"].min(), own["P"].max()))
     counts = [[int(few.sum()), int((~few).sum())], [int(many.sum()), int((~many).sum())]]
     better, worse = (float(stats.fisher_exact(counts, alternative=side).pvalue) for side in ("greater", "less"))
-    verdict: Verdict = "not tested at this scale"
-    if own["P"].nunique() > 1 and min(better, worse) <= SIGNIFICANT:
-        verdict = "holds" if better <= SIGNIFICANT else "does not hold"
-    return Claim(
-        id="edge.directions",
-        claim="More perturbations allow a larger learning rate (judged: at Figure 2's step fewer runs come apart with "
-        "the most directions than with the fewest, Fisher's exact test)",
-        source="Remark after Corollary 1",
-        verdict=verdict,
-        measured={
-            **{f"came apart, P = {P}": int(each["apart"].sum()) for P, each in own.groupby("P")},
-            "runs a P": int(own.groupby("P").size().min()) if len(own) else 0,
-            "p": better if own["P"].nunique() > 1 else None,
-        },
-        scale=words,
-    )
+    verdict: Verdict = UNTESTED
+    if own["P"].nunique() > 1 and min(better, worse) <= LIMITS.significant:
+        verdict = "holds" if better <= LIMITS.significant else "does not hold"
+    measured = {
+        **{f"came apart, P = {P}": int(each["apart"].sum()) for P, each in own.groupby("P")},
+        "runs a P": int(own.groupby("P").size().min()) if len(own) else 0,
+        "p": better if own["P"].nunique() > 1 else None,
+    }
+    return Outcome("edge.directions", verdict, measured)
 
 
-def _turns(found: pd.DataFrame, words: str) -> Claim:
+def _turns(found: pd.DataFrame) -> Outcome:
     at = found[found["apart"]]["push_at_turn"].dropna()
-    right = float(at.between(1 / WITHIN, WITHIN).mean()) if len(at) else math.nan
-    verdict: Verdict = "not tested at this scale"
-    if len(at) >= LEAST_RUNS:
-        verdict = "holds" if right >= MOST else "does not hold"
-    return Claim(
-        id="edge.turn",
-        claim="The loss turns where the noise of gradients and directions outweighs descent, T = 1 (judged: T at the x "
-        f"measured with the smallest test loss within a factor of {WITHIN:g} of 1, in {MOST:.0%} of the runs that come "
-        "apart; this criterion was chosen after a handful of runs with B = 4 and 8)",
-        source="docs/theory.md, the second-order term of Theorem 2",
-        verdict=verdict,
-        measured={
-            "came apart": len(at),
-            "within": _finite(right),
-            **{
-                f"T, {name}": _finite(float(at.quantile(q)))
-                for name, q in (("tenth", 0.1), ("median", 0.5), ("ninth", 0.9))
-            },
-        },
-        scale=words,
-    )
+    right = float(at.between(1 / LIMITS.factor, LIMITS.factor).mean()) if len(at) else math.nan
+    verdict: Verdict = UNTESTED
+    if len(at) >= LIMITS.least_runs:
+        verdict = "holds" if right >= LIMITS.most else "does not hold"
+    quantiles = {"tenth": 0.1, "median": 0.5, "ninth": 0.9}
+    told = {f"T, {name}": _finite(float(at.quantile(q))) for name, q in quantiles.items()}
+    return Outcome("edge.turn", verdict, {"came apart": len(at), "within": _finite(right), **told})
 
 
-def _limit(found: pd.DataFrame, words: str) -> Claim:
+def _limit(found: pd.DataFrame) -> Outcome:
     apart, stayed = found[found["apart"]], found[~found["apart"]]
     right = (found["crossed"] == found["apart"]).mean()
-    verdict: Verdict = "not tested at this scale"
-    if min(len(apart), len(stayed)) >= LEAST_RUNS:
-        verdict = "holds" if right >= AGREEMENT else "does not hold"
-    return Claim(
-        id="edge.limit",
-        claim="Runs come apart where their curvature makes the step unstable in mean square, and only there (judged: S "
-        f"≥ 1 at some x measured in runs that come apart and in no others, right for {AGREEMENT:.0%} of all runs)",
-        source="docs/theory.md, stability in mean square",
-        verdict=verdict,
-        measured={
-            "runs told right": float(right),
-            "came apart": len(apart),
-            "of those, S ≥ 1 somewhere": int(apart["crossed"].sum()),
-            "of those, S ≥ 1 before accuracy fell": int(apart["warned"].sum()),
-            "S where their loss turns, median": _finite(apart["at_turn"].median()),
-            "S where their loss turns, least": _finite(apart["at_turn"].min()),
-            "stayed together": len(stayed),
-            "largest S of those": _finite(stayed["peak"].max()),
-        },
-        scale=words,
-    )
+    verdict: Verdict = UNTESTED
+    if min(len(apart), len(stayed)) >= LIMITS.least_runs:
+        verdict = "holds" if right >= LIMITS.agreement else "does not hold"
+    measured = {
+        "runs told right": float(right),
+        "came apart": len(apart),
+        "of those, S ≥ 1 somewhere": int(apart["crossed"].sum()),
+        "of those, S ≥ 1 before accuracy fell": int(apart["warned"].sum()),
+        "S where their loss turns, median": _finite(apart["at_turn"].median()),
+        "S where their loss turns, least": _finite(apart["at_turn"].min()),
+        "stayed together": len(stayed),
+        "largest S of those": _finite(stayed["peak"].max()),
+    }
+    return Outcome("edge.limit", verdict, measured)
 
 
 def _finite(value: float) -> float | None:

@@ -28,9 +28,8 @@ from hessian.curvature import GaussNewtonOperator
 from hessian.exact import gauss_newton_trace
 from hessian.kappa import effective_rank
 from hessian.mean_loss import MeanLoss
-from paper_repro.fig2 import MNIST_AS_PLOTTED
 from paper_repro.runs import DIVERGED, Job, fingerprint
-from paper_repro.scales import EdgeScale
+from paper_repro.scales import READINGS, EdgeScale
 
 __all__ = ["DIFFERENCES", "PAPER_STEP", "PROJECTION", "EdgeWork", "Point", "points"]
 
@@ -116,7 +115,7 @@ class EdgeWork:
             batch_size=at.batch, test_examples=size.test_examples, split="iid", local_steps=at.K, perturbations=at.P,
             rounds=size.steps // at.K, rebuild="copy", eval_every=self.every, seed=self.seed,
         )  # fmt: skip
-        config = config.but(**{**MNIST_AS_PLOTTED, "momentum": at.beta, "lr": (1 - at.beta) * at.h})
+        config = config.but(**{**READINGS["as-plotted"].decomfl, "momentum": at.beta, "lr": (1 - at.beta) * at.h})
         return config.but(_METHODS[at.estimator])
 
     @property

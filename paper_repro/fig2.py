@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,15 @@ from decomfl_lab.runs.config import TrainConfig
 from figures.curves import accuracy_by_communication
 from paper_repro import estimators
 from paper_repro.bands import bands_table, compared
-from paper_repro.bands import claim as bands_claim
-from paper_repro.claims import Claim, Verdict
+from paper_repro.bands import outcome as band
+from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.estimators import CHECKED
 from paper_repro.measures import (
     COUNTS,
     LEAST_LEVEL,
     LEVELS,
+    LOGS,
+    TOLERANCE,
     accuracy_at,
     accuracy_up_to,
     flattened,
@@ -30,24 +32,16 @@ from paper_repro.measures import (
     scalars_to_reach,
     series_of,
     settled,
-    unfinished,
+    unready,
     verdict_of_countings,
 )
 from paper_repro.part import Made, Options, rendered
-from paper_repro.reference import fig2_reference
-from paper_repro.report import Section
+from paper_repro.reference import D, countings, fig2_reference
+from paper_repro.report import Section, notes, settings
 from paper_repro.runs import Job
-from paper_repro.scales import FIG2_SCALES, Fig2Scale
-from theory.communication import (
-    plotted_scalars_decomfl,
-    plotted_scalars_fedavg,
-    table1_scalars_decomfl,
-    table1_scalars_fedavg,
-)
+from paper_repro.scales import FIG2_SCALES, READINGS, Fig2Scale
 
 __all__ = [
-    "MNIST_AS_PLOTTED",
-    "READINGS",
     "add_countings",
     "claims",
     "jobs",
@@ -58,69 +52,14 @@ __all__ = [
     "summary_table",
 ]
 
-READINGS = ("as-plotted", "as-written")
 LOCAL_STEPS = (1, 4, 10)
 PERTURBATIONS = (10, 20, 40)
-D = 28_938
 CURVE = ("reading", "panel", "series")
 """Columns that name a curve."""
 
 
-@dataclass(frozen=True)
-class Reading:
-    """One reading of the paper's settings.
-
-    "as-plotted" is what the authors' logs and code say, "as-written" what the paper's text says; where the
-    text is silent it takes what the logs have, except μ, for which it takes the 1e-3 of the text experiments,
-    the only μ that the paper prints.
-    """
-
-    split: str
-    decomfl: Mapping[str, Any]
-    fedavg: Mapping[str, Any]
-    lr_left: float
-    lr_right: float
-    fedavg_steps: tuple[int, ...]
-
-
-MNIST_AS_PLOTTED: Mapping[str, Any] = {
-    "estimator": "central",
-    "momentum": 0.9,
-    "momentum_form": "torch",
-    "weight_decay": 1e-5,
-    "mu": 1e-4,
-}
-"""DeComFL's settings on MNIST in the authors' logs."""
-
-_READINGS: dict[str, Reading] = {
-    "as-plotted": Reading(
-        split="iid",
-        decomfl=MNIST_AS_PLOTTED,
-        fedavg={"momentum": 0.0, "weight_decay": 0.0},
-        lr_left=0.001,
-        lr_right=0.0005,
-        fedavg_steps=(5, 10),  # the paper's "K=4" curve is a renamed run of K=5
-    ),
-    "as-written": Reading(
-        split="dirichlet",
-        decomfl={
-            "estimator": "forward",
-            "momentum": 0.5,
-            "momentum_form": "paper",
-            "weight_decay": 0.0,
-            "mu": 1e-3,
-        },
-        fedavg={"momentum": 0.5, "weight_decay": 0.0},
-        lr_left=0.001,
-        lr_right=0.001,
-        fedavg_steps=(4, 10),
-    ),
-}
 FEDAVG_LR = 0.1
-CONVERGED = 0.9
-"""Accuracy from which on gains are those of a trained model."""
-PRECISE = 0.005
-"""Two standard errors below this are enough to call two gains equal."""
+LIMITS = limits("fig2")
 
 
 def jobs(options: Options) -> list[Job]:
@@ -135,7 +74,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     rows = add_countings(rows, scale)
     lines, dots = (settled(rows[rows[CHECKED] == check], CURVE) for check in (False, True))
     authors = fig2_reference(options.authors) if options.authors is not None else None
-    missing = unfinished(rows, [*CURVE, "estimator"])
+    missing = unready(rows, [*CURVE, "estimator"])
     longer = None
     if options.longer is not None:
         kept = options.longer.rows
@@ -144,8 +83,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     caption = [
         f"Scale {scale_words(scale)}. Data: {provenance[0]['data']}. {measured_words(lines, dots)}",
         estimators.words(rows, CURVE),
-        f"Not finished: {'; '.join(missing)}." if missing else "",
-        "" if options.longer is None else options.longer.thin,
+        missing,
+        options.thin,
     ]
     drawn = {
         count: accuracy_by_communication(
@@ -170,27 +109,14 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         bands = bands_table(pd.concat(of_each), CURVE[1:])
         tables["fig2-bands"] = bands
         wanted = len(LOCAL_STEPS) + len(PERTURBATIONS)
-        verdicts.append(bands_claim("fig2", bands, caption[0], testable=scale == "full", wanted=wanted))
+        verdicts.append(band("fig2", bands, caption[0], testable=scale == "full", wanted=wanted))
         verdicts.append(saving_in_the_logs(authors))
     seconds = rows.groupby([*CURVE, CHECKED, "seed"]).seconds.max().sum()
     section = Section(
         id="fig2",
-        title="Figure 2: accuracy against communication on MNIST",
         figure_png=rendered(drawn[options.count]),
         settings=settings_table(scale),
-        notes=[
-            *([f"Not finished: {'; '.join(missing)}."] if missing else []),
-            estimators.NOTE,
-            "as-plotted is what the authors' logs and code say; as-written what the paper's text says. They are "
-            "different experiments, and the curves of the paper's figure are of the first kind.",
-            "wire: bytes really encoded by the codec, both directions, lag included, divided by 4 and averaged over "
-            "all M clients. table1: the formula of the paper's Table 1. plotted: what the paper's axis counts, "
-            "(round - 1)·K·P for DeComFL and (round - 1)·d for FedAvg, one direction and full participation. The "
-            "same figure by the other two countings is in the folder figures.",
-            "A record counts when it is sent: at the end of a short run the clients that were not sampled lately "
-            "have not been sent the last rounds yet, so wire lies below table1 there.",
-            "The curve that the paper labels FedAvg K=4 is, by its log's history, a run of K=5; it is run so here.",
-        ],
+        notes=[*filter(None, [missing]), estimators.NOTE, *notes("fig2")],
         table=table,
         facts={
             "runs": str(rows.groupby([*CURVE, CHECKED, "seed"]).ngroups),
@@ -232,7 +158,7 @@ def measured_words(lines: pd.DataFrame, dots: pd.DataFrame) -> str:
 
 
 def _reading_jobs(name: str, size: Fig2Scale, *, on_gpu: bool) -> list[Job]:
-    reading = _READINGS[name]
+    reading = READINGS[name]
     base = TrainConfig(
         data="mnist",
         model="cnn-mnist",
@@ -300,21 +226,7 @@ def _reading_jobs(name: str, size: Fig2Scale, *, on_gpu: bool) -> list[Job]:
 def add_countings(rows: pd.DataFrame, scale: str) -> pd.DataFrame:
     """The rows with columns table1_scalars and plotted_scalars beside the measured wire_scalars."""
     size = FIG2_SCALES[scale]
-
-    def table1(row: Any) -> float:
-        if row.method == "FedAvg":
-            return table1_scalars_fedavg(row.round, M=size.M, m=size.m, d=D)
-        return table1_scalars_decomfl(row.round, M=size.M, m=size.m, K=row.K, P=row.P)
-
-    def plotted(row: Any) -> float:
-        if row.method == "FedAvg":
-            return plotted_scalars_fedavg(row.round, d=D)
-        return plotted_scalars_decomfl(row.round, K=row.K, P=row.P)
-
-    return rows.assign(
-        table1_scalars=[table1(row) for row in rows.itertuples()],
-        plotted_scalars=[plotted(row) for row in rows.itertuples()],
-    )
+    return rows.assign(**countings(rows, M=size.M, m=size.m))
 
 
 def scale_words(scale: str) -> str:
@@ -341,52 +253,17 @@ def _listed(rounds: Mapping[int, int]) -> str:
 def settings_table(scale: str) -> pd.DataFrame:
     """What was run, beside what the paper's text and the authors' logs have."""
     size = FIG2_SCALES[scale]
-    rates = " / ".join(f"{lr * size.eta_factor:g}" for lr in (0.001, 0.0005))
-    checks = ", ".join(f"P={P}: {R}" for P, R in size.perturbation_differences.items())
-    by = {"decomfl": "finite differences", "decomfl-projection": "projection ⟨∇f, z⟩"}[size.written_method]
-    rows = [
-        ("clients M / sampled m", "100 / 10", "100 / 10", *2 * [f"{size.M} / {size.m}"]),
-        ("split", "Dirichlet, α = 1", "i.i.d.", "i.i.d.", "Dir(1·1), equal sizes"),
-        ("scalars of DeComFL", "finite differences", "finite differences", "projection, checked by differences", by),
-        ("difference", "forward", "central", "central", "forward"),
-        ("μ", "not given for images", "1e-4", "1e-4; projection: → 0", "1e-3 (its only printed μ); projection: → 0"),
-        (
-            "momentum of DeComFL",
-            "0.5, m = βm + (1-β)g",
-            "0.9, m = βm + g",
-            "0.9, m = βm + g",
-            "0.5, m = βm + (1-β)g",
-        ),
-        ("weight decay", "none", "1e-5", "1e-5", "0"),
-        ("η of DeComFL, left / right", "0.001 / 0.001", "0.001 / 0.0005", rates, "0.001 / 0.001"),
-        ("batch B", "not given", "256", *2 * [str(size.batch_size)]),
-        (
-            "FedAvg",
-            "momentum 0.5, η not given",
-            "η = 0.1; optimizer not recorded",
-            "SGD, η = 0.1, K = 5 and 10",
-            "SGD, η = 0.1, momentum 0.5, K = 4 and 10",
-        ),
-        ("rounds, left", "not given", "2000 plotted", _listed(size.local_rounds), _listed(size.written_rounds)),
-        (
-            "rounds, right",
-            "not given",
-            "1500 plotted",
-            str(size.perturbation_rounds),
-            str(size.written_perturbation_rounds),
-        ),
-        ("rounds by finite differences, left", "all", "all", _listed(size.local_differences), "–"),
-        ("rounds by finite differences, right", "all", "all", checks, "–"),
-        ("seeds", "not given", "3 left, 1 right", f"{len(size.seeds)} left, 1 right", "1"),
-    ]
-    columns = [
-        "setting",
-        "the paper's text",
-        "the authors' logs",
-        "run here: as-plotted",
-        "run here: as-written",
-    ]
-    return pd.DataFrame(rows, columns=columns)
+    return settings(
+        "fig2",
+        **vars(size),
+        by={"decomfl": "finite differences", "decomfl-projection": "projection ⟨∇f, z⟩"}[size.written_method],
+        rates=" / ".join(f"{lr * size.eta_factor:g}" for lr in (0.001, 0.0005)),
+        left=_listed(size.local_rounds),
+        written_left=_listed(size.written_rounds),
+        checked_left=_listed(size.local_differences),
+        checked_right=", ".join(f"P={P}: {R}" for P, R in size.perturbation_differences.items()),
+        number_of_seeds=len(size.seeds),
+    )
 
 
 def summary_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -404,12 +281,11 @@ def summary_table(rows: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()
 
 
-def claims(rows: pd.DataFrame, scale: str) -> list[Claim]:
-    """The paper's statements about Figure 2, judged by the "as-plotted" runs.
+def claims(rows: pd.DataFrame, scale: str) -> list[Outcome]:
+    """The claims about Figure 2, judged by the "as-plotted" runs.
 
     A comparison is decided only if the difference exceeds two standard errors of the seeds, or, with one seed,
-    two binomial standard errors of the test accuracy, and a statement about the end of training only if the
-    curves have flattened; otherwise it is "not tested at this scale".
+    two binomial standard errors of the test accuracy.
     """
     plotted = rows[rows.reading == "as-plotted"]
     own = settled(plotted[~plotted[CHECKED].astype(bool)], CURVE)
@@ -421,29 +297,27 @@ def claims(rows: pd.DataFrame, scale: str) -> list[Claim]:
     if size.eta_factor != 1:
         words += f", η × {size.eta_factor:g}"
     words += "; DeComFL by projection"
-    if missing := unfinished(plotted, [*CURVE[1:], "estimator"]):
-        words += f"; not finished: {'; '.join(missing)}"
-    return [
-        _saving(left, words),
-        _local_updates(left, words),
-        _perturbations(right, words),
-        _slow_start(right, words),
-        _more_influential(left, right, words),
-        _not_converged(left, words),
-        estimators.claim("fig2", plotted, CURVE[1:], words),
+    if missing := unready(plotted, [*CURVE[1:], "estimator"]):
+        words += f"; n{missing[1:-1]}"
+    outcomes = [
+        _saving(left),
+        _local_updates(left),
+        _perturbations(right),
+        _slow_start(right),
+        _more_influential(left, right),
+        _not_converged(left),
+        estimators.outcome("fig2", plotted, CURVE[1:]),
+        estimators.seconds("fig2", plotted, CURVE[1:]),
     ]
+    return judged("fig2", words, outcomes)
 
 
-def saving_in_the_logs(authors: pd.DataFrame) -> Claim:
+def saving_in_the_logs(authors: pd.DataFrame) -> Outcome:
     """The same comparison on the authors' own logged curves, counted alike."""
-    return _saving(
-        authors[authors.panel == "local-updates"],
-        "the authors' logs: M=100, m=10; scalars by formula, expectation",
-        id_="fig2.saving-in-the-logs",
-    )
+    return replace(_saving(authors[authors.panel == "local-updates"], "-in-the-logs"), scale=LOGS)
 
 
-def _saving(left: pd.DataFrame, words: str, *, id_: str = "fig2.saving") -> Claim:
+def _saving(left: pd.DataFrame, where: str = "") -> Outcome:
     """Counted in three ways, which of DeComFL and FedAvg (K = 10 both) needs fewer scalars?"""
     ours, theirs = series_of(left, "DeComFL K=10 P=20"), series_of(left, "FedAvg K=10")
     measured: dict[str, float | None] = {}
@@ -459,24 +333,16 @@ def _saving(left: pd.DataFrame, words: str, *, id_: str = "fig2.saving") -> Clai
                 if a:
                     measured[f"FedAvg / DeComFL, {count}"] = b / a
                 break
-    verdict: Verdict = "not tested at this scale"
+    verdict: Verdict = UNTESTED
     if len(ratios) == len(COUNTS) and (measured["accuracy reached by both"] or 0.0) >= LEAST_LEVEL:
         verdict = verdict_of_countings([ratio > 1.0 for ratio in ratios])
     for name, runs in (("DeComFL", ours), ("FedAvg", theirs)):
         if not runs.empty:
             measured[f"highest mean accuracy of {name}"] = float(runs.groupby("round").test_accuracy.mean().max())
-    return Claim(
-        id=id_,
-        claim="DeComFL clearly saves communication, even for the CNN of 28,938 parameters (K = 10, at the highest "
-        "accuracy that both reach here)",
-        source="Section 5, Figure 2 left",
-        verdict=verdict,
-        measured=measured,
-        scale=words,
-    )
+    return Outcome(f"fig2.saving{where}", verdict, measured)
 
 
-def _local_updates(left: pd.DataFrame, words: str) -> Claim:
+def _local_updates(left: pd.DataFrame) -> Outcome:
     names = {K: f"DeComFL K={K} P=20" for K in LOCAL_STEPS}
     r = last_round(series_of(left, name) for name in names.values())
     values = [accuracy_up_to(series_of(left, name), r) for name in names.values()]
@@ -485,35 +351,23 @@ def _local_updates(left: pd.DataFrame, words: str) -> Claim:
         measured[f"mean accuracy K={K}"] = mean
         if np.isfinite(error):
             measured[f"standard error K={K}"] = error
-    return Claim(
-        id="fig2.local-updates",
-        claim="Larger K makes DeComFL converge faster (accuracy averaged over the rounds that all have)",
-        source="Section 5, Figure 2 left",
-        verdict=ordered(values),
-        measured=numbers(measured),
-        scale=words,
-    )
+    return Outcome("fig2.local-updates", ordered(values), numbers(measured))
 
 
 def _by_perturbations(right: pd.DataFrame) -> dict[int, pd.DataFrame]:
     return {P: series_of(right, f"DeComFL K=4 P={P}") for P in PERTURBATIONS}
 
 
-def _perturbations(right: pd.DataFrame, words: str) -> Claim:
+def _perturbations(right: pd.DataFrame) -> Outcome:
     runs = _by_perturbations(right)
     r = last_round(runs.values())
     values = [accuracy_at(run, r) for run in runs.values()]
-    return Claim(
-        id="fig2.perturbations",
-        claim="A larger number of perturbations P eventually leads to higher test accuracy",
-        source="Section 5, Figure 2 right",
-        verdict=ordered(values) if flattened(runs.values()) else "not tested at this scale",
-        measured=numbers({"at round": r, **{f"accuracy P={P}": v[0] for P, v in zip(runs, values, strict=True)}}),
-        scale=words,
-    )
+    measured = {"at round": r, **{f"accuracy P={P}": v[0] for P, v in zip(runs, values, strict=True)}}
+    verdict = ordered(values) if flattened(runs.values()) else UNTESTED
+    return Outcome("fig2.perturbations", verdict, numbers(measured))
 
 
-def _slow_start(right: pd.DataFrame, words: str) -> Claim:
+def _slow_start(right: pd.DataFrame) -> Outcome:
     runs = _by_perturbations(right)
     budget = min(float(run.wire_scalars.max()) for run in runs.values()) / 2
     reached = [scalars_to_reach(run, LEAST_LEVEL, "wire_scalars") for run in runs.values()]
@@ -527,22 +381,12 @@ def _slow_start(right: pd.DataFrame, words: str) -> Claim:
             values.append((float("nan"), float("nan")))
             continue
         values.append((float(np.interp(budget, by_round.wire_scalars, by_round.test_accuracy)), sampling_error(run)))
-    return Claim(
-        id="fig2.slow-start",
-        claim="Larger P slightly slows the algorithm down at the beginning (accuracy at an early, equal communication)",
-        source="Section 5, Figure 2 right",
-        verdict=ordered(values[::-1]),
-        measured=numbers(
-            {
-                "at scalars per client (wire)": budget,
-                **{f"accuracy P={P}": v[0] for P, v in zip(runs, values, strict=True)},
-            }
-        ),
-        scale=words,
-    )
+    accuracies = {f"accuracy P={P}": v[0] for P, v in zip(runs, values, strict=True)}
+    measured = numbers({"at scalars per client (wire)": budget, **accuracies})
+    return Outcome("fig2.slow-start", ordered(values[::-1]), measured)
 
 
-def _more_influential(left: pd.DataFrame, right: pd.DataFrame, words: str) -> Claim:
+def _more_influential(left: pd.DataFrame, right: pd.DataFrame) -> Outcome:
     by_k = {K: series_of(left, f"DeComFL K={K} P=20") for K in LOCAL_STEPS}
     by_p = _by_perturbations(right)
     last_k, last_p = last_round(by_k.values()), last_round(by_p.values())
@@ -550,47 +394,32 @@ def _more_influential(left: pd.DataFrame, right: pd.DataFrame, words: str) -> Cl
     (p_low, p_low_error), (p_high, p_high_error) = (accuracy_at(by_p[P], last_p) for P in (10, 40))
     gain_k, gain_p = (k_high - k_low) / np.log2(10), (p_high - p_low) / 2
     error = np.hypot(np.hypot(k_low_error, k_high_error) / np.log2(10), np.hypot(p_low_error, p_high_error) / 2)
-    verdict: Verdict = "not tested at this scale"
-    if min(k_low, k_high, p_low, p_high) >= CONVERGED:
-        if gain_p - gain_k > 2 * error:
+    margin = TOLERANCE * error
+    verdict: Verdict = UNTESTED
+    if min(k_low, k_high, p_low, p_high) >= LIMITS.trained:
+        if gain_p - gain_k > margin:
             verdict = "holds"
-        elif gain_p - gain_k < -2 * error or 2 * error < PRECISE:
+        elif gain_p - gain_k < -margin or margin < LIMITS.precise:
             verdict = "does not hold"
-    return Claim(
-        id="fig2.p-over-k",
-        claim="P is more influential than local updates (gain in accuracy for each doubling, where all have passed "
-        f"{CONVERGED:.0%}; it does not hold either where the gains are equal within {PRECISE:g})",
-        source="Section 5, Figure 2",
-        verdict=verdict,
-        measured=numbers(
-            {
-                "gain a doubling of K": gain_k,
-                "at round (K)": last_k,
-                "gain a doubling of P": gain_p,
-                "at round (P)": last_p,
-                "standard error of the difference": float(error),
-            }
-        ),
-        scale=words,
-    )
+    measured = {
+        "gain a doubling of K": gain_k,
+        "at round (K)": last_k,
+        "gain a doubling of P": gain_p,
+        "at round (P)": last_p,
+        "standard error of the difference": float(error),
+    }
+    return Outcome("fig2.p-over-k", verdict, numbers(measured))
 
 
-def _not_converged(left: pd.DataFrame, words: str) -> Claim:
-    """Whether FedAvg still improves where the paper's axis ends (250,000 scalars as plotted)."""
+def _not_converged(left: pd.DataFrame) -> Outcome:
+    """Whether FedAvg still improves where the paper's axis ends."""
     theirs = series_of(left, "FedAvg K=10")
-    end = 1 + 250_000 // D
+    end = 1 + int(LIMITS.axis) // D
     measured: dict[str, float | None] = {"FedAvg's rounds within the paper's axis": end}
     last = last_round([theirs])
-    verdict: Verdict = "not tested at this scale"
+    verdict: Verdict = UNTESTED
     if last > 2 * end:
         (early, early_error), (late, late_error) = accuracy_at(theirs, end), accuracy_at(theirs, last)
         measured |= {"accuracy there": early, f"accuracy at round {last}": late}
         verdict = ordered([(early, early_error), (late, late_error)])
-    return Claim(
-        id="fig2.fedavg-not-converged",
-        claim="FedAvg has not converged yet where the figure's axis ends",
-        source="Section 5, note to Figure 2",
-        verdict=verdict,
-        measured=measured,
-        scale=words,
-    )
+    return Outcome("fig2.fedavg-not-converged", verdict, measured)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ from figures.curves import Count
 from figures.style import method_styles
 from paper_repro import estimators
 from paper_repro.bands import bands_table, compared
-from paper_repro.bands import claim as bands_claim
-from paper_repro.claims import Claim, Verdict
+from paper_repro.bands import outcome as band
+from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.estimators import CHECKED
 from paper_repro.measures import (
     COUNTS,
+    LOGS,
+    TOLERANCE,
     accuracy_at,
     final_accuracy,
     highest_level,
@@ -33,12 +36,13 @@ from paper_repro.measures import (
     scalars_to_reach,
     series_of,
     settled,
-    unfinished,
+    unready,
     verdict_of_countings,
 )
 from paper_repro.part import Made, Options, rendered
 from paper_repro.reference import fig3_reference
-from paper_repro.report import Section
+from paper_repro.report import Section, settings
+from paper_repro.report import notes as texts
 from paper_repro.runs import Job
 from paper_repro.scales import FIG3_SCALES, Fig3Scale, kind
 from theory.communication import expected_traffic, table1_scalars_decomfl, table1_scalars_fedavg
@@ -68,6 +72,7 @@ PERTURBATIONS = Schedule(25, {500: 50, 1000: 100, 2000: 200})
 _RATES = (0.0005, 0.0004, 0.00025, 0.00015)
 CURVE = ("series",)
 """Columns that name a curve."""
+LIMITS = limits("fig3")
 
 
 def data_set() -> str:
@@ -215,33 +220,7 @@ def settings_table(scale: str, data: str) -> pd.DataFrame:
     reached = {r: number for r, number in sorted(PERTURBATIONS.changes.items()) if r < size.rounds}
     changes = "".join(f"; {number} from round {r}" for r, number in reached.items())
     rates = " → ".join(f"{rate:g}" for rate in _RATES[: 1 + len(reached)])
-    rows = [
-        ("data", "Fashion-MNIST", "Fashion-MNIST", data),
-        (
-            "scalars of DeComFL",
-            "finite differences",
-            "finite differences",
-            f"projection, checked by {size.differences} rounds of differences",
-        ),
-        ("model", "CNN, d = 1,206,590", "62 outputs, 10 used: d = 1,206,590", "the same"),
-        ("clients M / sampled m", "100 / 10", "100 / 10", f"{size.M} / {size.m}"),
-        ("split", "Dirichlet, α = 1", "i.i.d.", "i.i.d."),
-        ("K", "not given", "5", "5"),
-        ("P", "25, doubled at 500, 1000, 2000", "the same (from the round after)", f"25{changes}"),
-        ("η of DeComFL", "0.001", "0.0005, × 0.8, 0.5, 0.3 with P", rates),
-        ("momentum of DeComFL", "0.5, m = βm + (1-β)g", "0.8, m = βm + g", "0.8, m = βm + g"),
-        ("difference, μ", "forward, not given", "central, 1e-4", "central, 1e-4; projection: → 0"),
-        ("batch B of DeComFL", "not given", "256 (inferred)", str(size.batch_size)),
-        (
-            "first-order steps",
-            "SGD, momentum 0.5",
-            "Adam, η = 0.001, B ≈ 32 (inferred)",
-            f"Adam, η = 0.001, B = {size.baseline_batch}",
-        ),
-        ("rounds DeComFL / first-order", "not given", "3000 / 1000", f"{size.rounds} / {size.baseline_rounds}"),
-        ("seeds", "not given", "1", f"{len(size.seeds)} of DeComFL, 1 of the others"),
-    ]
-    return pd.DataFrame(rows, columns=["setting", "the paper's text", "the authors' logs", "run here"])
+    return settings("fig3", **vars(size), data=data, changes=changes, rates=rates, number_of_seeds=len(size.seeds))
 
 
 def reaching_table(rows: pd.DataFrame, level: float | None) -> pd.DataFrame:
@@ -274,13 +253,11 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     authors = _authors(options.authors)
     styles = method_styles([DECOMFL, "FedAvg", "FedCom 8 bit", top_k_name(0.1)])
     words = scale_words(scale)
-    missing = unfinished(rows, [*CURVE, "estimator"])
-    unready = f"Not finished: {'; '.join(missing)}." if missing else ""
+    missing = unready(rows, [*CURVE, "estimator"])
     dotted = f", seed {', '.join(map(str, sorted(set(dots.seed))))}." if len(dots) else "."
     longer = longer_lines(options)
-    thin = "" if longer is None or options.longer is None else options.longer.thin
     said = [f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}{dotted}"]
-    said += [estimators.words(rows, CURVE), unready, thin]
+    said += [estimators.words(rows, CURVE), missing, options.thin]
     caption = " ".join(filter(None, said))
     checks = dots if len(dots) else None
     last = max(int(frame["round"].max()) for frame in (lines, longer) if frame is not None)
@@ -310,14 +287,9 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     figures = {("fig3" if count == options.count else f"fig3-{count}"): drawn(count) for count in COUNTS}
     level = highest_level(run for _, run in lines.groupby("series"))
     notes = [
-        *([unready] if unready else []),
+        *filter(None, [missing]),
         estimators.NOTE,
-        "The DeComFL curve follows the authors' logs; the paper's text (SGD with momentum 0.5 for all) leaves the "
-        "first-order methods at a loss of 3.9 after 7 rounds, where its own figure has 1.2, so they take Adam steps.",
-        "The learning rate and P change together as functions of the round, and stand in every record: unlike in the "
-        "authors' code, all replicas stay equal to the server across a change.",
-        "table1 counts the indices of Top-k as scalars and 8 bits as a quarter of one; plotted leaves indices and "
-        "downlinks of the compressed methods out and multiplies DeComFL by 5, as the authors' notebook does.",
+        *texts("fig3"),
     ]
     if data != "fashion-mnist":
         notes.insert(0, "Fashion-MNIST was not at hand: this is the same model and method on MNIST digits.")
@@ -341,7 +313,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     if authors is not None:
         tables["fig3-bands"] = bands_table(compared(lines, authors, CURVE), CURVE)
         testable = scale == "full" and data == "fashion-mnist"
-        verdicts.append(bands_claim("fig3", tables["fig3-bands"], f"{words}; {data}. {unready}", testable=testable))
+        verdicts.append(band("fig3", tables["fig3-bands"], f"{words}; {data}. {missing}", testable=testable))
     return Made(
         section=section,
         claims=[*verdicts, *_claims_on_the_logs(authors)],
@@ -374,23 +346,22 @@ def _authors(folder: Path | None) -> pd.DataFrame | None:
     return counted.assign(wire_scalars=[wire(row) for row in counted.itertuples()])
 
 
-def claims(rows: pd.DataFrame, words: str) -> list[Claim]:
-    """The paper's statements about Figure 3, and whether its two estimators agree."""
+def claims(rows: pd.DataFrame, words: str) -> list[Outcome]:
+    """The claims about Figure 3, and whether its two estimators agree."""
     lines = settled(rows[~rows[CHECKED].astype(bool)], CURVE)
     words += "; DeComFL by projection"
-    if missing := unfinished(rows, [*CURVE, "estimator"]):
-        words += f"; not finished: {'; '.join(missing)}"
-    judges = (_twenty_times, _saving, _slower, _not_by_d)
-    return [*(judge(lines, words) for judge in judges), estimators.claim("fig3", rows, CURVE, words)]
+    if missing := unready(rows, [*CURVE, "estimator"]):
+        words += f"; n{missing[1:-1]}"
+    outcomes = [judge(lines) for judge in (_twenty_times, _saving, _slower, _not_by_d)]
+    return judged("fig3", words, [*outcomes, estimators.outcome("fig3", rows, CURVE)])
 
 
-def _claims_on_the_logs(authors: pd.DataFrame | None) -> list[Claim]:
+def _claims_on_the_logs(authors: pd.DataFrame | None) -> list[Outcome]:
     """The comparisons of communication on the authors' own logged curves."""
     if authors is None:
         return []
     rows = authors.dropna(subset="test_accuracy")
-    words = "the authors' logs: M=100, m=10; scalars by formula, expectation"
-    return [judge(rows, words, where="-in-the-logs") for judge in (_twenty_times, _saving)]
+    return [replace(judge(rows, "-in-the-logs"), scale=LOGS) for judge in (_twenty_times, _saving)]
 
 
 def _to_reach_final(rows: pd.DataFrame, count: str) -> tuple[float, dict[str, float | None]]:
@@ -400,11 +371,7 @@ def _to_reach_final(rows: pd.DataFrame, count: str) -> tuple[float, dict[str, fl
     return level, {str(name): scalars_to_reach(run, level, column) for name, run in rows.groupby("series", sort=False)}
 
 
-LEAST = 0.5
-"""Below this final accuracy of DeComFL a comparison says nothing about training."""
-
-
-def _twenty_times(rows: pd.DataFrame, words: str, *, where: str = "") -> Claim:
+def _twenty_times(rows: pd.DataFrame, where: str = "") -> Outcome:
     level, needed = _to_reach_final(rows, "wire")
     ours, theirs = needed.get(DECOMFL), needed.get("FedAvg")
     spent = float(series_of(rows, "FedAvg").wire_scalars.max())  # at the least, if it never gets there
@@ -414,24 +381,17 @@ def _twenty_times(rows: pd.DataFrame, words: str, *, where: str = "") -> Claim:
         "FedAvg, wire scalars a client to reach it": theirs,
         "FedAvg's highest mean accuracy": float(series_of(rows, "FedAvg").groupby("round").test_accuracy.mean().max()),
     }
-    verdict: Verdict = "not tested at this scale"
+    verdict: Verdict = UNTESTED
     if ours:
         at_least = spent if theirs is None else theirs
         measured["FedAvg / DeComFL" + (", at least" if theirs is None else "")] = at_least / ours
-        if level >= LEAST and (theirs is not None or at_least >= 20 * ours):
-            verdict = "holds" if at_least >= 20 * ours else "does not hold"
-    return Claim(
-        id=f"fig3.twenty-times{where}",
-        claim="To reach DeComFL's own final accuracy with the CNN of 1.2 million parameters, DeComFL communicates at "
-        "least 20 times less than FedAvg (bytes really sent)",
-        source="Figure 3 right; the factor is this project's",
-        verdict=verdict,
-        measured=numbers(measured),
-        scale=words,
-    )
+        enough = at_least >= LIMITS.times * ours
+        if level >= LIMITS.least and (theirs is not None or enough):
+            verdict = "holds" if enough else "does not hold"
+    return Outcome(f"fig3.twenty-times{where}", verdict, numbers(measured))
 
 
-def _saving(rows: pd.DataFrame, words: str, *, where: str = "") -> Claim:
+def _saving(rows: pd.DataFrame, where: str = "") -> Outcome:
     measured: dict[str, float | None] = {}
     holds = []
     level = 0.0
@@ -443,57 +403,35 @@ def _saving(rows: pd.DataFrame, words: str, *, where: str = "") -> Claim:
             measured[f"{name}, {count}"] = theirs
         # a method that never gets there does not refute that DeComFL needs less
         holds.append(ours is not None and all(theirs is None or theirs > ours for theirs in needed.values()))
-    judged = level >= LEAST and rows.series.nunique() >= 4
+    judged = level >= LIMITS.least and rows.series.nunique() >= 4
     measured["accuracy reached (DeComFL's final)"] = level
-    return Claim(
-        id=f"fig3.saving{where}",
-        claim="The vectors that DeComFL communicates are still significantly smaller than those of FedAvg, FedCom and "
-        "FedAvg+Top-k (to reach DeComFL's final accuracy)",
-        source="Section 5, Figure 3 right",
-        verdict=verdict_of_countings(holds) if judged else "not tested at this scale",
-        measured=numbers(measured),
-        scale=words,
-    )
+    return Outcome(f"fig3.saving{where}", verdict_of_countings(holds) if judged else UNTESTED, numbers(measured))
 
 
-def _slower(rows: pd.DataFrame, words: str) -> Claim:
+def _slower(rows: pd.DataFrame) -> Outcome:
     """Whether DeComFL is behind FedAvg and FedCom, and ahead of Top-k, at the same round."""
     names = [str(name) for name in rows.series.unique()]
     r = last_round(series_of(rows, name) for name in names)
     at = {name: accuracy_at(series_of(rows, name), r)[0] for name in names}
     at.setdefault(DECOMFL, float("nan"))
-    margin = 2 * 2**0.5 * sampling_error(rows)
+    margin = TOLERANCE * 2**0.5 * sampling_error(rows)
     signs = {name: (at[name] - at[DECOMFL]) * (-1 if "Top-k" in name else 1) for name in names if name != DECOMFL}
-    verdict: Verdict = "not tested at this scale"
-    if at[DECOMFL] >= LEAST and signs and all(abs(gap) > margin for gap in signs.values()):
+    verdict: Verdict = UNTESTED
+    if at[DECOMFL] >= LIMITS.least and signs and all(abs(gap) > margin for gap in signs.values()):
         verdict = "holds" if all(gap > 0 for gap in signs.values()) else "does not hold"
-    return Claim(
-        id="fig3.slower",
-        claim="In rounds DeComFL converges slower than the first-order methods, except Top-k (at equal rounds)",
-        source="Section 5, Figure 3 left",
-        verdict=verdict,
-        measured=numbers({"at round": r, **{f"accuracy {name}": value for name, value in at.items()}}),
-        scale=words,
-    )
+    measured = {"at round": r, **{f"accuracy {name}": value for name, value in at.items()}}
+    return Outcome("fig3.slower", verdict, numbers(measured))
 
 
-def _not_by_d(rows: pd.DataFrame, words: str) -> Claim:
+def _not_by_d(rows: pd.DataFrame) -> Outcome:
     both = [series_of(rows, name) for name in (DECOMFL, "FedAvg")]
     level = None if any(run.empty for run in both) else highest_level(both)
     measured: dict[str, float | None] = {"accuracy": level, "d": D}
-    verdict: Verdict = "not tested at this scale"
-    if level is not None and level >= LEAST:
+    verdict: Verdict = UNTESTED
+    if level is not None and level >= LIMITS.least:
         ours, theirs = (scalars_to_reach(run, level, "round") for run in both)
         assert ours is not None
         assert theirs is not None
         measured |= {"DeComFL's rounds": ours, "FedAvg's rounds": theirs, "ratio": ours / theirs}
-        verdict = "holds" if ours / theirs < D / 100 else "does not hold"
-    return Claim(
-        id="fig3.not-by-d",
-        claim="DeComFL is slower than FedAvg in rounds, but not by the factor d (judged: by less than d/100; "
-        "FedAvg takes Adam steps, DeComFL momentum SGD)",
-        source="Section 5, Figure 3 left",
-        verdict=verdict,
-        measured=measured,
-        scale=words,
-    )
+        verdict = "holds" if ours / theirs < LIMITS.fraction * D else "does not hold"
+    return Outcome("fig3.not-by-d", verdict, measured)

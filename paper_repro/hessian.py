@@ -28,20 +28,18 @@ from hessian.curvature import GaussNewtonOperator, HessianOperator
 from hessian.density import SpectralDensity, density_frame, spectral_density
 from hessian.kappa import effective_rank
 from hessian.named import TrainedModel, trained_here, untrained
-from paper_repro.claims import Claim, Verdict
+from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
+from paper_repro.measures import verdict_of_countings
 from paper_repro.part import Made, Options, rendered
-from paper_repro.report import Section
+from paper_repro.report import Section, notes
 from paper_repro.runs import Work, fingerprint
 from paper_repro.scales import HESSIAN_SCALES, HessianScale, kind
 
 __all__ = ["DensityCheck", "SpectrumWork", "claims", "jobs", "make"]
 
-NEAR = 0.01
+LIMITS = limits("hessian")
+NEAR: float = LIMITS.near
 """The share of λ_max below which an eigenvalue's magnitude counts as 0."""
-SMALL = 0.01
-"""The share of d below which a κ is small."""
-GROWN = 2.0
-"""The factor by which a κ must have grown to be another κ."""
 CONFIDENCE = 0.95
 SEED = 0
 
@@ -281,19 +279,9 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     shown = ["step", "loss", "lambda_max", "lambda_min", "near zero", *KAPPAS, "products"]
     section = Section(
         id="hessian",
-        title="Hessian eigenvalue distribution (appendix, left)",
         figure_png=rendered(figure),
-        settings=pd.DataFrame(),
         notes=[
-            "The paper says: a small custom ResNet on CIFAR-10, after fixed training steps. It names neither the "
-            "network nor the steps nor the data that the Hessian is of; all of these are choices made here.",
-            f"Density as in Ghorbani et al. 2019 (stochastic Lanczos quadrature), {size.probes} probes of "
-            f"{size.probe_steps} products, after {size.lanczos} Lanczos steps have taken out the outer eigenvalues. "
-            f"An eigenvalue counts as 0 below {NEAR:.0%} of the largest. Intervals: {CONFIDENCE:.0%}, Student's t "
-            "over probes, the quadrature's own error included: they are of this sample of images, not of all of them.",
-            "BatchNorm normalises with constants, the statistics of a calibration set under the x at hand.",
-            "κ has one meaning for a positive semi-definite matrix and several for a Hessian, whose negative "
-            "eigenvalues cancel in its trace: all are shown.",
+            *notes("hessian", **vars(size), near=NEAR, confidence=CONFIDENCE),
             _check_words(rows),
         ],
         table=table[shown],
@@ -306,9 +294,9 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     )
 
 
-def claims(numbers: pd.DataFrame, words: str) -> list[Claim]:
-    """The paper's statements about the spectrum, judged by the intervals of ``numbers`` (rows of kind estimate)."""
-    return [_majority(numbers, words), _small(numbers, words), _stays(numbers, words)]
+def claims(numbers: pd.DataFrame, words: str) -> list[Outcome]:
+    """The claims about the spectrum, judged by the intervals of ``numbers`` (rows of kind estimate)."""
+    return judged("hessian", words, [_majority(numbers), _small(numbers), _stays(numbers)])
 
 
 def _named(numbers: pd.DataFrame, name: str, *, trained: bool = True) -> pd.DataFrame:
@@ -319,61 +307,37 @@ def _named(numbers: pd.DataFrame, name: str, *, trained: bool = True) -> pd.Data
 
 def _decided(surely: bool, possibly: bool) -> Verdict:
     """What intervals say: surely so, surely not, or neither."""
-    return "holds" if surely else "not tested at this scale" if possibly else "does not hold"
+    return "holds" if surely else UNTESTED if possibly else "does not hold"
 
 
-def _majority(numbers: pd.DataFrame, words: str) -> Claim:
+def _majority(numbers: pd.DataFrame) -> Outcome:
     share = _named(numbers, "near zero")
-    return Claim(
-        id="hessian.majority-zero",
-        claim="The majority of the eigenvalues of the Hessian is 0 (judged: more than half of them below "
-        f"{NEAR:.0%} of the largest in magnitude, after every number of training steps)",
-        source="Appendix, figure of the Hessian's eigenvalues",
-        verdict=_decided(bool((share["low"] > 0.5).all()), bool((share["high"] > 0.5).all())),
-        measured={
-            f"share after {step} steps{end}": value
-            for step, *values in share[["step", "value", "low"]].itertuples(index=False)
-            for end, value in zip(("", ", at least"), values, strict=True)
-        },
-        scale=words,
-    )
+    surely, possibly = (bool((share[end] > LIMITS.half).all()) for end in ("low", "high"))
+    measured = {
+        f"share after {step} steps{end}": value
+        for step, *values in share[["step", "value", "low"]].itertuples(index=False)
+        for end, value in zip(("", ", at least"), values, strict=True)
+    }
+    return Outcome("hessian.majority-zero", _decided(surely, possibly), measured)
 
 
-def _small(numbers: pd.DataFrame, words: str) -> Claim:
+def _small(numbers: pd.DataFrame) -> Outcome:
     d = float(numbers.loc[numbers["name"] == "d", "value"].iloc[0])
     kappas = pd.concat([_named(numbers, name) for name in KAPPAS])
     worst = kappas.loc[kappas.groupby("name")["high"].idxmax()]
-    return Claim(
-        id="hessian.low-rank",
-        claim=f"The Hessian has a low effective rank (judged: every reading of κ below {SMALL:.0%} of d, after every "
-        "number of training steps)",
-        source="Assumption (low κ-effective rank); appendix, figure of the Hessian's eigenvalues",
-        verdict=_decided(bool((kappas["high"] < SMALL * d).all()), bool((kappas["low"] < SMALL * d).all())),
-        measured={
-            "d": d,
-            **{f"κ {name}, at most": high for name, high in zip(worst["name"], worst["high"], strict=True)},
-        },
-        scale=words,
-    )
+    surely, possibly = (bool((kappas[end] < LIMITS.small * d).all()) for end in ("high", "low"))
+    measured = {f"κ {name}, at most": high for name, high in zip(worst["name"], worst["high"], strict=True)}
+    return Outcome("hessian.low-rank", _decided(surely, possibly), {"d": d, **measured})
 
 
-def _stays(numbers: pd.DataFrame, words: str) -> Claim:
+def _stays(numbers: pd.DataFrame) -> Outcome:
     """The claim by each reading of κ, at every later number of steps against the first."""
     grown: dict[str, bool] = {}
     measured: dict[str, float | None] = {}
     for name in KAPPAS:
         rows = _named(numbers, name)
         first, last = rows.iloc[0], rows.iloc[-1]
-        grown[name] = bool((rows["low"] > GROWN * first["high"]).any())
+        grown[name] = bool((rows["low"] > LIMITS.grown * first["high"]).any())
         measured[f"κ {name} after {first['step']} steps"] = float(first["value"])
         measured[f"κ {name} after {last['step']} steps"] = float(last["value"])
-    verdict: Verdict = "depends on how it is counted" if any(grown.values()) else "holds"
-    return Claim(
-        id="hessian.stays-low",
-        claim="One κ serves at every x_r (judged: after no number of training steps is a reading of κ surely more than "
-        f"{GROWN:g} times what it was after the first)",
-        source="Assumption (low κ-effective rank)",
-        verdict="does not hold" if all(grown.values()) else verdict,
-        measured=measured,
-        scale=words,
-    )
+    return Outcome("hessian.stays-low", verdict_of_countings([not each for each in grown.values()]), measured)

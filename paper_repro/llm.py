@@ -32,7 +32,7 @@ from paper_repro.llm_cells import (
 from paper_repro.llm_claims import claims
 from paper_repro.part import Made, Options, rendered
 from paper_repro.pretraining.verdicts import BATCH as LINES
-from paper_repro.report import Section
+from paper_repro.report import Section, notes, settings
 from paper_repro.scales import LANGUAGE_SCALES, PRETRAINED, LanguageScale, Tuning, kind
 from theory.printed import LORA_PARAMETERS, PARAMETERS, RESULTS, ROUNDS
 
@@ -232,50 +232,25 @@ def settings_table(scale: str) -> pd.DataFrame:
         "OPT-125M+LoRA": "none",
     }
     implied, called = "not given; costs imply 500, 1000 or 2000 rounds", "0.001, 2000; all say opt-125m"
-    rows = [
-        ("models", "OPT-125M, OPT-1.3B", "the same", ", ".join(size.models.values())),
-        *(
-            (f"η, R of {row}", _told(full.settings[row]), scripts[row], _told(size.settings.get(row, {})))
-            for row in ROUNDS
-        ),
-        *((f"η, R of {model}, FedAvg", implied, called, _told(size.first_order.get(model, {}))) for model in RESULTS),
-        ("clients M / sampled m", "8 / 2", "8 / 2", f"{M} / {SAMPLED}"),
-        ("K", "1", "1", "1"),
-        ("P of FedZO and DeComFL", "10; with LoRA 5, and DeComFL also 10", "5 and 10", "10 and 5; FedZO with LoRA 5"),
-        ("difference, μ", "forward, 0.001", "forward, 0.001; MeZO central", "forward, 0.001; MeZO central"),
-        ("split", "Dirichlet, α = 1", "Dir(α·p), p the class frequencies", _SPLITS[size.split]),
-        ("batch B", "32", "32, 16 or 8; RTE, BoolQ 16", _batches(size.settings)),
-        ("batch B of FedAvg", "not given", "32; BoolQ 16", _batches(size.first_order)),
-        ("MeZO", "single agent", "1 client, P = 1, B = 64, later 32", f"1 client, P = 1, B = {size.mezo_batch}"),
-        ("LoRA", "rank 8, α = 8, Q and V", "rank 8, α = 16 by default", "rank 8, α = 8, Q and V"),
-        ("steps", "SGD", "SGD without momentum or decay", "SGD without momentum or decay"),
-        ("tokens of a prompt", "not given", "SST-2 31, others 2047", f"SST-2 31, others {size.max_length or 2047}"),
-        ("classes of CB", "not given", "neutral counts as entailment", "3; two in a row of its own"),
-        ("accuracy", "not given", "mean over batches", "mean over examples"),
-        ("test examples", "not given", "the validation set", str(size.test_examples or "the validation set")),
-        ("seeds", "not given", "365; later 42, 66, 88", "0"),
+    table = settings(
+        "llm",
+        models=", ".join(size.models.values()),
+        M=M,
+        m=SAMPLED,
+        split=_SPLITS[size.split],
+        batches=_batches(size.settings),
+        first_order_batches=_batches(size.first_order),
+        mezo_batch=size.mezo_batch,
+        tokens=size.max_length or 2047,
+        examples=size.test_examples or "the validation set",
+    )
+    tuned = [
+        (f"η, R of {row}", _told(full.settings[row]), scripts[row], _told(size.settings.get(row, {}))) for row in ROUNDS
     ]
-    return pd.DataFrame(rows, columns=["setting", "the paper's text", "the authors' scripts", "run here"])
-
-
-NOTES = (
-    "Table 2 is “Test Accuracy and Communication Cost on Fine-Tuning Tasks”, the settings are “Experiment Settings of "
-    "DeComFL”, LoRA is “Test Accuracy on Fine-Tuning Tasks (OPT-125M Model, LoRA)”: the 2nd, 5th and 6th table of the "
-    "paper's source. Each task has two lines: measured here, accuracy after the last round ± its binomial standard "
-    "error and the bytes that one client and the server exchanged in the whole run, both ways, heads included; and the "
-    "paper's. The error is that of the test examples alone; another seed would differ too. DeComFL with P = 5 and all "
-    "parameters is not in the paper.",
-    "Zero-shot and calibrated (argmax of log p(class | prompt) − log p(class | template with N/A in every column)) are "
-    "accuracies of round 0; a gain counts from the better of the two. Most frequent is what always the same answer "
-    "gets. The paper prints none of them. On the full validation sets always the same answer has 63.46 % on WSC and "
-    "62.17 % on BoolQ: more than the paper prints for zeroth-order methods with OPT-125M.",
-    "The paper's costs are R·P·12 bytes for DeComFL, in all cells but RTE and BoolQ of OPT-1.3B (printed 1.80 MB, 0.18 "
-    "by the formula), and 2·4d·R·m/M for FedZO: there it counts that a client takes part in m/M of the rounds, in "
-    "DeComFL's not. With LoRA FedZO's are still those of a whole model: for LoRA's 294,912 numbers 3,000 rounds are "
-    "1.8 GB, not 0.66 TB. Here one 64-bit seed serves all P directions of a round.",
-    "CB has three classes. The authors' code counts neutral as entailment: that reading is a row of its own, beside "
-    "the same printed numbers.",
-)
+    tuned += [
+        (f"η, R of {model}, FedAvg", implied, called, _told(size.first_order.get(model, {}))) for model in RESULTS
+    ]
+    return pd.concat([table[:1], pd.DataFrame(tuned, columns=table.columns), table[1:]], ignore_index=True)
 
 
 # --- the part ---------------------------------------------------------------------------------------------------------
@@ -284,13 +259,12 @@ NOTES = (
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """The tables, a picture of accuracies and one of costs, and the verdicts."""
     words = scale_words(options.scale)
-    settings = settings_table(options.scale)
+    beside = settings_table(options.scale)
     if rows.empty:
         nothing = Section(
             id="llm",
             title="Tables 2, 5 and 6: fine-tuning language models (not computed)",
-            figure_png=None,
-            settings=settings,
+            settings=beside,
             notes=[f"Not computed: {_missing(options.scale) or 'no rows'}."],
         )
         return Made(section=nothing, claims=claims(rows, words))
@@ -316,8 +290,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         id="llm",
         title="Tables 2, 5 and 6: fine-tuning language models (accuracy and cost; settings; LoRA)",
         figure_png=rendered(figures["llm"]),
-        settings=settings,
-        notes=[_models_words(options.scale), *NOTES],
+        settings=beside,
+        notes=[_models_words(options.scale), *notes("llm")],
         table=wide_table(cells),
         facts={
             "data": "; ".join(dict.fromkeys(str(each["data"]).rsplit("; ", 1)[0] for each in provenance)),

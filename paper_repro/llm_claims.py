@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from decomfl_lab.language.tasks import TASKS
-from paper_repro.claims import Claim, Verdict
+from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.llm_cells import (
     ADAPTED,
     FEDZO,
@@ -22,12 +22,13 @@ from paper_repro.llm_cells import (
     results,
     task_title,
 )
-from paper_repro.measures import verdict_of_countings, verdict_of_gains, verdict_of_likeness
-from paper_repro.scales import TASK_ROWS
+from paper_repro.measures import TOLERANCE, verdict_of_countings, verdict_of_gains, verdict_of_likeness
+from paper_repro.scales import LANGUAGE_SCALES, TASK_ROWS
 from theory.printed import (
     EXAMPLES,
     LORA_PARAMETERS,
     MOST_FREQUENT,
+    PARAMETERS,
     ROUNDS,
     agree,
     decomfl_megabytes,
@@ -36,117 +37,58 @@ from theory.printed import (
 
 __all__ = ["claims"]
 
-FIVE = 0.05
-DRAMATIC = 100.0
-"""What "dramatically lower" has to be at least."""
+LIMITS = limits("llm")
 
 _Columns = tuple[str, str]
 """A column of results: the end of the row's name ("" or +LoRA), and the series."""
 
 
-def claims(rows: pd.DataFrame, words: str) -> list[Claim]:
-    """The statements, judged on the evaluations of the runs; without any only the paper's own arithmetic can be."""
+def claims(rows: pd.DataFrame, words: str) -> list[Outcome]:
+    """The outcomes of the evaluations of the runs; without any only the paper's own arithmetic can be judged."""
     cells = results(rows)
     trained = [cell for cell in cells if not cell.diverged]
-    return [
-        _gain(trained, words),
-        _five_points(trained, words),
-        _alike(
-            trained,
-            words,
-            id="llm.mezo",
-            claim="DeComFL (P = 10) can match or even excel MeZO (judged: on no task less accurate)",
-            source="Section 5, Table 2",
-            pairs=[(("", P10), ("", "MeZO"))],
-            or_better=True,
-        ),
-        _alike(
-            trained,
-            words,
-            id="llm.fedzo",
-            claim="With the same P, DeComFL and FedZO are almost the same in accuracy",
-            source="Section 5, Table 2; LoRA table",
-            pairs=[(("", P10), ("", FEDZO)), ((ADAPTED, P5), (ADAPTED, FEDZO))],
-            or_better=False,
-        ),
-        _alike(
-            trained,
-            words,
-            id="llm.directions",
-            claim="P = 10 is at least as accurate as P = 5",
-            source="LoRA table, last two columns",
-            pairs=[(("", P10), ("", P5)), ((ADAPTED, P10), (ADAPTED, P5))],
-            or_better=True,
-        ),
-        _alike(
-            trained,
-            words,
-            id="llm.lora",
-            claim="With LoRA, accuracy is comparable to that of full-parameter MeZO and DeComFL (judged: not below)",
-            source="Appendix, LoRA table",
-            pairs=[((ADAPTED, P10), ("", P10)), ((ADAPTED, P10), ("", "MeZO"))],
-            or_better=True,
-        ),
-        _first_order(trained, words),
-        _saving(cells, words),
-        _same_cost(
-            rows,
-            cells,
-            words,
-            id="llm.dimension-free",
-            claim="DeComFL's cost is the same for models of different sizes (judged: at equal rounds, to the byte)",
-            source="Section 5, Table 2",
-            pair=("OPT-125M", "OPT-1.3B"),
-        ),
-        _same_cost(
-            rows,
-            cells,
-            words,
-            id="llm.peft",
-            claim="With LoRA DeComFL's cost stays the same if the rounds do (judged: at equal rounds, to the byte)",
-            source="Appendix, LoRA table",
-            pair=("OPT-125M", "OPT-125M+LoRA"),
-        ),
-        _printed_accuracies(words),
-        _printed_costs(cells, words),
-        _lora_costs(cells, words),
+    outcomes = [
+        _gain(trained),
+        _five_points(trained),
+        _alike(trained, "mezo", [(("", P10), ("", "MeZO"))]),
+        _alike(trained, "fedzo", [(("", P10), ("", FEDZO)), ((ADAPTED, P5), (ADAPTED, FEDZO))], or_better=False),
+        _alike(trained, "directions", [(("", P10), ("", P5)), ((ADAPTED, P10), (ADAPTED, P5))]),
+        _alike(trained, "lora", [((ADAPTED, P10), ("", P10)), ((ADAPTED, P10), ("", "MeZO"))]),
+        _first_order(trained),
+        _saving(cells),
+        _same_cost(rows, cells, "dimension-free", ("OPT-125M", "OPT-1.3B")),
+        _same_cost(rows, cells, "peft", ("OPT-125M", "OPT-125M+LoRA")),
+        _one_megabyte(cells),
+        _ten_gigabytes(),
+        _rounds(),
+        _printed_accuracies(),
+        _printed_costs(cells),
+        _lora_costs(cells),
     ]
+    return judged("llm", words, outcomes)
 
 
 # --- accuracy ---------------------------------------------------------------------------------------------------------
 
 
-def _gain(trained: Sequence[Result], words: str) -> Claim:
+def _gain(trained: Sequence[Result]) -> Outcome:
     gains = {cell.name: cell.gain for cell in trained if cell.series == P10}
-    return Claim(
-        id="llm.gain",
-        claim="DeComFL (P = 10) lifts accuracy above zero-shot and calibrated zero-shot on every task",
-        source="this project's: Table 2 does not say what the models know before",
-        verdict=verdict_of_gains(list(gains.values())),
-        measured={f"gain, {name}": value for name, (value, _) in gains.items()},
-        scale=words,
-    )
+    measured = {f"gain, {name}": value for name, (value, _) in gains.items()}
+    return Outcome("llm.gain", verdict_of_gains(list(gains.values())), measured)
 
 
-def _five_points(trained: Sequence[Result], words: str) -> Claim:
-    verdict: Verdict = "not tested at this scale"
+def _five_points(trained: Sequence[Result]) -> Outcome:
+    verdict: Verdict = UNTESTED
     measured: dict[str, float | None] = {}
     for cell in trained:
         if (cell.row, cell.task, cell.series) == ("OPT-125M", "sst2", P10):
             gain, error = cell.gain
             measured = {"before": cell.start, "after": cell.accuracy, "gain": gain, "its standard error": error}
-            if gain >= FIVE and gain > 2 * error:
+            if gain >= LIMITS.five and gain > TOLERANCE * error:
                 verdict = "holds"
-            elif gain < FIVE - 2 * error:
+            elif gain < LIMITS.five - TOLERANCE * error:
                 verdict = "does not hold"
-    return Claim(
-        id="llm.five-points",
-        claim="On SST-2 DeComFL (P = 10) gains at least 5 points over zero-shot and calibrated zero-shot",
-        source="this project's, for small models",
-        verdict=verdict,
-        measured=measured,
-        scale=words,
-    )
+    return Outcome("llm.five-points", verdict, measured)
 
 
 def _pairs(trained: Sequence[Result], pairs: Sequence[tuple[_Columns, _Columns]]) -> Iterator[tuple[Result, Result]]:
@@ -172,41 +114,22 @@ def _told(pairs: Sequence[tuple[Result, Result]]) -> dict[str, float | None]:
 
 
 def _alike(
-    trained: Sequence[Result],
-    words: str,
-    *,
-    id: str,  # noqa: A002 (of Claim)
-    claim: str,
-    source: str,
-    pairs: Sequence[tuple[_Columns, _Columns]],
-    or_better: bool,
-) -> Claim:
+    trained: Sequence[Result], name: str, pairs: Sequence[tuple[_Columns, _Columns]], *, or_better: bool = True
+) -> Outcome:
     """A statement that one column is like another, judged on the tasks on which either of them has learnt something."""
     found = list(_pairs(trained, pairs))
     judged = [(a, b) for a, b in found if a.learnt or b.learnt]
-    return Claim(
-        id=id,
-        claim=claim,
-        source=source,
-        verdict=verdict_of_likeness(_differences(judged), or_better=or_better),
-        measured={"pairs of cells": len(found), "judged: something was learnt": len(judged), **_told(judged)},
-        scale=words,
-    )
+    verdict = verdict_of_likeness(_differences(judged), or_better=or_better)
+    measured = {"pairs of cells": len(found), "judged: something was learnt": len(judged), **_told(judged)}
+    return Outcome(f"llm.{name}", verdict, measured)
 
 
-def _first_order(trained: Sequence[Result], words: str) -> Claim:
+def _first_order(trained: Sequence[Result]) -> Outcome:
     found = list(_pairs(trained, [(("", "FedAvg"), ("", P10))]))
-    return Claim(
-        id="llm.first-order",
-        claim="FedAvg with first-order steps is more accurate than DeComFL (all cells but SST-2 of OPT-1.3B)",
-        source="Table 2",
-        verdict=verdict_of_gains(_differences(found)),
-        measured=_told(found),
-        scale=words,
-    )
+    return Outcome("llm.first-order", verdict_of_gains(_differences(found)), _told(found))
 
 
-def _printed_accuracies(words: str) -> Claim:
+def _printed_accuracies() -> Outcome:
     """The paper's cells of DeComFL against always the same answer; no run is needed."""
     cells = [
         (row, task, series, printed(row, task, series))
@@ -222,20 +145,14 @@ def _printed_accuracies(words: str) -> Claim:
         always = 100 * MOST_FREQUENT[name] / EXAMPLES[name]
         if accuracy <= always:
             below[f"{task_title(task)}, {row}, {series}: below by"] = always - accuracy
-    return Claim(
-        id="llm.printed-accuracies",
-        claim="Every accuracy in print of DeComFL is above that of always the most frequent answer (in points)",
-        source="this project's reading of Table 2 and the LoRA table",
-        verdict=verdict_of_countings([not below]),
-        measured={"cells": len(accuracies), "cells below": len(below), **below},
-        scale=words,
-    )
+    measured = {"cells": len(accuracies), "cells below": len(below), **below}
+    return Outcome("llm.printed-accuracies", verdict_of_countings([not below]), measured)
 
 
 # --- cost -------------------------------------------------------------------------------------------------------------
 
 
-def _saving(cells: Sequence[Result], words: str) -> Claim:
+def _saving(cells: Sequence[Result]) -> Outcome:
     """FedZO's bytes a round over DeComFL's with the same P."""
     found = [
         (a, b)
@@ -246,29 +163,12 @@ def _saving(cells: Sequence[Result], words: str) -> Claim:
     for a, b in found:
         ratio = (a.bytes / a.rounds) / (b.bytes / b.rounds)
         least[a.row] = min(ratio, least.get(a.row, ratio))
-    return Claim(
-        id="llm.saving",
-        claim=f"DeComFL's cost is dramatically lower than FedZO's (judged: {DRAMATIC:g} times, at equal rounds and P)",
-        source="Section 5, Table 2",
-        verdict=verdict_of_countings([min(least.values()) >= DRAMATIC]) if least else "not tested at this scale",
-        measured={
-            **{f"FedZO / DeComFL, {row}, least of its tasks": ratio for row, ratio in least.items()},
-            "as printed for OPT-125M and SST-2": 0.75e12 / 0.36e6,
-        },
-        scale=words,
-    )
+    verdict = verdict_of_countings([min(least.values()) >= LIMITS.dramatic]) if least else UNTESTED
+    measured = {f"FedZO / DeComFL, {row}, least of its tasks": ratio for row, ratio in least.items()}
+    return Outcome("llm.saving", verdict, {**measured, "as printed for OPT-125M and SST-2": 0.75e12 / 0.36e6})
 
 
-def _same_cost(
-    rows: pd.DataFrame,
-    cells: Sequence[Result],
-    words: str,
-    *,
-    id: str,  # noqa: A002 (of Claim)
-    claim: str,
-    source: str,
-    pair: tuple[str, str],
-) -> Claim:
+def _same_cost(rows: pd.DataFrame, cells: Sequence[Result], name: str, pair: tuple[str, str]) -> Outcome:
     """Bytes of DeComFL in two rows of the settings, at the last round at which both were evaluated."""
     ours = rows[rows.series == P10] if len(rows) else pd.DataFrame(columns=["task", "row", "round", "wire_bytes"])
     found: list[tuple[int, str, float, float]] = []
@@ -289,17 +189,40 @@ def _same_cost(
             for row, count in zip(pair, counts, strict=True)
         }
         measured |= {f"d, {cell.row}": None if math.isnan(cell.d) else cell.d for cell in cells if cell.row in pair}
-    return Claim(
-        id=id,
-        claim=claim,
-        source=source,
-        verdict=verdict_of_countings([all(a == b for _, _, a, b in found)]) if found else "not tested at this scale",
-        measured=measured,
-        scale=words,
-    )
+    verdict = verdict_of_countings([all(a == b for _, _, a, b in found)]) if found else UNTESTED
+    return Outcome(f"llm.{name}", verdict, measured)
 
 
-def _printed_costs(cells: Sequence[Result], words: str) -> Claim:
+def _one_megabyte(cells: Sequence[Result]) -> Outcome:
+    """Bytes a round measured here, for as many rounds as the paper takes at most to fine-tune OPT-1.3B."""
+    a_round = [cell.bytes / cell.rounds for cell in cells if cell.series == P10 and cell.rounds]
+    if not a_round:
+        return Outcome("llm.one-megabyte")
+    rounds = max(ROUNDS["OPT-1.3B"].values())
+    sent = max(a_round) * rounds
+    measured = {"bytes a client and round here, at most": max(a_round), "rounds": rounds, "megabytes": sent / 1e6}
+    return Outcome("llm.one-megabyte", verdict_of_countings([sent <= LIMITS.megabytes * 1e6]), measured)
+
+
+def _ten_gigabytes() -> Outcome:
+    sent = 2 * 4 * PARAMETERS["OPT-1.3B"] / 1e9
+    near = abs(sent / LIMITS.gigabytes - 1) <= LIMITS.near
+    return Outcome("llm.ten-gigabytes", verdict_of_countings([near]), {"gigabytes a round, both ways": sent})
+
+
+def _rounds() -> Outcome:
+    """DeComFL's rounds in print over those that FedAvg's costs in print imply."""
+    size = LANGUAGE_SCALES["full"]
+    ratios = {
+        f"rounds of DeComFL / FedAvg, {task_title(task)}, {row}": size.settings[row][task].rounds / tuning.rounds
+        for row, own in size.first_order.items()
+        for task, tuning in own.items()
+        if task in TASKS
+    }
+    return Outcome("llm.rounds", verdict_of_countings([max(ratios.values()) <= LIMITS.slightly]), ratios)
+
+
+def _printed_costs(cells: Sequence[Result]) -> Outcome:
     """The paper's cells of DeComFL against its formula, and the ledger against it."""
     costs = [cost for cost in printed_costs() if methods(cost[0])[cost[2]].method == "decomfl"]
     off: dict[str, float | None] = {}
@@ -313,17 +236,10 @@ def _printed_costs(cells: Sequence[Result], words: str) -> Claim:
     if ours:
         longest = max(ours, key=lambda cell: cell.rounds)
         measured[f"bytes sent here / by the formula, {longest.rounds} rounds"] = longest.bytes / longest.formula
-    return Claim(
-        id="llm.printed-costs",
-        claim="DeComFL's costs in print are R·P·12 bytes for the rounds of the settings, in every cell",
-        source="Tables 2 and 5, LoRA table",
-        verdict=verdict_of_countings([not off]),
-        measured=measured,
-        scale=words,
-    )
+    return Outcome("llm.printed-costs", verdict_of_countings([not off]), measured)
 
 
-def _lora_costs(cells: Sequence[Result], words: str) -> Claim:
+def _lora_costs(cells: Sequence[Result]) -> Outcome:
     """FedZO's printed costs with LoRA over what LoRA's numbers need, and what LoRA sends here."""
     ratios = [
         cost / (1e12 * model_terabytes(R, LORA_PARAMETERS))
@@ -339,11 +255,5 @@ def _lora_costs(cells: Sequence[Result], words: str) -> Claim:
         measured["FedZO's bytes a round here, LoRA / all parameters"] = (
             a_round["OPT-125M" + ADAPTED] / a_round["OPT-125M"]
         )
-    return Claim(
-        id="llm.lora-costs",
-        claim="FedZO communicates 0.11 to 0.66 TB with LoRA (judged: within a tenth of R·(m/M)·8d with LoRA's d)",
-        source="Appendix, LoRA table",
-        verdict=verdict_of_countings([all(abs(ratio - 1) < 0.1 for ratio in ratios)]),
-        measured=measured,
-        scale=words,
-    )
+    near = all(abs(ratio - 1) < LIMITS.lora for ratio in ratios)
+    return Outcome("llm.lora-costs", verdict_of_countings([near]), measured)

@@ -11,12 +11,13 @@ import pandas as pd
 from scipy.stats import norm
 
 from figures.curves import Count
-from paper_repro.claims import Verdict
+from paper_repro.claims import UNTESTED, Verdict, limits
 
 __all__ = [
     "COUNTS",
     "LEAST_LEVEL",
     "LEVELS",
+    "LOGS",
     "TEST_ERROR",
     "TOLERANCE",
     "WITHIN",
@@ -34,6 +35,7 @@ __all__ = [
     "series_of",
     "settled",
     "unfinished",
+    "unready",
     "verdict_of_countings",
     "verdict_of_gains",
     "verdict_of_likeness",
@@ -41,15 +43,15 @@ __all__ = [
 
 COUNTS: tuple[Count, ...] = ("wire", "table1", "plotted")
 LEVELS = (0.97, 0.95, 0.90, 0.85, 0.80, 0.75, 0.70, 0.65, 0.60, 0.55, 0.50, 0.40, 0.30, 0.20)
-LEAST_LEVEL = 0.7
+LEAST_LEVEL: float = limits().least_level
 """Below this accuracy a comparison on MNIST says nothing about training."""
+LOGS = "the authors' logs: M=100, m=10; scalars by formula, expectation"
+"""The scale of an outcome on the authors' own logged curves."""
 TEST_ERROR = 0.016
 """A bound on one standard error √(p(1-p)/n) of an accuracy on n ≥ 1,000 held-out images: see ``sampling_error``."""
-
-
-TOLERANCE = 2.0
+TOLERANCE: float = limits().errors
 """Standard errors that two measurements of the same thing may lie apart ..."""
-WITHIN = 0.9
+WITHIN: float = limits().within
 """... at this share of their evaluations at least."""
 
 
@@ -79,6 +81,12 @@ def unfinished(rows: pd.DataFrame, by: Sequence[str]) -> list[str]:
         title = ", ".join([*map(str, name[:-1]), f"seed {name[-1]}"])
         found.append(f"{title}: {int(own['round'].max()):,} of {int(own.planned.iloc[0]):,} rounds")
     return found
+
+
+def unready(rows: pd.DataFrame, by: Sequence[str]) -> str:
+    """The sentence about runs that are not finished; "" where all are."""
+    missing = unfinished(rows, by)
+    return f"Not finished: {'; '.join(missing)}." if missing else ""
 
 
 def numbers(measured: Mapping[str, float | None]) -> dict[str, float | None]:
@@ -160,26 +168,26 @@ def _mean_and_error(values: Sequence[float], rows: pd.DataFrame) -> tuple[float,
 
 
 def ordered(values: Sequence[tuple[float, float]]) -> Verdict:
-    """Whether the means rise from each to the next, by more than two standard errors of the difference.
+    """Whether the means rise from each to the next, by more than ``TOLERANCE`` standard errors of the difference.
 
     Where a standard error is NaN, ``TEST_ERROR`` takes its place.
     """
     undecided = False
     for (low, low_error), (high, high_error) in pairwise(values):
         error = np.nan_to_num(np.hypot(low_error, high_error), nan=np.sqrt(2) * TEST_ERROR)
-        if high - low < -2 * error:
+        if high - low < -TOLERANCE * error:
             return "does not hold"
-        undecided = undecided or not high - low > 2 * error  # also where a series is missing
-    return "not tested at this scale" if undecided else "holds"
+        undecided = undecided or not high - low > TOLERANCE * error  # also where a series is missing
+    return UNTESTED if undecided else "holds"
 
 
 def flattened(runs: Iterable[pd.DataFrame]) -> bool:
-    """Whether every series gains at most 0.01 in its last quarter: only then, and if all are there, is it the end."""
+    """Whether every series gains at most ``flat`` in its last quarter: only then, if all are there, is it the end."""
     for run in runs:
         if run.empty:
             return False
         last = int(run["round"].max())
-        if accuracy_at(run, last)[0] - accuracy_at(run, 0.75 * last)[0] > 0.01:
+        if accuracy_at(run, last)[0] - accuracy_at(run, 0.75 * last)[0] > limits().flat:
             return False
     return True
 
@@ -201,7 +209,7 @@ def _outstanding(differences: Sequence[tuple[float, float]]) -> list[int]:
     One does whose absolute value is above Φ⁻¹(1 − 0.025/n) standard errors (1.96 for n = 1, 2.64 for n = 6): if none of
     the differences were real, any of them would stand out in at most one of twenty reports.
     """
-    limit = float(norm.isf(0.025 / max(1, len(differences))))
+    limit = float(norm.isf(limits().chance / 2 / max(1, len(differences))))
     return [int(np.sign(value)) if abs(value) > limit * error else 0 for value, error in differences]
 
 
@@ -210,12 +218,12 @@ def verdict_of_gains(differences: Sequence[tuple[float, float]]) -> Verdict:
     found = _outstanding(differences)
     if -1 in found:
         return "does not hold"
-    return "holds" if found and all(found) else "not tested at this scale"
+    return "holds" if found and all(found) else UNTESTED
 
 
 def verdict_of_likeness(differences: Sequence[tuple[float, float]], *, or_better: bool) -> Verdict:
     """Whether none of the (difference, standard error) stands out from 0, or, where better is as good, from below."""
     found = _outstanding(differences)
     if not found:
-        return "not tested at this scale"
+        return UNTESTED
     return "does not hold" if -1 in found or (1 in found and not or_better) else "holds"

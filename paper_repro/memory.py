@@ -15,19 +15,16 @@ from decomfl_lab.files import write_atomically
 from decomfl_lab.runs.run import Progress
 from figures.comparison import Panel, comparison
 from figures.style import OKABE_ITO, LineStyle
-from paper_repro.claims import Claim, Verdict
+from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.part import Made, Options, rendered
-from paper_repro.report import Section
+from paper_repro.report import Section, notes
 from paper_repro.runs import Work, fingerprint
 from paper_repro.scales import MEMORY_SIZES
 
 __all__ = ["claims", "jobs", "make"]
 
 _DASHES: tuple[tuple[float, tuple[float, ...]], ...] = ((0.0, ()), (0.0, (4.0, 1.5)))
-NEGLIGIBLE = 0.05
-"""The share of a model that counts as nothing."""
-ROOM = 0.1
-"""The share of a model by which a measurement may exceed what the paper says: buffers and batches."""
+LIMITS = limits("memory")
 
 
 @dataclass(frozen=True)
@@ -103,70 +100,32 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     wide.columns = pd.Index([f"d = {d:,}" for d in wide.columns])
     section = Section(
         id="memory",
-        title="Memory table (appendix): what server and client need",
         figure_png=rendered(figure),
-        settings=pd.DataFrame(),
-        notes=[
-            "In models of d float32 numbers, the model itself included. Every number is the peak of the memory that "
-            "a fresh process maps during one round (the allocator maps each block by itself), above what it mapped "
-            "before there was a model: so it counts the vectors that live at once, also where d is small.",
-            "The paper's algorithm as printed keeps a snapshot while it takes local steps and perturbs the whole "
-            "model. Its d + φ needs a layer-wise perturbation and, for K > 1, an exact way back without a snapshot: "
-            "updates on a grid. Its own way back, eq. (sync), is not exact in floating point.",
-        ],
+        notes=notes("memory"),
         table=wide.reset_index(),
         facts={"models": words},
     )
     return Made(section=section, claims=claims(table, words), figures={"memory": figure}, tables={"memory": table})
 
 
-def claims(table: pd.DataFrame, words: str) -> list[Claim]:
-    """The paper's statements about memory, judged at the largest model measured."""
+def claims(table: pd.DataFrame, words: str) -> list[Outcome]:
+    """The claims about memory, judged at the largest model measured."""
     largest = table[table.d == table.d.max()].set_index("role")
     models = largest.models
     phi = float(largest.phi_share.iloc[0])
+    enough = 1 + phi + LIMITS.room
 
-    def measured(*roles: str) -> dict[str, float | None]:
-        return {ROLES[role].what: None if pd.isna(models[role]) else float(models[role]) for role in roles}
-
-    def verdict(*comparisons: bool, of: Sequence[str]) -> Verdict:
-        if models[list(of)].isna().any():
-            return "not tested at this scale"
-        return "holds" if all(comparisons) else "does not hold"
+    def outcome(name: str, holds: bool, of: Sequence[str], *others: str, **more: float) -> Outcome:
+        told = {ROLES[role].what: None if pd.isna(models[role]) else float(models[role]) for role in (*of, *others)}
+        verdict: Verdict = "holds" if holds else "does not hold"
+        return Outcome(f"memory.{name}", UNTESTED if models[list(of)].isna().any() else verdict, {**more, **told})
 
     lean = ("client-lean-k1", "client-lean-grid")
-    source = "Appendix, memory table"
-    return [
-        Claim(
-            id="memory.server",
-            claim="DeComFL's server needs next to no memory without a model (judged: below 5 % of a model)",
-            source=source,
-            verdict=verdict(models["server"] < NEGLIGIBLE, of=["server"]),
-            measured=measured("server", "server-model"),
-            scale=words,
-        ),
-        Claim(
-            id="memory.client",
-            claim="DeComFL's client needs only d + φ (its lean variants, K = 1 and K > 1)",
-            source=source,
-            verdict=verdict(*(models[role] < 1 + phi + ROOM for role in lean), of=lean),
-            measured={"φ/d": phi, **measured(*lean)},
-            scale=words,
-        ),
-        Claim(
-            id="memory.client-as-printed",
-            claim="DeComFL's client needs only d + φ (as printed: a snapshot, the whole model perturbed)",
-            source=source,
-            verdict=verdict(models["client"] < 1 + phi + ROOM, of=["client"]),
-            measured={"φ/d": phi, **measured("client-k1", "client", "client-momentum")},
-            scale=words,
-        ),
-        Claim(
-            id="memory.fedzo",
-            claim="A FedZO client needs 3d",
-            source=source,
-            verdict=verdict(abs(models["fedzo"] - 3) < ROOM, of=["fedzo"]),
-            measured=measured("fedzo"),
-            scale=words,
-        ),
+    printed = ("client", "client-k1", "client-momentum")
+    outcomes = [
+        outcome("server", models["server"] < LIMITS.negligible, ["server"], "server-model"),
+        outcome("client", bool((models[list(lean)] < enough).all()), lean, **{"φ/d": phi}),
+        outcome("client-as-printed", models["client"] < enough, printed[:1], *printed[1:], **{"φ/d": phi}),
+        outcome("fedzo", abs(models["fedzo"] - 3) < LIMITS.room, ["fedzo"]),
     ]
+    return judged("memory", words, outcomes)

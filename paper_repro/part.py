@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from figures.curves import Count
 from figures.style import rc
-from paper_repro.claims import Claim
+from paper_repro.claims import Outcome
 from paper_repro.report import Section
 from paper_repro.runs import Work
 
@@ -56,6 +56,11 @@ class Options:
     device: str = "cpu"
     longer: Recorded | None = None
 
+    @property
+    def thin(self) -> str:
+        """The sentence of a caption about what is drawn thin."""
+        return "" if self.longer is None else self.longer.thin
+
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
@@ -63,13 +68,13 @@ class Made:
 
     Attributes:
         section: The section of the page.
-        claims: The claims with their verdicts.
+        claims: The outcomes of its claims.
         figures: {stem of the file: figure}.
         tables: {stem of the file: frame}.
     """
 
     section: Section
-    claims: Sequence[Claim]
+    claims: Sequence[Outcome]
     figures: Mapping[str, Figure] = field(default_factory=dict)
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 

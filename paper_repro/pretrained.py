@@ -40,6 +40,7 @@ from paper_repro.language import TaskJob, missing
 from paper_repro.measures import binomial_error
 from paper_repro.part import Made, Options, rendered
 from paper_repro.report import Section
+from paper_repro.report import settings as settings_beside
 
 __all__ = ["configuration", "jobs", "kappas", "make", "proof", "taken"]
 
@@ -252,8 +253,6 @@ def _nothing() -> Made:
     section = Section(
         id=NAME,
         title="A pretrained model that people know: SmolLM2-135M-Instruct on SST-2 (not recorded)",
-        figure_png=None,
-        settings=pd.DataFrame(),
         notes=[f"Not recorded, and run at scale full only{''.join(f'; {each}' for each in todo)}."],
     )
     return Made(section=section, claims=[])
@@ -289,18 +288,8 @@ def _kappa_words(rows: Sequence[Mapping[str, float]]) -> str:
 def _settings(here: Mapping[str, Any]) -> pd.DataFrame:
     splits = {"iid": "i.i.d.", "dirichlet-total": "Dir(α·p), α = 1"}
     later = [f"from round {r} on {eta:g}" for r, eta in here["lr_schedule"].items()]
-    rows = [
-        ("model", "OPT-125M", "SmolLM2-135M-Instruct, 4 bits (embedding 8) widened to 32"),
-        ("clients M / sampled m", "8 / 2", f"{here['clients']} / {here['sampled']}"),
-        ("K, P", "1, 5", f"{here['local_steps']}, {here['perturbations']}"),
-        ("η", "5e-6", "; ".join([f"{here['lr']:g}", *later])),
-        ("rounds R", "3000", f"{here['rounds']:,}"),
-        ("difference, μ", "forward, 0.001", f"{here['estimator']}, {here['mu']:g}"),
-        ("split", "Dir(α·p), α = 1", splits[here["split"]]),
-        ("batch B", "32", str(here["batch_size"])),
-        ("who tracks a client's round", "not there", here["tracking"]),
-    ]
-    return pd.DataFrame(rows, columns=["setting", "the authors' script, OPT-125M, P = 5", "run here"])
+    rates = "; ".join([f"{here['lr']:g}", *later])
+    return settings_beside("smollm2", **here, rates=rates, split_words=splits[here["split"]])
 
 
 if __name__ == "__main__":

@@ -11,13 +11,12 @@ import pandas as pd
 from decomfl_lab.runs.config import TrainConfig
 from figures.comparison import Panel, by_communication, comparison
 from figures.style import OKABE_ITO, LineStyle
-from paper_repro.claims import Claim, Verdict
-from paper_repro.fig2 import MNIST_AS_PLOTTED
-from paper_repro.measures import final_accuracy, numbers, sampling_error, settled, unfinished
+from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
+from paper_repro.measures import TOLERANCE, final_accuracy, numbers, sampling_error, settled, unready
 from paper_repro.part import Made, Options, rendered
-from paper_repro.report import Section
+from paper_repro.report import Section, notes
 from paper_repro.runs import Job
-from paper_repro.scales import PROJECTION_SCALES, ProjectionScale, kind
+from paper_repro.scales import PROJECTION_SCALES, READINGS, ProjectionScale, kind
 from theory.communication import plotted_scalars_decomfl, table1_scalars_decomfl
 
 __all__ = ["claims", "jobs", "make"]
@@ -29,8 +28,7 @@ _SUMMARY = {
     PROJECTION: LineStyle(color=OKABE_ITO[3], dash=(0.0, (6.0, 1.6)), linewidth=1.6),
 }
 CHANCE = 0.1
-LEARNED = 0.3
-"""Accuracy above which a run has learned something."""
+LIMITS = limits("projection")
 
 
 def _label(method: str, eta: float) -> str:
@@ -62,7 +60,7 @@ def jobs(options: Options) -> list[Job]:
                     eval_every=size.eval_every,
                     seed=seed,
                 )
-                config = config.but(**MNIST_AS_PLOTTED).but(method)
+                config = config.but(**READINGS["as-plotted"].decomfl).but(method)
                 labels = {"method": method, "estimator": name, "eta": eta, "series": _label(name, eta)}
                 title = f"projection figure: {_label(name, eta)}, seed {seed}"
                 urgency = 3 if by_differences else 2
@@ -123,8 +121,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         table1_scalars=[table1_scalars_decomfl(r, M=size.M, m=size.m, K=size.K, P=size.P) for r in rows["round"]],
         plotted_scalars=[plotted_scalars_decomfl(r, K=size.K, P=size.P) for r in rows["round"]],
     )
-    missing = unfinished(rows, ["series"])
-    unready = f"Not finished: {'; '.join(missing)}." if missing else ""
+    missing = unready(rows, ["series"])
     equal = equal_rounds(rows, size, complete=not missing)
     final = final_by_rate(equal)
     if not missing:
@@ -155,37 +152,28 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         {**styles, **_SUMMARY},
         title="Zeroth-order scalars and projected gradients, ⟨∇f, z⟩",
         caption=f"Scale {words}. Data: {provenance[0]['data']}. Finite differences: μ = 1e-4; projection: their limit "
-        f"μ → 0. Right: at the last round that both have. A run that diverged counts as {CHANCE:.0%}. {unready}",
+        f"μ → 0. Right: at the last round that both have. A run that diverged counts as {CHANCE:.0%}. {missing}",
     )
     table = _means(final)
     section = Section(
         id="projection",
-        title="Projection figure (appendix): are zeroth-order scalars better than ⟨∇f, z⟩?",
         figure_png=rendered(figure),
-        settings=pd.DataFrame(),
-        notes=[
-            *([unready] if unready else []),
-            "Both methods use the same directions, batches, clients, momentum and rates as Figure 2 (as-plotted); only "
-            "the scalar differs: (f(x + μz) - f(x - μz))/2μ with μ = 1e-4, or ⟨∇f(x), z⟩. They differ by O(μ²) and by "
-            "float rounding of order 1e-7·f/μ, so nothing but chaos can tell the curves apart.",
-            "The probe in the authors' repository that comes nearest mixes directions of one generator with scalars of "
-            "another, which makes its gradients noise; no log of the paper's figure is published.",
-        ],
+        notes=[*filter(None, [missing]), *notes("projection")],
         table=table.reset_index(),
         facts={"training time": f"{rows.groupby(['series', 'seed']).seconds.max().sum() / 60:.1f} core-minutes"},
     )
     return Made(
         section=section,
-        claims=claims(equal, final, f"{words}; at equal rounds. {unready}".strip()),
+        claims=claims(equal, final, f"{words}; at equal rounds. {missing}".strip()),
         figures={"projection": figure},
         tables={"projection": final, "projection-curves": rows},
     )
 
 
-def claims(rows: pd.DataFrame, final: pd.DataFrame, words: str) -> list[Claim]:
-    """The paper's statements about the projection figure."""
-    error = sampling_error(rows)
-    return [_better(final, error, words), _insensitive(final, error, words), _same_cost(rows, words)]
+def claims(rows: pd.DataFrame, final: pd.DataFrame, words: str) -> list[Outcome]:
+    """The claims about the projection figure."""
+    margin = TOLERANCE * 2**0.5 * sampling_error(rows)
+    return judged("projection", words, [_better(final, margin), _insensitive(final, margin), _same_cost(rows)])
 
 
 def _means(final: pd.DataFrame) -> pd.DataFrame:
@@ -193,72 +181,43 @@ def _means(final: pd.DataFrame) -> pd.DataFrame:
     return found.reindex(columns=list(_METHODS)).sort_index()
 
 
-def _better(final: pd.DataFrame, error: float, words: str) -> Claim:
+def _better(final: pd.DataFrame, margin: float) -> Outcome:
     """Whether the zeroth-order run is ahead by more than the test error at every η at which either learns."""
     means = _means(final)
-    learns = means[means.max(axis=1) > LEARNED]
+    learns = means[means.max(axis=1) > LIMITS.learned]
     gaps = learns[ZO] - learns[PROJECTION]
-    margin = 2 * 2**0.5 * error / max(1, final.seed.nunique()) ** 0.5
-    verdict: Verdict = "not tested at this scale"
-    if len(gaps):
-        verdict = "holds" if bool((gaps > margin).all()) else "does not hold"
-    return Claim(
-        id="projection.better",
-        claim="DeComFL with zeroth-order scalars performs consistently better than with gradient projection (every η)",
-        source="Appendix, projection figure",
-        verdict=verdict,
-        measured={
-            **{f"accuracy gained at η = {eta:g}": float(gap) for eta, gap in gaps.items()},
-            "margin of error": margin,
-        },
-        scale=words,
-    )
+    margin /= max(1, final.seed.nunique()) ** 0.5
+    verdict: Verdict = "holds" if bool((gaps > margin).all()) else "does not hold"
+    measured = {f"accuracy gained at η = {eta:g}": float(gap) for eta, gap in gaps.items()}
+    return Outcome("projection.better", verdict if len(gaps) else UNTESTED, {**measured, "margin of error": margin})
 
 
-def _insensitive(final: pd.DataFrame, error: float, words: str) -> Claim:
+def _insensitive(final: pd.DataFrame, margin: float) -> Outcome:
     """The range of final accuracies over η: small for the zeroth order, larger for the projection?"""
     means = _means(final)
     spread = {name: float(means[name].max() - means[name].min()) for name in _METHODS}
-    insensitive = spread[ZO] < 0.1
-    less = spread[PROJECTION] - spread[ZO] > 2 * 2**0.5 * error
-    verdict: Verdict = "not tested at this scale"
-    if float(means.max().min()) > LEARNED:
-        verdict = "holds" if insensitive and less else "does not hold"
-    return Claim(
-        id="projection.insensitive",
-        claim="With zeroth-order scalars DeComFL is insensitive to the learning rate (judged: final accuracies within "
-        "10 points), with gradient projection it is unstable",
-        source="Appendix, projection figure",
-        verdict=verdict,
-        measured=numbers(
-            {
-                **{f"spread of final accuracy over η, {name}": value for name, value in spread.items()},
-                **{f"runs diverged, {name}": int(final[final.series == name].diverged.sum()) for name in _METHODS},
-                "smallest η": float(means.index.min()),
-                "largest η": float(means.index.max()),
-            }
-        ),
-        scale=words,
-    )
+    less = spread[ZO] < LIMITS.spread and spread[PROJECTION] - spread[ZO] > margin
+    verdict: Verdict = UNTESTED
+    if float(means.max().min()) > LIMITS.learned:
+        verdict = "holds" if less else "does not hold"
+    measured = {
+        **{f"spread of final accuracy over η, {name}": value for name, value in spread.items()},
+        **{f"runs diverged, {name}": int(final[final.series == name].diverged.sum()) for name in _METHODS},
+        "smallest η": float(means.index.min()),
+        "largest η": float(means.index.max()),
+    }
+    return Outcome("projection.insensitive", verdict, numbers(measured))
 
 
-def _same_cost(rows: pd.DataFrame, words: str) -> Claim:
+def _same_cost(rows: pd.DataFrame) -> Outcome:
     """Bytes sent up to every round that both evaluated, seed by seed."""
     cost = rows[~rows.diverged.astype(bool)].pivot_table(
         index=["eta", "seed", "round"], columns="estimator", values="wire_bytes"
     )
     both = cost.dropna() if set(_METHODS) <= set(cost.columns) else pd.DataFrame(columns=list(_METHODS))
-    verdict: Verdict = "not tested at this scale"
+    verdict: Verdict = UNTESTED
     if len(both):
         verdict = "holds" if bool((both[ZO] == both[PROJECTION]).all()) else "does not hold"
-    return Claim(
-        id="projection.same-cost",
-        claim="Both enjoy the same communication cost",
-        source="Appendix, projection figure",
-        verdict=verdict,
-        measured={
-            "evaluations compared": len(both),
-            "largest difference in bytes": float((both[ZO] - both[PROJECTION]).abs().max()) if len(both) else None,
-        },
-        scale=words,
-    )
+    largest = float((both[ZO] - both[PROJECTION]).abs().max()) if len(both) else None
+    measured = {"evaluations compared": len(both), "largest difference in bytes": largest}
+    return Outcome("projection.same-cost", verdict, measured)

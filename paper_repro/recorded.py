@@ -10,7 +10,7 @@ import gzip
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,10 @@ import pandas as pd
 from decomfl_lab.errors import InputError
 from decomfl_lab.files import write_atomically
 from decomfl_lab.runs.provenance import code_version
+from paper_repro.claims import PARTS, RECORDED, SCALES, Outcome, claim
 from paper_repro.part import Made
-from paper_repro.report import SCALES
 
-__all__ = ["RESULTS", "Recorded", "largest", "load", "save"]
+__all__ = ["RESULTS", "Recorded", "largest", "load", "save", "save_outcomes"]
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -103,6 +103,22 @@ def save(
     write_atomically(into / f"{part}-{scale}.csv.gz", content)
 
 
+def save_outcomes(outcomes: Mapping[str, Sequence[Outcome]], data: Mapping[str, str], into: Path) -> None:
+    """Keep the outcomes of some parts, whose data are named, in the file that ``claims.rows`` reads.
+
+    Those of other parts stay as they are there.
+    """
+    path = into / RECORDED.name
+    others = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    kept = {name: [row for row in others if claim(row["id"]).part == name] for name in PARTS}
+    for part, own in outcomes.items():
+        told = [{**asdict(outcome), "data": data[part]} for outcome in own]
+        kept[part] = [{"recorded": row.pop("scale"), **row} for row in told]
+    rows = [row for own in kept.values() for row in own]
+    into.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+
+
 def load(part: str, scale: str, of: Path | None = None) -> Recorded | None:
     """What was kept of a part at a scale, with the code or in a folder, or None.
 
@@ -126,4 +142,4 @@ def load(part: str, scale: str, of: Path | None = None) -> Recorded | None:
 
 def largest(part: str) -> Recorded | None:
     """What was kept of a part at the largest scale of which there is something."""
-    return next((found for scale in reversed(list(SCALES)) if (found := load(part, scale)) is not None), None)
+    return next((found for scale in reversed(SCALES) if (found := load(part, scale)) is not None), None)

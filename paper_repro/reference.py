@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -17,7 +18,7 @@ from theory.communication import (
     wire_bytes_fedavg,
 )
 
-__all__ = ["FILE_NAME", "fig2_reference", "fig3_reference", "require_reference"]
+__all__ = ["FILE_NAME", "D", "countings", "fig2_reference", "fig3_reference", "require_reference"]
 
 FILE_NAME = "authors_curves.csv"
 COLUMNS = ("figure", "series", "seed", "step", "metric", "value")
@@ -63,9 +64,10 @@ def fig2_reference(folder: Path) -> pd.DataFrame:
         frame = pd.DataFrame(
             {"panel": panel, "series": label, "seed": rows.seed, "round": rounds, "test_accuracy": rows.value}
         )
-        frames.append(frame.assign(reading="authors", method=method, K=K, P=P, **_scalars(rounds, method, K, P)))
+        frames.append(frame.assign(reading="authors", method=method, K=K, P=P))
     _require_panels(table, folder)
-    return pd.concat(frames, ignore_index=True)
+    found = pd.concat(frames, ignore_index=True)
+    return found.assign(wire_scalars=[_wire(row) for row in found.itertuples()], **countings(found, M=M, m=m))
 
 
 def require_reference(folder: Path) -> None:
@@ -135,15 +137,26 @@ def _parse(series: str) -> tuple[str, int, int]:
     return method, int(K[1]), int(P[1]) if P else 0
 
 
-def _scalars(rounds: pd.Series[int], method: str, K: int, P: int) -> dict[str, list[float]]:
-    if method == "FedAvg":
-        return {
-            "wire_scalars": [wire_bytes_fedavg(R, M=M, m=m, d=D) / 4 for R in rounds],
-            "table1_scalars": [table1_scalars_fedavg(R, M=M, m=m, d=D) for R in rounds],
-            "plotted_scalars": [plotted_scalars_fedavg(R, d=D) for R in rounds],
-        }
-    return {
-        "wire_scalars": [wire_bytes_decomfl(R, M=M, m=m, K=K, P=P) / 4 for R in rounds],
-        "table1_scalars": [table1_scalars_decomfl(R, M=M, m=m, K=K, P=P) for R in rounds],
-        "plotted_scalars": [plotted_scalars_decomfl(R, K=K, P=P) for R in rounds],
-    }
+def countings(rows: pd.DataFrame, *, M: int, m: int) -> dict[str, list[float]]:
+    """The columns table1_scalars and plotted_scalars for rows with method (DeComFL or FedAvg), K, P and round."""
+
+    def table1(row: Any) -> float:
+        if row.method == "FedAvg":
+            return table1_scalars_fedavg(row.round, M=M, m=m, d=D)
+        return table1_scalars_decomfl(row.round, M=M, m=m, K=row.K, P=row.P)
+
+    def plotted(row: Any) -> float:
+        fedavg = row.method == "FedAvg"
+        return (
+            plotted_scalars_fedavg(row.round, d=D) if fedavg else plotted_scalars_decomfl(row.round, K=row.K, P=row.P)
+        )
+
+    counted = {"table1_scalars": table1, "plotted_scalars": plotted}
+    return {name: [count(row) for row in rows.itertuples()] for name, count in counted.items()}
+
+
+def _wire(row: Any) -> float:
+    """What the codec would encode, in expectation, per client and in scalars of 4 bytes."""
+    if row.method == "FedAvg":
+        return wire_bytes_fedavg(row.round, M=M, m=m, d=D) / 4
+    return wire_bytes_decomfl(row.round, M=M, m=m, K=row.K, P=row.P) / 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,28 +15,38 @@ import jinja2
 import pandas as pd
 
 from decomfl_lab.errors import InputError, require, require_choice
-from paper_repro.claims import VERDICTS, Claim, require_distinct_ids
+from paper_repro.claims import PARTS, SCALES, VERDICTS, Outcome, require_distinct_ids
 
-__all__ = ["RECORDED", "SCALES", "Folded", "Section", "page_section", "render_report"]
-
-SCALES: Final[Mapping[str, str]] = {
-    "smoke": "A check that everything runs. Nothing here is the paper's experiment.",
-    "default": "A reduced run: smaller than the paper's experiments in data, rounds or seeds.",
-    "full": "Run with the settings listed beside the paper's.",
-}
+__all__ = ["RECORDED", "Folded", "Section", "notes", "page_section", "render_report", "settings"]
 
 RECORDED: Final = "recorded"
 """The word in place of a scale, for a page whose parts were all recorded, each at its own scale."""
-_BADGES: Final[Mapping[str, str]] = {
-    **SCALES,
-    RECORDED: "Nothing here was computed now: every section says when, by which code and at which scale its rows were.",
-}
+_NOTES: Final = (
+    "A check that everything runs. Nothing here is the paper's experiment.",
+    "A reduced run: smaller than the paper's experiments in data, rounds or seeds.",
+    "Run with the settings listed beside the paper's.",
+    "Nothing here was computed now: every section says when, by which code and at which scale its rows were.",
+)
+_BADGES: Final = dict(zip((*SCALES, RECORDED), _NOTES, strict=True))
 
 _TEMPLATES = Path(__file__).parent / "templates"
+_TEXTS: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("report.toml").read_text(encoding="utf-8"))
 _PNG = b"\x89PNG\r\n\x1a\n"
 _ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _VERDICT_STYLE = dict(zip(VERDICTS, (("yes", "✓"), ("no", "✗"), ("depends", "±"), ("untested", "–")), strict=True))
 _NOTHING = "–"
+
+
+def settings(part: str, **here: Any) -> pd.DataFrame:
+    """What was run of a part, beside what the paper and its logs have: the rows of ``report.toml`` with the values."""
+    texts = _TEXTS[part]
+    rows = [[text.format(**here) for text in row] for row in texts["settings"]]
+    return pd.DataFrame(rows, columns=texts["columns"])
+
+
+def notes(part: str, **here: Any) -> list[str]:
+    """The notes of a part, with the values."""
+    return [text.format(**here) for text in _TEXTS[part]["notes"]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +77,7 @@ class Section:
 
     Attributes:
         id: Anchor in the page: a letter, then letters, digits, "_" and "-"; unique in a report.
-        title: Heading, as "Figure 2: accuracy by communication".
+        title: Heading, as "Figure 2: accuracy by communication"; by default that of the part of this id.
         figure_png: The figure as PNG; None for a section that is a table only.
         settings: One row for each setting, with what was run here beside what the paper and its logs used.
         notes: Paragraphs of plain text: how scalars were counted, what was left out.
@@ -77,10 +88,10 @@ class Section:
     """
 
     id: str
-    title: str
-    figure_png: bytes | None
-    settings: pd.DataFrame
-    notes: Sequence[str]
+    title: str = ""
+    figure_png: bytes | None = None
+    settings: pd.DataFrame = field(default_factory=pd.DataFrame)
+    notes: Sequence[str] = ()
     table: pd.DataFrame | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
     more_figures: Mapping[str, bytes] = field(default_factory=dict)
@@ -89,6 +100,8 @@ class Section:
     def __post_init__(self) -> None:
         """Check what a page cannot show."""
         require(_ID.fullmatch(self.id) is not None, "section id", "be usable as an anchor", self.id)
+        if not self.title and self.id in PARTS:
+            object.__setattr__(self, "title", PARTS[self.id].title)
         require(bool(self.title.strip()), f"title of section {self.id}", "be text", self.title)
         pictures = {} if self.figure_png is None else {"figure_png": self.figure_png}
         for name, png in {**pictures, **self.more_figures}.items():
@@ -99,7 +112,7 @@ class Section:
 
 
 def render_report(
-    sections: Sequence[Section | Mapping[str, Any]], *, facts: Mapping[str, str], claims: Sequence[Claim]
+    sections: Sequence[Section | Mapping[str, Any]], *, facts: Mapping[str, str], claims: Sequence[Outcome]
 ) -> str:
     """Return the report as one HTML page, with style and figures inside and no script.
 
@@ -139,19 +152,11 @@ def render_report(
     )
 
 
-def _claim(claim: Claim) -> dict[str, Any]:
-    """Return a claim as the template wants it: class, sign and texts."""
-    css, sign = _VERDICT_STYLE[claim.verdict]
-    return {
-        "id": claim.id,
-        "claim": claim.claim,
-        "source": claim.source,
-        "verdict": claim.verdict,
-        "css": css,
-        "sign": sign,
-        "measured": {name: _text(value, none="never") for name, value in claim.measured.items()},
-        "scale": claim.scale,
-    }
+def _claim(outcome: Outcome) -> dict[str, Any]:
+    """Return an outcome as the template wants it: class, sign and texts."""
+    css, sign = _VERDICT_STYLE[outcome.verdict]
+    measured = {name: _text(value, none="never") for name, value in outcome.measured.items()}
+    return {**outcome.row(), "css": css, "sign": sign, "measured": measured}
 
 
 def page_section(section: Section) -> dict[str, Any]:

@@ -1,10 +1,14 @@
-"""How large a reproduction is. Only ``full`` has the paper's own numbers."""
+"""How large a reproduction is, read from ``scales.toml``. Only ``full`` has the paper's own numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
+from paper_repro.claims import PARTS, SCALES
 from paper_repro.pretraining.family import PretrainConfig
 from theory.printed import EXAMPLES, PARAMETERS, RATES, RESULTS, ROUNDS, model_terabytes
 
@@ -17,6 +21,7 @@ __all__ = [
     "MEMORY_SIZES",
     "PRETRAINED",
     "PROJECTION_SCALES",
+    "READINGS",
     "SIZES_SCALES",
     "TASK_ROWS",
     "THEORY_SCALES",
@@ -26,6 +31,7 @@ __all__ = [
     "HessianScale",
     "LanguageScale",
     "ProjectionScale",
+    "Reading",
     "SizesScale",
     "TheoryScale",
     "Tuning",
@@ -33,9 +39,47 @@ __all__ = [
 ]
 
 
+_DATA: Final[dict[str, Any]] = tomllib.loads((Path(__file__).parent / "scales.toml").read_text(encoding="utf-8"))
+Size = TypeVar("Size")
+
+
+def _scales(part: str, size: Callable[..., Size]) -> dict[str, Size]:
+    """The sizes of a part by scale, with the seeds of the registry where it has some."""
+    seeds = PARTS[part].seeds if part != "hessian" else {}
+    found = {}
+    for scale in SCALES:
+        own = {name: _frozen(value) for name, value in _DATA[part][scale].items()}
+        found[scale] = size(**own, **({"seeds": seeds[scale]} if seeds else {}))
+    return found
+
+
+def _frozen(value: Any) -> Any:
+    """Lists as tuples; the names of a table that are numbers as numbers."""
+    if isinstance(value, dict):
+        return {int(name) if name.isdigit() else name: each for name, each in value.items()}
+    return tuple(value) if isinstance(value, list) else value
+
+
 def kind(scale: str) -> str:
     """What a scale is, beside the paper."""
     return "the paper's own sizes" if scale == "full" else "reduced, not the paper's"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """A reading of the paper's image settings: configurations of DeComFL and FedAvg, η and K."""
+
+    split: str
+    decomfl: Mapping[str, Any]
+    fedavg: Mapping[str, Any]
+    lr_left: float
+    lr_right: float
+    fedavg_steps: tuple[int, ...]
+
+
+READINGS = {
+    name: Reading(**{key: _frozen(value) for key, value in own.items()}) for name, own in _DATA["readings"].items()
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,62 +128,7 @@ class Fig2Scale:
     test_examples: int = 0
 
 
-FIG2_SCALES: dict[str, Fig2Scale] = {
-    "smoke": Fig2Scale(
-        M=20,
-        m=2,
-        batch_size=8,
-        local_rounds={1: 24, 4: 12, 10: 6},
-        perturbation_rounds=8,
-        local_differences={1: 6, 4: 4, 10: 2},
-        perturbation_differences={10: 4, 20: 2, 40: 2},
-        written_rounds={1: 8, 4: 4, 10: 2},
-        written_perturbation_rounds=3,
-        fedavg_rounds=10,
-        fedzo_rounds=4,
-        seeds=(0,),
-        eta_factor=0.3,
-        eval_every={1: 2, 4: 2, 10: 2},
-        test_examples=1000,
-    ),
-    "default": Fig2Scale(
-        M=100,
-        m=10,
-        batch_size=40,
-        local_rounds={1: 620, 4: 200, 10: 88},
-        perturbation_rounds=90,
-        local_differences={1: 30, 4: 8, 10: 4},
-        perturbation_differences={10: 8, 20: 6, 40: 4},
-        written_rounds={1: 200, 4: 60, 10: 24},
-        written_perturbation_rounds=40,
-        written_method="decomfl-projection",
-        fedavg_rounds=16,
-        fedzo_rounds=2,
-        seeds=(0,),
-        eta_factor=0.3,
-        eval_every={1: 5, 4: 2, 10: 1},
-        written_every=4,
-        test_examples=1000,
-    ),
-    "full": Fig2Scale(
-        M=100,
-        m=10,
-        batch_size=256,
-        local_rounds={1: 2000, 4: 2000, 10: 1250},
-        perturbation_rounds=1500,
-        local_differences={1: 2000, 4: 300, 10: 300},
-        perturbation_differences={10: 300, 20: 300, 40: 300},
-        written_rounds={1: 2000, 4: 2000, 10: 1250},
-        written_perturbation_rounds=1500,
-        written_method="decomfl-projection",
-        fedavg_rounds=1000,
-        fedzo_rounds=300,
-        seeds=(0, 1, 2),
-        eval_every={1: 20, 4: 20, 10: 20},
-        written_every=20,
-        fedavg_every=2,
-    ),
-}
+FIG2_SCALES = _scales("fig2", Fig2Scale)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,43 +164,7 @@ class Fig3Scale:
     test_examples: int = 0
 
 
-FIG3_SCALES: dict[str, Fig3Scale] = {
-    "smoke": Fig3Scale(
-        M=10,
-        m=1,
-        batch_size=2,
-        rounds=6,
-        differences=2,
-        baseline_batch=8,
-        baseline_rounds=6,
-        test_examples=200,
-    ),
-    "default": Fig3Scale(
-        M=100,
-        m=10,
-        batch_size=20,
-        rounds=170,
-        differences=4,
-        baseline_batch=32,
-        baseline_rounds=10,
-        eval_every=2,
-        fedavg_every=1,
-        compressed_every=2,
-        test_examples=1000,
-    ),
-    "full": Fig3Scale(
-        M=100,
-        m=10,
-        batch_size=256,
-        rounds=3000,
-        differences=300,
-        baseline_batch=32,
-        baseline_rounds=1000,
-        eval_every=20,
-        fedavg_every=2,
-        compressed_every=10,
-    ),
-}
+FIG3_SCALES = _scales("fig3", Fig3Scale)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,52 +200,10 @@ class ProjectionScale:
     test_examples: int = 0
 
 
-PROJECTION_SCALES: dict[str, ProjectionScale] = {
-    "smoke": ProjectionScale(
-        M=20,
-        m=2,
-        batch_size=8,
-        K=1,
-        P=10,
-        eta=0.0003,
-        rounds=8,
-        differences=8,
-        factors=(1.0, 10.0),
-        seeds=(0,),
-        test_examples=1000,
-    ),
-    "default": ProjectionScale(
-        M=50,
-        m=5,
-        batch_size=8,
-        K=4,
-        P=10,
-        eta=0.0003,
-        rounds=28,
-        differences=28,
-        factors=(0.1, 0.3, 1.0, 3.0, 10.0),
-        seeds=(0,),
-        test_examples=1000,
-    ),
-    "full": ProjectionScale(
-        M=100,
-        m=10,
-        batch_size=256,
-        K=1,
-        P=20,
-        eta=0.001,
-        rounds=2000,
-        differences=300,
-        factors=(0.1, 0.3, 1.0, 3.0, 10.0),
-        seeds=(0, 1, 2),
-        eval_every=20,
-    ),
-}
+PROJECTION_SCALES = _scales("projection", ProjectionScale)
 
 MEMORY_SIZES: dict[str, tuple[int, ...]] = {
-    "smoke": (100_000, 1_000_000),
-    "default": (100_000, 1_000_000, 10_000_000, 100_000_000),
-    "full": (100_000, 1_000_000, 10_000_000, 100_000_000),
+    scale: (10**5, 10**6) if scale == "smoke" else (10**5, 10**6, 10**7, 10**8) for scale in SCALES
 }
 """Parameters of the models whose memory is measured."""
 
@@ -340,53 +251,7 @@ class EdgeScale:
     test_examples: int = 1000
 
 
-EDGE_SCALES: dict[str, EdgeScale] = {
-    "smoke": EdgeScale(
-        M=20,
-        m=2,
-        batch_size=4,
-        steps=12,
-        seeds=(0,),
-        factors=(1.0, 40.0),
-        small_batch=4,
-        small_factors=(),
-        differences=(40.0,),
-        measurements=3,
-        examples=20,
-        products=6,
-        test_examples=100,
-    ),
-    "default": EdgeScale(
-        M=100,
-        m=10,
-        batch_size=4,
-        steps=100,
-        seeds=(0, 1),
-        factors=(0.5, 1.0, 2.0),
-        small_batch=4,
-        small_factors=(),
-        differences=(1.0,),
-        measurements=5,
-        examples=50,
-        products=6,
-        test_examples=500,
-    ),
-    "full": EdgeScale(
-        M=100,
-        m=10,
-        batch_size=256,
-        steps=500,
-        seeds=tuple(range(8)),
-        factors=(0.5, 1.0, 1.5, 2.0, 3.0),
-        small_batch=8,
-        small_factors=(0.125, 0.25, 0.5, 1.0),
-        differences=(0.25, 0.5, 1.0),
-        Bs=(8, 32, 64, 256),
-        Ps=(5, 10, 20, 40),
-        Ks=(1, 4, 10),
-        betas=(0.0, 0.9),
-    ),
-}
+EDGE_SCALES = _scales("edge", EdgeScale)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -416,41 +281,7 @@ class HessianScale:
     gauss_newton: int
 
 
-HESSIAN_SCALES: dict[str, HessianScale] = {
-    "smoke": HessianScale(
-        model="resnet8-half-bn",
-        steps=(0, 20, 40),
-        batch_size=32,
-        lr=0.003,
-        examples=32,
-        lanczos=8,
-        probes=2,
-        probe_steps=4,
-        gauss_newton=10,
-    ),
-    "default": HessianScale(
-        model="resnet8-half-bn",
-        steps=(0, 50, 300),
-        batch_size=32,
-        lr=0.003,
-        examples=128,
-        lanczos=12,
-        probes=3,
-        probe_steps=8,
-        gauss_newton=16,
-    ),
-    "full": HessianScale(
-        model="resnet20-bn",
-        steps=(0, 100, 500, 2000, 10_000),
-        batch_size=128,
-        lr=0.003,
-        examples=5000,
-        lanczos=60,
-        probes=10,
-        probe_steps=20,
-        gauss_newton=60,
-    ),
-}
+HESSIAN_SCALES = _scales("hessian", HessianScale)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -476,28 +307,12 @@ class TheoryScale:
     seeds: tuple[int, ...]
 
 
-THEORY_SCALES: dict[str, TheoryScale] = {
-    "smoke": TheoryScale(per_decade=1, runs=8, factor=16, cells=8, models=("logistic",), rounds=30, seeds=(0,)),
-    "default": TheoryScale(
-        per_decade=2, runs=64, factor=4, cells=28, models=("logistic", "mlp"), rounds=300, seeds=(0, 1)
-    ),
-    "full": TheoryScale(
-        per_decade=4, runs=1000, factor=2, cells=60, models=("logistic", "mlp"), rounds=10_000, seeds=(0, 1, 2)
-    ),
-}
+THEORY_SCALES = _scales("theory", TheoryScale)
 
 
 PRETRAINED: dict[str, dict[str, PretrainConfig]] = {
-    "smoke": {
-        "opt-0.3m": PretrainConfig(size="opt-0.3m", vocabulary=2048, steps=2, batch=4),
-        "opt-1m": PretrainConfig(size="opt-1m", vocabulary=2048, steps=2, batch=4),
-    },
-    "default": {
-        "opt-0.3m": PretrainConfig(size="opt-0.3m", vocabulary=8192, steps=400, batch=2, verdicts=300, lr=3e-3),
-        "opt-0.5m": PretrainConfig(size="opt-0.5m", vocabulary=8192, steps=240, batch=2, verdicts=300, lr=2.5e-3),
-        "opt-1m": PretrainConfig(size="opt-1m", vocabulary=8192, steps=200, batch=2, verdicts=300, lr=2e-3),
-    },
-    "full": {},
+    scale: {size: PretrainConfig(size=size, **own) for size, own in _DATA["pretrained"].get(scale, {}).items()}
+    for scale in SCALES
 }
 """The small OPT models that fine-tuning begins with, by scale and size; other models are the hub's."""
 
@@ -639,46 +454,4 @@ class SizesScale:
     share: float = 1.0
 
 
-SIZES_SCALES: dict[str, SizesScale] = {
-    "smoke": SizesScale(
-        models=("opt-0.3m", "opt-1m"),
-        rounds=6,
-        batch_size=4,
-        split="dirichlet-total",
-        seeds=(99,),
-        eval_every=2,
-        test_examples=60,
-        examples=16,
-        products=6,
-        share=0.1,
-    ),
-    "default": SizesScale(
-        models=("opt-0.3m", "opt-0.5m", "opt-1m"),
-        rounds=200,
-        batch_size=32,
-        split="iid",
-        seeds=(99, 100),
-        eval_every=10,
-        test_examples=0,
-        examples=64,
-        products=8,
-        share=0.5,
-    ),
-    "full": SizesScale(
-        models=("facebook/opt-125m", "facebook/opt-350m", "facebook/opt-1.3b", "facebook/opt-2.7b"),
-        rounds=2000,
-        batch_size=16,
-        split="dirichlet-total",
-        seeds=(99,),
-        eval_every=25,
-        test_examples=0,
-        examples=64,
-        products=8,
-        etas={
-            "facebook/opt-125m": 5e-6,
-            "facebook/opt-350m": 3e-6,
-            "facebook/opt-1.3b": 2e-6,
-            "facebook/opt-2.7b": 2e-6,
-        },
-    ),
-}
+SIZES_SCALES = _scales("sizes", SizesScale)

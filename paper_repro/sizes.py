@@ -30,10 +30,11 @@ from hessian.curvature import GaussNewtonOperator
 from hessian.kappa import effective_rank
 from hessian.mean_loss import MeanLoss
 from hessian.named import TrainedModel
-from paper_repro.claims import Claim, Verdict
+from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.language import Pretraining, TaskJob, missing, task_facts
+from paper_repro.measures import binomial_error, ordered
 from paper_repro.part import Made, Options, rendered
-from paper_repro.report import Section
+from paper_repro.report import Section, notes, settings
 from paper_repro.runs import Work, fingerprint
 from paper_repro.scales import PRETRAINED, SIZES_SCALES, SizesScale, kind
 from theory.setting import effective_factor
@@ -43,27 +44,20 @@ __all__ = ["SizeWork", "Slope", "claims", "jobs", "kappa_table", "make", "run_ta
 TASK: Final = "sst2"
 TESTED: Final = 872
 """Its test examples."""
-SHARE: Final = 0.9
+LIMITS: Final = limits("sizes")
+SHARE: Final[float] = LIMITS.share
 """The share of the fall of a run's test loss to its lowest at which a run counts as converged."""
-SETTLED: Final = 0.75
+SETTLED: Final[float] = LIMITS.settled
 """The share of its rounds within which a run must be there: a later one was cut off while it fell."""
 LAST: Final = 0.2
 """The last share of the evaluations: their mean accuracy is a run's result, their scatter the measure of a fall."""
-LEAST: Final = 4.0
+LEAST: Final[float] = LIMITS.scatter
 """The least fall, in their scatter. The lowest of some tens of evaluations is lower by two to three by chance."""
-LEARNT: Final = 0.02
+LEARNT: Final[float] = LIMITS.learnt
 """The least fall, as a share of the loss at the start, that says that something was learnt."""
-SAME: Final = 1 / 3
-"""Exponent s of rounds ∝ d^s below which sizes converge around the same round: 2.2 times for ten times d."""
-GROWN: Final = 2.0
-"""The factor by which a κ must have grown to be another κ."""
 CONFIDENCE: Final = 0.95
-UNTESTED: Final = "not tested at this scale"
-PAPERS_ROUND: Final = 1250
-"""The round around which the paper's models converge, by its text."""
 START, END = "kappa-start.csv", "kappa-end.csv"
 CHUNK: Final = 32
-_SOURCE: Final = "Appendix, figure of convergence on SST-2 at several scales (right)"
 
 Floats = NDArray[np.float64]
 
@@ -326,14 +320,14 @@ class Slope:
         return "does not hold" if self.high <= bound else UNTESTED
 
 
-def claims(rows: pd.DataFrame, size: SizesScale, words: str) -> list[Claim]:
-    """The paper's statements about the scale figure; not tested where there are no rows."""
+def claims(rows: pd.DataFrame, size: SizesScale, words: str) -> list[Outcome]:
+    """The claims about the scale figure; not tested where there are no rows."""
     runs = run_table(rows, size) if len(rows) else pd.DataFrame(columns=["settled"])
     kappas = kappa_table(rows) if len(rows) else pd.DataFrame(columns=["at"])
-    return [*_of_rounds(runs, words), _flat(kappas, words)]
+    return judged("sizes", words, [*_of_rounds(runs), _of_accuracy(runs, size), _flat(kappas)])
 
 
-def _of_rounds(runs: pd.DataFrame, words: str) -> Iterator[Claim]:
+def _of_rounds(runs: pd.DataFrame) -> Iterator[Outcome]:
     settled = len(runs) > 0 and bool(runs["settled"].all())
     slope = Slope.of(runs) if settled else Slope(math.nan, math.nan, math.nan)
     measured: dict[str, float | None] = {}
@@ -345,32 +339,21 @@ def _of_rounds(runs: pd.DataFrame, words: str) -> Iterator[Claim]:
         measured["largest d / smallest"] = float(runs["d"].max() / runs["d"].min())
     interval = {"s": slope.value, f"s, {CONFIDENCE:.0%} from": slope.low, f"s, {CONFIDENCE:.0%} to": slope.high}
     measured |= {name: _number(value) for name, value in interval.items()}
-    rule = (
-        f"rounds to {SHARE:.0%} of the fall of the test loss as d^s over models and seeds, if every run got there in "
-        f"{SETTLED:.0%} of its rounds"
-    )
-    for name, claim, verdict in (
-        (
-            "same-round",
-            f"From the smallest model to the largest they all converge around the same round ({rule}: s surely below "
-            f"1/{1 / SAME:.0f}, so ten times the parameters take at most {10**SAME:.1f} times the rounds)",
-            slope.below(SAME),
-        ),
-        (
-            "larger-later",
-            f"The larger model converges slightly later ({rule}: s surely above 0)",
-            slope.above(0.0),
-        ),
-        (
-            "not-by-d",
-            f"The d-dimensional rate is a quite pessimistic estimate ({rule}: s surely below 1, the rate's)",
-            slope.below(1.0),
-        ),
-    ):
-        yield Claim(id=f"sizes.{name}", claim=claim, source=_SOURCE, verdict=verdict, measured=measured, scale=words)
+    yield Outcome("sizes.same-round", slope.below(LIMITS.same), measured)
+    yield Outcome("sizes.larger-later", slope.above(0.0), measured)
+    yield Outcome("sizes.not-by-d", slope.below(1.0), measured)
 
 
-def _flat(kappas: pd.DataFrame, words: str) -> Claim:
+def _of_accuracy(runs: pd.DataFrame, size: SizesScale) -> Outcome:
+    """Whether accuracy at the end rises with the model; the error is that of the test examples, which runs share."""
+    if not len(runs):
+        return Outcome("sizes.larger-better")
+    ends = runs.groupby("model", sort=False)["accuracy_end"].mean()
+    values = [(float(end), binomial_error(float(end), size.test_examples or TESTED)) for end in ends]
+    return Outcome("sizes.larger-better", ordered(values), {f"accuracy, {name}": end for name, end in ends.items()})
+
+
+def _flat(kappas: pd.DataFrame) -> Outcome:
     """Judged by the intervals at the largest and at the smallest model, where the runs begin and where they end."""
     measured: dict[str, float | None] = {}
     verdicts: list[Verdict] = []
@@ -381,20 +364,12 @@ def _flat(kappas: pd.DataFrame, words: str) -> Claim:
         surely, possibly = low.iloc[-1] / high.iloc[0], high.iloc[-1] / low.iloc[0]
         measured[f"κ at the {at}, largest model / smallest, from"] = float(surely)
         measured[f"κ at the {at}, largest model / smallest, to"] = float(possibly)
-        verdicts.append("holds" if possibly <= GROWN else "does not hold" if surely > GROWN else UNTESTED)
-    wide = len(kappas) > 0 and kappas["d"].max() > GROWN * kappas["d"].min()
+        verdicts.append("holds" if possibly <= LIMITS.grown else "does not hold" if surely > LIMITS.grown else UNTESTED)
+    wide = len(kappas) > 0 and kappas["d"].max() > LIMITS.grown * kappas["d"].min()
     verdict: Verdict = UNTESTED
     if wide and UNTESTED not in verdicts:
         verdict = verdicts[0] if len(set(verdicts)) == 1 else "depends on how it is counted"
-    return Claim(
-        id="sizes.low-rank",
-        claim="Some low effective rank holds in language models (judged: from the smallest model to the largest κ of "
-        f"the task's loss does not grow more than {GROWN:g} times, while d does; before training and after it)",
-        source=_SOURCE,
-        verdict=verdict,
-        measured=measured,
-        scale=words,
-    )
+    return Outcome("sizes.low-rank", verdict, measured)
 
 
 def _number(value: float) -> float | None:
@@ -411,8 +386,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     found = claims(rows, size, words)
     section = Section(
         id="sizes",
-        title="Scale figure (appendix, right): do larger models need more rounds?",
-        figure_png=None,
         settings=_settings(size),
         notes=[f"Not computed: {_missing(options.scale) or 'no rows'}."],
     )
@@ -472,25 +445,13 @@ def _summary(runs: pd.DataFrame, kappas: pd.DataFrame) -> pd.DataFrame:
 
 def _settings(size: SizesScale) -> pd.DataFrame:
     given = ", ".join(f"{eta:g}" for eta in size.etas.values())
-    return pd.DataFrame(
-        [
-            ("models", ", ".join(size.models), "OPT-125M, -350M, -1.3B, -2.7B", "the same"),
-            ("clients M / sampled m", "8 / 2", "8 / 2", "8 / 2"),
-            ("K, P", "1, 5", "1, not said", "1, 5"),
-            ("rounds", f"{size.rounds:,}", f"not said; converge around {PAPERS_ROUND:,}", "2,000"),
-            (
-                "η",
-                given or f"{size.share:g}/(4 L ρ_κ), see below",
-                "5e-6 (125M), 2e-6 (1.3B)",
-                "5e-6, 3e-6, 2e-6, 2e-6",
-            ),
-            ("batch size, training", str(size.batch_size), "32", "16"),
-            ("μ, differences", "1e-3, forward", "1e-3, not said", "1e-3, forward"),
-            ("split", "i.i.d." if size.split == "iid" else "Dir(α·p), α = 1", "Dirichlet, α = 1", "Dir(α·p), α = 1"),
-            ("seeds", ", ".join(map(str, size.seeds)), "not said", "99"),
-            ("evaluated every", f"{size.eval_every} rounds", "not said", "25 rounds"),
-        ],
-        columns=["setting", "here", "paper's text", "authors' script"],
+    return settings(
+        "sizes",
+        **vars(size),
+        model_names=", ".join(size.models),
+        rates=given or f"{size.share:g}/(4 L ρ_κ), see below",
+        split_words="i.i.d." if size.split == "iid" else "Dir(α·p), α = 1",
+        seed_words=", ".join(map(str, size.seeds)),
     )
 
 
@@ -500,16 +461,6 @@ def _notes(size: SizesScale) -> list[str]:
         "of the largest η that Theorem 2 admits; ρ_κ = 1 + (κ + 1)/P, L and κ measured before training. So part of the "
         "finding is the rule's: it is κ, and not d, that says how large η may be."
     )
-    return [
-        by_rule if not size.etas else "η of each model is the authors'.",
-        f"A run is there when its test loss has first done {SHARE:.0%} of its fall to its lowest. It counts if it fell "
-        f"by more than {LEAST:g} times the scatter of the last {LAST:.0%} of its evaluations and {LEARNT:.0%} of where "
-        f"it began, and was there in {SETTLED:.0%} of its rounds: otherwise it was only cut off while it fell, and all "
-        "sizes would be there at the same round for no other reason.",
-        f"κ = tr(G)/‖G‖ of the Gauss-Newton matrix G of the mean loss of {size.examples} training prompts, with "
-        f"{size.products} products; intervals of {CONFIDENCE:.0%} are of these prompts, not of all. With two classes G "
-        f"has at most {size.examples} eigenvalues that are not 0, so κ is at most that; near the pretrained model one "
-        "of them, the shift of all prompts to one class, outweighs the others.",
-        "The paper shows no table, no κ and no loss for this figure, and says that OPT-125M to OPT-2.7B all converge "
-        f"around round {PAPERS_ROUND:,}.",
-    ]
+    about_eta = by_rule if not size.etas else "η of each model is the authors'."
+    here = {**vars(LIMITS), **vars(size), "share_of_fall": SHARE, "last": LAST, "confidence": CONFIDENCE}
+    return notes("sizes", about_eta=about_eta, **here)

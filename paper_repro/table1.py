@@ -10,12 +10,12 @@ import pandas as pd
 
 from decomfl_lab.runs.config import TrainConfig
 from paper_repro import fig2
-from paper_repro.claims import Claim, Verdict
+from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.estimators import CHECKED
-from paper_repro.fig2 import D
 from paper_repro.measures import LEAST_LEVEL, highest_level, scalars_to_reach, series_of, verdict_of_countings
 from paper_repro.part import Made, Options
-from paper_repro.report import Section
+from paper_repro.reference import D
+from paper_repro.report import Section, notes
 from paper_repro.runs import Job
 from paper_repro.scales import FIG2_SCALES
 from theory.communication import table1_scalars_decomfl, table1_scalars_fedavg
@@ -115,52 +115,32 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     words = f"{fig2.scale_words(options.scale)}; K={K}, P={P}, d={D:,}"
     section = Section(
         id="table1",
-        title="Table 1: communication, by formula and measured",
-        figure_png=None,
-        settings=pd.DataFrame(),
-        notes=[
-            "Formulas and measurements are in scalars of 32 bits, all clients together; the measured ones are the "
-            "bytes of every encoded message, heads included, divided by 4. MNIST CNN; runs of DeComFL and FedAvg are "
-            "those of Figure 2 as plotted, DeComFL by projection (which sends the same messages), FedZO by finite "
-            f"differences for {size.fedzo_rounds} rounds.",
-            "The paper's 2MKP counts a seed for each direction and every record to every client. Here one 64-bit seed "
-            "goes with each local step, and the records of the last rounds have not reached the clients that were not "
-            "sampled since: so less goes down than the formula says.",
-            "The low-rank row of the paper's table, mP up and 2MP down a round, O(κ/mPε²); O(κ/ε²); O(Mκ/mε²), has no "
-            "K because Theorem 2 is for K = 1. It is the same algorithm, so there is nothing else to measure.",
-        ],
+        notes=notes("table1", fedzo_rounds=size.fedzo_rounds),
         table=table,
         facts={"scale": words},
     )
     return Made(section=section, claims=claims(table, rows, level, words), tables={"table1": table})
 
 
-def claims(table: pd.DataFrame, rows: pd.DataFrame, level: float | None, words: str) -> list[Claim]:
+def claims(table: pd.DataFrame, rows: pd.DataFrame, level: float | None, words: str) -> list[Outcome]:
     """Whether the formulas are what is sent, and whether DeComFL needs the least."""
-    return [_formulas(table, words), _least(rows, level, words)]
+    return judged("table1", words, [_formulas(table), _least(rows, level)])
 
 
-def _formulas(table: pd.DataFrame, words: str) -> Claim:
+def _formulas(table: pd.DataFrame) -> Outcome:
     measured: dict[str, float | None] = {}
-    off = []
+    off = set()
     for entry in table.to_dict("records"):
         for way in ("uplink", "downlink"):
             ratio = float(entry[f"{way}, measured"]) / float(entry[f"{way}, formula"])
             measured[f"measured / formula, {entry['algorithm']}, {way}"] = ratio
-            if not 0.95 <= ratio <= 1.05:
-                off.append(str(entry["algorithm"]))
-    verdict: Verdict = "holds" if not off else "depends on how it is counted" if set(off) == {OURS} else "does not hold"
-    return Claim(
-        id="table1.per-round",
-        claim="A round communicates what Table 1 says (judged: within 5 %)",
-        source="Section 4.4, Table 1",
-        verdict=verdict,
-        measured=measured,
-        scale=words,
-    )
+            if not abs(ratio - 1) <= limits("table1").off:
+                off.add(str(entry["algorithm"]))
+    verdict: Verdict = "holds" if not off else "depends on how it is counted" if off == {OURS} else "does not hold"
+    return Outcome("table1.per-round", verdict, measured)
 
 
-def _least(rows: pd.DataFrame, level: float | None, words: str) -> Claim:
+def _least(rows: pd.DataFrame, level: float | None) -> Outcome:
     measured: dict[str, float | None] = {"accuracy that all reach": level}
     holds = []
     if level is not None:
@@ -170,11 +150,4 @@ def _least(rows: pd.DataFrame, level: float | None, words: str) -> Claim:
             ours = needed.pop(OURS)
             holds.append(ours is not None and all(value is None or value > ours for value in needed.values()))
     enough = level is not None and level >= LEAST_LEVEL
-    return Claim(
-        id="table1.least",
-        claim="DeComFL needs the least communication of the table's algorithms to reach the same accuracy",
-        source="Section 4.4, Table 1",
-        verdict=verdict_of_countings(holds) if enough else "not tested at this scale",
-        measured=measured,
-        scale=words,
-    )
+    return Outcome("table1.least", verdict_of_countings(holds) if enough else UNTESTED, measured)

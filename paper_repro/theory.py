@@ -8,9 +8,10 @@ from typing import Any, Final, cast
 import pandas as pd
 
 from figures.theory import FLAT_FROM, dimension_free, speed_ups, step_sizes, training
-from paper_repro.claims import Claim, Verdict
+from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
+from paper_repro.measures import verdict_of_countings
 from paper_repro.part import Made, Options, rendered
-from paper_repro.report import Section
+from paper_repro.report import Section, notes
 from paper_repro.runs import Work
 from paper_repro.scales import THEORY_SCALES, kind
 from paper_repro.sweeps import CLIENTS, EPSILON, KAPPA, LOUD, MAP_D, REACH, RUN, SMALL_D, SWEEPS, SweepWork
@@ -19,7 +20,8 @@ from theory.symbols import LETTERS
 
 __all__ = ["claims", "jobs", "make"]
 
-FLAT_WITHIN: Final = 0.05
+LIMITS: Final = limits("theory")
+_EXACT: Final = f"exact, d = {SMALL_D}, ε = {EPSILON:g}"
 
 
 def jobs(options: Options) -> list[Work]:
@@ -79,25 +81,13 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     constants = _constants(frames["training"])
     section = Section(
         id="theory",
-        title="Theory: bounds beside what is true",
         figure_png=rendered(dimension),
         more_figures={
             "Linear speed-ups: where they hold and where they end": rendered(speed),
             "The conditions on η": rendered(maps),
             "A real model": rendered(training_figure),
         },
-        settings=pd.DataFrame(),
-        notes=[
-            "“Stated” is the paper to the letter, “corrected” what docs/theory.md proves. On quadratics E‖∇f(x_r)‖² "
-            "follows an exact recursion, so the left sides are no estimates, up to d = 10⁹.",
-            "P: all directions of a step see one mini-batch, so noise stops falling at P = d, and the printed bound, "
-            "which goes on, falls below the truth. K: clients that stay away from the mean of all drift for K steps, "
-            "so with σ_G the gain ends at K = d/P. m: clients share the directions, so η cannot grow with m beyond "
-            "what the directions allow; the printed conditions even shrink as 1/m.",
-            "Theorem 2 is about μ → 0: at a fixed μ its own smoothing term grows as d³. For the trained models μ is so "
-            "small that this term is as large as all others; losses in float32 then resolve a scalar g no better than "
-            "the table's “rounding of g”, which is noise that no constant of the theorem counts.",
-        ],
+        notes=notes("theory"),
         table=constants,
         facts={"scale": words},
     )
@@ -124,20 +114,21 @@ def _constants(frame: pd.DataFrame) -> pd.DataFrame:
     return table.rename(columns=LETTERS).reset_index()
 
 
-def claims(frames: Mapping[str, pd.DataFrame], words: str) -> list[Claim]:
-    """The paper's statements about rates, judged by the sweeps."""
+def claims(frames: Mapping[str, pd.DataFrame], words: str) -> list[Outcome]:
+    """The claims about rates, judged by the sweeps."""
     rounds = frames["rounds"]
-    return [
+    outcomes = [
         _flat(frames["by-d"]),
         _bound_on_quadratics(pd.concat([frames["by-d"], frames["by-kappa"]])),
         *(_speed_up(rounds, knob) for knob in REACH),
         _printed_rounds(rounds),
         _rates(rounds),
-        *_trained(frames["training"], words),
+        *_trained(frames["training"]),
     ]
+    return judged("theory", words, outcomes)
 
 
-def _flat(frame: pd.DataFrame) -> Claim:
+def _flat(frame: pd.DataFrame) -> Outcome:
     far = frame[frame["d"] >= FLAT_FROM]
     spread = {
         series: float(rows["value"].max() / rows["value"].min() - 1)
@@ -145,78 +136,49 @@ def _flat(frame: pd.DataFrame) -> Claim:
         if str(series).startswith("measured")
     }
     first = far[far["series"] == "Theorem 1, corrected"]["value"]
-    return Claim(
-        id="theory.dimension-free",
-        claim=f"At fixed κ convergence does not depend on d (judged: the average within {FLAT_WITHIN:.0%} from d = "
-        f"{FLAT_FROM:,} on)",
-        source="Theorem 2",
-        verdict="holds" if max(spread.values()) <= FLAT_WITHIN else "does not hold",
-        measured={
-            "largest d": int(far["d"].max()),
-            **{f"spread, {str(series).removeprefix('measured, ')}": value for series, value in spread.items()},
-            "growth of Theorem 1's bound": float(first.max() / first.min()),
-        },
-        scale=f"exact, quadratics with κ = {KAPPA}",
-    )
+    measured = {
+        "largest d": int(far["d"].max()),
+        **{f"spread, {str(series).removeprefix('measured, ')}": value for series, value in spread.items()},
+        "growth of Theorem 1's bound": float(first.max() / first.min()),
+    }
+    verdict: Verdict = "holds" if max(spread.values()) <= LIMITS.flat else "does not hold"
+    return Outcome("theory.dimension-free", verdict, measured, f"exact, quadratics with κ = {KAPPA}")
 
 
-def _bound_on_quadratics(frame: pd.DataFrame) -> Claim:
+def _bound_on_quadratics(frame: pd.DataFrame) -> Outcome:
     measured = frame[frame["series"].str.startswith("measured")]
     ratio = {variant: float((measured["value"] / measured[variant]).max()) for variant in ("stated", "corrected")}
-    return Claim(
-        id="theory.theorem-2-on-quadratics",
-        claim="The bound of Theorem 2 holds on quadratics, as d and as κ grows",
-        source="Theorem 2",
-        verdict="holds" if ratio["stated"] <= 1 else "does not hold",
-        measured={
-            **{f"largest measured / {variant}, at one η": value for variant, value in ratio.items()},
-            "problems": len(measured),
-        },
-        scale="exact, spectra of κ equal eigenvalues and of one large one",
-    )
+    told = {f"largest measured / {variant}, at one η": value for variant, value in ratio.items()}
+    verdict: Verdict = "holds" if ratio["stated"] <= 1 else "does not hold"
+    words = "exact, spectra of κ equal eigenvalues and of one large one"
+    return Outcome("theory.theorem-2-on-quadratics", verdict, {**told, "problems": len(measured)}, words)
 
 
-_CLAIMED: Final[Mapping[str, str]] = {"m": "sampled clients m", "P": "perturbations P", "K": "local steps K"}
-
-
-def _speed_up(rounds: pd.DataFrame, knob: str) -> Claim:
+def _speed_up(rounds: pd.DataFrame, knob: str) -> Outcome:
     """Whether rounds fall at least half as much as the knob grows, by both kinds of noise."""
     own = rounds[(rounds["knob"] == knob) & (rounds["series"] == "measured")]
     top = int(own["at"].max())
     table = own.pivot(index="at", columns="noise", values="rounds")
     gained = {str(noise): float(table[noise].iloc[0] / table[noise].iloc[-1]) for noise in table}
-    linear = [gain >= top / 2 for gain in gained.values()]
-    verdict: Verdict = "depends on how it is counted" if any(linear) else "does not hold"
-    return Claim(
-        id=f"theory.speed-up-{knob}",
-        claim=f"Linear speed-up with {_CLAIMED[knob]} (judged: {top:,} times more need at least {top / 2:,.0f} times "
-        "fewer rounds, whether gradients are noisy or clients differ)",
-        source="Corollary 1 and its remark",
-        verdict="holds" if all(linear) else verdict,
-        measured={f"times fewer rounds, {noise} alone": gain for noise, gain in gained.items()},
-        scale=f"exact, d = {SMALL_D}, ε = {EPSILON:g}, {knob} = 1 .. {top:,}",
-    )
+    verdict = verdict_of_countings([gain >= LIMITS.linear * top for gain in gained.values()])
+    measured = {f"times fewer rounds, {noise} alone": gain for noise, gain in gained.items()}
+    return Outcome(f"theory.speed-up-{knob}", verdict, measured, f"{_EXACT}, {knob} = 1 .. {top:,}")
 
 
-def _printed_rounds(rounds: pd.DataFrame) -> Claim:
+def _printed_rounds(rounds: pd.DataFrame) -> Outcome:
     table = rounds.pivot_table(index=["knob", "at", "noise"], columns="series", values="rounds")
     ratio = table["measured"] / table["stated bound"]
     worst = cast(tuple[str, int, str], ratio.idxmax())
-    return Claim(
-        id="theory.rounds-by-theorem-1",
-        claim="The rounds that Theorem 1 promises are enough, for every m, P and K tried",
-        source="Theorem 1",
-        verdict="holds" if bool((ratio <= 1).all()) else "does not hold",
-        measured={
-            "most rounds needed / promised": float(ratio.max()),
-            f"at {worst[0]} of": int(worst[1]),
-            "the same by corrected Theorem 1": float((table["measured"] / table["corrected bound"]).max()),
-        },
-        scale=f"exact, d = {SMALL_D}, ε = {EPSILON:g}",
-    )
+    measured = {
+        "most rounds needed / promised": float(ratio.max()),
+        f"at {worst[0]} of": int(worst[1]),
+        "the same by corrected Theorem 1": float((table["measured"] / table["corrected bound"]).max()),
+    }
+    verdict: Verdict = "holds" if bool((ratio <= 1).all()) else "does not hold"
+    return Outcome("theory.rounds-by-theorem-1", verdict, measured, _EXACT)
 
 
-def _rates(rounds: pd.DataFrame) -> Claim:
+def _rates(rounds: pd.DataFrame) -> Outcome:
     """How the best η moves with P and K."""
     found = rounds[rounds["series"] == "measured"].pivot_table(index="at", columns=["knob", "noise"], values="eta")
     moved = {}
@@ -224,44 +186,24 @@ def _rates(rounds: pd.DataFrame) -> Claim:
         for noise in ("σ", "σ_G"):
             eta = found[knob, noise].dropna()
             moved[knob, noise] = float(eta.iloc[-1] / eta.iloc[0])
-    grows = [moved["P", noise] > 1.5 for noise in ("σ", "σ_G")]
-    shrinks = [moved["K", noise] < 1 / 1.5 for noise in ("σ", "σ_G")]
-    verdict: Verdict = "depends on how it is counted" if any(grows + shrinks) else "does not hold"
-    return Claim(
-        id="theory.learning-rates",
-        claim="More perturbations allow a larger η, more local steps need a smaller one (judged: the best η at the "
-        "largest P and K against that at 1, by 1.5 or more, whether gradients are noisy or clients differ)",
-        source="Remark after Corollary 1",
-        verdict="holds" if all(grows + shrinks) else verdict,
-        measured={
-            f"best η at the largest {knob} / at 1, {noise} alone": value for (knob, noise), value in moved.items()
-        },
-        scale=f"exact, d = {SMALL_D}, ε = {EPSILON:g}",
-    )
+    grows = [moved["P", noise] > LIMITS.moved for noise in ("σ", "σ_G")]
+    shrinks = [moved["K", noise] < 1 / LIMITS.moved for noise in ("σ", "σ_G")]
+    measured = {f"best η at the largest {knob} / at 1, {noise} alone": value for (knob, noise), value in moved.items()}
+    return Outcome("theory.learning-rates", verdict_of_countings(grows + shrinks), measured, _EXACT)
 
 
-def _trained(frame: pd.DataFrame, words: str) -> Iterator[Claim]:
+def _trained(frame: pd.DataFrame) -> Iterator[Outcome]:
     for model, own in frame.groupby("model", sort=False):
-        measured = own[own["kind"] == "run"].groupby("round")["value"].max()
+        runs = own[own["kind"] == "run"].groupby("round")["value"].max()
         stated = own[own["series"] == "Theorem 2, stated"].set_index("round")
         corrected = own[own["series"] == "Theorem 2, corrected"].set_index("round")
-        ratio = (measured / stated["value"]).dropna()
+        ratio = (runs / stated["value"]).dropna()
         admitted = bool(stated["admitted"].astype(bool).all())
         verdict: Verdict = "holds" if bool((ratio <= 1).all()) else "does not hold"
         constants = own[own["kind"] == "constant"].set_index("series")["value"]
-        yield Claim(
-            id=f"theory.trained-{model}",
-            claim=f"Training keeps the bound of Theorem 2 ({model}; judged with constants estimated along training, "
-            "where η is admissible by them)",
-            source="Theorem 2",
-            verdict=verdict if admitted else "not tested at this scale",
-            measured={
-                "most measured / stated": float(ratio.max()),
-                "measured / corrected, at the end": float((measured / corrected["value"]).dropna().iloc[-1]),
-                **{
-                    LETTERS.get(name, name): float(constants[name])
-                    for name in ("L", "kappa", "sigma", "sigma_G", "eta")
-                },
-            },
-            scale=words,
-        )
+        measured = {
+            "most measured / stated": float(ratio.max()),
+            "measured / corrected, at the end": float((runs / corrected["value"]).dropna().iloc[-1]),
+            **{LETTERS.get(name, name): float(constants[name]) for name in ("L", "kappa", "sigma", "sigma_G", "eta")},
+        }
+        yield Outcome(f"theory.trained-{model}", verdict if admitted else UNTESTED, measured, subject=str(model))

@@ -11,11 +11,12 @@ import pandas as pd
 from figures.comparison import Panel, by_communication, comparison
 from figures.style import method_styles
 from paper_repro import estimators, fig3
-from paper_repro.claims import Claim, Verdict
+from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.estimators import CHECKED
 from paper_repro.fig3 import DECOMFL, D, top_k_name
 from paper_repro.measures import (
     COUNTS,
+    TOLERANCE,
     final_accuracy,
     highest_level,
     numbers,
@@ -24,11 +25,11 @@ from paper_repro.measures import (
     scalars_to_reach,
     series_of,
     settled,
-    unfinished,
+    unready,
     verdict_of_countings,
 )
 from paper_repro.part import Made, Options, rendered
-from paper_repro.report import Section
+from paper_repro.report import Section, notes
 from paper_repro.runs import Job
 
 __all__ = ["claims", "jobs", "make"]
@@ -49,11 +50,9 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     lines, dots = (settled(rows[rows[CHECKED] == check], fig3.CURVE) for check in (False, True))
     data = str(rows["data"].iloc[0])
     words = fig3.scale_words(options.scale)
-    missing = unfinished(rows, [*fig3.CURVE, "estimator"])
-    unready = f"Not finished: {'; '.join(missing)}." if missing else ""
+    missing = unready(rows, [*fig3.CURVE, "estimator"])
     checks = dots if len(dots) else None
     longer = fig3.longer_lines(options)
-    thin = "" if longer is None or options.longer is None else options.longer.thin
     figure = comparison(
         [
             by_communication(lines, options.count, checks=checks, longer=longer),
@@ -70,42 +69,34 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         ],
         method_styles([DECOMFL, "FedAvg", *map(top_k_name, FRACTIONS)]),
         title="FedAvg + Top-k with smaller k, and DeComFL",
-        caption=f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}. {unready} {thin}",
+        caption=f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}. {missing} {options.thin}",
     )
     level = highest_level(run for _, run in lines.groupby("series"))
     table = fig3.reaching_table(lines, level)
     section = Section(
         id="topk",
-        title="Top-k figure (appendix): smaller k",
         figure_png=rendered(figure),
-        settings=pd.DataFrame(),
-        notes=[
-            *([unready] if unready else []),
-            estimators.NOTE,
-            "Settings and runs of DeComFL and FedAvg are those of Figure 3. A Top-k client sends the k entries of its "
-            "update that are largest in absolute value, each with its index; what is left out is forgotten (no error "
-            "feedback), as in the paper. The downlink is the dense model.",
-        ],
+        notes=[*filter(None, [missing]), estimators.NOTE, *notes("topk")],
         table=table,
     )
     return Made(
         section=section,
-        claims=claims(lines, f"{words}; {data}; DeComFL by projection. {unready}".strip()),
+        claims=claims(lines, f"{words}; {data}; DeComFL by projection. {missing}".strip()),
         figures={"topk": figure},
         tables={"topk": table, "topk-curves": rows},
     )
 
 
-def claims(rows: pd.DataFrame, words: str) -> list[Claim]:
-    """The paper's statements about the top-k figure."""
-    return [_cheaper(rows, words), _still_higher(rows, words), _degrades(rows, words)]
+def claims(rows: pd.DataFrame, words: str) -> list[Outcome]:
+    """The claims about the top-k figure."""
+    return judged("topk", words, [_cheaper(rows), _still_higher(rows), _degrades(rows)])
 
 
 def _by_fraction(rows: pd.DataFrame) -> dict[float, pd.DataFrame]:
     return {fraction: series_of(rows, top_k_name(fraction)) for fraction in FRACTIONS}
 
 
-def _cheaper(rows: pd.DataFrame, words: str) -> Claim:
+def _cheaper(rows: pd.DataFrame) -> Outcome:
     """Bytes a round and client, and the share that no k can save: the dense downlink."""
     measured: dict[str, float | None] = {}
     a_round = []
@@ -119,19 +110,11 @@ def _cheaper(rows: pd.DataFrame, words: str) -> Claim:
     whole = series_of(rows, "FedAvg")
     last = whole[whole["round"] == whole["round"].max()]
     measured["wire scalars a client and round, FedAvg"] = float((last.wire_scalars / last["round"]).mean())
-    falls = all(more > less for more, less in pairwise(a_round))
-    return Claim(
-        id="topk.cheaper",
-        claim="With a smaller k the communication cost of FedAvg+Top-k is reduced (a round; at most by half, since the "
-        "model still goes down whole)",
-        source="Appendix, top-k figure",
-        verdict="not tested at this scale" if len(a_round) < len(FRACTIONS) else "holds" if falls else "does not hold",
-        measured=numbers(measured),
-        scale=words,
-    )
+    verdict: Verdict = "holds" if all(more > less for more, less in pairwise(a_round)) else "does not hold"
+    return Outcome("topk.cheaper", UNTESTED if len(a_round) < len(FRACTIONS) else verdict, numbers(measured))
 
 
-def _still_higher(rows: pd.DataFrame, words: str) -> Claim:
+def _still_higher(rows: pd.DataFrame) -> Outcome:
     """The claim about the cost to reach the highest accuracy that DeComFL and at least one Top-k both reach."""
     measured: dict[str, float | None] = {}
     holds = []
@@ -140,7 +123,7 @@ def _still_higher(rows: pd.DataFrame, words: str) -> Claim:
         for fraction, run in _by_fraction(rows).items():
             both = [series_of(rows, DECOMFL), run]
             level = None if any(each.empty for each in both) else highest_level(both)
-            if level is None or level < fig3.LEAST:
+            if level is None or level < fig3.LIMITS.least:
                 continue
             column = f"{count}_scalars"
             ours, theirs = (scalars_to_reach(each, level, column) for each in both)
@@ -148,37 +131,15 @@ def _still_higher(rows: pd.DataFrame, words: str) -> Claim:
             assert theirs is not None
             measured[f"k = {fraction:.0%} / DeComFL at accuracy {level:g}, {count}"] = theirs / max(ours, 1.0)
             holds.append(theirs > ours)
-    return Claim(
-        id="topk.still-higher",
-        claim="The communication of FedAvg+Top-k is still far higher than that of DeComFL (to the highest accuracy "
-        "that both reach, for each k that reaches 50 %)",
-        source="Appendix, top-k figure",
-        verdict=verdict_of_countings(holds) if holds else "not tested at this scale",
-        measured=measured,
-        scale=words,
-    )
+    return Outcome("topk.still-higher", verdict_of_countings(holds) if holds else UNTESTED, measured)
 
 
-def _degrades(rows: pd.DataFrame, words: str) -> Claim:
+def _degrades(rows: pd.DataFrame) -> Outcome:
     final = {fraction: final_accuracy(run) for fraction, run in _by_fraction(rows).items()}
     whole = final_accuracy(series_of(rows, "FedAvg"))
     falling = ordered(list(final.values())[::-1])  # 1 % < 5 % < 10 %
-    severe = whole[0] - final[FRACTIONS[-1]][0] > max(0.05, 2 * 2**0.5 * sampling_error(rows))
-    verdict: Verdict = "holds" if falling == "holds" and severe else falling
-    if falling == "holds" and not severe:
-        verdict = "does not hold"
-    return Claim(
-        id="topk.degrades",
-        claim="A smaller k triggers severe performance degradation (final accuracy falls from 10 to 5 to 1 %, and at 1 "
-        "% lies more than 5 points under FedAvg's)",
-        source="Appendix, top-k figure",
-        verdict=verdict,
-        measured=numbers(
-            {
-                "final accuracy FedAvg": whole[0],
-                **{f"final accuracy k = {fraction:.0%}": value[0] for fraction, value in final.items()},
-                "d": D,
-            }
-        ),
-        scale=words,
-    )
+    margin = max(limits("topk").severe, TOLERANCE * 2**0.5 * sampling_error(rows))
+    severe = whole[0] - final[FRACTIONS[-1]][0] > margin
+    told = {f"final accuracy k = {fraction:.0%}": value[0] for fraction, value in final.items()}
+    measured = numbers({"final accuracy FedAvg": whole[0], **told, "d": D})
+    return Outcome("topk.degrades", "does not hold" if falling == "holds" and not severe else falling, measured)

@@ -10,15 +10,16 @@ import pytest
 import torch
 
 from decomfl_lab.cli.main import main
-from paper_repro import command, fig2, fig3, hessian
-from paper_repro.command import ON_GPU, PARTS, _on_device
+from paper_repro import fig2, fig3, hessian, making, scales
+from paper_repro.command import ON_GPU
+from paper_repro.making import PARTS, _on_device
 from paper_repro.part import Options
 from paper_repro.runs import Job
 from paper_repro.scales import FIG2_SCALES, FIG3_SCALES
 
 
 def _options(device: str, scale: str = "full") -> Options:
-    return Options(scale=scale, readings=fig2.READINGS, count="wire", device=device)
+    return Options(scale=scale, readings=tuple(scales.READINGS), count="wire", device=device)
 
 
 def _differences(jobs: list[Job]) -> dict[tuple[str, int], int]:
@@ -72,9 +73,9 @@ def test_checking_the_bits_is_a_part_of_the_minutes(monkeypatch: pytest.MonkeyPa
         seen.append(options)
         return [], [], ""
 
-    monkeypatch.setattr(command, "find_device", lambda name: torch.device(name))
-    monkeypatch.setattr(command, "require_bits", lambda device: time.sleep(0.6))
-    monkeypatch.setattr(command, "_make", make)
+    monkeypatch.setattr(making, "find_device", lambda name: torch.device(name))
+    monkeypatch.setattr(making, "require_bits", lambda device: time.sleep(0.6))
+    monkeypatch.setattr(making, "_make", make)
     assert main(["paper", "--device", "cuda", "--minutes", "1", "--out", str(tmp_path)]) == 0
     assert seen[0].hours is not None
     assert 0 < seen[0].hours < 59.5 / 3600

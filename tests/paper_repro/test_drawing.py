@@ -95,6 +95,10 @@ def test_the_fingerprint_sees_all_that_a_part_is_made_of(tmp_path: Path, monkeyp
     found.append(ingredients("fig2", ROWS, facts, replace(OPTIONS, authors=tmp_path)))
     monkeypatch.setattr(drawing, "code_version", lambda _: "other")
     found.append(ingredients("fig2", ROWS, facts, OPTIONS))
+    monkeypatch.undo()
+    (tmp_path / "claims.toml").write_text("times = 21")
+    monkeypatch.setattr(drawing, "TABLES", tmp_path)
+    found.append(ingredients("fig2", ROWS, facts, OPTIONS))
     assert len(set(found)) == len(found)
     monkeypatch.undo()
     assert ingredients("fig2", ROWS.copy(), facts, replace(OPTIONS, cache=tmp_path)) == found[0]

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from paper_repro import edge, scales
-from paper_repro.claims import Claim
+from paper_repro.claims import Outcome
 from paper_repro.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, EdgeWork, Point, points
 from paper_repro.part import Options
 from paper_repro.recorded import Recorded
@@ -126,7 +126,7 @@ def test_shares_have_wilsons_intervals() -> None:
 # --- verdicts ---------------------------------------------------------------------------------------------------------
 
 
-def judged(frame: pd.DataFrame) -> dict[str, Claim]:
+def judged(frame: pd.DataFrame) -> dict[str, Outcome]:
     found = edge.claims(edge.outcomes(edge.with_limits(frame)), "made up")
     return {claim.id.partition(".")[2]: claim for claim in found}
 

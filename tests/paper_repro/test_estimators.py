@@ -36,9 +36,24 @@ def test_gaps_are_of_equal_seeds_and_rounds() -> None:
 def test_the_verdict_follows_the_rule_and_needs_both_estimators() -> None:
     def verdict(check: list[float]) -> str:
         rows = pd.concat([curve(LINE, check=False), curve(LINE, check=False, series="b"), curve(check, check=True)])
-        return estimators.claim("fig", rows, BY, "made up").verdict
+        return estimators.outcome("fig2", rows, BY).verdict
 
     assert verdict([value + 0.001 for value in LINE]) == "holds"
     assert verdict([0.9, *LINE[1:]]) == "holds"  # 11 of 12
     assert verdict([0.9, 0.9, *LINE[2:]]) == "does not hold"
     assert verdict([]) == "not tested at this scale"
+
+
+def test_the_dearer_estimator_is_the_one_whose_rounds_take_longer_in_every_curve() -> None:
+    def verdict(*seconds: float) -> str:
+        line, dots = (curve(LINE, check=check).assign(seconds=lambda f: 2.0 * f["round"]) for check in (False, True))
+        curves = [
+            dots.assign(seconds=each * dots["round"], series=name) for name, each in zip("ab", seconds, strict=False)
+        ]
+        rows = pd.concat([line, line.assign(series="b"), *curves])
+        return estimators.seconds("fig2", rows, BY).verdict
+
+    assert verdict(1.0, 1.5) == "holds"
+    assert verdict(3.0, 4.0) == "does not hold"
+    assert verdict(1.0, 4.0) == "depends on how it is counted"
+    assert verdict() == "not tested at this scale"

@@ -33,15 +33,15 @@ TINY = Fig2Scale(
 )
 
 
-def options(scale: str, readings: tuple[str, ...] = fig2.READINGS) -> Options:
+def options(scale: str, readings: tuple[str, ...] = tuple(scales.READINGS)) -> Options:
     return Options(scale=scale, readings=readings, count="wire", cache=Path("unused"))
 
 
 def test_readings_differ_where_text_and_logs_differ() -> None:
-    jobs = {reading: fig2.jobs(options("full", (reading,))) for reading in fig2.READINGS}
+    jobs = {reading: fig2.jobs(options("full", (reading,))) for reading in tuple(scales.READINGS)}
     plotted, written = (
         next(j.config for j in jobs[r] if j.labels["series"] == "DeComFL K=4 P=20" and j.labels["panel"][0] == "l")
-        for r in fig2.READINGS
+        for r in tuple(scales.READINGS)
     )
     assert plotted.method.name == written.method.name == "decomfl-projection"
     assert (plotted.split, written.split) == ("iid", "dirichlet")
@@ -95,6 +95,7 @@ def _run(
         check=False,
         estimator="projection",
         examples=10_000,
+        seconds=frame["round"] * 1.0,
     )
     return fig2.add_countings(frame, "full")
 
@@ -191,7 +192,7 @@ def test_the_command_makes_everything_and_reuses_its_runs(
     assert main([*argv, "--reading", "as-plotted"]) == 0
     claims = json.loads(capsys.readouterr().out)
     assert claims == json.loads((out / "claims.json").read_text())
-    assert {"id", "claim", "source", "verdict", "measured", "scale"} == set(claims[0])
+    assert {"id", "claim", "source", "measures", "rule", "verdict", "measured", "scale"} == set(claims[0])
     for name in ("report.html", "figures/fig2.png", "figures/fig2.pdf", "figures/fig2-table1.png", "tables/fig2.csv"):
         assert (out / name).stat().st_size > 500, name
     page = (out / "report.html").read_text()
@@ -216,7 +217,7 @@ def test_equal_gains_refute_that_one_is_larger_and_unclear_ones_do_not() -> None
         by_k = dict(zip((1, 4, 10), k, strict=True))
         left = [_run("local-updates", "DeComFL", K, 20, [0.1, a, a], s) for K, a in by_k.items() for s in (0, 1)]
         right = [_run("perturbations", "DeComFL", 4, P, [0.1, a, a]) for P, a in zip((10, 20, 40), p, strict=True)]
-        claim = fig2._more_influential(*(pd.concat(each).assign(examples=images) for each in (left, right)), "made up")
+        claim = fig2._more_influential(*(pd.concat(each).assign(examples=images) for each in (left, right)))
         return claim.verdict
 
     assert verdict((0.93, 0.94, 0.95)) == "does not hold"  # 0.01 a doubling of either
@@ -230,6 +231,6 @@ def test_a_slow_start_is_judged_when_all_have_been_evaluated_and_one_has_learned
         return _run("perturbations", "DeComFL", 4, P, accuracies, cost=float(P))
 
     good = pd.concat([run(10, [0.5, 0.75, 0.8, 0.85, 0.9, 0.9]), run(20, [0.4, 0.72, 0.9]), run(40, [0.4, 0.9, 0.97])])
-    claim = fig2._slow_start(good, "made up")
+    claim = fig2._slow_start(good)
     assert (claim.verdict, claim.measured["at scalars per client (wire)"]) == ("holds", 40.0)
-    assert fig2._slow_start(good.assign(test_accuracy=0.1 + 0.01 * good.P), "made up").verdict == "does not hold"
+    assert fig2._slow_start(good.assign(test_accuracy=0.1 + 0.01 * good.P)).verdict == "does not hold"

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from decomfl_lab.language.tasks import TASKS, TaskData
 from decomfl_lab.runs import finetuning
 from decomfl_lab.runs.config import TrainConfig
 from paper_repro import language, llm, measures, recorded
+from paper_repro.claims import limits
 from paper_repro.language import TaskFacts
 from paper_repro.llm_cells import FEDZO, P5, P10, Result, methods, printed, printed_costs, results
 from paper_repro.llm_claims import claims
@@ -307,7 +309,8 @@ def every(series: str, *, rows: tuple[str, ...] = ("OPT-125M", "OPT-1.3B"), **va
     return {(row, task, series): values for row in rows for task in ("sst2", "rte")}
 
 
-ALWAYS = dict.fromkeys(("printed-accuracies", "printed-costs", "lora-costs"), "does not hold")
+ALWAYS = dict.fromkeys(("printed-accuracies", "printed-costs", "lora-costs", "rounds"), "does not hold")
+ALWAYS["ten-gigabytes"] = "holds"
 LORA = ("OPT-125M+LoRA",)
 
 
@@ -402,6 +405,21 @@ def test_savings_and_equal_costs_are_measured_at_equal_rounds() -> None:
     assert found["llm.peft"].measured["bytes a client in 100 rounds of RTE, OPT-125M+LoRA"] == pytest.approx(12_000)
 
 
+def test_bytes_of_a_round_times_the_papers_rounds_are_below_a_megabyte_or_not() -> None:
+    (claim,) = [each for each in claims(table(), "made up") if each.id == "llm.one-megabyte"]
+    assert (claim.verdict, claim.measured["megabytes"]) == ("holds", pytest.approx(3000 * 120 / 1e6))
+    assert verdicts(table(every(P10, accuracy=0.8, cost=400.0)))["one-megabyte"] == "does not hold"
+
+
+def test_the_papers_own_numbers_decide_gigabytes_and_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {claim.id: claim for claim in claims(pd.DataFrame(), "made up")}
+    assert found["llm.ten-gigabytes"].measured["gigabytes a round, both ways"] == pytest.approx(10.5, abs=0.1)
+    assert found["llm.rounds"].measured["rounds of DeComFL / FedAvg, SST-2, OPT-125M"] == 3.0
+    monkeypatch.setattr("paper_repro.llm_claims.LIMITS", SimpleNamespace(**vars(limits("llm")) | {"slightly": 6.0}))
+    monkeypatch.setattr("paper_repro.llm_claims.PARAMETERS", {"OPT-1.3B": 2.7e9})
+    assert (verdicts(table())["rounds"], verdicts(table())["ten-gigabytes"]) == ("holds", "does not hold")
+
+
 def test_lora_costs_are_those_of_the_whole_model(monkeypatch: pytest.MonkeyPatch) -> None:
     (claim,) = [each for each in claims(table(), "made up") if each.id == "llm.lora-costs"]
     assert claim.measured["printed / for LoRA's numbers, least"] == pytest.approx(0.66e12 / (3000 * 2 * 294_912))
@@ -480,7 +498,7 @@ def test_without_data_there_are_no_jobs_and_the_section_says_what_to_set(
     part = llm.make(pd.DataFrame(), [], options("default"))
     folders = "sst2, cb, wsc, wic, rte, boolq, corpus"
     assert part.section.notes == [f"Not computed: set DECOMFL_DATA to a folder that has {folders}."]
-    assert {claim.verdict for claim in part.claims} == {"not tested at this scale", "does not hold"}
+    assert {claim.id for claim in part.claims if claim.verdict == "holds"} == {"llm.ten-gigabytes"}
     assert part.figures == {}
     monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
     for name in (*TASKS, "corpus"):

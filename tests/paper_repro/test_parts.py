@@ -13,7 +13,7 @@ import pytest
 
 from decomfl_lab.cli.main import main
 from paper_repro import fig3, measures, projection, scales, table1, topk
-from paper_repro.claims import Claim
+from paper_repro.claims import Outcome
 from paper_repro.part import Options
 from paper_repro.reference import fig3_reference
 from paper_repro.scales import Fig3Scale, ProjectionScale
@@ -26,7 +26,7 @@ def options(scale: str = "full", **changes: Any) -> Options:
     return Options(**(values | changes))
 
 
-def verdicts(claims: Sequence[Claim]) -> dict[str, str]:
+def verdicts(claims: Sequence[Outcome]) -> dict[str, str]:
     return {claim.id: claim.verdict for claim in claims}
 
 

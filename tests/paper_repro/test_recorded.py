@@ -14,7 +14,8 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.runs.provenance import provenance
-from paper_repro import command, recorded
+from paper_repro import making, recorded
+from paper_repro.claims import RECORDED
 from paper_repro.measures import settled, unfinished
 from paper_repro.part import Made, Options
 from tests.paper_repro.test_parts import table1_rows
@@ -88,7 +89,7 @@ def test_a_report_from_records_computes_nothing_and_lists_what_is_not_recorded(
 ) -> None:
     monkeypatch.delenv("DECOMFL_DATA", raising=False)
     monkeypatch.setattr(recorded, "RESULTS", tmp_path / "kept")
-    monkeypatch.setattr(command, "run_all", lambda *_, **__: pytest.fail("computed"))
+    monkeypatch.setattr(making, "run_all", lambda *_, **__: pytest.fail("computed"))
     recorded.save("table1", "smoke", *_table1(), tmp_path / "kept", (5, 5))
     recorded.save("audit", "full", ROWS, [], tmp_path / "kept", (0, 1))
     out = tmp_path / "out"
@@ -106,8 +107,11 @@ def test_a_report_from_records_computes_nothing_and_lists_what_is_not_recorded(
 @pytest.mark.slow
 def test_every_record_of_the_project_can_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DECOMFL_DATA", raising=False)
-    monkeypatch.setattr(command, "run_all", lambda *_, **__: pytest.fail("computed"))
+    monkeypatch.setattr(making, "run_all", lambda *_, **__: pytest.fail("computed"))
     assert main(["paper", "--from-recorded", "--out", str(tmp_path)]) == 0
+    found = {row["id"]: row for row in json.loads((tmp_path / "claims.json").read_text(encoding="utf-8"))}
+    listed = {row["id"]: row for row in json.loads(RECORDED.read_text(encoding="utf-8"))}
+    assert {name: row["verdict"] for name, row in found.items()} == {n: row["verdict"] for n, row in listed.items()}
     page = (tmp_path / "report.html").read_text()
     kept = {path.name.rsplit("-", 1)[0] for path in recorded.RESULTS.glob("*.csv.gz")}
     assert len(kept) > 6
@@ -128,25 +132,29 @@ def test_bytes_do_not_hold_the_time(tmp_path: Path) -> None:
 def test_what_short_runs_cannot_decide_recorded_ones_do_and_the_claim_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    ids = ("topk.cheaper", "topk.still-higher", "topk.degrades")
+
     class Part:
         def jobs(self, options: Options) -> list[Any]:
             return []
 
         def make(self, rows: pd.DataFrame, provenance: Any, options: Options) -> Made:
-            claims = [claim(id=name, scale=options.scale, verdict=rows[name].iloc[0]) for name in ("a", "b", "c")]
+            claims = [claim(id=name, scale=options.scale, verdict=rows[name].iloc[0]) for name in ids]
             assert (options.longer is None) == (options.scale == "full")
             return Made(section=section(), claims=claims)
 
     monkeypatch.setattr(recorded, "RESULTS", tmp_path / "kept")
-    monkeypatch.setitem(command.PARTS, "topk", Part())
+    monkeypatch.setitem(making.PARTS, "topk", Part())
     untested = "not tested at this scale"
-    short = pd.DataFrame({"a": ["holds"], "b": [untested], "c": [untested]})
-    long = pd.DataFrame({"a": ["does not hold"], "b": ["does not hold"], "c": [untested]})
+    short = pd.DataFrame({"topk.cheaper": ["holds"], "topk.still-higher": [untested], "topk.degrades": [untested]})
+    long = pd.DataFrame(
+        {"topk.cheaper": ["does not hold"], "topk.still-higher": ["does not hold"], "topk.degrades": [untested]}
+    )
     facts = [{**provenance(load_dataset("digits")), "code": "7"}]
     recorded.save("topk", "full", long, facts, tmp_path / "kept", (1, 2))
     longer = recorded.load("topk", "full")
     options = Options(scale="default", readings=(), count="wire", longer=longer)
-    a, b, c = command._part("topk", short, facts, options).claims
+    a, b, c = making._part("topk", short, facts, options).claims
     assert (a.verdict, a.scale) == ("holds", "default")
     assert b.verdict == "does not hold"
     assert b.scale.startswith("recorded on ")

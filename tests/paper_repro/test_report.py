@@ -12,25 +12,25 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from markupsafe import escape
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.files import write_atomically
-from paper_repro.claims import VERDICTS, Claim, write_claims
+from paper_repro.claims import VERDICTS, Outcome, outcomes_json
+from paper_repro.claims import claim as registered
 from paper_repro.report import Folded, Section, render_report
 
 PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+M8AAAMBAQDJ/pLvAAAAAElFTkSuQmCC")
 
 
-def claim(**changes: Any) -> Claim:
+def claim(**changes: Any) -> Outcome:
     fields: dict[str, Any] = {
-        "id": "fig2-saving",
-        "claim": "DeComFL saves communication.",
-        "source": "Figure 2",
+        "id": "fig2.saving",
         "verdict": "holds",
         "measured": {"saving to 90 %": 2.125},
         "scale": "smoke (reduced)",
     }
-    return Claim(**(fields | changes))
+    return Outcome(**(fields | changes))
 
 
 def section(**changes: Any) -> Section:
@@ -86,10 +86,12 @@ def tags(html: str) -> Tags:
 
 
 def test_the_report_contains_every_claim_with_its_verdict_and_numbers() -> None:
-    claims = [claim(id=f"c{i}", claim=f"Claim number {i}.", verdict=verdict) for i, verdict in enumerate(VERDICTS)]
+    ids = ("fig2.local-updates", "fig2.saving", "fig3.slower", "llm.mezo")
+    claims = [claim(id=name, verdict=verdict) for name, verdict in zip(ids, VERDICTS, strict=True)]
     html = page(claims=claims)
     for each in claims:
-        assert each.claim in html
+        for told in (registered(each.id).says, registered(each.id).where, registered(each.id).rule):
+            assert escape(told) in html
         assert f'id="claim-{each.id}"' in html
         assert each.verdict in html
     assert html.count("2.125") == len(claims)
@@ -123,11 +125,11 @@ def test_what_the_report_is_given_is_escaped() -> None:
                 table=pd.DataFrame({bad: [bad]}),
             )
         ],
-        [claim(claim=bad, source=bad, scale=bad, measured={bad: 1})],
+        [claim(id="audit.x", subject=bad, scale=bad, measured={bad: 1})],
         versions=bad,
     )
     assert "<script" not in html
-    assert html.count("&lt;script&gt;") >= 12
+    assert html.count("&lt;script&gt;") >= 11
     tags(html)
 
 
@@ -196,25 +198,24 @@ def test_bad_reports_are_refused_by_name() -> None:
 
 
 def test_an_unknown_verdict_is_refused() -> None:
-    with pytest.raises(InputError, match=r"verdict of claim fig2-saving must be one of 'holds'.*got 'mostly'"):
+    with pytest.raises(InputError, match=r"verdict of claim fig2.saving must be one of holds, .*got 'mostly'"):
         claim(verdict="mostly")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "2", [1]])
 def test_what_is_not_a_number_is_no_measurement(value: Any) -> None:
-    with pytest.raises(InputError, match="measured 'x' of claim fig2-saving"):
+    with pytest.raises(InputError, match="measured 'x' of claim fig2.saving"):
         claim(measured={"x": value})
 
 
-def test_claims_are_written_as_rows_of_exactly_their_fields(tmp_path: Path) -> None:
-    path = tmp_path / "claims.json"
+def test_outcomes_are_rows_with_the_words_place_and_rule_of_their_claims() -> None:
     measured = {"a": np.float32(0.5), "b": np.int64(3), "c": None}
-    write_claims(path, [claim(measured=measured), claim(id="other", verdict="does not hold")])
-    first, second = json.loads(path.read_text(encoding="utf-8"))
-    assert list(first) == ["id", "claim", "source", "verdict", "measured", "scale"]
+    told = outcomes_json([claim(measured=measured), claim(id="fig3.slower", verdict="does not hold")])
+    first, second = json.loads(told)
+    assert list(first) == ["id", "claim", "source", "measures", "rule", "verdict", "measured", "scale"]
     assert first["measured"] == {"a": 0.5, "b": 3, "c": None}
+    assert first["rule"] == registered("fig2.saving").rule
     assert second["verdict"] == "does not hold"
-    assert [each.name for each in tmp_path.iterdir()] == ["claims.json"]
 
 
 def test_an_atomic_write_replaces_the_file_and_leaves_no_other(tmp_path: Path) -> None:
@@ -241,4 +242,4 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeyp
 
 def test_a_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot write .*missing.claims\.json"):
-        write_claims(tmp_path / "missing" / "claims.json", [claim()])
+        write_atomically(tmp_path / "missing" / "claims.json", outcomes_json([claim()]))

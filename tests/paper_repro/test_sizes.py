@@ -130,6 +130,7 @@ def test_each_verdict_can_come_out_every_way() -> None:
         "same-round": "holds",
         "larger-later": "not tested at this scale",
         "not-by-d": "holds",
+        "larger-better": "not tested at this scale",  # all end at 0.7
         "low-rank": "holds",
     }
     later = verdicts(family(dict(zip(D, [(10, 10.1), (13, 13.1), (17, 17.1)], strict=True))))
@@ -142,6 +143,13 @@ def test_each_verdict_can_come_out_every_way() -> None:
     assert (by_d["same-round"], by_d["not-by-d"]) == ("does not hold", "does not hold")
     scattered = verdicts(family(dict(zip(D, [(4, 20), (20, 5), (10, 22)], strict=True))))
     assert scattered["same-round"] == "not tested at this scale"
+
+
+@pytest.mark.parametrize(("gains", "verdict"), [((0.0, 0.2, 0.4), "holds"), ((0.0, 0.2, 0.0), "does not hold")])
+def test_larger_models_are_more_accurate_or_not(gains: Sequence[float], verdict: str) -> None:
+    rows = family(FLAT)
+    rows["test_accuracy"] += rows.model.map(dict(zip("abc", gains, strict=True))) - 0.2
+    assert verdicts(rows)["larger-better"] == verdict
 
 
 @pytest.mark.parametrize("spoil", ["still falling", "rises", "diverged", "noise", "learnt nothing"])
@@ -238,7 +246,7 @@ def test_works_of_all_sizes_make_the_part(tmp_path: Path, monkeypatch: pytest.Mo
     results = run_all(works, tmp_path / "runs", n_jobs=1)
     rows = pd.concat([frame for frame, _ in results], ignore_index=True)
     made = sizes.make(rows, [facts for _, facts in results], options("smoke"))
-    assert len(made.claims) == 4
+    assert len(made.claims) == 5
     assert list(made.tables["sizes"].model) == ["a", "a", "b", "b"]
 
 

@@ -1,0 +1,284 @@
+"""What ``decomfl paper`` does: every figure and table, the verdicts and the report."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, cast
+
+import joblib
+import pandas as pd
+
+from decomfl_lab.bench.device import require_bits
+from decomfl_lab.devices import find_device
+from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
+from decomfl_lab.files import held, write_atomically
+from decomfl_lab.interrupts import telling
+from decomfl_lab.runs.provenance import code_version
+from figures.curves import Count
+from paper_repro import (
+    audit,
+    edge,
+    fig2,
+    fig3,
+    hessian,
+    llm,
+    memory,
+    pretrained,
+    projection,
+    recorded,
+    sizes,
+    table1,
+    theory,
+    topk,
+)
+from paper_repro.claims import SCALES, UNTESTED, Outcome, outcomes_json
+from paper_repro.command import DEAR, ON_GPU
+from paper_repro.drawing import Drawn, drawn, ingredients
+from paper_repro.estimators import CHECKED
+from paper_repro.hessian import SpectrumWork
+from paper_repro.measures import COUNTS
+from paper_repro.part import Made, Options, Part
+from paper_repro.reference import require_reference
+from paper_repro.report import RECORDED, Section, page_section, render_report
+from paper_repro.runs import Job, Result, Work, finished, run_all
+from paper_repro.scales import READINGS
+
+__all__ = ["PARTS", "make_report"]
+
+PARTS: dict[str, Part] = {
+    "fig2": fig2,
+    "fig3": fig3,
+    "projection": projection,
+    "edge": edge,
+    "topk": topk,
+    "table1": table1,
+    "llm": llm,
+    "smollm2": pretrained,
+    "memory": memory,
+    "hessian": hessian,
+    "sizes": sizes,
+    "theory": theory,
+    "audit": audit,
+}
+"""The parts by name, in the order of the report."""
+PARTIAL: Final = ("fig2", "fig3", "projection", "edge", "topk", "smollm2")
+"""Parts that can be drawn while some of their runs are not finished."""
+LARGEST: Final = "full"
+
+
+def make_report(
+    *,
+    scale: str,
+    only: str,
+    out: Path,
+    count: str,
+    reading: str,
+    reference: Path | None,
+    from_recorded: bool,
+    record: Path | None,
+    hours: float | None,
+    minutes: float | None,
+    device: str,
+    resume: bool,
+    jobs: int,
+    as_json: bool,
+) -> None:
+    """Make the parts that are asked for and their report; the arguments are the options of ``decomfl paper``."""
+    largest = from_recorded and not scale
+    scale = scale or "default"
+    require_choice("scale", scale, SCALES)
+    require_choice("count", count, COUNTS)
+    require_choice("reading", reading, (*READINGS, "both"))
+    place = find_device(device)
+    on_gpu = place.type == "cuda"
+    chosen = [name.strip() for name in only.split(",") if name.strip()] or list(ON_GPU if on_gpu else PARTS)
+    for name in chosen:
+        require_choice("only", name, PARTS)
+    require_int("jobs", jobs, 0)
+    require(hours is None or minutes is None, "minutes", "be left out where hours are given", minutes)
+    for limit, value in (("hours", hours), ("minutes", minutes)):
+        if value is not None:
+            require_finite_positive(limit, value)
+    started = time.monotonic()
+    options = Options(
+        scale=scale,
+        readings=tuple(READINGS) if reading == "both" else (reading,),
+        count=cast(Count, count),
+        cache=out / "runs",
+        authors=reference,
+        from_recorded=from_recorded,
+        record=record,
+        hours=hours if minutes is None else minutes / 60,
+        resume=resume or on_gpu,
+        device=place.type,
+    )
+
+    def interrupted() -> str:
+        return f"interrupted; what was finished is kept in {out}; the same command goes on"
+
+    with telling(interrupted), held(out), held(out / "figures"), held(out / "tables"):
+        if reference is not None:
+            require_reference(reference)  # refused before anything is run
+        if on_gpu and not from_recorded:
+            require_bits(place)
+            if options.hours is not None:
+                options = replace(options, hours=options.hours - (time.monotonic() - started) / 3600)
+        names = [name for name in PARTS if name in chosen]
+        if from_recorded:
+            made, provenance, words = _recorded(names, options, out, largest=largest)
+        else:
+            spared = () if only else DEAR
+            n_jobs = jobs or (1 if on_gpu else joblib.cpu_count())
+            made, provenance, words = _make(names, options, out, n_jobs, spared=spared)
+        outcomes = [outcome for part in made for outcome in part.claims]
+        minutes = (time.monotonic() - started) / 60
+        facts = {"scale": RECORDED if from_recorded else scale} | _facts(provenance, minutes)
+        write_atomically(out / "claims.json", outcomes_json(outcomes))
+        sections = [part.section for part in made]
+        write_atomically(out / "report.html", render_report(sections, facts=facts, claims=outcomes))
+    if as_json:
+        print(outcomes_json(outcomes))
+    else:
+        data = f"; {facts['data']}" if "data" in facts else ""
+        for outcome in outcomes:
+            print(f"{outcome.verdict:28s} {outcome.id}: {outcome.row()['claim']}")
+        print(f"\n{out / 'report.html'} ({minutes:.1f} min{data})")
+    if words:
+        print(words, file=sys.stderr)
+
+
+def _make(
+    names: Sequence[str], options: Options, out: Path, n_jobs: int, *, spared: Sequence[str] = ()
+) -> tuple[list[Drawn], list[Mapping[str, Any]], str]:
+    """The parts, the provenance of every run, and what is not finished: all runs of all parts go into one pool.
+
+    A part that is ``spared``, or whose runs cannot be made here (no jobs), is drawn from what is kept with the code,
+    where there is something.
+    """
+    records = {name: recorded.load(name, options.scale) for name in names if name in spared}
+    jobs = {name: [] if records.get(name) else PARTS[name].jobs(options) for name in names}
+    if options.device != "cpu":
+        order = [*ON_GPU, *(name for name in names if name not in ON_GPU)]
+        jobs = {name: _on_device(own, options.device, order.index(name)) for name, own in jobs.items()}
+    works = [job for own in jobs.values() for job in own]
+    results = run_all(works, options.cache, n_jobs=n_jobs, hours=options.hours, resume=options.resume)
+    done, total = _finished(works, results)
+    made: list[Drawn] = []
+    provenance: list[Mapping[str, Any]] = []
+    missing: dict[str, str] = {}
+    for name, own in jobs.items():
+        mine, results = results[: len(own)], results[len(own) :]
+        there = [result for result in mine if result is not None]
+        kept = None if own else records.get(name) or recorded.load(name, options.scale)
+        if kept is not None:
+            made.append(_kept(name, kept, options, out))
+            continue
+        rows = pd.concat([frame for frame, _ in there], ignore_index=True) if there else pd.DataFrame()
+        facts = [facts for _, facts in there]
+        runs = _finished(own, mine)
+        if there and options.record is not None:
+            recorded.save(name, options.scale, rows, facts, options.record, runs)
+        if own and not (there and _drawable(name, rows, complete=runs[0] == runs[1])):
+            missing[name] = f"so far {runs[0]} of its {runs[1]} runs are finished"
+        else:
+            longer = None if options.scale == LARGEST else recorded.load(name, LARGEST)
+            if longer is not None and not _drawable(name, longer.rows, complete=longer.complete):
+                longer = None
+            at = replace(options, longer=longer)
+            made.append(drawn(out, name, ingredients(name, rows, facts, at), partial(_part, name, rows, facts, at)))
+        provenance += [each for each in facts if each]  # what only code makes has none
+    words = "" if done == total else f"{done} of {total} runs are finished; the same command goes on"
+    return [*made, *_absent(missing, "Not finished")], provenance, words
+
+
+def _on_device(works: Sequence[Work], device: str, place: int) -> list[Work]:
+    """The works that can compute there, to do so; those of a later place come after all of an earlier one."""
+    return [
+        replace(work, device=device, urgency=10 * place + work.urgency)
+        if isinstance(work, Job | SpectrumWork)
+        else work
+        for work in works
+    ]
+
+
+def _kept(name: str, kept: recorded.Recorded, options: Options, out: Path) -> Drawn:
+    """A part from what is kept of it with the code."""
+    at = replace(options, scale=kept.scale)
+    key = ingredients(name, kept.rows, kept.provenance, at, kept.words)
+    return drawn(out, name, key, lambda: kept.told(PARTS[name].make(kept.rows, kept.provenance, at)))
+
+
+def _part(name: str, rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
+    """A part, with the verdicts of longer runs that are kept with the code where its own runs decide nothing."""
+    part, longer = PARTS[name].make(rows, provenance, options), options.longer
+    if longer is None or all(claim.verdict != UNTESTED for claim in part.claims):
+        return part
+    at = replace(options, scale=longer.scale, longer=None)
+    earlier = longer.told(PARTS[name].make(longer.rows, longer.provenance, at))
+    decided = {claim.id: claim for claim in earlier.claims if claim.verdict != UNTESTED}
+    claims = [decided.get(claim.id, claim) if claim.verdict == UNTESTED else claim for claim in part.claims]
+    return replace(part, claims=claims)
+
+
+def _recorded(
+    names: Sequence[str], options: Options, out: Path, *, largest: bool
+) -> tuple[list[Drawn], list[Mapping[str, Any]], str]:
+    """The parts from what is kept with the code, at one scale or each at its largest."""
+    outcomes: dict[str, Sequence[Outcome]] = {}
+    data: dict[str, str] = {}
+    made: list[Drawn] = []
+    provenance: list[Mapping[str, Any]] = []
+    missing: dict[str, str] = {}
+    for name in names:
+        kept = recorded.largest(name) if largest else recorded.load(name, options.scale)
+        if kept is None:
+            missing[name] = f"decomfl paper --only {name} --record paper_repro/results records it"
+        elif not _drawable(name, kept.rows, complete=kept.complete):
+            missing[name] = kept.words
+        else:
+            made.append(_kept(name, kept, options, out))
+            provenance += [each for each in kept.provenance if each]
+            outcomes[name] = made[-1].claims
+            data[name] = "; ".join(dict.fromkeys(str(each["data"]) for each in kept.provenance if "data" in each))
+    if options.record is not None:
+        recorded.save_outcomes(outcomes, data, options.record)
+    return [*made, *_absent(missing, "Not recorded")], provenance, ""
+
+
+def _drawable(name: str, rows: pd.DataFrame, *, complete: bool) -> bool:
+    """Whether there is enough to draw: all runs, or, of parts that can do with some, one that is not a check alone."""
+    lines = CHECKED not in rows or not rows[CHECKED].all()
+    return complete or (name in PARTIAL and lines)
+
+
+def _finished(works: Sequence[Work], results: Sequence[Result | None]) -> tuple[int, int]:
+    """How many of the works are finished, and how many there are; what several parts share counts once."""
+    done = {work.key(): finished(result) for work, result in zip(works, results, strict=True)}
+    return sum(done.values()), len(done)
+
+
+def _absent(missing: Mapping[str, str], title: str) -> list[Drawn]:
+    """A section that lists the parts that the page does not have."""
+    notes = [f"{name}: {why}." for name, why in missing.items()]
+    section = Section(id="absent", title=title, notes=notes)
+    return [Drawn(page_section(section), [])] if missing else []
+
+
+def _facts(provenance: Sequence[Mapping[str, Any]], minutes: float) -> dict[str, str]:
+    facts = {"time": f"{minutes:.1f} minutes for what was not there yet", "code": code_version()}
+    if provenance:
+        first = provenance[0]
+        hub = next((f", transformers {each['transformers']}" for each in provenance if "transformers" in each), "")
+        said = [piece for each in provenance for piece in str(each["data"]).split("; ")]  # runs share data and models
+        facts |= {
+            "data": "; ".join(dict.fromkeys(said)),
+            "versions": f"Python {first['python']}, torch {first['torch']}, numpy {first['numpy']}{hub}",
+            "device": first["device"],
+            "noise": f"stream version {first['stream_version']}, backend {first['noise_backend']}",
+        }
+    return facts
