@@ -399,9 +399,8 @@ class HessianScale:
         batch_size: Examples of a step.
         lr: The learning rate of Adam.
         examples: Training images whose mean loss has the Hessian.
-        lanczos: Steps of the Lanczos space whose eigenvalues are known one by one.
-        probes: Random probes of the rest.
-        probe_steps: Lanczos steps of each.
+        products: Products of the spectral density.
+        probes: Its random probes.
         gauss_newton: Products for κ of the Gauss-Newton matrix.
     """
 
@@ -410,9 +409,8 @@ class HessianScale:
     batch_size: int
     lr: float
     examples: int
-    lanczos: int
+    products: int
     probes: int
-    probe_steps: int
     gauss_newton: int
 
 
@@ -423,9 +421,8 @@ HESSIAN_SCALES: dict[str, HessianScale] = {
         batch_size=32,
         lr=0.003,
         examples=32,
-        lanczos=8,
+        products=16,
         probes=2,
-        probe_steps=4,
         gauss_newton=10,
     ),
     "default": HessianScale(
@@ -434,9 +431,8 @@ HESSIAN_SCALES: dict[str, HessianScale] = {
         batch_size=32,
         lr=0.003,
         examples=128,
-        lanczos=12,
+        products=36,
         probes=3,
-        probe_steps=8,
         gauss_newton=16,
     ),
     "full": HessianScale(
@@ -445,9 +441,8 @@ HESSIAN_SCALES: dict[str, HessianScale] = {
         batch_size=128,
         lr=0.003,
         examples=5000,
-        lanczos=60,
+        products=260,
         probes=10,
-        probe_steps=20,
         gauss_newton=60,
     ),
 }
