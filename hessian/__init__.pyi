@@ -5,7 +5,6 @@ from .ball import ball_radius as ball_radius
 from .curvature import FisherOperator as FisherOperator
 from .curvature import GaussNewtonOperator as GaussNewtonOperator
 from .curvature import HessianOperator as HessianOperator
-from .curvature import require_reproducible as require_reproducible
 from .density import SpectralDensity as SpectralDensity
 from .density import spectral_density as spectral_density
 from .distributed import DataParallelOperator as DataParallelOperator
@@ -23,11 +22,5 @@ from .krylov import lanczos as lanczos
 from .mean_loss import MeanLoss as MeanLoss
 from .operator import DenseOperator as DenseOperator
 from .operator import Operator as Operator
-from .operator import as_linear_operator as as_linear_operator
 from .piecewise import trace_operator as trace_operator
 from .smoothed import SmoothedOperator as SmoothedOperator
-from .trace import Trace as Trace
-from .trace import hutch_plus_plus as hutch_plus_plus
-from .trace import hutchinson as hutchinson
-from .trace import krylov_deflated as krylov_deflated
-from .trace import xtrace as xtrace

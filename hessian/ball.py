@@ -27,25 +27,18 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
+from decomfl_lab.errors import require, require_finite_positive, require_int
+from hessian.density import SpectralDensity, spectral_density
 from hessian.estimate import Estimate, plain, require_confidence
 from hessian.kappa import EffectiveRank, effective_rank
 from hessian.operator import Operator
 from hessian.probes import probe_at
 
-__all__ = ["PLACES", "BallPoint", "BallProbe", "along_training", "ball_probe", "ball_radius"]
+__all__ = ["BallPoint", "BallProbe", "along_training", "ball_probe", "ball_radius"]
 
 _DIRECTIONS = 45
-_PROBE_STEPS = 5
-"""Products of a probe that measures the sum of the positive eigenvalues."""
-
-PLACES: dict[str, Callable[[float, int], float]] = {
-    "sphere": lambda u, d: 1.0,  # noqa: ARG005
-    "ball": lambda u, d: u ** (1.0 / d),
-    "radii": lambda u, d: u,  # noqa: ARG005
-}
-"""Distance from the centre in units of the radius, from u uniform in (0, 1): on the boundary; uniform in the ball,
-which for large d is the boundary too; every distance alike."""
+_PROBES = 5
+"""Probes that measure a sum of positive eigenvalues: Student's t of fewer is wide where many intervals are to hold."""
 
 
 def ball_radius(eta: float, d: int, G: float) -> float:
@@ -102,7 +95,6 @@ class BallProbe:
         points: What was measured at every point, x_0 first.
         radius: The radius of the ball, or the largest distance from x_0.
         relative_radius: The ratio radius/‖x_0‖; infinite at x_0 = 0.
-        place: How the points were chosen: a key of ``PLACES``, or "training".
         seed: The seed of everything random.
         confidence: The confidence of all intervals of all points together (each point has its share).
         lambda_max: The largest Ritz value Λ; every L must be at least that.
@@ -116,7 +108,6 @@ class BallProbe:
     points: tuple[BallPoint, ...]
     radius: float
     relative_radius: float
-    place: str
     seed: int
     confidence: float
     lambda_max: float
@@ -139,7 +130,7 @@ class BallProbe:
 
     def summary(self) -> str:
         """A line a point, then what follows."""
-        lines = [f"ball of radius {self.radius:.4g} = {self.relative_radius:.3g} ‖x‖, points: {self.place}"]
+        lines = [f"ball of radius {self.radius:.4g} = {self.relative_radius:.3g} ‖x‖"]
         for point in self.points:
             low, high = point.rank.interval
             raised = "" if point.raised is None else f", adds {point.raised.value:.4g} to a dominating trace"
@@ -162,13 +153,12 @@ def ball_probe(
     *,
     points: int = 4,
     seed: int,
-    place: str = "radii",
     dominate: bool = True,
     rtol: float = 0.1,
     confidence: float = 0.95,
     max_products: int = 60,
 ) -> BallProbe:
-    """κ at x and at random points of a ball around it, and the κ for Theorem 2.
+    """κ at x and at random points of a ball around it, all distances alike, and the κ for Theorem 2.
 
     Args:
         operator_at: A function that returns ∇²f at a point (d,) as an operator, of the same data and mode everywhere.
@@ -176,7 +166,6 @@ def ball_probe(
         radius: The radius of the ball, e.g. ``ball_radius``.
         points: The number of points beside x.
         seed: The seed of directions, distances and estimates.
-        place: The key of ``PLACES`` that says where in the ball they are.
         dominate: Whether to measure what makes ``kappa_sufficient``, by ``max_products`` products more a point, of two
             operators each.
         rtol: The ``rtol`` of ``effective_rank`` at each point.
@@ -190,14 +179,13 @@ def ball_probe(
     """
     require_finite_positive("radius", radius)
     require_int("points", points, 1)
-    distance = PLACES[require_choice("place", place, PLACES)]
     uniform = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_DIRECTIONS,))).random(points)
     others = []
     for j, u in enumerate(uniform):
         z = probe_at(x, seed, _DIRECTIONS, j)
-        others.append(x + (radius * distance(float(u), x.numel()) / float(z.norm())) * z)
+        others.append(x + (radius * float(u) / float(z.norm())) * z)
     found = _measure(operator_at, [x, *others], seed, dominate, rtol, confidence, max_products)
-    return _envelope(found, x, radius, place, seed, confidence)
+    return _envelope(found, x, radius, seed, confidence)
 
 
 def along_training(
@@ -214,7 +202,7 @@ def along_training(
     require(len(checkpoints) > 0, "checkpoints", "hold at least one model", len(checkpoints))
     x = checkpoints[0]
     found = _measure(operator_at, checkpoints, seed, dominate, rtol, confidence, max_products)
-    return _envelope(found, x, max(point.distance for point in found), "training", seed, confidence)
+    return _envelope(found, x, max(point.distance for point in found), seed, confidence)
 
 
 def _measure(
@@ -236,9 +224,7 @@ def _measure(
         raised = None
         if dominate:
             part: Operator = _Difference(there, here) if j else here
-            raised = _positive_trace(
-                effective_rank(part, products=max_products, confidence=each, seed=seed, probe_steps=_PROBE_STEPS)
-            )
+            raised = _positive_trace(spectral_density(part, products=max_products, probes=_PROBES, seed=seed))
         found.append(BallPoint(float((point - points[0]).norm()), rank, raised))
     return tuple(found)
 
@@ -247,17 +233,13 @@ def _each(confidence: float, points: int, dominate: bool) -> float:
     return 1.0 - (1.0 - confidence) / (points * (2 if dominate else 1))
 
 
-def _positive_trace(of: EffectiveRank) -> Estimate:
+def _positive_trace(of: SpectralDensity) -> Estimate:
     """Σ max(λ, 0) of a matrix."""
-    if of.lambda_max <= 0.0 or of.kappa_positive is None:
-        return Estimate(0.0, 0.0, 0)
-    positive = of.kappa_positive
-    return Estimate(of.lambda_max * positive.value, of.lambda_max * positive.stderr, positive.samples)
+    mean = of.expectation(lambda values: np.maximum(values, 0.0))
+    return Estimate(of.d * mean.value, of.d * mean.stderr, mean.samples)
 
 
-def _envelope(
-    points: tuple[BallPoint, ...], x: Tensor, radius: float, place: str, seed: int, confidence: float
-) -> BallProbe:
+def _envelope(points: tuple[BallPoint, ...], x: Tensor, radius: float, seed: int, confidence: float) -> BallProbe:
     ranks = [point.rank for point in points]
     top = max(rank.lambda_max for rank in ranks)
     highest = max(rank.lambda_max + rank.lambda_max_residual for rank in ranks)
@@ -267,7 +249,6 @@ def _envelope(
         points=points,
         radius=radius,
         relative_radius=radius / norm if norm else math.inf,
-        place=place,
         seed=seed,
         confidence=confidence,
         lambda_max=top,

@@ -21,10 +21,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from decomfl_lab.errors import InputError, require
 from hessian.mean_loss import MeanLoss, Piece
-from hessian.operator import Operator
-from hessian.probes import probe
 
-__all__ = ["CACHE_BYTES", "FisherOperator", "GaussNewtonOperator", "HessianOperator", "require_reproducible"]
+__all__ = ["CACHE_BYTES", "FisherOperator", "GaussNewtonOperator", "HessianOperator"]
 
 CACHE_BYTES = 2 << 30
 """Memory for the graphs that ``HessianOperator`` keeps, unless told otherwise."""
@@ -238,18 +236,6 @@ class FisherOperator(_OutputOperator):
         slopes = (piece.examples * mean_slope).reshape(piece.examples, -1)
         along = (slopes * along.reshape(piece.examples, -1)).sum(1, keepdim=True)
         return (slopes * along / piece.examples).reshape(outputs.shape)
-
-
-def require_reproducible(operator: Operator, *, seed: int = 0) -> None:
-    """InputError unless two products of the operator with one random vector have the same bits."""
-    v = probe(operator, seed, 0, 0)
-    first, second = operator.matvec(v), operator.matvec(v)
-    require(
-        torch.equal(first, second),
-        f"product of the {operator.name} with v",
-        "be the same each time (on a GPU: torch.use_deterministic_algorithms)",
-        f"products that differ by up to {float((first - second).abs().max()):.3g}",
-    )
 
 
 def _transposed_product(y: Tensor, x: Tensor, v: Tensor, *, retain_graph: bool = False) -> Tensor:

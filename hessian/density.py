@@ -1,8 +1,9 @@
-"""Spectral density of H: outliers by Lanczos as exact atoms, the rest by stochastic quadrature, with an error band."""
+"""Spectral density of H: single eigenvalues as exact atoms, all others by stochastic quadrature, with an error band."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,14 +11,12 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
-from decomfl_lab.noise import Distribution
+from decomfl_lab.errors import require_finite_positive, require_int
 from hessian.counted import Counted
 from hessian.estimate import Estimate, require_confidence
-from hessian.krylov import Krylov
+from hessian.krylov import band, require_room
 from hessian.operator import Operator
-from hessian.probes import PROBE_DISTRIBUTIONS, probe
-from hessian.quadrature import Function, quadrature
+from hessian.probes import probe
 
 __all__ = ["SpectralDensity", "density_frame", "spectral_density"]
 
@@ -25,12 +24,16 @@ PROBES = 4
 """Stage of the probes of a density."""
 
 CERTIFIED = 0.01
-"""A Ritz value is an exact atom if its residual is at most this share of its magnitude."""
+"""A Ritz value is an eigenvalue if its residual is at most this share of its magnitude."""
+
+CLUSTERED = 1e-4
+"""An eigenvalue is taken for several if the probes see a weight there that one has with no larger probability."""
 
 _POINTS = 1500
 """Values of λ in a frame, beside those around 0."""
 
 Floats = NDArray[np.float64]
+Function = Callable[[Floats], Floats]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,35 +43,58 @@ class SpectralDensity:
     Attributes:
         operator: The name of the matrix.
         d: The dimension of the matrix.
-        nodes: The values of λ that carry weight, (n,).
-        weights: Their shares of the d eigenvalues, (n,), summing to 1.
-        gauss: The same, (n,), by Gauss's rule on fewer of the nodes: what differs is the quadrature's own error.
-        exact: Whether a node is a Ritz value with a residual of at most 1 % of it, of weight 1/d, (n,).
-        residuals: The residual of each Ritz value, (n,): an eigenvalue lies within that; NaN for the nodes of probes.
-        probe: The number of the probe that a node comes from, (n,); -1 for the atoms of the Lanczos space.
-        probes: The number of probes; 0 where the Lanczos vectors span everything.
+        nodes: The Ritz values, ascending, (n,).
+        residuals: The residual of each, (n,): an eigenvalue lies within that.
+        exact: Whether a node is one eigenvalue, (n,): its residual is at most 1 % of it, and its weight that of one.
+        seen: The share of the eigenvalues at each node as each probe sees it, (probes, n), by Gauss's rule.
+        coarse_nodes: The nodes of the same rule from one product a probe fewer: what differs is the rule's own error.
+        coarse: The shares of the eigenvalues at these, (probes, fewer).
         products: The number of products spent.
-        lambda_min: The smallest Ritz value, or the smallest node where ``steps`` was 0.
-        lambda_max: The largest of these.
         bandwidth: The σ of the Gaussians that ``curve`` puts in the atoms' places, in units of λ: the mean distance of
-            neighbouring nodes where the mass is, which is as fine as quadrature of so few products sees.
+            neighbouring nodes of a probe where the mass is, which is as fine as so few products see.
         seed: The seed of everything random.
     """
 
     operator: str
     d: int
     nodes: Floats
-    weights: Floats
-    gauss: Floats
-    exact: NDArray[np.bool_]
     residuals: Floats
-    probe: NDArray[np.int64]
-    probes: int
+    exact: NDArray[np.bool_]
+    seen: Floats
+    coarse_nodes: Floats
+    coarse: Floats
     products: int
-    lambda_min: float
-    lambda_max: float
     bandwidth: float
     seed: int
+
+    @property
+    def samples(self) -> Floats:
+        """The weights of the nodes by each probe, (probes, n): 1/d where a node is exact, a probe's share elsewhere.
+
+        Each row sums to 1; there is only one row, and no sampling, where the nodes are all d eigenvalues.
+        """
+        if self.exact.all():
+            return np.full((1, len(self.nodes)), 1 / len(self.nodes))
+        rest = np.where(self.exact, 0.0, self.seen)
+        share = 1 - self.exact.sum() / self.d
+        weights: Floats = np.where(self.exact, 1 / self.d, rest * share / rest.sum(axis=1, keepdims=True))
+        return weights
+
+    @property
+    def weights(self) -> Floats:
+        """The share of the d eigenvalues at each node, (n,), summing to 1."""
+        mean: Floats = self.samples.mean(axis=0)
+        return mean
+
+    @property
+    def lambda_min(self) -> float:
+        """The smallest Ritz value: an eigenvalue is at most that."""
+        return float(self.nodes[0])
+
+    @property
+    def lambda_max(self) -> float:
+        """The largest Ritz value: an eigenvalue is at least that."""
+        return float(self.nodes[-1])
 
     def curve(
         self, grid: ArrayLike, bandwidth: float | None = None, confidence: float = 0.95
@@ -90,10 +116,10 @@ class SpectralDensity:
         sigma = self.bandwidth if bandwidth is None else require_finite_positive("bandwidth", bandwidth)
         require_confidence(confidence)
         t = np.asarray(grid, dtype=np.float64)
-        fixed, samples = self._split(np.stack([stats.norm.pdf(t, node, sigma) for node in self.nodes]), self.weights)
-        if not len(samples):
-            return fixed, fixed, fixed
-        mean = fixed + samples.mean(axis=0)
+        samples = self.samples @ np.stack([stats.norm.pdf(t, node, sigma) for node in self.nodes])
+        mean = samples.mean(axis=0)
+        if self.exact.all():
+            return mean, mean, mean
         if len(samples) == 1:
             return mean, np.zeros_like(mean), np.full_like(mean, np.inf)
         quantile = stats.t.ppf(0.5 + confidence / 2, len(samples) - 1)
@@ -103,15 +129,14 @@ class SpectralDensity:
     def expectation(self, f: Function) -> Estimate:
         """Mean of f over all eigenvalues, Σ f(λ_i)/d, with its standard error.
 
-        The error has two parts: over probes, and of the quadrature, as the mean distance of its two rules; the latter
-        matters where f has a kink amid the spectrum, as |λ| has.
+        The error has two parts: over probes, and of the quadrature, as what the last product of each probe changed; the
+        latter matters where f has a kink amid the spectrum, as |λ| has.
         """
-        values = f(self.nodes)[:, None]
-        fixed, samples = self._split(values, self.weights)
-        if not len(samples):
-            return Estimate(float(fixed[0]), 0.0, 0)
-        sampled = Estimate.of(samples[:, 0].tolist(), float(fixed[0]))
-        error = float(np.abs(samples - self._split(values, self.gauss)[1]).mean())
+        values = self.samples @ f(self.nodes)
+        if self.exact.all():
+            return Estimate(float(values[0]), 0.0, 0)
+        sampled = Estimate.of(values.tolist())
+        error = float(np.abs(self.seen @ f(self.nodes) - self.coarse @ f(self.coarse_nodes)).mean())
         return Estimate(sampled.value, math.hypot(sampled.stderr, error), sampled.samples)
 
     def kappas(self, confidence: float = 0.95) -> dict[str, tuple[float, float, float]]:
@@ -120,13 +145,8 @@ class SpectralDensity:
         Each is a sum over the eigenvalues by a norm in [θ, θ + residual]: the interval holds all quotients. Sums of
         positive parts and of absolute values are at least those of the Ritz values (Cauchy's interlacing). A reading
         whose norm is not above 0 is left out.
-
-        Raises:
-            InputError: If there are no Lanczos atoms (``steps`` was 0).
         """
-        atoms = self.probe < 0
-        require(bool(atoms.any()), "steps", "be at least 1 for κ", 0)
-        nodes, residuals = self.nodes[atoms], self.residuals[atoms]
+        nodes, residuals = self.nodes, self.residuals
         outer, top = int(np.abs(nodes).argmax()), int(nodes.argmax())
         readings: tuple[tuple[str, Function, float, float], ...] = (
             ("signed", lambda x: x, abs(nodes[outer]), residuals[outer]),
@@ -149,86 +169,62 @@ class SpectralDensity:
         """
         return float(stats.wasserstein_distance(self.nodes, np.asarray(eigenvalues), self.weights))
 
-    def _split(self, values: Floats, weights: Floats) -> tuple[Floats, Floats]:
-        """Σ weight·value of the atoms, (g,), and of each probe as if it were the only one, (probes, g)."""
-        weighted = weights[:, None] * values
-        samples = [weighted[self.probe == i].sum(axis=0) * self.probes for i in range(self.probes)]
-        return weighted[self.probe < 0].sum(axis=0), np.array(samples).reshape(self.probes, values.shape[1])
 
+def spectral_density(operator: Operator, *, products: int = 50, probes: int = 3, seed: int = 0) -> SpectralDensity:
+    """The distribution of H's eigenvalues by Lanczos from several random vectors at once.
 
-def spectral_density(
-    operator: Operator,
-    *,
-    steps: int = 26,
-    probes: int = 3,
-    probe_steps: int = 8,
-    seed: int,
-    distribution: Distribution = Distribution.RADEMACHER,
-) -> SpectralDensity:
-    """The distribution of H's eigenvalues from steps + probes·probe_steps products.
+    The products H^j z_p of all probes span one space. With Q its orthonormal basis, T = Q H Qᵀ and T s_i = θ_i s_i, the
+    Ritz values θ_i are nodes, and each probe sees the weights
 
-    With Q the vectors of ``steps`` Lanczos steps, T = Q H Qᵀ and P = I − QᵀQ,
+        w_{pi} = (s_iᵀ Q z_p)²/‖z_p‖²,    Σ_i w_{pi} f(θ_i) ≈ z_pᵀ f(H) z_p/‖z_p‖²
 
-        tr f(H) ≈ tr f(T) + E[(Pz)ᵀ f(H) (Pz)]
-
-    for every f: the eigenvalues of T become atoms of weight 1/d, each probe Pz an averaged Gauss quadrature. Without
-    the first part (``steps=0``) it is stochastic Lanczos quadrature as usual, which puts the outliers, on which tr(H)
-    hangs, at random weights.
+    which is Gauss's rule, exact for polynomials f of degree 2·products/probes − 1 at least. A θ_i that has converged is
+    one eigenvalue of weight 1/d, which no probe needs to measure, unless the probes' weight there, d Σ_p w_{pi} ~ χ² of
+    as many degrees of freedom as there are probes, is that of several equal ones (a layer of C linear outputs with a
+    square loss has C-fold eigenvalues).
 
     Args:
         operator: The matrix H.
-        steps: The number of Lanczos steps that take out the outliers; 0 for plain stochastic Lanczos quadrature.
-        probes: The number of random vectors for the rest, at least 1; 2 or more give an error band.
-        probe_steps: The number of products a probe, at least 1.
+        products: The number of products, at least 1 a probe; fewer are made where they span an invariant space.
+        probes: The number of random vectors; 2 or more give an error band.
         seed: The seed of everything random, 0..2**64-1.
-        distribution: The distribution of the probes, Rademacher or Gaussian.
 
     Raises:
-        InputError: If an argument breaks a rule or a product is not finite.
+        InputError: If an argument breaks a rule, a product is not finite, or the device has no room for the basis.
 
-    Source: Ghorbani, Krishnan and Xiao 2019 (``steps=0``, with Gauss's rule); Chen and Hallman 2023.
+    Source: Ghorbani, Krishnan and Xiao 2019 (one probe, without exact atoms); band Lanczos: Ruhe 1979.
     """
-    require_int("steps", steps, 0)
     require_int("probes", probes, 1)
-    require_int("probe_steps", probe_steps, 1)
+    require_int("products", products, probes)
     require_int("seed", seed, 0, 2**64 - 1)
-    require_choice("distribution", distribution, PROBE_DISTRIBUTIONS)
-    counted = Counted(operator)
-    krylov = Krylov(counted, seed)
-    while krylov.steps < steps and krylov.following is not None:
-        krylov.step()
-    k = krylov.steps
-    if krylov.following is None:
-        probes = 0
-    ritz = krylov.result()
-    atoms = ritz.ritz_values.cpu().numpy()
-    each = np.full(k, 1 / counted.d)
-    nodes, weights, gauss, sources = [atoms], [each], [each], [np.full(k, -1)]
-    for i in range(probes):
-        rule = quadrature(counted, krylov.complement(probe(counted, seed, PROBES, i, distribution)), probe_steps)
-        nodes.append(rule.nodes)
-        share = (1 - k / counted.d) / probes
-        weights.append(rule.averaged / rule.averaged.sum() * share)
-        gauss.append(rule.gauss / rule.gauss.sum() * share)
-        sources.append(np.full(len(rule.nodes), i))
-    at = np.concatenate(nodes)
-    residuals = ritz.ritz_residuals.cpu().numpy()
-    certified = residuals <= CERTIFIED * np.abs(atoms)
-    outer = atoms if k else at
+    require_room(operator, products, 2 * probes + 3, name="products")
+    counted, d = Counted(operator), operator.d
+    T, starts, residual = band(counted, [probe(counted, seed, PROBES, p) for p in range(probes)], products)
+    nodes, s = np.linalg.eigh(T)
+    residuals = np.sqrt(np.einsum("ij,ik,jk->k", residual, s, s).clip(0.0))
+    seen = (starts @ s) ** 2
+    # Of an invariant space all is known, and no rule has an error.
+    fewer = max(len(T) - probes, min(len(T), probes)) if residual.any() else len(T)
+    coarse_nodes, coarse = np.linalg.eigh(T[:fewer, :fewer])
+    one = d * seen.sum(axis=0) <= stats.chi2.isf(CLUSTERED, probes)
+    exact = (residuals <= CERTIFIED * np.abs(nodes)) & one
+    if len(nodes) == d:
+        exact[:] = True
+    elif exact.all():
+        exact[seen.sum(axis=0).argmax()] = False
+    gaps, masses = np.diff(nodes), (seen[:, 1:] + seen[:, :-1]).mean(axis=0) * ~(exact[1:] | exact[:-1])
+    mean = float(gaps @ masses / masses.sum()) if masses.any() else 0.0
     return SpectralDensity(
         operator=counted.name,
-        d=counted.d,
-        nodes=at,
-        weights=np.concatenate(weights),
-        gauss=np.concatenate(gauss),
-        exact=np.concatenate([certified, np.zeros(len(at) - k, dtype=bool)]),
-        residuals=np.concatenate([residuals, np.full(len(at) - k, np.nan)]),
-        probe=np.concatenate(sources),
-        probes=probes,
+        d=d,
+        nodes=nodes,
+        residuals=residuals,
+        exact=exact,
+        seen=seen,
+        coarse_nodes=coarse_nodes,
+        coarse=(starts[:, :fewer] @ coarse) ** 2,
         products=counted.products,
-        lambda_min=float(outer.min()),
-        lambda_max=float(outer.max()),
-        bandwidth=_bandwidth(nodes, weights),
+        bandwidth=max(probes * mean, 1e-6 * float(np.abs(nodes).max())) or 1.0,
         seed=seed,
     )
 
@@ -240,16 +236,3 @@ def density_frame(density: SpectralDensity, confidence: float = 0.95) -> pd.Data
     grid = np.unique(np.concatenate([whole, np.linspace(-2 * reach, 2 * reach, _POINTS // 3)]))
     mean, low, high = density.curve(grid, confidence=confidence)
     return pd.DataFrame({"value": grid, "density": mean, "low": low, "high": high})
-
-
-def _bandwidth(nodes: list[Floats], weights: list[Floats]) -> float:
-    """The mean gap between neighbouring nodes of a probe, each gap by the mass at its ends."""
-    gaps, masses = [], []
-    for at, weight in zip(nodes[1:] or nodes, weights[1:] or weights, strict=True):
-        order = np.argsort(at)
-        gaps.append(np.diff(at[order]))
-        masses.append((weight[order][1:] + weight[order][:-1]) / 2)
-    gap, mass = np.concatenate(gaps), np.concatenate(masses)
-    spread = max(float(np.abs(at).max(initial=0.0)) for at in nodes)
-    mean = float(gap @ mass / mass.sum()) if mass.sum() > 0 else 0.0
-    return max(mean, 1e-6 * spread) or 1.0

@@ -16,7 +16,6 @@ from scipy.special import ndtri
 from torch import Tensor, nn
 
 from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
-from decomfl_lab.noise import Distribution
 from decomfl_lab.pictures import save_picture
 from hessian.counted import Counted
 from hessian.curvature import HessianOperator
@@ -26,7 +25,6 @@ from hessian.krylov import Krylov, Lanczos, dot, missed_above, require_room
 from hessian.mean_loss import Data, LossFunction, MeanLoss
 from hessian.operator import Operator
 from hessian.probes import probe
-from hessian.quadrature import Quadrature, quadrature
 from hessian.resume import Checkpoint, State
 
 if TYPE_CHECKING:
@@ -57,7 +55,13 @@ _PROBES_A_STEP = 4
 """While more than so many probes a step are needed, Lanczos goes on: a plateau may end at another outlier."""
 
 _WINDOW = 3
-"""Steps over which the falling variance of the complement is extrapolated."""
+"""Steps over which the falling variance of the complement is extrapolated, to choose the steps."""
+
+_FALL = (0.5, 2.0)
+"""Ends of the power of k by which the variance is taken to fall where the products in all are foretold."""
+
+_FARTHEST = 10_000
+"""Steps more that are considered there."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,8 @@ class EffectiveRankProgress:
         kappa: The estimate so far, NaN while nothing is known of the trace.
         low: The lower end of its interval, -inf until there are two probes.
         high: The upper end of its interval.
+        needed: The products in all that the half-width asked for will take, as far as one can tell by now; within a
+            factor of 2 in nine of ten runs from the tenth product on (docs/kappa.md). None until something is known.
     """
 
     stage: str
@@ -81,6 +87,7 @@ class EffectiveRankProgress:
     kappa: float
     low: float
     high: float
+    needed: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +108,8 @@ class EffectiveRank:
         lambda_min_residual: An eigenvalue is at most that far from it.
         norm: θ, the larger of |lambda_max| and |lambda_min|: ‖H‖₂ is at least that.
         missed: λ_max is above its Ritz value by more than missed·(λ_max − λ_min) with probability below 1 %.
-        kappa_positive: Σ max(λ, 0)/λ_max; None where it was not measured (``probe_steps``) and H may be indefinite.
-        kappa_absolute: Σ|λ|/max|λ|; None likewise. Both standard errors include that of the quadrature.
+        kappa_positive: Σ max(λ, 0)/λ_max; None where H may be indefinite (``SpectralDensity.kappas`` measures it).
+        kappa_absolute: Σ|λ|/max|λ|; None likewise.
         ritz_values: All, ascending.
         ritz_residuals: The residual of each: an eigenvalue is at most that far from it.
         ritz_weights: The share of the d eigenvalues at each Ritz value, as Lanczos' random start vector sees it; empty
@@ -113,6 +120,8 @@ class EffectiveRank:
         quadratic_forms: Those that needed only vᵀHv.
         rtol: Asked half-width of the interval, relative to κ.
         reached: Whether the interval is that narrow.
+        needed: The products in all that ``rtol`` takes: ``products`` where it is reached, else as foretold (see
+            ``EffectiveRankProgress``). None where κ is undefined.
         reason: What happened, what to do if not reached, and what the signs mean; one line.
         seed: The seed of everything random.
         dtype: The dtype of the products.
@@ -144,6 +153,7 @@ class EffectiveRank:
     quadratic_forms: int
     rtol: float
     reached: bool
+    needed: int | None
     reason: str
     seed: int
     dtype: str
@@ -156,7 +166,10 @@ class EffectiveRank:
         return result
 
     def __str__(self) -> str:
-        """κ with its interval to two digits of its half-width (to six of κ at most), and what it cost."""
+        """κ with its interval to two digits of its half-width (to six of κ at most), and what it cost.
+
+        Where the interval is not as narrow as asked for, its half-width and what that would cost.
+        """
         if math.isnan(self.kappa):
             return f"κ is undefined: H is zero along every direction tried ({self.products} products)"
         low, high = self.interval
@@ -166,7 +179,10 @@ class EffectiveRank:
         places = max(0, min(1 - _decade(half), finest) if math.isfinite(half) and half > 0 else finest)
         value, low_end, high_end = (f"{end:.{places}f}" for end in (self.kappa, low, high))
         percent = f"{100 * self.confidence:g} %"
-        return f"κ = {value}, {percent} interval {low_end} .. {high_end} ({self.products} products)"
+        spent = f"{self.products} products"
+        if not self.reached and self.kappa:
+            spent += f": ± {half / abs(self.kappa):.2g}, where ± {self.rtol:.2g} takes about {self.needed}"
+        return f"κ = {value}, {percent} interval {low_end} .. {high_end} ({spent})"
 
     def plot(self, path: str | Path, density: SpectralDensity | None = None) -> None:
         """Draw the spectrum beside ‖H‖₂, and how κ and its interval settled, to a file (.png, .pdf, .svg).
@@ -199,7 +215,7 @@ class EffectiveRank:
             ("Σ max(λ, 0)/λ_max", self.kappa_positive),
             ("Σ|λ|/max|λ|", self.kappa_absolute),
         ):
-            shown = "not measured (probe_steps=5 measures it)"
+            shown = "not measured (a spectral density does)"
             if value is not None:
                 shown = f"{value.value:.4g} ± {value.stderr:.2g}"
             lines.append(f"{name} = {shown}")
@@ -207,7 +223,7 @@ class EffectiveRank:
 
 
 @dataclass(frozen=True)
-class _Settings:
+class Settings:
     """The arguments that decide the result."""
 
     rtol: float
@@ -215,7 +231,6 @@ class _Settings:
     max_products: int
     products: int | None
     seed: int
-    probe_steps: int
     trace: float | None
     max_basis: int | None = None
 
@@ -223,11 +238,10 @@ class _Settings:
         require_finite_positive("rtol", self.rtol)
         require_confidence(self.confidence)
         require_int("seed", self.seed, 0, 2**64 - 1)
-        require_int("probe_steps", self.probe_steps, 1)
         finite = self.trace is None or math.isfinite(self.trace)
         require(finite, "trace", "be a finite number where it is known", self.trace)
         name = "max_products" if self.products is None else "products"
-        require_int(name, self.limit, SCOUTS + 2 + 2 * self.probe_steps)
+        require_int(name, self.limit, SCOUTS + 4)
         if self.max_basis is not None:
             require_int("max_basis", self.max_basis, 4)
 
@@ -257,10 +271,9 @@ def effective_rank(
     confidence: float = 0.95,
     max_products: int = 200,
     products: int | None = None,
-    seed: int,
+    seed: int = 0,
     checkpoint: Path | None = None,
     on_progress: Callable[[EffectiveRankProgress], None] | None = None,
-    probe_steps: int = 1,
     trace_operator: Operator | None = None,
     trace: float | None = None,
     max_basis: int | None = None,
@@ -299,9 +312,7 @@ def effective_rank(
         seed: The seed of everything random, 0..2**64-1.
         checkpoint: A file that is written along the way (a tenth of the time at most), and gone on from if it is there,
             to the same bits.
-        on_progress: A function that is called after every product, or with ``probe_steps`` after every probe.
-        probe_steps: The number of products a probe. With 3 or more each probe becomes a quadrature, which measures κ of
-            the positive part and of the absolute values too.
+        on_progress: A function that is called after every product.
         trace_operator: An operator of the same trace whose quadratic forms are cheaper (the Gauss-Newton matrix of
             a piecewise-affine network): all probes are taken with it, tr(QGQᵀ) by k more forms, and H gives only θ.
         trace: tr(H) where it is known (``gauss_newton_trace``): then there are only Lanczos steps, until the residual
@@ -309,8 +320,8 @@ def effective_rank(
         max_basis: The most Lanczos vectors to keep, at least 4, where memory is short: probes take over after so many
             steps. Where the trace is known, Lanczos goes on by thick restarts. None: as many as the products allow.
 
-    **Memory.** At most ``max_basis`` + ``BESIDE`` vectors (d,) are alive at a time (with ``probe_steps`` = s > 1 there
-    are s + 1 more), beside the module, x, and the graphs and activations of the pieces of the data.
+    **Memory.** At most ``max_basis`` + ``BESIDE`` vectors (d,) are alive at a time, beside the module, x, and the
+    graphs and activations of the pieces of the data.
 
     Returns:
         κ, its interval and all that it is made of. Where the interval asked for is not reached, ``reached`` is
@@ -323,15 +334,13 @@ def effective_rank(
     Source: Krylov-aware deflation: Chen and Hallman 2023; κ: DeComFL, Assumption 4.
     """
     operator = _operator(model, loss, data)
-    settings = _Settings(rtol, confidence, max_products, products, seed, probe_steps, trace, max_basis)
+    settings = Settings(rtol, confidence, max_products, products, seed, trace, max_basis)
     if trace is not None:
         require(trace_operator is None, "trace_operator", "be None where the trace is known", trace_operator)
-        require(probe_steps == 1, "probe_steps", "be 1 where the trace is known", probe_steps)
     if trace_operator is not None:
         require(trace_operator.d == operator.d, "trace_operator", f"have dimension {operator.d}", trace_operator.d)
-        require(probe_steps == 1, "probe_steps", "be 1 with a trace_operator", probe_steps)
     restarts = trace is not None and settings.basis < settings.limit
-    require_room(operator, settings.basis, BESIDE + (probe_steps > 1) * (probe_steps + 1), restarts=restarts)
+    require_room(operator, settings.basis, BESIDE, restarts=restarts)
     run = _Run(operator, settings, trace_operator)
     file = Checkpoint(checkpoint, run.identity)
     if state := file.load():
@@ -359,7 +368,7 @@ def _operator(model: Operator | nn.Module, loss: LossFunction | None, data: Data
 class _Run:
     """An estimate that advances by a product, or a probe, at a time; all decisions are functions of its state."""
 
-    def __init__(self, operator: Operator, settings: _Settings, trace_operator: Operator | None) -> None:
+    def __init__(self, operator: Operator, settings: Settings, trace_operator: Operator | None) -> None:
         self.settings = settings
         self.operator = Counted(operator)
         self.forms = self.operator if trace_operator is None else Counted(trace_operator)
@@ -369,7 +378,6 @@ class _Run:
         self.deflated = False  # whether Lanczos is over
         self.inside = 0.0  # tr(QHQᵀ)
         self.sampled = SphereForms()
-        self.rules: list[list[list[float]]] = []  # quadratures: nodes, weights, weights of the other rule
         self.history: list[tuple[int, float, float, float, float]] = []
         self.seconds = 0.0
         self._known = (0, math.nan, math.nan)  # steps, θ and how far ‖H‖₂ may be above it
@@ -395,7 +403,7 @@ class _Run:
     def _affordable(self) -> int:
         """Probes that the products left pay for, once tr(QGQᵀ) of another operator is paid."""
         owed = 0 if self.deflated or self.forms is self.operator else self.krylov.steps
-        return (self.settings.limit - self.products - owed) // self.settings.probe_steps
+        return self.settings.limit - self.products - owed
 
     def advance(self) -> None:
         """Spend one product, or one probe."""
@@ -415,7 +423,7 @@ class _Run:
         self.history.append(self._row())
 
     def _z(self, stage: int, index: int) -> Tensor:
-        return probe(self.operator, self.settings.seed, stage, index, Distribution.GAUSSIAN)
+        return probe(self.operator, self.settings.seed, stage, index)
 
     def _predict(self) -> None:
         """Append the variance of a probe and the trace, as the scouts see them after this step.
@@ -450,9 +458,9 @@ class _Run:
         if settings.products is not None:
             # Two thirds of the budget; a third with a trace_operator, which then spends k forms on tr(QGQᵀ). At least
             # two probes are left in any case, and up to four where half of the budget pays for them.
-            probes = max(2, min(4, settings.limit // (2 * settings.probe_steps)))
+            probes = min(4, settings.limit // 2)
             most = 2 * settings.limit // 3 if self.forms is self.operator else settings.limit // 3
-            return k >= min(most, settings.limit - probes * settings.probe_steps)
+            return k >= min(most, settings.limit - probes)
         if self._affordable <= LEAST_PROBES or 3 * k >= 2 * settings.limit:  # the rest must pay for an interval
             return True
         if self.operator.d - k <= LEAST_PROBES:  # as many steps as an interval needs probes make κ exact
@@ -462,8 +470,7 @@ class _Run:
         # Lanczos goes on while a step saves its product in probes, and while so many are needed that a variance which
         # no longer falls is taken for a plateau before another outlier.
         now, then = (self._needed(SAFETY * variance) for variance in self._variances())
-        saved = settings.probe_steps * (now - then)
-        return now <= LEAST_PROBES or (saved < 1 and now <= SAFETY * _PROBES_A_STEP * k)
+        return now <= LEAST_PROBES or (now - then < 1 and now <= SAFETY * _PROBES_A_STEP * k)
 
     def _variances(self) -> tuple[float, float]:
         """The variance of a probe now, and after one more step at the rate of the last few."""
@@ -492,12 +499,7 @@ class _Run:
         # ‖u‖² = n, the dimension of the complement, so that E[uuᵀ] = P and E[uᵀHu] = tr(PHP).
         u *= math.sqrt(self.sampled.n) / (math.sqrt(dot(u, u)) or 1.0)
         product = self.forms.matvec(u) if self.sampled.wants_products else None
-        if self.settings.probe_steps > 1:
-            rule = quadrature(self.operator, u, self.settings.probe_steps, product)
-            self.rules.append([rule.nodes.tolist(), rule.gauss.tolist(), rule.averaged.tolist()])
-            form = rule.expectation(lambda nodes: nodes)[0]
-        else:
-            form = self.forms.quad(u) if product is None else dot(u, product)
+        form = self.forms.quad(u) if product is None else dot(u, product)
         self.sampled.add(form, u, None if product is None else self.krylov.complement(product))
 
     # What is known
@@ -561,6 +563,38 @@ class _Run:
         rho = theta / (theta + slack) if theta > 0 else 1.0
         return abs(trace) * min(self.settings.rtol, (self.settings.rtol - 1 + rho) / rho)
 
+    def _needed_in_all(self) -> int | None:
+        """The products that the half-width asked for takes, by what is known now; None if that is nothing.
+
+        After k steps a probe has the variance V_k; N probes make the half-width w, N = V q²/w². V is taken to go on
+        falling by the power of k by which it fell since k/2, and the sum of steps and probes is least somewhere.
+        """
+        k, sampled = self.krylov.steps, self.sampled
+        if self.finished and self._narrow():
+            return self.products
+        if self.settings.trace is not None or not self._norm()[0] > 0:
+            return None
+        half = max(1, k // 2)
+        if len(sampled.values) >= LEAST_PROBES:
+            variance, trace = sampled.moments()[0], self._trace()[0]
+        elif self.predicted:
+            variance, trace = self.predicted[-1]
+        else:
+            return None
+        trace = max(abs(trace), math.sqrt(variance / (len(sampled.values) or SCOUTS)))  # no better known than to that
+        if self.predicted:
+            before = self.predicted[half - 1][0]
+        else:  # without scouts: what Ritz vectors took out of it
+            ritz = self.krylov.result().ritz_values.abs().sort().values
+            before = variance + 2 * float(ritz[: len(ritz) - half].square().sum())
+        fall = math.log(before / variance) / math.log(k / half) if before > variance > 0 and k > half else 0.0
+        more = np.arange(_FARTHEST)
+        probes = (self.settings.normal / self.settings.rtol / trace) ** 2 * variance if trace else 0.0
+        probes = np.maximum(LEAST_PROBES, probes * ((k + more) / k) ** -np.clip(fall, *_FALL))
+        # with another operator's forms every step costs a form too, for tr(QGQᵀ)
+        total = SCOUTS + (k + more) * (1 if self.forms is self.operator else 2) + probes
+        return max(math.ceil(float(total.min())), self.products + 1)
+
     def _row(self) -> tuple[int, float, float, float, float]:
         theta = self._norm()[0]
         top = float(self.krylov.result().ritz_values[-1]) if self.krylov.steps else math.nan
@@ -571,7 +605,7 @@ class _Run:
         """Where the run stands."""
         products, top, kappa, low, high = self.history[-1]
         stage = "probes" if self.deflated else "lanczos"
-        return EffectiveRankProgress(stage, products, top, self._norm()[1], kappa, low, high)
+        return EffectiveRankProgress(stage, products, top, self._norm()[1], kappa, low, high, self._needed_in_all())
 
     # The result
 
@@ -608,7 +642,8 @@ class _Run:
             quadratic_forms=self.forms.quadratic_forms,
             rtol=self.settings.rtol,
             reached=reached,
-            reason=f"{self._outcome(reached)}; {_signs(lanczos, absolute is not None)}",
+            needed=self._needed_in_all(),
+            reason=f"{self._outcome(reached)}; {_signs(lanczos)}",
             seed=self.settings.seed,
             dtype=str(self.operator.dtype).removeprefix("torch."),
             seconds=self.seconds + time.perf_counter() - self._started,
@@ -620,7 +655,7 @@ class _Run:
         theta, slack = self._norm()
         if not theta > 0:
             return "H is zero along every direction tried, so κ is undefined"
-        t, low, high = self._trace()
+        t = self._trace()[0]
         if self.settings.trace is not None and reached:
             return f"tr(H) was known, ‖H‖₂ is within {slack / theta:.2g} after {self.products} products"
         if self.krylov.following is None and self.settings.trace is None:
@@ -633,41 +668,24 @@ class _Run:
             return f"not within {self.settings.rtol:.3g}: ‖H‖₂ may be {slack / theta:.2g} larger; allow more than " + (
                 f"{self.settings.max_basis} Lanczos vectors" if full else f"{self.settings.limit} products"
             )
-        probes = len(self.sampled.values)
-        more = math.ceil(probes * ((high - low) / (2 * width)) ** 2) - probes
         return (
             f"not within {self.settings.rtol:.3g} of κ after {self.products} products: "
-            f"about {self.products + max(1, more) * self.settings.probe_steps} would be needed"
+            f"about {self._needed_in_all()} would be needed"
         )
 
     def _by_sign(self, lanczos: Lanczos) -> tuple[Estimate | None, Estimate | None]:
-        """κ of the positive part and of the absolute values.
-
-        tr f(H) = tr f(T) + Σ over the complement of uᵀf(H)u by quadrature: f(T) stands for Q f(H) Qᵀ, from which it
-        differs little, as the Ritz values that matter have converged.
-        """
-        ritz, top = lanczos.ritz_values, float(lanczos.ritz_values[-1])
-        if self.settings.probe_steps < 3 and self.krylov.following is not None:
-            if self.operator.name not in SEMIDEFINITE or not top > 0:
-                return None, None
-            trace = self._estimate()
-            both = Estimate(trace.value / top, trace.stderr / top, trace.samples)
-            return both, both
-        rules = [Quadrature(*map(np.asarray, rule)) for rule in self.rules]
-        found: list[Estimate | None] = []
-        for f, scale in ((lambda x: np.maximum(x, 0.0), top), (np.abs, self._norm()[0])):
-            if not scale > 0:
-                found.append(None)
-                continue
-            inside = float(f(ritz.cpu().numpy()).sum())
-            if not rules:
-                found.append(Estimate(inside / scale, 0.0, 0))
-                continue
-            values, errors = zip(*(rule.expectation(f) for rule in rules), strict=True)
-            sampled = Estimate.of(values, inside)
-            stderr = math.hypot(sampled.stderr, math.fsum(errors) / len(errors))
-            found.append(Estimate(sampled.value / scale, stderr / scale, sampled.samples))
-        return found[0], found[1]
+        """κ of the positive part and of the absolute values, where they are known without a density."""
+        top, norm = float(lanczos.ritz_values[-1]), self._norm()[0]
+        if self.krylov.following is None:
+            ritz = lanczos.ritz_values
+            sums = ((float(ritz.clamp(min=0).sum()), top), (float(ritz.abs().sum()), norm))
+            positive, absolute = (Estimate(total / by, 0.0, 0) if by > 0 else None for total, by in sums)
+            return positive, absolute
+        if self.operator.name not in SEMIDEFINITE or not top > 0:
+            return None, None
+        trace = self._estimate()
+        both = Estimate(trace.value / top, trace.stderr / top, trace.samples)
+        return both, both
 
     # Checkpoints
 
@@ -689,7 +707,6 @@ class _Run:
             "deflated": self.deflated,
             "inside": self.inside,
             "sampled": sampled,
-            "rules": self.rules,
             "history": self.history,
             "seconds": self.seconds + time.perf_counter() - self._started,
         }
@@ -703,7 +720,7 @@ class _Run:
         self.operator.products, self.operator.quadratic_forms = values["products"]
         self.forms.products, self.forms.quadratic_forms = values["forms"]
         self.predicted = [(variance, trace) for variance, trace in values["predicted"]]
-        self.deflated, self.inside, self.rules = values["deflated"], values["inside"], values["rules"]
+        self.deflated, self.inside = values["deflated"], values["inside"]
         self.sampled.restore(tensors, values["sampled"], self.operator.device)
         self.history = [tuple(row) for row in values["history"]]
         self.seconds = values["seconds"]
@@ -714,15 +731,14 @@ def _decade(value: float) -> int:
     return math.floor(math.log10(value)) if value > 0 else 0
 
 
-def _signs(lanczos: Lanczos, measured: bool) -> str:
+def _signs(lanczos: Lanczos) -> str:
     """What the signs of the spectrum mean for κ."""
     low, high = float(lanczos.ritz_values[0]), float(lanczos.ritz_values[-1])
     if low >= 0:
         return "no negative eigenvalue among the Ritz values, so little or none is cancelled in tr(H)"
     if high <= 0:
         return "no positive eigenvalue among the Ritz values: κ has the sign of tr(H)"
-    advice = "read them" if measured else "measure them by probe_steps=5, or take the Gauss-Newton matrix"
     return (
         f"H is indefinite (λ_min/λ_max = {low / high:.2g}): negative eigenvalues lower tr(H), so signed κ is below "
-        f"the positive and absolute ones; {advice}"
+        f"the positive and absolute ones: measure them by a spectral density, or take the Gauss-Newton matrix"
     )

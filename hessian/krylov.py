@@ -8,18 +8,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab.devices import free_memory
 from decomfl_lab.errors import require, require_finite_positive, require_int
-from decomfl_lab.noise import Distribution
 from hessian.counted import Counted
 from hessian.operator import Operator
 from hessian.probes import probe
 from hessian.resume import Checkpoint, State
 
-__all__ = ["Krylov", "Lanczos", "dot", "lanczos", "missed_above", "require_room"]
+__all__ = ["Krylov", "Lanczos", "band", "dot", "lanczos", "missed_above", "require_room"]
+
+Array = NDArray[np.float64]
 
 START = 1
 """Stage of the probes that Lanczos starts from, and starts again from when its space is invariant."""
@@ -114,21 +117,6 @@ class Lanczos:
         return first**2
 
     @property
-    def alphas(self) -> Tensor:
-        """Diagonal of T, (k,)."""
-        return self.projected.diagonal()
-
-    @property
-    def betas(self) -> Tensor:
-        """β_1..β_k, (k,): beside the diagonal of T, and ‖c‖ last."""
-        return torch.cat([self.projected.diagonal(-1), self.coupling.norm()[None]])
-
-    @property
-    def basis(self) -> Tensor:
-        """Q, (k, d): a copy of the vectors."""
-        return torch.stack(self.vectors)
-
-    @property
     def top(self) -> int:
         """Index of the Ritz value of the largest magnitude, an estimate of ±‖H‖₂."""
         return int(self.ritz_values.abs().argmax())
@@ -181,7 +169,7 @@ class Krylov:
         """The next random unit vector orthogonal to the basis; None if the basis spans everything."""
         if len(self.vectors) == self.operator.d:
             return None
-        z = probe(self.operator, self.seed, START, self.drawn, Distribution.GAUSSIAN)
+        z = probe(self.operator, self.seed, START, self.drawn)
         self.drawn += 1
         v = self.complement(self.complement(z))
         return v / math.sqrt(dot(v, v))
@@ -315,7 +303,50 @@ def lanczos(
     return krylov.result(tol)
 
 
-def require_room(operator: Operator, basis: int, beside: int, *, restarts: bool = False) -> None:
+def band(operator: Counted, starts: list[Tensor], products: int) -> tuple[Array, Array, Array]:
+    """The space of several start vectors and their products with H: Q Qᵀ = I, the rows of Q its vectors.
+
+    Each vector's product joins a queue, and what is left of the first in it, beside all vectors, is the next vector.
+
+    Returns:
+        T = QHQᵀ, (k, k); the directions of the start vectors in the basis, (starts, k); and the Gram matrix of what is
+        left of the products HQᵀ beside the space, (k, k): sᵀ(Gram)s is the squared residual of an eigenvector s of T.
+
+    Source: Ruhe 1979 (band Lanczos).
+    """
+    vectors: list[Tensor] = []
+    columns: list[list[float]] = []
+    queue: list[tuple[int, Tensor]] = [(-1, z) for z in starts]
+    size = 0.0
+    while queue and len(vectors) < min(products, operator.d):
+        _, w = queue.pop(0)
+        v = _complement(vectors, w)
+        length = math.sqrt(dot(v, v))
+        if length <= 10 * torch.finfo(operator.dtype).eps * max(size, math.sqrt(dot(w, w))):
+            continue  # within the space
+        v /= length
+        v = _complement(vectors, v)
+        v /= math.sqrt(dot(v, v))
+        vectors.append(v)
+        product = operator.matvec(v)
+        columns.append(_coefficients(vectors, product).tolist())
+        size = max(size, *map(abs, columns[-1]))
+        queue.append((len(vectors) - 1, product))
+    k = len(vectors)
+    T, gram = np.zeros((k, k)), np.zeros((k, k))
+    for j, column in enumerate(columns):
+        T[: j + 1, j] = T[j, : j + 1] = column
+    left = [(j, _complement(vectors, w)) for j, w in queue if j >= 0] if k < operator.d else []
+    for i, u in left:
+        for j, v in left:
+            gram[i, j] = dot(u, v)
+    coordinates = np.array([_coefficients(vectors, z).tolist() for z in starts])
+    return T, coordinates / np.linalg.norm(coordinates, axis=1, keepdims=True), gram
+
+
+def require_room(
+    operator: Operator, basis: int, beside: int, *, restarts: bool = False, name: str = "max_basis"
+) -> None:
     """InputError unless the operator's device has memory for ``basis`` + ``beside`` vectors (d,), if it tells.
 
     The CPU does not. Graphs and activations are not counted. A restart holds half a basis more.
@@ -327,7 +358,7 @@ def require_room(operator: Operator, basis: int, beside: int, *, restarts: bool 
     fit = max(0, free // size - beside)
     fit = 2 * fit // 3 if restarts else fit
     room = f"(vectors of {size / 2**30:.2f} GiB, {free / 2**30:.1f} GiB free on {operator.device})"
-    require(min(basis, operator.d) <= fit, "max_basis", f"be at most {fit} {room}", basis)
+    require(min(basis, operator.d) <= fit, name, f"be at most {fit} {room}", basis)
 
 
 def missed_above(d: int, steps: int, probability: float = 0.01) -> float:

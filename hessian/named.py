@@ -231,10 +231,11 @@ def untrained(model: str, data: str, *, seed: int, loss: str | None = None) -> T
     Raises:
         InputError: If a name is unknown, model and data do not fit, or a ``module:function`` does not make these.
     """
+    chosen = cross_entropy if loss is None else _own_loss(loss)
+    module = made("model", model, nn.Module).eval() if is_own(model) else None
+    history = f"as {model} makes it"
     dataset, own = _own_data(data) if is_own(data) else (load_dataset(data), None)
-    if is_own(model):
-        module, history = made("model", model, nn.Module).eval(), f"as {model} makes it"
-    else:
+    if module is None:
         in_shape = tuple(dataset.train_images.shape[1:])
         module = build_model(model, seed=seed, in_shape=in_shape, classes=dataset.classes)
         history = "at its start"
@@ -244,7 +245,7 @@ def untrained(model: str, data: str, *, seed: int, loss: str | None = None) -> T
         calibration=calibration_images(TrainConfig(), dataset),
         name=model,
         history=history,
-        loss=cross_entropy if loss is None else _own_loss(loss),
+        loss=chosen,
         own=own,
     )
 

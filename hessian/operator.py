@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
 import torch
-from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 
 from decomfl_lab.errors import require
 
-__all__ = ["DenseOperator", "Operator", "as_linear_operator"]
+__all__ = ["DenseOperator", "Operator"]
 
 
 class Operator(Protocol):
@@ -69,14 +67,3 @@ class DenseOperator:
     def fingerprint(self) -> str:
         """See ``Operator``."""
         return hashlib.blake2b(self.matrix.cpu().numpy().tobytes(), digest_size=8).hexdigest()
-
-
-def as_linear_operator(operator: Operator) -> LinearOperator:
-    """The operator for scipy (``eigsh`` and friends): numpy vectors in and out, of the operator's dtype."""
-
-    def matvec(v: Any) -> Any:
-        flat = np.ascontiguousarray(np.asarray(v).reshape(-1))
-        return operator.matvec(torch.from_numpy(flat).to(operator.device, operator.dtype)).cpu().numpy()
-
-    dtype = np.float64 if operator.dtype == torch.float64 else np.float32
-    return LinearOperator((operator.d, operator.d), matvec=matvec, rmatvec=matvec, dtype=np.dtype(dtype))

@@ -148,12 +148,10 @@ def _curves(
     """The number of eigenvalues near each u, as the start vector or each probe sees it; none after a restart."""
     ritz, d = np.array(result.ritz_values), result.d
     if density is not None:
-        alone = density.probe < 0
-        fixed = _bumps(scale, u, density.nodes[alone], np.ones(int(alone.sum())), np.zeros(0))
-        for i in range(density.probes) or (-1,):
-            own = density.probe == i if i >= 0 else np.zeros(len(alone), dtype=bool)
-            counts = d * density.weights[own] * density.probes
-            yield fixed + _bumps(scale, u, density.nodes[own], counts, density.nodes[own])
+        nodes, spread = density.nodes, ~density.exact
+        fixed = _bumps(scale, u, nodes[density.exact], np.ones(int(density.exact.sum())), np.zeros(0))
+        for shares in density.samples:
+            yield fixed + _bumps(scale, u, nodes[spread], d * shares[spread], nodes[spread])
     elif result.ritz_weights:
         rest, weights = ritz[~known], np.array(result.ritz_weights)[~known]
         counts = weights * (d - known.sum()) / (weights.sum() or 1.0)

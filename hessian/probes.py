@@ -10,25 +10,19 @@ from decomfl_lab.noise import Distribution, Program, derive_seed
 from decomfl_lab.replicas.rebuild import rebuild_
 from hessian.operator import Operator
 
-__all__ = ["PROBE_DISTRIBUTIONS", "probe", "probe_at"]
-
-PROBE_DISTRIBUTIONS = (Distribution.RADEMACHER, Distribution.GAUSSIAN)
-"""The distributions with E zzᵀ = I and independent elements."""
+__all__ = ["probe", "probe_at"]
 
 
-def probe(
-    operator: Operator, seed: int, stage: int, index: int, distribution: Distribution = Distribution.RADEMACHER
-) -> Tensor:
-    """Probe number ``index`` of a stage, in the operator's dtype and on its device, shape (d,).
+def probe(operator: Operator, seed: int, stage: int, index: int) -> Tensor:
+    """Gaussian probe number ``index`` of a stage, in the operator's dtype and on its device, shape (d,).
 
     Args:
         operator: The operator whose space the probe is in.
         seed: The seed of the estimate, 0..2**64-1.
         stage: The purpose (start of Lanczos, trace, density ...): probes of different stages are independent.
         index: The number of the probe, from 0 on.
-        distribution: The distribution of its elements, Rademacher or Gaussian.
     """
-    return _made(operator.d, operator.dtype, operator.device, seed, stage, index, distribution)
+    return _made(operator.d, operator.dtype, operator.device, seed, stage, index, Distribution.GAUSSIAN)
 
 
 def probe_at(

@@ -16,7 +16,7 @@ the same mass at kinks. u_⊥ is averaged over S points y_s = x + μ(u_s − v̂
 
 With fixed u_s, in pairs ±u so that terms odd in μ cancel, this is one deterministic map. On quadratics it is their
 Hessian, for every μ. On smooth f it is linear and symmetric up to O(μ²). At kinks the sampling of u_s leaves an
-asymmetry of relative order S^{-1/2}, which ``asymmetry`` measures.
+asymmetry of relative order S^{-1/2}.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ import torch
 from torch import Tensor
 
 from decomfl_lab.errors import require, require_finite_positive, require_int
-from hessian.operator import Operator
 from hessian.probes import probe_at
 
-__all__ = ["SmoothableObjective", "SmoothedOperator", "asymmetry"]
+__all__ = ["SmoothableObjective", "SmoothedOperator"]
 
-_SMOOTHING, _ASYMMETRY = 43, 44
+_SMOOTHING = 43
 
 
 class SmoothableObjective(Protocol):
@@ -132,19 +131,3 @@ class SmoothedOperator:
         digest = hashlib.blake2b(repr(facts).encode(), digest_size=8)
         digest.update(self.x.cpu().numpy().tobytes())
         return digest.hexdigest()
-
-
-def asymmetry(operator: Operator, *, pairs: int = 4, seed: int = 0) -> float:
-    """How far an operator is from symmetric: root mean square of wᵀHv − vᵀHw over that of wᵀHv, for random v, w.
-
-    0 for a symmetric matrix in exact arithmetic, √2 for one without any symmetry.
-    """
-    space = torch.empty(operator.d, dtype=operator.dtype, device=operator.device)
-    gaps, sizes = 0.0, 0.0
-    for i in range(require_int("pairs", pairs, 1)):
-        v, w = (probe_at(space, seed, _ASYMMETRY, 2 * i + j).double() for j in range(2))
-        there = float(w @ operator.matvec(v.to(operator.dtype)).double())
-        back = float(v @ operator.matvec(w.to(operator.dtype)).double())
-        gaps += (there - back) ** 2
-        sizes += (there**2 + back**2) / 2
-    return math.sqrt(gaps / sizes) if sizes else 0.0

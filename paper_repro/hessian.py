@@ -83,7 +83,7 @@ class SpectrumWork:
     def cost(self) -> float:
         """See ``Work``: a product is worth about twelve passes, each half as dear as the MNIST CNN's."""
         size = self.size
-        products = size.lanczos + size.probes * size.probe_steps + size.gauss_newton
+        products = size.products + size.gauss_newton
         return 2 * size.steps[-1] * size.batch_size + 6 * len(size.steps) * products * size.examples
 
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
@@ -145,9 +145,8 @@ class SpectrumWork:
         (objective,) = trained.mean_loss(examples=size.examples, chunk=500 if on_gpu else 32)
         density = spectral_density(
             HessianOperator(objective),
-            steps=size.lanczos,
+            products=size.products,
             probes=size.probes,
-            probe_steps=size.probe_steps,
             seed=SEED,
         )
         outer = effective_rank(GaussNewtonOperator(objective), products=size.gauss_newton, seed=SEED)
@@ -171,18 +170,16 @@ class DensityCheck:
         model: The network, on scikit-learn's digits.
         steps: The number of steps of Adam.
         examples: The number of examples whose mean loss has the Hessian.
-        lanczos: The same as in ``HessianScale``.
+        products: The same as in ``HessianScale``.
         probes: The same as in ``HessianScale``.
-        probe_steps: The same as in ``HessianScale``; 50 products in all.
     """
 
     title: str = "density against a dense spectrum"
     model: str = "mlp"
     steps: int = 300
     examples: int = 300
-    lanczos: int = 26
+    products: int = 50
     probes: int = 3
-    probe_steps: int = 8
 
     def key(self) -> str:
         """See ``Work``."""
@@ -205,9 +202,7 @@ class DensityCheck:
             columns.append(operator.matvec(unit))
             report(Progress(i + 1, operator.d, objective.value, math.nan, 0.0))
         eigenvalues = np.linalg.eigvalsh(torch.stack(columns).numpy())
-        density = spectral_density(
-            operator, steps=self.lanczos, probes=self.probes, probe_steps=self.probe_steps, seed=SEED
-        )
+        density = spectral_density(operator, products=self.products, probes=self.probes, seed=SEED)
         scale = float(np.abs(eigenvalues).mean())
         numbers = {
             "d": operator.d,
@@ -238,9 +233,7 @@ def _check_words(rows: pd.DataFrame) -> str:
 
 def _numbers(density: SpectralDensity) -> dict[str, tuple[float, float, float]]:
     """Name -> (value, low, high) of everything that is a mean over the eigenvalues, or one of the outer ones."""
-    atoms = density.probe < 0
-    nodes, residuals = density.nodes[atoms], density.residuals[atoms]
-    top, bottom = int(nodes.argmax()), int(nodes.argmin())
+    nodes, residuals = density.nodes, density.residuals
     norm = max(density.lambda_max, -density.lambda_min)
     near = density.expectation(lambda x: (np.abs(x) < NEAR * norm).astype(float))
     return {
@@ -248,8 +241,8 @@ def _numbers(density: SpectralDensity) -> dict[str, tuple[float, float, float]]:
         "near zero": (near.value, *near.interval(CONFIDENCE)),
         "d": (density.d,) * 3,
         "bandwidth": (density.bandwidth,) * 3,
-        "lambda_max": (nodes[top], nodes[top], nodes[top] + residuals[top]),
-        "lambda_min": (nodes[bottom], nodes[bottom] - residuals[bottom], nodes[bottom]),
+        "lambda_max": (nodes[-1], nodes[-1], nodes[-1] + residuals[-1]),
+        "lambda_min": (nodes[0], nodes[0] - residuals[0], nodes[0]),
         "products": (density.products,) * 3,
     }
 

@@ -264,9 +264,8 @@ class HessianScale:
         batch_size: Examples of a step.
         lr: The learning rate of Adam.
         examples: Training images whose mean loss has the Hessian.
-        lanczos: Steps of the Lanczos space whose eigenvalues are known one by one.
-        probes: Random probes of the rest.
-        probe_steps: Lanczos steps of each.
+        products: Products of the spectral density.
+        probes: Its random probes.
         gauss_newton: Products for κ of the Gauss-Newton matrix.
     """
 
@@ -275,9 +274,8 @@ class HessianScale:
     batch_size: int
     lr: float
     examples: int
-    lanczos: int
+    products: int
     probes: int
-    probe_steps: int
     gauss_newton: int
 
 

@@ -27,6 +27,7 @@ from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.provenance import read_provenance, write_provenance
 from decomfl_lab.runs.run import Progress
 from hessian.curvature import HessianOperator
+from hessian.density import spectral_density
 from hessian.kappa import effective_rank
 from hessian.mean_loss import MeanLoss
 from paper_repro.runs import fingerprint
@@ -185,9 +186,8 @@ class _Landscape:
         )  # fmt: skip
 
     def _at(self, x: Tensor) -> dict[str, float]:
-        whole = effective_rank(HessianOperator(self.whole, x), products=40, probe_steps=5, seed=_SEED)
-        positive = whole.kappa_positive
-        assert positive is not None  # measured by the probes' steps
+        whole = spectral_density(HessianOperator(self.whole, x), products=40, seed=_SEED)
+        positive = whole.expectation(lambda values: np.maximum(values, 0.0))
         gradients = [self.whole.piece_gradient(_leaf(x), piece) for piece in self.whole.pieces]
         mean = torch.stack(gradients).mean(0)
         smooth, noise = whole.lambda_max, 0.0
@@ -197,7 +197,7 @@ class _Landscape:
             smooth = max(smooth, effective_rank(HessianOperator(batches[0], x), products=8, seed=_SEED).norm)
         return {
             "L": smooth,
-            "trace": whole.lambda_max * positive.value,
+            "trace": whole.d * positive.value,
             "sigma": math.sqrt(noise),
             "sigma_G": max(float((gradient - mean).norm()) for gradient in gradients),
         }

@@ -1,56 +1,44 @@
-"""``decomfl kappa``: the effective rank of a trained model's curvature, with its interval."""
+"""``decomfl kappa``: the effective rank of a trained model's curvature, with its interval.
+
+What loads torch is imported where it is used, so that the help comes at once.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
-from rich.console import Console
-from rich.table import Table
-from torch import Tensor
 
-from decomfl_lab.datasets.images import DATA_SETS
-from decomfl_lab.devices import DEVICES, describe, find_device, use_tf32_
+import hessian
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
 from decomfl_lab.files import held_checkpoint
 from decomfl_lab.interrupts import telling
-from decomfl_lab.language.tasks import TASKS
-from decomfl_lab.models.registry import MODELS, num_parameters
 from decomfl_lab.pictures import require_picture, save_picture
 from decomfl_lab.plugins import is_own
-from decomfl_lab.runs.descent import OPTIMIZERS, Descent
-from decomfl_lab.runs.progress import RunBars
-from decomfl_lab.runs.provenance import provenance
-from decomfl_lab.runs.run import CHECKPOINT_FILE
-from hessian.ball import ball_probe, ball_radius
-from hessian.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
-from hessian.density import SpectralDensity, spectral_density
-from hessian.exact import gauss_newton_trace
-from hessian.forward import ForwardOnly
-from hessian.forward import forward_only as by_values
-from hessian.halves import SplitSample
-from hessian.halves import split_sample as by_halves
-from hessian.kappa import EffectiveRank, EffectiveRankProgress, effective_rank
-from hessian.mean_loss import NORMALISATIONS, MeanLoss, good_chunk
-from hessian.named import TrainedModel, from_run, from_task, from_weights, trained_here
-from hessian.operator import Operator
-from hessian.picture import picture
-from hessian.piecewise import trace_operator
-from hessian.smoothed import SmoothedOperator
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from decomfl_lab.runs.descent import Descent
+    from hessian.named import TrainedModel
 
 __all__ = ["kappa"]
 
 TRACES = ("probes", "gauss-newton", "exact")
 OPERATORS = ("hessian", "gauss-newton", "fisher", "smoothed")
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
+DTYPES = ("float32", "float64")
+
+FORETOLD = 10
+"""Products from which on the number that is needed is foretold well enough to say that too few are allowed."""
 
 
 def _option(text: str, default: object = None) -> Any:
@@ -64,15 +52,16 @@ def kappa(
     model: Annotated[
         str | None,
         _option(
-            f"The model: {', '.join(MODELS)}; your own as module:function, which returns a torch module; with "
-            "--task a causal language model: a folder of transformers, a GGUF file or a name of the hub."
+            "The model: a name that `decomfl train decomfl --help` lists; your own as module:function, which returns a "
+            "torch module; with --task a causal language model: a folder of transformers, a GGUF file or a name of the "
+            "hub."
         ),
     ] = None,
     data: Annotated[
         str | None,
         _option(
-            f"The data: {', '.join(DATA_SETS)}; your own as module:function, which returns batches (inputs, "
-            "targets), a DataLoader, a Dataset or a pair of tensors."
+            "The data: a name that `decomfl train decomfl --help` lists; your own as module:function, which returns "
+            "batches (inputs, targets), a DataLoader, a Dataset or a pair of tensors."
         ),
     ] = None,
     loss: Annotated[
@@ -83,7 +72,8 @@ def kappa(
         ),
     ] = None,
     task: Annotated[
-        str | None, _option(f"The task whose prompts a language model answers: {', '.join(TASKS)}.")
+        str | None,
+        _option("The task whose prompts a language model answers, one that `decomfl train decomfl --help` lists."),
     ] = None,
     task_data: Annotated[str, _option("The folder of the task's files. [default: $DECOMFL_DATA/<task>]")] = "",
     train_steps: Annotated[
@@ -93,7 +83,7 @@ def kappa(
             "your own model]"
         ),
     ] = None,
-    optimizer: Annotated[str, _option(f"The optimizer of those steps: {', '.join(OPTIMIZERS)}.", "adam")] = "adam",
+    optimizer: Annotated[str, _option("The optimizer of those steps: sgd, adam.", "adam")] = "adam",
     lr: Annotated[float, _option("The learning rate of those steps.", 1e-3)] = 1e-3,
     batch_size: Annotated[int, _option("Examples a step.", 64)] = 64,
     operator: Annotated[
@@ -127,9 +117,6 @@ def kappa(
     ] = 0,
     seed: Annotated[int, _option("The seed of the random vectors, and of a model trained here.", 0)] = 0,
     dtype: Annotated[str, _option(f"The dtype of the computation: {', '.join(DTYPES)}.", "float32")] = "float32",
-    probe_steps: Annotated[
-        int, _option("Products a probe; 5 measure κ of the positive part and of absolute values too.", 1)
-    ] = 1,
     trace: Annotated[
         str,
         _option(
@@ -161,10 +148,13 @@ def kappa(
             "The μ of --operator smoothed, or of --forward-only. [default: 0.001; by a ladder of μ for the latter]"
         ),
     ] = None,
-    density_probes: Annotated[
-        int | None, _option("Probes of the spectral density; 0 takes none. [default: 0, but 3 to draw it]")
+    density_products: Annotated[
+        int | None,
+        _option(
+            "Products for the spectral density, which measures κ of the positive part and of absolute values too; 0 "
+            "takes none. [default: 0, but 50 to draw it]"
+        ),
     ] = None,
-    density_steps: Annotated[int, _option("Lanczos steps of each of these probes.", 10)] = 10,
     chunk: Annotated[int, _option("Examples that go through the model at once; 0 chooses by their size.", 0)] = 0,
     max_basis: Annotated[
         int,
@@ -172,13 +162,13 @@ def kappa(
     ] = 0,
     device: Annotated[
         str,
-        _option(f"Where everything of the model's size is kept and computed: {', '.join(DEVICES)}.", "cpu"),
+        _option("Where everything of the model's size is kept and computed: cpu, cuda, auto.", "cpu"),
     ] = "cpu",
     threads: Annotated[int, _option("CPU threads of torch; more pay off for large models.", 1)] = 1,
     checkpoint: Annotated[Path | None, _option("Save every product here; the same command resumes from it.")] = None,
     plot: Annotated[
         Path | None,
-        _option("Draw the spectrum, and how κ settled, to this file (.png, .pdf), with 3 density probes."),
+        _option("Draw the spectrum, and how κ settled, to this file (.png, .pdf)."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
@@ -207,68 +197,47 @@ def kappa(
     the positive part and of absolute values, and --operator gauss-newton has no negative ones at all. κ is that of the
     loss on --examples; λ_max is larger on fewer examples, so take as many as time allows.
     """
+    import torch
+
+    from decomfl_lab.devices import find_device, use_tf32_
+    from decomfl_lab.runs.descent import Descent
+    from decomfl_lab.runs.progress import RunBars
+    from hessian.kappa import Settings
+    from hessian.mean_loss import NORMALISATIONS, good_chunk
+    from hessian.picture import picture
+
     require_choice("operator", operator, OPERATORS)
     require_choice("dtype", dtype, DTYPES)
     require_choice("normalisation", normalisation, NORMALISATIONS)
-    require_int("examples", examples, 0)
-    require_int("forward_only", forward_only, 0)
     require_choice("trace", trace, TRACES)
-    fits = trace == "probes" or operator == "hessian"
-    require(fits, "trace", "be probes unless operator is hessian", trace)
-    probes = (3 if plot else 0) if density_probes is None else require_int("density_probes", density_probes, 0)
-    require_int("density_steps", density_steps, 1)
+    require(trace == "probes" or operator == "hessian", "trace", "be probes unless operator is hessian", trace)
+    require_int("examples", examples, 0)
     require_int("chunk", chunk, 0)
+    require(forward_only == 0 or forward_only >= 8, "forward_only", "be 0 or at least 8 directions", forward_only)
     require(max_basis == 0 or max_basis >= 4, "max_basis", "be 0 or at least 4", max_basis)
+    require_int("products", products, 0)
+    Settings(rtol, confidence, max_products, products or None, seed, None, max_basis or None)
+    density = (50 if plot else 0) if density_products is None else density_products
+    require(density == 0 or density >= 3, "density_products", "be 0 or at least 3", density)
+    require(ball is None or ball_lr is None, "ball and ball_lr", "not both be given", (ball, ball_lr))
+    require_int("ball_points", ball_points, 1)
+    for name, value in (("mu", mu), ("ball", ball), ("ball_lr", ball_lr)):
+        if value is not None:
+            require_finite_positive(name, value)
+    other = "forward_only" if forward_only else "ball" if ball or ball_lr else ""
+    extras = {
+        "plot": plot,
+        "checkpoint": checkpoint,
+        "density_products": density_products,
+        "split_sample": split_sample,
+    }
+    for name, asked in extras.items():
+        require(not other or not asked, name, f"stay unset with {other}, which has none", asked)
     place = find_device(device)
-    use_tf32_(False)
     if plot is not None:
         require_picture(plot)
-    torch.set_num_threads(require_int("threads", threads, 1))
+    threads = require_int("threads", threads, 1)
     descent = Descent(optimizer=optimizer, lr=lr, batch_size=batch_size, seed=seed)
-    trained = _trained(source, model, data, loss, task, task_data, train_steps, descent, seed, place)
-    trained.module.to(place)
-    n = len(trained.dataset.train_labels)
-
-    def losses(parts: int) -> tuple[MeanLoss, ...]:
-        return trained.mean_loss(
-            examples=min(examples or n, n),
-            parts=parts,
-            parameters=[name for name in parameters.split(",") if name] or None,
-            normalisation=normalisation,
-            dtype=DTYPES[dtype],
-            chunk=None if normalisation == "batch" else chunk or good_chunk(trained.examples[0], place),
-        )
-
-    (objective,) = losses(1)
-    facts = _facts(trained, objective)
-    if forward_only:
-        found = by_values(objective, objective.x, seed=seed, probes=forward_only, mu=mu, confidence=confidence)
-        if as_json:
-            print(json.dumps({**facts, "forward_only": found.to_json()}, ensure_ascii=False))
-        else:
-            _print_values(found, facts)
-        return
-    make = partial(_operator, operator, mu=1e-3 if mu is None else mu)
-    if ball is not None or ball_lr is not None:
-        require(ball is None or ball_lr is None, "ball and ball_lr", "not both be given", (ball, ball_lr))
-        if ball_lr is not None:
-            ball = ball_radius(ball_lr, objective.d, _largest_gradient(objective, batch_size))
-        over = ball_probe(
-            lambda x: make(objective, x),
-            objective.x,
-            require_finite_positive("ball", ball),
-            points=ball_points,
-            seed=seed,
-            confidence=confidence,
-            max_products=min(max_products, 60),
-        )
-        if as_json:
-            print(json.dumps({**facts, "ball": over.to_json()}, ensure_ascii=False))
-        else:
-            print(f"{over.summary()}\n{_about(facts)}")
-        return
-    curvature = make(objective)
-    twin = trace_operator(curvature) if isinstance(curvature, HessianOperator) and trace != "probes" else None
 
     def interrupted() -> str:
         if checkpoint is None:
@@ -277,43 +246,106 @@ def kappa(
         return f"interrupted; {kept}; the same command goes on"
 
     alone = held_checkpoint(checkpoint) if checkpoint is not None else nullcontext()
-    with telling(interrupted), alone, RunBars() as bars:
+    with telling(interrupted), alone:
+        use_tf32_(False)
+        torch.set_num_threads(threads)
+        trained = _trained(source, model, data, loss, task, task_data, train_steps, descent, seed, place)
+        trained.module.to(place)
+        n = len(trained.dataset.train_labels)
 
-        def show(at: EffectiveRankProgress) -> None:
-            words = f"λ_max {at.lambda_max:.4g}, κ {at.kappa:.4g} in {_interval(at.low, at.high)}"
-            bars.show("products", at.products, products or max_products, words)
-
-        result = effective_rank(
-            curvature,
-            rtol=rtol,
-            confidence=confidence,
-            max_products=max_products,
-            products=products or None,
-            seed=seed,
-            checkpoint=checkpoint,
-            on_progress=show,
-            probe_steps=probe_steps,
-            trace_operator=twin if trace == "gauss-newton" else None,
-            trace=gauss_newton_trace(twin) if twin is not None and trace == "exact" else None,
-            max_basis=max_basis or None,
-        )
-        density, split = None, None
-        if probes:
-            bars.show("spectral density", 0, None, f"{probes} probes")
-            density = spectral_density(
-                curvature, steps=result.steps, probes=probes, probe_steps=density_steps, seed=seed
+        def losses(parts: int) -> tuple[hessian.MeanLoss, ...]:
+            return trained.mean_loss(
+                examples=min(examples or n, n),
+                parts=parts,
+                parameters=[name for name in parameters.split(",") if name] or None,
+                normalisation=normalisation,
+                dtype=getattr(torch, dtype),
+                chunk=None if normalisation == "batch" else chunk or good_chunk(trained.examples[0], place),
             )
-        if split_sample:
-            bars.show("λ_max of two halves", 0, None, "")
-            first, second = losses(2)
-            split = by_halves((make(first), make(second)), seed=seed)
-    if plot is not None:
-        save_picture(picture(result, density, _about(facts)), plot)
+
+        (objective,) = losses(1)
+        facts = _facts(trained, objective)
+
+        def tell(name: str, found: hessian.ForwardOnly | hessian.BallProbe) -> None:
+            whole = json.dumps({**facts, name: found.to_json()}, ensure_ascii=False)
+            print(whole if as_json else f"{found.summary()}\n{_about(facts)}")
+
+        if forward_only:
+            values = hessian.forward_only(
+                objective, objective.x, seed=seed, probes=forward_only, mu=mu, confidence=confidence
+            )
+            tell("forward_only", values)
+            return
+        make = partial(_operator, operator, mu=1e-3 if mu is None else mu)
+        if other == "ball":
+            over = hessian.ball_probe(
+                lambda x: make(objective, x),
+                objective.x,
+                ball or hessian.ball_radius(ball_lr or 0.0, objective.d, _largest_gradient(objective, batch_size)),
+                points=ball_points,
+                seed=seed,
+                confidence=confidence,
+                max_products=min(max_products, 60),
+            )
+            tell("ball", over)
+            return
+        curvature = make(objective)
+        twin = None
+        if trace != "probes" and isinstance(curvature, hessian.HessianOperator):
+            twin = hessian.trace_operator(curvature)
+        told = False
+        with RunBars() as bars:
+
+            def show(at: hessian.EffectiveRankProgress) -> None:
+                nonlocal told
+                words = f"λ_max {at.lambda_max:.4g}, κ {at.kappa:.4g} in {_interval(at.low, at.high)}"
+                if at.needed is not None and not products:
+                    words += f"; ± {rtol:g} takes about {_foretold(at)} in all"
+                    if at.products >= FORETOLD and at.needed > max_products and not told:
+                        told = True
+                        logging.getLogger("decomfl_lab").warning(
+                            f"± {rtol:g} of κ takes about {_foretold(at)} products: --max-products {max_products} is "
+                            "not enough, and the interval will be wider"
+                        )
+                bars.show("products", at.products, products or max_products, words)
+
+            result = hessian.effective_rank(
+                curvature,
+                rtol=rtol,
+                confidence=confidence,
+                max_products=max_products,
+                products=products or None,
+                seed=seed,
+                checkpoint=checkpoint,
+                on_progress=show,
+                trace_operator=twin if trace == "gauss-newton" else None,
+                trace=hessian.gauss_newton_trace(twin) if twin is not None and trace == "exact" else None,
+                max_basis=max_basis or None,
+            )
+            found, split = None, None
+            if density:
+                bars.show("spectral density", 0, None, f"{density} products")
+                found = hessian.spectral_density(curvature, products=density, seed=seed)
+            if split_sample:
+                bars.show("λ_max of two halves", 0, None, "")
+                first, second = losses(2)
+                split = hessian.split_sample((make(first), make(second)), seed=seed)
     if as_json:
-        estimate = {"estimate": result.to_json(), "density": density and _density_json(density, confidence)}
+        estimate = {"estimate": result.to_json(), "density": found and _density_json(found, confidence)}
         print(json.dumps({**facts, **estimate, "split_sample": split and split.to_json()}, ensure_ascii=False))
     else:
-        _print(result, density, split, facts)
+        _print(result, found, split, facts)
+    if plot is not None:
+        try:
+            save_picture(picture(result, found, _about(facts)), plot)
+        except InputError as error:
+            raise InputError(f"{error}; there is no picture, the numbers are printed") from error
+
+
+def _foretold(at: hessian.EffectiveRankProgress) -> str:
+    """The products that are needed in all, with the range that holds in nine of ten runs."""
+    needed = at.needed or 0
+    return f"{needed} ({max(at.products, needed // 2)} to {2 * needed})"
 
 
 def _trained(
@@ -329,6 +361,14 @@ def _trained(
     device: torch.device,
 ) -> TrainedModel:
     """The model that the arguments name, trained here, on the device, if that is asked for."""
+    from decomfl_lab.datasets.images import DATA_SETS
+    from decomfl_lab.language.tasks import TASKS
+    from decomfl_lab.models.registry import MODELS
+    from decomfl_lab.runs.progress import RunBars
+    from decomfl_lab.runs.run import CHECKPOINT_FILE
+    from hessian.named import from_run, from_task, from_weights, trained_here
+
+    steps = None if steps is None else require_int("train_steps", steps, 0)
     given = {"model": model, "data": data, "loss": loss, "task": task, "task_data": task_data or None}
 
     def require_unset(names: Sequence[str], where: str) -> None:
@@ -341,6 +381,7 @@ def _trained(
         require_unset(list(given), "a run, which has its own")
         return from_run(source if source.is_dir() else source.parent)
     if task is not None:
+        require_choice("task", task, TASKS)
         require_unset(["data", "loss"], "a task, which has its own")
         require(source is None and not steps, "source and train_steps", "stay unset for a task", (source, steps))
         if model is None:
@@ -356,7 +397,6 @@ def _trained(
         return from_weights(source, model=model, data=data, loss=loss)
     if steps is None:
         steps = 0 if is_own(model) else 300
-    require_int("train_steps", steps, 0)
     with RunBars() as bars:
 
         def show(step: int, value: float) -> None:
@@ -367,25 +407,32 @@ def _trained(
         )
 
 
-def _operator(name: str, objective: MeanLoss, x: Tensor | None = None, *, mu: float) -> Operator:
-    kinds: dict[str, Callable[[], Operator]] = {
-        "hessian": lambda: HessianOperator(objective, x),
-        "gauss-newton": lambda: GaussNewtonOperator(objective, x),
-        "fisher": lambda: FisherOperator(objective, x),
-        "smoothed": lambda: SmoothedOperator(objective, objective.x if x is None else x, mu),
+def _operator(name: str, objective: hessian.MeanLoss, x: Tensor | None = None, *, mu: float) -> hessian.Operator:
+    if name == "smoothed":
+        return hessian.SmoothedOperator(objective, objective.x if x is None else x, mu)
+    kinds: dict[str, Callable[..., hessian.Operator]] = {
+        "hessian": hessian.HessianOperator,
+        "gauss-newton": hessian.GaussNewtonOperator,
+        "fisher": hessian.FisherOperator,
     }
-    return kinds[name]()
+    return kinds[name](objective, x)
 
 
-def _largest_gradient(objective: MeanLoss, batch_size: int) -> float:
+def _largest_gradient(objective: hessian.MeanLoss, batch_size: int) -> float:
     """G, over the batches that the examples make."""
+    import torch
+
     x = objective.x.clone().requires_grad_()
     batches = [batch for piece in objective.pieces for batch in piece.cut(batch_size)]
     return float(torch.stack([objective.piece_gradient(x, batch).norm() for batch in batches]).max())
 
 
-def _facts(trained: TrainedModel, objective: MeanLoss) -> dict[str, Any]:
+def _facts(trained: TrainedModel, objective: hessian.MeanLoss) -> dict[str, Any]:
     """What the numbers belong to."""
+    from decomfl_lab.devices import describe
+    from decomfl_lab.models.registry import num_parameters
+    from decomfl_lab.runs.provenance import provenance
+
     where = provenance(trained.dataset)
     return {
         "model": trained.name,
@@ -422,27 +469,28 @@ def _interval(low: float, high: float) -> str:
 Row = tuple[str, str, str, str]
 
 
-def _table(title: str, confidence: float, rows: Iterable[Row], remarks: Iterable[str]) -> None:
-    console = Console(width=None if sys.stdout.isatty() else 130, highlight=False)
-    table = Table(title=title, title_justify="left")
-    for head in ("quantity", "value", f"{confidence:.0%} interval", "what it is"):
-        table.add_column(head, justify="left" if head in ("quantity", "what it is") else "right")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-    for remark in remarks:
-        print(remark)
-
-
 def _print(
-    result: EffectiveRank, density: SpectralDensity | None, split: SplitSample | None, facts: dict[str, Any]
+    result: hessian.EffectiveRank,
+    density: hessian.SpectralDensity | None,
+    split: hessian.SplitSample | None,
+    facts: dict[str, Any],
 ) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"κ of the {result.operator}", title_justify="left")
+    for head in ("quantity", "value", f"{result.confidence:.0%} interval", "what it is"):
+        table.add_column(head, justify="left" if head in ("quantity", "what it is") else "right")
+    for row in _rows(result, density, split):
+        table.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else 130, highlight=False).print(table)
     spent = f"{result.products} products ({result.steps} Lanczos steps, {result.probes} probes), {result.seconds:.1f} s"
-    remarks = [result.reason, f"{spent}; seed {result.seed}", _about(facts)]
-    _table(f"κ of the {result.operator}", result.confidence, _rows(result, density, split), remarks)
+    print(f"{result.reason}\n{spent}; seed {result.seed}\n{_about(facts)}")
 
 
-def _rows(result: EffectiveRank, density: SpectralDensity | None, split: SplitSample | None) -> Iterator[Row]:
+def _rows(
+    result: hessian.EffectiveRank, density: hessian.SpectralDensity | None, split: hessian.SplitSample | None
+) -> Iterator[Row]:
     yield "κ signed", f"{result.kappa:.4g}", _interval(*result.interval), "tr / ‖·‖₂: negative eigenvalues cancel"
     sampled = density.kappas(result.confidence) if density is not None else {}
     for name, what, estimate in (
@@ -455,7 +503,7 @@ def _rows(result: EffectiveRank, density: SpectralDensity | None, split: SplitSa
             value, low, high = sampled[name]
             yield f"κ {name}", f"{value:.4g}", _interval(low, high), what
         else:
-            yield f"κ {name}", "–", "–", f"{what}: not measured (--probe-steps 5)"
+            yield f"κ {name}", "–", "–", f"{what}: not measured (--density-products 50)"
     trace = result.trace
     yield "trace", f"{trace.value:.5g}", _interval(*result.trace_interval), f"standard error {trace.stderr:.2g}"
     for name, value, residual in (
@@ -468,37 +516,13 @@ def _rows(result: EffectiveRank, density: SpectralDensity | None, split: SplitSa
         yield "κ of all data", "", _interval(*split.kappa(trace.value)), "trace / λ_max of all data"
 
 
-def _print_values(found: ForwardOnly, facts: dict[str, Any]) -> None:
-    rows: list[Row] = [
-        (
-            "trace",
-            f"{found.trace.value:.5g}",
-            _interval(*found.trace_interval),
-            f"rounding {found.rounding:.2g}, truncation {found.truncation:.2g}",
-        )
-    ]
-    for name, quantity in (("‖H‖_F²", found.frobenius_squared), ("tr H³", found.cube)):
-        if quantity is not None:
-            rows.append((name, f"{quantity.value:.5g}", _interval(quantity.low, quantity.high), "from moments"))
-    for name, bracket in found.brackets.items():
-        ends = _interval(bracket.outer_low, bracket.outer_high)
-        rows.append((f"κ, {name}", _interval(bracket.low, bracket.high), ends, "a bracket; with its sampling error"))
-    spent = f"{found.evaluations} values of the loss, μ = {found.mu:.3g}, {found.distribution} directions"
-    _table(
-        "κ from values of the loss alone",
-        found.confidence,
-        rows,
-        [found.reason, f"{spent}, seed {found.seed}", _about(facts)],
-    )
-
-
-def _density_json(density: SpectralDensity, confidence: float) -> dict[str, Any]:
+def _density_json(density: hessian.SpectralDensity, confidence: float) -> dict[str, Any]:
     readings = density.kappas(confidence).items()
     return {
         "nodes": density.nodes.tolist(),
         "weights": density.weights.tolist(),
         "exact": density.exact.tolist(),
-        "probe": density.probe.tolist(),
+        "samples": density.samples.tolist(),
         "bandwidth": density.bandwidth,
         "products": density.products,
         "kappas": {name: [each if math.isfinite(each) else None for each in ends] for name, ends in readings},

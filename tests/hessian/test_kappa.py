@@ -15,6 +15,7 @@ from torch import Tensor
 
 from decomfl_lab.errors import InputError
 from hessian import kappa as module
+from hessian.coverage import SPECTRA
 from hessian.forms import PRODUCTS
 from hessian.kappa import EffectiveRank, EffectiveRankProgress, effective_rank
 from hessian.operator import DenseOperator
@@ -78,6 +79,39 @@ def test_an_uncertified_norm_widens_the_interval_to_one_side() -> None:
         assert found.interval[0] <= (30 + 35) <= found.interval[1] * 1.2
 
 
+def foretold(*spectra: str) -> float:
+    """The share of runs, five for each spectrum, that take half to twice the products foretold after ten of them."""
+    ratios = []
+    for operator in (SPECTRA[name]() for name in spectra):
+        for seed in range(5):
+            seen: list[EffectiveRankProgress] = []
+            found = effective_rank(operator, seed=seed, on_progress=seen.append)
+            if found.products > 10 and (needed := seen[9].needed):
+                ratios.append(found.products / needed)
+    return float(np.mean([0.5 <= ratio <= 2 for ratio in ratios]))
+
+
+@pytest.mark.slow
+def test_the_products_that_a_half_width_takes_are_foretold_within_a_factor_of_2(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert foretold(*SPECTRA) >= 0.9
+    monkeypatch.setattr(module, "_FALL", (6.0, 8.0))  # the fault: the variance is thought to fall fast
+    assert foretold("indefinite", "untrained GELU net") < 0.5
+
+
+def test_a_result_short_of_its_half_width_tells_it_and_what_it_takes() -> None:
+    operator = SPECTRA["indefinite"]()
+    short, whole = effective_rank(operator, products=12), effective_rank(operator, rtol=0.05)
+    assert (short.reached, whole.reached) == (False, True)
+    assert whole.needed == whole.products
+    assert short.needed is not None
+    assert whole.products / 2 <= short.needed <= 2 * whole.products
+    half = (short.interval[1] - short.interval[0]) / 2 / short.kappa
+    assert f"(12 products: ± {half:.2g}, where ± 0.05 takes about {short.needed})" in str(short)
+    assert str(whole).endswith(f"({whole.products} products)")
+
+
 class Watched(DenseOperator):
     """Remembers every product and every quadratic form."""
 
@@ -113,7 +147,7 @@ def test_products_are_those_that_are_said_and_probes_lie_in_the_complement() -> 
 def test_scouts_see_the_variance_and_the_trace_that_the_complement_has() -> None:
     """With every unit vector as a scout their means are the exact ones, after every step."""
     operator = rotated(TAIL[::10])
-    run = module._Run(operator, module._Settings(0.05, 0.95, 200, None, 0, 1, None), None)
+    run = module._Run(operator, module.Settings(0.05, 0.95, 200, None, 0, None), None)
     eye = torch.eye(20, dtype=torch.float64)
     run.scouts = [(z.clone(), operator.matvec(z)) for z in eye]
     for _ in range(9):
@@ -148,7 +182,7 @@ def test_history_and_progress_follow_the_run() -> None:
     assert (seen[-1].kappa, seen[-1].low, seen[-1].high) == (found.kappa, *found.interval)
 
 
-@pytest.mark.parametrize("settings", [{}, {"products": 17}, {"products": 40, "probe_steps": 4}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"products": 17}], ids=str)
 @pytest.mark.parametrize("killed_at", [2, 9, 14])
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, settings: dict[str, Any], killed_at: int) -> None:
     path, operator = tmp_path / "kappa.safetensors", rotated(TAIL, dtype=torch.float32)
@@ -220,14 +254,6 @@ def test_signs_are_told_apart() -> None:
     assert plain.kappa_absolute is None
     assert "H is indefinite (λ_min/λ_max = -0.4)" in plain.reason
     assert "not measured" in plain.summary()
-    positive = float(indefinite.clamp(min=0).sum() / 30)
-    absolute = float(indefinite.abs().sum() / 30)
-    found = [effective_rank(rotated(indefinite), seed=s, products=90, probe_steps=6) for s in range(12)]
-    for name, truth in (("kappa_positive", positive), ("kappa_absolute", absolute)):
-        off = np.array([getattr(each, name).value - truth for each in found])
-        stated = np.mean([getattr(each, name).stderr for each in found])
-        assert np.sqrt((off**2).mean()) < 0.1 * truth
-        assert np.sqrt((off**2).mean()) < 2 * stated
     definite = effective_rank(DenseOperator(rotated(TAIL.abs()).matrix, "gauss-newton"), seed=0)
     assert definite.kappa_positive == definite.kappa_absolute
     assert definite.kappa_positive is not None
@@ -255,8 +281,6 @@ def test_a_cheaper_operator_of_the_same_trace_makes_the_forms() -> None:
     assert np.mean([each.interval[0] <= KAPPA <= each.interval[1] for each in off]) < 0.5
     with pytest.raises(InputError, match="trace_operator must have dimension 200, got 2"):
         effective_rank(H, seed=0, trace_operator=rotated([1.0, 2.0]))
-    with pytest.raises(InputError, match="probe_steps must be 1 with a trace_operator"):
-        effective_rank(H, seed=0, trace_operator=G, probe_steps=3)
 
 
 def test_float32_agrees_with_float64() -> None:
@@ -284,8 +308,6 @@ def test_results_are_ready_for_json_and_for_reading() -> None:
         ({"confidence": 1.0}, "confidence must be between 0 and 1"),
         ({"max_products": 5}, "max_products must be an integer of at least 6, got 5"),
         ({"products": 5}, "products must be an integer of at least 6, got 5"),
-        ({"products": 13, "probe_steps": 5}, "products must be an integer of at least 14, got 13"),
-        ({"probe_steps": 0}, "probe_steps must be an integer of at least 1"),
         ({"seed": -1}, "seed must be an integer in 0"),
     ],
 )

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import json
 import re
+import subprocess
 import sys
 import tomllib
 from dataclasses import replace
@@ -22,14 +23,15 @@ from torch.nn.functional import cross_entropy, mse_loss
 import hessian
 from decomfl_lab.cli import main as cli
 from decomfl_lab.datasets.images import load_dataset
-from decomfl_lab.devices import describe, use_tf32_
+from decomfl_lab.devices import DEVICES, describe, use_tf32_
 from decomfl_lab.errors import InputError
 from decomfl_lab.models.registry import build_model
-from decomfl_lab.runs.descent import Descent
+from decomfl_lab.runs.descent import OPTIMIZERS, Descent
 from decomfl_lab.runs.evaluation import fixed_choice
 from decomfl_lab.runs.run import load_run
 from hessian.commands.kappa import kappa
 from hessian.curvature import HessianOperator
+from hessian.mean_loss import NORMALISATIONS
 from hessian.named import from_run, from_weights, trained_here
 from tests.decomfl_lab.language.tiny import save_opt
 from tests.decomfl_lab.language.toy import write_sst2
@@ -86,7 +88,7 @@ def test_kappa_of_a_model_trained_here_is_the_dense_hessians(
     truth: np.ndarray[Any, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = run(
-        capsys, *SMALL, "--dtype", "float64", "--density-probes", "2", "--split-sample", "--confidence", "0.999"
+        capsys, *SMALL, "--dtype", "float64", "--density-products", "60", "--split-sample", "--confidence", "0.999"
     )
     estimate = found["estimate"]
     low, high = estimate["interval"]
@@ -310,9 +312,39 @@ def test_the_table_names_every_reading_of_kappa_and_the_picture_is_drawn(
 def test_what_cannot_be_drawn_is_refused_before_anything_is_computed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hessian.commands.kappa.effective_rank", None)
-    assert cli.main(["kappa", *SMALL, "--plot", str(tmp_path / "k.doc")]) == 2
-    assert "plot must end in one of " in error_of(capsys)
+    monkeypatch.setattr("hessian.named.load_dataset", None)
+    (tmp_path / "file").write_text("")
+    for name, rule in (("k.doc", "end in one of "), ("file/k.png", "be a file that can be written, got ")):
+        assert cli.main(["kappa", *SMALL, "--plot", str(tmp_path / name)]) == 2
+        assert f"plot must {rule}" in error_of(capsys)
+
+
+def test_a_picture_that_fails_in_the_end_does_not_lose_the_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: bytes) -> None:
+        raise InputError(f"cannot write {path}: No space left on device")
+
+    monkeypatch.setattr("decomfl_lab.pictures.write_atomically", full)
+    assert cli.main(["kappa", *SMALL, "--json", "--plot", str(tmp_path / "k.png")]) == 2
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["estimate"]["reached"]
+    assert "No space left on device; there is no picture, the numbers are printed" in captured.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_few_products_are_told_early_with_the_number_that_would_do(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    found = run(capsys, *SMALL, "--rtol", "0.002", "--max-products", "14")["estimate"]
+    (told,) = [
+        record.getMessage() for record in caplog.records if "--max-products 14 is not enough" in record.getMessage()
+    ]
+    assert int(told.split("about ")[1].split()[0]) > 14
+    assert found["needed"] > 14
+    caplog.clear()
+    run(capsys, *SMALL, "--rtol", "0.2")
+    assert not caplog.records
 
 
 OWN = """
@@ -454,13 +486,29 @@ def test_own_things_that_do_not_fit_are_one_line(
         ([*SMALL, "--model", "mlp", "--lr", "1e30", "--optimizer", "sgd"], "training diverged"),
         ([*SMALL, "--parameters", "layer9"], "layer9"),
         ([*SMALL, "--threads", "0"], "threads must be an integer of at least 1, got 0"),
-        ([*SMALL, "--forward-only", "3"], "probes must be an integer of at least 8, got 3"),
+        ([*SMALL, "--forward-only", "3"], "forward_only must be 0 or at least 8 directions, got 3"),
         ([*SMALL, "--operator", "smoothed", "--mu", "0"], "mu must be a finite number above 0, got 0"),
         ([*SMALL, "--operator", "fisher", "--trace", "exact"], "trace must be probes unless operator is hessian"),
-        ([*SMALL, "--density-probes", "-2"], "density_probes must be an integer of at least 0, got -2"),
+        ([*SMALL, "--density-products", "2"], "density_products must be 0 or at least 3, got 2"),
+        ([*SMALL, "--products", "-1"], "products must be an integer of at least 0, got -1"),
+        ([*SMALL, "--train-steps", "-1"], "train_steps must be an integer of at least 0, got -1"),
+        ([*SMALL, "--batch-size", "0"], "batch_size B must be an integer of at least 1, got 0"),
+        ([*SMALL, "--ball", "1", "--ball-points", "0"], "ball_points must be an integer of at least 1, got 0"),
+        ([*SMALL, "--ball-lr", "0"], "ball_lr must be a finite number above 0, got 0.0"),
+        ([*SMALL, "--ball", "1", "--plot", "k.png"], "plot must stay unset with ball, which has none"),
+        ([*SMALL, "--forward-only", "9", "--split-sample"], "split_sample must stay unset with forward_only"),
+        ([*SMALL, "--chunk", "-1"], "chunk must be an integer of at least 0, got -1"),
+        ([*SMALL, "--loss", "mine"], "loss must be module:function, got 'mine'"),
+        ([*SMALL, "--normalisation", "layer"], "normalisation must be one of eval, batch, got 'layer'"),
+        ([*SMALL, "--checkpoint", f"{__file__}/k"], "checkpoint must be a file that can be written"),
+        (["--task", "squad", "--model", "m"], "task must be one of sst2, "),
     ],
 )
-def test_bad_input_is_one_line(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_one_line_before_any_data_are_read(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not any(part in message for part in ("images for", "diverged", "layer9")):  # what only the data tell
+        monkeypatch.setattr("hessian.named.load_dataset", None)
     assert cli.main(["kappa", *argv]) == 2
     assert message in error_of(capsys)
 
@@ -479,8 +527,15 @@ def test_the_defaults_in_the_help_are_those_of_the_options() -> None:
         assert parameter.default in (None, "", False) or shown is not None, name
 
 
+def test_the_help_loads_no_torch() -> None:
+    code = "import sys; from decomfl_lab.cli.main import main; main(['kappa', '--help']); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("False\n")
+
+
 def test_the_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["kappa", "--help"]) == 0
     out = capsys.readouterr().out
-    for word in ("tr H / ‖H‖₂", "decomfl kappa runs/cnn  ", "negative eigenvalues", "gauss-newton"):
+    choices = *DEVICES, *OPTIMIZERS, *NORMALISATIONS
+    for word in ("tr H / ‖H‖₂", "decomfl kappa runs/cnn  ", "negative eigenvalues", "gauss-newton", *choices):
         assert word in out

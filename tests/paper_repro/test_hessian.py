@@ -30,12 +30,11 @@ TINY = HessianScale(
     batch_size=16,
     lr=0.01,
     examples=60,
-    lanczos=12,
+    products=36,
     probes=3,
-    probe_steps=8,
     gauss_newton=8,
 )
-SMALL_CHECK = partial(DensityCheck, model="logistic", steps=50, examples=100, lanczos=10, probes=2, probe_steps=5)
+SMALL_CHECK = partial(DensityCheck, model="logistic", steps=50, examples=100, products=20, probes=2)
 D = 10_000.0
 
 

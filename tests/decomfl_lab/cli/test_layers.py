@@ -55,7 +55,7 @@ def test_what_is_installed_is_offered(capsys: pytest.CaptureFixture[str]) -> Non
 def test_the_picture_of_kappa_needs_no_layer_that_only_a_checkout_has(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    argv = "--data digits --model logistic --train-steps 1 --examples 50 --products 12 --density-probes 0"
+    argv = "--data digits --model logistic --train-steps 1 --examples 50 --products 12 --density-products 0"
     assert main(["kappa", *argv.split(), "--plot", str(tmp_path / "k.png")]) == 0
     assert (tmp_path / "k.png").exists()
     assert "figures" not in capsys.readouterr().err
