@@ -33,7 +33,7 @@ from decomfl_lab.engines.base import Serial
 from decomfl_lab.errors import InputError, require, require_choice, require_int
 from decomfl_lab.estimators.differences import forward
 from decomfl_lab.layout import Layout
-from decomfl_lab.methods.fedzo import FedZOClient
+from decomfl_lab.methods.fedzo import FedZO, FedZOClient
 from decomfl_lab.noise import Distribution
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
 from decomfl_lab.protocol.client import Client
@@ -127,7 +127,8 @@ def _client(module: nn.Module, *, rule: UpdateRule, K: int, lean: bool = False, 
 
 def _fedzo(module: nn.Module) -> Round:
     objective = _objective(module)
-    client = FedZOClient(0, objective, forward, rule=Sgd(), P=1, mu=1e-3, seed=0, distribution=_LAW, engine=Serial())
+    method = FedZO(rule=Sgd(), perturbations=1, mu=1e-3, estimator="forward", distribution=_LAW)
+    client = FedZOClient(0, objective, method, seed=0, engine=Serial())
     x = _sent(module)
 
     def round_() -> object:

@@ -25,7 +25,7 @@ from decomfl_lab.protocol.messages import Held, Message, Plan, Reply
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.protocol.wire import HEADER_BYTES, Ledger
 from decomfl_lab.records.record import RoundRecord
-from decomfl_lab.records.seeds import DerivedSeeds, Seeding, StepSeed
+from decomfl_lab.records.seeds import DerivedSeeds
 from decomfl_lab.replicas.rebuild import rebuild_
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import GridSgd, Sgd, Step
@@ -83,46 +83,43 @@ class _Faulty(Planted):
 
 
 class _NoRevert(Client):
+    """Leaves the local steps in its replica."""
+
     def handle(self, plan: Plan) -> Reply:
         self.replica.catch_up(plan.records)
-        return Reply(self.id, plan.round, *self.local_update(plan))
-
-
-class _NoStateRevert(Client):
-    def handle(self, plan: Plan) -> Reply:
-        self.replica.catch_up(plan.records)
-        before = self.replica.x.clone()
+        before = self.replica.snapshot()
         reply = Reply(self.id, plan.round, *self.local_update(plan))
-        self.replica.x.copy_(before)
+        self.revert(before, plan, reply)
         return reply
 
+    def revert(self, before: Snapshot, plan: Plan, reply: Reply) -> None:
+        pass
 
-class _ArithmeticRevert(Client):
+
+class _NoStateRevert(_NoRevert):
+    """Brings back x alone."""
+
+    def revert(self, before: Snapshot, *_: object) -> None:
+        self.replica.x.copy_(before.x)
+
+
+class _ArithmeticRevert(_NoRevert):
     """Undoes the local steps by adding back what they subtracted, as eq. (sync) does in real arithmetic."""
 
-    def handle(self, plan: Plan) -> Reply:
-        self.replica.catch_up(plan.records)
-        before = self.replica.snapshot()
-        scalars, loss, _ = self.local_update(plan)
+    def revert(self, before: Snapshot, plan: Plan, reply: Reply) -> None:
         if self.replica.state:
             self.replica.restore(before)
-        else:
-            for k in reversed(range(plan.K - 1)):
-                step = Step(plan.seeds[k], -scalars[k], plan.eta, plan.distribution)
-                self.replica.step_(step)
-        return Reply(self.id, plan.round, scalars, loss)
+            return
+        for k in reversed(range(plan.K - 1)):
+            self.replica.step_(Step(plan.seeds[k], -reply.scalars[k], plan.eta, plan.distribution))
 
 
-class _MaximumNotReverted(Client):
+class _MaximumNotReverted(_NoRevert):
     """Brings back x and every state vector but ZO-AdaMM's maximum."""
 
-    def handle(self, plan: Plan) -> Reply:
-        self.replica.catch_up(plan.records)
-        before = self.replica.snapshot()
-        reply = Reply(self.id, plan.round, *self.local_update(plan))
+    def revert(self, before: Snapshot, *_: object) -> None:
         kept = {slot: self.replica.state[slot] for slot in before.state if slot == "maximum"}
         self.replica.restore(dataclasses.replace(before, state={**before.state, **kept}))
-        return reply
 
 
 class _GridUndoneInPart(Client):
@@ -247,18 +244,6 @@ class _ModelDecides(Server):
         return super().aggregate(arrived)
 
 
-class _RateOfTheRoundBefore(Server):
-    """Plans a round with the learning rate of the one before."""
-
-    def plan_round(
-        self, participants: Sequence[int] | None = None, reports: Iterable[Held] | None = None
-    ) -> dict[int, Plan]:
-        plans = super().plan_round(participants, reports)
-        before = self.eta(max(self.round - 1, 0))
-        self._planned = {i: dataclasses.replace(plan, eta=before) for i, plan in plans.items()}
-        return dict(self._planned)
-
-
 class _PullPrunesForAll(Server):
     """Forgets all records when one client has pulled the model."""
 
@@ -267,35 +252,42 @@ class _PullPrunesForAll(Server):
         self.history.prune(self.round)
 
 
-class _OtherSeeds(Server):
-    """Plans rounds with other seeds than those that derive from the run's."""
+class _OtherPlans(Server):
+    """Plans rounds otherwise."""
 
-    def seeds(self, right: Plan) -> Sequence[StepSeed]:
+    def wrong(self, right: Plan) -> Plan:
         raise NotImplementedError
 
     def plan_round(
         self, participants: Sequence[int] | None = None, reports: Iterable[Held] | None = None
     ) -> dict[int, Plan]:
-        right = super().plan_round(participants, reports)
-        self._planned = {i: dataclasses.replace(plan, seeds=self.seeds(plan)) for i, plan in right.items()}
+        plans = super().plan_round(participants, reports)
+        self._planned = {i: self.wrong(plan) for i, plan in plans.items()}
         return dict(self._planned)
 
 
-class _RoundForgotten(_OtherSeeds):
+class _RateOfTheRoundBefore(_OtherPlans):
+    """Plans a round with the learning rate of the one before."""
+
+    def wrong(self, right: Plan) -> Plan:
+        return dataclasses.replace(right, eta=self.eta(max(self.round - 1, 0)))
+
+
+class _RoundForgotten(_OtherPlans):
     """Step seeds derive from the run's seed alone where they are not sent."""
 
-    def seeds(self, right: Plan) -> Sequence[StepSeed]:
+    def wrong(self, right: Plan) -> Plan:
         derived = isinstance(right.seeds, DerivedSeeds)
-        return DerivedSeeds(self.run_seed, right.K, right.seeding) if derived else right.seeds
+        seeds = DerivedSeeds(self.run_seed, right.K, right.seeding) if derived else right.seeds
+        return dataclasses.replace(right, seeds=seeds)
 
 
-class _OneSeedForAll(_OtherSeeds):
+class _OneSeedForAll(_OtherPlans):
     """The directions of a step have seeds of their own, all the same."""
 
-    def seeds(self, right: Plan) -> Sequence[StepSeed]:
-        if right.seeding is not Seeding.PER_DIRECTION:
-            return right.seeds
-        return tuple((seed[0],) * right.P for seed in right.seeds if isinstance(seed, tuple))
+    def wrong(self, right: Plan) -> Plan:
+        own = tuple((seed[0],) * right.P for seed in right.seeds if isinstance(seed, tuple))
+        return dataclasses.replace(right, seeds=own or right.seeds)
 
 
 class _ReportIgnored(Server):

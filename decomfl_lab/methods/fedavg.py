@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from decomfl_lab.engines.base import Engine
-    from decomfl_lab.objectives.objective import Differentiable
+    from decomfl_lab.objectives.objective import Objective
 
 __all__ = ["FedAvg", "FedAvgClient"]
 
@@ -56,17 +56,7 @@ class FedAvg(Method):
 
     def federation(self, setting: Setting) -> FedAvgFederation:
         """See ``Method.federation``."""
-        clients = [
-            FedAvgClient(
-                i,
-                objective,  # type: ignore[arg-type]  # which lacks a gradient only where its first use says so
-                optimizer=self.optimizer,
-                momentum=self.momentum,
-                weight_decay=self.weight_decay,
-                engine=setting.engine,
-            )
-            for i, objective in enumerate(setting.objectives)
-        ]
+        clients = [FedAvgClient(objective, self, setting.engine) for objective in setting.objectives]
         return FedAvgFederation(setting, clients, K=self.local_steps, eta=self.eta, uplink=self.uplink(setting))
 
     def traffic(self, cohort: Cohort, d: int) -> Traffic:
@@ -81,30 +71,17 @@ class FedAvgClient:
     default β₁, β₂ and ε. Both begin anew each round, so clients keep no state between rounds.
     """
 
-    def __init__(
-        self,
-        client_id: int,
-        objective: Differentiable,
-        *,
-        optimizer: str,
-        momentum: float,
-        weight_decay: float,
-        engine: Engine,
-    ) -> None:
-        self.engine = engine
-        self.id = client_id
-        self.objective = objective
-        self.optimizer = optimizer
-        self.momentum = momentum
-        self.weight_decay = weight_decay
+    def __init__(self, objective: Objective, method: FedAvg, engine: Engine) -> None:
+        self.objective, self.method, self.engine = objective, method, engine
         self.steps_taken = 0
 
     def _optimizer(self, own: Tensor, eta: float) -> torch.optim.Optimizer:
         import torch
 
-        if self.optimizer == "adam":
-            return torch.optim.Adam([own], lr=eta, weight_decay=self.weight_decay, foreach=False)
-        return torch.optim.SGD([own], lr=eta, momentum=self.momentum, weight_decay=self.weight_decay, foreach=False)
+        decay = self.method.weight_decay
+        if self.method.optimizer == "adam":
+            return torch.optim.Adam([own], lr=eta, weight_decay=decay, foreach=False)
+        return torch.optim.SGD([own], lr=eta, momentum=self.method.momentum, weight_decay=decay, foreach=False)
 
     def train(self, x: Tensor, eta: float, K: int) -> tuple[Tensor, float]:
         """See ``Trainer``."""

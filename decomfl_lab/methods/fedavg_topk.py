@@ -55,9 +55,6 @@ class TopKUplink:
 
     fraction: float
 
-    def __post_init__(self) -> None:
-        require(0 < self.fraction <= 1, "top_k", "be in (0, 1]", self.fraction)
-
     def send(self, ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
         """See ``Uplink``."""
         return down + read(Sparse, ledger.sparse(client, r, top_k(own - down, self.fraction))).update.dense()

@@ -60,9 +60,6 @@ class QuantizedUplink:
     bits: int
     seed: int
 
-    def __post_init__(self) -> None:
-        require_int("quantize_bits", self.bits, 2, 8)
-
     def send(self, ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
         """See ``Uplink``."""
         update = quantize(own - down, self.bits, (self.seed, _ROUNDING, client, r))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from decomfl_lab.errors import DivergedError, require_int
-from decomfl_lab.estimators.differences import Estimator
 from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.methods.method import Setting, option
 from decomfl_lab.methods.rule_options import DEFAULT_RULE, RULE
@@ -42,17 +41,7 @@ class Walking(Differences):
 
     def client(self, setting: Setting, i: int) -> FedZOClient:
         """Client i."""
-        return FedZOClient(
-            i,
-            setting.objectives[i],
-            self.measured_by(),
-            rule=self.rule,
-            P=self.perturbations,
-            mu=self.mu,
-            seed=setting.seed,
-            distribution=Distribution(self.distribution),
-            engine=setting.engine,
-        )
+        return FedZOClient(i, setting.objectives[i], self, seed=setting.seed, engine=setting.engine)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,28 +75,9 @@ class FedZOClient:
     The optimizer's state begins anew each round.
     """
 
-    def __init__(
-        self,
-        client_id: int,
-        objective: Objective,
-        estimator: Estimator,
-        *,
-        rule: UpdateRule,
-        P: int,
-        mu: float,
-        seed: int,
-        distribution: Distribution,
-        engine: Engine,
-    ) -> None:
-        self.engine = engine
-        self.id = client_id
-        self.objective = objective
-        self.estimator = estimator
-        self.rule = rule
-        self.P = require_int("perturbations P", P, 1)
-        self.mu = mu
-        self.seed = seed
-        self.distribution = distribution
+    def __init__(self, client_id: int, objective: Objective, method: Walking, *, seed: int, engine: Engine) -> None:
+        self.id, self.objective, self.method = client_id, objective, method
+        self.seed, self.engine = seed, engine
         self.steps_taken = 0
 
     def train(self, x: Tensor, eta: float, K: int) -> tuple[Tensor, float]:
@@ -115,16 +85,17 @@ class FedZOClient:
         from decomfl_lab.protocol.client import Client
         from decomfl_lab.replicas.replica import Replica
 
-        replica = Replica(x, self.rule)
-        walker = Client(self.id, replica, self.objective, self.estimator, self.mu, engine=self.engine)
+        own, distribution = self.method, Distribution(self.method.distribution)
+        replica = Replica(x, own.rule)
+        walker = Client(self.id, replica, self.objective, own.measured_by(), own.mu, engine=self.engine)
         walker.steps_taken = self.steps_taken
         steps = range(self.steps_taken, self.steps_taken + K)
         seeds = tuple(derive_seed(self.seed, _OWN_DIRECTIONS, self.id, step) for step in steps)
-        plan = Plan(0, eta, self.P, self.distribution, seeds)
+        plan = Plan(0, eta, own.perturbations, distribution, seeds)
         scalars, loss, _ = walker.local_update(plan)
         walker.release()
         if not np.isfinite(scalars).all():
             raise DivergedError(f"scalars of client {self.id}")
-        replica.step_(Step(seeds[-1], scalars[-1], eta, self.distribution))  # local_update leaves the last to us
+        replica.step_(Step(seeds[-1], scalars[-1], eta, distribution))  # local_update leaves the last to us
         self.steps_taken = walker.steps_taken
         return replica.x, loss
