@@ -1,5 +1,9 @@
 from . import printed as printed
 from . import symbols as symbols
+from .algorithms import CENTRAL as CENTRAL
+from .algorithms import FORWARD as FORWARD
+from .algorithms import Algorithm as Algorithm
+from .algorithms import momentum as momentum
 from .bounds import STATEMENTS as STATEMENTS
 from .bounds import statement as statement
 from .checking import Check as Check
@@ -13,6 +17,12 @@ from .communication import table1_scalars_fedavg as table1_scalars_fedavg
 from .formula import unit_of as unit_of
 from .formula import value_of as value_of
 from .formula import written as written
+from .measured import AVERAGE as AVERAGE
+from .measured import LAST_DISTANCE as LAST_DISTANCE
+from .measured import LAST_GRADIENT as LAST_GRADIENT
+from .measured import LAST_LOSS as LAST_LOSS
+from .measured import Left as Left
+from .probing import probe as probe
 from .problems.problem import Logistic as Logistic
 from .problems.problem import Problem as Problem
 from .problems.quadratic import Quadratic as Quadratic
@@ -26,5 +36,6 @@ from .setting import Setting as Setting
 from .stability import largest_step as largest_step
 from .statements import Statement as Statement
 from .statements import StepSizes as StepSizes
+from .symbols import symbol as symbol
 from .units import Unit as Unit
 from .units import UnitError as UnitError

@@ -7,20 +7,24 @@ from collections import namedtuple
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from typing import Any, Final, Literal, cast
+from typing import Any, Literal, cast
 
 import sympy as sp
 from scipy import optimize
 
 from decomfl_lab.errors import InputError, require, require_choice
+from theory.algorithms import FORWARD, Algorithm
 from theory.formula import formula, names_in, unit_of, value_of, written
+from theory.measured import AVERAGE, Left
 from theory.setting import DISTRIBUTIONS, Setting
+from theory.symbols import GIVEN
 from theory.units import F, Unit, X, require_one_unit
 
-__all__ = ["AVERAGE", "Statement", "StepSizes", "Variant"]
+__all__ = ["Constant", "Statement", "StepSizes", "Variant"]
 
 Variant = Literal["stated", "corrected"]
-AVERAGE: Final = "(1/R) Σ_r E‖∇f(x_r)‖²"
+Constant = float | Callable[[Any, Setting], float]
+"""The value of a symbol of one's own: a number, or a function of the problem and the setting."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,11 @@ class Statement:
         name: What it is called, on the command line too.
         variant: stated (as the paper prints it, to the letter), corrected (proved in ``docs/theory.md``), or None for
             a bound of your own.
-        left: What is bounded, as a statement of ``theory.bounds`` writes it.
+        left: What is bounded: ``theory.AVERAGE``, ``LAST_GRADIENT``, ``LAST_LOSS``, ``LAST_DISTANCE`` or a ``Left`` of
+            your own.
+        algorithm: What it is said of: ``theory.FORWARD``, ``theory.CENTRAL``, ``theory.momentum(0.9)`` or an
+            ``Algorithm`` of your own.
+        constants: What symbols of your own are, by name: a number, or a function of the problem and the setting.
         source: The LaTeX label or line of the paper that it comes from.
         terms: Every term's name and formula, a sympy expression in ``theory.symbols``; the bound is their sum.
         eta: Every condition's name and the largest η that it allows, a formula.
@@ -72,8 +80,8 @@ class Statement:
         note: What to know about it: how a gap of the print was read, what is proved where.
 
     Raises:
-        InputError: If a formula is no expression in the symbols of ``theory.symbols``.
-        UnitError: If the units of a bound of your own do not fit: terms among each other, η to X²/F, μ to X.
+        InputError: If a formula is no expression in known symbols, or the left side is none.
+        UnitError: If the units of a bound of your own do not fit: terms to the left side, η to X²/F, μ to X.
     """
 
     name: str
@@ -82,7 +90,9 @@ class Statement:
     eta: Mapping[str, sp.Expr] = field(default_factory=dict)
     mu: Mapping[str, sp.Expr] = field(default_factory=dict)
     variant: Variant | None = None
-    left: str = AVERAGE
+    left: Left = AVERAGE
+    algorithm: Algorithm = FORWARD
+    constants: Mapping[str, Constant] = field(default_factory=dict)
     source: str = ""
     distributions: tuple[str, ...] = DISTRIBUTIONS
     single_step: bool = False
@@ -93,10 +103,15 @@ class Statement:
         for part in ("terms", "eta", "mu"):
             kept = {name: formula(f"{part}[{name!r}]", each) for name, each in getattr(self, part).items()}
             object.__setattr__(self, part, kept)
+        require(isinstance(self.left, Left), "left", "be a theory.Left", self.left)
+        for name in self.constants:
+            require(
+                name in self.symbols, "constants", f"be of its own symbols {', '.join(self.symbols) or '(none)'}", name
+            )
         named = bool(self.terms) and all(name.isidentifier() for name in self.terms)
         require(named, "terms", "be one or more formulas, named by words without spaces", list(self.terms))
         if self.variant is None:
-            require_one_unit(_units(self.terms) | ({self.left: (F / X) ** 2} if self.left == AVERAGE else {}))
+            require_one_unit(_units(self.terms) | {self.left.text: self.left.unit})
             require_one_unit({"η": X**2 / F, **_units(self.eta)})
             require_one_unit({"μ": X, **_units(self.mu)})
 
@@ -120,7 +135,8 @@ class Statement:
         require(setting.K == 1 or not self.single_step, "K", f"be 1 in {self.name}", setting.K)
         if any("rho_kappa" in names_in(each) for each in formulas.values()):
             setting.require("kappa")
-        return {**setting.values, **point}
+        numbers = {name: float(value) for name, value in self.constants.items() if not callable(value)}
+        return {**setting.values, **numbers, **point}
 
     @cached_property
     def _tuple(self) -> Callable[..., tuple[float, ...]]:
@@ -132,7 +148,7 @@ class Statement:
 
         Args:
             setting: The constants; η may be larger than the conditions allow.
-            point: Symbols that belong to a point and not to a setting: a = ‖∇f‖, delta = ‖x_{i,r}^k − x_r‖.
+            point: Symbols that no setting has: a = ‖∇f‖, delta = ‖x_{i,r}^k − x_r‖ at a point, and those of your own.
 
         Raises:
             InputError: If a constant that a term needs was not given, or the distribution or K are not the statement's.
@@ -140,22 +156,41 @@ class Statement:
         values = self._values(setting, self.terms, **point)
         return self._tuple(*(value_of(each, values) for each in self.terms.values()))
 
-    def step_sizes(self, setting: Setting) -> StepSizes:
-        """The largest η by every condition."""
-        values = self._values(setting, self.eta)
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The names of the symbols in its formulas that no setting gives a value."""
+        formulas = (*self.terms.values(), *self.eta.values(), *self.mu.values())
+        return tuple(sorted({name for each in formulas for name in names_in(each)} - GIVEN))
+
+    def own(self, problem: Any, setting: Setting, **given: float) -> dict[str, float]:
+        """The values of its ``symbols`` on this problem, those ``given`` in place of the ``constants``.
+
+        Raises:
+            InputError: If what is given belongs to none of them, or a value is no finite number.
+        """
+        found = {}
+        for name, value in {**self.constants, **given}.items():
+            require_choice("constant", name, self.symbols)
+            found[name] = float(value(problem, setting) if callable(value) else value)
+            require(math.isfinite(found[name]), name, "be a finite number", found[name])
+        return found
+
+    def step_sizes(self, setting: Setting, **point: float) -> StepSizes:
+        """The largest η by every condition; ``point`` as in ``bound``."""
+        values = self._values(setting, self.eta, **point)
         return StepSizes({name: value_of(each, values) for name, each in self.eta.items()})
 
-    def largest_mu(self, setting: Setting) -> StepSizes:
-        """The largest μ by every condition, at the setting's η where it matters."""
-        values = self._values(setting, self.mu)
+    def largest_mu(self, setting: Setting, **point: float) -> StepSizes:
+        """The largest μ by every condition, at the setting's η where it matters; ``point`` as in ``bound``."""
+        values = self._values(setting, self.mu, **point)
         return StepSizes({name: value_of(each, values) for name, each in self.mu.items()})
 
-    def admits(self, setting: Setting) -> bool:
+    def admits(self, setting: Setting, **point: float) -> bool:
         """Whether the setting's η and μ keep every condition (a rounding error over is within)."""
         setting.require("eta")
         assert setting.eta is not None
         slack = 1 + 1e-12
-        sizes, mu = self.step_sizes(setting), self.largest_mu(setting)
+        sizes, mu = self.step_sizes(setting, **point), self.largest_mu(setting, **point)
         return setting.eta <= slack * sizes.largest and setting.mu <= slack * mu.largest
 
     def best_eta(self, setting: Setting) -> float:

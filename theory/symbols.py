@@ -1,7 +1,7 @@
 """The paper's symbols for formulas in Python, each with its unit: ``from theory.symbols import D, L, R, eta``.
 
 Every symbol is a positive sympy symbol, so ``sqrt(eta**2)`` is ``eta``. NOTATION.md says what the paper's symbols mean;
-those that the corrected statements need besides are explained here.
+those that the corrected statements need besides are explained here. ``symbol`` makes others.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 import sympy as sp
+from sympy.printing.pretty.pretty_symbology import pretty_symbol
 
+from decomfl_lab.errors import InputError, require
 from theory.units import ONE, F, Unit, X
 
 UNITS: Final[dict[sp.Symbol, Unit]] = {}
@@ -19,6 +21,26 @@ def _symbols(names: str, unit: Unit) -> Any:
     found = sp.symbols(names, positive=True, seq=True)
     UNITS.update(dict.fromkeys(found, unit))
     return found if len(found) > 1 else found[0]
+
+
+def symbol(name: str, unit: Unit = ONE) -> Any:
+    """A symbol of your own; a statement's ``constants``, or a check, say what it is.
+
+        alpha = theory.symbol("alpha", F / X**2)
+
+    Args:
+        name: Its name, a word without spaces; the same name and unit give the same symbol.
+        unit: Its unit.
+
+    Raises:
+        InputError: If the name is no such word, or belongs to a symbol of another unit.
+    """
+    require(name.isidentifier(), "name", "be a word without spaces", name)
+    found = sp.Symbol(name, positive=True)
+    if UNITS.setdefault(found, unit) != unit:
+        raise InputError(f"name must be new for a symbol of unit {unit}, got {name!r} of unit {UNITS[found]}")
+    LETTERS.setdefault(name, pretty_symbol(name))
+    return found
 
 
 d, m, M, P, K, R, kappa = _symbols("d m M P K R kappa", ONE)
@@ -37,6 +59,9 @@ s6 = _symbols("s6", ONE)  # E‖z‖⁶
 tail = _symbols("tail", ONE)  # Pr[χ²_{dP+4} ≥ 2dP]
 beta = _symbols("beta", ONE)  # what FedCom sends up, as a share of d scalars
 epsilon = _symbols("epsilon", (F / X) ** 2)  # a bound on an average of E‖∇f‖²
+
+GIVEN: Final = frozenset(map(str, UNITS)) - {"beta", "epsilon"}
+"""Names of the symbols that a setting or a point gives a value; others are for a statement to give."""
 
 LETTERS: Final[dict[str, str]] = {
     "eta": "η", "mu": "μ", "sigma": "σ", "sigma_G": "σ_G", "kappa": "κ", "delta": "δ", "phi": "φ", "rho": "ρ",

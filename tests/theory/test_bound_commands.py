@@ -203,5 +203,5 @@ def test_formulas_are_printed_so_that_they_can_be_read() -> None:
 
 def test_formulas_that_sympy_sorted_have_one_denominator() -> None:
     assert written(2 * L * eta * kappa / m * sigma**2) == "2Lηκσ²/m"
-    assert written(1 - 1 / (8 * L * eta) - Rational(3, 4) * P) == "−3P/4 + 1 − 1/(8Lη)"
+    assert written(1 - 1 / (8 * L * eta) - Rational(3, 4) * P) == "1 − 3P/4 − 1/(8Lη)"
     assert written(exp(-d * P / 16) * d ** Rational(3, 2)) == "d^(3/2)exp(−Pd/16)"

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from sympy import Min, Rational, evaluate, exp, sqrt
 
+from theory.measured import (
+    DRIFT,
+    LOCAL_SECOND_MOMENT,
+    REMAINDER,
+    SECOND_MOMENT,
+    SMOOTHED_GRADIENT,
+    SMOOTHED_VALUE,
+    VARIANCE,
+    WEIGHTED,
+)
 from theory.statements import Statement
 from theory.symbols import (
     D,
@@ -224,7 +235,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         Statement(
             "smoothed-value",
             variant="stated",
-            left="|f^μ(x) − f(x)|",
+            left=SMOOTHED_VALUE,
             source="eq.oo",
             terms={"smoothing": Rational(1, 2) * mu**2 * L * d},
             assumptions=_EACH,
@@ -232,7 +243,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         Statement(
             "smoothed-value",
             variant="corrected",
-            left="|f^μ(x) − f(x)|",
+            left=SMOOTHED_VALUE,
             source="eq.oo",
             terms={"smoothing": Rational(1, 2) * mu**2 * L * d},
             assumptions=_EACH,
@@ -241,7 +252,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         Statement(
             "smoothed-gradient",
             variant="stated",
-            left="‖∇f^μ(x) − ∇f(x)‖",
+            left=SMOOTHED_GRADIENT,
             source="eq.as",
             terms={"smoothing": Rational(1, 2) * mu * L * sqrt((d + 3) ** 3)},
             assumptions=_EACH,
@@ -249,7 +260,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         Statement(
             "smoothed-gradient",
             variant="corrected",
-            left="‖∇f^μ(x) − ∇f(x)‖",
+            left=SMOOTHED_GRADIENT,
             source="eq.as",
             terms={"smoothing": mu * L * sqrt(s2)},
             assumptions=_EACH,
@@ -258,7 +269,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         Statement(
             "second-moment",
             variant="stated",
-            left="E‖g z‖², g = (f(x + μz) − f(x))/μ",
+            left=SECOND_MOMENT,
             source="line-1011",
             terms={
                 "smoothing": mu**2 / 2 * L**2 * (d + 6) ** 3,
@@ -270,7 +281,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         Statement(
             "second-moment",
             variant="corrected",
-            left="E‖g z‖², g = (f(x + μz) − f(x))/μ",
+            left=SECOND_MOMENT,
             source="line-1011",
             terms={
                 "smoothing": mu**2 / 2 * L**2 * d * (d + 2) * (d + 4),
@@ -282,7 +293,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         Statement(
             "variance",
             variant="stated",
-            left="E_r‖G_{i,r}^k − ∇f_i^μ(x_{i,r}^k)‖²",
+            left=VARIANCE,
             source="lemma.pp.v2",
             terms={
                 "gradient": 6 * (d + 4) / P * a**2,
@@ -297,7 +308,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         Statement(
             "variance",
             variant="corrected",
-            left="E_r‖G_{i,r}^k − ∇f_i^μ(x_{i,r}^k)‖²",
+            left=VARIANCE,
             source="lemma.pp.v2",
             terms={
                 "gradient": 6 * (rho - 1) * a**2,
@@ -312,7 +323,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         Statement(
             "local-second-moment",
             variant="stated",
-            left="E_r‖G_{i,r}^k‖²",
+            left=LOCAL_SECOND_MOMENT,
             source="eq.lemma.zo_m2",
             terms={
                 "gradient": 6 * (d + P + 4) / P * a**2,
@@ -327,7 +338,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         Statement(
             "local-second-moment",
             variant="corrected",
-            left="E_r‖G_{i,r}^k‖²",
+            left=LOCAL_SECOND_MOMENT,
             source="eq.lemma.zo_m2",
             terms={
                 "gradient": 6 * rho * a**2,
@@ -341,7 +352,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         Statement(
             "local-drift",
             variant="stated",
-            left="χ_r = (1/M) Σ_i Σ_k E_r‖x_{i,r}^k − x_r‖²",
+            left=DRIFT,
             source="lemma.hbhb",
             terms={
                 "gradient": 6 * K**3 * (d + P + 4) * eta**2 / P * a**2,
@@ -357,7 +368,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         Statement(
             "local-drift",
             variant="corrected",
-            left="χ_r = (1/M) Σ_i Σ_k E_r‖x_{i,r}^k − x_r‖²",
+            left=DRIFT,
             source="lemma.hbhb",
             terms={
                 "gradient": Rational(9, 4) * eta**2 * K * (K - 1) * (K + 2 * (rho - 1)) * a**2,
@@ -372,7 +383,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         Statement(
             "remainder",
             variant="stated",
-            left="‖ε_r‖²",
+            left=replace(REMAINDER, text="‖ε_r‖²"),
             source="eq.fjiow.es",
             terms={"smoothing": L**2 * mu**2 * d**3},
             distributions=("sphere",),
@@ -381,7 +392,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         Statement(
             "remainder",
             variant="corrected",
-            left="E‖ε_r‖²",
+            left=REMAINDER,
             source="eq.fjiow.es",
             terms={"smoothing": mu**2 * L**2 * Min(s6 / 4, s2 + s6 / (4 * P))},
             assumptions=_EACH,
@@ -391,7 +402,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         Statement(
             "weighted-second-moment",
             variant="stated",
-            left="⟨H, E ∇̄f ∇̄fᵀ⟩",
+            left=WEIGHTED,
             source="lemma.covariance",
             terms={
                 "gradient": L * (1 + (kappa * d + d - 2) / (P * (d + 2))) * a**2,
@@ -404,7 +415,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         Statement(
             "weighted-second-moment",
             variant="corrected",
-            left="⟨H, E ∇̄f ∇̄fᵀ⟩",
+            left=WEIGHTED,
             source="lemma.covariance",
             terms={
                 "gradient": L * rho_kappa * a**2,

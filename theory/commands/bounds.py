@@ -169,7 +169,7 @@ def _bound(
         for name in dict.fromkeys(name for each in found.values() for name in each["terms"])
     ]
     rows.append(("bound", [_number(each["bound"]) for each in found.values()]))
-    _print(next(iter(variants.values())).left, variants, rows, setting, at)
+    _print(next(iter(variants.values())).left.text, variants, rows, setting, at)
     for title, each in found.items():
         if each["violated"]:
             print(f"Not claimed, {title}: {'; '.join(each['violated'])}.")
@@ -253,7 +253,7 @@ def _terms(of: Statement, setting: Setting, at: Values) -> Values:
 
 def _dump(variants: Mapping[str, Statement], setting: Setting, at: Values, found: Mapping[str, Values]) -> None:
     first = next(iter(variants.values()))
-    about = {"statement": first.name, "source": first.source, "left": first.left, "constants": setting.values | at}
+    about = {"statement": first.name, "source": first.source, "left": first.left.text, "constants": setting.values | at}
     own = {
         title: {**found[title], "assumptions": each.assumptions, "note": each.note} for title, each in variants.items()
     }

@@ -141,6 +141,19 @@ class Bowl:
         """See ``Problem``."""
         return self.eigenvalues * x
 
+    least = 0.0
+    """f*."""
+
+    def value(self, x: Floats) -> Floats:
+        """f(x), shape (...)."""
+        found: Floats = 0.5 * (self.eigenvalues * x**2).sum(-1)
+        return found
+
+    def distance2(self, x: Floats) -> Floats:
+        """‖x − x*‖², x* the nearest minimiser, shape (...)."""
+        found: Floats = (x[..., self.eigenvalues > 0] ** 2).sum(-1)
+        return found
+
     def setting(self, **run: Any) -> Setting:
         """See ``Problem``."""
         return self.quadratic.setting(M=self.M, **run)

@@ -192,10 +192,12 @@ class Trajectory:
     Attributes:
         f: E f(x_r) − f*, shape (R + 1,). [F]
         gradient2: E‖∇f(x_r)‖², shape (R + 1,). [F²/X²]
+        distance2: E‖x_r − x*‖², x* the nearest minimiser, shape (R + 1,). [X²]
     """
 
     f: Floats
     gradient2: Floats
+    distance2: Floats
 
     @property
     def average(self) -> float:
@@ -272,7 +274,7 @@ def _require_own(quadratic: Quadratic, setting: Setting) -> None:
 
 
 def expected(quadratic: Quadratic, setting: Setting) -> Trajectory:
-    """E f(x_r) − f* and E‖∇f(x_r)‖², r = 0..R, under DeComFL: exact, without sampling.
+    """E f(x_r) − f*, E‖∇f(x_r)‖² and E‖x_r − x*‖², r = 0..R, under DeComFL: exact, without sampling.
 
     All clients share the directions, the P directions of a step share its mini-batch; differences are forward ones
     (μ = 0: their limit). With common H the mean of the sampled clients' models moves as one model under the mean of
@@ -302,7 +304,7 @@ def expected(quadratic: Quadratic, setting: Setting) -> Trajectory:
             power = power @ power
         traces = traces[:groups, : setting.R + 1]
         H = quadratic.spectrum.eigenvalues
-        found = np.stack([0.5 * H @ traces, H**2 @ traces])
+        found = np.stack([0.5 * H @ traces, H**2 @ traces, (H > 0) @ traces])
     found[~np.isfinite(found)] = math.inf  # diverged
     return Trajectory(*found)
 
