@@ -23,6 +23,7 @@ from .measured import LAST_GRADIENT as LAST_GRADIENT
 from .measured import LAST_LOSS as LAST_LOSS
 from .measured import Left as Left
 from .probing import probe as probe
+from .problems.piecewise import Piecewise as Piecewise
 from .problems.problem import Logistic as Logistic
 from .problems.problem import Problem as Problem
 from .problems.quadratic import Quadratic as Quadratic
@@ -37,5 +38,10 @@ from .stability import largest_step as largest_step
 from .statements import Statement as Statement
 from .statements import StepSizes as StepSizes
 from .symbols import symbol as symbol
+from .tightness import Tightness as Tightness
+from .tightness import tightness as tightness
+from .units import ONE as ONE
+from .units import F as F
 from .units import Unit as Unit
 from .units import UnitError as UnitError
+from .units import X as X

@@ -76,6 +76,7 @@ class Statement:
         mu: Every condition's name and the largest μ that it allows, a formula.
         distributions: The distributions of the directions for which it is made.
         single_step: Whether it is made for K = 1 only.
+        without: Those of sigma, sigma_G and mu that it takes to be 0.
         assumptions: What it needs, in words.
         note: What to know about it: how a gap of the print was read, what is proved where.
 
@@ -96,6 +97,7 @@ class Statement:
     source: str = ""
     distributions: tuple[str, ...] = DISTRIBUTIONS
     single_step: bool = False
+    without: tuple[str, ...] = ()
     assumptions: str = ""
     note: str = ""
 
@@ -133,6 +135,8 @@ class Statement:
     def _values(self, setting: Setting, formulas: Mapping[str, sp.Expr], **point: float) -> dict[str, float]:
         require_choice("distribution", setting.distribution, self.distributions)
         require(setting.K == 1 or not self.single_step, "K", f"be 1 in {self.name}", setting.K)
+        for name in self.without:
+            require(getattr(setting, name) == 0, name, f"be 0 in {self.name}", getattr(setting, name))
         if any("rho_kappa" in names_in(each) for each in formulas.values()):
             setting.require("kappa")
         numbers = {name: float(value) for name, value in self.constants.items() if not callable(value)}
@@ -171,7 +175,11 @@ class Statement:
         found = {}
         for name, value in {**self.constants, **given}.items():
             require_choice("constant", name, self.symbols)
-            found[name] = float(value(problem, setting) if callable(value) else value)
+            try:
+                found[name] = float(value(problem, setting) if callable(value) else value)
+            except (AttributeError, ArithmeticError, TypeError, ValueError) as error:  # whatever a user's function does
+                where = f"{type(problem).__name__} ({error})"
+                raise InputError(f"{name} must have a value on every problem, got none on {where}") from error
             require(math.isfinite(found[name]), name, "be a finite number", found[name])
         return found
 

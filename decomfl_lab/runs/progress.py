@@ -6,12 +6,14 @@ import math
 import sys
 import time
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from decomfl_lab.runs.run import Progress
+if TYPE_CHECKING:
+    from decomfl_lab.runs.run import Progress
 
 __all__ = ["RunBar", "RunBars"]
 
