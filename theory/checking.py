@@ -22,7 +22,7 @@ __all__ = ["SOURCES", "Check", "Source", "check"]
 
 Source = Literal["exact", "simulation", "run"]
 SOURCES: Final[tuple[str, ...]] = get_args(Source)
-_RUN: Final = ("m", "M", "P", "K", "R", "eta", "mu", "distribution", "replacement", "G")
+_RUN: Final = ("m", "M", "P", "K", "R", "eta", "mu", "distribution", "replacement", "G", "beta", "central")
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _setting(
         return setting
     for name in run:
         require_choice("constant of a run", name, _RUN)
-    found = problem.setting(**{"distribution": statement.distributions[0], **run})
+    found = problem.setting(**{"distribution": statement.distributions[0], "central": statement.central, **run})
     if found.eta is None and statement.eta:
         found = found.at(statement.step_sizes(found).largest)
     return found
@@ -182,10 +182,12 @@ def _require_truth(problem: Problem | Quadratic, setting: Setting) -> None:
     if not isinstance(problem, Quadratic):
         require(setting.clients == problem.M, "M", f"be the problem's {problem.M}", setting.clients)
     own: Any = problem.setting()
-    for name in ("L", "D", "kappa", "sigma", "sigma_G"):
+    for name in ("L", "D", "kappa", "sigma", "sigma_G", "H3", "Q"):
         least, given = getattr(own, name), getattr(setting, name)
         if given is not None and given < least * (1 - _ROUNDING):
             raise InputError(f"{name} must be at least the problem's {least:g}, got {given:g}")
+    if setting.alpha is not None and (own.alpha is None or setting.alpha > own.alpha * (1 + _ROUNDING)):
+        raise InputError(f"alpha must be at most the problem's {own.alpha}, got {setting.alpha:g}")
 
 
 def _require_admissible(statement: Statement, setting: Setting) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from decomfl_lab.errors import InputError
+from decomfl_lab.errors import InputError, require
 from theory.problems.problem import Bowl, Floats, Problem
 from theory.problems.quadratic import Quadratic, expected, local_steps, remainder, signs, spread
 from theory.problems.waves import Waves
@@ -19,6 +19,7 @@ __all__ = ["AVERAGES", "Measured", "exact"]
 
 AVERAGES: Final = (
     "theorem-1", "theorem-1-single", "corollary-1", "theorem-2", "theorem-2-dimension-free", "theorem-2-gaussian",
+    "momentum", "default-run", "momentum-dimension-free", "momentum-local", "default-run-local", "theorem-2-local",
 )  # fmt: skip
 """Statements on (1/R) Σ_r E‖∇f(x_r)‖²."""
 
@@ -56,6 +57,19 @@ def exact(name: str, problem: Problem | Quadratic, setting: Setting) -> Measured
 
 def _average(quadratic: Quadratic, setting: Setting) -> Measured:
     return Measured(expected(quadratic, setting).average)
+
+
+def _last(quadratic: Quadratic, setting: Setting) -> Measured:
+    return Measured(float(expected(quadratic, setting).f[-1]))
+
+
+def _values(quadratic: Quadratic, setting: Setting) -> Measured:
+    return Measured(float(expected(quadratic, setting).f[:-1].mean()))
+
+
+def _distance(quadratic: Quadratic, setting: Setting) -> Measured:
+    require(quadratic.spectrum.lambda_min > 0, "spectrum", "have no eigenvalue 0 where f is strongly convex", 0.0)
+    return Measured(float(expected(quadratic, setting).distance2[-1]))
 
 
 def _gradient(quadratic: Quadratic) -> Floats:
@@ -101,10 +115,13 @@ def _weighted(quadratic: Quadratic, setting: Setting) -> Measured:
 _QUADRATIC: Final[Mapping[str, Callable[[Quadratic, Setting], Measured]]] = {
     **dict.fromkeys(AVERAGES, _average),
     "smoothed-value": lambda quadratic, setting: Measured(0.5 * setting.mu**2 * quadratic.spectrum.trace),
-    "smoothed-gradient": lambda _, __: Measured(0.0),
+    **dict.fromkeys(("smoothed-gradient", "central-bias"), lambda _, __: Measured(0.0)),
     "second-moment": _second_moment,
     "variance": _variance,
-    "local-second-moment": _local_second_moment,
+    **dict.fromkeys(("local-second-moment", "central-second-moment"), _local_second_moment),
+    **dict.fromkeys(("pl", "pl-dimension-free"), _last),
+    "convex": _values,
+    "strongly-convex": _distance,
     "local-drift": _drift,
     "remainder": lambda quadratic, setting: Measured(float(remainder(quadratic, setting).sum())),
     "weighted-second-moment": _weighted,
@@ -126,7 +143,9 @@ def _waves_a(waves: Waves) -> dict[str, float]:
 
 
 def _waves_second_moment(waves: Waves, setting: Setting) -> Measured:
-    return Measured(waves.second_moment(waves.start, setting.mu, setting.distribution), _waves_a(waves))
+    return Measured(
+        waves.second_moment(waves.start, setting.mu, setting.distribution, central=setting.central), _waves_a(waves)
+    )
 
 
 def _waves_estimate(waves: Waves, setting: Setting) -> tuple[float, Floats]:
@@ -138,7 +157,8 @@ def _waves_estimate(waves: Waves, setting: Setting) -> tuple[float, Floats]:
     square = 0.0
     for amplitudes in (own + waves.s, own - waves.s):
         mean = waves.mean_estimate(x, mu, distribution, amplitudes)
-        square += 0.5 * (waves.second_moment(x, mu, distribution, amplitudes) / P + (1 - 1 / P) * float(mean @ mean))
+        single = waves.second_moment(x, mu, distribution, amplitudes, central=setting.central)
+        square += 0.5 * (single / P + (1 - 1 / P) * float(mean @ mean))
     return square, waves.mean_estimate(x, mu, distribution, own)
 
 
@@ -154,8 +174,8 @@ def _waves_variance(waves: Waves, setting: Setting) -> Measured:
 
 _WAVES: Final[Mapping[str, Callable[[Waves, Setting], Measured]]] = {
     "smoothed-value": _waves_value,
-    "smoothed-gradient": _waves_gradient,
+    **dict.fromkeys(("smoothed-gradient", "central-bias"), _waves_gradient),
     "second-moment": _waves_second_moment,
     "variance": _waves_variance,
-    "local-second-moment": _waves_local,
+    **dict.fromkeys(("local-second-moment", "central-second-moment"), _waves_local),
 }

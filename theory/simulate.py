@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from decomfl_lab.errors import require, require_int
-from decomfl_lab.estimators.differences import forward
+from decomfl_lab.estimators.differences import central, forward
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.replicas.rules import Sgd
+from decomfl_lab.replicas.rules import Momentum, Sgd
 from hessian.estimate import Estimate
 from theory.problems.problem import Floats, Problem, directions, subspace
 from theory.problems.quadratic import Quadratic
@@ -33,7 +33,8 @@ def simulate(problem: Problem | Quadratic, setting: Setting, *, runs: int, seed:
 
     Args:
         problem: The losses.
-        setting: η, m, M, P, K, R, μ (0: g = zᵀ∇f_i(x; ξ)), distribution, replacement; other constants are not read.
+        setting: η, β, m, M, P, K, R, μ (0: g = zᵀ∇f_i(x; ξ)), distribution, central, replacement; no other constant is
+            read.
         runs: Number of runs.
         seed: Seed of numpy's generator.
 
@@ -58,6 +59,7 @@ def _batch(problem: Problem, setting: Setting, runs: int, rng: np.random.Generat
     """The averages of so many runs, shape (runs,)."""
     m, P, mu, eta = setting.m, setting.P, setting.mu, setting.eta or 0.0
     x = np.tile(problem.start, (runs, 1))
+    v = np.zeros_like(x)  # η times the momentum
     total = np.zeros(runs)
     with np.errstate(over="ignore", invalid="ignore"):
         for _ in range(setting.R):
@@ -66,18 +68,22 @@ def _batch(problem: Problem, setting: Setting, runs: int, rng: np.random.Generat
                 clients = rng.integers(0, problem.M, (runs, m))
             else:
                 clients = rng.random((runs, problem.M)).argsort(-1)[:, :m]
-            local = np.repeat(x[:, None], m, axis=1)
+            local, moving = (np.repeat(each[:, None], m, axis=1) for each in (x, v))
             for _ in range(setting.K):
                 z = directions(setting.distribution, (runs, P), x.shape[1], problem.d, rng)
                 xi = rng.random((runs, m))
                 if mu:
-                    points, who, which = local[:, :, None] + mu * z[:, None], clients[..., None], xi[..., None]
-                    moved = problem.sampled(points, who, which)
-                    g = (moved - problem.sampled(local, clients, xi)[..., None]) / mu
+                    there = problem.sampled(local[:, :, None] + mu * z[:, None], clients[..., None], xi[..., None])
+                    if setting.central:
+                        back = problem.sampled(local[:, :, None] - mu * z[:, None], clients[..., None], xi[..., None])
+                        g = (there - back) / (2 * mu)
+                    else:
+                        g = (there - problem.sampled(local, clients, xi)[..., None]) / mu
                 else:
                     g = np.einsum("rmn,rpn->rmp", problem.sampled_gradient(local, clients, xi), z)
-                local = local - eta / P * np.einsum("rmp,rpn->rmn", g, z)
-            x = local.mean(axis=1)
+                moving = setting.beta * moving + eta / P * np.einsum("rmp,rpn->rmn", g, z)
+                local = local - moving
+            x, v = local.mean(axis=1), moving.mean(axis=1)
     total[~np.isfinite(total)] = math.inf  # diverged
     return total / setting.R
 
@@ -101,7 +107,7 @@ class _Sampled:
 
 
 def federation(problem: Problem | Quadratic, setting: Setting, *, seed: int) -> DeComFLFederation:
-    """The federation of ``decomfl_lab`` for this problem: float64 replicas, forward differences, plain SGD.
+    """The federation of ``decomfl_lab`` for this problem: float64 replicas, the setting's differences and momentum.
 
     Where the problem holds n of d coordinates, so do the replicas: z[j] is a function of (seed, p, j) alone, so the
     first n elements of a direction in R^d are the direction in R^n, but on the sphere, whose norm is that of all.
@@ -114,14 +120,14 @@ def federation(problem: Problem | Quadratic, setting: Setting, *, seed: int) -> 
     require(held == setting.d or setting.distribution != "sphere", "d", f"be the {held} coordinates held", setting.d)
     require(not setting.replacement, "replacement", "be false in a real run", setting.replacement)
     x = torch.from_numpy(explicit.start.copy())
-    clients = [
-        Client(i, Replica(x, Sgd()), _Sampled(explicit, i, seed), forward, setting.mu) for i in range(explicit.M)
-    ]
+    start = Replica(x, Momentum(setting.beta) if setting.beta else Sgd())
+    estimator = central if setting.central else forward
+    clients = [Client(i, start.clone(), _Sampled(explicit, i, seed), estimator, setting.mu) for i in range(explicit.M)]
     server = Server(
         M=explicit.M, m=setting.m, K=setting.K, P=Schedule(setting.P), eta=Schedule(setting.eta or 0.0), seed=seed,
         distribution=Distribution(setting.distribution),
     )  # fmt: skip
-    return DeComFLFederation(server, clients, Replica(x, Sgd()))
+    return DeComFLFederation(server, clients, start)
 
 
 def run(problem: Problem | Quadratic, setting: Setting, *, runs: int, seed: int) -> Estimate:
