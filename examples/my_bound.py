@@ -5,18 +5,18 @@ from dataclasses import replace
 import theory
 from theory.symbols import D, L, R, eta, m, phi, rho, sigma, sigma_G
 
-# E f(x_R) − f* ≤ (1 − ηα)^R D + Lηρ(σ² + φσ_G²)/(2αm) for η ≤ 1/(Lρ), K = 1 and μ → 0, if f is α-strongly convex: is it
+# E f(x_R) − f* ≤ (1 − ην)^R D + Lηρ(σ² + φσ_G²)/(2νm) for η ≤ 1/(Lρ), K = 1 and μ → 0, if f is ν-strongly convex: is it
 # so? A symbol of your own has a unit, and units are checked when the bound is written down.
-alpha = theory.symbol("alpha", theory.F / theory.X**2)
+nu = theory.symbol("nu", theory.F / theory.X**2)
 right = theory.Statement(
     "right",
     left=theory.LAST_LOSS,
     terms={
-        "start": (1 - eta * alpha) ** R * D,
-        "noise": L * eta * rho * (sigma**2 + phi * sigma_G**2) / (2 * alpha * m),
+        "start": (1 - eta * nu) ** R * D,
+        "noise": L * eta * rho * (sigma**2 + phi * sigma_G**2) / (2 * nu * m),
     },
     eta={"descent": 1 / (L * rho)},
-    constants={"alpha": lambda problem, setting: problem.spectrum.lambda_min},
+    constants={"nu": lambda problem, setting: problem.spectrum.lambda_min},
     single_step=True,
     without=("mu",),
 )

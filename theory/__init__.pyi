@@ -1,9 +1,6 @@
 from . import printed as printed
 from . import symbols as symbols
-from .algorithms import CENTRAL as CENTRAL
-from .algorithms import FORWARD as FORWARD
-from .algorithms import Algorithm as Algorithm
-from .algorithms import momentum as momentum
+from .algorithms import Losses as Losses
 from .bounds import STATEMENTS as STATEMENTS
 from .bounds import statement as statement
 from .checking import Check as Check
@@ -18,6 +15,7 @@ from .formula import unit_of as unit_of
 from .formula import value_of as value_of
 from .formula import written as written
 from .measured import AVERAGE as AVERAGE
+from .measured import AVERAGE_LOSS as AVERAGE_LOSS
 from .measured import LAST_DISTANCE as LAST_DISTANCE
 from .measured import LAST_GRADIENT as LAST_GRADIENT
 from .measured import LAST_LOSS as LAST_LOSS
@@ -38,10 +36,10 @@ from .stability import largest_step as largest_step
 from .statements import Statement as Statement
 from .statements import StepSizes as StepSizes
 from .symbols import symbol as symbol
-from .tightness import Tightness as Tightness
-from .tightness import tightness as tightness
 from .units import ONE as ONE
 from .units import F as F
 from .units import Unit as Unit
 from .units import UnitError as UnitError
 from .units import X as X
+from .worst_case import Tightness as Tightness
+from .worst_case import tightness as tightness

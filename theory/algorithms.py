@@ -1,18 +1,16 @@
-"""What moves x in a local step: DeComFL's forward differences, central ones, momentum, or a step of your own."""
+"""A local step, as it is simulated: DeComFL's, or one of your own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from decomfl_lab.errors import require
 from theory.problems.problem import Floats, Integers, Problem
-from theory.problems.quadratic import Quadratic, Trajectory, expected
 from theory.setting import Setting
 
-__all__ = ["CENTRAL", "FORWARD", "Algorithm", "Losses", "Step", "momentum"]
+__all__ = ["Losses", "Step", "decomfl"]
 
 
 @dataclass(frozen=True)
@@ -31,8 +29,7 @@ class Losses:
 
     def __call__(self, points: Floats) -> Floats:
         """The losses at points of shape (runs, m, n) or (runs, m, P, n), in F; shape (runs, m) or (runs, m, P)."""
-        between = (1,) * (points.ndim - 3)
-        shape = (*self.clients.shape, *between)
+        shape = self.clients.shape + (1,) * (points.ndim - 3)
         return self.problem.sampled(points, self.clients.reshape(shape), self.xi.reshape(shape))
 
     def gradient(self, x: Floats) -> Floats:
@@ -48,66 +45,14 @@ that the clients share, shape (runs, P, n). After the K local steps x and v beco
 """
 
 
-@dataclass(frozen=True)
-class Algorithm:
-    """A local step, and what is known of it in expectation.
-
-    Attributes:
-        name: What it is called.
-        step: The step, as it is simulated.
-        expected: The expectation of a run on a quadratic, exactly; None where there is no closed form.
-    """
-
-    name: str
-    step: Step
-    expected: Callable[[Quadratic, Setting], Trajectory] | None = None
-
-
-Scalars = Callable[[Losses, Floats, Floats, float], Floats]
-
-
-def _forward(losses: Losses, x: Floats, z: Floats, mu: float) -> Floats:
-    """(f_i(x + μz_p) − f_i(x))/μ, shape (runs, m, P)."""
-    difference: Floats = losses(x[:, :, None] + mu * z[:, None]) - losses(x)[..., None]
-    return difference / mu
-
-
-def _central(losses: Losses, x: Floats, z: Floats, mu: float) -> Floats:
-    """(f_i(x + μz_p) − f_i(x − μz_p))/(2μ), shape (runs, m, P)."""
-    apart = mu * z[:, None]
-    difference: Floats = losses(x[:, :, None] + apart) - losses(x[:, :, None] - apart)
-    return difference / (2 * mu)
-
-
-def _sgd(scalars: Scalars, beta: float = 0.0) -> Step:
-    """v⁺ = βv + (1/P) Σ_p g_p z_p, x⁺ = x − ηv⁺, with g = zᵀ∇f_i where μ = 0."""
-
-    def step(losses: Losses, x: Floats, v: Floats, z: Floats, setting: Setting) -> tuple[Floats, Floats]:
-        g = scalars(losses, x, z, setting.mu) if setting.mu else np.einsum("rmn,rpn->rmp", losses.gradient(x), z)
-        v = beta * v + np.einsum("rmp,rpn->rmn", g, z) / setting.P
-        return x - (setting.eta or 0.0) * v, v
-
-    return step
-
-
-FORWARD = Algorithm("forward differences", _sgd(_forward), expected)
-"""DeComFL as the paper writes it."""
-CENTRAL = Algorithm("central differences", _sgd(_central), lambda quadratic, s: expected(quadratic, replace(s, mu=0.0)))
-"""DeComFL with central differences, which on quadratics are zᵀ∇f for every μ."""
-
-
-def momentum(beta: float, *, central: bool = False) -> Algorithm:
-    """DeComFL with momentum as torch has it: v ← βv + (1/P) Σ_p g_p z_p, x ← x − ηv, v kept from round to round.
-
-    Args:
-        beta: β in [0, 1).
-        central: Whether differences are central ones.
-
-    Raises:
-        InputError: If β is not in [0, 1).
-    """
-    require(0.0 <= beta < 1.0, "beta", "be in [0, 1)", beta)
-    return Algorithm(
-        f"momentum {beta:g}, {'central' if central else 'forward'} differences",
-        _sgd(_central if central else _forward, beta),
-    )
+def decomfl(losses: Losses, x: Floats, v: Floats, z: Floats, setting: Setting) -> tuple[Floats, Floats]:
+    """v⁺ = βv + (η/P) Σ_p g_p z_p, x⁺ = x − v⁺, with the setting's differences g_p, or zᵀ∇f_i where μ = 0."""
+    mu, apart = setting.mu, setting.mu * z[:, None]
+    if not mu:
+        g = np.einsum("rmn,rpn->rmp", losses.gradient(x), z)
+    elif setting.central:
+        g = (losses(x[:, :, None] + apart) - losses(x[:, :, None] - apart)) / (2 * mu)
+    else:
+        g = (losses(x[:, :, None] + apart) - losses(x)[..., None]) / mu
+    v = setting.beta * v + (setting.eta or 0.0) / setting.P * np.einsum("rmp,rpn->rmn", g, z)
+    return x - v, v

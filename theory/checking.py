@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, get_args
 from decomfl_lab.errors import InputError, require, require_choice, require_int
 from hessian.estimate import Estimate, require_confidence
 from theory import simulate
-from theory.algorithms import FORWARD
+from theory.algorithms import decomfl
 from theory.formula import names_in, written
 from theory.probing import probe
 from theory.problems.problem import Problem
@@ -22,7 +22,7 @@ __all__ = ["SOURCES", "Check", "Source", "check", "decide", "ratio", "sides"]
 
 Source = Literal["exact", "simulation", "run"]
 SOURCES: Final[tuple[str, ...]] = get_args(Source)
-_RUN: Final = ("m", "M", "P", "K", "R", "eta", "mu", "distribution", "replacement", "G")
+_RUN: Final = ("m", "M", "P", "K", "R", "eta", "mu", "distribution", "replacement", "G", "beta", "central")
 
 
 @dataclass(frozen=True)
@@ -135,16 +135,18 @@ def sides(
     """
     own = statement.own(problem, setting, **given)
     _require_admissible(statement, setting, own)
-    left, algorithm = statement.left, statement.algorithm
+    left = statement.left
+    require(
+        statement.step is decomfl or source == "simulation", "source", "be simulation for a step of your own", source
+    )
     if source == "exact":
-        measured = left.exact(problem, setting, algorithm)
+        measured = left.exact(problem, setting)
         estimate, own = Estimate(measured.value, 0.0, 0), {**own, **measured.point}
     elif left.path is None:
         raise InputError(f"source must be exact for {left}, which no run shows, got {source!r}")
     elif source == "simulation":
-        estimate = simulate.simulate(problem, setting, runs=runs, seed=seed, left=left.path, algorithm=algorithm)
+        estimate = simulate.simulate(problem, setting, runs=runs, seed=seed, left=left.path, step=statement.step)
     else:
-        require(algorithm is FORWARD, "algorithm", "be theory.FORWARD in runs of the lab's own", algorithm.name)
         estimate = simulate.run(problem, setting, runs=runs, seed=seed, left=left.path)
     return estimate, dict(zip(statement.terms, statement.bound(setting, **own), strict=True))
 
@@ -187,7 +189,7 @@ def _setting(
     if setting is not None:
         require(not run, "setting", f"not be given beside {', '.join(run)}", setting)
         return setting
-    found = problem.setting(**{"distribution": statement.distributions[0], **run})
+    found = problem.setting(**{"distribution": statement.distributions[0], "central": statement.central, **run})
     if found.eta is None and statement.eta:
         found = found.at(statement.step_sizes(found, **statement.own(problem, found, **given)).largest)
     return found
@@ -205,10 +207,12 @@ def _require_truth(problem: Problem | Quadratic, setting: Setting) -> None:
     if not isinstance(problem, Quadratic):
         require(setting.clients == problem.M, "M", f"be the problem's {problem.M}", setting.clients)
     own: Any = problem.setting()
-    for name in ("L", "D", "kappa", "sigma", "sigma_G"):
+    for name in ("L", "D", "kappa", "sigma", "sigma_G", "H3", "Q"):
         least, given = getattr(own, name), getattr(setting, name)
         if given is not None and given < least * (1 - _ROUNDING):
             raise InputError(f"{name} must be at least the problem's {least:g}, got {given:g}")
+    if setting.alpha is not None and (own.alpha is None or setting.alpha > own.alpha * (1 + _ROUNDING)):
+        raise InputError(f"alpha must be at most the problem's {own.alpha}, got {setting.alpha:g}")
 
 
 def _require_admissible(statement: Statement, setting: Setting, own: Mapping[str, float]) -> None:

@@ -10,16 +10,15 @@ from typing import Any, Final
 import numpy as np
 
 from decomfl_lab.errors import InputError
-from theory.algorithms import FORWARD, Algorithm
 from theory.problems.problem import Bowl, Floats, Problem
-from theory.problems.quadratic import Quadratic, Trajectory, local_steps, remainder, signs, spread
+from theory.problems.quadratic import Quadratic, Trajectory, expected, local_steps, remainder, signs, spread
 from theory.problems.waves import Waves
 from theory.setting import Setting
 from theory.units import F, Unit, X
 
 __all__ = [
-    "AVERAGE", "DRIFT", "LAST_DISTANCE", "LAST_GRADIENT", "LAST_LOSS", "LOCAL_SECOND_MOMENT", "REMAINDER",
-    "SECOND_MOMENT", "SMOOTHED_GRADIENT", "SMOOTHED_VALUE", "VARIANCE", "WEIGHTED",
+    "AVERAGE", "AVERAGE_LOSS", "DRIFT", "LAST_DISTANCE", "LAST_GRADIENT", "LAST_LOSS", "LOCAL_SECOND_MOMENT",
+    "REMAINDER", "SECOND_MOMENT", "SMOOTHED_GRADIENT", "SMOOTHED_VALUE", "VARIANCE", "WEIGHTED",
     "Left", "Measured", "Path", "average",
 ]  # fmt: skip
 
@@ -54,8 +53,8 @@ class Left:
         path: What it is the expectation of: a function of the problem and of x_0..x_R, shape (R + 1, runs, n), to one
             number a run, shape (runs,); None where no simulated run has it.
         expected: Function of a quadratic's ``Trajectory`` that gives it exactly; None where there is none.
-        closed: Exact forms under forward differences by class of problems, functions of the problem and a setting; of
-            lemmas at x_0, of those on local steps at the K-th of client 0.
+        closed: Exact forms by class of problems, functions of the problem and a setting; of lemmas at x_0, of those on
+            local steps at the K-th of client 0.
     """
 
     text: str
@@ -67,27 +66,24 @@ class Left:
     def __str__(self) -> str:
         return self.text
 
-    def is_exact(self, problem: Problem | Quadratic, algorithm: Algorithm = FORWARD) -> bool:
+    def is_exact(self, problem: Problem | Quadratic) -> bool:
         """Whether there is a closed form for it on this problem."""
         kind = Quadratic if isinstance(problem, Bowl) else type(problem)
-        if self.expected is not None:
-            return kind is Quadratic and algorithm.expected is not None
-        return kind in self.closed and algorithm is FORWARD
+        return kind in self.closed or (kind is Quadratic and self.expected is not None)
 
-    def exact(self, problem: Problem | Quadratic, setting: Setting, algorithm: Algorithm = FORWARD) -> Measured:
-        """Its value on this problem.
+    def exact(self, problem: Problem | Quadratic, setting: Setting) -> Measured:
+        """Its value on this problem, under DeComFL.
 
         Raises:
             InputError: If there is no closed form for it.
         """
-        if not self.is_exact(problem, algorithm):
-            where = f"{self.text} of {algorithm.name} on {type(problem).__name__}"
-            raise InputError(f"source must be simulation or run for {where}, got 'exact'")
+        if not self.is_exact(problem):
+            raise InputError(f"source must be simulation or run for {self} on {type(problem).__name__}, got 'exact'")
         if isinstance(problem, Bowl):
             problem = problem.quadratic
-        if self.expected is not None and algorithm.expected is not None:
+        if self.expected is not None:
             assert isinstance(problem, Quadratic)
-            return Measured(self.expected(algorithm.expected(problem, setting)))
+            return Measured(self.expected(expected(problem, setting)))
         return self.closed[type(problem)](problem, setting)
 
 
@@ -102,8 +98,9 @@ def _last_gradient(problem: Problem, x: Floats) -> Floats:
     return found
 
 
-def _last_loss(problem: Any, x: Floats) -> Floats:
-    found: Floats = _known(problem, "value")(x[-1]) - _known(problem, "least")
+def _losses(problem: Any, x: Floats) -> Floats:
+    """f(x_r) − f*, shape (R + 1, runs)."""
+    found: Floats = _known(problem, "value")(x) - _known(problem, "least")
     return found
 
 
@@ -121,7 +118,11 @@ def _known(problem: Any, name: str) -> Any:
 
 AVERAGE: Final = Left("(1/R) Σ_r E‖∇f(x_r)‖²", (F / X) ** 2, average, lambda run: run.average)
 LAST_GRADIENT: Final = Left("E‖∇f(x_R)‖²", (F / X) ** 2, _last_gradient, lambda run: float(run.gradient2[-1]))
-LAST_LOSS: Final = Left("E f(x_R) − f*", F, _last_loss, lambda run: float(run.f[-1]))
+AVERAGE_LOSS: Final = Left(
+    "(1/R) Σ_r E f(x_r) − f*", F, lambda f, x: _losses(f, x[:-1]).mean(0), lambda run: float(run.f[:-1].mean())
+)
+"""Its problem must have ``value(x)`` and ``least``, which is f*."""
+LAST_LOSS: Final = Left("E f(x_R) − f*", F, lambda f, x: _losses(f, x[-1]), lambda run: float(run.f[-1]))
 """Its problem must have ``value(x)`` and ``least``, which is f*."""
 LAST_DISTANCE: Final = Left("E‖x_R − x*‖²", X**2, _last_distance, lambda run: float(run.distance2[-1]))
 """x* is the nearest minimiser; its problem must have ``distance2(x)``."""
@@ -182,7 +183,9 @@ def _waves_a(waves: Waves) -> dict[str, float]:
 
 
 def _waves_second_moment(waves: Waves, setting: Setting) -> Measured:
-    return Measured(waves.second_moment(waves.start, setting.mu, setting.distribution), _waves_a(waves))
+    return Measured(
+        waves.second_moment(waves.start, setting.mu, setting.distribution, central=setting.central), _waves_a(waves)
+    )
 
 
 def _waves_estimate(waves: Waves, setting: Setting) -> tuple[float, Floats]:
@@ -194,7 +197,8 @@ def _waves_estimate(waves: Waves, setting: Setting) -> tuple[float, Floats]:
     square = 0.0
     for amplitudes in (own + waves.s, own - waves.s):
         mean = waves.mean_estimate(x, mu, distribution, amplitudes)
-        square += 0.5 * (waves.second_moment(x, mu, distribution, amplitudes) / P + (1 - 1 / P) * float(mean @ mean))
+        single = waves.second_moment(x, mu, distribution, amplitudes, central=setting.central)
+        square += 0.5 * (single / P + (1 - 1 / P) * float(mean @ mean))
     return square, waves.mean_estimate(x, mu, distribution, own)
 
 

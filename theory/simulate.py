@@ -9,7 +9,7 @@ import numpy as np
 
 from decomfl_lab.errors import require, require_int
 from hessian.estimate import Estimate
-from theory.algorithms import FORWARD, Algorithm, Losses, Step
+from theory.algorithms import Losses, Step, decomfl
 from theory.measured import Path, average
 from theory.problems.problem import Floats, Problem, directions, subspace
 from theory.problems.quadratic import Quadratic
@@ -35,17 +35,18 @@ def simulate(
     runs: int,
     seed: int,
     left: Path = average,
-    algorithm: Algorithm = FORWARD,
+    step: Step = decomfl,
 ) -> Estimate:
     """The left side of a statement, (1/R) Σ_{r<R} ‖∇f(x_r)‖² unless another is given, its mean over independent runs.
 
     Args:
         problem: The losses.
-        setting: η, m, M, P, K, R, μ (0: g = zᵀ∇f_i(x; ξ)), distribution, replacement; other constants are not read.
+        setting: η, β, m, M, P, K, R, μ (0: g = zᵀ∇f_i(x; ξ)), distribution, central, replacement; no other constant is
+            read.
         runs: Number of runs.
         seed: Seed of numpy's generator.
         left: Function of the problem and of x_0..x_R, shape (R + 1, runs, n), to a number a run, shape (runs,).
-        algorithm: The local step.
+        step: The local step.
 
     Raises:
         InputError: If η was not given, or d or M are not the problem's.
@@ -58,7 +59,7 @@ def simulate(
     parts = []
     for done in range(0, runs, each):
         with np.errstate(over="ignore", invalid="ignore"):
-            found = left(explicit, _paths(explicit, setting, algorithm.step, min(each, runs - done), rng))
+            found = left(explicit, _paths(explicit, setting, step, min(each, runs - done), rng))
         parts.append(np.where(np.isfinite(found), found, math.inf))  # diverged
     return Estimate.of(np.concatenate(parts).tolist())
 
@@ -107,7 +108,7 @@ class _Sampled:
 
 
 def federation(problem: Problem | Quadratic, setting: Setting, *, seed: int) -> DeComFLFederation:
-    """The federation of ``decomfl_lab`` for this problem: float64 replicas, forward differences, plain SGD.
+    """The federation of ``decomfl_lab`` for this problem: float64 replicas, the setting's differences and momentum.
 
     Where the problem holds n of d coordinates, so do the replicas: z[j] is a function of (seed, p, j) alone, so the
     first n elements of a direction in R^d are the direction in R^n, but on the sphere, whose norm is that of all.
@@ -117,28 +118,28 @@ def federation(problem: Problem | Quadratic, setting: Setting, *, seed: int) -> 
     """
     import torch  # which simulation does without
 
-    from decomfl_lab.estimators.differences import forward
+    from decomfl_lab.estimators.differences import central, forward
     from decomfl_lab.federations.in_process import DeComFLFederation
     from decomfl_lab.noise import Distribution
     from decomfl_lab.protocol.client import Client
     from decomfl_lab.protocol.server import Server
     from decomfl_lab.records.schedules import Schedule
     from decomfl_lab.replicas.replica import Replica
-    from decomfl_lab.replicas.rules import Sgd
+    from decomfl_lab.replicas.rules import Momentum, Sgd
 
     explicit = _explicit(problem, setting)
     held = explicit.start.size
     require(held == setting.d or setting.distribution != "sphere", "d", f"be the {held} coordinates held", setting.d)
     require(not setting.replacement, "replacement", "be false in a real run", setting.replacement)
     x = torch.from_numpy(explicit.start.copy())
-    clients = [
-        Client(i, Replica(x, Sgd()), _Sampled(explicit, i, seed), forward, setting.mu) for i in range(explicit.M)
-    ]
+    start = Replica(x, Momentum(setting.beta) if setting.beta else Sgd())
+    estimator = central if setting.central else forward
+    clients = [Client(i, start.clone(), _Sampled(explicit, i, seed), estimator, setting.mu) for i in range(explicit.M)]
     server = Server(
         M=explicit.M, m=setting.m, K=setting.K, P=Schedule(setting.P), eta=Schedule(setting.eta or 0.0), seed=seed,
         distribution=Distribution(setting.distribution),
     )  # fmt: skip
-    return DeComFLFederation(server, clients, Replica(x, Sgd()))
+    return DeComFLFederation(server, clients, start)
 
 
 def run(problem: Problem | Quadratic, setting: Setting, *, runs: int, seed: int, left: Path = average) -> Estimate:

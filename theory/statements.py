@@ -13,7 +13,7 @@ import sympy as sp
 from scipy import optimize
 
 from decomfl_lab.errors import InputError, require, require_choice
-from theory.algorithms import FORWARD, Algorithm
+from theory.algorithms import Step, decomfl
 from theory.formula import formula, names_in, unit_of, value_of, written
 from theory.measured import AVERAGE, Left
 from theory.setting import DISTRIBUTIONS, Setting
@@ -67,8 +67,8 @@ class Statement:
             a bound of your own.
         left: What is bounded: ``theory.AVERAGE``, ``LAST_GRADIENT``, ``LAST_LOSS``, ``LAST_DISTANCE`` or a ``Left`` of
             your own.
-        algorithm: What it is said of: ``theory.FORWARD``, ``theory.CENTRAL``, ``theory.momentum(0.9)`` or an
-            ``Algorithm`` of your own.
+        step: The local step that it is said of: DeComFL's, with the differences and the momentum of the setting, or one
+            of your own, see ``theory.algorithms.Step``, which is simulated.
         constants: What symbols of your own are, by name: a number, or a function of the problem and the setting.
         source: The LaTeX label or line of the paper that it comes from.
         terms: Every term's name and formula, a sympy expression in ``theory.symbols``; the bound is their sum.
@@ -77,6 +77,7 @@ class Statement:
         distributions: The distributions of the directions for which it is made.
         single_step: Whether it is made for K = 1 only.
         without: Those of sigma, sigma_G and mu that it takes to be 0.
+        central: Whether it is made for central differences only; others are for both kinds.
         assumptions: What it needs, in words.
         note: What to know about it: how a gap of the print was read, what is proved where.
 
@@ -92,12 +93,13 @@ class Statement:
     mu: Mapping[str, sp.Expr] = field(default_factory=dict)
     variant: Variant | None = None
     left: Left = AVERAGE
-    algorithm: Algorithm = FORWARD
+    step: Step = decomfl
     constants: Mapping[str, Constant] = field(default_factory=dict)
     source: str = ""
     distributions: tuple[str, ...] = DISTRIBUTIONS
     single_step: bool = False
     without: tuple[str, ...] = ()
+    central: bool = False
     assumptions: str = ""
     note: str = ""
 
@@ -129,14 +131,26 @@ class Statement:
         return f"{self.title}: {self.left} ≤ {bound}" + (f" for {', '.join(limits)}" if limits else "")
 
     def applies(self, setting: Setting) -> bool:
-        """Whether it is made for the setting's distribution and K."""
-        return setting.distribution in self.distributions and (setting.K == 1 or not self.single_step)
+        """Whether it is made for the setting's distribution, K, differences and momentum."""
+        return (
+            setting.distribution in self.distributions
+            and (setting.K == 1 or not self.single_step)
+            and (setting.central or not self.central)
+            and (setting.beta == 0 or self.with_momentum)
+        )
+
+    @cached_property
+    def with_momentum(self) -> bool:
+        """Whether it is made for momentum too: whether β is in a formula."""
+        return any("beta" in names_in(each) for each in (*self.terms.values(), *self.eta.values()))
 
     def _values(self, setting: Setting, formulas: Mapping[str, sp.Expr], **point: float) -> dict[str, float]:
         require_choice("distribution", setting.distribution, self.distributions)
         require(setting.K == 1 or not self.single_step, "K", f"be 1 in {self.name}", setting.K)
         for name in self.without:
             require(getattr(setting, name) == 0, name, f"be 0 in {self.name}", getattr(setting, name))
+        require(setting.central or not self.central, "central", f"be true in {self.name}", setting.central)
+        require(setting.beta == 0 or self.with_momentum, "beta", f"be 0 in {self.name}", setting.beta)
         if any("rho_kappa" in names_in(each) for each in formulas.values()):
             setting.require("kappa")
         numbers = {name: float(value) for name, value in self.constants.items() if not callable(value)}
@@ -225,11 +239,14 @@ class Statement:
     def best_mu(self, setting: Setting, share: float = 0.1) -> float:
         """The largest μ whose terms are at most ``share`` of the others: rate-optimal, for smaller ones gain nothing.
 
-        Terms with μ are in proportion to μ². Smaller μ is never worse in exact arithmetic; losses in floating point
-        make their difference over μ the worse the smaller it is.
+        Terms with μ are in proportion to one power of it, μ² or μ⁴. Smaller μ is never worse in exact arithmetic;
+        losses in floating point make their difference over μ the worse the smaller it is.
         """
         require(0 < share < math.inf, "share", "be a finite number above 0", share)
         values = {**self._values(setting, self.terms), "mu": 1.0}
-        smoothing = sum(value_of(each, values) for each in self.terms.values() if "mu" in names_in(each))
+        at_1, at_2 = (
+            sum(value_of(each, {**values, "mu": mu}) for each in self.terms.values() if "mu" in names_in(each))
+            for mu in (1.0, 2.0)
+        )
         others = sum(value_of(each, values) for each in self.terms.values() if "mu" not in names_in(each))
-        return math.sqrt(share * others / smoothing) if smoothing else math.inf
+        return math.pow(share * others / at_1, 1 / math.log2(at_2 / at_1)) if at_1 else math.inf

@@ -48,6 +48,9 @@ L = _symbols("L", F / X**2)
 eta = _symbols("eta", X**2 / F)
 mu = _symbols("mu", X)
 D = _symbols("D", F)
+alpha = _symbols("alpha", F / X**2)  # of the PL inequality ½‖∇f‖² ≥ α(f − f*), or of strong convexity
+H3 = _symbols("H3", F / X**3)  # Lipschitz constant of the Hessians ∇²f_i(·; ξ)
+Q = _symbols("Q", X**2)  # ‖x_0 − x*‖²
 sigma, sigma_G, G = _symbols("sigma sigma_G G", F / X)  # noqa: N816
 a = _symbols("a", F / X)  # ‖∇f(x_r)‖, or the norm of the gradient at the point of a lemma
 delta = _symbols("delta", X)  # ‖x_{i,r}^k − x_r‖, root mean square
@@ -56,15 +59,18 @@ rho = _symbols("rho", ONE)  # E‖(1/P) Σ_p z_p z_pᵀ v‖² / ‖v‖²
 rho_kappa = _symbols("rho_kappa", ONE)  # the same weighted by a Hessian of effective rank κ, in units of L
 s2 = _symbols("s2", ONE)  # ‖∇f^μ(x) − ∇f(x)‖² ≤ μ²L² s₂
 s6 = _symbols("s6", ONE)  # E‖z‖⁶
+s4 = _symbols("s4", ONE)  # ‖∇f^μ(x) − ∇f(x)‖² ≤ ¼μ⁴H₃² s₄
+s8 = _symbols("s8", ONE)  # E‖z‖⁸
 tail = _symbols("tail", ONE)  # Pr[χ²_{dP+4} ≥ 2dP]
-beta = _symbols("beta", ONE)  # what FedCom sends up, as a share of d scalars
+beta = _symbols("beta", ONE)  # momentum; of FedCom in Table 1 what it sends up, as a share of d scalars
 epsilon = _symbols("epsilon", (F / X) ** 2)  # a bound on an average of E‖∇f‖²
 
-GIVEN: Final = frozenset(map(str, UNITS)) - {"beta", "epsilon"}
+GIVEN: Final = frozenset(map(str, UNITS)) - {"epsilon"}
 """Names of the symbols that a setting or a point gives a value; others are for a statement to give."""
 
 LETTERS: Final[dict[str, str]] = {
     "eta": "η", "mu": "μ", "sigma": "σ", "sigma_G": "σ_G", "kappa": "κ", "delta": "δ", "phi": "φ", "rho": "ρ",
-    "rho_kappa": "ρ_κ", "s2": "s₂", "s6": "s₆", "beta": "β", "epsilon": "ε",
+    "rho_kappa": "ρ_κ", "s2": "s₂", "s4": "s₄", "s6": "s₆", "s8": "s₈", "beta": "β", "epsilon": "ε", "alpha": "α",
+    "H3": "H₃",
 }  # fmt: skip
 """How names that are not single Latin letters are printed."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from decomfl_lab.cli import main as cli
-from theory.tightness import FAMILIES
+from theory.worst_case import FAMILIES
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "my_bound.py")
 
@@ -23,8 +23,8 @@ def told(capsys: pytest.CaptureFixture[str], code: int, *argv: str) -> str:
 
 def test_a_right_bound_holds(capsys: pytest.CaptureFixture[str]) -> None:
     out = told(capsys, 0, "check", f"{EXAMPLE}:right", "--effort", "3")
-    assert out.startswith("right: E f(x_R) − f* ≤ D(1 − αη)^R + Lηρ(φσ_G² + σ²)/(2αm) for η ≤ 1/(Lρ)\nholds on ")
-    assert "waves left out: alpha must have a value" in out
+    assert out.startswith("right: E f(x_R) − f* ≤ D(1 − ην)^R + Lηρ(φσ_G² + σ²)/(2mν) for η ≤ 1/(Lρ)\nholds on ")
+    assert "waves left out: nu must have a value" in out
 
 
 def test_a_wrong_bound_fails_with_the_instance_and_the_lines_that_repeat_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,7 +65,7 @@ def test_tightness_has_a_row_a_class_and_shows_the_worst(capsys: pytest.CaptureF
             "statement must be module:function that can be imported, got 'nowhere.py:right'",
         ),
         (["tightness", f"{EXAMPLE}:left"], "statement must be module:function that can be imported"),
-        (["check", f"{EXAMPLE}:alpha"], f"statement '{EXAMPLE}:alpha' must make a theory.statements.Statement, got"),
+        (["check", f"{EXAMPLE}:nu"], f"statement '{EXAMPLE}:nu' must make a theory.statements.Statement, got"),
     ],
 )
 def test_what_cannot_be_checked_is_one_line_and_exit_code_2(

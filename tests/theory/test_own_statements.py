@@ -19,29 +19,30 @@ from theory.problems.spectrum import Spectrum
 from theory.simulate import simulate
 from theory.units import F, UnitError, X
 
-ALPHA = theory.symbol("alpha", F / X**2)
+NU = theory.symbol("nu", F / X**2)
 MIXED = Quadratic.of(Spectrum((2.0, 1.0, 0.0), (1, 3, 1)), sigma=0.5, sigma_G=0.5, start=(1, 1, 0))
 RUN = MIXED.setting(eta=0.02, m=2, M=3, P=2, K=2, R=6, mu=0.1)
 
-# With f strongly convex and no noise: E f(x_{r+1}) ≤ f(x_r) − (η/2)‖∇f(x_r)‖² for η ≤ 1/(Lρ), and ‖∇f‖² ≥ 2α(f − f*).
+# With f strongly convex and no noise: E f(x_{r+1}) ≤ f(x_r) − (η/2)‖∇f(x_r)‖² for η ≤ 1/(Lρ), and ‖∇f‖² ≥ 2ν(f − f*).
 CONTRACTION = theory.Statement(
     "contraction",
     left=theory.LAST_LOSS,
-    terms={"start": (1 - s.eta * ALPHA) ** s.R * s.D, "noise": s.L * s.eta * s.rho * s.sigma**2 / (2 * ALPHA * s.m)},
+    terms={"start": (1 - s.eta * NU) ** s.R * s.D, "noise": s.L * s.eta * s.rho * s.sigma**2 / (2 * NU * s.m)},
     eta={"descent": 1 / (s.L * s.rho)},
     single_step=True,
-    constants={"alpha": lambda problem, _: problem.spectrum.lambda_min},
+    constants={"nu": lambda problem, _: problem.spectrum.lambda_min},
 )
 STRONG = Quadratic.of(Spectrum((2.0, 0.5), (1, 3)), sigma=0.5, start=(1, 1))
-LEFTS = [theory.AVERAGE, theory.LAST_GRADIENT, theory.LAST_LOSS, theory.LAST_DISTANCE]
+LEFTS = [theory.AVERAGE, theory.AVERAGE_LOSS, theory.LAST_GRADIENT, theory.LAST_LOSS, theory.LAST_DISTANCE]
 
 
 @pytest.mark.parametrize("left", LEFTS, ids=str)
-@pytest.mark.parametrize("algorithm", [theory.FORWARD, theory.CENTRAL], ids=lambda each: each.name)
-def test_simulated_left_sides_have_the_mean_of_their_closed_forms(left: Left, algorithm: theory.Algorithm) -> None:
+@pytest.mark.parametrize("change", [{}, {"central": True}, {"beta": 0.5}], ids=str)
+def test_simulated_left_sides_have_the_mean_of_their_closed_forms(left: Left, change: dict[str, Any]) -> None:
     assert left.path is not None
-    found = simulate(MIXED, RUN, runs=20_000, seed=1, left=left.path, algorithm=algorithm)
-    assert abs(found.value - left.exact(MIXED, RUN, algorithm).value) < 4 * found.stderr
+    setting = replace(RUN, **change)
+    found = simulate(MIXED, setting, runs=20_000, seed=1, left=left.path)
+    assert abs(found.value - left.exact(MIXED, setting).value) < 4 * found.stderr
     assert found.stderr < 0.02 * found.value
 
 
@@ -49,20 +50,20 @@ def test_a_last_iterate_bound_with_a_power_and_an_own_symbol_holds_exactly() -> 
     found = theory.check(CONTRACTION, STRONG, m=2, M=4, P=3, R=20)
     assert found.holds
     assert 0.1 < found.ratio < 1
-    assert found.bounded_by.startswith("D(1 − αη)^R + Lηρσ²/(2αm) at η = ")
+    assert found.bounded_by.startswith("D(1 − ην)^R + Lηρσ²/(2mν) at η = ")
 
 
 def test_a_contraction_that_is_too_fast_fails() -> None:
-    fast = replace(CONTRACTION, terms={**CONTRACTION.terms, "start": (1 - 3 * s.eta * ALPHA) ** s.R * s.D})
+    fast = replace(CONTRACTION, terms={**CONTRACTION.terms, "start": (1 - 3 * s.eta * NU) ** s.R * s.D})
     calm = replace(STRONG, noise=(0.0, 0.0))
     assert theory.check(CONTRACTION, calm, P=100, R=20).holds
     assert theory.check(fast, calm, P=100, R=20).holds is False
 
 
 def test_a_value_given_to_check_takes_the_place_of_the_statements() -> None:
-    by_itself, given = (theory.check(CONTRACTION, STRONG, R=9, **more) for more in ({}, {"alpha": 0.5}))
+    by_itself, given = (theory.check(CONTRACTION, STRONG, R=9, **more) for more in ({}, {"nu": 0.5}))
     assert by_itself == given
-    assert theory.check(CONTRACTION, STRONG, R=9, alpha=0.25).bound > given.bound
+    assert theory.check(CONTRACTION, STRONG, R=9, nu=0.25).bound > given.bound
 
 
 def test_a_left_side_of_ones_own_is_simulated() -> None:
@@ -88,27 +89,13 @@ def test_a_step_of_ones_own_is_simulated() -> None:
         return forward(losses, x, v, z, setting.at(setting.eta / 2))
 
     plain = simulate(MIXED, RUN, runs=50, seed=3)
-    assert simulate(MIXED, RUN, runs=50, seed=3, algorithm=theory.Algorithm("mine", forward)).value == pytest.approx(
-        plain.value
-    )
-    slow = simulate(MIXED, RUN, runs=50, seed=3, algorithm=theory.Algorithm("half", halved))
+    assert simulate(MIXED, RUN, runs=50, seed=3, step=forward).value == pytest.approx(plain.value)
+    slow = simulate(MIXED, RUN, runs=50, seed=3, step=halved)
     assert slow.value == pytest.approx(simulate(MIXED, RUN.at(0.01), runs=50, seed=3).value)
-
-
-def test_momentum_is_torchs() -> None:
-    import torch
-
-    x, setting = torch.tensor([1.0], dtype=torch.float64, requires_grad=True), Spectrum.flat(1)
-    torchs = torch.optim.SGD([x], lr=0.1, momentum=0.9)
-    for _ in range(5):
-        torchs.zero_grad()
-        (0.5 * x**2).sum().backward()
-        torchs.step()
-    line = Quadratic.of(setting, D=0.5)
-    run = line.setting(eta=0.1, R=5, mu=0.2, distribution="rademacher")  # d = 1: z = ±1, so that g z is the gradient
-    algorithm = theory.momentum(0.9, central=True)
-    found = simulate(line, run, runs=2, seed=0, left=lambda _, path: path[-1][:, 0], algorithm=algorithm)
-    assert found.value == pytest.approx(x.item())
+    mine = replace(CONTRACTION, step=halved)
+    assert theory.check(mine, STRONG, R=9, mu=0.1, source="simulation", runs=50).holds
+    with pytest.raises(InputError, match="^source must be simulation for a step of your own, got 'exact'"):
+        theory.check(mine, STRONG, R=9, mu=0.1)
 
 
 def test_units_of_powers_and_of_own_symbols_are_weighed() -> None:
@@ -118,33 +105,31 @@ def test_units_of_powers_and_of_own_symbols_are_weighed() -> None:
             theory.unit_of(wrong)
     with pytest.raises(UnitError, match=r"noise \[F\], E‖x_R − x\*‖² \[X\^2\]"):
         replace(CONTRACTION, left=theory.LAST_DISTANCE)
-    with pytest.raises(InputError, match=r"^name must be new for a symbol of unit 1, got 'alpha' of unit F/X\^2"):
-        theory.symbol("alpha")
+    with pytest.raises(InputError, match=r"^name must be new for a symbol of unit 1, got 'nu' of unit F/X\^2"):
+        theory.symbol("nu")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"gamma": 1.0}, "^constant must be one of m, M, .*, alpha, got 'gamma'"),
-        ({"L": 9.0}, "^constant must be one of m, M, .*, alpha, got 'L'"),
-        ({"alpha": float("nan")}, "^alpha must be a finite number"),
-        ({"source": "run", "mu": 0.1}, "^algorithm must be theory.FORWARD"),
+        ({"gamma": 1.0}, "^constant must be one of m, M, .*, nu, got 'gamma'"),
+        ({"L": 9.0}, "^constant must be one of m, M, .*, nu, got 'L'"),
+        ({"nu": float("nan")}, "^nu must be a finite number"),
     ],
 )
 def test_what_a_check_of_ones_own_cannot_mean_is_refused(change: dict[str, Any], message: str) -> None:
-    statement = replace(CONTRACTION, algorithm=theory.CENTRAL) if "source" in change else CONTRACTION
     with pytest.raises(InputError, match=message):
-        theory.check(statement, STRONG, R=5, **change)
+        theory.check(CONTRACTION, STRONG, R=5, **change)
 
 
 def test_a_symbol_without_value_and_a_root_below_zero_are_named() -> None:
-    with pytest.raises(InputError, match="^alpha must be given for"):
+    with pytest.raises(InputError, match="^nu must be given for"):
         theory.check(replace(CONTRACTION, constants={}), STRONG, R=5)
     with pytest.raises(InputError, match=r"^√\(1 − L\) must be a real number, got L = 2"):
         theory.value_of(theory.symbols.sp.sqrt(1 - s.L), {"L": 2.0})
     problem = Logistic.random(M=1, examples=5, n=2)
     with pytest.raises(InputError, match="^problem must have least for this left side, got Logistic"):
-        theory.check(CONTRACTION, problem, alpha=1.0, source="simulation")
+        theory.check(CONTRACTION, problem, nu=1.0, source="simulation")
 
 
 def test_the_value_of_a_quadratic_by_coordinates_is_its_loss() -> None:

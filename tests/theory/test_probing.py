@@ -30,7 +30,7 @@ class Own:
     """A problem of one's own: another's losses, with claims and members that may be wrong."""
 
     inner: Any
-    claims: dict[str, float]
+    claims: dict[str, float | None]
     wrong: dict[str, Callable[..., Any]]
 
     def __getattr__(self, name: str) -> Any:
@@ -64,14 +64,14 @@ def test_the_labs_own_problems_keep_their_constants(problem: Problem, seed: int)
 def test_a_constant_that_is_too_small_is_found_with_the_points(
     problem: Any, name: str, share: float, what: str
 ) -> None:
-    claims = {name: share * getattr(problem.setting(), name)}
+    claims = {name: share * getattr(problem.setting(), name), "alpha": None}
     with pytest.raises(InputError, match=f"^{name} must be at least .*, which is {what}"):
         theory.probe(Own(problem, claims, {}))
 
 
 def test_the_points_of_a_refused_smoothness_give_its_quotient() -> None:
     with pytest.raises(InputError) as error:
-        theory.probe(Own(Bowl(Quadratic.of(Spectrum.flat(1, L=2.0)), 1), {"L": 1.0}, {}))
+        theory.probe(Own(Bowl(Quadratic.of(Spectrum.flat(1, L=2.0)), 1), {"L": 1.0, "alpha": 1.0}, {}))
     assert str(error.value).startswith("L must be at least 2, ")
     assert str(error.value).endswith("got 1")
 
@@ -90,7 +90,7 @@ def test_a_gradient_that_is_not_that_of_the_loss_is_found(name: str, member: Cal
 
 
 def test_a_proved_theorem_is_not_blamed_for_a_problem_that_understates_its_smoothness() -> None:
-    steep = Own(Bowl(Quadratic.of(Spectrum.flat(4, L=20.0)), 2), {"L": 1.0, "kappa": 4.0}, {})
+    steep = Own(Bowl(Quadratic.of(Spectrum.flat(4, L=20.0)), 2), {"L": 1.0, "alpha": 1.0}, {})
     with pytest.raises(InputError, match="^L must be at least 20, which is"):
         theory.check(statement("theorem-1"), steep, m=1, R=10, mu=0.0, source="simulation", runs=50)
     told = Own(steep.inner, {}, {})

@@ -1,4 +1,4 @@
-"""Every bound, as printed and as proved: see ``docs/theory.md`` for the proofs."""
+"""Every bound, as printed and as proved: see ``docs/theory.md`` and ``docs/theory-more.md`` for the proofs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from typing import Final
 
 from decomfl_lab.errors import InputError, require_choice
+from theory.bounds.convex import CONVEX
+from theory.bounds.default_run import DEFAULT_RUN
 from theory.bounds.paper import PAPER
 from theory.statements import Statement, Variant
 
 __all__ = ["STATEMENTS", "names", "statement"]
 
-STATEMENTS: Final[Mapping[tuple[str, Variant | None], Statement]] = {(each.name, each.variant): each for each in PAPER}
+STATEMENTS: Final[Mapping[tuple[str, Variant | None], Statement]] = {
+    (each.name, each.variant): each for each in (*PAPER, *DEFAULT_RUN, *CONVEX)
+}
 
 
 def names() -> tuple[str, ...]:

@@ -51,6 +51,10 @@ _REAL: Final[dict[str, str]] = {
     "D": "Distance f(x_0) − f(x*) of the first loss from the least. [F]",
     "kappa": "Effective rank κ of the Hessian.",
     "G": "Largest norm of a stochastic gradient. [F/X]",
+    "beta": "Momentum β in torch's form.",
+    "H3": "Lipschitz constant H₃ of the Hessians of every f_i(·; ξ). [F/X³]",
+    "alpha": "Constant α of the PL inequality or of strong convexity. [F/X²]",
+    "Q": "Squared distance ‖x_0 − x*‖² of the start from the minimiser. [X²]",
 }
 _POINT: Final[dict[str, str]] = {
     "a": "Norm ‖∇f‖ of the gradient at the point that a lemma speaks of. [F/X]",
@@ -197,7 +201,8 @@ def _asked(
             raise InputError(f"{needed} must be given, got None")
     claimed = {each: STATEMENTS[name, each] for each in get_args(Variant) if (name, each) in STATEMENTS}
     distribution = distribution or next(iter(claimed.values())).distributions[0]
-    setting = Setting(**(constants | {"distribution": distribution}), replacement=replacement)
+    central = any(each.central for each in claimed.values())
+    setting = Setting(**(constants | {"distribution": distribution}), replacement=replacement, central=central)
     variants: dict[str, Statement] = dict(claimed)
     if setting.K == 1 and name in _SINGLE:
         variants["corrected, K = 1"] = statement(_SINGLE[name])
@@ -281,7 +286,9 @@ def _print(
     console = Console(width=None if sys.stdout.isatty() else 150, highlight=False, markup=False)
     first = next(iter(variants.values()))
     table = Table(
-        title=f"{first.name} ({first.source}), {setting.distribution} directions", title_justify="left", show_lines=True
+        title=f"{first.name}{f' ({first.source})' if first.source else ''}, {setting.distribution} directions",
+        title_justify="left",
+        show_lines=True,
     )
     for title in (head, *variants):
         table.add_column(title)

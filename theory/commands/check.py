@@ -11,7 +11,7 @@ from decomfl_lab.errors import require_int
 
 if TYPE_CHECKING:  # help needs no formula
     from theory.statements import Statement
-    from theory.tightness import Instance, Tightness
+    from theory.worst_case import Instance, Tightness
 
 __all__ = ["check", "tightness"]
 
@@ -94,8 +94,8 @@ def _sought(
 ) -> tuple[Tightness, str]:
     """The worst cases, and the expression that gives the statement."""
     from decomfl_lab.runs.progress import RunBars
-    from theory.tightness import FAMILIES
-    from theory.tightness import tightness as worst_cases
+    from theory.worst_case import FAMILIES
+    from theory.worst_case import tightness as worst_cases
 
     require_int("seed", seed, 0)
     statement, named = _statement(target, variant)

@@ -15,7 +15,7 @@ from theory import symbols as s
 from theory.bounds import statement
 from theory.problems.piecewise import Piecewise
 from theory.statements import Statement
-from theory.tightness import FAMILIES, tightness
+from theory.worst_case import FAMILIES, tightness
 
 SINGLE = statement("theorem-1-single")
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from decomfl_lab.errors import InputError, require_choice, require_int
+from theory.algorithms import decomfl
 from theory.checking import Check, Source, check, ratio, sides
 from theory.formula import names_in
 from theory.problems.piecewise import Piecewise
@@ -26,6 +27,8 @@ __all__ = ["FAMILIES", "Instance", "Tightness", "tightness"]
 
 At = Mapping[str, float]
 _ALONE: Final = ("D", "sigma", "sigma_G", "mu")
+_HUGE: Final = 1e100
+"""A step size above this is none."""
 _RUNS: Final = 48
 """Simulated runs a point of a search; the instance that it finds is then simulated anew, with more."""
 _JUDGED: Final = 4000
@@ -125,21 +128,27 @@ def _run(statement: Statement, *, P: float, K: float, m: float, more: float, R: 
         "R": Axis(1, R, whole=True),
         "share": Axis(0.01, 3.0),  # of the largest η, which a quarter of the range stands for
         **({} if kinds == 1 else {"distribution": Axis(-0.49, kinds - 0.51, log=False, whole=True)}),
+        **({"slowness": Axis(1e-2, 1.0)} if statement.with_momentum else {}),  # 1 − β
+        **({} if statement.central else {"central": Axis(-0.49, 1.49, log=False, whole=True)}),
     }
 
 
-def _setting(statement: Statement, problem: Problem | Quadratic, at: At, **constants: Any) -> Setting:
-    """The constants of a run that the statement admits."""
+def _setting(statement: Statement, problem: Problem | Quadratic, at: At, **constants: Any) -> Setting | None:
+    """The constants of a run that the statement admits; None where it admits no η, or every."""
     setting = problem.setting(
         m=int(at["m"]), P=int(at["P"]), K=int(at.get("K", 1)), R=int(at["R"]), mu=at.get("mu", 0.0),
-        distribution=statement.distributions[int(at.get("distribution", 0))], **constants,
+        distribution=statement.distributions[int(at.get("distribution", 0))], beta=1 - at.get("slowness", 1.0),
+        central=bool(at.get("central", 1)), **constants,
     )  # fmt: skip
     share, own = min(1.0, at["share"]), statement.own(problem, setting)
     if statement.eta:
         free = any("eta" in names_in(term) for term in statement.terms.values())
-        setting = setting.at(statement.step_sizes(setting, **own).largest * (share if free else 1.0))
+        eta = statement.step_sizes(setting, **own).largest * (share if free else 1.0)
     else:
-        setting = setting.at(share / (setting.L * setting.values["rho"] * setting.K))
+        eta = share / (setting.L * setting.values["rho"] * setting.K)
+    if not 0 < eta < _HUGE:
+        return None
+    setting = setting.at(eta)
     return replace(setting, mu=min(setting.mu, statement.largest_mu(setting, **own).largest))
 
 
@@ -149,12 +158,12 @@ class Family:
 
     Attributes:
         axes: Parameters of an instance, for a statement and the constant that alone is not 0.
-        instance: The problem and the constants of a run at these parameters.
+        instance: The problem and the constants of a run at these parameters, None where no η is admitted.
         parts: Whether it is searched for each constant alone, too.
     """
 
     axes: Callable[[Statement, str], dict[str, Axis]]
-    instance: Callable[[Statement, At], tuple[Problem | Quadratic, Setting]]
+    instance: Callable[[Statement, At], tuple[Problem | Quadratic, Setting | None]]
     parts: bool = False
 
 
@@ -172,7 +181,7 @@ def _quadratic_axes(statement: Statement, alone: str) -> dict[str, Axis]:
     return axes | {name: Axis(1e-3, 1e3) for name in _ALONE} | {"elsewhere": Axis(0.0, 0.999, log=False)}
 
 
-def _quadratic(statement: Statement, at: At) -> tuple[Quadratic, Setting]:
+def _quadratic(statement: Statement, at: At) -> tuple[Quadratic, Setting | None]:
     """A Hessian of three levels; by linearity one group has all of D, one all of σ and σ_G in the worst case."""
     groups = [(value, int(at[name])) for name, value in (("top", 1.0), ("low", at["curvature"]), ("zero", 0.0))]
     values, counts = zip(*(each for each in groups if each[1]), strict=True)
@@ -211,7 +220,7 @@ def _waves_axes(statement: Statement, _: str) -> dict[str, Axis]:
     }
 
 
-def _waves(statement: Statement, at: At) -> tuple[Waves, Setting]:
+def _waves(statement: Statement, at: At) -> tuple[Waves, Setting | None]:
     """Two cosines of one coordinate; those of the clients and of the noise have the first one's frequency."""
     problem = Waves(
         a=np.array([1.0, at["amplitude"]]), b=np.array([at.get("sigma_G", 0.0), 0.0]),
@@ -226,7 +235,7 @@ def _piecewise_axes(statement: Statement, _: str) -> dict[str, Axis]:
     return _short(statement) | shares | {"at": Axis(0.01, 10.0)}
 
 
-def _piecewise(statement: Statement, at: At) -> tuple[Piecewise, Setting]:
+def _piecewise(statement: Statement, at: At) -> tuple[Piecewise, Setting | None]:
     problem = Piecewise(
         at=at["at"], fall=at["fall"], rest=at["rest"], noise=at.get("sigma", 0.0),
         dissimilarity=at.get("sigma_G", 0.0), d=int(at["d"]), M=int(at["m"] + at["more"]),
@@ -307,14 +316,15 @@ def _worst(
     family = FAMILIES[name]
     axes = {each: axis for each, axis in family.axes(statement, alone).items() if each not in statement.without}
     problem, setting = family.instance(statement, {each: axis.at(0.5) for each, axis in axes.items()})
-    exact = statement.left.is_exact(problem, statement.algorithm)
+    exact = statement.step is decomfl and statement.left.is_exact(problem)
     source: Source = "exact" if exact else "simulation"
     generations = effort if exact else max(1, effort // 3)
-    sides(statement, problem, setting, source=source, runs=2, seed=seed)  # refuses what the class has no way to
+    if setting is not None:
+        sides(statement, problem, setting, source=source, runs=2, seed=seed)  # refuses what the class has no way to
 
     def at_ratio(at: At) -> float:
         problem, setting = family.instance(statement, at)
-        if setting.eta is None or not 0 < setting.eta < 1e300:
+        if setting is None:
             return math.nan
         estimate, terms = sides(statement, problem, setting, source=source, runs=_RUNS, seed=seed)
         return ratio(estimate.value, math.fsum(terms.values()))
@@ -333,6 +343,7 @@ def _worst(
         return None
     at = _simplest(worst, axes, at_ratio) if exact and worst.ratio > 1 else worst.at
     problem, setting = family.instance(statement, at)
+    assert setting is not None
     runs = _JUDGED
     judged = check(statement, problem, setting, source=source, runs=runs, seed=seed + 1)
     if judged.holds is None:
