@@ -19,7 +19,7 @@ from theory.units import F, Unit, X, require_one_unit
 
 __all__ = ["AVERAGE", "Statement", "StepSizes", "Variant"]
 
-Variant = Literal["stated", "corrected"]
+Variant = Literal["stated", "corrected", "sharper", "wider"]
 AVERAGE: Final = "(1/R) Σ_r E‖∇f(x_r)‖²"
 
 
@@ -59,8 +59,8 @@ class Statement:
 
     Attributes:
         name: What it is called, on the command line too.
-        variant: stated (as the paper prints it, to the letter), corrected (proved in ``docs/theory.md``), or None for
-            a bound of your own.
+        variant: stated (as the paper prints it, to the letter), corrected (proved in ``docs/theory.md``), sharper
+            (proved there too, with smaller terms), wider (likewise, for a larger η), or None for a bound of your own.
         left: What is bounded, as a statement of ``theory.bounds`` writes it.
         source: The LaTeX label or line of the paper that it comes from.
         terms: Every term's name and formula, a sympy expression in ``theory.symbols``; the bound is their sum.

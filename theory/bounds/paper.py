@@ -31,13 +31,13 @@ from theory.symbols import (
     tail,
 )
 
-__all__ = ["PAPER"]
+__all__ = ["EACH", "PAPER"]
 
 
 # Distributions whose ∇f^μ is a mean of ∇f over shifted points: gaussian (by Stein), sphere (over its ball).
 _SMOOTHED: Final = ("gaussian", "sphere")
 _PRINTED = "unbiased gradients of variance σ²; dissimilarity σ_G; f is L-smooth"
-_EACH = "unbiased gradients of variance σ² at every point; dissimilarity σ_G; every f_i(·; ξ) is L-smooth"
+EACH = "unbiased gradients of variance σ² at every point; dissimilarity σ_G; every f_i(·; ξ) is L-smooth"
 _LOW_RANK = "; 0 ⪯ H(x_r) ⪯ L I, tr H(x_r) ≤ κL, ∇²f ⪯ H(x_r) for ‖x − x_r‖ ≤ 2ηdG(x_r)"
 _LOW_RANK_WIDE = _LOW_RANK.removesuffix("(x_r)") + ", G ≥ ‖∇f_i(x; ξ)‖ for every x"
 
@@ -82,7 +82,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         },
         eta={"descent": 1 / (9 * L * (K + 2 * (rho - 1)))},
         distributions=_SMOOTHED,
-        assumptions=_EACH,
+        assumptions=EACH,
         note="ρ − 1 = (d + 1)/P for Gaussian directions. The step size owes nothing to m: clients share the "
         "directions.",
     )
@@ -99,7 +99,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         },
         eta={"descent": 1 / (4 * L * rho)},
         single_step=True,
-        assumptions=_EACH,
+        assumptions=EACH,
         note="Theorem 1 for K = 1, where no client drifts.",
     )
 
@@ -134,7 +134,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         },
         eta={"rate": _RATE},
         distributions=_SMOOTHED,
-        assumptions=_EACH,
+        assumptions=EACH,
         note="Of corrected Theorem 1 at the largest η allowed here. The first term is of order "
         "√(LD(1 + d/P)(σ² + φσ_G²)/(mKR)) as long as K ≤ d/P; beyond, the part of φσ_G² no longer falls with K, and "
         "that of σ² stops falling with P at P = d: a mini-batch is shared by all directions.",
@@ -169,7 +169,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         eta={"descent": 1 / (4 * L * rho_kappa)},
         distributions=("sphere", "rademacher"),
         single_step=True,
-        assumptions=_EACH + _LOW_RANK,
+        assumptions=EACH + _LOW_RANK,
     )
     _THEOREM_2_FREE: Final = Statement(
         "theorem-2-dimension-free",
@@ -215,7 +215,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         eta={"descent": 1 / (4 * L * rho_kappa)},
         distributions=("gaussian",),
         single_step=True,
-        assumptions=_EACH + _LOW_RANK_WIDE,
+        assumptions=EACH + _LOW_RANK_WIDE,
         note="tail = Pr[χ²_{dP+4} ≥ 2dP], at most exp(−dP/16) up to a factor: dP degrees of freedom, not mdP. Where H "
         "dominates ∇²f everywhere the escape term falls away (G = 0).",
     )
@@ -227,7 +227,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
             left="|f^μ(x) − f(x)|",
             source="eq.oo",
             terms={"smoothing": Rational(1, 2) * mu**2 * L * d},
-            assumptions=_EACH,
+            assumptions=EACH,
         ),
         Statement(
             "smoothed-value",
@@ -235,7 +235,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
             left="|f^μ(x) − f(x)|",
             source="eq.oo",
             terms={"smoothing": Rational(1, 2) * mu**2 * L * d},
-            assumptions=_EACH,
+            assumptions=EACH,
             note="Tight: equality for f = L‖x‖²/2.",
         ),
         Statement(
@@ -244,7 +244,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
             left="‖∇f^μ(x) − ∇f(x)‖",
             source="eq.as",
             terms={"smoothing": Rational(1, 2) * mu * L * sqrt((d + 3) ** 3)},
-            assumptions=_EACH,
+            assumptions=EACH,
         ),
         Statement(
             "smoothed-gradient",
@@ -252,7 +252,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
             left="‖∇f^μ(x) − ∇f(x)‖",
             source="eq.as",
             terms={"smoothing": mu * L * sqrt(s2)},
-            assumptions=_EACH,
+            assumptions=EACH,
             note="∇f^μ(x) = E ∇f(x + μy): the printed bound is (d + 3)^{3/2}/(2√d) times larger, 4 times for d = 1.",
         ),
         Statement(
@@ -265,7 +265,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
                 "gradient": 2 * (d + 4) * a**2,
             },
             distributions=("gaussian",),
-            assumptions=_EACH,
+            assumptions=EACH,
         ),
         Statement(
             "second-moment",
@@ -277,7 +277,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
                 "gradient": 2 * (d + 2) * a**2,
             },
             distributions=("gaussian",),
-            assumptions=_EACH,
+            assumptions=EACH,
         ),
         Statement(
             "variance",
@@ -307,7 +307,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
                 "smoothing": mu**2 * L**2 * s6 / (2 * P),
             },
             distributions=_SMOOTHED,
-            assumptions=_EACH,
+            assumptions=EACH,
         ),
         Statement(
             "local-second-moment",
@@ -336,7 +336,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
                 "noise": 2 * rho * sigma**2,
                 "smoothing": 2 * mu**2 * L**2 * (s2 + s6 / (4 * P)),
             },
-            assumptions=_EACH,
+            assumptions=EACH,
         ),
         Statement(
             "local-drift",
@@ -367,7 +367,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
             },
             eta={"drift": 1 / (9 * L * (K + 2 * (rho - 1)))},
             distributions=_SMOOTHED,
-            assumptions=_EACH,
+            assumptions=EACH,
         ),
         Statement(
             "remainder",
@@ -384,7 +384,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
             left="E‖ε_r‖²",
             source="eq.fjiow.es",
             terms={"smoothing": mu**2 * L**2 * Min(s6 / 4, s2 + s6 / (4 * P))},
-            assumptions=_EACH,
+            assumptions=EACH,
             note="|g − zᵀ∇f(x)| ≤ μL‖z‖²/2; on the sphere the first of the two holds for every draw, not only on "
             "average.",
         ),
@@ -411,7 +411,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
                 "noise": L * rho_kappa / m * (phi * sigma_G**2 + sigma**2),
             },
             single_step=True,
-            assumptions=_EACH + _LOW_RANK,
+            assumptions=EACH + _LOW_RANK,
         ),
     )
 
