@@ -151,3 +151,41 @@ def test_planted_wrong_constants_are_caught(
 
 def test_a_wrong_constant_of_every_sharper_statement_is_planted() -> None:
     assert {(name, variant) for name, variant, *_ in PLANTS} == set(SHARPER)
+
+
+def _noise_over_print(d: int, P: int, m: int, K: int, R: int) -> float:
+    """Exact left side over the printed bound at its largest η: noise alone on f = ½‖x‖², from the optimum."""
+    printed = statement("theorem-1", "stated")
+    quadratic = Quadratic.of(Spectrum.flat(d), D=0.0, sigma=1.0)
+    here = quadratic.setting(m=m, P=P, K=K, R=R)
+    here = here.at(printed.step_sizes(here).largest)
+    return expected(quadratic, here).average / sum(printed.bound(here))
+
+
+def test_the_printed_theorem_1_is_true_up_to_144_directions_for_one_parameter_and_false_from_145() -> None:
+    assert [printed_theorem_1(Setting(d=1, L=3.0, P=P)) for P in (1, 143, 144, 145, 10**6)] == [True] * 3 + [False] * 2
+    assert _noise_over_print(1, 144, 1, 1, 10**5) < 1 < _noise_over_print(1, 145, 1, 1, 10**5)
+
+
+@pytest.mark.parametrize(("m", "low", "high"), [(1, 28.23, 28.25), (1000, 30.9, 31.1)])
+def test_the_threshold_in_directions_by_dimension(m: int, low: float, high: float) -> None:
+    d = 10**6
+    assert printed_theorem_1(Setting(d=d, L=1.0, m=m, P=int(low * (d + 4)))) is True
+    assert printed_theorem_1(Setting(d=d, L=1.0, m=m, P=int(high * (d + 4)))) is False
+
+
+@given(d=st.integers(1, 10**6), m=st.integers(1, 20), K=st.integers(1, 10), share=st.floats(0.01, 40))
+@settings(max_examples=100)
+def test_noise_alone_breaks_the_print_where_it_is_said_to_be_false(d: int, m: int, K: int, share: float) -> None:
+    P = max(1, int(share * (d + 4)))
+    answer = printed_theorem_1(Setting(d=d, L=1.0, m=m, P=P, K=K))
+    noise = _noise_over_print(d, P, m, K, 10**5)
+    assert (noise > 1) <= (answer is False) <= (noise > 0.98)
+    assert K > 1 or answer is not None
+
+
+def test_for_several_local_steps_the_print_is_open_between_what_is_proved_and_what_breaks_it() -> None:
+    answers = [printed_theorem_1(Setting(d=100, L=1.0, m=1, P=int(share * 104), K=2)) for share in (1, 6, 20, 32)]
+    assert answers == [True, True, None, False]
+    with pytest.raises(InputError, match="^distribution must be gaussian, got 'sphere'"):
+        printed_theorem_1(Setting(d=1, L=1.0, distribution="sphere"))

@@ -14,7 +14,6 @@ __all__ = ["printed_theorem_1"]
 
 _STATED: Final = next(each for each in PAPER if (each.name, each.variant) == ("theorem-1", "stated"))
 _PROVED: Final = [each for each in SHARPER if each.name == "theorem-1"]
-_ALONE: Final = [{"D": 0.0, "sigma": 0.0, "sigma_G": 0.0, name: 1.0} for name in ("D", "sigma", "sigma_G")]
 
 
 def printed_theorem_1(setting: Setting) -> bool | None:
@@ -40,9 +39,14 @@ def printed_theorem_1(setting: Setting) -> bool | None:
     values = here.values
     if (here.d + here.P + 1) / (2 - values["eta"] * values["rho"]) > 16 * (here.d + 4):
         return False
+    bare = replace(here, D=0.0)
+    alone = (
+        replace(bare, D=1.0),
+        replace(bare, sigma=1.0),
+        replace(bare, sigma_G=1.0),
+    )  # bounds are sums of these parts
     proved = any(
-        each.admits(here)
-        and all(sum(each.bound(alone)) <= sum(_STATED.bound(alone)) for alone in (replace(here, **c) for c in _ALONE))
+        each.admits(here) and all(sum(each.bound(part)) <= sum(_STATED.bound(part)) for part in alone)
         for each in _PROVED
     )
     return True if here.K == 1 or proved else None

@@ -155,9 +155,9 @@ def _bound(
 
       decomfl bound --statement variance --d 1000 --P 20 --L 1 --a 0.3 --sigma 1
 
-    "stated" is the paper to the letter, "corrected" what is proved in docs/theory.md, "sharper" and "wider" what is proved
-    there with smaller constants and for larger η. An η or μ larger than a condition allows is said and not refused: the
-    number is there, but nobody claims it.
+    "stated" is the paper to the letter, "corrected" what is proved in docs/theory.md, "sharper" and "wider" what is
+    proved there with smaller constants and for larger η. An η or μ larger than a condition allows is said and not
+    refused: the number is there, but nobody claims it.
     """
     at = {name: constants.pop(name) for name in _POINT if name in constants}
     setting, variants = _asked(theorem, named, constants, replacement)
