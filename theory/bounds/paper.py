@@ -38,7 +38,8 @@ __all__ = ["EACH", "PAPER"]
 _SMOOTHED: Final = ("gaussian", "sphere")
 _PRINTED = "unbiased gradients of variance σ²; dissimilarity σ_G; f is L-smooth"
 EACH = "unbiased gradients of variance σ² at every point; dissimilarity σ_G; every f_i(·; ξ) is L-smooth"
-_LOW_RANK = "; 0 ⪯ H(x_r) ⪯ L I, tr H(x_r) ≤ κL, ∇²f ⪯ H(x_r) for ‖x − x_r‖ ≤ 2ηdG(x_r)"
+_INDEFINITE = "; H(x_r) ⪯ L I, tr H(x_r) ≤ κL, ∇²f ⪯ H(x_r) for ‖x − x_r‖ ≤ 2ηdG(x_r)"
+_LOW_RANK = _INDEFINITE.replace("H(x_r)", "0 ⪯ H(x_r)", 1)
 _LOW_RANK_WIDE = _LOW_RANK.removesuffix("(x_r)") + ", G ≥ ‖∇f_i(x; ξ)‖ for every x"
 
 with evaluate(False):  # so that a formula is printed as it is written here
@@ -169,7 +170,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         eta={"descent": 1 / (4 * L * rho_kappa)},
         distributions=("sphere", "rademacher"),
         single_step=True,
-        assumptions=EACH + _LOW_RANK,
+        assumptions=EACH + _INDEFINITE,
     )
     _THEOREM_2_FREE: Final = Statement(
         "theorem-2-dimension-free",
@@ -184,7 +185,8 @@ with evaluate(False):  # so that a formula is printed as it is written here
         single_step=True,
         assumptions="unbiased gradients of variance σ² at every point; dissimilarity σ_G; −H ⪯ ∇²f_i(x; ξ) ⪯ H for all "
         "i, ξ and x, with one 0 ⪯ H ⪯ L I, tr H ≤ κL",
-        note="Nothing in it grows with d, the terms in μ included, which in print need μ of order d^(−3/2).",
+        note="Nothing in it grows with d, the terms in μ included, which in print need μ of order d^(−3/2). κ is that "
+        "of H: the effective rank of ∇²f alone is not enough.",
     )
     _GAUSSIAN_STATED: Final = Statement(
         "theorem-2-gaussian",
