@@ -22,7 +22,7 @@ from theory.units import F, Unit, X, require_one_unit
 
 __all__ = ["Constant", "Statement", "StepSizes", "Variant"]
 
-Variant = Literal["stated", "corrected"]
+Variant = Literal["stated", "corrected", "sharper", "wider"]
 Constant = float | Callable[[Any, Setting], float]
 """The value of a symbol of one's own: a number, or a function of the problem and the setting."""
 
@@ -63,8 +63,8 @@ class Statement:
 
     Attributes:
         name: What it is called, on the command line too.
-        variant: stated (as the paper prints it, to the letter), corrected (proved in ``docs/theory.md``), or None for
-            a bound of your own.
+        variant: stated (as the paper prints it, to the letter), corrected (proved in ``docs/theory.md``), sharper
+            (proved there too, with smaller terms), wider (likewise, for a larger η), or None for a bound of your own.
         left: What is bounded: ``theory.AVERAGE``, ``LAST_GRADIENT``, ``LAST_LOSS``, ``LAST_DISTANCE`` or a ``Left`` of
             your own.
         step: The local step that it is said of: DeComFL's, with the differences and the momentum of the setting, or one

@@ -244,7 +244,7 @@ def test_distributions_and_local_steps_that_a_statement_is_not_for_are_refused()
         statement("theorem-2").bound(replace(BASE, kappa=None, distribution="sphere"))
     with pytest.raises(InputError, match="^statement must be one of"):
         statement("theorem-3")
-    with pytest.raises(InputError, match="^variant must be corrected for theorem-1-single"):
+    with pytest.raises(InputError, match="^variant must be one of corrected for theorem-1-single"):
         statement("theorem-1-single", "stated")
     with pytest.raises(InputError, match="^eta must be given"):
         statement("theorem-1").admits(replace(BASE, eta=None))

@@ -49,7 +49,7 @@ _REAL: Final[dict[str, str]] = {
     "sigma": "Standard deviation σ of the stochastic gradients. [F/X]",
     "sigma_G": "Gradient dissimilarity σ_G of the clients. [F/X]",
     "D": "Distance f(x_0) − f(x*) of the first loss from the least. [F]",
-    "kappa": "Effective rank κ of the Hessian.",
+    "kappa": "Effective rank κ = tr H/L of the H that the statement assumes.",
     "G": "Largest norm of a stochastic gradient. [F/X]",
     "beta": "Momentum β in torch's form.",
     "H3": "Lipschitz constant H₃ of the Hessians of every f_i(·; ξ). [F/X³]",
@@ -151,7 +151,7 @@ def _bound(
     replacement: _Replacement = False,
     as_json: _Json = False,
 ) -> None:
-    """What is the bound, term by term? As printed, and as it can be proved.
+    """What is the bound, term by term? As printed, and as it can be proved, at this η and at the largest of each.
 
       decomfl bound --theorem 2 --d 1e9 --kappa 50 --m 10 --P 10 --L 1 --eta 0.01 --R 1000 --D 2 --sigma 0.1
 
@@ -159,8 +159,9 @@ def _bound(
 
       decomfl bound --statement variance --d 1000 --P 20 --L 1 --a 0.3 --sigma 1
 
-    "stated" is the paper to the letter, "corrected" what is proved in docs/theory.md. An η or μ larger than a condition
-    allows is said and not refused: the number is there, but nobody claims it.
+    "stated" is the paper to the letter, "corrected" what is proved in docs/theory.md, "sharper" and "wider" what is
+    proved there with smaller constants and for larger η. An η or μ larger than a condition allows is said and not
+    refused: the number is there, but nobody claims it.
     """
     at = {name: constants.pop(name) for name in _POINT if name in constants}
     setting, variants = _asked(theorem, named, constants, replacement)
@@ -173,6 +174,9 @@ def _bound(
         for name in dict.fromkeys(name for each in found.values() for name in each["terms"])
     ]
     rows.append(("bound", [_number(each["bound"]) for each in found.values()]))
+    if any(each["largest"] for each in found.values()):
+        rows.append(("largest η", [_number(each["largest"]) for each in found.values()]))
+        rows.append(("bound there", [_number(each["bound_there"]) for each in found.values()]))
     _print(next(iter(variants.values())).left.text, variants, rows, setting, at)
     for title, each in found.items():
         if each["violated"]:
@@ -245,7 +249,10 @@ def _terms(of: Statement, setting: Setting, at: Values) -> Values:
             for name, largest in sizes.conditions.items()
             if used is not None and used > largest * (1 + 1e-12)
         ]
+    largest = of.step_sizes(setting).largest if of.eta else None
     return {
+        "largest": largest,
+        "bound_there": None if largest is None else sum(of.bound(setting.at(largest), **at)),
         "terms": {
             name: {"formula": written(of.terms[name]), "value": value}
             for name, value in zip(of.terms, values, strict=True)
@@ -258,11 +265,30 @@ def _terms(of: Statement, setting: Setting, at: Values) -> Values:
 
 def _dump(variants: Mapping[str, Statement], setting: Setting, at: Values, found: Mapping[str, Values]) -> None:
     first = next(iter(variants.values()))
-    about = {"statement": first.name, "source": first.source, "left": first.left.text, "constants": setting.values | at}
+    about = {
+        "statement": first.name,
+        "source": first.source,
+        "left": first.left.text,
+        "constants": setting.values | at,
+        "notes": _notes(variants, setting),
+    }
     own = {
         title: {**found[title], "assumptions": each.assumptions, "note": each.note} for title, each in variants.items()
     }
     print(json.dumps(plain({**about, "distribution": setting.distribution, "variants": own}), ensure_ascii=False))
+
+
+def _notes(variants: Mapping[str, Statement], setting: Setting) -> list[str]:
+    """What was taken for granted, in sentences."""
+    notes = []
+    used = {name for each in variants.values() for term in each.terms.values() for name in names_in(term)}
+    if setting.M is None and not setting.replacement and "phi" in used:
+        notes.append(f"M was not given and is taken for m = {setting.m}: no client is left out, so φ = 0.")
+    if any(each.name == "theorem-2-dimension-free" for each in variants.values()):
+        notes.append(
+            "κ must be that of one H that dominates every ±∇²f_i(·; ξ); the effective rank of ∇²f is not enough."
+        )
+    return notes
 
 
 def _number(value: float | None) -> str:
@@ -304,6 +330,8 @@ def _print(
         console.print(
             f"stated: for {' or '.join(stated.distributions)} directions{' and K = 1' * stated.single_step} only"
         )
+    for note in _notes(variants, setting):
+        console.print(note)
     for title, each in variants.items():
         words = " ".join(
             word for word in (f"Assumes {each.assumptions}." if each.assumptions else "", each.note) if word
