@@ -11,6 +11,7 @@ from .communication import expected_numbers as expected_numbers
 from .communication import expected_traffic as expected_traffic
 from .communication import table1_scalars_decomfl as table1_scalars_decomfl
 from .communication import table1_scalars_fedavg as table1_scalars_fedavg
+from .formula import names_in as names_in
 from .formula import unit_of as unit_of
 from .formula import value_of as value_of
 from .formula import written as written

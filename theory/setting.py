@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from scipy import special
-
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
 
 __all__ = [
@@ -155,6 +153,8 @@ class Setting:
     @cached_property
     def values(self) -> dict[str, float]:
         """Every symbol with its value, those that follow from others included; those not given are left out."""
+        from scipy import special  # which help and errors do without
+
         given = {
             **{name: float(getattr(self, name)) for name in ("d", "L", "m", "P", "K", "R", "mu", "sigma", "sigma_G")},
             "M": float(self.clients),

@@ -7,22 +7,20 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import sympy as sp
 import typer
-from rich.console import Console
-from rich.table import Table
 
+import theory
 from decomfl_lab.cli.flags import Command, flag, with_flags
 from decomfl_lab.cli.numbers import integer
 from decomfl_lab.errors import InputError, require, require_choice
-from hessian.estimate import plain
-from theory.bounds import STATEMENTS, names, statement
-from theory.formula import names_in, written
 from theory.setting import DISTRIBUTIONS, Setting
-from theory.statements import Statement, StepSizes, Variant
-from theory.symbols import LETTERS
+
+if TYPE_CHECKING:  # help needs no formula
+    import sympy as sp
+
+    from theory.statements import Statement, StepSizes
 
 __all__ = ["bound", "stepsize"]
 
@@ -90,7 +88,8 @@ _Theorem = Annotated[
     int | None, typer.Option(help="Theorem of the paper: 1 (standard) or 2 (low effective rank).", show_default=False)
 ]
 _Named = Annotated[
-    str | None, typer.Option("--statement", help=f"Instead of a theorem one of {', '.join(names())}, or a LaTeX label.")
+    str | None,
+    typer.Option("--statement", help="Instead of a theorem the name of a statement, as variance, or its LaTeX label."),
 ]
 _Replacement = Annotated[
     bool, typer.Option("--replacement", help="Clients are sampled with replacement, as in the paper's proofs.")
@@ -196,29 +195,29 @@ def _asked(
         named = _THEOREMS[int(theorem or 0)]
     else:
         require(theorem is None, "theorem", "stay unset where statement is given", theorem)
-    labels = {each.source: each.name for each in STATEMENTS.values() if each.name not in _SINGLE.values()}
-    name = require_choice("statement", labels.get(named, named), names())
+    labels = {each.source: each.name for each in theory.STATEMENTS.values() if each.name not in _SINGLE.values()}
+    name = require_choice("statement", labels.get(named, named), dict.fromkeys(of for of, _ in theory.STATEMENTS))
     distribution = constants.get("distribution")
     name = _GAUSSIAN.get(name, name) if distribution == "gaussian" else name
     for needed in ("d", "L"):
         if needed not in constants:
             raise InputError(f"{needed} must be given, got None")
-    claimed = {each: STATEMENTS[name, each] for each in get_args(Variant) if (name, each) in STATEMENTS}
+    claimed = {str(variant): each for (of, variant), each in theory.STATEMENTS.items() if of == name}
     distribution = distribution or next(iter(claimed.values())).distributions[0]
     central = any(each.central for each in claimed.values())
     setting = Setting(**(constants | {"distribution": distribution}), replacement=replacement, central=central)
     variants: dict[str, Statement] = dict(claimed)
     if setting.K == 1 and name in _SINGLE:
-        variants["corrected, K = 1"] = statement(_SINGLE[name])
+        variants["corrected, K = 1"] = theory.statement(_SINGLE[name])
     applying = {title: each for title, each in variants.items() if each.applies(setting)}
     if not applying:
-        statement(name).bound(setting)  # refuses the distribution or K
+        theory.statement(name).bound(setting)  # refuses the distribution or K
     return setting, applying
 
 
 def _step_sizes(of: Statement, setting: Setting, *, best: bool) -> Values:
     sizes, mu = of.step_sizes(setting), of.largest_mu(setting)
-    eta = of.best_eta(setting) if best and any("eta" in names_in(term) for term in of.terms.values()) else None
+    eta = of.best_eta(setting) if best and any("eta" in theory.names_in(term) for term in of.terms.values()) else None
     return {
         "conditions": _limits(of.eta, sizes),
         "mu": _limits(of.mu, mu),
@@ -232,7 +231,7 @@ def _step_sizes(of: Statement, setting: Setting, *, best: bool) -> Values:
 
 def _limits(formulas: Mapping[str, sp.Expr], sizes: StepSizes) -> dict[str, Values]:
     return {
-        name: {"formula": written(formulas[name]), "largest": value, "binds": name == sizes.binding}
+        name: {"formula": theory.written(formulas[name]), "largest": value, "binds": name == sizes.binding}
         for name, value in sizes.conditions.items()
     }
 
@@ -244,7 +243,7 @@ def _terms(of: Statement, setting: Setting, at: Values) -> Values:
         setting.require("eta")
         limits = [("η", setting.eta, of.step_sizes(setting), of.eta), ("μ", setting.mu, of.largest_mu(setting), of.mu)]
         violated = [
-            f"{symbol} = {used:.4g} above {name}'s {largest:.4g} = {written(formulas[name])}"
+            f"{symbol} = {used:.4g} above {name}'s {largest:.4g} = {theory.written(formulas[name])}"
             for symbol, used, sizes, formulas in limits
             for name, largest in sizes.conditions.items()
             if used is not None and used > largest * (1 + 1e-12)
@@ -254,7 +253,7 @@ def _terms(of: Statement, setting: Setting, at: Values) -> Values:
         "largest": largest,
         "bound_there": None if largest is None else sum(of.bound(setting.at(largest), **at)),
         "terms": {
-            name: {"formula": written(of.terms[name]), "value": value}
+            name: {"formula": theory.written(of.terms[name]), "value": value}
             for name, value in zip(of.terms, values, strict=True)
         },
         "bound": sum(values),
@@ -264,6 +263,8 @@ def _terms(of: Statement, setting: Setting, at: Values) -> Values:
 
 
 def _dump(variants: Mapping[str, Statement], setting: Setting, at: Values, found: Mapping[str, Values]) -> None:
+    from hessian.estimate import plain
+
     first = next(iter(variants.values()))
     about = {
         "statement": first.name,
@@ -281,7 +282,7 @@ def _dump(variants: Mapping[str, Statement], setting: Setting, at: Values, found
 def _notes(variants: Mapping[str, Statement], setting: Setting) -> list[str]:
     """What was taken for granted, in sentences."""
     notes = []
-    used = {name for each in variants.values() for term in each.terms.values() for name in names_in(term)}
+    used = {name for each in variants.values() for term in each.terms.values() for name in theory.names_in(term)}
     if setting.M is None and not setting.replacement and "phi" in used:
         notes.append(f"M was not given and is taken for m = {setting.m}: no client is left out, so φ = 0.")
     if any(each.name == "theorem-2-dimension-free" for each in variants.values()):
@@ -309,6 +310,9 @@ def _term(terms: Mapping[str, Values], name: str) -> str:
 def _print(
     head: str, variants: Mapping[str, Statement], rows: Sequence[tuple[str, list[str]]], setting: Setting, at: Values
 ) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     console = Console(width=None if sys.stdout.isatty() else 150, highlight=False, markup=False)
     first = next(iter(variants.values()))
     table = Table(
@@ -324,8 +328,10 @@ def _print(
     shown = {
         name: value for name, value in (setting.values | at).items() if name in _WHOLE | _REAL | _POINT or name == "rho"
     }
-    console.print(", ".join(f"{LETTERS.get(name, name)} = {value:,.6g}" for name, value in shown.items()))
-    stated = STATEMENTS.get((first.name, "stated"))
+    console.print(
+        ", ".join(f"{theory.symbols.LETTERS.get(name, name)} = {value:,.6g}" for name, value in shown.items())
+    )
+    stated = theory.STATEMENTS.get((first.name, "stated"))
     if stated is not None and "stated" not in variants:
         console.print(
             f"stated: for {' or '.join(stated.distributions)} directions{' and K = 1' * stated.single_step} only"
