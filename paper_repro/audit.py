@@ -20,17 +20,18 @@ from paper_repro.claims import Claim, Verdict
 from paper_repro.part import Made, Options
 from paper_repro.report import Folded, Section
 from paper_repro.runs import Work, fingerprint
-from theory.audit.entry import FINDINGS, Result
-from theory.audit.registry import ENTRIES, run
+from theory.findings.finding import STATUSES, Result, gather
+from theory.findings.registry import ENTRIES
 
 __all__ = ["claims", "jobs", "make"]
 
 TONES: Final[Mapping[str, str]] = {
     "correct": "yes",
-    "correct but loose": "yes",
-    "typo": "depends",
-    "does not follow": "no",
-    "false": "no",
+    "proof gap, conclusion true": "depends",
+    "imprecise": "depends",
+    "misprint": "depends",
+    "carried over": "no",
+    "refuted": "no",
     "not checkable": "untested",
 }
 _JUDGED: Final = ("theorem", "corollary", "lemma")
@@ -62,7 +63,7 @@ class AuditWork:
         def show(done: int, _: Result) -> None:
             report(Progress(done, len(ENTRIES), math.nan, math.nan, 0.0))
 
-        rows = [result.row() for result in run(ENTRIES, show)]
+        rows = [result.row() for result in gather(ENTRIES, show)]
         write_atomically(folder / "audit.json", json.dumps(rows, ensure_ascii=False))
         return f"{len(rows)} statements"
 
@@ -84,11 +85,11 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         figure_png=None,
         settings=pd.DataFrame(),
         notes=[
-            "Each line opens to the reason, the evidence gathered for this report, and the corrected statement. “Does "
-            "not follow” means that the step is not implied by what it is derived from; “false” that concrete numbers "
-            "contradict the whole statement. Evidence: units of every term; computer algebra; searches over the "
-            "parameters for the worst slack; counter-examples; arithmetic of tables; algorithms run to the letter. "
-            "`decomfl audit` repeats all of it.",
+            "Each line opens to the reason, the evidence gathered for this report, and the corrected statement. "
+            "“Refuted” means that concrete numbers contradict it; “carried over” that the step is right and starts "
+            "from one that is not. Evidence: units of every term; computer algebra; searches over the parameters for "
+            "the worst slack; counter-examples; arithmetic of tables; algorithms run to the letter. `decomfl audit` "
+            "repeats all of it.",
         ],
         facts={
             "statements": str(len(rows)),
@@ -101,41 +102,41 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
 
 
 def _folded(row: Mapping[Any, Any]) -> Folded:
-    finding = str(row["finding"])
+    status = str(row["status"])
     return Folded(
         label=str(row["label"]),
-        verdict=finding if row["confirmed"] else f"{finding}: not borne out",
-        tone=TONES[finding] if row["confirmed"] else "untested",
+        verdict=status if row["confirmed"] else f"{status}: not borne out",
+        tone=TONES[status] if row["confirmed"] else "untested",
         says=str(row["says"]),
         body=[
-            ("where", f"{row['kind']}, line {row['line']}{', also ' * bool(row['labels'])}{', '.join(row['labels'])}"),
+            ("where", ", ".join((row["place"], row["kind"], f"line {row['line']}", *row["labels"]))),
             ("why", str(row["why"])),
             *(
-                (f"{found['instrument']}{'' if found['holds'] else ' (against)'}", str(found["says"]))
+                (f"{found['role']}{'' if found['holds'] else ' (fails)'}", f"{found['instrument']}: {found['says']}")
                 for found in row["evidence"]
             ),
-            ("instead", str(row["fix"])),
+            ("instead", str(row["instead"])),
         ],
     )
 
 
 def claims(rows: pd.DataFrame) -> list[Claim]:
     """Whether the statements of the paper are correct: all together, and each theorem, corollary and lemma."""
-    counts = Counter(rows["finding"])
-    wrong = [finding for finding in FINDINGS if TONES[finding] in ("no", "depends")]
+    counts = Counter(rows["status"])
+    wrong = [status for status in STATUSES if TONES[status] in ("no", "depends")]
     everything = Claim(
         id="audit.all",
         claim="The paper's displayed statements, algorithms and tables are correct",
         source="the whole paper",
-        verdict="does not hold" if any(counts[finding] for finding in wrong) else "holds",
-        measured={finding: counts[finding] for finding in FINDINGS},
+        verdict="does not hold" if any(counts[status] for status in wrong) else "holds",
+        measured={status: counts[status] for status in STATUSES},
         scale=f"{len(rows)} statements",
     )
     return [everything, *(_claim(row) for row in rows.to_dict("records") if row["kind"] in _JUDGED)]
 
 
 def _claim(row: Mapping[Any, Any]) -> Claim:
-    tone = TONES[str(row["finding"])] if row["confirmed"] else "untested"
+    tone = TONES[str(row["status"])] if row["confirmed"] else "untested"
     verdicts: dict[str, Verdict] = {"yes": "holds", "untested": "not tested at this scale"}
     numbers: Mapping[str, float | None] = next((found["numbers"] for found in row["evidence"] if found["numbers"]), {})
     return Claim(
@@ -144,5 +145,5 @@ def _claim(row: Mapping[Any, Any]) -> Claim:
         source=f"{row['label']}, line {row['line']} of the source",
         verdict=verdicts.get(tone, "does not hold"),
         measured={name: value for name, value in numbers.items() if value is not None and math.isfinite(value)},
-        scale=f"audit: {row['finding']}",
+        scale=f"audit: {row['status']}",
     )

@@ -9,8 +9,8 @@ import tomllib
 from pathlib import Path
 
 import decomfl_lab
-from theory.audit.registry import ENTRIES
 from theory.bounds import STATEMENTS
+from theory.findings.registry import ENTRIES
 
 ROOT = Path(__file__).parents[1]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -19,8 +19,8 @@ from paper_repro.part import Options
 from paper_repro.scales import THEORY_SCALES, TheoryScale
 from paper_repro.sweeps import KAPPA, SWEEPS, SweepWork
 from paper_repro.trained import TrainingWork
-from theory.audit.entry import FINDINGS, Entry, Evidence, Result, gather
 from theory.bounds import statement
+from theory.findings.finding import Cause, Check, Entry, Evidence, Kind, Result, Status, gather
 from theory.setting import Setting
 
 TINY = TheoryScale(per_decade=1, runs=3, factor=256, cells=2, models=("logistic",), rounds=4, seeds=(0, 1))
@@ -192,15 +192,22 @@ def test_what_the_results_depend_on_is_in_their_keys() -> None:
 # --- audit ------------------------------------------------------------------------------------------------------------
 
 
-def entry(finding: str, *, holds: bool = True, kind: str = "lemma", label: str = "a") -> Result:
-    checks = (
-        ()
-        if finding == "not checkable"
-        else (lambda: Evidence("units", holds, "F and X", {"ratio": 2.0, "worst": math.inf}),)
-    )
-    return gather(
-        Entry(label=label, line=7, kind=kind, says="1 = 1", finding=finding, checks=checks, why="so", fix="2 = 2")  # type: ignore[arg-type]
-    )
+def entry(status: Status, *, holds: bool = True, kind: Kind = "lemma", label: str = "a") -> Result:
+    """A result whose evidence refutes where the status is not *correct*, and holds or not."""
+    against = status != "correct"
+    check = Check(label, lambda: Evidence("units", holds, "F and X", {"ratio": 2.0, "worst": math.inf}, against))
+    nature: Any = {"misprint": "misprint", "imprecise": "imprecision"}.get(status, "error")
+    roles: Any = {
+        "correct": {"supports": (check,)},
+        "not checkable": {},
+        "proof gap, conclusion true": {"refutes": (check,), "supports": (check,)},
+    }.get(status, {"refutes": (check,)})
+    own = Entry(
+        label=label, line=7, place="Lemma 1", kind=kind, says="1 = 1", status=status, evidence=roles, why="so",
+        instead="2 = 2", carries="b" * (status == "carried over"),
+        causes=(Cause(name="c", title="", nature=nature, shown_by=(label,)),),
+    )  # fmt: skip
+    return gather([own])[0]
 
 
 def audited(*results: Result) -> pd.DataFrame:
@@ -209,20 +216,18 @@ def audited(*results: Result) -> pd.DataFrame:
 
 def test_each_finding_of_the_audit_is_a_claim_of_lemmas_and_theorems() -> None:
     rows = audited(
-        *(entry(finding, label=f"l{n}") for n, finding in enumerate(FINDINGS)), entry("false", kind="table", label="t")
+        *(entry(status, label=f"l{n}") for n, status in enumerate(get_args(Status)) if "gap" not in status),
+        entry("refuted", kind="table", label="t"),
     )
     found = verdicts(audit.claims(rows))
     assert found == {
         "all": "does not hold",
-        "l0": "holds",
-        "l1": "holds",
-        "l2": "does not hold",
-        "l3": "does not hold",
-        "l4": "does not hold",
-        "l5": "not tested at this scale",
+        **dict.fromkeys(("l0", "l2", "l3", "l4"), "does not hold"),
+        "l5": "holds",
+        "l6": "not tested at this scale",
     }
     everything, first, *_ = audit.claims(rows)
-    assert everything.measured["false"] == 2
+    assert everything.measured["refuted"] == 2
     assert first.measured == {"ratio": 2.0}
     assert verdicts(audit.claims(audited(entry("correct"))))["all"] == "holds"
     assert verdicts(audit.claims(audited(entry("correct", holds=False))))["a"] == "not tested at this scale"
@@ -230,12 +235,13 @@ def test_each_finding_of_the_audit_is_a_claim_of_lemmas_and_theorems() -> None:
 
 def test_the_page_opens_to_the_evidence_and_says_what_was_not_borne_out() -> None:
     options = Options(scale="smoke", readings=(), count="wire")
-    made = audit.make(audited(entry("false"), entry("typo", holds=False, label="b")), [], options)
+    made = audit.make(audited(entry("refuted"), entry("misprint", holds=False, label="b")), [], options)
     good, bad = made.section.folded
-    assert (good.verdict, good.tone) == ("false", "no")
-    assert dict(good.body) == {"where": "lemma, line 7", "why": "so", "units": "F and X", "instead": "2 = 2"}
-    assert (bad.verdict, bad.tone) == ("typo: not borne out", "untested")
-    assert "units (against)" in dict(bad.body)
+    assert (good.verdict, good.tone) == ("refuted", "no")
+    where = "Lemma 1, lemma, line 7"
+    assert dict(good.body) == {"where": where, "why": "so", "refutes": "units: F and X", "instead": "2 = 2"}
+    assert (bad.verdict, bad.tone) == ("misprint: not borne out", "untested")
+    assert "refutes (fails)" in dict(bad.body)
     assert made.section.facts["findings borne out"] == "1 of 2"
 
 
@@ -247,7 +253,7 @@ def test_the_command_makes_both_parts(
     monkeypatch.setitem(scales.THEORY_SCALES, "smoke", tiny)
     monkeypatch.setattr(sweeps, "LOUD", 1.0)
     monkeypatch.setattr(sweeps, "REACH", dict.fromkeys("mPK", 4))
-    few = [entry("correct"), entry("typo", label="b")]
+    few = [entry("correct"), entry("misprint", label="b")]
     monkeypatch.setattr(audit, "ENTRIES", tuple(result.entry for result in few))
     argv = ["paper", "--scale", "smoke", "--only", "theory,audit", "--out", str(tmp_path), "--jobs", "1", "--json"]
     assert main(argv) == 0

@@ -11,10 +11,10 @@ import pytest
 import typer
 
 from decomfl_lab.errors import InputError
-from theory.audit.entry import Evidence
-from theory.audit.registry import ENTRIES
-from theory.commands import audit as module
 from theory.commands.audit import audit
+from theory.findings import registry
+from theory.findings.finding import Check, Evidence
+from theory.findings.registry import CAUSES, ENTRIES
 
 Capture = pytest.CaptureFixture[str]
 
@@ -22,7 +22,8 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only quick entries."""
-    monkeypatch.setattr(module, "ENTRIES", [entry for entry in ENTRIES if entry.kind in ("algorithm line", "table")])
+    quick = [entry for entry in ENTRIES if entry.kind in ("algorithm line", "table")]
+    monkeypatch.setattr(registry, "ENTRIES", quick)
 
 
 def _rows(capsys: Capture, **options: Any) -> list[dict[str, Any]]:
@@ -31,57 +32,77 @@ def _rows(capsys: Capture, **options: Any) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.slow
+def test_the_findings_that_matter_fit_one_screen(capsys: Capture) -> None:
+    audit()
+    told = capsys.readouterr().out
+    assert len(told.splitlines()) <= 60
+    assert max(map(len, told.splitlines()[:-1])) <= 120
+    assert all(f" {cause.name}: " in told for cause in CAUSES.values() if cause.headline)
+    assert "0.087949 > 0.0133096" in told  # the witness of the first
+
+
 @pytest.mark.usefixtures("few")
 def test_rows_have_what_readers_of_json_need(capsys: Capture) -> None:
-    rows = _rows(capsys, finding=["typo"])
+    rows = _rows(capsys, status=["misprint"])
     assert rows
     for row in rows:
-        assert {"label", "line", "kind", "finding", "instrument", "witness", "fix"} <= set(row)
-        assert row["finding"] == "typo"
-        assert row["confirmed"] is True
-        assert row["witness"]
+        assert {"label", "place", "line", "kind", "status", "cause", "instead", "evidence"} <= set(row)
+        assert (row["status"], row["confirmed"]) == ("misprint", True)
+        assert row["cause"]
 
 
 @pytest.mark.usefixtures("few")
-def test_entries_are_chosen_by_finding_kind_label_and_line(capsys: Capture) -> None:
+def test_entries_are_chosen_by_status_kind_label_line_and_cause(capsys: Capture) -> None:
     assert {row["kind"] for row in _rows(capsys, kind=["table"])} == {"table"}
     assert [row["label"] for row in _rows(capsys, statement=["algorithm-1"])] == ["alg.cezo-fl"]
     assert [row["label"] for row in _rows(capsys, statement=["line-326"])] == ["line-326", "line-326.2"]
-    both = _rows(capsys, finding=["false", "typo"], kind=["table"])
-    assert {row["finding"] for row in both} == {"false", "typo"}
+    assert {row["status"] for row in _rows(capsys, status=["refuted", "misprint"], kind=["table"])} == {
+        "refuted",
+        "misprint",
+    }
+    assert {row["label"] for row in _rows(capsys, cause=["lora-costs"])} == {"line-920.2"}
+
+
+def test_what_carries_a_fault_hangs_on_its_cause(capsys: Capture) -> None:
+    labels = {row["label"] for row in _rows(capsys, cause=["concave"])}
+    assert {"line-1378.2", "line-1384"} <= labels  # the second carries the first
 
 
 @pytest.mark.usefixtures("few")
 def test_one_statement_is_told_in_full(capsys: Capture) -> None:
     audit(statement=["line-299"])
     told = capsys.readouterr().out
-    for words in (
-        "line-299 (line 299, algorithm line): typo",
-        "N is nowhere defined",
-        "name 'N' is not defined",
-        "instead",
-    ):
+    for words in ("line-299 (Algorithm 1", "algorithm line): misprint", "N is nowhere defined", "instead"):
         assert words in told
+    assert "name 'N' is not defined" in told
 
 
 @pytest.mark.usefixtures("few")
-def test_the_table_counts_the_findings(capsys: Capture) -> None:
-    audit(kind=["algorithm line"], finding=["typo"])
+def test_a_cause_is_told_with_all_that_hangs_on_it(capsys: Capture) -> None:
+    audit(cause=["table-cells"])
     told = capsys.readouterr().out
-    typos = sum(entry.kind == "algorithm line" and entry.finding == "typo" for entry in ENTRIES)
-    assert f"{typos} typo" in told
-    assert f"{typos} of {typos} findings confirmed" in told
+    assert "Cells of Table 2 do not follow the formula" in told
+    assert "line-582.2 (Table 2" in told
 
 
-def test_a_finding_that_is_not_borne_out_fails(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    refuted = replace(ENTRIES[0], checks=(lambda: Evidence("search", False, "but it is [not] so"),))
-    monkeypatch.setattr(module, "ENTRIES", [refuted])
+@pytest.mark.usefixtures("few")
+def test_counts_come_last(capsys: Capture) -> None:
+    audit(kind=["algorithm line"], status=["misprint"])
+    told = capsys.readouterr().out.splitlines()
+    misprints = sum(entry.kind == "algorithm line" and entry.status == "misprint" for entry in ENTRIES)
+    assert told[-1].startswith(f"{misprints} statements, 0 of them said twice: {misprints} misprint; all ")
+
+
+def test_evidence_that_fails_is_told_and_the_command_fails(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = Check("wrong", lambda: Evidence("search", False, "but it is [not] so"))
+    failing = replace(ENTRIES[-1], evidence={"supports": (wrong,)})
+    monkeypatch.setattr(registry, "ENTRIES", [failing])
     with pytest.raises(typer.Exit):
-        audit()
-    assert f"not confirmed: {refuted.label}" in " ".join(capsys.readouterr().out.split())
-    with pytest.raises(typer.Exit):
-        audit(statement=[refuted.label])
-    assert "AGAINST  search: but it is [not] so" in capsys.readouterr().out
+        audit(statement=[failing.label])
+    told = capsys.readouterr().out
+    assert "FAILS     search: but it is [not] so" in told
+    assert f"evidence fails for {failing.label}" in told
 
 
 @pytest.mark.usefixtures("few")
@@ -89,8 +110,10 @@ def test_a_finding_that_is_not_borne_out_fails(capsys: Capture, monkeypatch: pyt
     ("options", "says"),
     [
         ({"statement": ["eq.none"]}, "--statement must be a label or line of the audit, got 'eq.none'"),
-        ({"finding": ["wrong"]}, "--finding must be one of correct, "),
+        ({"status": ["wrong"]}, "--status must be one of refuted, "),
         ({"kind": ["proof"]}, "--kind must be one of equation, "),
+        ({"cause": ["haste"]}, "--cause must be one of mini-batch, "),
+        ({"mutate": -1}, "--mutate must be at least 0, got -1"),
         ({"paper": Path("none.tex")}, "paper must be a readable TeX file, got 'none.tex'"),
     ],
 )
@@ -108,10 +131,3 @@ def test_what_a_source_has_and_the_audit_lacks_is_told(tmp_path: Path, capsys: C
     told = capsys.readouterr().err
     assert "is not the file that the entries were made for" in told
     assert "no entry for line 2: display" in told
-    assert "stale entry line-299: line 299 has no algorithm line" in told
-
-
-def test_the_command_can_be_built() -> None:
-    app = typer.Typer()
-    app.command()(audit)
-    assert "--statement" in {name for option in typer.main.get_command(app).params for name in option.opts}

@@ -1,39 +1,53 @@
-"""``decomfl audit``: every statement of the paper, its finding, and the evidence gathered again."""
+"""``decomfl audit``: what the paper says, what is so, and the evidence, gathered again."""
 
 from __future__ import annotations
 
 import json
 import sys
-import time
+import textwrap
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from decomfl_lab.errors import require, require_choice
-from decomfl_lab.runs.progress import RunBars
-from theory.audit.entry import FINDINGS, KINDS, Entry, Result
-from theory.audit.registry import ENTRIES, missing, run, stale
-from theory.audit.source import read
+from theory.findings.finding import KINDS, STATUSES, Cause, Entry, Result
+
+if TYPE_CHECKING:
+    from theory.findings.source import Source
 
 __all__ = ["audit"]
+
+_WIDTH: Final = 118
+_SYMBOLS: Final = (
+    "ρ = 1 + (d + 1)/P (Gaussian z), φ = (M − m)/(M − 1), s₆ = E‖z‖⁶, D = f(x_0) − f*; NOTATION.md has the others."
+)
 
 
 def audit(
     *,
-    statement: Annotated[
-        list[str] | None, typer.Option(help="Show only the entries of this LaTeX label or line-N, in full. Repeatable.")
+    everything: Annotated[
+        bool, typer.Option("--all", help="List every statement with its status, a line each.")
+    ] = False,
+    cause: Annotated[
+        list[str] | None, typer.Option(help="Show a cause with every statement that it spoils. Repeatable.")
     ] = None,
-    finding: Annotated[
-        list[str] | None,
-        typer.Option("--finding", "--verdict", help=f"Show only the entries found {', '.join(FINDINGS)}. Repeatable."),
+    statement: Annotated[
+        list[str] | None, typer.Option(help="Show the statements of this LaTeX label or line-N in full. Repeatable.")
+    ] = None,
+    status: Annotated[
+        list[str] | None, typer.Option(help=f"List the statements that are {', '.join(STATUSES)}. Repeatable.")
     ] = None,
     kind: Annotated[
-        list[str] | None, typer.Option(help=f"Show only the entries of the kind {', '.join(KINDS)}. Repeatable.")
+        list[str] | None, typer.Option(help=f"List those of the kind {', '.join(KINDS)}. Repeatable.")
+    ] = None,
+    mutate: Annotated[
+        int | None,
+        typer.Option(
+            help="Plant this many faults in formulas, texts and evidence, 0 for all, and count those noticed."
+        ),
     ] = None,
     paper: Annotated[
         Path | None,
@@ -42,46 +56,63 @@ def audit(
             help="Path of the paper's TeX source, to say what of it has no entry and which entries have no line.",
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print rows of label, line, kind, finding, instrument, witness, fix as JSON.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list with a row for each statement.")] = False,
 ) -> None:
-    """Repeat the findings on every equation, lemma, theorem, assumption, algorithm line and table of the paper.
+    """What the paper says, what is so, and the evidence for it, gathered again.
 
-    Exit code 0 if the evidence bears every finding out and nothing of the source is left out, else 1.
+      decomfl audit                       the findings that matter, on one screen
+
+      decomfl audit --all                 every equation, lemma, theorem, assumption, algorithm line and table
+
+      decomfl audit --cause mini-batch    a cause, and what hangs on it
+
+      decomfl audit --statement the.1     a statement, its evidence, and what is so instead
+
+    Exit code 0 if all evidence holds and nothing of the source is left out, else 1.
     """
-    entries = _chosen(statement or [], finding or [], kind or [])
-    gaps = _coverage(paper) if paper else []
-    started = time.monotonic()
-    with RunBars() as bars:
-        results = run(entries, lambda done, found: bars.show("audit", done, len(entries), found.entry.label))
+    if mutate is not None:
+        _mutate(mutate)
+        return
+    from theory.findings.registry import CAUSES, ENTRIES
+
+    for each in status or []:
+        require_choice("--status", each, STATUSES)
+    for each in kind or []:
+        require_choice("--kind", each, KINDS)
+    for each in cause or []:
+        require_choice("--cause", each, CAUSES)
+    for each in statement or []:
+        require(any(_is(entry, each) for entry in ENTRIES), "--statement", "be a label or line of the audit", each)
+    spoiled = {name: _hangs(CAUSES[name], ENTRIES) for name in cause or CAUSES}
+    entries = [
+        entry
+        for entry in ENTRIES
+        if (not statement or any(_is(entry, each) for each in statement))
+        and (not status or entry.status in status)
+        and (not kind or entry.kind in kind)
+        and (not cause or any(entry in each for each in spoiled.values()))
+    ]
+    source = _read(paper) if paper else None
+    results = _gathered(entries)
     if as_json:
         print(json.dumps([result.row() for result in results], ensure_ascii=False))
     elif statement:
-        for result in results:
-            _print_in_full(result)
+        print("\n\n".join(map(_in_full, results)))
+    elif cause:
+        print("\n\n".join(_cause_in_full(CAUSES[name], spoiled[name], results) for name in cause))
+    elif everything or status or kind:
+        print("\n".join(map(_line, results)))
     else:
-        _print_table(results, time.monotonic() - started)
+        headlines = [each for each in CAUSES.values() if each.headline]
+        print("\n".join(_headline(n, each, spoiled[each.name], results) for n, each in enumerate(headlines, 1)))
+    open_ = [result.entry.label for result in results if not result.confirmed]
+    gaps = _gaps(source) if source else []
+    if not as_json:
+        print(_counts(results, open_))
     for gap in gaps:
         print(gap, file=sys.stderr)
-    if gaps or not all(result.confirmed for result in results):
+    if gaps or open_:
         raise typer.Exit(1)
-
-
-def _chosen(statements: list[str], findings: list[str], kinds: list[str]) -> list[Entry]:
-    for each in findings:
-        require_choice("--finding", each, FINDINGS)
-    for each in kinds:
-        require_choice("--kind", each, KINDS)
-    for each in statements:
-        require(any(_is(entry, each) for entry in ENTRIES), "--statement", "be a label or line of the audit", each)
-    return [
-        entry
-        for entry in ENTRIES
-        if (not statements or any(_is(entry, each) for each in statements))
-        and (not findings or entry.finding in findings)
-        and (not kinds or entry.kind in kinds)
-    ]
 
 
 def _is(entry: Entry, name: str) -> bool:
@@ -89,48 +120,137 @@ def _is(entry: Entry, name: str) -> bool:
     return name in (entry.label, *entry.labels, f"line-{entry.line}")
 
 
-def _coverage(paper: Path) -> list[str]:
+def _hangs(cause: Cause, entries: Sequence[Entry]) -> list[Entry]:
+    """The entries that a cause spoils: by evidence of their own, or because they carry one that it spoils."""
+    spoiled = [entry for entry in entries if cause in entry.causes]
+    labels = {entry.label for entry in spoiled}
+    while more := [entry for entry in entries if entry.carries in labels and entry.label not in labels]:
+        spoiled += more
+        labels |= {entry.label for entry in more}
+    return sorted(spoiled, key=lambda entry: entry.line)
+
+
+def _gathered(entries: Sequence[Entry]) -> list[Result]:
+    from decomfl_lab.runs.progress import RunBars
+    from theory.findings.finding import gather
+
+    with RunBars() as bars:
+        return gather(entries, lambda done, found: bars.show("audit", done, len(entries), found.entry.label))
+
+
+def _read(paper: Path) -> Source:
+    from theory.findings.source import read
+
+    return read(paper)
+
+
+def _gaps(source: Source) -> list[str]:
     """What the source has and the audit lacks, or the other way round."""
-    source = read(paper)
+    from theory.findings.registry import missing, stale
+
     if not source.audited:
-        print(f"{paper} is not the file that the entries were made for (other sha256)", file=sys.stderr)
+        print("the paper is not the file that the entries were made for (other sha256)", file=sys.stderr)
     gaps = [*(f"no entry for {gap}" for gap in missing(source)), *(f"stale entry {name}" for name in stale(source))]
-    print(f"{paper}: {len(source.items)} parts to speak of, {len(gaps)} gaps", file=sys.stderr)
+    print(f"paper: {len(source.items)} parts to speak of, {len(gaps)} gaps", file=sys.stderr)
     return gaps
 
 
-def _print_table(results: list[Result], seconds: float) -> None:
-    table = Table("label", "line", "kind", "finding", "checked by", "why, or what it says", row_styles=["", "dim"])
-    for row in (result.row() for result in results):
-        finding = row["finding"] if row["confirmed"] else f"{row['finding']}: NOT CONFIRMED"
-        cells = (
-            row["label"],
-            row["line"],
-            row["kind"],
-            finding,
-            row["instrument"].replace(", ", "\n"),
-            row["why"] or row["says"],
-        )
-        table.add_row(*(escape(str(cell)) for cell in cells))
-    console = Console()
-    console.print(table)
-    counts: Counter[str] = Counter(result.entry.finding for result in results)
-    console.print(", ".join(f"{counts[finding]} {finding}" for finding in FINDINGS if counts[finding]) or "no entry")
-    open_ = [result.entry.label for result in results if not result.confirmed]
-    confirmed = f"{len(results) - len(open_)} of {len(results)} findings confirmed in {seconds:.0f} s"
-    console.print(escape(f"{confirmed}; not confirmed: {', '.join(open_)}" if open_ else confirmed))
+def _mutate(sample: int) -> None:
+    from decomfl_lab.runs.progress import RunBars
+    from theory.findings.mutation import MUTATIONS, chosen, noticed
+
+    require(sample >= 0, "--mutate", "be at least 0", sample)
+    planted = chosen(sample) if sample else MUTATIONS
+    passed = []
+    with RunBars() as bars:
+        for done, mutation in enumerate(planted, 1):
+            if not noticed(mutation):
+                passed.append(mutation)
+            bars.show("planted", done, len(planted), mutation.name)
+    for mutation in passed:
+        print(f"not noticed: {mutation.name}")
+    share = 1 - len(passed) / len(planted)
+    print(f"{len(planted)} faults planted, {len(planted) - len(passed)} noticed ({share:.0%})")
+    if share < 0.95:
+        raise typer.Exit(1)
 
 
-def _print_in_full(result: Result) -> None:
+def _short(text: str, width: int = _WIDTH) -> str:
+    """In one line, cut at the end where it is too long."""
+    return text if len(text) <= width else text[: width - 2].rstrip() + " …"
+
+
+def _witness(cause: Cause, results: Sequence[Result]) -> str:
+    """What the check that shows a cause best has found now."""
+    for result in results:
+        names = [check.name for checks in result.entry.evidence.values() for check in checks]
+        if cause.witness in names:
+            where, colon, found = result.evidence[names.index(cause.witness)][1].says.rpartition(": ")
+            return f"{found} ({where})" if colon else found
+    return ""
+
+
+def _places(entries: Sequence[Entry]) -> str:
+    """The theorems, lemmas, assumptions, tables and algorithms among the entries by number, and how many in all."""
+    named = ("theorem", "corollary", "lemma", "assumption", "table", "algorithm line")
+    numbered = dict.fromkeys(entry.place.split(",")[0] for entry in entries if entry.kind in named)
+    rest = sorted({part for entry in entries for part in entry.place.split(", ") if part.startswith(("Sec", "App"))})
+    count = f"{len(entries)} statement{'s' * (len(entries) > 1)}"
+    return f"{', '.join(numbered) or ', '.join(rest)} ({count})"
+
+
+def _headline(number: int, cause: Cause, spoiled: Sequence[Entry], results: Sequence[Result]) -> str:
+    lines = [
+        f"{number:2}. {cause.name}: {cause.title}",
+        f"    seen      {_witness(cause, results)}",
+        f"    so        {cause.so}",
+        f"    hangs     {_places(spoiled)}",
+    ]
+    return "\n".join(map(_short, lines))
+
+
+def _line(result: Result) -> str:
+    entry = result.entry
+    status = entry.status if result.confirmed else f"{entry.status}: EVIDENCE FAILS"
+    return _short(f"{entry.label:24} {status:26} {entry.place.split(',')[0]}: {entry.says}", 160)
+
+
+def _wrapped(name: str, text: str) -> str:
+    """A field with its text below its name's end."""
+    return textwrap.fill(" ".join(text.split()), _WIDTH, initial_indent=f"  {name:9} ", subsequent_indent=12 * " ")
+
+
+def _in_full(result: Result) -> str:
     entry = result.entry
     lines = [
-        f"{entry.label} (line {entry.line}, {entry.kind}): {entry.finding}",
-        f"  says     {entry.says}",
-        f"  why      {entry.why}" if entry.why else "",
+        f"{entry.label} ({entry.place}, {entry.kind}): {entry.status}",
+        _wrapped("says", entry.says),
+        *(_wrapped("cause", f"{cause.title} [{cause.name}]") for cause in entry.causes),
+        _wrapped("carries", entry.carries) if entry.carries else "",
+        _wrapped("why", entry.why) if entry.why else "",
         *(
-            f"  {'evidence' if found.holds else 'AGAINST '} {found.instrument}: {found.says}"
-            for found in result.evidence
+            _wrapped(role if found.plays(role) else "FAILS", f"{found.instrument}: {found.says}")
+            for role, found in result.evidence
         ),
-        f"  instead  {entry.fix}" if entry.fix else "",
+        _wrapped("instead", entry.instead) if entry.instead else "",
     ]
-    print("\n".join(line for line in lines if line))
+    return "\n".join(line for line in lines if line)
+
+
+def _cause_in_full(cause: Cause, spoiled: Sequence[Entry], results: Sequence[Result]) -> str:
+    lines = [f"{cause.title} [{cause.name}, {cause.nature}]", _wrapped("so", cause.so)]
+    lines += [_wrapped("seen", _witness(cause, results)), ""]
+    for entry in spoiled:
+        lines.append(f"{entry.label} ({entry.place}, {entry.kind}): {entry.status}")
+        lines += [_wrapped("says", entry.says), _wrapped("why", entry.why), _wrapped("instead", entry.instead)]
+    return "\n".join(lines)
+
+
+def _counts(results: Sequence[Result], open_: Sequence[str]) -> str:
+    """How many statements have each status, and whether their evidence holds."""
+    counts = Counter[str](result.entry.status for result in results)
+    again = sum(bool(result.entry.restates) for result in results)
+    pieces = sum(len(result.evidence) for result in results)
+    told = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status]) or "none"
+    evidence = f"evidence fails for {', '.join(open_)}" if open_ else f"all {pieces} pieces of evidence hold"
+    return f"\n{_SYMBOLS}\n{len(results)} statements, {again} of them said twice: {told}; {evidence}."

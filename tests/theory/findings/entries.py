@@ -1,0 +1,25 @@
+"""The findings by label, gathered anew."""
+
+from __future__ import annotations
+
+from theory.findings.finding import Entry, Evidence, Result, gather
+from theory.findings.registry import ENTRIES, check
+
+BY_LABEL = {label: entry for entry in ENTRIES for label in (entry.label, *entry.labels)}
+
+
+def entry(label: str) -> Entry:
+    return BY_LABEL[label]
+
+
+def result(label: str) -> Result:
+    return gather([BY_LABEL[label]])[0]
+
+
+def confirmed(label: str) -> bool:
+    return result(label).confirmed
+
+
+def run(name: str) -> Evidence:
+    """The evidence of a check by its name in the data."""
+    return check(name).gather()

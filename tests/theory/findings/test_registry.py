@@ -1,0 +1,198 @@
+"""The findings: read from data, borne out now, every part of the source spoken for, planted faults noticed."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from decomfl_lab.errors import InputError
+from tests.theory.findings.entries import entry
+from theory.findings import mutation
+from theory.findings.finding import INSTRUMENTS, STATUSES, Cause, Check, Entry, Evidence, Result, gather
+from theory.findings.page import statements
+from theory.findings.registry import CAUSES, ENTRIES, SHOWN, check, collect, missing, stale
+from theory.findings.source import Source, parse, read
+
+TEX = r"""\begin{document}
+\begin{lemma}\label{l}
+\begin{align} a \label{a} \\ b \label{b} \end{align}
+\end{lemma}
+$$ c $$
+words
+\end{document}"""
+
+HOLDS = Check("holds", lambda: Evidence("algebra", True, "yes"))
+BREAKS = Check("breaks", lambda: Evidence("counter-example", True, "2 > 1", against=True))
+ERROR = Cause(name="a", title="It is wrong", nature="error", shown_by=("breaks",))
+
+
+def _entry(label: str, line: int, kind: str = "equation", **more: Any) -> Entry:
+    more = {"status": "correct", "evidence": {"supports": (HOLDS,)}, **more}
+    return Entry(label=label, line=line, place="Section 1", kind=kind, says="", **more)  # type: ignore[arg-type]
+
+
+COMPLETE = (_entry("l", 2, "lemma"), _entry("a", 3), _entry("b", 3), _entry("line-5", 5), _entry("line-6", 6, "claim"))
+
+
+@pytest.fixture(scope="module")
+def paper() -> Source:
+    path = os.environ.get("DECOMFL_PAPER")
+    if not path:
+        pytest.skip("needs the paper's source (DECOMFL_PAPER)")
+    return read(Path(path))
+
+
+@pytest.fixture(scope="module")
+def results() -> list[Result]:
+    return gather(ENTRIES)
+
+
+@pytest.mark.slow
+def test_the_evidence_bears_every_finding_out(results: list[Result]) -> None:
+    assert [result.entry.label for result in results if not result.confirmed] == []
+
+
+@pytest.mark.slow
+def test_rows_are_json_and_evidence_is_one_line(results: list[Result]) -> None:
+    rows = json.loads(json.dumps([result.row() for result in results], allow_nan=False))
+    assert [row["label"] for row in rows for found in row["evidence"] if "\n" in found["says"]] == []
+
+
+@pytest.mark.slow
+def test_a_finding_is_reached_by_every_instrument(results: list[Result]) -> None:
+    assert {found.instrument for result in results for _, found in result.evidence} == set(INSTRUMENTS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("planted", mutation.chosen(8, seed=1), ids=lambda each: each.name)
+def test_planted_faults_are_noticed(planted: mutation.Mutation) -> None:
+    assert mutation.noticed(planted)
+
+
+def test_nothing_is_noticed_where_nothing_is_planted_in_what_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mutation, "ROLES", ("context",))
+    assert mutation.noticed(mutation.Mutation("nothing", "text", lambda get: None)) == ""
+
+
+def test_the_page_of_statements_is_current() -> None:
+    assert mutation.PAGE.read_text(encoding="utf-8") == statements(ENTRIES, CAUSES), "run decomfl findings --write"
+
+
+def test_every_status_is_given_to_something() -> None:
+    assert {each.status for each in ENTRIES} == set(STATUSES)
+
+
+def test_what_is_not_as_printed_has_a_cause_says_why_and_what_is_so() -> None:
+    wrong = [each for each in ENTRIES if not each.as_printed]
+    assert [each.label for each in wrong if not (each.instead and each.why and (each.causes or each.carries))] == []
+
+
+def test_every_cause_shows_and_is_shown_by_what_refutes() -> None:
+    refuting = {check.name for each in ENTRIES for check in each.checks("refutes")}
+    assert refuting == set(SHOWN)
+    assert all(cause.witness in cause.shown_by for cause in CAUSES.values())
+
+
+def test_bounds_are_written_as_they_are_tested() -> None:
+    assert "every f_i(·; ξ) is L-smooth" in entry("the.1").instead
+    assert "4D/(KRη)" in entry("the.1").says
+    assert "⟦" not in "".join(each.says + each.instead for each in ENTRIES)
+
+
+@pytest.mark.parametrize(
+    ("roles", "more", "status"),
+    [
+        ({"supports": (HOLDS,)}, {}, "correct"),
+        ({"refutes": (BREAKS,)}, {}, "refuted"),
+        ({"refutes": (BREAKS,), "supports": (HOLDS,)}, {}, "proof gap, conclusion true"),
+        ({"refutes": (BREAKS,), "mends": (HOLDS,)}, {"carries": "b"}, "carried over"),
+        ({"context": (HOLDS,)}, {}, "not checkable"),
+    ],
+)
+def test_the_status_follows_from_the_roles(roles: Any, more: Any, status: Any) -> None:
+    own = {"evidence": roles, "causes": (ERROR,), "why": "so", **more}
+    assert _entry("a", 3, status=status, **own).implied == status
+    with pytest.raises(InputError, match=f"status of a must be '{status}', got 'imprecise'"):
+        _entry("a", 3, status="imprecise", **own)
+
+
+def test_evidence_that_speaks_the_other_way_is_not_confirmed() -> None:
+    swapped = _entry("a", 3, status="refuted", evidence={"refutes": (HOLDS,)}, causes=(ERROR,), why="so")
+    supported = _entry("b", 3, evidence={"supports": (BREAKS,)})
+    assert [result.confirmed for result in gather([swapped, supported, COMPLETE[0]])] == [False, False, True]
+
+
+@pytest.mark.parametrize("name", ["claims.lag", "claims", "lag()", "a.b.c()", "claims.lag() + 1", "claims.lag("])
+def test_what_is_no_call_is_no_check(name: str) -> None:
+    with pytest.raises(InputError, match="check must be written module.function"):
+        check(name)
+
+
+def test_every_part_of_the_paper_has_an_entry(paper: Source) -> None:
+    assert paper.audited
+    assert missing(paper) == []
+
+
+def test_every_entry_speaks_of_a_part_of_the_paper(paper: Source) -> None:
+    assert stale(paper) == []
+
+
+def test_a_complete_registry_misses_nothing_and_has_nothing_stale() -> None:
+    assert missing(parse(TEX), COMPLETE) == []
+    assert stale(parse(TEX), COMPLETE) == []
+
+
+@pytest.mark.parametrize("gone", range(4))
+def test_an_entry_taken_away_is_missed(gone: int) -> None:
+    rest = [entry for n, entry in enumerate(COMPLETE) if n != gone]
+    names = ["line 2: lemma l", "line 3: display a", "line 3: display b", "line 5: display"]
+    assert missing(parse(TEX), rest) == [names[gone]]
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        (_entry("line-4", 4), "line 4 has no equation"),
+        (_entry("a", 5), "line 5 has no label a"),
+        (_entry("a", 3, labels=("c",)), "line 3 has no label c"),
+        (_entry("line-3", 3, "theorem"), "line 3 has no theorem"),
+        (_entry("line-99", 99, "claim"), "line 99 has no claim"),
+    ],
+)
+def test_an_entry_of_nothing_is_stale(entry: Entry, says: str) -> None:
+    assert stale(parse(TEX), [entry]) == [f"{entry.label}: {says}"]
+
+
+def test_entries_are_sorted_and_their_labels_distinct() -> None:
+    assert [entry.line for entry in collect(COMPLETE[::-1])] == [2, 3, 3, 5, 6]
+    with pytest.raises(InputError, match="label of an entry must be distinct, got 'a'"):
+        collect([*COMPLETE, _entry("z", 3, labels=("a",))])
+    with pytest.raises(InputError, match="must name line 5"):
+        collect([_entry("line-4.2", 5)])
+    with pytest.raises(InputError, match="entry that a points to must be one of the entries, got 'none'"):
+        collect([_entry("a", 3, status="carried over", carries="none", why="so")])
+    with pytest.raises(InputError, match="carries of a must name an entry that is not correct, got 'b'"):
+        collect([_entry("a", 3, status="carried over", carries="b", why="so"), _entry("b", 3)])
+
+
+def test_results_are_told_as_they_come() -> None:
+    told: list[tuple[int, str]] = []
+    gather(COMPLETE[:2], lambda done, result: told.append((done, result.entry.label)))
+    assert told == [(1, "l"), (2, "a")]
+
+
+def test_checks_that_entries_share_are_run_once() -> None:
+    ran: list[str] = []
+
+    def run() -> Evidence:
+        ran.append("once")
+        return Evidence("algebra", True, "1 = 1")
+
+    shared = replace(COMPLETE[0], evidence={"supports": (Check("one", run), Check("one", run))})
+    assert [len(each.evidence) for each in gather([shared, shared])] == [2, 2]
+    assert ran == ["once"]

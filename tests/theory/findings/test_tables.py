@@ -1,0 +1,143 @@
+"""The tables: transcribed as printed, and checks that catch a wrong number."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from decomfl_lab.language.tasks import SOURCES, TASKS, load_task
+from tests.theory.findings.entries import confirmed, result
+from theory.communication import Numbers, expected_numbers
+from theory.findings.evidence import tables
+from theory.findings.evidence.tables import least_runs
+from theory.findings.source import Source, read
+from theory.printed import EXAMPLES, LORA, MOST_FREQUENT, RATES, RESULTS, ROUNDS, Cell
+
+DATA = os.environ.get("DECOMFL_DATA", "")  # hidden from tests
+
+
+@pytest.fixture(scope="module")
+def paper() -> Source:
+    path = os.environ.get("DECOMFL_PAPER")
+    if not path:
+        pytest.skip("needs the paper's source (DECOMFL_PAPER)")
+    return read(Path(path))
+
+
+def _printed(cells: tuple[Cell, ...]) -> str:
+    """As in the source, without what stands between the numbers."""
+    return " ".join(f"{c.accuracy:.2f}" + ("" if c.cost is None else f" {c.cost:.2f}") for c in cells)
+
+
+def _numbers(line: str) -> str:
+    return " ".join(re.findall(r"\d+\.\d+", line))
+
+
+def test_the_results_are_transcribed(paper: Source) -> None:
+    table = "\n".join(paper.lines[581:607])
+    rows = [_numbers(part) for part in re.split(r"SST-2|CB|WSC|WIC|RTE|BoolQ", table)[1:]]
+    rows = [row.removesuffix(" 1.3") for row in rows]  # the name of the second model
+    assert rows == [_printed(cells) for model in RESULTS.values() for cells in model.values()]
+    assert [name for model in RESULTS.values() for name in model] == [*EXAMPLES, *EXAMPLES]
+
+
+def test_the_table_of_lora_is_transcribed(paper: Source) -> None:
+    lines = [line for line in paper.lines[919:937] if re.match(r"\s*(SST-2|CB|WSC|WIC|RTE|BoolQ) &", line)]
+    assert [_numbers(line) for line in lines] == [_printed(cells) for cells in LORA.values()]
+
+
+def test_the_rounds_are_transcribed(paper: Source) -> None:
+    lines = [line for line in paper.lines[887:908] if "Comm. rounds" in line]
+    found = [[round(1000 * float(k)) for k in re.findall(r"([\d.]+)k", line)] for line in lines]
+    assert found == [list(rounds.values()) for rounds in ROUNDS.values()]
+
+
+def test_the_learning_rates_are_transcribed(paper: Source) -> None:
+    lines = [line for line in paper.lines[887:908] if "Learning rate" in line]
+    found = [[float(rate) for rate in re.findall(r"\de-\d", line)] for line in lines]
+    assert found == [list(rates.values()) for rates in RATES.values()]
+    assert [list(rates) for rates in RATES.values()] == [list(rounds) for rounds in ROUNDS.values()]
+
+
+def test_the_most_frequent_answers_are_those_of_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not DATA:
+        pytest.skip("needs the tasks (DECOMFL_DATA)")
+    monkeypatch.setenv("DECOMFL_DATA", DATA)
+    for task, name in zip(TASKS, EXAMPLES, strict=True):
+        if not SOURCES[task].borrowed:  # else a part of the validation set is trained on
+            classes = [label for _, label in load_task(task).test]
+            assert (len(classes), max(map(classes.count, classes))) == (EXAMPLES[name], MOST_FREQUENT[name]), name
+
+
+@pytest.mark.parametrize("label", ["table.llm-125m-1.3b", "line-582.4", "table.Experiment setting"])
+def test_another_number_of_rounds_is_caught(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert confirmed(label)
+    wrong = {**ROUNDS, "OPT-125M": {**ROUNDS["OPT-125M"], "WIC": 2900}}
+    monkeypatch.setattr(tables, "ROUNDS", wrong)
+    assert not confirmed(label)
+
+
+def test_a_mended_cell_that_was_wrong_is_no_typo_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = RESULTS["OPT-1.3B"]
+    right = (*rows["RTE"][:3], Cell(60.89, 0.18))
+    monkeypatch.setattr(tables, "RESULTS", {**RESULTS, "OPT-1.3B": {**rows, "RTE": right}})
+    for label in ("table.llm-125m-1.3b", "line-582.2"):
+        assert not confirmed(label)
+
+
+def test_a_wrong_cost_with_lora_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = (*LORA["CB"][:3], Cell(71.43, 0.13))
+    monkeypatch.setattr(tables, "LORA", {**LORA, "CB": wrong})
+    assert not confirmed("table.llm-125m-lora")
+
+
+def test_costs_of_lora_would_not_be_called_false(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        tables, "LORA", {name: (cells[0], Cell(50.0, 0.0018), *cells[2:]) for name, cells in LORA.items()}
+    )
+    assert not confirmed("line-920.2")
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "n", "runs"), [(75.00, 56, 1), (82.14, 56, 1), (83.33, 3, 2), (12.34, 1, None), (50.0, 7, 2)]
+)
+def test_the_least_number_of_runs(accuracy: float, n: int, runs: int | None) -> None:
+    assert least_runs(accuracy, n, most=20) == runs
+
+
+def test_worse_accuracies_are_not_called_as_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = RESULTS["OPT-125M"]
+    monkeypatch.setattr(tables, "RESULTS", {**RESULTS, "OPT-125M": {**rows, "CB": (*rows["CB"][:3], Cell(40.0, 0.12))}})
+    assert [found.holds for _, found in result("line-575").evidence] == [False, False]
+
+
+def test_small_layers_would_be_negligible(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_largest", "_opt"):
+        monkeypatch.setattr(tables, name, lambda *size: 0.01)
+    assert not confirmed("line-715")
+
+
+def test_a_symbol_with_other_indices_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = tables.play(tables.PROGRAMS["Algorithm 1"])
+    world["x"][9] = world["x"][0]
+    monkeypatch.setattr(tables, "play", lambda program: world)
+    found = result("line-627").evidence[0][1]
+    assert not found.holds
+    assert "not: ['x_r']" in found.says
+
+
+def test_clients_that_always_take_part_would_move_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def all_clients(R: int, *, M: int, m: int, K: int, P: int) -> Numbers:
+        return expected_numbers(R, M=M, m=M, K=K, P=P)
+
+    monkeypatch.setattr(tables, "expected_numbers", all_clients)
+    assert not confirmed("line-582.5")
+
+
+def test_a_loss_beyond_the_error_of_sampling_is_not_called_comparable(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert confirmed("line-916")
+    monkeypatch.setattr(tables, "LORA", {**LORA, "BoolQ": (*LORA["BoolQ"][:3], Cell(57.0, 0.06))})
+    assert not confirmed("line-916")

@@ -1,0 +1,211 @@
+"""Audit of Theorem 2: findings are borne out, fixes turn counter-examples off, planted faults are caught."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decomfl_lab.errors import InputError
+from theory.bounds import statement
+from theory.findings.evidence import gaussian, theorem_two, theorem_two_proof
+from theory.findings.evidence.covariance import SAMPLE, Clients, printed_covariance
+from theory.findings.evidence.designs import design
+from theory.findings.evidence.exact import same, unlike
+from theory.setting import DISTRIBUTIONS, Setting, effective_factor, sixth_moment
+from theory.statements import Statement
+from theory.symbols import D, L, R, d, eta, m, mu, rho_kappa, sigma, sigma_G
+
+# Designs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("distribution", "d"),
+    [("sphere", 1), ("sphere", 4), ("sphere", 8), ("gaussian", 1), ("gaussian", 3), ("rademacher", 4)],
+)
+def test_designs_have_the_moments_of_their_distribution(distribution: str, d: int) -> None:
+    directions = design(distribution, d)
+    z, fourth = directions.z, {"sphere": 3 * d / (d + 2), "gaussian": 3.0, "rademacher": 1.0}[distribution]
+    np.testing.assert_allclose(directions.mean(z[:, :, None] * z[:, None, :]), np.eye(d), atol=1e-12)
+    assert directions.mean(z[:, 0] ** 4) == pytest.approx(fourth)
+    for odd in (z, z[:, 0] ** 3, z[:, 0] * z[:, -1] ** 2):
+        np.testing.assert_allclose(directions.mean(odd), 0, atol=1e-12)
+    if d > 1:
+        mixed = {"sphere": d / (d + 2)}.get(distribution, 1.0)
+        assert directions.mean((z[:, 0] * z[:, 1]) ** 2) == pytest.approx(mixed)
+    if directions.order >= 6:
+        assert directions.mean((z**2).sum(axis=1) ** 3) == pytest.approx(sixth_moment(distribution, d=d))
+
+
+@pytest.mark.parametrize(("powers", "share"), [((6, 0, 0), 15), ((4, 2, 0), 3), ((2, 2, 2), 1)])
+def test_the_roots_of_e8_have_the_sixth_moments_of_the_sphere(powers: tuple[int, ...], share: int) -> None:
+    directions = design("sphere", 8)
+    found = directions.mean(np.prod(directions.z[:, :3] ** powers, axis=1))
+    assert found == pytest.approx(share * 8**2 / (10 * 12))
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_a_sandwich_is_the_mean_over_every_choice_of_directions(distribution: str) -> None:
+    directions, A = design(distribution, 1 if distribution == "sphere" else 2), np.array([[Fraction(1, 3)]])
+    if directions.d == 2:
+        A = np.array([[Fraction(1, 3), 2], [0, -1]])
+    total, weight = 0, 0
+    dyads = [directions.scale * np.outer(v, v) for v in directions.points]
+    for y, u in zip(dyads, directions.weights, strict=True):
+        for z, w in zip(dyads, directions.weights, strict=True):
+            total, weight = total + int(u * w) * ((y + z) @ A @ (y + z)), weight + int(u * w)
+    assert same(directions.sandwich(A, 2), total * Fraction(1, 4 * weight), "").holds
+
+
+@pytest.mark.parametrize(("distribution", "d"), [("sphere", 3), ("uniform", 4), ("gaussian", 0)])
+def test_directions_without_a_design_are_refused(distribution: str, d: int) -> None:
+    with pytest.raises(InputError, match="^(d|distribution) must"):
+        design(distribution, d)
+
+
+# The covariance lemma --------------------------------------------------------------------------------------------
+
+vectors = st.lists(st.lists(st.integers(-4, 4), min_size=4, max_size=4), min_size=3, max_size=3)
+
+
+@given(vectors, vectors, st.integers(1, 3), st.integers(1, 2))
+def test_the_mended_lemma_holds_for_any_clients(gradients: Any, noises: Any, m: int, P: int) -> None:
+    clients = Clients(gradients, noises)
+    phi = Fraction(3 - m, 2)
+    found = clients.second_moment(m, P, replacement=False)
+    assert same(found, printed_covariance(clients, m, P, phi=phi), "").holds
+
+
+def test_the_lemma_of_the_sphere_does_not_fit_other_distributions() -> None:
+    for distribution in ("gaussian", "rademacher"):
+        assert unlike(
+            SAMPLE.second_moment(2, 1, replacement=True, distribution=distribution),
+            printed_covariance(SAMPLE, 2, 1),
+            "",
+        ).holds
+
+
+def test_exact_evidence_sees_one_entry_that_differs() -> None:
+    matrix = np.eye(3, dtype=int)
+    other = matrix.copy()
+    other[1, 2] = 1
+    assert same(matrix, matrix, "").holds
+    assert not unlike(matrix, matrix, "").holds
+    found = unlike(matrix, other, "I")
+    assert found.holds
+    assert "0 ≠ 1 in entry (2, 3)" in found.says
+
+
+# The theorem -----------------------------------------------------------------------------------------------------
+
+
+def test_the_counter_example_by_adding_up_every_direction() -> None:
+    """Two clients, z over E8: g z_1 from the losses themselves."""
+    eta, mu, delta, h, sigma_G = 0.1, 0.5, 0.2, 1.5, 0.7
+    directions = design("sphere", 8)
+    total = 0.0
+    for sign in (-1, 1):
+
+        def loss(x: Any, sign: int = sign) -> Any:
+            return h / 2 * x[:, 0] ** 2 + sign * sigma_G * (np.sqrt((x**2).sum(axis=1) + delta**2) - delta)
+
+        g = (loss(mu * directions.z) - loss(0 * directions.z)) / mu
+        total += directions.mean((h * eta * g * directions.z[:, 0]) ** 2) / 2
+    setting = Setting(d=8, L=1.0, eta=eta, mu=mu, sigma_G=sigma_G, distribution="sphere")
+    assert theorem_two.rough_clients(setting, curvature=h, delta=delta) == pytest.approx(0.5 * total)
+
+
+def test_smooth_clients_turn_the_counter_example_off() -> None:
+    """The larger δ, the smoother the clients: at σ_G/δ = 1 they are 2-smooth, and the printed bound holds."""
+    setting = Setting(d=10**4, L=2.0, M=2, R=2, mu=1e-9, sigma_G=1.0, D=0.0, kappa=1.0, distribution="sphere")
+    setting = replace(setting, eta=theorem_two.STATED.step_sizes(setting).largest)
+    bound = theorem_two.without_remainder(setting)
+    assert theorem_two.rough_clients(setting, curvature=1.0, delta=1.0) <= bound
+    assert theorem_two.rough_clients(setting, curvature=1.0, delta=1e-14) > bound
+
+
+@given(st.lists(st.floats(0, 1), min_size=8, max_size=8), st.lists(st.floats(-1, 1), min_size=8, max_size=8))
+def test_remainders_of_low_rank_have_moments_without_d(values: list[float], axis: list[float]) -> None:
+    """Moments of δ = ½ zᵀHz over E8 and over signs, H of norm 1 with its eigenvectors turned; κ = tr H."""
+    values[0] = 1.0
+    normal = np.array(axis) + 1e-3
+    turn = np.eye(8) - 2 * np.outer(normal, normal) / (normal @ normal)
+    H, kappa = turn @ np.diag(values) @ turn, sum(values)
+    for distribution in ("sphere", "rademacher"):
+        directions = design(distribution, 8)
+        z = directions.z
+        forms = ((z @ H) * z).sum(axis=1)
+        assert directions.mean(forms**2) <= kappa * (kappa + 2) * (1 + 1e-9)
+        assert directions.mean(forms**3) <= kappa * (kappa + 2) * (kappa + 4) * (1 + 1e-9)
+        worst = directions.mean((0.5 * forms * np.sign(z @ normal))[:, None] * z)
+        assert worst @ worst <= 0.25 * kappa * (kappa + 2) * (1 + 1e-9)
+
+
+def planted(claim: Statement, **terms: Any) -> Statement:
+    return replace(claim, terms={**claim.terms, **terms})
+
+
+def _smaller(share: float) -> Any:
+    return lambda distribution, **at: share * effective_factor(distribution, **at)
+
+
+_TOO_SMALL = planted(theorem_two.CORRECTED, noise=L * eta / m * sigma_G**2 / 1000, smoothing=mu**2 * L**2 / 10**6)
+_SMALL_SMOOTHING = planted(statement("theorem-2-dimension-free"), smoothing=mu**2 * L**2 / 20)
+_WEIGHT = theorem_two_proof._Step.weighted
+_LESS_WEIGHT = property(lambda step: 0.4 * _WEIGHT.fget(step))
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "fault", "check"),
+    [
+        (
+            theorem_two,
+            "CORRECTED",
+            planted(theorem_two.CORRECTED, noise=3 * L * eta / m * rho_kappa * sigma**2),
+            "implied",
+        ),
+        (theorem_two, "CORRECTED", planted(theorem_two.CORRECTED, start=5 * D / (R * eta)), "implied"),
+        (theorem_two, "CORRECTED", planted(theorem_two.CORRECTED, smoothing=mu**2 * L**2 * d**3), "implied"),
+        (theorem_two, "CORRECTED", _TOO_SMALL, "rough_mended"),
+        (theorem_two, "without_remainder", lambda setting: sum(theorem_two.STATED.bound(setting)) / 9, "quadratics"),
+        (theorem_two, "CORRECTED", planted(theorem_two.CORRECTED, smoothing=mu**2 * L**2 * d / 100), "waves"),
+        (theorem_two, "statement", lambda name: _SMALL_SMOOTHING, "without_dimension"),
+        (theorem_two_proof, "effective_factor", _smaller(0.3), "descent_by_rank"),
+        (theorem_two_proof._Step, "weighted", _LESS_WEIGHT, "descent_by_trace"),
+        (theorem_two_proof._Step, "weighted", _LESS_WEIGHT, "hessian_first"),
+        (
+            gaussian,
+            "CORRECTED",
+            planted(gaussian.CORRECTED, noise=L * eta / m * sigma**2 / 4, smoothing=0),
+            "quadratics",
+        ),
+    ],
+)
+def test_searches_catch_planted_constants(
+    owner: Any, name: str, fault: Any, check: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = getattr(sys.modules[owner.__module__] if isinstance(owner, type) else owner, check)
+    assert run().holds
+    monkeypatch.setattr(owner, name, fault)
+    assert not run().holds
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_the_factor_of_every_distribution_is_kept_and_one_hundredth_less_is_not(
+    distribution: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert theorem_two_proof.weighted_by_rank(distribution).holds
+    monkeypatch.setattr(theorem_two_proof, "effective_factor", _smaller(0.99))
+    assert not theorem_two_proof.weighted_by_rank(distribution).holds
+
+
+def test_a_smaller_tail_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gaussian.tail("corrected").holds
+    monkeypatch.setattr(gaussian, "_EXPONENT", 0.16)
+    assert not gaussian.tail("corrected").holds

@@ -1,0 +1,265 @@
+"""The five algorithms, line by line: transcribed to the letter, run in exact fractions, compared with their recursion.
+
+Every printed line is a line of code with the paper's own indices. Symbols are tables that refuse to be read before
+they were written, so that a wrong index is not repaired by the reader. A program *works* if every sampled client
+rebuilds the server's model, and the server's model follows
+
+    x_{r+1} = x_r − (η/P) Σ_k Σ_p (1/m) Σ_{i ∈ C_r} g_{i,r,p}^k z_{r,p}^k
+
+with local steps from x_r, all without any rounding. A line is *correct* if the program with it works (every other line
+mended) and the program with a fault planted in its place does not; a *misprint* if the printed line breaks a program
+that the mended one leaves working.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+from typing import Any, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theory.findings.data import ALGORITHMS, LINES
+from theory.findings.data import PROGRAMS as LISTED
+from theory.findings.finding import Evidence, refutation
+
+__all__ = ["PROGRAMS", "Line", "Program", "all_printed", "mended", "outcome", "play", "runs", "to_the_letter"]
+
+Vector = NDArray[Any]  # of Fractions, shape (2,)
+Scalar = Callable[[int, Vector, Vector, Fraction], Fraction]
+
+# A federation with lag: client 3 misses rounds 0 and 1, client 1 round 2.
+M, m, K, R = 3, 2, 2, 4
+SAMPLED: Final = ((1, 2), (1, 2), (2, 3), (1, 3))
+ETA, MU = Fraction(1, 16), Fraction(1, 4)
+START: Final = np.array([Fraction(1), Fraction(-2)], dtype=object)
+
+
+def _normal(seed: int) -> Vector:
+    """A direction that the seed determines."""
+    return np.array([Fraction(seed * 7 % 11 - 5, 2), Fraction(seed * 5 % 13 - 6, 3)], dtype=object)
+
+
+def _seed(r: int, k: int, p: int = 1) -> int:
+    return 100 * r + 10 * k + p
+
+
+def _sample(i: int, r: int, k: int) -> Fraction:
+    """ξ_{i,r}^k."""
+    return Fraction(3 * i + 2 * r + k, 7)
+
+
+def _loss(i: int, x: Vector, xi: Fraction) -> Fraction:
+    """f_i(x; ξ), with another curvature and another minimum for each client."""
+    value: Fraction = sum(i * each * each / 2 - (i + xi) * each for each in x.tolist())
+    return value
+
+
+def _gradient(i: int, x: Vector) -> Vector:
+    """∇f_i(x), at ξ = 0."""
+    gradient: Vector = i * x - i
+    return gradient
+
+
+def _difference(i: int, x: Vector, z: Vector, xi: Fraction) -> Fraction:
+    return (_loss(i, x + MU * z, xi) - _loss(i, x, xi)) / MU
+
+
+def _projection(i: int, x: Vector, z: Vector, xi: Fraction) -> Fraction:
+    del xi
+    return cast(Fraction, _gradient(i, x) @ z)
+
+
+def _recursion(P: int, scalar: Scalar) -> list[Vector]:
+    """x_0 .. x_R, by local steps from x_r and the mean of the scalars; no tables, no seeds sent, no rebuilding."""
+    models = [START]
+    for r, clients in enumerate(SAMPLED):
+        walks = dict.fromkeys(clients, models[r])
+        total = 0 * START
+        for k in range(1, K + 1):
+            steps = {}
+            for i in clients:
+                Z = [_normal(_seed(r, k, p)) for p in range(1, P + 1)]
+                steps[i] = sum((scalar(i, walks[i], z, _sample(i, r, k)) * z for z in Z), start=0 * START)
+                walks[i] = walks[i] - ETA / P * steps[i]
+            total = total + sum(steps.values(), start=0 * START) / m
+        models.append(models[r] - ETA / P * total)
+    return models
+
+
+class UndefinedError(Exception):
+    """A symbol is read before it has a value, or written where nothing was allocated."""
+
+
+class Symbols(dict[Any, Any]):
+    """The values of an indexed symbol of the paper, to the letter: x[i, r, k] is x_{i,r}^k.
+
+    Args:
+        name: Name of the symbol.
+        values: Values that it has to begin with.
+        allocated: The indices that it has room for; None for any.
+    """
+
+    def __init__(self, name: str, values: Mapping[Any, Any] = {}, allocated: Iterable[Any] | None = None) -> None:
+        super().__init__(values)
+        self._name = name
+        self._allocated = None if allocated is None else set(allocated)
+
+    def __missing__(self, key: Any) -> Any:
+        raise UndefinedError(f"{self._spell(key)} is read before it has a value")
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if self._allocated is not None and key not in self._allocated:
+            raise UndefinedError(f"{self._spell(key)} was not allocated")
+        super().__setitem__(key, value)
+
+    def _spell(self, key: Any) -> str:
+        return f"{self._name}{list(key) if isinstance(key, tuple) else [key]}"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A printed line of an algorithm.
+
+    Attributes:
+        label: Label of its entry; "" for a line that is no statement of the paper here.
+        depth: Indentation of the line.
+        code: The line in Python, mended where it needs it.
+        printed: The line as printed where that is another; "pass" for what is not printed at all.
+        plant: A fault in its place, for a line that is correct.
+    """
+
+    label: str
+    depth: int
+    code: str
+    printed: str = ""
+    plant: str = ""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A server's and a client's algorithm together: the client's procedures first, then the server's rounds.
+
+    Attributes:
+        client: The client's algorithm.
+        server: The server's algorithm.
+        P: Number of directions a step.
+        scalar: The function by which its recursion measures a client along a direction.
+    """
+
+    client: tuple[Line, ...]
+    server: tuple[Line, ...]
+    P: int = 1
+    scalar: Scalar = _difference
+
+    def text(self, changes: Mapping[str, str] = {}) -> str:
+        """Its Python code, with other code at the lines of these labels."""
+        return "\n".join(
+            textwrap.indent(changes.get(line.label, line.code), "    " * line.depth)
+            for line in self.client + self.server
+        )
+
+
+def _listing(name: str) -> tuple[Line, ...]:
+    """The lines of a listing of the data; those with an entry are read from it."""
+    found = []
+    for item in LISTED["listings"][name]:
+        each = LINES[item] if isinstance(item, str) else {"label": "", **item}
+        found.append(Line(**{key: each[key] for key in Line.__dataclass_fields__ if key in each}))
+    return tuple(found)
+
+
+_SCALARS: Final[Mapping[str, Scalar]] = {"difference": _difference, "projection": _projection}
+PROGRAMS: Final[Mapping[str, Program]] = {
+    name: Program(
+        _listing(each["client"]),
+        _listing(each["server"]),
+        each.get("P", 1),
+        _SCALARS[each.get("scalar", "difference")],
+    )
+    for name, each in LISTED["programs"].items()
+}
+"""The algorithms of the paper, and the recursions of its text, by name."""
+
+
+def play(program: Program, changes: Mapping[str, str] = {}) -> dict[str, Any]:
+    """Run the program with other code at some lines; returns its names with their values.
+
+    Raises:
+        Exception: Whatever a misprinted line does.
+    """
+    x, local = Symbols("x"), Symbols("model of client ")
+    x[0] = START
+    world: dict[str, Any] = {
+        "x": x, "local": local, "C": Symbols("C"), "Symbols": Symbols, "product": product,
+        "M": M, "m": m, "K": K, "R": R, "P": program.P, "eta": ETA, "mu": MU, "start": START,
+        "normal": _normal, "seed": _seed, "xi": _sample, "f": _loss, "gradient": _gradient,
+        "choose": lambda r, size: SAMPLED[r][:size],
+        "clients": range(1, M + 1), "steps": range(1, K + 1), "directions": range(1, program.P + 1),
+    }  # fmt: skip
+    exec(compile(program.text(changes), "algorithm", "exec"), world)
+    return world
+
+
+def outcome(program: Program, changes: Mapping[str, str] = {}) -> str:
+    """What breaks when the program is run with other code at some lines; "" if it works."""
+    try:
+        x = play(program, changes)["x"]
+    except Exception as error:  # whatever a misprinted line does is the finding
+        return f"{type(error).__name__}: {error}"
+    models = _recursion(program.P, program.scalar)
+    for r, clients in enumerate(SAMPLED):
+        for i in clients:
+            if (i, r, 1) not in x or (x[i, r, 1] != models[r]).any():
+                return f"client {i} does not hold x_{r} in round {r}"
+    for r, model in enumerate(models):
+        if r not in x or (x[r] != model).any():
+            return f"the server's x_{r} is not the recursion's"
+    return ""
+
+
+_WORKS: Final = f"every model equals the recursion's ({M} clients, {m} a round, K = {K}, {R} rounds, exact fractions)"
+
+
+def _of(label: str) -> tuple[Program, Line]:
+    """The program whose own listing has the line of that label first, and the line."""
+    name = ALGORITHMS[label]
+    program = PROGRAMS[name]
+    return program, next(line for line in program.client + program.server if line.label == label)
+
+
+def runs(label: str) -> Evidence:
+    """The program with this line works, and with the line's planted fault it does not."""
+    program, line = _of(label)
+    broken, faulty = outcome(program), outcome(program, {line.label: line.plant})
+    works = f"breaks: {broken}" if broken else _WORKS
+    caught = faulty or "nothing breaks"
+    plant = "; ".join(line.plant.split("\n"))
+    return Evidence("execution", not broken and bool(faulty), f"{works}; with “{plant}” instead: {caught}")
+
+
+@refutation
+def to_the_letter(label: str) -> Evidence:
+    """The program with this line as it is printed does not work."""
+    program, line = _of(label)
+    broken = outcome(program, {line.label: line.printed})
+    return Evidence("execution", bool(broken), f"run to the letter: {broken or 'nothing breaks'}")
+
+
+@refutation
+def all_printed(name: str) -> Evidence:
+    """The program with every line as it is printed does not work."""
+    own = LISTED["listings"][name]
+    program = PROGRAMS[name]
+    broken = outcome(program, {each: LINES[each]["printed"] for each in own if "printed" in LINES[each]})
+    return Evidence("execution", bool(broken), f"all lines to the letter: {broken or 'nothing breaks'}")
+
+
+def mended(name: str) -> Evidence:
+    """The program of that name with every line mended works."""
+    broken = outcome(PROGRAMS[name])
+    return Evidence("execution", not broken, f"mended: {broken or _WORKS}")

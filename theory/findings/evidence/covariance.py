@@ -1,0 +1,271 @@
+"""Lemma of the covariance matrix (lines 1297-1360), by exact sums over directions, clients and noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from fractions import Fraction
+from itertools import permutations, product
+from typing import Any, Final
+
+import numpy as np
+import sympy as sp
+
+from theory.findings.evidence.designs import design
+from theory.findings.evidence.exact import same, unlike
+from theory.findings.finding import Evidence
+from theory.findings.instruments import at_most, equal, exceeds
+
+__all__ = ["SAMPLE", "Clients", "printed_covariance"]
+
+Matrix = Any  # numpy array of Fractions, shape (d, d)
+
+
+class Clients:
+    """Clients with known gradients at a point and mini-batch noise of ±s_i, in whole numbers.
+
+    Args:
+        gradients: ∇f_i, shape (M, d).
+        noises: s_i, shape (M, d); zeros for none.
+    """
+
+    def __init__(self, gradients: Iterable[Iterable[int]], noises: Iterable[Iterable[int]]) -> None:
+        self.gradients, self.noises = _exact(gradients), _exact(noises)
+        self.M, self.d = self.gradients.shape
+
+    @property
+    def gradient(self) -> Matrix:
+        """∇f, the mean."""
+        return self.gradients.sum(axis=0) * Fraction(1, self.M)
+
+    @property
+    def between(self) -> Matrix:
+        """Δ_f = (1/M) Σ ∇f_i ∇f_iᵀ − ∇f ∇fᵀ, [DeComFL, line 1306]."""
+        return self.gradients.T @ self.gradients * Fraction(1, self.M) - np.outer(self.gradient, self.gradient)
+
+    @property
+    def within(self) -> Matrix:
+        """E Σ_r = (1/M) Σ E s_i s_iᵀ."""
+        return self.noises.T @ self.noises * Fraction(1, self.M)
+
+    def mean_square(self, m: int, *, replacement: bool) -> Matrix:
+        """E v̄v̄ᵀ of the mean v̄ over m drawn clients of ∇f_i ± s_i, by adding up all draws and signs."""
+        draws = product(range(self.M), repeat=m) if replacement else permutations(range(self.M), m)
+        return _mean(
+            np.outer(v, v) * Fraction(1, m * m)
+            for chosen in map(list, draws)
+            for signs in product((-1, 1), repeat=m)
+            for v in [(self.gradients[chosen] + _exact([signs]).T * self.noises[chosen]).sum(axis=0)]
+        )
+
+    def second_moment(self, m: int, P: int, *, replacement: bool, distribution: str = "sphere") -> Matrix:
+        """E ∇̄f ∇̄fᵀ, ∇̄f = Z v̄, by adding up all directions too."""
+        return design(distribution, self.d).sandwich(self.mean_square(m, replacement=replacement), P)
+
+
+def _exact(rows: Iterable[Iterable[int]]) -> Matrix:
+    return np.array([[Fraction(entry) for entry in row] for row in rows], dtype=object)
+
+
+def _mean(matrices: Iterable[Matrix]) -> Matrix:
+    listed = list(matrices)
+    return np.sum(listed, axis=0) * Fraction(1, len(listed))
+
+
+def printed_covariance(clients: Clients, m: int, P: int, *, phi: Fraction = Fraction(1)) -> Matrix:
+    """Right side of the lemma: d/(P(d+2)) tr(A) I + (1 + (d−2)/(P(d+2))) A with A = ∇f∇fᵀ + Σ/m + φΔ/m.
+
+    φ = 1 as printed.
+    """
+    d = clients.d
+    A = np.outer(clients.gradient, clients.gradient) + (clients.within + phi * clients.between) * Fraction(1, m)
+    scatter, keep = Fraction(d, P * (d + 2)), 1 + Fraction(d - 2, P * (d + 2))
+    return scatter * np.trace(A) * _exact(np.eye(d, dtype=int)) + keep * A
+
+
+SAMPLE: Final = Clients(
+    [(2, 1, 0, -1), (0, 3, 1, 1), (1, -1, 2, 3)],
+    [(1, 0, 2, 0), (0, 1, 0, 0), (1, 1, -1, 2)],
+)
+QUIET: Final = Clients(SAMPLE.gradients, np.zeros((3, 4), dtype=int))
+NOISY: Final = Clients(np.zeros((3, 4), dtype=int), SAMPLE.noises)
+_ONE: Final = Clients([(2,), (-1,), (5,)], [(1,), (3,), (2,)])
+
+
+def _phi(clients: Clients, m: int) -> Fraction:
+    return Fraction(clients.M - m, clients.M - 1)
+
+
+def lemma_with_replacement() -> Evidence:
+    return _all(
+        same(
+            clients.second_moment(m, P, replacement=True),
+            printed_covariance(clients, m, P),
+            f"with replacement, d = {clients.d}, m = {m}, P = {P}",
+        )
+        for clients, m, P in [(SAMPLE, 1, 1), (SAMPLE, 2, 1), (SAMPLE, 2, 3), (_ONE, 2, 2), (_ONE, 3, 4)]
+    )
+
+
+def lemma_of_sets() -> Evidence:
+    return unlike(
+        SAMPLE.second_moment(2, 2, replacement=False),
+        printed_covariance(SAMPLE, 2, 2),
+        "M = 3, m = 2 different clients, P = 2, d = 4",
+    )
+
+
+def lemma_mended() -> Evidence:
+    return _all(
+        same(
+            clients.second_moment(m, P, replacement=False),
+            printed_covariance(clients, m, P, phi=_phi(clients, m)),
+            f"φΔ for Δ, d = {clients.d}, m = {m}, P = {P}",
+        )
+        for clients, m, P in [(SAMPLE, 1, 2), (SAMPLE, 2, 2), (SAMPLE, 3, 1), (_ONE, 2, 3)]
+    )
+
+
+def _all(found: Iterable[Evidence]) -> Evidence:
+    """The first that does not hold, else the last with how many there are."""
+    listed = list(found)
+    wrong = [each for each in listed if not each.holds]
+    return wrong[0] if wrong else replace(listed[-1], says=f"{len(listed)} cases; {listed[-1].says}")
+
+
+def not_centred() -> Evidence:
+    second = SAMPLE.second_moment(2, 1, replacement=True)
+    centred = second - np.outer(SAMPLE.gradient, SAMPLE.gradient)
+    return unlike(centred, second, "covariance against second moment")
+
+
+def _noise_sum(draws: Iterable[tuple[int, ...]], *, printed: bool, per_client: bool = False) -> Matrix:
+    """E Σ_{i,i'} s_i s_i'ᵀ (printed: s_i s_iᵀ) over equally likely draws.
+
+    Every place of a draw has a mini-batch of its own; per_client: every client has one.
+    """
+    s = SAMPLE.noises
+    return _mean(
+        np.sum(
+            [
+                np.outer(s[i], s[i]) if printed else np.outer(sign[at] * s[i], sign[other] * s[j])
+                for at, i in enumerate(chosen)
+                for other, j in enumerate(chosen)
+            ],
+            axis=0,
+        )
+        for chosen in draws
+        for signs in product((-1, 1), repeat=SAMPLE.M)
+        for sign in [[signs[i] for i in chosen] if per_client else signs]
+    )
+
+
+def double_sum(*, printed: bool) -> Evidence:
+    compare, transposed = (unlike, "s_iᵀ") if printed else (same, "s_i'ᵀ")
+    left = _noise_sum(permutations(range(3), 2), printed=printed)
+    return compare(left, 2 * SAMPLE.within, f"m = 2 of M = 3, E Σ_{{i,i'}} s_i {transposed} against mΣ")
+
+
+def drawn_twice(*, per_client: bool) -> Evidence:
+    compare, batches = (unlike, "one mini-batch a client") if per_client else (same, "a mini-batch for every draw")
+    left = _noise_sum(product(range(3), repeat=2), printed=False, per_client=per_client)
+    return compare(left, 2 * SAMPLE.within, f"with replacement, {batches}: E Σ_{{i,i'}} s_i s_i'ᵀ against mΣ")
+
+
+def sets_of_clients() -> Evidence:
+    clients = Clients([(1,), (-1,)], [(0,), (0,)])
+    left = 4 * clients.mean_square(2, replacement=False)[0, 0]
+    right = (4 * np.outer(clients.gradient, clients.gradient) + 2 * clients.between)[0, 0]
+    return unlike(left, right, "M = m = 2, ∇f_i = ±1: the sum over all clients is 0")
+
+
+def sets_mended() -> Evidence:
+    return _all(
+        same(
+            m * m * QUIET.mean_square(m, replacement=False),
+            m * m * np.outer(QUIET.gradient, QUIET.gradient) + m * _phi(QUIET, m) * QUIET.between,
+            f"m²∇f∇fᵀ + mφΔ, m = {m}",
+        )
+        for m in (1, 2, 3)
+    )
+
+
+def draws() -> Evidence:
+    return _all(
+        same(
+            m * m * QUIET.mean_square(m, replacement=True),
+            m * m * np.outer(QUIET.gradient, QUIET.gradient) + m * QUIET.between,
+            f"with replacement, m = {m}",
+        )
+        for m in (1, 2, 3)
+    )
+
+
+def trace_of_between() -> Evidence:
+    from_mean = SAMPLE.gradients - SAMPLE.gradient
+    return same(np.trace(SAMPLE.between), (from_mean**2).sum() / SAMPLE.M, "Tr Δ and the mean of ‖∇f − ∇f_i‖²")
+
+
+def part(clients: Clients, what: str) -> Evidence:
+    return _all(
+        same(
+            clients.second_moment(m, P, replacement=True),
+            printed_covariance(clients, m, P),
+            f"{what}, m = {m}, P = {P}",
+        )
+        for m, P in [(1, 1), (2, 2), (2, 3)]
+    )
+
+
+def drawn_client() -> Evidence:
+    """Δ is the covariance of the gradient of one client drawn at random."""
+    covariance = QUIET.mean_square(1, replacement=False) - np.outer(SAMPLE.gradient, SAMPLE.gradient)
+    return same(SAMPLE.between, covariance, "Δ and the covariance of one drawn client's gradient")
+
+
+def moment(u: tuple[int, ...], v: tuple[int, ...], *, mended: bool) -> Evidence:
+    """E z zᵀ u vᵀ z zᵀ on the sphere, summed over a design, against the print or the mended formula."""
+    d = len(u)
+    A = np.outer(_exact([u])[0], _exact([v])[0])
+    right = Fraction(d, d + 2) * (np.trace(A) * _exact(np.eye(d, dtype=int)) + (A + A.T if mended else 2 * A))
+    return (same if mended else unlike)(design("sphere", d).sandwich(A), right, f"u = {u}, v = {v}")
+
+
+def moment_by_trace() -> Evidence:
+    d, gamma = sp.symbols("d gamma", positive=True)
+    # E z_i z_j z_k z_l = γ (δ_ij δ_kl + δ_ik δ_jl + δ_il δ_jk) by symmetry; i = j, k = l summed: E‖z‖⁴ = d².
+    return equal(sp.solve(gamma * (d**2 + 2 * d) - d**2, gamma)[0], d / (d + 2), "γ from E‖z‖⁴ = d²")
+
+
+def rare_noise(*, mean: bool) -> Evidence:
+    """One client; s = ±10 (1, 0, 0, 0) in one mini-batch of a hundred, else 0: σ² = 1."""
+    sizes = [10] + [0] * 99
+    squares = [size**2 for size in sizes]
+    variance = sum(squares) / len(squares)
+    if mean:
+        return at_most(variance, 1.0, "E Tr Σ_r against σ²")
+    return exceeds(max(squares), variance, "Tr Σ_r in one mini-batch of a hundred against σ²")
+
+
+def one_batch_for_all() -> Evidence:
+    """ξ_r for ξ_{i,r}: the noises of all M clients, here all sampled, have one sign."""
+    together = SAMPLE.noises.sum(axis=0) * Fraction(1, SAMPLE.M)
+    return unlike(
+        np.outer(together, together),
+        SAMPLE.within * Fraction(1, SAMPLE.M),
+        "one mini-batch for all clients: noise of the mean against Σ/m",
+    )
+
+
+def regrouped() -> Evidence:
+    d, P = sp.symbols("d P", positive=True)
+    return equal((P - 1) / P + 2 * d / (P * (d + 2)), 1 + (d - 2) / (P * (d + 2)), "(P−1)/P + 2d/(P(d+2))")
+
+
+def two_points() -> Evidence:
+    """∇̄f at two points x, x' of f = ‖x‖²/2, ∇f = x: the print's left side has one x_r, one x_r'."""
+    here, there = (1, 0, 0, 0), (0, 1, 0, 0)
+    mixed = np.outer(_exact([here])[0], _exact([there])[0])
+    own = np.outer(_exact([here])[0], _exact([here])[0])
+    moment = design("sphere", 4).sandwich
+    return unlike(moment(mixed), moment(own), "E ∇̄f(x) ∇̄f(x')ᵀ against E ∇̄f(x) ∇̄f(x)ᵀ, f = ‖x‖²/2")

@@ -1,0 +1,192 @@
+"""The main text and the appendices before the proofs: displays, and what the text says about them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import combinations, product
+from typing import Final
+
+import numpy as np
+import sympy as sp
+
+from theory.findings.evidence.algorithms import PROGRAMS, outcome, play
+from theory.findings.finding import Evidence, refutation
+from theory.findings.instruments import equal
+
+__all__ = []
+
+
+def sampling_is_fair() -> Evidence:
+    """(1/m) Σ_{i ∈ C_r} f_i over all sets C_r, f_i of any values: its mean is (1/M) Σ f_i."""
+    values, m = [Fraction(3), Fraction(-1), Fraction(7, 2), Fraction(11), Fraction(0)], 2
+    sets = list(combinations(values, m))
+    mean = sum(sum(each) for each in sets) / (m * len(sets))
+    whole = sum(values) / len(values)
+    return Evidence(
+        "arithmetic", mean == whole, f"mean over all {len(sets)} sets of {m} clients {mean}, of all {whole}"
+    )
+
+
+def expansion(order: int) -> Evidence:
+    """(f(x + μz) − f(x))/μ of a polynomial in two variables against its Taylor polynomial in μ."""
+    mu, x, y, u, v = sp.symbols("mu x y u v")
+
+    def f(a: sp.Expr, b: sp.Expr) -> sp.Expr:
+        return a**3 * b + 2 * a * b**2 - b**3 + a
+
+    quotient = sp.expand((f(x + mu * u, y + mu * v) - f(x, y)) / mu)
+    slope = sum(sp.diff(f(x, y), a) * z for a, z in ((x, u), (y, v)))
+    curvature = sum(sp.diff(f(x, y), a, b) * z * w for a, z in ((x, u), (y, v)) for b, w in ((x, u), (y, v)))
+    return equal(
+        sum(quotient.coeff(mu, n) * mu**n for n in range(order)),
+        sp.expand(slope + (mu / 2 * curvature if order > 1 else 0)),
+        f"the difference quotient of x³y + 2xy² − y³ + x up to order μ^{order - 1}",
+    )
+
+
+def _momentum() -> sp.Expr:
+    """m^{k+1} as the printed equation has it, solved for it."""
+    m, beta, g = sp.symbols("m beta g", positive=True)
+    return sp.solve(sp.Eq(m, beta * m + (1 - beta) * g), m)[0]
+
+
+@refutation
+def momentum_printed() -> Evidence:
+    return equal(
+        _momentum(), sp.Symbol("g", positive=True), "printed, solved for m^{k+1}, against g z: no momentum for any β"
+    )
+
+
+def _unrolled(steps: int) -> tuple[sp.Expr, sp.Expr]:
+    """m^{steps+1} from m^1 = 0 by m^{k+1} = βm^k + (1 − β) g_k, and x^1 − x^{steps+1} in units of η."""
+    beta, m, moved = sp.Symbol("beta", positive=True), sp.Integer(0), sp.Integer(0)
+    for k in range(1, steps + 1):
+        m = beta * m + (1 - beta) * sp.Symbol(f"g{k}", positive=True)
+        moved += m
+    return m, moved
+
+
+def momentum_mended() -> Evidence:
+    beta, n = sp.Symbol("beta", positive=True), 3
+    mean = (1 - beta) * sum(beta ** (n - k) * sp.Symbol(f"g{k}", positive=True) for k in range(1, n + 1))
+    return equal(_unrolled(n)[0], mean, "mended, m^4 against (1 − β) Σ_k β^{3−k} g_k z_k")
+
+
+def momentum_step() -> Evidence:
+    beta, n = sp.Symbol("beta", positive=True), 3
+    weights = sum((1 - beta ** (n + 1 - k)) * sp.Symbol(f"g{k}", positive=True) for k in range(1, n + 1))
+    return equal(_unrolled(n)[1], weights, "three steps against −η Σ_k (1 − β^{4−k}) g_k z_k, plain SGD for β = 0")
+
+
+@refutation
+def linear_in_scalars() -> Evidence:
+    """K momentum steps under own scalars against those under the means, compensated by their differences alone."""
+    n = 3
+    scalars = [sp.Symbol(f"g{k}", positive=True) for k in range(1, n + 1)]
+    mean = [sp.Symbol(f"h{k}", positive=True) for k in range(1, n + 1)]
+    own = _unrolled(n)[1]
+    under_mean = own.subs(dict(zip(scalars, mean, strict=True)), simultaneous=True)
+    compensation = own.subs({g: h - g for g, h in zip(scalars, mean, strict=True)}, simultaneous=True)
+    return equal(own + compensation, under_mean, "own momentum steps + those of the differences, against the server's")
+
+
+_UPDATE: Final = "local[i] = x[i, r, k + 1] = x[i, r, k] - eta * delta"
+
+
+@refutation
+def without_mean() -> Evidence:
+    broken = outcome(PROGRAMS["Algorithm 4"], {"line-797": _UPDATE})
+    return Evidence("execution", bool(broken), f"in Algorithm 4, without 1/P: {broken or 'nothing breaks'}")
+
+
+def with_mean() -> Evidence:
+    broken = outcome(PROGRAMS["Algorithm 4"])
+    return Evidence(
+        "execution", not broken, f"in Algorithm 4, with 1/P: {broken or 'every model equals the recursion'}"
+    )
+
+
+def without_the_servers_model() -> Evidence:
+    """Algorithm 1 without its last line: every sampled client holds the recursion's model all the same."""
+    whole = play(PROGRAMS["Algorithm 1"])["x"]
+    without = play(PROGRAMS["Algorithm 1"], {"line-312": "pass"})["x"]
+    kept = [key for key in whole if isinstance(key, tuple)]
+    same = all((without[key] == whole[key]).all() for key in kept)
+    return Evidence("execution", same, f"{len(kept)} models of clients in a run without line 312: the same is {same}")
+
+
+def projection() -> Evidence:
+    """‖z‖²/d has mean 1 and variance 2/d, from E‖z‖² = d, E‖z‖⁴ = d(d + 2)."""
+    d = sp.Symbol("d", positive=True)
+    fourth = 3 * d + d * (d - 1)  # d fourth moments of 3, d(d − 1) products of second moments
+    return equal(fourth / d**2 - 1, 2 / d, "variance of ⟨z, z⟩/d")
+
+
+def _normal_mean(polynomial: sp.Expr, z: sp.Symbol) -> sp.Expr:
+    """E of a polynomial in a normal variable: E z^n = (n − 1)!! for even n, else 0."""
+    terms = sp.Poly(sp.expand(polynomial), z).terms()
+    return sum(coefficient * sp.factorial2(n - 1) for (n,), coefficient in terms if n % 2 == 0)
+
+
+def gaussian_smoothing() -> Evidence:
+    x, mu, z = sp.symbols("x mu z", real=True)
+    integral = sp.integrate((x + mu * z) ** 4 * sp.exp(-(z**2) / 2), (z, -sp.oo, sp.oo)) / sp.sqrt(2 * sp.pi)
+    return equal(integral, _normal_mean((x + mu * z) ** 4, z), "(1/√2π) ∫ (x + μz)⁴ e^{−z²/2} dz against E (x + μz)⁴")
+
+
+def smoothed_scalar() -> Evidence:
+    x, mu, z = sp.symbols("x mu z", real=True)
+    g = sp.expand(((x + mu * z) ** 4 - x**4) / mu)
+    smoothed = _normal_mean((x + mu * z) ** 4, z)
+    return equal(_normal_mean(g * z, z), sp.diff(smoothed, x), "E g z against the derivative of f^μ, f = x⁴")
+
+
+def smoother() -> Evidence:
+    """The gradient of f = cos has L = 1; that of f^μ = E cos(x + μz) = cos x E cos μz has e^{−μ²/2}."""
+    mu, z = sp.symbols("mu z", positive=True)
+    factor = sp.integrate(sp.cos(mu * z) * sp.exp(-(z**2) / 2), (z, -sp.oo, sp.oo)) / sp.sqrt(2 * sp.pi)
+    return equal(factor, sp.exp(-(mu**2) / 2), "cos smoothed is E cos μz times cos, against e^{−μ²/2} ≤ 1")
+
+
+@refutation
+def no_smoother() -> Evidence:
+    """F = x²/2: its second derivative is 1, and that of f^μ is too."""
+    x, mu, z = sp.symbols("x mu z", real=True)
+    smoothed = _normal_mean((x + mu * z) ** 2 / 2, z)
+    return equal(sp.diff(smoothed, x, 2), sp.Integer(1), "x²/2 smoothed is x²/2 + μ²/2, whose second derivative is 1")
+
+
+@refutation
+def told_by_pairs() -> Evidence:
+    """Scalars ⟨z, v⟩ and ⟨z, w⟩ of two clients along the same signs z: their mean product is ⟨v, w⟩."""
+    v, w = np.array([3.0, -1.0, 2.0]), np.array([1.0, 4.0, -2.0])
+    signs = np.array(list(product((-1, 1), repeat=3)))
+    found = float(np.mean((signs @ v) * (signs @ w)))
+    return Evidence(
+        "counter-example",
+        found == float(v @ w),
+        f"mean g_i g_j over all sign vectors z that both share: {found:g} = ⟨∇f_i, ∇f_j⟩",
+    )
+
+
+@refutation
+def told_by_scalars() -> Evidence:
+    """Scalars ⟨z, v⟩ over all signs z, which is what a server sees that does not know the seeds."""
+    v = np.array([3.0, -1.0, 2.0])
+    signs = np.array(list(product((-1, 1), repeat=3)))
+    own, larger, turned = (sorted((signs @ each).tolist()) for each in (v, 10 * v, v[[2, 0, 1]]))
+    squares = [float(np.mean(np.square(scalars))) for scalars in (own, larger)]
+    return Evidence(
+        "counter-example",
+        squares == [float(v @ v), 100 * float(v @ v)] and own == turned,
+        f"mean g² over all sign vectors z, whatever their seeds: {squares[0]:g} = ‖∇f_i‖², and {squares[1]:g} for data "
+        "of ten times the gradient; the same scalars for a gradient turned",
+        {"own": squares[0], "larger": squares[1]},
+    )
+
+
+def signs_are_not_linear() -> Evidence:
+    """Steps of sign(g): own −1, the server's +2, the difference's sign(3)."""
+    own, server = -1.0, 2.0
+    made, due = np.sign(own) + np.sign(server - own), np.sign(server)
+    return Evidence("counter-example", bool(made != due), f"sign rule: {made:g} after correction, {due:g} due")

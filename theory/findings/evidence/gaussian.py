@@ -1,0 +1,229 @@
+"""Theorem 2 for Gaussian directions and its proof (lines 1445-1481)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import sympy as sp
+from scipy import stats
+
+from theory.bounds import statement
+from theory.findings.evidence.designs import design
+from theory.findings.evidence.exact import unlike
+from theory.findings.finding import Evidence, support
+from theory.findings.instruments import Axis, at_most, equal, exceeds, search, within, wrong_unit
+from theory.problems.quadratic import Quadratic, expected
+from theory.problems.spectrum import Spectrum
+from theory.setting import effective_factor, sixth_moment
+from theory.symbols import P, d, kappa
+
+__all__ = []
+
+STATED: Final = statement("theorem-2-gaussian", "stated")
+CORRECTED: Final = statement("theorem-2-gaussian", "corrected")
+
+
+# The theorem -----------------------------------------------------------------------------------------------------
+
+
+def resting_noise() -> Evidence:
+    """For f = Lx²/2 with gradient noise ±σ from x_0 = x*, d = P = m = 1, L = 10⁶, σ = 1, η = 1/(4L), μ → 0.
+
+    G² = max_r (|Lx_r| + σ)² is at most Σ_r (2L²x_r² + 2σ²) on average; in these units η²LG² is small all the same.
+    """
+    problem = Quadratic.of(Spectrum.flat(1, 1e6), D=0.0, sigma=1.0)
+    setting = problem.setting(eta=0.25e-6, R=1000, distribution="gaussian")
+    gradient2 = expected(problem, setting).gradient2[1:]
+    G = math.sqrt(float((2 * gradient2 + 2 * problem.sigma**2).sum()))
+    bound = math.fsum(STATED.bound(replace(setting, G=G)))
+    return exceeds(
+        float(gradient2.mean()), bound, "f = Lx²/2, noise ±σ, D = 0, L = 10⁶, R = 1000: average against bound"
+    )
+
+
+def quadratics() -> Evidence:
+    """Exact E‖∇f‖² of quadratics, which H dominates everywhere (no escape), against the corrected bound."""
+
+    def ratio(at: Mapping[str, float]) -> float:
+        d, m, parts = int(at["d"]), int(at["m"]), (1.0, 1.0)
+        problem = Quadratic.of(
+            Spectrum.two_level(d, d ** at["rank"]),
+            D=at["D"], sigma=at["sigma"], sigma_G=at["sigma_G"], start=parts, noise=parts, dissimilarity=parts,
+        )  # fmt: skip
+        setting = problem.setting(P=int(at["P"]), m=m, M=m + int(at["idle"]), R=int(at["R"]), mu=at["mu"], G=0.0)
+        setting = replace(setting, eta=at["share"] * CORRECTED.step_sizes(setting).largest)
+        return expected(problem, setting).average / math.fsum(CORRECTED.bound(setting))
+
+    axes = {
+        "d": Axis(2, 1e6, whole=True),
+        "rank": Axis(0.01, 0.99, log=False),
+        "P": Axis(1, 1e4, whole=True),
+        "m": Axis(1, 100, whole=True),
+        "idle": Axis(1, 100, whole=True),
+        "share": Axis(1e-3, 1),
+        "R": Axis(1, 1e5, whole=True),
+        "D": Axis(1e-6, 1e6),
+        "mu": Axis(1e-9, 1e3),
+        "sigma": Axis(1e-3, 1e3),
+        "sigma_G": Axis(1e-3, 1e3),
+    }
+    return within(search(ratio, axes, effort=1), "exact quadratics against the corrected bound")
+
+
+def resting_noise_mended() -> Evidence:
+    problem = Quadratic.of(Spectrum.flat(1, 1e6), D=0.0, sigma=1.0)
+    setting = problem.setting(R=1000, distribution="gaussian", G=0.0)
+    setting = replace(setting, eta=CORRECTED.step_sizes(setting).largest)
+    left, bound = expected(problem, setting).average, math.fsum(CORRECTED.bound(setting))
+    return at_most(left, bound, "the same at the largest corrected η: average against corrected bound without escape")
+
+
+def _printed_terms() -> dict[str, sp.Expr]:
+    return {name: STATED.terms[name] for name in ("start", "noise", "escape")}
+
+
+def printed_escape_unit() -> Evidence:
+    """The escape term of the printed bound has another unit than the others."""
+    return wrong_unit("escape", **_printed_terms())
+
+
+def fourth_moment() -> Evidence:
+    """E zᵀAz zᵀ… with d = P = κ = 1: E z⁴."""
+    fourth = design("gaussian", 1).sandwich(np.array([[1]]))[0, 0]
+    printed = effective_factor("sphere", d=1, P=1, kappa=1.0)
+    return exceeds(float(fourth), printed, "d = P = κ = L = 1: E z⁴ against 1 + (κd + d − 2)/(P(d + 2))")
+
+
+def larger_factor() -> Evidence:
+    return equal(
+        (kappa + 1) / P - (kappa * d + d - 2) / (P * (d + 2)),
+        (2 * kappa + 4) / (P * (d + 2)),
+        "the factors' difference",
+    )
+
+
+# The event -------------------------------------------------------------------------------------------------------
+
+
+def mean_of_a_random_term() -> Evidence:
+    """For equal linear clients, d = P = 1, ‖∇̂f 1(Aᶜ)‖²/G² is z⁴ where z² ≥ 2; the mean of it is 3 Pr[χ²_5 ≥ 2]."""
+    z = 1.0
+    here = z**4 if z**2 >= 2 else 0.0
+    return exceeds(3 * float(stats.chi2.sf(2, 5)), here, "d = P = 1: mean of ‖∇̂f 1(Aᶜ)‖²/G² against its value at z = 1")
+
+
+@support
+def moment_of_the_step() -> Evidence:
+    gaussian, sphere = (sixth_moment(distribution, d=10) for distribution in ("gaussian", "sphere"))
+    return exceeds(gaussian, sphere, "d = 10: E‖z‖⁶ of Gaussian z against that of the sphere, d³")
+
+
+def split() -> Evidence:
+    h, L, inside, outside = sp.symbols("h L q_A q_Ac", positive=True)
+    return equal(
+        h * inside + L * outside,
+        h * (inside + outside) + (L - h) * outside,
+        "⟨H, q 1_A⟩ + L tr q 1_Aᶜ = ⟨H, q⟩ + ⟨L I − H, q 1_Aᶜ⟩ along an eigenvector of H",
+    )
+
+
+def _step_at_rest() -> tuple[float, float]:
+    """Length of the step for f = x²/2 at x_r = 0, z = 1, η = μ = 1, and Σ‖z‖² G(x_r): |f(1) − f(0)|·|z|, z²|f'(0)|."""
+    x, z = 0.0, 1.0
+    return abs((x + z) ** 2 / 2 - x**2 / 2) * abs(z), z**2 * abs(x)
+
+
+def gradient_elsewhere() -> Evidence:
+    return exceeds(*_step_at_rest(), what="f = x²/2, x_r = 0, η = μ = z = 1: ‖x_{r+1} − x_r‖ against η‖z‖²G(x_r)")
+
+
+def always_outside() -> Evidence:
+    """At x_r = 0 the radius 2ηdG(x_r) is 0: every step with z ≠ 0 leaves the ball."""
+    z = np.random.default_rng(0).standard_normal(1000)
+    share = float(np.mean(np.abs(z**2 / 2 * z) > 0))
+    return exceeds(
+        share, float(stats.chi2.sf(2, 1)), "f = x²/2, x_r = 0, μ = 1: share of draws in Aᶜ against Pr[z² ≥ 2]"
+    )
+
+
+def bounded_gradient() -> Evidence:
+    """For f = √(1 + x²), G = 1 everywhere: |f(x + μz) − f(x)| |z|/μ ≤ z²G."""
+
+    def ratio(at: Mapping[str, float]) -> float:
+        x, mu, z = at["x"], at["mu"], at["z"]
+        return abs(math.hypot(1, x + mu * z) - math.hypot(1, x)) / (mu * abs(z)) if z else 0.0
+
+    axes = {"x": Axis(-10, 10, log=False), "mu": Axis(1e-3, 1e2), "z": Axis(-5, 5, log=False)}
+    return within(search(ratio, axes, effort=10), "|g z| against z²G for f = √(1 + x²)")
+
+
+# The tail --------------------------------------------------------------------------------------------------------
+
+_EXPONENT: Final = (1 - math.log(2)) / 2  # Chernoff: min_t (1 − 2t)^{−n/2} e^{−2nt} = (2/e)^{n/2}
+
+
+def wrong_side() -> Evidence:
+    below, above = float(stats.chi2.cdf(2, 1)), float(stats.chi2.sf(2, 1))
+    return unlike(round(below, 6), round(above, 6), "m = d = P = 1: Pr[‖z‖² ≤ 2] against Pr[χ²_1 > 2]")
+
+
+def shared_directions() -> Evidence:
+    """The mean over clients of one and the same ‖z‖² is ‖z‖², however many they are."""
+    bound = math.exp(-100 * 1 * 1 / 16)
+    return exceeds(float(stats.chi2.sf(2, 1)), bound, "m = 100, d = P = 1: Pr[‖z‖² ≥ 2d] against exp(−mdP/16)")
+
+
+def tail(variant: str) -> Evidence:
+    exponent = 1 / 16 if variant == "stated" else _EXPONENT
+
+    def ratio(at: Mapping[str, float]) -> float:
+        return float(stats.chi2.sf(2 * at["n"], at["n"]) * math.exp(exponent * at["n"]))
+
+    return within(
+        search(ratio, {"n": Axis(1, 4000, whole=True)}, effort=20), f"Pr[χ²_n ≥ 2n] against exp(−{exponent:.4g} n)"
+    )
+
+
+def true_exponent() -> Evidence:
+    n = 4000
+    found = -float(stats.chi2.logsf(2 * n, n)) / n
+    says = f"−ln Pr[χ²_n ≥ 2n]/n = {found:.5f} at n = {n}; (1 − ln 2)/2 = {_EXPONENT:.5f}, printed 1/16 = {1 / 16}"
+    return Evidence("search", abs(found - _EXPONENT) < 0.002, says, {"found": found, "exponent": _EXPONENT})
+
+
+def not_without_constant() -> Evidence:
+    """Ω(mdP) as values that are at least mdP."""
+    return exceeds(float(stats.chi2.sf(20, 10)), math.exp(-10), "m = P = 1, d = 10: Pr[χ²_10 ≥ 20] against exp(−mdP)")
+
+
+# The escape ------------------------------------------------------------------------------------------------------
+
+
+def escape_of_many() -> Evidence:
+    """Linear equal clients, ∇f = G = 1, P = d = 1, H → 0: ½η²L E[z⁴; z² ≥ 2] against η²LG² exp(−mdP/16), over η²L."""
+    left = 0.5 * 3 * float(stats.chi2.sf(2, 5))
+    return exceeds(
+        left, math.exp(-100 / 16), "m = 100 equal linear clients, d = P = 1: escape term/(η²LG²) against bound"
+    )
+
+
+def escape_mended() -> Evidence:
+    """As x² times the density of χ²_n is n(n + 2) times that of χ²_{n+4}, so are the integrals from any t on."""
+    n, x = sp.symbols("n x", positive=True)
+
+    def density(freedom: sp.Expr) -> sp.Expr:
+        return x ** (freedom / 2 - 1) * sp.exp(-x / 2) / (2 ** (freedom / 2) * sp.gamma(freedom / 2))
+
+    ratio = sp.gammasimp(sp.powsimp(x**2 * density(n) / density(n + 4)))
+    return equal(ratio, n * (n + 2), "x²·density of χ²_n as a multiple of that of χ²_{n+4}")
+
+
+def vanishes() -> Evidence:
+    """At d = 28,938 (the smallest model here), P = 1; Chernoff at t = 1/4: tail ≤ 2^{(d+4)/2} e^{−d/2}."""
+    d = 28_938
+    found = math.log(d * (d + 2)) + (d + 4) / 2 * math.log(2) - d / 2
+    return Evidence("arithmetic", found < -1000, f"d = {d}, P = 1: ln(d(d + 2) Pr[χ²_(d+4) ≥ 2d]) ≤ {found:.0f}")

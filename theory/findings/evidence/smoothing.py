@@ -1,0 +1,293 @@
+"""Lines 972–1026 of the paper: the main recursion and the lemmas on smoothed functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import numpy as np
+import sympy as sp
+from scipy import integrate, stats
+
+from theory.bounds import statement
+from theory.findings.evidence.one_round import OneRound
+from theory.findings.finding import Evidence, support
+from theory.findings.instruments import (
+    Axis,
+    agree,
+    at_most,
+    equal,
+    exceeds,
+    keeps,
+    search,
+    within,
+)
+from theory.setting import Setting
+from theory.statements import Variant
+from theory.symbols import L, d, mu, s2
+
+__all__ = ["norm_moment"]
+
+
+def norm_moment(d: int, power: float) -> float:
+    """E‖z‖^power for a Gaussian z in d dimensions: 2^{power/2} Γ((d + power)/2)/Γ(d/2)."""
+    return math.exp(0.5 * power * math.log(2.0) + math.lgamma(0.5 * (d + power)) - math.lgamma(0.5 * d))
+
+
+def tilted_bias(d: int) -> float:
+    """‖∇f^μ(0) − ∇f(0)‖/(μL) for f = (L/2)‖x‖x_1, which is L-smooth: E[‖z‖z_1²]/2 = E‖z‖³/(2d)."""
+    return norm_moment(d, 3) / (2 * d)
+
+
+def tilted_moment(d: int, t: float) -> float:
+    """E g²‖z‖²/a² at 0 for f = a x_1 + (L/2)‖x‖x_1, t = μL/a: E z_1²‖z‖²(1 + t‖z‖/2)²; gradient a there."""
+    return (norm_moment(d, 4) + t * norm_moment(d, 5) + t**2 / 4 * norm_moment(d, 6)) / d
+
+
+def quadratic_moment(d: int, t: float) -> float:
+    """The same for f = a x_1 + (L/2)‖x‖²: E‖z‖²(z_1 + t‖z‖²/2)²."""
+    return d + 2 + t**2 / 4 * d * (d + 2) * (d + 4)
+
+
+def tilted_is_smooth() -> Evidence:
+    """∇²(‖x‖x_1/2) has, at an angle θ to e_1, the eigenvalues of [[2c, s], [s, c]]/2 and c/2: at most 1."""
+    c = sp.Symbol("c", real=True)
+    largest = (2 - sp.Rational(3, 2) * c) ** 2 - (c**2 / 4 + 1 - c**2)
+    return equal(largest, 3 * (1 - c) ** 2, "2 minus the largest eigenvalue of the Hessian of ‖x‖x_1 is never negative")
+
+
+def _unit(d: int, t: float = 1.0) -> Setting:
+    """Constants with μ = t, L = 1; a = 1 at the point."""
+    return Setting(d=d, L=1.0, mu=t)
+
+
+# lemma.aa: both directions of the equivalence.
+
+
+def descent_lemma(constant: float = 0.5) -> Evidence:
+    """|f(y) − f(x) − f'(x)(y − x)| ≤ constant·(y − x)² for f = cos, which is 1-smooth."""
+
+    def ratio(at: Mapping[str, float]) -> float:
+        x, y = at["x"], at["y"]
+        gap = y - x
+        return abs(math.cos(y) - math.cos(x) + math.sin(x) * gap) / (constant * gap**2) if abs(gap) > 1e-2 else math.nan
+
+    found = search(ratio, {"x": Axis(-3, 3, log=False), "y": Axis(-3, 3, log=False)}, effort=20)
+    return within(found, "|cos y − cos x + sin x (y − x)| against (y − x)²/2")
+
+
+def descent_lemma_converse() -> Evidence:
+    """Let h = f + L‖x‖²/2: it is convex and 2L-smooth from above, so cocoercive; u = x − y, v = ∇f(x) − ∇f(y)."""
+    uu, uv, vv, L = sp.symbols("uu uv vv L", positive=True)
+    cocoercive = (uv + L * uu) - (vv + 2 * L * uv + L**2 * uu) / (2 * L)
+    return equal(cocoercive, (L**2 * uu - vv) / (2 * L), "cocoercivity of f + L‖x‖²/2 is ‖∇f(x) − ∇f(y)‖ ≤ L‖x − y‖")
+
+
+# The definition and its gradient, by quadrature of the printed integrals, against cos: E cos(x + μz) = e^{−μ²/2} cos x.
+
+
+def _gaussian_integral(integrand: Callable[[float], float]) -> float:
+    found: float = integrate.quad(lambda z: integrand(z) * math.exp(-z * z / 2), -12, 12, epsabs=1e-12)[0]
+    return found / math.sqrt(2 * math.pi)
+
+
+def definition() -> Evidence:
+    value = _gaussian_integral(lambda z: math.cos(0.7 + 0.8 * z))
+    return agree(value, math.exp(-0.32) * math.cos(0.7), "f = cos, x = 0.7, μ = 0.8: the integral is e^{−μ²/2} cos x")
+
+
+def gradient() -> Evidence:
+    what = "f = cos, x = 0.7, μ = 0.8: the integral is (f^μ)'(x)"
+    slope = _gaussian_integral(lambda z: (math.cos(0.7 + 0.8 * z) - math.cos(0.7)) / 0.8 * z)
+    return agree(slope, -math.exp(-0.32) * math.sin(0.7), what)
+
+
+def smoother() -> Evidence:
+    return at_most(math.exp(-0.32), 1.0, "f = cos, μ = 0.8: the Lipschitz constant L_μ of (f^μ)'")
+
+
+# eq.oo, eq.as, (c)
+
+
+def value_tight() -> Evidence:
+    """For f = L‖x‖²/2: f^μ(x) − f(x) = (L/2)μ² E‖z‖²."""
+    return equal(L / 2 * mu**2 * d, statement("smoothed-value", "stated").terms["smoothing"], "attained by L‖x‖²/2")
+
+
+def cosine() -> Evidence:
+    """The cosine at its maximum keeps the bound on f^μ − f."""
+    return keeps("smoothed-value", 1 - math.exp(-0.32), _unit(1, 0.8), "f = cos, x = 0, μ = 0.8", "stated")
+
+
+def gradient_within_print(d: int) -> Evidence:
+    return keeps("smoothed-gradient", tilted_bias(d), _unit(d), f"f = (L/2)‖x‖x_1, d = {d}", "stated")
+
+
+def gradient_within_correction(d: int) -> Evidence:
+    return keeps("smoothed-gradient", tilted_bias(d), _unit(d), f"f = (L/2)‖x‖x_1, d = {d}")
+
+
+@support
+def gradient_correction_is_sharp(d: int) -> Evidence:
+    half = 0.5 * math.fsum(statement("smoothed-gradient").bound(_unit(d)))
+    return exceeds(tilted_bias(d), half, f"f = (L/2)‖x‖x_1, d = {d}: more than half of μL√d is attained")
+
+
+def gradient_looseness(d: int, factor: float) -> Evidence:
+    stated, corrected = (math.fsum(statement("smoothed-gradient", v).bound(_unit(d))) for v in ("stated", "corrected"))
+    return agree(stated / corrected, factor, f"printed bound over μL√d at d = {d}")
+
+
+def moment_ratio(variant: str) -> Evidence:
+    """Search over d and μL/a, for the worse of two functions of gradient a."""
+    each = statement("second-moment", "stated" if variant == "stated" else "corrected")
+
+    def ratio(at: Mapping[str, float]) -> float:
+        d, t = int(at["d"]), at["t"]
+        left = max(tilted_moment(d, t), quadratic_moment(d, t))
+        return left / math.fsum(each.bound(_unit(d, t), a=1.0))
+
+    found = search(ratio, {"d": Axis(1, 1e4, whole=True), "t": Axis(1e-4, 1e4)}, effort=25)
+    return within(found, f"E g²‖z‖², t = μL/a, {variant}")
+
+
+@support
+def moment_is_sharp() -> Evidence:
+    """For d = 1, f = ax + (L/2)x|x|, μL/a = √0.8: 0.976 of the corrected bound, 0.08 of the printed one."""
+    t = math.sqrt(0.8)
+    corrected = math.fsum(statement("second-moment").bound(_unit(1, t), a=1.0))
+    return exceeds(
+        tilted_moment(1, t), 0.97 * corrected, "f = ax + (L/2)x|x|, μL/a = √0.8: 97 % of the corrected bound"
+    )
+
+
+def moment_factor() -> Evidence:
+    printed = statement("second-moment", "stated").terms["smoothing"].doit()
+    corrected = statement("second-moment").terms["smoothing"].doit()
+    return equal(printed / corrected, (d + 6) ** 3 / (d * (d + 2) * (d + 4)), "factor of the μ² term, 22.9 at d = 1")
+
+
+# What follows from (b)
+
+
+def young() -> Evidence:
+    a, b = sp.symbols("u v", real=True)
+    return equal(2 * (a - b) ** 2 + 2 * b**2 - a**2, (a - 2 * b) ** 2, "2‖a − b‖² + 2‖b‖² − ‖a‖² = ‖a − 2b‖²")
+
+
+def twice_bias(variant: Variant) -> Evidence:
+    bias = statement("smoothed-gradient", variant).terms["smoothing"]
+    due = mu**2 * L**2 * (d + 3) ** 3 / 2 if variant == "stated" else 2 * mu**2 * L**2 * s2
+    return equal(2 * bias.doit() ** 2, due, f"2‖∇f^μ − ∇f‖², {variant} lemma")
+
+
+def twice_bias_looser() -> Evidence:
+    stated, corrected = (
+        2 * math.fsum(statement("smoothed-gradient", v).bound(_unit(10))) ** 2 for v in ("stated", "corrected")
+    )
+    return agree(stated / corrected, 13**3 / 40, "printed over corrected term at d = 10, (d + 3)³/(4d)")
+
+
+# f = −cos x − c sin 2x, one dimension: min f and min f^μ are in different places. |f''| ≤ 1 + 4c.
+
+_GRID: Final = np.linspace(-math.pi, math.pi, 20001)
+
+
+def _wave(x: np.ndarray, c: float, mu: float) -> np.ndarray:
+    """f^μ of f = −cos x − c sin 2x."""
+    values: np.ndarray = -math.exp(-(mu**2) / 2) * np.cos(x) - c * math.exp(-2 * mu**2) * np.sin(2 * x)
+    return values
+
+
+def minimiser_moves() -> Evidence:
+    f, smoothed = _wave(_GRID, 0.2, 0.0), _wave(_GRID, 0.2, 0.7)
+    at = smoothed[int(f.argmin())]
+    return exceeds(
+        float(at - smoothed.min()), 1e-3, "f = −cos x − 0.2 sin 2x, μ = 0.7: f^μ at the minimiser of f − min f^μ"
+    )
+
+
+def minima_close() -> Evidence:
+    gap = abs(float(_wave(_GRID, 0.2, 0.7).min() - _wave(_GRID, 0.2, 0.0).min()))
+    return at_most(gap, 0.5 * 0.7**2 * 1.8, "the same f, L = 1.8: |min f^μ − min f| against μ²Ld/2")
+
+
+def gap_difference(share: float) -> Evidence:
+    """Largest [f^μ(x) − min f^μ] − [f(x) − min f], as a multiple of share·μ²L: min f^μ ≥ min f makes ½ enough."""
+
+    def ratio(at: Mapping[str, float]) -> float:
+        f, smoothed = _wave(_GRID[::20], at["c"], 0.0), _wave(_GRID[::20], at["c"], at["mu"])
+        difference = (smoothed - smoothed.min()) - (f - f.min())
+        return float(difference.max()) / (share * at["mu"] ** 2 * (1 + 4 * at["c"]))
+
+    found = search(ratio, {"c": Axis(1e-3, 1.0), "mu": Axis(1e-2, 3.0)}, effort=15)
+    return within(found, f"f = −cos x − c sin 2x: rise of the gap against {share:g} μ²L")
+
+
+@support
+def gap_tight_below() -> Evidence:
+    """For f = −cos at x = π, where it is most concave, L = 1: 2(1 − e^{−μ²/2}) tends to μ²."""
+    mu = 0.1
+    fall = -float((_wave(_GRID, 0.0, mu)[-1] - _wave(_GRID, 0.0, mu).min()) - (_wave(_GRID, 0.0, 0.0)[-1] + 1.0))
+    return exceeds(fall, 0.99 * mu**2, "f = −cos x at π, μ = 0.1: fall of the gap, against 0.99 μ²L")
+
+
+@support
+def gap_tight_above() -> Evidence:
+    """For f = max(x, 0)²/2, L = 1, at x = 8, μ = 1: both infima are 0, and f^μ(8) = ½[(8² + 1)Φ(8) + 8φ(8)]."""
+    smoothed = 0.5 * (65 * stats.norm.cdf(8.0) + 8 * stats.norm.pdf(8.0))
+    return exceeds(float(smoothed - 32.0), 0.49, "f = max(x, 0)²/2 at 8, μ = 1: rise of the gap, against 0.49 μ²L")
+
+
+# The main recursion
+
+
+def recursion() -> Evidence:
+    """x_r − η Σ_k (1/m) Σ_C g z and (1/m) Σ_C (x_r − η Σ_k g z) on all outcomes of a round."""
+    at = OneRound(mu=0.3, eta=0.4, x=0.9)
+    server = at.x - at.eta * at.over_sampled(at.G).sum(axis=1)  # (subsets, outcomes)
+    clients = at.over_sampled((at.x - at.eta * at.G.sum(axis=1))[:, None])[:, 0]
+    gap = float(np.abs(server - clients).max())
+    return at_most(gap, 1e-12, "K = 2, 3 clients, every outcome: largest |server's step − mean of the clients' ends|")
+
+
+def replicas_agree() -> Evidence:
+    """Five rounds of the real algorithm, K = 2, 2 of 3 clients: who catches up holds the server's model to the bit."""
+    import torch
+    from torch.nn.functional import mse_loss
+
+    from decomfl_lab.estimators.differences import forward
+    from decomfl_lab.layout import Layout
+    from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
+    from decomfl_lab.protocol.client import Client
+    from decomfl_lab.protocol.server import Server
+    from decomfl_lab.records.schedules import Schedule
+    from decomfl_lab.replicas.replica import Replica
+    from decomfl_lab.replicas.rules import Sgd
+
+    module = torch.nn.Linear(3, 1)
+    layout = Layout.of(module)
+    x, generator = torch.linspace(-1.0, 1.0, 4), torch.Generator().manual_seed(0)
+    examples = torch.randn(4, 8, 3, generator=generator)
+    clients = [
+        Client(
+            i,
+            Replica(x, Sgd()),
+            ModuleObjective(module, layout, mse_loss, examples[i], examples[3, :, :1], EpochBatches(8, 4, (0, i))),
+            forward,
+            1e-3,
+        )
+        for i in range(3)
+    ]
+    server = Server(M=3, m=2, K=2, P=Schedule(2), eta=Schedule(0.05), seed=0, replica=Replica(x, Sgd()))
+    for _ in range(5):
+        server.aggregate(clients[i].handle(plan) for i, plan in server.plan_round().items())
+    moved = server.replica is not None and not torch.equal(server.replica.x, x)
+    same = 0
+    for i, client in enumerate(clients):
+        client.replica.catch_up(server.plan_round([i])[i].records)
+        same += server.replica is not None and client.replica.digest() == server.replica.digest()
+    return Evidence(
+        "execution", moved and same == 3, f"after 5 rounds {same} of 3 rebuilt models equal the server's bits"
+    )

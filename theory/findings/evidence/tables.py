@@ -1,0 +1,326 @@
+"""The arithmetic of the tables of results, settings, memory and notation: bytes, rounds, accuracies as k/n, indices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import astuple
+from itertools import product
+from typing import Final
+
+from decomfl_lab.bench.memory import ROLES
+from decomfl_lab.models.registry import build_model, num_parameters
+from theory.communication import expected_numbers
+from theory.findings.evidence.algorithms import PROGRAMS, play
+from theory.findings.finding import Evidence, refutation
+from theory.printed import (
+    EXAMPLES,
+    LORA,
+    LORA_PARAMETERS,
+    PARAMETERS,
+    RESULTS,
+    ROUNDS,
+    SHARE,
+    WORD,
+    Cell,
+    agree,
+    decomfl_megabytes,
+    model_terabytes,
+)
+
+__all__ = ["least_runs"]
+
+
+LORA_TABLE: Final = {"LoRA": LORA}
+
+
+def least_runs(accuracy: float, n: int, most: int = 100) -> int | None:
+    """The least number of runs whose mean accuracy on n examples can be printed so: accuracy/100 = k/(runs·n) rounded.
+
+    Args:
+        accuracy: Accuracy in per cent, with two decimals.
+        n: Number of examples.
+        most: Most runs that are tried; None is returned if so many do not suffice.
+    """
+    for runs in range(1, most + 1):
+        if agree(accuracy, 100 * round(accuracy / 100 * n * runs) / (n * runs)):
+            return runs
+    return None
+
+
+def _costs(
+    printed: Mapping[str, float], computed: Mapping[str, float], odd: tuple[str, ...] = (), unit: str = "MB"
+) -> Evidence:
+    """Evidence that all printed costs are the computed ones but those of ``odd``, which are not."""
+    wrong = [name for name in printed if not agree(printed[name], computed[name])]
+    says = f"{len(printed) - len(wrong)} of {len(printed)} cells agree" + "".join(
+        f"; {name}: printed {printed[name]:.2f} {unit}, formula {computed[name]:.2f}" for name in wrong
+    )
+    return Evidence("arithmetic", wrong == list(odd), says)
+
+
+@refutation
+def decomfl(odd: tuple[str, ...]) -> Evidence:
+    printed = {f"{model} {name}": cells[3].cost or 0.0 for model in RESULTS for name, cells in RESULTS[model].items()}
+    computed = {
+        f"{model} {name}": decomfl_megabytes(ROUNDS[model][name], P=10) for model in RESULTS for name in RESULTS[model]
+    }
+    return _costs(printed, computed, odd)
+
+
+@refutation
+def fedzo() -> Evidence:
+    printed = {f"{model} {name}": cells[2].cost or 0.0 for model in RESULTS for name, cells in RESULTS[model].items()}
+    computed = {
+        f"{model} {name}": model_terabytes(ROUNDS[model][name], PARAMETERS[model])
+        for model in RESULTS
+        for name in RESULTS[model]
+    }
+    return _costs(printed, computed, ("OPT-125M CB",), "TB")
+
+
+@refutation
+def cell(name: str, column: int, fixed: float) -> Evidence:
+    """A printed cost is not what its column's formula says (2: FedZO, in TB; 3: DeComFL, in MB); a fixed one is."""
+    model, data = name.split()
+    printed, rounds = RESULTS[model][data][column].cost, ROUNDS[model][data]
+    follows = model_terabytes(rounds, PARAMETERS[model]) if column == 2 else decomfl_megabytes(rounds, P=10)
+    return Evidence(
+        "arithmetic",
+        printed is not None and not agree(printed, follows) and agree(fixed, follows),
+        f"{name}: printed {printed}, formula {follows:.4g}, mended {fixed}",
+    )
+
+
+@refutation
+def counting() -> Evidence:
+    M, m, P, R = 8, 2, 10, 100_000
+    own = sum(astuple(expected_numbers(R, M=M, m=m, K=1, P=P))) / (R * P)
+    return Evidence(
+        "arithmetic",
+        own < 3 and math.isclose(own, 2 + 2 * SHARE, rel_tol=1e-3),
+        f"printed R·P·3 words; a client of {SHARE:.0%} participation moves R·P·{own:.3g}, {3 / own:.3g} times less",
+        {"printed": 3.0, "own": own},
+    )
+
+
+def _rounds_of_fedavg() -> dict[str, float]:
+    """Rounds that the costs of FedAvg in Table 2 imply."""
+    return {
+        f"{model} {name}": (cells[0].cost or 0.0) / model_terabytes(1, PARAMETERS[model])
+        for model in RESULTS
+        for name, cells in RESULTS[model].items()
+    }
+
+
+@refutation
+def rounds_apart() -> Evidence:
+    """Rounds of DeComFL over those of FedAvg, by task of Table 2."""
+    ratios = {name: ROUNDS[name.split()[0]][name.split()[1]] / rounds for name, rounds in _rounds_of_fedavg().items()}
+    low, high = min(ratios.values()), max(ratios.values())
+    worst = max(ratios, key=lambda name: ratios[name])
+    says = f"rounds of DeComFL over those that FedAvg's costs imply: {low:.2g} to {high:.2g} ({worst})"
+    return Evidence("arithmetic", high > 2, says, ratios)
+
+
+def implied_rounds() -> Evidence:
+    implied = _rounds_of_fedavg()
+    listed = ", ".join(f"{name} {rounds:.0f}" for name, rounds in implied.items())
+    return Evidence("arithmetic", all(rounds > 0 for rounds in implied.values()), f"rounds implied: {listed}", implied)
+
+
+def accuracies(tables: Mapping[str, Mapping[str, tuple[Cell, ...]]]) -> Evidence:
+    least = [
+        (least_runs(cell.accuracy, EXAMPLES[name]) or math.inf, f"{model} {name} {cell.accuracy:.2f}")
+        for model, rows in tables.items()
+        for name, cells in rows.items()
+        for cell in cells
+    ]
+    single = [name for runs, name in least if runs == 1]
+    runs, most = max(least)
+    return Evidence(
+        "arithmetic",
+        len(single) < len(least),
+        f"{len(single)} of {len(least)} accuracies are k/n ({', '.join(single)}); the others can only be means over "
+        f"runs or batches, {most} over {runs} runs or more",
+        {"single": len(single), "cells": len(least), "most runs": runs},
+    )
+
+
+def _pairs(column: int) -> list[tuple[str, float, float]]:
+    """Data set, accuracy of DeComFL and of another column of Table 2, of both models."""
+    return [
+        (name, cells[3].accuracy, cells[column].accuracy) for rows in RESULTS.values() for name, cells in rows.items()
+    ]
+
+
+def as_good_as_mezo() -> Evidence:
+    gains = [ours - other for _, ours, other in _pairs(1)]
+    return Evidence(
+        "arithmetic", min(gains) >= 0, f"DeComFL − MeZO: {min(gains):.2f} to {max(gains):.2f} points, 12 cells"
+    )
+
+
+def _standard_errors(name: str, ours: float, other: float) -> float:
+    """The difference of two accuracies in units of the standard error of the difference of two shares of n examples."""
+    share = ours / 100
+    return (ours - other) / (100 * math.sqrt(2 * share * (1 - share) / EXAMPLES[name]))
+
+
+def as_good_as_fedzo() -> Evidence:
+    gains = [_standard_errors(*pair) for pair in _pairs(2)]
+    return Evidence(
+        "arithmetic",
+        max(map(abs, gains)) < 2,
+        f"DeComFL − FedZO: {min(gains):.2f} to {max(gains):.2f} standard errors of a difference on these examples",
+    )
+
+
+def lora_comparable() -> Evidence:
+    """LoRA against full-parameter DeComFL and MeZO, P = 10."""
+    full = RESULTS["OPT-125M"]
+    gains = {
+        f"{name}, {method}": _standard_errors(name, cells[3].accuracy, full[name][column].accuracy)
+        for name, cells in LORA.items()
+        for column, method in ((3, "DeComFL"), (1, "MeZO"))
+    }
+    worst = min(gains, key=lambda name: gains[name])
+    return Evidence(
+        "arithmetic",
+        gains[worst] > -2,
+        f"LoRA − full parameters: at worst {gains[worst]:.2f} standard errors of a difference ({worst})",
+        gains,
+    )
+
+
+def one_megabyte() -> Evidence:
+    costs = [decomfl_megabytes(R, P=10) for model in RESULTS for R in ROUNDS[model].values()]
+    return Evidence(
+        "arithmetic",
+        max(costs) <= 1,
+        f"by the formula of Table 2 {min(costs):.2f} to {max(costs):.2f} MB, {1 / max(costs):.1f} to "
+        f"{1 / min(costs):.1f} times less than 1 MB",
+    )
+
+
+@refutation
+def apart_as_printed() -> Evidence:
+    """The costs of DeComFL for both sizes of model, as Table 2 has them, as multiples of each other."""
+    small, large = (RESULTS[model] for model in ("OPT-125M", "OPT-1.3B"))
+    ratios = {name: (large[name][3].cost or 0.0) / (cells[3].cost or 0.0) for name, cells in small.items()}
+    listed = ", ".join(f"{name} {ratio:.3g}" for name, ratio in ratios.items())
+    return Evidence("arithmetic", max(ratios.values()) > 2, f"OPT-1.3B over OPT-125M, as printed: {listed}", ratios)
+
+
+def nearly_identical() -> Evidence:
+    """Costs of DeComFL a round and direction, with the two cells of line 582 mended."""
+    bytes_a_round = {
+        f"{model} {name}": (0.18 if cells[3].cost == 1.8 else cells[3].cost or 0.0) * 1e6 / (10 * ROUNDS[model][name])
+        for model, rows in RESULTS.items()
+        for name, cells in rows.items()
+    }
+    low, high = min(bytes_a_round.values()), max(bytes_a_round.values())
+    return Evidence(
+        "arithmetic",
+        math.isclose(low, high),
+        f"mended, {low:.3g} to {high:.3g} bytes a round and direction for both models; as printed 7.5 times between "
+        "them for RTE and BoolQ",
+        bytes_a_round,
+    )
+
+
+def lora_decomfl() -> Evidence:
+    printed = {f"{name}, P = {P}": LORA[name][column].cost or 0.0 for name in LORA for column, P in ((2, 5), (3, 10))}
+    computed = {
+        f"{name}, P = {P}": decomfl_megabytes(ROUNDS["OPT-125M+LoRA"][name], P) for name in LORA for P in (5, 10)
+    }
+    return _costs(printed, computed)
+
+
+@refutation
+def lora_fedzo() -> Evidence:
+    implied = {name: (cells[1].cost or 0) * 1e12 / (2 * SHARE * WORD) for name, cells in LORA.items()}
+    d = [total / ROUNDS["OPT-125M+LoRA"][name] for name, total in implied.items()]
+    return Evidence(
+        "arithmetic",
+        min(d) > 100 * LORA_PARAMETERS,
+        f"costs imply {min(d) / 1e6:.0f}e6 parameters a transfer; LoRA of rank 8 on Q and V trains {LORA_PARAMETERS}",
+        dict(zip(LORA, d, strict=True)),
+    )
+
+
+def lora_mended() -> Evidence:
+    costs = {name: 1e6 * model_terabytes(ROUNDS["OPT-125M+LoRA"][name], LORA_PARAMETERS) for name in LORA}
+    listed = ", ".join(f"{name} {megabytes:.0f} MB" for name, megabytes in costs.items())
+    ours = [cells[2].cost or 0.0 for cells in LORA.values()]
+    ratio = min(costs[name] / cost for name, cost in zip(LORA, ours, strict=True))
+    return Evidence("arithmetic", max(costs.values()) < 0.01 * 1e6, f"{listed}; {ratio:.0f} times DeComFL's", costs)
+
+
+def settings() -> Evidence:
+    """The rounds of line 888 against the costs of both tables of results, which were computed from them."""
+    pairs = [
+        (ROUNDS[model][name], (cells[3].cost or 0.0) / decomfl_megabytes(1, 10))
+        for model in RESULTS
+        for name, cells in RESULTS[model].items()
+    ] + [
+        (ROUNDS["OPT-125M+LoRA"][name], (cells[3].cost or 0) / decomfl_megabytes(1, 10)) for name, cells in LORA.items()
+    ]
+    same = sum(math.isclose(rounds, implied) for rounds, implied in pairs)
+    return Evidence(
+        "arithmetic", same == len(pairs) - 2, f"{same} of {len(pairs)} costs of DeComFL (P = 10) imply these R"
+    )
+
+
+def _largest(name: str) -> float:
+    """The largest parameter tensor as a share of the model."""
+    module = build_model(name, seed=0, in_shape=(1, 28, 28), classes=10)
+    return max(parameter.numel() for parameter in module.parameters()) / num_parameters(module)
+
+
+def _opt(width: int, depth: int) -> float:
+    """Token embeddings, 50,272 × width, as a share of an OPT model of so many layers; tied output, 2,050 positions."""
+    embedding = 50272 * width
+    layer = 12 * width * width + 13 * width
+    return embedding / (embedding + 2050 * width + depth * layer + 2 * width)
+
+
+def indices() -> Evidence:
+    """The indices of the symbols in a run of Algorithms 1 and 2 against those of the notation."""
+    world = play(PROGRAMS["Algorithm 1"])
+    M, m, K, R = (world[name] for name in "MmKR")
+    clients, rounds, steps = range(1, M + 1), range(R), range(1, K + 1)
+    found = {
+        "x_r": {key for key in world["x"] if isinstance(key, int)} == set(range(R + 1)),
+        "x_{i,r}^k": {key for key in world["x"] if not isinstance(key, int)}
+        <= set(product(clients, range(R + 1), range(1, K + 2))),
+        "g_{i,r}^k": {key for key in world["g"] if len(key) == 3}
+        == {(i, r, k) for r in rounds for i in world["C"][r] for k in steps},
+        "C_r": all(len(set(world["C"][r])) == m and set(world["C"][r]) <= set(clients) for r in rounds),
+    }
+    odd = [name for name, holds in found.items() if not holds]
+    return Evidence(
+        "execution", not odd, f"in a run of Algorithms 1 and 2 {', '.join(found)} have these indices; not: {odd}"
+    )
+
+
+def memory_measured() -> Evidence:
+    lean, plain, fedzo = ROLES["client-lean-sync"], ROLES["client"], ROLES["fedzo"]
+    return Evidence(
+        "arithmetic",
+        (fedzo.vectors, lean.vectors, lean.layers, plain.vectors) == (3, 1, 1, 3),
+        f"vectors alive at the peak, which bench memory measures: FedZO's client {fedzo.vectors}, DeComFL's "
+        f"{lean.vectors} and a layer if parameter-wise and corrected afterwards, {plain.vectors} as in Algorithm 2",
+    )
+
+
+@refutation
+def phi() -> Evidence:
+    shares = {
+        "CNN of line 544": _largest("cnn-mnist"),
+        "CNN of line 558": _largest("cnn-fashion"),
+        "OPT-125M": _opt(768, 12),
+        "OPT-1.3B": _opt(2048, 24),
+    }
+    listed = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    return Evidence("arithmetic", max(shares.values()) > 0.5, f"φ/d: {listed}", shares)

@@ -1,0 +1,728 @@
+"""Evidence on Theorem 1 and its proof: exact witnesses, searches over rounds and constants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import Final
+
+import numpy as np
+import sympy as sp
+from numpy.typing import NDArray
+from sympy import sqrt
+
+from theory.bounds import statement
+from theory.findings.evidence.one_round import OneRound
+from theory.findings.evidence.proof_one import DERIVED, PRINTED, plus, printed, slips, times
+from theory.findings.evidence.smoothing import norm_moment
+from theory.findings.finding import Evidence, refutation, support
+from theory.findings.instruments import (
+    Axis,
+    Worst,
+    agree,
+    at_most,
+    beyond,
+    breaks,
+    equal,
+    exceeds,
+    keeps,
+    search,
+    within,
+)
+from theory.formula import value_of, written
+from theory.problems.quadratic import Quadratic, expected
+from theory.problems.spectrum import Spectrum
+from theory.problems.waves import Waves
+from theory.setting import Setting
+from theory.statements import Variant
+from theory.symbols import K, L, P, R, a, d, delta, eta, m, mu, rho, s6, sigma
+
+__all__ = ["DISPLAYS", "TERMS", "at_largest", "line", "searched", "simplification", "witness"]
+
+# Problems in one dimension, solved exactly by theory.problems.quadratic: f(x; ξ) = x²/2 − ξx, L = 1, E ξ² = σ².
+
+
+def line(setting: Setting, start: float = 0.0) -> Quadratic:
+    """The problem with this setting's σ, from x_0."""
+    return Quadratic.of(Spectrum((1.0,), (1,)), D=start**2 / 2, sigma=setting.sigma)
+
+
+def at_largest(name: str, variant: Variant, setting: Setting, share: float = 1.0) -> Setting:
+    """The setting at (a share of) the largest η of a statement that has conditions on it."""
+    each = statement(name, variant)
+    return replace(setting, eta=share * each.step_sizes(setting).largest) if each.eta else setting
+
+
+def witness(name: str, variant: Variant, setting: Setting, start: float = 0.0) -> Evidence:
+    """That the printed bound is broken, or the corrected one kept, by ``line`` at the largest η that it allows."""
+    problem = line(setting, start)
+    here = at_largest(name, variant, replace(setting, D=problem.D))
+    left = statement(name).left.exact(problem, here)
+    names = {"σ": here.sigma, "P": here.P, "K": here.K, "R": here.R, "η": here.eta}
+    constants = ", ".join(f"{symbol} = {value:.4g}" for symbol, value in names.items() if value)
+    judged = breaks if variant == "stated" else keeps
+    return judged(name, left.value, here, f"f = x²/2 − ξx from {start:g}, {constants}", variant, **left.point)
+
+
+# At x* the noise is all there is: G = −Zξ, E‖G‖² = ρσ².
+NOISY: Final = Setting(d=1, L=1.0, P=100, sigma=1.0)
+MANY: Final = Setting(d=1, L=1.0, P=1000, R=100, sigma=1.0)
+MANY_STEPS: Final = replace(MANY, K=3)
+NOISY_STEPS: Final = replace(NOISY, K=2)
+NOISY_ONE: Final = replace(NOISY, P=1)
+LONG: Final = Setting(d=1, L=1.0, K=5, P=1000)
+RATE_16: Final = Setting(d=1, L=1.0, P=16, R=100 * 16, sigma=1.0)
+RATE_1024: Final = replace(RATE_16, P=1024, R=100 * 1024)
+
+
+def linear_noise_region() -> Evidence:
+    """ρσ² > 2(d + 4)σ²/P exactly for P > d + 7."""
+    left = 1 + (d + 1) / P - printed("variance")["noise"] / sigma**2
+    return equal(left, (P - d - 7) / P, "left − right, over σ²: positive for P > d + 7")
+
+
+def noise_after_one_round(key: str) -> Evidence:
+    """E f(x_1) from x_0 = x*, one client, K = 1, against the display's right side; μ = 0."""
+    here = at_largest("theorem-1", "stated", MANY)
+    f = float(expected(line(here), here).f[1])
+    values = {**here.values, "a": 0.0, "delta": 0.0, "G": 0.0}
+    bound = math.fsum(value_of(term, values) for term in PRINTED[key].values())
+    return exceeds(f, bound, f"f = x²/2 − ξx from x*, σ = 1, P = {here.P}, K = m = 1: E f(x_1)")
+
+
+# Clients share the directions.
+
+
+def equal_clients(d: int = 10, m: int = 100) -> Evidence:
+    """f_i(x) = ⟨g, x⟩ for all i, K = P = 1, μ → 0, ‖g‖ = 1: A_2 = (L/2)η²ρ, A_3 = Lη²."""
+    here = Setting(d=d, L=1.0, m=m, eta=1.0)
+    values = {**here.values, "a": 1.0, "delta": 0.0}
+    bound = math.fsum(value_of(term, values) for term in PRINTED["eq.hh"].values()) + 1.0
+    return exceeds(0.5 * values["rho"], bound, f"{m} equal linear clients, d = {d}, P = 1: A_2")
+
+
+# Searches over a round of three clients, whose two sides are finite sums.
+
+_AXES: Final = {
+    "x": Axis(-math.pi, math.pi, log=False),
+    "mu": Axis(0.02, 1.5),
+    "eta": Axis(0.01, 3.0),
+    "theta": Axis(-math.pi, math.pi, log=False),
+    "b": Axis(-2.0, 2.0, log=False),
+}
+
+
+def _round(at: Mapping[str, float], *, replacement: bool = False) -> OneRound:
+    return OneRound(
+        mu=at["mu"],
+        eta=at["eta"],
+        x=at["x"],
+        phases=(0.0, at["theta"], 2.1),
+        slopes=(at["b"], -0.4, 0.2),
+        replacement=replacement,
+    )
+
+
+def searched(sides: Callable[[OneRound], tuple[float, float]], *, replacement: bool = False) -> Worst:
+    """The worst left/right of a display over rounds, d = P = L = 1, K = 2, 2 of 3 clients."""
+
+    def ratio(at: Mapping[str, float]) -> float:
+        left, right = sides(_round(at, replacement=replacement))
+        return left / right if right > 0 else math.nan
+
+    return search(ratio, _AXES, effort=8)
+
+
+def identity(sides: Callable[[OneRound], tuple[float, float]], what: str, *, replacement: bool = False) -> Evidence:
+    """The two sides of an identity at one round."""
+    at = OneRound(mu=0.6, eta=0.7, x=0.4, replacement=replacement)
+    return agree(*sides(at), f"three clients, K = 2, μ = 0.6, η = 0.7: {what}")
+
+
+def _bias(r: OneRound) -> float:
+    """¼μ²L²(d + 3)³, the square of eq.as, d = L = 1."""
+    return 16 * r.mu**2
+
+
+def polarised(r: OneRound) -> tuple[float, float]:
+    """A_1, and −⟨u, v⟩ = ½(‖u − v‖² − ‖u‖² − ‖v‖²) of line-1152."""
+    mean = r.smooth.mean(axis=(0, 1))
+    return _a1(r), 0.5 * r.K * r.eta * (-(r.a**2) - r.mean(mean**2) + r.mean((mean - r.a) ** 2))
+
+
+def _a1(r: OneRound) -> float:
+    return -r.eta * r.a * r.mean(r.over_sampled(r.G).sum(axis=1))
+
+
+def a1_smoothed(r: OneRound) -> tuple[float, float]:
+    """A_1 and the right side of eq.ybc."""
+    return _a1(r), -r.K * r.eta * r.a * r.mean(r.smooth.mean(axis=(0, 1)))
+
+
+def _a1_terms(r: OneRound, *, last: bool) -> tuple[float, float]:
+    """The part of line-1152 that is bounded: ½Kη E‖mean − ∇f(x_r)‖² and its bound, the middle or the last one."""
+    mean = r.smooth.mean(axis=(0, 1))
+    left = 0.5 * r.K * r.eta * r.mean((mean - r.a) ** 2)
+    if last:
+        return left, r.K * r.eta * _bias(r) + r.eta * r.drift
+    return left, 0.5 * r.eta * r.total((r.smooth - r.at_start) ** 2)
+
+
+def zero_mean(r: OneRound) -> tuple[float, float]:
+    """E (1/M) ΣΣ of G_i^k and of ∇f_i^μ(x_i^k)."""
+    return r.total(r.G), r.total(r.smooth)
+
+
+def split_moment(r: OneRound) -> tuple[float, float]:
+    """Both sides of line-1080, summed over i and k."""
+    return r.total(r.G**2), r.total((r.G - r.smooth) ** 2) + r.total(r.smooth**2)
+
+
+def _rise(r: OneRound) -> float:
+    """E f(x_{r+1}) − f(x_r)."""
+    ends = r.x - r.eta * r.over_sampled(r.G).sum(axis=1)
+    after = np.stack([r.value(end).mean(axis=0) for end in ends])
+    return r.mean(after - r.value(np.array([r.x])).mean())
+
+
+def _descent(r: OneRound) -> tuple[float, float]:
+    """|E f(x_{r+1}) − f(x_r) − A_1| and A_2."""
+    return abs(_rise(r) - _a1(r)), 0.5 * r.L * r.eta**2 * r.sampled_square(r.G)
+
+
+def _a2_split(r: OneRound) -> tuple[float, float]:
+    return 0.5 * r.sampled_square(r.G), r.sampled_square(r.G - r.smooth) + r.sampled_square(r.smooth)
+
+
+def _a2_independent(r: OneRound) -> tuple[float, float]:
+    return r.sampled_square(r.G - r.smooth), r.total((r.G - r.smooth) ** 2) / r.m
+
+
+def a3_split(r: OneRound) -> tuple[float, float]:
+    """A_3 and its two parts in line-1177, without Lη²."""
+    return r.sampled_square(r.smooth), r.full_square(r.smooth) + _a4(r)
+
+
+def _centred(r: OneRound, values: NDArray[np.float64]) -> float:
+    """E‖(1/m) Σ_C Σ_k values − (1/M) Σ_i Σ_k values‖²."""
+    return r.mean((r.over_sampled(values).sum(axis=1) - values.mean(axis=0).sum(axis=0)) ** 2)
+
+
+def _a4(r: OneRound) -> float:
+    return _centred(r, r.smooth)
+
+
+def _a4_three(r: OneRound) -> tuple[float, float]:
+    bias = r.smooth - r.plain
+    return _a4(r), 3 * (r.sampled_square(bias) + _centred(r, r.plain) + r.full_square(bias))
+
+
+def _a4_bias(r: OneRound) -> tuple[float, float]:
+    bias = r.smooth - r.plain
+    return 3 * (r.sampled_square(bias) + r.full_square(bias)), 6 * r.K**2 * _bias(r)
+
+
+def _a5(r: OneRound) -> tuple[float, float]:
+    return 3 * _centred(r, r.plain), 18 * r.K * r.drift + 9 * r.K**2 / r.m * r.dissimilarity
+
+
+def a5_clients(r: OneRound) -> tuple[float, float]:
+    """E‖(1/m) Σ_C [∇f_i(x_r) − ∇f(x_r)]‖² and (1/m²) E Σ_C ‖·‖²."""
+    off = r.gradient(r.x)[:, 0] - r.a
+    left = sum(off[list(chosen)].mean() ** 2 for chosen in r.subsets) / len(r.subsets)
+    return float(left), float((off**2).mean()) / r.m
+
+
+def _a3(r: OneRound) -> tuple[float, float]:
+    """A_3 ≤ its bound in line-1204, without Lη²."""
+    return r.sampled_square(r.smooth), r.full_square(r.smooth) + 6 * r.K**2 * _bias(r) + _a5(r)[1]
+
+
+def _three_parts(r: OneRound) -> tuple[float, float]:
+    """line-1056 for the sum over i, k."""
+    return r.total(r.plain**2), 3 * r.drift + 3 * r.K * (r.dissimilarity + r.a**2)
+
+
+def _smooth_moment(r: OneRound) -> tuple[float, float]:
+    """line-1085 for the sum over i, k."""
+    return r.total(r.smooth**2), 2 * _three_parts(r)[1] + 2 * r.K * _bias(r)
+
+
+def _walk_sum(r: OneRound) -> tuple[float, float]:
+    """χ_r and (K²η²/2) Σ_k (1/M) Σ_i E‖G_i^k‖²."""
+    return r.drift, 0.5 * r.K**2 * r.eta**2 * r.total(r.G**2)
+
+
+@refutation
+def walk_range() -> Evidence:
+    """x_{i,r}^2 − x_r is −η G^1, not η(G^1 + G^2)."""
+    r = OneRound(mu=0.6, eta=0.7, x=0.4)
+    moved = r.points[:, 1] - r.x
+    wrong = float(abs(moved - r.eta * r.G.sum(axis=1)).max())
+    right = float(abs(moved + r.eta * r.G[:, 0]).max())
+    said = f"x^2 − x_r: off η(G^1 + G^2) by up to {wrong:.3g}, off −ηG^1 by {right:.3g}"
+    return Evidence("counter-example", wrong > 1e-3 and right < 1e-12, said)
+
+
+# Lemma hbhb
+
+
+def sum_of_ranges() -> Evidence:
+    """Σ_{k≥τ} k at τ = 1 is K(K + 1)/2."""
+    k = sp.Symbol("k")
+    return equal(sp.summation(k, (k, 1, K)), K**2 / 2 + K / 2, "with τ ≤ k the coefficient of X_1 is K(K + 1)/2 > K²/2")
+
+
+def sum_of_right_ranges() -> Evidence:
+    """Σ_{k>τ} (k − 1) at τ = 1 is K(K − 1)/2."""
+    k = sp.Symbol("k")
+    total = sp.summation(k - 1, (k, 2, K))
+    return equal(total, K**2 / 2 - K / 2, "with τ < k it is K(K − 1)/2 ≤ K²/2")
+
+
+def coefficient(K: int, *, inclusive: bool) -> Evidence:
+    """The coefficient of X_1 in Σ_k Σ_τ k X_τ over τ ≤ k, or in Σ_k Σ_τ (k − 1) X_τ over τ < k, against K²/2."""
+    if inclusive:
+        return exceeds(sum(range(1, K + 1)), K**2 / 2, f"K = {K}: coefficient of X_1 for τ ≤ k")
+    return at_most(sum(k - 1 for k in range(2, K + 1)), K**2 / 2, f"K = {K}: coefficient of X_1 for τ < k")
+
+
+def _left_coefficient(step: sp.Expr, coefficient: sp.Expr) -> Evidence:
+    """The coefficient of χ in line-1112 at a step size."""
+    found = 1 - printed("line-1112")["drift"].subs(eta, step) / delta**2
+    return equal(found, coefficient, f"1 − 6L²K²(d + P + 4)η²/(2P) at η = {written(step)}, against {coefficient}")
+
+
+@refutation
+def negative_coefficient() -> Evidence:
+    """At the printed condition the coefficient is 1 − 2P."""
+    return _left_coefficient(statement("local-drift", "stated").eta["drift"], 1 - 2 * P)
+
+
+def half_a_coefficient() -> Evidence:
+    """With √P for 2P in the condition the coefficient is ½."""
+    return _left_coefficient(sqrt(P) / (sqrt(6) * L * K * sqrt(d + P + 4)), sp.Rational(1, 2))
+
+
+@refutation
+def twice_too_small() -> Evidence:
+    """The printed dissimilarity of line-1112 is half of what the substitution gives."""
+    return slips("line-1112", "dissimilarity", sp.Rational(1, 2))
+
+
+# From eq.asd to line-1235
+
+_WHOLE: Final = {name: Axis(1, high, whole=True) for name, high in (("d", 1e4), ("P", 1e4), ("K", 100.0), ("m", 100.0))}
+
+
+def _at(at: Mapping[str, float]) -> Setting:
+    return Setting(d=int(at["d"]), P=int(at["P"]), K=int(at["K"]), m=int(at["m"]), L=1.0)
+
+
+def _after_substitution(name: str) -> tuple[sp.Expr, sp.Expr]:
+    """What eq.asd with Lemma hbhb's bound on χ needs for a term, and what line-1235 has for it."""
+    asd, target = printed("eq.asd"), printed("line-1235")[name]
+    found = plus(asd, times(asd["drift"] / delta**2, printed("local-drift")))[name]
+    before = K * eta * a**2 / 2 if name == "gradient" else 0
+    return before + found, before + target
+
+
+TERMS: Final = ("gradient", "dissimilarity", "noise", "smoothing")
+
+
+def simplification(terms: Sequence[str], share: float) -> Worst:
+    """The worst needed/printed for these terms of line-1235, at a share of the largest admissible η."""
+    pairs = [_after_substitution(name) for name in terms]
+
+    def ratio(at: Mapping[str, float]) -> float:
+        here = at_largest("theorem-1", "stated", _at(at), share)
+        values = {**here.values, "a": 1.0, "sigma": 1.0, "sigma_G": 1.0, "mu": 1.0}
+        return max(value_of(left, values) / value_of(right, values) for left, right in pairs)
+
+    return search(ratio, _WHOLE, effort=8)
+
+
+def too_little_room(name: str) -> Evidence:
+    """The printed conditions leave too little for this term."""
+    return beyond(simplification([name], 1.0), f"{name} of line-1235, needed over printed")
+
+
+def room() -> Evidence:
+    """A share of them leaves enough for all."""
+    return within(simplification(TERMS, _ROOM), "the same for all four, η three times smaller")
+
+
+_ROOM: Final = 1 / 3  # with every printed condition on η divided by 3 the four terms fit
+
+
+def cancels() -> Evidence:
+    """(−½Kη + Lη²K²)‖mean‖² ≤ 0 needs η ≤ 1/(2KL); the fourth condition is below 1/(6KL)."""
+    fourth = statement("theorem-1", "stated").eta["smoothing"].doit()
+    slack = sp.simplify(1 / fourth - 6 * K * L)
+    return equal(slack, 2 * L * (d + 6) ** 3 / (m * P * (d + 3) ** 3), "1/η of the fourth condition − 6KL is positive")
+
+
+def condition_implied() -> Evidence:
+    """The theorem's conditions imply the one that Lemma hbhb's proof needs, so that its slip does no harm there."""
+    mended = sqrt(P) / (sqrt(6) * L * K * sqrt(d + P + 4))
+
+    def ratio(at: Mapping[str, float]) -> float:
+        here = _at(at)
+        return statement("theorem-1", "stated").step_sizes(here).largest / value_of(mended, here.values)
+
+    return within(search(ratio, _WHOLE, effort=12), "largest η of the theorem over that of hbhb's proof")
+
+
+# Theorem 1 and Corollary 1
+
+
+def chain() -> Evidence:
+    """The corrected theorem's terms from the steps of its proof in ``docs/theory.md``: needed/claimed, the largest.
+
+    L = μ = σ = σ_G = φ = d = P = m = 1, as each term is in proportion to its own; q = ρ − 1, w = s₆/4.
+    """
+    drift, theorem = statement("local-drift"), statement("theorem-1")
+
+    def ratio(at: Mapping[str, float]) -> float:
+        K, q, w = at["K"], at["q"], at["w"]
+        values = dict.fromkeys(("L", "mu", "sigma", "sigma_G", "phi", "d", "P", "m", "a", "R", "D"), 1.0)
+        values |= {"K": K, "rho": 1 + q, "s6": 4 * w}
+        values["eta"] = eta = at["share"] * value_of(theorem.eta["descent"], values)
+        # χ ≤ per {(K + 2q)(a² + σ_G²) + (q + ½)σ² + μ²L²(Kd + w)}
+        per = 2 * eta**2 * K * (K - 1) / (1 - 2 * eta**2 * (K - 1) * (K + 4 * q))
+        # E f(x_{r+1}) − f(x_r) over ηK/4: coefficient of χ, then each term
+        chi = 2 / K + 4 * eta * (2 + 4 * q / K)
+        needed = {
+            "start": value_of(theorem.terms["start"], values),
+            "dissimilarity": 4 * eta * (2 * K + 4 * q),
+            "noise": 4 * eta * (1 + 2 * q),
+            "drift": chi * per * (K + 2 * q + q + 0.5),
+            "smoothing": 2 + 8 * eta * K + chi * per * K + (8 * eta + chi * per) * w,
+        }
+        shares: list[float] = [need / value_of(theorem.terms[name], values) for name, need in needed.items() if need]
+        shares.append(16 * q * eta + chi * per * (K + 2 * q))  # of a², where 2 − 1 are left
+        if K > 1:
+            braces = {"gradient": K + 2 * q, "dissimilarity": K + 2 * q, "noise": q + 0.5, "smoothing": K + w}
+            shares += [per * brace / value_of(drift.terms[name], values) for name, brace in braces.items()]
+        return max(shares)
+
+    axes = {"K": Axis(1, 1e3, whole=True), "q": Axis(1e-6, 1e6), "w": Axis(1e-2, 1e9), "share": Axis(1e-3, 1.0)}
+    return within(search(ratio, axes, effort=25), "what the proof needs over what the corrected theorem has")
+
+
+def threshold(d: int) -> Evidence:
+    """For f = ‖x‖²/2 − ⟨ξ, x⟩ from x*, R = 3000: the printed bound is exceeded for P = 30(d + 4)."""
+    problem = Quadratic.of(Spectrum.flat(d, 1.0), D=0.0, sigma=1.0)
+    here = at_largest("theorem-1", "stated", problem.setting(P=30 * (d + 4), R=3000))
+    left = statement("theorem-1").left.exact(problem, here).value
+    return breaks("theorem-1", left, here, f"f = ‖x‖²/2 − ⟨ξ, x⟩ from x*, d = {d}, P = 30(d + 4), R = 3000")
+
+
+def still_true() -> Evidence:
+    """K = 1, P ≤ 7d + 31: every term of the proved bound is within the printed one, at every η that both admit."""
+    proved, stated = statement("theorem-1-single"), statement("theorem-1", "stated")
+
+    def ratio(at: Mapping[str, float]) -> float:
+        d = int(at["d"])
+        P = max(1, int(at["share"] * (7 * d + 31)))
+        here = Setting(d=d, L=1.0, m=int(at["m"]), P=P, mu=1.0, sigma=1.0, sigma_G=1.0, replacement=True)
+        largest = min(each.step_sizes(here).largest for each in (proved, stated))
+        values = {**here.values, "eta": largest * at["eta"]}
+        return max(value_of(term, values) / value_of(stated.terms[name], values) for name, term in proved.terms.items())
+
+    axes = {"d": Axis(1, 1e6, whole=True), "m": Axis(1, 100, whole=True), "share": Axis(1e-6, 1), "eta": Axis(1e-3, 1)}
+    return within(search(ratio, axes, effort=20), "K = 1, P ≤ 7d + 31: proved over printed, term by term")
+
+
+def _rate_ratio(P: int, rounds: int) -> float:
+    """Exact left side over √(d/(mPKR)) at η = √(mP/(dRK)), d = m = K = L = σ = 1, D = 0, R = rounds·P."""
+    here = Setting(d=1, L=1.0, P=P, R=rounds * P, sigma=1.0, D=0.0, eta=rounds**-0.5)
+    stated = statement("corollary-1", "stated")
+    assert stated.admits(here)
+    return statement("corollary-1").left.exact(line(here), here).value / math.fsum(stated.bound(here))
+
+
+def rate_fails(rounds: int) -> Evidence:
+    """Left side over rate grows like P."""
+    few, many = _rate_ratio(16, rounds), _rate_ratio(1024, rounds)
+    what = f"f = x²/2 − ξx from x*, σ = 1, R = {rounds}P: left/√(d/(mPKR)) at P = 1024 against 30 times that at 16"
+    return exceeds(many, 30 * few, what)
+
+
+def rate_of_dissimilarity() -> Evidence:
+    """What the hidden constant of Corollary 1 contains."""
+    term = (72 * K * L * eta / m).subs(eta, sqrt(m * P / (d * R * K)))
+    rate = sqrt(d / (m * P * K * R))
+    return equal(term / rate, 72 * L * K * P / d, "72KLη/m over the claimed rate, at its η")
+
+
+def rounds_needed() -> Evidence:
+    """η = √(mP/(dRK)) ≤ 2P/(mKL(d + P + 4)) is a condition on R."""
+    rate, bound = sqrt(m * P / (d * R * K)), 2 * P / (m * K * L * (d + P + 4))
+    rounds = m**3 * K * L**2 * (d + P + 4) ** 2 / (4 * P * d)
+    return equal(rate.subs(R, rounds), bound, "η is admissible from R = m³KL²(d + P + 4)²/(4Pd)")
+
+
+# Assumptions
+
+
+def variance_away_from_start() -> Evidence:
+    """f_i(x; ξ) = ±x + ξx²/2, E ξ = 0, E ξ² = 1, from x_0 = 0, the only iterate for R = 1: there is no noise there.
+
+    μ → 0: x_i^2 = ∓ηz², where the gradient's variance is E(x_i^2)² = η² E z⁴.
+    """
+    eta, start = 0.1, 0.0
+    what = "f_i = ±x + ξx²/2, x_0 = 0, η = 0.1: variance of ∇f_i(x_i^2; ξ) against σ² = that at x_0"
+    return exceeds(eta**2 * norm_moment(1, 4), start**2, what)
+
+
+def _rough_clients(setting: Setting) -> tuple[float, float]:
+    """Two clients ±σ_G(√(‖x‖² + δ²) − δ), f = 0, x = 0: E‖G‖² and G's variance bound; L → 0, δ/μ = 0.01.
+
+    g ≥ σ_G(‖z‖ − δ/μ), so E g²‖z‖² ≥ σ_G² E(‖z‖ − 0.01)²‖z‖²; ∇f_i^μ(0) = 0, P = 1.
+    """
+    d, c = setting.d, 0.01
+    left = norm_moment(d, 4) - 2 * c * norm_moment(d, 3) + c**2 * norm_moment(d, 2)
+    return left, math.fsum(statement("variance", "stated").bound(setting, a=0.0, delta=0.0))
+
+
+def rough() -> Evidence:
+    """Variance of G for clients whose kinks cancel in f, against eq.lemma.zo_var with the L of f."""
+    here = Setting(d=20, L=1e-6, mu=1e-3, sigma_G=1.0)
+    left, right = _rough_clients(here)
+    return exceeds(left, right, "f_i = ±(√(‖x‖² + δ²) − δ), f = 0, d = 20, P = 1: E‖G − ∇f_i^μ‖², eq.lemma.zo_var")
+
+
+def not_rough() -> Evidence:
+    """With L = 1/δ, which these clients have, the bound is kept: δ = 10⁻⁵."""
+    here = Setting(d=20, L=1e5, mu=1e-3, sigma_G=1.0)
+    return keeps("variance", _rough_clients(here)[0], here, "the same with L = 1/δ, their own", a=0.0, delta=0.0)
+
+
+def through_f(*, rerouted: bool) -> Evidence:
+    """Clients cos x ± s(√(x² + δ²) − δ), f = cos, L = 1, σ_G = s: ‖∇f_i(y) − ∇f_i(x)‖² ≤ ‖y − x‖², or line-1056."""
+
+    def ratio(at: Mapping[str, float]) -> float:
+        x, y, s, delta = at["x"], at["y"], at["s"], at["delta"]
+        own = [-math.sin(v) + s * v / math.sqrt(v * v + delta**2) for v in (x, y)]
+        if rerouted:
+            return own[1] ** 2 / (3 * (y - x) ** 2 + 3 * s**2 + 3 * math.sin(x) ** 2)
+        return (own[1] - own[0]) ** 2 / (y - x) ** 2 if abs(y - x) > 1e-3 else math.nan
+
+    axes = {
+        "x": Axis(-3, 3, log=False),
+        "y": Axis(-3, 3, log=False),
+        "s": Axis(0.1, 10),
+        "delta": Axis(1e-3, 1),
+    }
+    found = search(ratio, axes, effort=15)
+    if rerouted:
+        return within(found, "line-1056 with f alone smooth")
+    return beyond(found, "‖∇f_i(y) − ∇f_i(x)‖² ≤ L²‖y − x‖² with f alone smooth")
+
+
+def noise_adds() -> Evidence:
+    """What the proof takes from the assumption at x_{i,r}^k, for noise ±s of equal chances."""
+    mean = (a + sigma) ** 2 / 2 + (a - sigma) ** 2 / 2
+    return equal(mean, a**2 + sigma**2, "at every x: E‖∇f_i(x; ξ)‖² = ‖∇f_i(x)‖² + its variance there")
+
+
+def total_variance() -> Evidence:
+    """The fix of line-1050 on random waves of one client: P estimates independent given ξ, then σ² of ∇f^μ(x; ξ)."""
+    bound = 2 * (rho - 1) * a**2 + (2 * rho - 1) * sigma**2 + mu**2 * L**2 * s6 / (2 * P)
+
+    def ratio(at: Mapping[str, float]) -> float:
+        problem = Waves.random(waves=3, n=int(at["n"]), noise=at["noise"], seed=int(at["seed"]))
+        here = problem.setting(P=int(at["P"]), mu=at["mu"])
+        left = statement("variance").left.exact(problem, here)
+        return left.value / value_of(bound, {**here.values, **left.point})
+
+    axes = {
+        "n": Axis(1, 6, whole=True),
+        "noise": Axis(0.1, 10),
+        "seed": Axis(1, 1000, whole=True),
+        "P": Axis(1, 1000, whole=True),
+        "mu": Axis(1e-3, 10),
+    }
+    return within(search(ratio, axes, effort=4), "variance on random waves, sharper bound")
+
+
+def monotone() -> Evidence:
+    """The printed conditions at d = 28938, m = 10: larger for more P, smaller for more K."""
+    each = statement("theorem-1", "stated")
+    few, more = (each.step_sizes(Setting(d=28938, m=10, P=P, K=4, L=1.0)).largest for P in (5, 50))
+    long = each.step_sizes(Setting(d=28938, m=10, P=5, K=40, L=1.0)).largest
+    return Evidence(
+        "arithmetic", long < few < more, f"η at P = 5, 50: {few:.3g}, {more:.3g}; at K = 40 for 4: {long:.3g}"
+    )
+
+
+def walk_exact(r: OneRound) -> tuple[float, float]:
+    """χ_r and line-1101 with τ < k, K = 2."""
+    return r.drift, r.eta**2 * r.mean((r.G[:, 0] ** 2).mean(axis=0))
+
+
+def substituted_drift() -> Evidence:
+    """For f = x²/2 from x*, σ = 1, K = 2, P = 100: χ against the noise term of line-1107 and line-1112."""
+    here = Setting(d=1, L=1.0, K=2, P=100, sigma=1.0, eta=0.01)
+    left = statement("local-drift").left.exact(line(here), here).value
+    values = {**here.values, "delta": math.sqrt(left)}
+    right = sum(value_of(PRINTED["line-1112"][name], values) for name in ("noise", "drift"))
+    return exceeds(left, right, "f = x²/2 from x*, σ = 1, K = 2, P = 100, η = 0.01: χ")
+
+
+def spare_smoothing() -> Evidence:
+    """What line-1112 has too much."""
+    spare = printed("line-1112")["smoothing"] - DERIVED["line-1112"]()["smoothing"]
+    return equal(
+        spare, mu**2 * L**2 * K**3 * (d + 6) ** 3 * eta**2 / (4 * P), "smoothing of line-1112, printed − derived"
+    )
+
+
+def a2_not_independent() -> Evidence:
+    """The clients' errors do not add like independent ones."""
+    left, right = _a2_independent(OneRound(mu=0.6, eta=0.7, x=0.4, phases=(0.0, 0.0, 0.0), scales=(1.0, 1.0, 1.0)))
+    return exceeds(left, right, "three clients of different slopes: E‖(1/m)ΣΣ[G − ∇f^μ]‖² against (1/mM)ΣΣE‖·‖²")
+
+
+def shared_bound() -> Evidence:
+    """The mended bound of line-1166.2 over rounds of three clients, ρ − 1 = 2, s₆ = 15, σ = 0."""
+
+    def sides(r: OneRound) -> tuple[float, float]:
+        mean = r.over_sampled(r.plain)
+        return r.sampled_square(r.G - r.smooth), 4 * r.mean((mean**2).sum(axis=1)) + r.K * r.mu**2 * 15 / 2
+
+    return within(searched(sides), "the mended line-1166.2, rounds of three clients")
+
+
+def a5_clients_phi(r: OneRound) -> tuple[float, float]:
+    """(c) of line-1191 with φ."""
+    left, right = a5_clients(r)
+    return left, (r.M - r.m) / (r.M - 1) * right
+
+
+def a5_not_equal() -> Evidence:
+    """(c) of line-1191 for clients without replacement: the right side is larger."""
+    left, right = a5_clients(OneRound(mu=0.6, eta=0.7, x=0.4))
+    return exceeds(right, left, "(c), 2 of 3 clients without replacement: right side, left side")
+
+
+def mean_of_three() -> Evidence:
+    """Three independent values, uniform on {0, 1, 5}: both sides of eq.lemma.avg_rv by enumeration."""
+    values, mean, P = (0, 1, 5), sp.Integer(2), 3
+    left = sum(((sp.Integer(sum(y)) / P - mean) ** 2 for y in product(values, repeat=P)), sp.Integer(0)) / 27
+    right = P * sum((v - mean) ** 2 for v in values) / sp.Integer(3) / P**2
+    return equal(left, right, "three independent values, uniform on {0, 1, 5}")
+
+
+def one_draw(*, averaged: bool) -> Evidence:
+    """f(x; ξ) = ξx, ξ = 0 or 2 by a fair coin, d = 1, μ → 0: E_z(z²ξ − 1)² at ξ = 0, or over both."""
+    draws = (0.0, 2.0) if averaged else (0.0,)
+    bound = PRINTED["line-1046"]["gradient"]
+    left = math.fsum(norm_moment(1, 4) * xi**2 - 2 * xi + 1 for xi in draws) / len(draws)
+    right = math.fsum(value_of(bound, {"d": 1.0, "a": xi}) for xi in draws) / len(draws)
+    what = "f(x; ξ) = ξx, ξ ∈ {0, 2}: E‖G_p − ∇f^μ‖² " + ("with E over ξ on both sides" if averaged else "given ξ = 0")
+    return (at_most if averaged else exceeds)(left, right, what)
+
+
+@refutation
+def negligible() -> Evidence:
+    """2μ²L²(d + 3)³ with the experiments' μ = 10⁻³ and d = 1.3·10⁹, over L² · 1 unit of x squared."""
+    term = statement("theorem-1", "stated").terms["smoothing"]
+    reached, unit = (value_of(term, {"mu": mu, "L": 1.0, "d": 1.3e9}) for mu in (1e-3, 1.0))
+    needed = math.sqrt(1 / unit)
+    says = f"OPT-1.3B, μ = 10⁻³, L = 1: the fourth term is {reached:.2g}; it is below 1 for μ < {needed:.1g}"
+    return Evidence("arithmetic", reached > 1e20, says, {"term": reached, "mu": needed})
+
+
+def _grows_with(d: int) -> float:
+    problem = Quadratic.of(Spectrum.flat(d, 1.0), D=0.0, sigma=1.0)
+    return expected(problem, problem.setting(eta=1e-5, R=10)).average
+
+
+@support
+def dimension_matters() -> Evidence:
+    """An isotropic quadratic feels the dimension."""
+    return exceeds(
+        _grows_with(1000), 80 * _grows_with(10), "f = ‖x‖²/2, σ = 1, P = 1: left at d = 1000, 80 times that at 10"
+    )
+
+
+def fixed_step(name: str) -> Evidence:
+    """A display holds on all rounds that a search tries."""
+    return within(searched(DISPLAYS[name]), f"{name}, rounds of three clients, K = 2")
+
+
+# The steps of the corrected proof in ``docs/theory.md``, for the same rounds: ρ = 3, s₆ = 15, φ = ½, σ = 0.
+
+
+def _setting(r: OneRound) -> Setting:
+    spread = float(((r.gradient(r.x) - r.a) ** 2).mean())
+    return Setting(d=1, L=r.L, m=r.m, M=r.M, K=r.K, eta=r.eta, mu=r.mu, sigma_G=math.sqrt(spread))
+
+
+def _admissible(r: OneRound) -> OneRound:
+    """The round with η scaled to at most the corrected theorem's."""
+    return replace(r, eta=r.eta / 3 * statement("theorem-1").step_sizes(_setting(r)).largest)
+
+
+def _own_a1(r: OneRound) -> tuple[float, float]:
+    mean = r.smooth.mean(axis=(0, 1))
+    left = _a1(r) + 0.5 * r.eta * r.K * (r.a**2 + r.mean(mean**2))
+    return left, 0.5 * r.eta * (r.drift + r.K * r.mu**2)
+
+
+def _own_b(r: OneRound) -> tuple[float, float]:
+    values = _setting(r).values
+    apart = 2 * r.K * r.drift + 2 * r.K**2 * (r.mu**2 + values["sigma_G"] ** 2)
+    return r.sampled_square(r.smooth), r.full_square(r.smooth) + values["phi"] / r.m * apart
+
+
+def _own_n(r: OneRound) -> tuple[float, float]:
+    values = _setting(r).values
+    h = r.mean((r.over_sampled(r.plain) ** 2).sum(axis=1))
+    remainder = r.K * r.mu**2 * values["s6"] / (2 * values["P"])
+    return r.sampled_square(r.G - r.smooth), 2 * (values["rho"] - 1) * h + remainder
+
+
+def _own_h(r: OneRound) -> tuple[float, float]:
+    values = _setting(r).values
+    h = r.mean((r.over_sampled(r.plain) ** 2).sum(axis=1))
+    return h, 2 * r.K * (r.a**2 + values["phi"] / r.m * values["sigma_G"] ** 2) + 2 * r.drift
+
+
+def _own_drift(given: OneRound) -> tuple[float, float]:
+    r = _admissible(given)
+    return r.drift, math.fsum(statement("local-drift").bound(_setting(r), a=abs(r.a)))
+
+
+def _own_round(given: OneRound) -> tuple[float, float]:
+    """‖∇f(x_r)‖² + (4/(ηK))(E f(x_{r+1}) − f(x_r)) against the theorem's terms but the first."""
+    r = _admissible(given)
+    bound = statement("theorem-1").bound(replace(_setting(r), D=0.0))
+    return r.a**2 + 4 / (r.eta * r.K) * _rise(r), math.fsum(bound)
+
+
+# Left and right sides of displays that are inequalities between expectations over a round.
+DISPLAYS: Final[dict[str, Callable[[OneRound], tuple[float, float]]]] = {
+    "E f(x_{r+1}) − f(x_r) − A_1 ≤ A_2": _descent,
+    "line-1152, Jensen": partial(_a1_terms, last=False),
+    "line-1152, smoothness": partial(_a1_terms, last=True),
+    "line-1166, Jensen": _a2_split,
+    "line-1182 (a)": _a4_three,
+    "line-1182 (b)": _a4_bias,
+    "line-1191": _a5,
+    "line-1204": _a3,
+    "line-1056": _three_parts,
+    "line-1085": _smooth_moment,
+    "line-1101, conclusion": _walk_sum,
+    "corrected proof, A_1": _own_a1,
+    "corrected proof, ΣB": _own_b,
+    "corrected proof, N": _own_n,
+    "corrected proof, mean gradient": _own_h,
+    "corrected proof, drift": _own_drift,
+    "corrected proof, a round": _own_round,
+}

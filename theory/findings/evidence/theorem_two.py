@@ -1,0 +1,381 @@
+"""Assumption 4 and Theorem 2 (lines 435-470, 1261-1443): the statements, their rates and the claims around them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+import sympy as sp
+import torch
+from sympy import sqrt
+
+from hessian.kappa import effective_rank
+from hessian.operator import DenseOperator
+from theory.bounds import statement
+from theory.communication import table1_scalars_decomfl
+from theory.findings.evidence.designs import design
+from theory.findings.evidence.exact import same, unlike
+from theory.findings.finding import Evidence, refutation
+from theory.findings.instruments import Axis, differs, equal, exceeds, search, within
+from theory.formula import value_of
+from theory.problems.quadratic import Quadratic, expected
+from theory.problems.spectrum import Spectrum
+from theory.setting import DISTRIBUTIONS, Setting
+from theory.statements import Statement
+from theory.symbols import D, L, P, R, d, eta, kappa, m, mu, rho_kappa, sigma, sigma_G
+
+__all__ = ["CORRECTED", "STATED", "rough_clients", "without_remainder"]
+
+STATED: Final = statement("theorem-2", "stated")
+CORRECTED: Final = statement("theorem-2", "corrected")
+
+
+def without_remainder(setting: Setting) -> float:
+    """The printed bound less its term of the wrong unit, 4μ²L⁴d³η."""
+    terms = STATED.bound(setting)
+    return math.fsum(terms) - terms[list(STATED.terms).index("remainder")]
+
+
+# The theorem -----------------------------------------------------------------------------------------------------
+
+
+def rough_clients(setting: Setting, *, curvature: float, delta: float) -> float:
+    """(1/2) Σ_{r<2} E‖∇f(x_r)‖² exactly, for two clients of which one is drawn.
+
+    f_i = (h/2) x_1² ± σ_G(√(‖x‖² + δ²) − δ), x_0 = 0, sphere, P = 1: f is h-smooth and ‖∇f_i − ∇f‖ ≤ σ_G, but f_i is
+    only (h + σ_G/δ)-smooth. From x_0 the scalar is ±c + hμz_1²/2, c = σ_G(√(μ²d + δ²) − δ)/μ, and
+    E‖∇f(x_1)‖² = h²η² E g²z_1² = h²η²(c² + h²μ² E z_1⁶/4), E z_1⁶ = 15d²/((d + 2)(d + 4)).
+
+    Args:
+        setting: d, η, μ, σ_G.
+        curvature: h, in F/X².
+        delta: δ, in X.
+    """
+    assert setting.eta is not None
+    d, mu = setting.d, setting.mu
+    slope = setting.sigma_G * mu * d / (math.hypot(mu * math.sqrt(d), delta) + delta)
+    second = slope**2 + (curvature * mu) ** 2 * 15 * d**2 / (4 * (d + 2) * (d + 4))
+    return 0.5 * (curvature * setting.eta) ** 2 * second
+
+
+def _rough_setting(claim: Statement, *, d: int, L: float, mu: float, share: float = 1.0) -> Setting:
+    setting = Setting(d=d, L=L, m=1, M=2, R=2, mu=mu, sigma_G=1.0, D=0.0, kappa=1.0, distribution="sphere")
+    return replace(setting, eta=share * claim.step_sizes(setting).largest)
+
+
+def rough_printed() -> Evidence:
+    setting = _rough_setting(STATED, d=10**4, L=1.0, mu=1e-9)
+    left = rough_clients(setting, curvature=1.0, delta=1e-14)
+    what = "f 1-smooth but f_i not, d = 10⁴, D = 0, R = 2, σ_G = 1, largest η: average against bound"
+    return exceeds(left, math.fsum(STATED.bound(setting)), what)
+
+
+def rough_mended() -> Evidence:
+    def ratio(at: Mapping[str, float]) -> float:
+        L = at["h"] + 1 / at["delta"]  # of every f_i
+        setting = _rough_setting(CORRECTED, d=int(at["d"]), L=L, mu=at["mu"], share=at["share"])
+        left = rough_clients(setting, curvature=at["h"], delta=at["delta"])
+        return left / math.fsum(CORRECTED.bound(setting))
+
+    axes = {
+        "d": Axis(1, 1e6, whole=True),
+        "h": Axis(1e-3, 1e3),
+        "delta": Axis(1e-9, 1e3),
+        "mu": Axis(1e-9, 1e3),
+        "share": Axis(1e-2, 1),
+    }
+    return within(search(ratio, axes, effort=5), "these clients with their own L against the corrected bound")
+
+
+_CONSTANTS: Final = {
+    "d": Axis(1, 1e9, whole=True),
+    "rank": Axis(0, 1, log=False),
+    "P": Axis(1, 1e4, whole=True),
+    "m": Axis(1, 100, whole=True),
+    "idle": Axis(1, 100, whole=True),
+    "share": Axis(1e-3, 1),
+    "D": Axis(1e-6, 1e6),
+    "mu": Axis(1e-9, 1e3),
+    "sigma": Axis(1e-3, 1e3),
+    "sigma_G": Axis(1e-3, 1e3),
+}
+
+
+def _setting(at: Mapping[str, float], R: int = 1) -> Setting:
+    """With L = 1 (a choice of the unit of f), κ = d^rank and η the given share of the largest printed one."""
+    d, m = int(at["d"]), int(at["m"])
+    setting = Setting(
+        d=d, L=1.0, kappa=min(d ** at["rank"], d), P=int(at["P"]), m=m, M=m + int(at["idle"]), R=R,
+        mu=at["mu"], sigma=at["sigma"], sigma_G=at["sigma_G"], D=at["D"], distribution="sphere",
+    )  # fmt: skip
+    return replace(setting, eta=at["share"] * STATED.step_sizes(setting).largest)
+
+
+def implied() -> Evidence:
+    """The corrected bound is no larger than the printed one, less the remainder, at every step size of the print."""
+
+    def ratio(at: Mapping[str, float]) -> float:
+        setting = _setting(at)
+        return math.fsum(CORRECTED.bound(setting)) / without_remainder(setting) if CORRECTED.admits(setting) else 1e9
+
+    return within(search(ratio, _CONSTANTS, effort=3), "corrected bound against the printed one without its last term")
+
+
+def quadratics() -> Evidence:
+    """Exact E‖∇f‖² on quadratics of two eigenvalues keep the printed bound, less the remainder."""
+
+    def ratio(at: Mapping[str, float]) -> float:
+        setting = _setting(at, R=int(at["R"]))
+        assert setting.kappa is not None
+        parts = (1.0, at["low"])
+        problem = Quadratic.of(
+            Spectrum.two_level(setting.d, setting.kappa),
+            D=setting.D, sigma=setting.sigma, sigma_G=setting.sigma_G, start=parts, noise=parts, dissimilarity=parts,
+        )  # fmt: skip
+        return expected(problem, setting).average / without_remainder(setting)
+
+    axes = {
+        **_CONSTANTS,
+        "d": Axis(2, 1e6, whole=True),
+        "rank": Axis(0.01, 0.99, log=False),
+        "R": Axis(1, 1e5, whole=True),
+        "low": Axis(1e-3, 1e3),
+    }
+    return within(search(ratio, axes, effort=1), "exact quadratics against the printed bound without its last term")
+
+
+def waves() -> Evidence:
+    """One exact step without noise on f = A sin(vx + α)/v² + (1 − A) sin(wx + β)/w² (1-smooth, not convex) from x = 0.
+
+    d = 1, z = ±1: E f(x_{r+1}) − f + (η/2)f'² against η/2 of the corrected bound's smoothing.
+    """
+
+    def ratio(at: Mapping[str, float]) -> float:
+        parts = ((at["A"], at["v"], at["alpha"]), (1 - at["A"], at["w"], at["beta"]))
+        setting = Setting(d=1, L=1.0, kappa=1.0, D=0.0, mu=at["mu"], distribution="sphere")
+        eta = at["share"] * CORRECTED.step_sizes(setting).largest
+
+        def f(x: float) -> float:
+            return sum(size * math.sin(rate * x + phase) / rate**2 for size, rate, phase in parts)
+
+        slope = sum(size * math.cos(phase) / rate for size, rate, phase in parts)
+        after = sum(f(-eta * (f(z * setting.mu) - f(0.0)) / setting.mu * z) for z in (-1, 1)) / 2
+        allowed = eta / 2 * math.fsum(CORRECTED.bound(replace(setting, eta=eta)))
+        return (after - f(0.0) + eta / 2 * slope**2) / allowed
+
+    phase = Axis(0, 2 * math.pi, log=False)
+    axes = {"A": Axis(0, 1, log=False), "v": Axis(0.1, 10), "w": Axis(0.1, 10), "alpha": phase, "beta": phase}
+    return within(
+        search(ratio, {**axes, "mu": Axis(1e-2, 1e2), "share": Axis(1e-2, 1)}, effort=15),
+        "one exact step on waves against the corrected bound's smoothing",
+    )
+
+
+# Terms, conditions, rates ----------------------------------------------------------------------------------------
+
+
+def divided_by_a_quarter() -> Evidence:
+    return differs(_NOISE_TERM / (eta / 4), _PRINTED_NOISE, "divided by η/4, as in the proof, against the print")
+
+
+def divided_by_a_half() -> Evidence:
+    return equal(_NOISE_TERM / (eta / 2), _PRINTED_NOISE, "divided by η(¾ − ¼), against the print")
+
+
+_NOISE_TERM: Final = eta**2 * L * rho_kappa / m
+_PRINTED_NOISE: Final = 2 * L * eta / m * rho_kappa
+
+with sp.evaluate(False):  # to be printed as written here
+    _ETA: Final = sqrt(m * P / (kappa * R))
+    _MU: Final = kappa ** sp.Rational(1, 4) / ((m * R * P) ** sp.Rational(1, 4) * sqrt((d + 3) ** 3))
+_RATE: Final = sqrt(kappa / (m * R * P))
+_SHORT_RATE: Final = sqrt(P / (m * kappa * R))
+
+
+def orders() -> Evidence:
+    """The printed terms at the printed η and μ as multiples of the printed rate: constants where R is large."""
+    chosen = {eta: _ETA.doit(), mu: _MU.doit(), sigma: 1, sigma_G: 0}
+    second = {"noise": _RATE + _SHORT_RATE}
+    multiple = {
+        name: sp.simplify(term.doit().subs(chosen) / second.get(name, _RATE)) for name, term in STATED.terms.items()
+    }
+    known = {
+        "start": 4 * D,
+        "noise": 2 * L * (P + kappa + 1) / (P + kappa),  # at most 4L: κ ≥ 1
+        "smoothing": L**2 / 2,
+        "remainder": sp.Integer(0),
+    }
+    large = {name: sp.limit(sp.limit(each, d, sp.oo), R, sp.oo) for name, each in multiple.items()}
+    wrong = [name for name in known if sp.simplify(large[name] - known[name]) != 0]
+    return Evidence("algebra", not wrong, f"multiples of the rate for large d, R: {large}; others than known: {wrong}")
+
+
+def more_directions_than_ranks() -> Evidence:
+    setting = Setting(d=1000, L=1.0, kappa=1.0, P=10**4, R=10**8, sigma=1.0, distribution="sphere")
+    printed, least = (
+        math.fsum(STATED.bound(replace(setting, eta=eta)))
+        for eta in (value_of(_ETA, setting.values), STATED.best_eta(setting))
+    )
+    return exceeds(printed, least, "κ = 1, P = 10⁴: bound at η = √(mP/(κR)) against its minimum over η")
+
+
+def any_smaller_step() -> Evidence:
+    """O(·) allows η = 1/R, at which 4D/(Rη) does not fall."""
+    setting = Setting(d=1000, L=1.0, kappa=10.0, P=10, R=10**8, distribution="sphere", eta=1e-8)
+    return exceeds(
+        math.fsum(STATED.bound(setting)), value_of(_RATE, setting.values), "η = 1/R, R = 10⁸: bound against the rate"
+    )
+
+
+def early_rounds() -> Evidence:
+    """η = √(mP/(κR)) is allowed from R = 16L²mP(1 + κ/P)²/κ on, about."""
+    setting = Setting(d=1000, L=1.0, kappa=100.0, m=10, P=10, R=100, distribution="sphere")
+    return exceeds(
+        value_of(_ETA, setting.values),
+        STATED.step_sizes(setting).largest,
+        "κ = 100, m = P = 10, R = 100: η of the rate against the largest",
+    )
+
+
+def mended_rate() -> Evidence:
+    """The corrected bound at 1/η = 4Lρ_κ + √(LRρ_κN/(mD)), N = σ² + φσ_G², against the mended rate; μ = 0."""
+
+    def ratio(at: Mapping[str, float]) -> float:
+        setting = replace(_setting(at, R=int(at["R"])), mu=0.0)
+        values = setting.values
+        noise = setting.sigma**2 + setting.phi * setting.sigma_G**2
+        rho, D, m, R = (values[name] for name in ("rho_kappa", "D", "m", "R"))
+        setting = replace(setting, eta=1 / (4 * rho + math.sqrt(R * rho * noise / (m * D))))
+        return math.fsum(CORRECTED.bound(setting)) / (4 * math.sqrt(D * rho * noise / (m * R)) + 8 * D * rho / R)
+
+    return within(
+        search(ratio, {**_CONSTANTS, "R": Axis(1, 1e6, whole=True)}, effort=2),
+        "corrected bound against the mended rate",
+    )
+
+
+def crossing() -> Evidence:
+    ratio = sp.simplify(_SHORT_RATE / _RATE)
+    return equal(ratio, P / kappa, "√P/√(mκR) as a multiple of √κ/√(mRP) is P/κ, so at most 1 from κ = P on")
+
+
+# Claims ----------------------------------------------------------------------------------------------------------
+
+
+def grows_with_d() -> Evidence:
+    """The printed bound at one μ and η for d = 10³ and 10⁹, κ = 10."""
+    here, there = (
+        math.fsum(STATED.bound(Setting(d=d, L=1.0, kappa=10.0, R=1000, mu=1e-3, distribution="sphere", eta=0.01)))
+        for d in (10**3, 10**9)
+    )
+    return exceeds(there, here, "the printed bound at μ = 10⁻³ and κ = 10: d = 10⁹ against d = 10³")
+
+
+_LLM: Final = {"kappa": 10.0, "m": 2.0, "R": 3000.0, "P": 10.0}
+
+
+@refutation
+def below_resolution() -> Evidence:
+    """Where μ‖∇f‖, the change of the loss, is below half a unit in the last place of the loss, ‖∇f‖ = f = 1."""
+    reach = {
+        name: (value_of(_MU, {**_LLM, "d": 0.0}) * 3**1.5 * 2.0**bits) ** (2 / 3)
+        for name, bits in (("32", 24), ("64", 53))
+    }
+    mu = value_of(_MU, {**_LLM, "d": 1e9})
+    says = (
+        f"κ = 10, m = 2, P = 10, R = 3000: μ ≤ {mu:.2g} at d = 10⁹; the loss changes by less than half a unit in its "
+        f"last place from d = {reach['32']:.2g} (float32), {reach['64']:.2g} (float64) on"
+    )
+    return Evidence("arithmetic", mu < 2.0**-24 and reach["32"] < 1e5 < reach["64"], says, {"mu": mu, **reach})
+
+
+@refutation
+def no_change() -> Evidence:
+    """Float32 weights of standard deviation 0.02, as in language models: which of them does x + μz change?"""
+    rng = np.random.default_rng(0)
+    x, z = (rng.standard_normal(10_000).astype(np.float32) for _ in range(2))
+    x *= np.float32(0.02)
+    mu = np.float32(value_of(_MU, {**_LLM, "d": 1e9}))
+    moved = float(np.mean(x + mu * z != x))
+    return Evidence("execution", moved < 0.01, f"share of float32 weights that x + μz changes at d = 10⁹: {moved:.4f}")
+
+
+def without_dimension() -> Evidence:
+    """Exact E‖∇f‖² of quadratics with κ = 10 against the bound that has no d, for every distribution and μ."""
+    claim = statement("theorem-2-dimension-free")
+
+    def ratio(at: Mapping[str, float]) -> float:
+        distribution = DISTRIBUTIONS[int(at["distribution"])]
+        problem = Quadratic.of(Spectrum.two_level(int(at["d"]), 10.0), D=at["D"], sigma=at["sigma"], noise=(1.0, 1.0))
+        setting = problem.setting(P=int(at["P"]), R=int(at["R"]), mu=at["mu"], distribution=distribution)
+        setting = replace(setting, eta=at["share"] * claim.step_sizes(setting).largest)
+        return expected(problem, setting).average / math.fsum(claim.bound(setting))
+
+    axes = {name: _CONSTANTS[name] for name in ("P", "share", "D", "mu", "sigma")}
+    own = {
+        "distribution": Axis(0, 2, log=False, whole=True),
+        "d": Axis(11, 1e9, whole=True),
+        "R": Axis(1, 1e5, whole=True),
+    }
+    return within(
+        search(ratio, {**axes, **own}, effort=1), "exact quadratics of κ = 10, d up to 10⁹, against the bound without d"
+    )
+
+
+def scalars_by_steps() -> Evidence:
+    one, four = (table1_scalars_decomfl(100, M=10, m=2, K=K, P=5) for K in (1, 4))
+    return same(four - 4 * one, 0.0, "scalars at K = 4 as a multiple of those at K = 1, less 4")
+
+
+@refutation
+def ball_of_radius() -> Evidence:
+    """E zzᵀ = (E‖z‖²/d) I for z uniform in the ball of radius √d."""
+    d, s = sp.symbols("d s", positive=True)
+    second = sp.integrate(s ** (d + 1), (s, 0, sp.sqrt(d))) / sp.integrate(s ** (d - 1), (s, 0, sp.sqrt(d))) / d
+    return equal(second, d / (d + 2), "E zzᵀ/I in the ball of radius √d; it has to be 1")
+
+
+def sphere_of_radius() -> Evidence:
+    directions = design("sphere", 8)
+    moment = directions.sandwich(np.eye(8, dtype=int)) / 8  # E zzᵀ zzᵀ = d E zzᵀ
+    return same(moment, np.eye(8, dtype=int), "E zzᵀ on the sphere of radius √8")
+
+
+def own_directions() -> Evidence:
+    """Two clients with ∇f_i = v: E ∇̄f ∇̄fᵀ with directions of their own against shared ones, as in the algorithm."""
+    v = np.array([1, 2, 0, -1])
+    shared = design("sphere", 4).sandwich(np.outer(v, v))
+    return unlike((shared + np.outer(v, v)) / 2, shared, "m = 2, equal gradients: own directions against shared")
+
+
+def as_corollary_one() -> Evidence:
+    rate = statement("corollary-1", "stated").terms["rate"].doit()
+    swap = {"K": sp.Integer(1), "d": sp.Symbol("kappa", positive=True)}
+    swapped = rate.subs({sp.Symbol(name, positive=True): value for name, value in swap.items()})
+    return equal(swapped, _RATE, "rate of Corollary 1 at K = 1 with κ for d")
+
+
+def kappa_in_few_products() -> Evidence:
+    d = 400
+    values = 1 / np.arange(1, d + 1) ** 1.5
+    found = effective_rank(DenseOperator(torch.diag(torch.tensor(values))), rtol=0.05, seed=0)
+    true = float(values.sum() / values.max())
+    error = abs(found.kappa / true - 1)
+    says = f"κ = {true:.4f}, estimated to {error:.2%} with {found.products} products with H, d = {d}"
+    return Evidence("execution", error < 0.05 and found.products < d / 4, says, {"products": found.products})
+
+
+def twice_differentiable() -> Evidence:
+    """The gradient of f = x|x|/2 is 1-Lipschitz, but no f''(x') gives f(1) from x = −1."""
+    needed = (Fraction(1, 2) - Fraction(-1, 2) - 1 * 2) / Fraction(2**2, 2)  # (f(1) − f(−1) − f'(−1)·2)/(2²/2)
+    return unlike(needed**2, Fraction(1), "f'' that Taylor's theorem needs against those that f has, squared")
+
+
+def padded() -> Evidence:
+    """H = 0.1 I, κ = d; with 0.9 e_1e_1ᵀ added it still dominates ∇²f, ‖H‖ = L = 1, and κ = 0.1d + 0.9."""
+    flat, padded = Spectrum.flat(1000, 0.1), Spectrum((1.0, 0.1), (1, 999))
+    return exceeds(flat.kappa, padded.kappa, "κ of H = I/10, d = 1000, against κ of a larger H")

@@ -1,0 +1,252 @@
+"""A finding: a statement of the paper, the evidence on it that can be gathered again, and the status that follows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from typing import Any, Final, Literal, ParamSpec, get_args
+
+from decomfl_lab.errors import require, require_choice
+
+__all__ = [
+    "CARRIED", "INSTRUMENTS", "KINDS", "ROLES", "STATUSES", "Cause", "Check", "Entry", "Evidence", "Instrument", "Kind",
+    "Nature", "Result", "Role", "Status", "gather", "refutation", "support",
+]  # fmt: skip
+
+Q = ParamSpec("Q")
+Status = Literal[
+    "refuted", "proof gap, conclusion true", "carried over", "misprint", "imprecise", "correct", "not checkable"
+]
+Kind = Literal["equation", "lemma", "theorem", "corollary", "assumption", "remark", "algorithm line", "table", "claim"]
+Instrument = Literal["units", "algebra", "search", "counter-example", "arithmetic", "execution"]
+Role = Literal["refutes", "supports", "mends", "context"]
+Nature = Literal["error", "imprecision", "misprint"]
+
+STATUSES: Final[tuple[str, ...]] = get_args(Status)
+KINDS: Final[tuple[str, ...]] = get_args(Kind)
+INSTRUMENTS: Final[tuple[str, ...]] = get_args(Instrument)
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
+CARRIED: Final = "carried over"
+_OF_NATURE: Final[Mapping[Nature, Status]] = {"error": "refuted", "imprecision": "imprecise", "misprint": "misprint"}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What an instrument finds, now.
+
+    Attributes:
+        instrument: units; algebra (sympy); search (over parameters, for the worst slack); counter-example (a whole
+            statement or step at concrete numbers, exact or simulated); arithmetic (of tables); execution (a line of an
+            algorithm run to the letter).
+        holds: Whether the instrument finds what it was set to look for.
+        says: One line with the numbers.
+        numbers: Every number behind it by its name.
+        against: Whether, where it holds, it speaks against what it looks at: a counter-example, a wrong unit, a
+            literal run that stops. Else it speaks for it.
+    """
+
+    instrument: Instrument
+    holds: bool
+    says: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    against: bool = False
+
+    def __post_init__(self) -> None:
+        require_choice("instrument", self.instrument, INSTRUMENTS)
+
+    def plays(self, role: Role) -> bool:
+        """Whether it holds and speaks the way that its role says: only what refutes speaks against."""
+        return bool(self.holds) and self.against == (role == "refutes")
+
+
+def refutation(check: Callable[Q, Evidence]) -> Callable[Q, Evidence]:
+    """What the check finds, where it holds, speaks against the statement, whatever instrument found it."""
+
+    @wraps(check)
+    def found(*args: Q.args, **kwargs: Q.kwargs) -> Evidence:
+        return replace(check(*args, **kwargs), against=True)
+
+    return found
+
+
+def support(check: Callable[Q, Evidence]) -> Callable[Q, Evidence]:
+    """What the check finds, where it holds, speaks for the statement, whatever instrument found it."""
+
+    @wraps(check)
+    def found(*args: Q.args, **kwargs: Q.kwargs) -> Evidence:
+        return replace(check(*args, **kwargs), against=False)
+
+    return found
+
+
+@dataclass(frozen=True)
+class Check:
+    """A piece of evidence by its name in the data, and the function that gathers it."""
+
+    name: str
+    gather: Callable[[], Evidence] = field(compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """Why statements of the paper are not as they should be.
+
+    Attributes:
+        name: What the data call it.
+        title: What is wrong, as a sentence.
+        nature: error, imprecision or misprint.
+        so: What is so instead, as a sentence.
+        witness: The name of the check whose words show it best.
+        shown_by: The names of the checks that refute because of it.
+        headline: Whether the summary tells it.
+    """
+
+    name: str
+    title: str
+    nature: Nature
+    shown_by: tuple[str, ...]
+    so: str = ""
+    witness: str = ""
+    headline: bool = False
+
+    def __post_init__(self) -> None:
+        require_choice(f"nature of {self.name}", self.nature, tuple(_OF_NATURE))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A statement of the paper with the evidence on it.
+
+    Attributes:
+        label: LaTeX label if it has one, else ``line-N`` (``line-N.2`` for the second statement of a display).
+        line: Line of the source on which its display, environment, algorithm line or table begins.
+        place: Where a reader finds it: section and number of the equation, theorem, table or algorithm.
+        kind: One of ``KINDS``.
+        says: The statement, shortened, in plain text.
+        status: What is to be said of it, as the data have it; ``Entry.implied`` is what the evidence says.
+        evidence: The checks of each role: refutes (speaks against the print), supports (for the print, or for the
+            conclusion of a step that is refuted), mends (for what is so instead), context (what can be said where
+            nothing can be decided).
+        why: The reason in a sentence or two, "" only for *correct*.
+        instead: The statement that is so; "" where nothing is wrong or nobody can say.
+        carries: Label of the entry whose fault a step that is right in itself carries on.
+        restates: Label of the entry that says the same elsewhere.
+        labels: Further labels of the same display that this entry speaks for.
+        causes: The causes that its refuting evidence shows, in the order of the evidence.
+    """
+
+    label: str
+    line: int
+    place: str
+    kind: Kind
+    says: str
+    status: Status
+    evidence: Mapping[Role, tuple[Check, ...]] = field(default_factory=dict)
+    why: str = ""
+    instead: str = ""
+    carries: str = ""
+    restates: str = ""
+    labels: tuple[str, ...] = ()
+    causes: tuple[Cause, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_choice(f"status of {self.label}", self.status, STATUSES)
+        require_choice(f"kind of {self.label}", self.kind, KINDS)
+        require(self.status == self.implied, f"status of {self.label}", f"be {self.implied!r}", self.status)
+        require(bool(self.why) or self.status == "correct", f"why of {self.label}", "be given for", self.status)
+
+    def checks(self, role: Role) -> tuple[Check, ...]:
+        """The checks of one role."""
+        return self.evidence.get(role, ())
+
+    @property
+    def implied(self) -> Status:
+        """The status that follows from the roles of the evidence and the nature of the cause that it shows first."""
+        if self.carries:
+            return CARRIED
+        if self.checks("refutes") and self.checks("supports"):
+            return "proof gap, conclusion true"
+        if self.checks("refutes"):
+            require(bool(self.causes), f"evidence of {self.label}", "refute by a check that a cause names", self.label)
+            return _OF_NATURE[self.causes[0].nature]
+        return "correct" if self.checks("supports") else "not checkable"
+
+    @property
+    def as_printed(self) -> bool:
+        """Whether the print may stand."""
+        return self.status in ("correct", "not checkable")
+
+
+@dataclass(frozen=True)
+class Result:
+    """An entry with the evidence gathered for it now, by role."""
+
+    entry: Entry
+    evidence: tuple[tuple[Role, Evidence], ...]
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether every piece of evidence holds and speaks the way that its role says."""
+        return all(found.plays(role) for role, found in self.evidence)
+
+    def row(self) -> dict[str, Any]:
+        """For a table or JSON."""
+        entry = self.entry
+        return {
+            "label": entry.label,
+            "place": entry.place,
+            "line": entry.line,
+            "kind": entry.kind,
+            "says": entry.says,
+            "status": entry.status,
+            "cause": ", ".join(cause.name for cause in entry.causes),
+            "carries": entry.carries,
+            "restates": entry.restates,
+            "why": entry.why,
+            "instead": entry.instead,
+            "labels": list(entry.labels),
+            "confirmed": self.confirmed,
+            "evidence": [
+                {
+                    "role": role,
+                    "instrument": found.instrument,
+                    "holds": found.plays(role),
+                    "says": found.says,
+                    "numbers": {name: _json(value) for name, value in found.numbers.items()},
+                }
+                for role, found in self.evidence
+            ],
+        }
+
+
+def _json(value: float) -> float | None:
+    """JSON has neither infinity nor NaN."""
+    return float(value) if math.isfinite(value) else None
+
+
+def gather(
+    entries: Sequence[Entry],
+    on_result: Callable[[int, Result], None] | None = None,
+    known: dict[str, Evidence] | None = None,
+) -> list[Result]:
+    """Gather the evidence for the entries now; checks that several entries share are run once.
+
+    Args:
+        entries: Entries to gather evidence for.
+        on_result: Function that is told, after each, how many are done and the latest.
+        known: What checks have found already, by name: those in it are not run again, those run now are added.
+    """
+    known = {} if known is None else known
+    results = []
+    for done, entry in enumerate(entries, 1):
+        for checks in entry.evidence.values():
+            for check in checks:
+                if check.name not in known:
+                    known[check.name] = check.gather()
+        evidence = tuple((role, known[check.name]) for role, checks in entry.evidence.items() for check in checks)
+        results.append(Result(entry, evidence))
+        if on_result:
+            on_result(done, results[-1])
+    return results

@@ -1,0 +1,140 @@
+"""The instruments of the audit: units, computer algebra, search over parameters; each finds, and is itself tested."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import sympy as sp
+
+from theory.bounds import statement
+from theory.findings.finding import Evidence
+from theory.formula import unit_of, written
+from theory.search import Axis, Worst, search
+from theory.setting import Setting
+from theory.statements import Variant
+from theory.units import UnitError, require_one_unit
+
+__all__ = [
+    "Axis",
+    "Worst",
+    "agree",
+    "at_most",
+    "beyond",
+    "breaks",
+    "differs",
+    "equal",
+    "exceeds",
+    "keeps",
+    "one_unit",
+    "search",
+    "within",
+    "wrong_unit",
+]
+
+_ROUNDING = 1e-9
+
+
+def one_unit(**terms: sp.Expr) -> Evidence:
+    """Evidence that all terms, named formulas in the symbols of ``theory.symbols``, have one unit."""
+    try:
+        unit = require_one_unit({name: unit_of(term) for name, term in terms.items()})
+    except UnitError as error:
+        return Evidence("units", False, str(error))
+    return Evidence("units", True, f"every term has the unit {unit}")
+
+
+def wrong_unit(odd: str, **terms: sp.Expr) -> Evidence:
+    """Evidence that the term named ``odd`` alone has another unit than the others, which agree."""
+    others = one_unit(**{name: term for name, term in terms.items() if name != odd})
+    if not others.holds:
+        return Evidence("units", False, others.says, against=True)
+    try:
+        found = str(unit_of(terms[odd]))
+    except UnitError as error:
+        found = str(error)
+    usual = unit_of(next(term for name, term in terms.items() if name != odd))
+    says = f"{written(terms[odd])} has the unit {found}, the other terms {usual}"
+    return Evidence("units", found != str(usual), says, against=True)
+
+
+def equal(left: sp.Expr, right: sp.Expr, what: str) -> Evidence:
+    """Evidence, by computer algebra, that two expressions are one."""
+    difference = _difference(left, right)
+    return Evidence("algebra", difference == 0, f"{what}: difference {difference}")
+
+
+def differs(left: sp.Expr, right: sp.Expr, what: str) -> Evidence:
+    """Evidence, by computer algebra, that two expressions are not one: their difference is shown."""
+    difference = _difference(left, right)
+    return Evidence("algebra", difference != 0, f"{what}: difference {difference}", against=True)
+
+
+def _difference(left: sp.Expr, right: sp.Expr) -> sp.Expr:
+    return sp.factor(sp.simplify(left.doit() - right.doit()))
+
+
+def within(worst: Worst, what: str = "") -> Evidence:
+    """Evidence that a search found no violation of ``what``."""
+    says = f"{what}: {worst}" if what else str(worst)
+    return Evidence("search", worst.ratio <= 1 + _ROUNDING, says, {"ratio": worst.ratio, **worst.at})
+
+
+def beyond(worst: Worst, what: str = "") -> Evidence:
+    """Evidence that a search found a violation of ``what``."""
+    says = f"{what}: {worst}" if what else str(worst)
+    return Evidence("search", worst.ratio > 1 + _ROUNDING, says, {"ratio": worst.ratio, **worst.at}, against=True)
+
+
+def at_most(left: float, right: float, what: str) -> Evidence:
+    """Evidence that left ≤ right at concrete numbers, exact up to rounding."""
+    holds = left <= right * (1 + _ROUNDING) + 1e-300
+    return Evidence("counter-example", holds, f"{what}: {left:.6g} ≤ {right:.6g}", {"left": left, "right": right})
+
+
+def exceeds(left: float, right: float, what: str) -> Evidence:
+    """Evidence that left > right at concrete numbers: left ≤ right is refuted."""
+    holds = left > right * (1 + _ROUNDING)
+    return Evidence(
+        "counter-example", holds, f"{what}: {left:.6g} > {right:.6g}", {"left": left, "right": right}, against=True
+    )
+
+
+def agree(left: float, right: float, what: str) -> Evidence:
+    """Evidence that two numbers, each found in its own way, are one up to rounding."""
+    holds = math.isclose(left, right, rel_tol=_ROUNDING, abs_tol=1e-12)
+    return Evidence("counter-example", holds, f"{what}: {left:.6g} = {right:.6g}", {"left": left, "right": right})
+
+
+def breaks(
+    name: str, left: float, setting: Setting, what: str, variant: Variant = "stated", **point: float
+) -> Evidence:
+    """Evidence that a bound is exceeded by its left side at a setting that keeps its conditions.
+
+    Args:
+        name: Name of the statement in ``theory.bounds``.
+        left: The exact left side.
+        setting: The constants.
+        what: The problem, in words.
+        variant: Variant of the statement.
+        point: Symbols that belong to a point, as for ``Statement.bound``.
+    """
+    bound, admitted = _bound(name, variant, setting, point)
+    found = exceeds(left, bound, f"{what}: {name} as {variant}")
+    return replace(found, holds=found.holds and admitted)
+
+
+def keeps(
+    name: str, left: float, setting: Setting, what: str, variant: Variant = "corrected", **point: float
+) -> Evidence:
+    """Evidence that a bound is kept, as ``breaks`` is that it is exceeded."""
+    bound, admitted = _bound(name, variant, setting, point)
+    found = at_most(left, bound, f"{what}: {name} as {variant}")
+    return replace(found, holds=found.holds and admitted)
+
+
+def _bound(name: str, variant: Variant, setting: Setting, point: Mapping[str, float]) -> tuple[float, bool]:
+    each = statement(name, variant)
+    admitted = each.admits(setting) if each.eta or each.mu else True
+    return math.fsum(each.bound(setting, **point)), admitted

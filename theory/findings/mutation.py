@@ -1,0 +1,244 @@
+"""Faults planted in the findings, one at a time: in formulas, constants, tables, texts, statuses and evidence.
+
+A fault is *noticed* if the findings can no longer be read, if a piece of evidence no longer plays its role, or if the
+words of the findings are no longer those of the page that is checked in.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+from unittest import mock
+
+from sympy import Rational
+
+from decomfl_lab.errors import InputError
+from theory import bounds, printed
+from theory.findings.data import CAUSES, RAW
+from theory.findings.evidence.proof_one import PRINTED
+from theory.findings.finding import ROLES
+
+__all__ = ["MUTATIONS", "PAGE", "Mutation", "chosen", "noticed"]
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "statements.md"
+"""The page that is generated from the findings and checked in; absent where only the packages are installed."""
+
+_OWN: Final = "theory.findings"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A fault to plant.
+
+    Attributes:
+        name: What is changed, and how.
+        kind: formula, display, table, text, status, role, cause or evidence.
+        plant: Plants it. It is called with a function that imports a module of the findings anew.
+    """
+
+    name: str
+    kind: str
+    plant: Callable[[Callable[[str], Any]], None]
+
+
+def _formulas() -> Iterator[Mutation]:
+    """Every term of every statement, and every condition, too large or too small."""
+    for key, each in bounds.STATEMENTS.items():
+        name, variant = key
+        for part in ("terms", "eta"):
+            for term, formula in getattr(each, part).items():
+                factor = Rational(3, 2) if variant == "stated" or part == "eta" else Rational(1, 2)
+                other: Any = {part: {**getattr(each, part), term: factor * formula.doit()}}
+                changed = replace(each, **other)
+                everything = {**bounds.STATEMENTS, key: changed}
+
+                def plant(_: Any, everything: Any = everything) -> None:
+                    bounds.STATEMENTS = everything  # type: ignore[misc]
+
+                yield Mutation(f"{name} {variant}, {part} {term}: {factor} times", "formula", plant)
+
+
+def _displays() -> Iterator[Mutation]:
+    """Every term of every step of the printed proof of Theorem 1."""
+    for key, terms in PRINTED.items():
+        for term in terms:
+
+            def plant(get: Any, key: str = key, term: str = term) -> None:
+                own = get("evidence.proof_one").PRINTED[key]
+                own[term] = Rational(3, 2) * own[term]
+
+            yield Mutation(f"display {key}, {term}: 3/2 times", "display", plant)
+
+
+def _cells() -> Iterator[Mutation]:
+    """Every printed cost, ten times what it is."""
+    tables = {**printed.RESULTS, "LoRA": printed.LORA}
+    for model, rows in tables.items():
+        for name, cells in rows.items():
+            for column, cell in enumerate(cells):
+                if cell.cost is None or column == 0:
+                    continue
+
+                def plant(_: Any, rows: Any = rows, name: str = name, column: int = column) -> None:
+                    cells = list(rows[name])
+                    cells[column] = replace(cells[column], cost=10 * cells[column].cost)
+                    rows[name] = tuple(cells)
+
+                yield Mutation(f"cost of {model} {name}, column {column}: 10 times", "table", plant)
+
+
+def _raw(get: Callable[[str], Any], label: str) -> dict[str, Any]:
+    return next(entry for entry in get("data").RAW if entry["label"] == label)
+
+
+def _entries() -> Iterator[Mutation]:
+    """Numbers in what is so instead, statuses, roles, and lines of algorithms."""
+    for entry in RAW:
+        label = entry["label"]
+        text = re.sub("⟦[^⟧]*⟧", "", entry.get("instead", ""))
+        if digit := re.search(r"\d", text):
+
+            def text_(get: Any, label: str = label, old: str = digit[0]) -> None:
+                raw = _raw(get, label)
+                head, mark, tail = raw["instead"].rpartition(old)
+                raw["instead"] = head + str((int(mark) + 1) % 10) + tail
+
+            yield Mutation(f"{label}: another number in what is so", "text", text_)
+        if "status" in entry:
+
+            def status(get: Any, label: str = label) -> None:
+                raw = _raw(get, label)
+                raw["status"] = "refuted" if raw["status"] == "correct" else "correct"
+                raw.setdefault("why", "?")
+
+            yield Mutation(f"{label}: correct and refuted exchanged", "status", status)
+        for role in ("refutes", "supports"):
+            if role in entry:
+
+                def role_(get: Any, label: str = label, role: str = role) -> None:
+                    raw = _raw(get, label)
+                    other = "supports" if role == "refutes" else "refutes"
+                    raw[other] = [*raw.get(other, ()), *raw.pop(role)]
+
+                yield Mutation(f"{label}: what {role} it has the other role", "role", role_)
+        if "code" in entry:
+
+            def code(get: Any, label: str = label) -> None:
+                raw = _raw(get, label)
+                raw["printed" if "printed" in raw else "plant"] = raw["code"]
+
+            yield Mutation(f"{label}: run as mended where it is run as printed or with a fault", "evidence", code)
+
+
+def _causes() -> Iterator[Mutation]:
+    """What a cause is shown by, given to another cause of another nature."""
+    natures = {name: raw["nature"] for name, raw in CAUSES.items()}
+    for name in CAUSES:
+        other = next(each for each, nature in natures.items() if nature != natures[name])
+
+        def plant(get: Any, name: str = name, other: str = other) -> None:
+            causes = get("data").CAUSES
+            causes[other]["shown_by"] += causes[name]["shown_by"]
+            causes[name]["shown_by"] = []
+
+        yield Mutation(f"what shows {name} is given to {other}", "cause", plant)
+
+
+def _instruments() -> Iterator[Mutation]:
+    """Moments, expectations and arithmetic that evidence is made of."""
+
+    def attribute(module: str, name: str, value: Callable[[Any], Any]) -> Callable[[Callable[[str], Any]], None]:
+        def plant(get: Callable[[str], Any]) -> None:
+            owner, *path = get(module), *name.split(".")
+            for step in path[:-1]:
+                owner = getattr(owner, step)
+            setattr(owner, path[-1], value(getattr(owner, path[-1])))
+
+        return plant
+
+    factors: dict[tuple[str, str], Callable[[Any], Any]] = {
+        ("evidence.designs", "_gaussian"): lambda old: lambda d: replace(old(d), scale=4),
+        ("evidence.designs", "_pairs"): lambda old: lambda d, size: old(d, size)[1:],
+        ("evidence.smoothing", "norm_moment"): lambda old: lambda d, power: 1.01 * old(d, power),
+        ("evidence.one_round", "OneRound.smooth"): lambda _: property(lambda self: self.plain),
+        ("evidence.one_round", "OneRound.drift"): lambda _: 0.0,
+        ("evidence.algorithms", "ETA"): lambda old: -old,
+        ("evidence.algorithms", "SAMPLED"): lambda _: ((1, 2),) * 4,
+        ("evidence.claims", "_ROUNDS"): lambda _: 2,
+        ("evidence.covariance", "printed_covariance"): lambda old: lambda *a, **k: 2 * old(*a, **k),
+        ("instruments", "search"): lambda old: lambda ratio, axes, **k: replace(old(ratio, axes, **k), ratio=2.0),
+    }
+    for (module, name), value in factors.items():
+        yield Mutation(f"{module}.{name} is another", "evidence", attribute(module, name, value))
+
+
+MUTATIONS: Final[tuple[Mutation, ...]] = (
+    *_formulas(), *_displays(), *_cells(), *_entries(), *_causes(), *_instruments(),
+)  # fmt: skip
+"""All faults that are planted."""
+
+
+def chosen(size: int, seed: int = 0) -> list[Mutation]:
+    """A sample of the faults, as many of each kind as can be, drawn by the seed."""
+    draw, kinds = Random(seed), {}  # type: ignore[var-annotated]
+    for mutation in MUTATIONS:
+        kinds.setdefault(mutation.kind, []).append(mutation)
+    shuffled = [draw.sample(each, len(each)) for each in kinds.values()]
+    turns = [each[n] for n in range(max(map(len, shuffled))) for each in shuffled if n < len(each)]
+    return turns[:size]
+
+
+@contextmanager
+def _anew() -> Iterator[Callable[[str], Any]]:
+    """The findings imported anew, and afterwards the ones from before, with everything that a fault may change."""
+    kept = {name: module for name, module in sys.modules.items() if name.startswith(_OWN)}
+    tables: list[Any] = [printed.LORA, *printed.RESULTS.values()]
+    cells = [dict(each) for each in tables]
+    with mock.patch.object(bounds, "STATEMENTS", bounds.STATEMENTS):
+        for name in kept:
+            del sys.modules[name]
+        try:
+            yield lambda name: import_module(f"{_OWN}.{name}")
+        finally:
+            for name in [name for name in sys.modules if name.startswith(_OWN)]:
+                del sys.modules[name]
+            sys.modules.update(kept)
+            for table, old in zip(tables, cells, strict=True):
+                table.update(old)
+
+
+def noticed(mutation: Mutation) -> str:
+    """What notices the fault: "data", "words" or the name of a check; "" if nothing does."""
+    told = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    with _anew() as get:
+        mutation.plant(get)
+        try:
+            registry = get("registry")
+        except InputError:
+            return "data"
+        checks = {(check, role): None for entry in registry.ENTRIES for role in ROLES for check in entry.checks(role)}
+        told_by_evidence = mutation.kind != "text"  # no evidence reads what is said
+        for check, role in sorted(checks, key=lambda each: _order(mutation, each[0].name)) if told_by_evidence else ():
+            found = None
+            with suppress(Exception):  # a fault may stop a check
+                found = check.gather()
+            if found is None or not found.plays(role):
+                return str(check.name)
+        if told and get("page").statements(registry.ENTRIES, registry.CAUSES) != told:
+            return "words"
+    return ""
+
+
+def _order(mutation: Mutation, check: str) -> tuple[int, int]:
+    """Checks that speak of what is changed come first, those that search come last."""
+    module, name = check.split("(")[0].split(".")
+    related = module in mutation.name or name in mutation.name or any(word in check for word in mutation.name.split())
+    slow = ("implied", "quadratics", "waves", "mended_rate", "without_dimension", "fixed_step", "speedup")
+    return not related, sum(word in check for word in slow)

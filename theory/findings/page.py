@@ -1,0 +1,57 @@
+"""The findings as a page: every statement of the paper with its status, and what is so instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Final
+
+from theory.findings.finding import Cause, Entry
+
+__all__ = ["statements"]
+
+_HEAD: Final = """# Every statement of the paper
+
+Generated from the data of `theory/findings` by `decomfl findings --write`; `decomfl audit` gathers the evidence again,
+`decomfl audit --statement LABEL` shows it. Statements are in the order of the paper. ρ = 1 + (d + 1)/P for Gaussian
+directions, φ = (M − m)/(M − 1), s₆ = E‖z‖⁶, D = f(x_0) − f*; the other symbols are those of [NOTATION](../NOTATION.md).
+"""
+
+
+def statements(entries: Sequence[Entry], causes: Mapping[str, Cause]) -> str:
+    """The page as Markdown: causes first, then the statements of each section."""
+    lines = [_HEAD, "## Causes", "", "| cause | nature | what is wrong | what is so |", "|---|---|---|---|"]
+    lines += [_row(each.name, each.nature, each.title, each.so) for each in causes.values()]
+    for section, group in groupby(entries, key=_section):
+        lines += ["", f"## {section}", "", "| statement | says | status | why, and what is so |", "|---|---|---|---|"]
+        lines += [_row(f"{each.label}<br>{_place(each)}", each.says, _status(each), _instead(each)) for each in group]
+    return "\n".join(lines) + "\n"
+
+
+def _section(entry: Entry) -> str:
+    """The section that it stands in; an algorithm's lines stand under its name."""
+    if entry.kind == "algorithm line":
+        return entry.place.split(",")[0]
+    return next(part for part in map(str.strip, entry.place.split(",")) if part.startswith(("Sec", "App", "Abs")))
+
+
+def _place(entry: Entry) -> str:
+    return ", ".join(part for part in map(str.strip, entry.place.split(",")) if part != _section(entry))
+
+
+def _status(entry: Entry) -> str:
+    named = ", ".join(cause.name for cause in entry.causes)
+    carried = f" from {entry.carries}" if entry.carries else ""
+    return f"**{entry.status}**{carried}" + (f"<br>{named}" if named else "")
+
+
+def _instead(entry: Entry) -> str:
+    return "<br>".join(part for part in (entry.why, f"So: {entry.instead}" if entry.instead else "") if part)
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(_cells(cells))} |"
+
+
+def _cells(cells: Iterable[str]) -> Iterable[str]:
+    return (cell.replace("|", "\\|").replace("*", "\\*").replace("\\*\\*", "**").replace("_", "\\_") for cell in cells)
