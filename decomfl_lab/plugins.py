@@ -1,4 +1,4 @@
-"""A user's own models, data, losses and implementations, named as ``module:function`` on the command line."""
+"""A user's own models, data, losses, bounds and implementations, named as ``module:function`` on the command line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import importlib
 import os
 import sys
 import traceback
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from decomfl_lab.errors import InputError, require
@@ -19,27 +21,28 @@ T = TypeVar("T")
 
 
 def is_own(target: str) -> bool:
-    """Whether ``target`` has the form ``module:function``."""
-    module, _, name = target.partition(":")
-    return all(part.isidentifier() for part in (*module.split("."), *name.split(".")))
+    """Whether ``target`` has the form ``module:function`` or ``file.py:function``."""
+    module, _, name = target.rpartition(":")
+    parts = name.split(".") if module.endswith(".py") else (*module.split("."), *name.split("."))
+    return all(part.isidentifier() for part in parts)
 
 
 def named(argument: str, target: str) -> Any:
-    """The object that ``module:name`` names; modules in the current folder are found, as with ``python -m``.
+    """The object that ``module:name`` or ``file.py:name`` names; modules in the current folder are found.
 
     Args:
         argument: What the target was given as, for error messages.
-        target: A module's dotted name, a colon, and a name in it, which may have dots too.
+        target: A module's dotted name or the path of a file, a colon, and a name in it, which may have dots too.
 
     Raises:
         InputError: If the target has another form, the module cannot be imported, or the name is not in it.
     """
     require(is_own(target), argument, "be module:function", target)
-    module, _, name = target.partition(":")
+    module, _, name = target.rpartition(":")
     if not {"", os.getcwd()} & set(sys.path):
         sys.path.insert(0, os.getcwd())
     try:
-        found: Any = importlib.import_module(module)
+        found: Any = _from_file(Path(module)) if module.endswith(".py") else importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
     except Exception as error:  # whatever a user's module does
@@ -47,6 +50,16 @@ def named(argument: str, target: str) -> Any:
             f"{argument} must be module:function that can be imported, got {_told(target, error)}"
         ) from error
     return found
+
+
+def _from_file(path: Path) -> ModuleType:
+    """The module that a file is, under a name that hides no other."""
+    spec = spec_from_file_location(f"{path.stem} of {path.resolve()}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def made(argument: str, target: str, kind: type[T]) -> T:

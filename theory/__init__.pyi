@@ -1,5 +1,6 @@
 from . import printed as printed
 from . import symbols as symbols
+from .algorithms import Losses as Losses
 from .bounds import STATEMENTS as STATEMENTS
 from .bounds import statement as statement
 from .checking import Check as Check
@@ -10,9 +11,18 @@ from .communication import expected_numbers as expected_numbers
 from .communication import expected_traffic as expected_traffic
 from .communication import table1_scalars_decomfl as table1_scalars_decomfl
 from .communication import table1_scalars_fedavg as table1_scalars_fedavg
+from .formula import names_in as names_in
 from .formula import unit_of as unit_of
 from .formula import value_of as value_of
 from .formula import written as written
+from .measured import AVERAGE as AVERAGE
+from .measured import AVERAGE_LOSS as AVERAGE_LOSS
+from .measured import LAST_DISTANCE as LAST_DISTANCE
+from .measured import LAST_GRADIENT as LAST_GRADIENT
+from .measured import LAST_LOSS as LAST_LOSS
+from .measured import Left as Left
+from .probing import probe as probe
+from .problems.piecewise import Piecewise as Piecewise
 from .problems.problem import Logistic as Logistic
 from .problems.problem import Problem as Problem
 from .problems.quadratic import Quadratic as Quadratic
@@ -26,5 +36,11 @@ from .setting import Setting as Setting
 from .stability import largest_step as largest_step
 from .statements import Statement as Statement
 from .statements import StepSizes as StepSizes
+from .symbols import symbol as symbol
+from .units import ONE as ONE
+from .units import F as F
 from .units import Unit as Unit
 from .units import UnitError as UnitError
+from .units import X as X
+from .worst_case import Tightness as Tightness
+from .worst_case import tightness as tightness

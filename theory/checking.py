@@ -10,19 +10,19 @@ from typing import Any, Final, Literal, get_args
 from decomfl_lab.errors import InputError, require, require_choice, require_int
 from hessian.estimate import Estimate, require_confidence
 from theory import simulate
-from theory.bounds import STATEMENTS
+from theory.algorithms import decomfl
 from theory.formula import names_in, written
-from theory.measured import AVERAGES, Measured, exact
+from theory.probing import probe
 from theory.problems.problem import Problem
 from theory.problems.quadratic import Quadratic
 from theory.setting import Setting
 from theory.statements import Statement
 
-__all__ = ["SOURCES", "Check", "Source", "check"]
+__all__ = ["SOURCES", "Check", "Source", "check", "decide", "ratio", "sides"]
 
 Source = Literal["exact", "simulation", "run"]
 SOURCES: Final[tuple[str, ...]] = get_args(Source)
-_RUN: Final = ("m", "M", "P", "K", "R", "eta", "mu", "distribution", "replacement", "G")
+_RUN: Final = ("m", "M", "P", "K", "R", "eta", "mu", "distribution", "replacement", "G", "beta", "central")
 
 
 @dataclass(frozen=True)
@@ -77,36 +77,32 @@ def check(
 
     Args:
         statement: One of ``theory.bounds``, in either variant, or your own.
-        problem: A problem with known constants.
+        problem: A problem with known constants. Those of a problem of your own are probed, see ``theory.probe``.
         setting: ``problem.setting(...)``, or larger constants than the problem's own; None to make it of ``run``.
-        source: exact: closed forms (all statements on quadratics, lemmas on waves); simulation: numpy; run: the lab's
-            server, clients, wire and noise stream.
+        source: exact: closed forms (quadratics, lemmas on waves); simulation: numpy; run: the lab's server, clients,
+            wire and noise stream.
         runs: How many independent runs are averaged, where not exact.
         seed: The seed of the runs.
         confidence: The confidence of the interval that decides, where not exact.
         run: Instead of a setting, its constants m, M, P, K, R, eta, mu, distribution, replacement, G. η is the largest
             that the statement allows and the distribution the first that it is made for, where they are left out.
+            In any case the values of symbols of your own.
 
     Raises:
         InputError: If the step size or μ breaks a condition of the statement, the setting claims less than the problem
-            has or stands beside constants of a run, or the source has no way to the left side.
+            has (or a probe of it finds) or stands beside constants of a run, or the source has no way to the left side.
     """
     require_choice("source", source, SOURCES)
     require_confidence(confidence)
     require_int("runs", runs, 2)
-    setting = _setting(statement, problem, setting, run)
-    name = _measured_as(statement)
+    for name in run:
+        require_choice("constant", name, (*_RUN, *statement.symbols))
+    given = {name: run.pop(name) for name in statement.symbols if name in run}
+    setting = _setting(statement, problem, setting, run, given)
     _require_truth(problem, setting)
-    _require_admissible(statement, setting)
-    if source == "exact":
-        left = exact(name, problem, setting)
-        estimate = Estimate(left.value, 0.0, 0)
-    else:
-        require(name in AVERAGES, "source", f"be exact for {statement.name}", source)
-        sampler = simulate.simulate if source == "simulation" else simulate.run
-        estimate = sampler(problem, setting, runs=runs, seed=seed)
-        left = Measured(estimate.value)
-    terms = dict(zip(statement.terms, statement.bound(setting, **left.point), strict=True))
+    if not isinstance(problem, Quadratic) and not type(problem).__module__.startswith("theory.problems."):
+        probe(problem, setting, seed=seed)
+    estimate, terms = sides(statement, problem, setting, source=source, runs=runs, seed=seed, **given)
     bound = math.fsum(terms.values())
     holds, more = decide(estimate, bound, confidence)
     return Check(
@@ -115,11 +111,44 @@ def check(
         measured=estimate.value,
         stderr=estimate.stderr,
         bound=bound,
-        ratio=_ratio(estimate.value, bound),
+        ratio=ratio(estimate.value, bound),
         holds=holds,
         source=source,
         more=more,
     )
+
+
+def sides(
+    statement: Statement,
+    problem: Problem | Quadratic,
+    setting: Setting,
+    *,
+    source: Source = "exact",
+    runs: int = 1000,
+    seed: int = 0,
+    **given: float,
+) -> tuple[Estimate, dict[str, float]]:
+    """The left side, and the terms of the right one; the arguments are those of ``check``.
+
+    Raises:
+        InputError: If η or μ breaks a condition of the statement, or the source has no way to the left side.
+    """
+    own = statement.own(problem, setting, **given)
+    _require_admissible(statement, setting, own)
+    left = statement.left
+    require(
+        statement.step is decomfl or source == "simulation", "source", "be simulation for a step of your own", source
+    )
+    if source == "exact":
+        measured = left.exact(problem, setting)
+        estimate, own = Estimate(measured.value, 0.0, 0), {**own, **measured.point}
+    elif left.path is None:
+        raise InputError(f"source must be exact for {left}, which no run shows, got {source!r}")
+    elif source == "simulation":
+        estimate = simulate.simulate(problem, setting, runs=runs, seed=seed, left=left.path, step=statement.step)
+    else:
+        estimate = simulate.run(problem, setting, runs=runs, seed=seed, left=left.path)
+    return estimate, dict(zip(statement.terms, statement.bound(setting, **own), strict=True))
 
 
 def decide(estimate: Estimate, bound: float, confidence: float) -> tuple[bool | None, int]:
@@ -142,32 +171,28 @@ def decide(estimate: Estimate, bound: float, confidence: float) -> tuple[bool | 
     return None, math.ceil(estimate.samples * ((high - low) / (2 * distance)) ** 2)
 
 
-def _ratio(measured: float, bound: float) -> float:
+def ratio(measured: float, bound: float) -> float:
+    """measured/bound; NaN where both are 0, infinite where the bound alone is."""
     if bound:
         return measured / bound
     return math.inf if measured else math.nan
 
 
 def _setting(
-    statement: Statement, problem: Problem | Quadratic, setting: Setting | None, run: Mapping[str, Any]
+    statement: Statement,
+    problem: Problem | Quadratic,
+    setting: Setting | None,
+    run: Mapping[str, Any],
+    given: Mapping[str, float],
 ) -> Setting:
     """The setting given, or the problem's with these constants of a run."""
     if setting is not None:
         require(not run, "setting", f"not be given beside {', '.join(run)}", setting)
         return setting
-    for name in run:
-        require_choice("constant of a run", name, _RUN)
-    found = problem.setting(**{"distribution": statement.distributions[0], **run})
+    found = problem.setting(**{"distribution": statement.distributions[0], "central": statement.central, **run})
     if found.eta is None and statement.eta:
-        found = found.at(statement.step_sizes(found).largest)
+        found = found.at(statement.step_sizes(found, **statement.own(problem, found, **given)).largest)
     return found
-
-
-def _measured_as(statement: Statement) -> str:
-    """The name of a statement of ``theory.bounds`` that bounds the same."""
-    alike = [each.name for each in STATEMENTS.values() if each.left == statement.left]
-    require(bool(alike), "left", "be what a statement of theory.bounds bounds", statement.left)
-    return statement.name if statement.name in alike else alike[0]
 
 
 def _bounded_by(statement: Statement, setting: Setting, terms: Mapping[str, float]) -> str:
@@ -182,18 +207,20 @@ def _require_truth(problem: Problem | Quadratic, setting: Setting) -> None:
     if not isinstance(problem, Quadratic):
         require(setting.clients == problem.M, "M", f"be the problem's {problem.M}", setting.clients)
     own: Any = problem.setting()
-    for name in ("L", "D", "kappa", "sigma", "sigma_G"):
+    for name in ("L", "D", "kappa", "sigma", "sigma_G", "H3", "Q"):
         least, given = getattr(own, name), getattr(setting, name)
-        if given is not None and given < least * (1 - _ROUNDING):
+        if given is not None and least is not None and given < least * (1 - _ROUNDING):
             raise InputError(f"{name} must be at least the problem's {least:g}, got {given:g}")
+    if setting.alpha is not None and (own.alpha is None or setting.alpha > own.alpha * (1 + _ROUNDING)):
+        raise InputError(f"alpha must be at most the problem's {own.alpha}, got {setting.alpha:g}")
 
 
-def _require_admissible(statement: Statement, setting: Setting) -> None:
+def _require_admissible(statement: Statement, setting: Setting, own: Mapping[str, float]) -> None:
     """InputError unless η and μ keep the statement's conditions; a bound made for the largest η is checked there."""
     if not statement.eta:
         return
-    eta, mu = statement.step_sizes(setting), statement.largest_mu(setting)
-    if not statement.admits(setting):
+    eta, mu = statement.step_sizes(setting, **own), statement.largest_mu(setting, **own)
+    if not statement.admits(setting, **own):
         raise InputError(
             f"eta must be at most {eta.largest:.6g} ({eta.binding}) and mu at most {mu.largest:.6g} for "
             f"{statement.title}, got {setting.eta} and {setting.mu}"

@@ -26,7 +26,7 @@ def formula(name: str, expression: Any) -> sp.Expr:
             that ``1/3`` is a third.
 
     Raises:
-        InputError: If it is neither, or has a symbol that ``theory.symbols`` lacks.
+        InputError: If it is neither, or has a symbol that is neither in ``theory.symbols`` nor of ``theory.symbol``.
     """
     try:
         found = sp.sympify(expression, strict=True)  # strict: text is refused and never evaluated
@@ -36,7 +36,7 @@ def formula(name: str, expression: Any) -> sp.Expr:
         raise InputError(f"{name} must be an expression in the symbols of theory.symbols, got {expression!r}")
     if unknown := sorted(map(str, found.free_symbols - UNITS.keys())):
         known = ", ".join(map(str, UNITS))
-        raise InputError(f"{name} must use the symbols of theory.symbols ({known}), got another {unknown[0]}")
+        raise InputError(f"{name} must use theory.symbols ({known}) or theory.symbol, got another {unknown[0]}")
     exact = {number: sp.Rational(Fraction(float(number)).limit_denominator(10**6)) for number in found.atoms(sp.Float)}
     return found.xreplace({number: each for number, each in exact.items() if float(each) == float(number)})
 
@@ -58,7 +58,7 @@ def value_of(expression: sp.Expr, values: Mapping[str, float]) -> float:
     """Its value in float64; infinite where it overflows or divides by 0.
 
     Raises:
-        InputError: If a symbol has no value.
+        InputError: If a symbol has no value, or the formula none that is real.
     """
     names = names_in(expression)
     missing = [name for name in names if values.get(name) is None]
@@ -68,6 +68,9 @@ def value_of(expression: sp.Expr, values: Mapping[str, float]) -> float:
         return float(_compiled(expression)(*(float(values[name]) for name in names)))
     except (OverflowError, ZeroDivisionError):
         return math.inf
+    except (TypeError, ValueError) as error:  # a root or power of a number below 0
+        at = ", ".join(f"{name} = {values[name]:g}" for name in names)
+        raise InputError(f"{written(expression)} must be a real number, got {at}") from error
 
 
 @lru_cache(maxsize=4096)
@@ -75,7 +78,7 @@ def unit_of(expression: sp.Expr) -> Unit:
     """The unit of an expression in the symbols of ``theory.symbols``.
 
     Raises:
-        UnitError: If terms of different units are added, or exp and the like are taken of a number with a unit.
+        UnitError: If terms of different units are added, or exp, (·)^R and the like are taken of a number with a unit.
     """
     if expression.is_Symbol:
         return UNITS[expression]
@@ -88,9 +91,11 @@ def unit_of(expression: sp.Expr) -> Unit:
         return unit
     if isinstance(expression, sp.Pow):
         base, exponent = expression.args
-        if not exponent.is_Rational:
-            raise UnitError(f"exponents must be numbers, got {expression}")
-        return unit_of(base) ** Fraction(int(exponent.p), int(exponent.q))
+        if exponent.is_Rational:
+            return unit_of(base) ** Fraction(int(exponent.p), int(exponent.q))
+        if (unit_of(base), unit_of(exponent)) != (ONE, ONE):
+            raise UnitError(f"exponents of what has a unit must be numbers, others without unit, got {expression}")
+        return ONE
     units = {str(term): unit_of(term) for term in expression.args}
     if isinstance(expression, sp.Add | sp.Max | sp.Min):
         return require_one_unit(units)
@@ -114,7 +119,8 @@ def _written(expression: sp.Expr, kept: bool) -> str:
     if expression.is_Symbol:
         return LETTERS.get(str(expression), str(expression))
     if isinstance(expression, sp.Add):
-        first, *others = (_written(term, kept) for term in _parts(expression, kept))
+        terms = [_written(term, kept) for term in _parts(expression, kept)]
+        first, *others = terms if kept else sorted(terms, key=lambda text: text[0] == "−")  # 1 − x and not −x + 1
         return first + "".join(f" − {text[1:]}" if text[0] == "−" else f" + {text}" for text in others)
     if isinstance(expression, sp.Pow) and not _below(expression):
         base, power = expression.args
@@ -166,7 +172,7 @@ def _product(expression: sp.Expr, kept: bool) -> str:
         else:
             one = str(factor).replace("-", "−") if factor.is_Rational else _written(factor, kept)
             one = f"({one})" if factor.is_Add else one
-            word = one[0].isdecimal() or one == "tail"  # which would run into what is before it
-            text += ("·" if apart or (word and text.strip("−")) else "") + one
-        apart = _below(factor) or (factor.is_Rational and not factor.is_Integer)
+            word = len(one) > 1 and one.isascii() and one.isalpha()  # which would run into what is beside it
+            text += ("·" if (apart or word or one[0].isdecimal()) and text.strip("−") else "") + one
+        apart = _below(factor) or (factor.is_Rational and not factor.is_Integer) or (factor.is_Symbol and word)
     return text if text.strip("−") else text + "1"

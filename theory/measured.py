@@ -1,26 +1,29 @@
-"""What the statements bound, computed exactly where that is possible."""
+"""Left sides: what a statement bounds, exactly where a closed form is known, else along simulated runs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from decomfl_lab.errors import InputError
 from theory.problems.problem import Bowl, Floats, Problem
-from theory.problems.quadratic import Quadratic, expected, local_steps, remainder, signs, spread
+from theory.problems.quadratic import Quadratic, Trajectory, expected, local_steps, remainder, signs, spread
 from theory.problems.waves import Waves
 from theory.setting import Setting
+from theory.units import F, Unit, X
 
-__all__ = ["AVERAGES", "Measured", "exact"]
+__all__ = [
+    "AVERAGE", "AVERAGE_LOSS", "DRIFT", "LAST_DISTANCE", "LAST_GRADIENT", "LAST_LOSS", "LOCAL_SECOND_MOMENT",
+    "REMAINDER", "SECOND_MOMENT", "SMOOTHED_GRADIENT", "SMOOTHED_VALUE", "VARIANCE", "WEIGHTED",
+    "Left", "Measured", "Path", "average",
+]  # fmt: skip
 
-AVERAGES: Final = (
-    "theorem-1", "theorem-1-single", "corollary-1", "theorem-2", "theorem-2-dimension-free", "theorem-2-gaussian",
-)  # fmt: skip
-"""Statements on (1/R) Σ_r E‖∇f(x_r)‖²."""
+Path = Callable[[Any, Floats], Floats]
+"""A function of the problem and of x_0..x_R, shape (R + 1, runs, n), to a number a run, shape (runs,)."""
 
 
 @dataclass(frozen=True)
@@ -36,26 +39,93 @@ class Measured:
     point: Mapping[str, float] = field(default_factory=dict)
 
 
-def exact(name: str, problem: Problem | Quadratic, setting: Setting) -> Measured:
-    """The left side of a statement on this problem: of lemmas at x_0, of those on local steps at the K-th of client 0.
+@dataclass(frozen=True)
+class Left:
+    """What a statement bounds.
 
-    Raises:
-        InputError: If there is no closed form for it.
+    One of your own needs its unit and a function of simulated runs:
+
+        smallest = Left("E min_r ‖∇f(x_r)‖²", (F / X)**2, lambda f, x: (f.gradient(x[:-1]) ** 2).sum(-1).min(0))
+
+    Attributes:
+        text: How it is written.
+        unit: Its unit.
+        path: What it is the expectation of: a function of the problem and of x_0..x_R, shape (R + 1, runs, n), to one
+            number a run, shape (runs,); None where no simulated run has it.
+        expected: Function of a quadratic's ``Trajectory`` that gives it exactly; None where there is none.
+        closed: Exact forms by class of problems, functions of the problem and a setting; of lemmas at x_0, of those on
+            local steps at the K-th of client 0.
     """
-    left: Callable[..., Measured] | None = None
-    if isinstance(problem, Bowl):
-        problem = problem.quadratic
-    if isinstance(problem, Quadratic):
-        left = _QUADRATIC.get(name)
-    elif isinstance(problem, Waves):
-        left = _WAVES.get(name)
-    if left is None:
-        raise InputError(f"source must be simulation or run for {name} on {type(problem).__name__}, got 'exact'")
-    return left(problem, setting)
+
+    text: str
+    unit: Unit
+    path: Path | None = None
+    expected: Callable[[Trajectory], float] | None = None
+    closed: Mapping[type, Callable[[Any, Setting], Measured]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def is_exact(self, problem: Problem | Quadratic) -> bool:
+        """Whether there is a closed form for it on this problem."""
+        kind = Quadratic if isinstance(problem, Bowl) else type(problem)
+        return kind in self.closed or (kind is Quadratic and self.expected is not None)
+
+    def exact(self, problem: Problem | Quadratic, setting: Setting) -> Measured:
+        """Its value on this problem, under DeComFL.
+
+        Raises:
+            InputError: If there is no closed form for it.
+        """
+        if not self.is_exact(problem):
+            raise InputError(f"source must be simulation or run for {self} on {type(problem).__name__}, got 'exact'")
+        if isinstance(problem, Bowl):
+            problem = problem.quadratic
+        if self.expected is not None:
+            assert isinstance(problem, Quadratic)
+            return Measured(self.expected(expected(problem, setting)))
+        return self.closed[type(problem)](problem, setting)
 
 
-def _average(quadratic: Quadratic, setting: Setting) -> Measured:
-    return Measured(expected(quadratic, setting).average)
+def average(problem: Problem, x: Floats) -> Floats:
+    """(1/R) Σ_{r<R} ‖∇f(x_r)‖², shape (runs,)."""
+    found: Floats = np.mean([(problem.gradient(each) ** 2).sum(-1) for each in x[:-1]], axis=0)
+    return found
+
+
+def _last_gradient(problem: Problem, x: Floats) -> Floats:
+    found: Floats = (problem.gradient(x[-1]) ** 2).sum(-1)
+    return found
+
+
+def _losses(problem: Any, x: Floats) -> Floats:
+    """f(x_r) − f*, shape (R + 1, runs)."""
+    found: Floats = _known(problem, "value")(x) - _known(problem, "least")
+    return found
+
+
+def _last_distance(problem: Any, x: Floats) -> Floats:
+    found: Floats = _known(problem, "distance2")(x[-1])
+    return found
+
+
+def _known(problem: Any, name: str) -> Any:
+    """What some problems know besides the members of ``Problem``."""
+    if not hasattr(problem, name):
+        raise InputError(f"problem must have {name} for this left side, got {type(problem).__name__} without")
+    return getattr(problem, name)
+
+
+AVERAGE: Final = Left("(1/R) Σ_r E‖∇f(x_r)‖²", (F / X) ** 2, average, lambda run: run.average)
+LAST_GRADIENT: Final = Left("E‖∇f(x_R)‖²", (F / X) ** 2, _last_gradient, lambda run: float(run.gradient2[-1]))
+AVERAGE_LOSS: Final = Left(
+    "(1/R) Σ_r E f(x_r) − f*", F, lambda f, x: _losses(f, x[:-1]).mean(0), lambda run: float(run.f[:-1].mean())
+)
+"""Its problem must have ``value(x)`` and ``least``, which is f*."""
+LAST_LOSS: Final = Left("E f(x_R) − f*", F, lambda f, x: _losses(f, x[-1]), lambda run: float(run.f[-1]))
+"""Its problem must have ``value(x)`` and ``least``, which is f*."""
+LAST_DISTANCE: Final = Left("E‖x_R − x*‖²", X**2, _last_distance, lambda run: float(run.distance2[-1]))
+"""x* is the nearest minimiser; its problem must have ``distance2(x)``."""
 
 
 def _gradient(quadratic: Quadratic) -> Floats:
@@ -98,19 +168,6 @@ def _weighted(quadratic: Quadratic, setting: Setting) -> Measured:
     return Measured(float(value), {"a": math.sqrt(gradient.sum())})
 
 
-_QUADRATIC: Final[Mapping[str, Callable[[Quadratic, Setting], Measured]]] = {
-    **dict.fromkeys(AVERAGES, _average),
-    "smoothed-value": lambda quadratic, setting: Measured(0.5 * setting.mu**2 * quadratic.spectrum.trace),
-    "smoothed-gradient": lambda _, __: Measured(0.0),
-    "second-moment": _second_moment,
-    "variance": _variance,
-    "local-second-moment": _local_second_moment,
-    "local-drift": _drift,
-    "remainder": lambda quadratic, setting: Measured(float(remainder(quadratic, setting).sum())),
-    "weighted-second-moment": _weighted,
-}
-
-
 def _waves_value(waves: Waves, setting: Setting) -> Measured:
     smoothed = waves.smoothed(waves.start, setting.mu, setting.distribution)
     return Measured(abs(smoothed - float(waves.value(waves.start))))
@@ -126,7 +183,9 @@ def _waves_a(waves: Waves) -> dict[str, float]:
 
 
 def _waves_second_moment(waves: Waves, setting: Setting) -> Measured:
-    return Measured(waves.second_moment(waves.start, setting.mu, setting.distribution), _waves_a(waves))
+    return Measured(
+        waves.second_moment(waves.start, setting.mu, setting.distribution, central=setting.central), _waves_a(waves)
+    )
 
 
 def _waves_estimate(waves: Waves, setting: Setting) -> tuple[float, Floats]:
@@ -138,7 +197,8 @@ def _waves_estimate(waves: Waves, setting: Setting) -> tuple[float, Floats]:
     square = 0.0
     for amplitudes in (own + waves.s, own - waves.s):
         mean = waves.mean_estimate(x, mu, distribution, amplitudes)
-        square += 0.5 * (waves.second_moment(x, mu, distribution, amplitudes) / P + (1 - 1 / P) * float(mean @ mean))
+        single = waves.second_moment(x, mu, distribution, amplitudes, central=setting.central)
+        square += 0.5 * (single / P + (1 - 1 / P) * float(mean @ mean))
     return square, waves.mean_estimate(x, mu, distribution, own)
 
 
@@ -152,10 +212,23 @@ def _waves_variance(waves: Waves, setting: Setting) -> Measured:
     return Measured(square - float(mean @ mean), {**_waves_a(waves), "delta": 0.0})
 
 
-_WAVES: Final[Mapping[str, Callable[[Waves, Setting], Measured]]] = {
-    "smoothed-value": _waves_value,
-    "smoothed-gradient": _waves_gradient,
-    "second-moment": _waves_second_moment,
-    "variance": _waves_variance,
-    "local-second-moment": _waves_local,
-}
+SMOOTHED_VALUE: Final = Left("|f^μ(x) − f(x)|", F, closed={
+    Quadratic: lambda quadratic, setting: Measured(0.5 * setting.mu**2 * quadratic.spectrum.trace), Waves: _waves_value,
+})  # fmt: skip
+SMOOTHED_GRADIENT: Final = Left("‖∇f^μ(x) − ∇f(x)‖", F / X, closed={
+    Quadratic: lambda _, __: Measured(0.0), Waves: _waves_gradient,
+})  # fmt: skip
+SECOND_MOMENT: Final = Left("E‖g z‖², g = (f(x + μz) − f(x))/μ", (F / X) ** 2, closed={
+    Quadratic: _second_moment, Waves: _waves_second_moment,
+})  # fmt: skip
+VARIANCE: Final = Left("E_r‖G_{i,r}^k − ∇f_i^μ(x_{i,r}^k)‖²", (F / X) ** 2, closed={
+    Quadratic: _variance, Waves: _waves_variance,
+})  # fmt: skip
+LOCAL_SECOND_MOMENT: Final = Left("E_r‖G_{i,r}^k‖²", (F / X) ** 2, closed={
+    Quadratic: _local_second_moment, Waves: _waves_local,
+})  # fmt: skip
+DRIFT: Final = Left("χ_r = (1/M) Σ_i Σ_k E_r‖x_{i,r}^k − x_r‖²", X**2, closed={Quadratic: _drift})
+REMAINDER: Final = Left("E‖ε_r‖²", (F / X) ** 2, closed={
+    Quadratic: lambda quadratic, setting: Measured(float(remainder(quadratic, setting).sum())),
+})  # fmt: skip
+WEIGHTED: Final = Left("⟨H, E ∇̄f ∇̄fᵀ⟩", F / X**2 * (F / X) ** 2, closed={Quadratic: _weighted})

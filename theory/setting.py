@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from scipy import special
-
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
 
-__all__ = ["DISTRIBUTIONS", "Setting", "bias_factor", "effective_factor", "second_moment_factor", "sixth_moment"]
+__all__ = [
+    "DISTRIBUTIONS", "Setting", "bias_factor", "curved_bias_factor", "effective_factor", "eighth_moment",
+    "second_moment_factor", "sixth_moment",
+]  # fmt: skip
 
 DISTRIBUTIONS: Final = ("gaussian", "sphere", "rademacher")
 
@@ -50,6 +51,17 @@ def bias_factor(distribution: str, *, d: int) -> float:
     return 9 * d / 4 if require_choice("distribution", distribution, DISTRIBUTIONS) == "rademacher" else float(d)
 
 
+def eighth_moment(distribution: str, *, d: int) -> float:
+    """s₈ = E‖z‖⁸: d(d + 2)(d + 4)(d + 6) (gaussian), d⁴ (sphere, rademacher)."""
+    return sixth_moment(distribution, d=d) * (d + 6.0 if distribution == "gaussian" else d)
+
+
+def curved_bias_factor(distribution: str, *, d: int) -> float:
+    """s₄ with ‖E g z − ∇f(x)‖² ≤ ¼μ⁴H₃² s₄ where ∇²f is H₃-Lipschitz: d², for rademacher (d + 2√d/3)²."""
+    known = require_choice("distribution", distribution, DISTRIBUTIONS)
+    return (d + (2 / 3 * math.sqrt(d) if known == "rademacher" else 0.0)) ** 2
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """The constants that bounds and step-size conditions are made of, in the paper's symbols.
@@ -69,6 +81,11 @@ class Setting:
         D: Distance f(x_0) − f(x*) ≥ 0 of the first loss from the least. [F]
         kappa: Effective rank, 1 ≤ κ ≤ d; None where it is not used.
         G: Largest norm of a stochastic gradient; None where it is not used. [F/X]
+        H3: Lipschitz constant of the Hessians of every f_i(·; ξ); None where it is not used. [F/X³]
+        alpha: PL or strong convexity constant, 0 < α ≤ L; None where it is not used. [F/X²]
+        Q: Squared distance ‖x_0 − x*‖² of the start from the minimiser; None where it is not used. [X²]
+        beta: Momentum β in [0, 1) in torch's form; 0 is plain SGD.
+        central: Whether the scalars are central differences, not forward ones.
         distribution: Distribution of the directions: gaussian, sphere (radius √d), rademacher.
         replacement: Whether clients are sampled with replacement (the paper's proofs), not without (its algorithm).
 
@@ -90,6 +107,11 @@ class Setting:
     D: float = 1.0
     kappa: float | None = None
     G: float | None = None
+    H3: float | None = None
+    alpha: float | None = None
+    Q: float | None = None
+    beta: float = 0.0
+    central: bool = False
     distribution: str = "gaussian"
     replacement: bool = False
 
@@ -102,12 +124,15 @@ class Setting:
         require_finite_positive("L", self.L)
         if self.eta is not None:
             require_finite_positive("eta", self.eta)
-        for name in ("mu", "sigma", "sigma_G", "D", "G"):
+        for name in ("mu", "sigma", "sigma_G", "D", "G", "H3", "Q"):
             value = getattr(self, name)
             if value is not None:
                 require(math.isfinite(value) and value >= 0, name, "be a finite number of at least 0", value)
         if self.kappa is not None:
             require(1.0 <= self.kappa <= self.d, "kappa", f"be in 1..d = {self.d}", self.kappa)
+        if self.alpha is not None:
+            require(0.0 < self.alpha <= self.L, "alpha", f"be above 0 and at most L = {self.L:g}", self.alpha)
+        require(0.0 <= self.beta < 1.0, "beta", "be in [0, 1)", self.beta)
         require_choice("distribution", self.distribution, DISTRIBUTIONS)
 
     @property
@@ -128,6 +153,8 @@ class Setting:
     @cached_property
     def values(self) -> dict[str, float]:
         """Every symbol with its value, those that follow from others included; those not given are left out."""
+        from scipy import special  # which help and errors do without
+
         given = {
             **{name: float(getattr(self, name)) for name in ("d", "L", "m", "P", "K", "R", "mu", "sigma", "sigma_G")},
             "M": float(self.clients),
@@ -136,11 +163,14 @@ class Setting:
             "rho": second_moment_factor(self.distribution, d=self.d, P=self.P),
             "s2": bias_factor(self.distribution, d=self.d),
             "s6": sixth_moment(self.distribution, d=self.d),
+            "s4": curved_bias_factor(self.distribution, d=self.d),
+            "s8": eighth_moment(self.distribution, d=self.d),
+            "beta": self.beta,
             "tail": float(special.chdtrc(self.d * self.P + 4, 2 * self.d * self.P)),  # of χ² with dP + 4 degrees
         }
         if self.kappa is not None:
             given["rho_kappa"] = effective_factor(self.distribution, d=self.d, P=self.P, kappa=self.kappa)
-        optional = {name: getattr(self, name) for name in ("eta", "kappa", "G")}
+        optional = {name: getattr(self, name) for name in ("eta", "kappa", "G", "H3", "alpha", "Q")}
         return given | {name: float(value) for name, value in optional.items() if value is not None}
 
     def at(self, eta: float) -> Setting:

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from decomfl_lab.runs.run import Progress
+if TYPE_CHECKING:
+    from decomfl_lab.runs.run import Progress
 
 __all__ = ["RunBars", "run_bar"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -69,3 +70,16 @@ def test_what_cannot_be_made_is_named_in_one_line(target: str, message: str) -> 
 def test_names_of_models_and_folders_are_not_the_users_own() -> None:
     assert is_own("my.package:net")
     assert not any(map(is_own, ("cnn-mnist", "facebook/opt-125m", "C:\\models", "mine:", ":net", "a b:c")))
+
+
+def test_a_file_is_named_by_its_path_and_hides_no_module(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "json.py").write_text("rows = [3]")
+    assert named("data", "elsewhere/json.py:rows") == [3]
+    assert sys.modules["json"] is json
+    assert is_own(f"{tmp_path}/elsewhere/json.py:rows")
+    assert not is_own("elsewhere/json.py")
+    with pytest.raises(InputError, match=r"^data must be module:function that can be imported, got 'none.py:rows' \("):
+        named("data", "none.py:rows")
+    with pytest.raises(InputError, match=r"NameError: name 'z' is not defined, own_broken.py line 2"):
+        named("data", "own_broken.py:x")

@@ -51,12 +51,15 @@ def quadratics(draw: st.DrawFn) -> Quadratic:
 
 @st.composite
 def runs(draw: st.DrawFn, statement: Statement, problem: Quadratic) -> Setting:
-    """A run on the problem whose η and μ the statement admits."""
+    """A run on the problem whose η and μ the statement admits; by either kind of differences where it is for both."""
+    assume(statement.name != "strongly-convex" or problem.spectrum.lambda_min > 0)
     M = draw(st.integers(1, 30))
     setting = problem.setting(
         m=draw(st.integers(1, M)), M=M, P=draw(st.integers(1, 1000)), R=draw(st.integers(1, 1000)),
         K=1 if statement.single_step else draw(st.integers(1, 20)), mu=draw(or_zero),
         distribution=draw(st.sampled_from(statement.distributions)), replacement=draw(st.booleans()), G=0.0,
+        beta=draw(st.floats(0, 0.999)) if statement.with_momentum else 0.0,
+        central=statement.central or draw(st.booleans()),
     )  # fmt: skip
     if not statement.eta:
         return replace(setting, eta=draw(scales) / (problem.L * problem.d * setting.K))

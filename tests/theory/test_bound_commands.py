@@ -51,16 +51,16 @@ def test_every_condition_is_there_and_the_smallest_binds(capsys: pytest.CaptureF
     assert [name for name, row in stated["conditions"].items() if row["binds"]] == ["drift"] == [stated["binding"]]
     assert corrected["largest"] == pytest.approx(1 / (9 * (4 + 2 * 28939 / 20)))
     assert stated["best_eta"] is None
-    assert set(found["variants"]) == {"stated", "corrected"}
+    assert set(found["variants"]) == {"stated", "corrected", "sharper", "wider"}
     text = shown(capsys, *ISSUE)
     assert "3.453e-05 ← binds" in text
     assert "2P/(mKL(d + P + 4))" in text
-    assert text.count("← binds") == 2
+    assert text.count("← binds") == 4
 
 
 def test_for_one_local_step_the_sharper_form_stands_beside(capsys: pytest.CaptureFixture[str]) -> None:
     found = run(capsys, "stepsize", "--theorem", "1", "--d", "100", "--L", "1")
-    assert list(found["variants"]) == ["stated", "corrected", "corrected, K = 1"]
+    assert list(found["variants"]) == ["stated", "corrected", "sharper", "wider", "corrected, K = 1"]
     single = statement("theorem-1-single").step_sizes(Setting(d=100, L=1.0)).largest
     assert found["variants"]["corrected, K = 1"]["largest"] == single
 
@@ -156,13 +156,43 @@ def test_directions_choose_the_version_and_labels_name_statements(capsys: pytest
     gaussian = run(capsys, "bound", *THEOREM_2, "--distribution", "gaussian", "--G", "1")
     assert gaussian["statement"] == "theorem-2-gaussian"
     rademacher = run(capsys, "bound", *THEOREM_2, "--distribution", "rademacher")
-    assert list(rademacher["variants"]) == ["corrected"]
+    assert list(rademacher["variants"]) == ["corrected", "sharper"]
     assert "stated: for sphere directions and K = 1 only" in shown(
         capsys, "bound", *THEOREM_2, "--distribution", "rademacher"
     )
     by_label = run(capsys, "bound", "--statement", "lemma.pp.v2", "--d", "9", "--L", "1", "--a", "0.5", "--delta", "0")
     assert by_label["statement"] == "variance"
     assert by_label["variants"]["stated"]["terms"]["gradient"]["value"] == 6 * 13 * 0.25
+
+
+def test_printed_landed_and_sharper_stand_side_by_side_with_the_bound_at_the_largest_step(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    argv = ["bound", *ISSUE[1:], "--M", "40", "--eta", "1e-5", "--D", "2", "--R", "1000", "--sigma", "1"]
+    found = run(capsys, *argv)["variants"]
+    assert list(found) == ["stated", "corrected", "sharper", "wider"]
+    for variant, own in found.items():
+        of = statement("theorem-1", variant)  # type: ignore[arg-type]
+        here = Setting(d=28938, m=10, M=40, P=20, K=4, L=1.0, D=2.0, R=1000, sigma=1.0)
+        assert own["largest"] == of.step_sizes(here).largest
+        assert own["bound_there"] == pytest.approx(sum(of.bound(here.at(own["largest"]))))
+    assert found["wider"]["bound_there"] < found["sharper"]["bound_there"] < found["corrected"]["bound_there"]
+    assert "bound there" in shown(capsys, *argv)
+
+
+def test_rademacher_directions_have_a_theorem_1_for_several_local_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["bound", *ISSUE[1:], "--eta", "1e-5", "--distribution", "rademacher"]
+    assert list(run(capsys, *argv)["variants"]) == ["sharper", "wider"]
+
+
+def test_what_is_taken_for_granted_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    bare = ["bound", *ISSUE[1:], "--eta", "1e-5", "--sigma-G", "1"]
+    assert run(capsys, *bare)["notes"] == ["M was not given and is taken for m = 10: no client is left out, so φ = 0."]
+    for more in (["--M", "100"], ["--replacement"]):
+        assert run(capsys, *bare, *more)["notes"] == []
+    assert "M was not given" in shown(capsys, *bare)
+    free = ["stepsize", "--statement", "theorem-2-dimension-free", *THEOREM_2[2:], "--M", "10"]
+    assert "one H that dominates every ±∇²f_i(·; ξ); the effective rank of ∇²f is not enough" in shown(capsys, *free)
 
 
 @pytest.mark.parametrize(
@@ -203,5 +233,5 @@ def test_formulas_are_printed_so_that_they_can_be_read() -> None:
 
 def test_formulas_that_sympy_sorted_have_one_denominator() -> None:
     assert written(2 * L * eta * kappa / m * sigma**2) == "2Lηκσ²/m"
-    assert written(1 - 1 / (8 * L * eta) - Rational(3, 4) * P) == "−3P/4 + 1 − 1/(8Lη)"
+    assert written(1 - 1 / (8 * L * eta) - Rational(3, 4) * P) == "1 − 3P/4 − 1/(8Lη)"
     assert written(exp(-d * P / 16) * d ** Rational(3, 2)) == "d^(3/2)exp(−Pd/16)"

@@ -18,7 +18,8 @@ from theory.setting import DISTRIBUTIONS, Setting, bias_factor, effective_factor
 from theory.units import UnitError, require_one_unit
 
 BASE = Setting(
-    d=50, L=2.0, m=3, M=9, P=4, R=100, eta=1e-4, mu=1e-3, sigma=0.5, sigma_G=0.3, D=2.0, kappa=5.0, G=4.0
+    d=50, L=2.0, m=3, M=9, P=4, R=100, eta=1e-4, mu=1e-3, sigma=0.5, sigma_G=0.3, D=2.0, kappa=5.0, G=4.0,
+    H3=0.4, alpha=0.1, Q=3.0, central=True,
 )  # fmt: skip
 POINT = {"a": 0.7, "delta": 0.1}
 
@@ -243,7 +244,7 @@ def test_distributions_and_local_steps_that_a_statement_is_not_for_are_refused()
         statement("theorem-2").bound(replace(BASE, kappa=None, distribution="sphere"))
     with pytest.raises(InputError, match="^statement must be one of"):
         statement("theorem-3")
-    with pytest.raises(InputError, match="^variant must be corrected for theorem-1-single"):
+    with pytest.raises(InputError, match="^variant must be one of corrected for theorem-1-single"):
         statement("theorem-1-single", "stated")
     with pytest.raises(InputError, match="^eta must be given"):
         statement("theorem-1").admits(replace(BASE, eta=None))

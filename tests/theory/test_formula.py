@@ -90,7 +90,7 @@ def test_overflow_and_division_by_zero_are_infinite() -> None:
 def test_scaling_f_and_x_scales_a_formula_by_its_unit() -> None:
     """The unit is what it says: f → 3f, x → 2x multiplies the value by 3^f 2^x, for every term of every bound."""
     base = Setting(d=5, L=0.7, m=2, M=4, P=3, eta=0.03, mu=0.2, sigma=0.4, sigma_G=0.6, D=1.3, kappa=2.0, G=0.9).values
-    base = {**base, "a": 0.8, "delta": 0.3}
+    base = {**base, "a": 0.8, "delta": 0.3, "H3": 0.6, "alpha": 0.2, "Q": 1.7}
     units = {str(symbol): unit for symbol, unit in UNITS.items()}
     scaled = {name: number * 3.0 ** float(units[name].f) * 2.0 ** float(units[name].x) for name, number in base.items()}
     seen = 0

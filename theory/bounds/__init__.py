@@ -1,4 +1,4 @@
-"""Every bound, as printed and as proved: see ``docs/theory.md`` for the proofs."""
+"""Every bound, as printed and as proved: see ``docs/theory.md`` and ``docs/theory-more.md`` for the proofs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from collections.abc import Mapping
 from typing import Final
 
 from decomfl_lab.errors import InputError, require_choice
+from theory.bounds.convex import CONVEX
+from theory.bounds.default_run import DEFAULT_RUN
 from theory.bounds.paper import PAPER
+from theory.bounds.sharper import SHARPER
 from theory.statements import Statement, Variant
 
 __all__ = ["STATEMENTS", "names", "statement"]
 
-STATEMENTS: Final[Mapping[tuple[str, Variant | None], Statement]] = {(each.name, each.variant): each for each in PAPER}
+STATEMENTS: Final[Mapping[tuple[str, Variant | None], Statement]] = {
+    (each.name, each.variant): each for each in (*PAPER, *SHARPER, *DEFAULT_RUN, *CONVEX)
+}
 
 
 def names() -> tuple[str, ...]:
@@ -28,5 +33,6 @@ def statement(name: str, variant: Variant = "corrected") -> Statement:
     require_choice("statement", name, names())
     found = STATEMENTS.get((name, variant))
     if found is None:
-        raise InputError(f"variant must be corrected for {name}, got {variant!r}")
+        known = ", ".join(str(each) for of, each in STATEMENTS if of == name)
+        raise InputError(f"variant must be one of {known} for {name}, got {variant!r}")
     return found

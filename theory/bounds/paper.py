@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from sympy import Min, Rational, evaluate, exp, sqrt
 
+from theory.measured import (
+    DRIFT,
+    LOCAL_SECOND_MOMENT,
+    REMAINDER,
+    SECOND_MOMENT,
+    SMOOTHED_GRADIENT,
+    SMOOTHED_VALUE,
+    VARIANCE,
+    WEIGHTED,
+)
 from theory.statements import Statement
 from theory.symbols import (
     D,
@@ -31,14 +42,15 @@ from theory.symbols import (
     tail,
 )
 
-__all__ = ["PAPER"]
+__all__ = ["EACH", "PAPER"]
 
 
 # Distributions whose ∇f^μ is a mean of ∇f over shifted points: gaussian (by Stein), sphere (over its ball).
 _SMOOTHED: Final = ("gaussian", "sphere")
 _PRINTED = "unbiased gradients of variance σ²; dissimilarity σ_G; f is L-smooth"
-_EACH = "unbiased gradients of variance σ² at every point; dissimilarity σ_G; every f_i(·; ξ) is L-smooth"
-_LOW_RANK = "; 0 ⪯ H(x_r) ⪯ L I, tr H(x_r) ≤ κL, ∇²f ⪯ H(x_r) for ‖x − x_r‖ ≤ 2ηdG(x_r)"
+EACH = "unbiased gradients of variance σ² at every point; dissimilarity σ_G; every f_i(·; ξ) is L-smooth"
+_INDEFINITE = "; H(x_r) ⪯ L I, tr H(x_r) ≤ κL, ∇²f ⪯ H(x_r) for ‖x − x_r‖ ≤ 2ηdG(x_r)"
+_LOW_RANK = _INDEFINITE.replace("H(x_r)", "0 ⪯ H(x_r)", 1)
 _LOW_RANK_WIDE = _LOW_RANK.removesuffix("(x_r)") + ", G ≥ ‖∇f_i(x; ξ)‖ for every x"
 
 with evaluate(False):  # so that a formula is printed as it is written here
@@ -82,7 +94,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         },
         eta={"descent": 1 / (9 * L * (K + 2 * (rho - 1)))},
         distributions=_SMOOTHED,
-        assumptions=_EACH,
+        assumptions=EACH,
         note="ρ − 1 = (d + 1)/P for Gaussian directions. The step size owes nothing to m: clients share the "
         "directions.",
     )
@@ -99,7 +111,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         },
         eta={"descent": 1 / (4 * L * rho)},
         single_step=True,
-        assumptions=_EACH,
+        assumptions=EACH,
         note="Theorem 1 for K = 1, where no client drifts.",
     )
 
@@ -134,7 +146,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         },
         eta={"rate": _RATE},
         distributions=_SMOOTHED,
-        assumptions=_EACH,
+        assumptions=EACH,
         note="Of corrected Theorem 1 at the largest η allowed here. The first term is of order "
         "√(LD(1 + d/P)(σ² + φσ_G²)/(mKR)) as long as K ≤ d/P; beyond, the part of φσ_G² no longer falls with K, and "
         "that of σ² stops falling with P at P = d: a mini-batch is shared by all directions.",
@@ -169,7 +181,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         eta={"descent": 1 / (4 * L * rho_kappa)},
         distributions=("sphere", "rademacher"),
         single_step=True,
-        assumptions=_EACH + _LOW_RANK,
+        assumptions=EACH + _INDEFINITE,
     )
     _THEOREM_2_FREE: Final = Statement(
         "theorem-2-dimension-free",
@@ -184,7 +196,8 @@ with evaluate(False):  # so that a formula is printed as it is written here
         single_step=True,
         assumptions="unbiased gradients of variance σ² at every point; dissimilarity σ_G; −H ⪯ ∇²f_i(x; ξ) ⪯ H for all "
         "i, ξ and x, with one 0 ⪯ H ⪯ L I, tr H ≤ κL",
-        note="Nothing in it grows with d, the terms in μ included, which in print need μ of order d^(−3/2).",
+        note="Nothing in it grows with d, the terms in μ included, which in print need μ of order d^(−3/2). κ is that "
+        "of H: the effective rank of ∇²f alone is not enough.",
     )
     _GAUSSIAN_STATED: Final = Statement(
         "theorem-2-gaussian",
@@ -215,7 +228,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         eta={"descent": 1 / (4 * L * rho_kappa)},
         distributions=("gaussian",),
         single_step=True,
-        assumptions=_EACH + _LOW_RANK_WIDE,
+        assumptions=EACH + _LOW_RANK_WIDE,
         note="tail = Pr[χ²_{dP+4} ≥ 2dP], at most exp(−dP/16) up to a factor: dP degrees of freedom, not mdP. Where H "
         "dominates ∇²f everywhere the escape term falls away (G = 0).",
     )
@@ -224,65 +237,65 @@ with evaluate(False):  # so that a formula is printed as it is written here
         Statement(
             "smoothed-value",
             variant="stated",
-            left="|f^μ(x) − f(x)|",
+            left=SMOOTHED_VALUE,
             source="eq.oo",
             terms={"smoothing": Rational(1, 2) * mu**2 * L * d},
-            assumptions=_EACH,
+            assumptions=EACH,
         ),
         Statement(
             "smoothed-value",
             variant="corrected",
-            left="|f^μ(x) − f(x)|",
+            left=SMOOTHED_VALUE,
             source="eq.oo",
             terms={"smoothing": Rational(1, 2) * mu**2 * L * d},
-            assumptions=_EACH,
+            assumptions=EACH,
             note="Tight: equality for f = L‖x‖²/2.",
         ),
         Statement(
             "smoothed-gradient",
             variant="stated",
-            left="‖∇f^μ(x) − ∇f(x)‖",
+            left=SMOOTHED_GRADIENT,
             source="eq.as",
             terms={"smoothing": Rational(1, 2) * mu * L * sqrt((d + 3) ** 3)},
-            assumptions=_EACH,
+            assumptions=EACH,
         ),
         Statement(
             "smoothed-gradient",
             variant="corrected",
-            left="‖∇f^μ(x) − ∇f(x)‖",
+            left=SMOOTHED_GRADIENT,
             source="eq.as",
             terms={"smoothing": mu * L * sqrt(s2)},
-            assumptions=_EACH,
+            assumptions=EACH,
             note="∇f^μ(x) = E ∇f(x + μy): the printed bound is (d + 3)^{3/2}/(2√d) times larger, 4 times for d = 1.",
         ),
         Statement(
             "second-moment",
             variant="stated",
-            left="E‖g z‖², g = (f(x + μz) − f(x))/μ",
+            left=SECOND_MOMENT,
             source="line-1011",
             terms={
                 "smoothing": mu**2 / 2 * L**2 * (d + 6) ** 3,
                 "gradient": 2 * (d + 4) * a**2,
             },
             distributions=("gaussian",),
-            assumptions=_EACH,
+            assumptions=EACH,
         ),
         Statement(
             "second-moment",
             variant="corrected",
-            left="E‖g z‖², g = (f(x + μz) − f(x))/μ",
+            left=SECOND_MOMENT,
             source="line-1011",
             terms={
                 "smoothing": mu**2 / 2 * L**2 * d * (d + 2) * (d + 4),
                 "gradient": 2 * (d + 2) * a**2,
             },
             distributions=("gaussian",),
-            assumptions=_EACH,
+            assumptions=EACH,
         ),
         Statement(
             "variance",
             variant="stated",
-            left="E_r‖G_{i,r}^k − ∇f_i^μ(x_{i,r}^k)‖²",
+            left=VARIANCE,
             source="lemma.pp.v2",
             terms={
                 "gradient": 6 * (d + 4) / P * a**2,
@@ -297,7 +310,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         Statement(
             "variance",
             variant="corrected",
-            left="E_r‖G_{i,r}^k − ∇f_i^μ(x_{i,r}^k)‖²",
+            left=VARIANCE,
             source="lemma.pp.v2",
             terms={
                 "gradient": 6 * (rho - 1) * a**2,
@@ -307,12 +320,12 @@ with evaluate(False):  # so that a formula is printed as it is written here
                 "smoothing": mu**2 * L**2 * s6 / (2 * P),
             },
             distributions=_SMOOTHED,
-            assumptions=_EACH,
+            assumptions=EACH,
         ),
         Statement(
             "local-second-moment",
             variant="stated",
-            left="E_r‖G_{i,r}^k‖²",
+            left=LOCAL_SECOND_MOMENT,
             source="eq.lemma.zo_m2",
             terms={
                 "gradient": 6 * (d + P + 4) / P * a**2,
@@ -327,7 +340,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         Statement(
             "local-second-moment",
             variant="corrected",
-            left="E_r‖G_{i,r}^k‖²",
+            left=LOCAL_SECOND_MOMENT,
             source="eq.lemma.zo_m2",
             terms={
                 "gradient": 6 * rho * a**2,
@@ -336,12 +349,12 @@ with evaluate(False):  # so that a formula is printed as it is written here
                 "noise": 2 * rho * sigma**2,
                 "smoothing": 2 * mu**2 * L**2 * (s2 + s6 / (4 * P)),
             },
-            assumptions=_EACH,
+            assumptions=EACH,
         ),
         Statement(
             "local-drift",
             variant="stated",
-            left="χ_r = (1/M) Σ_i Σ_k E_r‖x_{i,r}^k − x_r‖²",
+            left=DRIFT,
             source="lemma.hbhb",
             terms={
                 "gradient": 6 * K**3 * (d + P + 4) * eta**2 / P * a**2,
@@ -357,7 +370,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         Statement(
             "local-drift",
             variant="corrected",
-            left="χ_r = (1/M) Σ_i Σ_k E_r‖x_{i,r}^k − x_r‖²",
+            left=DRIFT,
             source="lemma.hbhb",
             terms={
                 "gradient": Rational(9, 4) * eta**2 * K * (K - 1) * (K + 2 * (rho - 1)) * a**2,
@@ -367,12 +380,12 @@ with evaluate(False):  # so that a formula is printed as it is written here
             },
             eta={"drift": 1 / (9 * L * (K + 2 * (rho - 1)))},
             distributions=_SMOOTHED,
-            assumptions=_EACH,
+            assumptions=EACH,
         ),
         Statement(
             "remainder",
             variant="stated",
-            left="‖ε_r‖²",
+            left=replace(REMAINDER, text="‖ε_r‖²"),
             source="eq.fjiow.es",
             terms={"smoothing": L**2 * mu**2 * d**3},
             distributions=("sphere",),
@@ -381,17 +394,17 @@ with evaluate(False):  # so that a formula is printed as it is written here
         Statement(
             "remainder",
             variant="corrected",
-            left="E‖ε_r‖²",
+            left=REMAINDER,
             source="eq.fjiow.es",
             terms={"smoothing": mu**2 * L**2 * Min(s6 / 4, s2 + s6 / (4 * P))},
-            assumptions=_EACH,
+            assumptions=EACH,
             note="|g − zᵀ∇f(x)| ≤ μL‖z‖²/2; on the sphere the first of the two holds for every draw, not only on "
             "average.",
         ),
         Statement(
             "weighted-second-moment",
             variant="stated",
-            left="⟨H, E ∇̄f ∇̄fᵀ⟩",
+            left=WEIGHTED,
             source="lemma.covariance",
             terms={
                 "gradient": L * (1 + (kappa * d + d - 2) / (P * (d + 2))) * a**2,
@@ -404,14 +417,14 @@ with evaluate(False):  # so that a formula is printed as it is written here
         Statement(
             "weighted-second-moment",
             variant="corrected",
-            left="⟨H, E ∇̄f ∇̄fᵀ⟩",
+            left=WEIGHTED,
             source="lemma.covariance",
             terms={
                 "gradient": L * rho_kappa * a**2,
                 "noise": L * rho_kappa / m * (phi * sigma_G**2 + sigma**2),
             },
             single_step=True,
-            assumptions=_EACH + _LOW_RANK,
+            assumptions=EACH + _LOW_RANK,
         ),
     )
 

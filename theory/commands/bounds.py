@@ -7,22 +7,20 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import sympy as sp
 import typer
-from rich.console import Console
-from rich.table import Table
 
+import theory
 from decomfl_lab.cli.flags import Command, flag, with_flags
 from decomfl_lab.cli.numbers import integer
 from decomfl_lab.errors import InputError, require, require_choice
-from hessian.estimate import plain
-from theory.bounds import STATEMENTS, names, statement
-from theory.formula import names_in, written
 from theory.setting import DISTRIBUTIONS, Setting
-from theory.statements import Statement, StepSizes, Variant
-from theory.symbols import LETTERS
+
+if TYPE_CHECKING:  # help needs no formula
+    import sympy as sp
+
+    from theory.statements import Statement, StepSizes
 
 __all__ = ["bound", "stepsize"]
 
@@ -49,8 +47,12 @@ _REAL: Final[dict[str, str]] = {
     "sigma": "Standard deviation σ of the stochastic gradients. [F/X]",
     "sigma_G": "Gradient dissimilarity σ_G of the clients. [F/X]",
     "D": "Distance f(x_0) − f(x*) of the first loss from the least. [F]",
-    "kappa": "Effective rank κ of the Hessian.",
+    "kappa": "Effective rank κ = tr H/L of the H that the statement assumes.",
     "G": "Largest norm of a stochastic gradient. [F/X]",
+    "beta": "Momentum β in torch's form.",
+    "H3": "Lipschitz constant H₃ of the Hessians of every f_i(·; ξ). [F/X³]",
+    "alpha": "Constant α of the PL inequality or of strong convexity. [F/X²]",
+    "Q": "Squared distance ‖x_0 − x*‖² of the start from the minimiser. [X²]",
 }
 _POINT: Final[dict[str, str]] = {
     "a": "Norm ‖∇f‖ of the gradient at the point that a lemma speaks of. [F/X]",
@@ -86,7 +88,8 @@ _Theorem = Annotated[
     int | None, typer.Option(help="Theorem of the paper: 1 (standard) or 2 (low effective rank).", show_default=False)
 ]
 _Named = Annotated[
-    str | None, typer.Option("--statement", help=f"Instead of a theorem one of {', '.join(names())}, or a LaTeX label.")
+    str | None,
+    typer.Option("--statement", help="Instead of a theorem the name of a statement, as variance, or its LaTeX label."),
 ]
 _Replacement = Annotated[
     bool, typer.Option("--replacement", help="Clients are sampled with replacement, as in the paper's proofs.")
@@ -147,7 +150,7 @@ def _bound(
     replacement: _Replacement = False,
     as_json: _Json = False,
 ) -> None:
-    """What is the bound, term by term? As printed, and as it can be proved.
+    """What is the bound, term by term? As printed, and as it can be proved, at this η and at the largest of each.
 
       decomfl bound --theorem 2 --d 1e9 --kappa 50 --m 10 --P 10 --L 1 --eta 0.01 --R 1000 --D 2 --sigma 0.1
 
@@ -155,8 +158,9 @@ def _bound(
 
       decomfl bound --statement variance --d 1000 --P 20 --L 1 --a 0.3 --sigma 1
 
-    "stated" is the paper to the letter, "corrected" what is proved in docs/theory.md. An η or μ larger than a condition
-    allows is said and not refused: the number is there, but nobody claims it.
+    "stated" is the paper to the letter, "corrected" what is proved in docs/theory.md, "sharper" and "wider" what is
+    proved there with smaller constants and for larger η. An η or μ larger than a condition allows is said and not
+    refused: the number is there, but nobody claims it.
     """
     at = {name: constants.pop(name) for name in _POINT if name in constants}
     setting, variants = _asked(theorem, named, constants, replacement)
@@ -169,7 +173,10 @@ def _bound(
         for name in dict.fromkeys(name for each in found.values() for name in each["terms"])
     ]
     rows.append(("bound", [_number(each["bound"]) for each in found.values()]))
-    _print(next(iter(variants.values())).left, variants, rows, setting, at)
+    if any(each["largest"] for each in found.values()):
+        rows.append(("largest η", [_number(each["largest"]) for each in found.values()]))
+        rows.append(("bound there", [_number(each["bound_there"]) for each in found.values()]))
+    _print(next(iter(variants.values())).left.text, variants, rows, setting, at)
     for title, each in found.items():
         if each["violated"]:
             print(f"Not claimed, {title}: {'; '.join(each['violated'])}.")
@@ -188,28 +195,29 @@ def _asked(
         named = _THEOREMS[int(theorem or 0)]
     else:
         require(theorem is None, "theorem", "stay unset where statement is given", theorem)
-    labels = {each.source: each.name for each in STATEMENTS.values() if each.name not in _SINGLE.values()}
-    name = require_choice("statement", labels.get(named, named), names())
+    labels = {each.source: each.name for each in theory.STATEMENTS.values() if each.name not in _SINGLE.values()}
+    name = require_choice("statement", labels.get(named, named), dict.fromkeys(of for of, _ in theory.STATEMENTS))
     distribution = constants.get("distribution")
     name = _GAUSSIAN.get(name, name) if distribution == "gaussian" else name
     for needed in ("d", "L"):
         if needed not in constants:
             raise InputError(f"{needed} must be given, got None")
-    claimed = {each: STATEMENTS[name, each] for each in get_args(Variant) if (name, each) in STATEMENTS}
+    claimed = {str(variant): each for (of, variant), each in theory.STATEMENTS.items() if of == name}
     distribution = distribution or next(iter(claimed.values())).distributions[0]
-    setting = Setting(**(constants | {"distribution": distribution}), replacement=replacement)
+    central = any(each.central for each in claimed.values())
+    setting = Setting(**(constants | {"distribution": distribution}), replacement=replacement, central=central)
     variants: dict[str, Statement] = dict(claimed)
     if setting.K == 1 and name in _SINGLE:
-        variants["corrected, K = 1"] = statement(_SINGLE[name])
+        variants["corrected, K = 1"] = theory.statement(_SINGLE[name])
     applying = {title: each for title, each in variants.items() if each.applies(setting)}
     if not applying:
-        statement(name).bound(setting)  # refuses the distribution or K
+        theory.statement(name).bound(setting)  # refuses the distribution or K
     return setting, applying
 
 
 def _step_sizes(of: Statement, setting: Setting, *, best: bool) -> Values:
     sizes, mu = of.step_sizes(setting), of.largest_mu(setting)
-    eta = of.best_eta(setting) if best and any("eta" in names_in(term) for term in of.terms.values()) else None
+    eta = of.best_eta(setting) if best and any("eta" in theory.names_in(term) for term in of.terms.values()) else None
     return {
         "conditions": _limits(of.eta, sizes),
         "mu": _limits(of.mu, mu),
@@ -223,7 +231,7 @@ def _step_sizes(of: Statement, setting: Setting, *, best: bool) -> Values:
 
 def _limits(formulas: Mapping[str, sp.Expr], sizes: StepSizes) -> dict[str, Values]:
     return {
-        name: {"formula": written(formulas[name]), "largest": value, "binds": name == sizes.binding}
+        name: {"formula": theory.written(formulas[name]), "largest": value, "binds": name == sizes.binding}
         for name, value in sizes.conditions.items()
     }
 
@@ -235,14 +243,17 @@ def _terms(of: Statement, setting: Setting, at: Values) -> Values:
         setting.require("eta")
         limits = [("η", setting.eta, of.step_sizes(setting), of.eta), ("μ", setting.mu, of.largest_mu(setting), of.mu)]
         violated = [
-            f"{symbol} = {used:.4g} above {name}'s {largest:.4g} = {written(formulas[name])}"
+            f"{symbol} = {used:.4g} above {name}'s {largest:.4g} = {theory.written(formulas[name])}"
             for symbol, used, sizes, formulas in limits
             for name, largest in sizes.conditions.items()
             if used is not None and used > largest * (1 + 1e-12)
         ]
+    largest = of.step_sizes(setting).largest if of.eta else None
     return {
+        "largest": largest,
+        "bound_there": None if largest is None else sum(of.bound(setting.at(largest), **at)),
         "terms": {
-            name: {"formula": written(of.terms[name]), "value": value}
+            name: {"formula": theory.written(of.terms[name]), "value": value}
             for name, value in zip(of.terms, values, strict=True)
         },
         "bound": sum(values),
@@ -252,12 +263,33 @@ def _terms(of: Statement, setting: Setting, at: Values) -> Values:
 
 
 def _dump(variants: Mapping[str, Statement], setting: Setting, at: Values, found: Mapping[str, Values]) -> None:
+    from hessian.estimate import plain
+
     first = next(iter(variants.values()))
-    about = {"statement": first.name, "source": first.source, "left": first.left, "constants": setting.values | at}
+    about = {
+        "statement": first.name,
+        "source": first.source,
+        "left": first.left.text,
+        "constants": setting.values | at,
+        "notes": _notes(variants, setting),
+    }
     own = {
         title: {**found[title], "assumptions": each.assumptions, "note": each.note} for title, each in variants.items()
     }
     print(json.dumps(plain({**about, "distribution": setting.distribution, "variants": own}), ensure_ascii=False))
+
+
+def _notes(variants: Mapping[str, Statement], setting: Setting) -> list[str]:
+    """What was taken for granted, in sentences."""
+    notes = []
+    used = {name for each in variants.values() for term in each.terms.values() for name in theory.names_in(term)}
+    if setting.M is None and not setting.replacement and "phi" in used:
+        notes.append(f"M was not given and is taken for m = {setting.m}: no client is left out, so φ = 0.")
+    if any(each.name == "theorem-2-dimension-free" for each in variants.values()):
+        notes.append(
+            "κ must be that of one H that dominates every ±∇²f_i(·; ξ); the effective rank of ∇²f is not enough."
+        )
+    return notes
 
 
 def _number(value: float | None) -> str:
@@ -278,10 +310,15 @@ def _term(terms: Mapping[str, Values], name: str) -> str:
 def _print(
     head: str, variants: Mapping[str, Statement], rows: Sequence[tuple[str, list[str]]], setting: Setting, at: Values
 ) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     console = Console(width=None if sys.stdout.isatty() else 150, highlight=False, markup=False)
     first = next(iter(variants.values()))
     table = Table(
-        title=f"{first.name} ({first.source}), {setting.distribution} directions", title_justify="left", show_lines=True
+        title=f"{first.name}{f' ({first.source})' if first.source else ''}, {setting.distribution} directions",
+        title_justify="left",
+        show_lines=True,
     )
     for title in (head, *variants):
         table.add_column(title)
@@ -291,12 +328,16 @@ def _print(
     shown = {
         name: value for name, value in (setting.values | at).items() if name in _WHOLE | _REAL | _POINT or name == "rho"
     }
-    console.print(", ".join(f"{LETTERS.get(name, name)} = {value:,.6g}" for name, value in shown.items()))
-    stated = STATEMENTS.get((first.name, "stated"))
+    console.print(
+        ", ".join(f"{theory.symbols.LETTERS.get(name, name)} = {value:,.6g}" for name, value in shown.items())
+    )
+    stated = theory.STATEMENTS.get((first.name, "stated"))
     if stated is not None and "stated" not in variants:
         console.print(
             f"stated: for {' or '.join(stated.distributions)} directions{' and K = 1' * stated.single_step} only"
         )
+    for note in _notes(variants, setting):
+        console.print(note)
     for title, each in variants.items():
         words = " ".join(
             word for word in (f"Assumes {each.assumptions}." if each.assumptions else "", each.note) if word

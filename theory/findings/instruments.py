@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
 
-import numpy as np
 import sympy as sp
-from scipy import optimize
 
 from theory.bounds import statement
 from theory.findings.finding import Evidence
 from theory.formula import unit_of, written
+from theory.search import Axis, Worst, search
 from theory.setting import Setting
 from theory.statements import Variant
 from theory.units import UnitError, require_one_unit
@@ -36,7 +34,6 @@ __all__ = [
 ]
 
 _ROUNDING = 1e-9
-_HUGE = 1e100  # its square is a number, which the search's spread needs
 
 
 def one_unit(**terms: sp.Expr) -> Evidence:
@@ -76,89 +73,6 @@ def differs(left: sp.Expr, right: sp.Expr, what: str) -> Evidence:
 
 def _difference(left: sp.Expr, right: sp.Expr) -> sp.Expr:
     return sp.factor(sp.simplify(left.doit() - right.doit()))
-
-
-@dataclass(frozen=True)
-class Axis:
-    """The range of a parameter in a search.
-
-    Attributes:
-        low: Least value.
-        high: Largest value.
-        log: Whether it is searched on a logarithmic scale.
-        whole: Whether it takes whole numbers only.
-    """
-
-    low: float
-    high: float
-    log: bool = True
-    whole: bool = False
-
-    def at(self, share: float) -> float:
-        """The value at a share in 0..1 of the range."""
-        span = self.high - self.low
-        value = self.low * (self.high / self.low) ** share if self.log else self.low + share * span
-        return float(round(value)) if self.whole else value
-
-
-@dataclass(frozen=True)
-class Worst:
-    """The worst case that a search found.
-
-    Attributes:
-        ratio: Largest left side as a multiple of the right side; above 1 the inequality fails.
-        at: The parameters there.
-        tried: Number of points tried.
-    """
-
-    ratio: float
-    at: Mapping[str, float]
-    tried: int
-
-    def __str__(self) -> str:
-        numbers = ", ".join(f"{name} = {value:.6g}" for name, value in self.at.items())
-        return f"left/right at most {self.ratio:.6g} in {self.tried} points, at {numbers}"
-
-
-def search(
-    ratio: Callable[[Mapping[str, float]], float],
-    axes: Mapping[str, Axis],
-    *,
-    seed: int = 0,
-    effort: int = 60,
-) -> Worst:
-    """The parameters with the largest ratio left/right, by differential evolution from a fixed seed.
-
-    Args:
-        ratio: Ratio of the two sides at these parameters; NaN where they are not admissible.
-        axes: Every parameter's name and its range.
-        seed: Seed of the search.
-        effort: Number of generations; the population has 12 points a parameter.
-    """
-    names = list(axes)
-    tried = 0
-
-    def parameters(shares: Sequence[float]) -> dict[str, float]:
-        return {name: axes[name].at(float(share)) for name, share in zip(names, shares, strict=True)}
-
-    def loss(shares: Any) -> float:
-        nonlocal tried
-        tried += 1
-        value = ratio(parameters(shares))
-        return _HUGE if math.isnan(value) else max(-value, -_HUGE)
-
-    found = optimize.differential_evolution(
-        loss,
-        optimize.Bounds(np.zeros(len(names)), np.ones(len(names))),
-        rng=np.random.default_rng(seed),
-        maxiter=effort,
-        popsize=12,
-        polish=False,
-        tol=0.0,
-        init="sobol",
-    )
-    at = parameters(found.x.tolist())
-    return Worst(ratio(at), at, tried)
 
 
 def within(worst: Worst, what: str = "") -> Evidence:

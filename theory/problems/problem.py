@@ -141,6 +141,19 @@ class Bowl:
         """See ``Problem``."""
         return self.eigenvalues * x
 
+    least = 0.0
+    """f*."""
+
+    def value(self, x: Floats) -> Floats:
+        """f(x), shape (...)."""
+        found: Floats = 0.5 * (self.eigenvalues * x**2).sum(-1)
+        return found
+
+    def distance2(self, x: Floats) -> Floats:
+        """‖x − x*‖², x* the nearest minimiser, shape (...)."""
+        found: Floats = (x[..., self.eigenvalues > 0] ** 2).sum(-1)
+        return found
+
     def setting(self, **run: Any) -> Setting:
         """See ``Problem``."""
         return self.quadratic.setting(M=self.M, **run)
@@ -234,12 +247,14 @@ class Logistic:
 
         A gradient is −σ(−y aᵀx) y a, so ∇f_i and each of its samples differ by less than a range: σ² is at most the
         mean of ‖a‖² over a client's examples, σ_G at most the largest mean of ‖a‖ plus the mean of all, D at most
-        f(x_0), G the largest ‖a‖. tr H ≤ κL with the H of ``curvature``.
+        f(x_0), G the largest ‖a‖. tr H ≤ κL with the H of ``curvature``. A sample's third derivative along unit
+        vectors is at most ‖a‖³ max |σ''|, and |σ''| ≤ 1/(6√3) = 0.0962.
         """
         norms = np.linalg.norm(self.inputs, axis=-1)
         L = float(norms.max() ** 2 / 4)
         return Setting(**{
             "d": self.d, "M": self.M, "L": L, "D": float(self.value(self.start)), "G": float(norms.max()),
+            "H3": float(norms.max() ** 3) / (6 * math.sqrt(3)),
             "kappa": max(1.0, float(np.trace(self.curvature)) / L),
             "sigma": math.sqrt(float((norms**2).mean(1).max())),
             "sigma_G": float(norms.mean(1).max() + norms.mean()) if self.M > 1 else 0.0,

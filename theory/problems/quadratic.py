@@ -147,11 +147,18 @@ class Quadratic:
         distribution: str = "gaussian",
         replacement: bool = False,
         G: float | None = None,
+        beta: float = 0.0,
+        central: bool = False,
     ) -> Setting:
-        """The constants of a run on this problem: d, L, D, κ, σ, σ_G are the problem's own."""
+        """The constants of a run on this problem: d, L, D, κ, σ, σ_G, α, ‖x_0‖² are the problem's own, and H₃ = 0.
+
+        α is that of the PL inequality, the smallest eigenvalue above 0.
+        """
         return Setting(
             d=self.d, L=self.L, D=self.D, kappa=self.spectrum.kappa, sigma=self.sigma, sigma_G=self.sigma_G,
-            eta=eta, m=m, M=M, P=P, K=K, R=R, mu=mu, distribution=distribution, replacement=replacement, G=G,
+            eta=eta, m=m, M=M, P=P, K=K, R=R, mu=mu, distribution=distribution, replacement=replacement, G=G, H3=0.0,
+            alpha=min(value for value in self.spectrum.values if value > 0), Q=math.fsum(self.start), beta=beta,
+            central=central,
         )  # fmt: skip
 
 
@@ -192,10 +199,12 @@ class Trajectory:
     Attributes:
         f: E f(x_r) − f*, shape (R + 1,). [F]
         gradient2: E‖∇f(x_r)‖², shape (R + 1,). [F²/X²]
+        distance2: E‖x_r − x*‖², x* the nearest minimiser, shape (R + 1,). [X²]
     """
 
     f: Floats
     gradient2: Floats
+    distance2: Floats
 
     @property
     def average(self) -> float:
@@ -231,7 +240,10 @@ def remainder(quadratic: Quadratic, setting: Setting) -> Floats:
         (T₁² + 2T₂)I + 4T₁H + 8H² (gaussian), d²/((d + 2)(d + 4)) times it (sphere), T₁²·I (rademacher).
 
     E[z zᵀHz] = 0, so directions of different p add nothing. E e = 0, and e is not correlated with Zv: products are odd.
+    Central differences have no e.
     """
+    if setting.central:
+        return np.zeros(len(quadratic.spectrum.values))
     H, n, d = quadratic.spectrum.eigenvalues, quadratic.spectrum.multiplicities, quadratic.d
     T1, T2 = quadratic.spectrum.power_sum(1), quadratic.spectrum.power_sum(2)
     if setting.distribution == "rademacher":
@@ -243,28 +255,47 @@ def remainder(quadratic: Quadratic, setting: Setting) -> Floats:
     return found
 
 
-def _step(
-    quadratic: Quadratic, setting: Setting, square: Floats, cross: Floats, drive: Floats, noise: Floats
-) -> tuple[Floats, Floats]:
-    """Moments after a local step x⁺ = x − ηĝ, ĝ = Zv + e, v = Hx − u − s.
+@dataclass(frozen=True)
+class _Moments:
+    """Traces of second moments by groups, (groups, n + 1): linear in n unknowns and, last, a constant.
 
-        E x⁺x⁺ᵀ = E xxᵀ − η(E xvᵀ + E vxᵀ) + η²(E ZVZ + E e eᵀ),   E x⁺uᵀ = E xuᵀ − η E vuᵀ,   V = E vvᵀ
-
-    Args:
-        quadratic: The problem.
-        setting: Setting of which η, P, μ and the distribution are read.
-        square: Traces of E xxᵀ, (groups, n + 1): linear in n unknowns and, last, a constant. So are the others.
-        cross: Traces of E xuᵀ, u constant during the round.
-        drive: Traces of E uuᵀ.
-        noise: Traces of E ssᵀ, s new at every step.
+    Attributes:
+        square: E xxᵀ.
+        mixed: E xvᵀ, v the momentum.
+        momentum: E vvᵀ.
+        cross: E xuᵀ, u constant during the round.
+        moving: E vuᵀ.
     """
-    setting.require("eta")
-    assert setting.eta is not None
-    eta, H = setting.eta, quadratic.spectrum.eigenvalues[:, None]
-    V = H**2 * square - 2 * H * cross + drive + noise
-    second = spread(quadratic, setting, V)
-    second[:, -1] += remainder(quadratic, setting)
-    return square - 2 * eta * (H * square - cross) + eta**2 * second, cross - eta * (H * cross - drive)
+
+    square: Floats
+    mixed: Floats
+    momentum: Floats
+    cross: Floats
+    moving: Floats
+
+    def step(self, quadratic: Quadratic, setting: Setting, drive: Floats, noise: Floats) -> _Moments:
+        """After a local step v⁺ = βv + ĝ, x⁺ = x − ηv⁺, ĝ = Zw + e, w = Hx − u − s.
+
+            E x⁺x⁺ᵀ = E xxᵀ − η(E xv⁺ᵀ + E v⁺xᵀ) + η² E v⁺v⁺ᵀ,     E xv⁺ᵀ = β E xvᵀ + E xwᵀ,
+            E v⁺v⁺ᵀ = β² E vvᵀ + β(E vwᵀ + E wvᵀ) + E ZVZ + E e eᵀ,  V = E wwᵀ,     E v⁺uᵀ = β E vuᵀ + E wuᵀ
+
+        Args:
+            quadratic: The problem.
+            setting: Setting of which η, β, P, μ, the differences and the distribution are read.
+            drive: Traces of E uuᵀ.
+            noise: Traces of E ssᵀ, s new at every step.
+        """
+        setting.require("eta")
+        assert setting.eta is not None
+        eta, beta, H = setting.eta, setting.beta, quadratic.spectrum.eigenvalues[:, None]
+        second = spread(quadratic, setting, H**2 * self.square - 2 * H * self.cross + drive + noise)
+        second[:, -1] += remainder(quadratic, setting)
+        along, moving = H * self.square - self.cross, H * self.cross - drive
+        if beta:  # without it v is of no account, and may be infinite
+            second = second + beta**2 * self.momentum + 2 * beta * (H * self.mixed - self.moving)
+            along, moving = along + beta * self.mixed, moving + beta * self.moving
+        square = self.square - 2 * eta * along + eta**2 * second
+        return _Moments(square, along - eta * second, second, self.cross - eta * moving, moving)
 
 
 def _require_own(quadratic: Quadratic, setting: Setting) -> None:
@@ -272,37 +303,43 @@ def _require_own(quadratic: Quadratic, setting: Setting) -> None:
 
 
 def expected(quadratic: Quadratic, setting: Setting) -> Trajectory:
-    """E f(x_r) − f* and E‖∇f(x_r)‖², r = 0..R, under DeComFL: exact, without sampling.
+    """E f(x_r) − f*, E‖∇f(x_r)‖² and E‖x_r − x*‖², r = 0..R, under DeComFL: exact, without sampling.
 
-    All clients share the directions, the P directions of a step share its mini-batch; differences are forward ones
-    (μ = 0: their limit). With common H the mean of the sampled clients' models moves as one model under the mean of
-    their b_i and of their noise, whose second moments are (φ/m) (1/M) Σ b_i b_iᵀ and σ²/m: K steps of ``_step``, an
-    affine map A of the groups' traces, then A once a round. Its first 2^j powers at once give the next 2^j.
+    All clients share the directions, the P directions of a step share its mini-batch; μ = 0 is the limit of both kinds
+    of differences. Momentum is kept over local steps and rounds. With common H the mean of the sampled clients' models
+    moves as one model under the mean of their b_i and of their noise, whose second moments are (φ/m) (1/M) Σ b_i b_iᵀ
+    and σ²/m: K steps of ``_Moments``, an affine map A of the groups' traces, then A once a round. Its first 2^j powers
+    at once give the next 2^j.
 
     Args:
         quadratic: The problem.
-        setting: η, m, M, P, K, R, μ, distribution and replacement; d must be the problem's, no other constant is read.
+        setting: η, β, m, M, P, K, R, μ, central, distribution and replacement; d must be the problem's, no other
+            constant is read.
 
     Raises:
         InputError: If η was not given or d is another.
     """
     _require_own(quadratic, setting)
     groups = len(quadratic.spectrum.values)
-    square = np.eye(groups, groups + 1)
-    cross, drive, noise = np.zeros_like(square), np.zeros_like(square), np.zeros_like(square)
+    parts = 3 if setting.beta else 1  # x, and with momentum v
+    unknown = parts * groups
+    square, mixed, momentum = (np.eye(groups, unknown + 1, part * groups) for part in range(3))
+    drive, noise = np.zeros_like(square), np.zeros_like(square)
     drive[:, -1] = setting.phi / setting.m * quadratic.covariance(setting.clients)
     noise[:, -1] = np.array(quadratic.noise) / setting.m
     with np.errstate(over="ignore", invalid="ignore"):
+        moments = _Moments(square, mixed, momentum, np.zeros_like(square), np.zeros_like(square))
         for _ in range(setting.K):
-            square, cross = _step(quadratic, setting, square, cross, drive, noise)
-        power = np.vstack([square, np.eye(1, groups + 1, groups)])
-        traces = np.append(quadratic.start, 1.0)[:, None]
+            moments = moments.step(quadratic, setting, drive, noise)
+        own = [moments.square, moments.mixed, moments.momentum][:parts]
+        power = np.vstack([*own, np.eye(1, unknown + 1, unknown)])
+        traces = np.hstack([quadratic.start, np.zeros(unknown - groups), 1.0])[:, None]
         while traces.shape[1] <= setting.R:
             traces = np.hstack([traces, power @ traces])
             power = power @ power
         traces = traces[:groups, : setting.R + 1]
         H = quadratic.spectrum.eigenvalues
-        found = np.stack([0.5 * H @ traces, H**2 @ traces])
+        found = np.stack([0.5 * H @ traces, H**2 @ traces, (H > 0) @ traces])
     found[~np.isfinite(found)] = math.inf  # diverged
     return Trajectory(*found)
 
@@ -323,8 +360,8 @@ class LocalStep:
 def local_steps(quadratic: Quadratic, setting: Setting, client: int | None = 0) -> list[LocalStep]:
     """The K local steps of a client's first round, exactly; of ``client`` None the means over all M clients.
 
-    y = x_i^k − x_0 moves by ``_step`` from 0 under the constant b_i − Hx_0; over all clients that has the second moment
-    (1/M) Σ b_i b_iᵀ + ∇f(x_0)∇f(x_0)ᵀ.
+    y = x_i^k − x_0 moves by ``_Moments`` from 0 under the constant b_i − Hx_0; over all clients that has the second
+    moment (1/M) Σ b_i b_iᵀ + ∇f(x_0)∇f(x_0)ᵀ.
 
     Raises:
         InputError: If d is another, or η was not given for K > 1.
@@ -337,13 +374,13 @@ def local_steps(quadratic: Quadratic, setting: Setting, client: int | None = 0) 
     else:
         drive = (gradient - signs(setting.clients)[client] * np.sqrt(quadratic.dissimilarity)) ** 2
     drive, noise = drive[:, None], np.array(quadratic.noise)[:, None]
-    square = cross = np.zeros_like(drive)
+    moments = _Moments(*[np.zeros_like(drive)] * 5)
     steps = []
     for k in range(setting.K):
         if k:
-            square, cross = _step(quadratic, setting, square, cross, drive, noise)
-        gradients = H**2 * square[:, 0] - 2 * H * cross[:, 0] + drive[:, 0]
-        steps.append(LocalStep(float(square.sum()), gradients))
+            moments = moments.step(quadratic, setting, drive, noise)
+        gradients = H**2 * moments.square[:, 0] - 2 * H * moments.cross[:, 0] + drive[:, 0]
+        steps.append(LocalStep(float(moments.square.sum()), gradients))
     return steps
 
 

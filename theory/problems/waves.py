@@ -121,10 +121,12 @@ class Waves:
         """See ``Problem``; upper bounds: |cos|, |sin| ≤ 1, f* ≥ −Σ|a_j|, H = Σ_j |a_j| w_j w_jᵀ ⪰ ∇²f everywhere."""
         lengths = np.linalg.norm(self.w, axis=1)
         sides = {name: float(abs(getattr(self, name)) @ lengths) for name in ("a", "b", "s")}
+        each = abs(self.a) + abs(self.b) + abs(self.s)
         return Setting(**{
             "d": self.d, "M": self.M, "L": self.L, "D": float(self.value(self.start) + abs(self.a).sum()),
             "kappa": max(1.0, float(np.trace(self._bound(abs(self.a)))) / self.L),
             "sigma": sides["s"], "sigma_G": sides["b"] if self.M > 1 else 0.0, "G": sum(sides.values()),
+            "H3": float(each @ lengths**3),
             **run,
         })  # fmt: skip
 
@@ -165,7 +167,7 @@ class Waves:
         return found
 
     def mean_estimate(self, x: Floats, mu: float, distribution: str, amplitudes: Floats | None = None) -> Floats:
-        """E g z, g = (f(x + μz) − f(x))/μ: −(1/μ) Σ_j a_j sin(w_j·x + θ_j) ψ(μw_j), shape (n,).
+        """E g z of forward and central differences alike: −(1/μ) Σ_j a_j sin(w_j·x + θ_j) ψ(μw_j), shape (n,).
 
         For Gaussian z that is ∇f^μ(x) (Stein), on the sphere the gradient of f smoothed over the ball.
         """
@@ -174,10 +176,16 @@ class Waves:
         found: Floats = -(a * np.sin(self._phases(x))) @ self._psi(distribution, mu * self.w) / mu
         return found
 
-    def second_moment(self, x: Floats, mu: float, distribution: str, amplitudes: Floats | None = None) -> float:
-        """E‖g z‖² over all d coordinates.
+    def second_moment(
+        self, x: Floats, mu: float, distribution: str, amplitudes: Floats | None = None, *, central: bool = False
+    ) -> float:
+        """E‖g z‖² over all d coordinates, of forward or of central differences.
 
-        With θ_j the phases at x and t_j = μw_j it is
+        With θ_j the phases at x and t_j = μw_j it is, for central ones,
+
+            (1/μ²) Σ_jl a_j a_l sin θ_j sin θ_l ½(ω(t_j − t_l) − ω(t_j + t_l)),
+
+        as their g is −(1/μ) Σ_j a_j sin θ_j sin(t_j·z), and for forward ones
 
             (1/μ²) Σ_jl a_j a_l (½ cos(θ_j + θ_l) ω(t_j + t_l) + ½ cos(θ_j − θ_l) ω(t_j − t_l)
                                  + cos θ_j cos θ_l (d − ω(t_j) − ω(t_l))).
@@ -188,10 +196,14 @@ class Waves:
         a = self.a if amplitudes is None else amplitudes
         phases, t = self._phases(x), mu * self.w
         both, apart = phases[:, None] + phases, phases[:, None] - phases
+        sums, differences = self._omega(distribution, t[:, None] + t), self._omega(distribution, t[:, None] - t)
+        if central:
+            of_sines = a * np.sin(phases)
+            return float(of_sines @ (0.5 * (differences - sums)) @ of_sines) / mu**2
         omega, cosines = self._omega(distribution, t), np.cos(phases)
         terms = (
-            0.5 * np.cos(both) * self._omega(distribution, t[:, None] + t)
-            + 0.5 * np.cos(apart) * self._omega(distribution, t[:, None] - t)
+            0.5 * np.cos(both) * sums
+            + 0.5 * np.cos(apart) * differences
             + np.multiply.outer(cosines, cosines) * (self.d - omega[:, None] - omega)
         )
         return float(a @ terms @ a) / mu**2

@@ -11,7 +11,6 @@ from typing import Any, Final
 from theory.bounds import statement
 from theory.findings.finding import Evidence
 from theory.formula import names_in
-from theory.measured import exact
 from theory.problems.quadratic import Quadratic
 from theory.problems.spectrum import Spectrum
 from theory.setting import Setting
@@ -52,7 +51,7 @@ def needed(name: str, term: str, share: float) -> Evidence:
     each = statement(name)
     ratios = {}
     for problem, setting in _instances(each, term):
-        ratios[setting] = exact(name, problem, setting).value / math.fsum(each.bound(setting))
+        ratios[setting] = each.left.exact(problem, setting).value / math.fsum(each.bound(setting))
     worst = max(ratios, key=lambda setting: ratios[setting])
     found = ratios[worst]
     at = ", ".join(f"{key} = {getattr(worst, key):.4g}" for key in ("d", "P", "K", "R", "m", "eta"))

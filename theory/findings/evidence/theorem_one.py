@@ -33,7 +33,6 @@ from theory.findings.instruments import (
     within,
 )
 from theory.formula import value_of, written
-from theory.measured import exact
 from theory.problems.quadratic import Quadratic, expected
 from theory.problems.spectrum import Spectrum
 from theory.problems.waves import Waves
@@ -61,7 +60,7 @@ def witness(name: str, variant: Variant, setting: Setting, start: float = 0.0) -
     """That the printed bound is broken, or the corrected one kept, by ``line`` at the largest η that it allows."""
     problem = line(setting, start)
     here = at_largest(name, variant, replace(setting, D=problem.D))
-    left = exact(name, problem, here)
+    left = statement(name).left.exact(problem, here)
     names = {"σ": here.sigma, "P": here.P, "K": here.K, "R": here.R, "η": here.eta}
     constants = ", ".join(f"{symbol} = {value:.4g}" for symbol, value in names.items() if value)
     judged = breaks if variant == "stated" else keeps
@@ -418,7 +417,7 @@ def threshold(d: int) -> Evidence:
     """For f = ‖x‖²/2 − ⟨ξ, x⟩ from x*, R = 3000: the printed bound is exceeded for P = 30(d + 4)."""
     problem = Quadratic.of(Spectrum.flat(d, 1.0), D=0.0, sigma=1.0)
     here = at_largest("theorem-1", "stated", problem.setting(P=30 * (d + 4), R=3000))
-    left = exact("theorem-1", problem, here).value
+    left = statement("theorem-1").left.exact(problem, here).value
     return breaks("theorem-1", left, here, f"f = ‖x‖²/2 − ⟨ξ, x⟩ from x*, d = {d}, P = 30(d + 4), R = 3000")
 
 
@@ -443,7 +442,7 @@ def _rate_ratio(P: int, rounds: int) -> float:
     here = Setting(d=1, L=1.0, P=P, R=rounds * P, sigma=1.0, D=0.0, eta=rounds**-0.5)
     stated = statement("corollary-1", "stated")
     assert stated.admits(here)
-    return exact("corollary-1", line(here), here).value / math.fsum(stated.bound(here))
+    return statement("corollary-1").left.exact(line(here), here).value / math.fsum(stated.bound(here))
 
 
 def rate_fails(rounds: int) -> Evidence:
@@ -538,7 +537,7 @@ def total_variance() -> Evidence:
     def ratio(at: Mapping[str, float]) -> float:
         problem = Waves.random(waves=3, n=int(at["n"]), noise=at["noise"], seed=int(at["seed"]))
         here = problem.setting(P=int(at["P"]), mu=at["mu"])
-        left = exact("variance", problem, here)
+        left = statement("variance").left.exact(problem, here)
         return left.value / value_of(bound, {**here.values, **left.point})
 
     axes = {
@@ -569,7 +568,7 @@ def walk_exact(r: OneRound) -> tuple[float, float]:
 def substituted_drift() -> Evidence:
     """For f = x²/2 from x*, σ = 1, K = 2, P = 100: χ against the noise term of line-1107 and line-1112."""
     here = Setting(d=1, L=1.0, K=2, P=100, sigma=1.0, eta=0.01)
-    left = exact("local-drift", line(here), here).value
+    left = statement("local-drift").left.exact(line(here), here).value
     values = {**here.values, "delta": math.sqrt(left)}
     right = sum(value_of(PRINTED["line-1112"][name], values) for name in ("noise", "drift"))
     return exceeds(left, right, "f = x²/2 from x*, σ = 1, K = 2, P = 100, η = 0.01: χ")

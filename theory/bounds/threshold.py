@@ -1,0 +1,52 @@
+"""Where the printed Theorem 1 is true once every f_i(·; ξ) is L-smooth, as μ → 0."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from decomfl_lab.errors import require
+from theory.bounds.paper import PAPER
+from theory.bounds.sharper import SHARPER
+from theory.setting import Setting
+
+__all__ = ["printed_theorem_1"]
+
+_STATED: Final = next(each for each in PAPER if (each.name, each.variant) == ("theorem-1", "stated"))
+_PROVED: Final = [each for each in SHARPER if each.name == "theorem-1"]
+
+
+def printed_theorem_1(setting: Setting) -> bool | None:
+    """Whether the printed Theorem 1, smoothness mended, is true as μ → 0 for every η that it admits.
+
+        false if (d + P + 1)/(2 − ηLρ) > 16(d + 4) at its largest η;  for K = 1 true otherwise
+
+    Noise alone on f = ½L‖x‖² breaks it in the first case. For K > 1 it is true where each term of a proved Theorem 1
+    (sharper or wider) is at most the printed one; between the two it is not known.
+
+    Args:
+        setting: Setting of which d, m, P and K are read; directions are Gaussian, as in print.
+
+    Returns:
+        True, False, or None where it is open.
+
+    Raises:
+        InputError: If the distribution is not gaussian.
+    """
+    require(setting.distribution == "gaussian", "distribution", "be gaussian", setting.distribution)
+    here = Setting(d=setting.d, L=1.0, m=setting.m, P=setting.P, K=setting.K, replacement=True)
+    here = here.at(_STATED.step_sizes(here).largest)
+    values = here.values
+    if (here.d + here.P + 1) / (2 - values["eta"] * values["rho"]) > 16 * (here.d + 4):
+        return False
+    bare = replace(here, D=0.0)
+    alone = (
+        replace(bare, D=1.0),
+        replace(bare, sigma=1.0),
+        replace(bare, sigma_G=1.0),
+    )  # bounds are sums of these parts
+    proved = any(
+        each.admits(here) and all(sum(each.bound(part)) <= sum(_STATED.bound(part)) for part in alone)
+        for each in _PROVED
+    )
+    return True if here.K == 1 or proved else None

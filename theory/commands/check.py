@@ -1,0 +1,182 @@
+"""``decomfl check`` and ``decomfl tightness``: the worst case of a statement, your own or one of ``theory.bounds``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from decomfl_lab.errors import require_int
+
+if TYPE_CHECKING:  # help needs no formula
+    from theory.statements import Statement
+    from theory.worst_case import Instance, Tightness
+
+__all__ = ["check", "tightness"]
+
+_Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="STATEMENT",
+        help="A statement of your own as FILE.py:NAME or module:NAME, or the name of a bound, as theorem-1.",
+        show_default=False,
+    ),
+]
+_Variant = Annotated[str, typer.Option(help="The variant of a named bound: stated (as printed) or corrected.")]
+_On = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--on", help="The class of problems: quadratics, waves or piecewise. Repeatable. [default: all three]"
+    ),
+]
+_Effort = Annotated[int, typer.Option(help="How many generations a search has on quadratics, elsewhere a third of it.")]
+_Seed = Annotated[int, typer.Option(help="The seed of searches and simulations.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+
+
+def check(
+    statement: _Target,
+    *,
+    variant: _Variant = "corrected",
+    on: _On = None,
+    effort: _Effort = 6,
+    seed: _Seed = 0,
+    as_json: _Json = False,
+) -> None:
+    """Does a bound hold? It is tried on thousands of problems, and the first that refutes it is shown in full.
+
+      decomfl check examples/my_bound.py:right
+
+      decomfl check examples/my_bound.py:wrong
+
+    Quadratics are computed exactly, with spectra, starts, noise and clients of all sorts; sums of cosines and
+    piecewise quadratic losses are simulated where no closed form is known. Exit code 0 if it holds on all of them, 1 if
+    it fails on one (or simulation cannot tell), 2 for bad input. Holding on all of them proves nothing.
+    """
+    found, named = _sought(statement, variant, on, effort, seed, first=True)
+    if as_json:
+        _dump(found, named)
+    else:
+        _print_answer(found, named)
+    if not found.holds:
+        raise typer.Exit(1)
+
+
+def tightness(
+    statement: _Target,
+    *,
+    variant: _Variant = "corrected",
+    on: _On = None,
+    effort: _Effort = 20,
+    seed: _Seed = 0,
+    as_json: _Json = False,
+) -> None:
+    """How tight is a bound? The largest left side over right side that a search finds, class by class.
+
+      decomfl tightness theorem-1
+
+      decomfl tightness theorem-1 --variant stated --on quadratics
+
+    On quadratics both sides are exact, and each of D, σ, σ_G and μ is also sought alone, the others being 0: how much
+    of each term is needed. Exit code 0 whatever the ratio is; above 1 it refutes the bound.
+    """
+    found, named = _sought(statement, variant, on, effort, seed, first=False)
+    if as_json:
+        _dump(found, named)
+        return
+    _print_table(found)
+    _print_instance(found.worst, named)
+
+
+def _sought(
+    target: str, variant: str, on: list[str] | None, effort: int, seed: int, *, first: bool
+) -> tuple[Tightness, str]:
+    """The worst cases, and the expression that gives the statement."""
+    from decomfl_lab.runs.progress import RunBars
+    from theory.worst_case import FAMILIES
+    from theory.worst_case import tightness as worst_cases
+
+    require_int("seed", seed, 0)
+    statement, named = _statement(target, variant)
+    with RunBars() as bars:
+        found = worst_cases(
+            statement, tuple(on or FAMILIES), effort=effort, seed=seed, first=first,
+            watch=lambda name, done, total, ratio: bars.show(name, done, total, f"left/right {ratio:.4g}"),
+        )  # fmt: skip
+    return found, named
+
+
+def _statement(target: str, variant: str) -> tuple[Statement, str]:
+    from decomfl_lab.errors import require_choice
+    from decomfl_lab.plugins import made
+    from theory.bounds import STATEMENTS, statement
+    from theory.statements import Statement
+
+    if ":" in target:
+        return made("statement", target, Statement), f"named('statement', {target!r})"
+    require_choice("variant", variant, dict.fromkeys(str(each) for _, each in STATEMENTS))
+    return statement(target, variant), f"theory.statement({target!r}, {variant!r})"  # type: ignore[arg-type]
+
+
+def _dump(found: Tightness, named: str) -> None:
+    from dataclasses import asdict
+
+    from hessian.estimate import plain
+
+    rows: list[dict[str, Any]] = [
+        {
+            "class": each.family, "alone": each.alone, "ratio": each.check.ratio, "holds": each.check.holds,
+            "left": each.check.measured, "stderr": each.check.stderr, "bound": each.check.bound, "source": each.source,
+            "tried": each.tried, "problem": repr(each.problem), "setting": asdict(each.setting),
+            "python": each.python(named),
+        }
+        for each in found.instances
+    ]  # fmt: skip
+    whole = {
+        "statement": found.statement.name, "says": str(found.statement), "holds": found.holds, "tried": found.tried,
+        "ratio": found.worst.check.ratio, "instances": rows, "left_out": dict(found.left_out),
+    }  # fmt: skip
+    print(json.dumps(plain(whole), ensure_ascii=False))
+
+
+def _print_answer(found: Tightness, named: str) -> None:
+    print(found.statement)
+    worst = found.worst
+    if found.holds:
+        print(f"holds on {found.tried:,} instances; left/right is at most {worst.check.ratio:.4g}, on {worst.title}")
+    else:
+        print("fails:" if found.holds is False else "undecided:")
+        _print_instance(worst, named)
+    _print_left_out(found)
+
+
+def _print_table(found: Tightness) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("class of problems", "largest left/right", "left side", "instances tried", title=str(found.statement))
+    table.title_justify = "left"
+    for each in found.instances:
+        error = f" ± {each.check.stderr / each.check.bound:.1g}" if each.check.stderr else ""
+        refuted = " (refuted)" if each.check.holds is False else ""
+        table.add_row(each.title, f"{each.check.ratio:.4g}{error}{refuted}", each.source, f"{each.tried:,}")
+    Console(highlight=False, markup=False).print(table)
+    _print_left_out(found)
+
+
+def _print_left_out(found: Tightness) -> None:
+    for family, reason in found.left_out.items():
+        print(f"{family} left out: {reason}")
+
+
+def _print_instance(instance: Instance, named: str) -> None:
+    from theory.symbols import LETTERS
+
+    values = {LETTERS.get(name, name): value for name, value in instance.setting.values.items()}
+    constants = ", ".join(f"{name} = {value:.6g}" for name, value in values.items())
+    print(f"The worst case, on {instance.title} with {instance.setting.distribution} directions:")
+    print(f"  {instance.check}")
+    print(f"  {constants}")
+    print("Three lines of Python repeat it:")
+    print(instance.python(named))

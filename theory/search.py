@@ -1,0 +1,104 @@
+"""A search over parameters for the case in which a ratio is largest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from scipy import optimize
+
+__all__ = ["Axis", "Worst", "search"]
+
+_HUGE: Final = 1e100  # its square is a number, which the search's spread needs
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The range of a parameter in a search.
+
+    Attributes:
+        low: Least value.
+        high: Largest value.
+        log: Whether it is searched on a logarithmic scale.
+        whole: Whether it takes whole numbers only.
+    """
+
+    low: float
+    high: float
+    log: bool = True
+    whole: bool = False
+
+    def at(self, share: float) -> float:
+        """The value at a share in 0..1 of the range."""
+        span = self.high - self.low
+        value = self.low * (self.high / self.low) ** share if self.log else self.low + share * span
+        return float(round(value)) if self.whole else value
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The worst case that a search found.
+
+    Attributes:
+        ratio: Largest left side as a multiple of the right side; above 1 the inequality fails.
+        at: The parameters there.
+        tried: Number of points tried.
+    """
+
+    ratio: float
+    at: Mapping[str, float]
+    tried: int
+
+    def __str__(self) -> str:
+        numbers = ", ".join(f"{name} = {value:.6g}" for name, value in self.at.items())
+        return f"left/right at most {self.ratio:.6g} in {self.tried} points, at {numbers}"
+
+
+def search(
+    ratio: Callable[[Mapping[str, float]], float],
+    axes: Mapping[str, Axis],
+    *,
+    seed: int = 0,
+    effort: int = 60,
+    watch: Callable[[Worst], bool] | None = None,
+) -> Worst:
+    """The parameters with the largest ratio left/right, by differential evolution from a fixed seed.
+
+    Args:
+        ratio: Ratio of the two sides at these parameters; NaN where they are not admissible.
+        axes: Every parameter's name and its range.
+        seed: Seed of the search.
+        effort: Number of generations; the population has 12 points a parameter.
+        watch: Function that is told the worst case after each generation, and stops the search by True.
+    """
+    names = list(axes)
+    tried = 0
+
+    def parameters(shares: Sequence[float]) -> dict[str, float]:
+        return {name: axes[name].at(float(share)) for name, share in zip(names, shares, strict=True)}
+
+    def loss(shares: Any) -> float:
+        nonlocal tried
+        tried += 1
+        value = ratio(parameters(shares))
+        return _HUGE if math.isnan(value) else max(-value, -_HUGE)
+
+    def told(intermediate_result: Any) -> bool:
+        return watch is not None and watch(Worst(-intermediate_result.fun, parameters(intermediate_result.x), tried))
+
+    found = optimize.differential_evolution(
+        loss,
+        optimize.Bounds(np.zeros(len(names)), np.ones(len(names))),
+        rng=np.random.default_rng(seed),
+        maxiter=effort,
+        popsize=12,
+        polish=False,
+        tol=0.0,
+        init="sobol",
+        callback=told,
+    )
+    at = parameters(found.x.tolist())
+    return Worst(ratio(at), at, tried)
