@@ -196,8 +196,8 @@ class Statement:
     def best_mu(self, setting: Setting, share: float = 0.1) -> float:
         """The largest μ whose terms are at most ``share`` of the others: rate-optimal, for smaller ones gain nothing.
 
-        Terms with μ are in proportion to one power of it, μ² or μ⁴. Smaller μ is never worse in exact arithmetic; losses
-        in floating point make their difference over μ the worse the smaller it is.
+        Terms with μ are in proportion to one power of it, μ² or μ⁴. Smaller μ is never worse in exact arithmetic;
+        losses in floating point make their difference over μ the worse the smaller it is.
         """
         require(0 < share < math.inf, "share", "be a finite number above 0", share)
         values = {**self._values(setting, self.terms), "mu": 1.0}
