@@ -209,10 +209,14 @@ def _require_truth(problem: Problem | Quadratic, setting: Setting) -> None:
     own: Any = problem.setting()
     for name in ("L", "D", "kappa", "sigma", "sigma_G", "H3", "Q"):
         least, given = getattr(own, name), getattr(setting, name)
-        if given is not None and least is not None and given < least * (1 - _ROUNDING):
-            raise InputError(f"{name} must be at least the problem's {least:g}, got {given:g}")
+        if given is not None and (least is None or given < least * (1 - _ROUNDING)):
+            known = (
+                "left out where the problem does not say it" if least is None else f"at least the problem's {least:g}"
+            )
+            raise InputError(f"{name} must be {known}, got {given:g}")
     if setting.alpha is not None and (own.alpha is None or setting.alpha > own.alpha * (1 + _ROUNDING)):
-        raise InputError(f"alpha must be at most the problem's {own.alpha}, got {setting.alpha:g}")
+        known = "left out where the problem does not say it" if own.alpha is None else f"at most its {own.alpha:g}"
+        raise InputError(f"alpha must be {known}, got {setting.alpha:g}")
 
 
 def _require_admissible(statement: Statement, setting: Setting, own: Mapping[str, float]) -> None:

@@ -26,4 +26,4 @@ def inequality(each: Statement) -> str:
         for name, found in limits
         for limit in found.values()
     )
-    return f"<math display='block'><mtext>{escape(each.left)}</mtext><mo>≤</mo>{right}{conditions}</math>"
+    return f"<math display='block'><mtext>{escape(each.left.text)}</mtext><mo>≤</mo>{right}{conditions}</math>"

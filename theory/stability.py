@@ -6,16 +6,14 @@ import math
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import optimize
 
 from decomfl_lab.errors import require, require_choice, require_int
+from theory.problems.quadratic import Quadratic, round_map
 from theory.problems.spectrum import Spectrum
 from theory.setting import DISTRIBUTIONS
 
-__all__ = ["growth", "largest_step", "load", "moment_map"]
-
-Floats = NDArray[np.float64]
+__all__ = ["growth", "largest_step", "load"]
 
 _OWN: Final = {"gaussian": 2.0, "sphere": 2.0, "rademacher": 0.0}
 """b in E z zᵀV z zᵀ = γ(tr V · I + b V), on the diagonal."""
@@ -83,38 +81,8 @@ def largest_step(spectrum: Spectrum, *, P: int, beta: float = 0.0, distribution:
     )
 
 
-def moment_map(spectrum: Spectrum, h: float, *, P: int, beta: float = 0.0, distribution: str = "gaussian") -> Floats:
-    """How a step moves E x_i², E x_i m_i and E m_i² of a coordinate in each group of eigenvalues, shape (3n, 3n).
-
-    With g = λx and T = (γ/P) Σ_j λ_j² E x_j²,
-
-        E m⁺² = β² E m² + 2βλ E xm + aλ² E x² + T
-        E x⁺m⁺ = β E xm + λ E x² − η E m⁺²
-        E x⁺² = E x² − 2η(β E xm + λ E x²) + η² E m⁺²
-
-    Args:
-        spectrum: Spectrum of H ⪰ 0, in n groups; x is alike in all coordinates of a group.
-        h: η/(1 − β). [X²/F]
-        P: Number of directions a step.
-        beta: Momentum β, as torch has it.
-        distribution: Distribution of the directions; a and γ are its fourth moments, see ``docs/theory.md``.
-    """
-    a, gamma = _moments(spectrum, P=P, beta=beta, distribution=distribution)
-    eta, H, n = (1.0 - beta) * h, spectrum.eigenvalues, spectrum.multiplicities
-    groups = len(H)
-    x2, xm, m2 = (np.arange(groups) + part * groups for part in range(3))
-    found: Floats = np.zeros((3 * groups, 3 * groups))
-    found[m2, m2], found[m2, xm], found[m2, x2] = beta**2, 2 * beta * H, a * H**2
-    found[np.ix_(m2, x2)] += gamma / P * n[None, :] * H[None, :] ** 2  # every coordinate of j moves every one of i
-    found[xm] = -eta * found[m2]
-    found[xm, xm] += beta
-    found[xm, x2] += H
-    found[x2] = eta**2 * found[m2]
-    found[x2, x2] += 1 - 2 * eta * H
-    found[x2, xm] += -2 * eta * beta
-    return found
-
-
 def growth(spectrum: Spectrum, h: float, *, P: int, beta: float = 0.0, distribution: str = "gaussian") -> float:
-    """By how much second moments are multiplied in a step in the long run: the spectral radius of ``moment_map``."""
-    return float(np.abs(np.linalg.eigvals(moment_map(spectrum, h, P=P, beta=beta, distribution=distribution))).max())
+    """By how much second moments are multiplied in a step in the long run: the spectral radius of ``round_map``."""
+    still = Quadratic.of(spectrum, D=0.0)
+    setting = still.setting(eta=(1.0 - beta) * h, P=P, beta=beta, distribution=distribution)
+    return float(np.abs(np.linalg.eigvals(round_map(still, setting)[:-1, :-1])).max())

@@ -13,6 +13,7 @@ from theory.bounds import statement
 from theory.checking import check
 from theory.problems.quadratic import Quadratic
 from theory.problems.spectrum import Spectrum
+from theory.problems.waves import Waves
 from theory.setting import Setting
 from theory.symbols import D, Q, R, alpha, eta
 
@@ -64,10 +65,16 @@ def test_a_rate_above_seven_quarters_of_the_proved_one_is_caught(name: str, dist
 
 def test_an_alpha_above_the_problems_is_refused() -> None:
     setting = MIXED.setting(eta=1e-4, m=2, M=4, R=3)
-    with pytest.raises(InputError, match=r"^alpha must be at most the problem's 0\.3, got 0\.5"):
+    with pytest.raises(InputError, match=r"^alpha must be at most its 0\.3, got 0\.5"):
         check(statement("pl"), MIXED, replace(setting, alpha=0.5))
     with pytest.raises(InputError, match="^alpha must be above 0 and at most L = 2, got 3"):
         replace(setting, alpha=3.0)
+    waves = Waves.random(waves=2, n=2, seed=0)
+    for constant in ({"alpha": 0.01}, {"Q": 1.0}):
+        with pytest.raises(
+            InputError, match=f"^{next(iter(constant))} must be left out where the problem does not say"
+        ):
+            check(statement("pl"), waves, waves.setting(eta=1e-6, **constant), source="simulation")
     with pytest.raises(InputError, match="^alpha must be given"):
         statement("pl").bound(replace(setting, alpha=None))
 

@@ -22,7 +22,6 @@ from theory.problems.spectrum import Spectrum
 from theory.problems.waves import Waves
 from theory.setting import DISTRIBUTIONS, Setting
 from theory.simulate import run, simulate
-from theory.stability import growth, largest_step
 from theory.statements import Statement
 
 MIXED = Quadratic.of(
@@ -53,15 +52,6 @@ def test_runs_of_the_labs_algorithm_have_the_mean_of_the_closed_form(beta: float
     setting = MIXED.setting(eta=0.1 * (1 - beta), m=2, M=3, P=3, K=2, R=5, mu=0.7, beta=beta, central=central)
     found = run(MIXED, setting, runs=40, seed=3)
     assert abs(found.value - expected(MIXED, setting).average) < 4 * found.stderr
-
-
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
-def test_with_momentum_second_moments_grow_as_the_map_of_a_step_says(distribution: str) -> None:
-    spectrum = Spectrum((3.0, 1.0, 0.1), (1, 4, 30))
-    h = 1.2 * largest_step(spectrum, P=5, beta=0.8, distribution=distribution)
-    quadratic = Quadratic.of(spectrum, start=(1, 1, 1))
-    f = expected(quadratic, quadratic.setting(eta=0.2 * h, P=5, R=400, beta=0.8, distribution=distribution)).f
-    assert f[-1] / f[-2] == pytest.approx(growth(spectrum, h, P=5, beta=0.8, distribution=distribution), rel=1e-6)
 
 
 def test_central_differences_have_no_error_on_quadratics_and_forward_ones_have() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 
 from decomfl_lab.errors import InputError
@@ -13,7 +12,7 @@ from theory.problems.quadratic import Quadratic, expected
 from theory.problems.spectrum import Spectrum
 from theory.rounds import stability_limit
 from theory.setting import DISTRIBUTIONS, Setting
-from theory.stability import growth, largest_step, load, moment_map
+from theory.stability import growth, largest_step, load
 
 SPECTRA = (Spectrum.flat(12, 3.0), Spectrum((5.0, 1.0, 0.01, 0.0), (1, 3, 40, 7)), Spectrum((5.0,), (1,)))
 
@@ -77,24 +76,6 @@ def test_it_lies_between_what_trace_and_top_say_and_ends_at_the_heavy_balls_limi
     for beta in (0.0, 0.9):
         limit = 2 * (1 + beta) / (1 - beta) / spectrum.L
         assert largest_step(spectrum, P=10**7, beta=beta) == pytest.approx(limit, rel=1e-3)
-
-
-@pytest.mark.parametrize(("beta", "factor"), [(0.0, 0.5), (0.9, 0.5), (0.9, 1.5)])
-def test_runs_with_momentum_have_these_second_moments(beta: float, factor: float) -> None:
-    """10,000 runs of m ← βm + ĝ, x ← x − ηm, after a few steps; later the mean is carried by too few of them."""
-    spectrum, each, P, runs, steps = Spectrum((3.0, 1.0, 0.5), (1, 2, 2)), [3.0, 1.0, 1.0, 0.5, 0.5], 30, 10_000, 6
-    h = factor * largest_step(spectrum, P=P, beta=beta)
-    map_ = moment_map(spectrum, h, P=P, beta=beta)
-    moments = np.linalg.matrix_power(map_, steps) @ np.repeat([1.0, 0.0, 0.0], 3)
-    rng = np.random.default_rng(0)
-    x, m = np.ones((runs, 5)), np.zeros((runs, 5))
-    for _ in range(steps):
-        z = rng.standard_normal((runs, P, 5))
-        g = np.einsum("rpn,rn->rp", z, x * each)
-        m = beta * m + np.einsum("rp,rpn->rn", g, z) / P
-        x = x - (1 - beta) * h * m
-    for part, at in ((x**2, slice(0, 3)), (m**2, slice(6, 9))):
-        assert part[:, [0, 1, 3]].mean(0) == pytest.approx(moments[at], rel=0.1)
 
 
 def test_a_step_that_one_eigenvalue_forbids_is_loaded_without_end() -> None:

@@ -121,7 +121,7 @@ def _several(name: str, of: Assumption, note: str) -> Statement:
             "dissimilarity": 8 * L * h * later * (K + 2 * of.r) * phi / m * sigma_G**2,
             "noise": 8 * L * h * later * of.r / m * sigma**2,
             "drift": 26 * L**2 * h**2 * (K - 1) * ((K + 4 * of.r) * sigma_G**2 + 2 * of.r * sigma**2),
-            "smoothing": 7 * of.bias2 + 13 * L * h * of.second,
+            "smoothing": 6 * of.bias2 + 13 * L * h * of.second,
         },
         eta={"descent": (1 - beta) / (11 * L * (K + 2 * of.r + _TAU))},
         central=of.central,
@@ -131,7 +131,9 @@ def _several(name: str, of: Assumption, note: str) -> Statement:
 
 
 DEFAULT_RUN: Final = (
-    _single("momentum", SMOOTH, "h = η/(1 − β) has the place of η: momentum costs nothing as long as β/(1 − β) ≤ ρ."),
+    _single(
+        "momentum", SMOOTH, "h = η/(1 − β) has the place of η, and β/(1 − β) hardly counts where ρ is much larger."
+    ),
     _single(
         "default-run", CURVED, "What the lab runs by default, less its weight decay of 10⁻⁵. On quadratics H₃ = 0."
     ),

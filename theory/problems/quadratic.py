@@ -27,6 +27,7 @@ __all__ = [
     "local_steps",
     "quadratic",
     "remainder",
+    "round_map",
     "signs",
     "spread",
 ]
@@ -298,42 +299,56 @@ class _Moments:
         return _Moments(square, along - eta * second, second, self.cross - eta * moving, moving)
 
 
-def _require_own(quadratic: Quadratic, setting: Setting) -> None:
-    require(setting.d == quadratic.d, "d", f"be the problem's {quadratic.d}", setting.d)
-
-
-def expected(quadratic: Quadratic, setting: Setting) -> Trajectory:
-    """E f(x_r) − f*, E‖∇f(x_r)‖² and E‖x_r − x*‖², r = 0..R, under DeComFL: exact, without sampling.
+def round_map(quadratic: Quadratic, setting: Setting) -> Floats:
+    """What a round does to the traces by groups of E xxᵀ and, with momentum v, of E xvᵀ and E vvᵀ: an affine map A.
 
     All clients share the directions, the P directions of a step share its mini-batch; μ = 0 is the limit of both kinds
     of differences. Momentum is kept over local steps and rounds. With common H the mean of the sampled clients' models
     moves as one model under the mean of their b_i and of their noise, whose second moments are (φ/m) (1/M) Σ b_i b_iᵀ
-    and σ²/m: K steps of ``_Moments``, an affine map A of the groups' traces, then A once a round. Its first 2^j powers
-    at once give the next 2^j.
+    and σ²/m.
 
     Args:
         quadratic: The problem.
-        setting: η, β, m, M, P, K, R, μ, central, distribution and replacement; d must be the problem's, no other
-            constant is read.
+        setting: η, β, m, M, P, K, μ, central, distribution and replacement; d must be the problem's, no other constant
+            is read.
+
+    Returns:
+        Shape (n + 1, n + 1), for n traces and, last, a 1.
 
     Raises:
         InputError: If η was not given or d is another.
     """
-    _require_own(quadratic, setting)
+    require(setting.d == quadratic.d, "d", f"be the problem's {quadratic.d}", setting.d)
     groups = len(quadratic.spectrum.values)
-    parts = 3 if setting.beta else 1  # x, and with momentum v
+    parts = 3 if setting.beta else 1
     unknown = parts * groups
     square, mixed, momentum = (np.eye(groups, unknown + 1, part * groups) for part in range(3))
     drive, noise = np.zeros_like(square), np.zeros_like(square)
     drive[:, -1] = setting.phi / setting.m * quadratic.covariance(setting.clients)
     noise[:, -1] = np.array(quadratic.noise) / setting.m
+    moments = _Moments(square, mixed, momentum, np.zeros_like(square), np.zeros_like(square))
+    for _ in range(setting.K):
+        moments = moments.step(quadratic, setting, drive, noise)
+    own = [moments.square, moments.mixed, moments.momentum][:parts]
+    return np.vstack([*own, np.eye(1, unknown + 1, unknown)])
+
+
+def expected(quadratic: Quadratic, setting: Setting) -> Trajectory:
+    """E f(x_r) − f*, E‖∇f(x_r)‖² and E‖x_r − x*‖², r = 0..R, under DeComFL: exact, without sampling.
+
+    The first 2^j powers of ``round_map`` at once give the next 2^j.
+
+    Args:
+        quadratic: The problem.
+        setting: What ``round_map`` reads, and R.
+
+    Raises:
+        InputError: If η was not given or d is another.
+    """
+    groups = len(quadratic.spectrum.values)
     with np.errstate(over="ignore", invalid="ignore"):
-        moments = _Moments(square, mixed, momentum, np.zeros_like(square), np.zeros_like(square))
-        for _ in range(setting.K):
-            moments = moments.step(quadratic, setting, drive, noise)
-        own = [moments.square, moments.mixed, moments.momentum][:parts]
-        power = np.vstack([*own, np.eye(1, unknown + 1, unknown)])
-        traces = np.hstack([quadratic.start, np.zeros(unknown - groups), 1.0])[:, None]
+        power = round_map(quadratic, setting)
+        traces = np.hstack([quadratic.start, np.zeros(len(power) - groups - 1), 1.0])[:, None]
         while traces.shape[1] <= setting.R:
             traces = np.hstack([traces, power @ traces])
             power = power @ power
@@ -366,7 +381,7 @@ def local_steps(quadratic: Quadratic, setting: Setting, client: int | None = 0) 
     Raises:
         InputError: If d is another, or η was not given for K > 1.
     """
-    _require_own(quadratic, setting)
+    require(setting.d == quadratic.d, "d", f"be the problem's {quadratic.d}", setting.d)
     H = quadratic.spectrum.eigenvalues
     gradient = H * np.sqrt(quadratic.start)
     if client is None:
