@@ -135,6 +135,8 @@ PLANTS: list[tuple[str, Variant, str, float, str, int, int, int, int]] = [
     ("theorem-1", "wider", "dissimilarity", 0.51, "sigma_G", 1, 20_000, 1, 20_000),
     ("theorem-1", "wider", "smoothing", 0.03, "mu", 5_000, 20_000, 1, 20_000),
     ("corollary-1", "sharper", "start", 0.88, "D", 1, 20_000, 100, 263),
+    ("corollary-1", "sharper", "rate", 0.65, "D sigma", 1, 1000, 1, 100_000),
+    ("corollary-1", "wider", "rate", 0.4, "D sigma", 1, 1000, 1, 100_000),
     ("corollary-1", "wider", "start", 0.72, "D", 1, 20_000, 100, 80),
     ("theorem-2", "sharper", "start", 0.57, "D", 60, 1, 1, 20_000),
     ("theorem-2", "sharper", "noise", 0.28, "sigma", 1, 7, 1, 100_000),
@@ -153,7 +155,9 @@ def test_planted_wrong_constants_are_caught(
     name: str, variant: Variant, term: str, factor: float, alone: str, d: int, P: int, K: int, R: int
 ) -> None:
     right = statement(name, variant)
-    quadratic = Quadratic.of(Spectrum.flat(d), **{each: float(each == alone) for each in ("D", "sigma", "sigma_G")})
+    quadratic = Quadratic.of(
+        Spectrum.flat(d), **{each: float(each in alone.split()) for each in ("D", "sigma", "sigma_G")}
+    )
     here = quadratic.setting(m=1, M=4, P=P, K=K, R=R, mu=float(alone == "mu"), distribution=right.distributions[0])
     here = here.at(right.step_sizes(here).largest)
     assert check(right, quadratic, here).holds
