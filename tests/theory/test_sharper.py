@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from decomfl_lab.errors import InputError
 from tests.theory.strategies import quadratics, runs
-from theory.bounds import STATEMENTS, statement
+from theory.bounds import STATEMENTS, ratios, statement
 from theory.bounds.intervals import needed
 from theory.bounds.sharper import SHARPENED, Sharpened
 from theory.bounds.threshold import printed_theorem_1
@@ -49,12 +50,9 @@ def test_a_wider_range_or_other_parameters_are_not_proved_by_the_same_constants(
     assert needed(of.young, 4 * of.limit, cells=50)["start"] == float("inf")
 
 
-@BY_VARIANT
-@given(K=st.integers(1, 60), log_q=st.floats(-3, 4), share=st.floats(0.01, 1))
-def test_the_proofs_sums_over_local_steps_need_no_more(of: Sharpened, K: int, log_q: float, share: float) -> None:
+def _by_sums(of: Sharpened, K: int, q: float, share: float) -> dict[str, float]:
     """The constants at a point by the proof's own inequalities in K, q and h = ηL, sums over k as they stand there."""
     y: Any = type("Floats", (), {name: float(each) for name, each in vars(of.young).items()})
-    q = 10.0**log_q
     h = share * float(of.limit) / (K + 2 * q)
     squares, steps = sum((k - 1) ** 2 for k in range(1, K + 1)), sum(k - 1 for k in range(1, K + 1))
     cross, cross_1 = 1 + 1 / y.beta + 1 / y.theta, 1 + 1 / y.beta_1 + 1 / y.theta_1
@@ -84,7 +82,21 @@ def test_the_proofs_sums_over_local_steps_need_no_more(of: Sharpened, K: int, lo
     if K > 1:
         unit = h**2 * (K - 1) * left
         found["drift"] = max(drift["gradient"] / (K + 2 * q), drift["noise"] / (1 + q)) / unit
+    return found
+
+
+@BY_VARIANT
+@given(K=st.integers(1, 60), log_q=st.floats(-3, 4), share=st.floats(0.01, 1))
+def test_the_proofs_sums_over_local_steps_need_no_more(of: Sharpened, K: int, log_q: float, share: float) -> None:
+    found = _by_sums(of, K, 10.0**log_q, share)
     assert {name: value for name, value in found.items() if value > _once(of.young, of.limit)[name]} == {}
+
+
+@BY_VARIANT
+def test_the_sums_come_close_to_what_is_proved_so_that_smaller_constants_would_be_seen(of: Sharpened) -> None:
+    points = [_by_sums(of, K, q, 1.0) for K, q in ((1000, 1e-3), (1000, 400.0), (1000, 1e6), (2, 1e6), (1, 1e-9))]
+    for name, least in _once(of.young, of.limit).items():
+        assert max(each.get(name, 0.0) for each in points) > 0.93 * least, name
 
 
 @pytest.mark.parametrize("key", SHARPER, ids="/".join)
@@ -123,6 +135,8 @@ PLANTS: list[tuple[str, Variant, str, float, str, int, int, int, int]] = [
     ("theorem-1", "wider", "dissimilarity", 0.51, "sigma_G", 1, 20_000, 1, 20_000),
     ("theorem-1", "wider", "smoothing", 0.03, "mu", 5_000, 20_000, 1, 20_000),
     ("corollary-1", "sharper", "start", 0.88, "D", 1, 20_000, 100, 263),
+    ("corollary-1", "sharper", "rate", 0.65, "D sigma", 1, 1000, 1, 100_000),
+    ("corollary-1", "wider", "rate", 0.4, "D sigma", 1, 1000, 1, 100_000),
     ("corollary-1", "wider", "start", 0.72, "D", 1, 20_000, 100, 80),
     ("theorem-2", "sharper", "start", 0.57, "D", 60, 1, 1, 20_000),
     ("theorem-2", "sharper", "noise", 0.28, "sigma", 1, 7, 1, 100_000),
@@ -141,7 +155,9 @@ def test_planted_wrong_constants_are_caught(
     name: str, variant: Variant, term: str, factor: float, alone: str, d: int, P: int, K: int, R: int
 ) -> None:
     right = statement(name, variant)
-    quadratic = Quadratic.of(Spectrum.flat(d), **{each: float(each == alone) for each in ("D", "sigma", "sigma_G")})
+    quadratic = Quadratic.of(
+        Spectrum.flat(d), **{each: float(each in alone.split()) for each in ("D", "sigma", "sigma_G")}
+    )
     here = quadratic.setting(m=1, M=4, P=P, K=K, R=R, mu=float(alone == "mu"), distribution=right.distributions[0])
     here = here.at(right.step_sizes(here).largest)
     assert check(right, quadratic, here).holds
@@ -151,6 +167,15 @@ def test_planted_wrong_constants_are_caught(
 
 def test_a_wrong_constant_of_every_sharper_statement_is_planted() -> None:
     assert {(name, variant) for name, variant, *_ in PLANTS} == set(SHARPER)
+
+
+def test_the_table_of_ratios_in_the_docs_is_current() -> None:
+    assert (Path(__file__).parents[2] / "docs" / "theory-ratios.md").read_text() == ratios.page()
+
+
+def test_a_ratio_is_that_of_the_bounds_without_noise_at_the_largest_step() -> None:
+    found = ratios.ratio("wider", d=10**6, P=1, K=2, m=100, R=1)  # start alone counts: 4·9 over (7/4)·4
+    assert found == pytest.approx(36 / 7, rel=1e-2)
 
 
 def _noise_over_print(d: int, P: int, m: int, K: int, R: int) -> float:
