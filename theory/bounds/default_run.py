@@ -13,6 +13,7 @@ from typing import Final
 import sympy as sp
 from sympy import Rational, sqrt
 
+from theory.bounds.paper import EACH, UNBIASED
 from theory.measured import LOCAL_SECOND_MOMENT, SMOOTHED_GRADIENT
 from theory.statements import Statement
 from theory.symbols import (
@@ -65,9 +66,8 @@ class Assumption:
     central: bool = False
 
 
-_UNBIASED: Final = "unbiased gradients of variance σ² at every point; dissimilarity σ_G"
 SMOOTH: Final = Assumption(
-    f"{_UNBIASED}; every f_i(·; ξ) is L-smooth",
+    EACH,
     rho,
     mu**2 * L**2 * s2,
     mu**2 * L**2 * (s2 + s6 / (4 * P)),
@@ -81,7 +81,7 @@ CURVED: Final = Assumption(
 )
 _RANK_BIAS2 = mu**2 * L**2 * kappa * (kappa + 2) / 4
 LOW_RANK: Final = Assumption(
-    f"{_UNBIASED}; −H ⪯ ∇²f_i(x; ξ) ⪯ H for all i, ξ and x, with one 0 ⪯ H ⪯ L I, tr H ≤ κL",
+    f"{UNBIASED}; −H ⪯ ∇²f_i(x; ξ) ⪯ H for all i, ξ and x, with one 0 ⪯ H ⪯ L I, tr H ≤ κL",
     rho_kappa,
     _RANK_BIAS2,
     _RANK_BIAS2 * (1 + (kappa + 3) / P),

@@ -42,16 +42,18 @@ from theory.symbols import (
     tail,
 )
 
-__all__ = ["EACH", "PAPER"]
+__all__ = ["EACH", "PAPER", "UNBIASED"]
 
 
 # Distributions whose ∇f^μ is a mean of ∇f over shifted points: gaussian (by Stein), sphere (over its ball).
 _SMOOTHED: Final = ("gaussian", "sphere")
 _PRINTED = "unbiased gradients of variance σ²; dissimilarity σ_G; f is L-smooth"
-EACH = "unbiased gradients of variance σ² at every point; dissimilarity σ_G; every f_i(·; ξ) is L-smooth"
-_INDEFINITE = "; H(x_r) ⪯ L I, tr H(x_r) ≤ κL, ∇²f ⪯ H(x_r) for ‖x − x_r‖ ≤ 2ηdG(x_r)"
+UNBIASED = "unbiased gradients of variance σ² at every point, independent between clients and steps; dissimilarity σ_G"
+EACH = f"{UNBIASED}; every f_i(·; ξ) is L-smooth"
+_BELOW = "; f twice differentiable, H(x_r) ⪯ L I, tr H(x_r) ≤ κL, ∇²f ⪯ H(x_r) for ‖x − x_r‖ ≤ 2ηdG"
+_INDEFINITE = _BELOW + "(x_r), G(x_r) the largest ‖∇f_i(x_r; ξ)‖"
 _LOW_RANK = _INDEFINITE.replace("H(x_r)", "0 ⪯ H(x_r)", 1)
-_LOW_RANK_WIDE = _LOW_RANK.removesuffix("(x_r)") + ", G ≥ ‖∇f_i(x; ξ)‖ for every x"
+_LOW_RANK_WIDE = _BELOW.replace("H(x_r)", "0 ⪯ H(x_r)", 1) + ", G ≥ ‖∇f_i(x; ξ)‖ for every x"
 
 with evaluate(False):  # so that a formula is printed as it is written here
     _THEOREM_1_STATED: Final = Statement(
@@ -72,9 +74,9 @@ with evaluate(False):  # so that a formula is printed as it is written here
         },
         distributions=("gaussian",),
         assumptions=_PRINTED,
-        note="False as printed for P above about 30(d + 4): all P directions see the same mini-batch, so its noise "
-        "does not fall with P. The proof also takes the clients' errors for independent, but they share the "
-        "directions.",
+        note="False as printed for P above 28 to 32 times d + 4, as d, m and K are: all P directions see the same "
+        "mini-batch, so its noise does not fall with P. The proof also takes the clients' errors for independent, but "
+        "they share the directions.",
     )
 
     _THEOREM_1: Final = Statement(
@@ -194,8 +196,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         },
         eta={"descent": 1 / (4 * L * rho_kappa)},
         single_step=True,
-        assumptions="unbiased gradients of variance σ² at every point; dissimilarity σ_G; −H ⪯ ∇²f_i(x; ξ) ⪯ H for all "
-        "i, ξ and x, with one 0 ⪯ H ⪯ L I, tr H ≤ κL",
+        assumptions=f"{UNBIASED}; −H ⪯ ∇²f_i(x; ξ) ⪯ H for all i, ξ and x, with one 0 ⪯ H ⪯ L I, tr H ≤ κL",
         note="Nothing in it grows with d, the terms in μ included, which in print need μ of order d^(−3/2). κ is that "
         "of H: the effective rank of ∇²f alone is not enough.",
     )

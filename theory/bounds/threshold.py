@@ -34,7 +34,8 @@ def printed_theorem_1(setting: Setting) -> bool | None:
         InputError: If the distribution is not gaussian.
     """
     require(setting.distribution == "gaussian", "distribution", "be gaussian", setting.distribution)
-    here = Setting(d=setting.d, L=1.0, m=setting.m, P=setting.P, K=setting.K, replacement=True)
+    more = setting.m + 1  # clients than are drawn, with replacement: φ = 1
+    here = Setting(d=setting.d, L=1.0, m=setting.m, M=more, P=setting.P, K=setting.K, replacement=True)
     here = here.at(_STATED.step_sizes(here).largest)
     values = here.values
     if (here.d + here.P + 1) / (2 - values["eta"] * values["rho"]) > 16 * (here.d + 4):

@@ -80,7 +80,8 @@ def test_nothing_is_noticed_where_nothing_is_planted_in_what_is_quick(monkeypatc
 
 
 def test_the_page_of_statements_is_current() -> None:
-    assert mutation.PAGE.read_text(encoding="utf-8") == statements(ENTRIES, CAUSES), "run decomfl findings --write"
+    page = mutation.PAGE.read_text(encoding="utf-8")
+    assert page == statements(ENTRIES, CAUSES), "run python -m theory.findings.page"
 
 
 def test_every_status_is_given_to_something() -> None:

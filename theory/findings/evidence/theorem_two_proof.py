@@ -287,6 +287,18 @@ def negative_curvature() -> Evidence:
     )
 
 
+def negative_t3() -> Evidence:
+    """For f = ½xᵀHx from 0, noise ±e_3, μ → 0, P = m = 1: E f(x_{r+1}) − f = ½η²T_3 where the line has η²T_3.
+
+    H = diag(1, 1, −1, 0) has κ = tr H = 1, and T_3 = E (zᵀe_3)² zᵀHz = (d/(d + 2))(tr H − 2) < 0.
+    """
+    e = np.array([0, 0, 1, 0])
+    t3 = float((np.diag([1, 1, -1, 0]) * design("sphere", 4).sandwich(np.outer(e, e))).sum())
+    eta = 0.25 / effective_factor("sphere", d=4, P=1, kappa=1.0)
+    what = "f = ½xᵀHx, H = diag(1, 1, −1, 0), x = 0, noise ±e_3, largest η: E f(x_{r+1}) − f against η²T_3"
+    return exceeds(0.5 * eta**2 * t3, eta**2 * t3, what)
+
+
 def taylor() -> Evidence:
     """For f = x⁴ from x = 1 to 1/2: f''(x') = 12x'² gives an x' between."""
     x, h = Fraction(1), Fraction(-1, 2)
