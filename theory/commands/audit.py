@@ -53,7 +53,8 @@ def audit(
         Path | None,
         typer.Option(
             envvar="DECOMFL_PAPER",
-            help="Path of the paper's TeX source, to say what of it has no entry and which entries have no line.",
+            help="Path of the paper's TeX source, to say what of it has no entry, which entries have no line, and "
+            "which numbers of tables were transcribed wrongly.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list with a row for each statement.")] = False,
@@ -147,10 +148,12 @@ def _read(paper: Path) -> Source:
 def _gaps(source: Source) -> list[str]:
     """What the source has and the audit lacks, or the other way round."""
     from theory.findings.registry import missing, stale
+    from theory.findings.transcription import mistranscribed
 
     if not source.audited:
         print("the paper is not the file that the entries were made for (other sha256)", file=sys.stderr)
     gaps = [*(f"no entry for {gap}" for gap in missing(source)), *(f"stale entry {name}" for name in stale(source))]
+    gaps += mistranscribed(source)
     print(f"paper: {len(source.items)} parts to speak of, {len(gaps)} gaps", file=sys.stderr)
     return gaps
 
