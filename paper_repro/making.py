@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -186,11 +186,9 @@ def _make(
         if own and not (there and _drawable(name, rows, complete=runs[0] == runs[1])):
             missing[name] = f"so far {runs[0]} of its {runs[1]} runs are finished"
         else:
-            longer = None if options.scale == LARGEST else recorded.load(name, LARGEST)
-            if longer is not None and not _drawable(name, longer.rows, complete=longer.complete):
-                longer = None
-            at = replace(options, longer=longer)
-            made.append(drawn(out, name, ingredients(name, rows, facts, at), partial(_part, name, rows, facts, at)))
+            at = replace(options, longer=_longer(name, options.scale))
+            key = ingredients(name, rows, facts, at)
+            made.append(drawn(out, name, key, partial(_part, name, rows, facts, at)))
         provenance += [each for each in facts if each]  # what only code makes has none
     words = "" if done == total else f"{done} of {total} runs are finished; the same command goes on"
     return [*made, *_absent(missing, "Not finished")], provenance, words
@@ -207,15 +205,28 @@ def _on_device(works: Sequence[Work], device: str, place: int) -> list[Work]:
 
 
 def _kept(name: str, kept: recorded.Recorded, options: Options, out: Path) -> Drawn:
-    """A part from what is kept of it with the code."""
-    at = replace(options, scale=kept.scale)
+    """A part from what is kept of it with the code, with longer runs behind it as far as they have come."""
+    at = replace(options, scale=kept.scale, longer=_longer(name, kept.scale))
     key = ingredients(name, kept.rows, kept.provenance, at, kept.words)
-    return drawn(out, name, key, lambda: kept.told(PARTS[name].make(kept.rows, kept.provenance, at)))
+    return drawn(out, name, key, partial(_part, name, kept.rows, kept.provenance, at, kept.told))
 
 
-def _part(name: str, rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
-    """A part, with the verdicts of longer runs that are kept with the code where its own runs decide nothing."""
-    part, longer = PARTS[name].make(rows, provenance, options), options.longer
+def _longer(name: str, scale: str) -> recorded.Recorded | None:
+    """What is kept with the code of a part's runs at the largest scale, if that is another and can be drawn."""
+    longer = None if scale == LARGEST else recorded.load(name, LARGEST)
+    drawable = longer is not None and _drawable(name, longer.rows, complete=longer.complete)
+    return longer if drawable else None
+
+
+def _part(
+    name: str,
+    rows: pd.DataFrame,
+    provenance: Sequence[Mapping[str, Any]],
+    options: Options,
+    told: Callable[[Made], Made] = lambda made: made,
+) -> Made:
+    """A part, ``told`` where it is from, with the verdicts of longer runs where its own runs decide nothing."""
+    part, longer = told(PARTS[name].make(rows, provenance, options)), options.longer
     if longer is None or all(claim.verdict != UNTESTED for claim in part.claims):
         return part
     at = replace(options, scale=longer.scale, longer=None)

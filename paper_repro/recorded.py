@@ -141,5 +141,6 @@ def load(part: str, scale: str, of: Path | None = None) -> Recorded | None:
 
 
 def largest(part: str) -> Recorded | None:
-    """What was kept of a part at the largest scale of which there is something."""
-    return next((found for scale in reversed(SCALES) if (found := load(part, scale)) is not None), None)
+    """What was kept of a part at the largest scale of which every run is finished, or of which there is something."""
+    found = [each for scale in reversed(SCALES) if (each := load(part, scale)) is not None]
+    return next((each for each in found if each.complete), found[0] if found else None)

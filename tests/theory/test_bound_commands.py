@@ -208,7 +208,6 @@ def test_what_is_taken_for_granted_is_said(capsys: pytest.CaptureFixture[str]) -
         (["bound", *THEOREM_2, "--m", "10", "--M", "3"], "m must be an integer in 1..3, got 10"),
         (["stepsize", "--theorem", "1", "--d", "9.5", "--L", "1"], "Invalid value for '--d'"),
         (["stepsize", "--statement", "variance", "--d", "9", "--L", "1"], "statement must have a condition on η"),
-        (["bound", "--theorem", "1", "--d", "9", "--L", "1"], "eta must be given"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,3 +234,17 @@ def test_formulas_that_sympy_sorted_have_one_denominator() -> None:
     assert written(2 * L * eta * kappa / m * sigma**2) == "2Lηκσ²/m"
     assert written(1 - 1 / (8 * L * eta) - Rational(3, 4) * P) == "1 − 3P/4 − 1/(8Lη)"
     assert written(exp(-d * P / 16) * d ** Rational(3, 2)) == "d^(3/2)exp(−Pd/16)"
+
+
+def test_without_constants_the_forms_stand_side_by_side_as_formulas(capsys: pytest.CaptureFixture[str]) -> None:
+    told = shown(capsys, "bound", "--theorem", "1")
+    for formula in ("16L(d + 4)η/(mP)·σ²", "8Lη(ρ − 1/2)/m·σ²", "9/10·Lηρ/m·σ²", "1/(4L(K + 2(ρ − 1)))"):
+        assert formula in told
+
+
+def test_without_eta_every_form_is_at_the_largest_that_it_allows(capsys: pytest.CaptureFixture[str]) -> None:
+    constants = ["--d", "9", "--L", "1", "--D", "2", "--R", "10", "--K", "2"]
+    free = run(capsys, "bound", "--theorem", "1", *constants)
+    for title, own in free["variants"].items():
+        given = run(capsys, "bound", "--theorem", "1", *constants, "--eta", repr(own["largest"]))
+        assert given["variants"][title]["bound"] == own["bound"] == own["bound_there"]

@@ -138,10 +138,8 @@ def test_the_value_of_a_quadratic_by_coordinates_is_its_loss() -> None:
     assert float(bowl.distance2(bowl.start)) == pytest.approx(sum(MIXED.start))
 
 
-def test_a_constant_that_the_problem_does_not_know_is_taken_from_the_setting() -> None:
-    problem = theory.Piecewise(at=1.0)
+def test_a_constant_that_the_problem_does_not_say_is_not_believed() -> None:
+    problem, single = theory.Piecewise(at=1.0), theory.statement("theorem-1-single")
     setting = problem.setting(R=3, H3=2.0)
-    assert problem.setting().H3 is None
-    single = theory.statement("theorem-1-single")
-    found = theory.check(single, problem, setting.at(single.step_sizes(setting).largest), source="simulation", runs=50)
-    assert found.holds
+    with pytest.raises(InputError, match="H3 must be left out where the problem does not say it, got 2"):
+        theory.check(single, problem, setting.at(single.step_sizes(setting).largest), source="simulation", runs=50)

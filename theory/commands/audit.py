@@ -18,7 +18,7 @@ from theory.findings.finding import KINDS, STATUSES, Cause, Entry, Result
 if TYPE_CHECKING:
     from theory.findings.source import Source
 
-__all__ = ["audit"]
+__all__ = ["audit", "hangs", "places"]
 
 _WIDTH: Final = 118
 _SYMBOLS: Final = (
@@ -53,7 +53,8 @@ def audit(
         Path | None,
         typer.Option(
             envvar="DECOMFL_PAPER",
-            help="Path of the paper's TeX source, to say what of it has no entry and which entries have no line.",
+            help="Path of the paper's TeX source, to say what of it has no entry, which entries have no line, and "
+            "which numbers of tables were transcribed wrongly.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list with a row for each statement.")] = False,
@@ -83,7 +84,7 @@ def audit(
         require_choice("--cause", each, CAUSES)
     for each in statement or []:
         require(any(_is(entry, each) for entry in ENTRIES), "--statement", "be a label or line of the audit", each)
-    spoiled = {name: _hangs(CAUSES[name], ENTRIES) for name in cause or CAUSES}
+    spoiled = {name: hangs(CAUSES[name], ENTRIES) for name in cause or CAUSES}
     entries = [
         entry
         for entry in ENTRIES
@@ -120,7 +121,7 @@ def _is(entry: Entry, name: str) -> bool:
     return name in (entry.label, *entry.labels, f"line-{entry.line}")
 
 
-def _hangs(cause: Cause, entries: Sequence[Entry]) -> list[Entry]:
+def hangs(cause: Cause, entries: Sequence[Entry]) -> list[Entry]:
     """The entries that a cause spoils: by evidence of their own, or because they carry one that it spoils."""
     spoiled = [entry for entry in entries if cause in entry.causes]
     labels = {entry.label for entry in spoiled}
@@ -147,10 +148,12 @@ def _read(paper: Path) -> Source:
 def _gaps(source: Source) -> list[str]:
     """What the source has and the audit lacks, or the other way round."""
     from theory.findings.registry import missing, stale
+    from theory.findings.transcription import mistranscribed
 
     if not source.audited:
         print("the paper is not the file that the entries were made for (other sha256)", file=sys.stderr)
     gaps = [*(f"no entry for {gap}" for gap in missing(source)), *(f"stale entry {name}" for name in stale(source))]
+    gaps += mistranscribed(source)
     print(f"paper: {len(source.items)} parts to speak of, {len(gaps)} gaps", file=sys.stderr)
     return gaps
 
@@ -190,7 +193,7 @@ def _witness(cause: Cause, results: Sequence[Result]) -> str:
     return ""
 
 
-def _places(entries: Sequence[Entry]) -> str:
+def places(entries: Sequence[Entry]) -> str:
     """The theorems, lemmas, assumptions, tables and algorithms among the entries by number, and how many in all."""
     named = ("theorem", "corollary", "lemma", "assumption", "table", "algorithm line")
     numbered = dict.fromkeys(entry.place.split(",")[0] for entry in entries if entry.kind in named)
@@ -204,7 +207,7 @@ def _headline(number: int, cause: Cause, spoiled: Sequence[Entry], results: Sequ
         f"{number:2}. {cause.name}: {cause.title}",
         f"    seen      {_witness(cause, results)}",
         f"    so        {cause.so}",
-        f"    hangs     {_places(spoiled)}",
+        f"    hangs     {places(spoiled)}",
     ]
     return "\n".join(map(_short, lines))
 

@@ -152,6 +152,8 @@ def _bound(
 ) -> None:
     """What is the bound, term by term? As printed, and as it can be proved, at this η and at the largest of each.
 
+      decomfl bound --theorem 1
+
       decomfl bound --theorem 2 --d 1e9 --kappa 50 --m 10 --P 10 --L 1 --eta 0.01 --R 1000 --D 2 --sigma 0.1
 
       decomfl bound --theorem 1 --d 1000 --m 10 --P 20 --K 4 --L 1 --eta 1e-4 --R 1000 --D 2 --sigma 0.1
@@ -159,10 +161,14 @@ def _bound(
       decomfl bound --statement variance --d 1000 --P 20 --L 1 --a 0.3 --sigma 1
 
     "stated" is the paper to the letter, "corrected" what is proved in docs/theory.md, "sharper" and "wider" what is
-    proved there with smaller constants and for larger η. An η or μ larger than a condition allows is said and not
+    proved there with smaller constants and for larger η. Without constants the formulas are shown; without η each bound
+    is at the largest that it allows. An η or μ larger than a condition allows is said and not
     refused: the number is there, but nobody claims it.
     """
     at = {name: constants.pop(name) for name in _POINT if name in constants}
+    if not constants and not as_json:
+        _print_formulas(_claimed(theorem, named, None)[1])
+        return
     setting, variants = _asked(theorem, named, constants, replacement)
     found = {title: _terms(each, setting, at) for title, each in variants.items()}
     if as_json:
@@ -175,7 +181,8 @@ def _bound(
     rows.append(("bound", [_number(each["bound"]) for each in found.values()]))
     if any(each["largest"] for each in found.values()):
         rows.append(("largest η", [_number(each["largest"]) for each in found.values()]))
-        rows.append(("bound there", [_number(each["bound_there"]) for each in found.values()]))
+        if setting.eta is not None:
+            rows.append(("bound there", [_number(each["bound_there"]) for each in found.values()]))
     _print(next(iter(variants.values())).left.text, variants, rows, setting, at)
     for title, each in found.items():
         if each["violated"]:
@@ -186,10 +193,8 @@ stepsize = _with_constants(_stepsize, {})
 bound = _with_constants(_bound, _POINT)
 
 
-def _asked(
-    theorem: int | None, named: str | None, constants: Values, replacement: bool
-) -> tuple[Setting, dict[str, Statement]]:
-    """The constants, and what is claimed of them: column's title -> statement."""
+def _claimed(theorem: int | None, named: str | None, distribution: str | None) -> tuple[str, dict[str, Statement]]:
+    """The name of what is asked for, and its forms: column's title -> statement."""
     if named is None:
         require(theorem in _THEOREMS, "theorem", "be 1 or 2 unless statement is given", theorem)
         named = _THEOREMS[int(theorem or 0)]
@@ -197,12 +202,19 @@ def _asked(
         require(theorem is None, "theorem", "stay unset where statement is given", theorem)
     labels = {each.source: each.name for each in theory.STATEMENTS.values() if each.name not in _SINGLE.values()}
     name = require_choice("statement", labels.get(named, named), dict.fromkeys(of for of, _ in theory.STATEMENTS))
-    distribution = constants.get("distribution")
     name = _GAUSSIAN.get(name, name) if distribution == "gaussian" else name
+    return name, {str(variant): each for (of, variant), each in theory.STATEMENTS.items() if of == name}
+
+
+def _asked(
+    theorem: int | None, named: str | None, constants: Values, replacement: bool
+) -> tuple[Setting, dict[str, Statement]]:
+    """The constants, and what is claimed of them: column's title -> statement."""
+    distribution = constants.get("distribution")
+    name, claimed = _claimed(theorem, named, distribution)
     for needed in ("d", "L"):
         if needed not in constants:
             raise InputError(f"{needed} must be given, got None")
-    claimed = {str(variant): each for (of, variant), each in theory.STATEMENTS.items() if of == name}
     distribution = distribution or next(iter(claimed.values())).distributions[0]
     central = any(each.central for each in claimed.values())
     setting = Setting(**(constants | {"distribution": distribution}), replacement=replacement, central=central)
@@ -237,10 +249,13 @@ def _limits(formulas: Mapping[str, sp.Expr], sizes: StepSizes) -> dict[str, Valu
 
 
 def _terms(of: Statement, setting: Setting, at: Values) -> Values:
+    """A statement's terms at the setting's η, or at the largest that it allows where none was given."""
+    largest = of.step_sizes(setting).largest if of.eta else None
+    if largest is not None and setting.eta is None:
+        setting = setting.at(largest)
     values = of.bound(setting, **at)
     violated = []
     if of.eta:
-        setting.require("eta")
         limits = [("η", setting.eta, of.step_sizes(setting), of.eta), ("μ", setting.mu, of.largest_mu(setting), of.mu)]
         violated = [
             f"{symbol} = {used:.4g} above {name}'s {largest:.4g} = {theory.written(formulas[name])}"
@@ -248,7 +263,6 @@ def _terms(of: Statement, setting: Setting, at: Values) -> Values:
             for name, largest in sizes.conditions.items()
             if used is not None and used > largest * (1 + 1e-12)
         ]
-    largest = of.step_sizes(setting).largest if of.eta else None
     return {
         "largest": largest,
         "bound_there": None if largest is None else sum(of.bound(setting.at(largest), **at)),
@@ -305,6 +319,30 @@ def _condition(conditions: Mapping[str, Values], name: str) -> str:
 
 def _term(terms: Mapping[str, Values], name: str) -> str:
     return f"{_number(terms[name]['value'])}\n{terms[name]['formula']}" if name in terms else ""
+
+
+def _print_formulas(variants: Mapping[str, Statement]) -> None:
+    """The terms and conditions of a statement's forms side by side, as formulas, and what each assumes."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=None if sys.stdout.isatty() else 150, highlight=False, markup=False)
+    first = next(iter(variants.values()))
+    table = Table(title=f"{first.name}{f' ({first.source})' if first.source else ''}", show_lines=True)
+    for title in (first.left.text, *variants):
+        table.add_column(title)
+    for name in dict.fromkeys(name for each in variants.values() for name in each.terms):
+        shown = [theory.written(each.terms[name]) if name in each.terms else "" for each in variants.values()]
+        table.add_row(name, *shown)
+    for symbol, conditions in (
+        ("η", [each.eta for each in variants.values()]),
+        ("μ", [each.mu for each in variants.values()]),
+    ):
+        if any(conditions):
+            table.add_row(f"{symbol} at most", *("\n".join(map(theory.written, each.values())) for each in conditions))
+    console.print(table)
+    for title, each in variants.items():
+        console.print(f"{title}: Assumes {each.assumptions}. {each.note}".strip())
 
 
 def _print(

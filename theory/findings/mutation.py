@@ -209,7 +209,10 @@ def _anew() -> Iterator[Callable[[str], Any]]:
         finally:
             for name in [name for name in sys.modules if name.startswith(_OWN)]:
                 del sys.modules[name]
-            sys.modules.update(kept)
+            for name, module in kept.items():
+                sys.modules[name] = module
+                package, _, own = name.rpartition(".")
+                setattr(sys.modules[package], own, module)
             for table, old in zip(tables, cells, strict=True):
                 table.update(old)
 

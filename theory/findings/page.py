@@ -12,7 +12,7 @@ __all__ = ["statements"]
 
 _HEAD: Final = """# Every statement of the paper
 
-Generated from the data of `theory/findings` by `python -m theory.findings.page`; `decomfl audit` gathers the evidence
+Generated from the data of `theory/findings` by `decomfl findings --write docs`; `decomfl audit` gathers the evidence
 again, `decomfl audit --statement LABEL` shows it. Statements are in the order of the paper. ρ = 1 + (d + 1)/P for
 Gaussian directions, φ = (M − m)/(M − 1), s₆ = E‖z‖⁶, D = f(x_0) − f*; the other symbols are those of
 [NOTATION](../NOTATION.md).
@@ -56,9 +56,3 @@ def _row(*cells: str) -> str:
 
 def _cells(cells: Iterable[str]) -> Iterable[str]:
     return (cell.replace("|", "\\|").replace("*", "\\*").replace("\\*\\*", "**").replace("_", "\\_") for cell in cells)
-
-
-if __name__ == "__main__":
-    from theory.findings.registry import CAUSES, ENTRIES
-
-    print(statements(ENTRIES, CAUSES), end="")
