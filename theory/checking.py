@@ -13,7 +13,7 @@ from theory import simulate
 from theory.algorithms import decomfl
 from theory.formula import names_in, written
 from theory.probing import probe
-from theory.problems.problem import Problem
+from theory.problems.problem import Bowl, Problem
 from theory.problems.quadratic import Quadratic
 from theory.setting import Setting
 from theory.statements import Statement
@@ -99,7 +99,7 @@ def check(
         require_choice("constant", name, (*_RUN, *statement.symbols))
     given = {name: run.pop(name) for name in statement.symbols if name in run}
     setting = _setting(statement, problem, setting, run, given)
-    _require_truth(problem, setting)
+    _require_truth(statement, problem, setting)
     if not isinstance(problem, Quadratic) and not type(problem).__module__.startswith("theory.problems."):
         probe(problem, setting, seed=seed)
     estimate, terms = sides(statement, problem, setting, source=source, runs=runs, seed=seed, **given)
@@ -201,12 +201,18 @@ def _bounded_by(statement: Statement, setting: Setting, terms: Mapping[str, floa
     return f"{formula}{'' if setting.eta is None else f' at η = {setting.eta:.6g}'}: {numbers}"
 
 
-def _require_truth(problem: Problem | Quadratic, setting: Setting) -> None:
+def _require_truth(statement: Statement, problem: Problem | Quadratic, setting: Setting) -> None:
     """InputError unless the setting's constants cover the problem's."""
     require(setting.d == problem.d, "d", f"be the problem's {problem.d}", setting.d)
     if not isinstance(problem, Quadratic):
         require(setting.clients == problem.M, "M", f"be the problem's {problem.M}", setting.clients)
     own: Any = problem.setting()
+    shared = isinstance(problem, Quadratic | Bowl) or problem.d == 1 or getattr(problem, "one_hessian", False)
+    if statement.one_hessian and not shared:
+        raise InputError(
+            f"kappa must be that of one H that dominates every ±∇²f_i(·; ξ) for {statement.title}, which "
+            f"{type(problem).__name__} does not say (a problem whose κ is that has one_hessian = True)"
+        )
     for name in ("L", "D", "kappa", "sigma", "sigma_G", "H3", "Q"):
         least, given = getattr(own, name), getattr(setting, name)
         if given is not None and (least is None or given < least * (1 - _ROUNDING)):

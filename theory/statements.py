@@ -7,7 +7,7 @@ from collections import namedtuple
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import sympy as sp
 from scipy import optimize
@@ -20,11 +20,15 @@ from theory.setting import DISTRIBUTIONS, Setting
 from theory.symbols import GIVEN
 from theory.units import F, Unit, X, require_one_unit
 
-__all__ = ["Constant", "Statement", "StepSizes", "Variant"]
+__all__ = ["ONE_HESSIAN", "Constant", "Statement", "StepSizes", "Variant"]
 
 Variant = Literal["stated", "corrected", "sharper", "wider"]
 Constant = float | Callable[[Any, Setting], float]
 """The value of a symbol of one's own: a number, or a function of the problem and the setting."""
+
+
+ONE_HESSIAN: Final = "−H ⪯ ∇²f_i(x; ξ) ⪯ H for all i, ξ and x, with one 0 ⪯ H"
+"""What a bound assumes whose κ is that of one H for all clients, not that of ∇²f alone."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,11 @@ class Statement:
             require_one_unit(_units(self.terms) | {self.left.text: self.left.unit})
             require_one_unit({"η": X**2 / F, **_units(self.eta)})
             require_one_unit({"μ": X, **_units(self.mu)})
+
+    @property
+    def one_hessian(self) -> bool:
+        """Whether its κ must be that of one H that dominates every ±∇²f_i(·; ξ)."""
+        return ONE_HESSIAN in self.assumptions
 
     @property
     def title(self) -> str:

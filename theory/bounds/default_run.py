@@ -13,7 +13,7 @@ from typing import Final
 import sympy as sp
 from sympy import Rational, sqrt
 
-from theory.bounds.paper import EACH, UNBIASED
+from theory.bounds.paper import DOMINATED, EACH
 from theory.measured import LOCAL_SECOND_MOMENT, SMOOTHED_GRADIENT
 from theory.statements import Statement
 from theory.symbols import (
@@ -81,7 +81,7 @@ CURVED: Final = Assumption(
 )
 _RANK_BIAS2 = mu**2 * L**2 * kappa * (kappa + 2) / 4
 LOW_RANK: Final = Assumption(
-    f"{UNBIASED}; −H ⪯ ∇²f_i(x; ξ) ⪯ H for all i, ξ and x, with one 0 ⪯ H ⪯ L I, tr H ≤ κL",
+    DOMINATED,
     rho_kappa,
     _RANK_BIAS2,
     _RANK_BIAS2 * (1 + (kappa + 3) / P),

@@ -17,7 +17,7 @@ from theory.measured import (
     VARIANCE,
     WEIGHTED,
 )
-from theory.statements import Statement
+from theory.statements import ONE_HESSIAN, Statement
 from theory.symbols import (
     D,
     G,
@@ -42,7 +42,7 @@ from theory.symbols import (
     tail,
 )
 
-__all__ = ["EACH", "PAPER", "UNBIASED"]
+__all__ = ["DOMINATED", "EACH", "PAPER", "UNBIASED"]
 
 
 # Distributions whose ∇f^μ is a mean of ∇f over shifted points: gaussian (by Stein), sphere (over its ball).
@@ -50,6 +50,7 @@ _SMOOTHED: Final = ("gaussian", "sphere")
 _PRINTED = "unbiased gradients of variance σ²; dissimilarity σ_G; f is L-smooth"
 UNBIASED = "unbiased gradients of variance σ² at every point, independent between clients and steps; dissimilarity σ_G"
 EACH = f"{UNBIASED}; every f_i(·; ξ) is L-smooth"
+DOMINATED = f"{UNBIASED}; {ONE_HESSIAN} ⪯ L I, tr H ≤ κL"
 _BELOW = "; f twice differentiable, H(x_r) ⪯ L I, tr H(x_r) ≤ κL, ∇²f ⪯ H(x_r) for ‖x − x_r‖ ≤ 2ηdG"
 _INDEFINITE = _BELOW + "(x_r), G(x_r) the largest ‖∇f_i(x_r; ξ)‖"
 _LOW_RANK = _INDEFINITE.replace("H(x_r)", "0 ⪯ H(x_r)", 1)
@@ -196,7 +197,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         },
         eta={"descent": 1 / (4 * L * rho_kappa)},
         single_step=True,
-        assumptions=f"{UNBIASED}; −H ⪯ ∇²f_i(x; ξ) ⪯ H for all i, ξ and x, with one 0 ⪯ H ⪯ L I, tr H ≤ κL",
+        assumptions=DOMINATED,
         note="Nothing in it grows with d, the terms in μ included, which in print need μ of order d^(−3/2). κ is that "
         "of H: the effective rank of ∇²f alone is not enough.",
     )

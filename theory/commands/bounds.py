@@ -299,7 +299,7 @@ def _notes(variants: Mapping[str, Statement], setting: Setting) -> list[str]:
     used = {name for each in variants.values() for term in each.terms.values() for name in theory.names_in(term)}
     if setting.M is None and not setting.replacement and "phi" in used:
         notes.append(f"M was not given and is taken for m = {setting.m}: no client is left out, so φ = 0.")
-    if any(each.name == "theorem-2-dimension-free" for each in variants.values()):
+    if any(each.one_hessian for each in variants.values()):
         notes.append(
             "κ must be that of one H that dominates every ±∇²f_i(·; ξ); the effective rank of ∇²f is not enough."
         )
