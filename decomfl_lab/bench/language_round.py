@@ -104,7 +104,6 @@ class Way(Protocol):
 
     def __call__(self) -> NDArray[np.float32]:
         """Do a round; the scalars, (m, P)."""
-        ...
 
 
 class InPlace:
