@@ -151,13 +151,13 @@ def _box_muller_operations() -> int:
 def _instruction_rate() -> float:
     """32-bit lane operations a second of one core, on twelve independent chains of vector sums and xors."""
     import numba
-    import numba.extending
 
     from decomfl_lab.noise.numba_cpu import on_rows
 
     chains, links = 3, 64
 
-    def write(builder: Any, x: Any, a: Any) -> None:
+    @on_rows
+    def burst(builder: Any, x: Any, a: Any) -> None:
         values = [Lanes.load(builder, x, I32, 32 * n, 32) for n in range(chains)]
         step = values[0].spread(a)
         for n in range(links):
@@ -165,17 +165,10 @@ def _instruction_rate() -> float:
         for n, value in enumerate(values):
             value.store(x, 32 * n)
 
-    intrinsic: Any = numba.extending.intrinsic
-
-    @intrinsic
-    def burst(typingctx, x, a):  # type: ignore[no-untyped-def]
-        return on_rows(write)(typingctx, x, a)
-
-    def bursts(x, a, times):  # type: ignore[no-untyped-def]
+    @numba.njit
+    def run(x: Any, a: Any, times: int) -> None:
         for _ in range(times):
             burst(x, a)
-
-    run: Any = numba.njit(bursts)
 
     x, times = np.ones(32 * chains, dtype=np.uint32), 200_000
     seconds = _best(lambda: run(x, np.uint32(12345), times))
