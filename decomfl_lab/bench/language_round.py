@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -96,11 +96,8 @@ Batch = tuple[Tensor, Tensor]
 """Prompts (n, T), left padded, in any order, and classes (n,)."""
 
 
-class Way(Protocol):
-    """How a round can be done."""
-
-    def __call__(self) -> NDArray[np.float32]:
-        """Do a round; the scalars, (m, P)."""
+Way = Callable[[], NDArray[np.float32]]
+"""How a round can be done: a function that does one and returns the scalars, (m, P)."""
 
 
 class InPlace:

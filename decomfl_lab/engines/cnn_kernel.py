@@ -158,14 +158,21 @@ def _image(maps, features, stages, src_offsets, dst_offsets, packed, place):
 
 
 @njit(cache=True, nogil=True)
-def cross_entropy_of(work, first, classes, target):
-    """−log softmax of the logits that begin at work[first], at the target."""
+def _exponentials(work, first, classes):
+    """The largest t of the logits that begin at work[first], and Σ_c exp(logit c − t)."""
     top = np.float64(work[first])
     for c in range(classes):
         top = max(top, np.float64(work[first + c]))
     total = 0.0
     for c in range(classes):
         total += math.exp(np.float64(work[first + c]) - top)
+    return top, total
+
+
+@njit(cache=True, nogil=True)
+def cross_entropy_of(work, first, classes, target):
+    """−log softmax of the logits that begin at work[first], at the target."""
+    top, total = _exponentials(work, first, classes)
     return math.log(total) + top - np.float64(work[first + target])
 
 
@@ -202,12 +209,7 @@ def _losses(out, point, images, targets, order, shape, tables, memory):
 @njit(cache=True, nogil=True)
 def _softmax_slopes(slopes, logits, first, classes, target):
     """slopes[first + c] = ∂(−log softmax at the target)/∂logit c = softmax_c − [c is the target]."""
-    top = np.float64(logits[first])
-    for c in range(classes):
-        top = max(top, np.float64(logits[first + c]))
-    total = 0.0
-    for c in range(classes):
-        total += math.exp(np.float64(logits[first + c]) - top)
+    top, total = _exponentials(logits, first, classes)
     for c in range(classes):
         slopes[first + c] = math.exp(np.float64(logits[first + c]) - top) / total
     slopes[first + target] -= np.float32(1)

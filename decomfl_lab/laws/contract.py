@@ -455,12 +455,14 @@ def play(
     case: Case,
     rounds: Iterable[Participation] | None = None,
     *,
+    clients: Iterable[AnyClient] | None = None,
     backwards: bool = False,
     policy: PullPolicy | None = None,
+    with_model: bool = True,
 ) -> Played:
-    """Play the rounds of ``case`` (or the given ones)."""
-    clients = [implementation.client(case, i) for i in range(case.M)]
-    played = Played(implementation.delivery(case, policy), clients)
+    """Play the rounds of ``case`` (or the given ones) with its clients (or the given ones)."""
+    own = (implementation.client(case, i) for i in range(case.M)) if clients is None else clients
+    played = Played(implementation.delivery(case, policy, with_model=with_model), list(own))
     for at in case.rounds if rounds is None else rounds:
         played.play_round(at, backwards=backwards)
     return played

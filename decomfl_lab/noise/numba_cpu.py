@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from decomfl_lab.noise import spec
 from decomfl_lab.noise.lanes import F32, F64, I32, I64, Lanes, align_spills
-from decomfl_lab.noise.program import DISTRIBUTIONS, FORMATS, Code, Format, Op, Program
+from decomfl_lab.noise.program import DISTRIBUTIONS, FORMATS, Code, Format, Op, directions_by
 from decomfl_lab.noise.spec import TAGS, TILE, Distribution
 
 __all__ = ["box_muller", "directions", "on_rows", "philox", "project", "run", "tile_square_sums"]
@@ -454,12 +454,5 @@ def run(code: Code, memory: Sequence[Floats], first: int, scales: NDArray[np.flo
     return int(broken)
 
 
-def directions(
-    key: int, direction: int, first: int, count: int, distribution: Distribution, scale: float
-) -> NDArray[np.float32]:
-    """See ``reference.directions``."""
-    out = np.full(count, -0.0, dtype=np.float32)  # -0 + z is z, to the bit
-    program = Program(["z"])
-    program.noise("z", key, [1.0], distribution, direction)
-    run(program.encode(), [out], first, np.full(1, scale, dtype=np.float32))
-    return out
+directions = partial(directions_by, run)
+"""See ``reference.directions``."""
