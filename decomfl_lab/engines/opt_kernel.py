@@ -177,23 +177,10 @@ def _attend(work, places, rows, score_rows, first, length, query, queries, size)
 
 @njit(cache=True, nogil=True)
 def _losses(
-    out,
-    point,
-    tokens,
-    starts,
-    targets,
-    work,
-    packed,
-    regions,
-    rows,
-    score_rows,
-    layers,
-    tables,
-    verbalizers,
-    shape,
-    eps,
+    out, point, tokens, starts, targets, memory, regions, rows, score_rows, layers, tables, verbalizers, shape, eps
 ):
     """out[n] = cross entropy of prompt n; see ``OptNetwork``."""
+    work, packed = memory
     width, heads, inner = shape
     embedding, position, norm, norm_bias, head = tables
     x, ends, u, q, k, v, mixed, f, scores, powers, keys, values, zeros, logits = regions
@@ -392,9 +379,9 @@ class OptNetwork:
             "logits": self.classes,
         }
         *regions, size = np.cumsum([0, *sizes.values()]).tolist()
-        work, packed = workspace.sized(size, 4 * (width * width + width) + 2 * width * inner + inner + width)
+        memory = workspace.sized(size, 4 * (width * width + width) + 2 * width * inner + inner + width)
         zeros = regions[list(sizes).index("zeros")]
-        work[zeros : zeros + BLOCK] = 0
+        memory[0][zeros : zeros + BLOCK] = 0
         steps = np.arange(rows)
         out = np.empty(n, dtype=np.float64)
         _losses(
@@ -403,8 +390,7 @@ class OptNetwork:
             prompts.tokens,
             prompts.starts,
             targets,
-            work,
-            packed,
+            memory,
             tuple(regions),
             (steps * width, steps * (width + BLOCK), steps * inner),
             np.zeros(PIXELS, dtype=np.int64),
