@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,12 +19,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.bench.memory import ENVIRONMENT
-from decomfl_lab.bench.rebuild import peak_of, resident_bytes
-from decomfl_lab.bench.round import BASELINE, WideLine, scalar_error
+from decomfl_lab.bench.rebuild import apart, peak_of, resident_bytes
+from decomfl_lab.bench.round import BASELINE, WideLine, in_place_scalars, in_turns, move_, scalar_error
 from decomfl_lab.devices import describe, find_device, use_tf32_
 from decomfl_lab.engines.base import Plain
 from decomfl_lab.engines.registry import make_engine
-from decomfl_lab.errors import InputError, require_choice, require_int
+from decomfl_lab.errors import require_choice, require_int
 from decomfl_lab.estimators.differences import central
 from decomfl_lab.language.causal import Verbalized, load_causal
 from decomfl_lab.language.opt import SIZES, SPECIAL, build_opt
@@ -99,12 +96,8 @@ Batch = tuple[Tensor, Tensor]
 """Prompts (n, T), left padded, in any order, and classes (n,)."""
 
 
-class Way(Protocol):
-    """How a round can be done."""
-
-    def __call__(self) -> NDArray[np.float32]:
-        """Do a round; the scalars, (m, P)."""
-        ...
+Way = Callable[[], NDArray[np.float32]]
+"""How a round can be done: a function that does one and returns the scalars, (m, P)."""
 
 
 class InPlace:
@@ -119,32 +112,20 @@ class InPlace:
     ) -> None:
         self.modules = [deepcopy(module.module).to(dtype) for _ in batches]
         self.verbalizers, self.pad = list(module.verbalizers), module.pad
-        self.batches, self.P, self.dtype = batches, P, dtype
+        self.batches, self.P = batches, P
         self.round = 0
 
     def __call__(self) -> NDArray[np.float32]:
         """See ``Way``."""
-        P = self.P
-        g = np.empty((len(self.modules), P), dtype=np.float32)
+        seeds = range(self.round * self.P, (self.round + 1) * self.P)
+        each = zip(self.modules, self.batches, strict=True)
+        g = np.stack([in_place_scalars(module, partial(self._loss, module, *own), seeds, MU) for module, own in each])
         with torch.inference_mode():
-            for i, (module, batch) in enumerate(zip(self.modules, self.batches, strict=True)):
-                for p in range(P):
-                    self._move(module, p, MU)
-                    above = self._loss(module, *batch)
-                    self._move(module, p, -2 * MU)
-                    g[i, p] = (above - self._loss(module, *batch)) / (2 * MU)
-                    self._move(module, p, MU)
             for module in self.modules:
-                for p in range(P):
-                    self._move(module, p, -ETA * float(g[:, p].mean()) / P)
+                for p, seed in enumerate(seeds):
+                    move_(module, seed, -ETA * float(g[:, p].mean()) / self.P)
         self.round += 1
         return g
-
-    def _move(self, module: nn.Module, p: int, c: float) -> None:
-        device = next(module.parameters()).device
-        generator = torch.Generator(device).manual_seed(self.round * self.P + p)
-        for w in module.parameters():
-            w.add_(torch.randn(w.shape, generator=generator, device=device).to(self.dtype), alpha=c)
 
     def _loss(self, module: nn.Module, ids: Tensor, classes: Tensor) -> float:
         mask = (ids != self.pad).long()
@@ -276,12 +257,7 @@ def llm_rows(
     references = dict.fromkeys(chosen, reference)
     references[BASELINE] = InPlace(module, batches, P, dtype=torch.float64)()
     errors = {name: scalar_error(rounds[name](), references[name]) for name in chosen}  # and warm
-    seconds = dict.fromkeys(chosen, np.inf)
-    for _ in range(repeats):
-        for name in chosen:
-            started = time.perf_counter()
-            rounds[name]()
-            seconds[name] = min(seconds[name], time.perf_counter() - started)
+    seconds = in_turns(rounds, repeats)
     del rounds
     length = float(np.mean([(ids != module.pad).sum(1).double().mean() for ids, _ in batches]))
     for name in chosen:
@@ -308,11 +284,8 @@ def llm_rows(
 
 def _peak_apart(model: str, vocabulary: int, way: str) -> float | None:
     """``_peak`` in a process of its own."""
-    command = [sys.executable, "-m", "decomfl_lab.bench.language_round", model, str(vocabulary), way]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env={**os.environ, **ENVIRONMENT})
-    if done.returncode:
-        raise InputError(f"measuring {way} must end well, but the process ended with {done.returncode}")
-    peak: float | None = json.loads(done.stdout)
+    module = "decomfl_lab.bench.language_round"
+    peak: float | None = apart(way, module, model, str(vocabulary), way, env=ENVIRONMENT)
     return peak
 
 

@@ -7,10 +7,11 @@ direction: what a direct reading of the paper does, and what the authors' code d
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -26,7 +27,7 @@ from decomfl_lab.noise import Distribution, Program, cpu_backend, load_backend, 
 from decomfl_lab.noise.lanes import I32, Lanes
 from decomfl_lab.replicas.rebuild import rebuild_
 
-__all__ = ["Row", "Setting", "limits", "measure", "peak_of", "rebuild_rows", "resident_bytes", "status_bytes"]
+__all__ = ["Row", "Setting", "apart", "limits", "measure", "peak_of", "rebuild_rows", "resident_bytes", "status_bytes"]
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
 _SECONDS = 0.4
@@ -151,13 +152,13 @@ def _box_muller_operations() -> int:
 def _instruction_rate() -> float:
     """32-bit lane operations a second of one core, on twelve independent chains of vector sums and xors."""
     import numba
-    import numba.extending
 
     from decomfl_lab.noise.numba_cpu import on_rows
 
     chains, links = 3, 64
 
-    def write(builder: Any, x: Any, a: Any) -> None:
+    @on_rows
+    def burst(builder: Any, x: Any, a: Any) -> None:
         values = [Lanes.load(builder, x, I32, 32 * n, 32) for n in range(chains)]
         step = values[0].spread(a)
         for n in range(links):
@@ -165,17 +166,10 @@ def _instruction_rate() -> float:
         for n, value in enumerate(values):
             value.store(x, 32 * n)
 
-    intrinsic: Any = numba.extending.intrinsic
-
-    @intrinsic
-    def burst(typingctx, x, a):  # type: ignore[no-untyped-def]
-        return on_rows(write)(typingctx, x, a)
-
-    def bursts(x, a, times):  # type: ignore[no-untyped-def]
+    @numba.njit
+    def run(x: Any, a: Any, times: int) -> None:
         for _ in range(times):
             burst(x, a)
-
-    run: Any = numba.njit(bursts)
 
     x, times = np.ones(32 * chains, dtype=np.uint32), 200_000
     seconds = _best(lambda: run(x, np.uint32(12345), times))
@@ -254,6 +248,15 @@ def peak_of(work: Callable[[], object], model_bytes: int, without_model: int | N
     return None if peak is None else (peak - without_model) / model_bytes
 
 
+def apart(what: str, module: str, *arguments: str, given: str = "", env: Mapping[str, str] | None = None) -> Any:
+    """What a module prints as JSON in a process of its own; InputError that names ``what`` if it does not end well."""
+    command, own = [sys.executable, "-m", module, *arguments], {**os.environ, **(env or {})}
+    done = subprocess.run(command, input=given, stdout=subprocess.PIPE, text=True, check=False, env=own)
+    if done.returncode:
+        raise InputError(f"measuring {what} must end well, but the process ended with {done.returncode}")
+    return json.loads(done.stdout)
+
+
 # Measuring ---------------------------------------------------------------------------------------------------
 
 
@@ -318,23 +321,18 @@ def measure(settings: Sequence[Setting]) -> Iterator[Row]:
     for setting, ns, peak in rows:
         limit, binds = limits(setting)
         best = min(plain_ns.values())
+        backend = "triton" if device == "cuda" else (setting.backend or cpu_backend())
         yield Row(
-            setting.distribution.value,
-            "triton" if device == "cuda" else (setting.backend or cpu_backend()),
-            device,
-            setting.dtype,
-            d,
-            setting.pairs,
-            setting.workers,
-            ns,
-            best,
-            plain_ns[threads],
-            best / ns,
-            limit,
-            limit / ns,
-            binds,
-            peak,
-            plain_peak,
+            **asdict(setting) | {"backend": backend},
+            ns_per_element_pair=ns,
+            plain_ns=best,
+            plain_default_ns=plain_ns[threads],
+            ratio=best / ns,
+            limit_ns=limit,
+            share_of_limit=limit / ns,
+            limited_by=binds,
+            peak_models=peak,
+            plain_peak_models=plain_peak,
         )
 
 
@@ -344,16 +342,9 @@ def rebuild_rows(settings: Sequence[Setting]) -> Iterator[list[Row]]:
     for setting in settings:
         groups.setdefault((setting.device, setting.dtype, setting.d), []).append(setting)
     for group in groups.values():
-        done = subprocess.run(
-            [sys.executable, "-m", "decomfl_lab.bench.rebuild"],
-            input=json.dumps([asdict(setting) for setting in group]),
-            stdout=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise InputError(f"measuring d={group[0].d} must end well, but the process ended with {done.returncode}")
-        yield [Row(**row) for row in json.loads(done.stdout)]
+        asked = json.dumps([asdict(setting) for setting in group])
+        rows = apart(f"d={group[0].d}", "decomfl_lab.bench.rebuild", given=asked)
+        yield [Row(**row) for row in rows]
 
 
 def _main() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -29,10 +30,13 @@ from decomfl_lab.replicas.rebuild import project
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Sgd
 
-__all__ = ["BASELINE", "EngineRow", "WideLine", "engine_rows", "flops", "scalar_error"]
+__all__ = ["BASELINE", "EngineRow", "WideLine", "engine_rows", "flops", "in_place_scalars", "in_turns", "move_"]
+__all__ += ["scalar_error"]
+
+Name = TypeVar("Name", bound=Hashable)
 
 BASELINE = "in place"
-"""The way of MeZO and of the authors' code: see ``_Step.in_place``."""
+"""The way of MeZO and of the authors' code: see ``in_place_scalars``."""
 MU = 1e-3
 CHECKED = 2
 """Directions whose scalars are compared with those of float64."""
@@ -163,29 +167,14 @@ class _Step:
         return np.stack([projection.combine(loss, own, MU).g for loss, own in both])
 
     def in_place(self, dtype: torch.dtype = torch.float32) -> NDArray[np.float32]:
-        """The scalars g, (m, P), as MeZO and the authors' code measure them: z by ``randn``, and x moved in place.
-
-        z is made three times: for x + μz, from there to x − μz, and back to x.
-        """
+        """The scalars g, (m, P), by ``in_place_scalars``."""
         module = self.modules[dtype]
-        generator = torch.Generator(self.device)
-        g = np.empty((len(self.samples), self.P), dtype=np.float32)
 
-        def move(p: int, c: float) -> None:
-            generator.manual_seed(p)
-            for w in module.parameters():
-                w.add_(torch.randn(w.shape, generator=generator, device=self.device).to(dtype), alpha=c)
+        def loss(images: Tensor, targets: Tensor) -> float:
+            return float(cross_entropy(module(images), targets))
 
-        with torch.inference_mode():
-            for i, (inputs, targets) in enumerate(self.data):
-                images = inputs.to(dtype)
-                for p in range(self.P):
-                    move(p, MU)
-                    above = float(cross_entropy(module(images), targets))
-                    move(p, -2 * MU)
-                    g[i, p] = (above - float(cross_entropy(module(images), targets))) / (2 * MU)
-                    move(p, MU)
-        return g
+        data = [(inputs.to(dtype), targets) for inputs, targets in self.data]
+        return np.stack([in_place_scalars(module, partial(loss, *own), range(self.P), MU) for own in data])
 
     def reference(self) -> NDArray[np.float32]:
         """The scalars with the losses in float64, at the same points to the bit."""
@@ -195,6 +184,58 @@ class _Step:
     def wide_slopes(self) -> NDArray[np.float32]:
         """The scalars by projection with gradients in float64."""
         return self.slopes(Plain(), self.wide_samples)
+
+
+def move_(module: torch.nn.Module, seed: int, c: float) -> None:
+    """Add c z to the parameters in place, a tensor at a time, z by torch's ``randn`` in float32."""
+    device = next(module.parameters()).device
+    generator = torch.Generator(device).manual_seed(seed)
+    for w in module.parameters():
+        w.add_(torch.randn(w.shape, generator=generator, device=device).to(w.dtype), alpha=c)
+
+
+@torch.inference_mode()
+def in_place_scalars(
+    module: torch.nn.Module, loss: Callable[[], float], seeds: Sequence[int], mu: float
+) -> NDArray[np.float32]:
+    """The scalars g, (P,), as MeZO and the authors' code measure them: z by ``randn``, and x moved in place.
+
+    z is made three times: for x + μz, from there to x − μz, and back to x.
+
+    Args:
+        module: The net, whose parameters are moved.
+        loss: Its loss.
+        seeds: The seed of each direction, P of them.
+        mu: The smoothing radius μ.
+    """
+    g = np.empty(len(seeds), dtype=np.float32)
+    for p, seed in enumerate(seeds):
+        move_(module, seed, mu)
+        above = loss()
+        move_(module, seed, -2 * mu)
+        g[p] = (above - loss()) / (2 * mu)
+        move_(module, seed, mu)
+    return g
+
+
+def in_turns(
+    ways: Mapping[Name, Callable[[], object]], repeats: int, *, between: Callable[[], object] = int
+) -> dict[Name, float]:
+    """Seconds of the fastest of so many runs of each; they take turns, so that what slows the machine slows all.
+
+    Args:
+        ways: What is timed.
+        repeats: How often.
+        between: What is done after every run, and not timed.
+    """
+    seconds = dict.fromkeys(ways, np.inf)
+    for _ in range(repeats):
+        for name, run in ways.items():
+            started = time.perf_counter()
+            run()
+            seconds[name] = min(seconds[name], time.perf_counter() - started)
+            between()
+    return seconds
 
 
 def scalar_error(g: NDArray[np.float32], reference: NDArray[np.float32]) -> float:
@@ -234,14 +275,10 @@ def engine_rows(
     right = {"central": few.reference(), "projection": few.wide_slopes()}
     errors = {way: scalar_error(measure(few), right[way[1]]) for way, measure in ways.items()}  # and warm
     errors[BASELINE, "central"] = scalar_error(few.in_place(), few.in_place(torch.float64))
-    seconds = dict.fromkeys(ways, np.inf)
-    peak = 0.0
-    for _ in range(repeats):
-        for way, measure in ways.items():
-            started = time.perf_counter()
-            measure(step)
-            seconds[way] = min(seconds[way], time.perf_counter() - started)
-            peak = max(peak, _matrix_rate(place))
+    rates: list[float] = []
+    runs = {way: partial(measure, step) for way, measure in ways.items()}
+    seconds = in_turns(runs, repeats, between=lambda: rates.append(_matrix_rate(place)))
+    peak = max(rates)
     for way in ways:
         images = clients * batch * (2 * P if way[1] == "central" else 1)
         rate = images * step.flops[way[1]] / seconds[way]

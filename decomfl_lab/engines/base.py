@@ -79,7 +79,6 @@ class Engine(Protocol):
         They are an array, or a tensor where x is, which nobody has waited for yet. The values depend on their sample
         and the line alone, not on what else is asked for.
         """
-        ...
 
     def gradients(self, points: Sequence[Tensor], samples: Sequence[SampleLoss]) -> tuple[Values, Tensor]:
         """f_i(x_i; ξ), shape (samples,), and ∇f_i(x_i; ξ), float32 or float64 (samples, d), each at an x_i of its own.
@@ -87,11 +86,9 @@ class Engine(Protocol):
         The gradients are where the points are, and so may the losses be. The values depend on their sample and its
         point alone (of ``Batched``, to rounding). InputError for an objective without a gradient.
         """
-        ...
 
     def release(self) -> None:
         """Let go of memory of the size of a model that need not outlive a round."""
-        ...
 
 
 class Serial:

@@ -10,7 +10,7 @@ The gradient of a convolution by its input is a convolution of the slopes by its
 around, and goes through the same code; the gradient by its weights is a product of the two maps.
 """
 
-# mypy: disable-error-code="no-untyped-call,misc,untyped-decorator,no-any-return"
+# mypy: disable-error-code="no-untyped-call,misc,untyped-decorator,no-any-return,no-untyped-def"
 from __future__ import annotations
 
 import math
@@ -79,7 +79,7 @@ _HERE = np.zeros(1, dtype=np.int64)
 
 
 @njit(cache=True, nogil=True)
-def _pool(work: Any, stage: Any) -> None:
+def _pool(work, stage):
     src, row, channels, size, height, width, dst, dst_row = stage[1:9]
     for y in range(height):
         for x in range(width):
@@ -89,7 +89,7 @@ def _pool(work: Any, stage: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _linear(work: Any, point: Any, stage: Any, images: Any) -> None:
+def _linear(work, point, stage, images):
     src, step, features, w, bias, outputs, dst, to_step, relu = stage[1:10]
     for i in range(images):
         for o in range(outputs):
@@ -120,13 +120,13 @@ def _linear(work: Any, point: Any, stage: Any, images: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _pack(packed: Any, point: Any, order: Any) -> None:
+def _pack(packed, point, order):
     for n in range(order.size):
         packed[n] = point[order[n]] if order[n] >= 0 else np.float32(0)
 
 
 @njit(cache=True, nogil=True)
-def _convolve(work: Any, stage: Any, src_offsets: Any, dst_offsets: Any, packed: Any) -> None:
+def _convolve(work, stage, src_offsets, dst_offsets, packed):
     src, row, rows, run, pixels, first, weights, biases, blocks, dst, relu, width = stage[1:13]
     floor = np.float32(0) if relu else _ANY
     for block in range(blocks):
@@ -140,7 +140,7 @@ def _convolve(work: Any, stage: Any, src_offsets: Any, dst_offsets: Any, packed:
 
 
 @njit(cache=True, nogil=True)
-def _image(maps: Any, features: Any, stages: Any, src_offsets: Any, dst_offsets: Any, packed: Any, place: Any) -> None:
+def _image(maps, features, stages, src_offsets, dst_offsets, packed, place):
     """The stages of one image, up to its features."""
     for s in range(stages.shape[0]):
         stage = stages[s]
@@ -158,19 +158,26 @@ def _image(maps: Any, features: Any, stages: Any, src_offsets: Any, dst_offsets:
 
 
 @njit(cache=True, nogil=True)
-def cross_entropy_of(work: Any, first: Any, classes: Any, target: Any) -> Any:
-    """−log softmax of the logits that begin at work[first], at the target."""
+def _exponentials(work, first, classes):
+    """The largest t of the logits that begin at work[first], and Σ_c exp(logit c − t)."""
     top = np.float64(work[first])
     for c in range(classes):
         top = max(top, np.float64(work[first + c]))
     total = 0.0
     for c in range(classes):
         total += math.exp(np.float64(work[first + c]) - top)
+    return top, total
+
+
+@njit(cache=True, nogil=True)
+def cross_entropy_of(work, first, classes, target):
+    """−log softmax of the logits that begin at work[first], at the target."""
+    top, total = _exponentials(work, first, classes)
     return math.log(total) + top - np.float64(work[first + target])
 
 
 @njit(cache=True, nogil=True)
-def _chunk(out: Any, point: Any, images: Any, targets: Any, each: Any, shape: Any, tables: Any, memory: Any) -> None:
+def _chunk(out, point, images, targets, each, shape, tables, memory):
     """out[i] = cross entropy of image i, of at most ``CHUNK``; ``each`` numbers of ``maps`` are an image's own."""
     height, width, row, first, logits, step, classes = shape
     stages, linear, src_offsets, dst_offsets = tables
@@ -188,7 +195,7 @@ def _chunk(out: Any, point: Any, images: Any, targets: Any, each: Any, shape: An
 
 
 @njit(cache=True, nogil=True)
-def _losses(out: Any, point: Any, images: Any, targets: Any, order: Any, shape: Any, tables: Any, memory: Any) -> None:
+def _losses(out, point, images, targets, order, shape, tables, memory):
     """out[i] = cross entropy of image i; see ``Network``."""
     _pack(memory[2], point, order)
     for a in range(0, images.shape[0], CHUNK):
@@ -200,23 +207,16 @@ def _losses(out: Any, point: Any, images: Any, targets: Any, order: Any, shape: 
 
 
 @njit(cache=True, nogil=True)
-def _softmax_slopes(slopes: Any, logits: Any, first: Any, classes: Any, target: Any) -> None:
+def _softmax_slopes(slopes, logits, first, classes, target):
     """slopes[first + c] = ∂(−log softmax at the target)/∂logit c = softmax_c − [c is the target]."""
-    top = np.float64(logits[first])
-    for c in range(classes):
-        top = max(top, np.float64(logits[first + c]))
-    total = 0.0
-    for c in range(classes):
-        total += math.exp(np.float64(logits[first + c]) - top)
+    top, total = _exponentials(logits, first, classes)
     for c in range(classes):
         slopes[first + c] = math.exp(np.float64(logits[first + c]) - top) / total
     slopes[first + target] -= np.float32(1)
 
 
 @njit(cache=True, nogil=True)
-def _add_rows(
-    to: Any, a: Any, a_first: Any, a_rows: Any, a_step: Any, b: Any, b_first: Any, b_step: Any, terms: Any, whole: Any
-) -> None:
+def _add_rows(to, a, a_first, a_rows, a_step, b, b_first, b_step, terms, whole):
     """to[r, j] += Σ_n a[r, n] b[n, j] for j below ``whole``, tile by tile; ``to`` is (array, first, row offsets)."""
     array, first, rows = to
     j = 0
@@ -229,9 +229,7 @@ def _add_rows(
 
 
 @njit(cache=True, nogil=True)
-def _linear_slopes(
-    gradient: Any, slopes: Any, features: Any, point: Any, stage: Any, images: Any, inputs_too: Any
-) -> None:
+def _linear_slopes(gradient, slopes, features, point, stage, images, inputs_too):
     """Adds to the gradient by weights and bias; writes the slopes by the inputs, if they are wanted."""
     src, step, count, w, bias, outputs, dst, to_step, relu = stage[1:10]
     for i in range(images):
@@ -262,7 +260,7 @@ def _linear_slopes(
 
 
 @njit(cache=True, nogil=True)
-def _weight_slopes(sums: Any, maps: Any, slopes: Any, stage: Any, src_offsets: Any, dst_offsets: Any) -> None:
+def _weight_slopes(sums, maps, slopes, stage, src_offsets, dst_offsets):
     """Adds to the gradient of one image by a convolution's packed weights and biases."""
     weights, biases, width, blocks, taps, first, src, row, step, at, at_row, at_step, h, w = stage[1:15]
     from_, to = src_offsets[first : first + taps], dst_offsets[first : first + taps]
@@ -275,17 +273,7 @@ def _weight_slopes(sums: Any, maps: Any, slopes: Any, stage: Any, src_offsets: A
 
 
 @njit(cache=True, nogil=True)
-def _image_slopes(
-    sums: Any,
-    maps: Any,
-    slopes: Any,
-    of_features: Any,
-    back: Any,
-    src_offsets: Any,
-    dst_offsets: Any,
-    turned: Any,
-    place: Any,
-) -> None:
+def _image_slopes(sums, maps, slopes, of_features, back, src_offsets, dst_offsets, turned, place):
     """The stages of one image, from its features' slopes back."""
     for s in range(back.shape[0]):
         stage = back[s]
@@ -333,20 +321,7 @@ def _image_slopes(
 
 
 @njit(cache=True, nogil=True)
-def _gradient(
-    out: Any,
-    gradient: Any,
-    point: Any,
-    images: Any,
-    targets: Any,
-    orders: Any,
-    each: Any,
-    shape: Any,
-    tables: Any,
-    back: Any,
-    memory: Any,
-    slopes_memory: Any,
-) -> None:
+def _gradient(out, gradient, point, images, targets, orders, each, shape, tables, back, memory, slopes_memory):
     """out[i] = cross entropy of image i, and gradient (d,) = the sum of its gradients by the parameters."""
     logits, step, classes = shape[4:]
     linear, src_offsets, dst_offsets = tables[1:]

@@ -14,7 +14,7 @@ Source of the architecture: Zhang et al., "OPT: Open Pre-trained Transformer Lan
 transformers' ``OPTForCausalLM``.
 """
 
-# mypy: disable-error-code="no-untyped-call,misc,untyped-decorator,no-any-return"
+# mypy: disable-error-code="no-untyped-call,misc,untyped-decorator,no-any-return,no-untyped-def"
 from __future__ import annotations
 
 import math
@@ -60,7 +60,7 @@ _PARTS = (
 
 
 @njit(cache=True, nogil=True)
-def _pack(packed: Any, first: Any, point: Any, weight: Any, bias: Any, inputs: Any, outputs: Any) -> None:
+def _pack(packed, first, point, weight, bias, inputs, outputs):
     """Weights (outputs, inputs) as blocks of 16 outputs, (block, input, 16), then the biases."""
     for o in range(outputs):
         to, row = packed[first + o // BLOCK * BLOCK * inputs + o % BLOCK :], point[weight + o * inputs :]
@@ -70,18 +70,7 @@ def _pack(packed: Any, first: Any, point: Any, weight: Any, bias: Any, inputs: A
 
 
 @njit(cache=True, nogil=True)
-def _linear(
-    work: Any,
-    src: Any,
-    src_rows: Any,
-    dst: Any,
-    dst_rows: Any,
-    rows: Any,
-    packed: Any,
-    first: Any,
-    shape: Any,
-    floor: Any,
-) -> None:
+def _linear(work, src, src_rows, dst, dst_rows, rows, packed, first, shape, floor):
     """max(src Wᵀ + b, floor) to dst; W has ``shape`` (inputs, outputs); rows lie where src_rows and dst_rows say."""
     inputs, outputs = shape
     for block in range(outputs // BLOCK):
@@ -91,7 +80,7 @@ def _linear(
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
-def _norm(work: Any, src: Any, dst: Any, rows: Any, width: Any, point: Any, weight: Any, bias: Any, eps: Any) -> None:
+def _norm(work, src, dst, rows, width, point, weight, bias, eps):
     """(src − mean) / √(variance + eps) · weight + bias to dst, row by row."""
     w, b = point[weight : weight + width], point[bias : bias + width]
     for n in range(rows):
@@ -109,14 +98,14 @@ def _norm(work: Any, src: Any, dst: Any, rows: Any, width: Any, point: Any, weig
 
 
 @njit(cache=True, nogil=True)
-def _add(work: Any, dst: Any, src: Any, count: Any) -> None:
+def _add(work, dst, src, count):
     to, row = work[dst : dst + count], work[src : src + count]
     for i in range(count):
         to[i] += row[i]
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
-def _softmax(row: Any, seen: Any, scale: Any, powers: Any) -> None:
+def _softmax(row, seen, scale, powers):
     """Softmax of a row's first ``seen`` numbers, times ``scale``; the others become 0. ``powers`` is scratch, int32.
 
     eᵗ = 2ⁿ eʳ, n = ⌊t / ln 2 + ½⌋: r is at most ½ ln 2, and seven terms of the series leave 2⁻²³ of it. NaN stays.
@@ -147,9 +136,7 @@ def _softmax(row: Any, seen: Any, scale: Any, powers: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _attend(
-    work: Any, places: Any, rows: Any, score_rows: Any, first: Any, length: Any, query: Any, queries: Any, size: Any
-) -> None:
+def _attend(work, places, rows, score_rows, first, length, query, queries, size):
     """Causal attention of one prompt: of its last ``queries`` tokens, whose rows begin at ``query``, to all of them.
 
     Keys and values begin at row ``first``. 6 queries at a time see the keys up to their last one's own.
@@ -190,23 +177,10 @@ def _attend(
 
 @njit(cache=True, nogil=True)
 def _losses(
-    out: Any,
-    point: Any,
-    tokens: Any,
-    starts: Any,
-    targets: Any,
-    work: Any,
-    packed: Any,
-    regions: Any,
-    rows: Any,
-    score_rows: Any,
-    layers: Any,
-    tables: Any,
-    verbalizers: Any,
-    shape: Any,
-    eps: Any,
-) -> None:
+    out, point, tokens, starts, targets, memory, regions, rows, score_rows, layers, tables, verbalizers, shape, eps
+):
     """out[n] = cross entropy of prompt n; see ``OptNetwork``."""
+    work, packed = memory
     width, heads, inner = shape
     embedding, position, norm, norm_bias, head = tables
     x, ends, u, q, k, v, mixed, f, scores, powers, keys, values, zeros, logits = regions
@@ -405,9 +379,9 @@ class OptNetwork:
             "logits": self.classes,
         }
         *regions, size = np.cumsum([0, *sizes.values()]).tolist()
-        work, packed = workspace.sized(size, 4 * (width * width + width) + 2 * width * inner + inner + width)
+        memory = workspace.sized(size, 4 * (width * width + width) + 2 * width * inner + inner + width)
         zeros = regions[list(sizes).index("zeros")]
-        work[zeros : zeros + BLOCK] = 0
+        memory[0][zeros : zeros + BLOCK] = 0
         steps = np.arange(rows)
         out = np.empty(n, dtype=np.float64)
         _losses(
@@ -416,8 +390,7 @@ class OptNetwork:
             prompts.tokens,
             prompts.starts,
             targets,
-            work,
-            packed,
+            memory,
             tuple(regions),
             (steps * width, steps * (width + BLOCK), steps * inner),
             np.zeros(PIXELS, dtype=np.int64),

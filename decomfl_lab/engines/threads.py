@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import product
 from queue import SimpleQueue
 from typing import Any
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from decomfl_lab.engines.base import Line, SampleLoss, Serial, fits, point_for
 from decomfl_lab.engines.cnn_kernel import Network, Slopes, Workspace
-from decomfl_lab.engines.opt_kernel import Memory, OptNetwork
+from decomfl_lab.engines.opt_kernel import OptNetwork
 from decomfl_lab.errors import require_int
 from decomfl_lab.estimators.differences import Point
 from decomfl_lab.objectives.objective import ModuleObjective, Objective, mean_losses
@@ -31,9 +32,7 @@ class Seat:
 
     def __init__(self) -> None:
         self._points: list[Tensor] = []
-        self._modules: dict[nn.Module, nn.Module] = {}
-        self._workspaces: dict[Network | OptNetwork, Workspace | Memory] = {}
-        self._slopes: dict[Network, tuple[Workspace, Slopes]] = {}
+        self._kept: dict[object, Any] = {}
 
     def points(self, x: Tensor, count: int) -> list[Tensor]:
         """Vectors like x, or wider if x has 16 bits."""
@@ -43,21 +42,22 @@ class Seat:
 
     def module(self, original: nn.Module) -> nn.Module:
         """This seat's copy."""
-        if original not in self._modules:
-            self._modules[original] = copy.deepcopy(original)
-        return self._modules[original]
+        own: nn.Module = self._made(original, partial(copy.deepcopy, original))
+        return own
 
     def workspace(self, network: Network | OptNetwork) -> Any:
         """This seat's memory for the net."""
-        if network not in self._workspaces:
-            self._workspaces[network] = network.workspace()
-        return self._workspaces[network]
+        return self._made(network, network.workspace)
 
     def slopes(self, network: Network) -> tuple[Workspace, Slopes]:
         """This seat's memory for the net's gradients."""
-        if network not in self._slopes:
-            self._slopes[network] = network.slopes_workspace()
-        return self._slopes[network]
+        own: tuple[Workspace, Slopes] = self._made((network, "slopes"), network.slopes_workspace)
+        return own
+
+    def _made(self, key: object, make: Callable[[], object]) -> Any:
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
 
 
 Job = Callable[[Seat, Tensor], float]

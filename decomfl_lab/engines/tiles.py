@@ -5,13 +5,13 @@ fused multiply-add, and each element's terms come in a stated order, so the bits
 width of the machine's vectors nor on how rows and columns are grouped.
 """
 
-# mypy: disable-error-code="no-untyped-call,misc,untyped-decorator,no-any-return"
+# mypy: disable-error-code="no-untyped-call,misc,untyped-decorator,no-any-return,no-untyped-def"
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
 
-import numba.extending
+import numba
 from llvmlite import ir
 from numba.core import cgutils
 from numba.core.registry import cpu_target
@@ -34,7 +34,7 @@ __all__ = [
     "wide_tile",
 ]
 
-intrinsic: Any = numba.extending.intrinsic
+njit: Any = numba.njit
 
 LANES: Final = 16 if "+avx512f" in cpu_target.target_context.codegen()._customize_tm_features() else 8
 """Float32 numbers in the widest register that the compiled code may use."""
@@ -109,21 +109,8 @@ def _tile(width: int) -> Any:
     vectors = width // LANES
 
     def write(
-        builder: Any,
-        work: Any,
-        src: Any,
-        src_offsets: Any,
-        first: Any,
-        rows: Any,
-        stride: Any,
-        run: Any,
-        packed: Any,
-        weights: Any,
-        bias: Any,
-        dst: Any,
-        dst_offsets: Any,
-        floor: Any,
-    ) -> None:
+        builder, work, src, src_offsets, first, rows, stride, run, packed, weights, bias, dst, dst_offsets, floor
+    ):
         inputs = _places(builder, work, src, src_offsets, first, PIXELS)
         size = ir.Constant(run.type, width)
         taps = builder.gep(packed, [weights])
@@ -134,14 +121,7 @@ def _tile(width: int) -> Any:
             for v in range(vectors):
                 (sums[i * vectors + v] + biases[v]).at_least(floor).store(out, LANES * v)
 
-    def typing(  # type: ignore[no-untyped-def]
-        typingctx, work, src, src_offsets, first, rows, stride, run, packed, weights, bias, dst, dst_offsets, floor
-    ):
-        return on_rows(write)(
-            typingctx, work, src, src_offsets, first, rows, stride, run, packed, weights, bias, dst, dst_offsets, floor
-        )
-
-    return intrinsic(typing)
+    return on_rows(write)
 
 
 tile, wide_tile = _tile(BLOCK), _tile(WIDE)
@@ -154,24 +134,7 @@ def _adding(rows: int, width: int) -> Any:
     """
     vectors = width // LANES
 
-    def write(
-        builder: Any,
-        to: Any,
-        dst: Any,
-        dst_offsets: Any,
-        first: Any,
-        work: Any,
-        src: Any,
-        src_offsets: Any,
-        a: Any,
-        b: Any,
-        of: Any,
-        at: Any,
-        c: Any,
-        d: Any,
-        count_y: Any,
-        count_x: Any,
-    ) -> None:
+    def write(builder, to, dst, dst_offsets, first, work, src, src_offsets, a, b, of, at, c, d, count_y, count_x):
         inputs = _places(builder, work, src, src_offsets, first, rows)
         columns = builder.gep(of, [at])
         sums = _products(builder, inputs, (a, b), columns, (c, d), (count_y, count_x), vectors)
@@ -179,33 +142,15 @@ def _adding(rows: int, width: int) -> Any:
             for v, old in enumerate(_vectors(builder, out, vectors)):
                 (old + sums[i * vectors + v]).store(out, LANES * v)
 
-    def typing(  # type: ignore[no-untyped-def]
-        typingctx, to, dst, dst_offsets, first, work, src, src_offsets, a, b, of, at, c, d, count_y, count_x
-    ):
-        return on_rows(write)(
-            typingctx, to, dst, dst_offsets, first, work, src, src_offsets, a, b, of, at, c, d, count_y, count_x
-        )
-
-    return intrinsic(typing)
+    return on_rows(write)
 
 
 _wide_rows, _rows, _wide_row, _row = (_adding(n, width) for n in (PIXELS, 1) for width in (WIDE, BLOCK))
 
 
-def _add_products(
-    to: Any,
-    dst: Any,
-    dst_offsets: Any,
-    work: Any,
-    src: Any,
-    src_offsets: Any,
-    row_steps: Any,
-    of: Any,
-    at: Any,
-    column_steps: Any,
-    counts: Any,
-    wide: Any,
-) -> None:
+@njit(cache=True, nogil=True)
+def add_products(to, dst, dst_offsets, work, src, src_offsets, row_steps, of, at, column_steps, counts, wide):
+    """See ``_adding``: all rows of the tables, ``WIDE`` columns or ``BLOCK``."""
     (a, b), (c, d), (count_y, count_x) = row_steps, column_steps, counts
     whole = dst_offsets.size - dst_offsets.size % PIXELS
     for n in range(0, whole, PIXELS):
@@ -220,16 +165,10 @@ def _add_products(
             _row(to, dst, dst_offsets, n, work, src, src_offsets, a, b, of, at, c, d, count_y, count_x)
 
 
-add_products: Any = numba.njit(cache=True, nogil=True)(_add_products)
-"""See ``_adding``: all rows of the tables, ``WIDE`` columns or ``BLOCK``."""
-
-
 def _dots(left_count: int, right_count: int) -> Any:
     """An intrinsic: out[i, o] += Σ_j work[a + i·a_step + j] · point[w + o·w_step + j] over ``vectors``·8 numbers j."""
 
-    def write(
-        builder: Any, work: Any, a: Any, a_step: Any, point: Any, w: Any, w_step: Any, vectors: Any, out: Any, step: Any
-    ) -> None:
+    def write(builder, work, a, a_step, point, w, w_step, vectors, out, step):
         sums = _sums(builder, left_count * right_count, _DOT)
 
         def rows(base: Any, first: Any, step: Any, count: int) -> list[Any]:
@@ -249,16 +188,14 @@ def _dots(left_count: int, right_count: int) -> Any:
                 place = builder.gep(row, [step.type(o)])
                 builder.store(builder.fadd(builder.load(place), total), place)
 
-    def typing(typingctx, work, a, a_step, point, w, w_step, vectors, out, step):  # type: ignore[no-untyped-def]
-        return on_rows(write)(typingctx, work, a, a_step, point, w, w_step, vectors, out, step)
-
-    return intrinsic(typing)
+    return on_rows(write)
 
 
 dots_block, dots_column, dots_one = _dots(*DOTS), _dots(DOTS[0], 1), _dots(1, 1)
 
 
-def _write_largest(builder: Any, work: Any, corner: Any, size: Any, row: Any, step: Any, out: Any) -> None:
+@on_rows
+def largest(builder, work, corner, size, row, step, out):
     """work[out...] = the largest of size × size pixels of 16 channels, NaN if there is one."""
     source = builder.gep(work, [corner])
     top = cgutils.alloca_once(builder, ir.VectorType(F32, BLOCK))
@@ -271,27 +208,8 @@ def _write_largest(builder: Any, work: Any, corner: Any, size: Any, row: Any, st
     Lanes(builder, builder.load(top)).store(builder.gep(work, [out]), 0)
 
 
-@intrinsic
-def largest(typingctx, work, corner, size, row, step, out):  # type: ignore[no-untyped-def]
-    """See ``_write_largest``."""
-    return on_rows(_write_largest)(typingctx, work, corner, size, row, step, out)
-
-
-def _write_route(
-    builder: Any,
-    work: Any,
-    corner: Any,
-    size: Any,
-    row: Any,
-    step: Any,
-    top: Any,
-    floor: Any,
-    slopes: Any,
-    of: Any,
-    to: Any,
-    to_row: Any,
-    to_step: Any,
-) -> None:
+@on_rows
+def route(builder, work, corner, size, row, step, top, floor, slopes, of, to, to_row, to_step):
     """The first of the window's pixels equal to its largest, above ``floor``, gets slopes[of...]; the others get 0."""
     kind = ir.VectorType(F32, BLOCK)
     zero = Lanes(builder, ir.Constant(kind, [0.0] * BLOCK))
@@ -311,11 +229,3 @@ def _write_route(
         out = Lanes(builder, builder.select(hit, rest.value, zero.value))
         out.store(builder.gep(target, [place(to_row, to_step)]), 0)
         builder.store(builder.select(hit, zero.value, rest.value), left)
-
-
-@intrinsic
-def route(  # type: ignore[no-untyped-def]
-    typingctx, work, corner, size, row, step, top, floor, slopes, of, to, to_row, to_step
-):
-    """See ``_write_route``."""
-    return on_rows(_write_route)(typingctx, work, corner, size, row, step, top, floor, slopes, of, to, to_row, to_step)

@@ -51,11 +51,9 @@ class Estimator(Protocol):
 
     def points(self, P: int, mu: float) -> list[Point]:
         """The points at which the loss must be known, at smoothing radius μ."""
-        ...
 
     def combine(self, values: Values, slopes: Values, mu: float) -> Estimate:
         """The scalars from the loss at each of ``points``, and the slopes (P,), empty unless they are wanted."""
-        ...
 
 
 class _Forward:

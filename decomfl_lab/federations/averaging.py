@@ -36,7 +36,6 @@ class Trainer(Protocol):
 
     def train(self, x: Tensor, eta: float, K: int) -> tuple[Tensor, float]:
         """The model after K local steps from ``x`` (d,), which is not changed, and the mean training loss."""
-        ...
 
 
 class Uplink(Protocol):
@@ -44,7 +43,6 @@ class Uplink(Protocol):
 
     def send(self, ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
         """Encode what ``client`` sends in round r, count it, decode it: the model (d,) that the server sees."""
-        ...
 
 
 class DenseUplink:

@@ -27,31 +27,24 @@ class Federation(Protocol):
     @property
     def ledger(self) -> Ledger:
         """What was sent, and how much it was."""
-        ...
 
     @property
     def pulls(self) -> int:
         """Rebuilds that were replaced by sending the model (a policy's choice, or the records were gone)."""
-        ...
 
     @property
     def round(self) -> int:
         """Rounds completed."""
-        ...
 
     @property
     def x(self) -> Tensor:
         """The global model x_r, shape (d,)."""
-        ...
 
     def advance(self) -> float:
         """Run one round; returns the training loss, averaged over the sampled clients' local steps."""
-        ...
 
     def save(self) -> Saved:
         """Everything that the next rounds depend on."""
-        ...
 
     def load(self, saved: Saved) -> None:
         """Inverse of ``save``, bit for bit."""
-        ...

@@ -25,11 +25,9 @@ class Tokens(Protocol):
     @property
     def pad(self) -> int:
         """The number that fills up; no text has it."""
-        ...
 
     def encode(self, text: str) -> list[int]:
         """The token numbers of a text, with those special ones that the model expects around it."""
-        ...
 
 
 def encode(prompts: Sequence[str], tokenizer: Tokens, *, max_length: int, truncate: bool = True) -> Tensor:

@@ -124,19 +124,15 @@ class AnyReplica(Protocol):
     @property
     def round(self) -> int:
         """The number of records applied."""
-        ...
 
     def catch_up(self, records: Iterable[RoundRecord]) -> object:
         """Apply the records of rounds ≥ ``round`` in order, skip older ones; InputError, and no change, at a gap."""
-        ...
 
     def snapshot(self) -> Snapshot:
         """Round, x and {slot: vector} for each of ``rule.slots``, which no later step of the replica changes."""
-        ...
 
     def restore(self, snapshot: Snapshot) -> None:
         """Be what the snapshot says, and leave the snapshot's vectors as they are ever after."""
-        ...
 
 
 class AnyClient(Protocol):
@@ -151,20 +147,16 @@ class AnyClient(Protocol):
     @property
     def id(self) -> int:
         """The client's number i."""
-        ...
 
     @property
     def replica(self) -> AnyReplica:
         """Its model, of a whole round whenever ``handle`` is not running."""
-        ...
 
     def report(self) -> Held:
         """The round that the client holds (only where clients track it)."""
-        ...
 
     def handle(self, plan: Plan) -> Reply:
         """Rebuild x_r from the plan's records, measure K·P scalars, be at x_r again; InputError if records lack."""
-        ...
 
 
 class AnyServer(Protocol):
@@ -181,22 +173,18 @@ class AnyServer(Protocol):
     @property
     def round(self) -> int:
         """The round to be planned or under way."""
-        ...
 
     @property
     def run_seed(self) -> int:
         """The seed that every round's derive from."""
-        ...
 
     @property
     def tracking(self) -> Tracking:
         """Who remembers which round a client holds."""
-        ...
 
     @property
     def replica(self) -> AnyReplica | None:
         """The server's model, None where it is made without one."""
-        ...
 
     def plan_round(
         self, participants: Sequence[int] | None = None, reports: Iterable[Held] | None = None
@@ -205,19 +193,15 @@ class AnyServer(Protocol):
 
         Where records are gone that a client lacks, the error names the client, its round and the oldest record's.
         """
-        ...
 
     def aggregate(self, replies: Iterable[Reply]) -> RoundRecord:
         """The round's record, stored and applied; InputError, and nothing stored, for a bad reply or none."""
-        ...
 
     def dense_model(self) -> Snapshot:
         """The server's model."""
-        ...
 
     def note_dense_pull(self, client: int) -> None:
         """Remember that a client now holds the model of the present round."""
-        ...
 
 
 class Implementation:
@@ -471,12 +455,14 @@ def play(
     case: Case,
     rounds: Iterable[Participation] | None = None,
     *,
+    clients: Iterable[AnyClient] | None = None,
     backwards: bool = False,
     policy: PullPolicy | None = None,
+    with_model: bool = True,
 ) -> Played:
-    """Play the rounds of ``case`` (or the given ones)."""
-    clients = [implementation.client(case, i) for i in range(case.M)]
-    played = Played(implementation.delivery(case, policy), clients)
+    """Play the rounds of ``case`` (or the given ones) with its clients (or the given ones)."""
+    own = (implementation.client(case, i) for i in range(case.M)) if clients is None else clients
+    played = Played(implementation.delivery(case, policy, with_model=with_model), list(own))
     for at in case.rounds if rounds is None else rounds:
         played.play_round(at, backwards=backwards)
     return played

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from torch import Tensor
 
-__all__ = ["LAWS", "Law", "LawBrokenError", "bits", "law", "same"]
+from decomfl_lab.errors import InputError
+
+__all__ = ["LAWS", "Law", "LawBrokenError", "bits", "law", "refused", "same"]
 
 
 class LawBrokenError(AssertionError):
@@ -58,6 +60,15 @@ def same(what: str, found: object, wanted: object) -> None:
     """LawBrokenError unless the two are equal."""
     if found != wanted:
         raise LawBrokenError(f"{what}: {found} is not {wanted}")
+
+
+def refused(otherwise: str, act: Callable[[], object]) -> None:
+    """LawBrokenError that says ``otherwise`` unless this raises InputError."""
+    try:
+        act()
+    except InputError:
+        return
+    raise LawBrokenError(otherwise)
 
 
 def bits(array: np.ndarray[Any, Any] | Tensor) -> bytes:

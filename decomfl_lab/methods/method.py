@@ -47,11 +47,9 @@ class Codec(Protocol):
 
     def join(self, values: Mapping[str, Any]) -> Any:
         """The object of these values, one for each option."""
-        ...
 
     def split(self, value: Any) -> dict[str, Any]:
         """Inverse of ``join``."""
-        ...
 
 
 def option(default: Any, help_: str = "", group: str = "method", *, codec: Codec | None = None) -> Any:

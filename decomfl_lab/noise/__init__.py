@@ -63,17 +63,14 @@ class Backend(Hashable, Protocol):
         self, key: int, direction: int, first: int, count: int, distribution: Distribution, scale: float
     ) -> NDArray[np.float32]:
         """See ``reference.directions``."""
-        ...
 
     def tile_square_sums(self, key: int, direction: int, first_tile: int, tiles: int, d: int) -> NDArray[np.float64]:
         """See ``reference.tile_square_sums``."""
-        ...
 
     def run(
         self, code: Code, memory: Sequence[Floats], first: int, scales: NDArray[np.float32], *, store: bool = True
     ) -> int:
         """See ``reference.run``."""
-        ...
 
 
 @cache

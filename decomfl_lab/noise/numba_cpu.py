@@ -5,10 +5,13 @@ first-level cache, then a Box-Muller pass that adds 128 products. Splitting them
 processor looks only some hundred instructions ahead and each pass has twice the independent work in sight.
 """
 
-# mypy: disable-error-code="no-untyped-call,misc,untyped-decorator"
+# Kernels are numba's and LLVM's language in Python's syntax: their arguments have types that no type checker knows.
+# mypy: disable-error-code="no-untyped-call,misc,untyped-decorator,no-untyped-def"
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from inspect import Signature, signature
 from typing import Any
 
 import numba
@@ -21,7 +24,7 @@ from numpy.typing import NDArray
 
 from decomfl_lab.noise import spec
 from decomfl_lab.noise.lanes import F32, F64, I32, I64, Lanes, align_spills
-from decomfl_lab.noise.program import DISTRIBUTIONS, FORMATS, Code, Format, Op, Program
+from decomfl_lab.noise.program import DISTRIBUTIONS, FORMATS, Code, Format, Op, directions_by
 from decomfl_lab.noise.spec import TAGS, TILE, Distribution
 
 __all__ = ["box_muller", "directions", "on_rows", "philox", "project", "run", "tile_square_sums"]
@@ -43,23 +46,6 @@ _TAG_RADEMACHER = np.uint64(TAGS[Distribution.RADEMACHER])
 _TAG_ROUNDING = np.uint64(spec.TAG_ROUNDING)
 _GAUSSIAN, _SPHERE, _RADEMACHER = (DISTRIBUTIONS.index(d) for d in Distribution)
 _FLOAT16 = FORMATS.index(Format.FLOAT16)
-(
-    _NOISE,
-    _FILL,
-    _COPY,
-    _SCALE,
-    _ADD,
-    _OFFSET,
-    _MULTIPLY,
-    _DIVIDE_INTO,
-    _SQUARE_ROOT,
-    _MAXIMUM,
-    _SIGN,
-    _SNAP,
-    _LIMIT,
-    _NARROW,
-    _NARROW_RANDOMLY,
-) = (int(op) for op in Op)
 
 
 # Lane arithmetic: what the specification says, 32 lanes at a time ------------------------------------------
@@ -100,18 +86,17 @@ def box_muller(w0: Lanes, w1: Lanes) -> tuple[Lanes, Lanes]:
 # The same as numba intrinsics on the rows of small arrays --------------------------------------------------
 
 
-def _pointer(context: Any, builder: Any, kind: Any, array: Any) -> ir.Value:
-    return context.make_array(kind)(context, builder, array).data
-
-
 def on_rows(write: Callable[..., None]) -> Any:
-    """A numba intrinsic out of ``write(builder, *arguments)``: arrays come as pointers, numbers as values."""
+    """The numba intrinsic that ``write(builder, *arguments)`` writes: arrays come as pointers, numbers as values.
 
-    def typing(typingctx: Any, *kinds: Any) -> Any:  # noqa: ARG001
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    Its arguments are those of ``write`` without a default.
+    """
+
+    def typing(typingctx, *kinds):  # noqa: ARG001
+        def codegen(context, builder, signature, values):
             align_spills(builder.function)
             arguments = [
-                _pointer(context, builder, kind, value) if isinstance(kind, types.Array) else value
+                context.make_array(kind)(context, builder, value).data if isinstance(kind, types.Array) else value
                 for kind, value in zip(signature.args, values, strict=True)
             ]
             write(builder, *arguments)
@@ -119,10 +104,14 @@ def on_rows(write: Callable[..., None]) -> Any:
 
         return types.void(*kinds), codegen
 
-    return typing
+    wanted = [each for each in signature(write).parameters.values() if each.default is each.empty]
+    typing.__signature__ = Signature(wanted)  # type: ignore[attr-defined]  # numba counts arguments by it
+    return intrinsic(typing)
 
 
-def _write_words(builder: Any, words: Any, block: Any, c2: Any, tag: Any, k0: Any, k1: Any) -> None:
+@on_rows
+def _words(builder, words, block, c2, tag, k0, k1):
+    """words[j] ← word of element j of the tile whose first block is ``block``."""
     lanes = Lanes.counting(builder, I64, _WIDTH)
     blocks = lanes + block
     counter = (blocks, blocks >> 32, lanes.spread(c2), lanes.spread(tag))
@@ -130,7 +119,8 @@ def _write_words(builder: Any, words: Any, block: Any, c2: Any, tag: Any, k0: An
         word.low_word().store(words, _WIDTH * n)
 
 
-def _write_add_gaussian(builder: Any, rows: Any, place: Any, words: Any, c: Any, scale: Any = None) -> None:
+def _write_add_gaussian(builder, rows, place, words, c, scale=None):
+    """rows[place + j] += c z_j, or c (scale z_j)."""
     wide = c.type == F64
     total = builder.gep(rows, [place])
     for half in (0, TILE // 2):
@@ -141,7 +131,7 @@ def _write_add_gaussian(builder: Any, rows: Any, place: Any, words: Any, c: Any,
             (old + (z.widen() if wide else z) * c).store(total, n)
 
 
-def _write_add_signs(builder: Any, rows: Any, place: Any, words: Any, c: Any, at: Any, shift: Any, count: int) -> None:
+def _write_add_signs(builder, rows, place, words, c, at, shift, count):
     """Add ±c[at + i] for i < count to the row; the sign is the bit of the words that shift + i moves to the top."""
     element = rows.type.pointee
     total = builder.gep(rows, [place])
@@ -156,7 +146,8 @@ def _write_add_signs(builder: Any, rows: Any, place: Any, words: Any, c: Any, at
         value.store(total, n)
 
 
-def _write_square_sum(builder: Any, sums: Any, place: Any, words: Any) -> None:
+@on_rows
+def _square_sum(builder, sums, place, words):
     """sums[place] ← Σ z_j² of a whole tile, by halves."""
     squares = []
     for half in (0, TILE // 2):
@@ -174,7 +165,8 @@ def _by_halves(terms: Sequence[Lanes]) -> Lanes:
     return total
 
 
-def _write_add_dot(builder: Any, sums: Any, place: Any, z: Any, rows: Any, row: Any) -> None:
+@on_rows
+def _add_dot(builder, sums, place, z, rows, row):
     """sums[place] += Σ_j z[j] · rows[row + j] over a tile, by halves."""
     right, to = builder.gep(rows, [row]), builder.gep(sums, [place])
     groups = range(0, TILE, _WIDTH)
@@ -184,63 +176,26 @@ def _write_add_dot(builder: Any, sums: Any, place: Any, z: Any, rows: Any, row: 
     (Lanes.load(builder, to, F64, 0, 1) + total).store(to, 0)
 
 
-@intrinsic
-def _square_sum(typingctx, sums, place, words):  # type: ignore[no-untyped-def]
-    """sums[place] ← Σ z_j² over the tile."""
-    return on_rows(_write_square_sum)(typingctx, sums, place, words)
-
-
-@intrinsic
-def _add_dot(typingctx, sums, place, z, rows, row):  # type: ignore[no-untyped-def]
-    """See ``_write_add_dot``."""
-    return on_rows(_write_add_dot)(typingctx, sums, place, z, rows, row)
-
-
-@intrinsic
-def _words(typingctx, words, block, c2, tag, k0, k1):  # type: ignore[no-untyped-def]
-    """words[j] ← word of element j of the tile whose first block is ``block``."""
-    return on_rows(_write_words)(typingctx, words, block, c2, tag, k0, k1)
-
-
-@intrinsic
-def _add_gaussian(typingctx, rows, place, words, c):  # type: ignore[no-untyped-def]
-    """rows[place + j] += c z_j."""
-    return on_rows(_write_add_gaussian)(typingctx, rows, place, words, c)
-
-
-@intrinsic
-def _add_sphere(typingctx, rows, place, words, c, scale):  # type: ignore[no-untyped-def]
+@on_rows
+def _add_sphere(builder, rows, place, words, c, scale):
     """rows[place + j] += c (scale z_j)."""
-    return on_rows(_write_add_gaussian)(typingctx, rows, place, words, c, scale)
+    _write_add_gaussian(builder, rows, place, words, c, scale)
 
 
-@intrinsic
-def _add_sign(typingctx, rows, place, words, c, at, shift):  # type: ignore[no-untyped-def]
-    """rows[place + j] += ±c[at]."""
-    return on_rows(lambda *a: _write_add_signs(*a, count=1))(typingctx, rows, place, words, c, at, shift)
-
-
-@intrinsic
-def _add_signs(typingctx, rows, place, words, c, at, shift):  # type: ignore[no-untyped-def]
-    """rows[place + j] += ±c[at], then ±c[at + 1] and so on, ``_RADEMACHER_AT_ONCE`` of them."""
-    return on_rows(lambda *a: _write_add_signs(*a, count=_RADEMACHER_AT_ONCE))(
-        typingctx, rows, place, words, c, at, shift
-    )
+_add_gaussian = on_rows(_write_add_gaussian)
+_add_sign, _add_signs = (on_rows(partial(_write_add_signs, count=n)) for n in (1, _RADEMACHER_AT_ONCE))
 
 
 def _elementwise(formula: Callable[[Lanes, Lanes, Any], Lanes]) -> Any:
     """An intrinsic (rows, r, s, a): rows[r + j] ← formula(rows[r + j], rows[s + j], a) for the 128 j of a tile."""
 
-    def write(builder: Any, rows: Any, r: Any, s: Any, a: Any) -> None:
+    def write(builder, rows, r, s, a):
         to, of = builder.gep(rows, [r]), builder.gep(rows, [s])
         for n in range(0, TILE, _WIDTH):
             old, other = (Lanes.load(builder, row, a.type, n, _WIDTH) for row in (to, of))
             formula(old, other, a).store(to, n)
 
-    def typing(typingctx, rows, r, s, a):  # type: ignore[no-untyped-def]
-        return on_rows(write)(typingctx, rows, r, s, a)
-
-    return intrinsic(typing)
+    return on_rows(write)
 
 
 _fill = _elementwise(lambda r, s, a: r.spread(a))  # noqa: ARG005
@@ -256,32 +211,24 @@ _sign = _elementwise(lambda r, s, a: r.above(0.0, 1.0, (r * -1.0).above(0.0, -1.
 _shift_and_back = _elementwise(lambda r, s, a: (r + a) - a)  # noqa: ARG005
 
 
-def _write_transfer(builder: Any, rows: Any, place: Any, address: Any, first: Any, count: Any, read: bool) -> None:
+def _transfer(builder, rows, place, address, first, count, read):
+    """Rows[place : place + count] from or to memory[first : first + count], of rows' type, at ``address``."""
     row = builder.gep(rows, [place])
     memory = builder.gep(builder.inttoptr(address, row.type), [first])
     to, of = (row, memory) if read else (memory, row)
     cgutils.raw_memcpy(builder, to, of, count, _BYTES[row.type.pointee])
 
 
-@intrinsic
-def _read_memory(typingctx, rows, place, address, first, count):  # type: ignore[no-untyped-def]
-    """rows[place : place + count] ← memory[first : first + count]; memory is of rows' type, at ``address``."""
-    return on_rows(lambda b, *a: _write_transfer(b, *a, read=True))(typingctx, rows, place, address, first, count)
+_read_memory, _write_memory = (on_rows(partial(_transfer, read=read)) for read in (True, False))
 
 
 @intrinsic
-def _write_memory(typingctx, rows, place, address, first, count):  # type: ignore[no-untyped-def]
-    """memory[first : first + count] ← rows[place : place + count]."""
-    return on_rows(lambda b, *a: _write_transfer(b, *a, read=False))(typingctx, rows, place, address, first, count)
-
-
-@intrinsic
-def _as_u32(typingctx, value):  # type: ignore[no-untyped-def]  # noqa: ARG001
+def _as_u32(typingctx, value):  # noqa: ARG001
     return types.uint32(types.float32), lambda _c, builder, _s, args: builder.bitcast(args[0], I32)
 
 
 @intrinsic
-def _as_f32(typingctx, value):  # type: ignore[no-untyped-def]  # noqa: ARG001
+def _as_f32(typingctx, value):  # noqa: ARG001
     return types.float32(types.uint32), lambda _c, builder, _s, args: builder.bitcast(args[0], F32)
 
 
@@ -289,32 +236,13 @@ def _as_f32(typingctx, value):  # type: ignore[no-untyped-def]  # noqa: ARG001
 
 
 @njit(cache=True, _nrt=False)
-def _tile_words(words: Any, tile: Any, c2: Any, tag: Any, key: Any) -> None:
-    _words(
-        words,
-        np.uint64(tile) * np.uint64(_WIDTH),
-        np.uint64(c2),
-        tag,
-        key & np.uint64(_LOW),
-        key >> np.uint64(32),
-    )
+def _tile_words(words, tile, c2, tag, key):
+    block, low = np.uint64(tile) * np.uint64(_WIDTH), key & np.uint64(_LOW)
+    _words(words, block, np.uint64(c2), tag, low, key >> np.uint64(32))
 
 
 @njit(cache=True, _nrt=False)
-def _add_directions(
-    rows: Any,
-    place: Any,
-    words: Any,
-    tile: Any,
-    key: Any,
-    first: Any,
-    begin: Any,
-    end: Any,
-    kind: Any,
-    c: Any,
-    wide: Any,
-    scales: Any,
-) -> None:
+def _add_directions(rows, place, words, tile, key, first, begin, end, kind, c, wide, scales):
     """The 128 rows[place + j] += Σ c_p z_p of one tile, in turn; ``wide`` is c in their precision."""
     if kind == _RADEMACHER:
         n = begin
@@ -339,7 +267,7 @@ def _add_directions(
 
 
 @njit(cache=True, _nrt=False)
-def _narrow(rows: Any, r: Any, kind: Any, words: Any, randomly: Any) -> None:
+def _narrow(rows, r, kind, words, randomly):
     """See ``reference.narrow``."""
     dropped = np.uint32(13) if kind == _FLOAT16 else np.uint32(16)
     half = np.uint32((np.uint32(1) << (dropped - np.uint32(1))) - np.uint32(1))
@@ -370,21 +298,7 @@ def _narrow(rows: Any, r: Any, kind: Any, words: Any, randomly: Any) -> None:
 
 
 @njit(cache=True, nogil=True, _nrt=False)
-def _run(
-    rows: Any,
-    words: Any,
-    memory: Any,
-    size: Any,
-    first: Any,
-    table: Any,
-    keys: Any,
-    values: Any,
-    c: Any,
-    wide: Any,
-    scales: Any,
-    magic: Any,
-    store: Any,
-) -> Any:
+def _run(rows, words, memory, size, first, table, keys, values, c, wide, scales, magic, store):
     """``reference.run``, tile by tile: ``memory`` are the addresses of vectors of ``size`` elements.
 
     ``rows`` are the registers, 128 elements for each of them and the scratch, zeros of their type;
@@ -403,49 +317,37 @@ def _run(
             r = TILE * table[i, 1]
             s = TILE * table[i, 2]
             a = values[i]
-            if op == _NOISE:
-                _add_directions(
-                    rows,
-                    r,
-                    words,
-                    tile,
-                    keys[i],
-                    table[i, 3],
-                    table[i, 4],
-                    table[i, 5],
-                    table[i, 6],
-                    c,
-                    wide,
-                    scales,
-                )
-            elif op == _ADD:
+            if op == Op.NOISE:
+                p, begin, end, kind = table[i, 3], table[i, 4], table[i, 5], table[i, 6]
+                _add_directions(rows, r, words, tile, keys[i], p, begin, end, kind, c, wide, scales)
+            elif op == Op.ADD:
                 _add(rows, r, s, a)
-            elif op == _SCALE:
+            elif op == Op.SCALE:
                 _scale(rows, r, s, a)
-            elif op == _FILL:
+            elif op == Op.FILL:
                 _fill(rows, r, s, a)
-            elif op == _COPY:
+            elif op == Op.COPY:
                 _copy(rows, r, s, a)
-            elif op == _OFFSET:
+            elif op == Op.OFFSET:
                 _offset(rows, r, s, a)
-            elif op == _MULTIPLY:
+            elif op == Op.MULTIPLY:
                 _multiply(rows, r, s, a)
-            elif op == _DIVIDE_INTO:
+            elif op == Op.DIVIDE_INTO:
                 _divide_into(rows, r, s, a)
-            elif op == _SQUARE_ROOT:
+            elif op == Op.SQUARE_ROOT:
                 _square_root(rows, r, s, a)
-            elif op == _MAXIMUM:
+            elif op == Op.MAXIMUM:
                 _maximum(rows, r, s, a)
-            elif op == _SIGN:
+            elif op == Op.SIGN:
                 _sign(rows, r, s, a)
-            elif op == _SNAP:
+            elif op == Op.SNAP:
                 _shift_and_back(rows, r, s, magic * a)
-            elif op == _LIMIT:
+            elif op == Op.LIMIT:
                 for j in range(start, start + n):
                     if not abs(rows[r + j]) <= a:
                         broken += 1
             else:
-                randomly = op == _NARROW_RANDOMLY
+                randomly = op == Op.NARROW_RANDOMLY
                 if randomly:
                     _tile_words(words, tile, table[i, 3], _TAG_ROUNDING, keys[i])
                 _narrow(rows, r, table[i, 6], words, randomly)
@@ -458,7 +360,7 @@ def _run(
 
 
 @njit(cache=True, nogil=True, _nrt=False)
-def _square_sums(sums: Any, words: Any, z: Any, squares: Any, key: Any, p: Any, first_tile: Any, d: Any) -> None:
+def _square_sums(sums, words, z, squares, key, p, first_tile, d):
     for n in range(sums.size):
         tile = first_tile + n
         _tile_words(words, tile, p, _TAG_GAUSSIAN, key)
@@ -489,19 +391,7 @@ def tile_square_sums(key: int, direction: int, first_tile: int, tiles: int, d: i
 
 
 @njit(cache=True, nogil=True, _nrt=False)
-def _project(
-    sums: Any,
-    vectors: Any,
-    first: Any,
-    keys: Any,
-    places: Any,
-    kind: Any,
-    scales: Any,
-    ones: Any,
-    words: Any,
-    z: Any,
-    rows: Any,
-) -> None:
+def _project(sums, vectors, first, keys, places, kind, scales, ones, words, z, rows):
     m, size = vectors.shape
     for a in range(0, size, TILE):
         for i in range(m):
@@ -564,12 +454,5 @@ def run(code: Code, memory: Sequence[Floats], first: int, scales: NDArray[np.flo
     return int(broken)
 
 
-def directions(
-    key: int, direction: int, first: int, count: int, distribution: Distribution, scale: float
-) -> NDArray[np.float32]:
-    """See ``reference.directions``."""
-    out = np.full(count, -0.0, dtype=np.float32)  # -0 + z is z, to the bit
-    program = Program(["z"])
-    program.noise("z", key, [1.0], distribution, direction)
-    run(program.encode(), [out], first, np.full(1, scale, dtype=np.float32))
-    return out
+directions = partial(directions_by, run)
+"""See ``reference.directions``."""

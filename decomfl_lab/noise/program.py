@@ -9,7 +9,7 @@ the bits do not depend on tiles, slices, threads or where the history was cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ __all__ = [
     "Instruction",
     "Op",
     "Program",
+    "directions_by",
     "is_sphere",
 ]
 
@@ -303,3 +304,15 @@ class Program:
             np.array([at.value for at in self.instructions], dtype=np.float64),
             self.coefficients,
         )
+
+
+def directions_by(
+    run: Callable[..., int], key: int, direction: int, first: int, count: int, distribution: Distribution, scale: float
+) -> NDArray[np.float32]:
+    """What ``reference.directions`` gives, by the ``run`` of a backend."""
+    out = np.full(count, -0.0, dtype=np.float32)  # -0 + z is z, to the bit
+    program = Program(["z"])
+    program.noise("z", key, [1.0], distribution, direction)
+    sphere = distribution is Distribution.SPHERE
+    run(program.encode(), [out], first, np.full(1, scale if sphere else 1.0, dtype=np.float32))
+    return out

@@ -12,6 +12,7 @@ import importlib.util
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import accumulate
 from threading import Lock
 from typing import Any
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab.errors import require
-from decomfl_lab.noise.program import DISTRIBUTIONS, MOST_NAMES, Code, Op, Program
+from decomfl_lab.noise.program import DISTRIBUTIONS, MOST_NAMES, Code, Op, Program, directions_by
 from decomfl_lab.noise.spec import LANES, TILE, Distribution
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -183,16 +184,8 @@ def run(code: Code, memory: Sequence[Floats], first: int, scales: NDArray[np.flo
     return int(counter.item())
 
 
-def directions(
-    key: int, direction: int, first: int, count: int, distribution: Distribution, scale: float
-) -> NDArray[np.float32]:
-    """See ``reference.directions``."""
-    out = np.full(count, -0.0, dtype=np.float32)  # -0 + z is z, to the bit
-    program = Program(["z"])
-    program.noise("z", key, [1.0], distribution, direction)
-    sphere = distribution is Distribution.SPHERE
-    run(program.encode(), [out], first, np.full(1, scale if sphere else 1.0, dtype=np.float32))
-    return out
+directions = partial(directions_by, run)
+"""See ``reference.directions``."""
 
 
 def tile_square_sums(key: int, direction: int, first_tile: int, tiles: int, d: int) -> NDArray[np.float64]:

@@ -39,7 +39,6 @@ class Objective(Protocol):
 
     def __call__(self, x: Tensor, step: int) -> float:
         """The loss at the flat vector x (d,) on the data of local step ``step``."""
-        ...
 
 
 class Perturbable(Objective, Protocol):
@@ -50,7 +49,6 @@ class Perturbable(Objective, Protocol):
 
         It is a number, or a tensor on a GPU that nobody has waited for yet.
         """
-        ...
 
 
 class Differentiable(Objective, Protocol):
@@ -58,7 +56,6 @@ class Differentiable(Objective, Protocol):
 
     def value_and_gradient(self, x: Tensor, step: int) -> tuple[float, Tensor]:
         """f_i(x; ξ) and ∇f_i(x; ξ), shape (d,)."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ class Revert(Protocol):
             taken: The local steps that the replica has taken, filled while the context is open.
             K: The number of local steps of the round, of which K − 1 are taken: the last would only be reverted.
         """
-        ...
 
 
 @contextmanager

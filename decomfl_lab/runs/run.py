@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -257,14 +257,10 @@ class Run:
     ) -> None:
         """Go on to the last round of the configuration; see ``train``."""
         self.folder = out or self.folder
-        if out is not None:
-            with held(out), telling(lambda: self._interrupted(out)):
-                if (out / CHECKPOINT_FILE).exists():
-                    self._resume(out, any_code=any_code)
-                self._train(out, on_round, on_start)
-        else:
-            with telling(lambda: self._interrupted(None)):
-                self._train(None, on_round, on_start)
+        with nullcontext() if out is None else held(out), telling(lambda: self._interrupted(out)):
+            if out is not None and (out / CHECKPOINT_FILE).exists():
+                self._resume(out, any_code=any_code)
+            self._train(out, on_round, on_start)
 
     def _train(
         self,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from decomfl_lab.cli.bench.shared import measuring, print_table
+from decomfl_lab.cli.bench.shared import measuring, print_rows
 from decomfl_lab.cli.drawing import drawing, plot_option
 from decomfl_lab.noise import Distribution
 
@@ -114,22 +114,12 @@ def device(
         found |= {"rebuild": list(map(asdict, rebuilds)), "round": list(map(asdict, rounds))}
         print(json.dumps(found | {"llm_round": list(map(asdict, language))}))
     else:
-        agreed = [
-            {"what": check.what, "cases": str(check.cases), "equal to the bit": str(check.equal)} for check in bits
-        ]
-        print_table(f"Bits: {describe(place)} beside the CPU", agreed, width=120)
-        times = [
-            {
-                "what": row["what"],
-                "how": row["how"],
-                "seconds": f"{row['seconds']:.3g}",
-                "ratio": f"{row['ratio']:.2f}",
-                "of limit": "–" if row["of limit"] is None else f"{row['of limit']:.0%}",
-            }
-            for row in ratios
-        ]
-        if times:
-            print_table("Times, and ratios to the usual way on the same device", times, words=2, width=120)
+        agreed = {"what": "{what}", "cases": "{cases}", "equal to the bit": "{equal}"}
+        print_rows([check.to_dict() for check in bits], f"Bits: {describe(place)} beside the CPU", agreed, width=120)
+        title = "Times, and ratios to the usual way on the same device"
+        columns = {"what": "{what}", "how": "{how}", "seconds": "{seconds:.3g}", "ratio": "{ratio:.2f}"}
+        if ratios:
+            print_rows(ratios, title, columns | {"of limit": "{of limit:.0%}"}, words=2, width=120)
     if differing := [check.what for check in bits if not check.holds]:
         print(f"bits differ: {'; '.join(differing)}; nothing was timed", file=sys.stderr)
         raise typer.Exit(1)

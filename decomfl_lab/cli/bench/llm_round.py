@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from decomfl_lab.cli.bench.shared import DEVICE, measuring, names, print_table
+from decomfl_lab.cli.bench.shared import DEVICE, measured, names, print_rows
 from decomfl_lab.errors import require_int
 
 __all__ = ["llm_round"]
@@ -44,41 +43,31 @@ def llm_round(
     """
     import torch
 
-    from decomfl_lab.bench.language_round import WAYS, LlmRow, llm_rows
+    from decomfl_lab.bench.language_round import WAYS, llm_rows
 
     torch.set_num_threads(require_int("threads", threads, 1))
-    rows: list[LlmRow] = []
-    with measuring() as bars:
-        task = bars.add_task("measuring", total=None)
-        for row in llm_rows(
-            model,
-            vocabulary=vocabulary,
-            batch=batch_size,
-            clients=clients,
-            P=perturbations,
-            repeats=repeats,
-            ways=tuple(WAYS) if way is None else names("way", way, WAYS),
-            memory=memory,
-            device=device,
-        ):
-            rows.append(row)
-            bars.advance(task)
-    if as_json:
-        print(json.dumps([asdict(row) for row in rows]))
-        return
+    found = llm_rows(
+        model,
+        vocabulary=vocabulary,
+        batch=batch_size,
+        clients=clients,
+        P=perturbations,
+        repeats=repeats,
+        ways=tuple(WAYS) if way is None else names("way", way, WAYS),
+        memory=memory,
+        device=device,
+    )
+    rows = measured(found)
     title = (
         f"A round, m = {clients}: {rows[0].model}, d = {rows[0].d:,}, batch {batch_size} of {rows[0].tokens:.1f} "
         f"tokens on average, P = {perturbations}, central, {rows[0].device}"
     )
-    table = [
-        {
-            "way": row.way,
-            "s a round": f"{row.seconds:.3f}",
-            "losses/s": f"{row.forwards:.1f}",
-            "ratio": f"{row.ratio:.2f}",
-            "scalar error": f"{row.scalar_error:.1e}",
-            "peak models": "–" if row.peak_models is None else f"{row.peak_models:.2f}",
-        }
-        for row in rows
-    ]
-    print_table(title, table, width=120)
+    columns = {
+        "way": "{way}",
+        "s a round": "{seconds:.3f}",
+        "losses/s": "{forwards:.1f}",
+        "ratio": "{ratio:.2f}",
+        "scalar error": "{scalar_error:.1e}",
+        "peak models": "{peak_models:.2f}",
+    }
+    print_rows([asdict(row) for row in rows], title, columns, width=120, as_json=as_json)

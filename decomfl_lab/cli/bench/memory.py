@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from decomfl_lab.cli.bench.shared import measuring, names, numbers, print_table
+from decomfl_lab.cli.bench.shared import measured, names, numbers, print_rows
 
 __all__ = ["memory"]
 
@@ -30,19 +29,14 @@ def memory(
     from decomfl_lab.bench.memory import ROLES, memory_rows
 
     sizes, roles = numbers("d", d), tuple(ROLES) if role is None else names("role", role, ROLES)
-    rows = []
-    with measuring() as bars:
-        task = bars.add_task("measuring", total=len(sizes) * len(roles))
-        for row in memory_rows(sizes, roles, resident=resident):
-            rows.append(row)
-            bars.advance(task)
-    if as_json:
-        print(json.dumps([{**asdict(row), "peak_models": row.peak_models} for row in rows]))
-        return
-    table = []
-    for row in rows:
-        peaks = {"peak": row.peak_models} | ({"resident": row.resident_models} if resident else {})
-        shown = {name: "–" if peak is None else f"{peak:.3f}" for name, peak in peaks.items()}
-        cells = {"role": row.role, "what": row.what, "d": f"{row.d:,}", "expected": f"{row.expected:.3f}"}
-        table.append(cells | shown)
-    print_table("Peak memory of a round, in models", table, words=2, width=130)
+    found = measured(memory_rows(sizes, roles, resident=resident), len(sizes) * len(roles))
+    columns = {
+        "role": "{role}",
+        "what": "{what}",
+        "d": "{d:,}",
+        "expected": "{expected:.3f}",
+        "peak": "{peak_models:.3f}",
+    }
+    columns |= {"resident": "{resident_models:.3f}"} if resident else {}
+    rows = [{**asdict(row), "peak_models": row.peak_models} for row in found]
+    print_rows(rows, "Peak memory of a round, in models", columns, words=2, width=130, as_json=as_json)

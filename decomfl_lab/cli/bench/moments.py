@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import asdict
 from typing import Annotated
@@ -11,7 +10,7 @@ import typer
 from rich.progress import TaskID
 
 from decomfl_lab.bench.moments import stream_statistics
-from decomfl_lab.cli.bench.shared import DISTRIBUTIONS, measuring, names, print_table
+from decomfl_lab.cli.bench.shared import DISTRIBUTIONS, measuring, names, print_rows
 from decomfl_lab.errors import require
 from decomfl_lab.noise import Distribution
 
@@ -44,23 +43,18 @@ def moments(
             for at in stream_statistics(Distribution(name), int(draws), seed=seed, on_draws=show):
                 rows.append({"distribution": name, **asdict(at), "deviation": at.deviation})
     worst = max(abs(float(row["deviation"])) for row in rows)
-    if as_json:
-        print(json.dumps(rows))
-    else:
-        table = [
-            {
-                "distribution": row["distribution"],
-                "average of": row["name"],
-                "draws": f"{row['draws']:,}",
-                "value": f"{row['value']:.7f}",
-                "expected": f"{row['expected']:.7f}",
-                "standard error": f"{row['standard_error']:.1e}",
-                "deviation": f"{row['deviation']:+.2f}",
-            }
-            for row in rows
-        ]
-        title = f"Averages over the stream (seed {seed}, {time.monotonic() - started:.0f} s)"
-        print_table(title, table, words=2, width=130)
+    columns = {
+        "distribution": "{distribution}",
+        "average of": "{name}",
+        "draws": "{draws:,}",
+        "value": "{value:.7f}",
+        "expected": "{expected:.7f}",
+        "standard error": "{standard_error:.1e}",
+        "deviation": "{deviation:+.2f}",
+    }
+    title = f"Averages over the stream (seed {seed}, {time.monotonic() - started:.0f} s)"
+    print_rows(rows, title, columns, words=2, width=130, as_json=as_json)
+    if not as_json:
         print(f"largest deviation: {worst:.2f} standard errors")
     if worst > 5:
         raise typer.Exit(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from decomfl_lab.cli.bench.shared import DEVICE, DISTRIBUTIONS, measuring, names, numbers, print_table
+from decomfl_lab.cli.bench.shared import DEVICE, DISTRIBUTIONS, measured, names, numbers, print_rows
 from decomfl_lab.cli.drawing import drawing, plot_option
 from decomfl_lab.errors import require
 from decomfl_lab.files import write_atomically
@@ -51,7 +50,7 @@ def rebuild(
     """
     import pandas as pd
 
-    from decomfl_lab.bench.rebuild import DTYPES, Row, Setting, rebuild_rows
+    from decomfl_lab.bench.rebuild import DTYPES, Setting, rebuild_rows
     from decomfl_lab.devices import find_device
 
     draw = drawing("rebuild-speed", plot) if plot is not None else None
@@ -66,35 +65,26 @@ def rebuild(
         if (d is not None and pairs is not None) or size * lag <= _MOST_WORK
     ]
     require(bool(settings), "d, pairs, distribution and workers", "leave at least one row", settings)
-    rows: list[Row] = []
-    with measuring() as bars:
-        task = bars.add_task("measuring", total=len(settings))
-        for group in rebuild_rows(settings):
-            rows += group
-            bars.advance(task, len(group))
-    frame = pd.DataFrame([asdict(row) for row in rows])
+    found = measured((row for group in rebuild_rows(settings) for row in group), len(settings))
+    rows = [asdict(row) for row in found]
+    frame = pd.DataFrame(rows)
     if csv is not None:
         write_atomically(csv, frame.to_csv(index=False).encode())
     if draw is not None:
         draw(frame)
-    if as_json:
-        print(json.dumps([asdict(row) for row in rows]))
-        return
-    table = [
-        {
-            "distribution": row.distribution,
-            "backend": row.backend,
-            "dtype": row.dtype,
-            "d": f"{row.d:,}",
-            "pairs": str(row.pairs),
-            "workers": str(row.workers),
-            "ns/(element·pair)": f"{row.ns_per_element_pair:.3f}",
-            "plain ns": f"{row.plain_ns:.2f}",
-            "ratio": f"{row.ratio:.1f}",
-            "of limit": f"{row.share_of_limit:.0%} {row.limited_by}",
-            "peak models": "–" if row.peak_models is None else f"{row.peak_models:.3f}",
-            "plain peak": "–" if row.plain_peak_models is None else f"{row.plain_peak_models:.3f}",
-        }
-        for row in rows
-    ]
-    print_table("Rebuild against torch.Generator + randn + add_", table, words=3, width=150)
+    columns = {
+        "distribution": "{distribution}",
+        "backend": "{backend}",
+        "dtype": "{dtype}",
+        "d": "{d:,}",
+        "pairs": "{pairs}",
+        "workers": "{workers}",
+        "ns/(element·pair)": "{ns_per_element_pair:.3f}",
+        "plain ns": "{plain_ns:.2f}",
+        "ratio": "{ratio:.1f}",
+        "of limit": "{share_of_limit:.0%} {limited_by}",
+        "peak models": "{peak_models:.3f}",
+        "plain peak": "{plain_peak_models:.3f}",
+    }
+    title = "Rebuild against torch.Generator + randn + add_"
+    print_rows(rows, title, columns, words=3, width=150, as_json=as_json)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from decomfl_lab.cli.bench.shared import DEVICE, measuring, names, print_table
+from decomfl_lab.cli.bench.shared import DEVICE, measured, names, print_rows
 from decomfl_lab.engines.registry import ENGINES
 
 __all__ = ["round_"]
@@ -44,35 +43,25 @@ def round_(
     threads. "of peak" is the share of the best float32 matrix product of this run, on all threads. "scalar error" is
     the largest |g - g_ref| over the root mean square of g_ref, whose losses or gradients are float64.
     """
-    from decomfl_lab.bench.round import EngineRow, engine_rows
+    from decomfl_lab.bench.round import engine_rows
     from decomfl_lab.devices import find_device
 
     place = find_device(device)
     able = ENGINES_ON_GPU if place.type == "cuda" else tuple(ENGINES)
     models, engines = names("model", model, _SHORT), names("engine", engine or ",".join(able), ENGINES)
-    rows: list[EngineRow] = []
-    with measuring() as bars:
-        task = bars.add_task("measuring", total=len(models))
-        for name in models:
-            sizes = {"batch": batch, "clients": clients, "P": perturbations, "repeats": repeats}
-            rows += engine_rows(_SHORT[name], **sizes, engines=engines, device=place.type)
-            bars.advance(task)
-    if as_json:
-        print(json.dumps([asdict(row) for row in rows]))
-        return
+    sizes = {"batch": batch, "clients": clients, "P": perturbations, "repeats": repeats}
+    each = (list(engine_rows(_SHORT[name], **sizes, engines=engines, device=place.type)) for name in models)
+    rows = [row for own in measured(each, len(models)) for row in own]
     title = f"A round of {clients} clients, batch {batch}, P = {perturbations}, {rows[0].device}"
-    table = [
-        {
-            "model": row.model,
-            "engine": row.engine,
-            "estimator": row.estimator,
-            "s": f"{row.seconds:.3f}",
-            "µs/image": f"{row.us_per_image:.1f}",
-            "ratio": f"{row.ratio:.2f}",
-            "GFLOP/s": f"{row.gflops:.1f}",
-            "of peak": f"{row.peak_share:.0%}",
-            "scalar error": f"{row.scalar_error:.1e}",
-        }
-        for row in rows
-    ]
-    print_table(title, table, words=3, width=120)
+    columns = {
+        "model": "{model}",
+        "engine": "{engine}",
+        "estimator": "{estimator}",
+        "s": "{seconds:.3f}",
+        "µs/image": "{us_per_image:.1f}",
+        "ratio": "{ratio:.2f}",
+        "GFLOP/s": "{gflops:.1f}",
+        "of peak": "{peak_share:.0%}",
+        "scalar error": "{scalar_error:.1e}",
+    }
+    print_rows([asdict(row) for row in rows], title, columns, words=3, width=120, as_json=as_json)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated
+from string import Formatter
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -14,7 +16,9 @@ from rich.table import Table
 from decomfl_lab.cli.numbers import integer
 from decomfl_lab.errors import InputError, require_choice
 
-__all__ = ["DEVICE", "DISTRIBUTIONS", "measuring", "names", "numbers", "print_table"]
+__all__ = ["DEVICE", "DISTRIBUTIONS", "measured", "measuring", "names", "numbers", "print_rows"]
+
+T = TypeVar("T")
 
 DEVICE = Annotated[str, typer.Option(help="cpu, cuda or auto. [default: cpu]", show_default=False)]
 """The option --device."""
@@ -41,18 +45,45 @@ def measuring() -> Progress:
     return Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
 
 
-def print_table(title: str, rows: Sequence[Mapping[str, str]], *, words: int = 1, width: int) -> None:
-    """Print a table on stdout.
+def measured(rows: Iterable[T], total: int | None = None) -> list[T]:
+    """The rows, while a bar tells how many of ``total`` there are."""
+    with measuring() as bars:
+        return list(bars.track(rows, total=total, description="measuring"))
+
+
+class _Cells(Formatter):
+    """Python's formats, with a dash for what was not measured."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        shown: str = "–" if value is None else super().format_field(value, format_spec)
+        return shown
+
+
+def print_rows(
+    rows: Sequence[Mapping[str, Any]],
+    title: str,
+    columns: Mapping[str, str],
+    *,
+    words: int = 1,
+    width: int,
+    as_json: bool = False,
+) -> None:
+    """Print a table on stdout, or the rows as JSON.
 
     Args:
-        title: A line above it.
-        rows: At least one; each names its cells by their columns.
+        rows: What was measured.
+        title: A line above the table.
+        columns: The head of each column, and the format of its cells, with the keys of a row in braces.
         words: How many of the first columns are words, which stand on the left; the others are numbers.
         width: Characters of a line where stdout is no terminal.
+        as_json: Whether JSON is printed.
     """
+    if as_json:
+        print(json.dumps(rows))
+        return
     table = Table(title=title, title_justify="left")
-    for n, head in enumerate(rows[0]):
+    for n, head in enumerate(columns):
         table.add_column(head, justify="left" if n < words else "right")
     for row in rows:
-        table.add_row(*row.values())
+        table.add_row(*(_Cells().vformat(cell, (), row) for cell in columns.values()))
     Console(width=None if sys.stdout.isatty() else width).print(table)
