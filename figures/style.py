@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -111,35 +111,24 @@ def rc(base_size: float = 9.0) -> dict[RcKeyType, Any]:
     }
 
 
-def series_styles(values: Collection[int], *, baseline: bool = False) -> dict[int, LineStyle]:
-    """Return a style for each value of K or P, by its order among ``values``.
+def series_styles(series: Iterable[str], *, baseline: bool = False) -> dict[str, LineStyle]:
+    """Return a style for each series, in their order.
 
     Args:
-        values: The values of K (or P) that occur, in any order and with repetitions.
-        baseline: False for DeComFL (one colour for each value, solid lines); True for a first-order
-            baseline such as FedAvg (greys to black, one dash pattern for each value).
-
-    Returns:
-        Value -> style; the largest of up to three baselines is a solid black line.
-
-    Raises:
-        InputError: If ``values`` is empty.
+        series: Labels, with repetitions or without.
+        baseline: False for one colour each and solid lines; True for first-order baselines such as FedAvg: greys to
+            black, each with a dash pattern of its own, the last of up to three a solid black line.
     """
-    ordered = sorted(set(values))
-    require(bool(ordered), "values", "hold at least one value of K or P", list(values))
+    labels = list(dict.fromkeys(series))
     if not baseline:
         return {
-            value: LineStyle(color=OKABE_ITO[i % len(OKABE_ITO)], dash=(0.0, ()), linewidth=1.9)
-            for i, value in enumerate(ordered)
+            label: LineStyle(color=OKABE_ITO[i % len(OKABE_ITO)], dash=_DASHES[2], linewidth=1.9)
+            for i, label in enumerate(labels)
         }
-    first = max(0, 3 - len(ordered))
+    first = max(0, 3 - len(labels))
     return {
-        value: LineStyle(
-            color=_GREYS[min(first + i, len(_GREYS) - 1)],
-            dash=_DASHES[(first + i) % len(_DASHES)],
-            linewidth=1.6,
-        )
-        for i, value in enumerate(ordered)
+        label: LineStyle(color=_GREYS[min(i, len(_GREYS) - 1)], dash=_DASHES[i % len(_DASHES)], linewidth=1.6)
+        for i, label in enumerate(labels, first)
     }
 
 

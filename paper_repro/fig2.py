@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from decomfl_lab.runs.config import TrainConfig
-from figures.curves import accuracy_by_communication
+from figures.comparison import by_communication, comparison
+from figures.style import LineStyle, series_styles
 from paper_repro import estimators
 from paper_repro.bands import bands_table, compared
 from paper_repro.bands import outcome as band
@@ -54,9 +55,9 @@ __all__ = [
 
 LOCAL_STEPS = (1, 4, 10)
 PERTURBATIONS = (10, 20, 40)
+PANELS = {"local-updates": "local updates K (P = 20)", "perturbations": "perturbations P (K = 4)"}
 CURVE = ("reading", "panel", "series")
 """Columns that name a curve."""
-
 
 FEDAVG_LR = 0.1
 LIMITS = limits("fig2")
@@ -86,14 +87,23 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         missing,
         options.thin,
     ]
+    frames = {"frame": lines, "checks": dots, "longer": longer, "reference": authors}
+    kinds = {kind: frame for kind, frame in frames.items() if frame is not None}
+    styles, axis = _styles(pd.concat(kinds.values())), _accuracy_axis(scale, kinds.values())
     drawn = {
-        count: accuracy_by_communication(
-            lines,
-            count=count,
-            reference=authors,
-            checks=dots if len(dots) else None,
-            longer=longer,
-            **_accuracy_axis(scale, lines, dots, authors, longer),
+        count: comparison(
+            [
+                by_communication(
+                    count=count,
+                    title=f"{reading} · {title}",
+                    **{kind: _of_panel(rows, reading, panel) for kind, rows in kinds.items()},
+                    **axis,
+                )
+                for reading in dict.fromkeys(lines.reading)
+                for panel, title in PANELS.items()
+            ],
+            styles,
+            across=len(PANELS),
             title="Figure 2: what K, P and FedAvg cost in communication",
             caption=" ".join(caption),
         )
@@ -133,11 +143,25 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     )
 
 
-def _accuracy_axis(scale: str, *frames: pd.DataFrame | None) -> dict[str, Any]:
+def _of_panel(rows: pd.DataFrame, reading: str, panel: str) -> pd.DataFrame:
+    """The rows of a panel, FedAvg's from the other where it has none; the authors' are beside every reading."""
+    read = rows[rows.reading.isin([reading, "authors"])]
+    own, fedavg = read.panel == panel, read.method == "FedAvg"
+    return read[own] if (own & fedavg).any() else read[own | fedavg]
+
+
+def _styles(rows: pd.DataFrame) -> dict[str, LineStyle]:
+    """Colours for DeComFL, those of K before those of P, and greys for FedAvg."""
+    ordered = rows.sort_values(["panel", "K", "P"])
+    ours, fedavg = (ordered[(ordered.method == "FedAvg") == baseline].series for baseline in (False, True))
+    return series_styles(ours) | series_styles(fedavg, baseline=True)
+
+
+def _accuracy_axis(scale: str, frames: Iterable[pd.DataFrame]) -> dict[str, Any]:
     """Most of a long curve lies between 90 and 99 %: the axis spreads them, as far as the curves go."""
     if scale == "smoke":
         return {}
-    values = pd.concat([frame.test_accuracy for frame in frames if frame is not None])
+    values = pd.concat([frame.test_accuracy for frame in frames])
     low, high = max(0.05, 0.9 * float(values.min())), min(0.995, 0.4 + 0.6 * float(values.max()))
     return {"yscale": "logit", "ylimits": (low, high)}
 

@@ -259,7 +259,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     said = [f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}{dotted}"]
     said += [estimators.words(rows, CURVE), missing, options.thin]
     caption = " ".join(filter(None, said))
-    checks = dots if len(dots) else None
     last = max(int(frame["round"].max()) for frame in (lines, longer) if frame is not None)
 
     def drawn(count: Count) -> Figure:
@@ -274,10 +273,10 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
                     title="loss against rounds",
                     xscale="linear" if longer is None else "log",
                     reference=None if authors is None else authors[authors["round"] <= last],
-                    checks=checks,
+                    checks=dots,
                     longer=longer,
                 ),
-                by_communication(lines, count, reference=authors, checks=checks, longer=longer),
+                by_communication(lines, count, reference=authors, checks=dots, longer=longer),
             ],
             styles,
             title="Figure 3: the large CNN (d = 1,206,590)",

@@ -133,9 +133,9 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         for n, eta in enumerate(rates)
     }
     finite = settled(rows[np.isfinite(rows.test_loss)], ["series"])
-    panels = [by_communication(finite, options.count, title="solid: zeroth order; dashed: projection", xscale="linear")]
-    if len(final):
-        panels.append(
+    figure = comparison(
+        [
+            by_communication(finite, options.count, title="solid: zeroth order; dashed: projection", xscale="linear"),
             Panel(
                 frame=final,
                 x="eta",
@@ -145,10 +145,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
                 ylabel="final test accuracy",
                 title="how much η matters",
                 xscale="log",
-            )
-        )
-    figure = comparison(
-        panels,
+            ),
+        ],
         {**styles, **_SUMMARY},
         title="Zeroth-order scalars and projected gradients, ⟨∇f, z⟩",
         caption=f"Scale {words}. Data: {provenance[0]['data']}. Finite differences: μ = 1e-4; projection: their limit "

@@ -25,7 +25,7 @@ from decomfl_lab.runs.finetuning import task_module
 from decomfl_lab.runs.provenance import read_provenance, write_provenance
 from decomfl_lab.runs.run import METRICS_FILE, Progress, load_run, train
 from figures.sizes import size_figure
-from figures.style import OKABE_ITO, LineStyle
+from figures.style import series_styles
 from hessian.curvature import GaussNewtonOperator
 from hessian.kappa import effective_rank
 from hessian.mean_loss import MeanLoss
@@ -398,10 +398,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     figure = size_figure(
         curves,
         _points(runs, kappas),
-        {
-            str(model): LineStyle(color=OKABE_ITO[n], dash=(0.0, ()), linewidth=1.9)
-            for n, model in enumerate(dict.fromkeys(runs["model"]))
-        },
+        series_styles(runs["model"]),
         share=SHARE,
         title="DeComFL on SST-2 with language models of several sizes",
         caption=f"Scale {words}. {provenance[0]['data'].split('; ')[0]}.",

@@ -51,11 +51,10 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     data = str(rows["data"].iloc[0])
     words = fig3.scale_words(options.scale)
     missing = unready(rows, [*fig3.CURVE, "estimator"])
-    checks = dots if len(dots) else None
     longer = fig3.longer_lines(options)
     figure = comparison(
         [
-            by_communication(lines, options.count, checks=checks, longer=longer),
+            by_communication(lines, options.count, checks=dots, longer=longer),
             Panel(
                 frame=lines,
                 x="round",
@@ -63,7 +62,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
                 xlabel="rounds completed",
                 ylabel="test accuracy",
                 title="accuracy against rounds",
-                checks=checks,
+                checks=dots,
                 longer=longer,
             ),
         ],
