@@ -40,7 +40,7 @@ from paper_repro.part import Made, Options, rendered
 from paper_repro.reference import D, countings, fig2_reference
 from paper_repro.report import Section, notes, settings
 from paper_repro.runs import Job
-from paper_repro.scales import FIG2_SCALES, READINGS, Fig2Scale
+from paper_repro.scales import FIG2_SCALES, READINGS, Fig2Scale, kind
 
 __all__ = [
     "add_countings",
@@ -183,16 +183,7 @@ def measured_words(lines: pd.DataFrame, dots: pd.DataFrame) -> str:
 
 def _reading_jobs(name: str, size: Fig2Scale, *, on_gpu: bool) -> list[Job]:
     reading = READINGS[name]
-    base = TrainConfig(
-        data="mnist",
-        model="cnn-mnist",
-        clients=size.M,
-        sampled=size.m,
-        batch_size=size.batch_size,
-        test_examples=size.test_examples,
-        split=reading.split,
-        alpha=1.0,
-    )
+    base = size.config(split=reading.split, alpha=1.0)
     plotted = name == "as-plotted"
     seeds = size.seeds if plotted else size.seeds[:1]
     factor = size.eta_factor if plotted else 1.0
@@ -256,7 +247,6 @@ def add_countings(rows: pd.DataFrame, scale: str) -> pd.DataFrame:
 def scale_words(scale: str) -> str:
     """The scale in a line, for captions and claims."""
     size = FIG2_SCALES[scale]
-    what = "the paper's own sizes" if scale == "full" else "reduced, not the paper's"
     rounds = ", ".join(f"{R} rounds at K={K}" for K, R in size.local_rounds.items())
     slower = (
         "" if size.eta_factor == 1 else f"as-plotted η × {size.eta_factor:g} (small batches diverge at the full η); "
@@ -264,7 +254,7 @@ def scale_words(scale: str) -> str:
     tested = f"at most {size.test_examples:,} held-out images; " if size.test_examples else ""
     written = "" if size.written_rounds == size.local_rounds else f"; as-written {_listed(size.written_rounds)} rounds"
     return (
-        f"{scale} ({what}): M={size.M}, m={size.m}, B={size.batch_size}; {slower}{tested}left {rounds}; "
+        f"{scale} ({kind(scale)}): M={size.M}, m={size.m}, B={size.batch_size}; {slower}{tested}left {rounds}; "
         f"right {size.perturbation_rounds} rounds{written}; FedAvg {size.fedavg_rounds}; "
         f"seeds {', '.join(map(str, size.seeds))}"
     )
@@ -316,8 +306,8 @@ def claims(rows: pd.DataFrame, scale: str) -> list[Outcome]:
     left = own[own.panel == "local-updates"]
     right = own[own.panel == "perturbations"]
     size = FIG2_SCALES[scale]
-    kind = "the paper's sizes" if scale == "full" else "reduced"
-    words = f"{scale} ({kind}): M={size.M}, m={size.m}, B={size.batch_size}, seeds {', '.join(map(str, size.seeds))}"
+    sizes = "the paper's sizes" if scale == "full" else "reduced"
+    words = f"{scale} ({sizes}): M={size.M}, m={size.m}, B={size.batch_size}, seeds {', '.join(map(str, size.seeds))}"
     if size.eta_factor != 1:
         words += f", η × {size.eta_factor:g}"
     words += "; DeComFL by projection"

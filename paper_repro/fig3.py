@@ -89,15 +89,7 @@ def top_k_name(fraction: float) -> str:
 
 
 def _base(size: Fig3Scale) -> TrainConfig:
-    return TrainConfig(
-        data=data_set(),
-        model="cnn-fashion",
-        clients=size.M,
-        sampled=size.m,
-        split="iid",
-        local_steps=K,
-        test_examples=size.test_examples,
-    )
+    return size.config(data=data_set(), model="cnn-fashion", split="iid", local_steps=K)
 
 
 def decomfl(scale: str, *, on_gpu: bool = False) -> list[Job]:
@@ -108,7 +100,6 @@ def decomfl(scale: str, *, on_gpu: bool = False) -> list[Job]:
     size = FIG3_SCALES[scale]
     check = _base(size).but(
         rounds=size.rounds if on_gpu else size.differences,
-        batch_size=size.batch_size,
         perturbations=PERTURBATIONS.initial,
         perturbation_schedule=dict(PERTURBATIONS.changes),
         lr=_RATES[0],

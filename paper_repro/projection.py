@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from decomfl_lab.runs.config import TrainConfig
 from figures.comparison import Panel, by_communication, comparison
 from figures.style import OKABE_ITO, LineStyle
 from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
@@ -44,13 +43,7 @@ def jobs(options: Options) -> list[Job]:
             by_differences = method == "decomfl"
             for seed in size.seeds[:1] if by_differences else size.seeds:
                 eta = round(factor * size.eta, 10)
-                config = TrainConfig(
-                    data="mnist",
-                    model="cnn-mnist",
-                    clients=size.M,
-                    sampled=size.m,
-                    batch_size=size.batch_size,
-                    test_examples=size.test_examples,
+                config = size.config(
                     split="iid",
                     local_steps=size.K,
                     perturbations=size.P,

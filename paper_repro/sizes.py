@@ -31,7 +31,7 @@ from hessian.kappa import effective_rank
 from hessian.mean_loss import MeanLoss
 from hessian.named import TrainedModel
 from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
-from paper_repro.language import Pretraining, TaskJob, missing, task_facts
+from paper_repro.language import Pretraining, TaskJob, fine_tuning, missing, task_facts
 from paper_repro.measures import binomial_error, ordered
 from paper_repro.part import Made, Options, rendered
 from paper_repro.report import Section, notes, settings
@@ -118,23 +118,13 @@ class SizeWork:
     def config(self, model: str, eta: float, seed: int) -> TrainConfig:
         """A run's configuration: the authors' but for its length, batch and η."""
         size = self.size
-        return TrainConfig(
+        return fine_tuning(
             task=TASK,
             model=model,
-            clients=8,
-            sampled=2,
             rounds=size.rounds,
-            local_steps=1,
-            perturbations=5,
             lr=eta,
-            mu=1e-3,
-            momentum=0.0,
-            weight_decay=0.0,
-            estimator="forward",
             batch_size=size.batch_size,
             split=size.split,
-            alpha=1.0,
-            rebuild="copy",
             eval_every=size.eval_every,
             test_examples=size.test_examples,
             seed=seed,
