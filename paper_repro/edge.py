@@ -14,6 +14,7 @@ from scipy import stats
 from figures.edge import edge
 from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, EdgeWork, Point, points
+from paper_repro.measures import verdict_of
 from paper_repro.part import Made, Options, rendered
 from paper_repro.report import Section, notes
 from paper_repro.scales import EDGE_SCALES, EdgeScale, kind
@@ -323,7 +324,7 @@ def _covered(found: pd.DataFrame) -> Outcome:
     """Does corrected Theorem 2 admit Figure 2's step by the curvature met up to the turn?"""
     own = found[_on_line(found, "batch", Point(PROJECTION, 0)) & (found["batch"] == found["batch"].max())]
     admitted = own["admitted"]
-    verdict: Verdict = "holds" if bool((admitted >= PAPER_STEP).all()) else "does not hold"
+    verdict = verdict_of(bool((admitted >= PAPER_STEP).all()), tested=len(admitted.dropna()) > 0)
     measured = {
         "Figure 2's η/(1 − β)": PAPER_STEP,
         "admitted, least over seeds": _finite(admitted.min()),
@@ -332,7 +333,7 @@ def _covered(found: pd.DataFrame) -> Outcome:
         "runs": len(own),
         "came apart": int(own["apart"].sum()),
     }
-    return Outcome("edge.covered", verdict if len(admitted.dropna()) else UNTESTED, measured)
+    return Outcome("edge.covered", verdict, measured)
 
 
 def _directions(found: pd.DataFrame) -> Outcome:
@@ -341,23 +342,19 @@ def _directions(found: pd.DataFrame) -> Outcome:
     few, many = (own[own["P"] == P]["apart"] for P in (own["P"].min(), own["P"].max()))
     counts = [[int(few.sum()), int((~few).sum())], [int(many.sum()), int((~many).sum())]]
     better, worse = (float(stats.fisher_exact(counts, alternative=side).pvalue) for side in ("greater", "less"))
-    verdict: Verdict = UNTESTED
-    if own["P"].nunique() > 1 and min(better, worse) <= LIMITS.significant:
-        verdict = "holds" if better <= LIMITS.significant else "does not hold"
+    told = own["P"].nunique() > 1 and min(better, worse) <= LIMITS.significant
     measured = {
         **{f"came apart, P = {P}": int(each["apart"].sum()) for P, each in own.groupby("P")},
         "runs a P": int(own.groupby("P").size().min()) if len(own) else 0,
         "p": better if own["P"].nunique() > 1 else None,
     }
-    return Outcome("edge.directions", verdict, measured)
+    return Outcome("edge.directions", verdict_of(better <= LIMITS.significant, tested=told), measured)
 
 
 def _turns(found: pd.DataFrame) -> Outcome:
     at = found[found["apart"]]["push_at_turn"].dropna()
     right = float(at.between(1 / LIMITS.factor, LIMITS.factor).mean()) if len(at) else math.nan
-    verdict: Verdict = UNTESTED
-    if len(at) >= LIMITS.least_runs:
-        verdict = "holds" if right >= LIMITS.most else "does not hold"
+    verdict = verdict_of(right >= LIMITS.most, tested=len(at) >= LIMITS.least_runs)
     quantiles = {"tenth": 0.1, "median": 0.5, "ninth": 0.9}
     told = {f"T, {name}": _finite(float(at.quantile(q))) for name, q in quantiles.items()}
     return Outcome("edge.turn", verdict, {"came apart": len(at), "within": _finite(right), **told})
@@ -366,9 +363,7 @@ def _turns(found: pd.DataFrame) -> Outcome:
 def _limit(found: pd.DataFrame) -> Outcome:
     apart, stayed = found[found["apart"]], found[~found["apart"]]
     right = (found["crossed"] == found["apart"]).mean()
-    verdict: Verdict = UNTESTED
-    if min(len(apart), len(stayed)) >= LIMITS.least_runs:
-        verdict = "holds" if right >= LIMITS.agreement else "does not hold"
+    verdict = verdict_of(right >= LIMITS.agreement, tested=min(len(apart), len(stayed)) >= LIMITS.least_runs)
     measured = {
         "runs told right": float(right),
         "came apart": len(apart),

@@ -11,7 +11,7 @@ import pandas as pd
 from decomfl_lab.methods.decomfl import DeComFLProjection
 from decomfl_lab.methods.method import Method
 from paper_repro.claims import Outcome
-from paper_repro.measures import TOLERANCE, WITHIN, verdict_of_countings
+from paper_repro.measures import TOLERANCE, WITHIN, verdict_of, verdict_of_countings
 
 __all__ = ["CHECKED", "NOTE", "WORDS", "gaps", "gaps_table", "labels", "outcome", "seconds", "words"]
 
@@ -94,7 +94,7 @@ def outcome(figure: str, rows: pd.DataFrame, by: Sequence[str]) -> Outcome:
             row["largest difference in accuracy"]
         )
     same = bool((table["share within two standard errors"] >= WITHIN).all())
-    return Outcome(f"{figure}.estimators", "holds" if same else "does not hold", measured)
+    return Outcome(f"{figure}.estimators", verdict_of(same), measured)
 
 
 def seconds(figure: str, rows: pd.DataFrame, by: Sequence[str]) -> Outcome:

@@ -37,6 +37,7 @@ from paper_repro.measures import (
     series_of,
     settled,
     unready,
+    verdict_of,
     verdict_of_countings,
 )
 from paper_repro.part import Made, Options, rendered
@@ -377,7 +378,7 @@ def _twenty_times(rows: pd.DataFrame, where: str = "") -> Outcome:
         measured["FedAvg / DeComFL" + (", at least" if theirs is None else "")] = at_least / ours
         enough = at_least >= LIMITS.times * ours
         if level >= LIMITS.least and (theirs is not None or enough):
-            verdict = "holds" if enough else "does not hold"
+            verdict = verdict_of(enough)
     return Outcome(f"fig3.twenty-times{where}", verdict, numbers(measured))
 
 
@@ -406,9 +407,8 @@ def _slower(rows: pd.DataFrame) -> Outcome:
     at.setdefault(DECOMFL, float("nan"))
     margin = TOLERANCE * 2**0.5 * sampling_error(rows)
     signs = {name: (at[name] - at[DECOMFL]) * (-1 if "Top-k" in name else 1) for name in names if name != DECOMFL}
-    verdict: Verdict = UNTESTED
-    if at[DECOMFL] >= LIMITS.least and signs and all(abs(gap) > margin for gap in signs.values()):
-        verdict = "holds" if all(gap > 0 for gap in signs.values()) else "does not hold"
+    clear = at[DECOMFL] >= LIMITS.least and bool(signs) and all(abs(gap) > margin for gap in signs.values())
+    verdict = verdict_of(all(gap > 0 for gap in signs.values()), tested=clear)
     measured = {"at round": r, **{f"accuracy {name}": value for name, value in at.items()}}
     return Outcome("fig3.slower", verdict, numbers(measured))
 
@@ -423,5 +423,5 @@ def _not_by_d(rows: pd.DataFrame) -> Outcome:
         assert ours is not None
         assert theirs is not None
         measured |= {"DeComFL's rounds": ours, "FedAvg's rounds": theirs, "ratio": ours / theirs}
-        verdict = "holds" if ours / theirs < LIMITS.fraction * D else "does not hold"
+        verdict = verdict_of(ours / theirs < LIMITS.fraction * D)
     return Outcome("fig3.not-by-d", verdict, measured)

@@ -36,6 +36,7 @@ __all__ = [
     "settled",
     "unfinished",
     "unready",
+    "verdict_of",
     "verdict_of_countings",
     "verdict_of_gains",
     "verdict_of_likeness",
@@ -190,6 +191,11 @@ def flattened(runs: Iterable[pd.DataFrame]) -> bool:
         if accuracy_at(run, last)[0] - accuracy_at(run, 0.75 * last)[0] > limits().flat:
             return False
     return True
+
+
+def verdict_of(holds: bool, *, tested: bool = True) -> Verdict:
+    """The verdict of a statement that holds or not, where it could be tested at all."""
+    return UNTESTED if not tested else "holds" if holds else "does not hold"
 
 
 def verdict_of_countings(holds: Sequence[bool]) -> Verdict:

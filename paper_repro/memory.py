@@ -15,7 +15,8 @@ from decomfl_lab.files import write_atomically
 from decomfl_lab.runs.run import Progress
 from figures.comparison import Panel, comparison
 from figures.style import OKABE_ITO, LineStyle
-from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
+from paper_repro.claims import Outcome, judged, limits
+from paper_repro.measures import verdict_of
 from paper_repro.part import Made, Options, rendered
 from paper_repro.report import Section, notes
 from paper_repro.runs import Work, fingerprint
@@ -117,8 +118,8 @@ def claims(table: pd.DataFrame, words: str) -> list[Outcome]:
 
     def outcome(name: str, holds: bool, of: Sequence[str], *others: str, **more: float) -> Outcome:
         told = {ROLES[role].what: None if pd.isna(models[role]) else float(models[role]) for role in (*of, *others)}
-        verdict: Verdict = "holds" if holds else "does not hold"
-        return Outcome(f"memory.{name}", UNTESTED if models[list(of)].isna().any() else verdict, {**more, **told})
+        verdict = verdict_of(holds, tested=not models[list(of)].isna().any())
+        return Outcome(f"memory.{name}", verdict, {**more, **told})
 
     lean = ("client-lean-k1", "client-lean-grid")
     printed = ("client", "client-k1", "client-momentum")

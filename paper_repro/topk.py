@@ -11,7 +11,7 @@ import pandas as pd
 from figures.comparison import Panel, by_communication, comparison
 from figures.style import method_styles
 from paper_repro import estimators, fig3
-from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
+from paper_repro.claims import UNTESTED, Outcome, judged, limits
 from paper_repro.estimators import CHECKED
 from paper_repro.fig3 import DECOMFL, D, top_k_name
 from paper_repro.measures import (
@@ -26,6 +26,7 @@ from paper_repro.measures import (
     series_of,
     settled,
     unready,
+    verdict_of,
     verdict_of_countings,
 )
 from paper_repro.part import Made, Options, rendered
@@ -109,8 +110,8 @@ def _cheaper(rows: pd.DataFrame) -> Outcome:
     whole = series_of(rows, "FedAvg")
     last = whole[whole["round"] == whole["round"].max()]
     measured["wire scalars a client and round, FedAvg"] = float((last.wire_scalars / last["round"]).mean())
-    verdict: Verdict = "holds" if all(more > less for more, less in pairwise(a_round)) else "does not hold"
-    return Outcome("topk.cheaper", UNTESTED if len(a_round) < len(FRACTIONS) else verdict, numbers(measured))
+    falls = all(more > less for more, less in pairwise(a_round))
+    return Outcome("topk.cheaper", verdict_of(falls, tested=len(a_round) == len(FRACTIONS)), numbers(measured))
 
 
 def _still_higher(rows: pd.DataFrame) -> Outcome:
