@@ -10,12 +10,11 @@ import matplotlib
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from decomfl_lab.errors import require, require_choice
 from figures.curves import BAND, COUNT_LABELS, Count, Kind, draw_mean, extra_legend
-from figures.layout import LOST_POINTS, page, require_columns
+from figures.layout import LOST_POINTS, legend_below, page, require_columns, require_known
 from figures.style import LineStyle, rc
 
 __all__ = ["Panel", "by_communication", "comparison"]
@@ -115,8 +114,7 @@ def comparison(
     frames = [(panel, kind, frame) for panel in panels for kind, frame in panel.frames.items()]
     for panel, kind, frame in frames:
         require_columns(f"{kind} of panel {panel.title!r}", frame, ("series", "seed", panel.by, panel.x, panel.y))
-        unknown = sorted(set(frame["series"]) - set(styles))
-        require(not unknown, f"series of panel {panel.title!r}", f"be among {', '.join(styles)}", unknown)
+        require_known(f"series of panel {panel.title!r}", frame["series"], styles)
     averaged = [frame.groupby("series")["seed"] for _, kind, frame in frames if kind in ("curves", "reference")]
     banded = any(bool((seeds.nunique() > 1).any()) for seeds in averaged)
     lost = any(panel.xscale == "log" and bool((frame[panel.x] <= 0).any()) for panel, _, frame in frames)
@@ -130,19 +128,11 @@ def comparison(
         words = [caption, BAND if banded else "", LOST_POINTS if lost else ""]
         figure, plots = page(max(4.8 * across, 9.6), 3.2 * down + 0.2 * rows, title=title, caption=words)
         axes = cast(list[Axes], list(plots.subplots(down, across, sharex=shared, sharey=shared, squeeze=False).flat))
-        lines: dict[str, Line2D] = {}
         for ax, panel in zip(axes, panels, strict=False):
             _draw(ax, panel, styles)
             if shared:
                 ax.label_outer()
-            for line in ax.get_lines():
-                lines.setdefault(str(line.get_label()), line)
-        labels = [label for label in styles if label in lines]
-        handles = [lines[label] for label in labels]
-        for handle, told in extra_legend(axes):
-            labels.append(told)
-            handles.append(handle)
-        plots.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.4)
+        legend_below(plots, axes, columns=columns, order=styles, more=extra_legend(axes))
     return figure
 
 

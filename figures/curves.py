@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import pandas as pd
@@ -33,24 +33,12 @@ COUNT_LABELS: dict[str, str] = {
     "plotted": "counted as on the paper's own axis",
 }
 Kind = Literal["curves", "reference", "longer", "checks"]
-_LINE_OF: Mapping[str, Callable[[LineStyle], dict[str, Any]]] = {
-    "reference": lambda style: {
-        "color": style.color,
-        "linestyle": AUTHORS_DASH,
-        "linewidth": 0.9,
-        "alpha": 0.6,
-        "zorder": 2.0,
-    },
-    "longer": lambda style: {
-        "color": style.color,
-        "linestyle": style.dash,
-        "linewidth": 0.8,
-        "alpha": 0.55,
-        "zorder": 1.9,
-    },
-    "checks": lambda style: {"color": style.color, **CHECKS, "markevery": 0.035, "zorder": 3.2},
+_KINDS: Mapping[str, Mapping[str, Any]] = {
+    "reference": {"linestyle": AUTHORS_DASH, "linewidth": 0.9, "alpha": 0.6, "zorder": 2.0},
+    "longer": {"linewidth": 0.8, "alpha": 0.55, "zorder": 1.9},
+    "checks": {**CHECKS, "markevery": 0.035, "zorder": 3.2},
 }
-"""How the kinds of curves are drawn that have no band."""
+"""How the kinds of curves are drawn that have no band, but for their colours."""
 _EXTRA = {
     "checks": "dots: finite differences, μ = 1e-4",
     "longer": "thin: recorded runs at full scale",
@@ -134,7 +122,7 @@ def draw_mean(
     if kind == "reference" and int(mean["seeds"].iloc[0]) > 1:
         ax.fill_between(at, mean["low"], mean["high"], color=style.color, alpha=0.08, linewidth=0, zorder=1.8)
     if kind != "curves":
-        ax.plot(at, middle, **_LINE_OF[kind](style), label=f"_{kind}")
+        ax.plot(at, middle, **_line(kind, style), label=f"_{kind}")
         return
     if int(mean["seeds"].iloc[0]) > 1:
         low, high = mean["low"], mean["high"]
@@ -154,8 +142,12 @@ def draw_mean(
     )
 
 
+def _line(kind: str, style: LineStyle) -> dict[str, Any]:
+    return {"color": style.color, "linestyle": style.dash, **_KINDS[kind]}
+
+
 def extra_legend(axes: Iterable[Axes]) -> list[tuple[Line2D, str]]:
     """One entry for each kind of curves in the axes that are not named one by one."""
     drawn = {str(line.get_label()) for ax in axes for line in ax.get_lines()}
     grey = LineStyle(color="#777777", dash=(0.0, ()), linewidth=1.6)
-    return [(Line2D([], [], **_LINE_OF[kind](grey)), words) for kind, words in _EXTRA.items() if f"_{kind}" in drawn]
+    return [(Line2D([], [], **_line(kind, grey)), words) for kind, words in _EXTRA.items() if f"_{kind}" in drawn]

@@ -12,9 +12,9 @@ import pandas as pd
 from scipy import stats
 
 from figures.edge import edge
-from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
+from paper_repro.claims import Outcome, Verdict, judged, limits
 from paper_repro.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, EdgeWork, Point, points
-from paper_repro.measures import verdict_of
+from paper_repro.measures import finite, verdict_of
 from paper_repro.part import Made, Options, rendered
 from paper_repro.report import Section, notes
 from paper_repro.scales import EDGE_SCALES, EdgeScale, kind
@@ -186,11 +186,7 @@ def more_stable(pairs: pd.DataFrame) -> tuple[Verdict, dict[str, float | int]]:
     both = int((pairs["one"] & pairs["other"]).sum())
     better = float(stats.binom.sf(rescued - 1, rescued + lost, 0.5))
     fewer = float(stats.binom.cdf(rescued, rescued + both, 0.5))
-    verdict: Verdict = UNTESTED
-    if better <= LIMITS.significant:
-        verdict = "holds"
-    elif fewer <= LIMITS.significant:
-        verdict = "does not hold"
+    verdict = verdict_of(better <= LIMITS.significant, tested=min(better, fewer) <= LIMITS.significant)
     measured = {"pairs": len(pairs), "both came apart": both, "only the second": rescued, "only the first": lost}
     return verdict, {**measured, "p, more stable": better, "p, fewer than half rescued": fewer}
 
@@ -327,9 +323,9 @@ def _covered(found: pd.DataFrame) -> Outcome:
     verdict = verdict_of(bool((admitted >= PAPER_STEP).all()), tested=len(admitted.dropna()) > 0)
     measured = {
         "Figure 2's η/(1 − β)": PAPER_STEP,
-        "admitted, least over seeds": _finite(admitted.min()),
-        "admitted, largest over seeds": _finite(admitted.max()),
-        "stable in mean square, least over seeds": _finite(own["limit"].min()),
+        "admitted, least over seeds": finite(admitted.min()),
+        "admitted, largest over seeds": finite(admitted.max()),
+        "stable in mean square, least over seeds": finite(own["limit"].min()),
         "runs": len(own),
         "came apart": int(own["apart"].sum()),
     }
@@ -356,8 +352,8 @@ def _turns(found: pd.DataFrame) -> Outcome:
     right = float(at.between(1 / LIMITS.factor, LIMITS.factor).mean()) if len(at) else math.nan
     verdict = verdict_of(right >= LIMITS.most, tested=len(at) >= LIMITS.least_runs)
     quantiles = {"tenth": 0.1, "median": 0.5, "ninth": 0.9}
-    told = {f"T, {name}": _finite(float(at.quantile(q))) for name, q in quantiles.items()}
-    return Outcome("edge.turn", verdict, {"came apart": len(at), "within": _finite(right), **told})
+    told = {f"T, {name}": finite(float(at.quantile(q))) for name, q in quantiles.items()}
+    return Outcome("edge.turn", verdict, {"came apart": len(at), "within": finite(right), **told})
 
 
 def _limit(found: pd.DataFrame) -> Outcome:
@@ -369,13 +365,9 @@ def _limit(found: pd.DataFrame) -> Outcome:
         "came apart": len(apart),
         "of those, S ≥ 1 somewhere": int(apart["crossed"].sum()),
         "of those, S ≥ 1 before accuracy fell": int(apart["warned"].sum()),
-        "S where their loss turns, median": _finite(apart["at_turn"].median()),
-        "S where their loss turns, least": _finite(apart["at_turn"].min()),
+        "S where their loss turns, median": finite(apart["at_turn"].median()),
+        "S where their loss turns, least": finite(apart["at_turn"].min()),
         "stayed together": len(stayed),
-        "largest S of those": _finite(stayed["peak"].max()),
+        "largest S of those": finite(stayed["peak"].max()),
     }
     return Outcome("edge.limit", verdict, measured)
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None

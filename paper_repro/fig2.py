@@ -34,11 +34,12 @@ from paper_repro.measures import (
     series_of,
     settled,
     unready,
+    verdict_of,
     verdict_of_countings,
 )
 from paper_repro.part import Made, Options, rendered
 from paper_repro.reference import D, countings, fig2_reference
-from paper_repro.report import Section, notes, settings
+from paper_repro.report import Section, settings
 from paper_repro.runs import Job
 from paper_repro.scales import FIG2_SCALES, READINGS, Fig2Scale, kind
 
@@ -72,23 +73,18 @@ def jobs(options: Options) -> list[Job]:
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """The figure by all three countings, its table and its verdicts."""
     scale = options.scale
-    rows = add_countings(rows, scale)
-    lines, dots = (settled(rows[rows[CHECKED] == check], CURVE) for check in (False, True))
+    curves = estimators.Curves.of(rows, options, CURVE, add_countings)
+    rows, lines = curves.rows, curves.lines
     authors = fig2_reference(options.authors) if options.authors is not None else None
-    missing = unready(rows, [*CURVE, "estimator"])
-    longer = None
-    if options.longer is not None:
-        kept = options.longer.rows
-        kept = kept[~kept[CHECKED].astype(bool) & kept.reading.isin(rows.reading)]
-        longer = settled(add_countings(kept, options.longer.scale), CURVE)
     caption = [
-        f"Scale {scale_words(scale)}. Data: {provenance[0]['data']}. {measured_words(lines, dots)}",
+        f"Scale {scale_words(scale)}. Data: {provenance[0]['data']}. {measured_words(lines, curves.dots)}",
         estimators.words(rows, CURVE),
-        missing,
+        curves.missing,
         options.thin,
     ]
-    frames = {"frame": lines, "checks": dots, "longer": longer, "reference": authors}
-    kinds = {kind: frame for kind, frame in frames.items() if frame is not None}
+    readings = [*dict.fromkeys(lines.reading)]
+    frames = {**curves.drawn, "reference": authors}
+    kinds = {kind: own[own.reading.isin([*readings, "authors"])] for kind, own in frames.items() if own is not None}
     styles, axis = _styles(pd.concat(kinds.values())), _accuracy_axis(scale, kinds.values())
     drawn = {
         count: comparison(
@@ -96,10 +92,10 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
                 by_communication(
                     count=count,
                     title=f"{reading} · {title}",
-                    **{kind: _of_panel(rows, reading, panel) for kind, rows in kinds.items()},
+                    **{kind: _of_panel(own, reading, panel) for kind, own in kinds.items()},
                     **axis,
                 )
-                for reading in dict.fromkeys(lines.reading)
+                for reading in readings
                 for panel, title in PANELS.items()
             ],
             styles,
@@ -126,7 +122,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         id="fig2",
         figure_png=rendered(drawn[options.count]),
         settings=settings_table(scale),
-        notes=[*filter(None, [missing]), estimators.NOTE, *notes("fig2")],
+        notes=curves.notes("fig2"),
         table=table,
         facts={
             "runs": str(rows.groupby([*CURVE, CHECKED, "seed"]).ngroups),
@@ -409,12 +405,9 @@ def _more_influential(left: pd.DataFrame, right: pd.DataFrame) -> Outcome:
     gain_k, gain_p = (k_high - k_low) / np.log2(10), (p_high - p_low) / 2
     error = np.hypot(np.hypot(k_low_error, k_high_error) / np.log2(10), np.hypot(p_low_error, p_high_error) / 2)
     margin = TOLERANCE * error
-    verdict: Verdict = UNTESTED
-    if min(k_low, k_high, p_low, p_high) >= LIMITS.trained:
-        if gain_p - gain_k > margin:
-            verdict = "holds"
-        elif gain_p - gain_k < -margin or margin < LIMITS.precise:
-            verdict = "does not hold"
+    trained = min(k_low, k_high, p_low, p_high) >= LIMITS.trained
+    clear = abs(gain_p - gain_k) > margin or margin < LIMITS.precise
+    verdict = verdict_of(gain_p - gain_k > margin, tested=trained and clear)
     measured = {
         "gain a doubling of K": gain_k,
         "at round (K)": last_k,

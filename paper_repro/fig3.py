@@ -43,7 +43,6 @@ from paper_repro.measures import (
 from paper_repro.part import Made, Options, rendered
 from paper_repro.reference import fig3_reference
 from paper_repro.report import Section, settings
-from paper_repro.report import notes as texts
 from paper_repro.runs import Job
 from paper_repro.scales import FIG3_SCALES, Fig3Scale, kind
 from theory.communication import expected_traffic, table1_scalars_decomfl, table1_scalars_fedavg
@@ -58,7 +57,6 @@ __all__ = [
     "compressed",
     "data_set",
     "jobs",
-    "longer_lines",
     "make",
     "reaching_table",
     "scale_words",
@@ -239,17 +237,15 @@ def reaching_table(rows: pd.DataFrame, level: float | None) -> pd.DataFrame:
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """The figure by all three countings, its table and its verdicts."""
     scale = options.scale
-    rows = add_countings(rows, scale)
+    curves = estimators.Curves.of(rows, options, CURVE, add_countings)
+    rows, lines, dots, longer = curves.rows, curves.lines, curves.dots, curves.longer
     data = str(rows["data"].iloc[0])
-    lines, dots = (settled(rows[rows[CHECKED] == check], CURVE) for check in (False, True))
     authors = _authors(options.authors)
     styles = method_styles([DECOMFL, "FedAvg", "FedCom 8 bit", top_k_name(0.1)])
     words = scale_words(scale)
-    missing = unready(rows, [*CURVE, "estimator"])
     dotted = f", seed {', '.join(map(str, sorted(set(dots.seed))))}." if len(dots) else "."
-    longer = longer_lines(options)
     said = [f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}{dotted}"]
-    said += [estimators.words(rows, CURVE), missing, options.thin]
+    said += [estimators.words(rows, CURVE), curves.missing, options.thin]
     caption = " ".join(filter(None, said))
     last = max(int(frame["round"].max()) for frame in (lines, longer) if frame is not None)
 
@@ -257,7 +253,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         return comparison(
             [
                 Panel(
-                    frame=lines,
                     x="round",
                     y="train_loss",
                     xlabel="rounds completed",
@@ -265,10 +260,9 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
                     title="loss against rounds",
                     xscale="linear" if longer is None else "log",
                     reference=None if authors is None else authors[authors["round"] <= last],
-                    checks=dots,
-                    longer=longer,
+                    **curves.drawn,
                 ),
-                by_communication(lines, count, reference=authors, checks=dots, longer=longer),
+                by_communication(count=count, reference=authors, **curves.drawn),
             ],
             styles,
             title="Figure 3: the large CNN (d = 1,206,590)",
@@ -277,11 +271,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
 
     figures = {("fig3" if count == options.count else f"fig3-{count}"): drawn(count) for count in COUNTS}
     level = highest_level(run for _, run in lines.groupby("series"))
-    notes = [
-        *filter(None, [missing]),
-        estimators.NOTE,
-        *texts("fig3"),
-    ]
+    notes = curves.notes("fig3")
     if data != "fashion-mnist":
         notes.insert(0, "Fashion-MNIST was not at hand: this is the same model and method on MNIST digits.")
     tables = {
@@ -304,21 +294,13 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     if authors is not None:
         tables["fig3-bands"] = bands_table(compared(lines, authors, CURVE), CURVE)
         testable = scale == "full" and data == "fashion-mnist"
-        verdicts.append(band("fig3", tables["fig3-bands"], f"{words}; {data}. {missing}", testable=testable))
+        verdicts.append(band("fig3", tables["fig3-bands"], f"{words}; {data}. {curves.missing}", testable=testable))
     return Made(
         section=section,
         claims=[*verdicts, *_claims_on_the_logs(authors)],
         figures=figures,
         tables=tables,
     )
-
-
-def longer_lines(options: Options) -> pd.DataFrame | None:
-    """The curves that are recorded at full scale, with their countings, where there are any."""
-    if options.longer is None:
-        return None
-    kept = options.longer.rows
-    return settled(add_countings(kept[~kept[CHECKED].astype(bool)], options.longer.scale), CURVE)
 
 
 def _authors(folder: Path | None) -> pd.DataFrame | None:

@@ -84,10 +84,8 @@ def _five_points(trained: Sequence[Result]) -> Outcome:
         if (cell.row, cell.task, cell.series) == ("OPT-125M", "sst2", P10):
             gain, error = cell.gain
             measured = {"before": cell.start, "after": cell.accuracy, "gain": gain, "its standard error": error}
-            if gain >= LIMITS.five and gain > TOLERANCE * error:
-                verdict = "holds"
-            elif gain < LIMITS.five - TOLERANCE * error:
-                verdict = "does not hold"
+            holds = gain >= LIMITS.five and gain > TOLERANCE * error
+            verdict = verdict_of(holds, tested=holds or gain < LIMITS.five - TOLERANCE * error)
     return Outcome("llm.five-points", verdict, measured)
 
 

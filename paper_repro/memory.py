@@ -14,7 +14,7 @@ from decomfl_lab.bench.memory import ROLES, memory_table
 from decomfl_lab.files import write_atomically
 from decomfl_lab.runs.run import Progress
 from figures.comparison import Panel, comparison
-from figures.style import OKABE_ITO, LineStyle
+from figures.style import series_styles
 from paper_repro.claims import Outcome, judged, limits
 from paper_repro.measures import verdict_of
 from paper_repro.part import Made, Options, rendered
@@ -24,7 +24,6 @@ from paper_repro.scales import MEMORY_SIZES
 
 __all__ = ["claims", "jobs", "make"]
 
-_DASHES: tuple[tuple[float, tuple[float, ...]], ...] = ((0.0, ()), (0.0, (4.0, 1.5)))
 LIMITS = limits("memory")
 
 
@@ -76,10 +75,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     listed = ", ".join(f"{d:,}" for d in sorted(set(rows.d)))
     words = f"d = {listed}; eight equal layers, φ = d/8"
     table = table.assign(what=[ROLES[role].what for role in table.role])
-    styles = {
-        name: LineStyle(color=OKABE_ITO[n % len(OKABE_ITO)], dash=_DASHES[n // len(OKABE_ITO)], linewidth=1.7)
-        for n, name in enumerate(dict.fromkeys(table.what))
-    }
     figure = comparison(
         [
             Panel(
@@ -93,7 +88,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
                 xscale="log",
             )
         ],
-        styles,
+        series_styles(table.what),
         title="Memory of server and client",
         caption=f"Models of {words}.",
     )

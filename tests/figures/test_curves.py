@@ -202,8 +202,6 @@ def test_styles_follow_the_order_of_the_series_and_apply() -> None:
     assert len({style.dash for style in greys.values()}) == len({style.color for style in greys.values()}) == 3
     with matplotlib.rc_context(rc()):
         assert matplotlib.rcParams["font.size"] == 9.0
-    with pytest.raises(InputError, match="base_size"):
-        rc(0)
 
 
 def test_checks_are_dots_and_longer_runs_thin_lines_in_the_colour_of_the_same_k() -> None:
