@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Final, Literal, cast
 
 import matplotlib
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, PercentFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from decomfl_lab.errors import InputError, require
+from decomfl_lab.errors import require, require_choice
 from figures.curves import BAND, COUNT_LABELS, Count, Kind, draw_mean, extra_legend
-from figures.layout import LOST_POINTS, page, require_columns
+from figures.layout import LOST_POINTS, legend_below, page, require_columns, require_known
 from figures.style import LineStyle, rc
 
 __all__ = ["Panel", "by_communication", "comparison"]
+
+_LOGIT_TICKS: Final = (0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -26,14 +27,16 @@ class Panel:
     """One pair of axes.
 
     Attributes:
-        frame: Rows with columns ``series``, ``seed``, ``by``, ``x`` and ``y``; rows without a y are left out.
+        frame: Rows with columns ``series``, ``seed``, ``by``, ``x`` and ``y``; rows without a y are left out. There may
+            be none yet.
         x: Column of the x-axis.
         y: Column of the y-axis.
         xlabel: The label under the x-axis.
         ylabel: The label beside the y-axis.
         title: The heading above the panel.
         xscale: "log" or "linear".
-        yscale: "log" or "linear".
+        yscale: "log", "linear", or "logit" to spread shares near 1.
+        ylimits: Range of the y-axis; None fits the data.
         by: Column that says which points of two seeds belong together.
         reference: The authors' rows, of the same columns, drawn thin and dashed; or None.
         checks: The same curves measured in another way, drawn as dots; or None.
@@ -47,7 +50,8 @@ class Panel:
     ylabel: str
     title: str
     xscale: Literal["log", "linear"] = "linear"
-    yscale: Literal["log", "linear"] = "linear"
+    yscale: Literal["log", "linear", "logit"] = "linear"
+    ylimits: tuple[float, float] | None = None
     by: str = "round"
     reference: pd.DataFrame | None = None
     checks: pd.DataFrame | None = None
@@ -55,49 +59,48 @@ class Panel:
 
     @property
     def frames(self) -> dict[Kind, pd.DataFrame]:
-        """What is drawn, from below to above."""
+        """What is drawn, from below to above; of frames without a row nothing is."""
         kinds: dict[Kind, pd.DataFrame | None] = {
             "longer": self.longer,
             "reference": self.reference,
             "curves": self.frame,
             "checks": self.checks,
         }
-        return {kind: frame for kind, frame in kinds.items() if frame is not None}
+        return {kind: frame for kind, frame in kinds.items() if frame is not None and not frame.empty}
 
 
-def by_communication(
-    frame: pd.DataFrame,
-    count: Count,
-    *,
-    title: str = "accuracy against communication",
-    xscale: Literal["log", "linear"] = "log",
-    reference: pd.DataFrame | None = None,
-    checks: pd.DataFrame | None = None,
-    longer: pd.DataFrame | None = None,
-) -> Panel:
-    """The panel of test accuracy against scalars per client, counted as ``count`` says (see `COUNT_LABELS`)."""
-    return Panel(
-        frame=frame,
-        x=f"{count}_scalars",
-        y="test_accuracy",
-        xlabel=f"communicated scalars per client\n({COUNT_LABELS[count]})",
-        ylabel="test accuracy",
-        title=title,
-        xscale=xscale,
-        reference=reference,
-        checks=checks,
-        longer=longer,
-    )
+def by_communication(frame: pd.DataFrame, count: Count, **given: Any) -> Panel:
+    """The panel of test accuracy against communicated scalars per client, on a logarithmic axis.
+
+    Args:
+        frame: See `Panel`.
+        count: How scalars are counted: "wire" (bytes really encoded / 4), "table1" (the paper's formula) or "plotted"
+            (what the paper's axis did).
+        given: Other attributes of the panel.
+
+    Raises:
+        InputError: If ``count`` is unknown.
+    """
+    require_choice("count", count, COUNT_LABELS)
+    xlabel = f"communicated scalars per client\n({COUNT_LABELS[count]})"
+    told = {"title": "accuracy against communication", "xscale": "log"} | given
+    return Panel(frame=frame, x=f"{count}_scalars", y="test_accuracy", xlabel=xlabel, ylabel="test accuracy", **told)
 
 
 def comparison(
-    panels: Sequence[Panel], styles: Mapping[str, LineStyle], *, title: str = "", caption: str = ""
+    panels: Sequence[Panel],
+    styles: Mapping[str, LineStyle],
+    *,
+    across: int | None = None,
+    title: str = "",
+    caption: str = "",
 ) -> Figure:
-    """Draw the panels in a row, the series in the order of ``styles``, with one legend under all.
+    """Draw the panels in a row or in several, the series in the order of ``styles``, with one legend under all.
 
     Args:
-        panels: The panels from left to right, at least one.
+        panels: The panels from left to right, at least one; one without a point to draw is left empty.
         styles: Style of every series; those that no panel has are left out of the legend.
+        across: Panels in a row, which then share their axes with those of the other rows; None for a single row.
         title: Heading of the whole figure.
         caption: Text under the plots; say the scale of the runs here.
 
@@ -105,37 +108,31 @@ def comparison(
         A figure without pyplot state; the caller saves it.
 
     Raises:
-        InputError: If there is no panel, a column is missing, a frame is empty, or a series has no style.
+        InputError: If there is no panel, none has a row, a column is missing, or a series has no style.
     """
-    require(len(panels) > 0, "panels", "be at least one", len(panels))
-    for panel in panels:
-        for name, frame in panel.frames.items():
-            require_columns(f"{name} of panel {panel.title!r}", frame, ("series", "seed", panel.by, panel.x, panel.y))
-            unknown = sorted(set(frame["series"]) - set(styles))
-            require(not unknown, f"series of panel {panel.title!r}", f"be among {', '.join(styles)}", unknown)
-    banded = any(panel.frame.groupby("series")["seed"].nunique().max() > 1 for panel in panels)
-    lost = any(panel.xscale == "log" and bool((panel.frame[panel.x] <= 0).any()) for panel in panels)
+    require(any(panel.frames for panel in panels), "panels", "be at least one, with at least one row", len(panels))
+    frames = [(panel, kind, frame) for panel in panels for kind, frame in panel.frames.items()]
+    for panel, kind, frame in frames:
+        require_columns(f"{kind} of panel {panel.title!r}", frame, ("series", "seed", panel.by, panel.x, panel.y))
+        require_known(f"series of panel {panel.title!r}", frame["series"], styles)
+    averaged = [frame.groupby("series")["seed"] for _, kind, frame in frames if kind in ("curves", "reference")]
+    banded = any(bool((seeds.nunique() > 1).any()) for seeds in averaged)
+    lost = any(panel.xscale == "log" and bool((frame[panel.x] <= 0).any()) for panel, _, frame in frames)
     with matplotlib.rc_context(rc()):
-        width = max(4.8 * len(panels), 9.6)
-        columns = 2 if len(panels) == 1 else 4
+        shared, across = across is not None, across or len(panels)
+        down = -(-len(panels) // across)
+        columns = 2 if across == 1 else 4
         drawn = {series for panel in panels for series in panel.frame["series"]}
         extras = {kind for panel in panels for kind in panel.frames} - {"curves"}
         rows = -(-(len(drawn) + len(extras)) // columns)
-        figure, plots = page(
-            width, 3.2 + 0.2 * rows, title=title, caption=[caption, BAND if banded else "", LOST_POINTS if lost else ""]
-        )
-        axes = cast(list[Axes], list(plots.subplots(1, len(panels), squeeze=False)[0]))
-        lines: dict[str, Line2D] = {}
-        for ax, panel in zip(axes, panels, strict=True):
+        words = [caption, BAND if banded else "", LOST_POINTS if lost else ""]
+        figure, plots = page(max(4.8 * across, 9.6), 3.2 * down + 0.2 * rows, title=title, caption=words)
+        axes = cast(list[Axes], list(plots.subplots(down, across, sharex=shared, sharey=shared, squeeze=False).flat))
+        for ax, panel in zip(axes, panels, strict=False):
             _draw(ax, panel, styles)
-            for line in ax.get_lines():
-                lines.setdefault(str(line.get_label()), line)
-        labels = [label for label in styles if label in lines]
-        handles = [lines[label] for label in labels]
-        for handle, words in extra_legend(axes):
-            labels.append(words)
-            handles.append(handle)
-        plots.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.4)
+            if shared:
+                ax.label_outer()
+        legend_below(plots, axes, columns=columns, order=styles, more=extra_legend(axes))
     return figure
 
 
@@ -152,14 +149,16 @@ def _draw(ax: Axes, panel: Panel, styles: Mapping[str, LineStyle]) -> None:
             own = rows.loc[rows["series"] == series]
             if not own.empty:
                 draw_mean(ax, own, panel.x, panel.y, style, label=series, by=panel.by, kind=kind)
-    if not ax.get_lines():
-        raise InputError(f"panel {panel.title!r} must have rows with a {panel.y}, got none")
     ax.set_yscale(panel.yscale)
     ax.set_xscale(panel.xscale)
+    if panel.ylimits is not None:
+        ax.set_ylim(*panel.ylimits)
     if panel.xscale == "log":
         ax.grid(True, axis="x", which="minor", linewidth=0.3)
     else:
         ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    if panel.yscale == "logit":
+        ax.yaxis.set_major_locator(FixedLocator(_LOGIT_TICKS))
+        ax.yaxis.set_minor_locator(NullLocator())
     if panel.y.endswith("accuracy"):
-        ax.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, symbol=" %", decimals=None))
-        ax.set_ylim(top=min(ax.get_ylim()[1], 1.0))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))

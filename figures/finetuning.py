@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from decomfl_lab.errors import require
-from figures.layout import page, require_columns
+from figures.layout import page, require_columns, require_known
 from figures.style import LineStyle, rc
 
 __all__ = ["accuracies", "round_costs"]
@@ -46,8 +45,7 @@ def accuracies(frame: pd.DataFrame, styles: Mapping[str, LineStyle], *, title: s
     """
     columns = ("panel", "series", "tuned", "accuracy", "error", "printed", *_BEFORE)
     require_columns("frame", frame, columns)
-    unknown = sorted(set(frame.series) - set(styles))
-    require(not unknown, "series", f"be among {', '.join(styles)}", unknown)
+    require_known("series", frame.series, styles)
     names = [name for name in styles if name in set(frame.series)]
     markers = dict(zip(dict.fromkeys(frame.tuned), _MARKERS, strict=False))
     panels = list(frame.groupby("panel", sort=False))
@@ -127,8 +125,7 @@ def round_costs(
         InputError: If a column is missing, there are no rows, or a series has no style.
     """
     require_columns("frame", frame, ("series", "d", "bytes", "printed"))
-    unknown = sorted({*frame.series, *formulas} - set(styles))
-    require(not unknown, "series", f"be among {', '.join(styles)}", unknown)
+    require_known("series", {*frame.series, *formulas}, styles)
     with matplotlib.rc_context(rc()):
         figure, plots = page(8.4, 4.2, title=title, caption=[caption])
         ax = plots.subplots()

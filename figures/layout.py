@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import cast
 
 import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
 from decomfl_lab.errors import InputError, require
 
-__all__ = ["LOST_POINTS", "page", "require_columns"]
+__all__ = ["LOST_POINTS", "legend_below", "page", "require_columns", "require_known"]
 
 LOST_POINTS = "Points at 0 lie outside the logarithmic axis."
 
@@ -52,9 +54,33 @@ def page(width: float, height: float, *, title: str, caption: Sequence[str]) -> 
     return figure, plots
 
 
+def legend_below(
+    plots: SubFigure,
+    axes: Iterable[Axes],
+    *,
+    columns: int,
+    order: Iterable[str] | None = None,
+    more: Iterable[tuple[Artist, str]] = (),
+) -> None:
+    """One legend for all axes, a handle for each label, in this ``order`` (or as they are drawn), and ``more`` last."""
+    handles: dict[str, Artist] = {}
+    for ax in axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    labels = [label for label in (handles if order is None else order) if label in handles]
+    shown = [*((handles[label], label) for label in labels), *more]
+    plots.legend(*zip(*shown, strict=True), loc="outside lower center", ncols=columns, handlelength=3.3)
+
+
 def require_columns(name: str, frame: pd.DataFrame, columns: Sequence[str]) -> None:
     """Raise InputError unless ``frame`` has rows and all of ``columns``."""
     missing = [column for column in columns if column not in frame.columns]
     if missing:
         raise InputError(f"{name} must have the columns {', '.join(columns)}, got none named {', '.join(missing)}")
     require(not frame.empty, name, "have at least one row", len(frame))
+
+
+def require_known(name: str, found: Iterable[str], known: Collection[str]) -> None:
+    """Raise InputError unless all that is ``found`` is ``known``."""
+    unknown = sorted(set(found) - set(known))
+    require(not unknown, name, f"be among {', '.join(known)}", unknown)

@@ -11,9 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
 
-from decomfl_lab.errors import require
 from figures.curves import BAND, draw_mean
-from figures.layout import page, require_columns
+from figures.layout import legend_below, page, require_columns, require_known
 from figures.style import LineStyle, rc
 
 __all__ = ["READINGS", "size_figure"]
@@ -58,8 +57,7 @@ def size_figure(
     require_columns("curves", curves, ("series", "seed", "round", "test_accuracy", "relative_loss"))
     ends = [f"{name}{end}" for name in ("kappa", "rounds") for end in ("", "_low", "_high")]
     require_columns("points", points, ("series", "d", *ends))
-    unknown = sorted({*curves["series"], *points["series"]} - set(styles))
-    require(not unknown, "series", f"be among {', '.join(styles)}", unknown)
+    require_known("series", {*curves["series"], *points["series"]}, styles)
     banded = bool((curves.groupby("series")["seed"].nunique() > 1).any())
     reached = points.dropna(subset=["rounds"])
     with matplotlib.rc_context(rc()):
@@ -77,8 +75,7 @@ def size_figure(
         accuracy.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, symbol=" %", decimals=None))
         loss.set_title("test loss, of that before training")
         _needed(needed, reached, styles, share)
-        drawn = [line for line in accuracy.get_lines() if not str(line.get_label()).startswith("_")]
-        plots.legend(handles=drawn, loc="outside lower center", ncols=len(drawn), handlelength=3.4)
+        legend_below(plots, [accuracy], columns=len(styles))
     return figure
 
 

@@ -13,8 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
-from decomfl_lab.errors import require
-from figures.layout import page, require_columns
+from figures.layout import page, require_columns, require_known
 from figures.style import OKABE_ITO, rc
 
 __all__ = ["KAPPAS", "training_spectra"]
@@ -73,8 +72,7 @@ def training_spectra(
         require_columns("single", single, ("step", "value"))
     require_columns("kappas", kappas, _TRAINING)
     require_columns("extremes", extremes, _EXTREMES)
-    unknown = sorted(set(kappas["kappa"]) - set(KAPPAS))
-    require(not unknown, "kappas", f"be among {', '.join(KAPPAS)}", unknown)
+    require_known("kappas", kappas["kappa"], KAPPAS)
     steps = sorted(curves["step"].unique())
     explained = [
         caption,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from decomfl_lab.errors import require, require_finite_positive
+from decomfl_lab.errors import require
+from hessian.picture import STYLE
 
 if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType
@@ -55,18 +56,11 @@ class LineStyle:
     linewidth: float
 
 
-def rc(base_size: float = 9.0) -> dict[RcKeyType, Any]:
-    """Return the rcParams of every figure, to be applied with ``matplotlib.rc_context(rc())``.
-
-    Args:
-        base_size: Font size of running text, in points; titles and ticks follow from it.
-
-    Raises:
-        InputError: If ``base_size`` is not a finite number above 0.
-    """
-    size = require_finite_positive("base_size", base_size)
-    ink, soft = "#1F2328", "#57606A"
+def rc() -> dict[RcKeyType, Any]:
+    """Return the rcParams of every figure, to be applied with ``matplotlib.rc_context(rc())``."""
+    size = STYLE["font.size"]
     return {
+        **STYLE,
         "figure.facecolor": "white",
         "figure.dpi": 100.0,
         "figure.constrained_layout.use": True,
@@ -74,72 +68,43 @@ def rc(base_size: float = 9.0) -> dict[RcKeyType, Any]:
         "figure.constrained_layout.w_pad": 0.09,
         "savefig.dpi": 200.0,
         "savefig.facecolor": "white",
-        "pdf.fonttype": 42,
         "svg.fonttype": "none",
         "font.family": "sans-serif",
         "font.sans-serif": ["DejaVu Sans"],
-        "font.size": size,
-        "text.color": ink,
-        "axes.titlesize": size * 1.08,
-        "axes.titleweight": "bold",
-        "axes.titlelocation": "left",
         "axes.titlepad": 7.0,
         "axes.labelsize": size,
-        "axes.labelcolor": ink,
-        "axes.edgecolor": "#8C959F",
+        "axes.labelcolor": STYLE["text.color"],
         "axes.linewidth": 0.8,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
         "axes.facecolor": "white",
-        "axes.axisbelow": True,
-        "axes.grid": True,
         "axes.grid.which": "major",
-        "grid.color": "#D8DEE4",
-        "grid.linewidth": 0.6,
         "xtick.labelsize": size * 0.92,
         "ytick.labelsize": size * 0.92,
-        "xtick.color": soft,
-        "ytick.color": soft,
-        "xtick.labelcolor": ink,
-        "ytick.labelcolor": ink,
         "lines.linewidth": 1.7,
         "lines.solid_capstyle": "round",
-        "legend.fontsize": size * 0.9,
-        "legend.frameon": False,
         "legend.handlelength": 2.6,
         "legend.columnspacing": 1.6,
     }
 
 
-def series_styles(values: Collection[int], *, baseline: bool = False) -> dict[int, LineStyle]:
-    """Return a style for each value of K or P, by its order among ``values``.
+def series_styles(series: Iterable[str], *, baseline: bool = False) -> dict[str, LineStyle]:
+    """Return a style for each series, in their order.
 
     Args:
-        values: The values of K (or P) that occur, in any order and with repetitions.
-        baseline: False for DeComFL (one colour for each value, solid lines); True for a first-order
-            baseline such as FedAvg (greys to black, one dash pattern for each value).
-
-    Returns:
-        Value -> style; the largest of up to three baselines is a solid black line.
-
-    Raises:
-        InputError: If ``values`` is empty.
+        series: Labels, with repetitions or without.
+        baseline: False for one colour each and solid lines, of other dashes where colours repeat; True for first-order
+            baselines such as FedAvg: greys to black, each with a dash pattern of its own, the last of up to three a
+            solid black line.
     """
-    ordered = sorted(set(values))
-    require(bool(ordered), "values", "hold at least one value of K or P", list(values))
+    labels, n = list(dict.fromkeys(series)), len(OKABE_ITO)
     if not baseline:
         return {
-            value: LineStyle(color=OKABE_ITO[i % len(OKABE_ITO)], dash=(0.0, ()), linewidth=1.9)
-            for i, value in enumerate(ordered)
+            label: LineStyle(color=OKABE_ITO[i % n], dash=_DASHES[(2 + i // n) % len(_DASHES)], linewidth=1.9)
+            for i, label in enumerate(labels)
         }
-    first = max(0, 3 - len(ordered))
+    first = max(0, 3 - len(labels))
     return {
-        value: LineStyle(
-            color=_GREYS[min(first + i, len(_GREYS) - 1)],
-            dash=_DASHES[(first + i) % len(_DASHES)],
-            linewidth=1.6,
-        )
-        for i, value in enumerate(ordered)
+        label: LineStyle(color=_GREYS[min(i, len(_GREYS) - 1)], dash=_DASHES[i % len(_DASHES)], linewidth=1.6)
+        for i, label in enumerate(labels, first)
     }
 
 

@@ -8,14 +8,12 @@ from typing import Final, cast
 import matplotlib
 import numpy as np
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import Patch
 
-from decomfl_lab.errors import require
-from figures.layout import page, require_columns
+from figures.layout import legend_below, page, require_columns, require_known
 from figures.style import OKABE_ITO, LineStyle, rc
 
 __all__ = [
@@ -87,7 +85,7 @@ def dimension_free(
     """
     for name, frame in (("by_d", by_d), ("by_kappa", by_kappa)):
         require_columns(name, frame, ("series", "d", "kappa", "value"))
-        _require_known(f"series of {name}", frame["series"], LINES)
+        require_known(f"series of {name}", frame["series"], LINES)
     with matplotlib.rc_context(rc()):
         figure, plots = page(10.2, 3.9, title=title, caption=[caption])
         left, right = _row(plots, 2, sharey=True)
@@ -106,7 +104,7 @@ def dimension_free(
         if not simulated.empty:
             require_columns("simulated", simulated, ("d", "value", "low", "high"))
             _points(left, simulated, "d", "simulated runs")
-        _legend_below(plots, (left, right), columns=3)
+        legend_below(plots, (left, right), columns=3)
     return figure
 
 
@@ -131,7 +129,7 @@ def speed_ups(
     require_columns("frame", frame, ("knob", "at", "noise", "series", "rounds"))
     words = {"m": "clients sampled", "P": "directions", "K": "local steps"}
     for column, known in (("knob", words), ("noise", NOISES), ("series", SPEED_LINES)):
-        _require_known(f"{column} of frame", frame[column], known)
+        require_known(f"{column} of frame", frame[column], known)
     knobs = [knob for knob in words if knob in set(frame["knob"])]
     with matplotlib.rc_context(rc()):
         figure, plots = page(10.6, 4.0, title=title, caption=[caption, "Grey: slope −1, the claimed linear speed-up."])
@@ -165,7 +163,7 @@ def speed_ups(
                     textcoords="offset points", va="top", color=_SOFT,
                 )  # fmt: skip
         axes[0].set_ylabel("rounds R to reach ε")
-        _legend_below(plots, axes, columns=3)
+        legend_below(plots, axes, columns=3)
     return figure
 
 
@@ -188,7 +186,7 @@ def step_sizes(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Fi
         InputError: If a column is missing, there is no row, or a condition is unknown.
     """
     require_columns("frame", frame, ("K", "m", "ratio", "binding", "stated", "corrected", "limit"))
-    _require_known("binding of frame", frame["binding"], CONDITIONS)
+    require_known("binding of frame", frame["binding"], CONDITIONS)
     steps = sorted(frame["K"].unique())
     slack = frame.assign(
         binds=frame["binding"].map({name: i for i, name in enumerate(CONDITIONS)}),
@@ -243,7 +241,7 @@ def training(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Figu
         InputError: If a column is missing, there is no row, or a series is unknown.
     """
     require_columns("frame", frame, ("panel", "series", "round", "value", "low", "high"))
-    _require_known("series of frame", frame["series"], LINES)
+    require_known("series of frame", frame["series"], LINES)
     panels = list(dict.fromkeys(frame["panel"]))
     with matplotlib.rc_context(rc()):
         figure, plots = page(max(7.0, 5.1 * len(panels)), 3.8, title=title, caption=[caption])
@@ -258,13 +256,8 @@ def training(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Figu
             ax.set_title(panel)
             ax.set_xlabel("rounds R")
         axes[0].set_ylabel(_AVERAGE)
-        _legend_below(plots, axes, columns=3)
+        legend_below(plots, axes, columns=3)
     return figure
-
-
-def _require_known(name: str, found: pd.Series[str], known: Mapping[str, object]) -> None:
-    unknown = sorted(set(found) - set(known))
-    require(not unknown, name, f"be among {', '.join(known)}", unknown)
 
 
 def _row(plots: SubFigure, columns: int, *, sharey: bool) -> list[Axes]:
@@ -288,12 +281,3 @@ def _points(ax: Axes, frame: pd.DataFrame, x: str, label: str) -> None:
         color=_BLUE, markerfacecolor="white", markersize=4.6, elinewidth=1.1, capsize=2.4, linestyle="none",
         label=label, zorder=4.0,
     )  # fmt: skip
-
-
-def _legend_below(plots: SubFigure, axes: Sequence[Axes], *, columns: int) -> None:
-    """One legend for all panels, a handle for each label."""
-    handles: dict[str, Artist] = {}
-    for ax in axes:
-        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    plots.legend(handles.values(), handles, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.2)

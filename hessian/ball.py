@@ -18,7 +18,6 @@ with a larger λ_max than the L in use refutes it.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from torch import Tensor
 
 from decomfl_lab.errors import require, require_finite_positive, require_int
 from hessian.density import SpectralDensity, spectral_density
-from hessian.estimate import Estimate, plain, require_confidence
+from hessian.estimate import Estimate, Plain, plain, require_confidence
 from hessian.kappa import EffectiveRank, effective_rank
 from hessian.operator import Operator
 from hessian.probes import probe_at
@@ -88,7 +87,7 @@ class BallPoint:
 
 
 @dataclass(frozen=True)
-class BallProbe:
+class BallProbe(Plain):
     """κ, trace and λ_max over sampled points.
 
     Attributes:
@@ -122,11 +121,8 @@ class BallProbe:
         return self.kappa_necessary if self.kappa_sufficient is None else self.kappa_sufficient
 
     def to_json(self) -> dict[str, Any]:
-        """Every field, ready for ``json.dumps``; numbers that are not finite become None."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        points = [{**dataclasses.asdict(point), "rank": point.rank.to_json()} for point in self.points]
-        result: dict[str, Any] = plain({**values, "points": points, "recommended": self.recommended})
-        return result
+        """Every field and ``recommended``, ready for ``json.dumps``; numbers that are not finite become None."""
+        return {**super().to_json(), "recommended": plain(self.recommended)}
 
     def summary(self) -> str:
         """A line a point, then what follows."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from scipy import stats
 
 from decomfl_lab.errors import require
 
-__all__ = ["Estimate", "plain", "require_confidence"]
+__all__ = ["Estimate", "Plain", "plain", "require_confidence"]
 
 
 def require_confidence(confidence: float) -> float:
@@ -28,6 +28,15 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: plain(entry) for name, entry in value.items()}
     return [plain(entry) for entry in value] if isinstance(value, tuple | list) else value
+
+
+class Plain:
+    """A dataclass that can be written as JSON."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field, ready for ``json.dumps``; numbers that are not finite become None."""
+        result: dict[str, Any] = plain(asdict(self))  # type: ignore[call-overload]
+        return result
 
 
 @dataclass(frozen=True)

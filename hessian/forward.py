@@ -26,12 +26,10 @@ So the estimate is of the *smoothed* trace at scales up to μ, the one zeroth-or
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -41,7 +39,7 @@ from torch import Tensor
 from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.estimators.second_differences import BRACKETS, MOMENT_DISTRIBUTIONS, cumulants, power_sums
 from decomfl_lab.noise import Distribution
-from hessian.estimate import Estimate, plain, require_confidence
+from hessian.estimate import Estimate, Plain, require_confidence
 from hessian.probes import probe_at
 
 __all__ = [
@@ -255,7 +253,7 @@ class Bracket:
 
 
 @dataclass(frozen=True)
-class ForwardOnly:
+class ForwardOnly(Plain):
     """What n second differences say of the Hessian at x, smoothed at scale μ if f has kinks.
 
     Attributes:
@@ -295,11 +293,6 @@ class ForwardOnly:
     ladder: MuLadder
     evaluations: int
     reason: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Every field, ready for ``json.dumps``; numbers that are not finite become None."""
-        result: dict[str, Any] = plain(dataclasses.asdict(self))
-        return result
 
     def summary(self) -> str:
         """Every number with its name and interval, a line each."""

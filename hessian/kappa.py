@@ -19,7 +19,7 @@ from decomfl_lab.errors import InputError, require, require_finite_positive, req
 from decomfl_lab.pictures import save_picture
 from hessian.counted import Counted
 from hessian.curvature import HessianOperator
-from hessian.estimate import Estimate, plain, require_confidence
+from hessian.estimate import Estimate, Plain, require_confidence
 from hessian.forms import SphereForms
 from hessian.krylov import Krylov, Lanczos, dot, missed_above, require_room
 from hessian.mean_loss import Data, LossFunction, MeanLoss
@@ -91,7 +91,7 @@ class EffectiveRankProgress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EffectiveRank:
+class EffectiveRank(Plain):
     """The effective rank of H, in every reading of it, each with its uncertainty.
 
     Attributes:
@@ -159,11 +159,6 @@ class EffectiveRank:
     dtype: str
     seconds: float
     history: tuple[tuple[int, float, float, float, float], ...] = field(repr=False)
-
-    def to_json(self) -> dict[str, Any]:
-        """Every field, ready for ``json.dumps``; numbers that are not finite become None."""
-        result: dict[str, Any] = plain(dataclasses.asdict(self))
-        return result
 
     def __str__(self) -> str:
         """κ with its interval to two digits of its half-width (to six of κ at most), and what it cost.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import matplotlib
 import numpy as np
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from hessian.density import SpectralDensity
     from hessian.kappa import EffectiveRank
 
-__all__ = ["picture"]
+__all__ = ["STYLE", "picture"]
 
 Floats = NDArray[np.float64]
 
 _BLUE, _RED, _INK, _SOFT = "#0072B2", "#D55E00", "#1F2328", "#57606A"
-_STYLE: dict[Any, Any] = {
+STYLE: Final[Mapping[Any, Any]] = {
     "font.size": 9.0,
     "text.color": _INK,
     "axes.titlesize": 9.7,
@@ -45,6 +45,7 @@ _STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "pdf.fonttype": 42,
 }
+"""The rcParams of a picture, on which those of all figures are built."""
 _CONVERGED = 0.01
 """A Ritz value with a residual of at most this share of its magnitude is drawn as one eigenvalue."""
 _LEAST = 0.3
@@ -72,7 +73,7 @@ def picture(result: EffectiveRank, density: SpectralDensity | None = None, capti
     if density is not None:
         require(density.d == result.d, "density", f"be of d = {result.d} eigenvalues", density.d)
     lines = textwrap.wrap(f"{result.operator}, d = {result.d:,}: {result.reason}. {caption}", 165)
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(dict(STYLE)):
         figure = Figure(figsize=(10.2, 4.3 + 0.16 * len(lines)), dpi=150)
         room = 0.035 * len(lines)
         figure.set_layout_engine("constrained", rect=(0, room, 1, 1 - room))

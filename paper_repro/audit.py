@@ -18,6 +18,7 @@ import theory
 from decomfl_lab.files import write_atomically
 from decomfl_lab.runs.run import Progress
 from paper_repro.claims import UNTESTED, Outcome, Verdict, judged
+from paper_repro.measures import verdict_of
 from paper_repro.part import Made, Options
 from paper_repro.report import Folded, Section, notes
 from paper_repro.runs import Work, fingerprint
@@ -126,9 +127,8 @@ def claims(rows: pd.DataFrame) -> list[Outcome]:
     """Whether the statements of the paper are correct: all together, and each theorem, corollary and lemma."""
     counts = Counter(rows["status"])
     wrong = any(counts[status] for status in STATUSES if TONES[status] in ("no", "depends"))
-    verdict: Verdict = "does not hold" if wrong else "holds"
     measured = {status: counts[status] for status in STATUSES}
-    everything = Outcome("audit.all", verdict, measured, f"{len(rows)} statements")
+    everything = Outcome("audit.all", verdict_of(not wrong), measured, f"{len(rows)} statements")
     return judged("audit", "", [everything, *map(_outcome, rows[rows["kind"].isin(_JUDGED)].to_dict("records"))])
 
 

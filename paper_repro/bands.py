@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from paper_repro.claims import UNTESTED, Outcome, Verdict
-from paper_repro.measures import TOLERANCE, WITHIN, numbers
+from paper_repro.claims import Outcome
+from paper_repro.measures import TOLERANCE, WITHIN, numbers, verdict_of
 
 __all__ = ["bands_table", "compared", "outcome"]
 
@@ -85,11 +85,8 @@ def outcome(figure: str, table: pd.DataFrame, words: str, *, testable: bool, wan
     ``testable`` where the runs have the authors' settings.
     """
     ours = table[table.series.str.contains("DeComFL")] if len(table) else table
-    verdict: Verdict = UNTESTED
-    if testable and len(ours) and bool((ours["share inside"] < WITHIN).any()):
-        verdict = "does not hold"
-    elif testable and len(ours) >= wanted:
-        verdict = "holds"
+    outside = len(ours) > 0 and bool((ours["share inside"] < WITHIN).any())
+    verdict = verdict_of(not outside, tested=testable and (outside or len(ours) >= wanted))
     measured: dict[str, float | None] = {}
     for row in table.to_dict("records"):
         to = f"{row['series']}, to round {row['last round']}"

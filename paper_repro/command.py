@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from hessian.commands.option import option
 from paper_repro.claims import PARTS, VERDICTS, rows
 
 __all__ = ["DEAR", "ON_GPU", "paper"]
@@ -22,39 +23,29 @@ def paper(
     *,
     scale: Annotated[
         str,
-        typer.Option(
-            help="The scale: smoke (2 minutes), default (a quarter of an hour) or full (the paper's sizes). "
-            "[default: default; with --from-recorded the largest that is recorded of each part]",
-            show_default=False,
+        option(
+            "The scale: smoke (2 minutes), default (a quarter of an hour) or full (the paper's sizes). "
+            "[default: default; with --from-recorded the largest that is recorded of each part]"
         ),
     ] = "",
     only: Annotated[
         str,
-        typer.Option(
-            help=f"The parts to make, joined by commas: {', '.join(PARTS)}. [default: all; {' and '.join(DEAR)} from "
-            "what is recorded at the scale, where it is, unless they are named here]",
-            show_default=False,
+        option(
+            f"The parts to make, joined by commas: {', '.join(PARTS)}. [default: all; {' and '.join(DEAR)} from "
+            "what is recorded at the scale, where it is, unless they are named here]"
         ),
     ] = "",
     out: Annotated[
         Path,
-        typer.Option(
-            help="The folder for report.html, figures, tables, claims.json and runs. [default: out]", show_default=False
-        ),
+        option("The folder for report.html, figures, tables, claims.json and runs. [default: out]"),
     ] = Path("out"),
     count: Annotated[
         str,
-        typer.Option(
-            help="The x-axis: wire (bytes sent), table1 (the paper's formula) or plotted (its axis). [default: wire]",
-            show_default=False,
-        ),
+        option("The x-axis: wire (bytes sent), table1 (the paper's formula) or plotted (its axis). [default: wire]"),
     ] = "wire",
     reading: Annotated[
         str,
-        typer.Option(
-            help="The settings: as-plotted (the authors' logs), as-written (the paper's text) or both. [default: both]",
-            show_default=False,
-        ),
+        option("The settings: as-plotted (the authors' logs), as-written (the paper's text) or both. [default: both]"),
     ] = "both",
     reference: Annotated[
         Path | None,
@@ -85,11 +76,10 @@ def paper(
     ] = None,
     device: Annotated[
         str,
-        typer.Option(
-            help="The device on which runs compute: cpu, cuda (a GPU) or auto. On a GPU its bits are first checked "
+        option(
+            "The device on which runs compute: cpu, cuda (a GPU) or auto. On a GPU its bits are first checked "
             f"against the CPU's; then come, unless --only names others, {', '.join(ON_GPU)}, in this order, one run at "
-            "a time, with finite differences as long as the curves, and --resume. [default: cpu]",
-            show_default=False,
+            "a time, with finite differences as long as the curves, and --resume. [default: cpu]"
         ),
     ] = "cpu",
     resume: Annotated[
@@ -99,9 +89,7 @@ def paper(
             "began them; the provenance of a run lists every version."
         ),
     ] = False,
-    jobs: Annotated[
-        int, typer.Option(help="The number of runs at a time; 0 for one a CPU. [default: 0]", show_default=False)
-    ] = 0,
+    jobs: Annotated[int, option("The number of runs at a time; 0 for one a CPU. [default: 0]")] = 0,
     list_claims: Annotated[
         bool,
         typer.Option(

@@ -12,8 +12,9 @@ import pandas as pd
 from scipy import stats
 
 from figures.edge import edge
-from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
+from paper_repro.claims import Outcome, Verdict, judged, limits
 from paper_repro.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, EdgeWork, Point, points
+from paper_repro.measures import finite, verdict_of
 from paper_repro.part import Made, Options, rendered
 from paper_repro.report import Section, notes
 from paper_repro.scales import EDGE_SCALES, EdgeScale, kind
@@ -185,11 +186,7 @@ def more_stable(pairs: pd.DataFrame) -> tuple[Verdict, dict[str, float | int]]:
     both = int((pairs["one"] & pairs["other"]).sum())
     better = float(stats.binom.sf(rescued - 1, rescued + lost, 0.5))
     fewer = float(stats.binom.cdf(rescued, rescued + both, 0.5))
-    verdict: Verdict = UNTESTED
-    if better <= LIMITS.significant:
-        verdict = "holds"
-    elif fewer <= LIMITS.significant:
-        verdict = "does not hold"
+    verdict = verdict_of(better <= LIMITS.significant, tested=min(better, fewer) <= LIMITS.significant)
     measured = {"pairs": len(pairs), "both came apart": both, "only the second": rescued, "only the first": lost}
     return verdict, {**measured, "p, more stable": better, "p, fewer than half rescued": fewer}
 
@@ -323,16 +320,16 @@ def _covered(found: pd.DataFrame) -> Outcome:
     """Does corrected Theorem 2 admit Figure 2's step by the curvature met up to the turn?"""
     own = found[_on_line(found, "batch", Point(PROJECTION, 0)) & (found["batch"] == found["batch"].max())]
     admitted = own["admitted"]
-    verdict: Verdict = "holds" if bool((admitted >= PAPER_STEP).all()) else "does not hold"
+    verdict = verdict_of(bool((admitted >= PAPER_STEP).all()), tested=len(admitted.dropna()) > 0)
     measured = {
         "Figure 2's η/(1 − β)": PAPER_STEP,
-        "admitted, least over seeds": _finite(admitted.min()),
-        "admitted, largest over seeds": _finite(admitted.max()),
-        "stable in mean square, least over seeds": _finite(own["limit"].min()),
+        "admitted, least over seeds": finite(admitted.min()),
+        "admitted, largest over seeds": finite(admitted.max()),
+        "stable in mean square, least over seeds": finite(own["limit"].min()),
         "runs": len(own),
         "came apart": int(own["apart"].sum()),
     }
-    return Outcome("edge.covered", verdict if len(admitted.dropna()) else UNTESTED, measured)
+    return Outcome("edge.covered", verdict, measured)
 
 
 def _directions(found: pd.DataFrame) -> Outcome:
@@ -341,46 +338,36 @@ def _directions(found: pd.DataFrame) -> Outcome:
     few, many = (own[own["P"] == P]["apart"] for P in (own["P"].min(), own["P"].max()))
     counts = [[int(few.sum()), int((~few).sum())], [int(many.sum()), int((~many).sum())]]
     better, worse = (float(stats.fisher_exact(counts, alternative=side).pvalue) for side in ("greater", "less"))
-    verdict: Verdict = UNTESTED
-    if own["P"].nunique() > 1 and min(better, worse) <= LIMITS.significant:
-        verdict = "holds" if better <= LIMITS.significant else "does not hold"
+    told = own["P"].nunique() > 1 and min(better, worse) <= LIMITS.significant
     measured = {
         **{f"came apart, P = {P}": int(each["apart"].sum()) for P, each in own.groupby("P")},
         "runs a P": int(own.groupby("P").size().min()) if len(own) else 0,
         "p": better if own["P"].nunique() > 1 else None,
     }
-    return Outcome("edge.directions", verdict, measured)
+    return Outcome("edge.directions", verdict_of(better <= LIMITS.significant, tested=told), measured)
 
 
 def _turns(found: pd.DataFrame) -> Outcome:
     at = found[found["apart"]]["push_at_turn"].dropna()
     right = float(at.between(1 / LIMITS.factor, LIMITS.factor).mean()) if len(at) else math.nan
-    verdict: Verdict = UNTESTED
-    if len(at) >= LIMITS.least_runs:
-        verdict = "holds" if right >= LIMITS.most else "does not hold"
+    verdict = verdict_of(right >= LIMITS.most, tested=len(at) >= LIMITS.least_runs)
     quantiles = {"tenth": 0.1, "median": 0.5, "ninth": 0.9}
-    told = {f"T, {name}": _finite(float(at.quantile(q))) for name, q in quantiles.items()}
-    return Outcome("edge.turn", verdict, {"came apart": len(at), "within": _finite(right), **told})
+    told = {f"T, {name}": finite(float(at.quantile(q))) for name, q in quantiles.items()}
+    return Outcome("edge.turn", verdict, {"came apart": len(at), "within": finite(right), **told})
 
 
 def _limit(found: pd.DataFrame) -> Outcome:
     apart, stayed = found[found["apart"]], found[~found["apart"]]
     right = (found["crossed"] == found["apart"]).mean()
-    verdict: Verdict = UNTESTED
-    if min(len(apart), len(stayed)) >= LIMITS.least_runs:
-        verdict = "holds" if right >= LIMITS.agreement else "does not hold"
+    verdict = verdict_of(right >= LIMITS.agreement, tested=min(len(apart), len(stayed)) >= LIMITS.least_runs)
     measured = {
         "runs told right": float(right),
         "came apart": len(apart),
         "of those, S ≥ 1 somewhere": int(apart["crossed"].sum()),
         "of those, S ≥ 1 before accuracy fell": int(apart["warned"].sum()),
-        "S where their loss turns, median": _finite(apart["at_turn"].median()),
-        "S where their loss turns, least": _finite(apart["at_turn"].min()),
+        "S where their loss turns, median": finite(apart["at_turn"].median()),
+        "S where their loss turns, least": finite(apart["at_turn"].min()),
         "stayed together": len(stayed),
-        "largest S of those": _finite(stayed["peak"].max()),
+        "largest S of those": finite(stayed["peak"].max()),
     }
     return Outcome("edge.limit", verdict, measured)
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None

@@ -110,10 +110,9 @@ class EdgeWork:
     def config(self) -> TrainConfig:
         """The run: Figure 2's settings as plotted, but for those of the point; ``steps`` local steps in all."""
         size, at = self.size, self.point
-        config = TrainConfig(
-            data="mnist", model="cnn-mnist", clients=size.M, sampled=size.m,
-            batch_size=at.batch, test_examples=size.test_examples, split="iid", local_steps=at.K, perturbations=at.P,
-            rounds=size.steps // at.K, rebuild="copy", eval_every=self.every, seed=self.seed,
+        config = size.config(
+            batch_size=at.batch, split="iid", local_steps=at.K, perturbations=at.P, rounds=size.steps // at.K,
+            rebuild="copy", eval_every=self.every, seed=self.seed,
         )  # fmt: skip
         config = config.but(**{**READINGS["as-plotted"].decomfl, "momentum": at.beta, "lr": (1 - at.beta) * at.h})
         return config.but(_METHODS[at.estimator])

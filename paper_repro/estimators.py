@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -11,9 +12,11 @@ import pandas as pd
 from decomfl_lab.methods.decomfl import DeComFLProjection
 from decomfl_lab.methods.method import Method
 from paper_repro.claims import Outcome
-from paper_repro.measures import TOLERANCE, WITHIN, verdict_of_countings
+from paper_repro.measures import TOLERANCE, WITHIN, settled, unready, verdict_of, verdict_of_countings
+from paper_repro.part import Options
+from paper_repro.report import notes
 
-__all__ = ["CHECKED", "NOTE", "WORDS", "gaps", "gaps_table", "labels", "outcome", "seconds", "words"]
+__all__ = ["CHECKED", "NOTE", "WORDS", "Curves", "gaps", "gaps_table", "labels", "outcome", "seconds", "words"]
 
 CHECKED: Final = "check"
 """The column that is true for runs by finite differences whose curve is drawn by projection: dots over a line."""
@@ -32,6 +35,51 @@ def labels(method: Method) -> dict[str, Any]:
     """Columns of a run that say what its scalars are, and whether it is there to check others."""
     found = "gradients" if method.gradients else "differences"
     return {"estimator": "projection" if isinstance(method, DeComFLProjection) else found, CHECKED: False}
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The runs of a figure of curves, as far as they have come.
+
+    Attributes:
+        rows: All of them, with their countings.
+        lines: The runs whose curves are lines.
+        dots: The runs by finite differences beside lines by projection.
+        longer: The lines that are recorded at full scale; None where none are.
+        missing: The sentence about runs that are not finished; "" where all are.
+    """
+
+    rows: pd.DataFrame
+    lines: pd.DataFrame
+    dots: pd.DataFrame
+    longer: pd.DataFrame | None
+    missing: str
+
+    @classmethod
+    def of(
+        cls,
+        rows: pd.DataFrame,
+        options: Options,
+        by: Sequence[str],
+        counted: Callable[[pd.DataFrame, str], pd.DataFrame],
+    ) -> Curves:
+        """The curves of the rows and of the recorded ones, ``by`` these columns, ``counted`` at their scales."""
+        rows = counted(rows, options.scale)
+        lines, dots = (settled(rows[rows[CHECKED] == check], by) for check in (False, True))
+        longer = None
+        if options.longer is not None:
+            kept = options.longer.rows
+            longer = settled(counted(kept[~kept[CHECKED].astype(bool)], options.longer.scale), by)
+        return cls(rows, lines, dots, longer, unready(rows, [*by, "estimator"]))
+
+    @property
+    def drawn(self) -> dict[str, Any]:
+        """The lines, and what is drawn beside them, as a ``figures.comparison.Panel`` takes them."""
+        return {"frame": self.lines, "checks": self.dots, "longer": self.longer}
+
+    def notes(self, part: str) -> list[str]:
+        """The notes of a part, below what is missing and what finite differences are there for."""
+        return [*filter(None, [self.missing]), NOTE, *notes(part)]
 
 
 def gaps(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
@@ -94,7 +142,7 @@ def outcome(figure: str, rows: pd.DataFrame, by: Sequence[str]) -> Outcome:
             row["largest difference in accuracy"]
         )
     same = bool((table["share within two standard errors"] >= WITHIN).all())
-    return Outcome(f"{figure}.estimators", "holds" if same else "does not hold", measured)
+    return Outcome(f"{figure}.estimators", verdict_of(same), measured)
 
 
 def seconds(figure: str, rows: pd.DataFrame, by: Sequence[str]) -> Outcome:

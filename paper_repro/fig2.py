@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from decomfl_lab.runs.config import TrainConfig
-from figures.curves import accuracy_by_communication
+from figures.comparison import by_communication, comparison
+from figures.style import LineStyle, series_styles
 from paper_repro import estimators
 from paper_repro.bands import bands_table, compared
 from paper_repro.bands import outcome as band
@@ -33,13 +34,14 @@ from paper_repro.measures import (
     series_of,
     settled,
     unready,
+    verdict_of,
     verdict_of_countings,
 )
 from paper_repro.part import Made, Options, rendered
 from paper_repro.reference import D, countings, fig2_reference
-from paper_repro.report import Section, notes, settings
+from paper_repro.report import Section, settings
 from paper_repro.runs import Job
-from paper_repro.scales import FIG2_SCALES, READINGS, Fig2Scale
+from paper_repro.scales import FIG2_SCALES, READINGS, Fig2Scale, kind
 
 __all__ = [
     "add_countings",
@@ -54,9 +56,9 @@ __all__ = [
 
 LOCAL_STEPS = (1, 4, 10)
 PERTURBATIONS = (10, 20, 40)
+PANELS = {"local-updates": "local updates K (P = 20)", "perturbations": "perturbations P (K = 4)"}
 CURVE = ("reading", "panel", "series")
 """Columns that name a curve."""
-
 
 FEDAVG_LR = 0.1
 LIMITS = limits("fig2")
@@ -71,29 +73,33 @@ def jobs(options: Options) -> list[Job]:
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """The figure by all three countings, its table and its verdicts."""
     scale = options.scale
-    rows = add_countings(rows, scale)
-    lines, dots = (settled(rows[rows[CHECKED] == check], CURVE) for check in (False, True))
+    curves = estimators.Curves.of(rows, options, CURVE, add_countings)
+    rows, lines = curves.rows, curves.lines
     authors = fig2_reference(options.authors) if options.authors is not None else None
-    missing = unready(rows, [*CURVE, "estimator"])
-    longer = None
-    if options.longer is not None:
-        kept = options.longer.rows
-        kept = kept[~kept[CHECKED].astype(bool) & kept.reading.isin(rows.reading)]
-        longer = settled(add_countings(kept, options.longer.scale), CURVE)
     caption = [
-        f"Scale {scale_words(scale)}. Data: {provenance[0]['data']}. {measured_words(lines, dots)}",
+        f"Scale {scale_words(scale)}. Data: {provenance[0]['data']}. {measured_words(lines, curves.dots)}",
         estimators.words(rows, CURVE),
-        missing,
+        curves.missing,
         options.thin,
     ]
+    readings = [*dict.fromkeys(lines.reading)]
+    frames = {**curves.drawn, "reference": authors}
+    kinds = {kind: own[own.reading.isin([*readings, "authors"])] for kind, own in frames.items() if own is not None}
+    styles, axis = _styles(pd.concat(kinds.values())), _accuracy_axis(scale, kinds.values())
     drawn = {
-        count: accuracy_by_communication(
-            lines,
-            count=count,
-            reference=authors,
-            checks=dots if len(dots) else None,
-            longer=longer,
-            **_accuracy_axis(scale, lines, dots, authors, longer),
+        count: comparison(
+            [
+                by_communication(
+                    count=count,
+                    title=f"{reading} · {title}",
+                    **{kind: _of_panel(own, reading, panel) for kind, own in kinds.items()},
+                    **axis,
+                )
+                for reading in readings
+                for panel, title in PANELS.items()
+            ],
+            styles,
+            across=len(PANELS),
             title="Figure 2: what K, P and FedAvg cost in communication",
             caption=" ".join(caption),
         )
@@ -116,7 +122,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         id="fig2",
         figure_png=rendered(drawn[options.count]),
         settings=settings_table(scale),
-        notes=[*filter(None, [missing]), estimators.NOTE, *notes("fig2")],
+        notes=curves.notes("fig2"),
         table=table,
         facts={
             "runs": str(rows.groupby([*CURVE, CHECKED, "seed"]).ngroups),
@@ -133,11 +139,25 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     )
 
 
-def _accuracy_axis(scale: str, *frames: pd.DataFrame | None) -> dict[str, Any]:
+def _of_panel(rows: pd.DataFrame, reading: str, panel: str) -> pd.DataFrame:
+    """The rows of a panel, FedAvg's from the other where it has none; the authors' are beside every reading."""
+    read = rows[rows.reading.isin([reading, "authors"])]
+    own, fedavg = read.panel == panel, read.method == "FedAvg"
+    return read[own] if (own & fedavg).any() else read[own | fedavg]
+
+
+def _styles(rows: pd.DataFrame) -> dict[str, LineStyle]:
+    """Colours for DeComFL, those of K before those of P, and greys for FedAvg."""
+    ordered = rows.sort_values(["panel", "K", "P"])
+    ours, fedavg = (ordered[(ordered.method == "FedAvg") == baseline].series for baseline in (False, True))
+    return series_styles(ours) | series_styles(fedavg, baseline=True)
+
+
+def _accuracy_axis(scale: str, frames: Iterable[pd.DataFrame]) -> dict[str, Any]:
     """Most of a long curve lies between 90 and 99 %: the axis spreads them, as far as the curves go."""
     if scale == "smoke":
         return {}
-    values = pd.concat([frame.test_accuracy for frame in frames if frame is not None])
+    values = pd.concat([frame.test_accuracy for frame in frames])
     low, high = max(0.05, 0.9 * float(values.min())), min(0.995, 0.4 + 0.6 * float(values.max()))
     return {"yscale": "logit", "ylimits": (low, high)}
 
@@ -159,16 +179,7 @@ def measured_words(lines: pd.DataFrame, dots: pd.DataFrame) -> str:
 
 def _reading_jobs(name: str, size: Fig2Scale, *, on_gpu: bool) -> list[Job]:
     reading = READINGS[name]
-    base = TrainConfig(
-        data="mnist",
-        model="cnn-mnist",
-        clients=size.M,
-        sampled=size.m,
-        batch_size=size.batch_size,
-        test_examples=size.test_examples,
-        split=reading.split,
-        alpha=1.0,
-    )
+    base = size.config(split=reading.split, alpha=1.0)
     plotted = name == "as-plotted"
     seeds = size.seeds if plotted else size.seeds[:1]
     factor = size.eta_factor if plotted else 1.0
@@ -232,7 +243,6 @@ def add_countings(rows: pd.DataFrame, scale: str) -> pd.DataFrame:
 def scale_words(scale: str) -> str:
     """The scale in a line, for captions and claims."""
     size = FIG2_SCALES[scale]
-    what = "the paper's own sizes" if scale == "full" else "reduced, not the paper's"
     rounds = ", ".join(f"{R} rounds at K={K}" for K, R in size.local_rounds.items())
     slower = (
         "" if size.eta_factor == 1 else f"as-plotted η × {size.eta_factor:g} (small batches diverge at the full η); "
@@ -240,7 +250,7 @@ def scale_words(scale: str) -> str:
     tested = f"at most {size.test_examples:,} held-out images; " if size.test_examples else ""
     written = "" if size.written_rounds == size.local_rounds else f"; as-written {_listed(size.written_rounds)} rounds"
     return (
-        f"{scale} ({what}): M={size.M}, m={size.m}, B={size.batch_size}; {slower}{tested}left {rounds}; "
+        f"{scale} ({kind(scale)}): M={size.M}, m={size.m}, B={size.batch_size}; {slower}{tested}left {rounds}; "
         f"right {size.perturbation_rounds} rounds{written}; FedAvg {size.fedavg_rounds}; "
         f"seeds {', '.join(map(str, size.seeds))}"
     )
@@ -292,8 +302,8 @@ def claims(rows: pd.DataFrame, scale: str) -> list[Outcome]:
     left = own[own.panel == "local-updates"]
     right = own[own.panel == "perturbations"]
     size = FIG2_SCALES[scale]
-    kind = "the paper's sizes" if scale == "full" else "reduced"
-    words = f"{scale} ({kind}): M={size.M}, m={size.m}, B={size.batch_size}, seeds {', '.join(map(str, size.seeds))}"
+    sizes = "the paper's sizes" if scale == "full" else "reduced"
+    words = f"{scale} ({sizes}): M={size.M}, m={size.m}, B={size.batch_size}, seeds {', '.join(map(str, size.seeds))}"
     if size.eta_factor != 1:
         words += f", η × {size.eta_factor:g}"
     words += "; DeComFL by projection"
@@ -395,12 +405,9 @@ def _more_influential(left: pd.DataFrame, right: pd.DataFrame) -> Outcome:
     gain_k, gain_p = (k_high - k_low) / np.log2(10), (p_high - p_low) / 2
     error = np.hypot(np.hypot(k_low_error, k_high_error) / np.log2(10), np.hypot(p_low_error, p_high_error) / 2)
     margin = TOLERANCE * error
-    verdict: Verdict = UNTESTED
-    if min(k_low, k_high, p_low, p_high) >= LIMITS.trained:
-        if gain_p - gain_k > margin:
-            verdict = "holds"
-        elif gain_p - gain_k < -margin or margin < LIMITS.precise:
-            verdict = "does not hold"
+    trained = min(k_low, k_high, p_low, p_high) >= LIMITS.trained
+    clear = abs(gain_p - gain_k) > margin or margin < LIMITS.precise
+    verdict = verdict_of(gain_p - gain_k > margin, tested=trained and clear)
     measured = {
         "gain a doubling of K": gain_k,
         "at round (K)": last_k,

@@ -37,12 +37,12 @@ from paper_repro.measures import (
     series_of,
     settled,
     unready,
+    verdict_of,
     verdict_of_countings,
 )
 from paper_repro.part import Made, Options, rendered
 from paper_repro.reference import fig3_reference
 from paper_repro.report import Section, settings
-from paper_repro.report import notes as texts
 from paper_repro.runs import Job
 from paper_repro.scales import FIG3_SCALES, Fig3Scale, kind
 from theory.communication import expected_traffic, table1_scalars_decomfl, table1_scalars_fedavg
@@ -57,7 +57,6 @@ __all__ = [
     "compressed",
     "data_set",
     "jobs",
-    "longer_lines",
     "make",
     "reaching_table",
     "scale_words",
@@ -89,15 +88,7 @@ def top_k_name(fraction: float) -> str:
 
 
 def _base(size: Fig3Scale) -> TrainConfig:
-    return TrainConfig(
-        data=data_set(),
-        model="cnn-fashion",
-        clients=size.M,
-        sampled=size.m,
-        split="iid",
-        local_steps=K,
-        test_examples=size.test_examples,
-    )
+    return size.config(data=data_set(), model="cnn-fashion", split="iid", local_steps=K)
 
 
 def decomfl(scale: str, *, on_gpu: bool = False) -> list[Job]:
@@ -108,7 +99,6 @@ def decomfl(scale: str, *, on_gpu: bool = False) -> list[Job]:
     size = FIG3_SCALES[scale]
     check = _base(size).but(
         rounds=size.rounds if on_gpu else size.differences,
-        batch_size=size.batch_size,
         perturbations=PERTURBATIONS.initial,
         perturbation_schedule=dict(PERTURBATIONS.changes),
         lr=_RATES[0],
@@ -247,26 +237,22 @@ def reaching_table(rows: pd.DataFrame, level: float | None) -> pd.DataFrame:
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """The figure by all three countings, its table and its verdicts."""
     scale = options.scale
-    rows = add_countings(rows, scale)
+    curves = estimators.Curves.of(rows, options, CURVE, add_countings)
+    rows, lines, dots, longer = curves.rows, curves.lines, curves.dots, curves.longer
     data = str(rows["data"].iloc[0])
-    lines, dots = (settled(rows[rows[CHECKED] == check], CURVE) for check in (False, True))
     authors = _authors(options.authors)
     styles = method_styles([DECOMFL, "FedAvg", "FedCom 8 bit", top_k_name(0.1)])
     words = scale_words(scale)
-    missing = unready(rows, [*CURVE, "estimator"])
     dotted = f", seed {', '.join(map(str, sorted(set(dots.seed))))}." if len(dots) else "."
-    longer = longer_lines(options)
     said = [f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}{dotted}"]
-    said += [estimators.words(rows, CURVE), missing, options.thin]
+    said += [estimators.words(rows, CURVE), curves.missing, options.thin]
     caption = " ".join(filter(None, said))
-    checks = dots if len(dots) else None
     last = max(int(frame["round"].max()) for frame in (lines, longer) if frame is not None)
 
     def drawn(count: Count) -> Figure:
         return comparison(
             [
                 Panel(
-                    frame=lines,
                     x="round",
                     y="train_loss",
                     xlabel="rounds completed",
@@ -274,10 +260,9 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
                     title="loss against rounds",
                     xscale="linear" if longer is None else "log",
                     reference=None if authors is None else authors[authors["round"] <= last],
-                    checks=checks,
-                    longer=longer,
+                    **curves.drawn,
                 ),
-                by_communication(lines, count, reference=authors, checks=checks, longer=longer),
+                by_communication(count=count, reference=authors, **curves.drawn),
             ],
             styles,
             title="Figure 3: the large CNN (d = 1,206,590)",
@@ -286,11 +271,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
 
     figures = {("fig3" if count == options.count else f"fig3-{count}"): drawn(count) for count in COUNTS}
     level = highest_level(run for _, run in lines.groupby("series"))
-    notes = [
-        *filter(None, [missing]),
-        estimators.NOTE,
-        *texts("fig3"),
-    ]
+    notes = curves.notes("fig3")
     if data != "fashion-mnist":
         notes.insert(0, "Fashion-MNIST was not at hand: this is the same model and method on MNIST digits.")
     tables = {
@@ -313,21 +294,13 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     if authors is not None:
         tables["fig3-bands"] = bands_table(compared(lines, authors, CURVE), CURVE)
         testable = scale == "full" and data == "fashion-mnist"
-        verdicts.append(band("fig3", tables["fig3-bands"], f"{words}; {data}. {missing}", testable=testable))
+        verdicts.append(band("fig3", tables["fig3-bands"], f"{words}; {data}. {curves.missing}", testable=testable))
     return Made(
         section=section,
         claims=[*verdicts, *_claims_on_the_logs(authors)],
         figures=figures,
         tables=tables,
     )
-
-
-def longer_lines(options: Options) -> pd.DataFrame | None:
-    """The curves that are recorded at full scale, with their countings, where there are any."""
-    if options.longer is None:
-        return None
-    kept = options.longer.rows
-    return settled(add_countings(kept[~kept[CHECKED].astype(bool)], options.longer.scale), CURVE)
 
 
 def _authors(folder: Path | None) -> pd.DataFrame | None:
@@ -387,7 +360,7 @@ def _twenty_times(rows: pd.DataFrame, where: str = "") -> Outcome:
         measured["FedAvg / DeComFL" + (", at least" if theirs is None else "")] = at_least / ours
         enough = at_least >= LIMITS.times * ours
         if level >= LIMITS.least and (theirs is not None or enough):
-            verdict = "holds" if enough else "does not hold"
+            verdict = verdict_of(enough)
     return Outcome(f"fig3.twenty-times{where}", verdict, numbers(measured))
 
 
@@ -416,9 +389,8 @@ def _slower(rows: pd.DataFrame) -> Outcome:
     at.setdefault(DECOMFL, float("nan"))
     margin = TOLERANCE * 2**0.5 * sampling_error(rows)
     signs = {name: (at[name] - at[DECOMFL]) * (-1 if "Top-k" in name else 1) for name in names if name != DECOMFL}
-    verdict: Verdict = UNTESTED
-    if at[DECOMFL] >= LIMITS.least and signs and all(abs(gap) > margin for gap in signs.values()):
-        verdict = "holds" if all(gap > 0 for gap in signs.values()) else "does not hold"
+    clear = at[DECOMFL] >= LIMITS.least and bool(signs) and all(abs(gap) > margin for gap in signs.values())
+    verdict = verdict_of(all(gap > 0 for gap in signs.values()), tested=clear)
     measured = {"at round": r, **{f"accuracy {name}": value for name, value in at.items()}}
     return Outcome("fig3.slower", verdict, numbers(measured))
 
@@ -433,5 +405,5 @@ def _not_by_d(rows: pd.DataFrame) -> Outcome:
         assert ours is not None
         assert theirs is not None
         measured |= {"DeComFL's rounds": ours, "FedAvg's rounds": theirs, "ratio": ours / theirs}
-        verdict = "holds" if ours / theirs < LIMITS.fraction * D else "does not hold"
+        verdict = verdict_of(ours / theirs < LIMITS.fraction * D)
     return Outcome("fig3.not-by-d", verdict, measured)

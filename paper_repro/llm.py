@@ -13,7 +13,7 @@ import pandas as pd
 from decomfl_lab.runs.config import TrainConfig
 from figures.finetuning import accuracies, round_costs
 from figures.style import OKABE_ITO, LineStyle, method_styles
-from paper_repro.language import Pretraining, TaskJob, missing, task_facts
+from paper_repro.language import Pretraining, TaskJob, fine_tuning, missing, task_facts
 from paper_repro.llm_cells import (
     ADAPTED,
     FEDZO,
@@ -60,13 +60,7 @@ def configuration(size: LanguageScale, row: str, task: str, series: str, tuning:
     """A run as the paper has it; see ``settings_table``."""
     method = methods(row)[series]
     alone = method.method == "mezo"
-    own: dict[str, Any] = {}
-    if method.P:
-        own |= {"perturbations": method.P, "mu": 1e-3, "estimator": "central" if alone else "forward"}
-    if method.method == "decomfl":
-        own["rebuild"] = "copy"
-    return TrainConfig(
-        method=method.method,
+    config = fine_tuning(
         model=size.models[row.removesuffix(ADAPTED)],
         task=task.removesuffix(TWO_WAY),
         cb_two_way=task.endswith(TWO_WAY),
@@ -75,19 +69,15 @@ def configuration(size: LanguageScale, row: str, task: str, series: str, tuning:
         lora_rank=8,
         lora_alpha=8.0,
         split=size.split,
-        alpha=1.0,
-        clients=1 if alone else M,
-        sampled=1 if alone else SAMPLED,
         rounds=tuning.rounds,
-        local_steps=1,
         lr=tuning.lr,
-        momentum=0.0,
-        weight_decay=0.0,
+        perturbations=method.P or 1,
+        estimator="central" if alone else "forward",
         batch_size=size.mezo_batch if alone else tuning.batch_size,
         eval_every=size.eval_every,
         test_examples=size.test_examples,
-        **own,
     )
+    return config.but(method.method)
 
 
 def jobs(options: Options) -> list[TaskJob]:

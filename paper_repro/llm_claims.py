@@ -22,7 +22,7 @@ from paper_repro.llm_cells import (
     results,
     task_title,
 )
-from paper_repro.measures import TOLERANCE, verdict_of_countings, verdict_of_gains, verdict_of_likeness
+from paper_repro.measures import TOLERANCE, verdict_of, verdict_of_gains, verdict_of_likeness
 from paper_repro.scales import LANGUAGE_SCALES, TASK_ROWS
 from theory.printed import (
     EXAMPLES,
@@ -84,10 +84,8 @@ def _five_points(trained: Sequence[Result]) -> Outcome:
         if (cell.row, cell.task, cell.series) == ("OPT-125M", "sst2", P10):
             gain, error = cell.gain
             measured = {"before": cell.start, "after": cell.accuracy, "gain": gain, "its standard error": error}
-            if gain >= LIMITS.five and gain > TOLERANCE * error:
-                verdict = "holds"
-            elif gain < LIMITS.five - TOLERANCE * error:
-                verdict = "does not hold"
+            holds = gain >= LIMITS.five and gain > TOLERANCE * error
+            verdict = verdict_of(holds, tested=holds or gain < LIMITS.five - TOLERANCE * error)
     return Outcome("llm.five-points", verdict, measured)
 
 
@@ -146,7 +144,7 @@ def _printed_accuracies() -> Outcome:
         if accuracy <= always:
             below[f"{task_title(task)}, {row}, {series}: below by"] = always - accuracy
     measured = {"cells": len(accuracies), "cells below": len(below), **below}
-    return Outcome("llm.printed-accuracies", verdict_of_countings([not below]), measured)
+    return Outcome("llm.printed-accuracies", verdict_of(not below), measured)
 
 
 # --- cost -------------------------------------------------------------------------------------------------------------
@@ -163,7 +161,7 @@ def _saving(cells: Sequence[Result]) -> Outcome:
     for a, b in found:
         ratio = (a.bytes / a.rounds) / (b.bytes / b.rounds)
         least[a.row] = min(ratio, least.get(a.row, ratio))
-    verdict = verdict_of_countings([min(least.values()) >= LIMITS.dramatic]) if least else UNTESTED
+    verdict = verdict_of(min(least.values()) >= LIMITS.dramatic) if least else UNTESTED
     measured = {f"FedZO / DeComFL, {row}, least of its tasks": ratio for row, ratio in least.items()}
     return Outcome("llm.saving", verdict, {**measured, "as printed for OPT-125M and SST-2": 0.75e12 / 0.36e6})
 
@@ -189,7 +187,7 @@ def _same_cost(rows: pd.DataFrame, cells: Sequence[Result], name: str, pair: tup
             for row, count in zip(pair, counts, strict=True)
         }
         measured |= {f"d, {cell.row}": None if math.isnan(cell.d) else cell.d for cell in cells if cell.row in pair}
-    verdict = verdict_of_countings([all(a == b for _, _, a, b in found)]) if found else UNTESTED
+    verdict = verdict_of(all(a == b for _, _, a, b in found)) if found else UNTESTED
     return Outcome(f"llm.{name}", verdict, measured)
 
 
@@ -201,13 +199,13 @@ def _one_megabyte(cells: Sequence[Result]) -> Outcome:
     rounds = max(ROUNDS["OPT-1.3B"].values())
     sent = max(a_round) * rounds
     measured = {"bytes a client and round here, at most": max(a_round), "rounds": rounds, "megabytes": sent / 1e6}
-    return Outcome("llm.one-megabyte", verdict_of_countings([sent <= LIMITS.megabytes * 1e6]), measured)
+    return Outcome("llm.one-megabyte", verdict_of(sent <= LIMITS.megabytes * 1e6), measured)
 
 
 def _ten_gigabytes() -> Outcome:
     sent = 2 * 4 * PARAMETERS["OPT-1.3B"] / 1e9
     near = abs(sent / LIMITS.gigabytes - 1) <= LIMITS.near
-    return Outcome("llm.ten-gigabytes", verdict_of_countings([near]), {"gigabytes a round, both ways": sent})
+    return Outcome("llm.ten-gigabytes", verdict_of(near), {"gigabytes a round, both ways": sent})
 
 
 def _rounds() -> Outcome:
@@ -219,7 +217,7 @@ def _rounds() -> Outcome:
         for task, tuning in own.items()
         if task in TASKS
     }
-    return Outcome("llm.rounds", verdict_of_countings([max(ratios.values()) <= LIMITS.slightly]), ratios)
+    return Outcome("llm.rounds", verdict_of(max(ratios.values()) <= LIMITS.slightly), ratios)
 
 
 def _printed_costs(cells: Sequence[Result]) -> Outcome:
@@ -236,7 +234,7 @@ def _printed_costs(cells: Sequence[Result]) -> Outcome:
     if ours:
         longest = max(ours, key=lambda cell: cell.rounds)
         measured[f"bytes sent here / by the formula, {longest.rounds} rounds"] = longest.bytes / longest.formula
-    return Outcome("llm.printed-costs", verdict_of_countings([not off]), measured)
+    return Outcome("llm.printed-costs", verdict_of(not off), measured)
 
 
 def _lora_costs(cells: Sequence[Result]) -> Outcome:
@@ -256,4 +254,4 @@ def _lora_costs(cells: Sequence[Result]) -> Outcome:
             a_round["OPT-125M" + ADAPTED] / a_round["OPT-125M"]
         )
     near = all(abs(ratio - 1) < LIMITS.lora for ratio in ratios)
-    return Outcome("llm.lora-costs", verdict_of_countings([near]), measured)
+    return Outcome("llm.lora-costs", verdict_of(near), measured)

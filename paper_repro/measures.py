@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -25,6 +25,7 @@ __all__ = [
     "accuracy_up_to",
     "binomial_error",
     "final_accuracy",
+    "finite",
     "flattened",
     "highest_level",
     "last_round",
@@ -36,6 +37,7 @@ __all__ = [
     "settled",
     "unfinished",
     "unready",
+    "verdict_of",
     "verdict_of_countings",
     "verdict_of_gains",
     "verdict_of_likeness",
@@ -94,6 +96,11 @@ def numbers(measured: Mapping[str, float | None]) -> dict[str, float | None]:
     return {name: value for name, value in measured.items() if value is None or np.isfinite(value)}
 
 
+def finite(value: float) -> float | None:
+    """The number, None if it is not finite."""
+    return float(value) if np.isfinite(value) else None
+
+
 def series_of(rows: pd.DataFrame, series: str) -> pd.DataFrame:
     """The rows of one series."""
     return rows[rows.series == series]
@@ -131,11 +138,7 @@ def accuracy_at(rows: pd.DataFrame, r: float) -> tuple[float, float]:
 
     Of one seed the standard error is ``binomial_error``, on the images of the column examples, or 1,000 without it.
     """
-    values = []
-    for _, run in rows.groupby("seed"):
-        ordered_run = run.sort_values("round")
-        values.append(float(np.interp(r, ordered_run["round"], ordered_run.test_accuracy)))
-    return _mean_and_error(values, rows)
+    return _over_seeds(rows, lambda run: np.interp(r, run["round"], run.test_accuracy))
 
 
 def accuracy_up_to(rows: pd.DataFrame, r: float) -> tuple[float, float]:
@@ -152,11 +155,11 @@ def final_accuracy(rows: pd.DataFrame) -> tuple[float, float]:
 
     Of one seed the standard error is as in ``accuracy_at``.
     """
-    values = []
-    for _, run in rows.groupby("seed"):
-        last = run.sort_values("round").test_accuracy
-        values.append(float(last.tail(max(1, len(last) // 10)).mean()))
-    return _mean_and_error(values, rows)
+    return _over_seeds(rows, lambda run: run.test_accuracy.tail(max(1, len(run) // 10)).mean())
+
+
+def _over_seeds(rows: pd.DataFrame, of: Callable[[pd.DataFrame], Any]) -> tuple[float, float]:
+    return _mean_and_error([float(of(run.sort_values("round"))) for _, run in rows.groupby("seed")], rows)
 
 
 def _mean_and_error(values: Sequence[float], rows: pd.DataFrame) -> tuple[float, float]:
@@ -190,6 +193,11 @@ def flattened(runs: Iterable[pd.DataFrame]) -> bool:
         if accuracy_at(run, last)[0] - accuracy_at(run, 0.75 * last)[0] > limits().flat:
             return False
     return True
+
+
+def verdict_of(holds: bool, *, tested: bool = True) -> Verdict:
+    """The verdict of a statement that holds or not, where it could be tested at all."""
+    return UNTESTED if not tested else "holds" if holds else "does not hold"
 
 
 def verdict_of_countings(holds: Sequence[bool]) -> Verdict:

@@ -14,8 +14,9 @@ from decomfl_lab.bench.memory import ROLES, memory_table
 from decomfl_lab.files import write_atomically
 from decomfl_lab.runs.run import Progress
 from figures.comparison import Panel, comparison
-from figures.style import OKABE_ITO, LineStyle
-from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
+from figures.style import series_styles
+from paper_repro.claims import Outcome, judged, limits
+from paper_repro.measures import verdict_of
 from paper_repro.part import Made, Options, rendered
 from paper_repro.report import Section, notes
 from paper_repro.runs import Work, fingerprint
@@ -23,7 +24,6 @@ from paper_repro.scales import MEMORY_SIZES
 
 __all__ = ["claims", "jobs", "make"]
 
-_DASHES: tuple[tuple[float, tuple[float, ...]], ...] = ((0.0, ()), (0.0, (4.0, 1.5)))
 LIMITS = limits("memory")
 
 
@@ -75,10 +75,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     listed = ", ".join(f"{d:,}" for d in sorted(set(rows.d)))
     words = f"d = {listed}; eight equal layers, φ = d/8"
     table = table.assign(what=[ROLES[role].what for role in table.role])
-    styles = {
-        name: LineStyle(color=OKABE_ITO[n % len(OKABE_ITO)], dash=_DASHES[n // len(OKABE_ITO)], linewidth=1.7)
-        for n, name in enumerate(dict.fromkeys(table.what))
-    }
     figure = comparison(
         [
             Panel(
@@ -92,7 +88,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
                 xscale="log",
             )
         ],
-        styles,
+        series_styles(table.what),
         title="Memory of server and client",
         caption=f"Models of {words}.",
     )
@@ -117,8 +113,8 @@ def claims(table: pd.DataFrame, words: str) -> list[Outcome]:
 
     def outcome(name: str, holds: bool, of: Sequence[str], *others: str, **more: float) -> Outcome:
         told = {ROLES[role].what: None if pd.isna(models[role]) else float(models[role]) for role in (*of, *others)}
-        verdict: Verdict = "holds" if holds else "does not hold"
-        return Outcome(f"memory.{name}", UNTESTED if models[list(of)].isna().any() else verdict, {**more, **told})
+        verdict = verdict_of(holds, tested=not models[list(of)].isna().any())
+        return Outcome(f"memory.{name}", verdict, {**more, **told})
 
     lean = ("client-lean-k1", "client-lean-grid")
     printed = ("client", "client-k1", "client-momentum")

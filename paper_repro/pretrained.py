@@ -36,7 +36,7 @@ from hessian.curvature import GaussNewtonOperator
 from hessian.kappa import effective_rank
 from hessian.named import TrainedModel
 from paper_repro import recorded
-from paper_repro.language import TaskJob, missing
+from paper_repro.language import TaskJob, fine_tuning, missing
 from paper_repro.measures import binomial_error
 from paper_repro.part import Made, Options, rendered
 from paper_repro.report import Section
@@ -68,24 +68,14 @@ PRODUCTS: Final = 8
 
 def configuration(model: str) -> TrainConfig:
     """The run from the weights in ``model``; the server keeps every record, for it does not track its clients."""
-    return TrainConfig(
-        method="decomfl",
+    return fine_tuning(
         model=model,
         task=TASK,
         split="iid",
-        clients=8,
-        sampled=2,
         rounds=3000,
-        local_steps=1,
-        perturbations=5,
         lr=3e-4,
         lr_schedule={500: 1.5e-4, 1500: 7.5e-5},
-        mu=1e-3,
-        momentum=0.0,
-        weight_decay=0.0,
-        estimator="forward",
         batch_size=32,
-        rebuild="copy",
         tracking="clients",
         eval_every=25,
     )

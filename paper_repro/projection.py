@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from decomfl_lab.runs.config import TrainConfig
 from figures.comparison import Panel, by_communication, comparison
 from figures.style import OKABE_ITO, LineStyle
-from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
-from paper_repro.measures import TOLERANCE, final_accuracy, numbers, sampling_error, settled, unready
+from paper_repro.claims import Outcome, judged, limits
+from paper_repro.measures import TOLERANCE, final_accuracy, numbers, sampling_error, settled, unready, verdict_of
 from paper_repro.part import Made, Options, rendered
 from paper_repro.report import Section, notes
 from paper_repro.runs import Job
@@ -44,13 +43,7 @@ def jobs(options: Options) -> list[Job]:
             by_differences = method == "decomfl"
             for seed in size.seeds[:1] if by_differences else size.seeds:
                 eta = round(factor * size.eta, 10)
-                config = TrainConfig(
-                    data="mnist",
-                    model="cnn-mnist",
-                    clients=size.M,
-                    sampled=size.m,
-                    batch_size=size.batch_size,
-                    test_examples=size.test_examples,
+                config = size.config(
                     split="iid",
                     local_steps=size.K,
                     perturbations=size.P,
@@ -133,9 +126,9 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         for n, eta in enumerate(rates)
     }
     finite = settled(rows[np.isfinite(rows.test_loss)], ["series"])
-    panels = [by_communication(finite, options.count, title="solid: zeroth order; dashed: projection", xscale="linear")]
-    if len(final):
-        panels.append(
+    figure = comparison(
+        [
+            by_communication(finite, options.count, title="solid: zeroth order; dashed: projection", xscale="linear"),
             Panel(
                 frame=final,
                 x="eta",
@@ -145,10 +138,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
                 ylabel="final test accuracy",
                 title="how much η matters",
                 xscale="log",
-            )
-        )
-    figure = comparison(
-        panels,
+            ),
+        ],
         {**styles, **_SUMMARY},
         title="Zeroth-order scalars and projected gradients, ⟨∇f, z⟩",
         caption=f"Scale {words}. Data: {provenance[0]['data']}. Finite differences: μ = 1e-4; projection: their limit "
@@ -187,9 +178,9 @@ def _better(final: pd.DataFrame, margin: float) -> Outcome:
     learns = means[means.max(axis=1) > LIMITS.learned]
     gaps = learns[ZO] - learns[PROJECTION]
     margin /= max(1, final.seed.nunique()) ** 0.5
-    verdict: Verdict = "holds" if bool((gaps > margin).all()) else "does not hold"
+    verdict = verdict_of(bool((gaps > margin).all()), tested=len(gaps) > 0)
     measured = {f"accuracy gained at η = {eta:g}": float(gap) for eta, gap in gaps.items()}
-    return Outcome("projection.better", verdict if len(gaps) else UNTESTED, {**measured, "margin of error": margin})
+    return Outcome("projection.better", verdict, {**measured, "margin of error": margin})
 
 
 def _insensitive(final: pd.DataFrame, margin: float) -> Outcome:
@@ -197,9 +188,7 @@ def _insensitive(final: pd.DataFrame, margin: float) -> Outcome:
     means = _means(final)
     spread = {name: float(means[name].max() - means[name].min()) for name in _METHODS}
     less = spread[ZO] < LIMITS.spread and spread[PROJECTION] - spread[ZO] > margin
-    verdict: Verdict = UNTESTED
-    if float(means.max().min()) > LIMITS.learned:
-        verdict = "holds" if less else "does not hold"
+    verdict = verdict_of(less, tested=float(means.max().min()) > LIMITS.learned)
     measured = {
         **{f"spread of final accuracy over η, {name}": value for name, value in spread.items()},
         **{f"runs diverged, {name}": int(final[final.series == name].diverged.sum()) for name in _METHODS},
@@ -215,9 +204,7 @@ def _same_cost(rows: pd.DataFrame) -> Outcome:
         index=["eta", "seed", "round"], columns="estimator", values="wire_bytes"
     )
     both = cost.dropna() if set(_METHODS) <= set(cost.columns) else pd.DataFrame(columns=list(_METHODS))
-    verdict: Verdict = UNTESTED
-    if len(both):
-        verdict = "holds" if bool((both[ZO] == both[PROJECTION]).all()) else "does not hold"
+    verdict = verdict_of(bool((both[ZO] == both[PROJECTION]).all()), tested=len(both) > 0)
     largest = float((both[ZO] - both[PROJECTION]).abs().max()) if len(both) else None
     measured = {"evaluations compared": len(both), "largest difference in bytes": largest}
     return Outcome("projection.same-cost", verdict, measured)

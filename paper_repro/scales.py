@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from decomfl_lab.runs.config import TrainConfig
 from paper_repro.claims import PARTS, SCALES
 from paper_repro.pretraining.family import PretrainConfig
 from theory.printed import EXAMPLES, PARAMETERS, RATES, RESULTS, ROUNDS, model_terabytes
@@ -29,6 +30,7 @@ __all__ = [
     "Fig2Scale",
     "Fig3Scale",
     "HessianScale",
+    "ImageScale",
     "LanguageScale",
     "ProjectionScale",
     "Reading",
@@ -44,8 +46,8 @@ Size = TypeVar("Size")
 
 
 def _scales(part: str, size: Callable[..., Size]) -> dict[str, Size]:
-    """The sizes of a part by scale, with the seeds of the registry where it has some."""
-    seeds = PARTS[part].seeds if part != "hessian" else {}
+    """The sizes of a part by scale, with the seeds of the registry where its sizes have some."""
+    seeds = PARTS[part].seeds if part not in ("hessian", "llm") else {}
     found = {}
     for scale in SCALES:
         own = {name: _frozen(value) for name, value in _DATA[part][scale].items()}
@@ -83,34 +85,51 @@ READINGS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fig2Scale:
-    """Sizes of the runs behind Figure 2 and Table 1.
+class ImageScale:
+    """Sizes of runs on images.
 
     Attributes:
         M: The number of clients.
         m: The number of clients sampled a round (a tenth of M, as in the paper).
-        batch_size: The batch size B.
-        local_rounds: Left panel: rounds for each K, by projection.
-        perturbation_rounds: Right panel: rounds for every P, by projection.
-        local_differences: Left panel: rounds by finite differences for each K, drawn over the others (first seed).
-        perturbation_differences: Right panel: the same for each P.
-        written_rounds: The "as-written" reading: rounds for each K.
-        written_perturbation_rounds: The same for every P.
-        written_method: The method of that reading: decomfl (finite differences) or decomfl-projection.
-        fedavg_rounds: Rounds of the baseline.
-        fedzo_rounds: The rounds of Table 1's FedZO.
-        seeds: Seeds of the left panel in the "as-plotted" reading (the others use the first).
-        eta_factor: Factor on the learning rate of DeComFL in the "as-plotted" reading, whose η/(1 - β) = 0.01 is at the
-            edge of stability: smaller batches than the authors' may need a smaller one.
-        eval_every: Rounds of DeComFL between two evaluations, for each K.
-        written_every: The same in the "as-written" reading, for all.
-        fedavg_every: The same of the baseline.
+        batch_size: The batch size B, where no other is named.
+        seeds: The seeds of the runs, where no fewer are named.
         test_examples: Held-out images of an evaluation; 0 for all.
     """
 
     M: int
     m: int
     batch_size: int
+    seeds: tuple[int, ...] = (0,)
+    test_examples: int = 0
+
+    def config(self, **given: Any) -> TrainConfig:
+        """A run of these sizes on MNIST with the small CNN, unless it is said otherwise."""
+        sizes = {"clients": self.M, "sampled": self.m, "batch_size": self.batch_size}
+        common = {"data": "mnist", "model": "cnn-mnist", "test_examples": self.test_examples}
+        return TrainConfig(**{**sizes, **common, **given})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fig2Scale(ImageScale):
+    """Sizes of the runs behind Figure 2 and Table 1.
+
+    Attributes:
+        local_rounds: Left panel: rounds for each K, by projection.
+        perturbation_rounds: Right panel: rounds for every P, by projection.
+        local_differences: Left panel: rounds by finite differences for each K, drawn over the others (first seed).
+        perturbation_differences: Right panel: the same for each P.
+        written_rounds: The "as-written" reading: rounds for each K, with the first seed.
+        written_perturbation_rounds: The same for every P.
+        written_method: The method of that reading: decomfl (finite differences) or decomfl-projection.
+        fedavg_rounds: Rounds of the baseline.
+        fedzo_rounds: The rounds of Table 1's FedZO.
+        eta_factor: Factor on the learning rate of DeComFL in the "as-plotted" reading, whose η/(1 - β) = 0.01 is at the
+            edge of stability: smaller batches than the authors' may need a smaller one.
+        eval_every: Rounds of DeComFL between two evaluations, for each K.
+        written_every: The same in the "as-written" reading, for all.
+        fedavg_every: The same of the baseline.
+    """
+
     local_rounds: Mapping[int, int]
     perturbation_rounds: int
     local_differences: Mapping[int, int]
@@ -120,104 +139,76 @@ class Fig2Scale:
     written_method: str = "decomfl"
     fedavg_rounds: int
     fedzo_rounds: int
-    seeds: tuple[int, ...]
     eta_factor: float = 1.0
     eval_every: Mapping[int, int]
     written_every: int = 1
     fedavg_every: int = 1
-    test_examples: int = 0
 
 
 FIG2_SCALES = _scales("fig2", Fig2Scale)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fig3Scale:
+class Fig3Scale(ImageScale):
     """Sizes of the runs behind Figure 3 and the top-k figure. All have the authors' schedules, as far as they get.
 
     Attributes:
-        M: The number of clients.
-        m: The number of clients sampled a round (a tenth of M, as in the paper).
-        batch_size: B of DeComFL.
         rounds: The rounds of DeComFL by projection.
         differences: The rounds of DeComFL by finite differences, drawn over it.
         baseline_batch: B of the first-order methods.
         baseline_rounds: The rounds of the first-order methods.
-        seeds: Seeds of DeComFL; the other methods have the first.
         eval_every: Rounds of DeComFL between two evaluations.
         fedavg_every: The same of FedAvg.
         compressed_every: The same of FedCom and FedAvg + Top-k.
-        test_examples: Held-out images of an evaluation; 0 for all.
     """
 
-    M: int
-    m: int
-    batch_size: int
     rounds: int
     differences: int
     baseline_batch: int
     baseline_rounds: int
-    seeds: tuple[int, ...] = (0,)
     eval_every: int = 1
     fedavg_every: int = 1
     compressed_every: int = 1
-    test_examples: int = 0
 
 
 FIG3_SCALES = _scales("fig3", Fig3Scale)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProjectionScale:
+class ProjectionScale(ImageScale):
     """Sizes of the runs behind the projection figure.
 
     Attributes:
-        M: The number of clients.
-        m: The number of clients sampled a round.
-        batch_size: The batch size B.
         K: Local steps.
         P: Directions a step.
         eta: The learning rate η that ``factors`` multiply.
         rounds: The rounds of every run by projection.
         differences: The rounds of every run by finite differences, with the first seed.
         factors: Learning rates, in multiples of ``eta``.
-        seeds: Seeds of every series by projection.
         eval_every: Rounds between two evaluations.
-        test_examples: Held-out images of an evaluation; 0 for all.
     """
 
-    M: int
-    m: int
-    batch_size: int
     K: int
     P: int
     eta: float
     rounds: int
     differences: int
     factors: tuple[float, ...]
-    seeds: tuple[int, ...]
     eval_every: int = 2
-    test_examples: int = 0
 
 
 PROJECTION_SCALES = _scales("projection", ProjectionScale)
 
-MEMORY_SIZES: dict[str, tuple[int, ...]] = {
-    scale: (10**5, 10**6) if scale == "smoke" else (10**5, 10**6, 10**7, 10**8) for scale in SCALES
-}
+MEMORY_SIZES = {scale: tuple(_DATA["memory"][scale]["d"]) for scale in SCALES}
 """Parameters of the models whose memory is measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class EdgeScale:
+class EdgeScale(ImageScale):
     """Sizes of the runs at the edge of stability. A line of values is run with everything else as in Figure 2.
 
     Attributes:
-        M: The number of clients.
-        m: The number of clients sampled a round.
-        batch_size: B, where no other is named.
         steps: Local steps of a run; K of them are a round.
-        seeds: The seeds of every point.
         factors: η/(1 − β) in multiples of Figure 2's 0.01.
         small_batch: A smaller B, for the two lines below.
         small_factors: Factors that are also run with it.
@@ -229,14 +220,9 @@ class EdgeScale:
         measurements: Evaluations of a run, each with the trace of the curvature and its top.
         examples: The number of training images whose mean loss has the curvature.
         products: The number of products with the curvature a measurement.
-        test_examples: Held-out images of an evaluation; 0 for all.
     """
 
-    M: int
-    m: int
-    batch_size: int
     steps: int
-    seeds: tuple[int, ...]
     factors: tuple[float, ...]
     small_batch: int
     small_factors: tuple[float, ...]
@@ -248,7 +234,6 @@ class EdgeScale:
     measurements: int = 20
     examples: int = 200
     products: int = 8
-    test_examples: int = 1000
 
 
 EDGE_SCALES = _scales("edge", EdgeScale)
@@ -352,18 +337,14 @@ class LanguageScale:
     eval_every: int
 
 
-_OTHERS = ("cb", "wsc", "wic", "rte", "boolq")
-TASK_ROWS: dict[str, str] = dict(zip(("sst2", *_OTHERS), EXAMPLES, strict=True)) | {"cb-two-way": "CB"}
+TASK_ROWS: dict[str, str] = dict(zip(("sst2", "cb", "wsc", "wic", "rte", "boolq"), EXAMPLES, strict=True))
+TASK_ROWS["cb-two-way"] = "CB"
 """The row of each task in the paper's tables."""
-
-
-def _tunings(sst2: Tuning, others: Tuning, *, two_way: bool = False) -> dict[str, Tuning]:
-    return {"sst2": sst2} | dict.fromkeys([*_OTHERS, *["cb-two-way"] * two_way], others)
 
 
 def _papers_settings(row: str) -> dict[str, Tuning]:
     """A row of the paper's table of settings, B = 32."""
-    tasks = [task for task in TASK_ROWS if task in _OTHERS or task == "sst2" or "LoRA" not in row]
+    tasks = [task for task in TASK_ROWS if task != "cb-two-way" or "LoRA" not in row]
     return {task: Tuning(ROUNDS[row][TASK_ROWS[task]], RATES[row][TASK_ROWS[task]], 32) for task in tasks}
 
 
@@ -374,51 +355,21 @@ def _first_order_settings(model: str) -> dict[str, Tuning]:
     return {task: Tuning(R, 1e-3, 16 if task == "boolq" else 32) for task, R in rounds.items()}
 
 
-LANGUAGE_SCALES: dict[str, LanguageScale] = {
-    "smoke": LanguageScale(
-        models={"OPT-125M": "opt-0.3m"},
-        settings={
-            "OPT-125M": dict.fromkeys(("cb", "wsc", "cb-two-way"), Tuning(4, 1e-3, 4)),
-            "OPT-125M+LoRA": {"wsc": Tuning(4, 1e-2, 4)},
-        },
-        first_order={"OPT-125M": {"wsc": Tuning(4, 0.1, 4)}},
-        split="dirichlet-total",
-        mezo_batch=8,
-        five=("wsc",),
-        max_length=32,
-        test_examples=50,
-        eval_every=2,
-    ),
-    "default": LanguageScale(
-        models={"OPT-125M": "opt-0.3m", "OPT-1.3B": "opt-1m"},
-        settings={
-            "OPT-125M": _tunings(Tuning(300, 3e-3, 32), Tuning(10, 3e-3, 16), two_way=True),
-            "OPT-1.3B": {"sst2": Tuning(50, 2e-3, 32)},
-            "OPT-125M+LoRA": _tunings(Tuning(50, 1e-1, 32), Tuning(5, 1e-1, 16)),
-        },
-        first_order={
-            "OPT-125M": _tunings(Tuning(150, 0.03, 32), Tuning(10, 0.03, 16), two_way=True),
-            "OPT-1.3B": {"sst2": Tuning(50, 0.01, 32)},
-        },
-        split="iid",
-        mezo_batch=64,
-        five=("sst2",),
-        max_length=96,
-        test_examples=1000,
-        eval_every=25,
-    ),
-    "full": LanguageScale(
-        models={"OPT-125M": "facebook/opt-125m", "OPT-1.3B": "facebook/opt-1.3b"},
-        settings={row: _papers_settings(row) for row in ROUNDS},
-        first_order={model: _first_order_settings(model) for model in RESULTS},
-        split="dirichlet-total",
-        mezo_batch=64,
-        five=tuple(TASK_ROWS),
-        max_length=0,
-        test_examples=0,
-        eval_every=25,
-    ),
-}
+def _language(**own: Any) -> LanguageScale:
+    """The scale, with the paper's settings and those of the authors' script where it has none."""
+    papers = {
+        "settings": {row: _papers_settings(row) for row in ROUNDS},
+        "first_order": {model: _first_order_settings(model) for model in RESULTS},
+    }
+    named = {
+        name: {row: {task: Tuning(*each) for task, each in tasks.items()} for row, tasks in own.pop(name).items()}
+        for name in papers
+        if name in own
+    }
+    return LanguageScale(**{**papers, **named, **own})
+
+
+LANGUAGE_SCALES = _scales("llm", _language)
 
 
 @dataclass(frozen=True, kw_only=True)

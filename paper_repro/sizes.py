@@ -25,14 +25,14 @@ from decomfl_lab.runs.finetuning import task_module
 from decomfl_lab.runs.provenance import read_provenance, write_provenance
 from decomfl_lab.runs.run import METRICS_FILE, Progress, load_run, train
 from figures.sizes import size_figure
-from figures.style import OKABE_ITO, LineStyle
+from figures.style import series_styles
 from hessian.curvature import GaussNewtonOperator
 from hessian.kappa import effective_rank
 from hessian.mean_loss import MeanLoss
 from hessian.named import TrainedModel
 from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
-from paper_repro.language import Pretraining, TaskJob, missing, task_facts
-from paper_repro.measures import binomial_error, ordered
+from paper_repro.language import Pretraining, TaskJob, fine_tuning, missing, task_facts
+from paper_repro.measures import binomial_error, finite, ordered, verdict_of
 from paper_repro.part import Made, Options, rendered
 from paper_repro.report import Section, notes, settings
 from paper_repro.runs import Work, fingerprint
@@ -118,23 +118,13 @@ class SizeWork:
     def config(self, model: str, eta: float, seed: int) -> TrainConfig:
         """A run's configuration: the authors' but for its length, batch and η."""
         size = self.size
-        return TrainConfig(
+        return fine_tuning(
             task=TASK,
             model=model,
-            clients=8,
-            sampled=2,
             rounds=size.rounds,
-            local_steps=1,
-            perturbations=5,
             lr=eta,
-            mu=1e-3,
-            momentum=0.0,
-            weight_decay=0.0,
-            estimator="forward",
             batch_size=size.batch_size,
             split=size.split,
-            alpha=1.0,
-            rebuild="copy",
             eval_every=size.eval_every,
             test_examples=size.test_examples,
             seed=seed,
@@ -309,15 +299,11 @@ class Slope:
 
     def below(self, bound: float) -> Verdict:
         """Whether the exponent is below the bound, as far as the interval says."""
-        if self.high < bound:
-            return "holds"
-        return "does not hold" if self.low >= bound else UNTESTED
+        return verdict_of(self.high < bound, tested=self.high < bound or self.low >= bound)
 
     def above(self, bound: float) -> Verdict:
         """Whether it is above the bound."""
-        if self.low > bound:
-            return "holds"
-        return "does not hold" if self.high <= bound else UNTESTED
+        return verdict_of(self.low > bound, tested=self.low > bound or self.high <= bound)
 
 
 def claims(rows: pd.DataFrame, size: SizesScale, words: str) -> list[Outcome]:
@@ -333,12 +319,12 @@ def _of_rounds(runs: pd.DataFrame) -> Iterator[Outcome]:
     measured: dict[str, float | None] = {}
     if len(runs):
         for model, own in runs.groupby("model", sort=False):
-            measured[f"rounds, {model}"] = _number(own["rounds"].mean())
+            measured[f"rounds, {model}"] = finite(own["rounds"].mean())
         measured["runs that settled"] = int(runs["settled"].sum())
         measured["runs"] = len(runs)
         measured["largest d / smallest"] = float(runs["d"].max() / runs["d"].min())
     interval = {"s": slope.value, f"s, {CONFIDENCE:.0%} from": slope.low, f"s, {CONFIDENCE:.0%} to": slope.high}
-    measured |= {name: _number(value) for name, value in interval.items()}
+    measured |= {name: finite(value) for name, value in interval.items()}
     yield Outcome("sizes.same-round", slope.below(LIMITS.same), measured)
     yield Outcome("sizes.larger-later", slope.above(0.0), measured)
     yield Outcome("sizes.not-by-d", slope.below(1.0), measured)
@@ -364,16 +350,13 @@ def _flat(kappas: pd.DataFrame) -> Outcome:
         surely, possibly = low.iloc[-1] / high.iloc[0], high.iloc[-1] / low.iloc[0]
         measured[f"κ at the {at}, largest model / smallest, from"] = float(surely)
         measured[f"κ at the {at}, largest model / smallest, to"] = float(possibly)
-        verdicts.append("holds" if possibly <= LIMITS.grown else "does not hold" if surely > LIMITS.grown else UNTESTED)
+        flat = possibly <= LIMITS.grown
+        verdicts.append(verdict_of(flat, tested=flat or surely > LIMITS.grown))
     wide = len(kappas) > 0 and kappas["d"].max() > LIMITS.grown * kappas["d"].min()
     verdict: Verdict = UNTESTED
     if wide and UNTESTED not in verdicts:
         verdict = verdicts[0] if len(set(verdicts)) == 1 else "depends on how it is counted"
     return Outcome("sizes.low-rank", verdict, measured)
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
 
 
 # --- the part ---------------------------------------------------------------------------------------------------------
@@ -398,10 +381,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     figure = size_figure(
         curves,
         _points(runs, kappas),
-        {
-            str(model): LineStyle(color=OKABE_ITO[n], dash=(0.0, ()), linewidth=1.9)
-            for n, model in enumerate(dict.fromkeys(runs["model"]))
-        },
+        series_styles(runs["model"]),
         share=SHARE,
         title="DeComFL on SST-2 with language models of several sizes",
         caption=f"Scale {words}. {provenance[0]['data'].split('; ')[0]}.",

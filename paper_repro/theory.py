@@ -8,8 +8,8 @@ from typing import Any, Final, cast
 import pandas as pd
 
 from figures.theory import FLAT_FROM, dimension_free, speed_ups, step_sizes, training
-from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
-from paper_repro.measures import verdict_of_countings
+from paper_repro.claims import Outcome, judged, limits
+from paper_repro.measures import verdict_of, verdict_of_countings
 from paper_repro.part import Made, Options, rendered
 from paper_repro.report import Section, notes
 from paper_repro.runs import Work
@@ -141,7 +141,7 @@ def _flat(frame: pd.DataFrame) -> Outcome:
         **{f"spread, {str(series).removeprefix('measured, ')}": value for series, value in spread.items()},
         "growth of Theorem 1's bound": float(first.max() / first.min()),
     }
-    verdict: Verdict = "holds" if max(spread.values()) <= LIMITS.flat else "does not hold"
+    verdict = verdict_of(max(spread.values()) <= LIMITS.flat)
     return Outcome("theory.dimension-free", verdict, measured, f"exact, quadratics with κ = {KAPPA}")
 
 
@@ -149,9 +149,10 @@ def _bound_on_quadratics(frame: pd.DataFrame) -> Outcome:
     measured = frame[frame["series"].str.startswith("measured")]
     ratio = {variant: float((measured["value"] / measured[variant]).max()) for variant in ("stated", "corrected")}
     told = {f"largest measured / {variant}, at one η": value for variant, value in ratio.items()}
-    verdict: Verdict = "holds" if ratio["stated"] <= 1 else "does not hold"
     words = "exact, spectra of κ equal eigenvalues and of one large one"
-    return Outcome("theory.theorem-2-on-quadratics", verdict, {**told, "problems": len(measured)}, words)
+    return Outcome(
+        "theory.theorem-2-on-quadratics", verdict_of(ratio["stated"] <= 1), {**told, "problems": len(measured)}, words
+    )
 
 
 def _speed_up(rounds: pd.DataFrame, knob: str) -> Outcome:
@@ -174,8 +175,7 @@ def _printed_rounds(rounds: pd.DataFrame) -> Outcome:
         f"at {worst[0]} of": int(worst[1]),
         "the same by corrected Theorem 1": float((table["measured"] / table["corrected bound"]).max()),
     }
-    verdict: Verdict = "holds" if bool((ratio <= 1).all()) else "does not hold"
-    return Outcome("theory.rounds-by-theorem-1", verdict, measured, _EXACT)
+    return Outcome("theory.rounds-by-theorem-1", verdict_of(bool((ratio <= 1).all())), measured, _EXACT)
 
 
 def _rates(rounds: pd.DataFrame) -> Outcome:
@@ -199,11 +199,11 @@ def _trained(frame: pd.DataFrame) -> Iterator[Outcome]:
         corrected = own[own["series"] == "Theorem 2, corrected"].set_index("round")
         ratio = (runs / stated["value"]).dropna()
         admitted = bool(stated["admitted"].astype(bool).all())
-        verdict: Verdict = "holds" if bool((ratio <= 1).all()) else "does not hold"
+        verdict = verdict_of(bool((ratio <= 1).all()), tested=admitted)
         constants = own[own["kind"] == "constant"].set_index("series")["value"]
         measured = {
             "most measured / stated": float(ratio.max()),
             "measured / corrected, at the end": float((runs / corrected["value"]).dropna().iloc[-1]),
             **{LETTERS.get(name, name): float(constants[name]) for name in ("L", "kappa", "sigma", "sigma_G", "eta")},
         }
-        yield Outcome(f"theory.trained-{model}", verdict if admitted else UNTESTED, measured, subject=str(model))
+        yield Outcome(f"theory.trained-{model}", verdict, measured, subject=str(model))

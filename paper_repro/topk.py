@@ -11,8 +11,7 @@ import pandas as pd
 from figures.comparison import Panel, by_communication, comparison
 from figures.style import method_styles
 from paper_repro import estimators, fig3
-from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
-from paper_repro.estimators import CHECKED
+from paper_repro.claims import UNTESTED, Outcome, judged, limits
 from paper_repro.fig3 import DECOMFL, D, top_k_name
 from paper_repro.measures import (
     COUNTS,
@@ -24,12 +23,11 @@ from paper_repro.measures import (
     sampling_error,
     scalars_to_reach,
     series_of,
-    settled,
-    unready,
+    verdict_of,
     verdict_of_countings,
 )
 from paper_repro.part import Made, Options, rendered
-from paper_repro.report import Section, notes
+from paper_repro.report import Section
 from paper_repro.runs import Job
 
 __all__ = ["claims", "jobs", "make"]
@@ -46,25 +44,20 @@ def jobs(options: Options) -> list[Job]:
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """Accuracy against communication and against rounds, its table and its verdicts."""
-    rows = fig3.add_countings(rows, options.scale)
-    lines, dots = (settled(rows[rows[CHECKED] == check], fig3.CURVE) for check in (False, True))
+    curves = estimators.Curves.of(rows, options, fig3.CURVE, fig3.add_countings)
+    lines, missing = curves.lines, curves.missing
     data = str(rows["data"].iloc[0])
     words = fig3.scale_words(options.scale)
-    missing = unready(rows, [*fig3.CURVE, "estimator"])
-    checks = dots if len(dots) else None
-    longer = fig3.longer_lines(options)
     figure = comparison(
         [
-            by_communication(lines, options.count, checks=checks, longer=longer),
+            by_communication(count=options.count, **curves.drawn),
             Panel(
-                frame=lines,
                 x="round",
                 y="test_accuracy",
                 xlabel="rounds completed",
                 ylabel="test accuracy",
                 title="accuracy against rounds",
-                checks=checks,
-                longer=longer,
+                **curves.drawn,
             ),
         ],
         method_styles([DECOMFL, "FedAvg", *map(top_k_name, FRACTIONS)]),
@@ -76,14 +69,14 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     section = Section(
         id="topk",
         figure_png=rendered(figure),
-        notes=[*filter(None, [missing]), estimators.NOTE, *notes("topk")],
+        notes=curves.notes("topk"),
         table=table,
     )
     return Made(
         section=section,
         claims=claims(lines, f"{words}; {data}; DeComFL by projection. {missing}".strip()),
         figures={"topk": figure},
-        tables={"topk": table, "topk-curves": rows},
+        tables={"topk": table, "topk-curves": curves.rows},
     )
 
 
@@ -110,8 +103,8 @@ def _cheaper(rows: pd.DataFrame) -> Outcome:
     whole = series_of(rows, "FedAvg")
     last = whole[whole["round"] == whole["round"].max()]
     measured["wire scalars a client and round, FedAvg"] = float((last.wire_scalars / last["round"]).mean())
-    verdict: Verdict = "holds" if all(more > less for more, less in pairwise(a_round)) else "does not hold"
-    return Outcome("topk.cheaper", UNTESTED if len(a_round) < len(FRACTIONS) else verdict, numbers(measured))
+    falls = all(more > less for more, less in pairwise(a_round))
+    return Outcome("topk.cheaper", verdict_of(falls, tested=len(a_round) == len(FRACTIONS)), numbers(measured))
 
 
 def _still_higher(rows: pd.DataFrame) -> Outcome:

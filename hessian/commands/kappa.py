@@ -23,6 +23,7 @@ from decomfl_lab.files import held_checkpoint
 from decomfl_lab.interrupts import telling
 from decomfl_lab.pictures import require_picture, save_picture
 from decomfl_lab.plugins import is_own
+from hessian.commands.option import option
 
 if TYPE_CHECKING:
     import torch
@@ -41,17 +42,12 @@ FORETOLD = 10
 """Products from which on the number that is needed is foretold well enough to say that too few are allowed."""
 
 
-def _option(text: str, default: object = None) -> Any:
-    """An option with its default in its help; typer would write a backslash before it."""
-    return typer.Option(help=text if default is None else f"{text} [default: {default}]", show_default=False)
-
-
 def kappa(
     source: Annotated[Path | None, typer.Argument(show_default=False)] = None,
     *,
     model: Annotated[
         str | None,
-        _option(
+        option(
             "The model: a name that `decomfl train decomfl --help` lists; your own as module:function, which returns a "
             "torch module; with --task a causal language model: a folder of transformers, a GGUF file or a name of the "
             "hub."
@@ -59,67 +55,65 @@ def kappa(
     ] = None,
     data: Annotated[
         str | None,
-        _option(
+        option(
             "The data: a name that `decomfl train decomfl --help` lists; your own as module:function, which returns "
             "batches (inputs, targets), a DataLoader, a Dataset or a pair of tensors."
         ),
     ] = None,
     loss: Annotated[
         str | None,
-        _option(
+        option(
             "Your own loss as module:function, called with outputs and targets, the mean over the batch: e.g. "
             "torch.nn.functional:mse_loss. [default: cross-entropy]"
         ),
     ] = None,
     task: Annotated[
         str | None,
-        _option("The task whose prompts a language model answers, one that `decomfl train decomfl --help` lists."),
+        option("The task whose prompts a language model answers, one that `decomfl train decomfl --help` lists."),
     ] = None,
-    task_data: Annotated[str, _option("The folder of the task's files. [default: $DECOMFL_DATA/<task>]")] = "",
+    task_data: Annotated[str, option("The folder of the task's files. [default: $DECOMFL_DATA/<task>]")] = "",
     train_steps: Annotated[
         int | None,
-        _option(
+        option(
             "First-order steps before κ is measured; 0 is the start, not a trained model. [default: 300; 0 for "
             "your own model]"
         ),
     ] = None,
-    optimizer: Annotated[str, _option("The optimizer of those steps: sgd, adam.", "adam")] = "adam",
-    lr: Annotated[float, _option("The learning rate of those steps.", 1e-3)] = 1e-3,
-    batch_size: Annotated[int, _option("Examples a step.", 64)] = 64,
+    optimizer: Annotated[str, option("The optimizer of those steps: sgd, adam.", "adam")] = "adam",
+    lr: Annotated[float, option("The learning rate of those steps.", 1e-3)] = 1e-3,
+    batch_size: Annotated[int, option("Examples a step.", 64)] = 64,
     operator: Annotated[
         str,
-        _option(
+        option(
             "The matrix: hessian; gauss-newton (positive semi-definite); fisher (empirical); smoothed (what a "
             "zeroth-order method with --mu sees).",
             "hessian",
         ),
     ] = "hessian",
-    examples: Annotated[
-        int, _option("Training examples of the loss, a fixed random choice; 0 takes all.", 1000)
-    ] = 1000,
+    examples: Annotated[int, option("Training examples of the loss, a fixed random choice; 0 takes all.", 1000)] = 1000,
     parameters: Annotated[
         str,
-        _option("Only these parameters count, as names or prefixes joined by commas. [default: all]"),
+        option("Only these parameters count, as names or prefixes joined by commas. [default: all]"),
     ] = "",
     normalisation: Annotated[
         str,
-        _option(
+        option(
             "What BatchNorm takes: eval (statistics of a calibration set, or its own) or batch (those of the "
             "examples).",
             "eval",
         ),
     ] = "eval",
-    rtol: Annotated[float, _option("Stop when the interval of κ is within ± this share of it.", 0.05)] = 0.05,
-    confidence: Annotated[float, _option("The confidence of every interval.", 0.95)] = 0.95,
-    max_products: Annotated[int, _option("Stop after so many products H·v in any case.", 200)] = 200,
+    rtol: Annotated[float, option("Stop when the interval of κ is within ± this share of it.", 0.05)] = 0.05,
+    confidence: Annotated[float, option("The confidence of every interval.", 0.95)] = 0.95,
+    max_products: Annotated[int, option("Stop after so many products H·v in any case.", 200)] = 200,
     products: Annotated[
-        int, _option("Take exactly so many products, whatever the error; 0 does as --rtol says.", 0)
+        int, option("Take exactly so many products, whatever the error; 0 does as --rtol says.", 0)
     ] = 0,
-    seed: Annotated[int, _option("The seed of the random vectors, and of a model trained here.", 0)] = 0,
-    dtype: Annotated[str, _option(f"The dtype of the computation: {', '.join(DTYPES)}.", "float32")] = "float32",
+    seed: Annotated[int, option("The seed of the random vectors, and of a model trained here.", 0)] = 0,
+    dtype: Annotated[str, option(f"The dtype of the computation: {', '.join(DTYPES)}.", "float32")] = "float32",
     trace: Annotated[
         str,
-        _option(
+        option(
             "How tr H is found: probes; gauss-newton (probes of that matrix, where it has the same trace: "
             "networks piecewise affine in each weight); exact (its finite sum over examples and outputs, no sampling).",
             "probes",
@@ -130,45 +124,43 @@ def kappa(
     ] = False,
     ball: Annotated[
         float | None,
-        _option("Measure κ over the ball of this radius around the model, as Assumption 4 asks for it."),
+        option("Measure κ over the ball of this radius around the model, as Assumption 4 asks for it."),
     ] = None,
     ball_lr: Annotated[
         float | None,
-        _option(
+        option(
             "Measure it over the assumption's own ball, of radius 2ηdG for this η (G is that of --batch-size examples)."
         ),
     ] = None,
-    ball_points: Annotated[int, _option("Random points of the ball, beside its centre.", 4)] = 4,
+    ball_points: Annotated[int, option("Random points of the ball, beside its centre.", 4)] = 4,
     forward_only: Annotated[
-        int, _option("Take only values of the loss, along so many random directions; 0 takes products.", 0)
+        int, option("Take only values of the loss, along so many random directions; 0 takes products.", 0)
     ] = 0,
     mu: Annotated[
         float | None,
-        _option(
-            "The μ of --operator smoothed, or of --forward-only. [default: 0.001; by a ladder of μ for the latter]"
-        ),
+        option("The μ of --operator smoothed, or of --forward-only. [default: 0.001; by a ladder of μ for the latter]"),
     ] = None,
     density_products: Annotated[
         int | None,
-        _option(
+        option(
             "Products for the spectral density, which measures κ of the positive part and of absolute values too; 0 "
             "takes none. [default: 0, but 50 to draw it]"
         ),
     ] = None,
-    chunk: Annotated[int, _option("Examples that go through the model at once; 0 chooses by their size.", 0)] = 0,
+    chunk: Annotated[int, option("Examples that go through the model at once; 0 chooses by their size.", 0)] = 0,
     max_basis: Annotated[
         int,
-        _option("Lanczos vectors kept at most, where memory is short; 0 keeps what the products need.", 0),
+        option("Lanczos vectors kept at most, where memory is short; 0 keeps what the products need.", 0),
     ] = 0,
     device: Annotated[
         str,
-        _option("Where everything of the model's size is kept and computed: cpu, cuda, auto.", "cpu"),
+        option("Where everything of the model's size is kept and computed: cpu, cuda, auto.", "cpu"),
     ] = "cpu",
-    threads: Annotated[int, _option("CPU threads of torch; more pay off for large models.", 1)] = 1,
-    checkpoint: Annotated[Path | None, _option("Save every product here; the same command resumes from it.")] = None,
+    threads: Annotated[int, option("CPU threads of torch; more pay off for large models.", 1)] = 1,
+    checkpoint: Annotated[Path | None, option("Save every product here; the same command resumes from it.")] = None,
     plot: Annotated[
         Path | None,
-        _option("Draw the spectrum, and how κ settled, to this file (.png, .pdf)."),
+        option("Draw the spectrum, and how κ settled, to this file (.png, .pdf)."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:

@@ -15,6 +15,7 @@ import typer
 from decomfl_lab.errors import require, require_int
 from decomfl_lab.language.opt import SIZES
 from decomfl_lab.runs.progress import RunBars
+from hessian.commands.option import option
 from paper_repro.pretraining.family import PretrainConfig, PretrainProgress
 from paper_repro.pretraining.family import pretrain as run
 
@@ -25,30 +26,25 @@ def pretrain(
     *,
     size: Annotated[
         str,
-        typer.Option(help=f"The size, d at 4,096 tokens: {', '.join(SIZES)}. [default: opt-1m]", show_default=False),
+        option(f"The size, d at 4,096 tokens: {', '.join(SIZES)}. [default: opt-1m]"),
     ] = "opt-1m",
     out: Annotated[Path, typer.Option(help="The folder for the model, as transformers reads it; a run resumes there.")],
     vocabulary: Annotated[
         str,
-        typer.Option(
-            help="The tokens of a byte-level BPE trained on the text, or gpt2. [default: 4096]", show_default=False
-        ),
+        option("The tokens of a byte-level BPE trained on the text, or gpt2. [default: 4096]"),
     ] = "4096",
-    steps: Annotated[int | None, typer.Option(help="The steps of AdamW. [default: 1000]", show_default=False)] = None,
+    steps: Annotated[int | None, option("The steps of AdamW. [default: 1000]")] = None,
     tokens: Annotated[
         int | None, typer.Option(help="Take as many steps as predict at least so many tokens, in place of --steps.")
     ] = None,
-    batch: Annotated[int, typer.Option(help="The number of sequences a step. [default: 8]", show_default=False)] = 8,
+    batch: Annotated[int, option("The number of sequences a step. [default: 8]")] = 8,
     verdicts: Annotated[
         int,
-        typer.Option(
-            help="The steps more in which the model learns film reviews' sentiment from their lines. [default: 0]",
-            show_default=False,
-        ),
+        option("The steps more in which the model learns film reviews' sentiment from their lines. [default: 0]"),
     ] = 0,
-    lr: Annotated[float, typer.Option(help="The largest learning rate. [default: 0.003]", show_default=False)] = 3e-3,
-    seed: Annotated[int, typer.Option(help="The seed of weights and order. [default: 0]", show_default=False)] = 0,
-    threads: Annotated[int, typer.Option(help="The CPU threads of torch. [default: 1]", show_default=False)] = 1,
+    lr: Annotated[float, option("The largest learning rate. [default: 0.003]")] = 3e-3,
+    seed: Annotated[int, option("The seed of weights and order. [default: 0]")] = 0,
+    threads: Annotated[int, option("The CPU threads of torch. [default: 1]")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Pretrain an OPT model from scratch on $DECOMFL_DATA/corpus (else on Python's language reference).

@@ -1,4 +1,4 @@
-"""Laws of the accuracy curves: what is drawn is the mean of what was measured."""
+"""Curves and panels of them: what is drawn is the mean of what was measured."""
 
 from __future__ import annotations
 
@@ -14,29 +14,22 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from decomfl_lab.errors import InputError
-from figures.curves import accuracy_by_communication, mean_and_band
+from figures.comparison import by_communication, comparison
+from figures.curves import mean_and_band
 from figures.style import OKABE_ITO, rc, series_styles
 
 ROUNDS = (20, 40)
+K1, K4, FEDAVG = "DeComFL K=1 P=20", "DeComFL K=4 P=20", "FedAvg K=10"
+STYLES = series_styles([K1, K4]) | series_styles([FEDAVG], baseline=True)
 
 
-def run(
-    method: str, panel: str, K: int, P: int, seed: int, accuracies: tuple[float, ...], **changes: Any
-) -> pd.DataFrame:
-    name = f"{method} K={K}" + (f" P={P}" if method == "DeComFL" else "")
+def run(series: str, seed: int, accuracies: tuple[float, ...], **changes: Any) -> pd.DataFrame:
     rounds = np.array(ROUNDS[: len(accuracies)])
     columns = {
-        "reading": "as-plotted",
-        "panel": panel,
-        "method": method,
-        "series": name,
-        "K": K,
-        "P": P,
+        "series": series,
         "seed": seed,
         "round": rounds,
         "test_accuracy": accuracies,
-        "test_loss": 1.0,
-        "train_loss": 1.0,
         "wire_scalars": 100.0 * rounds + seed,
         "table1_scalars": 200.0 * rounds,
         "plotted_scalars": 300.0 * rounds,
@@ -45,19 +38,27 @@ def run(
 
 
 def frame() -> pd.DataFrame:
-    """Three seeds of K=1, two of K=4, one of P=10, and FedAvg in the left panel only."""
+    """Three seeds of K=1, two of K=4, and one of FedAvg."""
     return pd.concat(
         [
-            run("DeComFL", "local-updates", 4, 20, 0, (0.5, 0.7)),
-            run("DeComFL", "local-updates", 4, 20, 1, (0.6, 0.9)),
-            run("DeComFL", "local-updates", 1, 20, 0, (0.1, 0.4)),
-            run("DeComFL", "local-updates", 1, 20, 1, (0.2, 0.5)),
-            run("DeComFL", "local-updates", 1, 20, 5, (0.6, 0.9)),
-            run("DeComFL", "perturbations", 4, 10, 0, (0.3, 0.8)),
-            run("FedAvg", "local-updates", 10, 0, 0, (0.9, 0.95)),
+            run(K4, 0, (0.5, 0.7)),
+            run(K4, 1, (0.6, 0.9)),
+            run(K1, 0, (0.1, 0.4)),
+            run(K1, 1, (0.2, 0.5)),
+            run(K1, 5, (0.6, 0.9)),
+            run(FEDAVG, 0, (0.9, 0.95)),
         ],
         ignore_index=True,
     )
+
+
+def drawn(count: Any = "wire", *, frame: pd.DataFrame = frame(), **changes: Any) -> Figure:  # noqa: B008 (not changed)
+    return comparison([by_communication(frame, count, **changes)], STYLES, title="Title", caption="Scale: smoke.")
+
+
+def legend_of(figure: Figure) -> list[str]:
+    (legend,) = (legend for part in figure.subfigs for legend in part.legends)
+    return [text.get_text() for text in legend.get_texts()]
 
 
 def plots_of(figure: Figure) -> list[Axes]:
@@ -72,29 +73,25 @@ def lines_of(ax: Axes) -> dict[str, tuple[list[float], list[float]]]:
 
 
 def test_the_line_is_the_mean_over_seeds_of_both_coordinates() -> None:
-    left = plots_of(accuracy_by_communication(frame()))[0]
-    x, y = lines_of(left)["DeComFL K=1 P=20"]
+    x, y = lines_of(plots_of(drawn())[0])[K1]
     assert x == pytest.approx([2000 + (0 + 1 + 5) / 3, 4000 + (0 + 1 + 5) / 3])
     assert y == pytest.approx([(0.1 + 0.2 + 0.6) / 3, (0.4 + 0.5 + 0.9) / 3])
 
 
 @pytest.mark.parametrize(("count", "factor"), [("table1", 200.0), ("plotted", 300.0)])
 def test_the_x_axis_follows_the_counting(count: Any, factor: float) -> None:
-    left = plots_of(accuracy_by_communication(frame(), count=count))[0]
-    assert lines_of(left)["DeComFL K=4 P=20"][0] == pytest.approx([20 * factor, 40 * factor])
+    assert lines_of(plots_of(drawn(count))[0])[K4][0] == pytest.approx([20 * factor, 40 * factor])
 
 
 def test_each_counting_is_named_on_the_axis() -> None:
-    labels = {
-        plots_of(accuracy_by_communication(frame(), count=c))[0].get_xlabel() for c in ("wire", "table1", "plotted")
-    }
+    labels = {plots_of(drawn(count))[0].get_xlabel() for count in ("wire", "table1", "plotted")}
     assert len(labels) == 3
     assert all("communicated scalars per client" in label for label in labels)
 
 
 def test_three_seeds_give_a_band_of_one_standard_deviation() -> None:
     curves = frame()
-    band = mean_and_band(curves[curves["series"] == "DeComFL K=1 P=20"], "wire_scalars")
+    band = mean_and_band(curves[curves["series"] == K1], "wire_scalars")
     deviation = np.sqrt((0.2**2 + 0.1**2 + 0.3**2) / 2)  # of 0.1, 0.2, 0.6 about 0.3
     assert band["high"][0] - band["y"][0] == pytest.approx(deviation)
     assert band["y"][0] - band["low"][0] == pytest.approx(deviation)
@@ -102,152 +99,119 @@ def test_three_seeds_give_a_band_of_one_standard_deviation() -> None:
 
 def test_two_seeds_give_a_band_from_minimum_to_maximum_and_one_gives_none() -> None:
     curves = frame()
-    two = mean_and_band(curves[curves["series"] == "DeComFL K=4 P=20"], "round")
+    two = mean_and_band(curves[curves["series"] == K4], "round")
     assert list(two["low"]) == [0.5, 0.7]
     assert list(two["high"]) == [0.6, 0.9]
-    one = mean_and_band(curves[curves["series"] == "FedAvg K=10"], "round")
+    one = mean_and_band(curves[curves["series"] == FEDAVG], "round")
     assert list(one["low"]) == list(one["y"]) == list(one["high"])
 
 
 def test_rounds_that_some_seed_did_not_reach_are_left_out() -> None:
-    curves = pd.concat(
-        [
-            run("DeComFL", "local-updates", 1, 20, 0, (0.1, 0.4)),
-            run("DeComFL", "local-updates", 1, 20, 1, (0.3,)),
-        ]
-    )
+    curves = pd.concat([run(K1, 0, (0.1, 0.4)), run(K1, 1, (0.3,))])
     band = mean_and_band(curves, "round")
     assert list(band["round"]) == [20]
     assert list(band["y"]) == pytest.approx([0.2])
 
 
-def test_fedavg_is_drawn_in_both_panels_though_run_for_one() -> None:
-    left, right = plots_of(accuracy_by_communication(frame()))
-    assert lines_of(left)["FedAvg K=10"] == lines_of(right)["FedAvg K=10"]
-
-
-def test_every_reading_has_its_row_and_series_are_ordered_by_their_knob() -> None:
-    both = pd.concat([frame(), frame().assign(reading="as-written")])
-    axes = plots_of(accuracy_by_communication(both))
-    assert [ax.get_title(loc="left").split(" ")[0] for ax in axes] == ["as-plotted"] * 2 + ["as-written"] * 2
-    assert list(lines_of(axes[0])) == ["DeComFL K=1 P=20", "DeComFL K=4 P=20", "FedAvg K=10"]
+def test_panels_stand_in_rows_that_share_their_axes_and_series_keep_the_order_of_the_styles() -> None:
+    panels = [by_communication(frame(), "wire", title=title) for title in ("a", "b", "c")]
+    axes = plots_of(comparison(panels, STYLES, across=2))
+    assert [ax.get_title(loc="left") for ax in axes] == ["a", "b", "c", ""]
+    assert axes[0].get_shared_y_axes().joined(axes[0], axes[2])
+    assert list(lines_of(axes[0])) == [K1, K4, FEDAVG]
+    assert [ax.get_ylabel() for ax in axes[:3]] == ["test accuracy", "", "test accuracy"]
 
 
 def test_the_authors_curve_has_the_colour_of_the_same_k_and_is_thinner() -> None:
-    authors = run("DeComFL", "local-updates", 4, 20, 99, (0.4, 0.6), reading="authors", series="DeComFL K=4 lr=1")
-    left = plots_of(accuracy_by_communication(frame(), reference=authors))[0]
-    theirs = next(line for line in left.get_lines() if str(line.get_label()).startswith("_"))
-    ours = next(line for line in left.get_lines() if line.get_label() == "DeComFL K=4 P=20")
+    figure = drawn(reference=run(K4, 99, (0.4, 0.6)))
+    theirs, ours = (
+        next(line for line in plots_of(figure)[0].get_lines() if line.get_label() == label)
+        for label in ("_reference", K4)
+    )
     assert theirs.get_color() == ours.get_color()
     assert theirs.get_linewidth() < ours.get_linewidth()
-    legend = left.get_legend()
-    assert legend is not None
-    legends = [text.get_text() for text in legend.get_texts()]
-    assert "authors' logs (same colours)" in legends
+    assert legend_of(figure) == [K1, K4, FEDAVG, "authors' logs (same colours)"]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {},
-        {"count": "plotted", "yscale": "logit"},
-        {"ylimits": (0.2, 1.0)},
-        {"title": "Title", "caption": "A long caption. " * 30},
-    ],
-)
+@pytest.mark.parametrize("change", [{}, {"yscale": "logit", "ylimits": (0.05, 0.99)}, {"title": "A panel"}])
 def test_figures_render_without_a_warning_and_without_pyplot(change: dict[str, Any]) -> None:
     before = dict(matplotlib.rcParams)
-    figure = accuracy_by_communication(frame(), **change)
+    figure = drawn(**change)
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=50)
     assert image.getvalue().startswith(b"\x89PNG")
     assert plt.get_fignums() == []
     assert dict(matplotlib.rcParams) == before
+    assert plots_of(figure)[0].get_ylim() == change.get("ylimits", plots_of(figure)[0].get_ylim())
+
+
+def words(figure: Figure) -> str:
+    return " ".join(text.get_text() for part in figure.subfigs for text in part.texts).replace("\n", " ")
 
 
 def test_the_caption_is_in_the_figure_and_says_when_points_are_lost() -> None:
-    zero = frame().assign(plotted_scalars=lambda f: f["plotted_scalars"].where(f["method"] != "FedAvg", 0.0))
+    zero = frame().assign(plotted_scalars=lambda f: f["plotted_scalars"].where(f["series"] != FEDAVG, 0.0))
+    assert "Scale: smoke." in words(drawn(frame=zero))
+    assert "outside the logarithmic axis" in words(drawn("plotted", frame=zero))
+    assert "outside the logarithmic axis" in words(drawn("plotted", reference=zero))
+    assert "outside" not in words(drawn("table1", frame=zero))
 
-    def words(figure: Figure) -> str:
-        return " ".join(text.get_text() for part in figure.subfigs for text in part.texts).replace("\n", " ")
 
-    assert "Scale: smoke." in words(accuracy_by_communication(zero, caption="Scale: smoke."))
-    assert "outside the logarithmic axis" in words(accuracy_by_communication(zero, count="plotted"))
-    assert "outside" not in words(accuracy_by_communication(zero, count="table1"))
+def test_the_caption_explains_bands_where_some_are_drawn() -> None:
+    one = run(K1, 0, (0.1, 0.4))
+    assert "Bands" in words(drawn())
+    assert "Bands" not in words(drawn(frame=one))
+    assert "Bands" in words(drawn(frame=one, reference=frame()))
 
 
 def test_a_panel_without_runs_is_drawn_empty() -> None:
-    curves = frame()
-    only_left = curves[(curves["panel"] == "local-updates") & (curves["method"] == "DeComFL")]
-    figure = accuracy_by_communication(only_left.assign(P=lambda f: f["P"].astype(float)))
+    panels = [by_communication(rows, "wire") for rows in (frame(), frame().iloc[:0])]
+    figure = comparison(panels, STYLES, across=2)
     figure.savefig(io.BytesIO(), format="png", dpi=50)
-    assert [len(ax.get_lines()) for ax in plots_of(figure)] == [2, 0]
+    assert [len(ax.get_lines()) for ax in plots_of(figure)] == [3, 0]
 
 
-@pytest.mark.parametrize("column", ["reading", "panel", "K", "seed", "test_accuracy", "wire_scalars"])
+@pytest.mark.parametrize("column", ["seed", "test_accuracy", "wire_scalars", "round"])
 def test_a_missing_column_is_named(column: str) -> None:
-    with pytest.raises(InputError, match=f"curves must have the columns .* none named {column}$"):
-        accuracy_by_communication(frame().drop(columns=column))
-
-
-def test_a_missing_column_of_the_reference_is_named() -> None:
-    with pytest.raises(InputError, match=r"reference must have .* none named round$"):
-        accuracy_by_communication(frame(), reference=frame().drop(columns="round"))
+    with pytest.raises(InputError, match=rf"curves of panel .* must have the columns .* none named {column}$"):
+        drawn(frame=frame().drop(columns=column))
+    with pytest.raises(InputError, match=rf"reference of panel .* must have .* none named {column}$"):
+        drawn(reference=frame().drop(columns=column))
 
 
 def test_bad_input_is_refused_by_name() -> None:
     with pytest.raises(InputError, match="count must be one of wire, table1, plotted, got 'bytes'"):
-        accuracy_by_communication(frame(), count="bytes")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="curves must have at least one row"):
-        accuracy_by_communication(frame().iloc[:0])
-    with pytest.raises(InputError, match="yscale must be one of linear, logit, got 'log'"):
-        accuracy_by_communication(frame(), yscale="log")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="panel must hold only"):
-        accuracy_by_communication(frame().assign(panel="left"))
-    with pytest.raises(InputError, match="column test_accuracy must hold finite numbers"):
-        accuracy_by_communication(frame().assign(test_accuracy=float("nan")))
+        drawn("bytes")
+    with pytest.raises(InputError, match="panels must be at least one, with at least one row, got 1"):
+        drawn(frame=frame().iloc[:0])
+    with pytest.raises(InputError, match=r"series of panel .* must be among .*, got \['MeZO'\]"):
+        drawn(frame=frame().assign(series="MeZO"))
     with pytest.raises(InputError, match="seed 0 round 20 again"):
-        accuracy_by_communication(pd.concat([frame(), frame()]))
+        drawn(frame=pd.concat([frame(), frame()]))
 
 
 def test_seeds_without_a_common_round_are_refused() -> None:
-    curves = pd.concat(
-        [
-            run("DeComFL", "local-updates", 1, 20, 0, (0.1, 0.2)),
-            run("DeComFL", "local-updates", 1, 20, 1, (0.1, 0.2)).assign(round=[21, 41]),
-        ]
-    )
+    curves = pd.concat([run(K1, 0, (0.1, 0.2)), run(K1, 1, (0.1, 0.2)).assign(round=[21, 41])])
     with pytest.raises(InputError, match="share at least one evaluated round"):
         mean_and_band(curves, "round")
 
 
-def test_styles_follow_the_order_of_values_and_apply() -> None:
-    assert [series_styles([40, 10, 20, 10])[P].color for P in (10, 20, 40)] == list(OKABE_ITO[:3])
-    greys = series_styles([1, 4, 10], baseline=True)
+def test_styles_follow_the_order_of_the_series_and_apply() -> None:
+    assert [style.color for style in series_styles(["b", "a", "b", "c"]).values()] == list(OKABE_ITO[:3])
+    greys = series_styles("abc", baseline=True)
     assert len({style.dash for style in greys.values()}) == len({style.color for style in greys.values()}) == 3
     with matplotlib.rc_context(rc()):
         assert matplotlib.rcParams["font.size"] == 9.0
-    with pytest.raises(InputError, match="base_size"):
-        rc(0)
-    with pytest.raises(InputError, match="values"):
-        series_styles([])
 
 
 def test_checks_are_dots_and_longer_runs_thin_lines_in_the_colour_of_the_same_k() -> None:
-    checks = run("DeComFL", "local-updates", 4, 20, 0, (0.51,))
-    longer = frame()[frame()["K"] != 1]
-    figure = accuracy_by_communication(frame(), checks=checks, longer=longer)
-    left, right = plots_of(figure)
+    figure = drawn(checks=run(K4, 0, (0.51,)), longer=frame()[frame()["series"] != K1])
+    (left,) = plots_of(figure)
     of = {label: [line for line in left.get_lines() if line.get_label() == label] for label in lines_of(left)}
-    (dots,), thin, (ours,) = of["_checks"], of["_longer"], of["DeComFL K=4 P=20"]
+    (dots,), thin, (ours,) = of["_checks"], of["_longer"], of[K4]
     assert (dots.get_linestyle(), dots.get_color()) == ("None", ours.get_color())
     assert list(np.asarray(dots.get_xydata()).ravel()) == [2000.0, 0.51]
     assert len(thin) == 2
     assert all(line.get_linewidth() < ours.get_linewidth() for line in thin)
     assert ours.get_color() in {line.get_color() for line in thin}
-    legend = left.get_legend()
-    assert legend is not None
-    assert {"dots: finite differences, μ = 1e-4", "thin: recorded runs at full scale"} <= {
-        text.get_text() for text in legend.get_texts()
-    }
-    assert not [line for line in right.get_lines() if line.get_label() == "_checks"]
+    assert legend_of(figure)[3:] == ["dots: finite differences, μ = 1e-4", "thin: recorded runs at full scale"]

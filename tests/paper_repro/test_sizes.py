@@ -300,7 +300,7 @@ def test_a_figure_without_a_model_that_got_there_says_so() -> None:
     rows = family(FLAT)
     points = sizes._points(run_table(rows, SIZE), kappa_table(rows)).assign(rounds=math.nan)
     curves = rows[rows.what == "evaluation"].assign(series="a", relative_loss=1.0).query("model == 'a'")
-    figure = size_figure(curves, points.assign(series="a"), {"a": series_styles([1])[1]}, share=0.9)
+    figure = size_figure(curves, points.assign(series="a"), series_styles("a"), share=0.9)
     assert [text.get_text() for text in figure.axes[2].texts] == ["no run got there"]
     with pytest.raises(InputError, match="series must be among a, got"):
-        size_figure(curves.assign(series="z"), points.assign(series="a"), {"a": series_styles([1])[1]}, share=0.9)
+        size_figure(curves.assign(series="z"), points.assign(series="a"), series_styles("a"), share=0.9)
