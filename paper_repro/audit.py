@@ -30,7 +30,7 @@ __all__ = ["claims", "jobs", "make"]
 
 TONES: Final[Mapping[str, str]] = {
     "correct": "yes",
-    "proof gap, conclusion true": "depends",
+    "proof gap": "depends",
     "imprecise": "depends",
     "misprint": "depends",
     "carried over": "no",

@@ -102,7 +102,7 @@ def _table(own: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         told = [f"{name} {_number(value)}" for name, value in row["measured"].items()]
         numbers = "; ".join(told[:_NUMBERS]) + f"; and {len(told) - _NUMBERS} more" * (len(told) > _NUMBERS)
         runs = "; ".join(part for part in (*row["recorded"].split("; ")[:2], row["data"] or "") if part)
-        cells = (f"{_asked(row)}<br>{row['where']}", numbers, runs, f"`{row['command']}`")
+        cells = (f"{_asked(row)}<br>{row['where']} ({row['id']})", numbers, runs, f"`{row['command']}`")
         yield f"| {' | '.join(_escaped(cell) for cell in cells)} |"
 
 

@@ -137,7 +137,7 @@ def make_report(
             made, provenance, words = _make(names, options, out, n_jobs, spared=spared)
         outcomes = [outcome for part in made for outcome in part.claims]
         minutes = (time.monotonic() - started) / 60
-        facts = {"scale": RECORDED if from_recorded else scale} | _facts(provenance, minutes)
+        facts = {"scale": RECORDED if from_recorded else scale} | _facts(provenance, None if from_recorded else minutes)
         write_atomically(out / "claims.json", outcomes_json(outcomes))
         sections = [part.section for part in made]
         write_atomically(out / "report.html", render_report(sections, facts=facts, claims=outcomes))
@@ -280,8 +280,10 @@ def _absent(missing: Mapping[str, str], title: str) -> list[Drawn]:
     return [Drawn(page_section(section), [])] if missing else []
 
 
-def _facts(provenance: Sequence[Mapping[str, Any]], minutes: float) -> dict[str, str]:
-    facts = {"time": f"{minutes:.1f} minutes for what was not there yet", "code": code_version()}
+def _facts(provenance: Sequence[Mapping[str, Any]], minutes: float | None) -> dict[str, str]:
+    """What the head of the page says of the runs; minutes are None where nothing was computed."""
+    facts = {} if minutes is None else {"time": f"{minutes:.1f} minutes for what was not there yet"}
+    facts |= {"code": code_version()}
     if provenance:
         first = provenance[0]
         hub = next((f", transformers {each['transformers']}" for each in provenance if "transformers" in each), "")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 LETTERS = {"alg": "DeComFL", "cO": "O", "kappa": "κ", "eta": "η", "mu": "μ", "alpha": "α", "beta": "β", "phi": "φ"}
-LETTERS |= {"epsilon": "ε", "times": "×", "approx": "≈", "ll": "≪", "in": "∈", "sqrt": "√", "nabla": "∇"}
+LETTERS |= {"epsilon": "ε", "times": "×", "approx": "≈", "ll": "≪", "in": "∈", "sqrt": "√", "nabla": "∇", "x": "x"}
 _ARGUMENT = r"\*?(?:\[[^\]]*\])?(?:\{[^{}]*\})?(?:\[[^\]]*\])?"
 _DROPPED = r"\\(?:cite[pt]?|label|[vh]space|includegraphics|url|bibliography\w*|begin|end|resizebox)" + _ARGUMENT
 _DISPLAYED = r"\\begin\{(algorithm\*?|tabular|align\*?|subequations|equation\*?)\}.*?\\end\{\1\}"

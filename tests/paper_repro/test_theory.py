@@ -200,7 +200,7 @@ def entry(status: Status, *, holds: bool = True, kind: Kind = "lemma", label: st
     roles: Any = {
         "correct": {"supports": (check,)},
         "not checkable": {},
-        "proof gap, conclusion true": {"refutes": (check,), "supports": (check,)},
+        "proof gap": {"refutes": (check,), "supports": (check,)},
     }.get(status, {"refutes": (check,)})
     own = Entry(
         label=label, line=7, place="Lemma 1", kind=kind, says="1 = 1", status=status, evidence=roles, why="so",

@@ -99,7 +99,7 @@ def test_counts_come_last(capsys: Capture) -> None:
     audit(kind=["algorithm line"], status=["misprint"])
     told = capsys.readouterr().out.splitlines()
     misprints = sum(entry.kind == "algorithm line" and entry.status == "misprint" for entry in ENTRIES)
-    assert told[-1].startswith(f"{misprints} statements, 0 of them said twice: {misprints} misprint; all ")
+    assert told[-1].startswith(f"{misprints} statements: {misprints} misprint; all ")
 
 
 def test_evidence_that_fails_is_told_and_the_command_fails(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,10 @@ def test_evidence_that_fails_is_told_and_the_command_fails(capsys: Capture, monk
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"statement": ["eq.none"]}, "--statement must be a label or line of the audit, got 'eq.none'"),
+        (
+            {"statement": ["eq.none"]},
+            "--statement must be a label or line of the audit, which --all lists, got 'eq.none'",
+        ),
         ({"status": ["wrong"]}, "--status must be one of refuted, "),
         ({"kind": ["proof"]}, "--kind must be one of equation, "),
         ({"cause": ["haste"]}, "--cause must be one of mini-batch, "),

@@ -83,7 +83,12 @@ def audit(
     for each in cause or []:
         require_choice("--cause", each, CAUSES)
     for each in statement or []:
-        require(any(_is(entry, each) for entry in ENTRIES), "--statement", "be a label or line of the audit", each)
+        require(
+            any(_is(entry, each) for entry in ENTRIES),
+            "--statement",
+            "be a label or line of the audit, which --all lists",
+            each,
+        )
     spoiled = {name: hangs(CAUSES[name], ENTRIES) for name in cause or CAUSES}
     entries = [
         entry
@@ -106,6 +111,9 @@ def audit(
     else:
         headlines = [each for each in CAUSES.values() if each.headline]
         print("\n".join(_headline(n, each, spoiled[each.name], results) for n, each in enumerate(headlines, 1)))
+        print(
+            f"\nThe other {len(CAUSES) - len(headlines)} causes are smaller: `decomfl audit --all`, docs/findings.md."
+        )
     open_ = [result.entry.label for result in results if not result.confirmed]
     gaps = _gaps(source) if source else []
     if not as_json:
@@ -256,4 +264,6 @@ def _counts(results: Sequence[Result], open_: Sequence[str]) -> str:
     pieces = sum(len(result.evidence) for result in results)
     told = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status]) or "none"
     evidence = f"evidence fails for {', '.join(open_)}" if open_ else f"all {pieces} pieces of evidence hold"
-    return f"\n{_SYMBOLS}\n{len(results)} statements, {again} of them said twice: {told}; {evidence}."
+    said = f"{len(results)} statement{'s' * (len(results) != 1)}{f', {again} of them said again' * bool(again)}"
+    gap = " (a proof gap leaves the conclusion true)" if counts["proof gap"] else ""
+    return f"\n{_SYMBOLS}\n{said}: {told}{gap}; {evidence}."

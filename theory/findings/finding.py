@@ -16,9 +16,7 @@ __all__ = [
 ]  # fmt: skip
 
 Q = ParamSpec("Q")
-Status = Literal[
-    "refuted", "proof gap, conclusion true", "carried over", "misprint", "imprecise", "correct", "not checkable"
-]
+Status = Literal["refuted", "proof gap", "carried over", "misprint", "imprecise", "correct", "not checkable"]
 Kind = Literal["equation", "lemma", "theorem", "corollary", "assumption", "remark", "algorithm line", "table", "claim"]
 Instrument = Literal["units", "algebra", "search", "counter-example", "arithmetic", "execution"]
 Role = Literal["refutes", "supports", "mends", "context"]
@@ -169,7 +167,7 @@ class Entry:
         if self.carries:
             return CARRIED
         if self.checks("refutes") and self.checks("supports"):
-            return "proof gap, conclusion true"
+            return "proof gap"
         if self.checks("refutes"):
             require(bool(self.causes), f"evidence of {self.label}", "refute by a check that a cause names", self.label)
             return _OF_NATURE[self.causes[0].nature]

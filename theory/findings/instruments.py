@@ -62,13 +62,18 @@ def wrong_unit(odd: str, **terms: sp.Expr) -> Evidence:
 def equal(left: sp.Expr, right: sp.Expr, what: str) -> Evidence:
     """Evidence, by computer algebra, that two expressions are one."""
     difference = _difference(left, right)
-    return Evidence("algebra", difference == 0, f"{what}: difference {difference}")
+    return Evidence("algebra", difference == 0, f"{what}: difference {_plain(difference)}")
 
 
 def differs(left: sp.Expr, right: sp.Expr, what: str) -> Evidence:
     """Evidence, by computer algebra, that two expressions are not one: their difference is shown."""
     difference = _difference(left, right)
-    return Evidence("algebra", difference != 0, f"{what}: difference {difference}", against=True)
+    return Evidence("algebra", difference != 0, f"{what}: difference {_plain(difference)}", against=True)
+
+
+def _plain(expression: sp.Expr) -> str:
+    """As one writes it in a line, the letters as sympy has them."""
+    return str(expression).replace("**", "^").replace("*", "·")
 
 
 def _difference(left: sp.Expr, right: sp.Expr) -> sp.Expr:
