@@ -62,7 +62,7 @@ def test_central_differences_have_no_error_on_quadratics_and_forward_ones_have()
 
 
 @given(waves(), st.floats(-1.5, 1.0), st.integers(1, 100), st.sampled_from(DISTRIBUTIONS))
-@settings(max_examples=200)
+@settings(max_examples=60)
 def test_lemmas_on_central_differences_hold_on_random_waves(w: Waves, log_mu: float, P: int, distribution: str) -> None:
     setting = w.setting(mu=10.0**log_mu, P=P, distribution=distribution, central=True)
     for name in ("central-bias", "central-second-moment", "smoothed-gradient", "local-second-moment"):

@@ -102,7 +102,7 @@ def test_the_sums_come_close_to_what_is_proved_so_that_smaller_constants_would_b
 @pytest.mark.parametrize("key", SHARPER, ids="/".join)
 def test_every_sharper_bound_holds_on_random_admissible_quadratics(key: tuple[str, Variant]) -> None:
     @given(st.data(), quadratics())
-    @settings(max_examples=200)
+    @settings(max_examples=60)
     def holds(data: st.DataObject, quadratic: Quadratic) -> None:
         found = check(statement(*key), quadratic, data.draw(runs(statement(*key), quadratic)))
         assert found.holds, str(found)
