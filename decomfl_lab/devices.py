@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decomfl_lab.errors import InputError, require_choice
+from decomfl_lab.errors import InputError, plural, require_choice
 
 __all__ = ["DEVICES", "describe", "find_device", "free_memory", "on_host", "use_tf32_"]
 
@@ -53,4 +53,4 @@ def describe(device: torch.device) -> str:
     if device.type == "cuda":
         narrow = ", products in TF32" if torch.backends.cudnn.allow_tf32 else ""
         return f"cuda ({torch.cuda.get_device_name(device)}{narrow})"
-    return f"cpu ({platform.machine()}), {torch.get_num_threads()} thread(s)"
+    return f"cpu ({platform.machine()}), {plural(torch.get_num_threads(), 'thread')}"

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["DivergedError", "InputError", "require", "require_choice", "require_finite_positive", "require_int"]
+__all__ = [
+    "DivergedError",
+    "InputError",
+    "known_options",
+    "plural",
+    "require",
+    "require_choice",
+    "require_finite_positive",
+    "require_int",
+]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class InputError(ValueError):
@@ -44,6 +58,24 @@ def require_choice(argument: str, value: str, known: Iterable[str]) -> str:
         meant = f" (did you mean {near[0]}?)" if near else ""
         raise InputError(f"{argument} must be one of {', '.join(names)}, got {value!r}{meant}")
     return value
+
+
+def known_options(function: Callable[P, T]) -> Callable[P, T]:
+    """The function, which refuses an option that it does not have by an InputError that names the nearest one."""
+    known = list(inspect.signature(function).parameters)
+
+    @wraps(function)
+    def checked(*args: P.args, **options: P.kwargs) -> T:
+        for name in options:
+            require_choice(f"option of {function.__name__}", name, known)
+        return function(*args, **options)
+
+    return checked
+
+
+def plural(count: int, noun: str) -> str:
+    """The count with its noun: 1 step, 2 steps."""
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def require_int(argument: str, value: Any, at_least: int, at_most: int | None = None) -> int:

@@ -27,8 +27,8 @@ def require_picture(path: Path) -> None:
     require(free, "plot", "be a file that can be written", str(path))
 
 
-def save_picture(figure: Figure, path: Path) -> None:
-    """Write the figure; InputError if its file cannot be written, or is of no known kind."""
+def save_picture(figure: Figure, path: Path) -> Path:
+    """Write the figure, and say where; InputError if its file cannot be written, or is of no known kind."""
     require_picture(path)
     drawn = io.BytesIO()
     figure.savefig(drawn, format=path.suffix[1:])
@@ -37,3 +37,4 @@ def save_picture(figure: Figure, path: Path) -> None:
     except OSError as error:
         raise InputError(f"plot must be a file that can be written, got {path} ({error.strerror})") from None
     write_atomically(path, drawn.getvalue())
+    return path

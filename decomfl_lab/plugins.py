@@ -6,14 +6,19 @@ import importlib
 import os
 import sys
 import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from decomfl_lab.errors import InputError, require
 
-__all__ = ["OWN", "is_own", "made", "named"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["OWN", "is_own", "made", "named", "taking"]
 
 OWN = "own"
 """What a run's configuration calls a model and data that its user handed over in Python."""
@@ -83,6 +88,19 @@ def made(argument: str, target: str, kind: type[T]) -> T:
         what = f"{kind.__module__}.{kind.__qualname__}"
         raise InputError(f"{argument} {target!r} must make a {what}, got {type(found).__name__}")
     return found
+
+
+@contextmanager
+def taking(name: str, tensors: Iterable[Tensor]) -> Iterator[None]:
+    """InputError where a user's model or loss, called inside, fails on the examples called ``name``, ``tensors``."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # whatever a user's model does
+        kinds = ", ".join(f"{str(each.dtype).removeprefix('torch.')} {tuple(each.shape)}" for each in tensors)
+        told = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise InputError(f"model and loss must take the examples of {name} ({kinds}), got {told[:200]}") from error
 
 
 def _told(target: str, error: Exception) -> str:

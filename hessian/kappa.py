@@ -15,7 +15,7 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor, nn
 
-from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
+from decomfl_lab.errors import InputError, known_options, plural, require, require_finite_positive, require_int
 from decomfl_lab.pictures import save_picture
 from hessian.counted import Counted
 from hessian.curvature import HessianOperator
@@ -160,13 +160,17 @@ class EffectiveRank(Plain):
     seconds: float
     history: tuple[tuple[int, float, float, float, float], ...] = field(repr=False)
 
+    def believed(self, residual: float) -> float:
+        """The residual, at least ε‖H‖₂ with the ε of ``dtype``: products are no finer. It is what is printed as ±."""
+        return max(residual, torch.finfo(getattr(torch, self.dtype)).eps * self.norm)
+
     def __str__(self) -> str:
         """κ with its interval to two digits of its half-width (to six of κ at most), and what it cost.
 
         Where the interval is not as narrow as asked for, its half-width and what that would cost.
         """
         if math.isnan(self.kappa):
-            return f"κ is undefined: H is zero along every direction tried ({self.products} products)"
+            return f"κ is undefined: H is zero along every direction tried ({plural(self.products, 'product')})"
         low, high = self.interval
         largest = max(abs(end) for end in (self.kappa, low, high) if math.isfinite(end))
         finest = 5 - _decade(largest)
@@ -174,13 +178,13 @@ class EffectiveRank(Plain):
         places = max(0, min(1 - _decade(half), finest) if math.isfinite(half) and half > 0 else finest)
         value, low_end, high_end = (f"{end:.{places}f}" for end in (self.kappa, low, high))
         percent = f"{100 * self.confidence:g} %"
-        spent = f"{self.products} products"
+        spent = plural(self.products, "product")
         if not self.reached and self.kappa:
             spent += f": ± {half / abs(self.kappa):.2g}, where ± {self.rtol:.2g} takes about {self.needed}"
         return f"κ = {value}, {percent} interval {low_end} .. {high_end} ({spent})"
 
-    def plot(self, path: str | Path, density: SpectralDensity | None = None) -> None:
-        """Draw the spectrum beside ‖H‖₂, and how κ and its interval settled, to a file (.png, .pdf, .svg).
+    def plot(self, path: str | Path, density: SpectralDensity | None = None) -> Path:
+        """Draw the spectrum beside ‖H‖₂, and how κ and its interval settled, to a file (.png, .pdf, .svg); its path.
 
         Args:
             path: The file.
@@ -191,19 +195,20 @@ class EffectiveRank(Plain):
         """
         from hessian.picture import picture  # here, since matplotlib takes long to load
 
-        save_picture(picture(self, density), Path(path))
+        return save_picture(picture(self, density), Path(path))
 
     def summary(self) -> str:
         """The result in words, a line for each reading of κ."""
         percent = f"{100 * self.confidence:g} %"
         lines = [
-            f"{self.operator}, d = {self.d}: {self.products} products "
-            f"({self.steps} Lanczos steps, {self.probes} probes), seed {self.seed}, {self.dtype}",
+            f"{self.operator}, d = {self.d}: {plural(self.products, 'product')} "
+            f"({plural(self.steps, 'Lanczos step')}, {plural(self.probes, 'probe')}), seed {self.seed}, {self.dtype}",
             f"κ = tr(H)/‖H‖₂ = {self.kappa:.4g}, {percent} interval [{self.interval[0]:.4g}, {self.interval[1]:.4g}]",
             f"tr(H) = {self.trace.value:.4g} ± {self.trace.stderr:.2g}, "
             f"{percent} interval [{self.trace_interval[0]:.4g}, {self.trace_interval[1]:.4g}]",
-            f"λ_max = {self.lambda_max:.5g} (residual {self.lambda_max_residual:.2g}), "
-            f"λ_min = {self.lambda_min:.4g} (residual {self.lambda_min_residual:.2g}), ‖H‖₂ = {self.norm:.5g}; "
+            f"λ_max = {self.lambda_max:.5g} (residual {self.believed(self.lambda_max_residual):.2g}), "
+            f"λ_min = {self.lambda_min:.4g} (residual {self.believed(self.lambda_min_residual):.2g}), "
+            f"‖H‖₂ = {self.norm:.5g}; "
             f"a larger λ_max by more than {100 * self.missed:.3g} % of λ_max − λ_min is excluded with 99 %",
         ]
         for name, value in (
@@ -257,6 +262,7 @@ class Settings:
         return float(ndtri(0.5 + self.confidence / 2))
 
 
+@known_options
 def effective_rank(
     model: Operator | nn.Module,
     loss: LossFunction | None = None,
@@ -648,25 +654,23 @@ class _Run:
     def _outcome(self, reached: bool) -> str:
         """What happened, and what to do."""
         theta, slack = self._norm()
+        share = f"{100 * self.settings.rtol:.3g} %"
         if not theta > 0:
             return "H is zero along every direction tried, so κ is undefined"
         t = self._trace()[0]
         if self.settings.trace is not None and reached:
-            return f"tr(H) was known, ‖H‖₂ is within {slack / theta:.2g} after {self.products} products"
+            return f"tr(H) was known, ‖H‖₂ is within {slack / theta:.2g} after {plural(self.products, 'product')}"
         if self.krylov.following is None and self.settings.trace is None:
             return f"the {len(self.krylov.vectors)} Lanczos vectors span everything: κ is exact"
         if reached:
-            return f"within {self.settings.rtol:.3g} of κ after {self.products} products"
+            return f"within {share} of κ after {self.products} products"
         width = self._width(t)
         if width <= 0:
             full = self.krylov.steps == self.settings.max_basis
-            return f"not within {self.settings.rtol:.3g}: ‖H‖₂ may be {slack / theta:.2g} larger; allow more than " + (
+            return f"not within {share}: ‖H‖₂ may be {slack / theta:.2g} larger; allow more than " + (
                 f"{self.settings.max_basis} Lanczos vectors" if full else f"{self.settings.limit} products"
             )
-        return (
-            f"not within {self.settings.rtol:.3g} of κ after {self.products} products: "
-            f"about {self._needed_in_all()} would be needed"
-        )
+        return f"not within {share} of κ after {self.products} products: about {self._needed_in_all()} would be needed"
 
     def _by_sign(self, lanczos: Lanczos) -> tuple[Estimate | None, Estimate | None]:
         """κ of the positive part and of the absolute values, where they are known without a density."""
@@ -735,5 +739,5 @@ def _signs(lanczos: Lanczos) -> str:
         return "no positive eigenvalue among the Ritz values: κ has the sign of tr(H)"
     return (
         f"H is indefinite (λ_min/λ_max = {low / high:.2g}): negative eigenvalues lower tr(H), so signed κ is below "
-        f"the positive and absolute ones: measure them by a spectral density, or take the Gauss-Newton matrix"
+        "the positive and absolute ones"
     )

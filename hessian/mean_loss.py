@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from decomfl_lab.errors import InputError, require, require_choice, require_int
 from decomfl_lab.layout import Layout
 from decomfl_lab.models.registry import initialising
+from decomfl_lab.plugins import taking
 
 __all__ = [
     "NORMALISATIONS",
@@ -128,12 +129,14 @@ class MeanLoss:
                 pair of tensors, unless statistics of the batch need all of it at once.
 
         Raises:
-            InputError: If there is nothing to differentiate or no data, the loss is no finite scalar, differs from one
+            InputError: If there is nothing to differentiate or no data, module and loss do not take the data, the loss
+                is no finite scalar, differs from one
                 evaluation to the next, or is no mean over examples where batches have to be combined; dropout is
                 active; a name matches no parameter; dtypes or devices are mixed; an argument is out of range.
         """
         require_choice("normalisation", normalisation, NORMALISATIONS)
         require(dtype is None or dtype in _DTYPES, "dtype", "be float32 or float64", dtype)
+        require(callable(loss), "loss", "be a function of (outputs, targets)", loss)
         self._module = module
         self._loss = loss
         chosen = _choose(module, parameters)
@@ -152,7 +155,8 @@ class MeanLoss:
         chunk = own if chunk is None and self.mode != "batch" else chunk
         self.pieces, self.weight = _cut(batches, weights, chunk)
         self._check_normalisation()
-        values = self._values(self.x)
+        with taking("data", tensors((self.pieces[0].inputs, self.pieces[0].targets))):
+            values = self._values(self.x)
         self.value = math.fsum(piece.share * value for piece, value in zip(self.pieces, values, strict=True))
         self._check_first_piece(values[0], combined=len(self.pieces) > 1 and (weights is None or chunk is not None))
 

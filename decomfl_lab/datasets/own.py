@@ -27,7 +27,7 @@ def examples(name: str, data: Any) -> tuple[Tensor, Tensor]:
         data: They are read once, in their order.
 
     Raises:
-        InputError: If they are something else, empty, or not as many inputs as targets.
+        InputError: If they are something else, empty, not finite, or not as many inputs as targets.
     """
     bare = isinstance(data, tuple | list | Tensor | np.ndarray)
     if (
@@ -46,6 +46,11 @@ def examples(name: str, data: Any) -> tuple[Tensor, Tensor]:
         raise InputError(f"{name} must be (inputs, targets), a data set or a data loader, got {_kind(data)}")
     sizes = len(inputs), len(targets)
     require(sizes[0] == sizes[1] > 0, name, "have as many inputs as targets, and one at least", sizes)
+    for what, values in (("inputs", inputs), ("targets", targets)):
+        broken = (~values.isfinite()).nonzero()
+        if len(broken):
+            at = tuple(broken[0].tolist())
+            require(False, f"{what} of example {at[0]} of {name}", "be finite numbers", float(values[at]))
     return inputs, targets
 
 

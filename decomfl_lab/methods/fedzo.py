@@ -10,7 +10,7 @@ import numpy as np
 from decomfl_lab.errors import DivergedError, require_int
 from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.methods.method import Setting, option
-from decomfl_lab.methods.rule_options import DEFAULT_RULE, RULE
+from decomfl_lab.methods.rule_options import DEFAULT_RULE, RULE, require_rule
 from decomfl_lab.methods.scalars import Differences
 from decomfl_lab.methods.traffic import Cohort, Traffic, models_both_ways
 from decomfl_lab.noise import Distribution, derive_seed
@@ -38,6 +38,7 @@ class Walking(Differences):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_int("local_steps K", self.local_steps, 1)
+        require_rule(self.rule)
 
     def client(self, setting: Setting, i: int) -> FedZOClient:
         """Client i."""

@@ -103,6 +103,12 @@ class Method:
         {}, "The learning rate η from a round on, as ROUND=VALUE,...: e.g. 500=0.0005.", "optimizer"
     )
 
+    def __new__(cls, **options: Any) -> Self:
+        """InputError for an option that the method does not have."""
+        for name in options:
+            require_choice(f"option of {cls.name or cls.__name__}", name, [own.name for own in dataclasses.fields(cls)])
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         require_finite_positive("lr η", self.lr)
         for r, value in self.lr_schedule.items():

@@ -10,7 +10,7 @@ from decomfl_lab.methods.method import Codec, Option
 from decomfl_lab.noise import Format
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
 
-__all__ = ["DEFAULT_RULE", "REPLICA_RULE", "RULE"]
+__all__ = ["DEFAULT_RULE", "REPLICA_RULE", "RULE", "require_rule"]
 
 DEFAULT_RULE = Momentum(0.9, "torch", 1e-5)
 """The authors', as their logs have it."""
@@ -106,6 +106,11 @@ class _ReplicaRule(_Rule):
             case GridSgd(exponent):
                 return super().split(Sgd()) | {"precision": "float32", "rounding": "stochastic", "grid": exponent}
         return super().split(value) | {"precision": "float32", "rounding": "stochastic", "grid": 0}
+
+
+def require_rule(value: Any) -> None:
+    """InputError unless the value is an update rule, and neither a name of one nor its class."""
+    require(isinstance(value, UpdateRule), "rule", "be an update rule, as lab.Momentum(0.9) or lab.SignSgd()", value)
 
 
 RULE: Codec = _Rule()

@@ -10,7 +10,7 @@ from decomfl_lab.errors import require_choice, require_finite_positive, require_
 from decomfl_lab.estimators.differences import ESTIMATORS, Estimator, central_curved
 from decomfl_lab.estimators.second_differences import require_moment_distribution
 from decomfl_lab.methods.method import Method, Setting, option
-from decomfl_lab.methods.rule_options import DEFAULT_RULE, REPLICA_RULE
+from decomfl_lab.methods.rule_options import DEFAULT_RULE, REPLICA_RULE, require_rule
 from decomfl_lab.methods.traffic import Cohort, Traffic
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.server import Server, Tracking
@@ -83,6 +83,7 @@ class Scalars(Perturbing):
             require_int("round in perturbation_schedule", r, 1)
             require_int(f"perturbation_schedule at round {r}", number, 1)
         require_choice("seeds", self.seeds, tuple(Seeding))
+        require_rule(self.rule)
 
     @property
     def K(self) -> int:

@@ -30,7 +30,7 @@ from decomfl_lab.objectives.objective import (
     Objective,
     RoundedObjective,
 )
-from decomfl_lab.plugins import OWN, is_own, made, named
+from decomfl_lab.plugins import OWN, is_own, made, named, taking
 from decomfl_lab.runs.config import CROSS_ENTROPY, TrainConfig
 from decomfl_lab.runs.evaluation import by_length, calibration_images, fast_layout
 from decomfl_lab.runs.finetuning import task_dataset, task_module
@@ -145,20 +145,11 @@ def _try_out(module: nn.Module, loss: LossFunction, dataset: Dataset) -> None:
     for name, (inputs, targets) in pairs.items():
         if not len(targets):
             continue
-        try:
-            with torch.no_grad():
-                outputs = module(inputs[:8])
-                if loss is cross_entropy and targets.ndim == 1:
-                    _check_classes(name, targets, outputs.shape[1], dataset)
-                value = loss(outputs, targets[:8])
-        except InputError:
-            raise
-        except Exception as error:  # whatever a user's model does
-            kinds = ", ".join(
-                f"{str(each.dtype).removeprefix('torch.')} {tuple(each.shape)}" for each in (inputs, targets)
-            )
-            told = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            raise InputError(f"model and loss must take the examples of {name} ({kinds}), got {told[:200]}") from error
+        with taking(name, (inputs, targets)), torch.no_grad():
+            outputs = module(inputs[:8])
+            if loss is cross_entropy and targets.ndim == 1:
+                _check_classes(name, targets, outputs.shape[1], dataset)
+            value = loss(outputs, targets[:8])
         shape = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
         require(shape == (), "loss", "give one number, the mean over the batch", shape)
 

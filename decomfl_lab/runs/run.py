@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
@@ -12,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from torch import nn
+from torch import Tensor, nn
 
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.devices import describe, find_device, use_tf32_
-from decomfl_lab.errors import DivergedError, InputError, require, require_int
+from decomfl_lab.errors import DivergedError, InputError, plural, require, require_int
 from decomfl_lab.estimators.second_differences import CURVATURE_COLUMNS
 from decomfl_lab.federations.federation import Federation
 from decomfl_lab.federations.in_process import DeComFLFederation
@@ -26,6 +27,7 @@ from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.methods.traffic import TrafficCheck, mean_traffic
 from decomfl_lab.objectives.normalisation import calibrated
 from decomfl_lab.objectives.objective import LossFunction
+from decomfl_lab.pictures import save_picture
 from decomfl_lab.plugins import OWN
 from decomfl_lab.runs.building import build_federation, dataset_of, loss_of, name_of_loss
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping
@@ -36,6 +38,8 @@ __all__ = ["CONFIG_FILE", "METRICS", "METRICS_FILE", "Progress", "Rebuilt", "Run
 
 CHECKPOINT_SECONDS = 20.0
 """The time between two checkpoints is this, times the seconds that one takes if more than 1: 5 % of a run at most."""
+RISEN = 10.0
+"""A run whose loss ends above so many times that of its first round is warned of."""
 METRICS = (
     "round",
     "test_accuracy",
@@ -150,11 +154,18 @@ class Run:
         self._calibration = calibration_images(config, self.dataset)
         self._rows: list[dict[str, float]] = []
         self._losses: list[float] = []
+        self._first: float | None = None
         # Every version of the code, and every device, that had a hand in the run.
         self._hands = {"codes": [code_version()], "devices": [describe(self.dataset.device)]}
         self.seconds = 0.0
         self.folder: Path | None = None
         self._saved_round: int | None = None
+
+    def __repr__(self) -> str:
+        config, row = self.config, self._rows[-1] if self._rows else {}
+        found = ", ".join(f"{name} {row[name]:.4g}" for name in METRICS[1:4] if np.isfinite(row.get(name, np.nan)))
+        done = f"{plural(self.round, 'round')} of {config.rounds}"
+        return f"<Run of {config.method.name} on {self.dataset.name}, {done}{found and ': ' + found}>"
 
     @property
     def round(self) -> int:
@@ -221,15 +232,20 @@ class Run:
         said = config.method.traffic(config.cohort, layout.d)
         return TrafficCheck(said, mean_traffic(federation, config.cohort))
 
-    def plot(self, path: Path | str) -> None:
-        """Draw accuracy, where there is one, and losses over the rounds, with the bytes a client sent and got."""
-        from matplotlib.figure import Figure
+    def plot(self, path: Path | str) -> Path:
+        """Draw accuracy, where there is one, and losses over the rounds, with the bytes a client sent and got.
 
-        require(Path(path).parent.is_dir(), "plot", "be in a folder that exists", str(path))
+        Args:
+            path: The file (.png, .pdf, .svg), which is returned; folders above it are made.
+
+        Raises:
+            InputError: If the file cannot be written, or has another ending.
+        """
+        from matplotlib.figure import Figure
 
         rows = self.metrics
         has_accuracy = bool(rows.test_accuracy.notna().any())
-        figure = Figure(figsize=(9 if has_accuracy else 5, 3.6), layout="constrained")
+        figure = Figure(figsize=(9 if has_accuracy else 5, 3.6), dpi=150, layout="constrained")
         axes = np.atleast_1d(figure.subplots(1, 1 + has_accuracy))
         # Bytes a client and round, from which the upper axes are made.
         wire = rows.wire_bytes.max() / self.config.clients / max(1, rows["round"].max())
@@ -245,7 +261,7 @@ class Run:
                 above = own.secondary_xaxis("top", functions=(lambda r: r * wire / 1e3, lambda b: b * 1e3 / wire))
                 above.set_xlabel("kB a client, both ways")
         figure.suptitle(f"{self.config.method.name}, {self.config.clients} clients, seed {self.config.seed}")
-        figure.savefig(path, dpi=150)
+        return save_picture(figure, Path(path))
 
     def train(
         self,
@@ -288,6 +304,7 @@ class Run:
                     raise self._diverged(error, out) from error
                 self.seconds += time.monotonic() - started
                 self._losses.append(loss)
+                self._first = loss if self._first is None else self._first
                 if federation.round % config.eval_every == 0 or federation.round == config.rounds:
                     self._evaluate()
                 try:
@@ -305,14 +322,21 @@ class Run:
                     last_save = time.monotonic()
                     saving = last_save - began
             self._save(out)
+            if self._first is not None and (last := rows[-1]["train_loss"]) > RISEN * abs(self._first):
+                lr = config.method.eta(self.round - 1)
+                logging.getLogger("decomfl_lab").warning(
+                    f"the training loss ended at {last:.3g}, far above the {self._first:.3g} of the first round, at "
+                    f"lr = {lr:g}; try lr = {lr / 10:g}"
+                )
 
-    def more(self, rounds: int, **options: Any) -> None:
-        """Train so many rounds more; options as ``train``'s.
+    def more(self, rounds: int, **options: Any) -> Run:
+        """Train so many rounds more, and return the run; options as ``train``'s.
 
         A run that was trained with ``out``, or loaded, is saved in its folder again, unless ``out`` says otherwise.
         """
         self.config = self.config.but(rounds=self.round + require_int("rounds", rounds, 1))
         self.train(**{"out": self.folder} | options)
+        return self
 
     def save(self, folder: Path | str) -> None:
         """Write metrics.csv, config.toml, provenance.json and a checkpoint with a checksum, as ``out`` of ``train``.
@@ -323,7 +347,7 @@ class Run:
         folder = Path(folder)
         with held(folder):
             if (folder / CHECKPOINT_FILE).exists():
-                self._require_same(read_checkpoint(folder / CHECKPOINT_FILE)[1], folder)
+                self._require_same(_read(folder)[1], folder)
             self._save(folder)
 
     def load(self, folder: Path | str, *, any_code: bool = True) -> None:
@@ -336,7 +360,7 @@ class Run:
         self.folder = Path(folder)
 
     def _resume(self, folder: Path, *, any_code: bool) -> None:
-        tensors, saved = read_checkpoint(folder / CHECKPOINT_FILE)
+        tensors, saved = _read(folder)
         self._require_same(saved, folder)
         for name, own in self._hands.items():
             earlier = saved.get(name, [saved["code"]] if name == "codes" else [])
@@ -344,9 +368,13 @@ class Run:
         if saved["code"] != code_version() and not any_code:
             raise InputError(f"out must hold a run of this code ({code_version()}), got one of {saved['code']}")
         if saved["federation"]["round"] > self.config.rounds:
-            raise InputError(f"rounds must be at least the {saved['federation']['round']} of the run in {folder}")
+            least = f"be at least the {saved['federation']['round']} of the run in {folder}"
+            require(False, "rounds", least, self.config.rounds)
+        then, now = tensors["x"].numel(), self.federation.x.numel()
+        require(then == now, "model", f"have d = {then}, as that of the run in {folder}", now)
         self.federation.load((tensors, saved["federation"]))
         self._rows[:], self._losses[:], self.seconds = saved["rows"], saved["losses"], saved["seconds"]
+        self._first = saved.get("first")
 
     def _require_same(self, saved: dict[str, Any], folder: Path) -> None:
         """InputError that names what differs where a saved run is not this one, in anything but its length."""
@@ -363,6 +391,7 @@ class Run:
         if out is not None:
             tensors, values = self.federation.save()
             state = {"federation": values, "rows": self._rows, "losses": self._losses, "seconds": self.seconds}
+            state["first"] = self._first
             state |= {"config": self.config.to_dict(), "data": self.dataset.digest, "code": code_version()}
             write_checkpoint(out / CHECKPOINT_FILE, tensors, state | self._hands)
             self._publish(out)
@@ -473,6 +502,13 @@ def train(
     return run.metrics
 
 
+def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The checkpoint in a folder; InputError if there is none."""
+    file = folder / CHECKPOINT_FILE
+    require(file.exists(), "folder", "be one in which a run was saved", str(folder))
+    return read_checkpoint(file)
+
+
 def load_run(out: Path, dataset: Dataset | None = None, **own: Any) -> Run:
     """The run that ``train`` left in the folder ``out``.
 
@@ -486,7 +522,7 @@ def load_run(out: Path, dataset: Dataset | None = None, **own: Any) -> Run:
     Raises:
         InputError: If the folder holds no run, or one of other data than are at hand now.
     """
-    _, saved = read_checkpoint(out / CHECKPOINT_FILE)
+    _, saved = _read(out)
     config = config_from_mapping(saved.get("config", {}), f"run {out}", lenient=True)
     kept = {"model": config.model, "loss": config.loss, "clients": config.data}
     given = {"model": own.get("module"), "loss": own.get("loss"), "clients": dataset}

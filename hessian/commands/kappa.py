@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import hessian
-from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
+from decomfl_lab.errors import InputError, plural, require, require_choice, require_finite_positive, require_int
 from decomfl_lab.files import held_checkpoint
 from decomfl_lab.interrupts import telling
 from decomfl_lab.pictures import require_picture, save_picture
@@ -329,7 +329,7 @@ def kappa(
         _print(result, found, split, facts)
     if plot is not None:
         try:
-            save_picture(picture(result, found, _about(facts)), plot)
+            print(f"written to {save_picture(picture(result, found, _about(facts)), plot)}", file=sys.stderr)
         except InputError as error:
             raise InputError(f"{error}; there is no picture, the numbers are printed") from error
 
@@ -367,7 +367,7 @@ def _trained(
         named = [f"--{name.replace('_', '-')}" for name in names if given[name] is not None]
         require(not named, " and ".join(names), f"stay unset for {where}", named)
 
-    if source is not None and not source.exists():
+    if source is not None and not (source / CHECKPOINT_FILE if source.is_dir() else source).exists():
         raise InputError(f"source must be a folder of decomfl train or a file of weights, got {source}")
     if source is not None and (source.is_dir() or source.name == CHECKPOINT_FILE):
         require_unset(list(given), "a run, which has its own")
@@ -476,7 +476,8 @@ def _print(
     for row in _rows(result, density, split):
         table.add_row(*row)
     Console(width=None if sys.stdout.isatty() else 130, highlight=False).print(table)
-    spent = f"{result.products} products ({result.steps} Lanczos steps, {result.probes} probes), {result.seconds:.1f} s"
+    made = f"{plural(result.steps, 'Lanczos step')}, {plural(result.probes, 'probe')}"
+    spent = f"{plural(result.products, 'product')} ({made}), {result.seconds:.1f} s"
     print(f"{result.reason}\n{spent}; seed {result.seed}\n{_about(facts)}")
 
 
@@ -502,7 +503,7 @@ def _rows(
         ("λ_max", result.lambda_max, result.lambda_max_residual),
         ("λ_min", result.lambda_min, result.lambda_min_residual),
     ):
-        yield name, f"{value:.5g}", f"± {residual:.2g}", "Ritz value and its residual"
+        yield name, f"{value:.5g}", f"± {result.believed(residual):.2g}", "Ritz value; its residual, at least ε‖H‖₂"
     if split is not None:
         yield "λ_max of all data", "", _interval(split.below, split.above), "in expectation, from two halves"
         yield "κ of all data", "", _interval(*split.kappa(trace.value)), "trace / λ_max of all data"

@@ -59,12 +59,12 @@ def test_a_fixed_budget_is_spent_and_an_asked_error_is_reached_or_refused() -> N
     assert loose.reached
     assert tight.reached
     assert loose.products < tight.products < 400
-    assert f"within 0.01 of κ after {tight.products} products" in tight.reason
+    assert f"within 1 % of κ after {tight.products} products" in tight.reason
     cut = effective_rank(operator, seed=0, rtol=0.001, max_products=30)
     assert not cut.reached
     assert cut.products == 30
     assert cut.interval[0] < cut.kappa < cut.interval[1]
-    assert "not within 0.001 of κ after 30 products: about" in cut.reason
+    assert "not within 0.1 % of κ after 30 products: about" in cut.reason
     needed = int(cut.reason.split("about ")[1].split()[0])
     assert needed > 400
 
@@ -245,6 +245,14 @@ def test_degenerate_matrices() -> None:
     negative = effective_rank(rotated(-TAIL), seed=0)
     assert negative.norm == pytest.approx(40.0, rel=1e-3) == -negative.lambda_min
     assert negative.interval[0] <= -KAPPA <= negative.interval[1] < 0
+
+
+def test_no_residual_is_printed_below_the_resolution_of_the_dtype() -> None:
+    found = effective_rank(DenseOperator(torch.diag(torch.tensor([3.0, 1.0]))), seed=0)
+    tiny = dataclasses.replace(found, lambda_max_residual=1e-26, lambda_min_residual=0.5)
+    least = torch.finfo(torch.float32).eps * 3.0
+    assert tiny.believed(1e-26) == pytest.approx(least, rel=1e-5)
+    assert f"(residual {least:.2g}), λ_min = 1 (residual 0.5)" in tiny.summary()
 
 
 def test_signs_are_told_apart() -> None:

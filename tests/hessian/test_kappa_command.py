@@ -300,9 +300,11 @@ def test_the_table_names_every_reading_of_kappa_and_the_picture_is_drawn(
 ) -> None:
     path = tmp_path / "pictures" / "k.png"
     assert cli.main(["kappa", *SMALL, "--split-sample", "--plot", str(path)]) == 0
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert f"written to {path}\n" in err
     for word in ("κ signed", "κ positive", "κ absolute", "trace", "λ_max", "λ_min", "κ of all data", "95% interval"):
         assert word in out
+    assert "by a spectral density" not in out
     assert "not measured" not in out  # with a picture there is a density, and it measures them
     assert "logistic, 60 steps of adam, lr 0.001, batch 64, seed 0; cross-entropy 1." in out
     assert "Data: scikit-learn's 8×8 digits" in out
@@ -471,7 +473,7 @@ def test_own_things_that_do_not_fit_are_one_line(
         ([], "model and data must be given unless source is a run of decomfl train"),
         (["--model", "logistic"], "model and data must be given"),
         (["nowhere"], "source must be a folder of decomfl train or a file of weights, got nowhere"),
-        (["."], "checkpoint must be a file that can be read, got "),
+        (["."], "source must be a folder of decomfl train or a file of weights, got ."),
         ([*SMALL, "--operator", "jacobian"], "operator must be one of hessian, gauss-newton, fisher, smoothed, got"),
         ([*SMALL, "--dtype", "float16"], "dtype must be one of float32, float64, got 'float16'"),
         ([*SMALL, "--data", "imagenet"], "data must be one of mnist, "),

@@ -104,6 +104,9 @@ def test_sequences_of_tokens_go_in_smaller_chunks() -> None:
         ((net(),), "loss and data must be given with a module, got None"),
         ((net(), LOSS), "loss and data must be given with a module, got None"),
         ((net(), LOSS, 3), "data must be batches, a Dataset or a pair of tensors, got 'int'"),
+        ((net(), "ce", (X, Y)), r"loss must be a function of \(outputs, targets\), got 'ce'"),
+        ((net(), LOSS, (X, Y + 1)), r"the examples of data \(float32 \(250, 6\), .*Target 3 is out of bounds"),
+        ((net(), LOSS, (X[:, :5], Y)), r"model and loss must take the examples of data \(float32 \(250, 5\)"),
         ((3,), r"model must be a torch module or an operator \(hessian.Operator\), got 'int'"),
         ((rotated([1.0]), LOSS), "loss and data must be None with an operator, which has them"),
     ],
@@ -111,6 +114,11 @@ def test_sequences_of_tokens_go_in_smaller_chunks() -> None:
 def test_what_has_no_hessian_is_refused(given: tuple[Any, ...], message: str) -> None:
     with pytest.raises(InputError, match=message):
         hessian.effective_rank(*given, seed=0)
+
+
+def test_an_option_that_nobody_has_is_refused() -> None:
+    with pytest.raises(InputError, match=r"option of effective_rank must be .*, got 'sed' \(did you mean seed\?\)"):
+        hessian.effective_rank(rotated([1.0]), sed=1)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

@@ -118,15 +118,19 @@ def test_a_wrong_formula_of_the_traffic_is_told(model: nn.Module) -> None:
 
 
 def test_a_picture_of_the_run_is_drawn(model: nn.Module, tmp_path: Path) -> None:
-    lab.train(model, clients=PAIRS, test=HELD, **OPTIONS).plot(tmp_path / "a.png")
+    lab.train(model, clients=PAIRS, test=HELD, **OPTIONS).plot(tmp_path / "new" / "a.png")
     lab.train(model, nn.functional.mse_loss, [(a, a[:, :2]) for a, _ in PAIRS], **OPTIONS).plot(tmp_path / "b.png")
-    assert all((tmp_path / name).stat().st_size > 10_000 for name in ("a.png", "b.png"))
+    assert all((tmp_path / name).stat().st_size > 10_000 for name in ("new/a.png", "b.png"))
 
 
 def test_a_run_of_other_data_or_without_its_model_is_refused(model: nn.Module, tmp_path: Path) -> None:
     lab.train(model, clients=PAIRS, out=tmp_path, **OPTIONS)
     with pytest.raises(lab.InputError, match="must be of the data at hand"):
         lab.load(tmp_path, model, clients=PAIRS[:2])
+    with pytest.raises(lab.InputError, match=r"model must have d = 47, as that of the run in .*, got 14$"):
+        lab.load(tmp_path, nn.Linear(6, 2), clients=PAIRS)
+    with pytest.raises(lab.InputError, match=r"folder must be one in which a run was saved, got '.*nix'$"):
+        lab.load(tmp_path / "nix")
     again = (
         r"must be given again, as lab.load\('.*', model=model, clients=clients, test=test\): the run trained its user"
     )
@@ -175,8 +179,43 @@ def test_options_that_nobody_has_are_refused(model: nn.Module) -> None:
         lab.train(model, clients=PAIRS, learning_rate=0.1)
     with pytest.raises(lab.InputError, match=r"got 'batchsize' \(did you mean batch_size\?\)"):
         lab.train(model, clients=PAIRS, batchsize=4)
-    with pytest.raises(TypeError, match="perturbations"):
+    with pytest.raises(lab.InputError, match="option of fedavg must be one of lr, .*, got 'perturbations'"):
         lab.FedAvg(perturbations=3)  # type: ignore[call-arg]
+    with pytest.raises(lab.InputError, match=r"got 'perturbation' \(did you mean perturbations\?\)"):
+        lab.DeComFL(perturbation=5)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("method", [lab.DeComFL, lab.FedZO, lab.MeZO])
+@pytest.mark.parametrize("rule", ["momentum", lab.Momentum])
+def test_the_name_or_class_of_a_rule_is_no_rule(method: Any, rule: Any) -> None:
+    with pytest.raises(lab.InputError, match=r"rule must be an update rule, as lab.Momentum\(0.9\) or .*, got"):
+        method(rule=rule)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_an_example_that_is_not_finite_is_named_before_training(wrong: float, model: nn.Module) -> None:
+    inputs = PAIRS[1][0].clone()
+    inputs[5, 2] = wrong
+    with pytest.raises(lab.InputError, match=f"inputs of example 5 of client 1 must be finite numbers, got {wrong}"):
+        lab.train(model, clients=[PAIRS[0], (inputs, PAIRS[1][1])], rounds=1)
+    with pytest.raises(lab.InputError, match=f"targets of example 0 of test must be finite numbers, got {wrong}"):
+        lab.train(model, clients=PAIRS, test=(x[:1], torch.tensor([wrong])), rounds=1)
+
+
+@pytest.mark.parametrize(("lr", "told"), [(1e4, 1), (0.05, 0)])
+def test_a_loss_that_ends_far_above_the_first_is_warned_of(
+    lr: float, told: int, model: nn.Module, caplog: pytest.LogCaptureFixture
+) -> None:
+    lab.train(model, clients=PAIRS, **OPTIONS | {"lr": lr})
+    assert len(caplog.records) == told
+    assert not told or "of the first round, at lr = 10000; try lr = 1000" in caplog.text
+
+
+def test_a_run_is_told_in_a_line_and_goes_on_in_one(model: nn.Module) -> None:
+    run = lab.train(model, clients=PAIRS, test=HELD, **OPTIONS)
+    row = run.more(1).metrics.iloc[-1]
+    accuracy = f"test_accuracy {row.test_accuracy:.4g}, test_loss {row.test_loss:.4g}"
+    assert repr(run).startswith(f"<Run of decomfl on own, 7 rounds of 7: {accuracy}, train_loss ")
 
 
 def test_examples_keep_their_owner() -> None:
@@ -271,7 +310,7 @@ def test_slips_are_told_in_a_line(model: nn.Module, tmp_path: Path) -> None:
             lambda: lab.train(model, nn.CrossEntropyLoss(reduction="none"), PAIRS),
             r"loss must give one number, .*got \(8,\)",
         ),
-        (lambda: run.plot(tmp_path / "no" / "a.png"), "plot must be in a folder that exists"),
+        (lambda: run.plot(tmp_path / "a.doc"), r"plot must end in one of \."),
     ):
         with pytest.raises(lab.InputError, match=message):
             call()  # type: ignore[no-untyped-call]
