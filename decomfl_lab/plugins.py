@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
@@ -51,9 +52,7 @@ def named(argument: str, target: str) -> Any:
         for part in name.split("."):
             found = getattr(found, part)
     except Exception as error:  # whatever a user's module does
-        raise InputError(
-            f"{argument} must be module:function that can be imported, got {_told(target, error)}"
-        ) from error
+        raise _refusal(argument, "be module:function that can be imported", target, error) from error
     return found
 
 
@@ -83,13 +82,14 @@ def made(argument: str, target: str, kind: type[T]) -> T:
         try:
             found = found()
         except Exception as error:  # whatever a user's function does
-            raise InputError(f"{argument} must be a function without arguments, got {_told(target, error)}") from error
+            raise _refusal(argument, "be a function without arguments", target, error) from error
     if not isinstance(found, kind):
         what = f"{kind.__module__}.{kind.__qualname__}"
         raise InputError(f"{argument} {target!r} must make a {what}, got {type(found).__name__}")
     return found
 
 
+<<<<<<< HEAD
 @contextmanager
 def taking(name: str, tensors: Iterable[Tensor]) -> Iterator[None]:
     """InputError where a user's model or loss, called inside, fails on the examples called ``name``, ``tensors``."""
@@ -109,3 +109,23 @@ def _told(target: str, error: Exception) -> str:
     own = last.filename != __file__ and not last.filename.startswith("<")
     place = f", {Path(last.filename).name} line {last.lineno}" if own else ""
     return f"{target!r} ({' '.join(f'{type(error).__name__}: {error}'.split())}{place})"
+=======
+def _refusal(argument: str, rule: str, target: str, error: Exception) -> InputError:
+    """What to say of an error in one line: an InputError by its own words, others beside the rule that they break.
+
+    The place is the last line that ran in the user's file, or where the error arose if none did.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    module = target.rpartition(":")[0]
+    own = Path(module).stem if module.endswith(".py") else module.rpartition(".")[2]
+    last = ([frame for frame in frames if Path(frame.filename).stem == own] or frames)[-1]
+    here = last.filename == __file__ or last.filename.startswith("<")
+    place = "" if here else f", {Path(last.filename).name} line {last.lineno}"
+    told = " ".join(str(error).split())
+    if isinstance(error, InputError):
+        return InputError(f"{told} ({argument} {target!r}{place})")
+    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType | type):
+        near = difflib.get_close_matches(error.name or "", dir(error.obj), 1)
+        told += f"; did you mean {near[0]}?" if near else ""
+    return InputError(f"{argument} must {rule}, got {target!r} ({type(error).__name__}: {told}{place})")
+>>>>>>> 469f514250fde893ab9b08d1dbf5c115921bae69

@@ -18,7 +18,7 @@ from theory.problems.quadratic import Quadratic
 from theory.setting import Setting
 from theory.statements import Statement
 
-__all__ = ["SOURCES", "Check", "Source", "check", "decide", "ratio", "sides"]
+__all__ = ["SOURCES", "Check", "Source", "check", "decide", "ratio", "require_statement", "sides"]
 
 Source = Literal["exact", "simulation", "run"]
 SOURCES: Final[tuple[str, ...]] = get_args(Source)
@@ -89,9 +89,13 @@ def check(
             In any case the values of symbols of your own.
 
     Raises:
-        InputError: If the step size or μ breaks a condition of the statement, the setting claims less than the problem
-            has (or a probe of it finds) or stands beside constants of a run, or the source has no way to the left side.
+        InputError: If the statement or the problem is none, the step size or μ breaks a condition of the statement, the
+            setting claims less than the problem has (or a probe of it finds) or stands beside constants of a run, or
+            the source has no way to the left side.
     """
+    require_statement(statement)
+    for name in ("setting", "d", "M", "start", "sampled_gradient", "gradient") * (not isinstance(problem, Quadratic)):
+        require(hasattr(problem, name), "problem", f"have {name}, see theory.Problem", type(problem).__name__)
     require_choice("source", source, SOURCES)
     require_confidence(confidence)
     require_int("runs", runs, 2)
@@ -116,6 +120,12 @@ def check(
         source=source,
         more=more,
     )
+
+
+def require_statement(statement: Any) -> None:
+    """InputError unless it is a ``Statement``; that of a name is ``theory.statement(name)``."""
+    rule = "be a theory.Statement, as theory.statement('theorem-1')"
+    require(isinstance(statement, Statement), "statement", rule, statement)
 
 
 def sides(
@@ -231,10 +241,10 @@ def _require_admissible(statement: Statement, setting: Setting, own: Mapping[str
         return
     eta, mu = statement.step_sizes(setting, **own), statement.largest_mu(setting, **own)
     if not statement.admits(setting, **own):
-        raise InputError(
-            f"eta must be at most {eta.largest:.6g} ({eta.binding}) and mu at most {mu.largest:.6g} for "
-            f"{statement.title}, got {setting.eta} and {setting.mu}"
-        )
+        limits = [f"eta must be at most {eta.largest:.6g} ({eta.binding})"]
+        limits += [f"mu at most {mu.largest:.6g} ({mu.binding})"] if mu.binding else []
+        used = f"{setting.eta:.6g}" + (f" and {setting.mu:.6g}" if mu.binding else "")
+        raise InputError(f"{' and '.join(limits)} for {statement.title}, got {used}")
     free = any("eta" in names_in(term) for term in statement.terms.values())
     if not free and (setting.eta or 0.0) < eta.largest * (1 - _ROUNDING):
         raise InputError(f"eta must be {eta.largest:.6g}, the largest admissible, for {statement.name}")

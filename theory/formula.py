@@ -173,6 +173,7 @@ def _product(expression: sp.Expr, kept: bool) -> str:
             one = str(factor).replace("-", "−") if factor.is_Rational else _written(factor, kept)
             one = f"({one})" if factor.is_Add else one
             word = len(one) > 1 and one.isascii() and one.isalpha()  # which would run into what is beside it
-            text += ("·" if (apart or word or one[0].isdecimal()) and text.strip("−") else "") + one
+            called = isinstance(factor, sp.Function | sp.Max | sp.Min)
+            text += ("·" if (apart or word or called or one[0].isdecimal()) and text.strip("−") else "") + one
         apart = _below(factor) or (factor.is_Rational and not factor.is_Integer) or (factor.is_Symbol and word)
     return text if text.strip("−") else text + "1"

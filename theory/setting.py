@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, Literal
 
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
 
 __all__ = [
-    "DISTRIBUTIONS", "Setting", "bias_factor", "curved_bias_factor", "effective_factor", "eighth_moment",
+    "DISTRIBUTIONS", "Setting", "Variant", "bias_factor", "curved_bias_factor", "effective_factor", "eighth_moment",
     "second_moment_factor", "sixth_moment",
 ]  # fmt: skip
 
 DISTRIBUTIONS: Final = ("gaussian", "sphere", "rademacher")
+Variant = Literal["stated", "corrected", "sharper", "wider"]
+"""The forms of a bound: as printed, as proved in ``docs/theory.md``, with smaller terms, for a larger η."""
 
 
 def second_moment_factor(distribution: str, *, d: int, P: int) -> float:

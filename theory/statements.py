@@ -7,7 +7,7 @@ from collections import namedtuple
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, cast
 
 import sympy as sp
 from scipy import optimize
@@ -16,13 +16,12 @@ from decomfl_lab.errors import InputError, require, require_choice
 from theory.algorithms import Step, decomfl
 from theory.formula import formula, names_in, unit_of, value_of, written
 from theory.measured import AVERAGE, Left
-from theory.setting import DISTRIBUTIONS, Setting
+from theory.setting import DISTRIBUTIONS, Setting, Variant
 from theory.symbols import GIVEN
 from theory.units import F, Unit, X, require_one_unit
 
 __all__ = ["ONE_HESSIAN", "Constant", "Statement", "StepSizes", "Variant"]
 
-Variant = Literal["stated", "corrected", "sharper", "wider"]
 Constant = float | Callable[[Any, Setting], float]
 """The value of a symbol of one's own: a number, or a function of the problem and the setting."""
 
@@ -86,7 +85,8 @@ class Statement:
         note: What to know about it: how a gap of the print was read, what is proved where.
 
     Raises:
-        InputError: If a formula is no expression in known symbols, or the left side is none.
+        InputError: If a formula is no expression in known symbols, the left side is none, or ``without`` has another
+            name.
         UnitError: If the units of a bound of your own do not fit: terms to the left side, η to X²/F, μ to X.
     """
 
@@ -109,9 +109,12 @@ class Statement:
 
     def __post_init__(self) -> None:
         for part in ("terms", "eta", "mu"):
+            require(isinstance(getattr(self, part), Mapping), part, "map names to formulas", getattr(self, part))
             kept = {name: formula(f"{part}[{name!r}]", each) for name, each in getattr(self, part).items()}
             object.__setattr__(self, part, kept)
         require(isinstance(self.left, Left), "left", "be a theory.Left", self.left)
+        for name in self.without:
+            require_choice("without", name, ("sigma", "sigma_G", "mu"))
         for name in self.constants:
             require(
                 name in self.symbols, "constants", f"be of its own symbols {', '.join(self.symbols) or '(none)'}", name
@@ -195,14 +198,21 @@ class Statement:
         Raises:
             InputError: If what is given belongs to none of them, or a value is no finite number.
         """
-        found = {}
-        for name, value in {**self.constants, **given}.items():
+        found: dict[str, float] = {}
+        values = {**self.constants, **given}
+        for name in self.symbols:
+            if name not in values:
+                raise InputError(f"{name} must be given a value by Statement(constants={{{name!r}: ...}}), got none")
+        for name, value in values.items():
             require_choice("constant", name, self.symbols)
             try:
                 found[name] = float(value(problem, setting) if callable(value) else value)
             except (AttributeError, ArithmeticError, TypeError, ValueError) as error:  # whatever a user's function does
-                where = f"{type(problem).__name__} ({error})"
-                raise InputError(f"{name} must have a value on every problem, got none on {where}") from error
+                why = f" ({error})"
+                if isinstance(error, AttributeError) and error.obj is problem:
+                    why = f", which has no {error.name}"
+                on = f"{type(problem).__name__}{why}"
+                raise InputError(f"{name} must have a value on every problem, got none on {on}") from error
             require(math.isfinite(found[name]), name, "be a finite number", found[name])
         return found
 

@@ -33,9 +33,10 @@ def symbol(name: str, unit: Unit = ONE) -> Any:
         unit: Its unit.
 
     Raises:
-        InputError: If the name is no such word, or belongs to a symbol of another unit.
+        InputError: If the name is no such word or belongs to a symbol of another unit, or the unit is no ``Unit``.
     """
     require(name.isidentifier(), "name", "be a word without spaces", name)
+    require(isinstance(unit, Unit), "unit", "be a theory.Unit, as theory.F / theory.X**2", unit)
     found = sp.Symbol(name, positive=True)
     if UNITS.setdefault(found, unit) != unit:
         raise InputError(f"name must be new for a symbol of unit {unit}, got {name!r} of unit {UNITS[found]}")

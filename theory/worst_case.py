@@ -11,7 +11,7 @@ import numpy as np
 
 from decomfl_lab.errors import InputError, require_choice, require_int
 from theory.algorithms import decomfl
-from theory.checking import Check, Source, check, ratio, sides
+from theory.checking import Check, Source, check, ratio, require_statement, sides
 from theory.formula import names_in
 from theory.problems.piecewise import Piecewise
 from theory.problems.problem import Problem
@@ -56,6 +56,8 @@ class Instance:
         runs: Number of simulated runs that judged it.
         seed: The seed of these runs.
         tried: Number of instances that were tried.
+        largest: The largest left/right of the search. The check's is smaller where an exact instance that refutes the
+            statement was made small, and another where it was simulated anew.
     """
 
     family: str
@@ -67,11 +69,17 @@ class Instance:
     runs: int
     seed: int
     tried: int
+    largest: float
 
     @property
     def title(self) -> str:
         """The class of problems, and the constant that alone is not 0."""
         return _titled(self.family, self.alone)
+
+    @property
+    def ratio(self) -> float:
+        """The largest left/right that counts: the search's where it is exact, the check's where it is simulated."""
+        return self.largest if self.source == "exact" else self.check.ratio
 
     def python(self, statement: str) -> str:
         """Three lines of Python that repeat the check, of a statement that the expression ``statement`` gives."""
@@ -103,7 +111,7 @@ class Tightness:
     @property
     def worst(self) -> Instance:
         """The one with the largest ratio, of those that the statement fails on if there are any."""
-        return max(self.instances, key=lambda each: (each.check.holds is False, each.check.ratio))
+        return max(self.instances, key=lambda each: (each.check.holds is False, each.ratio))
 
     @property
     def holds(self) -> bool | None:
@@ -274,8 +282,9 @@ def tightness(
         watch: Function that is told a search's name, its generations so far, all of them, and the largest ratio.
 
     Raises:
-        InputError: If a class is unknown, or none has an instance for the statement.
+        InputError: If the statement is none, a class is unknown, or none has an instance for the statement.
     """
+    require_statement(statement)
     require_int("effort", effort, 1)
     for name in families:
         require_choice("family", name, FAMILIES)
@@ -290,9 +299,14 @@ def tightness(
             left_out[name] = str(error)
             continue
         if instance is not None:
-            found.append(instance)
+            # The whole class has the instances of its parts too.
+            largest = max(
+                [instance, *(each for each in found if each.family == name and not alone)], key=lambda each: each.ratio
+            )
+            found.append(replace(largest, alone=alone, tried=instance.tried))
     if not found:
-        raise InputError(f"statement must have an instance in {', '.join(families)}, got {statement.title}: {left_out}")
+        reasons = "; ".join(dict.fromkeys(left_out.values())) or "both sides are 0 or no η is admitted"
+        raise InputError(f"statement must have an instance in {', '.join(families)}, got {statement.title}: {reasons}")
     return Tightness(statement, tuple(found), left_out)
 
 
@@ -349,7 +363,7 @@ def _worst(
     if judged.holds is None:
         runs = min(2 * judged.more, _MOST)
         judged = check(statement, problem, setting, source=source, runs=runs, seed=seed + 1)
-    return Instance(name, alone, problem, setting, judged, source, runs, seed + 1, worst.tried)
+    return Instance(name, alone, problem, setting, judged, source, runs, seed + 1, worst.tried, worst.ratio)
 
 
 def _simplest(worst: Worst, axes: Mapping[str, Axis], at_ratio: Callable[[At], float]) -> At:

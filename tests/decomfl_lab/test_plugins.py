@@ -14,6 +14,7 @@ from decomfl_lab.plugins import is_own, made, named
 
 OWN = """
 from torch import nn
+from decomfl_lab.errors import require
 import own_neighbour
 
 class Net(nn.Linear):
@@ -22,6 +23,9 @@ class Net(nn.Linear):
 
 net = Net()
 rows = [1, 2]
+
+def refuses():
+    require(False, "own", "be true", 0)
 
 def fails():
     raise KeyError("no such\\nkey")
@@ -55,7 +59,9 @@ def test_a_class_or_function_is_called_and_an_object_of_the_kind_is_taken_as_it_
         ("nowhere:f", r"that can be imported, got 'nowhere:f' \(ModuleNotFoundError: No module named 'nowhere'\)$"),
         ("own_things:g", r"imported, got 'own_things:g' \(AttributeError: module 'own_things' has no attribute 'g'\)$"),
         ("own_broken:f", r"\(NameError: name 'z' is not defined, own_broken.py line 2\)$"),
-        ("own_things:fails", r"without arguments, got 'own_things:fails' \(KeyError: .*, own_things.py line 13\)$"),
+        ("own_things:fails", r"without arguments, got 'own_things:fails' \(KeyError: .*, own_things.py line 17\)$"),
+        ("own_things:refuses", r"^own must be true, got 0 \(model 'own_things:refuses', own_things.py line 14\)$"),
+        ("own_things:row", r"has no attribute 'row'; did you mean rows\?\)$"),
         ("own_neighbour:WIDTH", "model 'own_neighbour:WIDTH' must make a torch.nn.modules.module.Module, got int"),
         ("own_things:Net.bias", r"imported, got 'own_things:Net.bias' \(AttributeError: "),
         ("torch.nn:Linear", r"without arguments, got 'torch.nn:Linear' \(TypeError: .*in_features.*\)$"),

@@ -145,11 +145,13 @@ def test_a_violated_condition_is_said_and_the_bound_still_shown(capsys: pytest.C
     found = run(capsys, *argv)["variants"]
     assert not any(each["admissible"] for each in found.values())
     text = shown(capsys, *argv)
-    assert "Not claimed, stated: η = 0.1 above descent's" in text
+    assert (
+        "sharper claims nothing here: η = 0.1 is above 0.02049 = 1/(4Lρ_κ), the largest that descent allows.\n" in text
+    )
     assert "bound" in text
-    assert "Not claimed" not in shown(capsys, "bound", *THEOREM_2)
+    assert "claims nothing" not in shown(capsys, "bound", *THEOREM_2)
     corollary = ["bound", "--statement", "corollary-1", "--d", "10", "--L", "1", "--eta", "1e-5", "--mu", "1"]
-    assert "μ = 1 above rate's 0.07692" in shown(capsys, *corollary)
+    assert "μ = 1 is above 0.07692" in shown(capsys, *corollary)
 
 
 def test_directions_choose_the_version_and_labels_name_statements(capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,7 +189,10 @@ def test_rademacher_directions_have_a_theorem_1_for_several_local_steps(capsys: 
 
 def test_what_is_taken_for_granted_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     bare = ["bound", *ISSUE[1:], "--eta", "1e-5", "--sigma-G", "1"]
-    assert run(capsys, *bare)["notes"] == ["M was not given and is taken for m = 10: no client is left out, so φ = 0."]
+    *defaults, clients = run(capsys, *bare)["notes"]
+    assert defaults == ["D was not given and is taken for 1.", "R was not given and is taken for 1."]
+    assert clients == "M was not given and is taken for m = 10: no client is left out, so φ = 0."
+    bare += ["--D", "1", "--R", "1"]
     for more in (["--M", "100"], ["--replacement"]):
         assert run(capsys, *bare, *more)["notes"] == []
     assert "M was not given" in shown(capsys, *bare)
@@ -206,7 +211,7 @@ def test_what_is_taken_for_granted_is_said(capsys: pytest.CaptureFixture[str]) -
         (["stepsize", "--theorem", "1", "--d", "9", "--L", "0"], "L must be a finite number above 0, got 0.0"),
         (["bound", *THEOREM_2, "--K", "2"], "K must be 1 in theorem-2, got 2"),
         (["bound", *THEOREM_2, "--m", "10", "--M", "3"], "m must be an integer in 1..3, got 10"),
-        (["stepsize", "--theorem", "1", "--d", "9.5", "--L", "1"], "Invalid value for '--d'"),
+        (["stepsize", "--theorem", "1", "--d", "9.5", "--L", "1"], "d must be a whole number, got '9.5'"),
         (["stepsize", "--statement", "variance", "--d", "9", "--L", "1"], "statement must have a condition on η"),
     ],
 )
@@ -230,10 +235,16 @@ def test_formulas_are_printed_so_that_they_can_be_read() -> None:
     assert [written(formula) for formula in printed.values()] == list(printed)
 
 
+def test_what_several_forms_assume_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    told = shown(capsys, "bound", "--theorem", "1")
+    assert "corrected; sharper; wider: Assumes unbiased gradients" in told
+    assert told.count("independent between clients and steps") == 1
+
+
 def test_formulas_that_sympy_sorted_have_one_denominator() -> None:
     assert written(2 * L * eta * kappa / m * sigma**2) == "2Lηκσ²/m"
     assert written(1 - 1 / (8 * L * eta) - Rational(3, 4) * P) == "1 − 3P/4 − 1/(8Lη)"
-    assert written(exp(-d * P / 16) * d ** Rational(3, 2)) == "d^(3/2)exp(−Pd/16)"
+    assert written(exp(-d * P / 16) * d ** Rational(3, 2)) == "d^(3/2)·exp(−Pd/16)"
 
 
 def test_without_constants_the_forms_stand_side_by_side_as_formulas(capsys: pytest.CaptureFixture[str]) -> None:

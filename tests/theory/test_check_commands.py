@@ -6,11 +6,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from decomfl_lab.cli import main as cli
+from theory.setting import Variant
 from theory.worst_case import FAMILIES
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "my_bound.py")
@@ -24,12 +25,13 @@ def told(capsys: pytest.CaptureFixture[str], code: int, *argv: str) -> str:
 def test_a_right_bound_holds(capsys: pytest.CaptureFixture[str]) -> None:
     out = told(capsys, 0, "check", f"{EXAMPLE}:right", "--effort", "3")
     assert out.startswith("right: E f(x_R) − f* ≤ D(1 − ην)^R + Lηρ(φσ_G² + σ²)/(2mν) for η ≤ 1/(Lρ)\nholds on ")
-    assert "waves left out: nu must have a value" in out
+    assert "waves left out: nu must have a value on every problem, got none on Waves, which has no spectrum\n" in out
 
 
 def test_a_wrong_bound_fails_with_the_instance_and_the_lines_that_repeat_it(capsys: pytest.CaptureFixture[str]) -> None:
     out = told(capsys, 1, "check", f"{EXAMPLE}:wrong", "--effort", "3", "--on", "quadratics")
-    assert "\nfails:\nThe worst case, on quadratics, " in out
+    assert "\nfails:\nA small instance that refutes it, on quadratics, " in out
+    assert "\nThe largest left/right of the search is " in out
     assert ": fails\n" in out
     *_, lines = out.partition("Three lines of Python repeat it:\n")
     done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=True)
@@ -51,6 +53,8 @@ def test_tightness_has_a_row_a_class_and_shows_the_worst(capsys: pytest.CaptureF
         assert title in out
     assert "0.57" in out
     assert "statement = theory.statement('theorem-1-single', 'corrected')" in out
+    assert "afresh" not in out
+    assert "afresh" in told(capsys, 0, "tightness", "theorem-1-single", "--effort", "1", "--on", "piecewise")
 
 
 @pytest.mark.parametrize(
@@ -58,7 +62,7 @@ def test_tightness_has_a_row_a_class_and_shows_the_worst(capsys: pytest.CaptureF
     [
         (["check", "theorem-9"], "statement must be one of theorem-1,"),
         (["check", "theorem-1", "--variant", "mine"], "variant must be one of stated, corrected"),
-        (["check", "theorem-1", "--on", "cubics"], "family must be one of quadratics, waves, piecewise, got 'cubics'"),
+        (["check", "theorem-1", "--on", "cubics"], "--on must be one of quadratics, waves, piecewise, got 'cubics'"),
         (["check", "theorem-1", "--effort", "0"], "effort must be an integer of at least 1"),
         (
             ["check", "nowhere.py:right"],
@@ -85,4 +89,4 @@ def test_help_loads_neither_torch_nor_sympy(command: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
-    assert all(family in done.stdout for family in FAMILIES)
+    assert all(name in done.stdout for name in (*FAMILIES, *get_args(Variant)))

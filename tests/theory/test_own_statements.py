@@ -122,8 +122,42 @@ def test_what_a_check_of_ones_own_cannot_mean_is_refused(change: dict[str, Any],
         theory.check(CONTRACTION, STRONG, R=5, **change)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"without": ("sigmaG",)},
+            r"^without must be one of sigma, sigma_G, mu, got 'sigmaG' \(did you mean sigma_G\?\)",
+        ),
+        ({"terms": [s.D]}, r"^terms must map names to formulas, got \[D\]$"),
+    ],
+)
+def test_a_statement_that_is_none_is_refused_by_name(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        replace(CONTRACTION, **change)
+
+
+def test_what_is_no_statement_problem_or_unit_is_refused_by_name() -> None:
+    bare: Any = object()
+    for call in (theory.check, theory.tightness):
+        with pytest.raises(
+            InputError, match=r"^statement must be a theory.Statement, as theory.statement\('theorem-1'\)"
+        ):
+            call("theorem-1", STRONG)  # type: ignore[operator]
+    with pytest.raises(InputError, match="^problem must have setting, see theory.Problem, got 'object'"):
+        theory.check(CONTRACTION, bare)
+    wrong: Any = "F/X^2"
+    with pytest.raises(InputError, match=r"^unit must be a theory.Unit, .* got 'F/X\^2'"):
+        theory.symbol("c", wrong)
+
+
+def test_a_step_that_is_too_large_is_refused_by_its_own_condition_alone() -> None:
+    with pytest.raises(InputError, match=r"^eta must be at most 0\.0\d+ \(descent\) for contraction, got 9$"):
+        theory.check(CONTRACTION, STRONG, R=9, eta=9.0)
+
+
 def test_a_symbol_without_value_and_a_root_below_zero_are_named() -> None:
-    with pytest.raises(InputError, match="^nu must be given for"):
+    with pytest.raises(InputError, match=r"^nu must be given a value by Statement\(constants={'nu': ...}\), got none$"):
         theory.check(replace(CONTRACTION, constants={}), STRONG, R=5)
     with pytest.raises(InputError, match=r"^√\(1 − L\) must be a real number, got L = 2"):
         theory.value_of(theory.symbols.sp.sqrt(1 - s.L), {"L": 2.0})

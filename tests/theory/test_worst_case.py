@@ -60,6 +60,14 @@ def test_lemmas_are_exact_on_waves() -> None:
     assert tightness(planted(found.statement, "smoothing", 0.2), ("waves",), effort=5).holds is False
 
 
+def test_a_class_is_no_less_than_its_parts_and_a_small_instance_no_more_than_the_search() -> None:
+    found = tightness(planted(SINGLE, "start", 0.2), ("quadratics",), effort=1)
+    *parts, whole = found.instances
+    assert (whole.alone, whole.title) == ("", "quadratics")
+    assert whole.ratio == max(each.ratio for each in found.instances) >= whole.check.ratio > 1
+    assert max(each.ratio for each in parts) > 2
+
+
 def test_the_printed_theorem_1_is_refuted_by_its_noise() -> None:
     found = tightness(statement("theorem-1", "stated"), ("quadratics",), effort=4, first=True)
     assert found.holds is False

@@ -6,9 +6,11 @@ import inspect
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import click
 import typer
 
 import theory
@@ -67,10 +69,22 @@ def _constant(name: str, help_: str, kind: type, **more: Any) -> inspect.Paramet
     return flag(name, kind, f"--{name.replace('_', '-')}", help=said, **more)
 
 
+def _whole(name: str) -> Callable[[str], int]:
+    """A parser of whole numbers whose errors name the constant."""
+
+    def parse(text: str) -> int:
+        try:
+            return integer(text)
+        except ValueError:
+            raise click.UsageError(f"{name} must be a whole number, got {text!r}") from None
+
+    return parse
+
+
 def _with_constants(command: Command, points: Mapping[str, str]) -> Command:
     """``command(constants, ...)`` with a flag for each constant and for ``points``, spelled as in the paper."""
     flags = [
-        *(_constant(name, text, int, parser=integer) for name, text in _WHOLE.items()),
+        *(_constant(name, text, int, parser=_whole(name), metavar="INTEGER") for name, text in _WHOLE.items()),
         *(_constant(name, text, float) for name, text in {**_REAL, **points}.items()),
         flag(
             "distribution",
@@ -118,7 +132,8 @@ def _stepsize(
     (σ and σ_G are 0 unless given), and the largest μ whose terms are a tenth of the others (less gains nothing).
     """
     setting, variants = _asked(theorem, named, constants, replacement)
-    found = {title: _step_sizes(each, setting, best={"D", "R"} <= set(constants)) for title, each in variants.items()}
+    best = {"D", "R"} <= set(constants)
+    found = {title: _step_sizes(each, setting, best=best) for title, each in variants.items()}
     conditions = [name for each in variants.values() for name in (*each.eta, *each.mu)]
     require(
         bool(conditions),
@@ -126,8 +141,9 @@ def _stepsize(
         "have a condition on η (the lemmas have none)",
         next(iter(variants.values())).name,
     )
+    notes = _notes(variants, setting, constants, terms=best)
     if as_json:
-        _dump(variants, setting, {}, found)
+        _dump(variants, setting, {}, found, notes)
         return
     rows = [
         (f"{symbol} by {name}", [_condition(each[kind], name) for each in found.values()])
@@ -139,7 +155,7 @@ def _stepsize(
         rows.append(("rate-optimal η", [_number(each["best_eta"]) for each in found.values()]))
         rows.append(("rate-optimal μ", [_number(each["best_mu"]) for each in found.values()]))
         rows.append(("bound there", [_number(each["best_bound"]) for each in found.values()]))
-    _print("condition", variants, rows, setting, {})
+    _print("condition", variants, rows, setting, {}, notes)
 
 
 def _bound(
@@ -171,8 +187,9 @@ def _bound(
         return
     setting, variants = _asked(theorem, named, constants, replacement)
     found = {title: _terms(each, setting, at) for title, each in variants.items()}
+    notes = _notes(variants, setting, constants, terms=True)
     if as_json:
-        _dump(variants, setting, at, found)
+        _dump(variants, setting, at, found, notes)
         return
     rows = [
         (name, [_term(each["terms"], name) for each in found.values()])
@@ -183,10 +200,10 @@ def _bound(
         rows.append(("largest η", [_number(each["largest"]) for each in found.values()]))
         if setting.eta is not None:
             rows.append(("bound there", [_number(each["bound_there"]) for each in found.values()]))
-    _print(next(iter(variants.values())).left.text, variants, rows, setting, at)
+    _print(next(iter(variants.values())).left.text, variants, rows, setting, at, notes)
     for title, each in found.items():
         if each["violated"]:
-            print(f"Not claimed, {title}: {'; '.join(each['violated'])}.")
+            print(f"{title} claims nothing here: {'; '.join(each['violated'])}.")
 
 
 stepsize = _with_constants(_stepsize, {})
@@ -258,7 +275,8 @@ def _terms(of: Statement, setting: Setting, at: Values) -> Values:
     if of.eta:
         limits = [("η", setting.eta, of.step_sizes(setting), of.eta), ("μ", setting.mu, of.largest_mu(setting), of.mu)]
         violated = [
-            f"{symbol} = {used:.4g} above {name}'s {largest:.4g} = {theory.written(formulas[name])}"
+            f"{symbol} = {used:.4g} is above {largest:.4g} = {theory.written(formulas[name])}, "
+            f"the largest that {name} allows"
             for symbol, used, sizes, formulas in limits
             for name, largest in sizes.conditions.items()
             if used is not None and used > largest * (1 + 1e-12)
@@ -276,7 +294,9 @@ def _terms(of: Statement, setting: Setting, at: Values) -> Values:
     }
 
 
-def _dump(variants: Mapping[str, Statement], setting: Setting, at: Values, found: Mapping[str, Values]) -> None:
+def _dump(
+    variants: Mapping[str, Statement], setting: Setting, at: Values, found: Mapping[str, Values], notes: Sequence[str]
+) -> None:
     from hessian.estimate import plain
 
     first = next(iter(variants.values()))
@@ -285,7 +305,7 @@ def _dump(variants: Mapping[str, Statement], setting: Setting, at: Values, found
         "source": first.source,
         "left": first.left.text,
         "constants": setting.values | at,
-        "notes": _notes(variants, setting),
+        "notes": notes,
     }
     own = {
         title: {**found[title], "assumptions": each.assumptions, "note": each.note} for title, each in variants.items()
@@ -293,10 +313,15 @@ def _dump(variants: Mapping[str, Statement], setting: Setting, at: Values, found
     print(json.dumps(plain({**about, "distribution": setting.distribution, "variants": own}), ensure_ascii=False))
 
 
-def _notes(variants: Mapping[str, Statement], setting: Setting) -> list[str]:
-    """What was taken for granted, in sentences."""
-    notes = []
-    used = {name for each in variants.values() for term in each.terms.values() for name in theory.names_in(term)}
+def _notes(variants: Mapping[str, Statement], setting: Setting, given: Values, *, terms: bool) -> list[str]:
+    """What was taken for granted, in sentences; ``terms`` says whether the bounds are shown, not only conditions."""
+    shown = [part for each in variants.values() for part in (each.eta, each.mu, *[each.terms] * terms)]
+    used = {name for part in shown for formula in part.values() for name in theory.names_in(formula)}
+    notes = [
+        f"{name} was not given and is taken for {_DEFAULTS[name]:g}."
+        for name in ("D", "R")
+        if name in used - set(given)
+    ]
     if setting.M is None and not setting.replacement and "phi" in used:
         notes.append(f"M was not given and is taken for m = {setting.m}: no client is left out, so φ = 0.")
     if any(each.one_hessian for each in variants.values()):
@@ -341,13 +366,23 @@ def _print_formulas(variants: Mapping[str, Statement]) -> None:
         if any(conditions):
             table.add_row(f"{symbol} at most", *("\n".join(map(theory.written, each.values())) for each in conditions))
     console.print(table)
+    for line in _words(variants):
+        console.print(line)
+
+
+def _words(variants: Mapping[str, Statement]) -> list[str]:
+    """What each form assumes and its note, once where several share it."""
+    said = defaultdict[str, list[str]](list)
     for title, each in variants.items():
-        console.print(f"{title}: Assumes {each.assumptions}. {each.note}".strip())
+        for text in (each.assumptions and f"Assumes {each.assumptions}.", each.note):
+            said[text].append(title)
+    return [f"{'; '.join(titles)}: {text}" for text, titles in said.items() if text]
 
 
 def _print(
-    head: str, variants: Mapping[str, Statement], rows: Sequence[tuple[str, list[str]]], setting: Setting, at: Values
-) -> None:
+    head: str, variants: Mapping[str, Statement], rows: Sequence[tuple[str, list[str]]], setting: Setting, at: Values,
+    notes: Sequence[str],
+) -> None:  # fmt: skip
     from rich.console import Console
     from rich.table import Table
 
@@ -374,10 +409,7 @@ def _print(
         console.print(
             f"stated: for {' or '.join(stated.distributions)} directions{' and K = 1' * stated.single_step} only"
         )
-    for note in _notes(variants, setting):
+    for note in notes:
         console.print(note)
-    for title, each in variants.items():
-        words = " ".join(
-            word for word in (f"Assumes {each.assumptions}." if each.assumptions else "", each.note) if word
-        )
-        console.print(f"{title}: {words}")
+    for line in _words(variants):
+        console.print(line)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from decomfl_lab.errors import require_int
+from decomfl_lab.errors import require_choice, require_int
+from theory.setting import Variant
 
 if TYPE_CHECKING:  # help needs no formula
     from theory.statements import Statement
@@ -23,7 +24,9 @@ _Target = Annotated[
         show_default=False,
     ),
 ]
-_Variant = Annotated[str, typer.Option(help="The variant of a named bound: stated (as printed) or corrected.")]
+_Variant = Annotated[
+    str, typer.Option(help=f"The variant of a named bound, of those that it has: {', '.join(get_args(Variant))}.")
+]
 _On = Annotated[
     list[str] | None,
     typer.Option(
@@ -32,6 +35,7 @@ _On = Annotated[
 ]
 _Effort = Annotated[int, typer.Option(help="How many generations a search has on quadratics, elsewhere a third of it.")]
 _Seed = Annotated[int, typer.Option(help="The seed of searches and simulations.")]
+_AFRESH = "A left side that is simulated is simulated afresh at the end, so the result may differ from the progress."
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 
 
@@ -98,6 +102,8 @@ def _sought(
     from theory.worst_case import tightness as worst_cases
 
     require_int("seed", seed, 0)
+    for each in on or []:
+        require_choice("--on", each, FAMILIES)
     statement, named = _statement(target, variant)
     with RunBars() as bars:
         found = worst_cases(
@@ -108,14 +114,13 @@ def _sought(
 
 
 def _statement(target: str, variant: str) -> tuple[Statement, str]:
-    from decomfl_lab.errors import require_choice
     from decomfl_lab.plugins import made
-    from theory.bounds import STATEMENTS, statement
+    from theory.bounds import statement
     from theory.statements import Statement
 
     if ":" in target:
         return made("statement", target, Statement), f"named('statement', {target!r})"
-    require_choice("variant", variant, dict.fromkeys(str(each) for _, each in STATEMENTS))
+    require_choice("variant", variant, get_args(Variant))
     return statement(target, variant), f"theory.statement({target!r}, {variant!r})"  # type: ignore[arg-type]
 
 
@@ -126,7 +131,8 @@ def _dump(found: Tightness, named: str) -> None:
 
     rows: list[dict[str, Any]] = [
         {
-            "class": each.family, "alone": each.alone, "ratio": each.check.ratio, "holds": each.check.holds,
+            "class": each.family, "alone": each.alone, "largest": each.ratio,
+            "ratio": each.check.ratio, "holds": each.check.holds,
             "left": each.check.measured, "stderr": each.check.stderr, "bound": each.check.bound, "source": each.source,
             "tried": each.tried, "problem": repr(each.problem), "setting": asdict(each.setting),
             "python": each.python(named),
@@ -144,7 +150,9 @@ def _print_answer(found: Tightness, named: str) -> None:
     print(found.statement)
     worst = found.worst
     if found.holds:
-        print(f"holds on {found.tried:,} instances; left/right is at most {worst.check.ratio:.4g}, on {worst.title}")
+        print(f"holds on {found.tried:,} instances; left/right is at most {worst.ratio:.4g}, on {worst.title}")
+        if any(each.source == "simulation" for each in found.instances):
+            print(_AFRESH)
     else:
         print("fails:" if found.holds is False else "undecided:")
         _print_instance(worst, named)
@@ -160,8 +168,10 @@ def _print_table(found: Tightness) -> None:
     for each in found.instances:
         error = f" ± {each.check.stderr / each.check.bound:.1g}" if each.check.stderr else ""
         refuted = " (refuted)" if each.check.holds is False else ""
-        table.add_row(each.title, f"{each.check.ratio:.4g}{error}{refuted}", each.source, f"{each.tried:,}")
+        table.add_row(each.title, f"{each.ratio:.4g}{error}{refuted}", each.source, f"{each.tried:,}")
     Console(highlight=False, markup=False).print(table)
+    if any(each.source == "simulation" for each in found.instances):
+        print(_AFRESH)
     _print_left_out(found)
 
 
@@ -175,8 +185,12 @@ def _print_instance(instance: Instance, named: str) -> None:
 
     values = {LETTERS.get(name, name): value for name, value in instance.setting.values.items()}
     constants = ", ".join(f"{name} = {value:.6g}" for name, value in values.items())
-    print(f"The worst case, on {instance.title} with {instance.setting.distribution} directions:")
+    small = instance.check.holds is False and instance.source == "exact"
+    head = "A small instance that refutes it" if small else "The worst case that was found"
+    print(f"{head}, on {instance.title} with {instance.setting.distribution} directions:")
     print(f"  {instance.check}")
     print(f"  {constants}")
+    if small:
+        print(f"The largest left/right of the search is {instance.largest:.4g}.")
     print("Three lines of Python repeat it:")
     print(instance.python(named))
