@@ -327,3 +327,9 @@ def test_bad_arguments(settings: dict[str, Any], message: str) -> None:
 def test_products_that_are_not_finite_are_named() -> None:
     with pytest.raises(InputError, match="product 7 of dense must be finite, got 'NaN or infinity in 200 of 200"):
         effective_rank(Broken(rotated(TAIL), 7), seed=0)
+
+
+def test_one_step_is_counted_in_the_singular() -> None:
+    found = effective_rank(DenseOperator(torch.ones(1, 1)), seed=0)
+    assert f"({found.steps} Lanczos step, 0 probes)" in found.summary()
+    assert found.steps == 1
