@@ -89,7 +89,6 @@ def made(argument: str, target: str, kind: type[T]) -> T:
     return found
 
 
-<<<<<<< HEAD
 @contextmanager
 def taking(name: str, tensors: Iterable[Tensor]) -> Iterator[None]:
     """InputError where a user's model or loss, called inside, fails on the examples called ``name``, ``tensors``."""
@@ -103,13 +102,6 @@ def taking(name: str, tensors: Iterable[Tensor]) -> Iterator[None]:
         raise InputError(f"model and loss must take the examples of {name} ({kinds}), got {told[:200]}") from error
 
 
-def _told(target: str, error: Exception) -> str:
-    """The target and its error in one line, with the place in the user's code where the error arose."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    own = last.filename != __file__ and not last.filename.startswith("<")
-    place = f", {Path(last.filename).name} line {last.lineno}" if own else ""
-    return f"{target!r} ({' '.join(f'{type(error).__name__}: {error}'.split())}{place})"
-=======
 def _refusal(argument: str, rule: str, target: str, error: Exception) -> InputError:
     """What to say of an error in one line: an InputError by its own words, others beside the rule that they break.
 
@@ -128,4 +120,3 @@ def _refusal(argument: str, rule: str, target: str, error: Exception) -> InputEr
         near = difflib.get_close_matches(error.name or "", dir(error.obj), 1)
         told += f"; did you mean {near[0]}?" if near else ""
     return InputError(f"{argument} must {rule}, got {target!r} ({type(error).__name__}: {told}{place})")
->>>>>>> 469f514250fde893ab9b08d1dbf5c115921bae69
