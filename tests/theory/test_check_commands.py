@@ -23,13 +23,13 @@ def told(capsys: pytest.CaptureFixture[str], code: int, *argv: str) -> str:
 
 
 def test_a_right_bound_holds(capsys: pytest.CaptureFixture[str]) -> None:
-    out = told(capsys, 0, "check", f"{EXAMPLE}:right", "--effort", "3")
+    out = told(capsys, 0, "check", f"{EXAMPLE}:right", "--effort", "2")
     assert out.startswith("right: E f(x_R) − f* ≤ D(1 − ην)^R + Lηρ(φσ_G² + σ²)/(2mν) for η ≤ 1/(Lρ)\nholds on ")
     assert "waves left out: nu must have a value on every problem, got none on Waves, which has no spectrum\n" in out
 
 
 def test_a_wrong_bound_fails_with_the_instance_and_the_lines_that_repeat_it(capsys: pytest.CaptureFixture[str]) -> None:
-    out = told(capsys, 1, "check", f"{EXAMPLE}:wrong", "--effort", "3", "--on", "quadratics")
+    out = told(capsys, 1, "check", f"{EXAMPLE}:wrong", "--effort", "2", "--on", "quadratics")
     assert "\nfails:\nA small instance that refutes it, on quadratics, " in out
     assert "\nThe largest left/right of the search is " in out
     assert ": fails\n" in out
@@ -48,7 +48,7 @@ def test_json_has_the_instance(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_tightness_has_a_row_a_class_and_shows_the_worst(capsys: pytest.CaptureFixture[str]) -> None:
-    out = told(capsys, 0, "tightness", "theorem-1-single", "--effort", "3", "--on", "quadratics")
+    out = told(capsys, 0, "tightness", "theorem-1-single", "--effort", "2", "--on", "quadratics")
     for title in ("quadratics, D alone", "quadratics, σ alone", "quadratics, σ_G alone", "quadratics, μ alone"):
         assert title in out
     assert "0.57" in out

@@ -45,19 +45,19 @@ def test_a_constant_that_is_planted_too_small_is_refuted(name: str, term: str, f
 
 @pytest.mark.parametrize("family", ["waves", "piecewise"])
 def test_problems_without_closed_forms_are_searched_by_simulation(family: str) -> None:
-    right = tightness(SINGLE, (family,), effort=3)
+    right = tightness(SINGLE, (family,), effort=2)
     assert right.holds
     assert 0.3 < right.worst.check.ratio < 1
     assert right.worst.check.stderr > 0
-    wrong = tightness(planted(SINGLE, "start", 0.2), (family,), effort=3)
+    wrong = tightness(planted(SINGLE, "start", 0.2), (family,), effort=2)
     assert wrong.holds is False
 
 
 def test_lemmas_are_exact_on_waves() -> None:
-    found = tightness(statement("smoothed-gradient"), ("waves",), effort=5)
+    found = tightness(statement("smoothed-gradient"), ("waves",), effort=3)
     assert found.worst.source == "exact"
     assert 0.2 < found.worst.check.ratio < 1
-    assert tightness(planted(found.statement, "smoothing", 0.2), ("waves",), effort=5).holds is False
+    assert tightness(planted(found.statement, "smoothing", 0.2), ("waves",), effort=3).holds is False
 
 
 def test_a_class_is_no_less_than_its_parts_and_a_small_instance_no_more_than_the_search() -> None:
@@ -69,7 +69,7 @@ def test_a_class_is_no_less_than_its_parts_and_a_small_instance_no_more_than_the
 
 
 def test_the_printed_theorem_1_is_refuted_by_its_noise() -> None:
-    found = tightness(statement("theorem-1", "stated"), ("quadratics",), effort=4, first=True)
+    found = tightness(statement("theorem-1", "stated"), ("quadratics",), effort=2, first=True)
     assert found.holds is False
     assert found.worst.alone == "sigma"
     assert 28 * (found.worst.setting.d + 4) < found.worst.setting.P
