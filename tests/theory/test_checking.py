@@ -42,7 +42,7 @@ ON_WAVES = ["smoothed-value", "smoothed-gradient", "second-moment", "variance", 
 @pytest.mark.parametrize("name", CORRECTED)
 def test_every_corrected_statement_holds_on_random_admissible_quadratics(name: str) -> None:
     @given(st.data(), quadratics())
-    @settings(max_examples=300)
+    @settings(max_examples=150)
     def holds(data: st.DataObject, quadratic: Quadratic) -> None:
         setting = data.draw(runs(statement(name), quadratic))
         found = check(statement(name), quadratic, setting)
@@ -54,7 +54,7 @@ def test_every_corrected_statement_holds_on_random_admissible_quadratics(name: s
 @pytest.mark.parametrize("name", ON_WAVES)
 def test_every_corrected_lemma_on_estimates_holds_on_random_waves(name: str) -> None:
     @given(waves(), st.floats(-1.5, 1.0), st.integers(1, 100), st.sampled_from(statement(name).distributions))
-    @settings(max_examples=200)
+    @settings(max_examples=120)
     def holds(problem: Waves, log_mu: float, P: int, distribution: str) -> None:
         found = check(statement(name), problem, problem.setting(mu=10.0**log_mu, P=P, distribution=distribution))
         assert found.holds, str(found)
@@ -237,7 +237,7 @@ def test_what_the_interval_cannot_decide_is_undecided_and_more_runs_decide() -> 
 
 
 @given(st.floats(0.1, 10), st.floats(0.01, 1), st.floats(0.01, 20), st.integers(2, 500))
-@settings(max_examples=200)
+@settings(max_examples=120)
 def test_so_many_runs_as_are_asked_for_decide(value: float, stderr: float, bound: float, samples: int) -> None:
     finding, more = decide(Estimate(value, stderr, samples), bound, 0.99)
     if finding is None:

@@ -56,7 +56,7 @@ numbers = st.floats(-1, 1).map(lambda each: round(each, 3))
     st.lists(st.tuples(numbers, numbers), min_size=1, max_size=3), st.sampled_from([0.0, 0.1, 3.0]), numbers,
     st.sampled_from([0.0, 1.0]), st.integers(1, 50), st.integers(1, 15), st.data(),
 )  # fmt: skip
-@settings(max_examples=400)
+@settings(max_examples=150)
 def test_theorem_1_holds_on_every_round_of_different_clients(
     variant: Variant, clients: list[tuple[float, float]], sigma: float, x: float, mu: float, P: int, K: int,
     data: st.DataObject,

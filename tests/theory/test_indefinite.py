@@ -55,7 +55,7 @@ numbers = st.floats(-1, 1).map(lambda each: round(each, 3))
 
 @pytest.mark.parametrize("distribution", ["sphere", "rademacher"])
 @given(st.data(), st.floats(-2, 1), st.sampled_from([0.01, 0.5, 1.0]))
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_theorem_2_needs_no_positive_curvature(
     distribution: str, data: st.DataObject, log_mu: float, share: float
 ) -> None:
