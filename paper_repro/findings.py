@@ -70,7 +70,8 @@ def page() -> str:
 
     causes = [cause for cause in CAUSES.values() if cause.headline]
     theory = [line for number, cause in enumerate(causes, 1) for line in _cause(number, cause)]
-    claims = [row for row in rows() if row["part"] not in ("paper", "audit")]
+    registered = rows()
+    claims = [row for row in registered if row["part"] not in ("paper", "audit")]
     lines = [_HEAD, "## The theory", "", *theory, "## The experiments", ""]
     for part, picture in _PICTURES.items():
         title = next((row["where"] for row in claims if row["part"] == part), part)
@@ -78,7 +79,7 @@ def page() -> str:
     for verdict, title in _VERDICTS:
         own = [row for row in claims if row["verdict"] == verdict]
         lines += ["", f"### {title} ({len(own)})", "", *_table(own)] if own else []
-    unmeasured = [row for row in rows() if row["verdict"] == "not measured"]
+    unmeasured = [row for row in registered if row["verdict"] == "not measured"]
     lines += ["", f"### What nothing here measures ({len(unmeasured)})", ""]
     lines += [f"- {_asked(row)} ({row['where']}): {row['unmeasured']}" for row in unmeasured]
     return "\n".join(lines) + "\n"
@@ -86,8 +87,8 @@ def page() -> str:
 
 def _cause(number: int, cause: Cause) -> Iterable[str]:
     """A finding of the audit, with its witness computed now."""
-    from theory.commands.audit import hangs, places
-    from theory.findings.registry import ENTRIES, check
+    from theory.findings.page import places
+    from theory.findings.registry import ENTRIES, check, hangs
 
     yield f"**{number}. {cause.title}.**"
     yield f"Seen: {_escaped(check(cause.witness).gather().says)}. So: {_escaped(cause.so)}"

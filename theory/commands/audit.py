@@ -18,7 +18,7 @@ from theory.findings.finding import KINDS, STATUSES, Cause, Entry, Result
 if TYPE_CHECKING:
     from theory.findings.source import Source
 
-__all__ = ["audit", "hangs", "places"]
+__all__ = ["audit"]
 
 _WIDTH: Final = 118
 _SYMBOLS: Final = (
@@ -74,7 +74,7 @@ def audit(
     if mutate is not None:
         _mutate(mutate)
         return
-    from theory.findings.registry import CAUSES, ENTRIES
+    from theory.findings.registry import CAUSES, ENTRIES, hangs
 
     for each in status or []:
         require_choice("--status", each, STATUSES)
@@ -127,16 +127,6 @@ def audit(
 def _is(entry: Entry, name: str) -> bool:
     """Whether the name is one of the entry's labels, or its line."""
     return name in (entry.label, *entry.labels, f"line-{entry.line}")
-
-
-def hangs(cause: Cause, entries: Sequence[Entry]) -> list[Entry]:
-    """The entries that a cause spoils: by evidence of their own, or because they carry one that it spoils."""
-    spoiled = [entry for entry in entries if cause in entry.causes]
-    labels = {entry.label for entry in spoiled}
-    while more := [entry for entry in entries if entry.carries in labels and entry.label not in labels]:
-        spoiled += more
-        labels |= {entry.label for entry in more}
-    return sorted(spoiled, key=lambda entry: entry.line)
 
 
 def _gathered(entries: Sequence[Entry]) -> list[Result]:
@@ -201,16 +191,9 @@ def _witness(cause: Cause, results: Sequence[Result]) -> str:
     return ""
 
 
-def places(entries: Sequence[Entry]) -> str:
-    """The theorems, lemmas, assumptions, tables and algorithms among the entries by number, and how many in all."""
-    named = ("theorem", "corollary", "lemma", "assumption", "table", "algorithm line")
-    numbered = dict.fromkeys(entry.place.split(",")[0] for entry in entries if entry.kind in named)
-    rest = sorted({part for entry in entries for part in entry.place.split(", ") if part.startswith(("Sec", "App"))})
-    count = f"{len(entries)} statement{'s' * (len(entries) > 1)}"
-    return f"{', '.join(numbered) or ', '.join(rest)} ({count})"
-
-
 def _headline(number: int, cause: Cause, spoiled: Sequence[Entry], results: Sequence[Result]) -> str:
+    from theory.findings.page import places
+
     lines = [
         f"{number:2}. {cause.name}: {cause.title}",
         f"    seen      {_witness(cause, results)}",
@@ -223,7 +206,7 @@ def _headline(number: int, cause: Cause, spoiled: Sequence[Entry], results: Sequ
 def _line(result: Result) -> str:
     entry = result.entry
     status = entry.status if result.confirmed else f"{entry.status}: EVIDENCE FAILS"
-    return _short(f"{entry.label:24} {status:26} {entry.place.split(',')[0]}: {entry.says}", 160)
+    return _short(f"{entry.label:24} {status:26} {entry.number}: {entry.says}", 160)
 
 
 def _wrapped(name: str, text: str) -> str:

@@ -162,6 +162,18 @@ class Entry:
         return self.evidence.get(role, ())
 
     @property
+    def number(self) -> str:
+        """What a reader looks for, the first part of its place: Theorem 1, Equation (6), or the section alone."""
+        return self.place.split(", ")[0]
+
+    @property
+    def section(self) -> str:
+        """The section that it stands in; an algorithm's lines stand under its name."""
+        if self.kind == "algorithm line":
+            return self.number
+        return next(part for part in self.place.split(", ") if part.startswith(("Sec", "App", "Abs")))
+
+    @property
     def implied(self) -> Status:
         """The status that follows from the roles of the evidence and the nature of the cause that it shows first."""
         if self.carries:

@@ -8,7 +8,7 @@ from typing import Final
 
 from theory.findings.finding import Cause, Entry
 
-__all__ = ["statements"]
+__all__ = ["places", "statements"]
 
 _HEAD: Final = """# Every statement of the paper
 
@@ -23,21 +23,23 @@ def statements(entries: Sequence[Entry], causes: Mapping[str, Cause]) -> str:
     """The page as Markdown: causes first, then the statements of each section."""
     lines = [_HEAD, "## Causes", "", "| cause | nature | what is wrong | what is so |", "|---|---|---|---|"]
     lines += [_row(each.name, each.nature, each.title, each.so) for each in causes.values()]
-    for section, group in groupby(entries, key=_section):
+    for section, group in groupby(entries, key=lambda entry: entry.section):
         lines += ["", f"## {section}", "", "| statement | says | status | why, and what is so |", "|---|---|---|---|"]
         lines += [_row(f"{each.label}<br>{_place(each)}", each.says, _status(each), _instead(each)) for each in group]
     return "\n".join(lines) + "\n"
 
 
-def _section(entry: Entry) -> str:
-    """The section that it stands in; an algorithm's lines stand under its name."""
-    if entry.kind == "algorithm line":
-        return entry.place.split(",")[0]
-    return next(part for part in map(str.strip, entry.place.split(",")) if part.startswith(("Sec", "App", "Abs")))
+def places(entries: Sequence[Entry]) -> str:
+    """The theorems, lemmas, assumptions, tables and algorithms among the entries by number, and how many in all."""
+    named = ("theorem", "corollary", "lemma", "assumption", "table", "algorithm line")
+    numbered = dict.fromkeys(entry.number for entry in entries if entry.kind in named)
+    rest = sorted({entry.section for entry in entries})
+    count = f"{len(entries)} statement{'s' * (len(entries) > 1)}"
+    return f"{', '.join(numbered) or ', '.join(rest)} ({count})"
 
 
 def _place(entry: Entry) -> str:
-    return ", ".join(part for part in map(str.strip, entry.place.split(",")) if part != _section(entry))
+    return ", ".join(part for part in entry.place.split(", ") if part != entry.section)
 
 
 def _status(entry: Entry) -> str:

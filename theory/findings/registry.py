@@ -15,7 +15,7 @@ from theory.findings.finding import ROLES, Cause, Check, Entry, Evidence, Role
 from theory.findings.source import Source
 from theory.findings.texts import bounds_in, filled
 
-__all__ = ["CAUSES", "ENTRIES", "check", "collect", "missing", "stale"]
+__all__ = ["CAUSES", "ENTRIES", "check", "collect", "hangs", "missing", "stale"]
 
 # What the item of the source is called in an entry, where the names differ.
 _KINDS: Final = {"display": "equation", "algorithm": "algorithm line"}
@@ -122,6 +122,16 @@ SHOWN: Final[Mapping[str, Cause]] = {name: cause for cause in CAUSES.values() fo
 _BY_LABEL: Final = {raw["label"]: raw for raw in RAW}
 ENTRIES: Final = collect([_entry(raw) for raw in RAW])
 """All of the paper."""
+
+
+def hangs(cause: Cause, entries: Sequence[Entry]) -> list[Entry]:
+    """The entries that a cause spoils: by evidence of their own, or because they carry one that it spoils."""
+    spoiled = [entry for entry in entries if cause in entry.causes]
+    labels = {entry.label for entry in spoiled}
+    while more := [entry for entry in entries if entry.carries in labels and entry.label not in labels]:
+        spoiled += more
+        labels |= {entry.label for entry in more}
+    return sorted(spoiled, key=lambda entry: entry.line)
 
 
 def missing(source: Source, entries: Sequence[Entry] = ENTRIES) -> list[str]:
