@@ -142,7 +142,13 @@ class Server:
         if self.tracking is Tracking.SERVER:
             require(reports is None, "reports", "be left out where the server tracks the clients", reports)
             return {client: self.held[client] for client in participants}
-        held = {report.client: report.round for report in reports or ()}
+        held: dict[int, int] = {}
+        for report in reports or ():
+            require(report.client in participants, "client of a report", f"be one of {participants}", report.client)
+            require(
+                held.get(report.client, report.round) == report.round, "client of a report", "say one round", report
+            )
+            held[report.client] = report.round
         silent = sorted(set(participants) - set(held))
         require(
             not silent, "reports", "come from every participant: the clients track their rounds", f"none of {silent}"

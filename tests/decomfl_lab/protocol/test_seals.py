@@ -26,8 +26,6 @@ def test_frames_are_opened_in_order_both_ways():
     "other",
     [ends(i=1), ends(run=b"r" * 16), ends(nonce=b"n" * 16), ends(key=b"k" * 32)],
     ids=["i", "run", "nonce", "key"],
-    [ends(i=1), ends(run=b"r" * 16), ends(nonce=b"n" * 16), ends(key=b"k" * 32)],
-    ids=["i", "run", "nonce", "key"],
 )
 def test_frames_of_another_client_run_connection_or_key_are_refused(other):
     with pytest.raises(InputError, match="tag of the frame must be that of this connection's next frame"):
