@@ -1,0 +1,1 @@
+"""The lab's own engine: frames over a gRPC bidirectional stream, a client a connection."""
