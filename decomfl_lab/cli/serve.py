@@ -133,7 +133,6 @@ def _serve(
             run.train(out=out, on_round=show)
             digests = remote.rebuilt()
         server.close(over=True)
-        stack.pop_all()
     digest = remote.observer.digest()
     report(run, Rebuilt(run.config.clients, len(digests)), out, as_json=as_json, digest=digest)
     if not as_json:

@@ -13,6 +13,7 @@ import datetime
 import ipaddress
 import os
 import re
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,7 +108,7 @@ def _authority(folder: Path, days: int, written: list[Path]) -> tuple[x509.Certi
     """The authority of the folder, made if there is none."""
     if not (folder / "ca.crt").exists():
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder("decomfl-authority", key, None, days)
+        builder = _builder(f"decomfl-authority-{secrets.token_hex(4)}", key, None, days)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         written += _write(folder, "ca", builder.sign(key, hashes.SHA256()), key)
     try:

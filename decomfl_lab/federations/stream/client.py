@@ -39,7 +39,7 @@ FINAL = {
     grpc.StatusCode.UNAUTHENTICATED,
 }
 """Answers of a server after which nothing is gained by coming back."""
-UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "is not in peer certificate")
+UNTRUSTED = ("SSL_ERROR_SSL", "is not in peer certificate")
 """Words of the library where the other end is not the one that the certificates name."""
 
 

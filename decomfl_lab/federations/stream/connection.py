@@ -68,7 +68,7 @@ class Link:
         else:  # a model, which is stored as it is; a full flush forgets the context, for nothing refers across it
             pieces = [frame[at : at + STORED] for at in range(0, len(frame), STORED)]
             stored = [struct.pack("<BHH", 0, len(piece), len(piece) ^ STORED) + piece for piece in pieces]
-            packed = b"".join([self._deflate.flush(zlib.Z_FULL_FLUSH), *stored])
+            packed = b"".join([self._deflate.flush(zlib.Z_FULL_FLUSH), *stored, b"\0"])
         return packed if self._seal is None else self._seal.close(packed)
 
     def open(self, arrived: bytes) -> bytes:

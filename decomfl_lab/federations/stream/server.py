@@ -139,8 +139,9 @@ class StreamServer:
 
     def close(self, *, over: bool = False) -> None:
         """End every connection; clients are told that the run is over, or else that the server may come back."""
-        self._loop.call_soon_threadsafe(self._end.set_result, over)
-        self._thread.join()
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._end.set_result, over)
+            self._thread.join()
 
     def _post(self, frames: Mapping[int, bytes]) -> None:
         if frames:
