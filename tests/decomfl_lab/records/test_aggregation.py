@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.laws.aggregation import omega
 from decomfl_lab.protocol.messages import Reply
 from decomfl_lab.protocol.server import Server
-from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Mean, Median, TrimmedMean
+from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Mean, Median, TrimmedMean, omega
 from decomfl_lab.records.schedules import Schedule
 
 FAR = 1e30
@@ -136,6 +135,17 @@ def test_clipping_changes_a_mean_by_a_quarter_of_the_variance_over_what_c_leaves
         ratios.append(bias / (chances @ (values - a) ** 2 / (4 * (c - a))))
     assert max(ratios) <= 1
     assert max(ratios) > 0.999, "a constant below 1/4 would be seen"
+
+
+@given(st.lists(st.floats(-4, 4), min_size=2, max_size=8), st.floats(0.1, 4))
+def test_clipping_never_adds_variance(values: list[float], c: float) -> None:
+    assert np.var(np.clip(values, -c, c)) <= np.var(values) * (1 + 1e-9) + 1e-12
+
+
+@pytest.mark.parametrize("f", [0, 1, 4])
+def test_liars_move_a_clipped_mean_by_two_fths_of_c(f: int) -> None:
+    honest = [-7.0] * (10 - f)  # -3 when they are clipped
+    assert _of(ClippedMean(3.0), *honest, *[FAR] * f) == pytest.approx(-3.0 + 2 * 3.0 * f / 10)
 
 
 @pytest.mark.parametrize(
