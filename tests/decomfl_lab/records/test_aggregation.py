@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from fractions import Fraction
 from typing import Any
@@ -122,6 +123,21 @@ def test_omega_holds_for_every_reply_of_a_few_values(rule: Aggregation) -> None:
     ]
     assert max(shares) <= 1 + 1e-6
     assert isinstance(rule, Krum) or max(shares) > 0.99, "a wrong constant would be seen"
+
+
+def test_omega_is_the_formula_of_the_document_and_infinite_where_there_is_no_proof() -> None:
+    assert (omega(Mean(), 5, 0), omega(Median(), 10, 1), omega(TrimmedMean(2), 9, 1)) == (0.0, 4 / 5, 2 / 6)
+    assert omega(Krum(1), 5, 1) == pytest.approx((math.sqrt(2 * 4 * 2 / (3 * 2)) + math.sqrt(2 / 2)) ** 2)
+    assert omega(Krum(2), 9, 1) == pytest.approx((math.sqrt(2 * 8 * 5 / (7 * 5)) + math.sqrt(3 / 5)) ** 2)
+    for rule, n, f in (
+        (Mean(), 5, 1),
+        (Median(), 8, 4),
+        (TrimmedMean(1), 9, 2),
+        (TrimmedMean(2), 4, 1),
+        (Krum(1), 9, 2),
+    ):
+        assert omega(rule, n, f) == math.inf
+    assert omega(ClippedMean(), 5, 0) == math.inf
 
 
 def test_clipping_changes_a_mean_by_a_quarter_of_the_variance_over_what_c_leaves() -> None:
