@@ -24,6 +24,7 @@ from decomfl_lab.federations.federation import Federation
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
+from decomfl_lab.methods.scalars import Scalars
 from decomfl_lab.methods.traffic import TrafficCheck, mean_traffic
 from decomfl_lab.noise import STREAM_VERSION
 from decomfl_lab.objectives.normalisation import calibrated
@@ -31,6 +32,7 @@ from decomfl_lab.objectives.objective import LossFunction
 from decomfl_lab.pictures import save_picture
 from decomfl_lab.plugins import OWN
 from decomfl_lab.protocol.log import RunLog
+from decomfl_lab.records.aggregation import Mean
 from decomfl_lab.runs.building import build_federation, dataset_of, loss_of, name_of_loss
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.evaluation import calibration_images, evaluate, held_out
@@ -208,10 +210,10 @@ class Run:
     @property
     def metrics(self) -> pd.DataFrame:
         """One row an evaluation, see ``train``."""
-        plain = self.config.method.plain()
+        method = self.config.method
         more = ["calibrated_accuracy"] if self.config.task else []
-        more += ["drift"] if plain.get("revert") == "sync" else []
-        more += list(CURVATURE_COLUMNS) if plain.get("log_kappa") else []
+        more += ["drift"] if getattr(method, "revert", "") == "sync" else []
+        more += list(CURVATURE_COLUMNS) if getattr(method, "log_kappa", False) else []
         return pd.DataFrame(self._rows, columns=[*METRICS, *more])
 
     @property
@@ -243,7 +245,10 @@ class Run:
         """
         M = min(3, self.config.clients)
         parts = None if self.dataset.parts is None else self.dataset.parts[:M]
-        config = self.config.but(clients=M, sampled=1, rounds=4, batch_size=min(4, self.config.batch_size))
+        method = self.config.method
+        if isinstance(method, Scalars):
+            method = replace(method, aggregation=Mean())  # others need more than one reply, and send the same
+        config = self.config.but(method, clients=M, sampled=1, rounds=4, batch_size=min(4, self.config.batch_size))
         dataset = replace(self.dataset, parts=parts)
         federation, _, layout = build_federation(config, dataset, module=self._module, loss=self._loss)
         said = config.method.traffic(config.cohort, layout.d)
