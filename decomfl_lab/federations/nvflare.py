@@ -24,10 +24,9 @@ from typing import Any
 
 from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
 from decomfl_lab.federations.in_process import DeComFLFederation
-from decomfl_lab.federations.remote import RemoteFederation, Take
+from decomfl_lab.federations.remote import RemoteFederation, Take, host_of
 from decomfl_lab.files import write_atomically
 from decomfl_lab.protocol.session import Host
-from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.runs.building import dataset_of
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping
 from decomfl_lab.runs.run import Run
@@ -162,7 +161,7 @@ def _run(text: str) -> tuple[Run, DeComFLFederation, bytes]:
     own = Run(config, dataset=dataset)
     federation = own.federation
     if not isinstance(federation, DeComFLFederation):
-        raise InputError(f"method must be one whose clients send scalars and keep models, got {config.method.name}")
+        raise InputError(f"method must be one whose clients follow records, got {config.method.name}")
     return own, federation, config.identity(federation.observer.digest())
 
 
@@ -170,4 +169,4 @@ def _run(text: str) -> tuple[Run, DeComFLFederation, bytes]:
 def _host(text: str, i: int) -> Host:
     """The client of a site, which lives for as long as the site's process."""
     _, federation, identity = _run(text)
-    return Host({i: federation.clients[i]}, identity, Terms.of(federation.server))
+    return host_of(federation, identity, [i])
