@@ -109,7 +109,7 @@ class Host:
         records: tuple[RoundRecord, ...] = ()
         vectors, r = [], 0
         for message in split_frame(frame):
-            match decode(message, client.run_seed):
+            match decode(message, self._terms.run_seed):
                 case Welcome(begin, steps):
                     self._answers.pop(i, None)
                     self._welcomed.add(i)
@@ -184,7 +184,7 @@ class Host:
         state = {slot: tensors[f"state.{slot}"] for slot in self.replica.state}
         self.replica.restore(Snapshot(values["round"], tensors["x"], state))
         for i, taken in steps.items():
-            self.clients[i].steps_taken, self.clients[i].run_seed = taken, self._terms.run_seed
+            self.clients[i].steps_taken = taken
         self._welcomed = set(steps)
         self._answers = {int(i): (r, bytes.fromhex(answer)) for i, (r, answer) in values["answers"].items()}
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from decomfl_lab.errors import InputError
+from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.config import config_from_mapping, read_config
 from decomfl_lab.runs.run import Run
 
@@ -23,13 +24,13 @@ ROOT = Path(__file__).parents[3]
 EXAMPLE = "examples/nvflare/job.py"
 SITES = [f"site-{n}" for n in range(1, 5)]
 JOB = """
-import sys
+import json, sys
 from nvflare.recipe import SimEnv
 from decomfl_lab.federations.nvflare import job
 from examples.nvflare.job import CONFIG, SITES
 if __name__ == "__main__":
     rounds, deadline, out = sys.argv[1:]
-    recipe = job(CONFIG.but(rounds=int(rounds)), SITES, out=out, deadline=float(deadline))
+    recipe = job(CONFIG.but(rounds=int(rounds)), SITES, out=out, deadline=json.loads(deadline))
     recipe.execute(SimEnv(clients=SITES, workspace_root=out + "/nvflare"))
 """
 engine = [
@@ -66,11 +67,18 @@ class TestJob:
 
     def test_rounds_go_on_without_a_site_that_was_killed(self, tmp_path):
         job = _start(tmp_path, "-c", JOB, "50", "20")
-        _kill(job, "site-2", tmp_path)
+        _kill(job, tmp_path, 5, "--client site-2 ")
         _end(job, tmp_path)
         digests = _digests(tmp_path)
         assert list(digests) == ["server", "site-1", "site-3", "site-4"]
         assert len(set(digests.values())) == 1
+
+    def test_a_job_that_was_killed_goes_on_by_its_log_in_a_second_one_whose_sites_have_nothing(self, tmp_path):
+        job = _start(tmp_path, "-c", JOB, "50", "null")
+        _kill(job, tmp_path, 20, "")
+        job.wait()
+        _end(_start(tmp_path, "-c", JOB, "50", "null"), tmp_path)
+        assert _digests(tmp_path) == dict.fromkeys(["server", *SITES], _simulated(tmp_path))
 
     @pytest.mark.parametrize(
         ("change", "rule"),
@@ -126,13 +134,22 @@ def _shakes_hands(job: subprocess.Popen[bytes], kit: Path, *, with_certificate: 
             return False
 
 
-def _kill(job: subprocess.Popen[bytes], site: str, out: Path) -> None:
-    """Kill a site's process after some rounds."""
+def _kill(job: subprocess.Popen[bytes], out: Path, r: int, named: str) -> None:
+    """Kill, after r rounds, those processes of the job whose command has these words."""
     psutil = pytest.importorskip("psutil")  # NVFlare brings it
-    log = out / "nvflare/decomfl/server/log.txt"
-    while not log.exists() or log.read_text().count(f"got result from {site}") < 5:
-        assert job.poll() is None
+    while _rounds(out / "run.dcl") < r:
+        assert job.poll() is None, (out / "job.log").read_text()
         time.sleep(0.2)
-    for process in psutil.Process(job.pid).children(recursive=True):
-        if f"--client {site} " in " ".join(process.cmdline()):
+    own = psutil.Process(job.pid)
+    for process in [*own.children(recursive=True), own]:
+        if named in " ".join(process.cmdline()):
             process.kill()
+
+
+
+
+def _rounds(log: Path) -> int:
+    if not log.exists():
+        return 0
+    with RunLog.open(log, write=False) as own:
+        return len(own)

@@ -43,8 +43,9 @@ def test_clients_that_share_a_host_and_its_model_give_the_same(tracking):
 
 
 @pytest.mark.parametrize("tracking", Tracking)
-def test_a_client_that_lost_its_model_begins_anew_and_the_run_is_the_same(tracking):
-    case = but(tracking=tracking)
+@pytest.mark.parametrize("seeding", Seeding)
+def test_a_client_that_lost_its_model_begins_anew_and_the_run_is_the_same(tracking, seeding):
+    case = but(tracking=tracking, seeding=seeding)
     elsewhere, here = remote(case), simulated(case)
     for r in range(8):
         elsewhere.carrier.hosts[r % 4] = host(case, r % 4)
