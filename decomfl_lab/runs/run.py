@@ -302,22 +302,25 @@ class Run:
         federation, path = self.federation, out / LOG_FILE
         if not isinstance(federation, DeComFLFederation):
             yield
-        elif self.round and not path.exists():
+        elif self.round and not path.exists() and not federation.follows:
             logger.info(f"no {path}: it would have to begin at round 0, so the run goes on without one")
             yield
         else:
-            with RunLog.open(path, end=self.round) if self.round else RunLog.create(path, self._identity()) as log:
+            goes_on = bool(self.round) or (federation.follows and path.exists())
+            end = None if federation.follows else self.round
+            with RunLog.open(path, end=end) if goes_on else RunLog.create(path, self._identity()) as log:
                 self._require_same(log.header, path)
                 if len(log) < self.round:
+                    remedy = "" if federation.follows else ", or remove it to go on without one"
                     raise InputError(
                         f"log {path} must have the {self.round} rounds of the run, got {len(log)}: put a copy of it "
-                        "back, or remove it to go on without one"
+                        f"back{remedy}"
                     )
-                federation.log = log
+                federation.log_to(log)
                 try:
                     yield
                 finally:
-                    federation.log = None
+                    federation.log_to(None)
 
     def _identity(self) -> dict[str, Any]:
         """What the log says of a run at round 0: enough to have its model again without the data."""
