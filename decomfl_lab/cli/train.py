@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from decomfl_lab.errors import DivergedError, require, require_int
+from decomfl_lab.errors import DivergedError, require, require_choice, require_int
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method, Option
 from decomfl_lab.methods.registry import METHODS, find_method
@@ -129,6 +129,7 @@ def _flag(name: str, option: Option) -> GroupedOption:
 
 USAGE = """Every run repeats bit for bit from --seed. With --out an interrupted run resumes, and a finished one can
 be prolonged with a larger --rounds. Underscores in TOML keys: local_steps = 4."""
+HERE = "in-process"
 OWN_FLAGS = [
     GroupedOption(
         ["--device"],
@@ -138,6 +139,14 @@ OWN_FLAGS = [
         "Records give the same bits on each. [default: cpu]",
     ),
     GroupedOption(["--threads"], "engine", type=int, default=1, help="CPU threads of torch. [default: 1]"),
+    GroupedOption(
+        ["--federation"],
+        "engine",
+        default=HERE,
+        help="Where the clients are: in-process, or ray (in actors, on this machine or, with RAY_ADDRESS, over a "
+        "cluster). The run is the same to the bit. [default: in-process]",
+    ),
+    GroupedOption(["--workers"], "engine", type=int, help="The number of actors of federation ray. [default: 4]"),
     GroupedOption(
         ["--config"],
         "output",
@@ -156,10 +165,19 @@ OWN_FLAGS = [
 
 
 def _train(
-    method: str, config: Path | None, out: Path | None, device: str, threads: int, as_json: bool, **flags: Any
+    method: str,
+    config: Path | None,
+    out: Path | None,
+    device: str,
+    threads: int,
+    federation: str,
+    workers: int | None,
+    as_json: bool,
+    **flags: Any,
 ) -> None:
     import torch
 
+    from decomfl_lab.federations.ray import Ray
     from decomfl_lab.runs.building import dataset_of, fitted
     from decomfl_lab.runs.progress import run_bar
     from decomfl_lab.runs.provenance import provenance
@@ -172,9 +190,12 @@ def _train(
     values["method"] = method
     run_config = config_from_mapping(values, f"config {config}" if config else "the flags")
     torch.set_num_threads(require_int("threads", threads, 1))
+    require_choice("federation", federation, (HERE, "ray"))
+    require(federation == "ray" or workers is None, "workers", f"be left out for federation {HERE}", workers)
+    by = Ray() if workers is None else Ray(workers)
     dataset = dataset_of(run_config, device)
     run_config = run_config if "clients" in values else fitted(run_config, dataset)
-    run = Run(run_config, dataset=dataset)
+    run = Run(run_config, dataset=dataset, federation=None if federation == HERE else by)
     plain = run_config.method.plain()
     title = " ".join([method, *(f"{label}={plain[key]}" for label, key in SIZES.items() if key in plain)])
     try:
