@@ -53,8 +53,8 @@ def train(
         out: A folder in which the run is saved, and from which it resumes.
         device: The device, cpu, cuda or auto; None for the one that the examples are on.
         progress: Whether a progress bar is shown on stderr.
-        federation: Where the clients are: ``Ray(workers=N)`` for N actors of Ray; None for this process. Records, losses
-            and models are the same to the bit.
+        federation: Where the clients are, ``Ray(workers=N)`` for N actors of Ray; None for this process. Records,
+            losses and models are the same to the bit.
         options: Other options of a run (batch_size, eval_every, engine, ...) or of the method (lr, ...).
 
     Returns:
@@ -73,8 +73,7 @@ def train(
     config = TrainConfig(DeComFL() if method is None else method)
     config = config.but(model=OWN, data=OWN, loss=name_of_loss(loss), rounds=rounds, seed=seed, **options)
     config = config if config.method.alone else config.but(clients=M, sampled=M if sampled is None else sampled)
-    own = {"module": model, "loss": loss}
-    run = Run(config, dataset=dataset, device=device, federation=federation, **own)
+    run = Run(config, dataset=dataset, module=model, loss=loss, device=device, federation=federation)
     folder = None if out is None else Path(out)
     if not progress:
         run.train(out=folder)

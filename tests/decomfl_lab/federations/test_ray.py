@@ -102,7 +102,7 @@ def test_an_error_in_an_actor_comes_out_by_its_name():
     with pytest.raises(InputError, match=r"^clients must number at least 1, got 0$"):
         remote(carrier=lab.Ray(1).carrier(lambda ids: host(CASE), 4)).advance()
     with pytest.raises(InputError, match=r"^model and loss must be such that pickle can carry them to actors, got "):
-        lab.Ray(1).carrier(lambda ids, lock=threading.Lock(): lock, 4)
+        lab.Ray(1).carrier(partial(_host, threading.Lock()), 4)
 
 
 CLIENTS = [(torch.randn(8, 3, generator=torch.Generator().manual_seed(i)), torch.arange(8) % 2) for i in range(3)]
@@ -135,19 +135,19 @@ def test_divergence_in_an_actor_is_told_as_in_one_process():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("method", "words"),
     [
-        ({"method": "fedavg"}, "federation must be in-process unless only scalars travel (decomfl, decomfl-projection)"),
-        ({"method": "baffle"}, "federation must be in-process unless only scalars travel"),
-        ({"revert": "sync"}, "revert must be 'snapshot' with federation Ray(workers=4, address=None), got 'sync'"),
-        ({"log_kappa": True}, "log_kappa must be False with federation Ray"),
-        ({"tracking": "clients"}, "tracking must be 'server' with federation Ray"),
-        ({"private_seeds": True}, "private_seeds must be False with federation Ray"),
+        (lab.FedAvg(), "federation must be in-process unless only scalars travel (decomfl, decomfl-projection), got"),
+        (lab.Baffle(), "federation must be in-process unless only scalars travel (decomfl, decomfl-projection), got"),
+        (lab.DeComFL(revert="sync"), "revert must be 'snapshot' with federation Ray(workers=4, address=None), got"),
+        (lab.DeComFL(tracking="clients"), "tracking must be 'server' with federation Ray"),
+        (lab.DeComFL(perturbations=3, log_kappa=True), "log_kappa must be False with federation Ray"),
+        (lab.DeComFL(private_seeds=True), "private_seeds must be False with federation Ray"),
     ],
-)  # fmt: skip
-def test_what_cannot_be_in_other_processes_is_refused_by_name(options, words):
+)
+def test_what_cannot_be_in_other_processes_is_refused_by_name(method, words):
     with pytest.raises(InputError) as error:
-        trained(federation=lab.Ray(), **dict.fromkeys(["perturbations", "local_steps"], 3) | options)
+        lab.train(torch.nn.Linear(3, 2), clients=CLIENTS, method=method, federation=lab.Ray())
     assert str(error.value).startswith(words)
 
 
@@ -191,15 +191,16 @@ def test_the_command_line_refuses_workers_and_federations_by_name(capsys):
 COMMAND = "import sys; from decomfl_lab.cli.main import main; main()"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_run_that_is_ended_leaves_no_process_behind(number):
+def test_a_run_that_is_interrupted_leaves_no_process_behind():
     args = [*ARGS, "--rounds", "1000000", "--federation", "ray", "--workers", "2"]
-    run = subprocess.Popen([sys.executable, "-c", COMMAND, *args], start_new_session=True, stderr=subprocess.PIPE)
-    while b"1000000, loss" not in run.stderr.readline():
-        assert run.poll() is None
-    assert len(_processes(run.pid)) > 3
-    os.killpg(run.pid, number) if number == signal.SIGINT else run.kill()
-    assert run.wait(60) == (130 if number == signal.SIGINT else -number)
+    with subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *args], start_new_session=True, stderr=subprocess.PIPE
+    ) as run:
+        while b"1000000, loss" not in run.stderr.readline():
+            assert run.poll() is None
+        assert len(_processes(run.pid)) > 3
+        os.killpg(run.pid, signal.SIGINT)
+        assert run.wait(60) == 130
     until = time.monotonic() + 30
     while left := _processes(run.pid):
         assert time.monotonic() < until, left
