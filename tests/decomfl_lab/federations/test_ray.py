@@ -139,7 +139,10 @@ def test_divergence_in_an_actor_is_told_as_in_one_process():
     [
         (lab.FedAvg(), "federation must be in-process unless only scalars travel (decomfl, decomfl-projection), got"),
         (lab.Baffle(), "federation must be in-process unless only scalars travel (decomfl, decomfl-projection), got"),
-        (lab.DeComFL(revert="sync"), "revert must be 'snapshot' with federation Ray(workers=4, address=None), got"),
+        (
+            lab.DeComFL(rule=lab.Sgd(), revert="sync"),
+            "revert must be 'snapshot' with federation Ray(workers=4, address=None), got",
+        ),
         (lab.DeComFL(tracking="clients"), "tracking must be 'server' with federation Ray"),
         (lab.DeComFL(perturbations=3, log_kappa=True), "log_kappa must be False with federation Ray"),
         (lab.DeComFL(private_seeds=True), "private_seeds must be False with federation Ray"),
