@@ -28,6 +28,7 @@ from .replicas.rules import SignSgd as SignSgd
 from .runs.api import load as load
 from .runs.api import train as train
 from .runs.config import TrainConfig as TrainConfig
+from .runs.replay import replay as replay
 from .runs.run import Run as Run
 
 __version__: str

@@ -169,9 +169,7 @@ def _make(
         order = [*ON_GPU, *(name for name in names if name not in ON_GPU)]
         jobs = {name: _on_device(own, options.device, order.index(name)) for name, own in jobs.items()}
     works = [job for own in jobs.values() for job in own]
-    results = run_all(
-        works, options.cache, n_jobs=n_jobs, backend=backend, hours=options.hours, resume=options.resume
-    )
+    results = run_all(works, options.cache, n_jobs=n_jobs, backend=backend, hours=options.hours, resume=options.resume)
     done, total = _finished(works, results)
     made: list[Drawn] = []
     provenance: list[Mapping[str, Any]] = []

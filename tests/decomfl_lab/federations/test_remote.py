@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import math
+
 import numpy as np
 import pytest
 
 from decomfl_lab.errors import InputError
+from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.messages import Ask, Hello, Plan, Refusal, Reply, Welcome
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import decode, encode, read, split_frame
@@ -140,21 +144,36 @@ def test_records_and_plans_that_are_not_as_agreed_are_refused():
         assert read(Refusal, said).text.startswith(name.strip())
 
 
-def test_a_server_that_begins_again_from_records_plans_the_same(tmp_path):
-    first, here = remote(), simulated()
-    entries = []
-    for _ in range(5):
-        first.advance()
-        replies = tuple(sorted(first.coordinator.replies))
-        entries.append((first.server.history.since(first.round - 1)[0], first.coordinator.chosen, replies))
-    first.coordinator.open(first.delivery.sample())  # it dies in the middle of a round
-    second = remote(carrier=first.carrier)
-    for record, chosen, answered in entries:
-        second.coordinator.repeat(record, chosen, answered, None)
-        second.observer.catch_up([record])
-    assert second.coordinator.steps == first.coordinator.steps
-    assert rounds(second, 3) == rounds(here, 8)[5:]
+def test_a_server_that_begins_again_follows_its_log_and_plans_the_same(tmp_path):
+    here = simulated()
+    with RunLog.create(tmp_path / "run.dcl", {"run_seed": here.server.run_seed}) as log:
+        first = remote()
+        first.log_to(log)
+        rounds(first, 5)
+        first.coordinator.open(first.delivery.sample())  # it dies in the middle of a round
+    with RunLog.open(tmp_path / "run.dcl") as log:
+        second = remote(carrier=first.carrier)
+        second.log_to(log)
+        assert all(map(math.isnan, rounds(second, 5)))
+        assert second.coordinator.steps == first.coordinator.steps
+        assert rounds(second, 3) == rounds(here, 8)[5:]
+        assert digests(second) == {here.observer.digest()}
+        assert second.ledger == here.ledger
+
+
+def test_a_server_goes_on_from_its_checkpoint_and_then_its_log(tmp_path):
+    first, second, here = remote(), remote(), simulated(rounds=8)
+    rounds(first, 3)
+    tensors, values = first.save()
+    saved = {name: x.clone() for name, x in tensors.items()}, json.loads(json.dumps(values))
+    rounds(first, 3)
+    second.carrier = first.carrier
+    second.load(saved)
+    second.log_to(first.log)
+    rounds(second, 5)
+    assert second.round == 8
     assert digests(second) == {here.observer.digest()}
+    assert second.ledger == here.ledger
 
 
 def test_a_host_is_saved_and_goes_on_where_it_was(tmp_path):
