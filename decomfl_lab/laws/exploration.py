@@ -2,18 +2,18 @@
 
 The scope: M clients and R rounds, opened for every choice of participants. The network keeps the newest ``memory``
 messages each way of every client and forgets none by delivering it, so each of them may be lost, doubled, overtaken by
-others, or come after later rounds; a message that newer ones have pushed out is lost. At any time a client may crash,
-back to the model of any earlier round (x_0: it had stored nothing) and without the run's seed, and the server may crash,
-back to its model, its records and what it remembers of its clients. Rounds are closed with the replies of every choice
-of those who answered. What a crash of a client changes matters to what this client does next and to nothing before, so
-it is tried right before each message that the client receives and each report that it makes.
+others, or come after later rounds; a message that newer ones have pushed out is lost. At any time the server may crash,
+back to its model, its records and what it remembers of its clients, and a client may crash, back to the run's seed and
+the model of any earlier round, or to x_0 alone, if it had stored nothing. What a client's crash changes matters
+to what this client does next and to nothing before, so it is tried right before each message that a client receives
+and each report that it makes. Rounds are closed with the replies of every choice of those who answered.
 
-What is explored is exact: messages are the bytes of the real codec, and states are told apart by the bits of the models,
-the bytes of the records and of the messages. Server and clients are deterministic, so each runs once for each of its own
-states and each input; the search then combines what they did. Two reductions keep it small. Clients have the same
-loss, so states that differ in the clients' numbers alone count as one, and so does the record of a round whoever
-answered: later events cannot depend on what the scalars are. That the mean is the mean of those who answered is probed
-with scalars of their own in every state in which a round can be closed.
+What is explored is exact: messages are the bytes of the real codec, and states are told apart by the bits of models,
+the bytes of records and those of messages. Server and clients are deterministic, so each runs once for each of its
+own states and each input; the search then combines what they did. Two reductions keep it small. States that differ in
+the clients' numbers alone count as one. And clients have the same loss, so that a round has the same record whoever
+answered it, as later events cannot depend on what scalars are; that the mean is the mean of those who answered is
+probed with scalars of their own in every state in which a round can be closed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from __future__ import annotations
 import copy
 import itertools
 import time
+import zlib
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,7 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decomfl_lab.errors import InputError, plural
+from decomfl_lab.errors import InputError, plural, require_int
 from decomfl_lab.laws.contract import Case, Implementation, Wavy, digest
 from decomfl_lab.laws.register import LawBrokenError, same
 from decomfl_lab.noise import Distribution
@@ -70,10 +71,15 @@ class Scope:
     rounds: int = 4
     memory: int = 1
 
+    def __post_init__(self) -> None:
+        require_int("clients", self.clients, 1, len(PROBED) - 1)
+        require_int("rounds", self.rounds, 1)
+        require_int("memory", self.memory, 1)
+
     def __str__(self) -> str:
         pulls = "always" if self.pulls else "when gone" if self.keep else "never"
         size = f"{self.clients} clients, {self.rounds} rounds, network of {self.memory}"
-        return f"{size:38}{self.tracking:9}history {self.keep or 'all':5}pulls {pulls:10}"
+        return f"{size:38}{self.tracking:9}history {self.keep or 'all'!s:5}pulls {pulls:10}"
 
     @property
     def case(self) -> Case:
@@ -97,7 +103,14 @@ class Scope:
         )
 
 
-SCOPES = tuple(Scope(tracking, keep, pulls) for tracking in Tracking for keep in (0, 1, 2) for pulls in (False, True))
+_WAYS = ((0, False), (1, False), (2, False), (0, True), (1, True), (2, True))
+_FEW = _WAYS[:2] + _WAYS[-1:]
+SCOPES = (
+    *(Scope(Tracking.SERVER, *way) for way in _WAYS),
+    *(Scope(Tracking.SERVER, *way, clients=2, memory=2) for way in _WAYS),
+    *(Scope(Tracking.CLIENTS, *way, rounds=3) for way in _FEW),
+    *(Scope(Tracking.CLIENTS, *way, clients=2, rounds=3, memory=2) for way in _FEW),
+)
 """The scopes of ``decomfl verify --states``."""
 
 
@@ -110,7 +123,7 @@ class Explored:
         states: The number of states that were reached.
         transitions: The number of events that were tried in them.
         depth: The largest number of events on a shortest way to a state.
-        seconds: The wall time.
+        seconds: The processor time.
         broken: What is wrong, empty if nothing is.
         events: The shortest way there, an event an entry.
     """
@@ -158,6 +171,10 @@ class _Calm:
 
     def __call__(self, x: Tensor, step: int) -> float:  # noqa: ARG002
         return self.loss(x, 0)
+
+
+def _stored(back: int) -> str:
+    return "nothing" if back < 0 else f"the model of round {back}"
 
 
 class _Names:
@@ -218,7 +235,7 @@ class _Search:
         self.first: State = (server, links)
 
     def run(self, limit: int | None) -> Explored:
-        began = time.monotonic()
+        began = time.process_time()
         key = self._key(self.first)
         came: dict[Any, tuple[Any, str]] = {key: (None, "")}
         waiting, depth, transitions, broken = deque([(self.first, key, 0)]), 0, 0, ""
@@ -240,7 +257,7 @@ class _Search:
             key, event = came[key]
             events.append(event)
         told = tuple(reversed(events[:-1]))
-        return Explored(self.scope, len(came), transitions, depth, time.monotonic() - began, broken, told)
+        return Explored(self.scope, len(came), transitions, depth, time.process_time() - began, broken, told)
 
     def _key(self, state: State) -> Any:
         """The state but for the clients' numbers."""
@@ -279,7 +296,7 @@ class _Search:
         kept = server.history.since(server.history.start)
         r, bits = server.round, digest(server.replica)
         if r == len(self.model):
-            self.model.append((bits, server.dense_model()))
+            self.model.append((bits, server.replica.snapshot()))
             self.record += [self.implementation.encode((record,)) for record in kept[-1:]]
         same(f"the server's model of round {r}", bits, self.model[r][0])
         for record in kept:
@@ -337,7 +354,8 @@ class _Search:
             number = self._once(self._again, i, known.client, back)
             t, _, seed = self.clients.content[number]
             lost = (known.lost or number != known.client) and seed is None  # else the report tells what is lacking
-            how = t, f" ({'' if back is None else 'crashed, '}reports round {t})"
+            crash = "" if back is None else f"crashed, came back with {_stored(back)}, "
+            how = t, f" ({crash}reports round {t})"
             ways.setdefault(self.links(replace(known, client=number, report=t, lost=lost)), how)
         return [(how, after) for after, how in ways.items()]
 
@@ -350,16 +368,16 @@ class _Search:
         return (new, *(each for each in old if each != new))[: self.scope.memory]
 
     def _backs(self, link: _Link) -> tuple[int | None, ...]:
-        """None for no crash, or the round of the stored model that a client has after it."""
-        return None, *range(self.clients.content[link.client][0] + 1)
+        """None for no crash, or the round of the stored model that a client has after it; -1 if it stored nothing."""
+        return None, *range(-1, self.clients.content[link.client][0] + 1)
 
     def _client_moves(self, i: int, link: int, due: int) -> list[tuple[str, int]]:
         """A message comes, perhaps right after a crash: the link after it, where it changes."""
         known: _Link = self.links.content[link]
         moves: dict[int, str] = {}
         for back, message in itertools.product(self._backs(known), known.down):
-            crash = "" if back is None else f" crashes, is back at the model of round {back} and"
-            self.now = f"client {i}{crash} gets the plan of round {self._round_in(message)}"
+            crash = "" if back is None else f" crashes, comes back with {_stored(back)} and"
+            self.now = f"client {i}{crash} gets the plan of round {self._decoded(message)[-1].round}"
             before, client, answer, error = self._once(self._handled, i, known.client, back, message)
             lost = known.lost or before != known.client
             if error and message == due and not lost:
@@ -382,10 +400,8 @@ class _Search:
         if max(server.planned) >= 0:
             for i, reply in due[:1] + [one for one in there if one not in due]:
                 late = self.replies.content[reply][0]
-                self.now = (
-                    f"the server closes round {r}; client {i}'s reply of round {late} comes once too often, or late"
-                )
-                self._once(self._probed, number, (*due[:1], (i, reply)))
+                self.now = f"the server closes round {r}, when client {i}'s reply of round {late} comes late or again"
+                self._once(self._probed, number, (*due, (i, reply)))
             for count in range(1, len(due) + 1):
                 for taken in itertools.combinations(due, count):
                     who = ", ".join(str(i) for i, _ in taken)
@@ -411,6 +427,10 @@ class _Search:
         reports = [self.implementation.encode(Held(i, t)) for i, (t, _) in zip(chosen, asked, strict=True) if t >= 0]
         sent = {i: self.messages(tuple(messages)) for i, messages in delivery.open(chosen, reports)}
         same("the clients that get a plan", tuple(sent), chosen)
+        for i, message in sent.items():
+            models = sum(isinstance(each, Dense) for each in self._decoded(message))
+            if models and not (self.scope.keep or self.scope.pulls):
+                raise LawBrokenError(f"client {i} is sent the model, though no record may be gone")
         return self.now, self._server(delivery, sent), list(sent.values())
 
     def _closed(self, number: int, taken: tuple[tuple[int, int], ...]) -> int:
@@ -439,8 +459,8 @@ class _Search:
 
     def _stored(self, delivery: Delivery) -> tuple[Any, ...]:
         server: Any = delivery.server
-        records = server.history.since(server.history.start)
-        return self.implementation.encode(records), server.history.start, list(server.held), digest(server.replica)
+        kept = self.implementation.encode(server.history.since(server.history.start))
+        return server.history.start, server.round, zlib.crc32(kept), list(server.held), digest(server.replica)
 
     def _reply(self, i: int, number: int, scalar: Any = None) -> bytes:
         r, shape, scalars = self.replies.content[number]
@@ -457,19 +477,16 @@ class _Search:
         records = self.implementation.decode(stored, server.run_seed)
         assert isinstance(records, tuple)
         server.history, server.held = History(records, start), list(old.server.held)
-        server.replica.restore(old.server.dense_model())
+        server.replica.restore(self.model[server.round][1])
         delivery.told = set(old.told)
         return self._server(delivery, {})
 
     def _back(self, i: int, number: int, back: int | None) -> Any:
-        """The client, or the one that is there after a crash: with the model of round ``back`` and the run's seed.
-
-        A client that is back at round 0 had stored nothing, and does not know the seed.
-        """
+        """The client, or the one that is there after a crash."""
         if back is None:
             return copy.deepcopy(self.client_of[i, number])
         client = self._fresh(i)
-        if back:
+        if back >= 0:
             client.replica.restore(self.model[back][1])
             client.run_seed = self.clients.content[number][2]
         return client
@@ -499,7 +516,6 @@ class _Search:
         answer = self.replies((reply.round, reply.scalars.shape, reply.scalars.tobytes()))
         return before, self._client(i, client), answer, ""
 
-    def _round_in(self, message: int) -> int:
+    def _decoded(self, message: int) -> list[Any]:
         seed = self.delivery_of[0].server.run_seed
-        plan: Any = self.implementation.decode(self.messages.content[message][-1], seed)
-        return int(plan.round)
+        return [self.implementation.decode(each, seed) for each in self.messages.content[message]]

@@ -382,11 +382,11 @@ def queue_too_long(self: Server) -> None:
     self.history.prune(self.round - self.keep - 1 if self.keep else 0)
 
 
-@_fault("bad-replies-are-refused", Server, "_check")
+@_fault("bad-replies-are-refused", Server, "check")
 def any_reply_accepted(self: Server, reply: Reply) -> None:
     """Looks only at who answers."""
     if reply.client not in self._planned:
-        Server._check(self, reply)
+        Server.check(self, reply)
 
 
 # Ledgers ---------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -103,6 +103,11 @@ class Server:
         """The seed that every round's derive from: what clients are told once if no record carries seeds."""
         return derive_seed(self.seed, _DIRECTIONS)
 
+    @property
+    def planned(self) -> Mapping[int, Plan]:
+        """The plans of the round under way, none between two rounds."""
+        return self._planned
+
     def sample(self) -> tuple[int, ...]:
         """C_r: m of M clients, uniformly without replacement."""
         return sample_clients(self.seed, self.round, self.M, self.m)
@@ -137,7 +142,13 @@ class Server:
         if self.tracking is Tracking.SERVER:
             require(reports is None, "reports", "be left out where the server tracks the clients", reports)
             return {client: self.held[client] for client in participants}
-        held = {report.client: report.round for report in reports or ()}
+        held: dict[int, int] = {}
+        for report in reports or ():
+            require(report.client in participants, "client of a report", f"be one of {participants}", report.client)
+            require(
+                held.get(report.client, report.round) == report.round, "client of a report", "say one round", report
+            )
+            held[report.client] = report.round
         silent = sorted(set(participants) - set(held))
         require(
             not silent, "reports", "come from every participant: the clients track their rounds", f"none of {silent}"
@@ -165,7 +176,7 @@ class Server:
         """
         by_client: dict[int, Reply] = {}
         for reply in replies:
-            self._check(reply)
+            self.check(reply)
             require(reply.client not in by_client, "client of a reply", "reply once", reply.client)
             by_client[reply.client] = reply
         require(bool(by_client), f"replies of round {self.round}", "number at least 1", 0)
@@ -173,15 +184,32 @@ class Server:
         plan = self._planned[clients[0]]
         scalars = mean_scalars([by_client[client].scalars for client in clients])
         record = RoundRecord(plan.round, plan.eta, plan.distribution, plan.seeds, scalars)
+        self.store(record, clients)
+        return record
+
+    def store(self, record: RoundRecord, answered: Iterable[int]) -> None:
+        """Take the record of the present round, which these clients answered, and forget what nobody needs.
+
+        Raises:
+            InputError: If it is of another round.
+        """
+        require(record.round == self.round, "round of the record", f"be {self.round}", record.round)
         if self.replica is not None:
             self.replica.apply(record)
         self.history.append(record)
         if self.tracking is Tracking.SERVER:
-            for client in clients:
-                self.held[client] = plan.round  # x_r; the record of round r is still to come to it
+            for client in answered:
+                self.held[client] = record.round  # x_r; the record of round r is still to come to it
         self._prune()
         self._planned = {}
-        return record
+
+    def replan(self, client: int, r: int) -> Plan:
+        """The plan of the round under way, for a client that holds round r after all; InputError as ``plan_round``."""
+        require(client in self._planned, f"client planned for round {self.round}", "be one of its own", client)
+        self._planned[client] = replace(self._planned[client], records=self._since(client, r))
+        if self.tracking is Tracking.SERVER:
+            self.held[client] = r
+        return self._planned[client]
 
     def _prune(self) -> None:
         """Forget what nobody needs, and whatever is older than the last ``keep`` records."""
@@ -190,7 +218,8 @@ class Server:
         if self.keep:
             self.history.prune(self.round - self.keep)
 
-    def _check(self, reply: Reply) -> None:
+    def check(self, reply: Reply) -> None:
+        """InputError unless the reply is one to a plan of the round under way, of its shape, and finite."""
         plan = self._planned.get(reply.client)
         if plan is None:
             raise InputError(
