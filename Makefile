@@ -6,12 +6,13 @@ STAMP := $(VENV)/.installed
 OUT ?= out
 ARGS ?=
 
-.PHONY: help setup paper test mutants lint types format clean
+.PHONY: help setup paper test mutants fuzz lint types format clean
 
 help:
 	@echo "make paper   every figure and table at default scale -> $(OUT)/report.html (ARGS='--scale smoke' for less)"
 	@echo "make test    the whole test suite, linter and type checker"
 	@echo "make mutants small changes of the core's source, each to be noticed by laws or tests (ARGS='--sample 30' for fewer)"
+	@echo "make fuzz    ten million damaged messages to the decoders (ARGS='--runs 100000' for fewer)"
 	@echo "make setup | lint | types | format | clean"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -41,6 +42,10 @@ test: $(STAMP) lint types
 
 mutants: $(STAMP)
 	$(BIN)/python -m tests.mutants $(ARGS)
+
+fuzz: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	$(BIN)/python -m tests.fuzz --out $(OUT)/fuzz $(ARGS)
 
 format: $(STAMP)
 	$(BIN)/ruff format .

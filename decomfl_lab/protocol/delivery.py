@@ -16,15 +16,16 @@ import dataclasses
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from decomfl_lab.errors import InputError
+from decomfl_lab.errors import InputError, require
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Dense, Held, Plan, Reply, RunSeed
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
-from decomfl_lab.protocol.wire import Codec, Ledger, decode, read
+from decomfl_lab.protocol.wire import Codec, Ledger, decode, read, vector_of
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.replica import Snapshot
@@ -151,16 +152,18 @@ def receive(client: Client, messages: Iterable[bytes], decode: Codec = decode) -
         The plan, to be handled.
 
     Raises:
-        InputError: If there is no plan, or a message is damaged.
+        InputError: If there is no plan, or a message is damaged, or a model is not of the plan's round and of the
+            elements of the client's own; the client is left as it was.
     """
     plan: Plan | None = None
-    vectors, r = [], 0
+    vectors: list[Dense] = []
+    run_seed = client.run_seed
     for message in messages:
-        match decode(message, client.run_seed):
+        match decode(message, run_seed):
             case RunSeed(seed):
-                client.run_seed = seed
-            case Dense(r, vector):
-                vectors.append(torch.from_numpy(vector))
+                run_seed = seed
+            case Dense() as vector:
+                vectors.append(vector)
             case Plan() as read:
                 plan = read
             case other:
@@ -168,13 +171,22 @@ def receive(client: Client, messages: Iterable[bytes], decode: Codec = decode) -
     if plan is None:
         raise InputError(f"messages to client {client.id} must end with a plan, got none")
     if vectors:
-        _take(client, r, vectors)
+        _take(client, plan.round, vectors)
+    client.run_seed = run_seed
     return plan
 
 
-def _take(client: Client, r: int, vectors: Sequence[Tensor]) -> None:
-    """Restore the model that came, x last; an optimizer's state that did not come with it begins anew."""
+def _take(client: Client, r: int, vectors: Sequence[Dense]) -> None:
+    """Restore the model of round r that came, x last; an optimizer's state that did not come with it begins anew."""
     own = client.replica.snapshot()
-    *state, x = (vector.to(own.x.dtype) for vector in vectors)
-    arrived = dict(zip(own.state, state or [torch.zeros_like(x) for _ in own.state], strict=True))
-    client.replica.restore(Snapshot(r, x, arrived))
+    whole = 1 + len(own.state)
+    require(len(vectors) in (1, whole), f"vectors of the model to client {client.id}", f"be 1 or {whole}", len(vectors))
+    wide = np.float64 if own.x.dtype == torch.float64 else np.float32
+    arrived = [torch.from_numpy(vector_of(vector, r, own.x.numel(), wide)).to(own.x.dtype) for vector in vectors]
+    finite = all(
+        bool(torch.isfinite(vector).all()) for vector in arrived
+    )  # float32 that is too large for 16 bits is not
+    require(finite, f"model to client {client.id}", f"be finite in {own.x.dtype}", "other numbers")
+    *state, x = arrived
+    slots = dict(zip(own.state, state or [torch.zeros_like(x) for _ in own.state], strict=True))
+    client.replica.restore(Snapshot(r, x, slots))
