@@ -30,10 +30,11 @@ def mutated(stream: bytes, most: int, seed: int) -> bytes:
         messages.insert(at, chance.choice(judge.SAMPLES))
     if chance.random() < 0.05:
         del messages[at - 1]
-    at = chance.randrange(len(messages)) if messages else 0
-    messages[at : at + 1] = [atheris.Mutate(bytes(m), max(1, most // 4)) for m in messages[at : at + 1]]
-    if chance.random() < 0.95:
-        messages = [judge.mended(message, counts=chance.random() < 0.5) for message in messages]
+    if messages:
+        at = chance.randrange(len(messages))
+        changed = atheris.Mutate(messages[at], most)
+        mend, counts = chance.random() < 0.95, chance.random() < 0.5
+        messages[at] = judge.mended(changed, counts=counts) if mend else changed
     return b"".join(messages)[:most]
 
 
@@ -73,7 +74,7 @@ def main() -> None:
         (corpus / f"sample-{n}").write_bytes(stream)
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (taken + ROOM, -1))
-    options = {"runs": chosen.runs, "seed": chosen.seed, "max_len": 512, "timeout": 10, "rss_limit_mb": 4096}
+    options = {"runs": chosen.runs, "seed": chosen.seed, "max_len": 256, "timeout": 10, "rss_limit_mb": 4096}
     options |= {"error_exitcode": 1, "timeout_exitcode": 1, "artifact_prefix": f"{chosen.out}/finding-"}
     options |= {"reload": 0, "verbosity": 0}
     watch = Watch()
