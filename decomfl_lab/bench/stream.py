@@ -190,7 +190,7 @@ def _server(
         for _ in range(WARM):
             round_()
         sent, counted, began = coordinator.delivery.ledger.bytes, loopback_counts(), time.monotonic()
-        scalars, half = coordinator.delivery.ledger.scalars, 0
+        scalars, half = coordinator.delivery.ledger.scalars, resident_bytes()
         for r in range(rounds):
             round_()
             half = resident_bytes() if r == rounds // 2 else half
