@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,9 @@ from decomfl_lab.runs.config import config_from_mapping, parse_schedule, read_co
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["train"]
+    from decomfl_lab.runs.run import Rebuilt, Run
+
+__all__ = ["GroupedOption", "TrainGroup", "prepared", "report", "title", "train"]
 
 
 class TrainGroup(click.Group):
@@ -76,7 +78,7 @@ class GroupedOption(click.Option):
         self.group = group
 
 
-GROUPS = ("method", "optimizer", "model and data", "engine", "output")
+GROUPS = ("method", "optimizer", "model and data", "engine", "federation", "output")
 
 
 def _with_method(args: Sequence[str]) -> list[str]:
@@ -155,15 +157,12 @@ OWN_FLAGS = [
 ]
 
 
-def _train(
-    method: str, config: Path | None, out: Path | None, device: str, threads: int, as_json: bool, **flags: Any
-) -> None:
+def prepared(method: str, config: Path | None, device: str, threads: int, flags: Mapping[str, Any]) -> Run:
+    """The run at round 0 of a file and of the flags that were given (others are None), which win over it."""
     import torch
 
     from decomfl_lab.runs.building import dataset_of, fitted
-    from decomfl_lab.runs.progress import run_bar
-    from decomfl_lab.runs.provenance import provenance
-    from decomfl_lab.runs.run import Rebuilt, Run
+    from decomfl_lab.runs.run import Run
 
     values = read_config(config) if config is not None else {}
     for name, text in flags.items():
@@ -173,35 +172,56 @@ def _train(
     run_config = config_from_mapping(values, f"config {config}" if config else "the flags")
     torch.set_num_threads(require_int("threads", threads, 1))
     dataset = dataset_of(run_config, device)
-    run_config = run_config if "clients" in values else fitted(run_config, dataset)
-    run = Run(run_config, dataset=dataset)
-    plain = run_config.method.plain()
-    title = " ".join([method, *(f"{label}={plain[key]}" for label, key in SIZES.items() if key in plain)])
+    return Run(run_config if "clients" in values else fitted(run_config, dataset), dataset=dataset)
+
+
+def _train(
+    method: str, config: Path | None, out: Path | None, device: str, threads: int, as_json: bool, **flags: Any
+) -> None:
+    from decomfl_lab.runs.progress import run_bar
+    from decomfl_lab.runs.run import Rebuilt
+
+    run = prepared(method, config, device, threads, flags)
+    plain = run.config.method.plain()
     try:
-        with run_bar(title) as show:
+        with run_bar(title(run)) as show:
             run.train(out=out, on_round=show, on_start=_tell_start)
     except DivergedError:
         print(_table(run.metrics))
         raise
     replays = plain.get("rebuild") == "replay" and plain.get("revert") == "snapshot"  # M/m rounds' worth of them
-    rebuilt = run.verify() if replays else Rebuilt(0, 0)
+    report(run, run.verify() if replays else Rebuilt(0, 0), out, as_json=as_json)
+
+
+def title(run: Run) -> str:
+    """What a run is called beside its progress."""
+    plain = run.config.method.plain()
+    return " ".join(
+        [run.config.method.name, *(f"{label}={plain[key]}" for label, key in SIZES.items() if key in plain)]
+    )
+
+
+def report(run: Run, rebuilt: Rebuilt, out: Path | None, *, as_json: bool, **more: str) -> None:
+    """Print what came of a run; JSON has ``more`` beside it."""
+    from decomfl_lab.runs.provenance import provenance
+
     facts, rows = provenance(run.dataset), run.metrics
     if as_json:
-        result = {"config": run_config.to_dict(), "provenance": facts, "metrics": _records(rows)}
+        result = {"config": run.config.to_dict(), "provenance": facts, "metrics": _records(rows)}
         if rebuilt.clients:
             result["rebuilt"] = {"clients": rebuilt.clients, "equal": rebuilt.equal}
-        print(json.dumps(result))
-    else:
-        print(_table(rows))
-        if rows["round"].iloc[0] == 0:
-            first, last = rows.iloc[0].test_accuracy, rows.iloc[-1].test_accuracy
-            print(f"accuracy: {first:.4f} zero-shot, {last:.4f} now ({100 * (last - first):+.1f} points)")
-        print(run.traffic)
-        if rebuilt.clients:
-            print(rebuilt)
-        print(f"data: {facts['data']}; seed {run_config.seed}; code {facts['code']}")
-        if out is not None:
-            print(f"written to {out}", file=sys.stderr)
+        print(json.dumps(result | more))
+        return
+    print(_table(rows))
+    if rows["round"].iloc[0] == 0:
+        first, last = rows.iloc[0].test_accuracy, rows.iloc[-1].test_accuracy
+        print(f"accuracy: {first:.4f} zero-shot, {last:.4f} now ({100 * (last - first):+.1f} points)")
+    print(run.traffic)
+    if rebuilt.clients:
+        print(rebuilt)
+    print(f"data: {facts['data']}; seed {run.config.seed}; code {facts['code']}")
+    if out is not None:
+        print(f"written to {out}", file=sys.stderr)
 
 
 SIZES = {"K": "local_steps", "P": "perturbations"}

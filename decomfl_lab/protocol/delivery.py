@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decomfl_lab.errors import InputError, require
+from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Dense, Held, Plan, Reply, RunSeed
 from decomfl_lab.protocol.policy import PullPolicy
@@ -30,7 +30,7 @@ from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.replica import Snapshot
 
-__all__ = ["Delivery", "ModelsDown", "receive"]
+__all__ = ["Delivery", "ModelsDown", "receive", "take_model"]
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +99,30 @@ class Delivery:
             if not pulls and self.policy is not None and self._prefers_a_pull(i, plan):
                 pulls, plan = True, dataclasses.replace(plan, records=())
             self.pulls += pulls
-            yield i, [*(self.model(i) if pulls else ()), *self._planned(i, plan)]
+            yield i, [*(self.model(i, self.ledger) if pulls else ()), *self._planned(i, plan)]
+
+    def bring_up(self, i: int, r: int, ledger: Ledger) -> list[bytes]:
+        """What brings client i, which holds round r, to the server's round, with its plan again if it has one.
+
+        Args:
+            i: The client's number.
+            r: The round that it holds.
+            ledger: It encodes and counts what is sent.
+
+        Raises:
+            InputError: If it lacks records that are gone, and the server keeps no model.
+        """
+        server = self.server
+        require_int(f"round that client {i} reports", r, 0, server.round)
+        gone = r < server.history.start and server.replica is not None
+        r = server.round if gone else r
+        first = list(self.model(i, ledger)) if gone else []
+        if i in server.planned:
+            return [*first, ledger.plan(i, server.replan(i, r))]
+        if server.tracking is Tracking.SERVER:
+            server.held[i] = r
+        records = server.history.since(r)
+        return first + ([ledger.records(i, records)] if records else [])
 
     def _planned(self, i: int, plan: Plan) -> Iterator[bytes]:
         """The plan, and before the first one that carries no seeds the seed that they derive from."""
@@ -116,11 +139,11 @@ class Delivery:
         logger.debug("round %d, client %d: %s", plan.round, i, choice)
         return choice.pull
 
-    def model(self, i: int) -> Iterator[bytes]:
+    def model(self, i: int, ledger: Ledger) -> Iterator[bytes]:
         """The server's optimizer state and model, x last; a 16-bit number travels as the equal float32."""
         for vector in self._sent(self.server.dense_model()):
             wide = vector if vector.dtype == torch.float64 else vector.float()
-            yield self.ledger.vector(i, self.server.round, wide.cpu().numpy(), upwards=False)
+            yield ledger.vector(i, self.server.round, wide.cpu().numpy(), upwards=False)
 
     def _sent(self, dense: Snapshot) -> Iterator[Tensor]:
         yield from (*dense.state.values(), dense.x)
@@ -139,7 +162,11 @@ class ModelsDown(Delivery):
         """See ``Delivery.open``."""
         everybody_is_there = [Held(i, self.server.round) for i in chosen]
         for i, plan in self.server.plan_round(chosen, everybody_is_there).items():
-            yield i, [*self.model(i), *self._planned(i, plan)]
+            yield i, [*self.model(i, self.ledger), *self._planned(i, plan)]
+
+    def bring_up(self, i: int, r: int, ledger: Ledger) -> list[bytes]:  # noqa: ARG002
+        """See ``Delivery.bring_up``."""
+        return [*self.model(i, ledger), *(ledger.plan(i, plan) for at, plan in self.server.planned.items() if at == i)]
 
     def _sent(self, dense: Snapshot) -> Iterator[Tensor]:
         yield dense.x
@@ -171,21 +198,19 @@ def receive(client: Client, messages: Iterable[bytes], decode: Codec = decode) -
     if plan is None:
         raise InputError(f"messages to client {client.id} must end with a plan, got none")
     if vectors:
-        _take(client, plan.round, vectors)
+        take_model(client, plan.round, vectors)
     client.run_seed = run_seed
     return plan
 
 
-def _take(client: Client, r: int, vectors: Sequence[Dense]) -> None:
+def take_model(client: Client, r: int, vectors: Sequence[Dense]) -> None:
     """Restore the model of round r that came, x last; an optimizer's state that did not come with it begins anew."""
     own = client.replica.snapshot()
     whole = 1 + len(own.state)
     require(len(vectors) in (1, whole), f"vectors of the model to client {client.id}", f"be 1 or {whole}", len(vectors))
     wide = np.float64 if own.x.dtype == torch.float64 else np.float32
     arrived = [torch.from_numpy(vector_of(vector, r, own.x.numel(), wide)).to(own.x.dtype) for vector in vectors]
-    finite = all(
-        bool(torch.isfinite(vector).all()) for vector in arrived
-    )  # float32 that is too large for 16 bits is not
+    finite = all(bool(torch.isfinite(vector).all()) for vector in arrived)  # a float32 may be too large for 16 bits
     require(finite, f"model to client {client.id}", f"be finite in {own.x.dtype}", "other numbers")
     *state, x = arrived
     slots = dict(zip(own.state, state or [torch.zeros_like(x) for _ in own.state], strict=True))

@@ -13,7 +13,20 @@ from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import Seeding, StepSeed, seeding_of
 
-__all__ = ["Dense", "Held", "Message", "Plan", "Quantized", "Reply", "RunSeed", "Sparse"]
+__all__ = [
+    "Ask",
+    "Dense",
+    "Held",
+    "Hello",
+    "Message",
+    "Plan",
+    "Quantized",
+    "Refusal",
+    "Reply",
+    "RunSeed",
+    "Sparse",
+    "Welcome",
+]
 
 
 @dataclass(frozen=True)
@@ -119,5 +132,66 @@ class Sparse:
     update: SparseVector
 
 
-Message = Plan | Reply | Held | RunSeed | Dense | Quantized | Sparse | tuple[RoundRecord, ...]
+@dataclass(frozen=True)
+class Hello:
+    """Client → server, on a network: who it is, which run it is in, and the model that it holds.
+
+    Attributes:
+        client: The client's number i.
+        run: The run's identity, 16 bytes.
+        round: t_i, the round whose model it holds.
+        digest: The BLAKE2b-128 of that model, optimizer state included.
+    """
+
+    client: int
+    run: bytes
+    round: int
+    digest: bytes
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """Server → client, on a network: where the client goes on.
+
+    Attributes:
+        round: The round whose model it keeps; 0 for x_0, whatever it holds.
+        steps: The number of local steps that it has measured in the rounds of the record, which picks its next batch.
+    """
+
+    round: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Server → client, on a network: say hello."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Either way, on a network: why a message could not be served.
+
+    Attributes:
+        text: The reason.
+        diverged: Whether it is that losses are no longer finite numbers.
+    """
+
+    text: str
+    diverged: bool = False
+
+
+Message = (
+    Plan
+    | Reply
+    | Held
+    | RunSeed
+    | Dense
+    | Quantized
+    | Sparse
+    | Hello
+    | Welcome
+    | Ask
+    | Refusal
+    | tuple[RoundRecord, ...]
+)
 """All that the wire has a form for; records alone are what a server stores."""

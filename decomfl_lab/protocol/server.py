@@ -1,9 +1,9 @@
-"""The server: plans rounds, averages scalars, keeps the history; it needs no model."""
+"""The server: plans rounds, aggregates scalars, keeps the history; it needs no model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,8 @@ import numpy as np
 from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.protocol.messages import Held, Plan, Reply
-from decomfl_lab.records.record import History, RoundRecord, mean_scalars
+from decomfl_lab.records.aggregation import Aggregation, Mean
+from decomfl_lab.records.record import History, RoundRecord
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding, draw_seeds
 
@@ -59,6 +60,7 @@ class Server:
         keep: The most records that are kept, the newest; 0 for as many as someone may need. With ``tracking`` by the
             server those are the records since min_i t_i; with tracking by the clients the server cannot know which
             are needed, and forgets none.
+        aggregation: The rule that makes a round's scalars of the replies; m must be as many as it needs at least.
         history: The records.
         held: The round t_i of every client, empty if the clients track it.
 
@@ -76,12 +78,15 @@ class Server:
     seeding: Seeding = Seeding.PER_STEP
     tracking: Tracking = Tracking.SERVER
     keep: int = 0
+    aggregation: Aggregation = Mean()  # noqa: RUF009
     history: History = field(default_factory=History)
     held: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         require_int("clients M", self.M, 1)
         require_int(f"sampled clients m (of M={self.M})", self.m, 1, self.M)
+        least = self.aggregation.least
+        require(self.m >= least, "sampled clients m", f"be at least {least} for {self.aggregation}", self.m)
         require_int("local steps K", self.K, 1)
         for value in (self.P.initial, *self.P.changes.values()):
             require_int("perturbations P", value, 1)
@@ -102,6 +107,11 @@ class Server:
     def run_seed(self) -> int:
         """The seed that every round's derive from: what clients are told once if no record carries seeds."""
         return derive_seed(self.seed, _DIRECTIONS)
+
+    @property
+    def planned(self) -> Mapping[int, Plan]:
+        """The plans of the round under way, none between two rounds."""
+        return self._planned
 
     def sample(self) -> tuple[int, ...]:
         """C_r: m of M clients, uniformly without replacement."""
@@ -137,7 +147,13 @@ class Server:
         if self.tracking is Tracking.SERVER:
             require(reports is None, "reports", "be left out where the server tracks the clients", reports)
             return {client: self.held[client] for client in participants}
-        held = {report.client: report.round for report in reports or ()}
+        held: dict[int, int] = {}
+        for report in reports or ():
+            require(report.client in participants, "client of a report", f"be one of {participants}", report.client)
+            require(
+                held.get(report.client, report.round) == report.round, "client of a report", "say one round", report
+            )
+            held[report.client] = report.round
         silent = sorted(set(participants) - set(held))
         require(
             not silent, "reports", "come from every participant: the clients track their rounds", f"none of {silent}"
@@ -155,33 +171,50 @@ class Server:
         return self.history.since(r)
 
     def aggregate(self, replies: Iterable[Reply]) -> RoundRecord:
-        """Average the replies of the planned round into its record, store it, and forget what nobody needs.
+        """Aggregate the replies of the planned round into its record, store it, and forget what nobody needs.
 
-        A planned client whose reply never comes is left out of the mean and counted as still lagging.
+        A planned client whose reply never comes is left out of it and counted as still lagging.
 
         Raises:
             InputError: If a reply is of another round, of a client not planned, doubled, of another shape,
-                or not finite; nothing is stored then.
+                or not finite, or there are fewer than the aggregation needs; nothing is stored then.
         """
         by_client: dict[int, Reply] = {}
         for reply in replies:
-            self._check(reply)
+            self.check(reply)
             require(reply.client not in by_client, "client of a reply", "reply once", reply.client)
             by_client[reply.client] = reply
         require(bool(by_client), f"replies of round {self.round}", "number at least 1", 0)
         clients = sorted(by_client)
         plan = self._planned[clients[0]]
-        scalars = mean_scalars([by_client[client].scalars for client in clients])
+        scalars = self.aggregation([by_client[client].scalars for client in clients])
         record = RoundRecord(plan.round, plan.eta, plan.distribution, plan.seeds, scalars)
+        self.store(record, clients)
+        return record
+
+    def store(self, record: RoundRecord, answered: Iterable[int]) -> None:
+        """Take the record of the present round, which these clients answered, and forget what nobody needs.
+
+        Raises:
+            InputError: If it is of another round.
+        """
+        require(record.round == self.round, "round of the record", f"be {self.round}", record.round)
         if self.replica is not None:
             self.replica.apply(record)
         self.history.append(record)
         if self.tracking is Tracking.SERVER:
-            for client in clients:
-                self.held[client] = plan.round  # x_r; the record of round r is still to come to it
+            for client in answered:
+                self.held[client] = record.round  # x_r; the record of round r is still to come to it
         self._prune()
         self._planned = {}
-        return record
+
+    def replan(self, client: int, r: int) -> Plan:
+        """The plan of the round under way, for a client that holds round r after all; InputError as ``plan_round``."""
+        require(client in self._planned, f"client planned for round {self.round}", "be one of its own", client)
+        self._planned[client] = replace(self._planned[client], records=self._since(client, r))
+        if self.tracking is Tracking.SERVER:
+            self.held[client] = r
+        return self._planned[client]
 
     def _prune(self) -> None:
         """Forget what nobody needs, and whatever is older than the last ``keep`` records."""
@@ -190,7 +223,8 @@ class Server:
         if self.keep:
             self.history.prune(self.round - self.keep)
 
-    def _check(self, reply: Reply) -> None:
+    def check(self, reply: Reply) -> None:
+        """InputError unless the reply is one to a plan of the round under way, of its shape, and finite."""
         plan = self._planned.get(reply.client)
         if plan is None:
             raise InputError(

@@ -23,17 +23,32 @@ from numpy.typing import NDArray
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.noise import STREAM_VERSION, Distribution
 from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
-from decomfl_lab.protocol.messages import Dense, Held, Message, Plan, Quantized, Reply, RunSeed, Sparse
+from decomfl_lab.protocol.messages import (
+    Ask,
+    Dense,
+    Held,
+    Hello,
+    Message,
+    Plan,
+    Quantized,
+    Refusal,
+    Reply,
+    RunSeed,
+    Sparse,
+    Welcome,
+)
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import DerivedSeeds, Seeding, StepSeed, draw_seeds, seeding_of
 
-__all__ = ["Kind", "Ledger", "Traffic", "decode", "encode", "read", "vector_of"]
+__all__ = ["Kind", "Ledger", "Traffic", "decode", "encode", "read", "split_frame", "vector_of"]
 
 Content = TypeVar("Content")
 Codec = Callable[[bytes, int | None], Message]
 
 WIRE_VERSION = 2
 MAX_BODY = 2**32 - 1
+LONGEST_REFUSAL = 300
+"""The bytes of a reason at most."""
 
 _HEADER = struct.Struct("<2sBBII")
 _ROUND = struct.Struct("<IdHHBBB")  # round, eta, K, P, distribution, stream version, seeding
@@ -44,6 +59,9 @@ _QUANTIZED = struct.Struct("<IBfQ")  # round, bits, scale, elements
 _SPARSE = struct.Struct("<IQQ")  # round, elements, of them sent
 _HELD = struct.Struct("<II")  # client, round
 _SEED = struct.Struct("<Q")
+_HELLO = struct.Struct("<I16sI16s")  # client, run, round, digest
+_WELCOME = struct.Struct("<IQ")  # round, steps
+_REFUSAL = struct.Struct("<B")  # diverged; then the text
 
 HEADER_BYTES = _HEADER.size
 PLAN_HEAD_BYTES = _ROUND.size + _COUNT.size
@@ -75,6 +93,10 @@ class Kind(IntEnum):
     SPARSE = 6
     HELD = 7
     SEED = 8
+    HELLO = 9
+    WELCOME = 10
+    ASK = 11
+    REFUSAL = 12
 
 
 _KINDS = {kind.value: (kind, kind.name.lower()) for kind in Kind}
@@ -117,6 +139,10 @@ class _Reader:
         """The next ``count`` numbers, in an array of their own, in the machine's byte order."""
         at = self.take(kind.itemsize * count)
         return np.frombuffer(self.body, kind, count, at).astype(kind.newbyteorder("="))
+
+    @property
+    def left(self) -> int:
+        return len(self.body) - self.at
 
     def end(self) -> None:
         extra = len(self.body) - self.at
@@ -275,6 +301,20 @@ def _read_sparse(reader: _Reader) -> Sparse:
     return Sparse(r, SparseVector(d, indices, values))
 
 
+def _short(text: str) -> bytes:
+    return text.encode()[:LONGEST_REFUSAL].decode(errors="ignore").encode()
+
+
+def _read_refusal(reader: _Reader) -> Refusal:
+    (diverged,) = reader.unpack(_REFUSAL)
+    require(diverged in (0, 1), "diverged in the refusal", "be 0 or 1", diverged)
+    require(reader.left <= LONGEST_REFUSAL, "text of the refusal", f"have {LONGEST_REFUSAL} bytes", reader.left)
+    try:
+        return Refusal(str(reader.body[reader.take(reader.left) :], "utf-8"), bool(diverged))
+    except UnicodeDecodeError as error:
+        raise InputError(f"text of the refusal must be UTF-8, got {error.reason} at byte {error.start}") from None
+
+
 def encode(message: Message) -> bytes:
     """A message as bytes; the loss and the second differences of a reply do not travel."""
     match message:
@@ -295,6 +335,14 @@ def encode(message: Message) -> bytes:
             return _message(Kind.QUANTIZED, _quantized_body(r, quantized))
         case Sparse(r, sparse):
             return _message(Kind.SPARSE, _sparse_body(r, sparse))
+        case Hello(client, run, r, digest):
+            return _message(Kind.HELLO, _HELLO.pack(client, run, r, digest))
+        case Welcome(r, steps):
+            return _message(Kind.WELCOME, _WELCOME.pack(r, steps))
+        case Ask():
+            return _message(Kind.ASK, b"")
+        case Refusal(text, diverged):
+            return _message(Kind.REFUSAL, _REFUSAL.pack(diverged) + _short(text))
         case records:
             return _message(Kind.RECORDS, _records_body(records))
 
@@ -328,8 +376,28 @@ def decode(message: bytes, run_seed: int | None = None) -> Message:
             found = _read_quantized(reader)
         case Kind.SPARSE:
             found = _read_sparse(reader)
+        case Kind.HELLO:
+            found = Hello(*reader.unpack(_HELLO))
+        case Kind.WELCOME:
+            found = Welcome(*reader.unpack(_WELCOME))
+        case Kind.ASK:
+            found = Ask()
+        case Kind.REFUSAL:
+            found = _read_refusal(reader)
     reader.end()
     return found
+
+
+def split_frame(frame: bytes) -> list[bytes]:
+    """The messages that a frame consists of, one after the other; InputError if it ends inside of one."""
+    messages, at = [], 0
+    while at < len(frame):
+        require(len(frame) - at >= _HEADER.size, "frame", "end with a whole message", f"{len(frame) - at} bytes more")
+        end = at + _HEADER.size + int(_HEADER.unpack_from(frame, at)[3])
+        require(end <= len(frame), "frame", "end with a whole message", f"{end - len(frame)} bytes less")
+        messages.append(frame[at:end])
+        at = end
+    return messages
 
 
 def read(kind: type[Content], message: bytes, run_seed: int | None = None, decode: Codec = decode) -> Content:
@@ -424,9 +492,19 @@ class Ledger:
         seeds = sum(head.seeding.sent(head.K, head.P) for head in heads)
         return self._went_down(client, self.encode(plan), scalars, seeds)
 
+    def records(self, client: int, records: tuple[RoundRecord, ...]) -> bytes:
+        """Encode records alone to ``client`` and count them."""
+        seeds = sum(record.seeding.sent(record.K, record.P) for record in records)
+        return self._went_down(client, self.encode(records), sum(record.scalars.size for record in records), seeds)
+
     def run_seed(self, client: int, seed: int) -> bytes:
         """Encode the run's seed to ``client`` and count it."""
         return self._went_down(client, self.encode(RunSeed(seed)), 0, 1)
+
+    def control(self, client: int, message: Message, *, upwards: bool) -> bytes:
+        """Encode a message that carries neither scalars nor seeds, to or from ``client``, and count it."""
+        went = self._went_up if upwards else self._went_down
+        return went(client, self.encode(message), 0)
 
     def held(self, held: Held) -> bytes:
         """Encode which round a client holds and count it."""

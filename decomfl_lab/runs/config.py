@@ -28,6 +28,8 @@ __all__ = ["TrainConfig", "config_from_mapping", "parse_schedule", "read_config"
 
 
 CROSS_ENTROPY = "cross-entropy"
+LOCAL_GROUPS = ("engine", "output")
+"""The groups of options that server and clients may have each their own of."""
 TREATMENTS = ("batch", "frozen")
 """What becomes of BatchNorm (``objectives.normalisation``)."""
 TUNINGS = ("full", "lora", "norms")
@@ -231,6 +233,16 @@ class TrainConfig:
         """Hex key of a result: BLAKE2b of configuration (seed included), data digest and code version."""
         message = json.dumps([self.to_dict(), data, code], sort_keys=True)
         return hashlib.blake2b(message.encode(), digest_size=8).hexdigest()
+
+    def identity(self, x: str) -> bytes:
+        """The run's identity, 16 bytes: all that server and clients must agree upon, with the digest of x_0.
+
+        Where the data are, how losses are computed, how long the run is and what is printed are not part of it.
+        """
+        known = run_options() | self.method.options()
+        own = {"rounds", "data", "task_data", *(name for name, each in known.items() if each.group in LOCAL_GROUPS)}
+        agreed = {name: value for name, value in self.to_dict().items() if name not in own}
+        return hashlib.blake2b(json.dumps([agreed, x], sort_keys=True).encode(), digest_size=16).digest()
 
 
 @lru_cache

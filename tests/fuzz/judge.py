@@ -21,7 +21,20 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol import delivery, wire
 from decomfl_lab.protocol.compression import SparseVector, quantize
-from decomfl_lab.protocol.messages import Dense, Held, Message, Plan, Quantized, Reply, RunSeed, Sparse
+from decomfl_lab.protocol.messages import (
+    Ask,
+    Dense,
+    Held,
+    Hello,
+    Message,
+    Plan,
+    Quantized,
+    Refusal,
+    Reply,
+    RunSeed,
+    Sparse,
+    Welcome,
+)
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.wire import HEADER_BYTES, Kind
 from decomfl_lab.records.record import RoundRecord
@@ -57,6 +70,10 @@ MESSAGES: tuple[Message, ...] = (
     *(Dense(ROUND, x) for x in (X, X[:1], X.astype(np.float64))),
     *(Quantized(ROUND, quantize(X[:size], bits, (1,))) for size in (1, D) for bits in (3, 8)),
     *(Sparse(ROUND, SparseVector(d, np.arange(min(d, 2)), X[: min(d, 2)])) for d in (1, D)),
+    Hello(1, bytes(16), 2, b"\1" * 16),
+    Welcome(2, 5),
+    Ask(),
+    Refusal("é", diverged=True),
 )  # one at least of every kind
 
 
@@ -143,6 +160,8 @@ def judge(stream: bytes, *, decoders_alone: bool = False) -> int:
         return found is not None
     accepted = 0
     messages = list(split(stream))
+    frame = outcome(wire.split_frame, stream)
+    assert frame is None or frame == messages, "a frame is cut otherwise than its messages' lengths say"
     decoded = [outcome(wire.decode, message, RUN_SEED) for message in messages]
     for message, content in zip(messages, decoded, strict=True):
         if content is not None:

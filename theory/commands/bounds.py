@@ -7,7 +7,7 @@ import json
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import click
@@ -348,25 +348,35 @@ def _term(terms: Mapping[str, Values], name: str) -> str:
 
 def _print_formulas(variants: Mapping[str, Statement]) -> None:
     """The terms and conditions of a statement's forms side by side, as formulas, and what each assumes."""
+    rows = []
+    for name in dict.fromkeys(name for each in variants.values() for name in each.terms):
+        shown = [theory.written(each.terms[name]) if name in each.terms else "" for each in variants.values()]
+        rows.append((name, shown))
+    for symbol in ("eta", "mu"):
+        conditions = [getattr(each, symbol) for each in variants.values()]
+        if any(conditions):
+            cells = ["\n".join(map(theory.written, each.values())) for each in conditions]
+            rows.append((f"{theory.symbols.LETTERS[symbol]} at most", cells))
+    _show(next(iter(variants.values())).left.text, variants, rows, "", _words(variants))
+
+
+def _show(
+    head: str, variants: Mapping[str, Statement], rows: Iterable[tuple[str, list[str]]], of: str, lines: Iterable[str]
+) -> None:
+    """A statement's table, a column a form, and lines below."""
     from rich.console import Console
     from rich.table import Table
 
     console = Console(width=None if sys.stdout.isatty() else 150, highlight=False, markup=False)
     first = next(iter(variants.values()))
-    table = Table(title=f"{first.name}{f' ({first.source})' if first.source else ''}", show_lines=True)
-    for title in (first.left.text, *variants):
-        table.add_column(title)
-    for name in dict.fromkeys(name for each in variants.values() for name in each.terms):
-        shown = [theory.written(each.terms[name]) if name in each.terms else "" for each in variants.values()]
-        table.add_row(name, *shown)
-    for symbol, conditions in (
-        ("η", [each.eta for each in variants.values()]),
-        ("μ", [each.mu for each in variants.values()]),
-    ):
-        if any(conditions):
-            table.add_row(f"{symbol} at most", *("\n".join(map(theory.written, each.values())) for each in conditions))
+    title = f"{first.name}{f' ({first.source})' if first.source else ''}{of}"
+    table = Table(title=title, title_justify="left", show_lines=True)
+    for column in (head, *variants):
+        table.add_column(column)
+    for name, cells in rows:
+        table.add_row(name, *cells)
     console.print(table)
-    for line in _words(variants):
+    for line in lines:
         console.print(line)
 
 
@@ -383,33 +393,11 @@ def _print(
     head: str, variants: Mapping[str, Statement], rows: Sequence[tuple[str, list[str]]], setting: Setting, at: Values,
     notes: Sequence[str],
 ) -> None:  # fmt: skip
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(width=None if sys.stdout.isatty() else 150, highlight=False, markup=False)
-    first = next(iter(variants.values()))
-    table = Table(
-        title=f"{first.name}{f' ({first.source})' if first.source else ''}, {setting.distribution} directions",
-        title_justify="left",
-        show_lines=True,
-    )
-    for title in (head, *variants):
-        table.add_column(title)
-    for name, cells in rows:
-        table.add_row(name, *cells)
-    console.print(table)
-    shown = {
-        name: value for name, value in (setting.values | at).items() if name in _WHOLE | _REAL | _POINT or name == "rho"
-    }
-    console.print(
-        ", ".join(f"{theory.symbols.LETTERS.get(name, name)} = {value:,.6g}" for name, value in shown.items())
-    )
-    stated = theory.STATEMENTS.get((first.name, "stated"))
+    values = setting.values | at
+    shown = {name: value for name, value in values.items() if name in _WHOLE | _REAL | _POINT or name == "rho"}
+    lines = [", ".join(f"{theory.symbols.LETTERS.get(name, name)} = {value:,.6g}" for name, value in shown.items())]
+    stated = theory.STATEMENTS.get((next(iter(variants.values())).name, "stated"))
     if stated is not None and "stated" not in variants:
-        console.print(
-            f"stated: for {' or '.join(stated.distributions)} directions{' and K = 1' * stated.single_step} only"
-        )
-    for note in notes:
-        console.print(note)
-    for line in _words(variants):
-        console.print(line)
+        where = f"{' or '.join(stated.distributions)} directions{' and K = 1' * stated.single_step}"
+        lines.append(f"stated: for {where} only")
+    _show(head, variants, rows, f", {setting.distribution} directions", [*lines, *notes, *_words(variants)])

@@ -59,7 +59,7 @@ def test_a_model_without_state_begins_with_none() -> None:
     delivery, client = LAB.delivery(CASE), LAB.client(CASE, 0)
     client.replica.own()
     client.replica.state["momentum"] += 1
-    *_, x = delivery.model(0)
+    *_, x = delivery.model(0, delivery.ledger)
     ((_, messages),) = delivery.open([0])
     receive(client, [x, *messages])
     assert not client.replica.state["momentum"].any()
@@ -79,7 +79,7 @@ def test_messages_without_a_plan_and_messages_that_are_none_are_refused() -> Non
         receive(client, [])
     with pytest.raises(InputError, match="message is truncated: 2 bytes"):
         receive(client, [b"DC"])
-    with pytest.raises(InputError, match=r"kind of the message must be in 1\.\.8, got 99"):
+    with pytest.raises(InputError, match=r"kind of the message must be in 1\.\.12, got 99"):
         receive(client, [b"DC\x02\x63" + bytes(8)])
 
 

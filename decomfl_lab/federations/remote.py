@@ -1,0 +1,200 @@
+"""A federation whose clients are elsewhere: in other processes, or on other machines."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from decomfl_lab.errors import DivergedError, InputError, require, require_finite_positive, require_int
+from decomfl_lab.federations.federation import Saved
+from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.protocol.delivery import Delivery
+from decomfl_lab.protocol.log import ArchivedHistory, Entry, RunLog
+from decomfl_lab.protocol.session import Coordinator, Host
+from decomfl_lab.protocol.terms import Terms
+from decomfl_lab.protocol.wire import Ledger
+from decomfl_lab.records.record import History
+from decomfl_lab.replicas.replica import Replica, Snapshot
+
+__all__ = ["Carrier", "RemoteFederation", "Take", "host_of"]
+
+logger = logging.getLogger(__name__)
+
+Take = Callable[[int, bytes, float], bytes | None]
+"""``Coordinator.take``: of a client's number, its answer and the loss of it (NaN where it is not known)."""
+
+
+class Carrier(Protocol):
+    """Who carries the frames: an engine."""
+
+    def exchange(self, frames: Mapping[int, bytes], take: Take, deadline: float | None) -> None:
+        """Send each frame to its client and hand every answer to ``take``, from this thread.
+
+        What ``take`` returns is sent to that client, and its next answer waited for; None means that it is done. It
+        returns when all are done or after ``deadline`` seconds; clients that cannot be reached are waited for until
+        then, and whatever else a client says unasked is handed to ``take`` too.
+        """
+
+    def close(self) -> None:
+        """Let the clients go."""
+
+
+def host_of(federation: DeComFLFederation, run: bytes, ids: Iterable[int] | None = None) -> Host:
+    """The host of these clients (None for all) of a federation at round 0, of which nothing else is used."""
+    chosen = range(len(federation.clients)) if ids is None else ids
+    return Host({i: federation.clients[i] for i in chosen}, run, Terms.of(federation.server))
+
+
+class RemoteFederation(DeComFLFederation):
+    """DeComFL with clients elsewhere; here are the server, and a replica that follows its records.
+
+    Attributes:
+        quorum: The replies that a round needs at least.
+        coordinator: The server's side of the session.
+        carrier: Who carries the frames.
+    """
+
+    follows: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        observer: Replica,
+        carrier: Carrier,
+        run: bytes,
+        *,
+        quorum: int | None = None,
+        deadline: float | None = None,
+        patience: float = 300.0,
+        check_every: int = 10,
+    ) -> None:
+        """A federation.
+
+        Args:
+            delivery: The server's side, at round 0.
+            observer: A replica at round 0 that follows every record.
+            carrier: Who carries the frames.
+            run: The run's identity, 16 bytes.
+            quorum: The replies that a round needs at least; None for more than half of the sampled clients.
+            deadline: Seconds after which a round goes on with the replies that came, if these are a quorum; None to
+                wait for all.
+            patience: Seconds that a round waits for a quorum.
+            check_every: Rounds between two in which clients prove that their model is the server's.
+
+        Raises:
+            InputError: If a value is out of range.
+        """
+        m, least = delivery.server.m, delivery.server.aggregation.least
+        self.quorum = max(m // 2 + 1, least) if quorum is None else require_int("quorum", quorum, least, m)
+        self.deadline = None if deadline is None else require_finite_positive("deadline", deadline)
+        self.patience = require_finite_positive("patience", patience)
+        require(observer.private_key is None, "private_seeds", "be off where the server keeps a model", True)
+        self.delivery, self.observer, self.carrier = delivery, observer, carrier
+        self.clients, self.copies, self.forgetful, self.base = [], False, False, None
+        self.drift = self.curvature = None
+        self.log_to(None)
+        self.coordinator = Coordinator(delivery, run, digest=observer.digest, check_every=check_every)
+
+    @classmethod
+    def of(cls, federation: DeComFLFederation, carrier: Carrier, run: bytes, **options: Any) -> RemoteFederation:
+        """The same at round 0 with its clients behind a carrier; options as above."""
+        return cls(federation.delivery, federation.observer, carrier, run, **options)
+
+    def log_to(self, log: RunLog | None) -> None:
+        """See ``DeComFLFederation.log_to``; the log may be ahead, and for None it is one that nobody keeps."""
+        server, r = self.server, self.observer.round
+        if log is None:
+            log = RunLog.create(None, {"run_seed": server.run_seed})
+            for entry in self.log.entries(0, r) if self.log is not None else ():
+                log.append(entry)
+        self.log = log
+        first = max(r - server.keep, 0)
+        server.history = History(log.records(first, r), first) if server.keep else ArchivedHistory(log, end=r)
+
+    def advance(self) -> float:
+        """Be a round further: by the log, where that is ahead, else by the clients.
+
+        Returns:
+            The mean training loss of those that answered, NaN where nobody knows it.
+
+        Raises:
+            InputError: If there is no quorum.
+        """
+        coordinator = self.coordinator
+        if self.log is not None and len(self.log) > self.round:
+            entry = self.log.entry(self.round)
+            coordinator.repeat(entry.record, entry.sampled, entry.answered, entry.held)
+            self.observer.catch_up([entry.record])
+            return float("nan")
+        chosen = self.delivery.sample()
+        if self.delivery.wants_reports:
+            self._exchange(coordinator.ask(chosen), coordinator.hear, lambda: coordinator.heard)
+        frames = coordinator.open(chosen)
+        self._exchange(frames, coordinator.take, lambda: len(coordinator.replies))
+        losses = [coordinator.losses[i] for i in sorted(coordinator.replies)]
+        record = coordinator.close()
+        self.observer.catch_up([record])
+        self._write(Entry(record, coordinator.chosen, tuple(sorted(coordinator.replies)), coordinator.held))
+        return float(np.mean(losses))
+
+    def _exchange(self, frames: Mapping[int, bytes], take: Take, count: Callable[[], int]) -> None:
+        """Exchange frames until a quorum has answered; who is silent is asked again with the same frame."""
+        coordinator, began = self.coordinator, time.monotonic()
+        done: set[int] = set()
+
+        def taking(i: int, answer: bytes, loss: float) -> bytes | None:
+            more = take(i, answer, loss)
+            done.update([i] if more is None else [])
+            return more
+
+        while True:
+            silent = {i: frame for i, frame in frames.items() if i not in done}
+            left = began + self.patience - time.monotonic()
+            reachable = count() + len(silent) >= self.quorum
+            if not reachable and coordinator.diverged:
+                raise DivergedError("scalars of the clients")
+            if not reachable or left <= 0:
+                reasons = "; ".join(f"client {i}: {why}" for i, why in sorted(coordinator.refused.items()))
+                rule = f"be reached in {self.patience:g} s" if reachable else "be reached"
+                got = f"{count()} of {len(frames)} replies in round {self.round}"
+                raise InputError(f"quorum of {self.quorum} must {rule}, got {got}{reasons and ' (' + reasons + ')'}")
+            self.carrier.exchange(silent, taking, min(self.deadline or left, left))
+            if count() >= self.quorum and (self.deadline is not None or done >= frames.keys()):
+                break
+
+    def rebuilt(self) -> dict[int, str]:
+        """{client: digest of its model}, brought up to date and said by the client itself; those that answer."""
+        frames = self.coordinator.finish()
+        self.carrier.exchange(frames, self.coordinator.take, self.deadline or self.patience)
+        return dict(self.coordinator.digests)
+
+    def save(self) -> Saved:
+        """The server's model and what it remembers; what clients hold is rebuilt from records."""
+        server = self.server
+        tensors = {"x": self.observer.x, **{f"state.{slot}": v for slot, v in self.observer.state.items()}}
+        values = {
+            "round": self.round,
+            "held": server.held,
+            "steps_taken": self.coordinator.steps,
+            "told": sorted(self.delivery.told),
+            "pulls": self.pulls,
+            "ledger": self.ledger.to_json(),
+        }
+        return tensors, values
+
+    def load(self, saved: Saved) -> None:
+        """See ``Federation``; the records come from the run's log."""
+        tensors, values = saved
+        require("told" in values and "base" not in values, "saved run", "have had its clients elsewhere", "another")
+        state = {slot: tensors[f"state.{slot}"] for slot in self.observer.state}
+        self.observer.restore(Snapshot(values["round"], tensors["x"], state))
+        if self.server.replica is not None:
+            self.server.replica.restore(self.observer.snapshot())
+        self.server.held = list(values["held"])
+        self.coordinator.steps = list(values["steps_taken"])
+        self.delivery.told, self.delivery.pulls = set(values["told"]), values["pulls"]
+        self.delivery.ledger = Ledger.from_json(self.server.M, values["ledger"])

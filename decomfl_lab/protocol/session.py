@@ -1,0 +1,392 @@
+"""The session: what server and clients say on a network, where messages are lost and processes die, without transport.
+
+    server side                                                client side
+    frames = coordinator.open(chosen)                          host = Host(clients, run, terms)
+    answer = host.handle({i: frame})[i]                        (its first word is host.hello(i))
+    more = coordinator.take(i, answer)
+    record = coordinator.close()
+
+A frame is one or more messages of the wire, one after the other. A client that cannot serve a plan, because it is new,
+was restarted or has lost its model, answers with a ``Hello``; the server then says where it goes on (``Welcome``), with
+the records that it lacks and the plan again. So no client has to keep anything: what it lost, the records give back to
+the bit. A plan that comes twice is answered with the same bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
+from decomfl_lab.errors import DivergedError, InputError, require, require_int
+from decomfl_lab.protocol.client import Client, handle_all
+from decomfl_lab.protocol.delivery import Delivery, take_model
+from decomfl_lab.protocol.messages import Ask, Dense, Held, Hello, Message, Plan, Refusal, Reply, RunSeed, Welcome
+from decomfl_lab.protocol.terms import Terms
+from decomfl_lab.protocol.wire import Ledger, decode, encode, read, split_frame
+from decomfl_lab.records.record import RoundRecord
+from decomfl_lab.records.seeds import Seeding
+from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
+
+__all__ = ["Coordinator", "Host"]
+
+logger = logging.getLogger(__name__)
+
+MOST_WELCOMES = 3
+"""How often a client may begin anew in one round before the round goes on without it."""
+
+
+class Host:
+    """The clients' side: some clients of a run, and the one model that all of them share.
+
+    Attributes:
+        clients: {i: client}, each without a model of its own between its rounds.
+        replica: The model of the latest round that any of them took part in.
+        losses: {i: mean training loss} of the latest round of each, for a log; it is not sent.
+    """
+
+    def __init__(self, clients: Mapping[int, Client], run: bytes, terms: Terms) -> None:
+        """A host at round 0.
+
+        Args:
+            clients: {i: client at x_0}.
+            run: The run's identity, 16 bytes.
+            terms: What rounds of the run may be.
+
+        Raises:
+            InputError: If there are no clients, or their replicas drift (revert sync), so that they share nothing.
+        """
+        require(bool(clients), "clients", "number at least 1", 0)
+        self.clients = dict(clients)
+        self.replica: Replica = next(iter(clients.values())).replica.clone()
+        drifts = isinstance(self.replica, SyncReplica)
+        require(not drifts, "revert", "be snapshot where clients are in other processes", "sync")
+        self.losses: dict[int, float] = {}
+        self._run, self._terms = run, terms
+        self._start = self.replica.snapshot()
+        self._answers: dict[int, tuple[Plan, bytes]] = {}
+        self._welcomed: set[int] = set()  # who has been told where its data go on
+        for client in self.clients.values():
+            client.replica.forget()
+
+    def hello(self, i: int) -> bytes:
+        """What client i says of itself."""
+        return encode(Hello(i, self._run, self.replica.round, bytes.fromhex(self.replica.digest())))
+
+    def handle(self, frames: Mapping[int, bytes]) -> dict[int, bytes]:
+        """The answers {i: frame} to the frames {i: frame} of a round; clients measure together where they can.
+
+        A frame that is damaged, or not as the run's terms have it, is answered with the reason, and changes nothing.
+        """
+        answers: dict[int, bytes] = {}
+        plans: dict[int, Plan] = {}
+        asked = set()
+        for i, frame in frames.items():
+            try:
+                plan, asks = self._read(i, frame)
+            except InputError as error:
+                logger.warning("client %d refuses a frame: %s", i, error)
+                answers[i] = encode(Refusal(str(error)))
+                continue
+            plans |= {i: plan} if plan is not None else {}
+            asked |= {i} if asks else set()
+        # Another client's frame may have moved the model that they share.
+        plans = {i: plan for i, plan in plans.items() if plan.round == self.replica.round}
+        answers |= self._answer(plans)
+        hello = {i: self.hello(i) for i in frames if i in asked or i not in answers}
+        return {i: hello.get(i, b"") + answers.get(i, b"") for i in frames}
+
+    def _read(self, i: int, frame: bytes) -> tuple[Plan | None, bool]:
+        """Bring the model up with what came for client i; its plan, if there is one, and whether to say hello."""
+        client = self.clients[i]
+        plan: Plan | None = None
+        asks = False
+        records: tuple[RoundRecord, ...] = ()
+        vectors: list[Dense] = []
+        for message in split_frame(frame):
+            match decode(message, client.run_seed):
+                case Welcome(begin, steps):
+                    self._answers.pop(i, None)
+                    self._welcomed.add(i)
+                    client.steps_taken = steps
+                    if begin == 0:
+                        self.replica.restore(self._start)
+                case Ask():
+                    asks = True
+                case RunSeed(seed):
+                    require(seed == self._terms.run_seed, "seed of the run", "be that of its configuration", seed)
+                    client.run_seed = seed
+                case Dense() as vector:
+                    vectors.append(vector)
+                case Plan() as own:
+                    self._terms.check(own)
+                    plan, records = own, own.records
+                case tuple() as own_records:
+                    records = own_records
+                case Refusal(text):
+                    raise InputError(f"the server refuses client {i}: {text}")
+                case other:
+                    require(False, f"message to client {i}", "be one to clients", type(other).__name__)
+        for record in records:
+            self._terms.check(record)
+        if vectors:  # a model in the place of records
+            take_model(client, vectors[-1].round if plan is None else plan.round, vectors)
+            self.replica.restore(client.replica.snapshot())
+            client.replica.forget()
+        if records and records[0].round <= self.replica.round:
+            self.replica.catch_up(records)
+        return plan if i in self._welcomed else None, asks
+
+    def _answer(self, plans: Mapping[int, Plan]) -> dict[int, bytes]:
+        """The replies to plans of one round; those given before, to the byte, where a plan comes again."""
+        again = {i: self._answers[i][1] for i, plan in plans.items() if self._is_known(i, plan)}
+        new = [i for i in plans if i not in again]
+        clients = [self.clients[i] for i in new]
+        for client in clients:
+            client.replica.restore(self.replica.snapshot())
+        replies = handle_all(clients, [plans[i] for i in new]) if new else []
+        for i, reply in zip(new, replies, strict=True):
+            self.clients[i].replica.forget()
+            self.losses[i] = reply.loss
+            finite = bool(np.isfinite(reply.scalars).all())
+            said: Message = reply if finite else Refusal(str(DivergedError(f"scalars of client {i}")), True)
+            self._answers[i] = plans[i], encode(said)
+        return again | {i: self._answers[i][1] for i in new}
+
+    def _is_known(self, i: int, plan: Plan) -> bool:
+        return i in self._answers and self._answers[i][0].round == plan.round
+
+    def save(self, path: Path) -> None:
+        """Write the model and its round to a file, from which ``load`` goes on; without it a host begins at x_0."""
+        state = {f"state.{slot}": vector for slot, vector in self.replica.state.items()}
+        write_checkpoint(path, {"x": self.replica.x, **state}, {"round": self.replica.round, "run": self._run.hex()})
+
+    def load(self, path: Path) -> None:
+        """Take the model of ``save``; InputError if the file is damaged or of another run."""
+        tensors, values = read_checkpoint(path)
+        require(values["run"] == self._run.hex(), "model of the host", "be of this run", str(path))
+        state = {slot: tensors[f"state.{slot}"] for slot in self.replica.state}
+        self.replica.restore(Snapshot(values["round"], tensors["x"], state))
+
+
+class Coordinator:
+    """The server's side of a session, around a ``Delivery``.
+
+    Attributes:
+        delivery: It makes the messages of the rounds and counts each once, as in a run where nothing is lost.
+        session: It counts what is said beyond these: hellos and welcomes, and all that is sent again.
+        steps: The local steps that each client has measured in the rounds of the record, M of them.
+        chosen: The clients that take part in the round under way.
+        replies: {i: reply} accepted in the round under way.
+        losses: {i: mean training loss} of these, NaN where it is not known.
+        refused: {i: why} of the clients that the round under way goes on without.
+        digests: {i: digest} of the models that clients said, and proved, to hold after the last round (``finish``).
+        healed: How often a client that held another model than the server's had to begin anew.
+    """
+
+    def __init__(
+        self, delivery: Delivery, run: bytes, *, digest: Callable[[], str] | None = None, check_every: int = 0
+    ) -> None:
+        """A coordinator.
+
+        Args:
+            delivery: The server's side of a federation.
+            run: The run's identity, 16 bytes.
+            digest: It gives the digest of the model of the server's round; None where the server's side has no model.
+            check_every: How many rounds there are between two in which every participant has to say its model's
+                digest before its reply counts; 0 for only those that come anew.
+        """
+        self.delivery = delivery
+        self.session = Ledger(delivery.server.M, encode=delivery.ledger.encode)
+        self.steps = [0] * delivery.server.M
+        self.chosen: tuple[int, ...] = ()
+        self.replies: dict[int, Reply] = {}
+        self.losses: dict[int, float] = {}
+        self.refused: dict[int, str] = {}
+        self.diverged = False
+        self.digests: dict[int, str] = {}
+        self.healed = 0
+        self._run, self._digest, self._check_every = run, digest, check_every
+        self._known: tuple[int, str] | None = None
+        self._welcomes: Counter[int] = Counter()
+        self._reported: dict[int, int] = {}
+        self._finishing = False
+
+    @property
+    def round(self) -> int:
+        """The round under way."""
+        return self.delivery.server.round
+
+    def ask(self, chosen: Sequence[int]) -> dict[int, bytes]:
+        """{i: frame} that asks who holds what, where clients track that themselves; ``hear`` reads the answers."""
+        self._reported.clear()
+        return {i: self.session.control(i, Ask(), upwards=False) for i in chosen}
+
+    def hear(self, i: int, frame: bytes, loss: float = float("nan")) -> bytes | None:  # noqa: ARG002
+        """Note the round that client i says it holds; see ``take``."""
+        try:
+            hello = self._hello(i, read(Hello, frame))
+        except InputError as error:
+            self._refuse(i, error)
+            return None
+        if not self._agrees(hello):
+            return self.session.control(i, Welcome(0, self.steps[i]), upwards=False)
+        self._reported[i] = hello.round
+        return None
+
+    def open(self, chosen: Sequence[int]) -> dict[int, bytes]:
+        """{i: frame} of a new round for these clients; where clients track it, for those of them that were heard."""
+        self.replies, self.losses, self.refused = {}, {}, {}
+        self.diverged = self._finishing = False
+        self._welcomes.clear()
+        if self.delivery.wants_reports:
+            chosen = [i for i in chosen if i in self._reported]
+        self.chosen = tuple(chosen)
+        reports = [encode(Held(i, self._reported[i])) for i in chosen if i in self._reported]
+        check = self._check_every and self._digest is not None and self.round % self._check_every == 0
+        frames = {i: b"".join(messages) for i, messages in self.delivery.open(chosen, reports)}
+        return {i: self._ask(i) + frame if check else frame for i, frame in frames.items()}
+
+    def take(self, i: int, frame: bytes, loss: float = float("nan")) -> bytes | None:
+        """What to do with an answer of client i, which came over a connection that is known to be client i's.
+
+        Args:
+            i: The client's number.
+            frame: What it answered.
+            loss: The mean training loss of its local steps, where it is known.
+
+        Returns:
+            A frame to send to it, whose answer is to be waited for; empty if there is nothing to send and its answer
+            is still to come (this one was late or unasked); None if the round needs nothing more of it.
+        """
+        try:
+            return self._take(i, frame, loss)
+        except InputError as error:
+            self._refuse(i, error)
+            return None
+
+    def _refuse(self, i: int, error: InputError) -> None:
+        logger.warning("round %d: an answer of client %d is refused: %s", self.round, i, error)
+        self.refused[i] = str(error)
+
+    def _take(self, i: int, frame: bytes, loss: float) -> bytes | None:
+        require_int("client", i, 0, self.delivery.server.M - 1)
+        hello: Hello | None = None
+        for message in map(decode, split_frame(frame)):
+            match message:
+                case Hello():
+                    hello = self._hello(i, message)
+                case Refusal(text, diverged):
+                    self.diverged = self.diverged or diverged
+                    raise InputError(text)
+                case Reply():
+                    return self._accept(i, message, hello, loss)
+                case other:
+                    require(False, f"message of client {i}", "be a hello or a reply", type(other).__name__)
+        return b"" if hello is None else self._greet(i, hello)
+
+    def _hello(self, i: int, hello: Hello) -> Hello:
+        require(hello.client == i, "client of a hello", f"be {i}, whose connection it is", hello.client)
+        require(hello.run == self._run, f"run of client {i}", f"be {self._run.hex()}", hello.run.hex())
+        self.session.control(i, hello, upwards=True)
+        return hello
+
+    def _accept(self, i: int, reply: Reply, hello: Hello | None, loss: float) -> bytes | None:
+        require(reply.client == i, "client of a reply", f"be {i}, whose connection it is", reply.client)
+        if reply.round < self.round or i not in self.delivery.server.planned:
+            return b""  # late
+        if i in self.replies:
+            return None
+        if hello is not None and not self._agrees(hello):
+            return self._greet(i, hello)
+        self.delivery.server.check(reply)
+        self.replies[i], self.losses[i] = reply, loss
+        return None
+
+    def _agrees(self, hello: Hello) -> bool:
+        """Whether a client's model is the server's, as far as that is known."""
+        if hello.round != self.round or self._digest is None:
+            return hello.round <= self.round
+        if self._known is None or self._known[0] != self.round:
+            self._known = self.round, self._digest()
+        return hello.digest.hex() == self._known[1]
+
+    def _greet(self, i: int, hello: Hello) -> bytes | None:
+        """Where a client that says hello goes on, and what it needs for that."""
+        right = self._agrees(hello)
+        there = right and hello.round == self.round
+        waited_for = i in self.delivery.server.planned and i not in self.replies
+        if self._finishing and there:
+            self.digests[i] = hello.digest.hex()
+            return None
+        self._welcomes[i] += 1
+        often = f"number {MOST_WELCOMES} at most a round"
+        require(self._welcomes[i] <= MOST_WELCOMES, f"new beginnings of client {i}", often, self._welcomes[i])
+        if not right:
+            self.healed += 1
+            what = f"another model of round {hello.round}" if hello.round <= self.round else f"round {hello.round}"
+            logger.warning("round %d: client %d holds %s; it begins anew", self.round, i, what)
+        r = hello.round if right else 0
+        welcome = self.session.control(i, Welcome(r, self.steps[i]), upwards=False)
+        server = self.delivery.server
+        if server.seeding is Seeding.PER_RUN:
+            welcome += self.session.run_seed(i, server.run_seed)
+        if not waited_for and not self._finishing:
+            return welcome
+        return welcome + self._ask(i) + b"".join(self.delivery.bring_up(i, r, self.session))
+
+    def _ask(self, i: int) -> bytes:
+        return self.session.control(i, Ask(), upwards=False)
+
+    def close(self) -> RoundRecord:
+        """The record of the round, from the replies that were accepted; InputError if there are none."""
+        if not self.replies and self.diverged:
+            raise DivergedError("scalars of every client")
+        ledger = self.delivery.ledger
+        record = self.delivery.close([ledger.reply(self.replies[i]) for i in sorted(self.replies)])
+        self._count(record, self.replies)
+        return record
+
+    def _count(self, record: RoundRecord, answered: Iterable[int]) -> None:
+        for i in answered:
+            self.steps[i] += record.K
+
+    def repeat(
+        self, record: RoundRecord, chosen: Sequence[int], answered: Sequence[int], held: Sequence[int] | None
+    ) -> None:
+        """Be where the server was after a round that there is a record of.
+
+        Args:
+            record: The round's record.
+            chosen: Who took part.
+            answered: Whose replies are in the record.
+            held: The round that each of those who took part held, where clients track it.
+        """
+        ledger = self.delivery.ledger
+        self._reported = dict(zip(chosen, held or (), strict=False))
+        self.open(chosen)
+        nothing = np.zeros((record.K, record.P), np.float32)
+        for i in answered:
+            ledger.reply(Reply(i, record.round, nothing))
+        self.delivery.server.store(record, answered)
+        self._count(record, answered)
+
+    @property
+    def heard(self) -> int:
+        """How many clients have said what they hold."""
+        return len(self._reported)
+
+    @property
+    def held(self) -> tuple[int, ...] | None:
+        """What those who take part in the round said that they hold, where clients track it."""
+        return tuple(self._reported[i] for i in self.chosen) if self.delivery.wants_reports else None
+
+    def finish(self) -> dict[int, bytes]:
+        """{i: frame} after which every client holds the model of the server's round, and says so: ``digests``."""
+        self._finishing, self.digests, self.refused = True, {}, {}
+        self._welcomes.clear()
+        return {i: self._ask(i) for i in range(self.delivery.server.M)}

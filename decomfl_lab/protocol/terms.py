@@ -1,0 +1,60 @@
+"""The terms of a run: what its rounds may be, which server and clients know before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from decomfl_lab.errors import require
+from decomfl_lab.noise import Distribution
+from decomfl_lab.protocol.messages import Plan
+from decomfl_lab.protocol.server import Server
+from decomfl_lab.records.record import RoundRecord
+from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.records.seeds import Seeding, StepSeed, draw_seeds
+
+__all__ = ["Terms"]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """All of a plan or a record but its scalars, as a function of the round.
+
+    Attributes:
+        K: The number of local steps.
+        P: The number of directions a step, a schedule over rounds.
+        eta: The learning rate η, a schedule over rounds.
+        distribution: The distribution of the directions z.
+        seeding: How many seeds travel.
+        run_seed: The seed that every round's derive from.
+    """
+
+    K: int
+    P: Schedule[int]
+    eta: Schedule[float]
+    distribution: Distribution
+    seeding: Seeding
+    run_seed: int
+
+    @classmethod
+    def of(cls, server: Server) -> Terms:
+        """The terms that a server made of the same configuration would keep."""
+        return cls(server.K, server.P, server.eta, server.distribution, server.seeding, server.run_seed)
+
+    def seeds(self, r: int) -> Sequence[StepSeed]:
+        """The seeds of round r."""
+        return draw_seeds(self.seeding, self.run_seed, r, self.K, self.P(r))
+
+    def check(self, head: Plan | RoundRecord) -> None:
+        """InputError that names what of a plan or a record is not as agreed."""
+        r, whose = head.round, f"of the {'plan' if isinstance(head, Plan) else 'record'} of round {head.round}"
+        agreed = {
+            "K and P": ((head.K, head.P), (self.K, self.P(r))),
+            "eta": (head.eta, self.eta(r)),
+            "distribution": (head.distribution, self.distribution),
+            "seeding": (head.seeding, self.seeding),
+        }
+        for name, (found, wanted) in agreed.items():
+            require(found == wanted, f"{name} {whose}", f"be {wanted}, as in the run's configuration", found)
+        same = head.seeds == self.seeds(r)
+        require(same, f"seeds {whose}", "be those that derive from the run's seed", "others")

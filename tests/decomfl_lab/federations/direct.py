@@ -1,0 +1,73 @@
+"""A federation whose clients are hosts in this process, each behind a carrier that can lose them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.federations.remote import RemoteFederation, Take
+from decomfl_lab.laws.contract import Case, Implementation
+from decomfl_lab.noise import Distribution
+from decomfl_lab.protocol.session import Host
+from decomfl_lab.protocol.terms import Terms
+from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.replicas.rules import Momentum
+
+LAB = Implementation()
+RUN = bytes(range(16))
+CASE = Case(
+    M=4, K=2, P=Schedule(3), eta=Schedule(0.1), rule=Momentum(0.9), estimator="central", mu=2.0**-8,
+    distribution=Distribution.GAUSSIAN, shapes=((5,),), dtype=torch.float32, seed=1, rounds=(),
+)  # fmt: skip
+
+
+def host(case: Case, *ids: int, run: bytes = RUN) -> Host:
+    """A host of new clients."""
+    return Host({i: LAB.client(case, i) for i in ids}, run, Terms.of(LAB.server(case)))
+
+
+class Direct:
+    """Calls hosts; ``lost`` says of (client, round) whether the frame, or the answer, does not arrive."""
+
+    def __init__(self, hosts: Mapping[int, Host]) -> None:
+        self.hosts = dict(hosts)
+        self.between: Callable[[int, bytes], bytes | None] = lambda i, answer: answer
+
+    def exchange(self, frames: Mapping[int, bytes], take: Take, deadline: float | None) -> None:
+        for i, first in frames.items():
+            frame: bytes | None = first
+            while frame:
+                answer = self.between(i, self.hosts[i].handle({i: frame})[i])
+                if answer is None:
+                    break
+                frame = take(i, answer, self.hosts[i].losses.get(i, float("nan")))
+
+    def close(self) -> None:
+        self.hosts.clear()
+
+
+def remote(case: Case = CASE, m: int = 3, carrier: Direct | None = None, **options: Any) -> RemoteFederation:
+    """Clients elsewhere."""
+    delivery = LAB.delivery(case)
+    delivery.server.m = m
+    carrier = carrier or Direct({i: host(case, i) for i in range(case.M)})
+    return RemoteFederation(delivery, LAB.replica(case), carrier, RUN, **options)
+
+
+def simulated(case: Case = CASE, m: int = 3, rounds: int = 0) -> DeComFLFederation:
+    """The same run in the simulator, after so many rounds."""
+    delivery = LAB.delivery(case)
+    delivery.server.m = m
+    federation = DeComFLFederation(delivery, [LAB.client(case, i) for i in range(case.M)], LAB.replica(case))
+    for _ in range(rounds):
+        federation.advance()
+    return federation
+
+
+def but(case: Case = CASE, **changes: Any) -> Case:
+    """The case with changes."""
+    return dataclasses.replace(case, **changes)

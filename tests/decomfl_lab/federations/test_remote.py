@@ -1,0 +1,197 @@
+"""Clients elsewhere: the same records and models to the bit, whatever is lost and whoever dies."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from decomfl_lab.errors import InputError
+from decomfl_lab.protocol.log import RunLog
+from decomfl_lab.protocol.messages import Ask, Hello, Plan, Refusal, Reply, Welcome
+from decomfl_lab.protocol.server import Tracking
+from decomfl_lab.protocol.wire import decode, encode, read, split_frame
+from decomfl_lab.records.seeds import Seeding
+from tests.decomfl_lab.federations.direct import CASE, RUN, Direct, but, host, remote, simulated
+
+
+def rounds(federation, count):
+    return [federation.advance() for _ in range(count)]
+
+
+def digests(federation):
+    return {federation.observer.digest(), *federation.rebuilt().values()}
+
+
+@pytest.mark.parametrize("tracking", Tracking)
+@pytest.mark.parametrize("seeding", Seeding)
+def test_hosts_elsewhere_give_the_simulators_losses_and_five_equal_models(tracking, seeding):
+    case = but(tracking=tracking, seeding=seeding)
+    elsewhere, here = remote(case), simulated(case)
+    assert rounds(elsewhere, 8) == rounds(here, 8)
+    assert len(elsewhere.rebuilt()) == 4
+    assert digests(elsewhere) == {here.observer.digest()}
+
+
+@pytest.mark.parametrize("tracking", Tracking)
+def test_clients_that_share_a_host_and_its_model_give_the_same(tracking):
+    case = but(tracking=tracking)
+    both = [host(case, 0, 2), host(case, 1, 3)]
+    elsewhere = remote(case, carrier=Direct({i: both[i % 2] for i in range(4)}))
+    assert rounds(elsewhere, 8) == rounds(simulated(case), 8)
+    assert digests(elsewhere) == {simulated(case, rounds=8).observer.digest()}
+
+
+@pytest.mark.parametrize("tracking", Tracking)
+def test_a_client_that_lost_its_model_begins_anew_and_the_run_is_the_same(tracking):
+    case = but(tracking=tracking)
+    elsewhere, here = remote(case), simulated(case)
+    for r in range(8):
+        elsewhere.carrier.hosts[r % 4] = host(case, r % 4)
+        assert elsewhere.advance() == here.advance()
+    assert digests(elsewhere) == {here.observer.digest()}
+
+
+def test_frames_that_come_twice_are_answered_with_the_same_bytes():
+    elsewhere, seen = remote(), []
+
+    def twice(i, answer):
+        own = elsewhere.carrier.hosts[i]
+        if isinstance(decode(split_frame(answer)[-1]), Reply):
+            seen.append(own.handle({i: encode(last[0])})[i] == split_frame(answer)[-1])
+        return answer
+
+    last = [None]
+    elsewhere.carrier.between = twice
+    original = elsewhere.coordinator.open
+
+    def opened(chosen):
+        frames = original(chosen)
+        last[0] = elsewhere.server.planned[next(iter(frames))]
+        return frames
+
+    elsewhere.coordinator.open = opened
+    assert rounds(elsewhere, 4) == rounds(simulated(), 4)
+    assert all(seen)
+    assert len(seen) == 12
+
+
+def test_a_round_goes_on_without_a_client_that_vanishes_and_says_who_answered():
+    elsewhere = remote(quorum=2, deadline=0.01)
+    gone = elsewhere.delivery.sample()[1]
+    elsewhere.carrier.between = lambda i, answer: None if i == gone else answer
+    elsewhere.advance()
+    assert sorted(elsewhere.coordinator.replies) == [i for i in elsewhere.coordinator.chosen if i != gone]
+    elsewhere.carrier.between = lambda i, answer: answer
+    rounds(elsewhere, 3)
+    assert len(digests(elsewhere)) == 1
+
+
+def test_without_a_quorum_there_is_no_record():
+    elsewhere = remote(quorum=3, deadline=0.01, patience=0.05)
+    elsewhere.carrier.between = lambda i, answer: None
+    with pytest.raises(InputError, match="quorum of 3 must be reached in 0.05 s, got 0 of 3 replies in round 0"):
+        elsewhere.advance()
+    assert elsewhere.round == 0
+
+
+def test_a_damaged_or_forged_answer_is_refused_alone():
+    elsewhere = remote(quorum=2, deadline=0.01)
+    bad, other, _ = elsewhere.delivery.sample()
+    for forged in (b"DC", encode(Reply(other, 0, np.zeros((2, 3), np.float32))), encode(Ask())):
+        elsewhere.carrier.between = lambda i, answer, forged=forged: forged if i == bad else answer
+        frames = elsewhere.coordinator.open(elsewhere.delivery.sample())
+        elsewhere.carrier.exchange(frames, elsewhere.coordinator.take, None)
+        assert set(elsewhere.coordinator.refused) == {bad}
+        assert bad not in elsewhere.coordinator.replies
+
+
+def test_a_client_of_another_run_is_refused_by_name():
+    elsewhere = remote(carrier=Direct({i: host(CASE, i, run=RUN if i else bytes(16)) for i in range(4)}), m=4)
+    elsewhere.carrier.exchange(elsewhere.coordinator.finish(), elsewhere.coordinator.take, None)
+    assert "run of client 0 must be 000102" in elsewhere.coordinator.refused[0]
+    assert set(elsewhere.coordinator.digests) == {1, 2, 3}
+
+
+def test_a_diverged_replica_is_revealed_and_healed():
+    elsewhere, here = remote(check_every=4, m=4), simulated(m=4)
+    for r in range(8):
+        if r == 4:
+            ill = elsewhere.carrier.hosts[2].replica
+            ill.own()
+            ill.x[0] += 1e-6
+        losses = elsewhere.advance(), here.advance()
+    assert elsewhere.coordinator.healed == 1
+    assert losses[0] == losses[1]
+    assert set(elsewhere.rebuilt().values()) == {elsewhere.observer.digest()}
+
+
+def test_records_and_plans_that_are_not_as_agreed_are_refused():
+    elsewhere = remote()
+    frames = elsewhere.coordinator.open(elsewhere.delivery.sample())
+    i = next(iter(frames))
+    plan = read(Plan, split_frame(frames[i])[-1])
+    for name, changes in {
+        "eta": {"eta": 1e300},
+        "K and P": {"P": 65535},
+        "K and P ": {"seeds": plan.seeds * 2},
+        "seeds": {"seeds": (1, 2)},
+    }.items():
+        wrong = Plan(**{**{k: getattr(plan, k) for k in ("round", "eta", "P", "distribution", "seeds")}, **changes})
+        (said,) = split_frame(elsewhere.carrier.hosts[i].handle({i: encode(wrong)})[i])
+        assert read(Refusal, said).text.startswith(name.strip())
+
+
+def test_a_server_that_begins_again_follows_its_log_and_plans_the_same(tmp_path):
+    here = simulated()
+    with RunLog.create(tmp_path / "run.dcl", {"run_seed": here.server.run_seed}) as log:
+        first = remote()
+        first.log_to(log)
+        rounds(first, 5)
+        first.coordinator.open(first.delivery.sample())  # it dies in the middle of a round
+    with RunLog.open(tmp_path / "run.dcl") as log:
+        second = remote(carrier=first.carrier)
+        second.log_to(log)
+        assert all(map(math.isnan, rounds(second, 5)))
+        assert second.coordinator.steps == first.coordinator.steps
+        assert rounds(second, 3) == rounds(here, 8)[5:]
+        assert digests(second) == {here.observer.digest()}
+        assert second.ledger == here.ledger
+
+
+def test_a_server_goes_on_from_its_checkpoint_and_then_its_log(tmp_path):
+    first, second, here = remote(), remote(), simulated(rounds=8)
+    rounds(first, 3)
+    tensors, values = first.save()
+    saved = {name: x.clone() for name, x in tensors.items()}, json.loads(json.dumps(values))
+    rounds(first, 3)
+    second.carrier = first.carrier
+    second.load(saved)
+    second.log_to(first.log)
+    rounds(second, 5)
+    assert second.round == 8
+    assert digests(second) == {here.observer.digest()}
+    assert second.ledger == here.ledger
+
+
+def test_a_host_is_saved_and_goes_on_where_it_was(tmp_path):
+    elsewhere = remote()
+    rounds(elsewhere, 4)
+    own = elsewhere.carrier.hosts[1]
+    own.save(tmp_path / "one")
+    again = host(CASE, 1)
+    again.load(tmp_path / "one")
+    assert again.hello(1) == own.hello(1)
+    with pytest.raises(InputError, match="model of the host must be of this run"):
+        host(CASE, 1, run=bytes(16)).load(tmp_path / "one")
+
+
+def test_a_client_that_says_it_is_ahead_begins_anew():
+    elsewhere = remote()
+    rounds(elsewhere, 2)
+    claim = encode(Hello(0, RUN, 99, bytes(16)))
+    welcome = read(Welcome, split_frame(elsewhere.coordinator.take(0, claim, 0.0))[0])
+    assert welcome.round == 0
+    assert elsewhere.coordinator.healed == 1
