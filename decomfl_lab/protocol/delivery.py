@@ -222,9 +222,7 @@ def take_model(client: Client, r: int, vectors: Sequence[Dense]) -> None:
     require(len(vectors) in (1, whole), f"vectors of the model to client {client.id}", f"be 1 or {whole}", len(vectors))
     wide = np.float64 if own.x.dtype == torch.float64 else np.float32
     arrived = [torch.from_numpy(vector_of(vector, r, own.x.numel(), wide)).to(own.x.dtype) for vector in vectors]
-    finite = all(
-        bool(torch.isfinite(vector).all()) for vector in arrived
-    )  # float32 that is too large for 16 bits is not
+    finite = all(bool(torch.isfinite(vector).all()) for vector in arrived)  # a float32 may be too large for 16 bits
     require(finite, f"model to client {client.id}", f"be finite in {own.x.dtype}", "other numbers")
     *state, x = arrived
     slots = dict(zip(own.state, state or [torch.zeros_like(x) for _ in own.state], strict=True))

@@ -310,7 +310,7 @@ def _read_refusal(reader: _Reader) -> Refusal:
     require(diverged in (0, 1), "diverged in the refusal", "be 0 or 1", diverged)
     require(reader.left <= LONGEST_REFUSAL, "text of the refusal", f"have {LONGEST_REFUSAL} bytes", reader.left)
     try:
-        return Refusal(bytes(reader.body[reader.take(reader.left) :]).decode(), bool(diverged))
+        return Refusal(str(reader.body[reader.take(reader.left) :], "utf-8"), bool(diverged))
     except UnicodeDecodeError as error:
         raise InputError(f"text of the refusal must be UTF-8, got {error.reason} at byte {error.start}") from None
 

@@ -160,6 +160,8 @@ def judge(stream: bytes, *, decoders_alone: bool = False) -> int:
         return found is not None
     accepted = 0
     messages = list(split(stream))
+    frame = outcome(wire.split_frame, stream)
+    assert frame is None or frame == messages, "a frame is cut otherwise than its messages' lengths say"
     decoded = [outcome(wire.decode, message, RUN_SEED) for message in messages]
     for message, content in zip(messages, decoded, strict=True):
         if content is not None:
