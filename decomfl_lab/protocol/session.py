@@ -109,7 +109,7 @@ class Host:
         records: tuple[RoundRecord, ...] = ()
         vectors, r = [], 0
         for message in split_frame(frame):
-            match decode(message, client.run_seed):
+            match decode(message, self._terms.run_seed):
                 case Welcome(begin, steps):
                     self._answers.pop(i, None)
                     self._welcomed.add(i)
