@@ -3,6 +3,7 @@ from . import noise as noise
 from .datasets.images import Dataset as Dataset
 from .errors import DivergedError as DivergedError
 from .errors import InputError as InputError
+from .federations.ray import Ray as Ray
 from .methods.baffle import Baffle as Baffle
 from .methods.decomfl import DeComFL as DeComFL
 from .methods.decomfl import DeComFLProjection as DeComFLProjection
@@ -14,6 +15,11 @@ from .methods.method import Method as Method
 from .methods.method import Setting as Setting
 from .methods.method import option as option
 from .methods.mezo import MeZO as MeZO
+from .records.aggregation import ClippedMean as ClippedMean
+from .records.aggregation import Krum as Krum
+from .records.aggregation import Mean as Mean
+from .records.aggregation import Median as Median
+from .records.aggregation import TrimmedMean as TrimmedMean
 from .replicas.rules import AdaMM as AdaMM
 from .replicas.rules import GridSgd as GridSgd
 from .replicas.rules import LowPrecision as LowPrecision
@@ -23,6 +29,7 @@ from .replicas.rules import SignSgd as SignSgd
 from .runs.api import load as load
 from .runs.api import train as train
 from .runs.config import TrainConfig as TrainConfig
+from .runs.replay import replay as replay
 from .runs.run import Run as Run
 
 __version__: str

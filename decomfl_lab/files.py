@@ -15,11 +15,15 @@ from filelock import FileLock, Timeout
 
 from decomfl_lab.errors import InputError
 
-__all__ = ["held", "held_checkpoint", "write_atomically"]
+__all__ = ["HeldError", "held", "held_checkpoint", "write_atomically"]
 
 LOCK_FILE = ".lock"
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
 """Names of the temporary files of ``write_atomically``."""
+
+
+class HeldError(InputError):
+    """Another process holds the folder or the file; the message names it."""
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
@@ -63,7 +67,7 @@ def held(out: Path, *, wait: float = 0.0) -> Iterator[None]:
         wait: Seconds to wait for another holder to leave.
 
     Raises:
-        InputError: If the folder cannot be written to, or another process holds it, which the message names.
+        InputError: If the folder cannot be written to, or, a HeldError, another process holds it.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -101,7 +105,7 @@ def _locked(path: Path, rule: str, got: Path, wait: float) -> Iterator[None]:
                 holder = path.read_text(encoding="utf-8")
             except OSError:  # it has just left
                 holder = ""
-            raise InputError(f"{rule} that no other process writes to, got {got}, held by {holder or 'one'}") from None
+            raise HeldError(f"{rule} that no other process writes to, got {got}, held by {holder or 'one'}") from None
         except OSError as error:
             if error.errno != errno.ENOSYS:
                 raise InputError(f"{rule} that can be written, got {got} ({error.strerror})") from None

@@ -39,6 +39,13 @@ def paper(
         Path,
         option("The folder for report.html, figures, tables, claims.json and runs. [default: out]"),
     ] = Path("out"),
+    runs: Annotated[
+        Path | None,
+        option(
+            "The folder of runs. Several commands, with an --out each, may share it: each run is computed by one. "
+            "[default: OUT/runs]"
+        ),
+    ] = None,
     count: Annotated[
         str,
         option("The x-axis: wire (bytes sent), table1 (the paper's formula) or plotted (its axis). [default: wire]"),
@@ -90,6 +97,14 @@ def paper(
         ),
     ] = False,
     jobs: Annotated[int, option("The number of runs at a time; 0 for one a CPU. [default: 0]")] = 0,
+    backend: Annotated[
+        str,
+        option(
+            "Who computes runs: loky (processes of this machine), ray or dask. RAY_ADDRESS or DASK_SCHEDULER_ADDRESS "
+            "names a cluster that is running and shares the folder of runs; without it one is started on this machine. "
+            "[default: loky]"
+        ),
+    ] = "loky",
     list_claims: Annotated[
         bool,
         typer.Option(
@@ -104,7 +119,7 @@ def paper(
 ) -> None:
     """Regenerate the paper's figures and tables, with a verdict on every claim.
 
-    Runs are kept under OUT/runs by a fingerprint of settings, seed, data and code: what is there is not
+    Runs are kept under OUT/runs, or in --runs, by a fingerprint of settings, seed, data and code: what is there is not
     computed again, and an interrupted command resumes. Open OUT/report.html when it is done.
     """
     asked = {name: value for name, value in locals().items() if name != "list_claims"}

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
-import joblib
 import pandas as pd
 
 from decomfl_lab.bench.device import require_bits
@@ -43,6 +42,7 @@ from paper_repro.estimators import CHECKED
 from paper_repro.hessian import SpectrumWork
 from paper_repro.measures import COUNTS
 from paper_repro.part import Made, Options, Part
+from paper_repro.pools import require_backend
 from paper_repro.reference import require_reference
 from paper_repro.report import RECORDED, Section, page_section, render_report
 from paper_repro.runs import Job, Result, Work, finished, run_all
@@ -86,6 +86,8 @@ def make_report(
     device: str,
     resume: bool,
     jobs: int,
+    backend: str,
+    runs: Path | None,
     as_json: bool,
 ) -> None:
     """Make the parts that are asked for and their report; the arguments are the options of ``decomfl paper``."""
@@ -100,6 +102,7 @@ def make_report(
     for name in chosen:
         require_choice("only", name, PARTS)
     require_int("jobs", jobs, 0)
+    require_backend(backend)
     require(hours is None or minutes is None, "minutes", "be left out where hours are given", minutes)
     for limit, value in (("hours", hours), ("minutes", minutes)):
         if value is not None:
@@ -109,7 +112,7 @@ def make_report(
         scale=scale,
         readings=tuple(READINGS) if reading == "both" else (reading,),
         count=cast(Count, count),
-        cache=out / "runs",
+        cache=out / "runs" if runs is None else runs,
         authors=reference,
         from_recorded=from_recorded,
         record=record,
@@ -133,8 +136,8 @@ def make_report(
             made, provenance, words = _recorded(names, options, out, largest=largest)
         else:
             spared = () if only else DEAR
-            n_jobs = jobs or (1 if on_gpu else joblib.cpu_count())
-            made, provenance, words = _make(names, options, out, n_jobs, spared=spared)
+            n_jobs = jobs or (1 if on_gpu else -1)
+            made, provenance, words = _make(names, options, out, n_jobs, backend, spared=spared)
         outcomes = [outcome for part in made for outcome in part.claims]
         minutes = (time.monotonic() - started) / 60
         facts = {"scale": RECORDED if from_recorded else scale} | _facts(provenance, None if from_recorded else minutes)
@@ -153,7 +156,7 @@ def make_report(
 
 
 def _make(
-    names: Sequence[str], options: Options, out: Path, n_jobs: int, *, spared: Sequence[str] = ()
+    names: Sequence[str], options: Options, out: Path, n_jobs: int, backend: str, *, spared: Sequence[str] = ()
 ) -> tuple[list[Drawn], list[Mapping[str, Any]], str]:
     """The parts, the provenance of every run, and what is not finished: all runs of all parts go into one pool.
 
@@ -166,7 +169,7 @@ def _make(
         order = [*ON_GPU, *(name for name in names if name not in ON_GPU)]
         jobs = {name: _on_device(own, options.device, order.index(name)) for name, own in jobs.items()}
     works = [job for own in jobs.values() for job in own]
-    results = run_all(works, options.cache, n_jobs=n_jobs, hours=options.hours, resume=options.resume)
+    results = run_all(works, options.cache, n_jobs=n_jobs, backend=backend, hours=options.hours, resume=options.resume)
     done, total = _finished(works, results)
     made: list[Drawn] = []
     provenance: list[Mapping[str, Any]] = []

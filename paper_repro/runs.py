@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import hashlib
+import itertools
 import json
 import math
 import secrets
@@ -12,7 +13,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -25,7 +26,7 @@ import torch
 
 from decomfl_lab.datasets.images import Dataset, load_dataset
 from decomfl_lab.errors import DivergedError, InputError
-from decomfl_lab.files import held, write_atomically
+from decomfl_lab.files import HeldError, held, held_checkpoint, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.runs.building import dataset_of
@@ -33,6 +34,7 @@ from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_confi
 from decomfl_lab.runs.progress import RunBars
 from decomfl_lab.runs.provenance import code_version, read_provenance
 from decomfl_lab.runs.run import CONFIG_FILE, METRICS_FILE, Progress, train
+from paper_repro.pools import pool_of
 
 __all__ = ["SO_FAR", "Job", "Result", "Work", "fingerprint", "finished", "run_all"]
 
@@ -232,33 +234,41 @@ def _ended(folder: Path) -> str:
 
 
 class _Turn:
-    """The file that lets the processes of one ``run_all`` work: when it is gone, or another's, they save and stop.
+    """The file that lets the processes of one ``run_all`` work: when it is gone they save and stop, wherever they run.
 
-    So they stop with it wherever they run, and what a killed one leaves behind stops when the next one begins.
+    Who begins removes the files of those that were killed, and so stops what they have left behind.
     """
 
     def __init__(self, root: Path) -> None:
-        self._path = root / TURN_FILE
-        self._token = secrets.token_hex(8)
+        self._path = root / f"{TURN_FILE}-{secrets.token_hex(8)}"
 
-    def begin(self) -> None:
-        write_atomically(self._path, self._token)
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[None]:
+        for path in self._path.parent.glob(f"{TURN_FILE}-*"):
+            with contextlib.suppress(HeldError), held_checkpoint(path):  # of those who live it is held
+                path.unlink(missing_ok=True)
+        with held_checkpoint(self._path):
+            write_atomically(self._path, "")
+            try:
+                yield
+            finally:
+                self.end()
 
     def lasts(self) -> bool:
-        try:
-            return self._path.read_text(encoding="utf-8") == self._token
-        except OSError:
-            return False
+        return self._path.exists()
 
     def end(self) -> None:
-        if self.lasts():
-            self._path.unlink(missing_ok=True)
+        self._path.unlink(missing_ok=True)
 
 
-def _execute(work: Work, folder: Path, turn: _Turn) -> None:
-    """Do one piece of work in this process; its folder ends with ``DONE_FILE``, written last."""
+def _execute(work: Work, folder: Path, turn: _Turn) -> bool:
+    """Do one piece of work in this process; its folder ends with ``DONE_FILE``, written last.
+
+    Returns:
+        Whether it has to be asked for again, as another process is at it.
+    """
     if not turn.lasts():
-        return
+        return False
     torch.set_num_threads(1)
     shown = 0.0
 
@@ -271,10 +281,21 @@ def _execute(work: Work, folder: Path, turn: _Turn) -> None:
             write_atomically(folder / PROGRESS_FILE, json.dumps(vars(at)))
 
     try:
-        with held(folder, wait=PATIENCE_SECONDS):  # what a killed command left running may be saving there
-            write_atomically(folder / DONE_FILE, _sealed(work.run(folder, report), folder))
+        with held(folder, wait=POLL_SECONDS):
+            if not (folder / DONE_FILE).exists():
+                write_atomically(folder / DONE_FILE, _sealed(work.run(folder, report), folder))
+    except HeldError:
+        return True
     except KeyboardInterrupt:
         turn.end()  # for all
+    return False
+
+
+def _execute_all(pool: joblib.Parallel, works: Sequence[tuple[Path, Work]], turn: _Turn) -> None:
+    """Do the works, or see that others do them: what they have begun comes last, and waits for them."""
+    while works and turn.lasts():
+        again = pool(joblib.delayed(_execute)(work, folder, turn) for folder, work in works)
+        works = list(itertools.compress(works, again))
 
 
 class _Watcher(threading.Thread):
@@ -324,7 +345,10 @@ class _Watcher(threading.Thread):
             if at.round == at.rounds:
                 bars.remove(title)
 
-    def stop(self) -> None:
+    def __enter__(self) -> None:
+        self.start()
+
+    def __exit__(self, *error: object) -> None:
         self._over.set()
         self.join()
 
@@ -335,14 +359,24 @@ def finished(result: Result | None) -> bool:
 
 
 def run_all(
-    works: Sequence[Work], root: Path, *, n_jobs: int, hours: float | None = None, resume: bool = False
+    works: Sequence[Work],
+    root: Path,
+    *,
+    n_jobs: int,
+    backend: str = "loky",
+    hours: float | None = None,
+    resume: bool = False,
 ) -> list[Result | None]:
     """Do all work that has no result yet, ``n_jobs`` at a time, and gather the results.
+
+    Others may do so in the same folder at the same time, on any machine that shares it and its locks: each key is done
+    once, and who comes to work that another has begun does all else before waiting for it.
 
     Args:
         works: The work; what has the same key is done once.
         root: The folder of results, one sub-folder a key.
-        n_jobs: The number of processes.
+        n_jobs: The number of processes; -1 for one a CPU.
+        backend: Who runs them, one of ``BACKENDS``.
         hours: The hours after which no work is begun, and what is under way is saved; the most urgent work goes first,
             the cheapest of it before the others. Without a limit the dearest does, so that the processes end together.
         resume: Whether to take up ``Resumable`` work that another version of the code has begun or done.
@@ -373,21 +407,14 @@ def run_all(
             turn = _Turn(root)
             bars = {work.title: folder for folder, work in (first | todo).items()}
             watcher = _Watcher(bars, turn, came, 3600 * hours if hours is not None else math.inf)
-            turn.begin()
-            watcher.start()
-            try:
-                with joblib.Parallel(n_jobs=n_jobs) as pool:
-                    _make_deaf(pool, n_jobs)
+            with turn.taken(), watcher:
+                with pool_of(backend, n_jobs) as pool:
                     # What others wait for comes before all else.
                     ordered = [*_in_order(first, limited=limited), *_in_order(free, limited=limited)]
-                    pool(joblib.delayed(_execute)(work, folder, turn) for folder, work in ordered)
-                    waiting = _in_order(dependent, limited=limited)
-                    pool(joblib.delayed(_execute)(work, folder, turn) for folder, work in waiting)
+                    _execute_all(pool, ordered, turn)
+                    _execute_all(pool, _in_order(dependent, limited=limited), turn)
                 if not turn.lasts() and not (watcher.late and not came):
                     raise Interrupted(number=came[0] if came else signal.SIGINT)
-            finally:
-                turn.end()
-                watcher.stop()
     return [_result(work, folder) for work, folder in zip(works, folders, strict=True)]
 
 
@@ -410,16 +437,6 @@ def _in_order(todo: Mapping[Path, Work], *, limited: bool) -> list[tuple[Path, W
 
 def _urgency(work: Work) -> int:
     return int(getattr(work, "urgency", 0))
-
-
-def _make_deaf(pool: joblib.Parallel, n_jobs: int) -> None:
-    """Start the processes of ``pool`` such that a terminal's Ctrl-C, which goes to all, leaves them to ``_Turn``."""
-    if n_jobs > 1 and threading.current_thread() is threading.main_thread():
-        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited
-        try:
-            pool(joblib.delayed(int)() for _ in range(n_jobs))
-        finally:
-            signal.signal(signal.SIGINT, handler)
 
 
 def _kept(folders: Sequence[Path], root: Path) -> str:

@@ -31,11 +31,12 @@ SWAPS: dict[type, type] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
     ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.BitOr: ast.BitAnd, ast.BitAnd: ast.BitOr, ast.LShift: ast.RShift,
 }  # fmt: skip
-CORE = ["tests/decomfl_lab/protocol", "tests/decomfl_lab/replicas", "tests/decomfl_lab/methods/test_methods.py"]
+CORE = ["tests/decomfl_lab/protocol", "tests/decomfl_lab/records", "tests/decomfl_lab/replicas"]
+CORE += ["tests/decomfl_lab/methods/test_methods.py"]
 CORE += ["-k", "not (16_bit_replicas or every_variant or drift_by_roundings)"]
 SPLITS = ["tests/decomfl_lab/datasets", "-k", "test_splits or split or part or share or served"]
 MODULES = ["protocol/server", "protocol/client", "protocol/delivery", "protocol/policy", "protocol/wire"]
-MODULES += ["records/record", "records/seeds", "records/schedules"]
+MODULES += ["records/aggregation", "records/record", "records/seeds", "records/schedules"]
 MODULES += ["replicas/replica", "replicas/revert", "replicas/rules", "datasets/splits"]
 FILES = {f"decomfl_lab/{name}.py": SPLITS if "splits" in name else CORE for name in MODULES}
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from decomfl_lab.errors import DivergedError, require, require_int
+from decomfl_lab.errors import DivergedError, require, require_choice, require_int
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method, Option
 from decomfl_lab.methods.registry import METHODS, find_method
@@ -21,7 +21,10 @@ from decomfl_lab.runs.config import config_from_mapping, parse_schedule, read_co
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["train"]
+    from decomfl_lab.federations.ray import Ray
+    from decomfl_lab.runs.run import Rebuilt, Run
+
+__all__ = ["GroupedOption", "TrainGroup", "prepared", "report", "title", "train"]
 
 
 class TrainGroup(click.Group):
@@ -76,7 +79,7 @@ class GroupedOption(click.Option):
         self.group = group
 
 
-GROUPS = ("method", "optimizer", "model and data", "engine", "output")
+GROUPS = ("method", "optimizer", "model and data", "engine", "federation", "output")
 
 
 def _with_method(args: Sequence[str]) -> list[str]:
@@ -129,6 +132,7 @@ def _flag(name: str, option: Option) -> GroupedOption:
 
 USAGE = """Every run repeats bit for bit from --seed. With --out an interrupted run resumes, and a finished one can
 be prolonged with a larger --rounds. Underscores in TOML keys: local_steps = 4."""
+HERE = "in-process"
 OWN_FLAGS = [
     GroupedOption(
         ["--device"],
@@ -139,6 +143,14 @@ OWN_FLAGS = [
     ),
     GroupedOption(["--threads"], "engine", type=int, default=1, help="CPU threads of torch. [default: 1]"),
     GroupedOption(
+        ["--federation"],
+        "engine",
+        default=HERE,
+        help="Where the clients are: in-process, or ray (in actors, on this machine or, with RAY_ADDRESS, over a "
+        "cluster). The run is the same to the bit. [default: in-process]",
+    ),
+    GroupedOption(["--workers"], "engine", type=int, help="The number of actors of federation ray. [default: 4]"),
+    GroupedOption(
         ["--config"],
         "output",
         type=click.Path(path_type=Path),
@@ -148,22 +160,21 @@ OWN_FLAGS = [
         ["--out"],
         "output",
         type=click.Path(path_type=Path),
-        help="Folder for metrics.csv, config.toml, provenance.json and a checkpoint; resumes. Ctrl-C saves the round "
-        "under way, twice does not wait for it.",
+        help="Folder for metrics.csv, config.toml, provenance.json, a checkpoint and the log that `decomfl replay` "
+        "reads; resumes. Ctrl-C saves the round under way, twice does not wait for it.",
     ),
     GroupedOption(["--json", "as_json"], "output", is_flag=True, help="Print one JSON object on stdout."),
 ]
 
 
-def _train(
-    method: str, config: Path | None, out: Path | None, device: str, threads: int, as_json: bool, **flags: Any
-) -> None:
+def prepared(
+    method: str, config: Path | None, device: str, threads: int, flags: Mapping[str, Any], federation: Ray | None = None
+) -> Run:
+    """The run at round 0 of a file and of the flags that were given (others are None), which win over it."""
     import torch
 
     from decomfl_lab.runs.building import dataset_of, fitted
-    from decomfl_lab.runs.progress import run_bar
-    from decomfl_lab.runs.provenance import provenance
-    from decomfl_lab.runs.run import Rebuilt, Run
+    from decomfl_lab.runs.run import Run
 
     values = read_config(config) if config is not None else {}
     for name, text in flags.items():
@@ -174,34 +185,68 @@ def _train(
     torch.set_num_threads(require_int("threads", threads, 1))
     dataset = dataset_of(run_config, device)
     run_config = run_config if "clients" in values else fitted(run_config, dataset)
-    run = Run(run_config, dataset=dataset)
-    plain = run_config.method.plain()
-    title = " ".join([method, *(f"{label}={plain[key]}" for label, key in SIZES.items() if key in plain)])
+    return Run(run_config, dataset=dataset, federation=federation)
+
+
+def _train(
+    method: str,
+    config: Path | None,
+    out: Path | None,
+    device: str,
+    threads: int,
+    federation: str,
+    workers: int | None,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    from decomfl_lab.federations.ray import Ray
+    from decomfl_lab.runs.progress import run_bar
+    from decomfl_lab.runs.run import Rebuilt
+
+    require_choice("federation", federation, (HERE, "ray"))
+    require(federation == "ray" or workers is None, "workers", f"be left out for federation {HERE}", workers)
+    by = Ray() if workers is None else Ray(workers)
+    run = prepared(method, config, device, threads, flags, None if federation == HERE else by)
+    plain = run.config.method.plain()
     try:
-        with run_bar(title) as show:
+        with run_bar(title(run)) as show:
             run.train(out=out, on_round=show, on_start=_tell_start)
     except DivergedError:
         print(_table(run.metrics))
         raise
     replays = plain.get("rebuild") == "replay" and plain.get("revert") == "snapshot"  # M/m rounds' worth of them
-    rebuilt = run.verify() if replays else Rebuilt(0, 0)
+    report(run, run.verify() if replays else Rebuilt(0, 0), out, as_json=as_json)
+
+
+def title(run: Run) -> str:
+    """What a run is called beside its progress."""
+    plain = run.config.method.plain()
+    return " ".join(
+        [run.config.method.name, *(f"{label}={plain[key]}" for label, key in SIZES.items() if key in plain)]
+    )
+
+
+def report(run: Run, rebuilt: Rebuilt, out: Path | None, *, as_json: bool, **more: str) -> None:
+    """Print what came of a run; JSON has ``more`` beside it."""
+    from decomfl_lab.runs.provenance import provenance
+
     facts, rows = provenance(run.dataset), run.metrics
     if as_json:
-        result = {"config": run_config.to_dict(), "provenance": facts, "metrics": _records(rows)}
+        result = {"config": run.config.to_dict(), "provenance": facts, "metrics": _records(rows)}
         if rebuilt.clients:
             result["rebuilt"] = {"clients": rebuilt.clients, "equal": rebuilt.equal}
-        print(json.dumps(result))
-    else:
-        print(_table(rows))
-        if rows["round"].iloc[0] == 0:
-            first, last = rows.iloc[0].test_accuracy, rows.iloc[-1].test_accuracy
-            print(f"accuracy: {first:.4f} zero-shot, {last:.4f} now ({100 * (last - first):+.1f} points)")
-        print(run.traffic)
-        if rebuilt.clients:
-            print(rebuilt)
-        print(f"data: {facts['data']}; seed {run_config.seed}; code {facts['code']}")
-        if out is not None:
-            print(f"written to {out}", file=sys.stderr)
+        print(json.dumps(result | more))
+        return
+    print(_table(rows))
+    if rows["round"].iloc[0] == 0:
+        first, last = rows.iloc[0].test_accuracy, rows.iloc[-1].test_accuracy
+        print(f"accuracy: {first:.4f} zero-shot, {last:.4f} now ({100 * (last - first):+.1f} points)")
+    print(run.traffic)
+    if rebuilt.clients:
+        print(rebuilt)
+    print(f"data: {facts['data']}; seed {run.config.seed}; code {facts['code']}")
+    if out is not None:
+        print(f"written to {out}", file=sys.stderr)
 
 
 SIZES = {"K": "local_steps", "P": "perturbations"}

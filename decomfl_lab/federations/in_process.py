@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from decomfl_lab.errors import DivergedError
+from decomfl_lab.errors import DivergedError, require
 from decomfl_lab.estimators.differences import central_curved
 from decomfl_lab.estimators.second_differences import CurvatureLog
 from decomfl_lab.federations.federation import Saved
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.delivery import Delivery, receive
-from decomfl_lab.protocol.messages import Plan
+from decomfl_lab.protocol.log import Entry, RunLog
+from decomfl_lab.protocol.messages import Held, Plan
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.protocol.wire import Ledger, encode, read
 from decomfl_lab.records.record import History
@@ -30,7 +32,18 @@ logger = logging.getLogger(__name__)
 
 
 class DeComFLFederation:
-    """DeComFL: scalars up, records down. The observer is the lab's own replica, outside the protocol."""
+    """DeComFL: scalars up, records down. The observer is the lab's own replica, outside the protocol.
+
+    Attributes:
+        log: The log that every closed round is written to; None for none.
+        follows: Whether rounds that the log has are taken from it, and not computed again, so that each is on the disk
+            before the next one begins.
+        digest_next: Whether the log gets the model's digest with the next round.
+    """
+
+    log: RunLog | None = None
+    follows: ClassVar[bool] = False
+    digest_next = False
 
     def __init__(
         self,
@@ -92,12 +105,9 @@ class DeComFLFederation:
         """See ``Federation``."""
         return self.observer.x
 
-    def _plans(self) -> Iterator[tuple[Client, Plan]]:
+    def _plans(self, chosen: Sequence[int], held: Sequence[Held]) -> Iterator[tuple[Client, Plan]]:
         """The sampled clients, each with the plan that it received, at the model of the round."""
-        chosen = self.delivery.sample()
-        asked = chosen if self.delivery.wants_reports else ()
-        reports = [self.ledger.held(self.clients[i].report()) for i in asked]
-        for i, messages in self.delivery.open(chosen, reports):
+        for i, messages in self.delivery.open(chosen, map(self.ledger.held, held)):
             client = self.clients[i]
             plan = receive(client, messages)
             if self.copies:
@@ -116,7 +126,9 @@ class DeComFLFederation:
 
     def advance(self) -> float:
         """See ``Federation``."""
-        clients, plans = zip(*self._plans(), strict=True)
+        chosen, tracking = self.delivery.sample(), self.delivery.wants_reports
+        held = [self.clients[i].report() for i in chosen] if tracking else []
+        clients, plans = zip(*self._plans(chosen, held), strict=True)
         replies = handle_all(clients, plans)
         for reply in replies:
             if not np.isfinite(reply.scalars).all():  # named here: the codec refuses to carry it on
@@ -124,13 +136,37 @@ class DeComFLFederation:
         if self.forgetful:
             for client in clients:
                 client.replica.forget()
-        known = self.server.history.since(self.server.history.start)  # closing the round may prune what base lacks
-        self.observer.catch_up([self.delivery.close(self.ledger.reply(reply) for reply in replies)])
-        if self.base is not None:
-            self.base.catch_up(record for record in known if record.round < self.server.history.start)
+        self._close(
+            map(self.ledger.reply, replies),
+            chosen,
+            [reply.client for reply in replies],
+            [report.round for report in held] if tracking else None,
+        )
         if self.curvature is not None:
             self.curvature.add(np.stack([reply.curvature for reply in replies if reply.curvature is not None]))
         return float(np.mean([reply.loss for reply in replies]))
+
+    def _close(
+        self, replies: Iterable[bytes], sampled: Iterable[int], answered: Iterable[int], held: Iterable[int] | None
+    ) -> None:
+        """Make the round's record of the replies that came, apply it to what follows records here, and log it."""
+        history = self.server.history
+        known = () if self.base is None else history.since(history.start)  # closing may prune what base lacks
+        record = self.delivery.close(replies)
+        self.observer.catch_up([record])
+        if self.base is not None:
+            self.base.catch_up(record for record in known if record.round < history.start)
+        self._write(Entry(record, tuple(sampled), tuple(answered), None if held is None else tuple(held)))
+
+    def log_to(self, log: RunLog | None) -> None:
+        """Write every closed round to the log from now on; for None to none."""
+        self.log = log
+
+    def _write(self, entry: Entry) -> None:
+        """Log the round, with the digest of the model after it where it is wanted."""
+        if self.log is not None:
+            digest = self.observer.digest() if self.digest_next else None
+            self.log.append(replace(entry, digest=digest), sync=self.follows)
 
     def rebuilt(self) -> dict[int, str]:
         """{client: digest of its model, optimizer state included, brought up to date by the records it missed}.
@@ -189,6 +225,7 @@ class DeComFLFederation:
     def load(self, saved: Saved) -> None:
         """See ``Federation``: one replica rolls from the base to the present and leaves copies on its way."""
         tensors, values = saved
+        require("base" in values, "saved run", "have had its clients in this process", "one with clients elsewhere")
         rolling = self.observer.clone()
         state = {slot: tensors[f"state.{slot}"] for slot in rolling.state}
         rolling.restore(Snapshot(values["base"], tensors["x"], state))

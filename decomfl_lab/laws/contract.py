@@ -27,6 +27,7 @@ from decomfl_lab.protocol.messages import Held, Message, Plan, Reply
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.wire import Ledger
+from decomfl_lab.records.aggregation import Aggregation
 from decomfl_lab.records.record import History, RoundRecord
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
@@ -215,8 +216,8 @@ class Implementation:
 
     ``supports`` says which cases there is an implementation of; the laws simplify others until it is so. A law is
     tried where one of its parts is yours: "federation" (``client``, ``server``, ``replica``, ``ledger``, ``encode`` or
-    ``decode``), or the method that it is about (``replica``, ``sample``, ``keyed_client``, ``lean_client``,
-    ``sync_client``, ``direction``, ``backends``). On the lab's own implementation all are tried.
+    ``decode``), or the method that it is about (``replica``, ``sample``, ``aggregate``, ``keyed_client``,
+    ``lean_client``, ``sync_client``, ``direction``, ``backends``). On the lab's own implementation all are tried.
     """
 
     name = "decomfl_lab"
@@ -245,6 +246,10 @@ class Implementation:
     def sample(self, seed: int, r: int, M: int, m: int) -> Sequence[int]:
         """C_r: the m of M clients that a server of this seed samples in round r."""
         return Server(M, m, K=1, P=Schedule(1), eta=Schedule(0.1), seed=seed, history=History(start=r)).sample()
+
+    def aggregate(self, rule: Aggregation, replies: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+        """A round's scalars of the clients', by one of the rules of ``records.aggregation``."""
+        return rule(replies)
 
     def encode(self, message: Message) -> bytes:
         """Any message as bytes."""

@@ -26,6 +26,7 @@ from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Held, Message, Plan, Reply
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.protocol.wire import HEADER_BYTES, Ledger
+from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Mean, TrimmedMean
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import DerivedSeeds
 from decomfl_lab.replicas.rebuild import rebuild_
@@ -483,6 +484,67 @@ def sampled_with_replacement(_: Planted, seed: int, r: int, M: int, m: int) -> S
 def same_clients_every_round(self: Planted, seed: int, _: int, M: int, m: int) -> Sequence[int]:
     """Samples the clients of round 0 in every round."""
     return Implementation.sample(self, seed, 0, M, m)
+
+
+@_fault("aggregates-have-no-order", Planted, "aggregate")
+def added_in_order_of_arrival(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+    """Adds float32 numbers one after another, whatever the rule."""
+    del rule
+    total = np.zeros_like(replies[0])
+    with np.errstate(over="ignore", invalid="ignore"):
+        for reply in replies:
+            total += reply
+    return total / np.float32(len(replies))
+
+
+@_fault("agreement-is-kept", Planted, "aggregate")
+def trimmed_but_divided_by_all(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+    """Divides what is left of a trimmed mean by the number of all clients."""
+    left = 1 - 2 * rule.tolerated / len(replies) if isinstance(rule, TrimmedMean) else 1.0
+    return rule(replies) * np.float32(left)
+
+
+@_fault("liars-stay-within-the-honest-range", Planted, "aggregate")
+def trimmed_above_alone(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+    """Drops 2f of the largest numbers and none of the smallest."""
+    if not isinstance(rule, TrimmedMean):
+        return rule(replies)
+    return Mean()(list(np.sort(replies, axis=0)[: len(replies) - 2 * rule.tolerated]))
+
+
+@_fault("liars-move-aggregates-by-the-honest-spread", Planted, "aggregate")
+def krum_content_with_few_neighbours(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+    """Krum that asks for the one nearest neighbour, which liars are to each other."""
+    if not isinstance(rule, Krum):
+        return rule(replies)
+    wide = [reply.astype(np.float64) for reply in replies]
+    near = [min(float(np.abs(a - b).max()) for b in (*wide[:i], *wide[i + 1 :])) for i, a in enumerate(wide)]
+    return replies[min(range(len(near)), key=lambda i: (near[i], -i))]
+
+
+@_fault("krum-takes-one-reply-whole", Planted, "aggregate")
+def krum_by_coordinates(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+    """Chooses a client anew for every scalar."""
+    if not isinstance(rule, Krum):
+        return rule(replies)
+    columns = np.stack(replies).reshape(len(replies), -1, 1, 1)
+    return np.array([rule(list(column)) for column in columns.swapaxes(0, 1)]).reshape(replies[0].shape)
+
+
+@_fault("clipped-means-keep-the-norm", Planted, "aggregate")
+def clipped_by_coordinates(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+    """Clips every scalar to c, not the norm of all."""
+    if not isinstance(rule, ClippedMean) or not rule.clip:
+        return rule(replies)
+    return Mean()([np.clip(reply, -rule.clip, rule.clip).astype(np.float32) for reply in replies])
+
+
+@_fault("clipped-means-keep-the-norm", Planted, "aggregate")
+def clipped_to_the_mean_norm(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+    """Clips to the mean of the norms, which one liar makes what it likes."""
+    if not isinstance(rule, ClippedMean) or rule.clip:
+        return rule(replies)
+    return ClippedMean(float(np.mean([np.linalg.norm(reply.astype(np.float64)) for reply in replies])))(replies)
 
 
 @_fault("streams-are-functions-of-their-counters", Planted, "direction")

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
+import numpy as np
 import torch
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
+from numpy.typing import NDArray
 
 from decomfl_lab.laws.contract import Case, Participation
 from decomfl_lab.noise import Distribution, Format
 from decomfl_lab.protocol.server import Tracking
+from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Mean, Median, TrimmedMean
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
 
-__all__ = ["cases", "counters", "distributions", "participations", "rules", "seeds", "shapes"]
+__all__ = ["Answers", "answers", "cases", "counters", "distributions", "participations", "rules", "seeds", "shapes"]
 
 seeds = st.integers(0, 2**64 - 1)
 distributions = st.sampled_from(Distribution)
@@ -90,3 +95,42 @@ def cases(draw: DrawFn, *, max_clients: int = 5, max_rounds: int = 7) -> Case:
         seeding=draw(st.sampled_from(Seeding)),
         tracking=draw(st.sampled_from(Tracking)),
     )
+
+
+class Answers(NamedTuple):
+    """What clients send in a round, (K, P) float32 arrays, and the rule that makes one of them."""
+
+    rule: Aggregation
+    honest: list[NDArray[np.float32]]
+    liars: list[NDArray[np.float32]]
+
+
+_mild = st.integers(-40, 40).map(lambda tenths: tenths / 10)
+_far = st.sampled_from((1e4, -1e4, 2.0**127, -(2.0**127)))
+_wild = st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+@st.composite
+def answers(draw: DrawFn, *kinds: Any) -> Answers:
+    """A rule of one of these kinds, and as many replies as it needs or a few more, of which no more lie than it bears.
+
+    Honest replies often agree, liars' often do too; these may be anything that is finite.
+    """
+    kind = draw(st.sampled_from(kinds or (Mean, ClippedMean, Median, TrimmedMean, Krum)))
+    f = draw(st.sampled_from((2, 1, 0, 3)))
+    tolerated = f + draw(st.integers(0, 1))
+    rule = kind(tolerated) if kind in (TrimmedMean, Krum) else kind()
+    if kind is ClippedMean:
+        rule = ClippedMean(draw(st.sampled_from((0.0, 0.5, 3.0))))
+    n = draw(st.integers(0, 3)) + max(rule.least, 2 * f + 1)
+    shape = draw(st.tuples(st.integers(1, 2), st.integers(1, 3)))
+
+    def replies(count: int, number: SearchStrategy[float], alike: bool) -> list[NDArray[np.float32]]:
+        size = shape[0] * shape[1]
+        each = st.lists(number, min_size=size, max_size=size)
+        drawn = draw(each.map(lambda one: [one] * count) if alike else st.lists(each, min_size=count, max_size=count))
+        return [np.array(one, dtype=np.float32).reshape(shape) for one in drawn]
+
+    mild_or_not, often = st.sampled_from((_mild, _mild, _wild)), st.sampled_from((True, True, False))
+    honest = replies(n - f, draw(mild_or_not), not draw(often))
+    return Answers(rule, honest, replies(f, draw(st.sampled_from((_far, _wild))), draw(often)))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from decomfl_lab.errors import require_choice, require_finite_positive, require_int
 from decomfl_lab.estimators.differences import ESTIMATORS, Estimator, central_curved
 from decomfl_lab.estimators.second_differences import require_moment_distribution
+from decomfl_lab.methods.aggregation_options import AGGREGATION, require_aggregation
 from decomfl_lab.methods.method import Method, Setting, option
 from decomfl_lab.methods.rule_options import DEFAULT_RULE, REPLICA_RULE, require_rule
 from decomfl_lab.methods.traffic import Cohort, Traffic
@@ -22,6 +23,7 @@ from decomfl_lab.protocol.wire import (
     SCALAR_BYTES,
     SEED_BYTES,
 )
+from decomfl_lab.records.aggregation import Aggregation, Mean
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.rules import GridSgd, LowPrecision, UpdateRule
@@ -73,6 +75,7 @@ class Scalars(Perturbing):
         {}, "The number P from a round on, as ROUND=VALUE,...: e.g. 500=50."
     )
     rule: UpdateRule = option(DEFAULT_RULE, codec=REPLICA_RULE)
+    aggregation: Aggregation = option(Mean(), codec=AGGREGATION)
     seeds: str = option(
         "per-step", f"How many seeds a plan or a record carries: {', '.join(Seeding)} (each client is told it once)."
     )
@@ -84,6 +87,7 @@ class Scalars(Perturbing):
             require_int(f"perturbation_schedule at round {r}", number, 1)
         require_choice("seeds", self.seeds, tuple(Seeding))
         require_rule(self.rule)
+        require_aggregation(self.aggregation)
 
     @property
     def K(self) -> int:
@@ -124,6 +128,7 @@ class Scalars(Perturbing):
             seeding=Seeding(self.seeds),
             tracking=tracking,
             keep=keep,
+            aggregation=self.aggregation,
         )
 
     def clients(

@@ -1,4 +1,4 @@
-"""The server: plans rounds, averages scalars, keeps the history; it needs no model."""
+"""The server: plans rounds, aggregates scalars, keeps the history; it needs no model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import numpy as np
 from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.protocol.messages import Held, Plan, Reply
-from decomfl_lab.records.record import History, RoundRecord, mean_scalars
+from decomfl_lab.records.aggregation import Aggregation, Mean
+from decomfl_lab.records.record import History, RoundRecord
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding, draw_seeds
 
@@ -59,6 +60,7 @@ class Server:
         keep: The most records that are kept, the newest; 0 for as many as someone may need. With ``tracking`` by the
             server those are the records since min_i t_i; with tracking by the clients the server cannot know which
             are needed, and forgets none.
+        aggregation: The rule that makes a round's scalars of the replies; m must be as many as it needs at least.
         history: The records.
         held: The round t_i of every client, empty if the clients track it.
 
@@ -76,12 +78,15 @@ class Server:
     seeding: Seeding = Seeding.PER_STEP
     tracking: Tracking = Tracking.SERVER
     keep: int = 0
+    aggregation: Aggregation = Mean()  # noqa: RUF009
     history: History = field(default_factory=History)
     held: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         require_int("clients M", self.M, 1)
         require_int(f"sampled clients m (of M={self.M})", self.m, 1, self.M)
+        least = self.aggregation.least
+        require(self.m >= least, "sampled clients m", f"be at least {least} for {self.aggregation}", self.m)
         require_int("local steps K", self.K, 1)
         for value in (self.P.initial, *self.P.changes.values()):
             require_int("perturbations P", value, 1)
@@ -166,13 +171,13 @@ class Server:
         return self.history.since(r)
 
     def aggregate(self, replies: Iterable[Reply]) -> RoundRecord:
-        """Average the replies of the planned round into its record, store it, and forget what nobody needs.
+        """Aggregate the replies of the planned round into its record, store it, and forget what nobody needs.
 
-        A planned client whose reply never comes is left out of the mean and counted as still lagging.
+        A planned client whose reply never comes is left out of it and counted as still lagging.
 
         Raises:
             InputError: If a reply is of another round, of a client not planned, doubled, of another shape,
-                or not finite; nothing is stored then.
+                or not finite, or there are fewer than the aggregation needs; nothing is stored then.
         """
         by_client: dict[int, Reply] = {}
         for reply in replies:
@@ -182,7 +187,7 @@ class Server:
         require(bool(by_client), f"replies of round {self.round}", "number at least 1", 0)
         clients = sorted(by_client)
         plan = self._planned[clients[0]]
-        scalars = mean_scalars([by_client[client].scalars for client in clients])
+        scalars = self.aggregation([by_client[client].scalars for client in clients])
         record = RoundRecord(plan.round, plan.eta, plan.distribution, plan.seeds, scalars)
         self.store(record, clients)
         return record

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from decomfl_lab.errors import InputError, require, require_finite_positive, req
 from decomfl_lab.noise import Distribution
 from decomfl_lab.records.seeds import Seeding, StepSeed, seeding_of
 
-__all__ = ["History", "RoundRecord", "mean_scalars"]
+__all__ = ["History", "RoundRecord"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,25 +73,6 @@ class RoundRecord:
         )
 
     __hash__ = None  # type: ignore[assignment]
-
-
-def mean_scalars(replies: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """g_{r,p}^k = (1/|C_r|) Σ_i g_{i,r,p}^k, the same bits for every order of the clients.
-
-    The sum is ``math.fsum``'s, exact and rounded once, so it has no order to depend on; then one division
-    in double precision and one rounding to float32.
-
-    Args:
-        replies: One (K, P) float32 array a client.
-
-    Returns:
-        (K, P) float32 array.
-
-    Source: [DeComFL, Algorithm 3, "Compute the global gradient scalars"].
-    """
-    columns = np.stack(replies).astype(np.float64).reshape(len(replies), -1).T.tolist()
-    mean = np.array([math.fsum(column) / len(replies) for column in columns])
-    return mean.astype(np.float32).reshape(replies[0].shape)
 
 
 class History:

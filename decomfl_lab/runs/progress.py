@@ -18,12 +18,12 @@ from rich.progress import Progress as Bars
 if TYPE_CHECKING:
     from decomfl_lab.runs.run import Progress
 
-__all__ = ["RunBars", "run_bar"]
+__all__ = ["RunBars", "run_bar", "words"]
 
 LINE_SECONDS = 15.0
 
 
-def _words(at: Progress) -> str:
+def words(at: Progress) -> str:
     """What is known of a run: its loss, its accuracy after an evaluation, what it has communicated."""
     known = (
         "" if math.isnan(at.train_loss) else f"loss {at.train_loss:.3f}",
@@ -62,7 +62,7 @@ class RunBars:
 
     def update(self, name: str, at: Progress) -> None:
         """Show that the run ``name`` has reached ``at``."""
-        self.show(name, at.round, at.rounds, _words(at))
+        self.show(name, at.round, at.rounds, words(at))
 
     def show(self, name: str, done: int, total: int | None, words: str) -> None:
         """Show that ``done`` of ``total`` steps of ``name`` are taken (None: nobody knows of how many)."""

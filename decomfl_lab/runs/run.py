@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,19 +22,36 @@ from decomfl_lab.errors import DivergedError, InputError, plural, require, requi
 from decomfl_lab.estimators.second_differences import CURVATURE_COLUMNS
 from decomfl_lab.federations.federation import Federation
 from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.federations.ray import Ray
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
+from decomfl_lab.methods.scalars import Scalars
 from decomfl_lab.methods.traffic import TrafficCheck, mean_traffic
+from decomfl_lab.noise import STREAM_VERSION
 from decomfl_lab.objectives.normalisation import calibrated
 from decomfl_lab.objectives.objective import LossFunction
 from decomfl_lab.pictures import save_picture
 from decomfl_lab.plugins import OWN
-from decomfl_lab.runs.building import build_federation, dataset_of, loss_of, name_of_loss
-from decomfl_lab.runs.config import TrainConfig, config_from_mapping
+from decomfl_lab.protocol.log import RunLog
+from decomfl_lab.records.aggregation import Mean
+from decomfl_lab.runs.building import build_federation, dataset_of, elsewhere, loss_of, name_of_loss
+from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.evaluation import calibration_images, evaluate, held_out
 from decomfl_lab.runs.provenance import code_version, write_provenance
 
-__all__ = ["CONFIG_FILE", "METRICS", "METRICS_FILE", "Progress", "Rebuilt", "Run", "Sent", "load_run", "train"]
+__all__ = [
+    "CONFIG_FILE",
+    "LOG_FILE",
+    "METRICS",
+    "METRICS_FILE",
+    "Progress",
+    "Rebuilt",
+    "Run",
+    "Sent",
+    "load_run",
+    "require_own",
+    "train",
+]
 
 CHECKPOINT_SECONDS = 20.0
 """The time between two checkpoints is this, times the seconds that one takes if more than 1: 5 % of a run at most."""
@@ -56,6 +73,9 @@ METRICS = (
 METRICS_FILE = "metrics.csv"
 CHECKPOINT_FILE = "checkpoint.safetensors"
 CONFIG_FILE = "config.toml"
+LOG_FILE = "run.dcl"
+
+logger = logging.getLogger("decomfl_lab")
 
 
 @dataclass(frozen=True)
@@ -131,6 +151,7 @@ class Run:
         module: nn.Module | None = None,
         loss: LossFunction | None = None,
         device: str | None = None,
+        federation: Ray | None = None,
     ) -> None:
         """A run at round 0.
 
@@ -140,9 +161,11 @@ class Run:
             module: The model at x_0, which is copied; None for the one that ``config`` names.
             loss: The loss(outputs, targets), a mean over a batch; None for the one that ``config`` names.
             device: The device, cpu, cuda or auto; None for the one that the data are on.
+            federation: Where the clients are; None for this process. It is no part of the configuration, as records and
+                losses are the same to the bit.
 
         Raises:
-            InputError: If configuration, data and model do not fit.
+            InputError: If configuration, data, model and federation do not fit.
         """
         dataset = dataset_of(config) if dataset is None else dataset
         self.config = config
@@ -150,6 +173,8 @@ class Run:
         use_tf32_(config.compute == "tf32")
         self._loss = loss or loss_of(config)
         self.federation, self._module, self._layout = build_federation(config, self.dataset, module=module, loss=loss)
+        if federation is not None:
+            self.federation = elsewhere(self.federation, config, self.dataset, module, loss, federation)
         self._held_out = held_out(config, self.dataset)
         self._calibration = calibration_images(config, self.dataset)
         self._rows: list[dict[str, float]] = []
@@ -191,10 +216,10 @@ class Run:
     @property
     def metrics(self) -> pd.DataFrame:
         """One row an evaluation, see ``train``."""
-        plain = self.config.method.plain()
+        method = self.config.method
         more = ["calibrated_accuracy"] if self.config.task else []
-        more += ["drift"] if plain.get("revert") == "sync" else []
-        more += list(CURVATURE_COLUMNS) if plain.get("log_kappa") else []
+        more += ["drift"] if getattr(method, "revert", "") == "sync" else []
+        more += list(CURVATURE_COLUMNS) if getattr(method, "log_kappa", False) else []
         return pd.DataFrame(self._rows, columns=[*METRICS, *more])
 
     @property
@@ -226,7 +251,10 @@ class Run:
         """
         M = min(3, self.config.clients)
         parts = None if self.dataset.parts is None else self.dataset.parts[:M]
-        config = self.config.but(clients=M, sampled=1, rounds=4, batch_size=min(4, self.config.batch_size))
+        method = self.config.method
+        if isinstance(method, Scalars):
+            method = replace(method, aggregation=Mean())  # others need more than one reply, and send the same
+        config = self.config.but(method, clients=M, sampled=1, rounds=4, batch_size=min(4, self.config.batch_size))
         dataset = replace(self.dataset, parts=parts)
         federation, _, layout = build_federation(config, dataset, module=self._module, loss=self._loss)
         said = config.method.traffic(config.cohort, layout.d)
@@ -276,7 +304,52 @@ class Run:
         with nullcontext() if out is None else held(out), telling(lambda: self._interrupted(out)):
             if out is not None and (out / CHECKPOINT_FILE).exists():
                 self._resume(out, any_code=any_code)
-            self._train(out, on_round, on_start)
+            with nullcontext() if out is None else self._logged(out):
+                self._train(out, on_round, on_start)
+
+    @contextmanager
+    def _logged(self, out: Path) -> Iterator[None]:
+        """Write the folder's log inside, where records say all; later rounds than the present are cut from it."""
+        federation, path = self.federation, out / LOG_FILE
+        if not isinstance(federation, DeComFLFederation):
+            yield
+        elif self.round and not path.exists() and not federation.follows:
+            logger.info(f"no {path}: it would have to begin at round 0, so the run goes on without one")
+            yield
+        else:
+            goes_on = bool(self.round) or (federation.follows and path.exists())
+            end = None if federation.follows else self.round
+            with RunLog.open(path, end=end) if goes_on else RunLog.create(path, self._identity()) as log:
+                self._require_same(log.header, path)
+                if len(log) < self.round:
+                    remedy = "" if federation.follows else ", or remove it to go on without one"
+                    raise InputError(
+                        f"log {path} must have the {self.round} rounds of the run, got {len(log)}: put a copy of it "
+                        f"back{remedy}"
+                    )
+                federation.log_to(log)
+                try:
+                    yield
+                finally:
+                    federation.log_to(None)
+
+    def _identity(self) -> dict[str, Any]:
+        """What the log says of a run at round 0: enough to have its model again without the data."""
+        federation, inputs = self.federation, self.dataset.train_images
+        assert isinstance(federation, DeComFLFederation)
+        return {
+            "config": self.config.to_dict(),
+            "data": self.dataset.digest,
+            "source": self.dataset.source,
+            "shape": list(inputs.shape[1:]),
+            "dtype": str(inputs.dtype).removeprefix("torch."),
+            "classes": self.dataset.classes,
+            "d": federation.x.numel(),
+            "x0": federation.observer.digest(),
+            "run_seed": federation.server.run_seed,
+            "stream": STREAM_VERSION,
+            "code": code_version(),
+        }
 
     def _train(
         self,
@@ -294,7 +367,12 @@ class Run:
             # Half a round cannot be saved, so an interrupt waits for its end where there is a folder to save it in.
             came = stack.enter_context(postponed()) if out is not None else []
             last_save, saving = time.monotonic(), 0.0
+            if federation.round < config.rounds:  # a run that ended here before has a row that a longer one has not
+                rows[:] = [row for row in rows if row["round"] % config.eval_every == 0]
             while federation.round < config.rounds:
+                evaluates = (federation.round + 1) % config.eval_every == 0 or federation.round + 1 == config.rounds
+                if isinstance(federation, DeComFLFederation):
+                    federation.digest_next = evaluates
                 started = time.monotonic()
                 try:
                     loss = federation.advance()
@@ -305,7 +383,7 @@ class Run:
                 self.seconds += time.monotonic() - started
                 self._losses.append(loss)
                 self._first = loss if self._first is None else self._first
-                if federation.round % config.eval_every == 0 or federation.round == config.rounds:
+                if evaluates:
                     self._evaluate()
                 try:
                     if on_round is not None:
@@ -324,7 +402,7 @@ class Run:
             self._save(out)
             if self._first is not None and (last := rows[-1]["train_loss"]) > RISEN * abs(self._first):
                 lr = config.method.eta(self.round - 1)
-                logging.getLogger("decomfl_lab").warning(
+                logger.warning(
                     f"the training loss ended at {last:.3g}, far above the {self._first:.3g} of the first round, at "
                     f"lr = {lr:g}; try lr = {lr / 10:g}"
                 )
@@ -376,11 +454,10 @@ class Run:
         self._rows[:], self._losses[:], self.seconds = saved["rows"], saved["losses"], saved["seconds"]
         self._first = saved.get("first")
 
-    def _require_same(self, saved: dict[str, Any], folder: Path) -> None:
+    def _require_same(self, saved: Mapping[str, Any], folder: Path) -> None:
         """InputError that names what differs where a saved run is not this one, in anything but its length."""
         earlier = config_from_mapping(saved["config"], "the saved run", lenient=True).but(rounds=self.config.rounds)
-        then, now = earlier.to_dict(), self.config.to_dict()
-        others = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+        others = _differing(earlier, self.config)
         if saved["data"] != self.dataset.digest:
             others.append("the examples, or their order" if self.config.data == OWN else "the examples")
         if others:
@@ -393,6 +470,8 @@ class Run:
             state = {"federation": values, "rows": self._rows, "losses": self._losses, "seconds": self.seconds}
             state["first"] = self._first
             state |= {"config": self.config.to_dict(), "data": self.dataset.digest, "code": code_version()}
+            if isinstance(self.federation, DeComFLFederation) and self.federation.log is not None:
+                self.federation.log.sync()  # no checkpoint is ahead of its log
             write_checkpoint(out / CHECKPOINT_FILE, tensors, state | self._hands)
             self._publish(out)
             self._saved_round = self.round
@@ -427,8 +506,10 @@ class Run:
             self._rows[-1]["drift"] = federation.drift
         if federation.curvature is not None and self._losses:
             self._rows[-1].update(federation.curvature.columns())
-            federation.curvature.clear()
-        self._losses.clear()
+        if federation.round % self.config.eval_every == 0:  # else a longer run's next row still needs them
+            self._losses.clear()
+            if federation.curvature is not None:
+                federation.curvature.clear()
 
     def _diverged(self, error: DivergedError, out: Path | None) -> DivergedError:
         """The error with the round, the learning rate, what to try, and where the rounds before it are."""
@@ -463,11 +544,12 @@ def train(
     """Run ``config``; with ``out`` it resumes what is there and can be interrupted at any time.
 
     A first SIGINT or SIGTERM is held back to the end of the round, which is then saved in ``out``; a second one is not.
+    Where clients send scalars, the folder's ``LOG_FILE`` has an entry for every round (``protocol.log``).
 
     Args:
         config: The configuration of the run.
         dataset: The data; None for ``dataset_of(config)``.
-        out: The folder for metrics.csv, config.toml, provenance.json and the checkpoint; made if missing.
+        out: The folder for metrics.csv, config.toml, provenance.json, checkpoint and log; made if missing.
         on_round: A function that is called after every round.
         on_start: A function that is called before the first round if the run has a task, with the row of round 0:
             zero-shot accuracies.
@@ -502,17 +584,53 @@ def train(
     return run.metrics
 
 
+def _differing(then: TrainConfig, now: TrainConfig) -> list[str]:
+    """The names of the options that differ."""
+    a, b = then.to_dict(), now.to_dict()
+    return [name for name in {**a, **b} if a.get(name) != b.get(name)]
+
+
 def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The checkpoint in a folder; InputError if there is none."""
-    file = folder / CHECKPOINT_FILE
+    """The checkpoint in a folder; InputError if there is none, or its configuration is not that of config.toml."""
+    file, written = folder / CHECKPOINT_FILE, folder / CONFIG_FILE
     require(file.exists(), "folder", "be one in which a run was saved", str(folder))
-    return read_checkpoint(file)
+    tensors, saved = read_checkpoint(file)
+    if written.exists():
+        ours = config_from_mapping(saved.get("config", {}), f"run {folder}", lenient=True)
+        theirs = config_from_mapping(read_config(written), str(written), lenient=True)
+        a, b = theirs.to_dict(), ours.to_dict()
+        others = [name for name in _differing(theirs, ours) if name != "rounds"]
+        if others:
+            found = ", ".join(f"{name} = {a.get(name)!r} for {b.get(name)!r}" for name in others)
+            raise InputError(
+                f"{written} must be as the run left it (only rounds may differ), got {found}: put that back, or remove "
+                "the file, which the checkpoint does not need; another run needs another folder"
+            )
+    return tensors, saved
+
+
+def require_own(config: TrainConfig, call: str, **given: Any) -> None:
+    """InputError that shows the call to write where what is given lacks something that the run's user brought.
+
+    Args:
+        config: The run.
+        call: The call up to the arguments in question, as ``lab.load('runs/a'``.
+        given: The arguments in question, of model, loss and clients; None for what is not given.
+    """
+    kept = {"model": config.model, "loss": config.loss, "clients": config.data}
+    wanted = [name for name in kept if name in given and kept[name].split(" ")[0] == OWN]
+    if lacking := [name for name in wanted if given[name] is None]:
+        again = "".join(f", {name}={name}" for name in wanted) + ", test=test" * ("clients" in wanted)
+        raise InputError(
+            f"{' and '.join(lacking)} must be given again, as {call}{again}): the run trained its user's own, got None"
+        )
 
 
 def load_run(out: Path, dataset: Dataset | None = None, **own: Any) -> Run:
     """The run that ``train`` left in the folder ``out``.
 
-    All of it is the checkpoint's, under its checksum; config.toml is for people and for ``--config``.
+    All of it is the checkpoint's, under its checksum; config.toml is for people and for ``--config``, and is refused
+    where it says something else than the checkpoint does.
 
     Args:
         out: The folder.
@@ -524,15 +642,8 @@ def load_run(out: Path, dataset: Dataset | None = None, **own: Any) -> Run:
     """
     _, saved = _read(out)
     config = config_from_mapping(saved.get("config", {}), f"run {out}", lenient=True)
-    kept = {"model": config.model, "loss": config.loss, "clients": config.data}
     given = {"model": own.get("module"), "loss": own.get("loss"), "clients": dataset}
-    wanted = [name for name, value in kept.items() if value.split(" ")[0] == OWN]
-    if lacking := [name for name in wanted if given[name] is None]:
-        again = "".join(f", {name}={name}" for name in wanted) + ", test=test" * ("clients" in wanted)
-        raise InputError(
-            f"{' and '.join(lacking)} must be given again, as lab.load({str(out)!r}{again}): the run trained its "
-            "user's own, got None"
-        )
+    require_own(config, f"lab.load({str(out)!r}", **given)
     dataset = dataset_of(config) if dataset is None else dataset
     if saved["data"] != dataset.digest:
         words = "; clients, test and their order must be those of then, so no loader may shuffle"

@@ -129,12 +129,25 @@ def test_a_damaged_estimate_of_kappa_is_refused(tmp_path: Path) -> None:
         Checkpoint(path, lambda: {"seed": 1}).load()
 
 
-def test_a_run_is_what_its_checkpoint_says_whatever_its_config_file_says(tmp_path: Path) -> None:
+def test_an_edited_configuration_is_refused_by_name_and_says_what_to_do(tmp_path: Path) -> None:
     config = replace(TINY, momentum=0.9)
     train(config, out=tmp_path)
     file = tmp_path / run.CONFIG_FILE
-    file.write_text(file.read_text().replace("momentum = 0.9", "momentum = 0.8"))
-    assert "momentum = 0.8" in file.read_text()
+    file.write_text(file.read_text().replace("momentum = 0.9", "momentum = 0.8").replace("rounds = 4", "rounds = 9"))
+    told = (
+        r"config.toml must be as the run left it \(only rounds may differ\), got momentum = 0.8 for 0.9: put that back"
+    )
+    for goes_on in (lambda: load_run(tmp_path), lambda: train(replace(config, rounds=5), out=tmp_path)):
+        with pytest.raises(InputError, match=told):
+            goes_on()
+    file.unlink()
     loaded = load_run(tmp_path)
     assert loaded.config == config
     assert any(parameter.abs().sum() > 0 for parameter in loaded.model.parameters())
+
+
+def test_rounds_in_the_configuration_may_differ(tmp_path: Path) -> None:
+    train(TINY, out=tmp_path)
+    file = tmp_path / run.CONFIG_FILE
+    file.write_text(file.read_text().replace("rounds = 4", "rounds = 9"))
+    assert load_run(tmp_path).config == TINY

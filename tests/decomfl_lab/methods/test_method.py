@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -63,6 +64,75 @@ def test_a_rule_of_ones_own_trains_but_is_not_written() -> None:
     assert TrainConfig(lab.DeComFL(rule=Mine())).method.rule == Mine()  # type: ignore[attr-defined]
     with pytest.raises(InputError, match="rule must be one of the lab's to be written to a file"):
         TrainConfig(lab.DeComFL(rule=Mine())).to_dict()
+
+
+RULES = [lab.Mean(), lab.ClippedMean(0.5), lab.Median(), lab.TrimmedMean(2), lab.Krum(3)]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_aggregation_is_written_and_read_back(rule: lab.Mean) -> None:
+    method = lab.DeComFL(aggregation=rule)
+    assert lab.DeComFL.of(method.plain()) == method
+    assert config_from_mapping(TrainConfig(method).to_dict(), "the test") == TrainConfig(method)
+
+
+def test_an_aggregation_of_ones_own_trains_but_is_not_written_and_a_name_or_a_class_is_none() -> None:
+    class Mine(lab.Median):
+        pass
+
+    own = TrainConfig(lab.DeComFL(aggregation=Mine()), data="digits", model="logistic", rounds=1)
+    run = lab.Run(own)
+    run.train()
+    assert len(run.metrics) == 1
+    with pytest.raises(InputError, match="aggregation must be one of the lab's to be written to a file"):
+        own.to_dict()
+    for wrong in ("median", lab.Median):
+        with pytest.raises(InputError, match=r"aggregation must be a rule, as lab.Median\(\) or"):
+            lab.DeComFL(aggregation=wrong)
+
+
+def test_files_from_before_there_were_aggregations_are_read_as_the_mean() -> None:
+    known = TrainConfig().to_dict()
+    old = {name: value for name, value in known.items() if name not in ("aggregation", "tolerated", "clip")}
+    assert len(known) - len(old) == 3
+    assert config_from_mapping(old, "old.toml") == TrainConfig()
+    assert TrainConfig(aggregation="trimmed", tolerated=2).method.aggregation == lab.TrimmedMean(2)  # type: ignore[attr-defined]
+
+
+SMALL = ["--data", "digits", "--model", "logistic", "--clients", "5", "--sampled", "5", "--rounds", "2"]
+
+
+def test_the_command_line_trains_with_an_aggregation_and_the_file_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = ["--aggregation", "trimmed", "--tolerated", "2", *SMALL, "--out", str(tmp_path / "run")]
+    assert main(["train", "decomfl", *wanted]) == 0
+    assert 'aggregation = "trimmed"\ntolerated = 2\n' in (tmp_path / "run" / "config.toml").read_text()
+    assert "rebuilt: 5 of 5 clients" in capsys.readouterr().out
+
+
+def test_the_traffic_of_an_aggregation_that_needs_many_replies_is_that_of_the_mean() -> None:
+    small = {"data": "digits", "model": "logistic", "clients": 7, "sampled": 7, "rounds": 1, "eval_every": 1}
+    checks = [
+        lab.Run(TrainConfig(lab.DeComFL(aggregation=rule), **small)).check_traffic() for rule in (RULES[0], lab.Krum(2))
+    ]
+    assert str(checks[0]) == str(checks[1])
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["krum", "--tolerated", "2"], "sampled clients m must be at least 7 for Krum(tolerated=2), got 5"),
+        (["clipped", "--clip", "-1"], "clip c must be a finite number of at least 0, got -1.0"),
+        (["medain"], "aggregation must be one of mean, clipped, median, trimmed, krum, got 'medain'"),
+    ],
+)
+def test_an_aggregation_that_cannot_be_is_refused_and_nothing_is_written(
+    flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "decomfl", "--aggregation", *flags, *SMALL, "--out", str(tmp_path / "run")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_another_method_keeps_what_both_have() -> None:

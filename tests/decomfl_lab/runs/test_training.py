@@ -119,6 +119,16 @@ def test_a_finished_run_can_be_prolonged(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(_without_time(longer), _without_time(whole), check_exact=True)
 
 
+@pytest.mark.parametrize("more", [{}, {"log_kappa": True, "momentum": 0.9}, {"method": "fedavg"}])
+def test_a_run_that_ended_between_two_evaluations_has_the_table_of_a_longer_one_once_it_goes_on(
+    more: dict[str, Any], tmp_path: Path
+) -> None:
+    config = TINY.but(perturbation_schedule={}, **more) if more.get("method") != "fedavg" else FEDAVG
+    train(replace(config, rounds=4), out=tmp_path)
+    longer = train(config, out=tmp_path)
+    pd.testing.assert_frame_equal(_without_time(longer), _without_time(train(config)), check_exact=True)
+
+
 def test_a_folder_with_another_run_is_refused_and_left_alone(tmp_path: Path) -> None:
     train(TINY, out=tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

@@ -1,0 +1,257 @@
+"""``decomfl serve``: a run whose clients connect from other processes or machines (``decomfl join``)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from decomfl_lab.cli.train import GroupedOption, TrainGroup, prepared, report, title
+from decomfl_lab.errors import InputError, require
+from decomfl_lab.files import held
+from decomfl_lab.protocol.wire import SCALAR_BYTES
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from decomfl_lab.federations.in_process import DeComFLFederation
+    from decomfl_lab.federations.remote import RemoteFederation
+    from decomfl_lab.federations.stream.server import StreamServer
+    from decomfl_lab.records.schedules import Schedule
+    from decomfl_lab.runs.run import Progress, Run
+
+__all__ = ["serve"]
+
+SHOWN = 20
+"""The most clients that the view has a line for."""
+USAGE = """The server of a run: it plans and averages, and clients that have the data measure; they connect by decomfl
+join. It listens on loopback unless --bind says otherwise, which needs certificates (decomfl certificates). Rounds, log
+and checkpoint are in --out: the same command goes on there after a crash, and clients come back by themselves.
+
+\b
+In three terminals:
+  decomfl serve --data digits --model logistic --clients 2 --sampled 2 --rounds 50 --out fl
+  decomfl join 127.0.0.1:8470 --client 0 --key fl/keys/client-0.key
+  decomfl join 127.0.0.1:8470 --client 1 --key fl/keys/client-1.key
+
+\b
+Over a network:
+  decomfl certificates certs --clients 2 --host fl.example.org
+  decomfl serve --config run.toml --bind 0.0.0.0:8470 --certificates certs --out fl --deadline 60
+  decomfl join fl.example.org:8470 --client 0 --certificates certs"""
+
+
+class ServeGroup(TrainGroup):
+    """The methods that can be served, with the options of decomfl train and those of a server."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """The methods whose clients send scalars and keep a model."""
+        return ["decomfl", "decomfl-projection"]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        """The command of a method."""
+        command = super().get_command(ctx, cmd_name)
+        command.params += [
+            GroupedOption([f"--{name}"], "federation", help=text, **more) for name, (text, more) in FLAGS.items()
+        ]
+        command.callback = partial(_serve, cmd_name)
+        return command
+
+
+FLAGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bind": (
+        "HOST:PORT to listen on; other hosts than 127.0.0.1 need --certificates. [default: 127.0.0.1:8470]",
+        {"default": "127.0.0.1:8470"},
+    ),
+    "certificates": (
+        "Folder of decomfl certificates: clients and server prove who they are, and what they say is encrypted. "
+        "Without it the keys of clients are in OUT/keys.",
+        {"type": click.Path(path_type=Path)},
+    ),
+    "quorum": ("Replies that a round needs at least. [default: more than half of the sampled clients]", {"type": int}),
+    "deadline": (
+        "Seconds after which a round goes on with the replies that came, if these are a quorum. [default: none: a "
+        "round waits for all]",
+        {"type": float},
+    ),
+    "patience": (
+        "Seconds that a round waits for a quorum before the server gives up. [default: 300]",
+        {"type": float, "default": 300.0},
+    ),
+}
+
+
+def _serve(
+    method: str,
+    config: Path | None,
+    out: Path | None,
+    device: str,
+    threads: int,
+    as_json: bool,
+    bind: str,
+    certificates: Path | None,
+    quorum: int | None,
+    deadline: float | None,
+    patience: float,
+    **flags: Any,
+) -> None:
+    with_extra()
+    from decomfl_lab.federations.remote import RemoteFederation
+    from decomfl_lab.federations.stream.certificates import read_identity
+    from decomfl_lab.federations.stream.server import StreamServer
+    from decomfl_lab.runs.run import Rebuilt
+
+    if out is None:
+        raise InputError("out must be a folder, where the run is kept, got None")
+    run = prepared(method, config, device, threads, flags)
+    here = replayed(run)
+    x = here.observer.digest()
+    identity = run.config.identity(x)
+    with held(out), contextlib.ExitStack() as stack:
+        server = StreamServer(
+            bind,
+            {"run": identity.hex(), "x0": x, "config": run.config.to_dict()},
+            run.config.clients,
+            largest=1024 + SCALAR_BYTES * here.server.K * largest_of(here.server.P),
+            identity=read_identity(certificates, "server") if certificates is not None else None,
+            keys=_keys(out / "keys", identity, run.config.clients) if certificates is None else None,
+        )
+        stack.callback(server.close)
+        remote = RemoteFederation.of(here, server, identity, quorum=quorum, deadline=deadline, patience=patience)
+        run.federation = remote
+        reach = "this machine alone (loopback)" if certificates is None else "clients with certificates"
+        print(f"listening on {server.address} for {reach}", file=sys.stderr, flush=True)
+        with _view(title(run), run, server, remote) as show:
+            run.train(out=out, on_round=show)
+            digests = remote.rebuilt()
+        server.close(over=True)
+    digest = remote.observer.digest()
+    report(run, Rebuilt(run.config.clients, len(digests)), out, as_json=as_json, digest=digest)
+    if not as_json:
+        print(f"digest of the model after round {run.round}: {digest}")
+
+
+def with_extra() -> None:
+    """InputError where the libraries of the extra are not installed."""
+    try:
+        import cryptography  # noqa: F401
+        import grpc  # noqa: F401
+    except ModuleNotFoundError as error:
+        needs = "need the extra stream: pip install 'decomfl-lab[stream]'"
+        raise InputError(f"certificates, serve and join {needs} (no module {error.name})") from None
+
+
+def replayed(run: Run) -> DeComFLFederation:
+    """The run's federation; InputError if its clients do not follow records."""
+    from decomfl_lab.federations.in_process import DeComFLFederation
+
+    federation, rule = run.federation, "be decomfl or decomfl-projection, whose clients send scalars and keep a model"
+    if not isinstance(federation, DeComFLFederation):
+        raise InputError(f"method must {rule}, got {run.config.method.name}")
+    return federation
+
+
+def _keys(folder: Path, identity: bytes, M: int) -> Callable[[int], bytes]:
+    """{client: key}, from a key of the server's own; all are in the folder, made if they are missing."""
+    from decomfl_lab.federations.stream.certificates import client_name, write_once
+    from decomfl_lab.protocol.seals import KEY_BYTES, client_key
+
+    own = folder / "server.key"
+    folder.mkdir(exist_ok=True)
+    if not own.exists():
+        write_once(own, secrets.token_hex(KEY_BYTES).encode())
+    keys = [client_key(read_key(own), identity, i) for i in range(M)]
+    for i, key in enumerate(keys):
+        if not (path := folder / f"{client_name(i)}.key").exists():
+            write_once(path, key.hex().encode())
+    return keys.__getitem__
+
+
+def read_key(path: Path) -> bytes:
+    """The key in a file; InputError if there is none."""
+    try:
+        key = bytes.fromhex(path.read_text(encoding="ascii"))
+    except OSError as error:
+        raise InputError(f"key must be a readable file, got {path} ({error.strerror})") from None
+    except ValueError:
+        raise InputError(f"key must be a file of hexadecimal digits, got {path}") from None
+    require(len(key) == 32, f"key in {path}", "have 32 bytes", len(key))
+    return key
+
+
+def largest_of(schedule: Schedule[int]) -> int:
+    """The largest value of a schedule."""
+    return max(schedule.initial, *schedule.changes.values(), 0)
+
+
+@contextlib.contextmanager
+def _view(name: str, run: Run, server: StreamServer, remote: RemoteFederation) -> Iterator[Callable[[Progress], None]]:
+    """The round under way on a terminal's stderr, a line now and then elsewhere; it is told of rounds that are done."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.logging import RichHandler
+
+    from decomfl_lab.runs.progress import LINE_SECONDS, words
+
+    console, began = Console(stderr=True), time.monotonic()
+    spoken = 0.0
+    last: list[Progress] = []
+
+    def show(at: Progress) -> None:
+        nonlocal spoken
+        last[:] = [at]
+        if not console.is_terminal and (time.monotonic() - spoken > LINE_SECONDS or at.round == at.rounds):
+            spoken = time.monotonic()
+            there = f"{len(server.connected)} of {run.config.clients} clients"
+            print(f"{name}: {at.round}/{at.rounds}, {there}, {words(at)}", file=sys.stderr, flush=True)
+
+    if not console.is_terminal:
+        yield show
+        return
+    root = logging.getLogger()
+    handlers = root.handlers
+    root.handlers = [RichHandler(console=console, show_time=False, show_level=False, show_path=False)]
+    try:
+        with Live(console=console, transient=True, get_renderable=lambda: _picture(name, began, last, server, remote)):
+            yield show
+    finally:
+        root.handlers = handlers
+
+
+def _picture(
+    name: str, began: float, last: list[Progress], server: StreamServer, remote: RemoteFederation
+) -> RenderableType:
+    """A line on the run, and one for each client: where it is, and how far behind."""
+    from rich.console import Group
+    from rich.table import Table
+
+    from decomfl_lab.runs.progress import words
+
+    r, M, session = remote.round, remote.server.M, remote.coordinator
+    chosen, replies, there = session.chosen, dict(session.replies), dict(server.connected)
+    done = f"{name}: round {r}" + (f" of {last[0].rounds}, {words(last[0])}" if last else "")
+    sent = f"{1e-3 * remote.ledger.bytes / M:,.1f} kB a client, {time.monotonic() - began:,.0f} s"
+    states = f"{len(there)} of {M} clients are here, {len(replies)} of {len(chosen)} have answered"
+    table = Table("client", "", "this round", "rounds behind", box=None)
+    for i in range(min(M, SHOWN)):
+        asked = "answered" if i in replies else "asked" if i in chosen else ""
+        behind = str(r - remote.server.held[i]) if remote.server.held else ""
+        table.add_row(str(i), "here" if i in there else "away", session.refused.get(i, asked), behind)
+    return Group(done, f"{states}; {sent}", table, *(["..."] if M > SHOWN else []))
+
+
+serve = ServeGroup(
+    "serve",
+    help=USAGE,
+    short_help="Run a federation whose clients connect from other processes or machines.",
+    subcommand_metavar="[METHOD] [OPTIONS]",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)

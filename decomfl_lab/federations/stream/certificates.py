@@ -1,0 +1,172 @@
+"""Who is who on a network: an authority of the federation's own, and certificates that it signs.
+
+    DIR/ca.crt  ca.key          the authority; its key signs, and stays where it was made
+    DIR/server.crt  server.key  the server, for the names that clients reach it by
+    DIR/client-3.crt  ...key    client 3: the certificate's common name is the client's name
+
+A client needs ca.crt and its own pair, the server ca.crt and its own.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from decomfl_lab.errors import InputError, require, require_int
+
+__all__ = ["LOOPBACK", "Identity", "client_name", "client_number", "make_certificates", "read_identity"]
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+"""The names that every server's certificate has."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What one side of a connection proves itself by: PEM texts of the authority, the certificate and its key."""
+
+    authority: bytes
+    certificate: bytes
+    key: bytes
+
+
+def client_name(i: int) -> str:
+    """The common name of client i's certificate."""
+    return f"client-{i}"
+
+
+def client_number(name: str) -> int | None:
+    """Inverse of ``client_name``; None for a name that is no client's."""
+    found = re.fullmatch(r"client-(0|[1-9]\d{0,8})", name, re.ASCII)
+    return int(found[1]) if found else None
+
+
+def read_identity(folder: Path, name: str) -> Identity:
+    """The identity of the server ("server") or of a client (``client_name``), as ``make_certificates`` wrote it.
+
+    Raises:
+        InputError: If a file cannot be read.
+    """
+    return Identity(*(_read(folder / file) for file in ("ca.crt", f"{name}.crt", f"{name}.key")))
+
+
+def make_certificates(folder: Path, clients: int, hosts: Sequence[str] = (), days: int = 365) -> list[Path]:
+    """Write what is missing of an authority, a server's certificate and one for each client; nothing is overwritten.
+
+    Keys are of curve P-256, and their files are readable by their owner alone.
+
+    Args:
+        folder: The folder, made if it is missing.
+        clients: The number M of clients.
+        hosts: DNS names and IP addresses by which clients reach the server, beside ``LOOPBACK``.
+        days: How long the certificates are valid; the authority is for ten times as long.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        InputError: If a file cannot be read or written, or other hosts are given than the server's certificate has.
+    """
+    require_int("clients M", clients, 1)
+    require_int("days", days, 1, 36_500)
+    names = [_subject_name(host) for host in dict.fromkeys([*LOOPBACK, *hosts])]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"DIR must be a folder that can be written, got {folder} ({error.strerror})") from None
+    written: list[Path] = []
+    ca, ca_key = _authority(folder, 10 * days, written)
+    for name in ("server", *map(client_name, range(clients))):
+        if not (folder / f"{name}.crt").exists():
+            server = name == "server"
+            usage = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
+            key = ec.generate_private_key(ec.SECP256R1())
+            made = _builder(name, key, ca.subject, days).add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            made = made.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            if server:
+                made = made.add_extension(x509.SubjectAlternativeName(names), critical=False)
+            written += _write(folder, name, made.sign(ca_key, hashes.SHA256()), key)
+    if folder / "server.crt" not in written:
+        there = x509.load_pem_x509_certificate(_read(folder / "server.crt")).extensions
+        known = list(there.get_extension_for_class(x509.SubjectAlternativeName).value)
+        if lacking := [str(name.value) for name in names if name not in known]:
+            raise InputError(f"host must be one of the server's certificate in {folder}, got {', '.join(lacking)}")
+    return written
+
+
+def _authority(folder: Path, days: int, written: list[Path]) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """The authority of the folder, made if there is none."""
+    if not (folder / "ca.crt").exists():
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = _builder(f"decomfl-authority-{secrets.token_hex(4)}", key, None, days)
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        written += _write(folder, "ca", builder.sign(key, hashes.SHA256()), key)
+    try:
+        certificate = x509.load_pem_x509_certificate(_read(folder / "ca.crt"))
+        found = serialization.load_pem_private_key(_read(folder / "ca.key"), None)
+    except ValueError:
+        found = None
+    if not isinstance(found, ec.EllipticCurvePrivateKey) or found.public_key() != certificate.public_key():
+        raise InputError(f"ca.crt and ca.key must be an authority's certificate and its key, got others in {folder}")
+    return certificate, found
+
+
+def _builder(
+    name: str, key: ec.EllipticCurvePrivateKey, issuer: x509.Name | None, days: int
+) -> x509.CertificateBuilder:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    return x509.CertificateBuilder(
+        issuer_name=issuer or subject,
+        subject_name=subject,
+        public_key=key.public_key(),
+        serial_number=x509.random_serial_number(),
+        not_valid_before=now - datetime.timedelta(hours=1),  # for clocks that are behind
+        not_valid_after=now + datetime.timedelta(days=days),
+    )
+
+
+def _subject_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        require(
+            re.fullmatch(r"[\w-]+(\.[\w-]+)*", host, re.ASCII) is not None, "host", "be a name or an IP address", host
+        )
+        return x509.DNSName(host)
+
+
+def _write(folder: Path, name: str, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> list[Path]:
+    """Write a key and then its certificate; neither may be there."""
+    pem = serialization.Encoding.PEM
+    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    pair = {f"{name}.key": (secret, 0o600), f"{name}.crt": (certificate.public_bytes(pem), 0o644)}
+    for file, (content, mode) in pair.items():
+        write_once(folder / file, content, mode)
+    return [folder / file for file in pair]
+
+
+def write_once(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write a file that is not there yet, with its mode from the beginning; InputError if it is there."""
+    try:
+        with open(path, "xb", opener=lambda file, flags: os.open(file, flags, mode)) as file:
+            file.write(content)
+    except OSError as error:
+        raise InputError(f"{path} must be a file that can be made anew, got {error.strerror}") from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"certificates must have a readable {path.name}, got {path} ({error.strerror})") from None

@@ -1,0 +1,102 @@
+"""The laws of rules that make a round's scalars of the clients' replies; proofs are in docs/robust.md."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import numpy as np
+from hypothesis import assume
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from decomfl_lab.laws import strategies as draw_from
+from decomfl_lab.laws.contract import Implementation
+from decomfl_lab.laws.register import LawBrokenError, bits, law, same
+from decomfl_lab.laws.strategies import Answers
+from decomfl_lab.records.aggregation import ClippedMean, Krum, Median, TrimmedMean, omega
+
+__all__: list[str] = []
+
+_ROUNDED = 1e-6
+"""Relative error allowed to float32 numbers."""
+
+
+def _all(answers: Answers) -> list[NDArray[np.float32]]:
+    return [*answers.honest, *answers.liars]
+
+
+def _below(what: str, found: NDArray[Any] | float, bound: NDArray[Any] | float) -> None:
+    if not np.all(found <= bound):
+        raise LawBrokenError(f"{what}: {found} is above {bound}")
+
+
+@law(
+    "the order of the clients changes no bit of the round's scalars",
+    draw_from.answers(),
+    st.randoms(use_true_random=False),
+    parts=("aggregate",),
+)
+def aggregates_have_no_order(implementation: Implementation, answers: Answers, random: Random) -> None:
+    replies = _all(answers)
+    found = implementation.aggregate(answers.rule, replies)
+    random.shuffle(replies)
+    same("scalars in another order", bits(implementation.aggregate(answers.rule, replies)), bits(found))
+
+
+@law(
+    "what all clients say is the round's scalars, to the bit, up to the norm that is clipped to",
+    draw_from.answers(),
+    parts=("aggregate",),
+)
+def agreement_is_kept(implementation: Implementation, answers: Answers) -> None:
+    rule, (said, *_), n = answers.rule, answers.honest, len(_all(answers))
+    clipped = isinstance(rule, ClippedMean) and 0 < rule.clip < np.linalg.norm(said.astype(np.float64)) * (1 + _ROUNDED)
+    assume(not clipped)
+    same("what all say", implementation.aggregate(rule, [said] * n).tolist(), said.tolist())
+
+
+@law(
+    "by median and trimmed mean every coordinate is within the range of the honest ones, whatever the liars say",
+    draw_from.answers(Median, TrimmedMean),
+    parts=("aggregate",),
+)
+def liars_stay_within_the_honest_range(implementation: Implementation, answers: Answers) -> None:
+    found = implementation.aggregate(answers.rule, _all(answers))
+    _below("the largest honest scalars", found, np.max(answers.honest, axis=0))
+    _below("the smallest honest scalars", np.min(answers.honest, axis=0), found)
+
+
+@law(
+    "the round's scalars are within √ω spreads of the honest replies' mean, whatever the liars say",
+    draw_from.answers(Krum, Krum, Median, TrimmedMean),
+    parts=("aggregate",),
+)
+def liars_move_aggregates_by_the_honest_spread(implementation: Implementation, answers: Answers) -> None:
+    rule, f = answers.rule, len(answers.liars)
+    honest = np.stack(answers.honest).astype(np.float64)
+    away = (implementation.aggregate(rule, _all(answers)) - honest.mean(axis=0)) ** 2
+    spread = honest.var(axis=0)
+    if isinstance(rule, Krum):  # which chooses by all coordinates together
+        away, spread = away.sum(keepdims=True), spread.sum(keepdims=True)
+    rounded = _ROUNDED * np.abs(honest).max() + float(np.finfo(np.float32).tiny)
+    _below("distance from the honest mean", np.sqrt(away), np.sqrt(omega(rule, len(honest) + f, f) * spread) + rounded)
+
+
+@law("Krum takes one client's reply whole", draw_from.answers(Krum), parts=("aggregate",))
+def krum_takes_one_reply_whole(implementation: Implementation, answers: Answers) -> None:
+    found = implementation.aggregate(answers.rule, _all(answers))
+    same("scalars that are a client's", bits(found) in map(bits, _all(answers)), True)
+
+
+@law(
+    "a clipped mean's norm is at most c, or the largest of an honest reply where c is the median of the norms",
+    draw_from.answers(ClippedMean),
+    parts=("aggregate",),
+)
+def clipped_means_keep_the_norm(implementation: Implementation, answers: Answers) -> None:
+    rule: Any = answers.rule
+    found = implementation.aggregate(rule, _all(answers)).astype(np.float64)
+    honest = max(float(np.linalg.norm(reply.astype(np.float64))) for reply in answers.honest)
+    bound = (rule.clip or honest) * (1 + _ROUNDED) + found.size * float(np.finfo(np.float32).tiny)
+    _below("norm", float(np.linalg.norm(found)), bound)

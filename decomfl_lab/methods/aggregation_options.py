@@ -1,0 +1,53 @@
+"""Rules of aggregation as plain values: how a file or a flag names one, and how it is written there again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from decomfl_lab.errors import InputError, require, require_choice
+from decomfl_lab.methods.method import Codec, Option
+from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Mean, Median, TrimmedMean
+
+__all__ = ["AGGREGATION", "require_aggregation"]
+
+_KINDS: dict[str, Any] = {"mean": Mean, "clipped": ClippedMean, "median": Median, "trimmed": TrimmedMean, "krum": Krum}
+"""Their fields are options of the same names."""
+
+
+class _Aggregation:
+    """See ``records.aggregation``."""
+
+    options: Mapping[str, Option] = {
+        "aggregation": Option(
+            "mean",
+            "The rule that makes a round's scalars of the clients': mean, or one that liars cannot move far: clipped "
+            "(mean of replies of bounded norm), median, trimmed (mean without the extremes) or krum.",
+        ),
+        "tolerated": Option(1, "The number f of liars among the sampled clients that trimmed and krum tolerate."),
+        "clip": Option(0.0, "The norm c to which clipped clips a client's scalars; 0 for the median of the norms."),
+    }
+
+    def join(self, values: Mapping[str, Any]) -> Aggregation:
+        """See ``Codec``."""
+        kind = _KINDS[require_choice("aggregation", values["aggregation"], _KINDS)]
+        made: Aggregation = kind(**{own.name: values[own.name] for own in fields(kind)})
+        return made
+
+    def split(self, value: Any) -> dict[str, Any]:
+        """See ``Codec``; InputError for a rule of one's own."""
+        plain = {name: each.default for name, each in self.options.items()}
+        for name, kind in _KINDS.items():
+            if type(value) is kind:  # and no class derived from it, which may do more
+                return plain | {"aggregation": name} | asdict(value)
+        raise InputError(f"aggregation must be one of the lab's to be written to a file, got {value!r}")
+
+
+def require_aggregation(value: Any) -> None:
+    """InputError unless the value is a rule of aggregation, and neither a name of one nor its class."""
+    is_one = isinstance(value, Aggregation) and not isinstance(value, type)
+    require(is_one, "aggregation", "be a rule, as lab.Median() or lab.TrimmedMean(1)", value)
+
+
+AGGREGATION: Codec = _Aggregation()

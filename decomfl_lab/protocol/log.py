@@ -1,0 +1,331 @@
+"""The write-ahead log of a run: an entry a round, from which server, clients and model can be had again.
+
+    file  = magic (8 bytes), version u32, length u32, header (JSON), chain_0
+    entry = round u32, length u32, CRC-32 of these 8 bytes, body (length bytes), chain_{r+1}
+
+    chain_0 = BLAKE2b-128(all before it),    chain_{r+1} = BLAKE2b-128(chain_r ‖ the entry before its chain value)
+
+All numbers are little-endian; docs/run-log.md has the body too. The chain ties each entry to the header and to all
+entries before it, so that none can be changed, moved, added or left out in the middle unseen. A file that ends inside
+of its last entry is what a killed writer leaves: that entry is cut. Nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import logging
+import os
+import struct
+import tempfile
+import weakref
+import zlib
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Self
+
+from decomfl_lab.errors import InputError, require
+from decomfl_lab.files import write_atomically
+from decomfl_lab.protocol.wire import encode, read
+from decomfl_lab.records.record import History, RoundRecord
+
+__all__ = ["ArchivedHistory", "Entry", "RunLog"]
+
+MAGIC = b"\x89DCLOG\r\n"
+"""A file that went through a change of line endings has another one."""
+VERSION = 1
+_FILE = struct.Struct("<8sII")  # magic, version, bytes of the header
+_ENTRY = struct.Struct("<III")  # round, bytes of the body, CRC-32 of the 8 bytes before it
+_BODY = struct.Struct("<IIB16s")  # sampled, answered, flags, digest
+_HELD, _DIGEST = 1, 2
+_CHAIN = 16
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is logged of a round.
+
+    Attributes:
+        record: The round's record.
+        sampled: The clients that were asked, in the order in which they were.
+        answered: The clients whose scalars are in the record's mean.
+        held: The round that each sampled client reported to hold, where clients track that themselves; else None.
+        digest: ``Replica.digest`` of the server's model after the round, where it was computed; else None.
+    """
+
+    record: RoundRecord
+    sampled: tuple[int, ...]
+    answered: tuple[int, ...]
+    held: tuple[int, ...] | None = None
+    digest: str | None = None
+
+
+def _body(entry: Entry) -> bytes:
+    held = entry.held or ()
+    require(entry.held is None or len(held) == len(entry.sampled), "held", "have a round for each sampled client", held)
+    flags = _HELD * (entry.held is not None) | _DIGEST * (entry.digest is not None)
+    head = _BODY.pack(len(entry.sampled), len(entry.answered), flags, bytes.fromhex(entry.digest or 32 * "0"))
+    numbers = (*entry.sampled, *entry.answered, *held)
+    return head + struct.pack(f"<{len(numbers)}I", *numbers) + encode((entry.record,))
+
+
+def _entry(body: bytes, run_seed: int) -> Entry:
+    sampled, answered, flags, digest = _BODY.unpack_from(body)
+    count = sampled + answered + sampled * (flags & _HELD)
+    numbers = struct.unpack_from(f"<{count}I", body, _BODY.size)
+    (record,) = read(tuple, body[_BODY.size + 4 * count :], run_seed)
+    asked, came, held = numbers[:sampled], numbers[sampled : sampled + answered], numbers[sampled + answered :]
+    return Entry(record, asked, came, held if flags & _HELD else None, digest.hex() if flags & _DIGEST else None)
+
+
+def _chained(chain: bytes, entry: bytes) -> bytes:
+    return hashlib.blake2b(chain + entry, digest_size=_CHAIN).digest()
+
+
+class RunLog:
+    """A run's log, in a file that nobody else writes to (``files.held`` of its folder).
+
+    Attributes:
+        name: The file, as errors call it.
+        header: What the run is: plain values, of which ``run_seed`` is needed to read records without seeds.
+        chain: The chain value after the last entry, which stands for the header and all entries.
+    """
+
+    def __init__(self, file: IO[bytes], name: str, header: Mapping[str, Any], chain: bytes, first: int) -> None:
+        """A log whose first entry begins at byte ``first``; see ``create`` and ``open``."""
+        self._file = file
+        weakref.finalize(self, file.close)
+        self.name = name
+        self.header = dict(header)
+        self.chain = chain
+        self._starts = array("Q", [first])  # of each entry, and the end of the last one
+
+    @classmethod
+    def create(cls, path: Path | None, header: Mapping[str, Any]) -> RunLog:
+        """An empty log in the file ``path``, which is replaced; in a nameless temporary file for None.
+
+        Raises:
+            InputError: If the file cannot be written, or the header lacks ``run_seed``.
+        """
+        require("run_seed" in header, "header of a log", "have a run_seed", sorted(header))
+        text = json.dumps(dict(header), sort_keys=True).encode()
+        begin = _FILE.pack(MAGIC, VERSION, len(text)) + text
+        begin += (chain := _chained(b"", begin))
+        if path is None:
+            file: IO[bytes] = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (closed by ``close``)
+            file.write(begin)
+        else:
+            write_atomically(path, begin)
+            file = path.open("r+b", buffering=0)
+        return cls(file, str(path or "a nameless log"), header, chain, len(begin))
+
+    @classmethod
+    def open(cls, path: Path, *, end: int | None = None, write: bool = True) -> RunLog:
+        """The log in a file, every byte of which is checked.
+
+        Args:
+            path: The file.
+            end: The round from which on entries are cut, whatever they are; None to keep all.
+            write: Whether it can be appended to, and what is cut goes from the file too; else the file stays as it is.
+
+        Raises:
+            InputError: If it cannot be read, is no log, or was changed; it names the file, and the round where it can.
+        """
+        try:
+            file = path.open("r+b" if write else "rb", buffering=0)
+        except OSError as error:
+            raise InputError(f"log must be a file that can be read, got {path} ({error.strerror})") from None
+        try:
+            log = cls(file, str(path), *_begin(file, path))
+            log._read(end)
+        except BaseException:
+            file.close()
+            raise
+        return log
+
+    def _read(self, end: int | None) -> None:
+        """Find the entries up to round ``end``, and cut the file after them where it is written to."""
+        size = os.fstat(self._file.fileno()).st_size
+        while (start := self._starts[-1]) < size and (end is None or len(self) < end):
+            head = self._at(start, _ENTRY.size)
+            r, length, crc = _ENTRY.unpack(head) if len(head) == _ENTRY.size else (0, 0, 0)
+            sound = len(head) == _ENTRY.size and zlib.crc32(head[:8]) == crc
+            stop = start + _ENTRY.size + length + _CHAIN if sound else size
+            whole = self._at(start, stop - start) if stop <= size else b""
+            if sound and stop <= size and self._follows(r, whole):
+                self._starts.append(stop)
+                self.chain = whole[-_CHAIN:]
+                continue
+            # A killed writer leaves a part of the last entry, a machine without power perhaps zeros in its place.
+            blank = stop == size and not any(whole[-_CHAIN:] if sound else whole)
+            if not (len(head) < _ENTRY.size or stop > size or blank):
+                raise InputError(
+                    f"log must be as it was written, got {self.name}, whose entry of round {len(self)} was changed or "
+                    "moved: put a copy of the file back"
+                )
+            logger.warning(
+                f"{self.name} ends in {size - start} bytes of round {len(self)}, which was not written whole; they are "
+                f"{'cut' if self._writable else 'left out'}"
+            )
+            break
+        if self._writable and self._starts[-1] < size:
+            self._file.truncate(self._starts[-1])
+
+    @property
+    def _writable(self) -> bool:
+        return "+" in self._file.mode
+
+    def _follows(self, r: int, entry: bytes) -> bool:
+        return r == len(self) and _chained(self.chain, entry[:-_CHAIN]) == entry[-_CHAIN:]
+
+    def _at(self, start: int, count: int) -> bytes:
+        self._file.seek(start)
+        return self._file.read(count)
+
+    def __len__(self) -> int:
+        """The number of rounds logged."""
+        return len(self._starts) - 1
+
+    def append(self, entry: Entry, *, sync: bool = False) -> None:
+        """Add the entry of round ``len(self)``.
+
+        Args:
+            entry: The entry.
+            sync: Whether to return only once it is on the disk, so that not even a loss of power can take it away.
+
+        Raises:
+            InputError: If it is of another round, or the file cannot be written; the log is as before then.
+        """
+        require(entry.record.round == len(self), "round of the appended entry", f"be {len(self)}", entry.record.round)
+        body = _body(entry)
+        place = struct.pack("<II", len(self), len(body))
+        content = place + struct.pack("<I", zlib.crc32(place)) + body
+        chain = _chained(self.chain, content)
+        start, content = self._starts[-1], content + chain
+        try:
+            self._file.seek(start)
+            if self._file.write(content) < len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if sync:
+                self.sync()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.truncate(start)
+            raise InputError(f"cannot write {self.name}: {error.strerror or error}") from error
+        self._starts.append(start + len(content))
+        self.chain = chain
+
+    def sync(self) -> None:
+        """Return once all of it is on the disk."""
+        os.fsync(self._file.fileno())
+
+    def cut(self, r: int) -> None:
+        """Drop the entries of rounds r, r + 1, ...; InputError if r lies ahead."""
+        require(0 <= r <= len(self), "round to cut at", f"be in 0..{len(self)}", r)
+        self.chain = self._at(self._starts[r] - _CHAIN, _CHAIN)
+        self._file.truncate(self._starts[r])
+        del self._starts[r + 1 :]
+
+    def entry(self, r: int) -> Entry:
+        """The entry of round r; InputError if there is none."""
+        require(0 <= r < len(self), "round of an entry", f"be in 0..{len(self) - 1}", r)
+        return next(self.entries(r, r + 1))
+
+    def entries(self, first: int = 0, end: int | None = None) -> Iterator[Entry]:
+        """The entries of rounds first, ..., end − 1 (None: to the last one), read from where they are.
+
+        Raises:
+            InputError: If there are no such rounds, or a record is not one.
+        """
+        end = len(self) if end is None else end
+        require(0 <= first <= end <= len(self), "rounds of entries", f"be in 0..{len(self)}", (first, end))
+        for r in range(first, end):
+            start, stop = self._starts[r] + _ENTRY.size, self._starts[r + 1] - _CHAIN
+            try:
+                found = _entry(self._at(start, stop - start), self.header["run_seed"])
+                require(found.record.round == r, "record", f"be of round {r}", found.record.round)
+            except (struct.error, ValueError) as error:
+                raise InputError(f"entry of round {r} in {self.name} must be one that can be read: {error}") from None
+            yield found
+
+    def records(self, first: int, end: int | None = None) -> tuple[RoundRecord, ...]:
+        """The records of rounds first, ..., end − 1 (None: to the last one); errors as ``entries``."""
+        return tuple(entry.record for entry in self.entries(first, end))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _begin(file: IO[bytes], path: Path) -> tuple[dict[str, Any], bytes, int]:
+    """Header, chain value and end of what stands before the first entry."""
+    begin = file.read(_FILE.size)
+    magic = begin[: len(MAGIC)]
+    require(magic == MAGIC, "log", f"begin with {MAGIC!r}, as run.dcl does, in {path}", magic)
+    _, version, length = _FILE.unpack(begin) if len(begin) == _FILE.size else (magic, VERSION, 0)
+    require(version == VERSION, f"version of the log {path}", f"be {VERSION}", version)
+    size = os.fstat(file.fileno()).st_size
+    text, chain = file.read(min(length, size)), file.read(_CHAIN)
+    if _chained(b"", begin + text) != chain:
+        raise InputError(
+            f"log must be as it was written, got {path}, whose header was changed or cut: put a copy of the file back"
+        )
+    return json.loads(text), chain, len(begin) + length + _CHAIN
+
+
+class ArchivedHistory(History):
+    """All records from round 0 on: the newest in memory, the older ones in a log, which whoever appends here writes."""
+
+    def __init__(self, log: RunLog, window: int = 1000, *, end: int | None = None) -> None:
+        """The history of what is in the log.
+
+        Args:
+            log: The log.
+            end: How many of its rounds are history already; None for all.
+            window: The number of records that are kept in memory, more where the log lacks them yet.
+
+        Raises:
+            InputError: If the window is below 1, or the log's newest records cannot be read.
+        """
+        require(window >= 1, "window", "be at least 1", window)
+        self.log, self.window = log, window
+        end = len(log) if end is None else end
+        self._first = max(end - window, 0)
+        super().__init__()
+        self._records = list(log.records(self._first, end))
+
+    @property
+    def end(self) -> int:
+        """See ``History``."""
+        return self._first + len(self._records)
+
+    def __len__(self) -> int:
+        return self.end
+
+    def append(self, record: RoundRecord) -> None:
+        """See ``History.append``; the oldest record in memory goes if the log has it."""
+        super().append(record)
+        if len(self._records) > self.window and self._first < len(self.log):
+            del self._records[0]
+            self._first += 1
+
+    def since(self, r: int) -> tuple[RoundRecord, ...]:
+        """See ``History.since``: none is ever gone."""
+        require(0 <= r <= self.end, "first round wanted", f"be in 0..{self.end}", r)
+        older = self.log.records(r, self._first) if r < self._first else ()
+        return (*older, *self._records[max(r - self._first, 0) :])
+
+    def prune(self, r: int) -> None:
+        """Forget nothing: what nobody needs today is what a client that lost its model needs tomorrow."""

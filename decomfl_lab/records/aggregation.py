@@ -1,0 +1,231 @@
+"""Rules that make a round's scalars of the clients' replies: the mean, and others that liars cannot move far.
+
+What each promises where up to f of n replies are arbitrary numbers, and what it costs, is proved in docs/robust.md.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decomfl_lab.errors import require, require_int
+
+__all__ = ["Aggregation", "ClippedMean", "Krum", "Mean", "Median", "TrimmedMean", "omega"]
+
+_F32 = NDArray[np.float32]
+_F64 = NDArray[np.float64]
+
+
+@runtime_checkable
+class Aggregation(Protocol):
+    """g_{r,p}^k of the clients' g_{i,r,p}^k. Its bits do not depend on the order of the clients."""
+
+    @property
+    def least(self) -> int:
+        """The fewest replies that it is defined for."""
+
+    def __call__(self, replies: Sequence[_F32]) -> _F32:
+        """The round's scalars.
+
+        Args:
+            replies: One finite (K, P) float32 array a client.
+
+        Returns:
+            (K, P) float32 array.
+
+        Raises:
+            InputError: If there are fewer than ``least``, or they are not of this kind.
+        """
+
+
+def _values(rule: Aggregation, replies: Sequence[_F32]) -> _F64:
+    """The replies in double precision, shape (n, K, P); InputError unless the rule is defined for them."""
+    require(len(replies) >= rule.least, f"replies for {rule}", f"number at least {rule.least}", len(replies))
+    alike = {(reply.dtype, reply.shape) for reply in replies}
+    is_one = len(alike) == 1 and replies[0].dtype == np.float32 and replies[0].ndim == 2
+    require(is_one, "replies", "be float32 arrays of one shape (K, P)", alike)
+    values = np.stack(replies).astype(np.float64)
+    require(bool(np.isfinite(values).all()), "replies", "be finite", values[~np.isfinite(values)][:1])
+    return values
+
+
+def _mean(values: _F64) -> _F32:
+    """The mean over the first axis.
+
+    The sum is ``math.fsum``'s, exact and rounded once, so it has no order to depend on; then one division in double
+    precision and one rounding to float32.
+    """
+    columns = values.reshape(len(values), -1).T.tolist()
+    mean = np.array([math.fsum(column) / len(values) for column in columns])
+    return mean.astype(np.float32).reshape(values.shape[1:])
+
+
+def _square(vector: _F64) -> float:
+    """‖v‖², the sum rounded once."""
+    return math.fsum((vector * vector).ravel().tolist())
+
+
+@dataclass(frozen=True)
+class Mean:
+    """g = (1/n) Σ_i g_i, which one liar can make anything.
+
+    Source: [DeComFL, Algorithm 3, "Compute the global gradient scalars"].
+    """
+
+    least: ClassVar[int] = 1
+
+    def __call__(self, replies: Sequence[_F32]) -> _F32:
+        """See ``Aggregation``."""
+        return _mean(_values(self, replies))
+
+
+@dataclass(frozen=True)
+class ClippedMean:
+    """g = (1/n) Σ_i g_i · min(1, c/‖g_i‖), with Euclidean norms over all K·P scalars: ‖g‖ ≤ c, whoever lies.
+
+    Attributes:
+        clip: The norm c, a scalar's unit; 0 for the median of the norms ‖g_i‖, which is at most the largest norm of an
+            honest reply while fewer than half of them lie.
+
+    Raises:
+        InputError: If c is not a finite number of at least 0.
+
+    Source: Karimireddy, He and Jaggi, "Learning from history for Byzantine robust optimization", ICML 2021, without
+    their centre.
+    """
+
+    clip: float = 0.0
+
+    least: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        is_number = isinstance(self.clip, int | float) and not isinstance(self.clip, bool)
+        require(is_number and 0 <= self.clip < math.inf, "clip c", "be a finite number of at least 0", self.clip)
+
+    def __call__(self, replies: Sequence[_F32]) -> _F32:
+        """See ``Aggregation``."""
+        values = _values(self, replies)
+        norms = [math.sqrt(_square(value)) for value in values]
+        clip = self.clip or statistics.median(norms)
+        shares = [min(1.0, clip / norm) if norm else 1.0 for norm in norms]
+        return _mean(values * np.array(shares)[:, None, None])
+
+
+@dataclass(frozen=True)
+class TrimmedMean:
+    """The mean, coordinate by coordinate, of what is left of n numbers without the f smallest and the f largest.
+
+    While at most f of them lie, every coordinate is within the range of the honest ones.
+
+    Attributes:
+        tolerated: f, so many liars are tolerated, n > 2f.
+
+    Raises:
+        InputError: If f is no integer of at least 0.
+
+    Source: Yin, Chen, Ramchandran and Bartlett, "Byzantine-robust distributed learning: towards optimal statistical
+    rates", ICML 2018, Definition 2.
+    """
+
+    tolerated: int = 1
+
+    def __post_init__(self) -> None:
+        require_int("tolerated", self.tolerated, 0)
+
+    @property
+    def least(self) -> int:
+        """See ``Aggregation``."""
+        return 2 * self.tolerated + 1
+
+    def __call__(self, replies: Sequence[_F32]) -> _F32:
+        """See ``Aggregation``."""
+        inner = slice(self.tolerated, len(replies) - self.tolerated)
+        return _mean(np.sort(_values(self, replies), axis=0)[inner])
+
+
+@dataclass(frozen=True)
+class Median:
+    """The median, coordinate by coordinate; of an even number the mean of the two in the middle.
+
+    While fewer than half of the clients lie, every coordinate is within the range of the honest ones.
+
+    Source: Yin, Chen, Ramchandran and Bartlett, ICML 2018, Definition 1.
+    """
+
+    least: ClassVar[int] = 1
+
+    def __call__(self, replies: Sequence[_F32]) -> _F32:
+        """See ``Aggregation``."""
+        return TrimmedMean(max(len(replies) - 1, 0) // 2)(replies)
+
+
+@dataclass(frozen=True)
+class Krum:
+    """The reply, whole, with the least sum of squared distances to the n − f − 2 others that are nearest to it.
+
+    Of equal sums the one whose bytes come first, so that the clients have no order here either.
+
+    Attributes:
+        tolerated: f, so many liars are tolerated, n ≥ 2f + 3.
+
+    Raises:
+        InputError: If f is no integer of at least 0.
+
+    Source: Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine learning with adversaries: Byzantine tolerant gradient
+    descent", NeurIPS 2017.
+    """
+
+    tolerated: int = 1
+
+    def __post_init__(self) -> None:
+        require_int("tolerated", self.tolerated, 0)
+
+    @property
+    def least(self) -> int:
+        """See ``Aggregation``."""
+        return 2 * self.tolerated + 3
+
+    def __call__(self, replies: Sequence[_F32]) -> _F32:
+        """See ``Aggregation``."""
+        values = _values(self, replies)
+        near = len(replies) - self.tolerated - 2
+
+        def score(i: int) -> tuple[float, bytes]:
+            squares = sorted(_square(values[i] - other) for j, other in enumerate(values) if j != i)
+            return math.fsum(squares[:near]), replies[i].tobytes()
+
+        return replies[min(range(len(replies)), key=score)].copy()
+
+
+def omega(rule: Aggregation, n: int, f: int) -> float:
+    """A number ω with ‖A − ḡ‖² ≤ ω s² for all n replies of which f are arbitrary; infinite where none is proved.
+
+    A is what the rule makes of all n, ḡ the mean of the n − f honest replies and s² = (1/(n − f)) Σ ‖g_i − ḡ‖² their
+    spread. All but Krum keep it in every coordinate by itself, and no smaller ω is true of them.
+
+        trimmed by t, f ≤ t:    t/(n − t − f)        the mean is trimmed by 0, the median by t = ⌊(n − 1)/2⌋
+        krum that tolerates t:  (√(2h(n − t − 2)/((h − 1)q)) + √((t + 1)/q))²,   h = n − f,  q = n − t − f − 1
+
+    Source: docs/robust.md.
+    """
+    match rule:
+        case Mean():
+            t = 0
+        case Median():
+            t = (n - 1) // 2
+        case TrimmedMean(t) | Krum(t):
+            pass
+        case _:
+            return math.inf
+    if n < rule.least or f > t:
+        return math.inf
+    if not isinstance(rule, Krum):
+        return t / (n - t - f)
+    h, q = n - f, n - t - f - 1
+    return (math.sqrt(2 * h * (n - t - 2) / ((h - 1) * q)) + math.sqrt((t + 1) / q)) ** 2

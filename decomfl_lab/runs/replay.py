@@ -1,0 +1,309 @@
+"""Replay: a run's model again from its log alone, and its scalars measured anew where the data are at hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from decomfl_lab.datasets.images import Dataset
+from decomfl_lab.datasets.own import own_dataset
+from decomfl_lab.errors import InputError, plural, require, require_finite_positive, require_int
+from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.noise import STREAM_VERSION
+from decomfl_lab.objectives.objective import LossFunction
+from decomfl_lab.protocol.client import handle_all
+from decomfl_lab.protocol.log import Entry, RunLog
+from decomfl_lab.protocol.messages import Held
+from decomfl_lab.protocol.server import Tracking
+from decomfl_lab.records.record import History, RoundRecord
+from decomfl_lab.replicas.replica import SyncReplica
+from decomfl_lab.runs.building import dataset_of
+from decomfl_lab.runs.config import config_from_mapping
+from decomfl_lab.runs.run import LOG_FILE, Run, require_own
+
+__all__ = ["TOLERANCE", "Compared", "Measured", "Replay", "replay"]
+
+TOLERANCE = 0.02
+"""The largest difference of a scalar that is put down to rounding, beside the root mean square of the scalars.
+
+On one machine, with one version of torch, scalars are the same to the bit. Elsewhere losses f differ in their last
+bits, and so a scalar by about 2⁻²⁴ f / μ. Between this lab's engines, at the default μ = 10⁻⁴, that was at most 0.33 %
+of the root mean square on three models, before and after training. Smaller μ, 16-bit losses and flat losses need more.
+"""
+_AT_ONCE = 100
+"""The most records that are applied in one pass over the model, so that progress can be told."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A digest of the log beside that of the rebuilt model, after ``round`` rounds."""
+
+    round: int
+    recorded: str
+    found: str
+
+    @property
+    def agrees(self) -> bool:
+        """Whether all bits of the model are those of then, optimizer state included."""
+        return self.recorded == self.found
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A round whose scalars its participants have measured anew.
+
+    Attributes:
+        round: The round.
+        clients: The number of clients that measured.
+        difference: The largest |g − g'| of a recorded scalar g and the one measured anew g'; NaN for other shapes.
+        allowed: The largest difference that is put down to rounding.
+        others: What of the record is not what the configuration says: eta, seeds, distribution or shape.
+    """
+
+    round: int
+    clients: int
+    difference: float
+    allowed: float
+    others: tuple[str, ...] = ()
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the record is what the clients measure."""
+        return not self.others and self.difference <= self.allowed
+
+    def __str__(self) -> str:
+        if self.others:
+            found = f"{' and '.join(self.others)} differ from what the configuration says: NOT the record of this run"
+        elif self.difference == 0:
+            found = "the recorded scalars bit for bit"
+        else:
+            within = "which rounding explains" if self.agrees else "more than rounding explains: NOT what was recorded"
+            found = f"scalars up to {self.difference:.3g} from the recorded ones (allowed {self.allowed:.3g}), {within}"
+        return f"round {self.round} measured anew by {plural(self.clients, 'client')}: {found}"
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """What came of a replay.
+
+    Attributes:
+        model: The model after ``round`` rounds; a BatchNorm normalises as in training.
+        round: The number of rounds whose records were applied.
+        rounds: The number of rounds in the log.
+        digest: The digest of the model, optimizer state included.
+        compared: The digests in the log, that of x_0 first, beside those found.
+        measured: The rounds that were measured anew.
+    """
+
+    model: nn.Module
+    round: int
+    rounds: int
+    digest: str
+    compared: tuple[Compared, ...]
+    measured: tuple[Measured, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every digest and every round that was measured agrees."""
+        return all(each.agrees for each in self.compared) and all(each.agrees for each in self.measured)
+
+    def __str__(self) -> str:
+        digests, wrong = len(self.compared) - 1, [each.round for each in self.compared if not each.agrees]
+        if 0 in wrong:
+            return (
+                "the model does NOT agree: x_0 is not the run's (another model, or a version of torch that draws other "
+                "numbers), so no record was applied"
+            )
+        if wrong:
+            last = max((each.round for each in self.compared if each.round < wrong[0]), default=0)
+            return (
+                f"the model does NOT agree: after {wrong[0]} rounds its bits are not those that the log has a digest "
+                f"of, as they were after {last}"
+            )
+        at = self.compared[-1].round
+        agreed = f"x_0 and {plural(digests, 'digest')} of the log agree, the last after round {at}"
+        rest = "" if at == self.round else f"; rounds {at + 1} to {self.round} have no digest, so they are not checked"
+        return f"the model after {self.round} of {self.rounds} rounds is rebuilt, bit for bit: {agreed}{rest}"
+
+
+def replay(
+    path: Path | str,
+    model: nn.Module | None = None,
+    loss: LossFunction | None = None,
+    clients: Sequence[Any] | None = None,
+    *,
+    test: Any = None,
+    rounds: int | None = None,
+    measure: Collection[int] = (),
+    tolerance: float = TOLERANCE,
+    device: str = "cpu",
+    on_round: Callable[[int, int], None] | None = None,
+) -> Replay:
+    """Rebuild the model of a run from its log, compare it with every digest in it, and perhaps measure rounds anew.
+
+        x_{r+1} = rule(x_r, g_r, z_r),   r = 0..R−1,   g_r from the log, z_r from its seeds
+
+    The data are needed to measure and for frozen BatchNorm alone: x_0 depends on them by the shape of an example and
+    the number of classes, which the log has.
+
+    Args:
+        path: The log, ``run.dcl``, or its folder. It is not written to, and may be that of a run under way.
+        model: The model at x_0, weights too, where the run trained a module of one's own.
+        loss: The loss, to measure, where it cannot be found by its name.
+        clients: The clients' examples, to measure, where they brought their own.
+        test: The held-out examples of then, to measure.
+        rounds: The number R of rounds to apply; None for all.
+        measure: The rounds whose participants measure anew, each at its x_r, with its own data and batches.
+        tolerance: The largest difference that counts as rounding, as a share of the root mean square of the scalars.
+        device: The device, cpu, cuda or auto.
+        on_round: A function of (rounds done, rounds in all), called now and then.
+
+    Raises:
+        InputError: If the log was changed, is of another stream version or of other data than are at hand, a round is
+            not in it, or what the run's user brought is not given.
+
+    Source: [DeComFL, eq. (reconstruct)].
+    """
+    path = Path(path) / LOG_FILE if Path(path).is_dir() else Path(path)
+    require_finite_positive("tolerance", tolerance)
+    with RunLog.open(path, write=False) as log:
+        end = len(log) if rounds is None else require_int("round", rounds, 0, len(log))
+        for r in measure:
+            require_int("round to measure", r, 0, end - 1)
+        own = {"model": model, "loss": loss, "clients": clients}
+        run = _run(path, log.header, own, test, bool(measure), device)
+        rolling = _Rolling(run, log.header["x0"], frozenset(measure), tolerance)
+        if rolling.compared[0].agrees:
+            for r, entry in enumerate(log.entries(0, end), 1):
+                rolling.take(entry)
+                if on_round is not None and (not rolling.pending or r == end):
+                    on_round(r, end)
+            rolling.apply()
+        done, digest = rolling.observer.round, rolling.observer.digest()
+        return Replay(run.as_trained, done, len(log), digest, tuple(rolling.compared), tuple(rolling.measured))
+
+
+class _Rolling:
+    """A model on its way through the rounds of a log."""
+
+    def __init__(self, run: Run, x0: str, measure: Collection[int], tolerance: float) -> None:
+        assert isinstance(run.federation, DeComFLFederation)
+        self.federation = run.federation
+        self.observer = run.federation.observer
+        self.federation.server.replica = None  # the observer is the only model that moves
+        self.pending: list[RoundRecord] = []
+        self.steps: Counter[int] = Counter()  # local steps that each client has taken
+        self.measure, self.tolerance = measure, tolerance
+        self.compared = [Compared(0, x0, self.observer.digest())]
+        self.measured: list[Measured] = []
+
+    def take(self, entry: Entry) -> None:
+        """Go on by a round."""
+        record = entry.record
+        if record.round in self.measure:
+            self.apply()
+            self.measured.append(self._measure(entry))
+        self.pending.append(record)
+        for client in entry.answered:
+            self.steps[client] += record.K
+        if entry.digest is not None or len(self.pending) == _AT_ONCE:
+            self.apply()
+        if entry.digest is not None:
+            self.compared.append(Compared(record.round + 1, entry.digest, self.observer.digest()))
+
+    def apply(self) -> None:
+        """Be at the round of the last record."""
+        self.observer.catch_up(self.pending)
+        self.pending.clear()
+
+    def _measure(self, entry: Entry) -> Measured:
+        """What the server makes of its clients' answers at x_r, beside the record."""
+        server, record = self.federation.server, entry.record
+        known = all(i < server.M for i in entry.answered)
+        require(known, f"clients of round {record.round}", f"be in 0..{server.M - 1}", entry.answered)
+        clients = [self.federation.clients[i] for i in entry.answered]
+        for client in clients:
+            client.replica.restore(self.observer.snapshot())
+            client.steps_taken = self.steps[client.id]
+        server.history = History(start=record.round)
+        tracking = server.tracking is Tracking.SERVER
+        server.held = [record.round] * server.M if tracking else []
+        reports = None if tracking else [Held(i, record.round) for i in entry.answered]
+        plans = server.plan_round(entry.answered, reports)
+        replies = handle_all(clients, [plans[client.id] for client in clients])
+        for client in clients:
+            client.replica.forget()
+        again = server.aggregate(replies)
+        size = float(np.sqrt(np.mean(np.square([reply.scalars for reply in replies], dtype=np.float64))))
+        there, here = _said(record), _said(again)
+        others = tuple(name for name in there if there[name] != here[name])
+        apart = "shape" in others
+        difference = np.nan if apart else float(np.abs(record.scalars.astype(np.float64) - again.scalars).max())
+        return Measured(record.round, len(clients), difference, self.tolerance * size, others)
+
+
+def _said(record: RoundRecord) -> dict[str, Any]:
+    """What a record has besides its scalars."""
+    return {
+        "eta": record.eta,
+        "seeds": tuple(record.seeds),
+        "distribution": record.distribution,
+        "shape": record.scalars.shape,
+    }
+
+
+def _run(
+    path: Path, header: Mapping[str, Any], own: dict[str, Any], test: Any, measures: bool, device: str
+) -> Run:  # fmt: skip
+    """The run at round 0, with its data where they are needed and with examples of zeros elsewhere."""
+    needed = {"config", "data", "shape", "dtype", "classes", "d", "x0", "stream"}
+    require(needed <= header.keys(), f"header of the log {path}", f"have {', '.join(sorted(needed))}", sorted(header))
+    require(header["stream"] == STREAM_VERSION, f"stream of the log {path}", f"be {STREAM_VERSION}", header["stream"])
+    config = config_from_mapping(header["config"], f"log {path}", lenient=True)
+    with_data = measures or config.batchnorm == "frozen"
+    wanted = own if with_data else {"model": own["model"]}
+    require_own(config, f"lab.replay({str(path)!r}", **wanted)
+    if with_data:
+        dataset = dataset_of(config) if own["clients"] is None else own_dataset(own["clients"], test)
+        if dataset.digest != header["data"]:
+            raise InputError(f"data must be those of the log {path} ({header['source']}), got {dataset.source}")
+        run = Run(config, dataset=dataset, module=own["model"], loss=own["loss"], device=device)
+    else:
+        alone = config.but(clients=1, sampled=1, compute="float32", engine="auto")
+        run = Run(alone, dataset=_zeros(header), module=own["model"], loss=_no_loss, device=device)
+    federation = run.federation
+    assert isinstance(federation, DeComFLFederation)  # no other method has a log
+    require(federation.x.numel() == header["d"], "model", f"have d = {header['d']}, as in {path}", federation.x.numel())
+    drifts = any(isinstance(client.replica, SyncReplica) for client in federation.clients)
+    rule = "be left out for revert sync, where clients measure at models that no record gives"
+    require(not (measures and drifts), "measure", rule, "rounds")
+    return run
+
+
+def _zeros(header: Mapping[str, Any]) -> Dataset:
+    """Two examples that have nothing of the run's but their shape: all that a model at x_0 needs."""
+    inputs = torch.zeros(2, *header["shape"], dtype=getattr(torch, header["dtype"]))
+    labels = torch.zeros(2, dtype=torch.int64)
+    return Dataset(
+        name="none",
+        train_images=inputs,
+        train_labels=labels,
+        test_images=inputs[:0],
+        test_labels=labels[:0],
+        classes=header["classes"],
+        source="no data",
+        digest=header["data"],
+        parts=[np.arange(2)],
+    )
+
+
+def _no_loss(outputs: Tensor, targets: Tensor) -> Tensor:  # noqa: ARG001
+    """The loss where none is measured."""
+    return torch.zeros(())

@@ -1,0 +1,280 @@
+"""The write-ahead log of a run: what a killed writer leaves is a prefix, and no changed bit is ever read."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import os
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decomfl_lab.errors import InputError
+from decomfl_lab.noise import Distribution
+from decomfl_lab.protocol import log as module
+from decomfl_lab.protocol.log import ArchivedHistory, Entry, RunLog
+from decomfl_lab.records.record import History, RoundRecord
+from decomfl_lab.records.seeds import Seeding, draw_seeds
+
+HEADER = {"run_seed": 2**64 - 1, "config": {"data": "é", "lr": 0.1}}
+ROUNDS = 4
+
+
+def _entry(r: int, *, K: int = 2, P: int = 3, scalar: float | None = None) -> Entry:
+    """The entries of a run differ in all that an entry can have."""
+    seeds = draw_seeds(tuple(Seeding)[r % 4], HEADER["run_seed"], r, K, P)  # type: ignore[arg-type]
+    scalars = np.arange(K * P, dtype=np.float32).reshape(K, P) - r if scalar is None else np.full((K, P), scalar, "f4")
+    record = RoundRecord(r, 0.5 / (r + 1), tuple(Distribution)[r % 3], seeds, scalars)
+    return Entry(record, (5, r), (5,), (r, 0) if r % 2 else None, f"{r:032x}" if r % 3 == 0 else None)
+
+
+def _written(path: Path, rounds: int = ROUNDS) -> RunLog:
+    log = RunLog.create(path, HEADER)
+    for r in range(rounds):
+        log.append(_entry(r), sync=r == 0)
+    return log
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, list[int]]:
+    """A file, its bytes, and where each entry begins; the last number is the end."""
+    path = tmp_path_factory.mktemp("log") / "run.dcl"
+    with _written(path) as log:
+        return path, path.read_bytes(), list(log._starts)
+
+
+def _opened(content: tuple[Path, bytes, list[int]], changed: bytes) -> RunLog:
+    path = content[0].with_name("changed")
+    path.write_bytes(changed)
+    return RunLog.open(path)
+
+
+def _read(content: tuple[Path, bytes, list[int]], changed: bytes) -> list[Entry]:
+    with _opened(content, changed) as log:
+        return list(log.entries())
+
+
+def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+    with _written(tmp_path / "run.dcl") as log:
+        chain = log.chain
+    with RunLog.open(tmp_path / "run.dcl") as log:
+        assert (len(log), log.header, log.chain) == (ROUNDS, HEADER, chain)
+        assert [log.entry(r) for r in range(ROUNDS)] == list(log.entries()) == [_entry(r) for r in range(ROUNDS)]
+        assert log.records(1, 3) == (_entry(1).record, _entry(2).record)
+        assert log.records(ROUNDS) == ()
+
+
+def test_a_log_without_a_name_is_one_too() -> None:
+    with RunLog.create(None, HEADER) as log:
+        log.append(_entry(0))
+        assert log.entry(0) == _entry(0)
+
+
+@given(st.data())
+def test_a_file_that_ends_too_early_has_the_entries_before(
+    content: tuple[Path, bytes, list[int]], data: st.DataObject
+) -> None:
+    _, whole, starts = content
+    kept = data.draw(st.integers(0, len(whole)) | st.sampled_from(starts))
+    zeros = (
+        data.draw(st.integers(0, len(whole) - kept)) if kept in starts else 0
+    )  # space that was given and not written
+    if kept < starts[0]:
+        with pytest.raises(InputError, match="log must begin with|header was changed or cut"):
+            _read(content, whole[:kept])
+        return
+    with _opened(content, whole[:kept] + bytes(zeros)) as log:
+        there = sum(start <= kept for start in starts) - 1
+        assert list(log.entries()) == [_entry(r) for r in range(there)]
+        for r in range(there, ROUNDS):
+            log.append(_entry(r))
+    assert content[0].with_name("changed").read_bytes() == whole
+
+
+def test_the_warning_of_a_cut_names_file_bytes_and_round(
+    content: tuple[Path, bytes, list[int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    _, whole, starts = content
+    with caplog.at_level(logging.WARNING), _opened(content, whole[: starts[2] + 20]):
+        assert caplog.messages == [f"{content[0].with_name('changed')} ends in 20 bytes of round 2, which was not "
+                                   "written whole; they are cut"]  # fmt: skip
+    assert content[0].with_name("changed").stat().st_size == starts[2]
+
+
+def test_whoever_only_reads_leaves_a_torn_file_as_it_is(content: tuple[Path, bytes, list[int]]) -> None:
+    torn = content[0].with_name("torn")
+    torn.write_bytes(content[1][:-1])
+    with RunLog.open(torn, write=False) as log:
+        assert len(log) == ROUNDS - 1
+        with pytest.raises(InputError, match=r"cannot write .*torn: File not open for writing"):
+            log.append(_entry(ROUNDS - 1))
+    assert torn.read_bytes() == content[1][:-1]
+
+
+def test_any_changed_bit_is_refused_and_named(content: tuple[Path, bytes, list[int]]) -> None:
+    path, whole, starts = content
+    for bit in range(0, 8 * len(whole), 5):
+        changed = bytearray(whole)
+        changed[bit // 8] ^= 1 << bit % 8
+        r = sum(start <= bit // 8 for start in starts) - 1
+        named = f"{path.with_name('changed')}, whose entry of round {r} was changed or moved" if r >= 0 else "log"
+        with pytest.raises(InputError, match=named):
+            pytest.fail(f"bit {bit}: {_read(content, bytes(changed))}")
+
+
+def test_a_checker_without_the_chain_would_be_noticed(
+    content: tuple[Path, bytes, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunLog, "_follows", lambda *_: True)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        test_any_changed_bit_is_refused_and_named(content)
+
+
+@pytest.mark.parametrize("order", [(1, 0, 2, 3), (0, 2, 3), (0, 1, 1, 2, 3), (1, 2, 3), (0, 3, 2, 1)])
+def test_entries_moved_left_out_or_doubled_are_refused(
+    order: tuple[int, ...], content: tuple[Path, bytes, list[int]]
+) -> None:
+    _, whole, starts = content
+    first = next(r for r, other in enumerate(order) if r != other)
+    with pytest.raises(InputError, match=f"entry of round {first} was changed or moved"):
+        _read(content, whole[: starts[0]] + b"".join(whole[starts[r] : starts[r + 1]] for r in order))
+
+
+def test_entries_of_another_run_do_not_follow_this_header(
+    tmp_path: Path, content: tuple[Path, bytes, list[int]]
+) -> None:
+    RunLog.create(tmp_path / "other", HEADER | {"config": {}}).close()
+    other = (tmp_path / "other").read_bytes()
+    with pytest.raises(InputError, match="entry of round 0 was changed or moved"):
+        _read(content, other + content[1][content[2][0] :])
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_log_that_is_cut_goes_on_as_if_nothing_had_followed(
+    at_once: bool, content: tuple[Path, bytes, list[int]]
+) -> None:
+    path = content[0].with_name("cut")
+    path.write_bytes(content[1] + b"damage" * at_once)  # nobody reads what is cut
+    with RunLog.open(path, end=2 if at_once else None) as log:
+        if not at_once:
+            log.cut(2)
+        assert path.stat().st_size == content[2][2]
+        assert [entry.record.round for entry in log.entries()] == [0, 1]
+        for r in (2, 3):
+            log.append(_entry(r))
+    assert path.read_bytes() == content[1]
+
+
+def test_rounds_that_are_not_there_are_refused() -> None:
+    with RunLog.create(None, HEADER) as log:
+        log.append(_entry(0))
+        for wrong in (
+            lambda: log.append(_entry(2)),
+            lambda: log.entry(1),
+            lambda: log.records(0, 2),
+            lambda: log.cut(2),
+        ):
+            with pytest.raises(InputError, match=r"must be (1|in 0\.\.[01]), got"):
+                wrong()
+
+
+@pytest.mark.parametrize("body", [b"", module._body(_entry(1)), module._body(_entry(0))[:-1]])
+def test_an_entry_that_is_none_is_refused_even_with_a_true_chain(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    with RunLog.create(None, HEADER) as log:
+        monkeypatch.setattr(module, "_body", lambda _: body)
+        log.append(_entry(0))
+        with pytest.raises(InputError, match="entry of round 0 in a nameless log must be one that can be read: "):
+            log.entry(0)
+
+
+def test_an_entry_that_says_another_round_is_refused_even_with_a_true_chain(
+    content: tuple[Path, bytes, list[int]],
+) -> None:
+    _, whole, (start, stop, *_) = content
+    place = (1).to_bytes(4, "little") + whole[start + 4 : start + 8]
+    entry = place + zlib.crc32(place).to_bytes(4, "little") + whole[start + 12 : stop - 16]
+    chain = hashlib.blake2b(whole[start - 16 : start] + entry, digest_size=16).digest()  # as docs/run-log.md says
+    with pytest.raises(InputError, match="entry of round 0 was changed or moved"):
+        _read(content, whole[:start] + entry + chain)
+
+
+def test_the_disk_confirms_what_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    confirmed: list[int] = []
+    with RunLog.create(None, HEADER) as log:
+        monkeypatch.setattr("os.fsync", lambda file: confirmed.append(os.fstat(file).st_size))
+        sizes = []
+        for r in range(4):
+            log.append(_entry(r), sync=r % 2 == 1)
+            sizes.append(log._starts[-1])
+        log.sync()
+    assert confirmed == [sizes[1], sizes[3], sizes[3]]
+
+
+def test_what_is_no_log_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"log must be a file that can be read, got .*nowhere \(No such file"):
+        RunLog.open(tmp_path / "nowhere")
+    (tmp_path / "text").write_text("no log, but long enough to be one")
+    with pytest.raises(InputError, match=r"log must begin with .*text, got b'no log, '"):
+        RunLog.open(tmp_path / "text")
+    with pytest.raises(InputError, match=r"header of a log must have a run_seed, got \['a'\]"):
+        RunLog.create(tmp_path / "a", {"a": 1})
+
+
+def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.FileIO):
+        def write(self, data: bytes) -> int:  # type: ignore[override]
+            return super().write(data[:30])
+
+    path = tmp_path / "run.dcl"
+    with _written(path, 2) as log, Full(path, "r+") as full:
+        before = path.read_bytes()
+        with monkeypatch.context() as patch:
+            patch.setattr(log, "_file", full)
+            with pytest.raises(InputError, match=r"cannot write .*run.dcl: No space left"):
+                log.append(_entry(2))
+        assert path.read_bytes() == before
+        log.append(_entry(2))
+        assert log.entry(2) == _entry(2)
+
+
+def test_reading_a_log_needs_no_torch() -> None:
+    code = "import sys, decomfl_lab.protocol.log; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@given(st.integers(1, 5), st.lists(st.integers(0, 4), max_size=12), st.integers(0, 4))
+def test_an_archived_history_has_every_record_that_a_plain_one_has(window: int, late: list[int], before: int) -> None:
+    with RunLog.create(None, HEADER) as log:
+        for r in range(before):
+            log.append(_entry(r))
+        archived, plain = ArchivedHistory(log, window), History(log.records(0))
+        for lag in late:  # the log may lag behind
+            entry = _entry(archived.end)
+            archived.append(entry.record)
+            plain.append(entry.record)
+            archived.prune(archived.end)
+            for r in range(len(log), archived.end - lag):
+                log.append(_entry(r))
+        assert (archived.start, archived.end, len(archived)) == (0, plain.end, len(plain))
+        assert all(archived.since(r) == plain.since(r) for r in range(plain.end + 1))
+        assert len(archived._records) <= window + len(late) + 1
+        with pytest.raises(InputError, match="round of the appended record"):
+            archived.append(_entry(archived.end + 1).record)
+
+
+def test_an_archived_history_keeps_its_window_in_memory_and_no_more() -> None:
+    with RunLog.create(None, HEADER) as log:
+        history = ArchivedHistory(log, 3)
+        for r in range(20):
+            history.append(_entry(r).record)
+            log.append(_entry(r))
+        assert len(history._records) == 3
+        with pytest.raises(InputError, match="window must be at least 1, got 0"):
+            ArchivedHistory(log, 0)

@@ -1,0 +1,329 @@
+"""The log that a run leaves, and the model that it alone gives again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import decomfl_lab as lab
+from decomfl_lab.cli.main import main
+from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.protocol.log import Entry, RunLog
+from decomfl_lab.runs import finetuning, run
+from decomfl_lab.runs import replay as module
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.run import CHECKPOINT_FILE, LOG_FILE, Run, load_run, train
+from tests.decomfl_lab.language.toy import toy_causal, write_sst2
+from tests.decomfl_lab.test_files import _holder
+
+TINY = TrainConfig(
+    data="digits",
+    model="logistic",
+    clients=5,
+    sampled=2,
+    rounds=7,
+    eval_every=3,
+    local_steps=2,
+    perturbations=3,
+    lr=0.01,
+)
+x = torch.randn(60, 6, generator=torch.Generator().manual_seed(1))
+PAIRS = [(x[n : n + 20], (x[n : n + 20, 0] > 0).long()) for n in (0, 20, 40)]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    train(TINY, out=folder)
+    return folder
+
+
+def _entries(path: Path) -> list[Entry]:
+    with RunLog.open(path, write=False) as log:
+        return list(log.entries())
+
+
+def _rewritten(out: Path, path: Path, change: Callable[[Entry], Entry], **header: Any) -> Path:
+    """A log that somebody has written anew, so that its chain is true."""
+    with RunLog.open(out / LOG_FILE, write=False) as log, RunLog.create(path, log.header | header) as other:
+        for entry in log.entries():
+            other.append(change(entry))
+    return path
+
+
+def _liar(r: int, factor: float) -> Callable[[Entry], Entry]:
+    """One scalar of round r is another one."""
+
+    def change(entry: Entry) -> Entry:
+        scalars = entry.record.scalars.copy()
+        scalars[1, 2] *= factor if entry.record.round == r else 1
+        return replace(entry, record=replace(entry.record, scalars=scalars))
+
+    return change
+
+
+def test_a_run_logs_who_took_part_and_what_came_of_it(out: Path) -> None:
+    found = load_run(out).federation
+    assert isinstance(found, DeComFLFederation)
+    entries = _entries(out / LOG_FILE)
+    kept = found.server.history.since(found.server.history.start)
+    assert tuple(entry.record for entry in entries)[found.server.history.start :] == kept
+    assert [entry.digest is not None for entry in entries] == [False, False, True, False, False, True, True]
+    assert entries[-1].digest == found.observer.digest()
+    assert all(entry.sampled == entry.answered and len(entry.sampled) == 2 for entry in entries)
+    last = {i: entry.record.round for entry in entries for i in entry.answered}
+    assert [last.get(i, 0) for i in range(5)] == found.server.held
+
+
+def test_what_clients_report_is_logged_where_they_track_themselves(tmp_path: Path) -> None:
+    train(TINY.but(tracking="clients"), out=tmp_path)
+    held = dict.fromkeys(range(5), 0)
+    for entry in _entries(tmp_path / LOG_FILE):
+        assert entry.held == tuple(held[i] for i in entry.sampled)
+        held.update(dict.fromkeys(entry.answered, entry.record.round))
+
+
+def test_a_killed_run_goes_on_with_its_log_cut_to_its_checkpoint(out: Path, tmp_path: Path) -> None:
+    train(replace(TINY, rounds=3), out=tmp_path)
+    kept = {name: (tmp_path / name).read_bytes() for name in (CHECKPOINT_FILE, "config.toml")}
+    train(replace(TINY, rounds=6), out=tmp_path)
+    for name, content in kept.items():  # what a run that is killed in round 6 leaves
+        (tmp_path / name).write_bytes(content)
+    os.truncate(tmp_path / LOG_FILE, (tmp_path / LOG_FILE).stat().st_size - 5)
+    train(TINY, out=tmp_path)
+    assert _entries(tmp_path / LOG_FILE) == _entries(out / LOG_FILE)
+
+
+@pytest.mark.parametrize("changes", [{}, {"lr": 0.02}])
+def test_a_log_that_lacks_rounds_or_is_of_another_run_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+    train(TINY, out=tmp_path / "a")
+    train(replace(TINY, rounds=5, **changes), out=tmp_path / "b")
+    (tmp_path / "a" / LOG_FILE).write_bytes((tmp_path / "b" / LOG_FILE).read_bytes())
+    told = (
+        "which differs in lr" if changes else "log .* must have the 7 rounds of the run, got 5: put a copy of it back"
+    )
+    with pytest.raises(lab.InputError, match=told):
+        train(replace(TINY, rounds=8), out=tmp_path / "a")
+
+
+def test_a_run_without_a_log_goes_on_without_one_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train(replace(TINY, rounds=3), out=tmp_path)
+    (tmp_path / LOG_FILE).unlink()
+    with caplog.at_level("INFO"):
+        train(TINY, out=tmp_path)
+    assert f"no {tmp_path / LOG_FILE}: it would have to begin at round 0" in caplog.text
+    assert not (tmp_path / LOG_FILE).exists()
+
+
+def test_no_checkpoint_is_ahead_of_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(RunLog, "sync", lambda log: synced.append(len(log)))
+    written = run.write_checkpoint
+    monkeypatch.setattr(run, "write_checkpoint", lambda *a: (synced.append(-1), written(*a)))
+    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
+    train(replace(TINY, rounds=2), out=tmp_path)
+    assert synced == [1, -1, 2, -1, 2, -1]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"tracking": "clients", "seeds": "per-run", "private_seeds": True, "distribution": "sphere"},
+        {"method": "decomfl-projection", "rule": "adamm", "rebuild": "copy", "local_steps": 3},
+        {"precision": "bfloat16", "perturbation_schedule": {2: 5}, "lr_schedule": {3: 0.005}},
+        {"server_model": True, "history": 2, "pull": "auto"},
+        {"method": "baffle", "seeds": "per-direction"},
+        {"lean": True, "grid": -20, "model": "mlp"},
+    ],
+)
+def test_the_log_alone_gives_the_model_and_its_scalars_are_measured_again(
+    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = Run(TINY.but(**changes))
+    trained.train(out=tmp_path)
+    assert isinstance(trained.federation, DeComFLFederation)
+    again = lab.replay(tmp_path, measure=range(7))
+    assert (again.agrees, again.digest) == (True, trained.federation.observer.digest())
+    assert [each.difference for each in again.measured] == [0.0] * 7
+    assert lab.replay(tmp_path, measure=[5]).agrees
+    monkeypatch.setattr(module, "dataset_of", lambda _: pytest.fail("no data are needed"))
+    alone = lab.replay(tmp_path / LOG_FILE)
+    assert (alone.agrees, alone.digest, len(alone.compared)) == (True, again.digest, 4)
+    for one, other in zip(alone.model.parameters(), trained.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_replay_stops_at_a_round(out: Path, tmp_path: Path) -> None:
+    train(replace(TINY, rounds=4), out=tmp_path)
+    stopped = lab.replay(out, rounds=4)
+    assert stopped.digest == lab.replay(tmp_path).digest != lab.replay(out).digest
+    assert str(stopped).endswith("the last after round 3; rounds 4 to 4 have no digest, so they are not checked")
+
+
+@pytest.mark.parametrize("factor", [1.05, -1.0, 100.0, 1e30])
+def test_a_wrong_scalar_with_a_true_chain_is_caught_by_the_digest_and_by_measuring(
+    factor: float, out: Path, tmp_path: Path
+) -> None:
+    found = lab.replay(_rewritten(out, tmp_path / LOG_FILE, _liar(4, factor)), measure=[3, 4])
+    assert [each.agrees for each in found.compared] == [True, True, False, False]
+    assert [each.agrees for each in found.measured] == [True, False]
+    assert str(found).startswith("the model does NOT agree: after 6 rounds its bits are not")
+    assert "more than rounding explains: NOT what was recorded" in str(found.measured[1])
+
+
+def test_a_liar_who_makes_new_digests_is_caught_by_measuring_alone(out: Path, tmp_path: Path) -> None:
+    lied = _rewritten(out, tmp_path / "lied", lambda entry: replace(_liar(4, 2.0)(entry), digest=None))
+    digests = {r: lab.replay(lied, rounds=r).digest for r in (3, 6, 7)}
+    forged = _rewritten(
+        out, tmp_path / LOG_FILE, lambda e: replace(_liar(4, 2.0)(e), digest=digests.get(e.record.round + 1))
+    )
+    assert lab.replay(forged).agrees
+    found = lab.replay(forged, measure=[3, 4, 5]).measured
+    assert [each.agrees for each in found] == [True, False, False]  # what follows was measured at another model
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"), [({"eta": 0.02}, ("eta",)), ({"seeds": (1, 2)}, ("seeds",)), ({"scalars": None}, ("shape",))]
+)
+def test_a_record_that_the_configuration_does_not_give_is_named(
+    changes: dict[str, Any], named: tuple[str, ...], out: Path, tmp_path: Path
+) -> None:
+    given = {name: np.ones((2, 1), np.float32) if value is None else value for name, value in changes.items()}
+
+    def change(entry: Entry) -> Entry:
+        return replace(entry, record=replace(entry.record, **given)) if entry.record.round == 2 else entry
+
+    found = lab.replay(_rewritten(out, tmp_path / LOG_FILE, change), measure=[2])
+    assert (found.measured[0].others, found.measured[0].agrees, found.agrees) == (named, False, False)
+
+
+def test_measuring_counts_the_steps_that_clients_have_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Still(Counter[int]):
+        def __setitem__(self, key: int, value: int) -> None: ...
+
+    train(replace(TINY, batch_size=8), out=tmp_path)
+    assert lab.replay(tmp_path, measure=[6]).agrees
+    monkeypatch.setattr(module, "Counter", Still)
+    assert not lab.replay(tmp_path, measure=[6]).agrees
+
+
+def test_another_x_0_is_told_and_nothing_is_applied(out: Path, tmp_path: Path) -> None:
+    found = lab.replay(_rewritten(out, tmp_path / LOG_FILE, lambda entry: entry, x0="0" * 32))
+    assert (found.agrees, found.round, len(found.compared)) == (False, 0, 1)
+    assert str(found).startswith("the model does NOT agree: x_0 is not the run's")
+
+
+def test_a_module_of_ones_own_is_given_again_to_replay_and_the_data_to_measure(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))
+    trained = lab.train(model, clients=PAIRS, sampled=2, rounds=4, batch_size=8, out=tmp_path)
+    for given, told in (
+        ({}, r"replay\('.*', model=model\)"),
+        ({"model": model, "measure": [1]}, "clients=clients, test"),
+    ):
+        with pytest.raises(lab.InputError, match=rf"must be given again, as lab\.{told}" if given == {} else told):
+            lab.replay(tmp_path, **given)  # type: ignore[arg-type]
+    assert lab.replay(tmp_path, model, clients=PAIRS, measure=[3]).agrees
+    with pytest.raises(lab.InputError, match="data must be those of the log"):
+        lab.replay(tmp_path, model, clients=PAIRS[:2], measure=[3])
+    again = lab.replay(tmp_path, model).model
+    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), trained.model.parameters(), strict=True))
+    assert not lab.replay(tmp_path, nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))).agrees
+
+
+def test_frozen_normalisation_needs_the_data_to_be_replayed(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))
+    trained = lab.train(model, clients=PAIRS, rounds=3, batchnorm="frozen", out=tmp_path)
+    with pytest.raises(lab.InputError, match="clients must be given again"):
+        lab.replay(tmp_path, model)
+    again = lab.replay(tmp_path, model, clients=PAIRS)
+    assert again.agrees
+    assert torch.equal(again.model(x), trained.model(x))
+
+
+def test_a_language_model_is_replayed_without_its_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finetuning, "load_causal", toy_causal)
+    folder = write_sst2(tmp_path / "sst2")
+    task = {"task": "sst2", "task_data": str(folder), "data": "mnist", "model": "toy", "local_steps": 1}
+    train(TINY.but(**task), out=tmp_path / "run")
+    assert lab.replay(tmp_path / "run", measure=[0, 6]).agrees
+    shutil.rmtree(folder)
+    assert lab.replay(tmp_path / "run").agrees
+    with pytest.raises(lab.InputError, match="sst2"):
+        lab.replay(tmp_path / "run", measure=[0])
+
+
+def test_a_log_has_one_writer_at_a_time(tmp_path: Path) -> None:
+    train(replace(TINY, rounds=3), out=tmp_path)
+    before = (tmp_path / LOG_FILE).read_bytes()
+    with _holder("held", tmp_path):
+        with pytest.raises(lab.InputError, match="out must be a folder that no other process writes to"):
+            train(TINY, out=tmp_path)
+        assert lab.replay(tmp_path).agrees  # reading needs no leave
+    assert (tmp_path / LOG_FILE).read_bytes() == before
+
+
+def test_rounds_and_tolerances_that_are_none_are_refused(out: Path) -> None:
+    for wrong, told in (
+        ({"rounds": 8}, r"round must be an integer in 0\.\.7, got 8"),
+        ({"measure": [7]}, r"round to measure must be an integer in 0\.\.6, got 7"),
+        ({"rounds": 2, "measure": [2]}, r"round to measure must be an integer in 0\.\.1, got 2"),
+        ({"tolerance": 0.0}, "tolerance must be a finite number above 0, got 0.0"),
+    ):
+        with pytest.raises(lab.InputError, match=told):
+            lab.replay(out, **wrong)  # type: ignore[arg-type]
+
+
+def test_replicas_that_drift_cannot_be_measured_again(tmp_path: Path) -> None:
+    train(TINY.but(revert="sync", momentum=0.0, weight_decay=0.0), out=tmp_path)
+    assert lab.replay(tmp_path).agrees
+    with pytest.raises(lab.InputError, match="measure must be left out for revert sync"):
+        lab.replay(tmp_path, measure=[1])
+
+
+def test_the_command_says_it_in_words_in_json_and_by_its_exit_code(
+    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", str(out), "--measure", "2,6", "--save", str(tmp_path / "m.safetensors")]) == 0
+    said = capsys.readouterr().out
+    assert "after 7 of 7 rounds is rebuilt, bit for bit: x_0 and 3 digests of the log agree, the last after" in said
+    assert "round 6 measured anew by 2 clients: the recorded scalars bit for bit\n" in said
+    assert all(
+        torch.equal(tensor, load_run(out).model.state_dict()[name])
+        for name, tensor in load_file(tmp_path / "m.safetensors").items()
+    )
+    forged = str(_rewritten(out, tmp_path / LOG_FILE, _liar(4, -1.0)))
+    assert main(["replay", forged, "--json", "--save", str(tmp_path / "wrong")]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["agrees"], [each["agrees"] for each in found["compared"]]) == (False, [True, True, False, False])
+    assert not (tmp_path / "wrong").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--measure", "1,two"], "measure must be rounds joined by commas, got '1,two'"),
+        (["--save", "no/such/folder"], "save must be a file in a folder that exists, got 'no/such/folder'"),
+        (["--round", "9"], "round must be an integer in 0..7, got 9"),
+    ],
+)
+def test_bad_flags_of_the_command_are_one_line(
+    flags: list[str], told: str, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", str(out), *flags]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"decomfl: error: {told}\n")
