@@ -34,7 +34,6 @@ import torch
 from torch import Tensor
 
 from decomfl_lab.errors import InputError, plural, require_int
-from decomfl_lab.federations.remote import Unpruned
 from decomfl_lab.laws.contract import Case, Implementation, Wavy, digest
 from decomfl_lab.laws.register import LawBrokenError, same
 from decomfl_lab.noise import Distribution
@@ -45,6 +44,7 @@ from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.session import MOST_WELCOMES, Coordinator, Host
 from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.protocol.wire import split_frame
+from decomfl_lab.records.record import History
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.replica import Snapshot
@@ -549,6 +549,13 @@ class _Search:
         return [self.implementation.decode(each, seed) for each in self.messages.content[message]]
 
 
+class _Kept(History):
+    """All records, as the log of a run has them."""
+
+    def prune(self, r: int) -> None:
+        """Forget nothing."""
+
+
 class _Sessions(_Search):
     """The same over ``Coordinator`` and ``Host``, whose frames go both ways until a client's reply is taken.
 
@@ -561,7 +568,7 @@ class _Sessions(_Search):
         delivery = self.implementation.delivery(self.case, self.policy)
         replica: Any = delivery.server.replica
         if not self.scope.keep:
-            delivery.server.history = Unpruned()
+            delivery.server.history = _Kept()
         return Coordinator(delivery, self.run_id, digest=replica.digest)
 
     def _fresh(self, i: int) -> Any:
