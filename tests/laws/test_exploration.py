@@ -20,7 +20,8 @@ from decomfl_lab.protocol.messages import Reply
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.wire import Ledger
-from decomfl_lab.records.record import RoundRecord, mean_scalars
+from decomfl_lab.records.aggregation import Mean
+from decomfl_lab.records.record import RoundRecord
 
 TWO = Scope(clients=2, rounds=3)
 REACHED = {
@@ -65,7 +66,7 @@ class TakesTwice(Server):
 
     def aggregate(self, replies: Iterable[Reply]) -> RoundRecord:
         arrived = list(replies)
-        mean = mean_scalars([reply.scalars for reply in arrived])
+        mean = Mean()([reply.scalars for reply in arrived])
         return super().aggregate({reply.client: replace(reply, scalars=mean) for reply in arrived}.values())
 
 
