@@ -160,8 +160,8 @@ OWN_FLAGS = [
         ["--out"],
         "output",
         type=click.Path(path_type=Path),
-        help="Folder for metrics.csv, config.toml, provenance.json and a checkpoint; resumes. Ctrl-C saves the round "
-        "under way, twice does not wait for it.",
+        help="Folder for metrics.csv, config.toml, provenance.json, a checkpoint and the log that `decomfl replay` "
+        "reads; resumes. Ctrl-C saves the round under way, twice does not wait for it.",
     ),
     GroupedOption(["--json", "as_json"], "output", is_flag=True, help="Print one JSON object on stdout."),
 ]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from decomfl_lab.errors import DivergedError
+from decomfl_lab.errors import DivergedError, require
 from decomfl_lab.estimators.differences import central_curved
 from decomfl_lab.estimators.second_differences import CurvatureLog
 from decomfl_lab.federations.federation import Saved
@@ -35,12 +36,13 @@ class DeComFLFederation:
 
     Attributes:
         log: The log that every closed round is written to; None for none.
-        log_sync: Whether a round is on the disk before the next one begins, for who cannot have it computed again.
+        follows: Whether rounds that the log has are taken from it, and not computed again, so that each is on the disk
+            before the next one begins.
         digest_next: Whether the log gets the model's digest with the next round.
     """
 
     log: RunLog | None = None
-    log_sync = False
+    follows: ClassVar[bool] = False
     digest_next = False
 
     def __init__(
@@ -148,15 +150,23 @@ class DeComFLFederation:
         self, replies: Iterable[bytes], sampled: Iterable[int], answered: Iterable[int], held: Iterable[int] | None
     ) -> None:
         """Make the round's record of the replies that came, apply it to what follows records here, and log it."""
-        known = self.server.history.since(self.server.history.start)  # closing the round may prune what base lacks
+        history = self.server.history
+        known = () if self.base is None else history.since(history.start)  # closing may prune what base lacks
         record = self.delivery.close(replies)
         self.observer.catch_up([record])
         if self.base is not None:
-            self.base.catch_up(record for record in known if record.round < self.server.history.start)
+            self.base.catch_up(record for record in known if record.round < history.start)
+        self._write(Entry(record, tuple(sampled), tuple(answered), None if held is None else tuple(held)))
+
+    def log_to(self, log: RunLog | None) -> None:
+        """Write every closed round to the log from now on; for None to none."""
+        self.log = log
+
+    def _write(self, entry: Entry) -> None:
+        """Log the round, with the digest of the model after it where it is wanted."""
         if self.log is not None:
             digest = self.observer.digest() if self.digest_next else None
-            reports = None if held is None else tuple(held)
-            self.log.append(Entry(record, tuple(sampled), tuple(answered), reports, digest), sync=self.log_sync)
+            self.log.append(replace(entry, digest=digest), sync=self.follows)
 
     def rebuilt(self) -> dict[int, str]:
         """{client: digest of its model, optimizer state included, brought up to date by the records it missed}.
@@ -215,6 +225,7 @@ class DeComFLFederation:
     def load(self, saved: Saved) -> None:
         """See ``Federation``: one replica rolls from the base to the present and leaves copies on its way."""
         tensors, values = saved
+        require("base" in values, "saved run", "have had its clients in this process", "one with clients elsewhere")
         rolling = self.observer.clone()
         state = {slot: tensors[f"state.{slot}"] for slot in rolling.state}
         rolling.restore(Snapshot(values["base"], tensors["x"], state))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -13,10 +13,11 @@ from decomfl_lab.errors import DivergedError, InputError, require, require_finit
 from decomfl_lab.federations.federation import Saved
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.protocol.delivery import Delivery
+from decomfl_lab.protocol.log import ArchivedHistory, Entry, RunLog
 from decomfl_lab.protocol.session import Coordinator, Host
 from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.protocol.wire import Ledger
-from decomfl_lab.records.record import History, RoundRecord
+from decomfl_lab.records.record import History
 from decomfl_lab.replicas.replica import Replica, Snapshot
 
 __all__ = ["Carrier", "RemoteFederation", "Take", "host_of"]
@@ -48,20 +49,16 @@ def host_of(federation: DeComFLFederation, run: bytes, ids: Iterable[int] | None
     return Host({i: federation.clients[i] for i in chosen}, run, Terms.of(federation.server))
 
 
-class Unpruned(History):
-    """All records, so that a client that lost its model can begin anew."""
-
-    def prune(self, r: int) -> None:
-        """Forget nothing."""
-
-
 class RemoteFederation(DeComFLFederation):
     """DeComFL with clients elsewhere; here are the server, and a replica that follows its records.
 
     Attributes:
+        quorum: The replies that a round needs at least.
         coordinator: The server's side of the session.
         carrier: Who carries the frames.
     """
+
+    follows: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -91,16 +88,15 @@ class RemoteFederation(DeComFLFederation):
         Raises:
             InputError: If a value is out of range.
         """
-        m = delivery.server.m
-        self.quorum = m // 2 + 1 if quorum is None else require_int("quorum", quorum, 1, m)
+        m, least = delivery.server.m, delivery.server.aggregation.least
+        self.quorum = max(m // 2 + 1, least) if quorum is None else require_int("quorum", quorum, least, m)
         self.deadline = None if deadline is None else require_finite_positive("deadline", deadline)
         self.patience = require_finite_positive("patience", patience)
         require(observer.private_key is None, "private_seeds", "be off where the server keeps a model", True)
         self.delivery, self.observer, self.carrier = delivery, observer, carrier
         self.clients, self.copies, self.forgetful, self.base = [], False, False, None
         self.drift = self.curvature = None
-        if not self.server.keep:
-            self.server.history = Unpruned()
+        self.log_to(None)
         self.coordinator = Coordinator(delivery, run, digest=observer.digest, check_every=check_every)
 
     @classmethod
@@ -108,16 +104,41 @@ class RemoteFederation(DeComFLFederation):
         """The same at round 0 with its clients behind a carrier; options as above."""
         return cls(federation.delivery, federation.observer, carrier, run, **options)
 
+    def log_to(self, log: RunLog | None) -> None:
+        """See ``DeComFLFederation.log_to``; the log may be ahead, and for None it is one that nobody keeps."""
+        server, r = self.server, self.observer.round
+        if log is None:
+            log = RunLog.create(None, {"run_seed": server.run_seed})
+            for entry in self.log.entries(0, r) if self.log is not None else ():
+                log.append(entry)
+        self.log = log
+        first = max(r - server.keep, 0)
+        server.history = History(log.records(first, r), first) if server.keep else ArchivedHistory(log, end=r)
+
     def advance(self) -> float:
-        """See ``Federation``; InputError if there is no quorum."""
+        """Be a round further: by the log, where that is ahead, else by the clients.
+
+        Returns:
+            The mean training loss of those that answered, NaN where nobody knows it.
+
+        Raises:
+            InputError: If there is no quorum.
+        """
         coordinator = self.coordinator
+        if self.log is not None and len(self.log) > self.round:
+            entry = self.log.entry(self.round)
+            coordinator.repeat(entry.record, entry.sampled, entry.answered, entry.held)
+            self.observer.catch_up([entry.record])
+            return float("nan")
         chosen = self.delivery.sample()
         if self.delivery.wants_reports:
             self._exchange(coordinator.ask(chosen), coordinator.hear, lambda: coordinator.heard)
         frames = coordinator.open(chosen)
         self._exchange(frames, coordinator.take, lambda: len(coordinator.replies))
         losses = [coordinator.losses[i] for i in sorted(coordinator.replies)]
-        self._follow(coordinator.close())
+        record = coordinator.close()
+        self.observer.catch_up([record])
+        self._write(Entry(record, coordinator.chosen, tuple(sorted(coordinator.replies)), coordinator.held))
         return float(np.mean(losses))
 
     def _exchange(self, frames: Mapping[int, bytes], take: Take, count: Callable[[], int]) -> None:
@@ -145,9 +166,6 @@ class RemoteFederation(DeComFLFederation):
             if count() >= self.quorum and (self.deadline is not None or done >= frames.keys()):
                 break
 
-    def _follow(self, record: RoundRecord) -> None:
-        self.observer.catch_up([record])
-
     def rebuilt(self) -> dict[int, str]:
         """{client: digest of its model}, brought up to date and said by the client itself; those that answer."""
         frames = self.coordinator.finish()
@@ -171,6 +189,7 @@ class RemoteFederation(DeComFLFederation):
     def load(self, saved: Saved) -> None:
         """See ``Federation``; the records come from the run's log."""
         tensors, values = saved
+        require("told" in values and "base" not in values, "saved run", "have had its clients elsewhere", "another")
         state = {slot: tensors[f"state.{slot}"] for slot in self.observer.state}
         self.observer.restore(Snapshot(values["round"], tensors["x"], state))
         if self.server.replica is not None:

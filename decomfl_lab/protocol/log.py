@@ -20,6 +20,7 @@ import logging
 import os
 import struct
 import tempfile
+import weakref
 import zlib
 from array import array
 from collections.abc import Iterator, Mapping
@@ -99,6 +100,7 @@ class RunLog:
     def __init__(self, file: IO[bytes], name: str, header: Mapping[str, Any], chain: bytes, first: int) -> None:
         """A log whose first entry begins at byte ``first``; see ``create`` and ``open``."""
         self._file = file
+        weakref.finalize(self, file.close)
         self.name = name
         self.header = dict(header)
         self.chain = chain
@@ -286,11 +288,12 @@ def _begin(file: IO[bytes], path: Path) -> tuple[dict[str, Any], bytes, int]:
 class ArchivedHistory(History):
     """All records from round 0 on: the newest in memory, the older ones in a log, which whoever appends here writes."""
 
-    def __init__(self, log: RunLog, window: int = 1000) -> None:
+    def __init__(self, log: RunLog, window: int = 1000, *, end: int | None = None) -> None:
         """The history of what is in the log.
 
         Args:
             log: The log.
+            end: How many of its rounds are history already; None for all.
             window: The number of records that are kept in memory, more where the log lacks them yet.
 
         Raises:
@@ -298,9 +301,10 @@ class ArchivedHistory(History):
         """
         require(window >= 1, "window", "be at least 1", window)
         self.log, self.window = log, window
-        self._first = max(len(log) - window, 0)
+        end = len(log) if end is None else end
+        self._first = max(end - window, 0)
         super().__init__()
-        self._records = list(log.records(self._first))
+        self._records = list(log.records(self._first, end))
 
     @property
     def end(self) -> int:

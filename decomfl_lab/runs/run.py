@@ -25,6 +25,7 @@ from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.ray import Ray
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
+from decomfl_lab.methods.scalars import Scalars
 from decomfl_lab.methods.traffic import TrafficCheck, mean_traffic
 from decomfl_lab.noise import STREAM_VERSION
 from decomfl_lab.objectives.normalisation import calibrated
@@ -32,6 +33,7 @@ from decomfl_lab.objectives.objective import LossFunction
 from decomfl_lab.pictures import save_picture
 from decomfl_lab.plugins import OWN
 from decomfl_lab.protocol.log import RunLog
+from decomfl_lab.records.aggregation import Mean
 from decomfl_lab.runs.building import build_federation, dataset_of, elsewhere, loss_of, name_of_loss
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.evaluation import calibration_images, evaluate, held_out
@@ -214,10 +216,10 @@ class Run:
     @property
     def metrics(self) -> pd.DataFrame:
         """One row an evaluation, see ``train``."""
-        plain = self.config.method.plain()
+        method = self.config.method
         more = ["calibrated_accuracy"] if self.config.task else []
-        more += ["drift"] if plain.get("revert") == "sync" else []
-        more += list(CURVATURE_COLUMNS) if plain.get("log_kappa") else []
+        more += ["drift"] if getattr(method, "revert", "") == "sync" else []
+        more += list(CURVATURE_COLUMNS) if getattr(method, "log_kappa", False) else []
         return pd.DataFrame(self._rows, columns=[*METRICS, *more])
 
     @property
@@ -249,7 +251,10 @@ class Run:
         """
         M = min(3, self.config.clients)
         parts = None if self.dataset.parts is None else self.dataset.parts[:M]
-        config = self.config.but(clients=M, sampled=1, rounds=4, batch_size=min(4, self.config.batch_size))
+        method = self.config.method
+        if isinstance(method, Scalars):
+            method = replace(method, aggregation=Mean())  # others need more than one reply, and send the same
+        config = self.config.but(method, clients=M, sampled=1, rounds=4, batch_size=min(4, self.config.batch_size))
         dataset = replace(self.dataset, parts=parts)
         federation, _, layout = build_federation(config, dataset, module=self._module, loss=self._loss)
         said = config.method.traffic(config.cohort, layout.d)
@@ -308,22 +313,25 @@ class Run:
         federation, path = self.federation, out / LOG_FILE
         if not isinstance(federation, DeComFLFederation):
             yield
-        elif self.round and not path.exists():
+        elif self.round and not path.exists() and not federation.follows:
             logger.info(f"no {path}: it would have to begin at round 0, so the run goes on without one")
             yield
         else:
-            with RunLog.open(path, end=self.round) if self.round else RunLog.create(path, self._identity()) as log:
+            goes_on = bool(self.round) or (federation.follows and path.exists())
+            end = None if federation.follows else self.round
+            with RunLog.open(path, end=end) if goes_on else RunLog.create(path, self._identity()) as log:
                 self._require_same(log.header, path)
                 if len(log) < self.round:
+                    remedy = "" if federation.follows else ", or remove it to go on without one"
                     raise InputError(
                         f"log {path} must have the {self.round} rounds of the run, got {len(log)}: put a copy of it "
-                        "back, or remove it to go on without one"
+                        f"back{remedy}"
                     )
-                federation.log = log
+                federation.log_to(log)
                 try:
                     yield
                 finally:
-                    federation.log = None
+                    federation.log_to(None)
 
     def _identity(self) -> dict[str, Any]:
         """What the log says of a run at round 0: enough to have its model again without the data."""

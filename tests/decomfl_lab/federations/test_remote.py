@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import math
+from types import MappingProxyType
+
 import numpy as np
 import pytest
 
 from decomfl_lab.errors import InputError
+from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.messages import Ask, Hello, Plan, Refusal, Reply, Welcome
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import decode, encode, read, split_frame
@@ -41,8 +46,9 @@ def test_clients_that_share_a_host_and_its_model_give_the_same(tracking):
 
 
 @pytest.mark.parametrize("tracking", Tracking)
-def test_a_client_that_lost_its_model_begins_anew_and_the_run_is_the_same(tracking):
-    case = but(tracking=tracking)
+@pytest.mark.parametrize("seeding", Seeding)
+def test_a_client_that_lost_its_model_begins_anew_and_the_run_is_the_same(tracking, seeding):
+    case = but(tracking=tracking, seeding=seeding)
     elsewhere, here = remote(case), simulated(case)
     for r in range(8):
         elsewhere.carrier.hosts[r % 4] = host(case, r % 4)
@@ -140,21 +146,36 @@ def test_records_and_plans_that_are_not_as_agreed_are_refused():
         assert read(Refusal, said).text.startswith(name.strip())
 
 
-def test_a_server_that_begins_again_from_records_plans_the_same(tmp_path):
-    first, here = remote(), simulated()
-    entries = []
-    for _ in range(5):
-        first.advance()
-        replies = tuple(sorted(first.coordinator.replies))
-        entries.append((first.server.history.since(first.round - 1)[0], first.coordinator.chosen, replies))
-    first.coordinator.open(first.delivery.sample())  # it dies in the middle of a round
-    second = remote(carrier=first.carrier)
-    for record, chosen, answered in entries:
-        second.coordinator.repeat(record, chosen, answered, None)
-        second.observer.catch_up([record])
-    assert second.coordinator.steps == first.coordinator.steps
-    assert rounds(second, 3) == rounds(here, 8)[5:]
+def test_a_server_that_begins_again_follows_its_log_and_plans_the_same(tmp_path):
+    here = simulated()
+    with RunLog.create(tmp_path / "run.dcl", {"run_seed": here.server.run_seed}) as log:
+        first = remote()
+        first.log_to(log)
+        rounds(first, 5)
+        first.coordinator.open(first.delivery.sample())  # it dies in the middle of a round
+    with RunLog.open(tmp_path / "run.dcl") as log:
+        second = remote(carrier=first.carrier)
+        second.log_to(log)
+        assert all(map(math.isnan, rounds(second, 5)))
+        assert second.coordinator.steps == first.coordinator.steps
+        assert rounds(second, 3) == rounds(here, 8)[5:]
+        assert digests(second) == {here.observer.digest()}
+        assert second.ledger == here.ledger
+
+
+def test_a_server_goes_on_from_its_checkpoint_and_then_its_log(tmp_path):
+    first, second, here = remote(), remote(), simulated(rounds=8)
+    rounds(first, 3)
+    tensors, values = first.save()
+    saved = {name: x.clone() for name, x in tensors.items()}, json.loads(json.dumps(values))
+    rounds(first, 3)
+    second.carrier = first.carrier
+    second.load(saved)
+    second.log_to(first.log)
+    rounds(second, 5)
+    assert second.round == 8
     assert digests(second) == {here.observer.digest()}
+    assert second.ledger == here.ledger
 
 
 def test_a_host_is_saved_and_goes_on_where_it_was(tmp_path):
@@ -167,6 +188,33 @@ def test_a_host_is_saved_and_goes_on_where_it_was(tmp_path):
     assert again.hello(1) == own.hello(1)
     with pytest.raises(InputError, match="model of the host must be of this run"):
         host(CASE, 1, run=bytes(16)).load(tmp_path / "one")
+
+
+class Mortal:
+    """A host in a process that lives no longer than a message."""
+
+    losses = MappingProxyType({})
+
+    def __init__(self, i, folder):
+        self.i, self.file, self.heard = i, folder / str(i), 0
+
+    def handle(self, frames):
+        own = host(CASE, self.i)
+        if self.file.exists():
+            own.load(self.file)
+        answers = own.handle(frames)
+        own.save(self.file)
+        self.heard += 1
+        return answers
+
+
+def test_hosts_that_live_no_longer_than_a_message_go_on_from_their_files(tmp_path):
+    mortals, lost = {i: Mortal(i, tmp_path) for i in range(4)}, []
+    elsewhere = remote(carrier=Direct(mortals), check_every=0)
+    elsewhere.carrier.between = lambda i, answer: lost.append(i) if mortals[i].heard % 5 == 3 else answer
+    rounds(elsewhere, 8)
+    assert sum(own.heard for own in mortals.values()) == 8 * 3 + 4 + len(lost) > 28  # each says hello once
+    assert digests(elsewhere) == {simulated(rounds=8).observer.digest()}
 
 
 def test_a_client_that_says_it_is_ahead_begins_anew():
