@@ -45,8 +45,8 @@ class Told:
         if self.wrong:
             until(lambda: len(told(folder.parent)) == RUNS)  # the others come first
             raise InputError(f"{self.name} must be right, got wrong")
-        with (folder.parent / "told.txt").open("a") as told:
-            told.write(f"{self.name} {os.getpid()}\n")
+        with (folder.parent / "told.txt").open("a") as file:
+            file.write(f"{self.name} {os.getpid()}\n")
         end = time.monotonic() + self.seconds
         while time.monotonic() < end:
             time.sleep(0.05)
