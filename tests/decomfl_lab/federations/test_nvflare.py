@@ -146,8 +146,6 @@ def _kill(job: subprocess.Popen[bytes], out: Path, r: int, named: str) -> None:
             process.kill()
 
 
-
-
 def _rounds(log: Path) -> int:
     if not log.exists():
         return 0
