@@ -389,6 +389,7 @@ class Coordinator:
         for i in answered:
             ledger.reply(Reply(i, record.round, nothing))
         self.delivery.server.store(record, answered)
+        self.delivery.told.update(answered)
         self._count(record, answered)
 
     @property
