@@ -40,7 +40,6 @@ def require_address(argument: str, address: str, *, secured: bool) -> None:
     require(secured or loopback, argument, rule, address)
 
 
-
 class Link:
     """One end of a connection: it makes of frames what travels, in order, and the other way round.
 
