@@ -3,14 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+ENGINES := .venv-engines
+ENGINES_STAMP := $(ENGINES)/.installed
 OUT ?= out
 ARGS ?=
 
-.PHONY: help setup paper test mutants lint types format clean
+.PHONY: help setup paper test engines mutants lint types format clean
 
 help:
 	@echo "make paper   every figure and table at default scale -> $(OUT)/report.html (ARGS='--scale smoke' for less)"
 	@echo "make test    the whole test suite, linter and type checker"
+	@echo "make engines the tests that need Ray, NVFlare or gRPC, in an environment that has them ($(ENGINES))"
 	@echo "make mutants small changes of the core's source, each to be noticed by laws or tests (ARGS='--sample 30' for fewer)"
 	@echo "make setup | lint | types | format | clean"
 
@@ -39,6 +42,14 @@ types: $(STAMP)
 test: $(STAMP) lint types
 	$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
 
+$(ENGINES_STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(ENGINES)
+	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dask,nvflare,ray,stream]' pytest
+	@touch $(ENGINES_STAMP)
+
+engines: $(ENGINES_STAMP)
+	$(ENGINES)/bin/pytest -m engine $(ARGS)
+
 mutants: $(STAMP)
 	$(BIN)/python -m tests.mutants $(ARGS)
 
@@ -47,4 +58,4 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) $(OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(ENGINES) $(OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis

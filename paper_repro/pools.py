@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from typing import Final
 import joblib
 
 from decomfl_lab.errors import require, require_choice
-from decomfl_lab.federations.ray import cluster
+from decomfl_lab.federations.ray import connect
 
 __all__ = ["BACKENDS", "pool_of", "require_backend"]
 
@@ -22,9 +23,9 @@ __all__ = ["BACKENDS", "pool_of", "require_backend"]
 def _ray(n_jobs: int) -> Iterator[None]:
     from ray.util.joblib import register_ray
 
-    with cluster(None if n_jobs == -1 else n_jobs):
-        register_ray()
-        yield
+    connect(None if n_jobs == -1 else n_jobs)
+    register_ray()
+    yield
 
 
 @contextmanager
@@ -36,7 +37,8 @@ def _dask(n_jobs: int) -> Iterator[None]:
     with ExitStack() as stack:
         if address is None:
             workers = joblib.cpu_count() if n_jobs == -1 else n_jobs
-            local = LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None)
+            quiet = {"dashboard_address": None, "silence_logs": logging.ERROR}
+            local = LocalCluster(n_workers=workers, threads_per_worker=1, **quiet)
             address = stack.enter_context(local)
         stack.enter_context(Client(address))
         yield

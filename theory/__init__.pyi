@@ -3,6 +3,7 @@ from . import symbols as symbols
 from .algorithms import Losses as Losses
 from .bounds import STATEMENTS as STATEMENTS
 from .bounds import statement as statement
+from .bounds.robust import robust as robust
 from .checking import Check as Check
 from .checking import check as check
 from .communication import TABLE_1 as TABLE_1

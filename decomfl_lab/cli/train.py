@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from decomfl_lab.errors import DivergedError, require, require_int
+from decomfl_lab.errors import DivergedError, require, require_choice, require_int
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method, Option
 from decomfl_lab.methods.registry import METHODS, find_method
@@ -21,6 +21,7 @@ from decomfl_lab.runs.config import config_from_mapping, parse_schedule, read_co
 if TYPE_CHECKING:
     import pandas as pd
 
+    from decomfl_lab.federations.ray import Ray
     from decomfl_lab.runs.run import Rebuilt, Run
 
 __all__ = ["GroupedOption", "TrainGroup", "prepared", "report", "title", "train"]
@@ -131,6 +132,7 @@ def _flag(name: str, option: Option) -> GroupedOption:
 
 USAGE = """Every run repeats bit for bit from --seed. With --out an interrupted run resumes, and a finished one can
 be prolonged with a larger --rounds. Underscores in TOML keys: local_steps = 4."""
+HERE = "in-process"
 OWN_FLAGS = [
     GroupedOption(
         ["--device"],
@@ -141,6 +143,14 @@ OWN_FLAGS = [
     ),
     GroupedOption(["--threads"], "engine", type=int, default=1, help="CPU threads of torch. [default: 1]"),
     GroupedOption(
+        ["--federation"],
+        "engine",
+        default=HERE,
+        help="Where the clients are: in-process, or ray (in actors, on this machine or, with RAY_ADDRESS, over a "
+        "cluster). The run is the same to the bit. [default: in-process]",
+    ),
+    GroupedOption(["--workers"], "engine", type=int, help="The number of actors of federation ray. [default: 4]"),
+    GroupedOption(
         ["--config"],
         "output",
         type=click.Path(path_type=Path),
@@ -150,14 +160,16 @@ OWN_FLAGS = [
         ["--out"],
         "output",
         type=click.Path(path_type=Path),
-        help="Folder for metrics.csv, config.toml, provenance.json and a checkpoint; resumes. Ctrl-C saves the round "
-        "under way, twice does not wait for it.",
+        help="Folder for metrics.csv, config.toml, provenance.json, a checkpoint and the log that `decomfl replay` "
+        "reads; resumes. Ctrl-C saves the round under way, twice does not wait for it.",
     ),
     GroupedOption(["--json", "as_json"], "output", is_flag=True, help="Print one JSON object on stdout."),
 ]
 
 
-def prepared(method: str, config: Path | None, device: str, threads: int, flags: Mapping[str, Any]) -> Run:
+def prepared(
+    method: str, config: Path | None, device: str, threads: int, flags: Mapping[str, Any], federation: Ray | None = None
+) -> Run:
     """The run at round 0 of a file and of the flags that were given (others are None), which win over it."""
     import torch
 
@@ -172,16 +184,29 @@ def prepared(method: str, config: Path | None, device: str, threads: int, flags:
     run_config = config_from_mapping(values, f"config {config}" if config else "the flags")
     torch.set_num_threads(require_int("threads", threads, 1))
     dataset = dataset_of(run_config, device)
-    return Run(run_config if "clients" in values else fitted(run_config, dataset), dataset=dataset)
+    run_config = run_config if "clients" in values else fitted(run_config, dataset)
+    return Run(run_config, dataset=dataset, federation=federation)
 
 
 def _train(
-    method: str, config: Path | None, out: Path | None, device: str, threads: int, as_json: bool, **flags: Any
+    method: str,
+    config: Path | None,
+    out: Path | None,
+    device: str,
+    threads: int,
+    federation: str,
+    workers: int | None,
+    as_json: bool,
+    **flags: Any,
 ) -> None:
+    from decomfl_lab.federations.ray import Ray
     from decomfl_lab.runs.progress import run_bar
     from decomfl_lab.runs.run import Rebuilt
 
-    run = prepared(method, config, device, threads, flags)
+    require_choice("federation", federation, (HERE, "ray"))
+    require(federation == "ray" or workers is None, "workers", f"be left out for federation {HERE}", workers)
+    by = Ray() if workers is None else Ray(workers)
+    run = prepared(method, config, device, threads, flags, None if federation == HERE else by)
     plain = run.config.method.plain()
     try:
         with run_bar(title(run)) as show:

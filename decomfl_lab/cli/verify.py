@@ -15,6 +15,8 @@ from decomfl_lab.interrupts import telling
 
 if TYPE_CHECKING:
     from decomfl_lab.laws.check import Outcome
+    from decomfl_lab.laws.contract import Implementation
+    from decomfl_lab.laws.exploration import Explored
 
 __all__ = ["verify"]
 
@@ -51,12 +53,21 @@ def verify(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random cases.")] = 0,
+    states: Annotated[
+        bool,
+        typer.Option(
+            "--states",
+            help="In the place of random cases, search all states that small federations can reach while messages are "
+            "lost, doubled and late and clients and the server crash; a line for each, with its number of states.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print rows of law, cases, passed as JSON.")] = False,
 ) -> None:
     """Check that every rebuilt client model equals the server's bit for bit, law by law.
 
     Exit code 0 if all laws hold, 1 if one is broken; a broken law prints its smallest counter-example. With
-    `--plant all`, 1 if the law that is meant to catch a fault does not.
+    `--plant all`, 1 if the law that is meant to catch a fault does not. With `--states`, 1 and the shortest way there
+    if some state is wrong.
     """
     from decomfl_lab.laws.check import Outcomes, load_implementation, planted
     from decomfl_lab.laws.check import verify as run
@@ -73,6 +84,7 @@ def verify(
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
     if plant == "all":
+        require(not states, "plant", "name one fault with --states", plant)
         require(target is None and device is None, "plant", "be left out where target or device is given", plant)
         with telling(lambda: "interrupted; nothing was kept"):
             table = planted(cases=6 if cases is None else cases, seed=seed, laws=law or (), on_fault=announce)
@@ -88,6 +100,9 @@ def verify(
         raise typer.Exit(1 if missed else 0)
 
     implementation = load_implementation(target, plant, device)
+    if states:
+        require(not law and cases is None, "law and cases", "be left out with --states", (law, cases))
+        raise typer.Exit(_search(implementation, as_json))
     outcomes = Outcomes()
 
     def tell(outcome: Outcome) -> None:
@@ -112,6 +127,24 @@ def verify(
         print(f"{implementation.name}: {outcomes.summary} (seed {seed}, {time.monotonic() - started:.0f} s)")
     if outcomes.broken:
         raise typer.Exit(1)
+
+
+def _search(implementation: Implementation, as_json: bool) -> int:
+    """A line for each scope; 1 if one of them has a wrong state."""
+    from decomfl_lab.laws.exploration import SCOPES, explore
+
+    found: list[Explored] = []
+    with telling(lambda: f"interrupted; {len(found)} of {len(SCOPES)} searches were finished"):
+        for scope in SCOPES:
+            found.append(explore(scope, implementation))
+            if not as_json:
+                print(found[-1], flush=True)
+    if as_json:
+        print(json.dumps([dataclasses.asdict(each) for each in found], ensure_ascii=False))
+    else:
+        count, seconds = sum(each.states for each in found), sum(each.seconds for each in found)
+        print(f"{implementation.name}: {count:,} states ({seconds:.0f} s of processor time)")
+    return int(any(each.broken for each in found))
 
 
 def _rows(table: dict[str, dict[str, Outcome]], meant: dict[str, str]) -> str:

@@ -150,11 +150,12 @@ class DeComFLFederation:
         self, replies: Iterable[bytes], sampled: Iterable[int], answered: Iterable[int], held: Iterable[int] | None
     ) -> None:
         """Make the round's record of the replies that came, apply it to what follows records here, and log it."""
-        known = self.server.history.since(self.server.history.start)  # closing the round may prune what base lacks
+        history = self.server.history
+        known = () if self.base is None else history.since(history.start)  # closing may prune what base lacks
         record = self.delivery.close(replies)
         self.observer.catch_up([record])
         if self.base is not None:
-            self.base.catch_up(record for record in known if record.round < self.server.history.start)
+            self.base.catch_up(record for record in known if record.round < history.start)
         self._write(Entry(record, tuple(sampled), tuple(answered), None if held is None else tuple(held)))
 
     def log_to(self, log: RunLog | None) -> None:

@@ -1,23 +1,66 @@
-"""Clients as actors of Ray, on this machine or over the nodes of a cluster."""
+"""Clients as actors of Ray, on this machine or over the nodes of a cluster.
+
+A simulation distributes itself by the method that it simulates. Each actor is a host of some clients with the one model
+that they share; between it and the server's side travel the frames of the session, which are seeds and scalars, and the
+losses for the log. An actor that dies is made anew at x_0 and gets back by records what it has lost, to the bit.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
-from decomfl_lab.errors import InputError, require
+from decomfl_lab.errors import InputError, require, require_int
+from decomfl_lab.federations.remote import Take
+from decomfl_lab.protocol.session import Host
 
-__all__ = ["cluster"]
+__all__ = ["Actors", "MakeHost", "Ray", "connect"]
+
+MakeHost = Callable[[Iterable[int]], Host]
+"""It makes the host of these clients, at x_0, in any process."""
+MOST_DEATHS = 3
+"""How often an actor is made anew while one round is exchanged."""
+LONG = 86400.0
+"""A deadline above so many seconds is none to Ray."""
+
+logger = logging.getLogger(__name__)
 
 
-@contextmanager
-def cluster(cpus: int | None, address: str | None = None) -> Iterator[None]:
-    """A Ray that this process is connected to: the one that it is already, one at an address, or one of its own.
+@dataclass(frozen=True)
+class Ray:
+    """Clients in actors of Ray, client i in actor i mod N; who sends what is the same to the bit for every N.
+
+    Attributes:
+        workers: The number N of actors.
+        address: The address of a Ray that is running ("auto" for this machine's), whose nodes then share the work;
+            None for the environment's RAY_ADDRESS, or without it for one of this process.
+    """
+
+    workers: int = 4
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        require_int("workers", self.workers, 1)
+
+    def carrier(self, make: MakeHost, M: int) -> Actors:
+        """The actors of M clients; InputError if Ray is not there, or the clients cannot be sent to another process."""
+        connect(self.workers, self.address)
+        return Actors(make, M, self.workers)
+
+
+def connect(cpus: int | None, address: str | None = None) -> None:
+    """Connect this process to Ray until it ends or ``ray.shutdown()``, unless it is connected already.
 
     Args:
-        cpus: The number of CPUs of one of its own, on this machine, which ends with the context; None for all.
+        cpus: The number of CPUs of a Ray of this process; None for all.
         address: The address of one that is running; None for the environment's RAY_ADDRESS, if it has one.
 
     Raises:
@@ -29,16 +72,113 @@ def cluster(cpus: int | None, address: str | None = None) -> Iterator[None]:
     except ModuleNotFoundError:
         raise InputError("Ray needs the extra ray: pip install 'decomfl-lab[ray]' (no module ray)") from None
     if ray.is_initialized():
-        yield
         return
     address = address or os.environ.get("RAY_ADDRESS")
     own = {} if address else {"num_cpus": cpus, "include_dashboard": False}
     try:
         ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
     except (ConnectionError, ValueError) as error:
-        require(address is None, "address", f"be that of a Ray that is running ({error})", address)
-        raise
-    try:
-        yield
-    finally:
-        ray.shutdown()
+        why = str(error).partition("\n")[0]
+        raise InputError(f"address must be that of a Ray that is running, got {address!r} ({why})") from None
+
+
+class _Actor:
+    """What runs in an actor: a host, made when it is first wanted, so that its errors reach who wants it."""
+
+    def __init__(self, make: MakeHost, ids: Iterable[int], threads: int) -> None:
+        self._make, self._ids, self._threads = make, ids, threads
+
+    @cached_property
+    def host(self) -> Host:
+        import torch
+
+        torch.set_num_threads(self._threads)
+        return self._make(self._ids)
+
+    def handle(self, frames: Mapping[int, bytes]) -> dict[int, tuple[bytes, float]]:
+        """{i: answer and loss} to {i: frame}."""
+        answers = self.host.handle(frames)
+        return {i: (answer, self.host.losses.get(i, math.nan)) for i, answer in answers.items()}
+
+
+class Actors:
+    """The ``Carrier`` of frames to actors.
+
+    Attributes:
+        actors: The handles of the actors; client i is in number i mod their number.
+    """
+
+    def __init__(self, make: MakeHost, M: int, workers: int) -> None:
+        """At most ``workers`` actors for M clients, in the Ray that this process is connected to."""
+        import ray
+
+        try:
+            self._make = ray.put(make)  # with the data, once for all actors of a node
+        except TypeError as error:
+            why = str(error).partition("\n")[0]
+            raise InputError(f"model and loss must be such that pickle can carry them to actors, got {why}") from None
+        self._M = M
+        self.actors: list[Any] = []
+        self._end = weakref.finalize(self, _end, self.actors)
+        count = min(workers, M)
+        self.actors += [self._made(range(n, M, count)) for n in range(count)]
+
+    def _made(self, ids: Sequence[int]) -> Any:
+        import ray
+        import torch
+
+        kind = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(_Actor)
+        return kind.remote(self._make, ids, torch.get_num_threads())
+
+    def exchange(self, frames: Mapping[int, bytes], take: Take, deadline: float | None) -> None:
+        """See ``Carrier``; what ``take`` returns for clients of one actor goes to it together.
+
+        Raises:
+            InputError: If an actor dies again and again, or a client's data or model are of no use there.
+        """
+        import ray
+        from ray.exceptions import RayActorError, RayTaskError
+
+        end = math.inf if deadline is None else time.monotonic() + deadline
+        waiting: dict[Any, tuple[int, Mapping[int, bytes]]] = {}
+        deaths: Counter[int] = Counter()
+
+        def send(n: int, own: Mapping[int, bytes]) -> None:
+            waiting[self.actors[n].handle.remote(own)] = n, own
+
+        N = len(self.actors)
+        for n in sorted({i % N for i in frames}):
+            send(n, {i: frame for i, frame in frames.items() if i % N == n})
+        while waiting:
+            left = end - time.monotonic()
+            found, _ = ray.wait(list(waiting), timeout=None if left > LONG else max(0.0, left))
+            if not found:
+                return
+            n, own = waiting.pop(found[0])
+            try:
+                answers = ray.get(found[0])
+            except RayTaskError as error:
+                raise error.cause if isinstance(error.cause, InputError) else error from None
+            except RayActorError as error:
+                deaths[n] += 1
+                why = str(error).partition("\n")[0]
+                require(deaths[n] <= MOST_DEATHS, f"deaths of actor {n}", f"number {MOST_DEATHS} at most a round", why)
+                logger.warning("actor %d has died and is made anew: %s", n, why)
+                self.actors[n] = self._made(range(n, self._M, N))
+                send(n, own)
+                continue
+            more = {i: take(i, *answer) for i, answer in answers.items()}
+            if again := {i: frame for i, frame in more.items() if frame}:
+                send(n, again)
+
+    def close(self) -> None:
+        """See ``Carrier``; it is called where nobody holds the carrier any more."""
+        self._end()
+
+
+def _end(actors: Sequence[Any]) -> None:
+    import ray
+
+    if ray.is_initialized():
+        for actor in actors:
+            ray.kill(actor)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from random import Random
 from typing import Any
 
@@ -15,40 +14,12 @@ from decomfl_lab.laws import strategies as draw_from
 from decomfl_lab.laws.contract import Implementation
 from decomfl_lab.laws.register import LawBrokenError, bits, law, same
 from decomfl_lab.laws.strategies import Answers
-from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Mean, Median, TrimmedMean
+from decomfl_lab.records.aggregation import ClippedMean, Krum, Median, TrimmedMean, omega
 
-__all__ = ["omega"]
+__all__: list[str] = []
 
 _ROUNDED = 1e-6
 """Relative error allowed to float32 numbers."""
-
-
-def omega(rule: Aggregation, n: int, f: int) -> float:
-    """A number ω with ‖A − ḡ‖² ≤ ω s² for all n replies of which f are arbitrary; infinite where none is proved.
-
-    A is what the rule makes of all n, ḡ the mean of the n − f honest replies and s² = (1/(n − f)) Σ ‖g_i − ḡ‖² their
-    spread. The first two rules keep it in every coordinate by itself, and no smaller ω is true of them.
-
-        trimmed by t, f ≤ t:    t/(n − t − f)        the mean is trimmed by 0, the median by t = ⌊(n − 1)/2⌋
-        krum that tolerates t:  (√(2h(n − t − 2)/((h − 1)q)) + √((t + 1)/q))²,   h = n − f,  q = n − t − f − 1
-
-    Source: docs/robust.md.
-    """
-    match rule:
-        case Mean():
-            t = 0
-        case Median():
-            t = (n - 1) // 2
-        case TrimmedMean(t) | Krum(t):
-            pass
-        case _:
-            return math.inf
-    if n < rule.least or f > t:
-        return math.inf
-    if not isinstance(rule, Krum):
-        return t / (n - t - f)
-    h, q = n - f, n - t - f - 1
-    return (math.sqrt(2 * h * (n - t - 2) / ((h - 1) * q)) + math.sqrt((t + 1) / q)) ** 2
 
 
 def _all(answers: Answers) -> list[NDArray[np.float32]]:
@@ -98,7 +69,7 @@ def liars_stay_within_the_honest_range(implementation: Implementation, answers: 
 
 @law(
     "the round's scalars are within √ω spreads of the honest replies' mean, whatever the liars say",
-    draw_from.answers(Median, TrimmedMean, Krum),
+    draw_from.answers(Krum, Krum, Median, TrimmedMean),
     parts=("aggregate",),
 )
 def liars_move_aggregates_by_the_honest_spread(implementation: Implementation, answers: Answers) -> None:

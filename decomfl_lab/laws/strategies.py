@@ -105,7 +105,8 @@ class Answers(NamedTuple):
     liars: list[NDArray[np.float32]]
 
 
-_mild = st.integers(-4, 4).map(float)
+_mild = st.integers(-40, 40).map(lambda tenths: tenths / 10)
+_far = st.sampled_from((1e4, -1e4, 2.0**127, -(2.0**127)))
 _wild = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
@@ -116,7 +117,7 @@ def answers(draw: DrawFn, *kinds: Any) -> Answers:
     Honest replies often agree, liars' often do too; these may be anything that is finite.
     """
     kind = draw(st.sampled_from(kinds or (Mean, ClippedMean, Median, TrimmedMean, Krum)))
-    f = draw(st.integers(0, 2))
+    f = draw(st.sampled_from((2, 1, 0, 3)))
     tolerated = f + draw(st.integers(0, 1))
     rule = kind(tolerated) if kind in (TrimmedMean, Krum) else kind()
     if kind is ClippedMean:
@@ -124,10 +125,12 @@ def answers(draw: DrawFn, *kinds: Any) -> Answers:
     n = draw(st.integers(0, 3)) + max(rule.least, 2 * f + 1)
     shape = draw(st.tuples(st.integers(1, 2), st.integers(1, 3)))
 
-    def replies(count: int, number: SearchStrategy[float]) -> list[NDArray[np.float32]]:
+    def replies(count: int, number: SearchStrategy[float], alike: bool) -> list[NDArray[np.float32]]:
         size = shape[0] * shape[1]
         each = st.lists(number, min_size=size, max_size=size)
-        drawn = draw(st.one_of(st.lists(each, min_size=count, max_size=count), each.map(lambda one: [one] * count)))
+        drawn = draw(each.map(lambda one: [one] * count) if alike else st.lists(each, min_size=count, max_size=count))
         return [np.array(one, dtype=np.float32).reshape(shape) for one in drawn]
 
-    return Answers(rule, replies(n - f, draw(st.sampled_from((_mild, _wild)))), replies(f, _wild))
+    mild_or_not, often = st.sampled_from((_mild, _mild, _wild)), st.sampled_from((True, True, False))
+    honest = replies(n - f, draw(mild_or_not), not draw(often))
+    return Answers(rule, honest, replies(f, draw(st.sampled_from((_far, _wild))), draw(often)))

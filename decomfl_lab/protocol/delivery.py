@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from decomfl_lab.errors import InputError, require_int
+from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Dense, Held, Plan, Reply, RunSeed
 from decomfl_lab.protocol.policy import PullPolicy
@@ -42,7 +42,7 @@ class Delivery:
         policy: It has the server send its model where that is there sooner than the records; None for never.
         ledger: It encodes what is sent, and counts it.
         decode: It reads what arrives.
-        told: The clients that have been told the run's seed.
+        told: The clients that know the run's seed, for they have answered a plan.
         pulls: How often the model was sent in the place of records.
     """
 
@@ -85,15 +85,19 @@ class Delivery:
         """
         server = self.server
         held = [read(Held, report, decode=self.decode) for report in reports] if self.wants_reports else None
-        pulling = set()  # whose records are gone: they get the model, and count as holding this round
+        pulling = set()  # whose records are gone: they get the model, and are planned as holding this round
         if server.replica is not None:
             told = {at.client: at.round for at in held or ()}
             holds = {i: server.held[i] for i in chosen if 0 <= i < len(server.held)} if held is None else told
             pulling = {i for i in chosen if holds.get(i, server.round) < server.history.start}
-            for i in pulling:
-                server.note_dense_pull(i)
             held = held and [Held(at.client, server.round) if at.client in pulling else at for at in held]
-        for i, plan in server.plan_round(chosen, held).items():
+        before = list(server.held)  # a model may be lost on its way: it counts once the client answers
+        server.held = [server.round if i in pulling else r for i, r in enumerate(before)]
+        try:
+            plans = server.plan_round(chosen, held)
+        finally:
+            server.held = before
+        for i, plan in plans.items():
             pulls = i in pulling
             if not pulls and self.policy is not None and self._prefers_a_pull(i, plan):
                 pulls, plan = True, dataclasses.replace(plan, records=())
@@ -124,9 +128,8 @@ class Delivery:
         return first + ([ledger.records(i, records)] if records else [])
 
     def _planned(self, i: int, plan: Plan) -> Iterator[bytes]:
-        """The plan, and before the first one that carries no seeds the seed that they derive from."""
+        """The plan; where it carries no seeds, before it the seed that they derive from, until the client answers."""
         if plan.seeding is Seeding.PER_RUN and i not in self.told:
-            self.told.add(i)
             yield self.ledger.run_seed(i, self.server.run_seed)
         yield self.ledger.plan(i, plan)
 
@@ -149,7 +152,10 @@ class Delivery:
 
     def close(self, replies: Iterable[bytes]) -> RoundRecord:
         """The round's record, from the replies that arrived; InputError as ``Server.aggregate`` has it."""
-        return self.server.aggregate(read(Reply, reply, decode=self.decode) for reply in replies)
+        answers = [read(Reply, reply, decode=self.decode) for reply in replies]
+        record = self.server.aggregate(answers)
+        self.told.update(answer.client for answer in answers)
+        return record
 
 
 class ModelsDown(Delivery):
@@ -178,7 +184,7 @@ def receive(client: Client, messages: Iterable[bytes], decode: Codec = decode) -
         The plan, to be handled.
 
     Raises:
-        InputError: If there is no plan, or a message is damaged.
+        InputError: If there is no plan, a message is damaged, or the model is older than the client's own.
     """
     plan: Plan | None = None
     vectors, r = [], 0
@@ -195,6 +201,8 @@ def receive(client: Client, messages: Iterable[bytes], decode: Codec = decode) -
     if plan is None:
         raise InputError(f"messages to client {client.id} must end with a plan, got none")
     if vectors:
+        own = client.replica.round
+        require(r >= own, f"round of the model sent to client {client.id}", f"be at least its own, {own}", r)
         take_model(client, r, vectors)
     return plan
 

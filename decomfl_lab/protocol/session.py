@@ -69,7 +69,7 @@ class Host:
         self.losses: dict[int, float] = {}
         self._run, self._terms = run, terms
         self._start = self.replica.snapshot()
-        self._answers: dict[int, tuple[Plan, bytes]] = {}
+        self._answers: dict[int, tuple[int, bytes]] = {}  # the round and the bytes of each client's latest
         self._welcomed: set[int] = set()  # who has been told where its data go on
         for client in self.clients.values():
             client.replica.forget()
@@ -109,7 +109,7 @@ class Host:
         records: tuple[RoundRecord, ...] = ()
         vectors, r = [], 0
         for message in split_frame(frame):
-            match decode(message, client.run_seed):
+            match decode(message, self._terms.run_seed):
                 case Welcome(begin, steps):
                     self._answers.pop(i, None)
                     self._welcomed.add(i)
@@ -155,23 +155,38 @@ class Host:
             self.losses[i] = reply.loss
             finite = bool(np.isfinite(reply.scalars).all())
             said: Message = reply if finite else Refusal(str(DivergedError(f"scalars of client {i}")), True)
-            self._answers[i] = plans[i], encode(said)
+            self._answers[i] = plans[i].round, encode(said)
         return again | {i: self._answers[i][1] for i in new}
 
     def _is_known(self, i: int, plan: Plan) -> bool:
-        return i in self._answers and self._answers[i][0].round == plan.round
+        return i in self._answers and self._answers[i][0] == plan.round
 
     def save(self, path: Path) -> None:
-        """Write the model and its round to a file, from which ``load`` goes on; without it a host begins at x_0."""
+        """Write all that a host goes on from to a file: model, places in the data, latest answers.
+
+        Where a process lives no longer than a message. A host that has no such file begins at x_0.
+        """
         state = {f"state.{slot}": vector for slot, vector in self.replica.state.items()}
-        write_checkpoint(path, {"x": self.replica.x, **state}, {"round": self.replica.round, "run": self._run.hex()})
+        values = {
+            "run": self._run.hex(),
+            "round": self.replica.round,
+            "steps": {i: self.clients[i].steps_taken for i in self._welcomed},
+            "answers": {i: [r, answer.hex()] for i, (r, answer) in self._answers.items()},
+        }
+        write_checkpoint(path, {"x": self.replica.x, **state}, values)
 
     def load(self, path: Path) -> None:
-        """Take the model of ``save``; InputError if the file is damaged or of another run."""
+        """Go on from what ``save`` wrote; InputError if the file is damaged, of another run or of other clients."""
         tensors, values = read_checkpoint(path)
         require(values["run"] == self._run.hex(), "model of the host", "be of this run", str(path))
+        steps = {int(i): taken for i, taken in values["steps"].items()}
+        require(steps.keys() <= self.clients.keys(), "clients of the host", f"be {sorted(steps)}", sorted(self.clients))
         state = {slot: tensors[f"state.{slot}"] for slot in self.replica.state}
         self.replica.restore(Snapshot(values["round"], tensors["x"], state))
+        for i, taken in steps.items():
+            self.clients[i].steps_taken = taken
+        self._welcomed = set(steps)
+        self._answers = {int(i): (r, bytes.fromhex(answer)) for i, (r, answer) in values["answers"].items()}
 
 
 class Coordinator:
@@ -374,6 +389,7 @@ class Coordinator:
         for i in answered:
             ledger.reply(Reply(i, record.round, nothing))
         self.delivery.server.store(record, answered)
+        self.delivery.told.update(answered)
         self._count(record, answered)
 
     @property

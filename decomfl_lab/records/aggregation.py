@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from decomfl_lab.errors import require, require_int
 
-__all__ = ["Aggregation", "ClippedMean", "Krum", "Mean", "Median", "TrimmedMean"]
+__all__ = ["Aggregation", "ClippedMean", "Krum", "Mean", "Median", "TrimmedMean", "omega"]
 
 _F32 = NDArray[np.float32]
 _F64 = NDArray[np.float64]
@@ -201,3 +201,31 @@ class Krum:
             return math.fsum(squares[:near]), replies[i].tobytes()
 
         return replies[min(range(len(replies)), key=score)].copy()
+
+
+def omega(rule: Aggregation, n: int, f: int) -> float:
+    """A number ω with ‖A − ḡ‖² ≤ ω s² for all n replies of which f are arbitrary; infinite where none is proved.
+
+    A is what the rule makes of all n, ḡ the mean of the n − f honest replies and s² = (1/(n − f)) Σ ‖g_i − ḡ‖² their
+    spread. All but Krum keep it in every coordinate by itself, and no smaller ω is true of them.
+
+        trimmed by t, f ≤ t:    t/(n − t − f)        the mean is trimmed by 0, the median by t = ⌊(n − 1)/2⌋
+        krum that tolerates t:  (√(2h(n − t − 2)/((h − 1)q)) + √((t + 1)/q))²,   h = n − f,  q = n − t − f − 1
+
+    Source: docs/robust.md.
+    """
+    match rule:
+        case Mean():
+            t = 0
+        case Median():
+            t = (n - 1) // 2
+        case TrimmedMean(t) | Krum(t):
+            pass
+        case _:
+            return math.inf
+    if n < rule.least or f > t:
+        return math.inf
+    if not isinstance(rule, Krum):
+        return t / (n - t - f)
+    h, q = n - f, n - t - f - 1
+    return (math.sqrt(2 * h * (n - t - 2) / ((h - 1) * q)) + math.sqrt((t + 1) / q)) ** 2

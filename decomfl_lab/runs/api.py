@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.datasets.own import own_dataset
+from decomfl_lab.federations.ray import Ray
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method
 from decomfl_lab.objectives.objective import LossFunction
@@ -35,6 +36,7 @@ def train(
     out: Path | str | None = None,
     device: str | None = None,
     progress: bool = False,
+    federation: Ray | None = None,
     **options: Any,
 ) -> Run:
     """Train any module on the examples of any clients.
@@ -51,6 +53,8 @@ def train(
         out: A folder in which the run is saved, and from which it resumes.
         device: The device, cpu, cuda or auto; None for the one that the examples are on.
         progress: Whether a progress bar is shown on stderr.
+        federation: Where the clients are, ``Ray(workers=N)`` for N actors of Ray; None for this process. Records,
+            losses and models are the same to the bit.
         options: Other options of a run (batch_size, eval_every, engine, ...) or of the method (lr, ...).
 
     Returns:
@@ -69,7 +73,7 @@ def train(
     config = TrainConfig(DeComFL() if method is None else method)
     config = config.but(model=OWN, data=OWN, loss=name_of_loss(loss), rounds=rounds, seed=seed, **options)
     config = config if config.method.alone else config.but(clients=M, sampled=M if sampled is None else sampled)
-    run = Run(config, dataset=dataset, module=model, loss=loss, device=device)
+    run = Run(config, dataset=dataset, module=model, loss=loss, device=device, federation=federation)
     folder = None if out is None else Path(out)
     if not progress:
         run.train(out=folder)

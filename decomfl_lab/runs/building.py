@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,6 +20,9 @@ from decomfl_lab.devices import find_device
 from decomfl_lab.engines.registry import make_engine
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.federations.federation import Federation
+from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.federations.ray import Ray
+from decomfl_lab.federations.remote import RemoteFederation, host_of
 from decomfl_lab.layout import Layout
 from decomfl_lab.methods.method import Setting
 from decomfl_lab.models.registry import build_model
@@ -31,11 +35,13 @@ from decomfl_lab.objectives.objective import (
     RoundedObjective,
 )
 from decomfl_lab.plugins import OWN, is_own, made, named, taking
+from decomfl_lab.protocol.delivery import ModelsDown
+from decomfl_lab.protocol.session import Host
 from decomfl_lab.runs.config import CROSS_ENTROPY, TrainConfig
 from decomfl_lab.runs.evaluation import by_length, calibration_images, fast_layout
 from decomfl_lab.runs.finetuning import task_dataset, task_module
 
-__all__ = ["build_federation", "dataset_of", "fitted", "loss_of", "name_of_loss"]
+__all__ = ["build_federation", "build_host", "dataset_of", "elsewhere", "fitted", "loss_of", "name_of_loss"]
 
 
 def dataset_of(config: TrainConfig, device: str = "cpu") -> Dataset:
@@ -134,6 +140,48 @@ def build_federation(
     objectives: Sequence[Objective] = [RoundedObjective(objective) for objective in exact] if rounded else exact
     setting = Setting(x, objectives, config.sampled, config.seed, make_engine(config.engine))
     return config.method.federation(setting), module, layout
+
+
+def build_host(
+    config: TrainConfig, dataset: Dataset, module: nn.Module | None, loss: LossFunction | None, ids: Iterable[int]
+) -> Host:
+    """The host of these clients of ``config``, as it is made in another process; see ``build_federation``."""
+    federation, _, _ = build_federation(config, dataset, module=module, loss=loss)
+    assert isinstance(federation, DeComFLFederation)
+    return host_of(federation, config.identity(federation.observer.digest()), ids)
+
+
+def elsewhere(
+    federation: Federation,
+    config: TrainConfig,
+    dataset: Dataset,
+    module: nn.Module | None,
+    loss: LossFunction | None,
+    by: Ray,
+) -> RemoteFederation:
+    """The federation with its clients in actors; the arguments are those that it was built from.
+
+    Raises:
+        InputError: If clients send more than scalars, or something of them stays in this process.
+    """
+    plain = config.method.plain()
+    scalars = isinstance(federation, DeComFLFederation) and not isinstance(federation.delivery, ModelsDown)
+    one = "be in-process unless only scalars travel (decomfl, decomfl-projection)"
+    require(scalars, "federation", one, f"{by} for {config.method.name}")
+    assert isinstance(federation, DeComFLFederation)
+    there = {"revert": "snapshot", "tracking": "server", "log_kappa": False, "private_seeds": False}
+    for name, value in there.items():
+        require(plain.get(name, value) == value, name, f"be {value!r} with federation {by}", plain.get(name))
+    require(dataset.device.type == "cpu", "device", f"be cpu with federation {by}", dataset.device.type)
+    if "rebuild" in plain:  # in each actor there is one model for all of its clients anyway
+        config = config.but(rebuild="replay")
+    carrier = by.carrier(partial(build_host, config, dataset, module, loss), config.clients)
+    run, m = config.identity(federation.observer.digest()), config.sampled
+    return RemoteFederation.of(federation, carrier, run, quorum=m, patience=PATIENCE)
+
+
+PATIENCE = 1e9
+"""Seconds that a simulated round may take, as it may in one process."""
 
 
 def _try_out(module: nn.Module, loss: LossFunction, dataset: Dataset) -> None:

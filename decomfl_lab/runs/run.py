@@ -22,8 +22,10 @@ from decomfl_lab.errors import DivergedError, InputError, plural, require, requi
 from decomfl_lab.estimators.second_differences import CURVATURE_COLUMNS
 from decomfl_lab.federations.federation import Federation
 from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.federations.ray import Ray
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
+from decomfl_lab.methods.scalars import Scalars
 from decomfl_lab.methods.traffic import TrafficCheck, mean_traffic
 from decomfl_lab.noise import STREAM_VERSION
 from decomfl_lab.objectives.normalisation import calibrated
@@ -31,7 +33,8 @@ from decomfl_lab.objectives.objective import LossFunction
 from decomfl_lab.pictures import save_picture
 from decomfl_lab.plugins import OWN
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.runs.building import build_federation, dataset_of, loss_of, name_of_loss
+from decomfl_lab.records.aggregation import Mean
+from decomfl_lab.runs.building import build_federation, dataset_of, elsewhere, loss_of, name_of_loss
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.evaluation import calibration_images, evaluate, held_out
 from decomfl_lab.runs.provenance import code_version, write_provenance
@@ -148,6 +151,7 @@ class Run:
         module: nn.Module | None = None,
         loss: LossFunction | None = None,
         device: str | None = None,
+        federation: Ray | None = None,
     ) -> None:
         """A run at round 0.
 
@@ -157,9 +161,11 @@ class Run:
             module: The model at x_0, which is copied; None for the one that ``config`` names.
             loss: The loss(outputs, targets), a mean over a batch; None for the one that ``config`` names.
             device: The device, cpu, cuda or auto; None for the one that the data are on.
+            federation: Where the clients are; None for this process. It is no part of the configuration, as records and
+                losses are the same to the bit.
 
         Raises:
-            InputError: If configuration, data and model do not fit.
+            InputError: If configuration, data, model and federation do not fit.
         """
         dataset = dataset_of(config) if dataset is None else dataset
         self.config = config
@@ -167,6 +173,8 @@ class Run:
         use_tf32_(config.compute == "tf32")
         self._loss = loss or loss_of(config)
         self.federation, self._module, self._layout = build_federation(config, self.dataset, module=module, loss=loss)
+        if federation is not None:
+            self.federation = elsewhere(self.federation, config, self.dataset, module, loss, federation)
         self._held_out = held_out(config, self.dataset)
         self._calibration = calibration_images(config, self.dataset)
         self._rows: list[dict[str, float]] = []
@@ -208,10 +216,10 @@ class Run:
     @property
     def metrics(self) -> pd.DataFrame:
         """One row an evaluation, see ``train``."""
-        plain = self.config.method.plain()
+        method = self.config.method
         more = ["calibrated_accuracy"] if self.config.task else []
-        more += ["drift"] if plain.get("revert") == "sync" else []
-        more += list(CURVATURE_COLUMNS) if plain.get("log_kappa") else []
+        more += ["drift"] if getattr(method, "revert", "") == "sync" else []
+        more += list(CURVATURE_COLUMNS) if getattr(method, "log_kappa", False) else []
         return pd.DataFrame(self._rows, columns=[*METRICS, *more])
 
     @property
@@ -243,7 +251,10 @@ class Run:
         """
         M = min(3, self.config.clients)
         parts = None if self.dataset.parts is None else self.dataset.parts[:M]
-        config = self.config.but(clients=M, sampled=1, rounds=4, batch_size=min(4, self.config.batch_size))
+        method = self.config.method
+        if isinstance(method, Scalars):
+            method = replace(method, aggregation=Mean())  # others need more than one reply, and send the same
+        config = self.config.but(method, clients=M, sampled=1, rounds=4, batch_size=min(4, self.config.batch_size))
         dataset = replace(self.dataset, parts=parts)
         federation, _, layout = build_federation(config, dataset, module=self._module, loss=self._loss)
         said = config.method.traffic(config.cohort, layout.d)

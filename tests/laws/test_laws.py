@@ -14,6 +14,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.laws import FAULTS, LAWS, Implementation, check, verify
 from decomfl_lab.laws.check import check_law, load_implementation
 from decomfl_lab.noise.vectors import KNOWN_ANSWERS
+from decomfl_lab.records.aggregation import Mean
 
 CASES = 150
 """As many for a law as catch every planted fault."""
@@ -105,6 +106,17 @@ def test_laws_about_parts_that_are_the_labs_are_not_tried() -> None:
     assert [outcome.law for outcome in outcomes if outcome.status != "not tried"] == ["sampling-is-without-replacement"]
     assert outcomes.broken == ["sampling-is-without-replacement"]
     assert str(outcomes).endswith(f"0 of 1 laws hold, {len(LAWS) - 1} not tried")
+
+
+def test_aggregation_of_ones_own_is_put_to_its_laws_alone() -> None:
+    class AlwaysTheMean(Implementation):
+        def aggregate(self, rule: Any, replies: Any) -> Any:
+            return Mean()(replies)
+
+    outcomes = verify(AlwaysTheMean(), cases=50)
+    held = [outcome.law for outcome in outcomes if outcome.status == "holds"]
+    assert held == ["aggregates-have-no-order", "agreement-is-kept"]
+    assert outcomes.summary == f"2 of 6 laws hold, {len(LAWS) - 6} not tried"
 
 
 def test_an_implementation_that_supports_nothing_is_not_tried_and_says_so() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -45,8 +46,9 @@ def test_clients_that_share_a_host_and_its_model_give_the_same(tracking):
 
 
 @pytest.mark.parametrize("tracking", Tracking)
-def test_a_client_that_lost_its_model_begins_anew_and_the_run_is_the_same(tracking):
-    case = but(tracking=tracking)
+@pytest.mark.parametrize("seeding", Seeding)
+def test_a_client_that_lost_its_model_begins_anew_and_the_run_is_the_same(tracking, seeding):
+    case = but(tracking=tracking, seeding=seeding)
     elsewhere, here = remote(case), simulated(case)
     for r in range(8):
         elsewhere.carrier.hosts[r % 4] = host(case, r % 4)
@@ -186,6 +188,33 @@ def test_a_host_is_saved_and_goes_on_where_it_was(tmp_path):
     assert again.hello(1) == own.hello(1)
     with pytest.raises(InputError, match="model of the host must be of this run"):
         host(CASE, 1, run=bytes(16)).load(tmp_path / "one")
+
+
+class Mortal:
+    """A host in a process that lives no longer than a message."""
+
+    losses = MappingProxyType({})
+
+    def __init__(self, i, folder):
+        self.i, self.file, self.heard = i, folder / str(i), 0
+
+    def handle(self, frames):
+        own = host(CASE, self.i)
+        if self.file.exists():
+            own.load(self.file)
+        answers = own.handle(frames)
+        own.save(self.file)
+        self.heard += 1
+        return answers
+
+
+def test_hosts_that_live_no_longer_than_a_message_go_on_from_their_files(tmp_path):
+    mortals, lost = {i: Mortal(i, tmp_path) for i in range(4)}, []
+    elsewhere = remote(carrier=Direct(mortals), check_every=0)
+    elsewhere.carrier.between = lambda i, answer: lost.append(i) if mortals[i].heard % 5 == 3 else answer
+    rounds(elsewhere, 8)
+    assert sum(own.heard for own in mortals.values()) == 8 * 3 + 4 + len(lost) > 28  # each says hello once
+    assert digests(elsewhere) == {simulated(rounds=8).observer.digest()}
 
 
 def test_a_client_that_says_it_is_ahead_begins_anew():

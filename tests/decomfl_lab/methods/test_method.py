@@ -80,8 +80,12 @@ def test_an_aggregation_of_ones_own_trains_but_is_not_written_and_a_name_or_a_cl
     class Mine(lab.Median):
         pass
 
+    own = TrainConfig(lab.DeComFL(aggregation=Mine()), data="digits", model="logistic", rounds=1)
+    run = lab.Run(own)
+    run.train()
+    assert len(run.metrics) == 1
     with pytest.raises(InputError, match="aggregation must be one of the lab's to be written to a file"):
-        TrainConfig(lab.DeComFL(aggregation=Mine())).to_dict()
+        own.to_dict()
     for wrong in ("median", lab.Median):
         with pytest.raises(InputError, match=r"aggregation must be a rule, as lab.Median\(\) or"):
             lab.DeComFL(aggregation=wrong)
@@ -105,6 +109,14 @@ def test_the_command_line_trains_with_an_aggregation_and_the_file_says_so(
     assert main(["train", "decomfl", *wanted]) == 0
     assert 'aggregation = "trimmed"\ntolerated = 2\n' in (tmp_path / "run" / "config.toml").read_text()
     assert "rebuilt: 5 of 5 clients" in capsys.readouterr().out
+
+
+def test_the_traffic_of_an_aggregation_that_needs_many_replies_is_that_of_the_mean() -> None:
+    small = {"data": "digits", "model": "logistic", "clients": 7, "sampled": 7, "rounds": 1, "eval_every": 1}
+    checks = [
+        lab.Run(TrainConfig(lab.DeComFL(aggregation=rule), **small)).check_traffic() for rule in (RULES[0], lab.Krum(2))
+    ]
+    assert str(checks[0]) == str(checks[1])
 
 
 @pytest.mark.parametrize(

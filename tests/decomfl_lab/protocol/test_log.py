@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import logging
+import os
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -162,6 +165,7 @@ def test_a_log_that_is_cut_goes_on_as_if_nothing_had_followed(
     with RunLog.open(path, end=2 if at_once else None) as log:
         if not at_once:
             log.cut(2)
+        assert path.stat().st_size == content[2][2]
         assert [entry.record.round for entry in log.entries()] == [0, 1]
         for r in (2, 3):
             log.append(_entry(r))
@@ -188,6 +192,29 @@ def test_an_entry_that_is_none_is_refused_even_with_a_true_chain(body: bytes, mo
         log.append(_entry(0))
         with pytest.raises(InputError, match="entry of round 0 in a nameless log must be one that can be read: "):
             log.entry(0)
+
+
+def test_an_entry_that_says_another_round_is_refused_even_with_a_true_chain(
+    content: tuple[Path, bytes, list[int]],
+) -> None:
+    _, whole, (start, stop, *_) = content
+    place = (1).to_bytes(4, "little") + whole[start + 4 : start + 8]
+    entry = place + zlib.crc32(place).to_bytes(4, "little") + whole[start + 12 : stop - 16]
+    chain = hashlib.blake2b(whole[start - 16 : start] + entry, digest_size=16).digest()  # as docs/run-log.md says
+    with pytest.raises(InputError, match="entry of round 0 was changed or moved"):
+        _read(content, whole[:start] + entry + chain)
+
+
+def test_the_disk_confirms_what_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    confirmed: list[int] = []
+    with RunLog.create(None, HEADER) as log:
+        monkeypatch.setattr("os.fsync", lambda file: confirmed.append(os.fstat(file).st_size))
+        sizes = []
+        for r in range(4):
+            log.append(_entry(r), sync=r % 2 == 1)
+            sizes.append(log._starts[-1])
+        log.sync()
+    assert confirmed == [sizes[1], sizes[3], sizes[3]]
 
 
 def test_what_is_no_log_is_refused_by_name(tmp_path: Path) -> None:
@@ -222,18 +249,18 @@ def test_reading_a_log_needs_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@given(st.integers(1, 5), st.lists(st.booleans(), max_size=12), st.integers(0, 4))
-def test_an_archived_history_has_every_record_that_a_plain_one_has(window: int, late: list[bool], before: int) -> None:
+@given(st.integers(1, 5), st.lists(st.integers(0, 4), max_size=12), st.integers(0, 4))
+def test_an_archived_history_has_every_record_that_a_plain_one_has(window: int, late: list[int], before: int) -> None:
     with RunLog.create(None, HEADER) as log:
         for r in range(before):
             log.append(_entry(r))
         archived, plain = ArchivedHistory(log, window), History(log.records(0))
-        for is_late in late:  # the log may lag behind
+        for lag in late:  # the log may lag behind
             entry = _entry(archived.end)
             archived.append(entry.record)
             plain.append(entry.record)
             archived.prune(archived.end)
-            for r in range(len(log), archived.end - is_late):
+            for r in range(len(log), archived.end - lag):
                 log.append(_entry(r))
         assert (archived.start, archived.end, len(archived)) == (0, plain.end, len(plain))
         assert all(archived.since(r) == plain.since(r) for r in range(plain.end + 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from fractions import Fraction
 from typing import Any
@@ -11,13 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import integrate, stats
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.laws.aggregation import omega
 from decomfl_lab.protocol.messages import Reply
 from decomfl_lab.protocol.server import Server
-from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Mean, Median, TrimmedMean
+from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Mean, Median, TrimmedMean, omega
 from decomfl_lab.records.schedules import Schedule
 
 FAR = 1e30
@@ -125,6 +125,21 @@ def test_omega_holds_for_every_reply_of_a_few_values(rule: Aggregation) -> None:
     assert isinstance(rule, Krum) or max(shares) > 0.99, "a wrong constant would be seen"
 
 
+def test_omega_is_the_formula_of_the_document_and_infinite_where_there_is_no_proof() -> None:
+    assert (omega(Mean(), 5, 0), omega(Median(), 10, 1), omega(TrimmedMean(2), 9, 1)) == (0.0, 4 / 5, 2 / 6)
+    assert omega(Krum(1), 5, 1) == pytest.approx((math.sqrt(2 * 4 * 2 / (3 * 2)) + math.sqrt(2 / 2)) ** 2)
+    assert omega(Krum(2), 9, 1) == pytest.approx((math.sqrt(2 * 8 * 5 / (7 * 5)) + math.sqrt(3 / 5)) ** 2)
+    for rule, n, f in (
+        (Mean(), 5, 1),
+        (Median(), 8, 4),
+        (TrimmedMean(1), 9, 2),
+        (TrimmedMean(2), 4, 1),
+        (Krum(1), 9, 2),
+    ):
+        assert omega(rule, n, f) == math.inf
+    assert omega(ClippedMean(), 5, 0) == math.inf
+
+
 def test_clipping_changes_a_mean_by_a_quarter_of_the_variance_over_what_c_leaves() -> None:
     # docs/robust.md: |E clip(v) − a| ≤ s²/(4(c − |a|)). v is a + 2c' with a chance of p, c' = c − a: nearly the worst.
     c, a = 3.0, 1.0
@@ -136,6 +151,36 @@ def test_clipping_changes_a_mean_by_a_quarter_of_the_variance_over_what_c_leaves
         ratios.append(bias / (chances @ (values - a) ** 2 / (4 * (c - a))))
     assert max(ratios) <= 1
     assert max(ratios) > 0.999, "a constant below 1/4 would be seen"
+
+
+def test_clipping_gaussian_scalars_costs_what_the_bound_on_training_says() -> None:
+    # docs/robust.md: E(‖v‖ − c)₊² ≤ P B², B² = (1 + 2/P)G²/(16γ²), for ‖v‖ = Gχ_P and c = γ√P G.
+    ratios = []
+    for P, gamma in itertools.product((1, 4, 20), (0.5, 1.0, 2.0)):
+        c, density = gamma * P**0.5, stats.chi(P).pdf
+        cost, _ = integrate.quad(lambda t, c=c, pdf=density: (t - c) ** 2 * pdf(t), c, np.inf)
+        ratios.append(cost / P / ((1 + 2 / P) / (16 * gamma**2)))
+    assert 0.95 < max(ratios) <= 1, "a wrong constant would be seen"
+
+
+@given(st.lists(st.floats(-4, 4), min_size=2, max_size=8), st.floats(0.1, 4))
+def test_clipping_never_adds_variance(values: list[float], c: float) -> None:
+    assert np.var(np.clip(values, -c, c)) <= np.var(values) * (1 + 1e-9) + 1e-12
+
+
+@pytest.mark.parametrize("f", [0, 1, 4])
+def test_liars_move_a_clipped_mean_by_two_fths_of_c(f: int) -> None:
+    honest = [-7.0] * (10 - f)  # -3 when they are clipped
+    assert _of(ClippedMean(3.0), *honest, *[FAR] * f) == pytest.approx(-3.0 + 2 * 3.0 * f / 10)
+
+
+@pytest.mark.parametrize("rule", [Mean(), ClippedMean(), Median(), TrimmedMean(0)])
+def test_one_reply_is_enough_and_is_taken(rule: Aggregation) -> None:
+    assert (rule.least, _of(rule, 2.5)) == (1, 2.5)
+
+
+def test_one_liar_is_tolerated_unless_told() -> None:
+    assert (TrimmedMean(), Krum()) == (TrimmedMean(1), Krum(1))
 
 
 @pytest.mark.parametrize(
@@ -157,6 +202,8 @@ def test_too_few_replies_are_refused(rule: Aggregation, count: int, message: str
         (lambda: TrimmedMean(-1), "tolerated must be an integer of at least 0, got -1"),
         (lambda: Krum(0.5), "tolerated must be an integer of at least 0, got 0.5"),  # type: ignore[arg-type]
         (lambda: ClippedMean(float("nan")), "clip c must be a finite number of at least 0, got nan"),
+        (lambda: ClippedMean(True), "clip c must be a finite number of at least 0, got True"),
+        (lambda: ClippedMean("1"), "clip c must be a finite number of at least 0, got '1'"),  # type: ignore[arg-type]
         (lambda: Median()([*_replies(1.0), np.zeros((2, 1), np.float32)]), "replies must be float32 arrays of one"),
         (lambda: Mean()(_replies(1.0, np.inf)), "replies must be finite, got .*inf"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,10 +21,12 @@ import decomfl_lab as lab
 from decomfl_lab.cli.main import main
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.protocol.log import Entry, RunLog
+from decomfl_lab.runs import finetuning, run
 from decomfl_lab.runs import replay as module
-from decomfl_lab.runs import run
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.run import CHECKPOINT_FILE, LOG_FILE, Run, load_run, train
+from tests.decomfl_lab.language.toy import toy_causal, write_sst2
+from tests.decomfl_lab.test_files import _holder
 
 TINY = TrainConfig(
     data="digits",
@@ -155,6 +158,7 @@ def test_the_log_alone_gives_the_model_and_its_scalars_are_measured_again(
     again = lab.replay(tmp_path, measure=range(7))
     assert (again.agrees, again.digest) == (True, trained.federation.observer.digest())
     assert [each.difference for each in again.measured] == [0.0] * 7
+    assert lab.replay(tmp_path, measure=[5]).agrees
     monkeypatch.setattr(module, "dataset_of", lambda _: pytest.fail("no data are needed"))
     alone = lab.replay(tmp_path / LOG_FILE)
     assert (alone.agrees, alone.digest, len(alone.compared)) == (True, again.digest, 4)
@@ -203,7 +207,7 @@ def test_a_record_that_the_configuration_does_not_give_is_named(
         return replace(entry, record=replace(entry.record, **given)) if entry.record.round == 2 else entry
 
     found = lab.replay(_rewritten(out, tmp_path / LOG_FILE, change), measure=[2])
-    assert (found.measured[0].others, found.agrees) == (named, False)
+    assert (found.measured[0].others, found.measured[0].agrees, found.agrees) == (named, False, False)
 
 
 def test_measuring_counts_the_steps_that_clients_have_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,6 +242,39 @@ def test_a_module_of_ones_own_is_given_again_to_replay_and_the_data_to_measure(t
     again = lab.replay(tmp_path, model).model
     assert all(torch.equal(a, b) for a, b in zip(again.parameters(), trained.model.parameters(), strict=True))
     assert not lab.replay(tmp_path, nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))).agrees
+
+
+def test_frozen_normalisation_needs_the_data_to_be_replayed(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))
+    trained = lab.train(model, clients=PAIRS, rounds=3, batchnorm="frozen", out=tmp_path)
+    with pytest.raises(lab.InputError, match="clients must be given again"):
+        lab.replay(tmp_path, model)
+    again = lab.replay(tmp_path, model, clients=PAIRS)
+    assert again.agrees
+    assert torch.equal(again.model(x), trained.model(x))
+
+
+def test_a_language_model_is_replayed_without_its_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finetuning, "load_causal", toy_causal)
+    folder = write_sst2(tmp_path / "sst2")
+    task = {"task": "sst2", "task_data": str(folder), "data": "mnist", "model": "toy", "local_steps": 1}
+    train(TINY.but(**task), out=tmp_path / "run")
+    assert lab.replay(tmp_path / "run", measure=[0, 6]).agrees
+    shutil.rmtree(folder)
+    assert lab.replay(tmp_path / "run").agrees
+    with pytest.raises(lab.InputError, match="sst2"):
+        lab.replay(tmp_path / "run", measure=[0])
+
+
+def test_a_log_has_one_writer_at_a_time(tmp_path: Path) -> None:
+    train(replace(TINY, rounds=3), out=tmp_path)
+    before = (tmp_path / LOG_FILE).read_bytes()
+    with _holder("held", tmp_path):
+        with pytest.raises(lab.InputError, match="out must be a folder that no other process writes to"):
+            train(TINY, out=tmp_path)
+        assert lab.replay(tmp_path).agrees  # reading needs no leave
+    assert (tmp_path / LOG_FILE).read_bytes() == before
 
 
 def test_rounds_and_tolerances_that_are_none_are_refused(out: Path) -> None:

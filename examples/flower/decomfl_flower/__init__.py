@@ -1,0 +1,1 @@
+"""DeComFL over Flower."""

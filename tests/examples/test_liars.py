@@ -1,0 +1,24 @@
+"""``examples/liars.py`` runs as it stands: a liar makes the mean useless and moves no other rule far."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "liars.py"
+
+
+@pytest.mark.slow
+def test_one_liar_of_ten_ruins_the_mean_alone() -> None:
+    done = subprocess.run([sys.executable, str(EXAMPLE), "digits", "80"], capture_output=True, text=True, check=True)
+    lines = re.findall(r"^(\w+)\(.*\), (\w+): accuracy ([\d.]+)$", done.stdout, re.M)
+    found = {(rule, kind): float(accuracy) for rule, kind, accuracy in lines}
+    honest = found["Mean", "DeComFL"]
+    assert honest > 0.6
+    assert found["Mean", "OneLiar"] < honest - 0.2
+    for rule in ("Median", "TrimmedMean", "ClippedMean"):
+        assert min(found[rule, "DeComFL"], found[rule, "OneLiar"]) > honest - 0.1, rule
