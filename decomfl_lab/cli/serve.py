@@ -106,11 +106,14 @@ def _serve(
     with_extra()
     from decomfl_lab.federations.remote import RemoteFederation
     from decomfl_lab.federations.stream.certificates import read_identity
+    from decomfl_lab.federations.stream.connection import require_address
     from decomfl_lab.federations.stream.server import StreamServer
     from decomfl_lab.runs.run import Rebuilt
 
     if out is None:
         raise InputError("out must be a folder, where the run is kept, got None")
+    require_address("bind", bind, secured=certificates is not None)
+    own = read_identity(certificates, "server") if certificates is not None else None
     run = prepared(method, config, device, threads, flags)
     here = replayed(run)
     x = here.observer.digest()
@@ -121,8 +124,8 @@ def _serve(
             {"run": identity.hex(), "x0": x, "config": run.config.to_dict()},
             run.config.clients,
             largest=1024 + SCALAR_BYTES * here.server.K * largest_of(here.server.P),
-            identity=read_identity(certificates, "server") if certificates is not None else None,
-            keys=_keys(out / "keys", identity, run.config.clients) if certificates is None else None,
+            identity=own,
+            keys=_keys(out / "keys", identity, run.config.clients) if own is None else None,
         )
         stack.callback(server.close)
         remote = RemoteFederation.of(here, server, identity, quorum=quorum, deadline=deadline, patience=patience)
