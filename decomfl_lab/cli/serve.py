@@ -59,9 +59,10 @@ class ServeGroup(TrainGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         """The command of a method."""
         command = super().get_command(ctx, cmd_name)
-        command.params += [
+        own: list[click.Parameter] = [
             GroupedOption([f"--{name}"], "federation", help=text, **more) for name, (text, more) in FLAGS.items()
         ]
+        command.params = [each for each in command.params if each.name not in ("federation", "workers")] + own
         command.callback = partial(_serve, cmd_name)
         return command
 
