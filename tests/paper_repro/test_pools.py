@@ -108,6 +108,7 @@ def test_what_a_killed_runner_had_begun_is_done_by_the_other_and_its_turn_ends(t
     assert not list(tmp_path.glob(f"{TURN_FILE}-*"))
 
 
+@pytest.mark.engine
 @pytest.mark.slow
 @pytest.mark.parametrize(("backend", "library"), [("loky", "joblib"), ("ray", "ray"), ("dask", "distributed")])
 def test_every_backend_computes_elsewhere_and_brings_errors_back(backend: str, library: str, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from decomfl_lab.records.seeds import Seeding
 from tests.decomfl_lab.federations.direct import CASE, but, host, remote, simulated
 
 ray = pytest.importorskip("ray", reason="the extra ray is not installed")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module", autouse=True)
