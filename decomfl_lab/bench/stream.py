@@ -75,7 +75,7 @@ class LoadRow:
         model: Whether the server has the model, to evaluate it.
         rounds: Rounds that were measured.
         rounds_per_second: Rounds a second.
-        half: Resident bytes of the server in the middle of the rounds.
+        half: Resident bytes of the server in the middle of the rounds; None where the system does not tell.
         end: Resident bytes at their end.
     """
 
@@ -84,8 +84,8 @@ class LoadRow:
     model: bool
     rounds: int
     rounds_per_second: float
-    half: int
-    end: int
+    half: int | None
+    end: int | None
 
 
 def wire_rows(*, clients: int = 4, rounds: int = 100, pauses: Sequence[float] = (0.0, 0.1)) -> Iterator[WireRow]:
@@ -190,7 +190,7 @@ def _server(
         for _ in range(WARM):
             round_()
         sent, counted, began = coordinator.delivery.ledger.bytes, loopback_counts(), time.monotonic()
-        scalars, half = coordinator.delivery.ledger.scalars, 0
+        scalars, half = coordinator.delivery.ledger.scalars, resident_bytes()
         for r in range(rounds):
             round_()
             half = resident_bytes() if r == rounds // 2 else half

@@ -59,9 +59,10 @@ class ServeGroup(TrainGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         """The command of a method."""
         command = super().get_command(ctx, cmd_name)
-        command.params += [
+        own: list[click.Parameter] = [
             GroupedOption([f"--{name}"], "federation", help=text, **more) for name, (text, more) in FLAGS.items()
         ]
+        command.params = [each for each in command.params if each.name not in ("federation", "workers")] + own
         command.callback = partial(_serve, cmd_name)
         return command
 
@@ -106,11 +107,14 @@ def _serve(
     with_extra()
     from decomfl_lab.federations.remote import RemoteFederation
     from decomfl_lab.federations.stream.certificates import read_identity
+    from decomfl_lab.federations.stream.connection import require_address
     from decomfl_lab.federations.stream.server import StreamServer
     from decomfl_lab.runs.run import Rebuilt
 
     if out is None:
         raise InputError("out must be a folder, where the run is kept, got None")
+    require_address("bind", bind, secured=certificates is not None)
+    own = read_identity(certificates, "server") if certificates is not None else None
     run = prepared(method, config, device, threads, flags)
     here = replayed(run)
     x = here.observer.digest()
@@ -121,8 +125,8 @@ def _serve(
             {"run": identity.hex(), "x0": x, "config": run.config.to_dict()},
             run.config.clients,
             largest=1024 + SCALAR_BYTES * here.server.K * largest_of(here.server.P),
-            identity=read_identity(certificates, "server") if certificates is not None else None,
-            keys=_keys(out / "keys", identity, run.config.clients) if certificates is None else None,
+            identity=own,
+            keys=_keys(out / "keys", identity, run.config.clients) if own is None else None,
         )
         stack.callback(server.close)
         remote = RemoteFederation.of(here, server, identity, quorum=quorum, deadline=deadline, patience=patience)

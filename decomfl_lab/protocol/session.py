@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import DivergedError, InputError, require, require_int
@@ -104,43 +103,46 @@ class Host:
     def _read(self, i: int, frame: bytes) -> tuple[Plan | None, bool]:
         """Bring the model up with what came for client i; its plan, if there is one, and whether to say hello."""
         client = self.clients[i]
+        messages = [decode(message, self._terms.run_seed) for message in split_frame(frame)]
         plan: Plan | None = None
-        asks = False
+        welcome: Welcome | None = None
         records: tuple[RoundRecord, ...] = ()
-        vectors, r = [], 0
-        for message in split_frame(frame):
-            match decode(message, self._terms.run_seed):
-                case Welcome(begin, steps):
-                    self._answers.pop(i, None)
-                    self._welcomed.add(i)
-                    client.steps_taken = steps
-                    if begin == 0:
-                        self.replica.restore(self._start)
+        vectors: list[Dense] = []
+        for message in messages:
+            match message:
+                case Welcome():
+                    welcome = message
                 case Ask():
-                    asks = True
+                    pass
                 case RunSeed(seed):
                     require(seed == self._terms.run_seed, "seed of the run", "be that of its configuration", seed)
-                    client.run_seed = seed
-                case Dense(r, vector):
-                    vectors.append(torch.from_numpy(vector))
-                case Plan() as own:
-                    self._terms.check(own)
-                    plan, records = own, own.records
-                case tuple() as own_records:
-                    records = own_records
+                case Dense():
+                    vectors.append(message)
+                case Plan():
+                    self._terms.check(message)
+                    plan, records = message, message.records
+                case tuple():
+                    records = message
                 case Refusal(text):
                     raise InputError(f"the server refuses client {i}: {text}")
                 case other:
                     require(False, f"message to client {i}", "be one to clients", type(other).__name__)
         for record in records:
             self._terms.check(record)
+        if welcome is not None:
+            self._answers.pop(i, None)
+            self._welcomed.add(i)
+            client.steps_taken = welcome.steps
+            if welcome.round == 0:
+                self.replica.restore(self._start)
         if vectors:  # a model in the place of records
-            take_model(client, r, vectors)
+            client.replica.round = self.replica.round
+            take_model(client, vectors[-1].round if plan is None else plan.round, vectors)
             self.replica.restore(client.replica.snapshot())
             client.replica.forget()
         if records and records[0].round <= self.replica.round:
             self.replica.catch_up(records)
-        return plan if i in self._welcomed else None, asks
+        return plan if i in self._welcomed else None, Ask() in messages
 
     def _answer(self, plans: Mapping[int, Plan]) -> dict[int, bytes]:
         """The replies to plans of one round; those given before, to the byte, where a plan comes again."""

@@ -22,7 +22,6 @@ from decomfl_lab.federations.stream.connection import (
     OFFER_BYTES,
     OPTIONS,
     Link,
-    is_loopback,
     require_address,
 )
 from decomfl_lab.protocol.seals import Seal
@@ -67,9 +66,7 @@ class StreamClient:
         Raises:
             InputError: If the address is none, or is not of loopback without certificates.
         """
-        host, _ = require_address("address", address)
-        loopback = "be of loopback (127.0.0.1) without certificates (--certificates DIR)"
-        require(identity is not None or is_loopback(host), "address", loopback, address)
+        require_address("address", address, secured=identity is not None)
         require((identity is None) != (key is None), "identity and key", "be one of the two", "both or none")
         self.address, self.i, self.patience = address, i, patience
         self._identity, self._key = identity, key

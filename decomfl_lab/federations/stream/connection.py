@@ -9,7 +9,7 @@ import zlib
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.protocol.seals import NONCE_BYTES, Seal
 
-__all__ = ["HALF_NONCE", "METHOD", "OFFER_BYTES", "OPTIONS", "SERVICE", "Link", "is_loopback", "require_address"]
+__all__ = ["HALF_NONCE", "METHOD", "OFFER_BYTES", "OPTIONS", "SERVICE", "Link", "require_address"]
 
 SERVICE = "decomfl.Federation"
 METHOD = f"/{SERVICE}/Join"
@@ -27,20 +27,17 @@ OPTIONS = (
 )
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine and nothing else can connect to it."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def require_address(argument: str, address: str) -> tuple[str, int]:
-    """(host, port) of HOST:PORT; InputError for anything else."""
+def require_address(argument: str, address: str, *, secured: bool) -> None:
+    """InputError unless an address is HOST:PORT, and of this machine alone where there are no certificates."""
     host, _, port = address.rpartition(":")
     right = bool(host) and port.isascii() and port.isdigit() and int(port) < 1 << 16
     require(right, argument, "be HOST:PORT, as 127.0.0.1:8470", address)
-    return host, int(port)
+    try:
+        loopback = ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        loopback = host == "localhost"
+    rule = "be of loopback (127.0.0.1) without certificates (--certificates DIR)"
+    require(secured or loopback, argument, rule, address)
 
 
 class Link:

@@ -34,7 +34,6 @@ from decomfl_lab.federations.stream.connection import (
     OPTIONS,
     SERVICE,
     Link,
-    is_loopback,
     require_address,
 )
 from decomfl_lab.protocol.seals import Seal
@@ -88,9 +87,7 @@ class StreamServer:
         Raises:
             InputError: If the address is not one to listen on, is taken, or is not of loopback without certificates.
         """
-        host, port = require_address("bind", bind)
-        loopback = "be of loopback (127.0.0.1) without certificates (--certificates DIR)"
-        require(identity is not None or is_loopback(host), "bind", loopback, bind)
+        require_address("bind", bind, secured=identity is not None)
         require((identity is None) != (keys is None), "identity and keys", "be one of the two", "both or none")
         self.connected: dict[int, _Connection] = {}
         self.waiting: set[int] = set()
@@ -100,7 +97,7 @@ class StreamServer:
         started: Future[int] = Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._listen(bind, identity, started)), daemon=True)
         self._thread.start()
-        self.address = f"{bind.rpartition(':')[0]}:{started.result() or port}"
+        self.address = f"{bind.rpartition(':')[0]}:{started.result()}"
 
     def exchange(self, frames: Mapping[int, bytes], take: Take, deadline: float | None = None) -> None:
         """Send each frame to its client, and hand what arrives to ``take`` until all are done or the time is over.

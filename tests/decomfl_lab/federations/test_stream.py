@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from contextlib import ExitStack
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from decomfl_lab.errors import InputError
 from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.federations.stream import client as client_module
+from decomfl_lab.federations.stream import server as server_module
 from decomfl_lab.federations.stream.certificates import client_name, make_certificates, read_identity
 from decomfl_lab.federations.stream.client import StreamClient
 from decomfl_lab.federations.stream.connection import MOST_DEFLATED, Link
@@ -105,7 +107,7 @@ def finish(server, federation, clients, rounds=8):
 def whisper(server, i, words, hello=b"hello", **proof):
     """Connect as client i, say hello and these bytes as they are, and return what the server has against it."""
     stream = StreamClient(server.address, i, **(proof or {"key": key(i)}))
-    with stream._connected(10_000) as (_, connection):
+    with stream._connected(1 << 21) as (_, connection):
         connection.send(hello)
         frames = iter(connection)
         for word in words(connection.link, frames):
@@ -228,6 +230,24 @@ def test_who_answers_nothing_is_cut_and_the_others_go_on(listening):
     assert server.cut == 1
     slow.set()
     assert len(finish(server, federation, clients, rounds=federation.round + 1)) == 1
+
+
+def test_who_does_not_read_is_cut_and_the_others_are_served(listening, monkeypatch):
+    monkeypatch.setattr(server_module, "WRITE_SECONDS", 0.2)
+    monkeypatch.setattr(server_module, "WRITE_BYTES", 1e9)
+    server, large, got = listening(), random.Random(0).randbytes(1 << 20), []
+    Joined(server.address, 0, answer=lambda frame: b"answer")
+
+    def take(i, frame, _):
+        got.append((i, frame))
+        return large if i == 3 else None if frame == b"answer" else b"plan"
+
+    def deaf(*_):
+        server.exchange({0: b"", 3: b""}, take, 2)
+        return []
+
+    assert whisper(server, 3, deaf) == "RESOURCE_EXHAUSTED: client 3 must read what it is sent"
+    assert (0, b"answer") in got
 
 
 def test_a_client_without_a_server_gives_up_in_one_line():

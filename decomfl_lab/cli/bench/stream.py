@@ -1,0 +1,65 @@
+"""``decomfl bench stream``: bytes of the own stream on the wire, and one server against many clients."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from decomfl_lab.cli.bench.shared import measured, numbers, print_rows
+from decomfl_lab.errors import require_int
+
+__all__ = ["stream"]
+
+
+def stream(
+    *,
+    clients: Annotated[int, typer.Option(help="Number of clients of the server that is put under load.")] = 1000,
+    d: Annotated[str, typer.Option(help="Model sizes d of that server's run.")] = "1e4,1e7",
+    rounds: Annotated[int, typer.Option(help="Rounds of the load; bytes are of 100 rounds.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as one JSON object.")] = False,
+) -> None:
+    """Measure bytes a client-round on the wire, and a server against many clients on loopback, K·P = 20.
+
+    Bytes are those of every segment on a loopback interface of its own, the headers of IP and TCP, acknowledgements
+    and TLS included (Linux, unshare --net). "answer after" is how long a client takes: after 40 ms its side
+    acknowledges the plan by a segment of its own. Under load all clients take part in every round and answer without
+    computing; the server has no model, as the algorithm has it, or one that follows every record, as that of decomfl
+    serve. Memory is that of the whole process, libraries included.
+    """
+    from decomfl_lab.bench.stream import load_rows, wire_rows
+
+    require_int("rounds", rounds, 2)
+    sizes = numbers("d", d)
+    wire = [asdict(row) for row in measured(wire_rows(), 4)]
+    load = [asdict(row) for row in measured(load_rows(sizes, clients=clients, rounds=rounds), 2 * len(sizes))]
+    if as_json:
+        print(json.dumps({"bytes": wire, "load": load}))
+        return
+    columns = {
+        "security": "{security}",
+        "answer after": "{pause:g} s",
+        "scalars": "{scalars}",
+        "messages": "{messages:.0f} B",
+        "on the wire": "{bytes:.0f} B",
+        "segments": "{segments:.2f}",
+    }
+    rows = [row | {"security": "mutual TLS" if row["secured"] else "keyed tags"} for row in wire]
+    print_rows(rows, "A client-round of the stream, both ways", columns, width=100)
+    columns = {
+        "server": "{server}",
+        "clients": "{clients:,}",
+        "d": "{d:,}",
+        "rounds a second": "{rounds_per_second:.2f}",
+        "MB half way": "{half_mb:.1f}",
+        "MB at the end": "{end_mb:.1f}",
+    }
+    rows = [
+        row
+        | {"server": "with a model" if row["model"] else "without a model"}
+        | {f"{name}_mb": row[name] and 1e-6 * row[name] for name in ("half", "end")}
+        for row in load
+    ]
+    print_rows(rows, f"One server on loopback, {rounds} rounds", columns, width=100)

@@ -1,0 +1,134 @@
+"""``decomfl serve`` and ``decomfl join``, on loopback, with a model of 650 parameters."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("grpc", reason="the extra stream is not installed")
+
+from decomfl_lab.cli.join import _agreed
+from decomfl_lab.cli.main import main
+from decomfl_lab.errors import InputError
+from decomfl_lab.federations.stream import client as client_module
+from decomfl_lab.interrupts import interrupt
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.run import Run
+
+FLAGS = "--data digits --model logistic --clients 2 --sampled 2 --perturbations 3 --batch-size 8 --eval-every 100"
+
+
+@pytest.fixture
+def address():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+@pytest.fixture(autouse=True)
+def _soon_again(monkeypatch):
+    monkeypatch.setattr(client_module, "LONGEST_WAIT", 0.3)
+
+
+def serve(out, address, rounds, more=""):
+    return main(f"serve {FLAGS} --rounds {rounds} --out {out} --bind {address} --json {more}".split())
+
+
+def joining(out, address, codes, i, more=""):
+    """A thread that is client i, once there is a key for it."""
+    key = out / "keys" / f"client-{i}.key"
+
+    def join():
+        while not key.exists():
+            time.sleep(0.05)
+        codes.append(main(f"join {address} --client {i} --key {key} --json {more}".split()))
+
+    thread = threading.Thread(target=join, daemon=True)
+    thread.start()
+    return thread
+
+
+def simulated(rounds):
+    config = TrainConfig(
+        data="digits", model="logistic", clients=2, sampled=2, perturbations=3, batch_size=8, rounds=rounds
+    )
+    run = Run(config)
+    run.train()
+    return run.federation.observer.digest()
+
+
+def said(capsys):
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+
+
+def test_server_and_clients_print_the_digest_of_the_simulated_run(tmp_path, address, capsys):
+    codes = []
+    threads = [joining(tmp_path / "fl", address, codes, i) for i in range(2)]
+    assert serve(tmp_path / "fl", address, 3) == 0
+    for thread in threads:
+        thread.join(30)
+    assert codes == [0, 0]
+    found = said(capsys)
+    assert {each["digest"] for each in found} == {simulated(3)}
+    assert {each["round"] for each in found if "client" in each} == {3}
+
+
+def test_a_server_that_is_stopped_saves_the_round_and_the_same_command_goes_on_with_the_same_clients(
+    tmp_path, address, capsys
+):
+    codes, log = [], tmp_path / "fl" / "run.dcl"
+    threads = [joining(tmp_path / "fl", address, codes, i) for i in range(2)]
+    before = signal.signal(signal.SIGTERM, interrupt)
+
+    def stop():
+        while not log.exists() or log.stat().st_size < 3000:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop, daemon=True).start()
+    try:
+        assert serve(tmp_path / "fl", address, 100_000) == 143
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    told = capsys.readouterr().err
+    reached = int(told.split("interrupted after round ")[1].split(";")[0])
+    assert f"saved in {tmp_path / 'fl'}" in told
+    assert serve(tmp_path / "fl", address, reached + 2) == 0
+    for thread in threads:
+        thread.join(30)
+    assert {each["digest"] for each in said(capsys)} == {simulated(reached + 2)}
+
+
+@pytest.mark.parametrize("name", ["method", "model", "data", "loss"])
+def test_a_configuration_from_the_wire_names_no_code(name):
+    values = TrainConfig().to_dict()
+    assert _agreed({"config": values}).model == "cnn-mnist"
+    with pytest.raises(InputError, match=f"{name} of the server must name no code"):
+        _agreed({"config": values | {name: "os:system"}})
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (f"serve {FLAGS}", "out must be a folder, where the run is kept"),
+        (f"serve {FLAGS} --out OUT --bind 0.0.0.0:8470", "bind must be of loopback"),
+        (f"serve {FLAGS} --out OUT --bind nowhere", "bind must be HOST:PORT, as 127.0.0.1:8470, got 'nowhere'"),
+        (f"serve {FLAGS} --out OUT --certificates OUT/none", "certificates must have a readable ca.crt"),
+        (f"serve fedavg {FLAGS} --out OUT", "perturbations must be left out for fedavg"),
+        ("serve fedavg --data digits --model logistic --out OUT", "method must be decomfl or decomfl-projection"),
+        ("join 127.0.0.1:1 --client 0", "certificates and key must be one of the two"),
+        ("join 127.0.0.1:1 --client 0 --key OUT/none", "key must be a readable file"),
+        ("join 127.0.0.1:1 --client -1 --key OUT/none", "client must be an integer of at least 0"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(command, told, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main(command.replace("OUT", str(out)).split()) == 2
+    assert told in capsys.readouterr().err
+    assert not out.exists()
