@@ -13,7 +13,7 @@ ARGS ?=
 help:
 	@echo "make paper   every figure and table at default scale -> $(OUT)/report.html (ARGS='--scale smoke' for less)"
 	@echo "make test    the whole test suite, linter and type checker"
-	@echo "make engines the tests that need Ray, NVFlare or gRPC, in an environment that has them ($(ENGINES))"
+	@echo "make engines the tests of Ray, Dask, NVFlare and gRPC, in an environment that has them all ($(ENGINES))"
 	@echo "make mutants small changes of the core's source, each to be noticed by laws or tests (ARGS='--sample 30' for fewer)"
 	@echo "make fuzz    ten million damaged messages to the decoders (ARGS='--runs 100000' for fewer)"
 	@echo "make setup | lint | types | format | clean"

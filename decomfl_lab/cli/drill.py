@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -105,9 +105,9 @@ class _Processes:
         self.folder = folder
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, *arguments: str) -> None:
+    def start(self, name: str, *arguments: str, program: Sequence[str] = ("-m", "decomfl_lab")) -> None:
         """Start one, which appends to NAME.err and writes NAME.out."""
-        command = [sys.executable, "-m", "decomfl_lab", *arguments]
+        command = [sys.executable, *program, *arguments]
         with (self.folder / f"{name}.out").open("wb") as output, (self.folder / f"{name}.err").open("ab") as words:
             self.running[name] = subprocess.Popen(command, stdout=output, stderr=words)
 
@@ -201,4 +201,31 @@ def _stream(config: TrainConfig, folder: Path) -> dict[str, str]:
         return {name: own.result(name)["digest"] for name in own.running}
 
 
-ENGINES: dict[str, Callable[[TrainConfig, Path], dict[str, str]]] = {"stream": _stream}
+SIMULATE = "import sys; from decomfl_lab.federations.nvflare import simulate; simulate(*sys.argv[1:])"
+
+
+def _nvflare(config: TrainConfig, folder: Path) -> dict[str, str]:
+    """A job in SimEnv that is killed with all its sites, and a second one."""
+    try:
+        import nvflare  # noqa: F401
+        import psutil  # it comes with NVFlare
+    except ModuleNotFoundError:
+        raise InputError("drill nvflare needs the extra nvflare: pip install 'decomfl-lab[nvflare]'") from None
+    out = folder / "server"
+    log = out / "run.dcl"
+    with _processes(folder) as own:
+        own.start("job", _written(config, folder), str(out), program=("-c", SIMULATE))
+        _wait(own, "rounds", lambda: _rounds(log), config.rounds // 3)
+        sites = psutil.Process(own.running["job"].pid).children(recursive=True)
+        own.kill("job", _rounds(log))
+        for site in sites:
+            site.kill()
+        own.start("job", _written(config, folder), str(out), program=("-c", SIMULATE))
+        _wait(own, "rounds", lambda: _rounds(log), config.rounds)
+        own.running["job"].wait(COME)
+        own.check(may_end=True)
+    found: dict[str, str] = json.loads((out / "digests.json").read_text())
+    return found
+
+
+ENGINES: dict[str, Callable[[TrainConfig, Path], dict[str, str]]] = {"stream": _stream, "nvflare": _nvflare}

@@ -26,6 +26,7 @@ from decomfl_lab.federations.stream.connection import MOST_DEFLATED, Link
 from decomfl_lab.federations.stream.server import MOST_UNANSWERED, StreamServer
 from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, host, simulated
 
+pytestmark = pytest.mark.engine
 OFFER = {"run": RUN.hex()}
 
 
