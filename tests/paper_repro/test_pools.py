@@ -112,7 +112,7 @@ def test_what_a_killed_runner_had_begun_is_done_by_the_other_and_its_turn_ends(t
 @pytest.mark.slow
 @pytest.mark.parametrize(("backend", "library"), [("loky", "joblib"), ("ray", "ray"), ("dask", "distributed")])
 def test_every_backend_computes_elsewhere_and_brings_errors_back(backend: str, library: str, tmp_path: Path) -> None:
-    pytest.importorskip(library)
+    pytest.importorskip(library, reason=f"{library} is not installed here: make engines tests it")
     with pytest.raises(InputError, match="^bad must be right, got wrong$"):
         run_all([*works(), Told("bad", wrong=True)], tmp_path, n_jobs=2, backend=backend)
     names, processes = zip(*told(tmp_path), strict=True)

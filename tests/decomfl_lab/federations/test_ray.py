@@ -22,7 +22,7 @@ from decomfl_lab.protocol.wire import Ledger
 from decomfl_lab.records.seeds import Seeding
 from tests.decomfl_lab.federations.direct import CASE, but, host, remote, simulated
 
-ray = pytest.importorskip("ray", reason="the extra ray is not installed")
+ray = pytest.importorskip("ray", reason="Ray is not installed here: make engines tests it")
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 
@@ -151,6 +151,12 @@ def test_a_run_saved_without_its_first_records_or_with_another_model_is_not_take
         InputError, match=r"saved run must have its records from round 0 on, .* 'records from round \d on'"
     ):
         lab.load(tmp_path / "old", model(), clients=CLIENTS, test=CLIENTS[0], federation=lab.Ray(1))
+
+
+def test_without_ray_the_error_says_which_extra_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"Ray needs the extra ray: pip install 'decomfl-lab\[ray\]'"):
+        trained(federation=lab.Ray())
 
 
 def test_divergence_in_an_actor_is_told_as_in_one_process():
