@@ -8,13 +8,14 @@ ENGINES_STAMP := $(ENGINES)/.installed
 OUT ?= out
 ARGS ?=
 
-.PHONY: help setup paper test engines mutants lint types format clean
+.PHONY: help setup paper test engines mutants fuzz lint types format clean
 
 help:
 	@echo "make paper   every figure and table at default scale -> $(OUT)/report.html (ARGS='--scale smoke' for less)"
 	@echo "make test    the whole test suite, linter and type checker"
 	@echo "make engines the tests that need Ray, NVFlare or gRPC, in an environment that has them ($(ENGINES))"
 	@echo "make mutants small changes of the core's source, each to be noticed by laws or tests (ARGS='--sample 30' for fewer)"
+	@echo "make fuzz    ten million damaged messages to the decoders (ARGS='--runs 100000' for fewer)"
 	@echo "make setup | lint | types | format | clean"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -52,6 +53,10 @@ engines: $(ENGINES_STAMP)
 
 mutants: $(STAMP)
 	$(BIN)/python -m tests.mutants $(ARGS)
+
+fuzz: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	$(BIN)/python -m tests.fuzz --out $(OUT)/fuzz $(ARGS)
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -8,10 +8,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from decomfl_lab.errors import InputError
+from decomfl_lab.errors import InputError, require, shown
 from decomfl_lab.files import write_atomically
 
 __all__ = ["read_checkpoint", "write_checkpoint"]
@@ -61,5 +62,11 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             f"checkpoint must be a whole file as it was written, got {path}, which is damaged (its checksum differs): "
             f"{remedy}"
         )
-    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    return load(content), json.loads(header["__metadata__"][_KEY])
+    try:  # a checksum can be made for any bytes
+        tensors = load(content)
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        values = json.loads(header["__metadata__"][_KEY])
+    except (SafetensorError, ValueError, KeyError, RecursionError) as error:
+        raise InputError(f"checkpoint must be a file of a run, got {path} ({shown(str(error))})") from None
+    require(isinstance(values, dict), "values of the checkpoint", "be a JSON object", values)
+    return tensors, values

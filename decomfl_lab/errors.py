@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterable
 from functools import wraps
+from reprlib import Repr
 from typing import Any, ParamSpec, TypeVar
 
 __all__ = [
@@ -18,6 +20,7 @@ __all__ = [
     "require_choice",
     "require_finite_positive",
     "require_int",
+    "shown",
 ]
 
 P = ParamSpec("P")
@@ -44,10 +47,21 @@ class DivergedError(InputError):
         return "{} must be finite: training diverged {}".format(*self.args)
 
 
+_SHORT = Repr()
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = _SHORT.maxdict = 20
+_SHORT.maxstring = _SHORT.maxother = _MOST = 160
+
+
+def shown(value: Any) -> str:
+    """The value as an error shows it: one line of at most 160 characters, however large the value is."""
+    text = re.sub(r"\s*\n\s*", " ", _SHORT.repr(value))
+    return text if len(text) <= _MOST else f"{text[: _MOST - 43]} ... {text[-38:]}"
+
+
 def require(holds: bool, argument: str, rule: str, value: Any) -> None:
-    """Raise ``InputError("{argument} must {rule}, got {value}")`` unless ``holds``."""
+    """Raise ``InputError("{argument} must {rule}, got {value}")`` unless ``holds``, with the value as ``shown``."""
     if not holds:
-        raise InputError(f"{argument} must {rule}, got {value!r}")
+        raise InputError(f"{argument} must {rule}, got {shown(value)}")
 
 
 def require_choice(argument: str, value: str, known: Iterable[str]) -> str:
@@ -56,7 +70,7 @@ def require_choice(argument: str, value: str, known: Iterable[str]) -> str:
     if value not in names:
         near = difflib.get_close_matches(str(value), names, 1)
         meant = f" (did you mean {near[0]}?)" if near else ""
-        raise InputError(f"{argument} must be one of {', '.join(names)}, got {value!r}{meant}")
+        raise InputError(f"{argument} must be one of {', '.join(names)}, got {shown(value)}{meant}")
     return value
 
 
@@ -83,7 +97,7 @@ def require_int(argument: str, value: Any, at_least: int, at_most: int | None = 
     is_int = isinstance(value, int) and not isinstance(value, bool)
     if not (is_int and value >= at_least and (at_most is None or value <= at_most)):
         limit = f"in {at_least}..{at_most}" if at_most is not None else f"of at least {at_least}"
-        raise InputError(f"{argument} must be an integer {limit}, got {value!r}")
+        raise InputError(f"{argument} must be an integer {limit}, got {shown(value)}")
     return int(value)
 
 

@@ -14,7 +14,7 @@ from decomfl_lab.errors import DivergedError
 from decomfl_lab.estimators.second_differences import CurvatureLog
 from decomfl_lab.protocol.messages import Dense
 from decomfl_lab.protocol.server import sample_clients
-from decomfl_lab.protocol.wire import Ledger, read
+from decomfl_lab.protocol.wire import Ledger, read, vector_of
 from decomfl_lab.records.schedules import Schedule
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ class Uplink(Protocol):
 class DenseUplink:
     """The model itself, every element."""
 
-    def send(self, ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:  # noqa: ARG002
+    def send(self, ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
         """See ``Uplink``."""
-        return read(Dense, ledger.vector(client, r, own, upwards=True)).x
+        return vector_of(read(Dense, ledger.vector(client, r, own, upwards=True)), r, down.size, down.dtype)
 
 
 class FedAvgFederation:
@@ -89,8 +89,9 @@ class FedAvgFederation:
 
         total, losses = np.zeros(self.x.numel()), []
         for i in self.sample():
-            message = self.ledger.vector(i, self.round, self.x.cpu().numpy(), upwards=False)
-            down = read(Dense, message).x
+            here = self.x.cpu().numpy()
+            message = self.ledger.vector(i, self.round, here, upwards=False)
+            down = vector_of(read(Dense, message), self.round, here.size, here.dtype)
             start = torch.from_numpy(down.copy()).to(self.x.device)
             own, loss = self.clients[i].train(start, self.eta(self.round), self.K)
             if not torch.isfinite(own).all():

@@ -83,8 +83,10 @@ def job(
     }
     least = M if min_sites is None else require_int("min_sites", min_sites, 1, M)
     here = sys.modules[__name__]
-    # A site that is asked again while it still measures must not measure twice at once.
+    # One thread a site: if it is asked again while it measures, it must not measure twice at once.
     recipe = CollabRecipe(name, server=here, client=here, min_clients=least, max_inbound_call_threads_for_client=1)
+    if "rebuild" in config.method.plain():  # a site has no model but its client's
+        config = config.but(rebuild="replay")
     for key, value in {"config": config.to_toml(), "sites": list(sites)}.items():
         recipe.set_server_prop(key, value)
         recipe.set_client_prop(key, value)

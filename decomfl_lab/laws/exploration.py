@@ -20,12 +20,14 @@ from __future__ import annotations
 
 import copy
 import itertools
+import logging
 import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from operator import methodcaller
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -39,6 +41,9 @@ from decomfl_lab.protocol.delivery import Delivery, receive
 from decomfl_lab.protocol.messages import Dense, Held, Reply
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Tracking
+from decomfl_lab.protocol.session import MOST_WELCOMES, Coordinator, Host
+from decomfl_lab.protocol.terms import Terms
+from decomfl_lab.protocol.wire import split_frame
 from decomfl_lab.records.record import History
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
@@ -62,6 +67,7 @@ class Scope:
         clients: M, at most 3.
         rounds: R.
         memory: How many messages each way of a client the network keeps.
+        session: Whether it is the session's hellos and welcomes that are explored, around the same delivery.
     """
 
     tracking: Tracking = Tracking.SERVER
@@ -70,6 +76,7 @@ class Scope:
     clients: int = 3
     rounds: int = 4
     memory: int = 1
+    session: bool = False
 
     def __post_init__(self) -> None:
         require_int("clients", self.clients, 1, len(PROBED) - 1)
@@ -78,8 +85,9 @@ class Scope:
 
     def __str__(self) -> str:
         pulls = "always" if self.pulls else "when gone" if self.keep else "never"
-        size = f"{self.clients} clients, {self.rounds} rounds, network of {self.memory}"
-        return f"{size:38}{self.tracking:9}history {self.keep or 'all'!s:5}pulls {pulls:10}"
+        size = f"{plural(self.clients, 'client')}, {plural(self.rounds, 'round')}, network of {self.memory}"
+        what, history = "session" if self.session else "delivery", str(self.keep or "all")
+        return f"{what:9}{size:35}{self.tracking:9}history {history:5}pulls {pulls:10}"
 
     @property
     def case(self) -> Case:
@@ -110,6 +118,8 @@ SCOPES = (
     *(Scope(Tracking.SERVER, *way, clients=2, memory=2) for way in _WAYS),
     *(Scope(Tracking.CLIENTS, *way, rounds=3) for way in _FEW),
     *(Scope(Tracking.CLIENTS, *way, clients=2, rounds=3, memory=2) for way in _FEW),
+    *(Scope(tracking, keep, clients=1, session=True) for tracking in Tracking for keep in (0, 1)),
+    *(Scope(tracking, clients=2, rounds=1, session=True) for tracking in Tracking),
 )
 """The scopes of ``decomfl verify --states``."""
 
@@ -160,7 +170,13 @@ def explore(scope: Scope, implementation: Implementation | None = None, *, limit
         implementation: Whose clients and servers; the lab's by default.
         limit: Stop after so many states; None for all.
     """
-    return _Search(scope, Implementation() if implementation is None else implementation).run(limit)
+    kind = _Sessions if scope.session else _Search
+    logger = logging.getLogger("decomfl_lab.protocol.session")
+    logger.disabled, was = True, logger.disabled  # it warns of what is explored here
+    try:
+        return kind(scope, Implementation() if implementation is None else implementation).run(limit)
+    finally:
+        logger.disabled = was
 
 
 class _Calm:
@@ -229,8 +245,8 @@ class _Search:
         self.model: list[tuple[str, Snapshot]] = []  # of each round: the digest, and the model
         self.record: list[bytes] = []  # of each round
         self.now = ""
-        policy = PullPolicy(bandwidth=1e15, replay_ns=1e9) if scope.pulls else None
-        server = self._server(implementation.delivery(self.case, policy), {})
+        self.policy = PullPolicy(bandwidth=1e15, replay_ns=1e9) if scope.pulls else None
+        server = self._server(self._begin(), {})
         links = tuple(self.links(_Link(self._client(i, self._fresh(i)))) for i in range(scope.clients))
         self.first: State = (server, links)
 
@@ -279,6 +295,9 @@ class _Search:
 
     # Parts ------------------------------------------------------------------------------------------------------
 
+    def _begin(self) -> Any:
+        return self.implementation.delivery(self.case, self.policy)
+
     def _fresh(self, i: int) -> Any:
         return self.implementation.client(self.case, i, _Calm(self.case.d))
 
@@ -290,8 +309,19 @@ class _Search:
         self.client_of.setdefault((i, number), client)
         return number
 
-    def _server(self, delivery: Delivery, planned: Mapping[int, int]) -> int:
+    def _server(self, delivery: Any, planned: Mapping[int, Any]) -> int:
         """The number of a server's state: what it stores, and of each client t_i, whether it was told, and the plan."""
+        server = self._right(delivery)
+        r = server.round
+        plans = tuple(planned.get(i, -1) for i in range(self.case.M))
+        held = server.held or [0] * self.case.M
+        own = tuple(self.beliefs((held[i], i in delivery.told, plan)) for i, plan in enumerate(plans))
+        number = self.servers(_Server(server.history.start, r, plans, own))
+        self.delivery_of.setdefault(number, delivery)
+        return number
+
+    def _right(self, delivery: Delivery) -> Any:
+        """The server, if its model and its records are those of their rounds."""
         server: Any = delivery.server
         kept = server.history.since(server.history.start)
         r, bits = server.round, digest(server.replica)
@@ -303,12 +333,7 @@ class _Search:
             same(
                 f"the record of round {record.round}", self.implementation.encode((record,)), self.record[record.round]
             )
-        plans = tuple(planned.get(i, -1) for i in range(self.case.M))
-        held = server.held or [0] * self.case.M
-        own = tuple(self.beliefs((held[i], i in delivery.told, plan)) for i, plan in enumerate(plans))
-        number = self.servers(_Server(server.history.start, r, plans, own))
-        self.delivery_of.setdefault(number, delivery)
-        return number
+        return server
 
     def _once(self, act: Callable[..., Any], *of: Hashable) -> Any:
         """What a part did, which it does once for the same input."""
@@ -470,16 +495,19 @@ class _Search:
     def _restarted(self, number: int) -> int:
         """From its stored model and records, and what it remembers of its clients; the plans are gone."""
         old = self.delivery_of[number]
-        delivery = self.implementation.delivery(self.case, old.policy)
+        delivery = self._begin()
+        self._recall(delivery, old)
+        return self._server(delivery, {})
+
+    def _recall(self, delivery: Delivery, old: Delivery) -> None:
         server: Any = delivery.server
         start = old.server.history.start
         stored = self.implementation.encode(old.server.history.since(start))
         records = self.implementation.decode(stored, server.run_seed)
         assert isinstance(records, tuple)
-        server.history, server.held = History(records, start), list(old.server.held)
+        server.history, server.held = type(server.history)(records, start), list(old.server.held)
         server.replica.restore(self.model[server.round][1])
         delivery.told = set(old.told)
-        return self._server(delivery, {})
 
     def _back(self, i: int, number: int, back: int | None) -> Any:
         """The client, or the one that is there after a crash."""
@@ -519,3 +547,170 @@ class _Search:
     def _decoded(self, message: int) -> list[Any]:
         seed = self.delivery_of[0].server.run_seed
         return [self.implementation.decode(each, seed) for each in self.messages.content[message]]
+
+
+class _Kept(History):
+    """All records, as the log of a run has them."""
+
+    def prune(self, r: int) -> None:
+        """Forget nothing."""
+
+
+class _Sessions(_Search):
+    """The same over ``Coordinator`` and ``Host``, whose frames go both ways until a client's reply is taken.
+
+    A server that crashed has its records, and what it saves of its clients; a client that crashed says hello.
+    """
+
+    run_id = bytes(16)
+
+    def _begin(self) -> Any:
+        delivery = self.implementation.delivery(self.case, self.policy)
+        replica: Any = delivery.server.replica
+        if not self.scope.keep:
+            delivery.server.history = _Kept()
+        return Coordinator(delivery, self.run_id, digest=replica.digest)
+
+    def _fresh(self, i: int) -> Any:
+        server: Any = self.implementation.server(self.case)
+        return Host({i: super()._fresh(i)}, self.run_id, Terms.of(server))
+
+    def _client(self, i: int, host: Any) -> int:
+        """The number of a host's state: its model, the steps taken, and what it has been told and has answered."""
+        client, r = host.clients[i], host.replica.round
+        same(f"the model of client {i} at round {r}", digest(host.replica), self.model[r][0])
+        answer = host._answers[i][1] if i in host._answers else b""
+        number = self.clients((r, client.run_seed, client.steps_taken, i in host._welcomed, answer))
+        self.client_of.setdefault((i, number), host)
+        return number
+
+    def _server(self, delivery: Any, planned: Mapping[int, Any]) -> int:
+        """The number of a coordinator's state; ``planned`` has the frames that it waits for answers to."""
+        coordinator, frames = delivery, planned
+        server = self._right(coordinator.delivery)
+        plans = tuple((i, self.implementation.encode(plan)) for i, plan in server.planned.items())
+        often = [min(coordinator._welcomes[i], MOST_WELCOMES + 1) for i in range(self.case.M)]  # more change nothing
+        counts = *server.held, *coordinator.steps, *often
+        known = sorted(coordinator.replies), sorted(coordinator._reported.items()), sorted(coordinator.delivery.told)
+        content = (server.history.start, server.round, counts, *map(tuple, known), plans)
+        number = self.servers((*content, tuple(sorted(frames.items()))))
+        self.delivery_of.setdefault(number, (coordinator, dict(frames)))  # type: ignore[arg-type]
+        return number
+
+    def _key(self, state: State) -> Any:
+        return state
+
+    def _check(self, state: State) -> None:
+        coordinator, _ = self._coordinator(state[0])
+        history, keep = coordinator.delivery.server.history, self.scope.keep
+        if history.start > (history.end if keep else 0) or (keep and len(history) > keep):
+            raise LawBrokenError(f"records of rounds {history.start} to {history.end - 1} are kept")
+        for i, link in enumerate(state[1]):
+            if i in coordinator.delivery.server.planned and i not in coordinator.replies:
+                self._once(self._served, state[0], i, self.links.content[link].client)
+
+    def _coordinator(self, number: int) -> tuple[Any, dict[int, bytes]]:
+        found: Any = self.delivery_of[number]
+        return cast("tuple[Any, dict[int, bytes]]", found)
+
+    def _served(self, number: int, i: int, client: int) -> None:
+        """Whatever has happened, a client that is asked, and whose frames arrive from now on, gets its reply in."""
+        coordinator, frames = copy.deepcopy(self._coordinator(number))
+        if coordinator._welcomes[i] > 1:
+            return
+        host = self._back(i, client, None)
+        frame: bytes | None = frames[i]
+        while frame:
+            frame = coordinator.take(i, host.handle({i: frame})[i])
+        if i not in coordinator.replies:
+            raise LawBrokenError(f"client {i} cannot take part: {coordinator.refused.get(i, 'it is not answered')}")
+
+    def _after(self, state: State) -> Iterator[tuple[str, State]]:
+        number, links = state
+        ups = tuple(self.links.content[link].up for link in links)
+        for event, after, sent in self._once(self._server_moves, number, ups):
+            changed = list(links)
+            for i, message in sent:
+                changed[i] = self._once(self._sent, links[i], message)
+            yield event, (after, tuple(changed))
+        for i, link in enumerate(links):
+            for event, after in self._once(self._client_moves, i, link, 0):
+                yield event, (number, (*links[:i], after, *links[i + 1 :]))
+
+    def _server_moves(self, number: int, ups: tuple[tuple[int, ...], ...]) -> list[Any]:
+        coordinator, frames = self._coordinator(number)
+        server, moves = coordinator.delivery.server, []
+        asks, r, M = coordinator.delivery.wants_reports, server.round, self.case.M
+
+        def move(event: str, act: Callable[[Any], Mapping[int, bytes]], waits: Mapping[int, bytes] | None) -> None:
+            self.now = event
+            forked = copy.deepcopy(coordinator)
+            sent = act(forked)
+            after = self._server(forked, sent if waits is None else waits)
+            moves.append((event, after, tuple((i, self.messages(frame)) for i, frame in sent.items() if frame)))
+
+        starts = "asks" if asks else f"opens round {r} for"
+        for count in range(1, M + 1) if not frames and r < self.scope.rounds else ():
+            for chosen in itertools.combinations(range(M), count):
+                who = ", ".join(map(str, chosen))
+                move(f"the server {starts} clients {who}", methodcaller("ask" if asks else "open", chosen), None)
+        if frames and not server.planned and coordinator.heard:
+            move(f"the server opens round {r} for those it heard", lambda at: at.open(tuple(frames)), None)
+        for i, up in enumerate(ups if frames else ()):
+            for answer in up:
+                said = self.replies.content[answer]
+                listen = "take" if server.planned else "hear"
+
+                def hears(at: Any, i: int = i, said: bytes = said, listen: str = listen) -> Mapping[int, bytes]:
+                    return {i: getattr(at, listen)(i, said) or b""}
+
+                if server.planned or i in frames:
+                    move(f"the server gets {self._named(said)} of client {i}", hears, frames)
+        for i in sorted(frames.keys() - coordinator.replies.keys()):
+            again = self.messages(frames[i])
+            moves.append((f"the server asks client {i} again", number, ((i, again),)))
+        if server.planned and coordinator.replies:
+            who = ", ".join(map(str, sorted(coordinator.replies)))
+            move(f"the server closes round {r} with the replies of {who}", lambda at: at.close() and {}, {})
+        self.now = "the server crashes and comes back"
+        moves.append((self.now, self._once(self._restarted, number), ()))
+        return moves
+
+    def _restarted(self, number: int) -> int:
+        old, _ = self._coordinator(number)
+        again = self._begin()
+        self._recall(again.delivery, old.delivery)
+        again.steps = list(old.steps)
+        return self._server(again, {})
+
+    def _client_moves(self, i: int, link: int, due: int) -> list[tuple[str, int]]:  # noqa: ARG002
+        known: _Link = self.links.content[link]
+        moves: dict[int, str] = {}
+        for back, message in itertools.product(self._backs(known), (-1, *known.down)):
+            if back is None and message < 0:
+                continue
+            host = self._back(i, known.client, back)
+            crash = "" if back is None else f" crashes, comes back with {_stored(back)}"
+            frame = b"" if message < 0 else self.messages.content[message]
+            what = "says hello" if message < 0 else f"gets {self._named(frame)}"
+            self.now = f"client {i}{crash}{' and' if crash else ''} {what}"
+            answer = host.handle({i: frame})[i] if frame else host.hello(i)
+            up = self._kept(self.replies(answer), known.up) if answer else known.up
+            moves.setdefault(self.links(replace(known, client=self._client(i, host), up=up)), self.now)
+        moves.pop(link, None)
+        return [(event, after) for after, event in moves.items()]
+
+    def _back(self, i: int, number: int, back: int | None) -> Any:
+        if back is None:
+            return copy.deepcopy(self.client_of[i, number])
+        host = self._fresh(i)
+        if back >= 0:
+            host.replica.restore(self.model[back][1])
+        return host
+
+    def _named(self, frame: bytes) -> str:
+        """The messages of a frame, by their kinds and rounds."""
+        seed = self._coordinator(0)[0].delivery.server.run_seed
+        each = [self.implementation.decode(message, seed) for message in split_frame(frame)]
+        rounds = (f" {own.round}" if hasattr(own, "round") else "" for own in each)
+        return " + ".join(f"{type(own).__name__.lower()}{r}" for own, r in zip(each, rounds, strict=True))

@@ -295,9 +295,8 @@ def ledger_counts_what_is_sent(implementation: Implementation, case: Case) -> No
             seeds = sum(case.seeding.sent(case.K, case.P(q)) for q in (*missed, r))
             row["scalars up"] += case.K * case.P(r)
             row["scalars down"] += scalars
-            if case.seeding is Seeding.PER_RUN and i not in told:
-                told.add(i)
-                seeds += 1
+            seeds += case.seeding is Seeding.PER_RUN and i not in told
+            told |= {i} - at.lost  # until it answers nobody knows whether it was told
             row["seeds down"] += seeds
             if track or i not in at.lost:  # a client knows what it holds, whatever became of its reply
                 held[i] = r

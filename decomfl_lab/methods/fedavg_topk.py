@@ -13,7 +13,7 @@ from decomfl_lab.methods.method import Setting, option
 from decomfl_lab.methods.traffic import Cohort, Traffic, models_both_ways
 from decomfl_lab.protocol.compression import top_k
 from decomfl_lab.protocol.messages import Sparse
-from decomfl_lab.protocol.wire import INDEX_BYTES, SCALAR_BYTES, SPARSE_HEAD_BYTES, Ledger, read
+from decomfl_lab.protocol.wire import INDEX_BYTES, SCALAR_BYTES, SPARSE_HEAD_BYTES, Ledger, read, vector_of
 
 __all__ = ["FedAvgTopK", "TopKUplink"]
 
@@ -57,4 +57,5 @@ class TopKUplink:
 
     def send(self, ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
         """See ``Uplink``."""
-        return down + read(Sparse, ledger.sparse(client, r, top_k(own - down, self.fraction))).update.dense()
+        message = ledger.sparse(client, r, top_k(own - down, self.fraction))
+        return down + vector_of(read(Sparse, message), r, down.size)

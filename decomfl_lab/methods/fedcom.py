@@ -12,7 +12,7 @@ from decomfl_lab.methods.method import Setting, option
 from decomfl_lab.methods.traffic import Cohort, Traffic, models_both_ways
 from decomfl_lab.protocol.compression import quantize
 from decomfl_lab.protocol.messages import Quantized
-from decomfl_lab.protocol.wire import QUANTIZED_HEAD_BYTES, Ledger, read
+from decomfl_lab.protocol.wire import QUANTIZED_HEAD_BYTES, Ledger, read, vector_of
 
 __all__ = ["FedCom", "QuantizedUplink"]
 
@@ -63,4 +63,4 @@ class QuantizedUplink:
     def send(self, ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
         """See ``Uplink``."""
         update = quantize(own - down, self.bits, (self.seed, _ROUNDING, client, r))
-        return down + read(Quantized, ledger.quantized(client, r, update)).update.dense()
+        return down + vector_of(read(Quantized, ledger.quantized(client, r, update)), r, down.size)

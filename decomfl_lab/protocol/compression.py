@@ -29,6 +29,11 @@ class QuantizedVector:
     scale: float
     levels: NDArray[np.int8]
 
+    @property
+    def size(self) -> int:
+        """The dimension d."""
+        return self.levels.size
+
     def dense(self) -> NDArray[np.float32]:
         """The vector, float32 (d,)."""
         largest = 2 ** (self.bits - 1) - 1
@@ -90,6 +95,11 @@ class SparseVector:
         rising = bool((np.diff(self.indices) > 0).all()) if self.indices.size > 1 else True
         inside = not self.indices.size or (self.indices[0] >= 0 and self.indices[-1] < self.d)
         require(rising and bool(inside), "indices", f"rise within 0..{self.d - 1}", self.indices[:5].tolist())
+
+    @property
+    def size(self) -> int:
+        """The dimension d."""
+        return self.d
 
     def dense(self) -> NDArray[np.float32]:
         """The vector, float32 (d,)."""

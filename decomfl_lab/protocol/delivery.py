@@ -16,6 +16,7 @@ import dataclasses
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,7 +25,7 @@ from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Dense, Held, Plan, Reply, RunSeed
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
-from decomfl_lab.protocol.wire import Codec, Ledger, decode, read
+from decomfl_lab.protocol.wire import Codec, Ledger, decode, read, vector_of
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.replica import Snapshot
@@ -184,16 +185,18 @@ def receive(client: Client, messages: Iterable[bytes], decode: Codec = decode) -
         The plan, to be handled.
 
     Raises:
-        InputError: If there is no plan, a message is damaged, or the model is older than the client's own.
+        InputError: If there is no plan, a message is damaged, or a model is not of the plan's round, is older than the
+            client's own, or has other elements; the client is left as it was.
     """
     plan: Plan | None = None
-    vectors, r = [], 0
+    vectors: list[Dense] = []
+    run_seed = client.run_seed
     for message in messages:
-        match decode(message, client.run_seed):
+        match decode(message, run_seed):
             case RunSeed(seed):
-                client.run_seed = seed
-            case Dense(r, vector):
-                vectors.append(torch.from_numpy(vector))
+                run_seed = seed
+            case Dense() as vector:
+                vectors.append(vector)
             case Plan() as read:
                 plan = read
             case other:
@@ -201,15 +204,26 @@ def receive(client: Client, messages: Iterable[bytes], decode: Codec = decode) -
     if plan is None:
         raise InputError(f"messages to client {client.id} must end with a plan, got none")
     if vectors:
-        own = client.replica.round
-        require(r >= own, f"round of the model sent to client {client.id}", f"be at least its own, {own}", r)
-        take_model(client, r, vectors)
+        take_model(client, plan.round, vectors)
+    client.run_seed = run_seed
     return plan
 
 
-def take_model(client: Client, r: int, vectors: Sequence[Tensor]) -> None:
-    """Restore the model that came, x last; an optimizer's state that did not come with it begins anew."""
+def take_model(client: Client, r: int, vectors: Sequence[Dense]) -> None:
+    """Restore the model of round r that came, x last; an optimizer's state that did not come with it begins anew.
+
+    Raises:
+        InputError: If it is older than the client's own, or of another round, size or kind.
+    """
+    least = client.replica.round
+    require(r >= least, f"round of the model sent to client {client.id}", f"be at least its own, {least}", r)
     own = client.replica.snapshot()
-    *state, x = (vector.to(own.x.dtype) for vector in vectors)
-    arrived = dict(zip(own.state, state or [torch.zeros_like(x) for _ in own.state], strict=True))
-    client.replica.restore(Snapshot(r, x, arrived))
+    whole = 1 + len(own.state)
+    require(len(vectors) in (1, whole), f"vectors of the model to client {client.id}", f"be 1 or {whole}", len(vectors))
+    wide = np.float64 if own.x.dtype == torch.float64 else np.float32
+    arrived = [torch.from_numpy(vector_of(vector, r, own.x.numel(), wide)).to(own.x.dtype) for vector in vectors]
+    finite = all(bool(torch.isfinite(vector).all()) for vector in arrived)  # a float32 may be too large for 16 bits
+    require(finite, f"model to client {client.id}", f"be finite in {own.x.dtype}", "other numbers")
+    *state, x = arrived
+    slots = dict(zip(own.state, state or [torch.zeros_like(x) for _ in own.state], strict=True))
+    client.replica.restore(Snapshot(r, x, slots))

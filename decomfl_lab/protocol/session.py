@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import DivergedError, InputError, require, require_int
@@ -81,6 +80,8 @@ class Host:
     def handle(self, frames: Mapping[int, bytes]) -> dict[int, bytes]:
         """The answers {i: frame} to the frames {i: frame} of a round; clients measure together where they can.
 
+        An answer is empty where nothing is asked: a welcome alone, or records.
+
         A frame that is damaged, or not as the run's terms have it, is answered with the reason, and changes nothing.
         """
         answers: dict[int, bytes] = {}
@@ -96,51 +97,54 @@ class Host:
             plans |= {i: plan} if plan is not None else {}
             asked |= {i} if asks else set()
         # Another client's frame may have moved the model that they share.
-        plans = {i: plan for i, plan in plans.items() if plan.round == self.replica.round}
-        answers |= self._answer(plans)
-        hello = {i: self.hello(i) for i in frames if i in asked or i not in answers}
+        now = {i: plan for i, plan in plans.items() if plan.round == self.replica.round and i in self._welcomed}
+        answers |= self._answer(now)
+        hello = {i: self.hello(i) for i in asked | (plans.keys() - now.keys())}
         return {i: hello.get(i, b"") + answers.get(i, b"") for i in frames}
 
     def _read(self, i: int, frame: bytes) -> tuple[Plan | None, bool]:
         """Bring the model up with what came for client i; its plan, if there is one, and whether to say hello."""
         client = self.clients[i]
+        messages = [decode(message, self._terms.run_seed) for message in split_frame(frame)]
         plan: Plan | None = None
-        asks = False
+        welcome: Welcome | None = None
         records: tuple[RoundRecord, ...] = ()
-        vectors, r = [], 0
-        for message in split_frame(frame):
-            match decode(message, self._terms.run_seed):
-                case Welcome(begin, steps):
-                    self._answers.pop(i, None)
-                    self._welcomed.add(i)
-                    client.steps_taken = steps
-                    if begin == 0:
-                        self.replica.restore(self._start)
+        vectors: list[Dense] = []
+        for message in messages:
+            match message:
+                case Welcome():
+                    welcome = message
                 case Ask():
-                    asks = True
+                    pass
                 case RunSeed(seed):
                     require(seed == self._terms.run_seed, "seed of the run", "be that of its configuration", seed)
-                    client.run_seed = seed
-                case Dense(r, vector):
-                    vectors.append(torch.from_numpy(vector))
-                case Plan() as own:
-                    self._terms.check(own)
-                    plan, records = own, own.records
-                case tuple() as own_records:
-                    records = own_records
+                case Dense():
+                    vectors.append(message)
+                case Plan():
+                    self._terms.check(message)
+                    plan, records = message, message.records
+                case tuple():
+                    records = message
                 case Refusal(text):
                     raise InputError(f"the server refuses client {i}: {text}")
                 case other:
                     require(False, f"message to client {i}", "be one to clients", type(other).__name__)
         for record in records:
             self._terms.check(record)
+        if welcome is not None:
+            self._answers.pop(i, None)
+            self._welcomed.add(i)
+            client.steps_taken = welcome.steps
+            if welcome.round == 0:
+                self.replica.restore(self._start)
         if vectors:  # a model in the place of records
-            take_model(client, r, vectors)
+            client.replica.round = self.replica.round
+            take_model(client, vectors[-1].round if plan is None else plan.round, vectors)
             self.replica.restore(client.replica.snapshot())
             client.replica.forget()
         if records and records[0].round <= self.replica.round:
             self.replica.catch_up(records)
-        return plan if i in self._welcomed else None, asks
+        return plan, Ask() in messages
 
     def _answer(self, plans: Mapping[int, Plan]) -> dict[int, bytes]:
         """The replies to plans of one round; those given before, to the byte, where a plan comes again."""
@@ -229,6 +233,7 @@ class Coordinator:
         self._run, self._digest, self._check_every = run, digest, check_every
         self._known: tuple[int, str] | None = None
         self._welcomes: Counter[int] = Counter()
+        self._sure: set[int] = set()  # who is known to know how many local steps of its are in the record
         self._reported: dict[int, int] = {}
         self._finishing = False
 
@@ -250,7 +255,7 @@ class Coordinator:
             self._refuse(i, error)
             return None
         if not self._agrees(hello):
-            return self.session.control(i, Welcome(0, self.steps[i]), upwards=False)
+            return self._welcome(i, 0) + self._ask(i)
         self._reported[i] = hello.round
         return None
 
@@ -264,8 +269,11 @@ class Coordinator:
         self.chosen = tuple(chosen)
         reports = [encode(Held(i, self._reported[i])) for i in chosen if i in self._reported]
         check = self._check_every and self._digest is not None and self.round % self._check_every == 0
-        frames = {i: b"".join(messages) for i, messages in self.delivery.open(chosen, reports)}
-        return {i: self._ask(i) + frame if check else frame for i, frame in frames.items()}
+        frames = {}
+        for i, messages in self.delivery.open(chosen, reports):
+            first = b"" if i in self._sure else self._welcome(i, self.round)
+            frames[i] = first + (self._ask(i) if check or first else b"") + b"".join(messages)
+        return frames
 
     def take(self, i: int, frame: bytes, loss: float = float("nan")) -> bytes | None:
         """What to do with an answer of client i, which came over a connection that is known to be client i's.
@@ -321,6 +329,7 @@ class Coordinator:
             return self._greet(i, hello)
         self.delivery.server.check(reply)
         self.replies[i], self.losses[i] = reply, loss
+        self._sure.add(i)
         return None
 
     def _agrees(self, hello: Hello) -> bool:
@@ -347,13 +356,16 @@ class Coordinator:
             what = f"another model of round {hello.round}" if hello.round <= self.round else f"round {hello.round}"
             logger.warning("round %d: client %d holds %s; it begins anew", self.round, i, what)
         r = hello.round if right else 0
-        welcome = self.session.control(i, Welcome(r, self.steps[i]), upwards=False)
-        server = self.delivery.server
+        self._sure.discard(i)  # if its answer to this round is in already, it is told one round too few
+        server, welcome = self.delivery.server, self._welcome(i, r)
         if server.seeding is Seeding.PER_RUN:
             welcome += self.session.run_seed(i, server.run_seed)
         if not waited_for and not self._finishing:
             return welcome
         return welcome + self._ask(i) + b"".join(self.delivery.bring_up(i, r, self.session))
+
+    def _welcome(self, i: int, r: int) -> bytes:
+        return self.session.control(i, Welcome(r, self.steps[i]), upwards=False)
 
     def _ask(self, i: int) -> bytes:
         return self.session.control(i, Ask(), upwards=False)
@@ -364,6 +376,7 @@ class Coordinator:
             raise DivergedError("scalars of every client")
         ledger = self.delivery.ledger
         record = self.delivery.close([ledger.reply(self.replies[i]) for i in sorted(self.replies)])
+        self._sure.difference_update(set(self.chosen) - self.replies.keys())  # they may have measured all the same
         self._count(record, self.replies)
         return record
 

@@ -8,11 +8,13 @@ its own.
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -38,7 +40,7 @@ from decomfl_lab.protocol.messages import (
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import DerivedSeeds, Seeding, StepSeed, draw_seeds, seeding_of
 
-__all__ = ["Kind", "Ledger", "Traffic", "decode", "encode", "read", "split_frame"]
+__all__ = ["Kind", "Ledger", "Traffic", "decode", "encode", "read", "split_frame", "vector_of"]
 
 Content = TypeVar("Content")
 Codec = Callable[[bytes, int | None], Message]
@@ -72,7 +74,10 @@ HELD_BYTES = _HELD.size
 INDEX_BYTES = 4
 SEED_BYTES = _SEED.size
 SCALAR_BYTES = 4
+MAX_SCALARS = (MAX_BODY - REPLY_HEAD_BYTES) // SCALAR_BYTES
+_MOST_INDEXED = 2 ** (8 * INDEX_BYTES)
 
+_SCALAR, _INDEX, _LEVEL = np.dtype("<f4"), np.dtype("<u4"), np.dtype("i1")
 _DISTRIBUTIONS = tuple(Distribution)
 _SEEDINGS = tuple(Seeding)
 
@@ -94,6 +99,9 @@ class Kind(IntEnum):
     REFUSAL = 12
 
 
+_KINDS = {kind.value: (kind, kind.name.lower()) for kind in Kind}
+
+
 class _Reader:
     """Takes pieces off a body; InputError where it ends too early or too late."""
 
@@ -103,29 +111,34 @@ class _Reader:
         magic, version, found, length, crc = _HEADER.unpack_from(message)
         require(magic == b"DC", "magic of the message", "be b'DC'", magic)
         require(version == WIRE_VERSION, "version of the message", f"be {WIRE_VERSION}", version)
-        require(found in list(Kind), "kind of the message", f"be in 1..{len(Kind)}", found)
-        self.kind = Kind(found)
-        self.name = self.kind.name.lower()
-        self.body = message[_HEADER.size :]
+        require(found in _KINDS, "kind of the message", f"be in 1..{len(Kind)}", found)
+        self.kind, self.name = _KINDS[found]
+        self.body = memoryview(message)[_HEADER.size :]
         if len(self.body) != length:
             what = "truncated" if len(self.body) < length else "oversized"
             raise InputError(f"{self.name} message is {what}: body of {len(self.body)} bytes, header says {length}")
         found = zlib.crc32(self.body)
-        require(found == crc, f"checksum of the {self.name} message", f"be {crc:08x}", found)
+        require(found == crc, f"checksum of the {self.name} message", f"be {crc:08x}", f"{found:08x}")
         self.at = 0
 
-    def take(self, count: int) -> bytes:
-        if self.at + count > len(self.body):
-            raise InputError(f"{self.name} message is truncated inside its body at byte {self.at}")
-        piece = self.body[self.at : self.at + count]
+    def take(self, count: int) -> int:
+        """The place of the next ``count`` bytes, which are there."""
+        at = self.at
+        if at + count > len(self.body):
+            raise InputError(f"{self.name} message is truncated inside its body at byte {at}")
         self.at += count
-        return piece
+        return at
 
     def unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
-        return layout.unpack(self.take(layout.size))
+        return layout.unpack_from(self.body, self.take(layout.size))
 
-    def array(self, dtype: str, count: int) -> NDArray[np.generic]:
-        return np.frombuffer(self.take(np.dtype(dtype).itemsize * count), dtype=dtype).copy()
+    def seeds(self, count: int) -> tuple[int, ...]:
+        return struct.unpack_from(f"<{count}Q", self.body, self.take(_SEED.size * count))
+
+    def array(self, kind: np.dtype[Any], count: int) -> NDArray[Any]:
+        """The next ``count`` numbers, in an array of their own, in the machine's byte order."""
+        at = self.take(kind.itemsize * count)
+        return np.frombuffer(self.body, kind, count, at).astype(kind.newbyteorder("="))
 
     @property
     def left(self) -> int:
@@ -142,6 +155,12 @@ def _message(kind: Kind, body: bytes) -> bytes:
     return _HEADER.pack(b"DC", WIRE_VERSION, kind, len(body), zlib.crc32(body)) + body
 
 
+def _require_sendable(K: int, P: int) -> None:
+    """What a plan asks for must be answered in one message."""
+    require(0 < K <= 0xFFFF and 0 < P <= 0xFFFF, "K and P", "be 1 to 65535 on the wire", (K, P))
+    require(K * P <= MAX_SCALARS, "K·P", f"be at most {MAX_SCALARS}, which fit into a reply", K * P)
+
+
 def _sent_seeds(seeds: Sequence[StepSeed], seeding: Seeding) -> list[int]:
     """The seeds as they travel, in the order of (k, p)."""
     if isinstance(seeds, DerivedSeeds):
@@ -151,36 +170,42 @@ def _sent_seeds(seeds: Sequence[StepSeed], seeding: Seeding) -> list[int]:
 
 def _round_head(r: int, eta: float, P: int, distribution: Distribution, seeds: Sequence[StepSeed]) -> bytes:
     K, seeding = len(seeds), seeding_of(seeds, P)
-    require(K <= 0xFFFF and P <= 0xFFFF, "K and P", "be at most 65535 on the wire", (K, P))
+    _require_sendable(K, P)
     sent = _sent_seeds(seeds, seeding)
     places = _DISTRIBUTIONS.index(distribution), STREAM_VERSION, _SEEDINGS.index(seeding)
     return _ROUND.pack(r, eta, K, P, *places) + struct.pack(f"<{len(sent)}Q", *sent)
 
 
 def _read_seeds(reader: _Reader, seeding: Seeding, run_seed: int | None, r: int, K: int, P: int) -> Sequence[StepSeed]:
-    sent = tuple(int(seed) for seed in reader.array("<u8", seeding.sent(K, P)))
     match seeding:
         case Seeding.PER_DIRECTION:
+            sent = reader.seeds(K * P)
             return tuple(sent[k * P : (k + 1) * P] for k in range(K))
         case Seeding.PER_STEP:
-            return sent
+            return reader.seeds(K)
         case Seeding.PER_ROUND:
-            return DerivedSeeds(sent[0], K)
+            return DerivedSeeds(reader.seeds(1)[0], K)
         case Seeding.PER_RUN:
             if run_seed is None:
                 raise InputError(f"run_seed must be given to read round {r}, whose seeds are not sent (per-run)")
             return draw_seeds(seeding, run_seed, r, K, P)
 
 
-def _read_round_head(reader: _Reader, run_seed: int | None) -> tuple[int, float, int, Distribution, Sequence[StepSeed]]:
-    r, eta, K, P, which, stream, seeding = reader.unpack(_ROUND)
+@lru_cache(64)
+def _form(K: int, P: int, which: int, stream: int, seeding: int) -> tuple[Distribution, Seeding]:
+    """What a round's head says, checked; the rounds of a run mostly say the same."""
     require(stream == STREAM_VERSION, "stream version of the message", f"be {STREAM_VERSION}", stream)
     require(which < len(_DISTRIBUTIONS), "distribution of the message", f"be below {len(_DISTRIBUTIONS)}", which)
     require(seeding < len(_SEEDINGS), "seeding of the message", f"be below {len(_SEEDINGS)}", seeding)
-    require(K > 0 and P > 0, "K and P of the message", "be at least 1", (K, P))
-    require(bool(np.isfinite(eta)) and eta > 0, "eta of the message", "be a finite number above 0", eta)
-    seeds = _read_seeds(reader, _SEEDINGS[int(seeding)], run_seed, int(r), int(K), int(P))
-    return int(r), float(eta), int(P), _DISTRIBUTIONS[int(which)], seeds
+    _require_sendable(K, P)
+    return _DISTRIBUTIONS[which], _SEEDINGS[seeding]
+
+
+def _read_round_head(reader: _Reader, run_seed: int | None) -> tuple[int, float, int, Distribution, Sequence[StepSeed]]:
+    r, eta, K, P, *rest = reader.unpack(_ROUND)
+    distribution, seeding = _form(K, P, *rest)
+    require(0 < eta < math.inf, "eta of the message", "be a finite number above 0", eta)
+    return r, eta, P, distribution, _read_seeds(reader, seeding, run_seed, r, K, P)
 
 
 def _records_body(records: tuple[RoundRecord, ...]) -> bytes:
@@ -192,11 +217,19 @@ def _records_body(records: tuple[RoundRecord, ...]) -> bytes:
 
 
 def _read_records(reader: _Reader, run_seed: int | None) -> tuple[RoundRecord, ...]:
+    heads, pieces = [], []
+    for _ in range(*reader.unpack(_COUNT)):
+        r, eta, P, distribution, seeds = head = _read_round_head(reader, run_seed)
+        at = reader.take(SCALAR_BYTES * len(seeds) * P)
+        heads.append(head)
+        pieces.append(reader.body[at : reader.at])
+    scalars, end = np.frombuffer(b"".join(pieces), _SCALAR).astype(np.float32), 0
+    finite = bool(np.isfinite(scalars).all())  # of all at once; where some are not, the record itself says which
+    make = RoundRecord.of_checked if finite else RoundRecord
     records = []
-    for _ in range(int(reader.unpack(_COUNT)[0])):
-        r, eta, P, distribution, seeds = _read_round_head(reader, run_seed)
-        scalars = reader.array("<f4", len(seeds) * P).astype(np.float32).reshape(len(seeds), P)
-        records.append(RoundRecord(r, eta, distribution, seeds, scalars))
+    for r, eta, P, distribution, seeds in heads:
+        start, end = end, end + len(seeds) * P
+        records.append(make(r, eta, distribution, seeds, scalars[start:end].reshape(-1, P)))
     return tuple(records)
 
 
@@ -211,18 +244,17 @@ def _read_plan(reader: _Reader, run_seed: int | None) -> Plan:
 
 def _read_reply(reader: _Reader) -> Reply:
     client, r, K, P = reader.unpack(_REPLY)
-    scalars = reader.array("<f4", K * P).astype(np.float32).reshape(K, P)
-    if not np.isfinite(scalars).all():
-        raise InputError(f"scalars of client {client} in round {r} must be finite, got {scalars.tolist()}")
+    _require_sendable(K, P)
+    scalars = reader.array(_SCALAR, K * P).reshape(K, P)
+    require(bool(np.isfinite(scalars).all()), f"scalars of client {client} in round {r}", "be finite", scalars)
     return Reply(client, r, scalars)
 
 
 def _read_vector(reader: _Reader) -> Dense:
     r, width, count = reader.unpack(_VECTOR)
     require(width in (4, 8), "bytes an element of the model", "be 4 or 8", width)
-    x: NDArray[Any] = reader.array(f"<f{width}", count)
-    if not np.isfinite(x.astype(np.float64)).all():
-        raise InputError(f"model of round {r} must be finite")
+    x = reader.array(np.dtype(f"<f{width}"), count)
+    require(bool(np.isfinite(x).all()), f"model of round {r}", "be finite", x)
     return Dense(r, x)
 
 
@@ -240,11 +272,13 @@ def _read_quantized(reader: _Reader) -> Quantized:
     require(2 <= bits <= 8, "bits of the quantized message", "be 2 to 8", bits)
     require(bool(np.isfinite(scale)) and scale >= 0, "scale of the quantized message", "be finite, 0 or more", scale)
     if bits > 4:
-        levels = reader.array("i1", size).astype(np.int8)
+        levels = reader.array(_LEVEL, size)
     else:
-        pairs = reader.array("u1", (size + 1) // 2).astype(np.uint8)
-        nibbles = np.stack([pairs & 0xF, pairs >> 4], axis=1).reshape(-1)[:size].astype(np.int8)
-        levels = np.where(nibbles > 7, nibbles - 16, nibbles).astype(np.int8)
+        pairs = reader.array(_LEVEL, (size + 1) // 2)
+        levels = np.stack([pairs << 4 >> 4, pairs >> 4], axis=1).reshape(-1)  # shifts to the right keep the sign
+        same = bool((levels[size:] == levels[: levels.size - size]).all())
+        require(same, "half byte after the levels", "repeat the first level", "another")
+        levels = levels[:size]
     largest = 2 ** (bits - 1) - 1
     inside = bool((np.abs(levels.astype(np.int16)) <= largest).all())
     require(inside, "levels of the quantized message", f"be in -{largest}..{largest}", "others")
@@ -253,17 +287,17 @@ def _read_quantized(reader: _Reader) -> Quantized:
 
 def _sparse_body(r: int, v: SparseVector) -> bytes:
     """4 bytes for an index, 4 for a value."""
-    require(v.d <= 2**32, "d of a sparse message", "be at most 2^32", v.d)
+    require(v.d <= _MOST_INDEXED, "d of a sparse message", "be at most 2^32", v.d)
     head = _SPARSE.pack(r, v.d, v.indices.size)
     return head + v.indices.astype("<u4").tobytes() + v.values.astype("<f4").tobytes()
 
 
 def _read_sparse(reader: _Reader) -> Sparse:
     r, d, count = reader.unpack(_SPARSE)
-    indices = reader.array("<u4", count).astype(np.int64)
-    values = reader.array("<f4", count).astype(np.float32)
-    if not np.isfinite(values).all():
-        raise InputError(f"update of round {r} must be finite")
+    require(d <= _MOST_INDEXED, "d of a sparse message", "be at most 2^32", d)
+    indices = reader.array(_INDEX, count).astype(np.int64)
+    values = reader.array(_SCALAR, count)
+    require(bool(np.isfinite(values).all()), f"update of round {r}", "be finite", values)
     return Sparse(r, SparseVector(d, indices, values))
 
 
@@ -276,7 +310,7 @@ def _read_refusal(reader: _Reader) -> Refusal:
     require(diverged in (0, 1), "diverged in the refusal", "be 0 or 1", diverged)
     require(reader.left <= LONGEST_REFUSAL, "text of the refusal", f"have {LONGEST_REFUSAL} bytes", reader.left)
     try:
-        return Refusal(reader.take(reader.left).decode(), bool(diverged))
+        return Refusal(str(reader.body[reader.take(reader.left) :], "utf-8"), bool(diverged))
     except UnicodeDecodeError as error:
         raise InputError(f"text of the refusal must be UTF-8, got {error.reason} at byte {error.start}") from None
 
@@ -288,7 +322,7 @@ def encode(message: Message) -> bytes:
             return _message(Kind.PLAN, _round_head(r, eta, P, distribution, seeds) + _records_body(records))
         case Reply(client, r, scalars):
             K, P = scalars.shape
-            require(max(K, P) <= 0xFFFF, "K and P", "be at most 65535 on the wire", (K, P))
+            _require_sendable(K, P)
             return _message(Kind.REPLY, _REPLY.pack(client, r, K, P) + scalars.astype("<f4").tobytes())
         case Held(client, r):
             return _message(Kind.HELD, _HELD.pack(client, r))
@@ -372,6 +406,28 @@ def read(kind: type[Content], message: bytes, run_seed: int | None = None, decod
     if not isinstance(found, kind):
         raise InputError(f"message must be a {kind.__name__}, got a {type(found).__name__}")
     return found
+
+
+def vector_of(message: Dense | Quantized | Sparse, r: int, d: int, dtype: Any = np.float32) -> NDArray[Any]:
+    """The vector (d,) in a message, float32 or float64, once the message is known to be one that the receiver awaits.
+
+    Args:
+        message: The message; of a compressed one nothing as large as d is made before it is checked.
+        r: The round that the receiver is in.
+        d: The elements of its model.
+        dtype: The elements' type in a dense message; compressed ones hold float32.
+
+    Raises:
+        InputError: If the message is of another round, size or type.
+    """
+    name = type(message).__name__
+    update = message.x if isinstance(message, Dense) else message.update
+    require(message.round == r, f"round of a {name} message", f"be {r}", message.round)
+    require(update.size == d, f"elements of a {name} message", f"be d={d}", update.size)
+    if not isinstance(update, np.ndarray):
+        return update.dense()
+    require(update.dtype == dtype, f"elements of a {name} message", f"be {np.dtype(dtype)}", str(update.dtype))
+    return update
 
 
 @dataclass(slots=True)

@@ -90,6 +90,7 @@ def load(
     clients: Sequence[Any] | None = None,
     *,
     test: Any = None,
+    federation: Ray | None = None,
 ) -> Run:
     """The run that was saved in a folder: bit for bit what it was, ready to go on (``run.more``).
 
@@ -99,9 +100,10 @@ def load(
         loss: The loss, where it is neither torch's nor a function of a module that can be imported.
         clients: The clients' examples, where they brought their own: the same as then.
         test: The held-out examples: the same as then.
+        federation: Where the clients are from now on; see ``train``.
 
     Raises:
         InputError: If the folder holds no run, its checkpoint is damaged, or model or data are others.
     """
     dataset = None if clients is None else own_dataset(clients, test)
-    return load_run(Path(folder), dataset, module=model, loss=loss)
+    return load_run(Path(folder), dataset, module=model, loss=loss, federation=federation)

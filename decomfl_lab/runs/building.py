@@ -21,7 +21,7 @@ from decomfl_lab.engines.registry import make_engine
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.federations.federation import Federation
 from decomfl_lab.federations.in_process import DeComFLFederation
-from decomfl_lab.federations.ray import Ray
+from decomfl_lab.federations.ray import Ray, RayFederation
 from decomfl_lab.federations.remote import RemoteFederation, host_of
 from decomfl_lab.layout import Layout
 from decomfl_lab.methods.method import Setting
@@ -169,7 +169,7 @@ def elsewhere(
     one = "be in-process unless only scalars travel (decomfl, decomfl-projection)"
     require(scalars, "federation", one, f"{by} for {config.method.name}")
     assert isinstance(federation, DeComFLFederation)
-    there = {"revert": "snapshot", "tracking": "server", "log_kappa": False, "private_seeds": False}
+    there = {"revert": "snapshot", "tracking": "server", "history": 0, "log_kappa": False, "private_seeds": False}
     for name, value in there.items():
         require(plain.get(name, value) == value, name, f"be {value!r} with federation {by}", plain.get(name))
     require(dataset.device.type == "cpu", "device", f"be cpu with federation {by}", dataset.device.type)
@@ -177,7 +177,7 @@ def elsewhere(
         config = config.but(rebuild="replay")
     carrier = by.carrier(partial(build_host, config, dataset, module, loss), config.clients)
     run, m = config.identity(federation.observer.digest()), config.sampled
-    return RemoteFederation.of(federation, carrier, run, quorum=m, patience=PATIENCE)
+    return RayFederation.of(federation, carrier, run, quorum=m, patience=PATIENCE)
 
 
 PATIENCE = 1e9

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from decomfl_lab.runs import run
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.run import CHECKPOINT_FILE, load_run, train
 from hessian.resume import Checkpoint
+from tests.fuzz.judge import mended
 
 TENSORS = {"x": torch.linspace(-1, 1, 7), "état": torch.arange(6).view(2, 3), "none": torch.zeros(0)}
 VALUES = {"rows": [{"loss": 0.1, "sha256": '"sha256":"' + "0" * 64 + '"'}], "run": {"seed": 2**63}, "é": None}
@@ -151,3 +153,20 @@ def test_rounds_in_the_configuration_may_differ(tmp_path: Path) -> None:
     file = tmp_path / run.CONFIG_FILE
     file.write_text(file.read_text().replace("rounds = 4", "rounds = 9"))
     assert load_run(tmp_path).config == TINY
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"sha256": "0" * 64}, "checkpoint must be a file of a run, got .*'decomfl'"),
+        ({"decomfl": "{", "sha256": "0" * 64}, "checkpoint must be a file of a run, got .*Expecting"),
+        ({"decomfl": "[" * 10**5, "sha256": "0" * 64}, "checkpoint must be a file of a run, got .*recursion"),
+        ({"decomfl": "3", "sha256": "0" * 64}, "values of the checkpoint must be a JSON object, got 3"),
+    ],
+)
+def test_a_file_with_the_right_checksum_that_is_no_runs_is_refused(
+    tmp_path: Path, metadata: dict[str, str], message: str
+) -> None:
+    (tmp_path / "run").write_bytes(mended(safetensors.torch.save({"x": torch.zeros(2)}, metadata)))
+    with pytest.raises(InputError, match=message):
+        read_checkpoint(tmp_path / "run")

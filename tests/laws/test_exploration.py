@@ -19,7 +19,9 @@ from decomfl_lab.protocol.delivery import Delivery, receive
 from decomfl_lab.protocol.messages import Reply
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
-from decomfl_lab.records.record import RoundRecord, mean_scalars
+from decomfl_lab.protocol.wire import Ledger
+from decomfl_lab.records.aggregation import Mean
+from decomfl_lab.records.record import RoundRecord
 
 TWO = Scope(clients=2, rounds=3)
 REACHED = {
@@ -28,6 +30,8 @@ REACHED = {
     replace(TWO, tracking=Tracking.CLIENTS): (3863, 25535, 15),
     replace(TWO, keep=1, memory=2): (4071, 18264, 15),
     Scope(rounds=2, keep=1): (2653, 12394, 14),
+    Scope(clients=1, rounds=2, session=True): (756, 3283, 21),
+    Scope(Tracking.CLIENTS, clients=1, rounds=2, session=True): (929, 3944, 28),
 }
 """States, transitions and depth: numbers that change with the protocol alone."""
 
@@ -62,7 +66,7 @@ class TakesTwice(Server):
 
     def aggregate(self, replies: Iterable[Reply]) -> RoundRecord:
         arrived = list(replies)
-        mean = mean_scalars([reply.scalars for reply in arrived])
+        mean = Mean()([reply.scalars for reply in arrived])
         return super().aggregate({reply.client: replace(reply, scalars=mean) for reply in arrived}.values())
 
 
@@ -143,6 +147,27 @@ def test_a_client_that_takes_an_old_model_is_found(monkeypatch: pytest.MonkeyPat
     assert len(found.events) == 12
 
 
+class ForgetsRecords(Delivery):
+    """A client that begins anew gets its plan without the records that it lacks."""
+
+    def bring_up(self, i: int, r: int, ledger: Ledger) -> list[bytes]:
+        return super().bring_up(i, self.server.round, ledger)
+
+
+class KnowsOnlyHeld(Delivery):
+    """A client that begins anew gets what it was believed to lack."""
+
+    def bring_up(self, i: int, r: int, ledger: Ledger) -> list[bytes]:
+        return super().bring_up(i, max(r, max(self.server.held)), ledger)
+
+
+@pytest.mark.parametrize("fault", [ForgetsRecords, KnowsOnlyHeld])
+def test_a_session_that_does_not_heal_who_lost_its_model_is_found(fault: type[Delivery]) -> None:
+    found = explore(Scope(clients=1, rounds=3, session=True), Altered(delivery=fault))
+    assert "cannot take part: new beginnings of client 0 must number 3 at most a round, got 4" in found.broken, found
+    assert len(found.events) <= 14
+
+
 def test_an_exception_is_a_finding() -> None:
     class Breaks(Server):
         def _prune(self) -> None:
@@ -162,8 +187,8 @@ def test_the_command_prints_a_line_for_each_scope(
     monkeypatch.setattr(exploration, "SCOPES", (replace(TWO, rounds=1), replace(TWO, rounds=2)))
     assert main(["verify", "--states"]) == 0
     first, second, last = capsys.readouterr().out.splitlines()
-    assert first.startswith("ok     2 clients, 1 rounds, network of 1")
-    assert second.startswith("ok     2 clients, 2 rounds, network of 1")
+    assert first.startswith("ok     delivery 2 clients, 1 round, network of 1")
+    assert second.startswith("ok     delivery 2 clients, 2 rounds, network of 1")
     assert "states" in last
     assert main(["verify", "--states", "--plant", "momentum-not-reverted", "--json"]) == 1
     assert [row["events"][-1] for row in json.loads(capsys.readouterr().out)] == [

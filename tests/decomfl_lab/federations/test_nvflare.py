@@ -17,7 +17,9 @@ import pytest
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.runs.config import config_from_mapping, read_config
+from decomfl_lab.protocol.messages import Hello
+from decomfl_lab.protocol.wire import read
+from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.run import Run
 
 ROOT = Path(__file__).parents[3]
@@ -32,6 +34,14 @@ if __name__ == "__main__":
     rounds, deadline, out = sys.argv[1:]
     recipe = job(CONFIG.but(rounds=int(rounds)), SITES, out=out, deadline=json.loads(deadline))
     recipe.execute(SimEnv(clients=SITES, workspace_root=out + "/nvflare"))
+"""
+HERE = """
+import torch
+def load():
+    return [(torch.ones(3, 2), torch.arange(3) % 2)]
+def model():
+    torch.manual_seed(0)
+    return torch.nn.Linear(2, 2)
 """
 engine = [
     pytest.mark.engine,
@@ -77,8 +87,18 @@ class TestJob:
         job = _start(tmp_path, "-c", JOB, "50", "null")
         _kill(job, tmp_path, 20, "")
         job.wait()
-        _end(_start(tmp_path, "-c", JOB, "50", "null"), tmp_path)
+        _end(_start(tmp_path, "-c", JOB, "60", "null"), tmp_path)
         assert _digests(tmp_path) == dict.fromkeys(["server", *SITES], _simulated(tmp_path))
+
+    def test_a_site_has_its_own_examples_and_none_of_the_others(self, tmp_path, monkeypatch):
+        nvflare = importlib.import_module("decomfl_lab.federations.nvflare")
+        (tmp_path / "here.py").write_text(HERE)
+        monkeypatch.syspath_prepend(tmp_path)
+        config = TrainConfig(data="here:load", model="here:model", clients=4, sampled=2, batch_size=2)
+        run, federation, identity = nvflare._run(config.to_toml())
+        assert len(run.dataset.train_labels) == 3
+        assert [client.objective.batches.n for client in federation.clients] == [3] * 4
+        assert read(Hello, nvflare._host(config.to_toml(), 3).hello(3)).run == identity
 
     @pytest.mark.parametrize(
         ("change", "rule"),
@@ -144,8 +164,6 @@ def _kill(job: subprocess.Popen[bytes], out: Path, r: int, named: str) -> None:
     for process in [*own.children(recursive=True), own]:
         if named in " ".join(process.cmdline()):
             process.kill()
-
-
 
 
 def _rounds(log: Path) -> int:

@@ -109,21 +109,48 @@ CLIENTS = [(torch.randn(8, 3, generator=torch.Generator().manual_seed(i)), torch
 OPTIONS = {"sampled": 2, "batch_size": 4, "perturbations": 3, "local_steps": 2, "eval_every": 3, "test": CLIENTS[0]}
 
 
-def trained(**options):
-    model = torch.nn.Linear(3, 2)
+def model():
+    made = torch.nn.Linear(3, 2)
     with torch.no_grad():
-        model.weight.fill_(0.1)
-        model.bias.fill_(0.0)
-    return lab.train(model, clients=CLIENTS, **OPTIONS | {"rounds": 6, "lr": 0.1} | options)
+        made.weight.fill_(0.1)
+        made.bias.fill_(0.0)
+    return made
 
 
-@pytest.mark.parametrize("options", [{"rebuild": "copy"}, {"history": 1}, {"pull": "auto", "bandwidth": 1e3}])
+def trained(**options):
+    return lab.train(model(), clients=CLIENTS, **OPTIONS | {"rounds": 6, "lr": 0.1} | options)
+
+
+@pytest.mark.parametrize("options", [{"rebuild": "copy"}, {"pull": "auto", "bandwidth": 1e3}])
 def test_lab_train_gives_the_same_table_and_model_and_goes_on(options):
     here, elsewhere = trained(**options), trained(federation=lab.Ray(2), **options)
     here.more(3), elsewhere.more(3)
     assert here.metrics.drop(columns="seconds").equals(elsewhere.metrics.drop(columns="seconds"))
     assert torch.equal(here.model.weight, elsewhere.model.weight)
     assert (bool(elsewhere.verify()), elsewhere.verify().clients) == (True, 3)
+
+
+@pytest.mark.parametrize("now", [None, lab.Ray(1)])
+def test_a_run_saved_by_actors_goes_on_with_or_without_them(now, tmp_path):
+    options = {"rule": lab.Momentum(0.5), "seeds": "per-run"}
+    whole = trained(rounds=12, **options)
+    trained(rounds=6, federation=lab.Ray(2), out=tmp_path, **options)
+    again = lab.load(tmp_path, model(), clients=CLIENTS, test=CLIENTS[0], federation=now).more(6)
+    assert again.metrics.drop(columns="seconds").equals(whole.metrics.drop(columns="seconds"))
+    assert torch.equal(again.model.weight, whole.model.weight)
+    assert again.verify()
+    assert lab.replay(tmp_path / "run.dcl", model()).agrees
+
+
+def test_a_run_saved_without_its_first_records_or_with_another_model_is_not_taken_over(tmp_path):
+    trained(rounds=1, out=tmp_path / "young")
+    with pytest.raises(InputError, match="model must be the one at x_0, from which actors begin, .* got 'another'"):
+        lab.load(tmp_path / "young", torch.nn.Linear(3, 2), clients=CLIENTS, test=CLIENTS[0], federation=lab.Ray(1))
+    trained(rounds=9, out=tmp_path / "old")
+    with pytest.raises(
+        InputError, match=r"saved run must have its records from round 0 on, .* 'records from round \d on'"
+    ):
+        lab.load(tmp_path / "old", model(), clients=CLIENTS, test=CLIENTS[0], federation=lab.Ray(1))
 
 
 def test_divergence_in_an_actor_is_told_as_in_one_process():
@@ -144,6 +171,7 @@ def test_divergence_in_an_actor_is_told_as_in_one_process():
             "revert must be 'snapshot' with federation Ray(workers=4, address=None), got",
         ),
         (lab.DeComFL(tracking="clients"), "tracking must be 'server' with federation Ray"),
+        (lab.DeComFL(history=5), "history must be 0 with federation Ray"),
         (lab.DeComFL(perturbations=3, log_kappa=True), "log_kappa must be False with federation Ray"),
         (lab.DeComFL(private_seeds=True), "private_seeds must be False with federation Ray"),
     ],

@@ -295,7 +295,7 @@ def test_inconsistent_plans_are_refused_by_name() -> None:
             r"records of the plan message must be of the rounds before 4, in order, got \[1, 2\]",
         ),
         (4, struct.pack("<d", float("nan")), "eta of the message must be a finite number above 0, got nan"),
-        (14, struct.pack("<H", 0), r"K and P of the message must be at least 1, got \(2, 0\)"),
+        (14, struct.pack("<H", 0), r"K and P must be 1 to 65535 on the wire, got \(2, 0\)"),
         (16, b"\x07", "distribution of the message must be below 3, got 7"),
         (17, b"\x07", "stream version of the message must be 1, got 7"),
     ):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.noise import Distribution
@@ -15,9 +16,12 @@ from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
 from decomfl_lab.protocol.delivery import Delivery, receive
 from decomfl_lab.protocol.messages import Dense, Held, Plan, Quantized, Reply, RunSeed, Sparse
 from decomfl_lab.protocol.server import Server
-from decomfl_lab.protocol.wire import HEADER_BYTES, Ledger, decode, encode, read
+from decomfl_lab.protocol.wire import HEADER_BYTES, Ledger, decode, encode, read, vector_of
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.records.seeds import DerivedSeeds
+from decomfl_lab.replicas.replica import Replica
+from decomfl_lab.replicas.rules import LowPrecision, Momentum
 
 PLAN = Plan(3, 0.1, 2, Distribution.GAUSSIAN, (1, 2))
 RECORD = RoundRecord(2, 0.1, Distribution.SPHERE, (5,), np.ones((1, 3), np.float32))
@@ -53,8 +57,8 @@ def test_another_version_of_the_stream_is_refused_older_ones_too(version: int) -
 @pytest.mark.parametrize(
     ("at", "value", "message"),
     [
-        (12, 0, r"K and P of the message must be at least 1, got \(0, 2\)"),
-        (14, 0, r"K and P of the message must be at least 1, got \(2, 0\)"),
+        (12, 0, r"K and P must be 1 to 65535 on the wire, got \(0, 2\)"),
+        (14, 0, r"K and P must be 1 to 65535 on the wire, got \(2, 0\)"),
         (16, 3, "distribution of the message must be below 3, got 3"),
         (18, 4, "seeding of the message must be below 4, got 4"),
     ],
@@ -111,9 +115,9 @@ def test_a_message_of_more_than_its_length_can_say_is_refused(monkeypatch: pytes
 
 @pytest.mark.parametrize("shape", [(1, 65536), (65536, 1)])
 def test_more_steps_or_directions_than_the_wire_can_say_are_refused(shape: tuple[int, int]) -> None:
-    with pytest.raises(InputError, match="K and P must be at most 65535 on the wire"):
+    with pytest.raises(InputError, match="K and P must be 1 to 65535 on the wire"):
         encode(Reply(0, 0, np.zeros(shape, np.float32)))
-    with pytest.raises(InputError, match="K and P must be at most 65535 on the wire"):
+    with pytest.raises(InputError, match="K and P must be 1 to 65535 on the wire"):
         encode(Plan(0, 0.1, shape[1], Distribution.GAUSSIAN, (1,) * shape[0]))
 
 
@@ -144,3 +148,81 @@ def test_a_sparse_update_of_more_coordinates_than_an_index_can_say_is_refused() 
     encode(Sparse(0, SparseVector(2**32, np.array([1]), np.ones(1, np.float32))))
     with pytest.raises(InputError, match=r"d of a sparse message must be at most 2\^32, got 4294967297"):
         encode(Sparse(0, SparseVector(2**32 + 1, np.array([1]), np.ones(1, np.float32))))
+
+
+SPARSE = SparseVector(2**32, np.array([1]), np.ones(1, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("message", "wrong"),
+    [
+        (Dense(4, np.ones(3, np.float32)), "round of a Dense message must be 5, got 4"),
+        (Dense(5, np.ones(1, np.float32)), "elements of a Dense message must be d=3, got 1"),
+        (Dense(5, np.ones(3)), "elements of a Dense message must be float32, got 'float64'"),
+        (Sparse(5, SPARSE), "elements of a Sparse message must be d=3, got 4294967296"),
+        (
+            Quantized(5, QuantizedVector(8, 1.0, np.ones(1, np.int8))),
+            "elements of a Quantized message must be d=3, got 1",
+        ),
+    ],
+)
+def test_a_vector_of_another_round_size_or_type_is_refused_before_it_is_made(message: Any, wrong: str) -> None:
+    with pytest.raises(InputError, match=wrong):
+        vector_of(message, 5, 3)
+
+
+def test_a_plan_of_more_scalars_than_a_reply_can_carry_is_refused() -> None:
+    few = Plan(0, 0.1, 1, Distribution.GAUSSIAN, DerivedSeeds(1, 65535))
+    body = bytearray(encode(few)[HEADER_BYTES:])
+    body[14:16] = b"\xff\xff"
+    message = encode(few)[:4] + struct.pack("<II", len(body), zlib.crc32(body)) + body
+    assert len(message) == 43
+    with pytest.raises(InputError, match="K·P must be at most 1073741820, which fit into a reply, got 4294836225"):
+        decode(bytes(message))
+
+
+def test_a_half_byte_that_says_nothing_is_checked() -> None:
+    message = encode(Quantized(3, QuantizedVector(4, 0.5, np.array([1, -7, 3], np.int8))))
+    with pytest.raises(InputError, match="half byte after the levels must repeat the first level"):
+        decode(_with(message, 18, 0x23))
+
+
+def test_a_sparse_update_that_could_not_be_sent_again_is_refused() -> None:
+    with pytest.raises(InputError, match=r"d of a sparse message must be at most 2\^32, got 4294967297"):
+        decode(_with(encode(Sparse(0, SPARSE)), 4, 1))
+
+
+def test_the_error_of_a_large_reply_that_is_not_finite_is_short() -> None:
+    with pytest.raises(InputError, match="scalars of client 7 in round 2 must be finite, got array") as refused:
+        decode(encode(Reply(7, 2, np.full((300, 300), np.nan, np.float32))))
+    assert len(str(refused.value)) <= 300
+
+
+class _Client:
+    id, run_seed = 4, None
+
+    def __init__(self) -> None:
+        self.replica = Replica(torch.zeros(3), Momentum(0.5))
+
+
+@pytest.mark.parametrize(
+    ("vectors", "wrong"),
+    [
+        ([Dense(2, np.ones(3, np.float32))], "round of a Dense message must be 3, got 2"),
+        ([Dense(3, np.ones(1, np.float32))], "elements of a Dense message must be d=3, got 1"),
+        ([Dense(3, np.ones(3))], "elements of a Dense message must be float32, got 'float64'"),
+        ([Dense(3, np.ones(3, np.float32))] * 3, "vectors of the model to client 4 must be 1 or 2, got 3"),
+    ],
+)
+def test_a_model_that_is_not_the_clients_is_refused_and_leaves_it_as_it_was(vectors: list[Dense], wrong: str) -> None:
+    client: Any = _Client()
+    with pytest.raises(InputError, match=wrong):
+        receive(client, map(encode, [RunSeed(1), *vectors, PLAN]))
+    assert (client.run_seed, client.replica.round, client.replica.x.tolist()) == (None, 0, [0, 0, 0])
+
+
+def test_a_model_too_large_for_the_clients_numbers_is_refused() -> None:
+    client: Any = _Client()
+    client.replica = Replica(torch.zeros(3, dtype=torch.bfloat16), LowPrecision(Momentum(0.5)))
+    with pytest.raises(InputError, match=r"model to client 4 must be finite in torch\.bfloat16"):
+        receive(client, map(encode, [Dense(3, np.full(3, 3.4e38, np.float32)), PLAN]))
