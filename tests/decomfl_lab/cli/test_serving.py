@@ -40,14 +40,15 @@ def serve(out, address, rounds, more=""):
     return main(f"serve {FLAGS} --rounds {rounds} --out {out} --bind {address} --json {more}".split())
 
 
-def joining(out, address, codes, i, more=""):
+def joining(out, address, codes, i, certificates=None):
     """A thread that is client i, once there is a key for it."""
-    key = out / "keys" / f"client-{i}.key"
+    key = (certificates or out / "keys") / f"client-{i}.key"
+    proof = f"--key {key}" if certificates is None else f"--certificates {certificates}"
 
     def join():
         while not key.exists():
             time.sleep(0.05)
-        codes.append(main(f"join {address} --client {i} --key {key} --json {more}".split()))
+        codes.append(main(f"join {address} --client {i} {proof} --json".split()))
 
     thread = threading.Thread(target=join, daemon=True)
     thread.start()
@@ -67,10 +68,13 @@ def said(capsys):
     return [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
 
 
-def test_server_and_clients_print_the_digest_of_the_simulated_run(tmp_path, address, capsys):
-    codes = []
-    threads = [joining(tmp_path / "fl", address, codes, i) for i in range(2)]
-    assert serve(tmp_path / "fl", address, 3) == 0
+@pytest.mark.parametrize("secured", [False, True])
+def test_server_and_clients_print_the_digest_of_the_simulated_run(secured, tmp_path, address, capsys):
+    certificates = tmp_path / "certificates" if secured else None
+    assert not secured or main(f"certificates {certificates} --clients 2".split()) == 0
+    codes: list[int] = []
+    threads = [joining(tmp_path / "fl", address, codes, i, certificates) for i in range(2)]
+    assert serve(tmp_path / "fl", address, 3, f"--certificates {certificates}" if secured else "") == 0
     for thread in threads:
         thread.join(30)
     assert codes == [0, 0]
