@@ -30,7 +30,6 @@ from typing import Any
 
 import numpy as np
 
-from decomfl_lab.bench.rebuild import resident_bytes
 from decomfl_lab.errors import InputError, require, require_int
 
 __all__ = ["LoadRow", "WireRow", "load_rows", "loopback_counts", "wire_rows"]
@@ -152,6 +151,7 @@ def _server(
     model: bool = False,
 ) -> dict[str, Any]:
     """Be the server of so many stubs in so many processes, and say what was measured."""
+    from decomfl_lab.bench.rebuild import resident_bytes
     from decomfl_lab.federations.stream.certificates import make_certificates, read_identity
     from decomfl_lab.federations.stream.server import StreamServer
     from decomfl_lab.protocol.delivery import Delivery

@@ -228,4 +228,46 @@ def _nvflare(config: TrainConfig, folder: Path) -> dict[str, str]:
     return found
 
 
-ENGINES: dict[str, Callable[[TrainConfig, Path], dict[str, str]]] = {"stream": _stream, "nvflare": _nvflare}
+def by_ray(config: str, out: str) -> None:
+    """Run the configuration in two actors, and print {whose: digest of its model} at the end."""
+    from decomfl_lab.federations.in_process import DeComFLFederation
+    from decomfl_lab.federations.ray import Ray
+    from decomfl_lab.runs.config import config_from_mapping, read_config
+    from decomfl_lab.runs.run import Run
+
+    run = Run(config_from_mapping(read_config(Path(config)), config), federation=Ray(workers=2))
+    run.train(out=Path(out))
+    assert isinstance(run.federation, DeComFLFederation)
+    clients = {f"client {i}": digest for i, digest in sorted(run.federation.rebuilt().items())}
+    print(json.dumps({"server": run.federation.observer.digest(), **clients}))
+
+
+def _ray(config: TrainConfig, folder: Path) -> dict[str, str]:
+    """Two actors, one of which is killed, and then the process that they work for."""
+    try:
+        import psutil  # it comes with Ray's extra
+        import ray  # noqa: F401
+    except ModuleNotFoundError:
+        raise InputError("drill ray needs the extra ray: pip install 'decomfl-lab[ray]'") from None
+    program = ("-c", "import sys; from decomfl_lab.cli.drill import by_ray; by_ray(*sys.argv[1:])")
+    out = folder / "server"
+    log = out / "run.dcl"
+    with _processes(folder) as own:
+        own.start("server", _written(config, folder), str(out), program=program)
+        _wait(own, "rounds", lambda: _rounds(log), config.rounds // 3)
+        below = psutil.Process(own.running["server"].pid).children(recursive=True)
+        actors = [each for each in below if "ray::_Actor" in " ".join(each.cmdline())]
+        require(len(actors) == 2, "actors", "be 2", len(actors))
+        _say(f"round {_rounds(log)}: an actor is killed, with the clients in it")
+        actors[0].kill()
+        _wait(own, "rounds", lambda: _rounds(log), 2 * config.rounds // 3)
+        own.kill("server", _rounds(log))
+        own.start("server", _written(config, folder), str(out), program=program)
+        return own.result("server")
+
+
+ENGINES: dict[str, Callable[[TrainConfig, Path], dict[str, str]]] = {
+    "stream": _stream,
+    "ray": _ray,
+    "nvflare": _nvflare,
+}

@@ -11,6 +11,7 @@ import typer
 
 from decomfl_lab.cli.serve import largest_of, read_key, replayed, with_extra
 from decomfl_lab.errors import require, require_finite_positive, require_int
+from decomfl_lab.interrupts import telling
 from decomfl_lab.plugins import is_own
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 
@@ -77,12 +78,13 @@ def join(
     host = host_of(federation, run, [client])
     model = 8 * x.d * (1 + len(x.state))
     record = 64 + (4 + 8) * server.K * largest_of(server.P)
-    stream.serve(
-        run.hex(),
-        lambda: host.hello(client),
-        lambda frame: host.handle({client: frame})[client],
-        largest=4096 + model + record * (run_config.rounds + 1),
-    )
+    with telling(lambda: f"interrupted; the run goes on without client {client} until the same command is given again"):
+        stream.serve(
+            run.hex(),
+            lambda: host.hello(client),
+            lambda frame: host.handle({client: frame})[client],
+            largest=4096 + model + record * (run_config.rounds + 1),
+        )
     found = {"client": client, "round": host.replica.round, "digest": host.replica.digest()}
     if as_json:
         print(json.dumps(found))

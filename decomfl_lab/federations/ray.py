@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import socket
 import time
 import weakref
 from collections import Counter
@@ -80,9 +81,12 @@ def connect(cpus: int | None, address: str | None = None) -> None:
         return
     address = address or os.environ.get("RAY_ADDRESS")
     own = {} if address else {"num_cpus": cpus, "include_dashboard": False}
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
     try:
+        if port.isdigit():  # Ray waits for minutes where nobody listens
+            socket.create_connection((host, int(port)), timeout=10.0).close()
         ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
-    except (ConnectionError, ValueError) as error:
+    except (OSError, ValueError) as error:
         why = str(error).partition("\n")[0]
         raise InputError(f"address must be that of a Ray that is running, got {address!r} ({why})") from None
 

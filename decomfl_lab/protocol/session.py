@@ -80,6 +80,8 @@ class Host:
     def handle(self, frames: Mapping[int, bytes]) -> dict[int, bytes]:
         """The answers {i: frame} to the frames {i: frame} of a round; clients measure together where they can.
 
+        An answer is empty where nothing is asked: a welcome alone, or records.
+
         A frame that is damaged, or not as the run's terms have it, is answered with the reason, and changes nothing.
         """
         answers: dict[int, bytes] = {}
@@ -95,9 +97,9 @@ class Host:
             plans |= {i: plan} if plan is not None else {}
             asked |= {i} if asks else set()
         # Another client's frame may have moved the model that they share.
-        plans = {i: plan for i, plan in plans.items() if plan.round == self.replica.round}
-        answers |= self._answer(plans)
-        hello = {i: self.hello(i) for i in frames if i in asked or i not in answers}
+        now = {i: plan for i, plan in plans.items() if plan.round == self.replica.round and i in self._welcomed}
+        answers |= self._answer(now)
+        hello = {i: self.hello(i) for i in asked | (plans.keys() - now.keys())}
         return {i: hello.get(i, b"") + answers.get(i, b"") for i in frames}
 
     def _read(self, i: int, frame: bytes) -> tuple[Plan | None, bool]:
@@ -142,7 +144,7 @@ class Host:
             client.replica.forget()
         if records and records[0].round <= self.replica.round:
             self.replica.catch_up(records)
-        return plan if i in self._welcomed else None, Ask() in messages
+        return plan, Ask() in messages
 
     def _answer(self, plans: Mapping[int, Plan]) -> dict[int, bytes]:
         """The replies to plans of one round; those given before, to the byte, where a plan comes again."""
@@ -231,6 +233,7 @@ class Coordinator:
         self._run, self._digest, self._check_every = run, digest, check_every
         self._known: tuple[int, str] | None = None
         self._welcomes: Counter[int] = Counter()
+        self._sure: set[int] = set()  # who is known to know how many local steps of its are in the record
         self._reported: dict[int, int] = {}
         self._finishing = False
 
@@ -252,7 +255,7 @@ class Coordinator:
             self._refuse(i, error)
             return None
         if not self._agrees(hello):
-            return self.session.control(i, Welcome(0, self.steps[i]), upwards=False)
+            return self._welcome(i, 0) + self._ask(i)
         self._reported[i] = hello.round
         return None
 
@@ -266,8 +269,11 @@ class Coordinator:
         self.chosen = tuple(chosen)
         reports = [encode(Held(i, self._reported[i])) for i in chosen if i in self._reported]
         check = self._check_every and self._digest is not None and self.round % self._check_every == 0
-        frames = {i: b"".join(messages) for i, messages in self.delivery.open(chosen, reports)}
-        return {i: self._ask(i) + frame if check else frame for i, frame in frames.items()}
+        frames = {}
+        for i, messages in self.delivery.open(chosen, reports):
+            first = b"" if i in self._sure else self._welcome(i, self.round)
+            frames[i] = first + (self._ask(i) if check or first else b"") + b"".join(messages)
+        return frames
 
     def take(self, i: int, frame: bytes, loss: float = float("nan")) -> bytes | None:
         """What to do with an answer of client i, which came over a connection that is known to be client i's.
@@ -323,6 +329,7 @@ class Coordinator:
             return self._greet(i, hello)
         self.delivery.server.check(reply)
         self.replies[i], self.losses[i] = reply, loss
+        self._sure.add(i)
         return None
 
     def _agrees(self, hello: Hello) -> bool:
@@ -349,13 +356,16 @@ class Coordinator:
             what = f"another model of round {hello.round}" if hello.round <= self.round else f"round {hello.round}"
             logger.warning("round %d: client %d holds %s; it begins anew", self.round, i, what)
         r = hello.round if right else 0
-        welcome = self.session.control(i, Welcome(r, self.steps[i]), upwards=False)
-        server = self.delivery.server
+        self._sure.discard(i)  # if its answer to this round is in already, it is told one round too few
+        server, welcome = self.delivery.server, self._welcome(i, r)
         if server.seeding is Seeding.PER_RUN:
             welcome += self.session.run_seed(i, server.run_seed)
         if not waited_for and not self._finishing:
             return welcome
         return welcome + self._ask(i) + b"".join(self.delivery.bring_up(i, r, self.session))
+
+    def _welcome(self, i: int, r: int) -> bytes:
+        return self.session.control(i, Welcome(r, self.steps[i]), upwards=False)
 
     def _ask(self, i: int) -> bytes:
         return self.session.control(i, Ask(), upwards=False)
@@ -366,6 +376,7 @@ class Coordinator:
             raise DivergedError("scalars of every client")
         ledger = self.delivery.ledger
         record = self.delivery.close([ledger.reply(self.replies[i]) for i in sorted(self.replies)])
+        self._sure.difference_update(set(self.chosen) - self.replies.keys())  # they may have measured all the same
         self._count(record, self.replies)
         return record
 

@@ -110,14 +110,14 @@ class StreamServer:
         """
         end = None if deadline is None else time.monotonic() + deadline
         self.waiting = set(frames)
-        self._post({i: frame for i, frame in frames.items() if i in self.connected})
+        self._post(frames)
         while self.waiting:
             try:
                 connection, frame = self._arrived.get(timeout=None if end is None else max(0.0, end - time.monotonic()))
             except queue.Empty:
                 break
             i = connection.i
-            if frame is None or connection.ended:
+            if frame is None:
                 if self.connected.get(i) is connection:
                     del self.connected[i]
                     logger.info("client %d has gone (%d of %d are here)", i, len(self.connected), self._M)
@@ -141,9 +141,8 @@ class StreamServer:
             self._thread.join()
 
     def _post(self, frames: Mapping[int, bytes]) -> None:
-        if frames:
-            pairs = [(self.connected[i], frame) for i, frame in frames.items()]
-            self._loop.call_soon_threadsafe(_send, pairs)
+        """Have those frames sent whose clients are there."""
+        self._loop.call_soon_threadsafe(_send, [(self.connected[i], frames[i]) for i in frames if i in self.connected])
 
     # What follows runs in the thread of grpc.aio.
 
@@ -191,11 +190,9 @@ class StreamServer:
         except _GoneError:
             logger.debug("a connection from %s has gone before its hello", context.peer())
         finally:
-            if connection is not None:
-                connection.ended = True
-                if self._open.get(connection.i) is connection:
-                    del self._open[connection.i]
-                    self._arrived.put((connection, None))
+            if connection is not None and self._open.get(connection.i) is connection:
+                del self._open[connection.i]
+                self._arrived.put((connection, None))
 
     async def _cut(self, context: Any, connection: _Connection | None, cut: _Cut) -> None:
         if cut.code is not grpc.StatusCode.UNAVAILABLE:
@@ -238,10 +235,10 @@ class _GoneError(Exception):
 
 
 class _Connection:
-    """A client's stream; all but ``i``, ``greeted`` and ``ended`` belongs to the thread of grpc.aio."""
+    """A client's stream; all but ``i`` and ``greeted`` belongs to the thread of grpc.aio."""
 
     def __init__(self, i: int, link: Link, fate: asyncio.Future[None]) -> None:
-        self.i, self.greeted, self.ended = i, False, False
+        self.i, self.greeted = i, False
         self.link, self._fate = link, fate
         self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
         self._unanswered: collections.deque[bytes] = collections.deque()

@@ -222,6 +222,17 @@ def test_the_command_line_refuses_workers_and_federations_by_name(capsys):
 COMMAND = "import sys; from decomfl_lab.cli.main import main; main()"
 
 
+def test_a_cluster_at_an_address_is_used_and_none_there_is_refused():
+    command = [sys.executable, "-c", COMMAND, *ARGS, "--federation", "ray"]
+    there = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+    done = subprocess.run(command, env=there, capture_output=True, text=True)
+    assert json.loads(done.stdout)["rebuilt"] == {"clients": 3, "equal": 3}
+    nowhere = {**os.environ, "RAY_ADDRESS": "127.0.0.1:1"}
+    refused = subprocess.run(command, env=nowhere, capture_output=True, text=True)
+    words = "address must be that of a Ray that is running, got '127.0.0.1:1' ("
+    assert (refused.returncode, words in refused.stderr) == (2, True)
+
+
 def test_a_run_that_is_interrupted_leaves_no_process_behind():
     args = [*ARGS, "--rounds", "1000000", "--federation", "ray", "--workers", "2"]
     with subprocess.Popen(
