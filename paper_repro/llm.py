@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,9 +11,11 @@ from typing import Any
 
 import pandas as pd
 
+from decomfl_lab.protocol.wire import SCALAR_BYTES
 from decomfl_lab.runs.config import TrainConfig
 from figures.finetuning import accuracies, round_costs
 from figures.style import OKABE_ITO, LineStyle, method_styles
+from paper_repro import recorded
 from paper_repro.language import Pretraining, TaskJob, fine_tuning, missing, task_facts
 from paper_repro.llm_cells import (
     ADAPTED,
@@ -243,6 +246,20 @@ def settings_table(scale: str) -> pd.DataFrame:
     return pd.concat([table[:1], pd.DataFrame(tuned, columns=table.columns), table[1:]], ignore_index=True)
 
 
+def engine_words(P: int = 10) -> str:
+    """What the paper's most rounds of OPT-1.3B cost a client on the wires of the engines that were measured."""
+    found = json.loads((recorded.RESULTS / "engines.json").read_text(encoding="utf-8"))
+    fewer, R = 2 * SCALAR_BYTES * (found["directions"] - P), max(ROUNDS["OPT-1.3B"].values())
+    shown = [
+        f"{row['engine']} {row['bytes']:,} bytes ({1e-6 * R * (row['bytes'] - fewer):.2f} MB)" for row in found["rows"]
+    ]
+    return (
+        f"Bytes by engine, beside the paper's “about 1 MB”. {found['about']} In brackets: the same with P = {P}, in which "
+        f"{fewer} bytes fewer travel, for the paper's {R:,} rounds of OPT-1.3B. {'; '.join(shown)}. Measured on "
+        f"{found['date']} ({found['machine']})."
+    )
+
+
 # --- the part ---------------------------------------------------------------------------------------------------------
 
 
@@ -255,7 +272,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             id="llm",
             title="Tables 2, 5 and 6: fine-tuning language models (not computed)",
             settings=beside,
-            notes=[f"Not computed: {_missing(options.scale) or 'no rows'}."],
+            notes=[f"Not computed: {_missing(options.scale) or 'no rows'}.", engine_words()],
         )
         return Made(section=nothing, claims=claims(rows, words))
     cells = results(rows)
@@ -281,7 +298,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         title="Tables 2, 5 and 6: fine-tuning language models (accuracy and cost; settings; LoRA)",
         figure_png=rendered(figures["llm"]),
         settings=beside,
-        notes=[_models_words(options.scale), *notes("llm")],
+        notes=[_models_words(options.scale), *notes("llm"), engine_words()],
         table=wide_table(cells),
         facts={
             "data": "; ".join(dict.fromkeys(str(each["data"]).rsplit("; ", 1)[0] for each in provenance)),

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from decomfl_lab.cli.serve import largest_of, read_key, replayed, with_extra
+from decomfl_lab.cli.serve import largest_of, read_key, with_extra
 from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.interrupts import telling
 from decomfl_lab.plugins import is_own
@@ -57,7 +57,7 @@ def join(
     from decomfl_lab.federations.remote import host_of
     from decomfl_lab.federations.stream.certificates import client_name, read_identity
     from decomfl_lab.federations.stream.client import StreamClient
-    from decomfl_lab.runs.building import dataset_of
+    from decomfl_lab.runs.building import dataset_of, movable
     from decomfl_lab.runs.run import Run
 
     require_int("client", client, 0)
@@ -71,7 +71,7 @@ def join(
     offer = stream.offer()
     run_config = _agreed(offer) if config is None else config_from_mapping(read_config(config), f"config {config}")
     require(client < run_config.clients, "client", f"be in 0..{run_config.clients - 1}", client)
-    federation = replayed(Run(run_config, dataset=dataset_of(run_config, device)))
+    federation = movable(Run(run_config, dataset=dataset_of(run_config, device)).federation, run_config)
     x, server = federation.observer, federation.server
     require(x.digest() == offer.get("x0"), "digest of x_0", f"be the server's, {offer.get('x0')}", x.digest())
     run = run_config.identity(x.digest())

@@ -22,7 +22,6 @@ from decomfl_lab.protocol.wire import SCALAR_BYTES
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from decomfl_lab.federations.in_process import DeComFLFederation
     from decomfl_lab.federations.remote import RemoteFederation
     from decomfl_lab.federations.stream.server import StreamServer
     from decomfl_lab.records.schedules import Schedule
@@ -109,6 +108,7 @@ def _serve(
     from decomfl_lab.federations.stream.certificates import read_identity
     from decomfl_lab.federations.stream.connection import require_address
     from decomfl_lab.federations.stream.server import StreamServer
+    from decomfl_lab.runs.building import movable
     from decomfl_lab.runs.run import Rebuilt
 
     if out is None:
@@ -116,7 +116,7 @@ def _serve(
     require_address("bind", bind, secured=certificates is not None)
     own = read_identity(certificates, "server") if certificates is not None else None
     run = prepared(method, config, device, threads, flags)
-    here = replayed(run)
+    here = movable(run.federation, run.config)
     x = here.observer.digest()
     identity = run.config.identity(x)
     with held(out), contextlib.ExitStack() as stack:
@@ -151,16 +151,6 @@ def with_extra() -> None:
     except ModuleNotFoundError as error:
         needs = "need the extra stream: pip install 'decomfl-lab[stream]'"
         raise InputError(f"certificates, serve and join {needs} (no module {error.name})") from None
-
-
-def replayed(run: Run) -> DeComFLFederation:
-    """The run's federation; InputError if its clients do not follow records."""
-    from decomfl_lab.federations.in_process import DeComFLFederation
-
-    federation, rule = run.federation, "be decomfl or decomfl-projection, whose clients send scalars and keep a model"
-    if not isinstance(federation, DeComFLFederation):
-        raise InputError(f"method must {rule}, got {run.config.method.name}")
-    return federation
 
 
 def _keys(folder: Path, identity: bytes, M: int) -> Callable[[int], bytes]:

@@ -27,7 +27,7 @@ from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.remote import RemoteFederation, Take, host_of
 from decomfl_lab.files import write_atomically
 from decomfl_lab.protocol.session import Host
-from decomfl_lab.runs.building import dataset_of
+from decomfl_lab.runs.building import dataset_of, movable
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.run import Run
 
@@ -170,9 +170,7 @@ def _run(text: str) -> tuple[Run, DeComFLFederation, bytes]:
     if dataset.parts is not None and len(dataset.parts) == 1:  # one's own; those of the others are with them
         dataset = dataclasses.replace(dataset, parts=list(dataset.parts) * config.clients)
     own = Run(config, dataset=dataset)
-    federation = own.federation
-    if not isinstance(federation, DeComFLFederation):
-        raise InputError(f"method must be one whose clients follow records, got {config.method.name}")
+    federation = movable(own.federation, config)
     return own, federation, config.identity(federation.observer.digest())
 
 

@@ -41,7 +41,7 @@ from decomfl_lab.runs.config import CROSS_ENTROPY, TrainConfig
 from decomfl_lab.runs.evaluation import by_length, calibration_images, fast_layout
 from decomfl_lab.runs.finetuning import task_dataset, task_module
 
-__all__ = ["build_federation", "build_host", "dataset_of", "elsewhere", "fitted", "loss_of", "name_of_loss"]
+__all__ = ["build_federation", "build_host", "dataset_of", "elsewhere", "fitted", "loss_of", "movable", "name_of_loss"]
 
 
 def dataset_of(config: TrainConfig, device: str = "cpu") -> Dataset:
@@ -151,6 +151,14 @@ def build_host(
     return host_of(federation, config.identity(federation.observer.digest()), ids)
 
 
+def movable(federation: Federation, config: TrainConfig) -> DeComFLFederation:
+    """The federation; InputError unless its clients can be in other processes, as only scalars travel."""
+    if not isinstance(federation, DeComFLFederation) or isinstance(federation.delivery, ModelsDown):
+        rule = "be decomfl or decomfl-projection where clients are in other processes, as only scalars travel"
+        raise InputError(f"method must {rule}, got {config.method.name}")
+    return federation
+
+
 def elsewhere(
     federation: Federation,
     config: TrainConfig,
@@ -164,11 +172,7 @@ def elsewhere(
     Raises:
         InputError: If clients send more than scalars, or something of them stays in this process.
     """
-    plain = config.method.plain()
-    scalars = isinstance(federation, DeComFLFederation) and not isinstance(federation.delivery, ModelsDown)
-    one = "be in-process unless only scalars travel (decomfl, decomfl-projection)"
-    require(scalars, "federation", one, f"{by} for {config.method.name}")
-    assert isinstance(federation, DeComFLFederation)
+    plain, federation = config.method.plain(), movable(federation, config)
     there = {"revert": "snapshot", "tracking": "server", "history": 0, "log_kappa": False, "private_seeds": False}
     for name, value in there.items():
         require(plain.get(name, value) == value, name, f"be {value!r} with federation {by}", plain.get(name))
