@@ -255,8 +255,8 @@ def engine_words(P: int = 10) -> str:
     ]
     return (
         f"Bytes by engine, beside the paper's “about 1 MB”. {found['about']} In brackets: the same with P = {P}, by "
-        f"which {fewer} bytes fewer travel, for the paper's {R:,} rounds of OPT-1.3B. By {', by '.join(shown)}. Measured "
-        f"on {found['date']} ({found['machine']})."
+        f"which {fewer} bytes fewer travel, for the paper's {R:,} rounds of OPT-1.3B. By {', by '.join(shown)}. "
+        f"Measured on {found['date']} ({found['machine']})."
     )
 
 
