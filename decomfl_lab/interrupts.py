@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["Interrupted", "interrupt", "postponed", "telling"]
+__all__ = ["Interrupted", "idle", "interrupt", "postponed", "telling"]
+
+_idle = False
 
 
 class Interrupted(KeyboardInterrupt):
@@ -44,8 +46,8 @@ def telling(words: Callable[[], str]) -> Iterator[None]:
 def postponed() -> Iterator[list[int]]:
     """Hold the first SIGINT or SIGTERM back until the end, or until the work inside finds it in the list and stops.
 
-    A second one is not held back: who cannot wait signals twice. Signals without a handler in Python, and those of
-    other threads than the main one, are left as they are.
+    A second one is not held back: who cannot wait signals twice. Nor is one that comes while the work is ``idle``.
+    Signals without a handler in Python, and those of other threads than the main one, are left as they are.
     """
     came: list[int] = []
     handlers = {}
@@ -55,7 +57,7 @@ def postponed() -> Iterator[list[int]]:
 
     def note(number: int, frame: FrameType | None) -> None:
         came.append(number)
-        if len(came) > 1:
+        if len(came) > 1 or _idle:
             handlers[signal.Signals(number)](number, frame)
 
     for number in handlers:
@@ -67,3 +69,14 @@ def postponed() -> Iterator[list[int]]:
             signal.signal(number, handler)
     if came:
         handlers[signal.Signals(came[0])](came[0], None)
+
+
+@contextmanager
+def idle() -> Iterator[None]:
+    """Let signals through while work waits for somebody who may never come; what is under way is lost with them."""
+    global _idle
+    _idle = threading.current_thread() is threading.main_thread()
+    try:
+        yield
+    finally:
+        _idle = False

@@ -63,7 +63,8 @@ def join(
     require_int("client", client, 0)
     require_finite_positive("patience", patience)
     torch.set_num_threads(require_int("threads", threads, 1))
-    require((certificates is None) != (key is None), "certificates and key", "be one of the two", (certificates, key))
+    given = "neither" if key is None else "both"
+    require((certificates is None) != (key is None), "--key or --certificates", "be given, one of the two", given)
     identity = read_identity(certificates, client_name(client)) if certificates is not None else None
     stream = StreamClient(
         address, client, identity=identity, key=read_key(key) if key is not None else None, patience=patience

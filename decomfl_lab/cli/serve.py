@@ -132,7 +132,9 @@ def _serve(
         remote = RemoteFederation.of(here, server, identity, quorum=quorum, deadline=deadline, patience=patience)
         run.federation = remote
         reach = "this machine alone (loopback)" if certificates is None else "clients with certificates"
-        print(f"listening on {server.address} for {reach}", file=sys.stderr, flush=True)
+        proof = f"--key {out / 'keys'}/client-I.key" if certificates is None else "--certificates DIR"
+        how = f"each client I in 0..{run.config.clients - 1} by: decomfl join {server.address} --client I {proof}"
+        print(f"listening on {server.address} for {reach}; {how}", file=sys.stderr, flush=True)
         with _view(title(run), run, server, remote) as show:
             run.train(out=out, on_round=show)
             digests = remote.rebuilt()

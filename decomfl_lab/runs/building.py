@@ -172,6 +172,7 @@ def elsewhere(
     Raises:
         InputError: If clients send more than scalars, or something of them stays in this process.
     """
+    require(isinstance(by, Ray), "federation", "be lab.Ray(workers=N), or None for this process", by)
     plain, federation = config.method.plain(), movable(federation, config)
     there = {"revert": "snapshot", "tracking": "server", "history": 0, "log_kappa": False, "private_seeds": False}
     for name, value in there.items():

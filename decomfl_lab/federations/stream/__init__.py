@@ -2,4 +2,4 @@
 
 import os
 
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # read where grpc is first imported: every failed handshake is a line
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read where grpc is first imported: every failure is a line else

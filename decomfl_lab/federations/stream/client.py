@@ -127,7 +127,8 @@ class StreamClient:
                 if left <= 0:
                     rule = f"be reached within {self.patience:g} s"
                     raise InputError(f"server at {self.address} must {rule}, got {code.name}: {words}") from None
-                logger.info("no connection to %s (%s); trying again", self.address, code.name)
+                level = logging.INFO if wait == FIRST_WAIT else logging.DEBUG  # a line an outage
+                logger.log(level, "no connection to %s (%s); trying for %g s", self.address, code.name, left)
                 logger.debug("%s", words)
                 time.sleep(min(left, wait * self._random.uniform(0.5, 1.0)))
                 wait = min(2 * wait, LONGEST_WAIT)
@@ -156,10 +157,20 @@ class StreamClient:
                 own = first[:HALF_NONCE] + nonce
                 seal = None if self._key is None else Seal(self._key, own, server=False)
                 connection = Connection(call, outbox, Link(seal, largest))
-                yield json.loads(connection.link.open(first[HALF_NONCE:])), connection
+                yield json.loads(self._opened(connection.link, first[HALF_NONCE:])), connection
             finally:
                 outbox.put(None)
                 call.cancel()
+
+    def _opened(self, link: Link, first: bytes) -> bytes:
+        """The server's first frame; InputError where its seal is of another key."""
+        try:
+            return link.open(first)
+        except InputError as error:
+            if self._key is None:
+                raise
+            rule = f"be the one that the server at {self.address} has for client {self.i}"
+            raise InputError(f"key must {rule}, got another: {error}") from None
 
 
 class Connection:

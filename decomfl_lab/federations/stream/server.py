@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from typing import Any
 
 import grpc
@@ -36,6 +37,7 @@ from decomfl_lab.federations.stream.connection import (
     Link,
     require_address,
 )
+from decomfl_lab.interrupts import idle
 from decomfl_lab.protocol.seals import Seal
 
 __all__ = ["StreamServer"]
@@ -112,8 +114,10 @@ class StreamServer:
         self.waiting = set(frames)
         self._post(frames)
         while self.waiting:
+            left = None if end is None else max(0.0, end - time.monotonic())
             try:
-                connection, frame = self._arrived.get(timeout=None if end is None else max(0.0, end - time.monotonic()))
+                with nullcontext() if self.waiting <= self.connected.keys() else idle():
+                    connection, frame = self._arrived.get(timeout=left)
             except queue.Empty:
                 break
             i = connection.i
@@ -161,8 +165,8 @@ class StreamServer:
                 pair = [(identity.key, identity.certificate)]
                 port = server.add_secure_port(bind, grpc.ssl_server_credentials(pair, identity.authority, True))
             await server.start()
-        except RuntimeError as error:
-            started.set_exception(InputError(f"bind must be an address that is free, got {bind} ({error})"))
+        except RuntimeError:
+            started.set_exception(InputError(f"bind must be an address of this machine that is free, got {bind}"))
             return
         started.set_result(port)
         over = await self._end

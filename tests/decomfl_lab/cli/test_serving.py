@@ -109,6 +109,22 @@ def test_a_server_that_is_stopped_saves_the_round_and_the_same_command_goes_on_w
     assert {each["digest"] for each in said(capsys)} == {simulated(reached + 2)}
 
 
+def test_a_server_that_waits_for_a_client_that_is_away_stops_at_the_first_signal(tmp_path, address):
+    before = signal.signal(signal.SIGTERM, interrupt)
+
+    def stop():
+        while not (tmp_path / "fl" / "run.dcl").exists():
+            time.sleep(0.02)
+        time.sleep(1.0)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop, daemon=True).start()
+    try:
+        assert serve(tmp_path / "fl", address, 5, "--patience 10") == 143
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 @pytest.mark.parametrize("name", ["method", "model", "data", "loss"])
 def test_a_configuration_from_the_wire_names_no_code(name):
     values = TrainConfig().to_dict()
@@ -126,7 +142,7 @@ def test_a_configuration_from_the_wire_names_no_code(name):
         (f"serve {FLAGS} --out OUT --certificates OUT/none", "certificates must have a readable ca.crt"),
         (f"serve fedavg {FLAGS} --out OUT", "perturbations must be left out for fedavg"),
         ("serve fedavg --data digits --model logistic --out OUT", "method must be decomfl or decomfl-projection"),
-        ("join 127.0.0.1:1 --client 0", "certificates and key must be one of the two"),
+        ("join 127.0.0.1:1 --client 0", "--key or --certificates must be given, one of the two, got 'neither'"),
         ("join 127.0.0.1:1 --client 0 --key OUT/none", "key must be a readable file"),
         ("join 127.0.0.1:1 --client -1 --key OUT/none", "client must be an integer of at least 0"),
     ],

@@ -153,6 +153,11 @@ def test_a_run_saved_without_its_first_records_or_with_another_model_is_not_take
         lab.load(tmp_path / "old", model(), clients=CLIENTS, test=CLIENTS[0], federation=lab.Ray(1))
 
 
+def test_a_federation_by_its_name_is_refused():
+    with pytest.raises(InputError, match=r"federation must be lab.Ray\(workers=N\), or None .* got 'ray'"):
+        trained(federation="ray")
+
+
 def test_without_ray_the_error_says_which_extra_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"Ray needs the extra ray: pip install 'decomfl-lab\[ray\]'"):

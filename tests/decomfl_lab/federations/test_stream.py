@@ -160,7 +160,7 @@ def test_a_client_cannot_take_anothers_name_by_certificate_or_by_key(listening, 
     secured, keyed = listening(identity=read_identity(folder, "server")), listening()
     forger = Joined(secured.address, 2, identity=read_identity(folder, client_name(1)))
     assert "client must be the one that its certificate names, got 'client-2'" in forger.ended()
-    assert "tag of the frame must be that of this connection" in Joined(keyed.address, 2, key=key(1)).ended()
+    assert "key must be the one that the server at" in Joined(keyed.address, 2, key=key(1)).ended()
     assert "client must be client-0..client-3, got 'client-7'" in Joined(keyed.address, 7).ended()
 
 
@@ -268,7 +268,7 @@ def test_without_certificates_only_loopback_is_allowed(address):
 
 def test_a_port_that_is_taken_is_refused_by_name(listening):
     taken = listening().address
-    with pytest.raises(InputError, match=f"bind must be an address that is free, got {taken}"):
+    with pytest.raises(InputError, match=f"bind must be an address of this machine that is free, got {taken}"):
         listening(taken)
 
 
