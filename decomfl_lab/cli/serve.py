@@ -17,6 +17,7 @@ import click
 from decomfl_lab.cli.train import GroupedOption, TrainGroup, prepared, report, title
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.files import held
+from decomfl_lab.interrupts import telling
 from decomfl_lab.protocol.wire import SCALAR_BYTES
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from decomfl_lab.runs.run import Progress, Run
 
 __all__ = ["serve"]
+
+logger = logging.getLogger(__name__)
 
 SHOWN = 20
 """The most clients that the view has a line for."""
@@ -137,7 +140,10 @@ def _serve(
         print(f"listening on {server.address} for {reach}; {how}", file=sys.stderr, flush=True)
         with _view(title(run), run, server, remote) as show:
             run.train(out=out, on_round=show)
-            digests = remote.rebuilt()
+            limit = remote.deadline or remote.patience
+            logger.info("all rounds are done; the clients have %g s to say the digests of their models", limit)
+            with telling(lambda: f"interrupted; all {run.round} rounds are in {out}"):
+                digests = remote.rebuilt()
         server.close(over=True)
     digest = remote.observer.digest()
     report(run, Rebuilt(run.config.clients, len(digests)), out, as_json=as_json, digest=digest)
