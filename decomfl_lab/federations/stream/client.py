@@ -128,7 +128,7 @@ class StreamClient:
                     rule = f"be reached within {self.patience:g} s"
                     raise InputError(f"server at {self.address} must {rule}, got {code.name}: {words}") from None
                 level = logging.INFO if wait == FIRST_WAIT else logging.DEBUG  # a line an outage
-                logger.log(level, "no connection to %s (%s); trying for %g s", self.address, code.name, left)
+                logger.log(level, "no connection to %s (%s); trying for %.0f s", self.address, code.name, left)
                 logger.debug("%s", words)
                 time.sleep(min(left, wait * self._random.uniform(0.5, 1.0)))
                 wait = min(2 * wait, LONGEST_WAIT)
