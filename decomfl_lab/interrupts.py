@@ -11,6 +11,7 @@ from types import FrameType
 __all__ = ["Interrupted", "idle", "interrupt", "postponed", "telling"]
 
 _idle = False
+_held: list[int] = []
 
 
 class Interrupted(KeyboardInterrupt):
@@ -49,6 +50,7 @@ def postponed() -> Iterator[list[int]]:
     A second one is not held back: who cannot wait signals twice. Nor is one that comes while the work is ``idle``.
     Signals without a handler in Python, and those of other threads than the main one, are left as they are.
     """
+    global _held
     came: list[int] = []
     handlers = {}
     if threading.current_thread() is threading.main_thread():
@@ -62,9 +64,11 @@ def postponed() -> Iterator[list[int]]:
 
     for number in handlers:
         signal.signal(number, note)
+    _held = came
     try:
         yield came
     finally:
+        _held = []
         for number, handler in handlers.items():
             signal.signal(number, handler)
     if came:
@@ -73,8 +77,14 @@ def postponed() -> Iterator[list[int]]:
 
 @contextmanager
 def idle() -> Iterator[None]:
-    """Let signals through while work waits for somebody who may never come; what is under way is lost with them."""
+    """Let signals through while work waits for somebody who may never come; what is under way is lost with them.
+
+    Raises:
+        Interrupted: If one was held back before.
+    """
     global _idle
+    if _held:
+        raise Interrupted(number=_held[0])
     _idle = threading.current_thread() is threading.main_thread()
     try:
         yield

@@ -36,7 +36,8 @@ class Carrier(Protocol):
 
         What ``take`` returns is sent to that client, and its next answer waited for; None means that it is done. It
         returns when all are done or after ``deadline`` seconds; clients that cannot be reached are waited for until
-        then, and whatever else a client says unasked is handed to ``take`` too.
+        then, and whatever else a client says unasked is handed to ``take`` too. Frames may be lost, doubled or late;
+        but one of an earlier exchange, sent to a process that has ended, never reaches the one in its place.
         """
 
     def close(self) -> None:
@@ -132,22 +133,22 @@ class RemoteFederation(DeComFLFederation):
             return float("nan")
         chosen = self.delivery.sample()
         if self.delivery.wants_reports:
-            self._exchange(coordinator.ask(chosen), coordinator.hear, lambda: coordinator.heard)
+            self._exchange(coordinator.ask(chosen), lambda: coordinator.heard)
         frames = coordinator.open(chosen)
-        self._exchange(frames, coordinator.take, lambda: len(coordinator.replies))
+        self._exchange(frames, lambda: len(coordinator.replies))
         losses = [coordinator.losses[i] for i in sorted(coordinator.replies)]
         record = coordinator.close()
         self.observer.catch_up([record])
         self._write(Entry(record, coordinator.chosen, tuple(sorted(coordinator.replies)), coordinator.held))
         return float(np.mean(losses))
 
-    def _exchange(self, frames: Mapping[int, bytes], take: Take, count: Callable[[], int]) -> None:
+    def _exchange(self, frames: Mapping[int, bytes], count: Callable[[], int]) -> None:
         """Exchange frames until a quorum has answered; who is silent is asked again with the same frame."""
         coordinator, began = self.coordinator, time.monotonic()
         done: set[int] = set()
 
         def taking(i: int, answer: bytes, loss: float) -> bytes | None:
-            more = take(i, answer, loss)
+            more = coordinator.take(i, answer, loss)
             done.update([i] if more is None else [])
             return more
 

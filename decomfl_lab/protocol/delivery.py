@@ -123,8 +123,6 @@ class Delivery:
         first = list(self.model(i, ledger)) if gone else []
         if i in server.planned:
             return [*first, ledger.plan(i, server.replan(i, r))]
-        if server.tracking is Tracking.SERVER:
-            server.held[i] = r
         records = server.history.since(r)
         return first + ([ledger.records(i, records)] if records else [])
 

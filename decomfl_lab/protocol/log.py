@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
 
-from decomfl_lab.errors import InputError, require
+from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.files import write_atomically
 from decomfl_lab.protocol.wire import encode, read
 from decomfl_lab.records.record import History, RoundRecord
@@ -111,9 +111,9 @@ class RunLog:
         """An empty log in the file ``path``, which is replaced; in a nameless temporary file for None.
 
         Raises:
-            InputError: If the file cannot be written, or the header lacks ``run_seed``.
+            InputError: If the file cannot be written, or the header lacks a ``run_seed`` of 64 bits.
         """
-        require("run_seed" in header, "header of a log", "have a run_seed", sorted(header))
+        require_int("run_seed in the header of a log", header.get("run_seed"), 0, 2**64 - 1)
         text = json.dumps(dict(header), sort_keys=True).encode()
         begin = _FILE.pack(MAGIC, VERSION, len(text)) + text
         begin += (chain := _chained(b"", begin))
@@ -282,7 +282,13 @@ def _begin(file: IO[bytes], path: Path) -> tuple[dict[str, Any], bytes, int]:
         raise InputError(
             f"log must be as it was written, got {path}, whose header was changed or cut: put a copy of the file back"
         )
-    return json.loads(text), chain, len(begin) + length + _CHAIN
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError):
+        header = None
+    seed = header.get("run_seed") if isinstance(header, dict) else None
+    require_int(f"run_seed in the header of the log {path}, which is a JSON object,", seed, 0, 2**64 - 1)
+    return header, chain, len(begin) + length + _CHAIN
 
 
 class ArchivedHistory(History):

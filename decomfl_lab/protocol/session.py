@@ -27,7 +27,7 @@ from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.delivery import Delivery, take_model
 from decomfl_lab.protocol.messages import Ask, Dense, Held, Hello, Message, Plan, Refusal, Reply, RunSeed, Welcome
 from decomfl_lab.protocol.terms import Terms
-from decomfl_lab.protocol.wire import Ledger, decode, encode, read, split_frame
+from decomfl_lab.protocol.wire import Ledger, decode, encode, split_frame
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
@@ -129,21 +129,26 @@ class Host:
                     raise InputError(f"the server refuses client {i}: {text}")
                 case other:
                     require(False, f"message to client {i}", "be one to clients", type(other).__name__)
-        for record in records:
+        for n, record in enumerate(records):
             self._terms.check(record)
-        if welcome is not None:
-            self._answers.pop(i, None)
-            self._welcomed.add(i)
-            client.steps_taken = welcome.steps
-            if welcome.round == 0:
-                self.replica.restore(self._start)
+            require(record.round == records[0].round + n, "records", "follow one another", record.round)
+        anew = welcome is not None and welcome.round == 0
         if vectors:  # a model in the place of records
-            client.replica.round = self.replica.round
+            client.replica.round = 0 if anew else self.replica.round
             take_model(client, vectors[-1].round if plan is None else plan.round, vectors)
             self.replica.restore(client.replica.snapshot())
             client.replica.forget()
+        elif anew:
+            self.replica.restore(self._start)
         if records and records[0].round <= self.replica.round:
             self.replica.catch_up(records)
+        if welcome is not None:
+            answered, _ = self._answers.pop(i, (0, b""))
+            client.steps_taken = welcome.steps
+            # Of a welcome that came late the steps are too few: whoever gets one says hello before it measures again.
+            self._welcomed.discard(i)
+            if plan is not None and answered <= plan.round == self.replica.round:
+                self._welcomed.add(i)
         return plan, Ask() in messages
 
     def _answer(self, plans: Mapping[int, Plan]) -> dict[int, bytes]:
@@ -235,7 +240,7 @@ class Coordinator:
         self._welcomes: Counter[int] = Counter()
         self._sure: set[int] = set()  # who is known to know how many local steps of its are in the record
         self._reported: dict[int, int] = {}
-        self._finishing = False
+        self._finishing = self._asking = self._checking = False
 
     @property
     def round(self) -> int:
@@ -243,36 +248,30 @@ class Coordinator:
         return self.delivery.server.round
 
     def ask(self, chosen: Sequence[int]) -> dict[int, bytes]:
-        """{i: frame} that asks who holds what, where clients track that themselves; ``hear`` reads the answers."""
+        """{i: frame} that asks who holds what, where clients track that themselves; ``take`` reads the answers."""
+        self._begin(chosen)
+        self._asking = True
         self._reported.clear()
         return {i: self.session.control(i, Ask(), upwards=False) for i in chosen}
 
-    def hear(self, i: int, frame: bytes, loss: float = float("nan")) -> bytes | None:  # noqa: ARG002
-        """Note the round that client i says it holds; see ``take``."""
-        try:
-            hello = self._hello(i, read(Hello, frame))
-        except InputError as error:
-            self._refuse(i, error)
-            return None
-        if not self._agrees(hello):
-            return self._welcome(i, 0) + self._ask(i)
-        self._reported[i] = hello.round
-        return None
+    def _begin(self, chosen: Iterable[int]) -> None:
+        self.chosen = tuple(chosen)
+        self.replies, self.losses, self.refused = {}, {}, {}
+        self.diverged = self._finishing = self._asking = False
+        self._welcomes.clear()
 
     def open(self, chosen: Sequence[int]) -> dict[int, bytes]:
         """{i: frame} of a new round for these clients; where clients track it, for those of them that were heard."""
-        self.replies, self.losses, self.refused = {}, {}, {}
-        self.diverged = self._finishing = False
-        self._welcomes.clear()
         if self.delivery.wants_reports:
             chosen = [i for i in chosen if i in self._reported]
-        self.chosen = tuple(chosen)
+        self._begin(chosen)
         reports = [encode(Held(i, self._reported[i])) for i in chosen if i in self._reported]
-        check = self._check_every and self._digest is not None and self.round % self._check_every == 0
+        every = self._check_every if self._digest is not None else 0
+        self._checking = every > 0 and self.round % every == 0
         frames = {}
         for i, messages in self.delivery.open(chosen, reports):
             first = b"" if i in self._sure else self._welcome(i, self.round)
-            frames[i] = first + (self._ask(i) if check or first else b"") + b"".join(messages)
+            frames[i] = first + (self._ask(i) if self._checking or first else b"") + b"".join(messages)
         return frames
 
     def take(self, i: int, frame: bytes, loss: float = float("nan")) -> bytes | None:
@@ -321,12 +320,13 @@ class Coordinator:
 
     def _accept(self, i: int, reply: Reply, hello: Hello | None, loss: float) -> bytes | None:
         require(reply.client == i, "client of a reply", f"be {i}, whose connection it is", reply.client)
-        if reply.round < self.round or i not in self.delivery.server.planned:
+        if self._asking or reply.round < self.round or i not in self.delivery.server.planned:
             return b""  # late
         if i in self.replies:
             return None
         if hello is not None and not self._agrees(hello):
             return self._greet(i, hello)
+        require(hello is not None or not self._checking, f"reply of client {i}", "come after a hello, as asked", "none")
         self.delivery.server.check(reply)
         self.replies[i], self.losses[i] = reply, loss
         self._sure.add(i)
@@ -348,6 +348,11 @@ class Coordinator:
         if self._finishing and there:
             self.digests[i] = hello.digest.hex()
             return None
+        if self._asking and i not in self.chosen:
+            return b""
+        if self._asking and right:
+            self._reported[i] = hello.round
+            return None
         self._welcomes[i] += 1
         often = f"number {MOST_WELCOMES} at most a round"
         require(self._welcomes[i] <= MOST_WELCOMES, f"new beginnings of client {i}", often, self._welcomes[i])
@@ -358,6 +363,8 @@ class Coordinator:
         r = hello.round if right else 0
         self._sure.discard(i)  # if its answer to this round is in already, it is told one round too few
         server, welcome = self.delivery.server, self._welcome(i, r)
+        if self._asking:
+            return welcome + self._ask(i)
         if server.seeding is Seeding.PER_RUN:
             welcome += self.session.run_seed(i, server.run_seed)
         if not waited_for and not self._finishing:
@@ -417,6 +424,6 @@ class Coordinator:
 
     def finish(self) -> dict[int, bytes]:
         """{i: frame} after which every client holds the model of the server's round, and says so: ``digests``."""
-        self._finishing, self.digests, self.refused = True, {}, {}
-        self._welcomes.clear()
+        self._begin(())
+        self._finishing, self.digests = True, {}
         return {i: self._ask(i) for i in range(self.delivery.server.M)}

@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from decomfl_lab.errors import InputError, require
+from decomfl_lab.errors import InputError, require, shown
 from decomfl_lab.federations.stream.certificates import Identity, client_name
 from decomfl_lab.federations.stream.connection import (
     HALF_NONCE,
@@ -153,11 +153,11 @@ class StreamClient:
                 iter(outbox.get, None), metadata=(("client", client_name(self.i)), ("nonce-bin", nonce))
             )
             try:
-                first = next(call)
-                own = first[:HALF_NONCE] + nonce
-                seal = None if self._key is None else Seal(self._key, own, server=False)
+                first = next(call, b"")
+                both = first[:HALF_NONCE] + nonce
+                seal = None if self._key is None else Seal(self._key, both, server=False)
                 connection = Connection(call, outbox, Link(seal, largest))
-                yield json.loads(self._opened(connection.link, first[HALF_NONCE:])), connection
+                yield _offer(self._opened(connection.link, first[HALF_NONCE:])), connection
             finally:
                 outbox.put(None)
                 call.cancel()
@@ -171,6 +171,17 @@ class StreamClient:
                 raise
             rule = f"be the one that the server at {self.address} has for client {self.i}"
             raise InputError(f"key must {rule}, got another: {error}") from None
+
+
+def _offer(text: bytes) -> dict[str, Any]:
+    """What the server says of its run; InputError if it is no JSON object."""
+    try:
+        offer = json.loads(text)
+    except (ValueError, RecursionError):
+        offer = None
+    if not isinstance(offer, dict):
+        raise InputError(f"offer of the server must be a JSON object, got {shown(text)}")
+    return offer
 
 
 class Connection:

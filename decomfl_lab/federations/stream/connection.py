@@ -75,5 +75,6 @@ class Link:
             frame = self._inflate.decompress(packed + FLUSHED, self._largest + 1)
         except zlib.error as error:
             raise InputError(f"frame must be deflated as the other end does it, got {error}") from None
+        require(not self._inflate.eof, "frame", "be deflated without an end, after which nothing is read", "an end")
         require(len(frame) <= self._largest, "frame", f"have at most {self._largest} bytes", "more")
         return frame

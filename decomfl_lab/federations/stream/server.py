@@ -48,6 +48,8 @@ HELLO_SECONDS = 30.0
 """How long a client may take from its connection to its hello."""
 WRITE_SECONDS, WRITE_BYTES = 30.0, 1e5
 """A client that does not take a frame in so many seconds, and one more for so many bytes, is cut."""
+MOST_UNHEARD = 4
+"""A client that opens more connections without a hello loses the oldest of these."""
 MOST_UNANSWERED = 8
 """A client that lets more frames wait for an answer is cut."""
 GRACE_SECONDS = 2.0
@@ -154,8 +156,9 @@ class StreamServer:
         self._loop = asyncio.get_running_loop()
         self._end: asyncio.Future[bool] = self._loop.create_future()
         self._open: dict[int, _Connection] = {}
+        self._unheard: dict[int, list[asyncio.Timeout]] = collections.defaultdict(list)
         own = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", self._largest + 1024))
-        server = grpc.aio.server(options=[*OPTIONS, *own], maximum_concurrent_rpcs=2 * self._M + 64)
+        server = grpc.aio.server(options=[*OPTIONS, *own], maximum_concurrent_rpcs=(MOST_UNHEARD + 2) * self._M + 64)
         join = grpc.stream_stream_rpc_method_handler(self._join)
         server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, {"Join": join})])
         try:
@@ -178,8 +181,8 @@ class StreamServer:
         """One client's stream, from its beginning to its end; whatever is wrong with it ends it alone."""
         connection: _Connection | None = None
         try:
-            async with asyncio.timeout(HELLO_SECONDS):
-                connection, hello = await self._opened(context)
+            async with asyncio.timeout(HELLO_SECONDS) as limit:
+                connection, hello = await self._opened(context, limit)
             if earlier := self._open.get(connection.i):
                 earlier.finish(_Cut(grpc.StatusCode.ABORTED, f"client {connection.i} connected anew"))
             self._open[connection.i] = connection
@@ -205,7 +208,7 @@ class StreamServer:
             logger.warning("%s is cut: %s", who, cut)
         await context.abort(cut.code, str(cut)[:300])
 
-    async def _opened(self, context: Any) -> tuple[_Connection, bytes]:
+    async def _opened(self, context: Any, limit: asyncio.Timeout) -> tuple[_Connection, bytes]:
         """The connection of a client that has read the offer and said hello, and its hello."""
         said = dict(context.invocation_metadata() or ())
         i, nonce = client_number(str(said.get("client", ""))), said.get("nonce-bin", b"")
@@ -219,8 +222,16 @@ class StreamServer:
             whose = "be the one that its certificate names"
             require(name.decode(errors="replace") == client_name(i), "client", whose, client_name(i))
         connection = _Connection(i, Link(seal, self._largest), asyncio.get_running_loop().create_future())
-        await context.write(own + connection.link.close(self._offer))
-        hello = await context.read()
+        unheard = self._unheard[i]
+        if len(unheard) == MOST_UNHEARD:  # only the newest can be that of a client that was started again
+            unheard.pop(0).reschedule(asyncio.get_running_loop().time())
+        unheard.append(limit)
+        try:
+            await context.write(own + connection.link.close(self._offer))
+            hello = await context.read()
+        finally:
+            if limit in unheard:
+                unheard.remove(limit)
         if hello is grpc.aio.EOF:
             raise _GoneError
         return connection, connection.link.open(hello)

@@ -253,3 +253,40 @@ def test_a_client_that_says_it_is_ahead_begins_anew():
     welcome = read(Welcome, split_frame(elsewhere.coordinator.take(0, claim, 0.0))[0])
     assert welcome.round == 0
     assert elsewhere.coordinator.healed == 1
+
+
+def test_clients_that_were_not_sampled_do_not_count_as_heard_and_late_replies_say_nothing():
+    elsewhere = remote(but(tracking=Tracking.CLIENTS), m=2)
+    session, chosen = elsewhere.coordinator, elsewhere.delivery.sample()
+    session.ask(chosen)
+    for i, own in elsewhere.carrier.hosts.items():
+        assert session.take(i, encode(Reply(i, 0, np.zeros((2, 3), np.float32)))) == b""
+        assert session.take(i, own.hello(i)) == (None if i in chosen else b"")
+    assert (session.heard, session.refused) == (2, {})
+
+
+def test_a_client_that_says_nonsense_of_its_round_again_and_again_is_refused():
+    elsewhere = remote(but(tracking=Tracking.CLIENTS), m=4)
+    elsewhere.carrier.between = lambda i, answer: encode(Hello(0, RUN, 99, bytes(16))) if i == 0 else answer
+    elsewhere.deadline = 1e-3
+    elsewhere.advance()
+    assert sorted(elsewhere.coordinator.replies) == [1, 2, 3]
+    assert elsewhere.coordinator.healed == 3
+
+
+def test_a_reply_counts_only_after_the_digest_that_was_asked_for():
+    elsewhere = remote(quorum=2, deadline=1e-3, check_every=2)
+    silent = elsewhere.delivery.sample()[0]
+    elsewhere.carrier.between = lambda i, answer: split_frame(answer)[-1] if i == silent else answer
+    elsewhere.advance()
+    assert silent not in elsewhere.coordinator.replies
+
+
+def test_asking_for_digests_between_two_rounds_changes_nothing():
+    both, here = [host(CASE, 0, 2), host(CASE, 1, 3)], simulated(m=2, rounds=8)
+    elsewhere = remote(m=2, carrier=Direct({i: both[i % 2] for i in range(4)}))
+    for _ in range(8):
+        elsewhere.advance()
+        elsewhere.rebuilt()
+    assert elsewhere.ledger == here.ledger
+    assert elsewhere.observer.digest() == here.observer.digest()

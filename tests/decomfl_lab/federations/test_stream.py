@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import queue
 import random
 import threading
 import time
+import zlib
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -22,8 +24,8 @@ from decomfl_lab.federations.stream import client as client_module
 from decomfl_lab.federations.stream import server as server_module
 from decomfl_lab.federations.stream.certificates import client_name, make_certificates, read_identity
 from decomfl_lab.federations.stream.client import StreamClient
-from decomfl_lab.federations.stream.connection import MOST_DEFLATED, Link
-from decomfl_lab.federations.stream.server import MOST_UNANSWERED, StreamServer
+from decomfl_lab.federations.stream.connection import HALF_NONCE, METHOD, MOST_DEFLATED, Link
+from decomfl_lab.federations.stream.server import MOST_UNANSWERED, MOST_UNHEARD, StreamServer
 from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, host, simulated
 
 pytestmark = pytest.mark.engine
@@ -233,6 +235,36 @@ def test_who_answers_nothing_is_cut_and_the_others_go_on(listening):
     assert len(finish(server, federation, clients, rounds=federation.round + 1)) == 1
 
 
+def test_who_connects_a_hundred_times_without_a_hello_keeps_nobody_out(listening):
+    server, silent = listening(), queue.SimpleQueue()
+    metadata = (("client", client_name(3)), ("nonce-bin", bytes(HALF_NONCE)))
+    with grpc.insecure_channel(server.address) as channel:
+        calls = [channel.stream_stream(METHOD)(iter(silent.get, None), metadata=metadata) for _ in range(100)]
+        newest = next(calls[-1])
+        clients, federation = joined(server, 0, 1, 2, 3, patience=1), federation_of(server)
+        assert finish(server, federation, clients) == {simulated(m=4, rounds=8).observer.digest()}
+        assert server.cut >= 100 - MOST_UNHEARD
+        assert newest
+        [silent.put(None) for _ in calls]
+
+
+@pytest.mark.parametrize("offer", [b"[1]", b"{", b"", b"\xff", b"[" * 100_000])
+def test_an_offer_that_is_none_is_refused_in_one_line(offer, listening):
+    server = listening()
+    server._offer = offer
+    told = Joined(server.address, 0).ended()
+    assert told.startswith("offer of the server must be a JSON object, got b'")
+    assert len(told) < 300
+
+
+def test_a_server_that_ends_before_its_offer_is_refused_in_one_line(listening, monkeypatch):
+    async def over(*_):
+        return
+
+    monkeypatch.setattr(StreamServer, "_join", over)
+    assert "nonce of the connection must have 16 bytes" in Joined(listening().address, 0).ended()
+
+
 def test_who_does_not_read_is_cut_and_the_others_are_served(listening, monkeypatch):
     monkeypatch.setattr(server_module, "WRITE_SECONDS", 0.2)
     monkeypatch.setattr(server_module, "WRITE_BYTES", 1e9)
@@ -284,5 +316,8 @@ def test_a_small_message_that_would_unpack_to_a_large_one_is_refused():
     assert len(bomb) < 1000
     with pytest.raises(InputError, match="frame must have at most 2000 bytes, got 'more'"):
         Link(None, 2000).open(bomb)
+    ended, receiver = zlib.compressobj(1, zlib.DEFLATED, -9), Link(None, 2000)
+    with pytest.raises(InputError, match="frame must be deflated without an end"):
+        receiver.open(ended.compress(b"frame") + ended.flush())
     with pytest.raises(InputError, match="frame must be deflated as the other end does it"):
         Link(None, 2000).open(b"\xff" * 20)

@@ -223,8 +223,31 @@ def test_what_is_no_log_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no log, but long enough to be one")
     with pytest.raises(InputError, match=r"log must begin with .*text, got b'no log, '"):
         RunLog.open(tmp_path / "text")
-    with pytest.raises(InputError, match=r"header of a log must have a run_seed, got \['a'\]"):
+    with pytest.raises(InputError, match="run_seed in the header of a log must be an integer in .*, got None"):
         RunLog.create(tmp_path / "a", {"a": 1})
+
+
+@pytest.mark.parametrize(
+    "header", [b"{", b"\xff", b"[1]", b"{}", b'{"run_seed": 1.5}', b'{"run_seed": -1}', b"[" * 100_000]
+)
+def test_a_header_that_is_none_is_refused_even_with_a_true_chain(header: bytes, tmp_path: Path) -> None:
+    begin = module._FILE.pack(module.MAGIC, module.VERSION, len(header)) + header
+    (tmp_path / "log").write_bytes(begin + hashlib.blake2b(begin, digest_size=16).digest())
+    with pytest.raises(
+        InputError, match=r"run_seed in the header of the log .*log, which is a JSON object, must be an"
+    ):
+        RunLog.open(tmp_path / "log")
+
+
+def test_a_log_that_grows_while_it_is_read_has_the_entries_that_were_there(tmp_path: Path) -> None:
+    with _written(tmp_path / "run.dcl", 1) as log, RunLog.open(tmp_path / "run.dcl", write=False) as reader:
+        log.append(_entry(1))
+        assert list(reader.entries()) == [_entry(0)]
+        assert list(log.entries()) == [_entry(0), _entry(1)]
+    (tmp_path / "link").symlink_to("run.dcl")
+    before = (tmp_path / "run.dcl").read_bytes()
+    RunLog.create(tmp_path / "link", HEADER).close()  # it takes the link's place, not its target's
+    assert (tmp_path / "run.dcl").read_bytes() == before
 
 
 def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
