@@ -17,7 +17,7 @@ import pytest
 
 from decomfl_lab.checkpoint import read_checkpoint
 from decomfl_lab.cli.main import main
-from decomfl_lab.interrupts import Interrupted, interrupt, postponed, telling
+from decomfl_lab.interrupts import Interrupted, idle, interrupt, postponed, telling
 from decomfl_lab.laws import LAWS
 from decomfl_lab.runs.config import config_from_mapping, read_config
 from decomfl_lab.runs.run import CHECKPOINT_FILE, CONFIG_FILE, train
@@ -162,3 +162,16 @@ def test_the_innermost_words_are_said() -> None:
     assert found.value.number == signal.SIGTERM
     with pytest.raises(ValueError, match="no signal"), telling(lambda: "outer"):
         raise ValueError("no signal")
+
+
+def test_a_signal_that_was_held_back_ends_work_that_becomes_idle() -> None:
+    def work() -> None:
+        with postponed():
+            signal.raise_signal(signal.SIGINT)
+            with idle():
+                pytest.fail("the signal is not seen")
+
+    with pytest.raises(Interrupted):
+        work()
+    with idle():  # nothing is left of it
+        pass

@@ -175,8 +175,8 @@ def test_divergence_in_an_actor_is_told_as_in_one_process():
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        (lab.FedAvg(), "federation must be in-process unless only scalars travel (decomfl, decomfl-projection), got"),
-        (lab.Baffle(), "federation must be in-process unless only scalars travel (decomfl, decomfl-projection), got"),
+        (lab.FedAvg(), "method must be decomfl or decomfl-projection where clients are in other processes, as only"),
+        (lab.Baffle(), "method must be decomfl or decomfl-projection where clients are in other processes, as only"),
         (
             lab.DeComFL(rule=lab.Sgd(), revert="sync"),
             "revert must be 'snapshot' with federation Ray(workers=4, address=None), got",

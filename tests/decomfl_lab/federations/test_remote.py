@@ -120,6 +120,14 @@ def test_a_round_goes_on_without_a_client_that_vanishes_and_says_who_answered():
     assert len(digests(elsewhere)) == 1
 
 
+def test_without_a_deadline_a_round_waits_for_all_as_long_as_its_patience():
+    elsewhere = remote(quorum=2, patience=0.05)
+    gone = elsewhere.delivery.sample()[0]
+    elsewhere.carrier.between = lambda i, answer: None if i == gone else answer
+    elsewhere.advance()
+    assert len(elsewhere.coordinator.replies) == 2
+
+
 def test_without_a_quorum_there_is_no_record():
     elsewhere = remote(quorum=3, deadline=0.01, patience=0.05)
     elsewhere.carrier.between = lambda i, answer: None
