@@ -82,7 +82,7 @@ FLAGS: dict[str, tuple[str, dict[str, Any]]] = {
     "quorum": ("Replies that a round needs at least. [default: more than half of the sampled clients]", {"type": int}),
     "deadline": (
         "Seconds after which a round goes on with the replies that came, if these are a quorum. [default: none: a "
-        "round waits for all]",
+        "round waits for all, at most --patience]",
         {"type": float},
     ),
     "patience": (

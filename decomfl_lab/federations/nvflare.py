@@ -66,7 +66,7 @@ def job(
         out: The folder on the server's machine where the run is kept; a job with the same folder goes on with it. None
             for the job's own folder, which NVFlare hands back as its result.
         quorum: The replies that a round needs at least; None for more than half of the sampled sites.
-        deadline: Seconds that a site may take for an answer, once a quorum is there; None to wait for all.
+        deadline: Seconds that a site may take for an answer, once a quorum is there; None for ``patience``.
         patience: Seconds that a round waits for a quorum.
         min_sites: The sites that must be connected for the job to start; None for all.
         name: The name of the job.

@@ -81,8 +81,8 @@ class RemoteFederation(DeComFLFederation):
             carrier: Who carries the frames.
             run: The run's identity, 16 bytes.
             quorum: The replies that a round needs at least; None for more than half of the sampled clients.
-            deadline: Seconds after which a round goes on with the replies that came, if these are a quorum; None to
-                wait for all.
+            deadline: Seconds after which a round goes on with the replies that came, if these are a quorum; None for
+                ``patience``.
             patience: Seconds that a round waits for a quorum.
             check_every: Rounds between two in which clients prove that their model is the server's.
 
@@ -155,6 +155,8 @@ class RemoteFederation(DeComFLFederation):
         while True:
             silent = {i: frame for i, frame in frames.items() if i not in done}
             left = began + self.patience - time.monotonic()
+            if left <= 0 and count() >= self.quorum:
+                break
             reachable = count() + len(silent) >= self.quorum
             if not reachable and coordinator.diverged:
                 raise DivergedError("scalars of the clients")
