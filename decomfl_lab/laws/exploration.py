@@ -592,7 +592,8 @@ class _Sessions(_Search):
         often = [min(coordinator._welcomes[i], MOST_WELCOMES + 1) for i in range(self.case.M)]  # more change nothing
         counts = *server.held, *coordinator.steps, *often
         known = sorted(coordinator.replies), sorted(coordinator._reported.items()), sorted(coordinator.delivery.told)
-        content = (server.history.start, server.round, counts, *map(tuple, known), plans)
+        phase = tuple(sorted(coordinator._sure)), coordinator._asking, coordinator._checking
+        content = (server.history.start, server.round, counts, *map(tuple, known), plans, phase)
         number = self.servers((*content, tuple(sorted(frames.items()))))
         self.delivery_of.setdefault(number, (coordinator, dict(frames)))  # type: ignore[arg-type]
         return number
@@ -659,10 +660,9 @@ class _Sessions(_Search):
         for i, up in enumerate(ups if frames else ()):
             for answer in up:
                 said = self.replies.content[answer]
-                listen = "take" if server.planned else "hear"
 
-                def hears(at: Any, i: int = i, said: bytes = said, listen: str = listen) -> Mapping[int, bytes]:
-                    return {i: getattr(at, listen)(i, said) or b""}
+                def hears(at: Any, i: int = i, said: bytes = said) -> Mapping[int, bytes]:
+                    return {i: at.take(i, said) or b""}
 
                 if server.planned or i in frames:
                     move(f"the server gets {self._named(said)} of client {i}", hears, frames)
