@@ -37,6 +37,7 @@ SHOWN = 20
 USAGE = """The server of a run: it plans and averages, and clients that have the data measure; they connect by decomfl
 join. It listens on loopback unless --bind says otherwise, which needs certificates (decomfl certificates). Rounds, log
 and checkpoint are in --out: the same command goes on there after a crash, and clients come back by themselves.
+decomfl serve decomfl --help has every option: --quorum, --deadline and --patience say how long a round waits.
 
 \b
 In three terminals:

@@ -16,7 +16,7 @@ from decomfl_lab.laws.check import check_law, load_implementation
 from decomfl_lab.noise.vectors import KNOWN_ANSWERS
 from decomfl_lab.records.aggregation import Mean
 
-CASES = 120
+CASES = 100
 """How many for a law; a planted fault is looked for in ten times as many."""
 MACHINE = "any-order-of-events-keeps-the-bits"
 
