@@ -23,6 +23,7 @@ from decomfl_lab.estimators.second_differences import CURVATURE_COLUMNS
 from decomfl_lab.federations.federation import Federation
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.ray import Ray
+from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.methods.scalars import Scalars
@@ -364,8 +365,10 @@ class Run:
         if config.task and on_start is not None:
             on_start(rows[0])
         with ExitStack() as stack:
-            # Half a round cannot be saved, so an interrupt waits for its end where there is a folder to save it in.
-            came = stack.enter_context(postponed()) if out is not None else []
+            # Half a round cannot be saved, so an interrupt waits for its end where there is a folder to save it in; and
+            # where clients are elsewhere, as an engine's own callbacks would swallow it.
+            waits = out is not None or isinstance(federation, RemoteFederation)
+            came = stack.enter_context(postponed()) if waits else []
             last_save, saving = time.monotonic(), 0.0
             if federation.round < config.rounds:  # a run that ended here before has a row that a longer one has not
                 rows[:] = [row for row in rows if row["round"] % config.eval_every == 0]
