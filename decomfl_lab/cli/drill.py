@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["drill"]
 
 Says = Callable[[str], None]
-STEP = 0.1
+STEP = 0.03
 """Seconds between two looks at how far a run is."""
 COME = 120.0
 """Seconds that a process may take to begin, or to end."""
@@ -175,6 +175,12 @@ def _written(config: TrainConfig, folder: Path) -> str:
     return str(folder / "run.toml")
 
 
+def _require_under_way(config: TrainConfig, log: Path) -> None:
+    require(
+        _rounds(log) < config.rounds, "rounds", "be more: the run was over before it could be killed", config.rounds
+    )
+
+
 def _stream(config: TrainConfig, folder: Path) -> dict[str, str]:
     """Decomfl serve and decomfl join."""
     with socket.socket() as probe:
@@ -196,6 +202,7 @@ def _stream(config: TrainConfig, folder: Path) -> dict[str, str]:
         own.kill("client 1", _rounds(log))
         own.start("client 1", *join(1))
         _wait(own, "rounds", lambda: _rounds(log), 2 * config.rounds // 3)
+        _require_under_way(config, log)
         own.kill("server", _rounds(log))
         own.start("server", *serve)
         return {name: own.result(name)["digest"] for name in own.running}
@@ -256,7 +263,8 @@ def _ray(config: TrainConfig, folder: Path) -> dict[str, str]:
         own.start("server", _written(config, folder), str(out), program=program)
         _wait(own, "rounds", lambda: _rounds(log), config.rounds // 3)
         below = psutil.Process(own.running["server"].pid).children(recursive=True)
-        actors = [each for each in below if "ray::_Actor" in " ".join(each.cmdline())]
+        living = [each for each in below if each.status() != psutil.STATUS_ZOMBIE]
+        actors = [each for each in living if "ray::_Actor" in " ".join(each.cmdline())]
         require(len(actors) == 2, "actors", "be 2", len(actors))
         _say(f"round {_rounds(log)}: an actor is killed, with the clients in it")
         actors[0].kill()

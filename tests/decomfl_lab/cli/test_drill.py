@@ -10,7 +10,7 @@ import pytest
 import decomfl_lab.cli.drill as drill
 from decomfl_lab.cli.main import main
 
-SMALL = ["--data", "digits", "--model", "logistic", "--rounds", "12"]
+SMALL = ["--rounds", "30"]
 
 
 @pytest.mark.engine
