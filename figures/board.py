@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullLocator
 
 from decomfl_lab.errors import require
-from figures.layout import legend_below, page, require_columns, require_known
+from figures.layout import page, require_columns, require_known
 from figures.style import LineStyle, rc, series_styles
 
 __all__ = ["AXES", "line_styles", "races"]
@@ -34,18 +34,18 @@ def line_styles(lines: Mapping[str, bool]) -> dict[str, LineStyle]:
 
 
 def races(frame: pd.DataFrame, styles: Mapping[str, LineStyle], *, title: str = "", caption: str = "") -> Figure:
-    """A row of two panels for each problem: the best accuracy, or loss, so far against each of ``AXES``.
+    """For each problem the best accuracy, or loss, so far against each of ``AXES``, and below who took how much.
 
     Args:
         frame: Rows with the columns problem, line, seed, round, accuracy (NaN where the problem has a loss alone),
             loss, target, by ("accuracy" or "loss"), reached, and those of ``AXES``; a reached run ends at the target.
-        styles: The style of every line; those that have no rows are left out of the legend.
+        styles: The style of every line.
         title: The heading of the figure.
         caption: The text under the plots.
 
     Returns:
-        Thin: each seed; the dot at the target is the geometric mean over the seeds of the runs that got there, its bar
-        the range. A line that is at 0 on an axis is not on it.
+        Above: each seed. Below: the geometric mean over the seeds of what the target took, its bar the range; hollow
+        where a seed did not get there, with what it spent in vain. A line that is at 0 on an axis is not on it.
 
     Raises:
         InputError: If a column is missing, there is no row, or a line has no style.
@@ -55,46 +55,63 @@ def races(frame: pd.DataFrame, styles: Mapping[str, LineStyle], *, title: str = 
     require_known("lines of frame", frame["line"], styles)
     problems = list(dict.fromkeys(frame["problem"]))
     with matplotlib.rc_context(rc()):
-        rows = -(-frame["line"].nunique() // 4)
-        figure, plots = page(10.6, 3.3 * len(problems) + 0.2 * rows, title=title, caption=[caption])
-        axes = plots.subplots(len(problems), len(AXES), squeeze=False, sharey="row")
-        for across, problem in zip(axes, problems, strict=True):
+        heights = [2.7, 0.17 * frame["line"].nunique() + 0.5]
+        figure, plots = page(11.0, len(problems) * sum(heights), title=title, caption=[caption])
+        shape = {"height_ratios": heights * len(problems)}
+        axes = plots.subplots(2 * len(problems), len(AXES), squeeze=False, gridspec_kw=shape)
+        for n, problem in enumerate(problems):
             own = frame[frame["problem"] == problem]
-            for ax, (column, label) in zip(across, AXES.items(), strict=True):
-                _race(ax, own, column, styles)
-                ax.set_xlabel(label)
-            across[0].set_ylabel(f"test {own['by'].iloc[0]}, best so far")
-            across[0].set_title(problem, loc="left")
-        legend_below(plots, axes.flat, columns=4, order=styles)
+            for above, below, (column, label) in zip(axes[2 * n], axes[2 * n + 1], AXES.items(), strict=True):
+                _race(above, own, column, styles)
+                _ranking(below, own, column, styles)
+                below.sharex(above)
+                below.set_xlabel(label)
+                above.tick_params(labelbottom=False)
+            axes[2 * n][0].set_ylabel(f"test {own['by'].iloc[0]}, best so far")
+            axes[2 * n][0].set_title(problem, loc="left")
     return figure
 
 
 def _race(ax: Axes, rows: pd.DataFrame, column: str, styles: Mapping[str, LineStyle]) -> None:
+    """The runs, as far as they are on the axes."""
     by, target = str(rows["by"].iloc[0]), float(rows["target"].iloc[0])
     require(by in ("accuracy", "loss"), "by", "be accuracy or loss", by)
     rows = rows[(rows[column] > 0) & np.isfinite(rows[by])].sort_values("round")
     ax.axhline(target, color="#57606A", linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
-    for line, style in styles.items():
-        own = rows[rows["line"] == line]
-        ends = []
-        for _, run in own.groupby("seed"):
-            best = run[by].cummax() if by == "accuracy" else run[by].cummin()
-            ax.plot(run[column], best, color=style.color, linestyle=style.dash, linewidth=0.9, alpha=0.65, zorder=2)
-            if run["reached"].iloc[-1]:
-                ends.append(float(run[column].iloc[-1]))
-        if ends:
-            middle = float(np.exp(np.mean(np.log(ends))))
-            ax.plot([min(ends), max(ends)], [target, target], color=style.color, linewidth=3.5, alpha=0.5, zorder=3)
-            ax.plot([middle], [target], "o", color=style.color, markeredgecolor="white", markersize=7, zorder=4)
-        if len(own):
-            ax.plot([], [], color=style.color, linestyle=style.dash, linewidth=style.linewidth, label=line)
+    for (line, _), run in rows.groupby(["line", "seed"], sort=False):
+        best, style = run[by].cummax() if by == "accuracy" else run[by].cummin(), styles[str(line)]
+        ax.plot(run[column], best, color=style.color, linestyle=style.dash, linewidth=1.1, alpha=0.75, zorder=2)
     ax.set_xscale("log")
     if by == "loss":
         ax.set_yscale("log")
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+        ax.yaxis.set_minor_locator(NullLocator())
         ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        ax.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:.0e}"[0] in "25" else ""))
-        start = rows[by].clip(upper=3 * rows.groupby(["line", "seed"])[by].transform("first").median()).max()
-        ax.set_ylim(0.8 * target, start)
+        ax.set_ylim(0.9 * target, 1.5 * float(rows.groupby(["line", "seed"])[by].first().median()))
     else:
         ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
-        ax.set_ylim(top=target + 0.05)
+        ax.set_ylim(top=target + 0.03)
+
+
+def _ranking(ax: Axes, rows: pd.DataFrame, column: str, styles: Mapping[str, LineStyle]) -> None:
+    """A row for each line, the cheapest on top, those that did not get there below."""
+    last = rows[rows[column] > 0].sort_values("round").groupby(["line", "seed"], sort=False).tail(1)
+    found = last.groupby("line").agg(
+        low=(column, "min"),
+        middle=(column, lambda own: float(np.exp(np.log(own).mean()))),
+        high=(column, "max"),
+        there=("reached", "all"),
+    )
+    found = found.sort_values(["there", "middle"], ascending=[False, True])
+    numbers = zip(found.index, found.to_numpy().tolist(), strict=True)
+    for place, (line, (low, middle, high, there)) in enumerate(numbers):
+        style = styles[str(line)]
+        ax.plot([0, 1], [place] * 2, color=style.color, linestyle=style.dash, linewidth=0.8, alpha=0.5,
+                transform=ax.get_yaxis_transform(), zorder=1)  # fmt: skip
+        ax.plot([low, high], [place] * 2, color=style.color, linewidth=4.5, alpha=0.45, zorder=2)
+        ax.plot([middle], [place], "o", color=style.color, markersize=6, zorder=3,
+                markerfacecolor=style.color if there else "white")  # fmt: skip
+    ax.set_yticks(range(len(found)), [str(line) for line in found.index], fontsize=8)
+    ax.set_ylim(len(found) - 0.4, -0.6)
+    ax.grid(False, axis="y")
+    ax.xaxis.set_major_formatter(EngFormatter("B" if column.endswith("bytes") else ""))

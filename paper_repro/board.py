@@ -146,27 +146,30 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     frame = drawn(rows, size)
     styles = line_styles({line: METHODS[method].gradients for line, method in _methods(rows).items()})
     data = "; ".join(dict.fromkeys(str(facts["data"]) for facts in provenance if "data" in facts))
-    first = next(iter(dict.fromkeys(frame["problem"])))
 
     def figure(problems: Sequence[str], title: str) -> Figure:
         return races(
             frame[frame["problem"].isin(problems)],
             styles,
             title=title,
-            caption=f"Scale {words}. Data: {data}. Thin: each seed; dots: the geometric mean of what the target took, "
-            "their bars the range. A method that sends nothing is not on an axis of bytes. Grey: with gradients.",
+            caption=f"Scale {words}. Data: {data}. Above: each seed. Below: the geometric mean over seeds of what the "
+            "target took, its bar the range; hollow: not every seed got there, spent in vain. A method that sends "
+            "nothing is not on an axis of bytes. Greys: with gradients.",
         )
 
     everything = list(dict.fromkeys(frame["problem"]))
     last = everything[-1]
-    figures = {"board": figure([last], f"One race: {last}"), "board-all": figure(everything, "One race a problem")}
+    figures = {
+        "board": figure([last], "What the target takes"),
+        "board-all": figure(everything, "What the target takes, problem by problem"),
+    }
     table = summary(rows)
     left_out = [f"{problem} is left out: {why}." for problem, why in absent(size).items() if problem not in everything]
     common = ", ".join(f"{name} {value:g}" for name, value in BOARD_COMMON.items())
     section = Section(
         id="board",
         figure_png=rendered(figures["board"]),
-        notes=[RULE, *notes("board", common=common, missed=size.missed, first=first), *left_out],
+        notes=[RULE, *notes("board", common=common, missed=size.missed), *left_out],
         table=shown(table),
         facts={"scale": words},
         more_figures={"every problem": rendered(figures["board-all"])},

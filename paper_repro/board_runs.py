@@ -144,6 +144,12 @@ class BoardWork:
         return self.size.races[self.problem]
 
     @property
+    def stretch(self) -> int:
+        """How many rounds this line has for one of the others: a method that has one direction a step keeps to it."""
+        own = METHODS[LINES[self.line]["method"]].options().get("perturbations")
+        return int(BOARD_COMMON["perturbations"]) if own is not None and own.default == 1 else 1
+
+    @property
     def needs(self) -> tuple[Pretraining, ...]:
         """See ``Dependent``: the language model that the runs begin with."""
         model = BOARD_PROBLEMS[self.problem]["model"] if self.config.task else ""
@@ -155,8 +161,11 @@ class BoardWork:
         own = dict(LINES[self.line])
         kind = METHODS[own.pop("method")]
         known = {name: value for name, value in BOARD_COMMON.items() if name in kind.options()}
+        if self.stretch > 1:
+            del known["perturbations"]
         fast = {"rebuild": "copy"} if "rebuild" in kind.options() else {}
-        given = {"rounds": self.race.rounds, "eval_every": self.race.every, **BOARD_PROBLEMS[self.problem]}
+        given = {"rounds": self.stretch * self.race.rounds, "eval_every": self.stretch * self.race.every}
+        given |= BOARD_PROBLEMS[self.problem]
         alone = {"clients": 1, "sampled": 1} if kind.alone else {}
         return TrainConfig(kind.of({**known, **fast, **own}), **{**given, **alone})
 
@@ -228,19 +237,18 @@ class BoardWork:
         """The evaluations of a run until it is over, with ``ended`` saying why; those in the file, if it is there."""
         if path.exists():
             return pd.read_csv(path)
-        race, ended = self.race, "out of rounds"
-        trial = max(race.every, -(-race.rounds // PATIENCE) // race.every * race.every)
+        race, ended, every = self.race, "out of rounds", config.eval_every
+        trial = max(every, -(-config.rounds // PATIENCE) // every * every)
 
         def watch(at: Progress) -> None:
-            report(at)
-            if at.round % race.every and at.round < race.rounds:
-                return
-            if race.reached(at.test_accuracy, at.test_loss):
-                raise _Over("reached")
-            if at.round >= limit:
-                raise _Over("cut")
-            if at.round == trial and not at.test_loss < start:
-                raise _Over("given up")
+            if at.round % every == 0 or at.round == config.rounds:
+                if race.reached(at.test_accuracy, at.test_loss):
+                    raise _Over("reached")
+                if at.round >= limit:
+                    raise _Over("cut")
+                if at.round == trial and not at.test_loss < start:
+                    raise _Over("given up")
+            report(at)  # last: who interrupts here goes on with a round that is judged
 
         run, under_way = Run(config, dataset=dataset), path.with_suffix("")
         try:
