@@ -46,12 +46,12 @@ LINES: Final[Mapping[str, Mapping[str, Any]]] = {
     **BOARD_VARIANTS,
 }
 """The lines of the board: the methods of the registry by the names of their classes, and the variants."""
-TOP, STEP, HIGHEST, FLOOR = 4, 2, 12, -32
+TOP, STEP, HIGHEST, FLOOR = 0, 2, 12, -32
 """Where the search for η = 10^(n/4) begins, its step, and the least and the largest n."""
 PATIENCE: Final = 10
 """The share of the rounds after which a run that is no better than its start is given up is one in so many."""
 RULE: Final = (
-    "One rule chooses η for every method and problem, on seeds that the table does not have: η = 10, 10^0.5, 1, ... "
+    "One rule chooses η for every method and problem, on seeds that the table does not have: η = 1, 10^-0.5, 0.1, ... "
     "down until two values below the best are worse (up while the best is the first), then a quarter of a decade on "
     "both sides of it. The best reaches the target in the fewest rounds, summed over the seeds, and where none does "
     "has the lowest loss at the end. A run is given up when a tenth of its rounds has left the test loss no lower than "
