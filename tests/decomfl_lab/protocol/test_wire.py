@@ -81,7 +81,7 @@ def test_a_message_of_other_methods_is_refused_by_kind() -> None:
         read(Reply, sparse)
     with pytest.raises(InputError, match="message is truncated: 11 bytes, its header has 12"):
         decode(sparse[:11])
-    with pytest.raises(InputError, match=r"kind of the message must be in 1\.\.12, got 99"):
+    with pytest.raises(InputError, match=r"kind of the message must be in 1\.\.\d+, got 99"):
         decode(sparse[:3] + b"c" + sparse[4:])
 
 
