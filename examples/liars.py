@@ -38,7 +38,7 @@ if __name__ == "__main__":
     size = {"clients": 10, "sampled": 10, "rounds": rounds, "batch_size": 64, "eval_every": rounds}
     rules = (lab.Mean(), lab.Median(), lab.TrimmedMean(1), lab.ClippedMean(), lab.Krum(1))
     rows = [(lab.DeComFL, {"aggregation": rule, "lr": 0.003}) for rule in rules]
-    for kind, options in (*rows, (lab.FeedSign, {"perturbations": 20, "lr": 0.01})):
+    for kind, options in (*rows, (lab.FeedSign, {"perturbations": 20, "lr": 0.03})):
         for own in (kind, with_a_liar(kind)):
             run = lab.Run(lab.TrainConfig(own(**options), data=data, model="mlp", **size))
             run.train()
