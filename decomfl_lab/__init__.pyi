@@ -12,6 +12,8 @@ from .methods.fedavg_topk import FedAvgTopK as FedAvgTopK
 from .methods.fedcom import FedCom as FedCom
 from .methods.fedzo import FedZO as FedZO
 from .methods.feedsign import FeedSign as FeedSign
+from .methods.fzoo import FZOO as FZOO
+from .methods.hiso import HiSo as HiSo
 from .methods.method import Method as Method
 from .methods.method import Setting as Setting
 from .methods.method import option as option

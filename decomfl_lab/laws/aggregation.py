@@ -15,7 +15,7 @@ from decomfl_lab.laws.contract import Implementation
 from decomfl_lab.laws.register import LawBrokenError, bits, law, same
 from decomfl_lab.laws.strategies import Answers
 from decomfl_lab.records.aggregation import ClippedMean, Krum, Majority, Median, TrimmedMean, omega
-from decomfl_lab.records.record import Scalars
+from decomfl_lab.records.record import ScalarArray
 
 __all__: list[str] = []
 
@@ -23,7 +23,7 @@ _ROUNDED = 1e-6
 """Relative error allowed to float32 numbers."""
 
 
-def _all(answers: Answers) -> list[Scalars]:
+def _all(answers: Answers) -> list[ScalarArray]:
     return [*answers.honest, *answers.liars]
 
 

@@ -28,7 +28,7 @@ from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.wire import Ledger
 from decomfl_lab.records.aggregation import Aggregation, Majority, Mean
-from decomfl_lab.records.record import History, RoundRecord, Scalars
+from decomfl_lab.records.record import History, RoundRecord, ScalarArray
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
@@ -253,9 +253,9 @@ class Implementation:
         """C_r: the m of M clients that a server of this seed samples in round r."""
         return Server(M, m, K=1, P=Schedule(1), eta=Schedule(0.1), seed=seed, history=History(start=r)).sample()
 
-    def aggregate(self, rule: Aggregation, replies: Sequence[Scalars]) -> Scalars:
+    def aggregate(self, rule: Aggregation, replies: Sequence[ScalarArray]) -> ScalarArray:
         """A round's scalars of the clients', by one of the rules of ``records.aggregation``."""
-        found: Scalars = rule(replies)
+        found: ScalarArray = rule(replies)
         return found
 
     def encode(self, message: Message) -> bytes:

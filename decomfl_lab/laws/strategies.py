@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from decomfl_lab.laws.contract import Case, Participation
+from decomfl_lab.methods.registry import METHODS
+from decomfl_lab.methods.rule_options import DEFAULT_RULE
+from decomfl_lab.methods.scalars import Scalars
 from decomfl_lab.noise import Distribution, Format
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Majority, Mean, Median, TrimmedMean
-from decomfl_lab.records.record import Scalars
+from decomfl_lab.records.record import ScalarArray
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
@@ -42,6 +45,8 @@ _low_precision = st.builds(
     dtype=st.sampled_from(Format),
     rounding=st.sampled_from(("stochastic", "compensated", "nearest")),
 )
+_methods = [kind() for kind in METHODS.values()]
+_own = sorted({made.rule for made in _methods if isinstance(made, Scalars)} - {DEFAULT_RULE}, key=repr)
 rules: SearchStrategy[UpdateRule] = st.one_of(
     _momentum,
     _sgd,
@@ -49,6 +54,7 @@ rules: SearchStrategy[UpdateRule] = st.one_of(
     st.builds(SignSgd, weight_decay=_decay),
     st.builds(GridSgd, exponent=st.integers(-18, -12)),
     _low_precision,
+    st.sampled_from(_own),
 )
 
 _dimension = st.integers(1, 9)
@@ -101,8 +107,8 @@ class Answers(NamedTuple):
     """What clients send in a round, (K, P) arrays, and the rule that makes one of them."""
 
     rule: Aggregation
-    honest: list[Scalars]
-    liars: list[Scalars]
+    honest: list[ScalarArray]
+    liars: list[ScalarArray]
 
 
 _mild = st.integers(-40, 40).map(lambda tenths: tenths / 10)
@@ -126,7 +132,7 @@ def answers(draw: DrawFn, *kinds: Any) -> Answers:
     n = draw(st.integers(0, 3)) + max(rule.least, 2 * f + 1)
     shape = draw(st.tuples(st.integers(1, 2), st.integers(1, 3)))
 
-    def replies(count: int, number: SearchStrategy[float], alike: bool) -> list[Scalars]:
+    def replies(count: int, number: SearchStrategy[float], alike: bool) -> list[ScalarArray]:
         size = shape[0] * shape[1]
         each = st.lists(number, min_size=size, max_size=size)
         drawn = draw(each.map(lambda one: [one] * count) if alike else st.lists(each, min_size=count, max_size=count))

@@ -9,9 +9,9 @@ import numpy as np
 
 from decomfl_lab.estimators.differences import ESTIMATORS, Estimator
 from decomfl_lab.methods.decomfl import DeComFL
-from decomfl_lab.methods.method import fixed, option
-from decomfl_lab.records.aggregation import Aggregation, Majority
-from decomfl_lab.replicas.rules import Sgd, UpdateRule
+from decomfl_lab.methods.method import option
+from decomfl_lab.records.aggregation import Majority
+from decomfl_lab.replicas.rules import Sgd
 
 __all__ = ["FeedSign"]
 
@@ -40,9 +40,9 @@ class FeedSign(DeComFL):
 
     perturbations: int = option(1, "The number P of directions a local step, and of bits that a client sends for it.")
     seeds: str = option("per-run", "How many seeds travel, as of decomfl; per-run: each client is told one, once.")
-    rule: UpdateRule = fixed(Sgd())
-    aggregation: Aggregation = fixed(Majority())
-    log_kappa: bool = fixed(False)
+    rule: ClassVar[Sgd] = Sgd()  # type: ignore[misc]
+    aggregation: ClassVar[Majority] = Majority()  # type: ignore[misc,assignment]
+    log_kappa: ClassVar[bool] = False  # type: ignore[misc]
 
     def measured_by(self) -> Estimator:
         """The signs of the differences."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from decomfl_lab.federations.federation import Federation
     from decomfl_lab.objectives.objective import Objective
 
-__all__ = ["Codec", "Method", "Option", "Setting", "fixed", "option"]
+__all__ = ["Codec", "Method", "Option", "Setting", "option"]
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,6 @@ def option(default: Any, help_: str = "", group: str = "method", *, codec: Codec
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
-
-
-def fixed(value: Any) -> Any:
-    """A field of a class above that has this value here for good, and so is no option of this method."""
-    return field(default=value, init=False)
-
-
-def _chosen(method: Method | type[Method]) -> list[dataclasses.Field[Any]]:
-    """The fields that are options, in order."""
-    return [own for own in dataclasses.fields(method) if own.init]
 
 
 @dataclass(frozen=True)
@@ -116,7 +106,7 @@ class Method:
     def __new__(cls, **options: Any) -> Self:
         """InputError for an option that the method does not have."""
         for name in options:
-            require_choice(f"option of {cls.name or cls.__name__}", name, [own.name for own in _chosen(cls)])
+            require_choice(f"option of {cls.name or cls.__name__}", name, [own.name for own in dataclasses.fields(cls)])
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -147,7 +137,7 @@ class Method:
     def options(cls) -> dict[str, Option]:
         """The options as plain values, in order."""
         found: dict[str, Option] = {}
-        for own in _chosen(cls):
+        for own in dataclasses.fields(cls):
             codec = own.metadata.get("codec")
             found |= dict(codec.options) if codec else {own.name: own.metadata["option"]}
         return found
@@ -159,11 +149,11 @@ class Method:
 
     def but(self, values: Mapping[str, Any]) -> Self:
         """The same method with these plain values, or whole objects, in the place of its own."""
-        objects = {own.name for own in _chosen(self)}
+        objects = {own.name for own in dataclasses.fields(self)}
         for name in values:
             require_choice(f"option of {self.name}", name, [*self.options(), *({name} & objects)])
         changes = {}
-        for own in _chosen(self):
+        for own in dataclasses.fields(self):
             codec = own.metadata.get("codec")
             given = [name for name in codec.options if name in values] if codec else []
             if own.name in values and (not codec or not isinstance(values[own.name], str)):
@@ -176,7 +166,7 @@ class Method:
     def plain(self) -> dict[str, Any]:
         """The options' values, as files have them."""
         found: dict[str, Any] = {}
-        for own in _chosen(self):
+        for own in dataclasses.fields(self):
             codec, value = own.metadata.get("codec"), getattr(self, own.name)
             found |= codec.split(value) if codec else {own.name: value}
         return found

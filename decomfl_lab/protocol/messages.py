@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
-from decomfl_lab.records.record import RoundRecord, Scalars
+from decomfl_lab.records.record import RoundRecord, ScalarArray
 from decomfl_lab.records.seeds import Seeding, StepSeed, seeding_of
 
 __all__ = [
@@ -87,7 +87,7 @@ class Reply:
 
     client: int
     round: int
-    scalars: Scalars
+    scalars: ScalarArray
     loss: float = float("nan")
     curvature: NDArray[np.float64] | None = None
 

@@ -38,7 +38,7 @@ from decomfl_lab.protocol.messages import (
     Sparse,
     Welcome,
 )
-from decomfl_lab.records.record import RoundRecord, Scalars, require_sound
+from decomfl_lab.records.record import RoundRecord, ScalarArray, require_sound
 from decomfl_lab.records.seeds import DerivedSeeds, Seeding, StepSeed, draw_seeds, seeding_of
 
 __all__ = ["Kind", "Ledger", "Traffic", "decode", "encode", "read", "split_frame", "vector_of"]
@@ -178,7 +178,7 @@ def scalar_bytes(count: int, dtype: Any) -> int:
     return (count + 7) // 8 if dtype == np.int8 else SCALAR_BYTES * count
 
 
-def _sent_scalars(scalars: Scalars) -> bytes:
+def _sent_scalars(scalars: ScalarArray) -> bytes:
     """The scalars as they travel, in the order of (k, p)."""
     if scalars.dtype != np.int8:
         return scalars.astype("<f4").tobytes()
@@ -250,7 +250,7 @@ def _records_body(records: tuple[RoundRecord, ...]) -> bytes:
 
 
 def _read_records(reader: _Reader, run_seed: int | None) -> tuple[RoundRecord, ...]:
-    heads: list[tuple[_Head, Scalars | None]] = []
+    heads: list[tuple[_Head, ScalarArray | None]] = []
     pieces = []
     for _ in range(*reader.unpack(_COUNT)):
         _, _, P, _, seeds, signs = head = _read_round_head(reader, run_seed)

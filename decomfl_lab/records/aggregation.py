@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decomfl_lab.errors import require, require_int
-from decomfl_lab.records.record import Scalars, require_sound
+from decomfl_lab.records.record import ScalarArray, require_sound
 
 __all__ = ["Aggregation", "ClippedMean", "Krum", "Majority", "Mean", "Median", "TrimmedMean", "omega"]
 
@@ -48,7 +48,7 @@ class Aggregation(Protocol):
         """
 
 
-def _values(rule: Aggregation, replies: Sequence[Scalars]) -> _F64:
+def _values(rule: Aggregation, replies: Sequence[ScalarArray]) -> _F64:
     """The replies in double precision, shape (n, K, P); InputError unless the rule is defined for them."""
     require(len(replies) >= rule.least, f"replies for {rule}", f"number at least {rule.least}", len(replies))
     alike = {(reply.dtype, reply.shape) for reply in replies}

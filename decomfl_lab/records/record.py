@@ -13,18 +13,18 @@ from decomfl_lab.errors import InputError, require, require_finite_positive, req
 from decomfl_lab.noise import Distribution
 from decomfl_lab.records.seeds import Seeding, StepSeed, seeding_of
 
-__all__ = ["History", "RoundRecord", "Scalars", "require_sound", "unsound"]
+__all__ = ["History", "RoundRecord", "ScalarArray", "require_sound", "unsound"]
 
-Scalars = NDArray[np.float32] | NDArray[np.int8]
+ScalarArray = NDArray[np.float32] | NDArray[np.int8]
 """(K, P) scalars of a step: float32 numbers, or int8 signs, −1 or 1, which travel as bits."""
 
 
-def unsound(scalars: Scalars) -> Scalars:
+def unsound(scalars: ScalarArray) -> ScalarArray:
     """Those that cannot be sent: of float32 numbers what is not finite, of int8 ones what is no sign."""
     return scalars[np.abs(scalars) != 1 if scalars.dtype == np.int8 else ~np.isfinite(scalars)]
 
 
-def require_sound(name: str, scalars: Scalars, hint: str = "") -> None:
+def require_sound(name: str, scalars: ScalarArray, hint: str = "") -> None:
     """InputError, with the first of them, if there are unsound ones."""
     wrong = unsound(scalars)
     if wrong.size:
@@ -48,7 +48,7 @@ class RoundRecord:
     eta: float
     distribution: Distribution
     seeds: Sequence[StepSeed]
-    scalars: Scalars
+    scalars: ScalarArray
 
     def __post_init__(self) -> None:
         require_int("round", self.round, 0)
@@ -65,7 +65,7 @@ class RoundRecord:
 
     @classmethod
     def of_checked(
-        cls, r: int, eta: float, distribution: Distribution, seeds: Sequence[StepSeed], scalars: Scalars
+        cls, r: int, eta: float, distribution: Distribution, seeds: Sequence[StepSeed], scalars: ScalarArray
     ) -> RoundRecord:
         """The same record, of fields that are known to keep the rules: for whoever reads records by the thousand."""
         record = object.__new__(cls)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -14,10 +15,9 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.methods._template import FedSgd
-from decomfl_lab.methods.method import Method, fixed
+from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import METHODS, find_method, name_of
 from decomfl_lab.noise import Format
-from decomfl_lab.replicas.rules import UpdateRule
 from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, run_options
 
@@ -45,8 +45,8 @@ def test_plain_values_give_the_method_back(kind: type[Method]) -> None:
 class Plain(lab.DeComFL):
     """DeComFL whose rule and P are no options."""
 
-    rule: UpdateRule = fixed(lab.Sgd())
-    perturbations: int = fixed(7)
+    rule: ClassVar[lab.Sgd] = lab.Sgd()  # type: ignore[misc]
+    perturbations: ClassVar[int] = 7  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("value", [{"rule": lab.Sgd()}, {"rule": "sgd"}, {"momentum": 0.0}, {"perturbations": 7}])
