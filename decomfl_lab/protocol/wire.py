@@ -274,7 +274,7 @@ def _read_records(reader: _Reader, run_seed: int | None) -> tuple[RoundRecord, .
 
 def _read_plan(reader: _Reader, run_seed: int | None) -> Plan:
     r, eta, P, distribution, seeds, signs = _read_round_head(reader, run_seed)
-    require(not signs, "seeding of the plan message", f"be below {len(_SEEDINGS)}", "that of signs")
+    require(not signs, "scalars of the plan message", "be none", "signs")
     records = _read_records(reader, run_seed)
     rounds = [record.round for record in records]
     expected = list(range(r - len(records), r))
