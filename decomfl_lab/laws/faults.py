@@ -62,10 +62,12 @@ class _Faulty(Planted):
     """The lab's implementation with a client, server, replica or ledger exchanged for a faulty one."""
 
     def _kind(self, right: type) -> Any:
-        return self.wrong if issubclass(self.wrong, right) else right
+        return self.wrong if right in self.wrong.__bases__ else right
 
     def replica(self, case: Case, *, per_tensor: bool = False) -> Replica:
-        made: Replica = self._kind(Replica)(case.initial(), case.rule, sizes=case.sizes if per_tensor else None)
+        made: Replica = self._kind(case.rule.replica())(
+            case.initial(), case.rule, sizes=case.sizes if per_tensor else None
+        )
         return made
 
     def client(self, case: Case, i: int, objective: Objective | None = None) -> Client:

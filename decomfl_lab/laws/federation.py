@@ -16,12 +16,13 @@ from torch import Tensor
 from decomfl_lab import noise
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws import strategies as draw_from
-from decomfl_lab.laws.contract import Case, Implementation, Played, digest, play
+from decomfl_lab.laws.contract import Case, Implementation, Played, digest, play, sums_or
 from decomfl_lab.laws.register import LawBrokenError, bits, law, refused, same
-from decomfl_lab.noise import reference
+from decomfl_lab.noise import Distribution, reference
 from decomfl_lab.protocol.messages import Message, Reply, RunSeed
 from decomfl_lab.protocol.server import Tracking
-from decomfl_lab.records.seeds import Seeding, stream_of
+from decomfl_lab.records.seeds import Picks, StepSeed, step_seed, stream_of
+from decomfl_lab.replicas.pooled import PooledSgd
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
 
 __all__: list[str] = []
@@ -41,7 +42,15 @@ def _narrow(v: _Vector, kind: str) -> _Vector:
     return torch.from_numpy(v).to(getattr(torch, kind)).float().numpy()
 
 
-def _written_out(rule: UpdateRule, v: dict[str, _Vector], g: _Vector, z: list[_Vector], eta: float, seed: int) -> None:
+def _written_out(
+    rule: UpdateRule,
+    v: dict[str, _Vector],
+    g: _Vector,
+    z: list[_Vector],
+    eta: float,
+    seed: StepSeed,
+    distribution: Distribution,
+) -> None:
     """One step of ``rule`` on the named vectors v, in numpy: every line is one formula of the rule's docstring."""
     number = v["x"].dtype.type
     P = g.size
@@ -85,16 +94,24 @@ def _written_out(rule: UpdateRule, v: dict[str, _Vector], g: _Vector, z: list[_V
             if rule.rounding == "compensated":
                 for name in names:
                     v[name] = v[name] + v[f"{name}.low"]
-            _written_out(rule.rule, v, g, z, eta, seed)
+            _written_out(rule.rule, v, g, z, eta, seed, distribution)
             for place, name in enumerate(names):
                 exact = v[name]
                 if rule.rounding == "stochastic":
-                    words = reference.rounding_words(seed, place, 0, exact.size)
+                    words = reference.rounding_words(step_seed(seed), place, 0, exact.size)
                     v[name] = reference.narrow(exact, rule.dtype, words)
                 else:
                     v[name] = _narrow(exact, rule.dtype)
                 if rule.rounding == "compensated":
                     v[f"{name}.low"] = _narrow(exact - v[name], rule.dtype)
+        case PooledSgd():
+            assert isinstance(seed, Picks)
+            for g_p, j in zip(g, seed.places, strict=True):
+                v["sums"][j] += round(-eta / P * float(g_p) * 2**-rule.exponent)  # of Python: ties to even
+            v["x"] = v["start"]
+            for j in map(int, np.flatnonzero(v["sums"])):
+                z_j = noise.direction(seed.pool, j, v["x"].size, distribution=distribution, backend="numpy")
+                v["x"] = v["x"] + number(np.float32(v["sums"][j] * 2.0**rule.exponent)) * z_j.astype(v["x"].dtype)
         case _:
             raise AssertionError(rule)
 
@@ -107,6 +124,8 @@ def replay_equals_the_written_out_recursion(implementation: Implementation, case
     wide = torch.float64 if case.dtype == torch.float64 else torch.float32
     vectors = {name: np.zeros(case.d, dtype=case.initial().to(wide).numpy().dtype) for name in case.rule.slots}
     vectors["x"] = case.initial().to(wide).numpy()
+    if case.rule.pool:
+        vectors |= {"start": vectors["x"], "sums": np.zeros(case.pool, np.int32)}
     for r, record in enumerate(played.records):
         eta = case.eta(r)
         same(f"K and P of round {r}", record.scalars.shape, (case.K, case.P(r)))
@@ -116,9 +135,9 @@ def replay_equals_the_written_out_recursion(implementation: Implementation, case
                 noise.direction(*stream_of(seed, p), case.d, distribution=record.distribution, backend="numpy")
                 for p in range(record.P)
             ]
-            _written_out(case.rule, vectors, g, z, eta, stream_of(seed, 0)[0])
+            _written_out(case.rule, vectors, g, z, eta, seed, record.distribution)
     for name, found in {"x": held.x, **held.state}.items():
-        same(f"bits of {name}", bits(found.to(wide)), bits(vectors[name]))
+        same(f"bits of {name}", bits(found if name == "sums" else found.to(wide)), bits(vectors[name]))
 
 
 @law("the order in which replies arrive does not matter", draw_from.cases())
@@ -290,12 +309,11 @@ def ledger_counts_what_is_sent(implementation: Implementation, case: Case) -> No
     for r, at in enumerate(case.rounds):
         for i in at.clients:
             row = wanted[i]
-            missed = range(held[i], r)
-            scalars = sum(case.K * case.P(q) for q in missed)
-            seeds = sum(case.seeding.sent(case.K, case.P(q)) for q in (*missed, r))
+            scalars, seeds = sums_or(case, held[i], r)
+            seeds += case.seeding.sent(case.K, case.P(r))
             row["scalars up"] += case.K * case.P(r)
             row["scalars down"] += scalars
-            seeds += case.seeding is Seeding.PER_RUN and i not in told
+            seeds += case.seeding.needs_run_seed and i not in told
             told |= {i} - at.lost  # until it answers nobody knows whether it was told
             row["seeds down"] += seeds
             if track or i not in at.lost:  # a client knows what it holds, whatever became of its reply

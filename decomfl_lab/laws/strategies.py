@@ -16,6 +16,7 @@ from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Mean, Median, TrimmedMean
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
+from decomfl_lab.replicas.pooled import PooledSgd
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
 
 __all__ = ["Answers", "answers", "cases", "counters", "distributions", "participations", "rules", "seeds", "shapes"]
@@ -49,6 +50,7 @@ rules: SearchStrategy[UpdateRule] = st.one_of(
     st.builds(SignSgd, weight_decay=_decay),
     st.builds(GridSgd, exponent=st.integers(-18, -12)),
     _low_precision,
+    st.builds(PooledSgd, size=st.integers(1, 6), exponent=st.integers(-20, -16)),
 )
 
 _dimension = st.integers(1, 9)
@@ -92,7 +94,7 @@ def cases(draw: DrawFn, *, max_clients: int = 5, max_rounds: int = 7) -> Case:
         dtype=getattr(torch, rule.dtype) if isinstance(rule, LowPrecision) else draw(wide_dtypes),
         seed=draw(seeds),
         rounds=tuple(draw(st.lists(participations(M), min_size=1, max_size=max_rounds))),
-        seeding=draw(st.sampled_from(Seeding)),
+        seeding=Seeding.POOL if rule.pool else draw(st.sampled_from(Seeding)),
         tracking=draw(st.sampled_from(Tracking)),
     )
 

@@ -11,7 +11,7 @@ from decomfl_lab.protocol.messages import Plan
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.records.seeds import Seeding, StepSeed, draw_seeds
+from decomfl_lab.records.seeds import POOL, Seeding, StepSeed, draw_seeds
 
 __all__ = ["Terms"]
 
@@ -27,6 +27,7 @@ class Terms:
         distribution: The distribution of the directions z.
         seeding: How many seeds travel.
         run_seed: The seed that every round's derive from.
+        pool: The directions S of the pool, where they come from one.
     """
 
     K: int
@@ -35,15 +36,16 @@ class Terms:
     distribution: Distribution
     seeding: Seeding
     run_seed: int
+    pool: int = POOL
 
     @classmethod
     def of(cls, server: Server) -> Terms:
         """The terms that a server made of the same configuration would keep."""
-        return cls(server.K, server.P, server.eta, server.distribution, server.seeding, server.run_seed)
+        return cls(server.K, server.P, server.eta, server.distribution, server.seeding, server.run_seed, server.pool)
 
     def seeds(self, r: int) -> Sequence[StepSeed]:
         """The seeds of round r."""
-        return draw_seeds(self.seeding, self.run_seed, r, self.K, self.P(r))
+        return draw_seeds(self.seeding, self.run_seed, r, self.K, self.P(r), self.pool)
 
     def check(self, head: Plan | RoundRecord) -> None:
         """InputError that names what of a plan or a record is not as agreed."""
