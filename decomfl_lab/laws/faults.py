@@ -16,6 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from decomfl_lab import noise
+from decomfl_lab.devices import on_host
+from decomfl_lab.engines.base import Line
 from decomfl_lab.estimators.differences import ESTIMATORS
 from decomfl_lab.laws.contract import AnyClient, AnyServer, Case, Implementation
 from decomfl_lab.noise import Backend, Distribution, Op, Program, reference
@@ -27,8 +29,10 @@ from decomfl_lab.protocol.messages import Held, Message, Plan, Reply
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.protocol.wire import HEADER_BYTES, Ledger
 from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Mean, TrimmedMean
+from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
-from decomfl_lab.records.seeds import DerivedSeeds
+from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, StepSeed, pooled
+from decomfl_lab.replicas.pooled import PooledReplica
 from decomfl_lab.replicas.rebuild import rebuild_
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import GridSgd, Sgd, Step
@@ -219,6 +223,24 @@ def grid_undone_in_part(self: Client, plan: Plan) -> Reply:
     return reply
 
 
+@_fault(_REVERT, Client, "handle")
+def state_of_own_scalars(self: Client, plan: Plan) -> Reply:
+    """Updates the scale of its directions by its own scalars, in the place of the averaged ones that come later."""
+    reply = Client.handle(self, plan)
+    if self.replica.rule.scaling:
+        self.replica.step_(Step(plan.seeds[-1], reply.scalars[-1], plan.eta, plan.distribution))
+    return reply
+
+
+@_fault("scalars-are-slopes-along-the-scaled-directions", Client, "_line")
+def directions_not_scaled(self: Client, seed: StepSeed, plan: Plan) -> Line:
+    """Measures along z where the rule has s ⊙ z."""
+    line = Client._line(self, seed, plan)
+    plain = self.replica.clone()
+    plain.rule = Sgd()
+    return replace(line, replica=plain)
+
+
 @_fault(_REBUILT, Client, "handle")
 def learning_rate_of_the_present(self: Client, plan: Plan) -> Reply:
     """Replays what it missed with the learning rate of the plan."""
@@ -270,6 +292,18 @@ def decay_forgotten(self: Replica) -> Program:
     return Replica._program(self)
 
 
+@_fault(_RECURSION, Replica, "_real")
+def steps_go_uphill(self: Replica, step: Step) -> Step:
+    """Adds the estimate of the gradient, as all others do."""
+    return replace(Replica._real(self, step), scalars=-on_host(step.scalars))
+
+
+@_fault(_RECURSION, Replica, "_real")
+def scale_moves_within_a_round(self: Replica, step: Step) -> Step:
+    """Updates the scale of directions in every local step, as all others do, so that clients measure along others."""
+    return replace(Replica._real(self, step), last=True)
+
+
 @_fault("a-gap-is-refused", Replica, "catch_up")
 def gap_accepted(self: Replica, records: Iterable[RoundRecord]) -> int:
     """Applies a record of whatever round as if it were the next."""
@@ -293,6 +327,24 @@ def tensors_restart_the_stream(self: Replica, program: Program) -> None:
     cut = {name: vector.split(self.sizes) for name, vector in {"x": self.x, **self.state}.items()}
     for n in range(len(self.sizes)):
         rebuild_(program, [{name: parts[n] for name, parts in cut.items()}])
+
+
+@_fault(_RECURSION, PooledReplica, "_apply_all")
+def sums_in_single(self: PooledReplica, records: Sequence[RoundRecord]) -> None:
+    """Rounds the sums of a pool to float32 after every record."""
+    for record in records:
+        PooledReplica._apply_all(self, [record])
+        self.state = {**self.state, "sums": self.state["sums"].float().to(torch.int32)}
+
+
+@_fault(_RECURSION, PooledReplica, "_apply_all")
+def place_off_by_one(self: PooledReplica, records: Sequence[RoundRecord]) -> None:
+    """Adds to the sum beside the one that was meant."""
+
+    def moved(seeds: PooledSeeds) -> PooledSeeds:
+        return replace(seeds, places=tuple(tuple((j + 1) % self.rule.size for j in own) for own in seeds.places))
+
+    PooledReplica._apply_all(self, [replace(record, seeds=moved(pooled(record.seeds))) for record in records])
 
 
 # Servers ---------------------------------------------------------------------------------------------------------
@@ -417,6 +469,14 @@ def header_not_counted(self: Ledger, reply: Reply) -> bytes:
     message = Ledger.reply(self, reply)
     self.up[reply.client].bytes -= HEADER_BYTES
     return message
+
+
+@_fault(_REBUILT, Ledger, "pool")
+def sums_of_an_earlier_round(self: Ledger, client: int, sums: PoolSums) -> bytes:
+    """Sends the sums that the client before got, as if they were those of the round."""
+    earlier = vars(self).get("earlier", np.zeros_like(sums.values))
+    vars(self)["earlier"] = sums.values
+    return Ledger.pool(self, client, replace(sums, values=earlier))
 
 
 # What else an implementation has ---------------------------------------------------------------------------------
