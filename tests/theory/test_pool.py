@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -109,6 +111,25 @@ def test_the_mean_over_a_beta_is_that_of_its_integral(c: float) -> None:
 
     over, under = (integrate.quad(weighted, 0, 1, args=(extra,))[0] for extra in (1.0, 0.0))
     assert pools._alone(c, inside=3, outside=5) == pytest.approx(over / under)
+
+
+def test_the_mean_over_a_beta_is_a_number_for_any_counts() -> None:
+    for c, inside, outside in ((5674.0, 7, 2_475_648), (62.0, 20_610, 4_275_118), (1e-4, 461, 58_288)):
+        b = outside / (inside + outside)
+        assert pools._alone(c, inside, outside) == pytest.approx(b / (b + c * (1 - b)), abs=2e-3)
+
+
+def test_the_table_of_the_docs_has_these_numbers() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "methods-theory.md").read_text().split("| exponent |")[1]
+    rows = re.findall(r"^\| ([\d.]+) \| [^|]+ \| (.*) \|$", text, re.MULTILINE)
+    assert len(rows) == 5
+    for exponent, row in rows:
+        spectrum = Spectrum.power(10**6, float(exponent))
+        weights = spectrum.multiplicities * spectrum.eigenvalues / spectrum.trace
+        for S, cell in zip((64, 1024, 4096), row.split("|"), strict=True):
+            said = [float(number) for number in re.findall(r"[\d.]+", cell)]
+            found = [float(weights @ each) for each in (pool_left_about(spectrum, S), *pool_left(spectrum, S))]
+            assert found[: len(said)] == pytest.approx(said, rel=0.03, abs=5e-4)
 
 
 def test_what_no_pool_can_be_is_refused_by_name() -> None:

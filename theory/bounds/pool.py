@@ -106,11 +106,14 @@ def _left(spectrum: Spectrum, group: int, S: int) -> tuple[float, float]:
 
 
 def _alone(c: float, inside: int, outside: int) -> float:
-    """E[b/(b + c(1 − b))] of b ~ Beta(outside/2, inside/2), by Gauss's hypergeometric function.
+    """E[b/(b + c(1 − b))] of b ~ Beta(outside/2, inside/2).
 
-    With B(p, q) and p = outside/2, q = inside/2 it is (p/(p + q)) ₂F₁(1, q; p + q + 1; 1 − c), by c ↦ 1/c where c > 1.
+    Of y = log(b/(1 − b)) it is the mean of 1/(1 + c exp(−y)), and y's density is analytic and falls exponentially: sums
+    at equal distances converge as fast. (``scipy.special.hyp2f1``, which it also is, is NaN for large counts.)
     """
     p, q = outside / 2, inside / 2
-    if c > 1:  # b/(b + c(1 − b)) = 1 − (1 − b)/((1 − b) + b/c)
-        return 1 - _alone(1 / c, outside, inside)
-    return p / (p + q) * float(special.hyp2f1(1, q, p + q + 1, 1 - c))
+    mode, width = math.log(p / q), 9 * math.sqrt(1 / p + 1 / q)
+    y = np.linspace(mode - width - 45 / p, mode + width + 45 / q, 2001)
+    log_density = -p * np.logaddexp(0.0, -y) - q * np.logaddexp(0.0, y)
+    weights = np.exp(log_density - log_density.max())
+    return float(weights @ special.expit(y - math.log(c)) / weights.sum())
