@@ -27,8 +27,8 @@ from decomfl_lab.protocol.messages import Held, Message, Plan, Reply
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.wire import Ledger
-from decomfl_lab.records.aggregation import Aggregation
-from decomfl_lab.records.record import History, RoundRecord
+from decomfl_lab.records.aggregation import Aggregation, Majority, Mean
+from decomfl_lab.records.record import History, RoundRecord, ScalarArray
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
@@ -60,7 +60,8 @@ class Case:
         P: Number of directions a local step, a schedule over rounds.
         eta: Learning rate η, a schedule over rounds.
         rule: Update rule.
-        estimator: Difference that the scalars are, "forward" or "central".
+        estimator: Difference that the scalars are, "forward" or "central"; or "central-sign", int8 signs, of which the
+            majority's is the round's.
         mu: Smoothing radius μ, a power of two.
         distribution: Distribution of the directions.
         shapes: Shapes of the model's tensors, () for a number.
@@ -97,6 +98,11 @@ class Case:
     def d(self) -> int:
         """Number of parameters."""
         return sum(self.sizes)
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """What makes a round's scalars of the clients'."""
+        return Majority() if self.estimator == "central-sign" else Mean()
 
     def initial(self) -> Tensor:
         """x_0, the same for server and clients."""
@@ -247,9 +253,10 @@ class Implementation:
         """C_r: the m of M clients that a server of this seed samples in round r."""
         return Server(M, m, K=1, P=Schedule(1), eta=Schedule(0.1), seed=seed, history=History(start=r)).sample()
 
-    def aggregate(self, rule: Aggregation, replies: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    def aggregate(self, rule: Aggregation, replies: Sequence[ScalarArray]) -> ScalarArray:
         """A round's scalars of the clients', by one of the rules of ``records.aggregation``."""
-        return rule(replies)
+        found: ScalarArray = rule(replies)
+        return found
 
     def encode(self, message: Message) -> bytes:
         """Any message as bytes."""
@@ -307,6 +314,7 @@ class Implementation:
             seeding=case.seeding,
             tracking=case.tracking,
             keep=case.keep,
+            aggregation=case.aggregation,
         )
 
     def ledger(self, case: Case) -> Ledger:

@@ -16,6 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from decomfl_lab import noise
+from decomfl_lab.devices import on_host
+from decomfl_lab.engines.base import Line
 from decomfl_lab.estimators.differences import ESTIMATORS
 from decomfl_lab.laws.contract import AnyClient, AnyServer, Case, Implementation
 from decomfl_lab.noise import Backend, Distribution, Op, Program, reference
@@ -25,10 +27,10 @@ from decomfl_lab.objectives.objective import Objective, Perturbable
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Held, Message, Plan, Reply
 from decomfl_lab.protocol.server import Server
-from decomfl_lab.protocol.wire import HEADER_BYTES, Ledger
-from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Mean, TrimmedMean
+from decomfl_lab.protocol.wire import HEADER_BYTES, Kind, Ledger
+from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Majority, Mean, TrimmedMean
 from decomfl_lab.records.record import RoundRecord
-from decomfl_lab.records.seeds import DerivedSeeds
+from decomfl_lab.records.seeds import DerivedSeeds, StepSeed
 from decomfl_lab.replicas.rebuild import rebuild_
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import GridSgd, Sgd, Step
@@ -217,6 +219,24 @@ def grid_undone_in_part(self: Client, plan: Plan) -> Reply:
     return reply
 
 
+@_fault(_REVERT, Client, "handle")
+def state_of_own_scalars(self: Client, plan: Plan) -> Reply:
+    """Updates the scale of its directions by its own scalars, in the place of the averaged ones that come later."""
+    reply = Client.handle(self, plan)
+    if self.replica.rule.scaling:
+        self.replica.step_(Step(plan.seeds[-1], reply.scalars[-1], plan.eta, plan.distribution))
+    return reply
+
+
+@_fault("scalars-are-slopes-along-the-scaled-directions", Client, "_line")
+def directions_not_scaled(self: Client, seed: StepSeed, plan: Plan) -> Line:
+    """Measures along z where the rule has s ⊙ z."""
+    line = Client._line(self, seed, plan)
+    plain = self.replica.clone()
+    plain.rule = Sgd()
+    return replace(line, replica=plain)
+
+
 @_fault(_REBUILT, Client, "handle")
 def learning_rate_of_the_present(self: Client, plan: Plan) -> Reply:
     """Replays what it missed with the learning rate of the plan."""
@@ -228,7 +248,7 @@ def learning_rate_of_the_present(self: Client, plan: Plan) -> Reply:
 def client_order_changed(self: Server, replies: Iterable[Reply]) -> RoundRecord:
     """Adds the scalars in float32 in the order in which they arrive."""
     arrived = list(replies)
-    if not arrived:
+    if not arrived or arrived[0].scalars.dtype == np.int8:
         return Server.aggregate(self, arrived)
     total = np.zeros_like(arrived[0].scalars)
     for reply in arrived:
@@ -266,6 +286,18 @@ def decay_forgotten(self: Replica) -> Program:
     if hasattr(rule, "weight_decay"):
         self.rule = replace(rule, weight_decay=0.0)
     return Replica._program(self)
+
+
+@_fault(_RECURSION, Replica, "_real")
+def steps_go_uphill(self: Replica, step: Step) -> Step:
+    """Adds the estimate of the gradient, as all others do."""
+    return replace(Replica._real(self, step), scalars=-on_host(step.scalars))
+
+
+@_fault(_RECURSION, Replica, "_real")
+def scale_moves_within_a_round(self: Replica, step: Step) -> Step:
+    """Updates the scale of directions in every local step, as all others do, so that clients measure along others."""
+    return replace(Replica._real(self, step), last=True)
 
 
 @_fault("a-gap-is-refused", Replica, "catch_up")
@@ -343,7 +375,7 @@ def rate_of_the_round_before(self: Server, *asked: Any) -> dict[int, Plan]:
 def model_decides(self: Server, replies: Iterable[Reply]) -> RoundRecord:
     """Halves every scalar where it keeps no model."""
     arrived = list(replies)
-    if self.replica is None:
+    if self.replica is None and self.aggregation.dtype is np.float32:
         half = np.float32(0.5)
         arrived = [replace(reply, scalars=half * reply.scalars) for reply in arrived]
     return Server.aggregate(self, arrived)
@@ -388,6 +420,16 @@ def any_reply_accepted(self: Server, reply: Reply) -> None:
     """Looks only at who answers."""
     if reply.client not in self._planned:
         Server.check(self, reply)
+
+
+@_fault("bad-replies-are-refused", Server, "aggregate")
+def votes_have_weights(self: Server, replies: Iterable[Reply]) -> RoundRecord:
+    """Adds up what is sent in the place of signs: who says 100 has a hundred votes."""
+    arrived = list(replies)
+    if arrived and arrived[0].scalars.dtype == np.int8:
+        said = np.where(np.sum([reply.scalars for reply in arrived], axis=0) >= 0, 1, -1).astype(np.int8)
+        arrived = [replace(reply, scalars=said) for reply in arrived]
+    return Server.aggregate(self, arrived)
 
 
 # Ledgers ---------------------------------------------------------------------------------------------------------
@@ -459,18 +501,41 @@ def seed_ignored(self: Planted, case: Case, *, with_model: bool = True) -> AnySe
 @_fault(_WIRE, Planted, "encode")
 def scalars_in_half_precision(self: Planted, message: Message) -> bytes:
     """Sends the scalars of a reply with 16 bits."""
-    if isinstance(message, Reply):
+    if isinstance(message, Reply) and message.scalars.dtype == np.float32:
         with np.errstate(over="ignore"):
             half = message.scalars.astype(np.float16).astype(np.float32)
         message = replace(message, scalars=half)
     return Implementation.encode(self, message)
 
 
+def _resealed(message: bytes) -> bytes:
+    """The message with the checksum of its body."""
+    return message[: HEADER_BYTES - 4] + struct.pack("<I", zlib.crc32(message[HEADER_BYTES:])) + message[HEADER_BYTES:]
+
+
+class _LeakingPadding(Planted):
+    """Fills the last byte of signs up with that of a loss, which is not to be sent, and reads whatever is there."""
+
+    def encode(self, message: Message) -> bytes:
+        sent = super().encode(message)
+        if not isinstance(message, Reply) or sent[3] != Kind.SIGNS or message.loss >= 0:
+            return sent
+        return _resealed(sent[:-1] + bytes([sent[-1] | 0xFF & ~(0xFF >> -message.scalars.size % 8)]))
+
+    def decode(self, message: bytes, run_seed: int | None = None) -> Message:
+        if message[3:4] == bytes([Kind.SIGNS]):
+            K, P = struct.unpack_from("<HH", message, HEADER_BYTES + 8)
+            message = _resealed(message[:-1] + bytes([message[-1] & 0xFF >> -K * P % 8]))
+        return super().decode(message, run_seed)
+
+
+_LeakingPadding("padding-leaks", _WIRE)
+
+
 @_fault(_WIRE, Planted, "decode")
 def checksum_ignored(self: Planted, message: bytes, run_seed: int | None = None) -> Message:
     """Believes every body, whatever its header's checksum says."""
-    head, body = message[: HEADER_BYTES - 4], message[HEADER_BYTES:]
-    return Implementation.decode(self, head + struct.pack("<I", zlib.crc32(body)) + body, run_seed)
+    return Implementation.decode(self, _resealed(message), run_seed)
 
 
 @_fault(_SAMPLING, Planted, "sample")
@@ -487,7 +552,7 @@ def same_clients_every_round(self: Planted, seed: int, _: int, M: int, m: int) -
 
 
 @_fault("aggregates-have-no-order", Planted, "aggregate")
-def added_in_order_of_arrival(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+def added_in_order_of_arrival(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Adds float32 numbers one after another, whatever the rule."""
     del rule
     total = np.zeros_like(replies[0])
@@ -498,14 +563,14 @@ def added_in_order_of_arrival(_: Planted, rule: Aggregation, replies: Sequence[_
 
 
 @_fault("agreement-is-kept", Planted, "aggregate")
-def trimmed_but_divided_by_all(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+def trimmed_but_divided_by_all(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Divides what is left of a trimmed mean by the number of all clients."""
     left = 1 - 2 * rule.tolerated / len(replies) if isinstance(rule, TrimmedMean) else 1.0
     return rule(replies) * np.float32(left)
 
 
 @_fault("liars-stay-within-the-honest-range", Planted, "aggregate")
-def trimmed_above_alone(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+def trimmed_above_alone(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Drops 2f of the largest numbers and none of the smallest."""
     if not isinstance(rule, TrimmedMean):
         return rule(replies)
@@ -513,7 +578,7 @@ def trimmed_above_alone(_: Planted, rule: Aggregation, replies: Sequence[_F32]) 
 
 
 @_fault("liars-move-aggregates-by-the-honest-spread", Planted, "aggregate")
-def krum_content_with_few_neighbours(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+def krum_content_with_few_neighbours(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Krum that asks for the one nearest neighbour, which liars are to each other."""
     if not isinstance(rule, Krum):
         return rule(replies)
@@ -523,7 +588,7 @@ def krum_content_with_few_neighbours(_: Planted, rule: Aggregation, replies: Seq
 
 
 @_fault("krum-takes-one-reply-whole", Planted, "aggregate")
-def krum_by_coordinates(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+def krum_by_coordinates(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Chooses a client anew for every scalar."""
     if not isinstance(rule, Krum):
         return rule(replies)
@@ -531,8 +596,24 @@ def krum_by_coordinates(_: Planted, rule: Aggregation, replies: Sequence[_F32]) 
     return np.array([rule(list(column)) for column in columns.swapaxes(0, 1)]).reshape(replies[0].shape)
 
 
+@_fault("votes-are-counted", Planted, "aggregate")
+def ties_go_to_the_last(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
+    """Gives a tied vote to the client that was heard last."""
+    if not isinstance(rule, Majority):
+        return rule(replies)
+    return np.sign(2 * np.sum(replies, axis=0) + replies[-1]).astype(np.int8)
+
+
+@_fault("liars-stay-within-the-honest-range", Planted, "aggregate")
+def the_last_has_a_casting_vote(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
+    """Counts a liar, who is heard last, as often as all the others together."""
+    if not isinstance(rule, Majority):
+        return rule(replies)
+    return np.sign(np.sum(replies, axis=0) + len(replies) * replies[-1]).astype(np.int8)
+
+
 @_fault("clipped-means-keep-the-norm", Planted, "aggregate")
-def clipped_by_coordinates(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+def clipped_by_coordinates(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Clips every scalar to c, not the norm of all."""
     if not isinstance(rule, ClippedMean) or not rule.clip:
         return rule(replies)
@@ -540,7 +621,7 @@ def clipped_by_coordinates(_: Planted, rule: Aggregation, replies: Sequence[_F32
 
 
 @_fault("clipped-means-keep-the-norm", Planted, "aggregate")
-def clipped_to_the_mean_norm(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+def clipped_to_the_mean_norm(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Clips to the mean of the norms, which one liar makes what it likes."""
     if not isinstance(rule, ClippedMean) or rule.clip:
         return rule(replies)

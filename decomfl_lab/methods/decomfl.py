@@ -13,7 +13,7 @@ from decomfl_lab.methods.traffic import Cohort, Traffic, model_bytes
 from decomfl_lab.noise import derive_seed
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Tracking
-from decomfl_lab.protocol.wire import RECORD_HEAD_BYTES, SCALAR_BYTES, SEED_BYTES
+from decomfl_lab.protocol.wire import RECORD_HEAD_BYTES, SEED_BYTES, scalar_bytes
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.rules import Sgd
 
@@ -139,7 +139,7 @@ class _Lagging(Scalars):
             a = min(N, R - 1 - j)
             sent = 1 - (1 - q) ** a - q * (1 - q) ** N * max(0, a - max(0, N - j))
             seeds, own = SEED_BYTES * seeding.sent(self.K, self.P(j)), self.K * self.P(j)
-            bytes_ += sent * (RECORD_HEAD_BYTES + seeds + SCALAR_BYTES * own)
+            bytes_ += sent * (RECORD_HEAD_BYTES + seeds + scalar_bytes(own, self.dtype))
             scalars += sent * own
         models = (1 + len(self.rule.slots)) * q * (1 - q) ** N * max(0, R - 1 - N)
         return Traffic(measured.up_bytes, measured.up_scalars, bytes_ + models * model_bytes(d), scalars + models * d)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from decomfl_lab.errors import require_choice, require_finite_positive, require_int
+import numpy as np
+
+from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
 from decomfl_lab.estimators.differences import ESTIMATORS, Estimator, central_curved
 from decomfl_lab.estimators.second_differences import require_moment_distribution
 from decomfl_lab.methods.aggregation_options import AGGREGATION, require_aggregation
@@ -20,8 +22,8 @@ from decomfl_lab.protocol.wire import (
     HELD_BYTES,
     PLAN_HEAD_BYTES,
     REPLY_HEAD_BYTES,
-    SCALAR_BYTES,
     SEED_BYTES,
+    scalar_bytes,
 )
 from decomfl_lab.records.aggregation import Aggregation, Mean
 from decomfl_lab.records.schedules import Schedule
@@ -69,7 +71,13 @@ class Differences(Perturbing):
 
 @dataclass(frozen=True, kw_only=True)
 class Scalars(Perturbing):
-    """Options of methods whose clients send scalars, with server and clients of them."""
+    """Options of methods whose clients send scalars, with server and clients of them.
+
+    Attributes:
+        dtype: What the scalars are: float32 numbers, or int8 signs.
+    """
+
+    dtype: ClassVar[type[np.float32] | type[np.int8]] = np.float32
 
     perturbation_schedule: Mapping[int, int] = option(
         {}, "The number P from a round on, as ROUND=VALUE,...: e.g. 500=50."
@@ -88,6 +96,8 @@ class Scalars(Perturbing):
         require_choice("seeds", self.seeds, tuple(Seeding))
         require_rule(self.rule)
         require_aggregation(self.aggregation)
+        rule = f"be one of {np.dtype(self.dtype)} scalars for {self.name}"
+        require(self.aggregation.dtype is self.dtype, "aggregation", rule, self.aggregation)
 
     @property
     def K(self) -> int:
@@ -147,7 +157,7 @@ class Scalars(Perturbing):
         seeding, q = Seeding(self.seeds), cohort.q
         scalars = [self.K * self.P(r) for r in range(cohort.R)]
         seeds = [SEED_BYTES * seeding.sent(self.K, self.P(r)) for r in range(cohort.R)]
-        up = q * sum(HEADER_BYTES + REPLY_HEAD_BYTES + SCALAR_BYTES * n for n in scalars)
+        up = q * sum(HEADER_BYTES + REPLY_HEAD_BYTES + scalar_bytes(n, self.dtype) for n in scalars)
         up += q * cohort.R * (HEADER_BYTES + HELD_BYTES) * reports
         down = q * sum(HEADER_BYTES + PLAN_HEAD_BYTES + size for size in seeds)
         if seeding is Seeding.PER_RUN:

@@ -81,7 +81,7 @@ def test_a_message_of_other_methods_is_refused_by_kind() -> None:
         read(Reply, sparse)
     with pytest.raises(InputError, match="message is truncated: 11 bytes, its header has 12"):
         decode(sparse[:11])
-    with pytest.raises(InputError, match=r"kind of the message must be in 1\.\.12, got 99"):
+    with pytest.raises(InputError, match=r"kind of the message must be in 1\.\.\d+, got 99"):
         decode(sparse[:3] + b"c" + sparse[4:])
 
 
@@ -193,7 +193,7 @@ def test_a_sparse_update_that_could_not_be_sent_again_is_refused() -> None:
 
 
 def test_the_error_of_a_large_reply_that_is_not_finite_is_short() -> None:
-    with pytest.raises(InputError, match="scalars of client 7 in round 2 must be finite, got array") as refused:
+    with pytest.raises(InputError, match="scalars of client 7 in round 2 must be finite, got nan") as refused:
         decode(encode(Reply(7, 2, np.full((300, 300), np.nan, np.float32))))
     assert len(str(refused.value)) <= 300
 
