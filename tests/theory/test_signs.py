@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from decomfl_lab.errors import InputError
+from decomfl_lab.estimators.differences import ESTIMATORS
+from decomfl_lab.records.aggregation import Majority
 from tests.theory.test_checking import planted
 from tests.theory.test_robust import divided
 from theory import check, feedsign
@@ -21,7 +23,7 @@ from theory.bounds.signs import efficiency, sign_floor, tolerated_gradient, vote
 from theory.problems.quadratic import Quadratic
 from theory.problems.spectrum import Spectrum
 from theory.setting import Setting
-from theory.simulate import simulate
+from theory.simulate import federation, simulate
 
 MEAN = math.sqrt(2 / math.pi)
 
@@ -82,7 +84,9 @@ def long_run(eigenvalues: list[float], noise: float, what: Any) -> np.ndarray:
     return total
 
 
-@pytest.mark.parametrize(("eigenvalues", "noise"), [([1.0] * 20, 0.0), ([1.0] * 20, 200.0), ([2.0, 1, 1], 1.0)])
+@pytest.mark.parametrize(
+    ("eigenvalues", "noise"), [([1.0] * 20, 0.0), ([1.0] * 20, 200.0), ([2.0, 1, 1], 1.0), ([8.0, 1], 0.5)]
+)
 def test_the_floor_lies_between_its_bounds(eigenvalues: list[float], noise: float) -> None:
     low, high = sign_floor(Spectrum(tuple(eigenvalues), (1,) * len(eigenvalues)), 1.0, noise)
     loss = long_run(eigenvalues, noise, lambda values, x: 0.5 * (values * x**2).sum(1))
@@ -96,6 +100,20 @@ def test_where_nothing_is_noisy_the_mean_norm_of_the_gradient_is_known_exactly()
     found = long_run([3.0, 1.0, 0.5], 0.0, lambda values, x: np.linalg.norm(values * x, axis=1))
     assert near(found, math.sqrt(math.pi / 8) * 4.5)
     assert not near(found, 1.02 * math.sqrt(math.pi / 8) * 4.5)
+
+
+def test_the_labs_own_votes_stop_where_the_closed_form_says() -> None:
+    values = np.array([3.0, 1.0, 0.5])
+    problem = Quadratic.of(Spectrum(tuple(values), (1, 1, 1)))
+    running = federation(problem, problem.setting(m=3, M=3, eta=0.1, mu=1e-2, central=True), seed=0)
+    running.server.aggregation = Majority()
+    for client in running.clients:
+        client.estimator = ESTIMATORS["central-sign"]
+    norms = []
+    for _ in range(1000):
+        running.advance()
+        norms.append(np.linalg.norm(values * running.x.numpy()))
+    assert np.mean(norms[100:]) == pytest.approx(0.1 * math.sqrt(math.pi / 8) * 4.5, rel=0.07)
 
 
 def test_the_floor_is_quadratic_in_the_step_without_noise_and_linear_with_it() -> None:

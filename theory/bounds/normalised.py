@@ -18,7 +18,7 @@ from theory.setting import Setting
 from theory.statements import ONE_HESSIAN, Statement
 from theory.symbols import D, L, P, R, kappa, m, phi, sigma, sigma_G, symbol
 
-__all__ = ["FZOO", "NormalisedStep", "forward_passes_saved", "normalised_step"]
+__all__ = ["NormalisedStep", "forward_passes_saved", "fzoo", "normalised_step"]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def _step(losses: Losses, x: Floats, v: Floats, z: Floats, setting: Setting) -> 
 
 _C, _B = symbol("c"), symbol("b")
 
-FZOO: Final = Statement(
+fzoo: Final = Statement(
     "fzoo",
     left=AVERAGE_NORM,
     step=_step,

@@ -128,7 +128,7 @@ def sign_floor(spectrum: Spectrum, eta: float, noise: float = 0.0) -> tuple[floa
     """Between what the long-run mean of E f(x_r) lies on f = ½xᵀHx, H > 0, under one vote a step of constant length.
 
         q(b)/(2L) ≤ E f ≤ q(B)/(2α),   q(b) = ½b(b + √(b² + 4τ²)),   b = η√(π/8) T,
-        B = η√(π/8)(T + 2L + (4L/π) max(0, 2T₂/T² − 1)),   T = tr H,  T₂ = tr H²
+        B = η√(π/8)(T + 2L + (4L/π) max(0, 2(T₂ − αT)/T² − 1)),   T = tr H,  T₂ = tr H²
 
     Where τ = 0 the long-run mean of E‖∇f‖ is b exactly.
 
@@ -149,7 +149,7 @@ def sign_floor(spectrum: Spectrum, eta: float, noise: float = 0.0) -> tuple[floa
         b = eta * math.sqrt(math.pi / 8) * trace
         return 0.5 * b * (b + math.hypot(b, 2 * noise))
 
-    more = 4 / math.pi * max(0.0, 2 * T2 / T**2 - 1)
+    more = 4 / math.pi * max(0.0, 2 * (T2 - alpha * T) / T**2 - 1)
     return squared(T) / (2 * top), squared(T + (2 + more) * top) / (2 * alpha)
 
 
