@@ -3,7 +3,9 @@ from . import symbols as symbols
 from .algorithms import Losses as Losses
 from .bounds import STATEMENTS as STATEMENTS
 from .bounds import statement as statement
+from .bounds.normalised import fzoo as fzoo
 from .bounds.robust import robust as robust
+from .bounds.signs import feedsign as feedsign
 from .checking import Check as Check
 from .checking import check as check
 from .communication import TABLE_1 as TABLE_1
