@@ -13,12 +13,14 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from decomfl_lab.checkpoint import read_checkpoint
 from decomfl_lab.datasets.images import Dataset, load_dataset
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.models.registry import build_model
@@ -29,10 +31,10 @@ from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.descent import Descent
 from decomfl_lab.runs.evaluation import calibration_images, fixed_choice
 from decomfl_lab.runs.finetuning import task_dataset, task_module
-from decomfl_lab.runs.run import load_run
+from decomfl_lab.runs.run import CHECKPOINT_FILE, load_run
 from hessian.mean_loss import LossFunction, MeanLoss, digest, gathered, mapped, tensors
 
-__all__ = ["TrainedModel", "from_run", "from_task", "from_weights", "trained_here", "untrained"]
+__all__ = ["TrainedModel", "from_run", "from_task", "from_weights", "scale_of", "trained_here", "untrained"]
 
 _EXAMPLES = 8
 """Purpose of the random choice of examples (see ``fixed_choice``)."""
@@ -123,6 +125,33 @@ def from_run(folder: Path) -> TrainedModel:
         history=f"{config.method.name}, {config.rounds} rounds, seed {config.seed} (run {folder.name})",
         loss=loss_of(config),
     )
+
+
+def scale_of(source: Path) -> Tensor:
+    """The vector s by which directions were scaled, u = s ⊙ z, as a run left it or a file has it.
+
+    Args:
+        source: A folder of ``decomfl train`` whose method scales its directions, its checkpoint, or another
+            .safetensors file with the tensor ``state.scale`` or with a single one; or a .npy file.
+
+    Raises:
+        InputError: If there is no such file, it cannot be read, or it has no such tensor.
+    """
+    path = source / CHECKPOINT_FILE if source.is_dir() else source
+    try:
+        if path.suffix == ".npy":
+            return torch.from_numpy(np.load(path, allow_pickle=False))
+        tensors = read_checkpoint(path)[0] if path.name == CHECKPOINT_FILE else load_file(path)
+    except (OSError, ValueError, TypeError, SafetensorError) as error:
+        reason = " ".join(str(error).split())
+        wanted = "a run that scales its directions, or a .npy or .safetensors file"
+        raise InputError(f"whiten must be {wanted}, got {source} ({reason})") from None
+    found = tensors.get("state.scale", next(iter(tensors.values())) if len(tensors) == 1 else None)
+    if found is None:
+        raise InputError(
+            f"whiten must have a tensor state.scale, as runs of hiso have, got {source} with {', '.join(sorted(tensors))}"
+        )
+    return found
 
 
 def from_task(task: str, *, model: str, files: str = "") -> TrainedModel:
