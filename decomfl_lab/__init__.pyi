@@ -11,6 +11,8 @@ from .methods.fedavg import FedAvg as FedAvg
 from .methods.fedavg_topk import FedAvgTopK as FedAvgTopK
 from .methods.fedcom import FedCom as FedCom
 from .methods.fedzo import FedZO as FedZO
+from .methods.fzoo import FZOO as FZOO
+from .methods.hiso import HiSo as HiSo
 from .methods.method import Method as Method
 from .methods.method import Setting as Setting
 from .methods.method import option as option

@@ -16,6 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from decomfl_lab import noise
+from decomfl_lab.devices import on_host
+from decomfl_lab.engines.base import Line
 from decomfl_lab.estimators.differences import ESTIMATORS
 from decomfl_lab.laws.contract import AnyClient, AnyServer, Case, Implementation
 from decomfl_lab.noise import Backend, Distribution, Op, Program, reference
@@ -28,7 +30,7 @@ from decomfl_lab.protocol.server import Server
 from decomfl_lab.protocol.wire import HEADER_BYTES, Ledger
 from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Mean, TrimmedMean
 from decomfl_lab.records.record import RoundRecord
-from decomfl_lab.records.seeds import DerivedSeeds
+from decomfl_lab.records.seeds import DerivedSeeds, StepSeed
 from decomfl_lab.replicas.rebuild import rebuild_
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import GridSgd, Sgd, Step
@@ -217,6 +219,24 @@ def grid_undone_in_part(self: Client, plan: Plan) -> Reply:
     return reply
 
 
+@_fault(_REVERT, Client, "handle")
+def state_of_own_scalars(self: Client, plan: Plan) -> Reply:
+    """Updates the scale of its directions by its own scalars, in the place of the averaged ones that come later."""
+    reply = Client.handle(self, plan)
+    if self.replica.rule.scaling:
+        self.replica.step_(Step(plan.seeds[-1], reply.scalars[-1], plan.eta, plan.distribution))
+    return reply
+
+
+@_fault("scalars-are-slopes-along-the-scaled-directions", Client, "_line")
+def directions_not_scaled(self: Client, seed: StepSeed, plan: Plan) -> Line:
+    """Measures along z where the rule has s ⊙ z."""
+    line = Client._line(self, seed, plan)
+    plain = self.replica.clone()
+    plain.rule = Sgd()
+    return replace(line, replica=plain)
+
+
 @_fault(_REBUILT, Client, "handle")
 def learning_rate_of_the_present(self: Client, plan: Plan) -> Reply:
     """Replays what it missed with the learning rate of the plan."""
@@ -266,6 +286,18 @@ def decay_forgotten(self: Replica) -> Program:
     if hasattr(rule, "weight_decay"):
         self.rule = replace(rule, weight_decay=0.0)
     return Replica._program(self)
+
+
+@_fault(_RECURSION, Replica, "_real")
+def steps_go_uphill(self: Replica, step: Step) -> Step:
+    """Adds the estimate of the gradient, as all others do."""
+    return replace(Replica._real(self, step), scalars=-on_host(step.scalars))
+
+
+@_fault(_RECURSION, Replica, "_real")
+def scale_moves_within_a_round(self: Replica, step: Step) -> Step:
+    """Updates the scale of directions in every local step, as all others do, so that clients measure along others."""
+    return replace(Replica._real(self, step), last=True)
 
 
 @_fault("a-gap-is-refused", Replica, "catch_up")

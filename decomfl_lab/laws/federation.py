@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,8 +17,10 @@ from torch import Tensor
 from decomfl_lab import noise
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws import strategies as draw_from
-from decomfl_lab.laws.contract import Case, Implementation, Played, digest, play
+from decomfl_lab.laws.contract import Case, Implementation, Played, digest, play, variant
 from decomfl_lab.laws.register import LawBrokenError, bits, law, refused, same
+from decomfl_lab.methods.fzoo import Normalised
+from decomfl_lab.methods.hiso import Whitened
 from decomfl_lab.noise import reference
 from decomfl_lab.protocol.messages import Message, Reply, RunSeed
 from decomfl_lab.protocol.server import Tracking
@@ -41,7 +44,9 @@ def _narrow(v: _Vector, kind: str) -> _Vector:
     return torch.from_numpy(v).to(getattr(torch, kind)).float().numpy()
 
 
-def _written_out(rule: UpdateRule, v: dict[str, _Vector], g: _Vector, z: list[_Vector], eta: float, seed: int) -> None:
+def _written_out(
+    rule: UpdateRule, v: dict[str, _Vector], g: _Vector, z: list[_Vector], eta: float, seed: int, last: bool
+) -> None:
     """One step of ``rule`` on the named vectors v, in numpy: every line is one formula of the rule's docstring."""
     number = v["x"].dtype.type
     P = g.size
@@ -77,6 +82,15 @@ def _written_out(rule: UpdateRule, v: dict[str, _Vector], g: _Vector, z: list[_V
             if rule.weight_decay:
                 v["x"] = v["x"] * number(1.0 - eta * rule.weight_decay)
             v["x"] = v["x"] + number(-eta) * ratio
+        case Whitened():
+            step = plus(np.zeros_like(v["x"]), 1.0) * v["scale"]
+            v["x"] = v["x"] + number(-eta) * step
+            if last:
+                square = np.square(step * v["scale"]) * number(1.0 - rule.nu)
+                v["scale"] = v["scale"] / np.sqrt(square + number(rule.nu))
+        case Normalised():
+            sigma = float(np.std(g.astype(np.float64), ddof=1)) if P > 1 else 0.0
+            v["x"] = plus(v["x"], -eta / sigma) if sigma else v["x"]
         case GridSgd():
             u = plus(np.zeros_like(v["x"]), -eta)
             v["x"] = v["x"] + (np.rint(u / rule.quantum) * rule.quantum).astype(u.dtype)
@@ -85,7 +99,7 @@ def _written_out(rule: UpdateRule, v: dict[str, _Vector], g: _Vector, z: list[_V
             if rule.rounding == "compensated":
                 for name in names:
                     v[name] = v[name] + v[f"{name}.low"]
-            _written_out(rule.rule, v, g, z, eta, seed)
+            _written_out(rule.rule, v, g, z, eta, seed, last)
             for place, name in enumerate(names):
                 exact = v[name]
                 if rule.rounding == "stochastic":
@@ -105,18 +119,18 @@ def replay_equals_the_written_out_recursion(implementation: Implementation, case
     played.bring_up(0)
     held = played.clients[0].replica.snapshot()
     wide = torch.float64 if case.dtype == torch.float64 else torch.float32
-    vectors = {name: np.zeros(case.d, dtype=case.initial().to(wide).numpy().dtype) for name in case.rule.slots}
-    vectors["x"] = case.initial().to(wide).numpy()
+    vectors = {"x": case.initial().to(wide).numpy()}
+    vectors |= {slot: np.full_like(vectors["x"], case.rule.start(slot)) for slot in case.rule.slots}
     for r, record in enumerate(played.records):
         eta = case.eta(r)
         same(f"K and P of round {r}", record.scalars.shape, (case.K, case.P(r)))
         same(f"distribution of round {r}", record.distribution, case.distribution)
-        for seed, g in zip(record.seeds, record.scalars, strict=True):
+        for k, (seed, g) in enumerate(zip(record.seeds, record.scalars, strict=True)):
             z = [
                 noise.direction(*stream_of(seed, p), case.d, distribution=record.distribution, backend="numpy")
                 for p in range(record.P)
             ]
-            _written_out(case.rule, vectors, g, z, eta, stream_of(seed, 0)[0])
+            _written_out(case.rule, vectors, g, z, eta, stream_of(seed, 0)[0], k + 1 == record.K)
     for name, found in {"x": held.x, **held.state}.items():
         same(f"bits of {name}", bits(found.to(wide)), bits(vectors[name]))
 
@@ -259,6 +273,26 @@ def scalars_of_a_linear_loss(implementation: Implementation, case: Case) -> None
     g, z, x = _scalars(implementation, case, lambda v: float(a @ v))
     size = float(np.abs(a) @ (np.abs(x) + case.mu * np.abs(z).max(0)))
     _close("g and ⟨a, z⟩", g, z @ a, size, case)
+
+
+@law(
+    "where a rule scales directions, clients of any lag measure slopes along s ⊙ z and not along z",
+    draw_from.cases(),
+)
+def scalars_are_slopes_along_the_scaled_directions(implementation: Implementation, case: Case) -> None:
+    case = variant(implementation, case, rule=Whitened(0.5), K=1, mu=2.0**-3, dtype=torch.float64)
+    played = play(implementation, case)
+    a = np.cos(np.arange(case.d))
+    for i in range(case.M):
+        client = implementation.client(case, i, _Function(lambda v: float(a @ v)))
+        client.replica.catch_up(played.records)
+        snapshot = client.replica.snapshot()
+        plan = replace(played.plan_for(i), records=())
+        scale, x = snapshot.state["scale"].numpy(), snapshot.x.numpy()
+        streams = [stream_of(plan.seeds[0], p) for p in range(plan.P)]
+        u = scale * np.stack([implementation.direction(*at, case.d, plan.distribution) for at in streams])
+        size = float(np.abs(a) @ (np.abs(x) + case.mu * np.abs(u).max(0)))
+        _close("g and ⟨a, s ⊙ z⟩", client.handle(plan).scalars[0].astype(np.float64), u @ a, size, case)
 
 
 @law("scalars of ½xᵀAx equal zᵀAx (central) and zᵀAx + (μ/2)zᵀAz (forward)", draw_from.cases(max_rounds=1))

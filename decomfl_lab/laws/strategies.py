@@ -11,6 +11,9 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from numpy.typing import NDArray
 
 from decomfl_lab.laws.contract import Case, Participation
+from decomfl_lab.methods.registry import METHODS
+from decomfl_lab.methods.rule_options import DEFAULT_RULE
+from decomfl_lab.methods.scalars import Scalars
 from decomfl_lab.noise import Distribution, Format
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Mean, Median, TrimmedMean
@@ -42,6 +45,8 @@ _low_precision = st.builds(
     dtype=st.sampled_from(Format),
     rounding=st.sampled_from(("stochastic", "compensated", "nearest")),
 )
+_methods = [kind() for kind in METHODS.values()]
+_own = sorted({made.rule for made in _methods if isinstance(made, Scalars)} - {DEFAULT_RULE}, key=repr)
 rules: SearchStrategy[UpdateRule] = st.one_of(
     _momentum,
     _sgd,
@@ -49,6 +54,7 @@ rules: SearchStrategy[UpdateRule] = st.one_of(
     st.builds(SignSgd, weight_decay=_decay),
     st.builds(GridSgd, exponent=st.integers(-18, -12)),
     _low_precision,
+    st.sampled_from(_own),
 )
 
 _dimension = st.integers(1, 9)

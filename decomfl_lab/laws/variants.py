@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from hypothesis import assume
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -238,6 +239,7 @@ def _waves(case: Case, i: int) -> ModuleObjective:
     parts=("lean_client",),
 )
 def lean_clients_are_like_others(implementation: Implementation, case: Case) -> None:
+    assume(case.rule.scaling is None)  # lean clients refuse others
     plain, lean = (
         play(implementation, case, clients=[made(case, i, _waves(case, i)) for i in range(case.M)])
         for made in (implementation.client, implementation.lean_client)

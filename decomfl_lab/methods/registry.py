@@ -9,6 +9,8 @@ from decomfl_lab.methods.fedavg import FedAvg
 from decomfl_lab.methods.fedavg_topk import FedAvgTopK
 from decomfl_lab.methods.fedcom import FedCom
 from decomfl_lab.methods.fedzo import FedZO
+from decomfl_lab.methods.fzoo import FZOO
+from decomfl_lab.methods.hiso import HiSo
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.mezo import MeZO
 from decomfl_lab.plugins import named
@@ -16,7 +18,8 @@ from decomfl_lab.plugins import named
 __all__ = ["METHODS", "find_method", "name_of"]
 
 METHODS: dict[str, type[Method]] = {
-    each.name: each for each in (DeComFL, DeComFLProjection, FedZO, FedAvg, FedCom, FedAvgTopK, Baffle, MeZO)
+    each.name: each
+    for each in (DeComFL, DeComFLProjection, HiSo, FZOO, FedZO, FedAvg, FedCom, FedAvgTopK, Baffle, MeZO)
 }
 
 

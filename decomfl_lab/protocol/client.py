@@ -59,11 +59,14 @@ class Client:
             estimator: It makes scalars of values of f_i.
             mu: Smoothing radius μ.
             lean: Whether x + μz is never formed as a whole: the objective (a ``Perturbable``) forms a layer at a time,
-                and the memory beside the replica is the largest layer's instead of the model's.
+                and the memory beside the replica is the largest layer's instead of the model's. The rule may not scale
+                directions.
             engine: It evaluates the losses (lean clients do it themselves); None for ``engines.base.Serial``.
         """
         if lean and not hasattr(objective, "along"):
             raise InputError(f"lean clients need a Perturbable objective, got {objective!r}")
+        if lean and replica.rule.scaling:
+            raise InputError(f"lean clients need a rule of directions that are not scaled, got {replica.rule}")
         self.lean = lean
         self.engine = Serial() if engine is None else engine
         self.id = client_id
@@ -146,7 +149,7 @@ def _local_updates(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Upd
             client.steps_taken += 1
         if k + 1 < plans[0].K:
             both = zip(plans, estimates, strict=True)
-            steps = [Step(plan.seeds[k], own[k].g, plan.eta, plan.distribution) for plan, own in both]
+            steps = [Step(plan.seeds[k], own[k].g, plan.eta, plan.distribution, last=False) for plan, own in both]
             together = step_together_([client.replica for client in clients], steps)
             for client, step in zip(clients, steps, strict=True):
                 if not together:
@@ -172,6 +175,8 @@ def _measure(clients: Sequence[Client], plans: Sequence[Plan], k: int) -> list[E
     if first.estimator.wants_slopes:
         losses, gradients = first.engine.gradients([line.x for line in lines], samples)
         streams = [stream_of(lines[0].seed, p) for p in range(P)]
+        if first.replica.rule.scaling:  # ⟨∇f, s ⊙ z⟩ = ⟨s ⊙ ∇f, z⟩
+            gradients = gradients * torch.stack([line.scale for line in lines if line.scale is not None])
         slopes = project(gradients, streams, distribution=lines[0].distribution, workers=first.replica.workers)
         values = losses[:, None]
         slopes = slopes if isinstance(losses, Tensor) else on_host(slopes)

@@ -37,8 +37,8 @@ class Snapshot:
 def _steps(record: RoundRecord) -> list[Step]:
     """The K local steps of a record."""
     return [
-        Step(seed, scalars, record.eta, record.distribution)
-        for seed, scalars in zip(record.seeds, record.scalars, strict=True)
+        Step(seed, scalars, record.eta, record.distribution, last=k == record.K)
+        for k, (seed, scalars) in enumerate(zip(record.seeds, record.scalars, strict=True), 1)
     ]
 
 
@@ -50,7 +50,7 @@ class Replica:
 
     Attributes:
         x: The parameters, a flat tensor of shape (d,); nobody may write to it before calling ``own``.
-        state: {slot: tensor of shape (d,)}, 0 at the start; nobody may write to it before calling ``own``.
+        state: {slot: tensor of shape (d,)}; nobody may write to it before calling ``own``.
         device: The device that the vectors are on.
         round: The number of records applied, so x is x_round.
         rule: The update rule.
@@ -82,7 +82,7 @@ class Replica:
         self.x = x.detach().clone().contiguous()
         self.device = self.x.device
         self.rule = rule
-        self.state = {slot: torch.zeros_like(self.x) for slot in rule.slots}
+        self.state = {slot: torch.full_like(self.x, rule.start(slot)) for slot in rule.slots}
         self._shared = False  # whether others may hold these vectors too; they are copied before they are written
         self.round = 0
         self.sizes = tuple(sizes) if sizes is not None else (self.d,)

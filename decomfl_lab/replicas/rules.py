@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = ["AdaMM", "GridSgd", "LowPrecision", "Momentum", "Sgd", "SignSgd", "Step", "UpdateRule"]
+__all__ += ["add_directions", "add_estimate"]
 
 
 _SNAPPED = 1 << 16
@@ -32,13 +33,15 @@ _SNAPPED = 1 << 16
 class Step:
     """One local step: its seed s_r^k (or P of them), scalars g_p (P,) float32, learning rate η and distribution of z.
 
-    A step that a client takes before it sends anything has its scalars where they were measured, perhaps on a GPU.
+    A step that a client takes before it sends anything has its scalars where they were measured, perhaps on a GPU; it
+    is never the ``last`` of its round, which is a record's.
     """
 
     seed: StepSeed
     scalars: NDArray[np.float32] | Tensor
     eta: float
     distribution: Distribution
+    last: bool = True
 
 
 class UpdateRule(ABC):
@@ -46,8 +49,20 @@ class UpdateRule(ABC):
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Names of the optimizer's state vectors, all of x's shape and 0 at the start."""
+        """Names of the optimizer's state vectors, all of x's shape."""
         return ()
+
+    @property
+    def scaling(self) -> str | None:
+        """The slot s that directions are multiplied with, u = s ⊙ z; None where they are z.
+
+        The rule must leave s alone but in the ``last`` step of a round, since clients measure all steps along u.
+        """
+        return None
+
+    def start(self, slot: str) -> float:  # noqa: ARG002
+        """The number that a state vector is full of at the start."""
+        return 0.0
 
     @abstractmethod
     def emit(self, program: Program, step: Step) -> None:
@@ -76,7 +91,7 @@ def _coefficients(step: Step, factor: float) -> NDArray[np.float32] | Tensor:
     return ((factor / len(g)) * g.double()).float()
 
 
-def _add_directions(program: Program, to: str, step: Step, coefficients: NDArray[np.float32] | Tensor) -> None:
+def add_directions(program: Program, to: str, step: Step, coefficients: NDArray[np.float32] | Tensor) -> None:
     """Emit to ← to + Σ_p c_p z_p, term by term."""
     if isinstance(step.seed, int):
         program.noise(to, step.seed, coefficients, step.distribution)
@@ -85,9 +100,9 @@ def _add_directions(program: Program, to: str, step: Step, coefficients: NDArray
         program.noise(to, seed, coefficients[p : p + 1], step.distribution)
 
 
-def _add_estimate(program: Program, to: str, step: Step, factor: float) -> None:
+def add_estimate(program: Program, to: str, step: Step, factor: float) -> None:
     """Emit to ← to + factor · (1/P) Σ_p g_p z_p, term by term; each coefficient is rounded once, to float32."""
-    _add_directions(program, to, step, _coefficients(step, factor))
+    add_directions(program, to, step, _coefficients(step, factor))
 
 
 @dataclass(frozen=True)
@@ -111,7 +126,7 @@ class Sgd(UpdateRule):
         """See ``UpdateRule.emit``."""
         if self.weight_decay:
             program.scale("x", 1.0 - step.eta * self.weight_decay)
-        _add_estimate(program, "x", step, -step.eta)
+        add_estimate(program, "x", step, -step.eta)
 
     def emit_correction(self, program: Program, own: Step, step: Step | None, *, wide: bool) -> None:
         """Write x ← x + (η/P) Σ_p (g_{i,p} − g_p) z_p: x has taken the step ``own`` instead of ``step``.
@@ -131,9 +146,9 @@ class Sgd(UpdateRule):
         taken, wanted = (np.zeros(1) if at is None else np.asarray(_coefficients(at, -at.eta)) for at in (own, step))
         difference = wanted.astype(np.float64) - taken
         high = difference.astype(np.float32)
-        _add_directions(program, "x", own, high)
+        add_directions(program, "x", own, high)
         if wide:
-            _add_directions(program, "x", own, (difference - high).astype(np.float32))
+            add_directions(program, "x", own, (difference - high).astype(np.float32))
 
 
 @dataclass(frozen=True)
@@ -172,7 +187,7 @@ class Momentum(UpdateRule):
         program.scale("momentum", self.beta)
         if self.weight_decay:
             program.add("momentum", "x", weight * self.weight_decay)
-        _add_estimate(program, "momentum", step, weight)
+        add_estimate(program, "momentum", step, weight)
         program.add("x", "momentum", -step.eta)
 
 
@@ -194,7 +209,7 @@ class SignSgd(UpdateRule):
     def emit(self, program: Program, step: Step) -> None:
         """See ``UpdateRule.emit``."""
         program.fill(SCRATCH, 0.0)
-        _add_estimate(program, SCRATCH, step, 1.0)
+        add_estimate(program, SCRATCH, step, 1.0)
         program.sign(SCRATCH)
         if self.weight_decay:
             program.scale("x", 1.0 - step.eta * self.weight_decay)
@@ -236,7 +251,7 @@ class AdaMM(UpdateRule):
     def emit(self, program: Program, step: Step) -> None:
         """See ``UpdateRule.emit``."""
         program.fill(SCRATCH, 0.0)
-        _add_estimate(program, SCRATCH, step, 1.0)
+        add_estimate(program, SCRATCH, step, 1.0)
         program.scale("momentum", self.beta1)
         program.add("momentum", SCRATCH, 1.0 - self.beta1)
         program.multiply(SCRATCH, SCRATCH)
@@ -279,7 +294,8 @@ class LowPrecision(UpdateRule):
         require(self.dtype in tuple(Format), "dtype", f"be one of {', '.join(Format)}", self.dtype)
         known = ("stochastic", "compensated", "nearest")
         require(self.rounding in known, "rounding", f"be one of {', '.join(known)}", self.rounding)
-        require(not isinstance(self.rule, LowPrecision | GridSgd), "rule", "be a float32 rule", self.rule)
+        narrow = isinstance(self.rule, LowPrecision | GridSgd) or self.rule.scaling is not None
+        require(not narrow, "rule", "be a float32 rule of directions that are not scaled", self.rule)
 
     @property
     def _vectors(self) -> tuple[str, ...]:
@@ -361,7 +377,7 @@ class GridSgd(UpdateRule):
 
     def _emit(self, program: Program, step: Step, sign: float) -> None:
         program.fill(SCRATCH, 0.0)
-        _add_estimate(program, SCRATCH, step, -step.eta)
+        add_estimate(program, SCRATCH, step, -step.eta)
         program.limit(SCRATCH, self.largest / 2)
         program.snap(SCRATCH, self.quantum)
         program.add("x", SCRATCH, sign)
