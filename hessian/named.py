@@ -20,12 +20,12 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.checkpoint import read_checkpoint
 from decomfl_lab.datasets.images import Dataset, load_dataset
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.models.registry import build_model
 from decomfl_lab.objectives.normalisation import freeze_, use_batch_statistics_, uses_batch_statistics
 from decomfl_lab.plugins import is_own, made, named
+from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.runs.building import loss_of
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.descent import Descent
@@ -128,30 +128,30 @@ def from_run(folder: Path) -> TrainedModel:
 
 
 def scale_of(source: Path) -> Tensor:
-    """The vector s by which directions were scaled, u = s ⊙ z, as a run left it or a file has it.
+    """The vector s by which directions are scaled, u = s ⊙ z, shape (d,), as a run left it or a file has it.
 
     Args:
-        source: A folder of ``decomfl train`` whose method scales its directions, its checkpoint, or another
-            .safetensors file with the tensor ``state.scale`` or with a single one; or a .npy file.
+        source: A folder of ``decomfl train`` whose method scales its directions, as hiso does, or its checkpoint; or a
+            .npy file; or a .safetensors file of one tensor.
 
     Raises:
-        InputError: If there is no such file, it cannot be read, or it has no such tensor.
+        InputError: If there is no such file, it cannot be read, or has no such vector.
     """
-    path = source / CHECKPOINT_FILE if source.is_dir() else source
+    if source.is_dir() or source.name == CHECKPOINT_FILE:
+        run = load_run(source if source.is_dir() else source.parent)
+        observer: Replica | None = getattr(run.federation, "observer", None)  # which averaging federations have not
+        if observer is None or observer.rule.scaling is None:
+            raise InputError(f"whiten must be a run that scales its directions, as hiso does, got {source}")
+        return observer.state[observer.rule.scaling]
     try:
-        if path.suffix == ".npy":
-            return torch.from_numpy(np.load(path, allow_pickle=False))
-        tensors = read_checkpoint(path)[0] if path.name == CHECKPOINT_FILE else load_file(path)
+        if source.suffix == ".npy":
+            return torch.from_numpy(np.load(source, allow_pickle=False))
+        tensors = list(load_file(source).values())
     except (OSError, ValueError, TypeError, SafetensorError) as error:
         reason = " ".join(str(error).split())
-        wanted = "a run that scales its directions, or a .npy or .safetensors file"
-        raise InputError(f"whiten must be {wanted}, got {source} ({reason})") from None
-    found = tensors.get("state.scale", next(iter(tensors.values())) if len(tensors) == 1 else None)
-    if found is None:
-        raise InputError(
-            f"whiten must have a tensor state.scale, as runs of hiso have, got {source} with {', '.join(sorted(tensors))}"
-        )
-    return found
+        raise InputError(f"whiten must be a run, a .npy or a .safetensors file, got {source} ({reason})") from None
+    require(len(tensors) == 1, "whiten", "be a file of one tensor", f"{source} with {len(tensors)}")
+    return tensors[0]
 
 
 def from_task(task: str, *, model: str, files: str = "") -> TrainedModel:

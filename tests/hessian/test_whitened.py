@@ -13,13 +13,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import hessian
-from decomfl_lab.checkpoint import write_checkpoint
 from decomfl_lab.cli import main as cli
 from decomfl_lab.errors import InputError
+from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.runs.run import load_run
 from hessian.commands.kappa import OPERATORS
 from hessian.exact import gauss_newton_trace
 from hessian.mean_loss import MeanLoss
-from hessian.named import scale_of, trained_here
+from hessian.named import from_run, scale_of, trained_here
 from hessian.operator import DenseOperator
 from tests.hessian.problems import data, mlp
 from tests.hessian.spectra import rotated
@@ -138,28 +139,19 @@ def kappa(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
     return found
 
 
-def scales(folder: Path) -> dict[str, Path]:
-    """The same s in every kind of file, and the run's folder itself."""
+def test_both_kinds_of_file_give_the_whitened_kappa_of_the_dense_matrix(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     s = torch.linspace(0.5, 2.0, 650)
-    run = folder / "run"
-    run.mkdir()
-    write_checkpoint(run / "checkpoint.safetensors", {"x": torch.zeros(650), "state.scale": s}, {})
-    np.save(folder / "s.npy", s.numpy())
-    save_file({"anything": s}, folder / "one.safetensors")
-    save_file({"x": -s, "state.scale": s}, folder / "state.safetensors")
-    return {each.name: each for each in (run, *folder.glob("*.npy"), *folder.glob("*.safetensors"))}
-
-
-def test_every_kind_of_file_gives_the_same_whitened_kappa(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = {name: kappa(capsys, "--whiten", str(path)) for name, path in scales(tmp_path).items()}
-    assert len(found) == 4
-    assert len({each["estimate"]["kappa"] for each in found.values()}) == 1
-    assert found["run"]["whitened_by"] == str(tmp_path / "run")
+    np.save(tmp_path / "s.npy", s.numpy())
+    save_file({"anything": s}, tmp_path / "s.safetensors")
+    files = [str(tmp_path / name) for name in ("s.npy", "s.safetensors")]
+    first, second = (kappa(capsys, "--whiten", file) for file in files)
+    assert first["estimate"]["kappa"] == second["estimate"]["kappa"]
+    assert [first["whitened_by"], second["whitened_by"]] == files
     (objective,) = trained_here("logistic", "digits", steps=0, descent=None).mean_loss(examples=100)  # type: ignore[arg-type]
-    s = torch.linspace(0.5, 2.0, 650)
-    truth = exact(dense(hessian.HessianOperator(objective)).double(), s.double())[1]
-    low, high = found["run"]["estimate"]["interval"]
-    assert low <= truth <= high
+    low, high = first["estimate"]["interval"]
+    assert low <= exact(dense(hessian.HessianOperator(objective)).double(), s.double())[1] <= high
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -198,21 +190,39 @@ def test_every_way_to_measure_is_whitened(
     assert scaled == pytest.approx(factor * plain, rel=0.01)
 
 
+def test_a_run_of_hiso_is_whitened_by_the_scale_of_its_last_round(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    argv = "train hiso --data digits --model logistic --clients 4 --sampled 2 --rounds 30 --perturbations 4 --lr 0.05"
+    assert cli.main([*argv.split(), "--out", str(out)]) == 0
+    capsys.readouterr()
+    run = load_run(out)
+    assert isinstance(run.federation, DeComFLFederation)
+    s = run.federation.observer.state["scale"]
+    assert s.unique().numel() > 600
+    assert all(torch.equal(scale_of(source), s) for source in (out, out / "checkpoint.safetensors"))
+    argv = f"kappa {out} --examples 100 --whiten {out} --trace exact --json"
+    assert cli.main(argv.split()) == 0
+    found = json.loads(capsys.readouterr().out)["estimate"]
+    (objective,) = from_run(out).mean_loss(examples=100)
+    trace, rank = exact(dense(hessian.HessianOperator(objective)).double(), s.double())
+    assert found["trace"]["value"] == pytest.approx(trace, rel=1e-4)
+    assert found["kappa"] == pytest.approx(rank, rel=1e-2)
+
+
 def test_a_scale_that_cannot_be_had_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_file({"x": torch.ones(2), "y": torch.ones(2)}, tmp_path / "two.safetensors")
     np.save(tmp_path / "short.npy", np.ones(3))
     (tmp_path / "broken.npy").write_bytes(b"nothing")
+    plain = "train decomfl --data digits --model logistic --clients 2 --sampled 2 --rounds 1 --out"
+    assert cli.main([*plain.split(), str(tmp_path / "plain")]) == 0
     for name, message in (
-        ("missing.npy", "whiten must be a run that scales its directions, or a .npy or .safetensors file, got"),
-        ("broken.npy", "whiten must be a run that scales its directions, or a .npy or .safetensors file, got"),
-        ("two.safetensors", "whiten must have a tensor state.scale, as runs of hiso have, got"),
+        ("missing.npy", "whiten must be a run, a .npy or a .safetensors file, got"),
+        ("broken.npy", "whiten must be a run, a .npy or a .safetensors file, got"),
+        ("two.safetensors", "whiten must be a file of one tensor, got"),
         ("short.npy", "whiten must have shape (650,), got (3,)"),
+        ("plain", "whiten must be a run that scales its directions, as hiso does, got"),
     ):
         assert cli.main(["kappa", *SMALL, "--whiten", str(tmp_path / name)]) == 2
         assert message in capsys.readouterr().err
-
-
-def test_a_run_without_a_scale_is_told_what_it_lacks(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path / "checkpoint.safetensors", {"x": torch.zeros(3), "state.momentum": torch.ones(3)}, {})
-    with pytest.raises(InputError, match=r"whiten must have a tensor state.scale, .* with state.momentum, x"):
-        scale_of(tmp_path)
