@@ -4,6 +4,9 @@ from .algorithms import Losses as Losses
 from .bounds import STATEMENTS as STATEMENTS
 from .bounds import statement as statement
 from .bounds.robust import robust as robust
+from .bounds.whitened import hiso as hiso
+from .bounds.whitened import learned_scale as learned_scale
+from .bounds.whitened import whitened as whitened
 from .checking import Check as Check
 from .checking import check as check
 from .communication import TABLE_1 as TABLE_1
