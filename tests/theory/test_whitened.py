@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import hessian
 from decomfl_lab.cli import main as cli
 from decomfl_lab.errors import InputError
-from hessian.named import scale_of
+from hessian.named import from_run, scale_of
 from tests.theory.strategies import or_zero, quadratics, runs
 from tests.theory.test_checking import planted
 from theory import check, hiso, learned_scale, whitened
@@ -264,6 +266,28 @@ def test_one_rademacher_direction_teaches_exactly_nothing(tmp_path: Path, capsys
     assert found["rademacher"].numel() == 1
     assert float(found["rademacher"]) != 1.0
     assert found["gaussian"].numel() > 600
+
+
+@pytest.mark.parametrize(("P", "knows"), [(10, False), (200, True)])
+def test_the_scale_of_a_run_knows_of_curvature_only_if_the_directions_are_many(
+    P: int, knows: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, nu = tmp_path / "run", 0.95
+    argv = (
+        f"train hiso --data digits --model logistic --clients 4 --sampled 2 --rounds 40 --perturbations {P} --lr 0.01"
+    )
+    assert cli.main([*argv.split(), "--out", str(out)]) == 0
+    capsys.readouterr()
+    h = scale_of(out).double().numpy() ** -2.0
+    (objective,) = from_run(out).mean_loss(examples=300)
+    operator = hessian.HessianOperator(objective)
+    curvature = np.array([operator.quad(row) for row in torch.eye(objective.d)])
+    ranks = np.argsort(np.argsort(h)), np.argsort(np.argsort(curvature))
+    assert bool(np.corrcoef(*ranks)[0, 1] > 4 / math.sqrt(objective.d)) is knows
+    if not knows:
+        assert math.sqrt((1 - nu) / 2) < np.log(h).std() < 1.6 * math.sqrt((1 - nu) / 2)
+        plain, white = (hessian.effective_rank(operator, whiten=s) for s in (None, torch.from_numpy(h**-0.5)))
+        assert white.kappa == pytest.approx(plain.kappa, rel=0.15)
 
 
 @pytest.mark.parametrize(
