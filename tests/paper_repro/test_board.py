@@ -22,7 +22,18 @@ from paper_repro import board, recorded, scales
 from paper_repro.board import Ratio
 from paper_repro.board_command import board as command
 from paper_repro.board_command import page
-from paper_repro.board_runs import FLOOR, FOLLOWS, HIGHEST, LINES, TOP, BoardWork, Score, costs, searched
+from paper_repro.board_runs import (
+    FLOOR,
+    FOLLOWS,
+    HIGHEST,
+    LINES,
+    TOP,
+    BoardWork,
+    Score,
+    _loss_at_start,
+    costs,
+    searched,
+)
 from paper_repro.claims import Outcome
 from paper_repro.part import Options
 from paper_repro.scales import BOARD_SCALES, BoardScale, Race
@@ -137,6 +148,19 @@ def test_a_rebuild_that_loses_a_record_is_seen(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(Replica, "catch_up", lossy)
     assert not measured("DeComFL")["exact"]
+
+
+def test_only_tuning_gives_a_run_up(tmp_path: Path) -> None:
+    size = replace(TINY, races={PROBLEM: Race(rounds=20, accuracy=0.99)})
+    work = BoardWork(size, PROBLEM, "FedAvg")
+    config, dataset = work._placed(tmp_path)
+    hopeless = config.but(lr=1e-9, seed=0)
+    start = _loss_at_start(config, dataset) - 1
+    ended = {}
+    for name, limit in (("tuning", start), ("table", math.inf)):
+        rows = work._raced(hopeless, tmp_path / f"{name}.csv", dataset, limit, math.inf, lambda at: None)
+        ended[name] = rows["ended"].iloc[-1], int(rows["round"].iloc[-1])
+    assert ended == {"tuning": ("given up", 2), "table": ("out of rounds", 20)}
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
