@@ -28,9 +28,9 @@ class FeedSign(DeComFL):
     that η is a length: a step along one Gaussian direction is η√d long. While fewer than half of the clients lie, a
     sign on which the honest ones agree is the step's. A tie is 1: as z and −z are as likely, such a step is random.
 
-    K·P signs take ⌈K·P/8⌉ bytes. Headers take more: a reply has 24 bytes beside the signs, a plan 35 and each record in it
-    19. With one vote a round and one missed record that is 25 bytes up and 55 down, where DeComFL has 28 and 58; with a
-    thousand votes 149 and 179, where it has 4,024 and 4,054.
+    K·P signs take ⌈K·P/8⌉ bytes. Headers take more: a reply has 24 bytes beside the signs, a plan 35 and each record in
+    it 19. With one vote a round and one missed record that is 25 bytes up and 55 down, where DeComFL has 28 and 58;
+    with a thousand votes 149 and 179, where it has 4,024 and 4,054.
 
     Source: [FeedSign], arXiv 2501.17610, with K local steps, P directions and lagging clients as in DeComFL.
     """
