@@ -1,4 +1,4 @@
-"""One liar of ten, who sends 100 times its scalars, or the opposite votes, in every round, under each aggregation rule.
+"""One liar of ten, who sends 100 times its scalars in every round, or the opposite vote, under each aggregation.
 
 python examples/liars.py            # MNIST digits, 200 rounds, as in docs/robust.md
 python examples/liars.py digits 40  # smaller digits, fewer rounds

@@ -18,7 +18,7 @@ from torch import Tensor
 from decomfl_lab import noise
 from decomfl_lab.estimators.differences import ESTIMATORS
 from decomfl_lab.laws.register import bits
-from decomfl_lab.noise import Backend, Distribution
+from decomfl_lab.noise import AnyDistribution, Backend, Distribution, LowRank
 from decomfl_lab.objectives.objective import Objective, Perturbable
 from decomfl_lab.protocol import wire
 from decomfl_lab.protocol.client import Client
@@ -64,6 +64,7 @@ class Case:
             majority's is the round's.
         mu: Smoothing radius μ, a power of two.
         distribution: Distribution of the directions.
+        rank: Rank of low-rank directions, 1 for others.
         shapes: Shapes of the model's tensors, () for a number.
         dtype: float32, float64, or what a LowPrecision rule says.
         seed: Seed of the server, which directions and sampling derive from.
@@ -88,6 +89,17 @@ class Case:
     seeding: Seeding = Seeding.PER_STEP
     tracking: Tracking = Tracking.SERVER
     keep: int = 0
+    rank: int = 1
+
+    @property
+    def low_rank(self) -> LowRank | None:
+        """The shapes and the rank of low-rank directions; None for others."""
+        return LowRank(self.shapes, self.rank) if self.distribution is Distribution.LOW_RANK else None
+
+    @property
+    def stream_distribution(self) -> AnyDistribution:
+        """The distribution as directions are made from it."""
+        return self.low_rank or self.distribution
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -245,7 +257,7 @@ class Implementation:
         """Implementations of the noise stream, each with the contract of ``noise.Backend``."""
         return {name: noise.load_backend(name) for name in noise.available_backends()}
 
-    def direction(self, seed: int, p: int, d: int, distribution: Distribution) -> NDArray[np.float32]:
+    def direction(self, seed: int, p: int, d: int, distribution: AnyDistribution) -> NDArray[np.float32]:
         """z(seed, p) in R^d."""
         return noise.direction(seed, p, d, distribution=distribution)
 
@@ -272,7 +284,8 @@ class Implementation:
 
     def replica(self, case: Case, *, per_tensor: bool = False) -> AnyReplica:
         """A replica at round 0, at ``case.initial()``; ``per_tensor`` ones apply updates tensor by tensor."""
-        return Replica(case.initial(), case.rule, sizes=case.sizes if per_tensor else None)
+        sizes = case.sizes if per_tensor else None
+        return Replica(case.initial(), case.rule, sizes=sizes, low_rank=case.low_rank)
 
     def client(self, case: Case, i: int, objective: Objective | None = None) -> AnyClient:
         """Client i at round 0, with the loss ``objective``, or ``Wavy(case.d, i)``.
@@ -296,7 +309,7 @@ class Implementation:
 
     def sync_client(self, case: Case, i: int) -> AnyClient:
         """Client i that corrects its model afterwards instead of reverting it; the case's rule is plain SGD."""
-        replica = SyncReplica(case.initial(), case.rule)
+        replica = SyncReplica(case.initial(), case.rule, low_rank=case.low_rank)
         return Client(i, replica, Wavy(case.d, i), ESTIMATORS[case.estimator], case.mu)
 
     def server(self, case: Case, *, with_model: bool = True) -> AnyServer:
@@ -381,7 +394,7 @@ class AcrossDevices(Implementation):
         client: Any = super().client(case, i, objective)
         if i % 2:
             x = case.initial().to(self.device)
-            client.replica = Replica(x, case.rule, sizes=case.sizes, backend=self.backend)
+            client.replica = Replica(x, case.rule, sizes=case.sizes, backend=self.backend, low_rank=case.low_rank)
         return cast("AnyClient", client)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,8 +21,8 @@ from decomfl_lab.devices import on_host
 from decomfl_lab.engines.base import Line
 from decomfl_lab.estimators.differences import ESTIMATORS
 from decomfl_lab.laws.contract import AnyClient, AnyServer, Case, Implementation
-from decomfl_lab.noise import Backend, Distribution, Op, Program, reference
-from decomfl_lab.noise.program import DISTRIBUTIONS, Code
+from decomfl_lab.noise import AnyDistribution, Backend, Distribution, LowRank, Op, Program, reference
+from decomfl_lab.noise.program import Code
 from decomfl_lab.noise.spec import TILE
 from decomfl_lab.objectives.objective import Objective, Perturbable
 from decomfl_lab.protocol.client import Client
@@ -67,7 +68,8 @@ class _Faulty(Planted):
         return self.wrong if issubclass(self.wrong, right) else right
 
     def replica(self, case: Case, *, per_tensor: bool = False) -> Replica:
-        made: Replica = self._kind(Replica)(case.initial(), case.rule, sizes=case.sizes if per_tensor else None)
+        own = {"sizes": case.sizes if per_tensor else None, "low_rank": case.low_rank}
+        made: Replica = self._kind(Replica)(case.initial(), case.rule, **own)
         return made
 
     def client(self, case: Case, i: int, objective: Objective | None = None) -> Client:
@@ -90,7 +92,8 @@ class _FaultySync(Planted):
 
     def sync_client(self, case: Case, i: int) -> Client:
         right: Any = super().sync_client(case, i)
-        return Client(i, self.wrong(case.initial(), case.rule), right.objective, right.estimator, right.mu)
+        replica = self.wrong(case.initial(), case.rule, low_rank=case.low_rank)
+        return Client(i, replica, right.objective, right.estimator, right.mu)
 
 
 class _FaultyBackend(Planted):
@@ -125,7 +128,8 @@ class _ByInstruction:
             return reference.run(code, registers, first, scales)
         r = registers[to]
         for n in range(begin, end):
-            z = self.directions(int(code.keys[0]), p + n - begin, first, r.size, DISTRIBUTIONS[kind], float(scales[n]))
+            of = first, r.size, code.distribution(kind), float(scales[n])
+            z = self.directions(int(code.keys[0]), p + n - begin, *of)
             self.add(r, code.coefficients[n], z)
         return 0
 
@@ -629,9 +633,30 @@ def clipped_to_the_mean_norm(_: Planted, rule: Aggregation, replies: Sequence[An
 
 
 @_fault("streams-are-functions-of-their-counters", Planted, "direction")
-def directions_repeat(_: Planted, seed: int, p: int, d: int, distribution: Distribution) -> _F32:
+def directions_repeat(_: Planted, seed: int, p: int, d: int, distribution: AnyDistribution) -> _F32:
     """Directions of one seed that come back after two."""
     return noise.direction(seed, p // 2, d, distribution=distribution)
+
+
+@_fault("low-rank-factors-are-shared-by-nobody", Planted, "direction")
+def one_generator_for_every_tensor(_: Planted, seed: int, p: int, d: int, distribution: AnyDistribution) -> _F32:
+    """Starts anew for every tensor, so that layers of equal shape get equal noise."""
+    if not isinstance(distribution, LowRank):
+        return noise.direction(seed, p, d, distribution=distribution)
+    alone = [LowRank((shape,), distribution.rank) for shape in distribution.shapes if math.prod(shape)]
+    return np.concatenate([noise.direction(seed, p, own.d, distribution=own) for own in alone])
+
+
+@_fault("low-rank-factors-are-shared-by-nobody", Planted, "direction")
+def one_factor_for_both(_: Planted, seed: int, p: int, d: int, distribution: AnyDistribution) -> _F32:
+    """Makes A and B of the same numbers."""
+    z = noise.direction(seed, p, d, distribution=distribution)
+    for at in distribution.tensors if isinstance(distribution, LowRank) else ():
+        if at.terms == 1:
+            i, j = np.divmod(np.arange(at.size), at.columns)
+            a, b = (reference.factors(seed, p, at.factor + own) for own in (i, j))
+            z[at.begin : at.begin + at.size] = a * b
+    return z
 
 
 @_fault("private-keys-hide-the-directions", Planted, "keyed_client")

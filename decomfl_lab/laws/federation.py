@@ -127,7 +127,7 @@ def replay_equals_the_written_out_recursion(implementation: Implementation, case
         same(f"distribution of round {r}", record.distribution, case.distribution)
         for k, (seed, g) in enumerate(zip(record.seeds, record.scalars, strict=True)):
             z = [
-                noise.direction(*stream_of(seed, p), case.d, distribution=record.distribution, backend="numpy")
+                noise.direction(*stream_of(seed, p), case.d, distribution=case.stream_distribution, backend="numpy")
                 for p in range(record.P)
             ]
             _written_out(case.rule, vectors, g, z, eta, stream_of(seed, 0)[0], k + 1 == record.K)
@@ -251,7 +251,8 @@ def _scalars(
     played = Played(implementation.delivery(case), [implementation.client(case, 0, _Function(f))])
     plan = played.plan_for(0)
     reply = played.clients[0].handle(plan)
-    z = [implementation.direction(*stream_of(plan.seeds[0], p), case.d, plan.distribution) for p in range(plan.P)]
+    seed, of = plan.seeds[0], case.stream_distribution
+    z = [implementation.direction(*stream_of(seed, p), case.d, of) for p in range(plan.P)]
     return reply.scalars[0].astype(np.float64), np.stack(z).astype(np.float64), case.initial().double().numpy()
 
 

@@ -100,6 +100,7 @@ def cases(draw: DrawFn, *, max_clients: int = 5, max_rounds: int = 7) -> Case:
         rounds=tuple(draw(st.lists(participations(M), min_size=1, max_size=max_rounds))),
         seeding=draw(st.sampled_from(Seeding)),
         tracking=draw(st.sampled_from(Tracking)),
+        rank=draw(st.integers(1, 3)),
     )
 
 

@@ -98,16 +98,17 @@ class _Lagging(Scalars):
         x = self.start(setting.x)
         key = derive_seed(setting.seed, _PRIVATE_KEY) if self.private_seeds else None
         kept = SyncReplica if self.revert == "sync" else Replica
+        low_rank = self.low_rank(setting)
         server = self.server(
             setting,
-            Replica(x, self.rule) if self.keeps_model else None,
+            Replica(x, self.rule, low_rank=low_rank) if self.keeps_model else None,
             tracking=Tracking(self.tracking),
             keep=self.history,
         )
         policy = PullPolicy(self.bandwidth, self.replay_ns) if self.pull == "auto" else None
-        start = kept(x, self.rule, private_key=key)
+        start = kept(x, self.rule, private_key=key, low_rank=low_rank)
         clients = self.clients(setting, start, estimator, mu, lean=lean)
-        observer = start.clone() if kept is Replica else Replica(x, self.rule, private_key=key)
+        observer = start.clone() if kept is Replica else Replica(x, self.rule, private_key=key, low_rank=low_rank)
         return DeComFLFederation(Delivery(server, policy=policy), clients, observer, copies=self.rebuild == "copy")
 
     def traffic(self, cohort: Cohort, d: int) -> Traffic:

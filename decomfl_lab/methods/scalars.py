@@ -15,7 +15,7 @@ from decomfl_lab.methods.aggregation_options import AGGREGATION, require_aggrega
 from decomfl_lab.methods.method import Method, Setting, option
 from decomfl_lab.methods.rule_options import DEFAULT_RULE, REPLICA_RULE, require_rule
 from decomfl_lab.methods.traffic import Cohort, Traffic
-from decomfl_lab.noise import Distribution
+from decomfl_lab.noise import Distribution, LowRank
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.wire import (
     HEADER_BYTES,
@@ -44,12 +44,20 @@ class Perturbing(Method):
     """Options of methods that measure along random directions."""
 
     perturbations: int = option(20, "The number P of directions a local step.")
-    distribution: str = option("gaussian", "The distribution of the directions z: gaussian, sphere or rademacher.")
+    distribution: str = option("gaussian", f"The distribution of the directions z: {', '.join(Distribution)}.")
+    rank: int = option(1, "The rank r of low-rank directions.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_int("perturbations P", self.perturbations, 1)
         require_choice("distribution", self.distribution, tuple(d.value for d in Distribution))
+        require_int("rank r", self.rank, 1)
+        low_rank = self.distribution == Distribution.LOW_RANK
+        require(low_rank or self.rank == 1, "rank r", "be 1 unless distribution is low-rank", self.rank)
+
+    def low_rank(self, setting: Setting) -> LowRank | None:
+        """The shapes and the rank of low-rank directions, which replicas are made with; None for others."""
+        return LowRank(setting.shapes, self.rank) if self.distribution == Distribution.LOW_RANK else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -123,7 +123,8 @@ class Client:
         return _local_updates([self], [plan])[0]
 
     def _line(self, seed: StepSeed, plan: Plan) -> Line:
-        return Line(self.replica, self.replica.stream_seed(seed), plan.distribution)
+        distribution = self.replica.stream_distribution(plan.distribution)
+        return Line(self.replica, self.replica.stream_seed(seed), distribution)
 
     @property
     def _sample(self) -> SampleLoss:

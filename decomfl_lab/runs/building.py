@@ -139,7 +139,7 @@ def build_federation(
     first = ModuleObjective(workspace, own, loss, images, dataset.train_labels, batches[0])
     exact = [first.of(index, own_batches) for index, own_batches in zip(chosen, batches, strict=True)]
     objectives: Sequence[Objective] = [RoundedObjective(objective) for objective in exact] if rounded else exact
-    setting = Setting(x, objectives, config.sampled, config.seed, make_engine(config.engine))
+    setting = Setting(x, objectives, config.sampled, config.seed, make_engine(config.engine), layout.shapes)
     return config.method.federation(setting), module, layout
 
 

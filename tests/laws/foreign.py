@@ -42,14 +42,14 @@ def _step(x: Vector, seed: Any, g: Vector, eta: float, distribution: Any) -> Vec
 class Replica:
     def __init__(self, case: Case) -> None:
         self.round = 0
-        self.x = case.initial().numpy()
+        self.x, self.of = case.initial().numpy(), case.stream_distribution
 
     def catch_up(self, records: Iterable[RoundRecord]) -> None:
         missed = [record for record in records if record.round >= self.round]
         _check([at.round - self.round for at in missed] == list(range(len(missed))), "a record is missing")
         for record in missed:
             for seed, g in zip(record.seeds, record.scalars, strict=True):
-                self.x = _step(self.x, seed, g, record.eta, record.distribution)
+                self.x = _step(self.x, seed, g, record.eta, self.of)
             self.round += 1
 
     def snapshot(self) -> Snapshot:
@@ -77,12 +77,12 @@ class Client:
     def handle(self, plan: Plan) -> Reply:
         self.replica.catch_up(plan.records)
         _check(self.replica.round == plan.round, "records are missing")
-        x, scalars = self.replica.x, np.empty((plan.K, plan.P), np.float32)
+        x, of, scalars = self.replica.x, self.replica.of, np.empty((plan.K, plan.P), np.float32)
         for k, seed in enumerate(plan.seeds):
             for p in range(plan.P):
-                z = noise.direction(*stream_of(seed, p), x.size, distribution=plan.distribution, backend="numpy")
+                z = noise.direction(*stream_of(seed, p), x.size, distribution=of, backend="numpy")
                 scalars[k, p] = self._scalar(x, z)
-            x = _step(x, seed, scalars[k], plan.eta, plan.distribution)
+            x = _step(x, seed, scalars[k], plan.eta, of)
             self.steps += 1
         return Reply(self.id, plan.round, scalars)
 
