@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from decomfl_lab.errors import InputError
+from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.messages import Ask, Hello, Plan, Refusal, Reply, Welcome
 from decomfl_lab.protocol.server import Tracking
@@ -65,6 +65,16 @@ def test_scalars_of_another_type_than_the_runs_are_refused_by_both_sides(case, d
     (answer,) = own.handle({0: encode((dataclasses.replace(record, scalars=wrong),))}).values()
     assert "type of the scalars of the record of round 0 must be" in read(Refusal, answer).text
     assert own.replica.round == 0
+
+
+@pytest.mark.parametrize("case", [CASE, VOTES])
+def test_losses_that_are_no_numbers_end_a_run_elsewhere_too(case):
+    elsewhere = remote(case)
+    for i, own in elsewhere.carrier.hosts.items():
+        own.clients[i].objective = lambda x, step: math.nan
+    with pytest.raises(DivergedError):
+        elsewhere.advance()
+    assert elsewhere.server.round == 0
 
 
 @pytest.mark.parametrize("tracking", Tracking)
