@@ -224,15 +224,16 @@ def test_records_and_plans_that_are_not_as_agreed_are_refused():
         assert read(Refusal, said).text.startswith(name.strip())
 
 
-def test_a_server_that_begins_again_follows_its_log_and_plans_the_same(tmp_path):
-    here = simulated()
+@pytest.mark.parametrize("case", [CASE, VOTES])
+def test_a_server_that_begins_again_follows_its_log_and_plans_the_same(case, tmp_path):
+    here = simulated(case)
     with RunLog.create(tmp_path / "run.dcl", {"run_seed": here.server.run_seed}) as log:
-        first = remote()
+        first = remote(case)
         first.log_to(log)
         rounds(first, 5)
         first.coordinator.open(first.delivery.sample())  # it dies in the middle of a round
     with RunLog.open(tmp_path / "run.dcl") as log:
-        second = remote(carrier=first.carrier)
+        second = remote(case, carrier=first.carrier)
         second.log_to(log)
         assert all(map(math.isnan, rounds(second, 5)))
         assert second.coordinator.steps == first.coordinator.steps
