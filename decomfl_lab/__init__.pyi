@@ -10,6 +10,7 @@ from .methods.decomfl import DeComFLProjection as DeComFLProjection
 from .methods.fedavg import FedAvg as FedAvg
 from .methods.fedavg_topk import FedAvgTopK as FedAvgTopK
 from .methods.fedcom import FedCom as FedCom
+from .methods.fedkseed import FedKSeed as FedKSeed
 from .methods.fedzo import FedZO as FedZO
 from .methods.feedsign import FeedSign as FeedSign
 from .methods.fzoo import FZOO as FZOO

@@ -30,8 +30,10 @@ from decomfl_lab.protocol.messages import Held, Message, Plan, Reply
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.protocol.wire import HEADER_BYTES, Kind, Ledger
 from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Majority, Mean, TrimmedMean
+from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
-from decomfl_lab.records.seeds import DerivedSeeds, StepSeed
+from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, StepSeed, pooled
+from decomfl_lab.replicas.pooled import PooledReplica
 from decomfl_lab.replicas.rebuild import rebuild_
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import GridSgd, Sgd, Step
@@ -65,11 +67,11 @@ class _Faulty(Planted):
     """The lab's implementation with a client, server, replica or ledger exchanged for a faulty one."""
 
     def _kind(self, right: type) -> Any:
-        return self.wrong if issubclass(self.wrong, right) else right
+        return self.wrong if right in self.wrong.__bases__ else right
 
     def replica(self, case: Case, *, per_tensor: bool = False) -> Replica:
         own = {"sizes": case.sizes if per_tensor else None, "low_rank": case.low_rank}
-        made: Replica = self._kind(Replica)(case.initial(), case.rule, **own)
+        made: Replica = self._kind(case.rule.replica())(case.initial(), case.rule, **own)
         return made
 
     def client(self, case: Case, i: int, objective: Objective | None = None) -> Client:
@@ -329,6 +331,24 @@ def tensors_restart_the_stream(self: Replica, program: Program) -> None:
         rebuild_(program, [{name: parts[n] for name, parts in cut.items()}])
 
 
+@_fault(_RECURSION, PooledReplica, "_apply_all")
+def sums_in_single(self: PooledReplica, records: Sequence[RoundRecord]) -> None:
+    """Rounds the sums of a pool to float32 after every record."""
+    for record in records:
+        PooledReplica._apply_all(self, [record])
+        self.state = {**self.state, "sums": self.state["sums"].float().to(torch.int32)}
+
+
+@_fault(_RECURSION, PooledReplica, "_apply_all")
+def place_off_by_one(self: PooledReplica, records: Sequence[RoundRecord]) -> None:
+    """Adds to the sum beside the one that was meant."""
+
+    def moved(seeds: PooledSeeds) -> PooledSeeds:
+        return replace(seeds, places=tuple(tuple((j + 1) % self.rule.size for j in own) for own in seeds.places))
+
+    PooledReplica._apply_all(self, [replace(record, seeds=moved(pooled(record.seeds))) for record in records])
+
+
 # Servers ---------------------------------------------------------------------------------------------------------
 
 
@@ -461,6 +481,14 @@ def header_not_counted(self: Ledger, reply: Reply) -> bytes:
     message = Ledger.reply(self, reply)
     self.up[reply.client].bytes -= HEADER_BYTES
     return message
+
+
+@_fault(_REBUILT, Ledger, "pool")
+def sums_of_an_earlier_round(self: Ledger, client: int, sums: PoolSums) -> bytes:
+    """Sends the sums that the client before got, as if they were those of the round."""
+    earlier = vars(self).get("earlier", np.zeros_like(sums.values))
+    vars(self)["earlier"] = sums.values
+    return Ledger.pool(self, client, replace(sums, values=earlier))
 
 
 # What else an implementation has ---------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Majo
 from decomfl_lab.records.record import ScalarArray
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
+from decomfl_lab.replicas.pooled import PooledSgd
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
 
 __all__ = ["Answers", "answers", "cases", "counters", "distributions", "participations", "rules", "seeds", "shapes"]
@@ -46,7 +47,8 @@ _low_precision = st.builds(
     rounding=st.sampled_from(("stochastic", "compensated", "nearest")),
 )
 _methods = [kind() for kind in METHODS.values()]
-_own = sorted({made.rule for made in _methods if isinstance(made, Scalars)} - {DEFAULT_RULE}, key=repr)
+_scalar = [made.rule for made in _methods if isinstance(made, Scalars)]
+_own = sorted({rule for rule in _scalar if not rule.pool} - {DEFAULT_RULE}, key=repr)  # pools: smaller ones below
 rules: SearchStrategy[UpdateRule] = st.one_of(
     _momentum,
     _sgd,
@@ -54,6 +56,7 @@ rules: SearchStrategy[UpdateRule] = st.one_of(
     st.builds(SignSgd, weight_decay=_decay),
     st.builds(GridSgd, exponent=st.integers(-18, -12)),
     _low_precision,
+    st.builds(PooledSgd, size=st.integers(1, 6), exponent=st.sampled_from((-27, -20))),
     st.sampled_from(_own),
 )
 
@@ -98,7 +101,7 @@ def cases(draw: DrawFn, *, max_clients: int = 5, max_rounds: int = 7) -> Case:
         dtype=getattr(torch, rule.dtype) if isinstance(rule, LowPrecision) else draw(wide_dtypes),
         seed=draw(seeds),
         rounds=tuple(draw(st.lists(participations(M), min_size=1, max_size=max_rounds))),
-        seeding=draw(st.sampled_from(Seeding)),
+        seeding=Seeding.POOL if rule.pool else draw(st.sampled_from(Seeding)),
         tracking=draw(st.sampled_from(Tracking)),
         rank=draw(st.integers(1, 3)),
     )

@@ -8,6 +8,7 @@ from decomfl_lab.methods.decomfl import DeComFL, DeComFLProjection
 from decomfl_lab.methods.fedavg import FedAvg
 from decomfl_lab.methods.fedavg_topk import FedAvgTopK
 from decomfl_lab.methods.fedcom import FedCom
+from decomfl_lab.methods.fedkseed import FedKSeed
 from decomfl_lab.methods.fedzo import FedZO
 from decomfl_lab.methods.feedsign import FeedSign
 from decomfl_lab.methods.fzoo import FZOO
@@ -20,7 +21,10 @@ __all__ = ["LAGGING", "METHODS", "find_method", "name_of"]
 
 METHODS: dict[str, type[Method]] = {
     each.name: each
-    for each in (DeComFL, DeComFLProjection, HiSo, FZOO, FeedSign, FedZO, FedAvg, FedCom, FedAvgTopK, Baffle, MeZO)
+    for each in (
+        *(DeComFL, DeComFLProjection, HiSo, FZOO, FeedSign, FedKSeed),
+        *(FedZO, FedAvg, FedCom, FedAvgTopK, Baffle, MeZO),
+    )
 }
 
 LAGGING = [name for name, kind in METHODS.items() if issubclass(kind, DeComFL | DeComFLProjection)]

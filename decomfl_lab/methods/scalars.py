@@ -27,7 +27,7 @@ from decomfl_lab.protocol.wire import (
 )
 from decomfl_lab.records.aggregation import Aggregation, Mean
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.records.seeds import Seeding
+from decomfl_lab.records.seeds import POOL, Seeding
 from decomfl_lab.replicas.rules import GridSgd, LowPrecision, UpdateRule
 
 if TYPE_CHECKING:
@@ -93,7 +93,9 @@ class Scalars(Perturbing):
     rule: UpdateRule = option(DEFAULT_RULE, codec=REPLICA_RULE)
     aggregation: Aggregation = option(Mean(), codec=AGGREGATION)
     seeds: str = option(
-        "per-step", f"How many seeds a plan or a record carries: {', '.join(Seeding)} (each client is told it once)."
+        "per-step",
+        f"How many seeds a plan or a record carries: {', '.join(Seeding)}. With per-run and pool each client is told "
+        f"the run's seed once; pool takes all directions from {POOL}, which two bytes tell apart.",
     )
 
     def __post_init__(self) -> None:
@@ -146,6 +148,7 @@ class Scalars(Perturbing):
             seeding=Seeding(self.seeds),
             tracking=tracking,
             keep=keep,
+            pool=self.rule.pool or POOL,
             aggregation=self.aggregation,
         )
 
@@ -164,11 +167,11 @@ class Scalars(Perturbing):
         """R·q times a plan down and scalars up (and what the client holds, if it says so); perhaps the run's seed."""
         seeding, q = Seeding(self.seeds), cohort.q
         scalars = [self.K * self.P(r) for r in range(cohort.R)]
-        seeds = [SEED_BYTES * seeding.sent(self.K, self.P(r)) for r in range(cohort.R)]
+        seeds = [seeding.bytes(self.K, self.P(r)) for r in range(cohort.R)]
         up = q * sum(HEADER_BYTES + REPLY_HEAD_BYTES + scalar_bytes(n, self.dtype) for n in scalars)
         up += q * cohort.R * (HEADER_BYTES + HELD_BYTES) * reports
         down = q * sum(HEADER_BYTES + PLAN_HEAD_BYTES + size for size in seeds)
-        if seeding is Seeding.PER_RUN:
+        if seeding.needs_run_seed:
             down += (1 - (1 - q) ** cohort.R) * (HEADER_BYTES + SEED_BYTES)
         return Traffic(up, q * sum(scalars), down, 0.0)
 

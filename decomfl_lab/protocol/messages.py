@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
+from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord, ScalarArray
 from decomfl_lab.records.seeds import Seeding, StepSeed, seeding_of
 
@@ -188,10 +189,11 @@ Message = (
     | Dense
     | Quantized
     | Sparse
+    | PoolSums
     | Hello
     | Welcome
     | Ask
     | Refusal
     | tuple[RoundRecord, ...]
 )
-"""All that the wire has a form for; records alone are what a server stores."""
+"""All that the wire has a form for; records alone are what a server stores, sums of a pool what may stand for them."""

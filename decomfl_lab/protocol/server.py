@@ -15,7 +15,7 @@ from decomfl_lab.protocol.messages import Held, Plan, Reply
 from decomfl_lab.records.aggregation import Aggregation, Mean
 from decomfl_lab.records.record import History, RoundRecord, require_sound
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.records.seeds import Seeding, draw_seeds
+from decomfl_lab.records.seeds import LARGEST_POOL, POOL, Seeding, draw_seeds
 
 if TYPE_CHECKING:
     from decomfl_lab.replicas.replica import Replica, Snapshot
@@ -60,6 +60,7 @@ class Server:
         keep: The most records that are kept, the newest; 0 for as many as someone may need. With ``tracking`` by the
             server those are the records since min_i t_i; with tracking by the clients the server cannot know which
             are needed, and forgets none.
+        pool: The directions S of the pool, where they come from one (seeding POOL).
         aggregation: The rule that makes a round's scalars of the replies; m must be as many as it needs at least.
         history: The records.
         held: The round t_i of every client, empty if the clients track it.
@@ -78,6 +79,7 @@ class Server:
     seeding: Seeding = Seeding.PER_STEP
     tracking: Tracking = Tracking.SERVER
     keep: int = 0
+    pool: int = POOL
     aggregation: Aggregation = Mean()  # noqa: RUF009
     history: History = field(default_factory=History)
     held: list[int] = field(default_factory=list)
@@ -94,6 +96,7 @@ class Server:
             require_finite_positive("learning rate eta", rate)
         require_int("seed", self.seed, 0, 2**64 - 1)
         require_int("history", self.keep, 0)
+        require_int("pool S", self.pool, 1, LARGEST_POOL)
         if self.tracking is Tracking.SERVER:
             self.held = self.held or [0] * self.M
         self._planned: dict[int, Plan] = {}
@@ -136,7 +139,7 @@ class Server:
         for client in participants:
             require_int("participant", client, 0, self.M - 1)
         held = self._held(participants, reports)
-        seeds = draw_seeds(self.seeding, self.run_seed, r, self.K, self.P(r))
+        seeds = draw_seeds(self.seeding, self.run_seed, r, self.K, self.P(r), self.pool)
         self._planned = {
             client: Plan(r, self.eta(r), self.P(r), self.distribution, seeds, self._since(client, held[client]))
             for client in sorted(participants)

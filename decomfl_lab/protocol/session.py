@@ -22,12 +22,12 @@ from pathlib import Path
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import DivergedError, InputError, require, require_int
 from decomfl_lab.protocol.client import Client, handle_all
-from decomfl_lab.protocol.delivery import Delivery, take_model
+from decomfl_lab.protocol.delivery import Delivery, take_model, take_sums
 from decomfl_lab.protocol.messages import Ask, Dense, Held, Hello, Message, Plan, Refusal, Reply, RunSeed, Welcome
 from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.protocol.wire import Ledger, decode, encode, split_frame
+from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord, unsound
-from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
 
 __all__ = ["Coordinator", "Host"]
@@ -108,6 +108,7 @@ class Host:
         welcome: Welcome | None = None
         records: tuple[RoundRecord, ...] = ()
         vectors: list[Dense] = []
+        sums: PoolSums | None = None
         for message in messages:
             match message:
                 case Welcome():
@@ -118,6 +119,8 @@ class Host:
                     require(seed == self._terms.run_seed, "seed of the run", "be that of its configuration", seed)
                 case Dense():
                     vectors.append(message)
+                case PoolSums():
+                    sums = message
                 case Plan():
                     self._terms.check(message)
                     plan, records = message, message.records
@@ -136,6 +139,13 @@ class Host:
             take_model(client, vectors[-1].round if plan is None else plan.round, vectors)
             self.replica.restore(client.replica.snapshot())
             client.replica.forget()
+        elif sums is not None and (anew or sums.round > self.replica.round):
+            there = self.replica.clone()  # which a refusal leaves as it was
+            if anew:
+                there.restore(self._start)
+            r = sums.round if plan is None else plan.round
+            take_sums(there, r, sums, self._terms.seeds(r), self._terms.distribution)
+            self.replica.restore(there.snapshot())
         elif anew:
             self.replica.restore(self._start)
         if records and records[0].round <= self.replica.round:
@@ -363,7 +373,7 @@ class Coordinator:
         server, welcome = self.delivery.server, self._welcome(i, r)
         if self._asking:
             return welcome + self._ask(i)
-        if server.seeding is Seeding.PER_RUN:
+        if server.seeding.needs_run_seed:
             welcome += self.session.run_seed(i, server.run_seed)
         if not waited_for and not self._finishing:
             return welcome

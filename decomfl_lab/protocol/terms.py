@@ -14,7 +14,7 @@ from decomfl_lab.protocol.messages import Plan
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.records.seeds import Seeding, StepSeed, draw_seeds
+from decomfl_lab.records.seeds import POOL, Seeding, StepSeed, draw_seeds
 
 __all__ = ["Terms"]
 
@@ -31,6 +31,7 @@ class Terms:
         seeding: How many seeds travel.
         run_seed: The seed that every round's derive from.
         dtype: The type of a record's scalars, float32 or int8 for signs.
+        pool: The directions S of the pool, where they come from one.
     """
 
     K: int
@@ -40,16 +41,17 @@ class Terms:
     seeding: Seeding
     run_seed: int
     dtype: type[np.float32] | type[np.int8]
+    pool: int = POOL
 
     @classmethod
     def of(cls, server: Server) -> Terms:
         """The terms that a server made of the same configuration would keep."""
-        dtype = server.aggregation.dtype
-        return cls(server.K, server.P, server.eta, server.distribution, server.seeding, server.run_seed, dtype)
+        own = server.run_seed, server.aggregation.dtype, server.pool
+        return cls(server.K, server.P, server.eta, server.distribution, server.seeding, *own)
 
     def seeds(self, r: int) -> Sequence[StepSeed]:
         """The seeds of round r."""
-        return draw_seeds(self.seeding, self.run_seed, r, self.K, self.P(r))
+        return draw_seeds(self.seeding, self.run_seed, r, self.K, self.P(r), self.pool)
 
     def check(self, head: Plan | RoundRecord) -> None:
         """InputError that names what of a plan or a record is not as agreed."""

@@ -1,10 +1,10 @@
 """The wire: a versioned binary codec for every message, and the ledger that counts what it encodes.
 
 Message = header (magic "DC", version, kind, body length u32, CRC-32 of the body), then the body; all
-numbers little-endian. Seeds are 8 bytes, scalars and model elements 4 (8 for float64 models). Scalars that are signs
-take a bit each, 1 for +1, from the lowest bit of a byte on; zeros fill up the last byte. How many seeds a plan or a
-record carries stands in it (``Seeding``); one that carries none is read with the run's seed, which has a message of its
-own.
+numbers little-endian. Seeds are 8 bytes, places in a pool 2, scalars and model elements 4 (8 for float64 models).
+Scalars that are signs take a bit each, 1 for +1, from the lowest bit of a byte on; zeros fill up the last byte. How
+many seeds a plan or a record carries stands in it (``Seeding``); one that carries none is read with the run's seed,
+which has a message of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,10 +38,12 @@ from decomfl_lab.protocol.messages import (
     Sparse,
     Welcome,
 )
+from decomfl_lab.records.pool import FINEST, PoolSums
 from decomfl_lab.records.record import RoundRecord, ScalarArray, require_sound
-from decomfl_lab.records.seeds import DerivedSeeds, Seeding, StepSeed, draw_seeds, seeding_of
+from decomfl_lab.records.seeds import LARGEST_POOL, DerivedSeeds, PooledSeeds, Seeding, StepSeed, draw_seeds, seeding_of
 
-__all__ = ["Kind", "Ledger", "Traffic", "decode", "encode", "read", "split_frame", "vector_of"]
+__all__ = ["Kind", "Ledger", "Traffic", "decode", "encode", "pool_bytes", "read", "record_bytes"]
+__all__ += ["split_frame", "vector_of"]
 
 Content = TypeVar("Content")
 Codec = Callable[[bytes, int | None], Message]
@@ -55,6 +57,7 @@ _HEADER = struct.Struct("<2sBBII")
 _ROUND = struct.Struct("<IdHHBBB")  # round, eta, K, P, distribution, stream version, seeding and whether signs follow
 _REPLY = struct.Struct("<IIHH")  # client, round, K, P
 _VECTOR = struct.Struct("<IBQ")  # round, bytes an element, elements
+_POOL = struct.Struct("<IbQ")  # round, exponent, sums
 _COUNT = struct.Struct("<I")
 _QUANTIZED = struct.Struct("<IBfQ")  # round, bits, scale, elements
 _SPARSE = struct.Struct("<IQQ")  # round, elements, of them sent
@@ -71,6 +74,7 @@ REPLY_HEAD_BYTES = _REPLY.size
 VECTOR_HEAD_BYTES = _VECTOR.size
 QUANTIZED_HEAD_BYTES = _QUANTIZED.size
 SPARSE_HEAD_BYTES = _SPARSE.size
+POOL_HEAD_BYTES = _POOL.size
 HELD_BYTES = _HELD.size
 INDEX_BYTES = 4
 SEED_BYTES = _SEED.size
@@ -78,7 +82,7 @@ SCALAR_BYTES = 4
 MAX_SCALARS = (MAX_BODY - REPLY_HEAD_BYTES) // SCALAR_BYTES
 _MOST_INDEXED = 2 ** (8 * INDEX_BYTES)
 
-_SCALAR, _INDEX, _LEVEL = np.dtype("<f4"), np.dtype("<u4"), np.dtype("i1")
+_SCALAR, _INDEX, _LEVEL, _SUM = np.dtype("<f4"), np.dtype("<u4"), np.dtype("i1"), np.dtype("<i4")
 _DISTRIBUTIONS = tuple(Distribution)
 _SEEDINGS = tuple(Seeding)
 _SIGNS = 0x80
@@ -101,6 +105,7 @@ class Kind(IntEnum):
     ASK = 11
     REFUSAL = 12
     SIGNS = 13
+    POOL = 14
 
 
 _KINDS = {kind.value: (kind, kind.name.lower()) for kind in Kind}
@@ -186,11 +191,19 @@ def _sent_scalars(scalars: ScalarArray) -> bytes:
     return np.packbits(scalars.reshape(-1) > 0, bitorder="little").tobytes()
 
 
-def _sent_seeds(seeds: Sequence[StepSeed], seeding: Seeding) -> list[int]:
-    """The seeds as they travel, in the order of (k, p)."""
-    if isinstance(seeds, DerivedSeeds):
-        return [seeds.root] if seeding is Seeding.PER_ROUND else []
-    return [own for seed in seeds for own in ((seed,) if isinstance(seed, int) else seed)]
+def _sent_seeds(seeds: Sequence[StepSeed]) -> bytes:
+    """The seeds, or the places in the pool, as they travel, in the order of (k, p)."""
+    sent: list[Any]
+    match seeds:
+        case DerivedSeeds(root, _, seeding):
+            sent = [root] if seeding is Seeding.PER_ROUND else []
+        case PooledSeeds(_, _, places):
+            sent = [place for step in places for place in step]
+            return struct.pack(f"<{len(sent)}H", *sent)
+        case _:
+            each: Any = seeds
+            sent = [own for seed in each for own in ((seed,) if isinstance(seed, int) else seed)]
+    return struct.pack(f"<{len(sent)}Q", *sent)
 
 
 def _round_head(
@@ -198,12 +211,13 @@ def _round_head(
 ) -> bytes:
     K, seeding = len(seeds), seeding_of(seeds, P)
     _require_sendable(K, P)
-    sent = _sent_seeds(seeds, seeding)
     places = _DISTRIBUTIONS.index(distribution), STREAM_VERSION, _SEEDINGS.index(seeding) | signs
-    return _ROUND.pack(r, eta, K, P, *places) + struct.pack(f"<{len(sent)}Q", *sent)
+    return _ROUND.pack(r, eta, K, P, *places) + _sent_seeds(seeds)
 
 
 def _read_seeds(reader: _Reader, seeding: Seeding, run_seed: int | None, r: int, K: int, P: int) -> Sequence[StepSeed]:
+    if seeding.needs_run_seed and run_seed is None:
+        raise InputError(f"run_seed must be given to read round {r}, whose seeds are not sent ({seeding})")
     match seeding:
         case Seeding.PER_DIRECTION:
             sent = reader.seeds(K * P)
@@ -213,9 +227,10 @@ def _read_seeds(reader: _Reader, seeding: Seeding, run_seed: int | None, r: int,
         case Seeding.PER_ROUND:
             return DerivedSeeds(reader.seeds(1)[0], K)
         case Seeding.PER_RUN:
-            if run_seed is None:
-                raise InputError(f"run_seed must be given to read round {r}, whose seeds are not sent (per-run)")
-            return draw_seeds(seeding, run_seed, r, K, P)
+            return draw_seeds(seeding, cast("int", run_seed), r, K, P)
+        case Seeding.POOL:
+            places = struct.unpack_from(f"<{K * P}H", reader.body, reader.take(2 * K * P))
+            return PooledSeeds(cast("int", run_seed), r, tuple(places[k * P : (k + 1) * P] for k in range(K)))
 
 
 @lru_cache(64)
@@ -341,6 +356,13 @@ def _read_sparse(reader: _Reader) -> Sparse:
     return Sparse(r, SparseVector(d, indices, values))
 
 
+def _read_pool(reader: _Reader) -> PoolSums:
+    r, exponent, size = reader.unpack(_POOL)
+    require(FINEST <= exponent <= 0, "exponent of the pool message", f"be in {FINEST}..0", exponent)
+    require(1 <= size <= LARGEST_POOL, "sums of the pool message", f"number 1..{LARGEST_POOL}", size)
+    return PoolSums(r, exponent, reader.array(_SUM, size))
+
+
 def _short(text: str) -> bytes:
     return text.encode()[:LONGEST_REFUSAL].decode(errors="ignore").encode()
 
@@ -376,6 +398,8 @@ def encode(message: Message) -> bytes:
             return _message(Kind.QUANTIZED, _quantized_body(r, quantized))
         case Sparse(r, sparse):
             return _message(Kind.SPARSE, _sparse_body(r, sparse))
+        case PoolSums(r, exponent, sums):
+            return _message(Kind.POOL, _POOL.pack(r, exponent, sums.size) + sums.astype("<i4").tobytes())
         case Hello(client, run, r, digest):
             return _message(Kind.HELLO, _HELLO.pack(client, run, r, digest))
         case Welcome(r, steps):
@@ -417,6 +441,8 @@ def decode(message: bytes, run_seed: int | None = None) -> Message:
             found = _read_quantized(reader)
         case Kind.SPARSE:
             found = _read_sparse(reader)
+        case Kind.POOL:
+            found = _read_pool(reader)
         case Kind.HELLO:
             found = Hello(*reader.unpack(_HELLO))
         case Kind.WELCOME:
@@ -427,6 +453,16 @@ def decode(message: bytes, run_seed: int | None = None) -> Message:
             found = _read_refusal(reader)
     reader.end()
     return found
+
+
+def record_bytes(seeding: Seeding, K: int, P: int, dtype: Any = np.float32) -> int:
+    """The bytes of a record in a message."""
+    return RECORD_HEAD_BYTES + seeding.bytes(K, P) + scalar_bytes(K * P, dtype)
+
+
+def pool_bytes(S: int) -> int:
+    """The bytes of the message with the sums of a pool."""
+    return HEADER_BYTES + POOL_HEAD_BYTES + SCALAR_BYTES * S
 
 
 def split_frame(frame: bytes) -> list[bytes]:
@@ -559,6 +595,10 @@ class Ledger:
         """Encode a dense model to or from ``client`` and count it."""
         went = self._went_up if upwards else self._went_down
         return went(client, self.encode(Dense(r, x)), x.size)
+
+    def pool(self, client: int, sums: PoolSums) -> bytes:
+        """Encode the sums of a pool to ``client`` and count them, a scalar each."""
+        return self._went_down(client, self.encode(sums), sums.S)
 
     def quantized(self, client: int, r: int, v: QuantizedVector) -> bytes:
         """Encode a quantised update from ``client`` and count it."""
