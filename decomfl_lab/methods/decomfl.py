@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from decomfl_lab.federations.in_process import DeComFLFederation
+    from decomfl_lab.noise.low_rank import LowRank
     from decomfl_lab.replicas.replica import Replica
 
 __all__ = ["DeComFL", "DeComFLProjection"]
@@ -91,9 +92,9 @@ class _Lagging(Scalars):
         """See ``Scalars``."""
         return self.local_steps
 
-    def _followed(self, x: Tensor) -> Replica | None:
+    def _followed(self, x: Tensor, low_rank: LowRank | None) -> Replica | None:
         """The server's own model at round 0, if it keeps one."""
-        return self.rule.replica()(x, self.rule) if self.keeps_model else None
+        return self.rule.replica()(x, self.rule, low_rank=low_rank) if self.keeps_model else None
 
     def _federation(
         self, setting: Setting, estimator: Estimator, mu: float = 1.0, *, lean: bool = False
@@ -105,16 +106,18 @@ class _Lagging(Scalars):
         x = self.start(setting.x)
         key = derive_seed(setting.seed, _PRIVATE_KEY) if self.private_seeds else None
         kept = SyncReplica if self.revert == "sync" else self.rule.replica()
+        low_rank = self.low_rank(setting)
         server = self.server(
             setting,
-            self._followed(x),
+            self._followed(x, low_rank),
             tracking=Tracking(self.tracking),
             keep=self.history,
         )
         policy = PullPolicy(self.bandwidth, self.replay_ns) if self.pull == "auto" else None
-        start = kept(x, self.rule, private_key=key)
+        start = kept(x, self.rule, private_key=key, low_rank=low_rank)
         clients = self.clients(setting, start, estimator, mu, lean=lean)
-        observer = self.rule.replica()(x, self.rule, private_key=key) if kept is SyncReplica else start.clone()
+        plain = self.rule.replica()
+        observer = start.clone() if kept is plain else plain(x, self.rule, private_key=key, low_rank=low_rank)
         return DeComFLFederation(Delivery(server, policy=policy), clients, observer, copies=self.rebuild == "copy")
 
     def traffic(self, cohort: Cohort, d: int) -> Traffic:
@@ -145,7 +148,7 @@ class _Lagging(Scalars):
         for j in range(R):
             a = min(N, R - 1 - j)
             sent = 1 - (1 - q) ** a - q * (1 - q) ** N * max(0, a - max(0, N - j))
-            bytes_ += sent * record_bytes(seeding, self.K, self.P(j))
+            bytes_ += sent * record_bytes(seeding, self.K, self.P(j), self.dtype)
             scalars += sent * self.K * self.P(j)
         models = (1 + len(self.rule.slots)) * q * (1 - q) ** N * max(0, R - 1 - N)
         return Traffic(measured.up_bytes, measured.up_scalars, bytes_ + models * model_bytes(d), scalars + models * d)

@@ -18,6 +18,7 @@ from decomfl_lab.replicas.pooled import PooledSgd
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from decomfl_lab.noise.low_rank import LowRank
     from decomfl_lab.replicas.replica import Replica
 
 __all__ = ["FedKSeed"]
@@ -57,7 +58,7 @@ class FedKSeed(DeComFL):
     revert: ClassVar[str] = "snapshot"  # type: ignore[misc]
 
     def _record_bytes(self, r: int) -> int:
-        return record_bytes(Seeding.POOL, self.K, self.P(r))
+        return record_bytes(Seeding.POOL, self.K, self.P(r), self.dtype)
 
     @property
     def _worth_keeping(self) -> int:
@@ -65,7 +66,7 @@ class FedKSeed(DeComFL):
         shortest = min(map(self._record_bytes, (0, *self.perturbation_schedule)))
         return max(pool_bytes(self.pool) // shortest, 1)
 
-    def _followed(self, x: Tensor) -> Replica:
+    def _followed(self, x: Tensor, low_rank: LowRank | None) -> Replica:  # noqa: ARG002
         """The sums, and no model."""
         return self.rule.replica()(x.to("meta"), self.rule)  # type: ignore[no-any-return]
 

@@ -13,7 +13,7 @@ from decomfl_lab.errors import InputError, require, require_finite_positive, req
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.protocol.messages import Held, Plan, Reply
 from decomfl_lab.records.aggregation import Aggregation, Mean
-from decomfl_lab.records.record import History, RoundRecord
+from decomfl_lab.records.record import History, RoundRecord, require_sound
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import LARGEST_POOL, POOL, Seeding, draw_seeds
 
@@ -227,7 +227,7 @@ class Server:
             self.history.prune(self.round - self.keep)
 
     def check(self, reply: Reply) -> None:
-        """InputError unless the reply is one to a plan of the round under way, of its shape, and finite."""
+        """InputError unless the reply is one to a plan of the round under way, of its shape and type, and sound."""
         plan = self._planned.get(reply.client)
         if plan is None:
             raise InputError(
@@ -240,17 +240,15 @@ class Server:
             f"be {plan.round}",
             reply.round,
         )
+        dtype = np.dtype(self.aggregation.dtype)
         require(
-            reply.scalars.shape == (plan.K, plan.P) and reply.scalars.dtype == np.float32,
+            reply.scalars.shape == (plan.K, plan.P) and reply.scalars.dtype == dtype,
             f"scalars of client {reply.client}",
-            f"be float32 of shape (K, P) = {(plan.K, plan.P)}",
+            f"be {dtype} of shape (K, P) = {(plan.K, plan.P)}",
             (reply.scalars.dtype, reply.scalars.shape),
         )
-        if not np.isfinite(reply.scalars).all():
-            raise InputError(
-                f"scalars of client {reply.client} in round {plan.round} must be finite, got "
-                f"{reply.scalars[~np.isfinite(reply.scalars)][0]} (a smaller learning rate may help)"
-            )
+        name, hint = f"scalars of client {reply.client} in round {plan.round}", " (a smaller learning rate may help)"
+        require_sound(name, reply.scalars, hint)
 
     def dense_model(self) -> Snapshot:
         """The server's model for a pull; InputError if it keeps none."""

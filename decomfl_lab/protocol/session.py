@@ -19,8 +19,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import DivergedError, InputError, require, require_int
 from decomfl_lab.protocol.client import Client, handle_all
@@ -29,7 +27,7 @@ from decomfl_lab.protocol.messages import Ask, Dense, Held, Hello, Message, Plan
 from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.protocol.wire import Ledger, decode, encode, split_frame
 from decomfl_lab.records.pool import PoolSums
-from decomfl_lab.records.record import RoundRecord
+from decomfl_lab.records.record import RoundRecord, unsound
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
 
 __all__ = ["Coordinator", "Host"]
@@ -172,8 +170,8 @@ class Host:
         for i, reply in zip(new, replies, strict=True):
             self.clients[i].replica.forget()
             self.losses[i] = reply.loss
-            finite = bool(np.isfinite(reply.scalars).all())
-            said: Message = reply if finite else Refusal(str(DivergedError(f"scalars of client {i}")), True)
+            lost = unsound(reply.scalars).size
+            said: Message = reply if not lost else Refusal(str(DivergedError(f"scalars of client {i}")), True)
             self._answers[i] = plans[i].round, encode(said)
         return again | {i: self._answers[i][1] for i in new}
 
@@ -415,9 +413,8 @@ class Coordinator:
         ledger = self.delivery.ledger
         self._reported = dict(zip(chosen, held or (), strict=False))
         self.open(chosen)
-        nothing = np.zeros((record.K, record.P), np.float32)
         for i in answered:
-            ledger.reply(Reply(i, record.round, nothing))
+            ledger.reply(Reply(i, record.round, record.scalars))
         self.delivery.server.store(record, answered)
         self.delivery.told.update(answered)
         self._count(record, answered)

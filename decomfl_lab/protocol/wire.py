@@ -1,7 +1,8 @@
 """The wire: a versioned binary codec for every message, and the ledger that counts what it encodes.
 
 Message = header (magic "DC", version, kind, body length u32, CRC-32 of the body), then the body; all
-numbers little-endian. Seeds are 8 bytes, places in a pool 2, scalars and model elements 4 (8 for float64 models). How
+numbers little-endian. Seeds are 8 bytes, places in a pool 2, scalars and model elements 4 (8 for float64 models).
+Scalars that are signs take a bit each, 1 for +1, from the lowest bit of a byte on; zeros fill up the last byte. How
 many seeds a plan or a record carries stands in it (``Seeding``); one that carries none is read with the run's seed,
 which has a message of its own.
 """
@@ -38,7 +39,7 @@ from decomfl_lab.protocol.messages import (
     Welcome,
 )
 from decomfl_lab.records.pool import FINEST, PoolSums
-from decomfl_lab.records.record import RoundRecord
+from decomfl_lab.records.record import RoundRecord, ScalarArray, require_sound
 from decomfl_lab.records.seeds import LARGEST_POOL, DerivedSeeds, PooledSeeds, Seeding, StepSeed, draw_seeds, seeding_of
 
 __all__ = ["Kind", "Ledger", "Traffic", "decode", "encode", "pool_bytes", "read", "record_bytes"]
@@ -53,7 +54,7 @@ LONGEST_REFUSAL = 300
 """The bytes of a reason at most."""
 
 _HEADER = struct.Struct("<2sBBII")
-_ROUND = struct.Struct("<IdHHBBB")  # round, eta, K, P, distribution, stream version, seeding
+_ROUND = struct.Struct("<IdHHBBB")  # round, eta, K, P, distribution, stream version, seeding and whether signs follow
 _REPLY = struct.Struct("<IIHH")  # client, round, K, P
 _VECTOR = struct.Struct("<IBQ")  # round, bytes an element, elements
 _POOL = struct.Struct("<IbQ")  # round, exponent, sums
@@ -84,6 +85,8 @@ _MOST_INDEXED = 2 ** (8 * INDEX_BYTES)
 _SCALAR, _INDEX, _LEVEL, _SUM = np.dtype("<f4"), np.dtype("<u4"), np.dtype("i1"), np.dtype("<i4")
 _DISTRIBUTIONS = tuple(Distribution)
 _SEEDINGS = tuple(Seeding)
+_SIGNS = 0x80
+"""Added to the seeding of a record whose scalars are signs."""
 
 
 class Kind(IntEnum):
@@ -101,7 +104,8 @@ class Kind(IntEnum):
     WELCOME = 10
     ASK = 11
     REFUSAL = 12
-    POOL = 13
+    SIGNS = 13
+    POOL = 14
 
 
 _KINDS = {kind.value: (kind, kind.name.lower()) for kind in Kind}
@@ -145,6 +149,14 @@ class _Reader:
         at = self.take(kind.itemsize * count)
         return np.frombuffer(self.body, kind, count, at).astype(kind.newbyteorder("="))
 
+    def signs(self, K: int, P: int) -> NDArray[np.int8]:
+        """The next K·P signs, (K, P), and the zeros that fill up their last byte."""
+        size = scalar_bytes(K * P, np.int8)
+        at = self.take(size)
+        bits = np.unpackbits(np.frombuffer(self.body, np.uint8, size, at), bitorder="little").view(np.int8)
+        require(not bits[K * P :].any(), f"bits after the signs of the {self.name} message", "be 0", "others")
+        return (2 * bits[: K * P] - 1).reshape(K, P)
+
     @property
     def left(self) -> int:
         return len(self.body) - self.at
@@ -166,6 +178,19 @@ def _require_sendable(K: int, P: int) -> None:
     require(K * P <= MAX_SCALARS, "K·P", f"be at most {MAX_SCALARS}, which fit into a reply", K * P)
 
 
+def scalar_bytes(count: int, dtype: Any) -> int:
+    """The bytes of so many scalars of this type, float32 or int8, in a message."""
+    return (count + 7) // 8 if dtype == np.int8 else SCALAR_BYTES * count
+
+
+def _sent_scalars(scalars: ScalarArray) -> bytes:
+    """The scalars as they travel, in the order of (k, p)."""
+    if scalars.dtype != np.int8:
+        return scalars.astype("<f4").tobytes()
+    require_sound("signs", scalars)
+    return np.packbits(scalars.reshape(-1) > 0, bitorder="little").tobytes()
+
+
 def _sent_seeds(seeds: Sequence[StepSeed]) -> bytes:
     """The seeds, or the places in the pool, as they travel, in the order of (k, p)."""
     sent: list[Any]
@@ -181,10 +206,12 @@ def _sent_seeds(seeds: Sequence[StepSeed]) -> bytes:
     return struct.pack(f"<{len(sent)}Q", *sent)
 
 
-def _round_head(r: int, eta: float, P: int, distribution: Distribution, seeds: Sequence[StepSeed]) -> bytes:
+def _round_head(
+    r: int, eta: float, P: int, distribution: Distribution, seeds: Sequence[StepSeed], signs: int = 0
+) -> bytes:
     K, seeding = len(seeds), seeding_of(seeds, P)
     _require_sendable(K, P)
-    places = _DISTRIBUTIONS.index(distribution), STREAM_VERSION, _SEEDINGS.index(seeding)
+    places = _DISTRIBUTIONS.index(distribution), STREAM_VERSION, _SEEDINGS.index(seeding) | signs
     return _ROUND.pack(r, eta, K, P, *places) + _sent_seeds(seeds)
 
 
@@ -207,49 +234,62 @@ def _read_seeds(reader: _Reader, seeding: Seeding, run_seed: int | None, r: int,
 
 
 @lru_cache(64)
-def _form(K: int, P: int, which: int, stream: int, seeding: int) -> tuple[Distribution, Seeding]:
+def _form(K: int, P: int, which: int, stream: int, seeding: int) -> tuple[Distribution, Seeding, bool]:
     """What a round's head says, checked; the rounds of a run mostly say the same."""
     require(stream == STREAM_VERSION, "stream version of the message", f"be {STREAM_VERSION}", stream)
     require(which < len(_DISTRIBUTIONS), "distribution of the message", f"be below {len(_DISTRIBUTIONS)}", which)
+    signs, seeding = bool(seeding & _SIGNS), seeding & ~_SIGNS
     require(seeding < len(_SEEDINGS), "seeding of the message", f"be below {len(_SEEDINGS)}", seeding)
     _require_sendable(K, P)
-    return _DISTRIBUTIONS[which], _SEEDINGS[seeding]
+    return _DISTRIBUTIONS[which], _SEEDINGS[seeding], signs
 
 
-def _read_round_head(reader: _Reader, run_seed: int | None) -> tuple[int, float, int, Distribution, Sequence[StepSeed]]:
+_Head = tuple[int, float, int, Distribution, Sequence[StepSeed], bool]
+"""The round, η, P, the distribution, the seeds and whether the scalars are signs."""
+
+
+def _read_round_head(reader: _Reader, run_seed: int | None) -> _Head:
     r, eta, K, P, *rest = reader.unpack(_ROUND)
-    distribution, seeding = _form(K, P, *rest)
+    distribution, seeding, signs = _form(K, P, *rest)
     require(0 < eta < math.inf, "eta of the message", "be a finite number above 0", eta)
-    return r, eta, P, distribution, _read_seeds(reader, seeding, run_seed, r, K, P)
+    return r, eta, P, distribution, _read_seeds(reader, seeding, run_seed, r, K, P), signs
 
 
 def _records_body(records: tuple[RoundRecord, ...]) -> bytes:
     parts = [_COUNT.pack(len(records))]
     for record in records:
-        parts.append(_round_head(record.round, record.eta, record.P, record.distribution, record.seeds))
-        parts.append(record.scalars.astype("<f4").tobytes())
+        signs = _SIGNS if record.scalars.dtype == np.int8 else 0
+        parts.append(_round_head(record.round, record.eta, record.P, record.distribution, record.seeds, signs))
+        parts.append(_sent_scalars(record.scalars))
     return b"".join(parts)
 
 
 def _read_records(reader: _Reader, run_seed: int | None) -> tuple[RoundRecord, ...]:
-    heads, pieces = [], []
+    heads: list[tuple[_Head, ScalarArray | None]] = []
+    pieces = []
     for _ in range(*reader.unpack(_COUNT)):
-        r, eta, P, distribution, seeds = head = _read_round_head(reader, run_seed)
+        _, _, P, _, seeds, signs = head = _read_round_head(reader, run_seed)
+        if signs:
+            heads.append((head, reader.signs(len(seeds), P)))
+            continue
         at = reader.take(SCALAR_BYTES * len(seeds) * P)
-        heads.append(head)
+        heads.append((head, None))
         pieces.append(reader.body[at : reader.at])
     scalars, end = np.frombuffer(b"".join(pieces), _SCALAR).astype(np.float32), 0
     finite = bool(np.isfinite(scalars).all())  # of all at once; where some are not, the record itself says which
     make = RoundRecord.of_checked if finite else RoundRecord
     records = []
-    for r, eta, P, distribution, seeds in heads:
-        start, end = end, end + len(seeds) * P
-        records.append(make(r, eta, distribution, seeds, scalars[start:end].reshape(-1, P)))
+    for (r, eta, P, distribution, seeds, _), own in heads:
+        if own is None:
+            start, end = end, end + len(seeds) * P
+            own = scalars[start:end].reshape(-1, P)
+        records.append(make(r, eta, distribution, seeds, own))
     return tuple(records)
 
 
 def _read_plan(reader: _Reader, run_seed: int | None) -> Plan:
-    r, eta, P, distribution, seeds = _read_round_head(reader, run_seed)
+    r, eta, P, distribution, seeds, signs = _read_round_head(reader, run_seed)
+    require(not signs, "scalars of the plan message", "be none", "signs")
     records = _read_records(reader, run_seed)
     rounds = [record.round for record in records]
     expected = list(range(r - len(records), r))
@@ -260,8 +300,8 @@ def _read_plan(reader: _Reader, run_seed: int | None) -> Plan:
 def _read_reply(reader: _Reader) -> Reply:
     client, r, K, P = reader.unpack(_REPLY)
     _require_sendable(K, P)
-    scalars = reader.array(_SCALAR, K * P).reshape(K, P)
-    require(bool(np.isfinite(scalars).all()), f"scalars of client {client} in round {r}", "be finite", scalars)
+    scalars = reader.signs(K, P) if reader.kind is Kind.SIGNS else reader.array(_SCALAR, K * P).reshape(K, P)
+    require_sound(f"scalars of client {client} in round {r}", scalars)
     return Reply(client, r, scalars)
 
 
@@ -345,7 +385,8 @@ def encode(message: Message) -> bytes:
         case Reply(client, r, scalars):
             K, P = scalars.shape
             _require_sendable(K, P)
-            return _message(Kind.REPLY, _REPLY.pack(client, r, K, P) + scalars.astype("<f4").tobytes())
+            kind = Kind.SIGNS if scalars.dtype == np.int8 else Kind.REPLY
+            return _message(kind, _REPLY.pack(client, r, K, P) + _sent_scalars(scalars))
         case Held(client, r):
             return _message(Kind.HELD, _HELD.pack(client, r))
         case RunSeed(seed):
@@ -386,7 +427,7 @@ def decode(message: bytes, run_seed: int | None = None) -> Message:
     match reader.kind:
         case Kind.PLAN:
             found = _read_plan(reader, run_seed)
-        case Kind.REPLY:
+        case Kind.REPLY | Kind.SIGNS:
             found = _read_reply(reader)
         case Kind.HELD:
             found = Held(*reader.unpack(_HELD))
@@ -414,9 +455,9 @@ def decode(message: bytes, run_seed: int | None = None) -> Message:
     return found
 
 
-def record_bytes(seeding: Seeding, K: int, P: int) -> int:
+def record_bytes(seeding: Seeding, K: int, P: int, dtype: Any) -> int:
     """The bytes of a record in a message."""
-    return RECORD_HEAD_BYTES + seeding.bytes(K, P) + SCALAR_BYTES * K * P
+    return RECORD_HEAD_BYTES + seeding.bytes(K, P) + scalar_bytes(K * P, dtype)
 
 
 def pool_bytes(S: int) -> int:

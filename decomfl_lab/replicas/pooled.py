@@ -102,7 +102,7 @@ class PooledReplica(Replica):
         if self._shared:
             self._x = torch.empty_like(self._x)
         x = self._x.copy_(self.state["start"])
-        seed, distribution = self._pool
+        seed, distribution = self.stream_seed(self._pool[0]), self.stream_distribution(self._pool[1])
         sums = self.state["sums"].numpy()
         touched = np.flatnonzero(sums)  # a product with 0 could still make 0 of −0
         coefficients = sums * 2.0**self.rule.exponent
@@ -110,7 +110,7 @@ class PooledReplica(Replica):
         for run in np.split(touched, np.flatnonzero(np.diff(touched) > 1) + 1):
             if run.size:
                 first, last = int(run[0]), int(run[-1])
-                program.noise("x", self.stream_seed(seed), coefficients[first : last + 1], distribution, first)
+                program.noise("x", seed, coefficients[first : last + 1], distribution, first)
         self._run_on(program, {"x": x})
         self._late = False
 

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
-from decomfl_lab.noise import SCRATCH, Distribution, Format, Program
+from decomfl_lab.noise import SCRATCH, AnyDistribution, Format, Program
+from decomfl_lab.records.record import ScalarArray
 from decomfl_lab.records.seeds import StepSeed, step_seed, stream_of
 
 if TYPE_CHECKING:
@@ -33,16 +34,16 @@ _SNAPPED = 1 << 16
 
 @dataclass(frozen=True)
 class Step:
-    """One local step: its seed s_r^k (or P of them), scalars g_p (P,) float32, learning rate η and distribution of z.
+    """One local step: its seed s_r^k (or P of them), scalars g_p (P,), learning rate η and distribution of z.
 
     A step that a client takes before it sends anything has its scalars where they were measured, perhaps on a GPU; it
     is never the ``last`` of its round, which is a record's.
     """
 
     seed: StepSeed
-    scalars: NDArray[np.float32] | Tensor
+    scalars: ScalarArray | Tensor
     eta: float
-    distribution: Distribution
+    distribution: AnyDistribution
     last: bool = True
 
 
