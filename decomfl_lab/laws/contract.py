@@ -112,14 +112,14 @@ class Case:
         return sum(self.sizes)
 
     @property
-    def pool(self) -> int:
-        """Directions S of the pool, where they come from one."""
-        return self.rule.pool or POOL
-
-    @property
     def aggregation(self) -> Aggregation:
         """What makes a round's scalars of the clients'."""
         return Majority() if self.estimator == "central-sign" else Mean()
+
+    @property
+    def pool(self) -> int:
+        """Directions S of the pool, where they come from one."""
+        return self.rule.pool or POOL
 
     def initial(self) -> Tensor:
         """x_0, the same for server and clients."""
@@ -334,8 +334,8 @@ class Implementation:
             seeding=case.seeding,
             tracking=case.tracking,
             keep=case.keep,
-            pool=case.pool,
             aggregation=case.aggregation,
+            pool=case.pool,
         )
 
     def ledger(self, case: Case) -> Ledger:

@@ -303,7 +303,7 @@ def scalars_are_slopes_along_the_scaled_directions(implementation: Implementatio
         plan = replace(played.plan_for(i), records=())
         scale, x = snapshot.state["scale"].numpy(), snapshot.x.numpy()
         streams = [stream_of(plan.seeds[0], p) for p in range(plan.P)]
-        u = scale * np.stack([implementation.direction(*at, case.d, plan.distribution) for at in streams])
+        u = scale * np.stack([implementation.direction(*at, case.d, case.stream_distribution) for at in streams])
         size = float(np.abs(a) @ (np.abs(x) + case.mu * np.abs(u).max(0)))
         _close("g and ⟨a, s ⊙ z⟩", client.handle(plan).scalars[0].astype(np.float64), u @ a, size, case)
 

@@ -10,7 +10,7 @@ from decomfl_lab.estimators.differences import Estimator, projection
 from decomfl_lab.methods.method import Setting, option
 from decomfl_lab.methods.scalars import LoggingDifferences, Scalars
 from decomfl_lab.methods.traffic import Cohort, Traffic, model_bytes
-from decomfl_lab.noise import derive_seed
+from decomfl_lab.noise import LowRank, derive_seed
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import record_bytes
@@ -117,7 +117,7 @@ class _Lagging(Scalars):
         start = kept(x, self.rule, private_key=key, low_rank=low_rank)
         clients = self.clients(setting, start, estimator, mu, lean=lean)
         plain = self.rule.replica()
-        observer = start.clone() if kept is plain else plain(x, self.rule, private_key=key, low_rank=low_rank)
+        observer = plain(x, self.rule, private_key=key, low_rank=low_rank) if kept is SyncReplica else start.clone()
         return DeComFLFederation(Delivery(server, policy=policy), clients, observer, copies=self.rebuild == "copy")
 
     def traffic(self, cohort: Cohort, d: int) -> Traffic:

@@ -10,6 +10,7 @@ import numpy as np
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import option
 from decomfl_lab.methods.traffic import Cohort, Traffic
+from decomfl_lab.noise import LowRank
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import pool_bytes, record_bytes
 from decomfl_lab.records.seeds import POOL, Seeding
@@ -66,9 +67,9 @@ class FedKSeed(DeComFL):
         shortest = min(map(self._record_bytes, (0, *self.perturbation_schedule)))
         return max(pool_bytes(self.pool) // shortest, 1)
 
-    def _followed(self, x: Tensor, low_rank: LowRank | None) -> Replica:  # noqa: ARG002
+    def _followed(self, x: Tensor, low_rank: LowRank | None) -> Replica:
         """The sums, and no model."""
-        return self.rule.replica()(x.to("meta"), self.rule)  # type: ignore[no-any-return]
+        return self.rule.replica()(x.to("meta"), self.rule, low_rank=low_rank)  # type: ignore[no-any-return]
 
     def traffic(self, cohort: Cohort, d: int) -> Traffic:  # noqa: ARG002
         """See ``Method.traffic``; lag is included, d is not.

@@ -22,18 +22,8 @@ __all__ = ["LAGGING", "METHODS", "find_method", "name_of"]
 METHODS: dict[str, type[Method]] = {
     each.name: each
     for each in (
-        DeComFL,
-        DeComFLProjection,
-        HiSo,
-        FZOO,
-        FeedSign,
-        FedKSeed,
-        FedZO,
-        FedAvg,
-        FedCom,
-        FedAvgTopK,
-        Baffle,
-        MeZO,
+        *(DeComFL, DeComFLProjection, HiSo, FZOO, FeedSign, FedKSeed),
+        *(FedZO, FedAvg, FedCom, FedAvgTopK, Baffle, MeZO),
     )
 }
 

@@ -46,8 +46,8 @@ class Terms:
     @classmethod
     def of(cls, server: Server) -> Terms:
         """The terms that a server made of the same configuration would keep."""
-        own = server.seeding, server.run_seed, server.aggregation.dtype, server.pool
-        return cls(server.K, server.P, server.eta, server.distribution, *own)
+        own = server.run_seed, server.aggregation.dtype, server.pool
+        return cls(server.K, server.P, server.eta, server.distribution, server.seeding, *own)
 
     def seeds(self, r: int) -> Sequence[StepSeed]:
         """The seeds of round r."""

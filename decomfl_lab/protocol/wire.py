@@ -455,7 +455,7 @@ def decode(message: bytes, run_seed: int | None = None) -> Message:
     return found
 
 
-def record_bytes(seeding: Seeding, K: int, P: int, dtype: Any) -> int:
+def record_bytes(seeding: Seeding, K: int, P: int, dtype: Any = np.float32) -> int:
     """The bytes of a record in a message."""
     return RECORD_HEAD_BYTES + seeding.bytes(K, P) + scalar_bytes(K * P, dtype)
 

@@ -309,8 +309,9 @@ class LowPrecision(UpdateRule):
         require(self.dtype in tuple(Format), "dtype", f"be one of {', '.join(Format)}", self.dtype)
         known = ("stochastic", "compensated", "nearest")
         require(self.rounding in known, "rounding", f"be one of {', '.join(known)}", self.rounding)
-        narrow = isinstance(self.rule, LowPrecision | GridSgd) or self.rule.scaling or self.rule.pool
-        require(not narrow, "rule", "be a float32 rule of directions that are not scaled", self.rule)
+        require(not isinstance(self.rule, LowPrecision | GridSgd), "rule", "be a float32 rule", self.rule)
+        whole = self.rule.scaling is None and not self.rule.pool
+        require(whole, "rule", "be one of directions that are neither scaled nor of a pool", self.rule)
 
     @property
     def _vectors(self) -> tuple[str, ...]:
