@@ -93,7 +93,7 @@ def test_the_readmes_costs_are_those_of_the_formula() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     rows = {
         row[0]: row[1:]
-        for row in re.findall(r"^\| (K = \d+) \| " + r"([\d,–]+) \| " * 6 + r"([\d,]+) \|$", readme, re.M)
+        for row in re.findall(r"^\| (K = \d+) \| " + r"([\d,–]+) \| " * 7 + r"([\d,]+) \|$", readme, re.M)
     }
     for K in (1, 10):
         wanted = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ import decomfl_lab as lab
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws.contract import Participation, play
+from decomfl_lab.methods.traffic import Cohort
 from decomfl_lab.noise import direction
 from decomfl_lab.protocol.delivery import receive
 from decomfl_lab.protocol.server import Tracking
@@ -48,6 +51,13 @@ def test_the_closed_form_is_that_of_its_pool() -> None:
     sent = run.check_traffic().sent.down_bytes
     others = [method(pool=16 + n, **more) for n, more in ((1, {}), (-1, {}), (0, {"perturbations": 4}))]
     assert [own for own in others if own.traffic(run.config.cohort, 1).down_bytes == pytest.approx(sent)] == []
+
+
+def test_the_readmes_bytes_are_those_of_the_formula() -> None:
+    readme = (Path(__file__).parents[3] / "README.md").read_text()
+    for K in (1, 10):
+        expected = lab.FedKSeed(local_steps=K).traffic(Cohort(1000, 100, 10), 28_938)
+        assert f"{expected.bytes:,.0f} for\nK = {K}" in readme.replace(" for K", " for\nK")
 
 
 def test_two_rounds_are_the_written_out_sums() -> None:
