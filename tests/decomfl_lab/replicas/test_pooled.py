@@ -96,7 +96,7 @@ BAD: dict[str, Callable[[], Any]] = {
     "pool S must be an integer in 1..65536, got 0": lambda: PooledSgd(0),
     "pool S must be an integer in 1..65536, got 65537": lambda: draw_seeds(Seeding.POOL, 7, 0, 1, 1, 65537),
     "pool_exponent must be an integer in -100..0, got 1": lambda: PooledSgd(4, 1),
-    "rule must be a float32 rule": lambda: LowPrecision(RULE),
+    "rule must be one of directions that are neither scaled nor of a pool": lambda: LowPrecision(RULE),
     "exponent of a pool must be": lambda: PoolSums(0, 3, np.zeros(1, np.int32)),
     "sums of a pool must be int32": lambda: PoolSums(0, 0, np.zeros(1)),  # type: ignore[arg-type]
 }  # fmt: skip
