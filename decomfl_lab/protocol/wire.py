@@ -3,7 +3,7 @@
 Message = header (magic "DC", version, kind, body length u32, CRC-32 of the body), then the body; all
 numbers little-endian. Seeds are 8 bytes, scalars and model elements 4 (8 for float64 models). How many seeds a plan or
 a record carries stands in it (``Seeding``); one that carries none is read with the run's seed, which has a message of
-its own.
+its own. The rank and the shapes of low-rank directions stand in no message: the run's identity covers them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LONGEST_REFUSAL = 300
 """The bytes of a reason at most."""
 
 _HEADER = struct.Struct("<2sBBII")
-_ROUND = struct.Struct("<IdHHBBB")  # round, eta, K, P, distribution, stream version, seeding
+_ROUND = struct.Struct("<IdHHBBB")  # round, eta, K, P, distribution (r is the run's), stream version, seeding
 _REPLY = struct.Struct("<IIHH")  # client, round, K, P
 _VECTOR = struct.Struct("<IBQ")  # round, bytes an element, elements
 _COUNT = struct.Struct("<I")
