@@ -29,7 +29,10 @@ SampleLoss = tuple[Objective, int]
 
 @dataclass(frozen=True)
 class Line:
-    """The points x + c z_p of a local step, for all p, formed beside x: x is not touched, so nothing can drift."""
+    """The points x + c z_p of a local step, for all p, formed beside x: x is not touched, so nothing can drift.
+
+    Where the rule scales directions they are x + c s ⊙ z_p.
+    """
 
     replica: Replica
     seed: StepSeed  # of the stream
@@ -40,34 +43,48 @@ class Line:
         """(d,)."""
         return self.replica.x
 
-    def form_(self, points: Sequence[Tensor], p: int, c: float, *, workers: int | None = None) -> None:
+    @property
+    def scale(self) -> Tensor | None:
+        """The vector s (d,) that directions are multiplied with, or None."""
+        slot = self.replica.rule.scaling
+        return None if slot is None else self.replica.state[slot]
+
+    def form_(self, points: Sequence[Tensor], p: int, c: float, *, first: int = 0, workers: int | None = None) -> None:
         """Write x + c z_p, and to a second point x - c z_p, to ``points`` (d,); z_p is made once.
 
         Args:
-            points: One or two.
+            points: One or two; on the CPU they may be shorter, for a part of the elements.
             p: Direction.
             c: Coefficient; not 0 for two points.
+            first: The place in x of their first element.
             workers: Threads; None for the replica's own number.
         """
-        points[0].copy_(self.x)
+        own = slice(first, first + points[0].numel())
+        points[0].copy_(self.x[own])
         if not c:
             return
-        seed, first = stream_of(self.seed, p)
-        program = Program(("up", "down")[: len(points)])
-        if len(points) == 1:
-            program.noise("up", seed, [c], self.distribution, first=first)
+        seed, direction = stream_of(self.seed, p)
+        vectors = dict(zip(("up", "down"), points, strict=False))
+        if self.scale is not None:
+            vectors["scale"] = self.scale[own]
+        program = Program(list(vectors))
+        if len(vectors) == 1:
+            program.noise("up", seed, [c], self.distribution, first=direction)
         else:  # x - fl(c z) is x + fl(-c z)
             program.fill(SCRATCH, -0.0)  # -0 + z is z, to the bit
-            program.noise(SCRATCH, seed, [c], self.distribution, first=first)
-            program.copy("down", "up")
+            program.noise(SCRATCH, seed, [c], self.distribution, first=direction)
+            if "scale" in vectors:  # which is read, and stored with the same bits
+                program.multiply(SCRATCH, "scale")
+            if "down" in vectors:
+                program.copy("down", "up")
+                program.add("down", SCRATCH, -1.0)
             program.add("up", SCRATCH)
-            program.add("down", SCRATCH, -1.0)
         if points[0].is_cuda:
-            rebuild_(program, [dict(zip(program.names, points, strict=True))], backend=self.replica.backend)
+            rebuild_(program, [vectors], backend=self.replica.backend)
         else:
-            memory = {name: point.numpy() for name, point in zip(program.names, points, strict=True)}
+            memory = {name: vector.numpy() for name, vector in vectors.items()}
             workers = workers or self.replica.workers or torch.get_num_threads()
-            noise.run(program, memory, d=self.x.numel(), backend=self.replica.backend, workers=workers)
+            noise.run(program, memory, d=self.x.numel(), first=first, backend=self.replica.backend, workers=workers)
 
 
 class Engine(Protocol):

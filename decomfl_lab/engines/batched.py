@@ -191,10 +191,13 @@ class Batched:
         values: list[list[Tensor]] = [[] for _ in samples]
         for a in range(0, len(points), count):
             part = points[a : a + count]
-            streams = [stream_of(line.seed, p) for p, _ in part]
-            backend, workers = line.replica.backend, line.replica.workers
-            c = [c for _, c in part]
-            form_points_(at[: len(part)], line.x, streams, c, line.distribution, backend=backend, workers=workers)
+            if line.scale is not None:
+                for point, (p, c) in zip(at, part, strict=False):
+                    line.form_([point], p, c)
+            else:
+                streams, own_c = [stream_of(line.seed, p) for p, _ in part], [c for _, c in part]
+                options: Any = {"backend": line.replica.backend, "workers": line.replica.workers}
+                form_points_(at[: len(part)], line.x, streams, own_c, line.distribution, **options)
             for own, (batches, data) in zip(values, found, strict=True):
                 own.append(self._passes.run(batches, batches.losses, at[: len(part)], *data))
         return torch.stack([torch.cat(own) for own in values]).double()

@@ -17,6 +17,8 @@ import torch
 from numpy.typing import NDArray
 
 from decomfl_lab import noise
+from decomfl_lab.devices import on_host
+from decomfl_lab.engines.base import Line
 from decomfl_lab.estimators.differences import ESTIMATORS
 from decomfl_lab.laws.contract import AnyClient, AnyServer, Case, Implementation
 from decomfl_lab.noise import AnyDistribution, Backend, Distribution, LowRank, Op, Program, reference
@@ -26,10 +28,12 @@ from decomfl_lab.objectives.objective import Objective, Perturbable
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Held, Message, Plan, Reply
 from decomfl_lab.protocol.server import Server
-from decomfl_lab.protocol.wire import HEADER_BYTES, Ledger
-from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Mean, TrimmedMean
+from decomfl_lab.protocol.wire import HEADER_BYTES, Kind, Ledger
+from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Majority, Mean, TrimmedMean
+from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
-from decomfl_lab.records.seeds import DerivedSeeds
+from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, StepSeed, pooled
+from decomfl_lab.replicas.pooled import PooledReplica
 from decomfl_lab.replicas.rebuild import rebuild_
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import GridSgd, Sgd, Step
@@ -63,11 +67,11 @@ class _Faulty(Planted):
     """The lab's implementation with a client, server, replica or ledger exchanged for a faulty one."""
 
     def _kind(self, right: type) -> Any:
-        return self.wrong if issubclass(self.wrong, right) else right
+        return self.wrong if right in self.wrong.__bases__ else right
 
     def replica(self, case: Case, *, per_tensor: bool = False) -> Replica:
         own = {"sizes": case.sizes if per_tensor else None, "low_rank": case.low_rank}
-        made: Replica = self._kind(Replica)(case.initial(), case.rule, **own)
+        made: Replica = self._kind(case.rule.replica())(case.initial(), case.rule, **own)
         return made
 
     def client(self, case: Case, i: int, objective: Objective | None = None) -> Client:
@@ -221,6 +225,24 @@ def grid_undone_in_part(self: Client, plan: Plan) -> Reply:
     return reply
 
 
+@_fault(_REVERT, Client, "handle")
+def state_of_own_scalars(self: Client, plan: Plan) -> Reply:
+    """Updates the scale of its directions by its own scalars, in the place of the averaged ones that come later."""
+    reply = Client.handle(self, plan)
+    if self.replica.rule.scaling:
+        self.replica.step_(Step(plan.seeds[-1], reply.scalars[-1], plan.eta, plan.distribution))
+    return reply
+
+
+@_fault("scalars-are-slopes-along-the-scaled-directions", Client, "_line")
+def directions_not_scaled(self: Client, seed: StepSeed, plan: Plan) -> Line:
+    """Measures along z where the rule has s ⊙ z."""
+    line = Client._line(self, seed, plan)
+    plain = self.replica.clone()
+    plain.rule = Sgd()
+    return replace(line, replica=plain)
+
+
 @_fault(_REBUILT, Client, "handle")
 def learning_rate_of_the_present(self: Client, plan: Plan) -> Reply:
     """Replays what it missed with the learning rate of the plan."""
@@ -232,7 +254,7 @@ def learning_rate_of_the_present(self: Client, plan: Plan) -> Reply:
 def client_order_changed(self: Server, replies: Iterable[Reply]) -> RoundRecord:
     """Adds the scalars in float32 in the order in which they arrive."""
     arrived = list(replies)
-    if not arrived:
+    if not arrived or arrived[0].scalars.dtype == np.int8:
         return Server.aggregate(self, arrived)
     total = np.zeros_like(arrived[0].scalars)
     for reply in arrived:
@@ -272,6 +294,18 @@ def decay_forgotten(self: Replica) -> Program:
     return Replica._program(self)
 
 
+@_fault(_RECURSION, Replica, "_real")
+def steps_go_uphill(self: Replica, step: Step) -> Step:
+    """Adds the estimate of the gradient, as all others do."""
+    return replace(Replica._real(self, step), scalars=-on_host(step.scalars))
+
+
+@_fault(_RECURSION, Replica, "_real")
+def scale_moves_within_a_round(self: Replica, step: Step) -> Step:
+    """Updates the scale of directions in every local step, as all others do, so that clients measure along others."""
+    return replace(Replica._real(self, step), last=True)
+
+
 @_fault("a-gap-is-refused", Replica, "catch_up")
 def gap_accepted(self: Replica, records: Iterable[RoundRecord]) -> int:
     """Applies a record of whatever round as if it were the next."""
@@ -295,6 +329,24 @@ def tensors_restart_the_stream(self: Replica, program: Program) -> None:
     cut = {name: vector.split(self.sizes) for name, vector in {"x": self.x, **self.state}.items()}
     for n in range(len(self.sizes)):
         rebuild_(program, [{name: parts[n] for name, parts in cut.items()}])
+
+
+@_fault(_RECURSION, PooledReplica, "_apply_all")
+def sums_in_single(self: PooledReplica, records: Sequence[RoundRecord]) -> None:
+    """Rounds the sums of a pool to float32 after every record."""
+    for record in records:
+        PooledReplica._apply_all(self, [record])
+        self.state = {**self.state, "sums": self.state["sums"].float().to(torch.int32)}
+
+
+@_fault(_RECURSION, PooledReplica, "_apply_all")
+def place_off_by_one(self: PooledReplica, records: Sequence[RoundRecord]) -> None:
+    """Adds to the sum beside the one that was meant."""
+
+    def moved(seeds: PooledSeeds) -> PooledSeeds:
+        return replace(seeds, places=tuple(tuple((j + 1) % self.rule.size for j in own) for own in seeds.places))
+
+    PooledReplica._apply_all(self, [replace(record, seeds=moved(pooled(record.seeds))) for record in records])
 
 
 # Servers ---------------------------------------------------------------------------------------------------------
@@ -347,7 +399,7 @@ def rate_of_the_round_before(self: Server, *asked: Any) -> dict[int, Plan]:
 def model_decides(self: Server, replies: Iterable[Reply]) -> RoundRecord:
     """Halves every scalar where it keeps no model."""
     arrived = list(replies)
-    if self.replica is None:
+    if self.replica is None and self.aggregation.dtype is np.float32:
         half = np.float32(0.5)
         arrived = [replace(reply, scalars=half * reply.scalars) for reply in arrived]
     return Server.aggregate(self, arrived)
@@ -394,6 +446,16 @@ def any_reply_accepted(self: Server, reply: Reply) -> None:
         Server.check(self, reply)
 
 
+@_fault("bad-replies-are-refused", Server, "aggregate")
+def votes_have_weights(self: Server, replies: Iterable[Reply]) -> RoundRecord:
+    """Adds up what is sent in the place of signs: who says 100 has a hundred votes."""
+    arrived = list(replies)
+    if arrived and arrived[0].scalars.dtype == np.int8:
+        said = np.where(np.sum([reply.scalars for reply in arrived], axis=0) >= 0, 1, -1).astype(np.int8)
+        arrived = [replace(reply, scalars=said) for reply in arrived]
+    return Server.aggregate(self, arrived)
+
+
 # Ledgers ---------------------------------------------------------------------------------------------------------
 
 
@@ -419,6 +481,14 @@ def header_not_counted(self: Ledger, reply: Reply) -> bytes:
     message = Ledger.reply(self, reply)
     self.up[reply.client].bytes -= HEADER_BYTES
     return message
+
+
+@_fault(_REBUILT, Ledger, "pool")
+def sums_of_an_earlier_round(self: Ledger, client: int, sums: PoolSums) -> bytes:
+    """Sends the sums that the client before got, as if they were those of the round."""
+    earlier = vars(self).get("earlier", np.zeros_like(sums.values))
+    vars(self)["earlier"] = sums.values
+    return Ledger.pool(self, client, replace(sums, values=earlier))
 
 
 # What else an implementation has ---------------------------------------------------------------------------------
@@ -463,18 +533,41 @@ def seed_ignored(self: Planted, case: Case, *, with_model: bool = True) -> AnySe
 @_fault(_WIRE, Planted, "encode")
 def scalars_in_half_precision(self: Planted, message: Message) -> bytes:
     """Sends the scalars of a reply with 16 bits."""
-    if isinstance(message, Reply):
+    if isinstance(message, Reply) and message.scalars.dtype == np.float32:
         with np.errstate(over="ignore"):
             half = message.scalars.astype(np.float16).astype(np.float32)
         message = replace(message, scalars=half)
     return Implementation.encode(self, message)
 
 
+def _resealed(message: bytes) -> bytes:
+    """The message with the checksum of its body."""
+    return message[: HEADER_BYTES - 4] + struct.pack("<I", zlib.crc32(message[HEADER_BYTES:])) + message[HEADER_BYTES:]
+
+
+class _LeakingPadding(Planted):
+    """Fills the last byte of signs up with that of a loss, which is not to be sent, and reads whatever is there."""
+
+    def encode(self, message: Message) -> bytes:
+        sent = super().encode(message)
+        if not isinstance(message, Reply) or sent[3] != Kind.SIGNS or message.loss >= 0:
+            return sent
+        return _resealed(sent[:-1] + bytes([sent[-1] | 0xFF & ~(0xFF >> -message.scalars.size % 8)]))
+
+    def decode(self, message: bytes, run_seed: int | None = None) -> Message:
+        if message[3:4] == bytes([Kind.SIGNS]):
+            K, P = struct.unpack_from("<HH", message, HEADER_BYTES + 8)
+            message = _resealed(message[:-1] + bytes([message[-1] & 0xFF >> -K * P % 8]))
+        return super().decode(message, run_seed)
+
+
+_LeakingPadding("padding-leaks", _WIRE)
+
+
 @_fault(_WIRE, Planted, "decode")
 def checksum_ignored(self: Planted, message: bytes, run_seed: int | None = None) -> Message:
     """Believes every body, whatever its header's checksum says."""
-    head, body = message[: HEADER_BYTES - 4], message[HEADER_BYTES:]
-    return Implementation.decode(self, head + struct.pack("<I", zlib.crc32(body)) + body, run_seed)
+    return Implementation.decode(self, _resealed(message), run_seed)
 
 
 @_fault(_SAMPLING, Planted, "sample")
@@ -491,7 +584,7 @@ def same_clients_every_round(self: Planted, seed: int, _: int, M: int, m: int) -
 
 
 @_fault("aggregates-have-no-order", Planted, "aggregate")
-def added_in_order_of_arrival(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+def added_in_order_of_arrival(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Adds float32 numbers one after another, whatever the rule."""
     del rule
     total = np.zeros_like(replies[0])
@@ -502,14 +595,14 @@ def added_in_order_of_arrival(_: Planted, rule: Aggregation, replies: Sequence[_
 
 
 @_fault("agreement-is-kept", Planted, "aggregate")
-def trimmed_but_divided_by_all(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+def trimmed_but_divided_by_all(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Divides what is left of a trimmed mean by the number of all clients."""
     left = 1 - 2 * rule.tolerated / len(replies) if isinstance(rule, TrimmedMean) else 1.0
     return rule(replies) * np.float32(left)
 
 
 @_fault("liars-stay-within-the-honest-range", Planted, "aggregate")
-def trimmed_above_alone(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+def trimmed_above_alone(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Drops 2f of the largest numbers and none of the smallest."""
     if not isinstance(rule, TrimmedMean):
         return rule(replies)
@@ -517,7 +610,7 @@ def trimmed_above_alone(_: Planted, rule: Aggregation, replies: Sequence[_F32]) 
 
 
 @_fault("liars-move-aggregates-by-the-honest-spread", Planted, "aggregate")
-def krum_content_with_few_neighbours(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+def krum_content_with_few_neighbours(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Krum that asks for the one nearest neighbour, which liars are to each other."""
     if not isinstance(rule, Krum):
         return rule(replies)
@@ -527,7 +620,7 @@ def krum_content_with_few_neighbours(_: Planted, rule: Aggregation, replies: Seq
 
 
 @_fault("krum-takes-one-reply-whole", Planted, "aggregate")
-def krum_by_coordinates(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+def krum_by_coordinates(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Chooses a client anew for every scalar."""
     if not isinstance(rule, Krum):
         return rule(replies)
@@ -535,8 +628,24 @@ def krum_by_coordinates(_: Planted, rule: Aggregation, replies: Sequence[_F32]) 
     return np.array([rule(list(column)) for column in columns.swapaxes(0, 1)]).reshape(replies[0].shape)
 
 
+@_fault("votes-are-counted", Planted, "aggregate")
+def ties_go_to_the_last(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
+    """Gives a tied vote to the client that was heard last."""
+    if not isinstance(rule, Majority):
+        return rule(replies)
+    return np.sign(2 * np.sum(replies, axis=0) + replies[-1]).astype(np.int8)
+
+
+@_fault("liars-stay-within-the-honest-range", Planted, "aggregate")
+def the_last_has_a_casting_vote(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
+    """Counts a liar, who is heard last, as often as all the others together."""
+    if not isinstance(rule, Majority):
+        return rule(replies)
+    return np.sign(np.sum(replies, axis=0) + len(replies) * replies[-1]).astype(np.int8)
+
+
 @_fault("clipped-means-keep-the-norm", Planted, "aggregate")
-def clipped_by_coordinates(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+def clipped_by_coordinates(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Clips every scalar to c, not the norm of all."""
     if not isinstance(rule, ClippedMean) or not rule.clip:
         return rule(replies)
@@ -544,7 +653,7 @@ def clipped_by_coordinates(_: Planted, rule: Aggregation, replies: Sequence[_F32
 
 
 @_fault("clipped-means-keep-the-norm", Planted, "aggregate")
-def clipped_to_the_mean_norm(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+def clipped_to_the_mean_norm(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Clips to the mean of the norms, which one liar makes what it likes."""
     if not isinstance(rule, ClippedMean) or rule.clip:
         return rule(replies)

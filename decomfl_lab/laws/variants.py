@@ -7,12 +7,13 @@ from functools import partial
 
 import numpy as np
 import torch
+from hypothesis import assume
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws import strategies as draw_from
-from decomfl_lab.laws.contract import Case, Implementation, Played, play, variant
+from decomfl_lab.laws.contract import Case, Implementation, Played, play, sums_or, variant
 from decomfl_lab.laws.register import LawBrokenError, bits, law, refused, same
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise import derive_seed
@@ -79,8 +80,8 @@ def clients_can_track_their_round(implementation: Implementation, case: Case) ->
     same("what the server holds of its clients", played.server.held, [])
     now = played.server.round
     for i, client in enumerate(played.clients):
-        lacking = list(range(client.replica.round, now))
-        same(f"rounds sent to client {i}", [record.round for record in played.plan_for(i).records], lacking)
+        plan = played.plan_for(i)  # sums of a pool may have come before it, in the place of records
+        same(f"rounds sent to client {i}", [own.round for own in plan.records], list(range(client.replica.round, now)))
     for kind, reports in {"silent": [], "ahead": [Held(0, now + 1)]}.items():
         planned = f"a client that is {kind} of its round was planned"
         refused(planned, partial(played.server.plan_round, [0], reports))
@@ -137,11 +138,14 @@ def pulling_or_replaying_is_a_matter_of_cost(
     held, scalars = [0] * case.M, [0] * case.M
     for r, at in enumerate(case.rounds):
         for i in at.clients:
-            sizes = [(case.K * case.P(q), case.seeding.sent(case.K, case.P(q))) for q in range(held[i], r)]
-            pairs = sum(pair for pair, _ in sizes)
-            replay_bytes = 12 + 4 + sum(19 + 8 * seeds + 4 * pair for pair, seeds in sizes) if sizes else 0
+            pairs = sum(case.K * case.P(q) for q in range(held[i], r))
+            own = sum(19 + case.seeding.bytes(case.K, case.P(q)) for q in range(held[i], r)) + 4 * pairs
+            replay_bytes = 12 + 4 + own if own else 0
             replay_seconds = replay_bytes / policy.bandwidth + pairs * case.d * policy.replay_ns * 1e-9
-            scalars[i] += vectors * case.d if pull_seconds < replay_seconds else pairs
+            if case.rule.pool:  # whose sums come in the place of more bytes of records, whatever the policy
+                scalars[i] += sums_or(case, held[i], r)[0]
+            else:
+                scalars[i] += vectors * case.d if pull_seconds < replay_seconds else pairs
             if case.tracking is Tracking.CLIENTS or i not in at.lost:
                 held[i] = r
     same("scalars and model elements down", [t.scalars for t in played.ledger.down], scalars)
@@ -238,6 +242,7 @@ def _waves(case: Case, i: int) -> ModuleObjective:
     parts=("lean_client",),
 )
 def lean_clients_are_like_others(implementation: Implementation, case: Case) -> None:
+    assume(case.rule.scaling is None)  # lean clients refuse others
     plain, lean = (
         play(implementation, case, clients=[made(case, i, _waves(case, i)) for i in range(case.M)])
         for made in (implementation.client, implementation.lean_client)

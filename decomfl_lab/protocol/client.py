@@ -17,6 +17,7 @@ from decomfl_lab.errors import InputError, require_finite_positive
 from decomfl_lab.estimators.differences import Estimate, Estimator, Point, Values, fetched
 from decomfl_lab.objectives.objective import Objective
 from decomfl_lab.protocol.messages import Held, Plan, Reply
+from decomfl_lab.records.record import ScalarArray
 from decomfl_lab.records.seeds import StepSeed, stream_of
 from decomfl_lab.replicas.rebuild import project
 from decomfl_lab.replicas.replica import Replica, step_together_
@@ -59,11 +60,14 @@ class Client:
             estimator: It makes scalars of values of f_i.
             mu: Smoothing radius μ.
             lean: Whether x + μz is never formed as a whole: the objective (a ``Perturbable``) forms a layer at a time,
-                and the memory beside the replica is the largest layer's instead of the model's.
+                and the memory beside the replica is the largest layer's instead of the model's. The rule may not scale
+                directions.
             engine: It evaluates the losses (lean clients do it themselves); None for ``engines.base.Serial``.
         """
         if lean and not hasattr(objective, "along"):
             raise InputError(f"lean clients need a Perturbable objective, got {objective!r}")
+        if lean and replica.rule.scaling:
+            raise InputError(f"lean clients need a rule of directions that are not scaled, got {replica.rule}")
         self.lean = lean
         self.engine = Serial() if engine is None else engine
         self.id = client_id
@@ -105,7 +109,7 @@ class Client:
         if hasattr(self.objective, "release"):
             self.objective.release()
 
-    def local_update(self, plan: Plan) -> tuple[NDArray[np.float32], float, NDArray[np.float64] | None]:
+    def local_update(self, plan: Plan) -> Update:
         """ClientZOLocalUpdate without the revert: K measurements, with a step of x between each two.
 
             g_{i,r,p}^k ← estimator(f_i(· ; ξ), x_{i,r}^k, z_{r,p}^k),   x_{i,r}^{k+1} ← rule(x_{i,r}^k, g, z)
@@ -114,7 +118,7 @@ class Client:
         moves at all and no snapshot is needed.
 
         Returns:
-            Scalars (K, P) float32, the mean loss over the steps and second differences (K, P), if they are measured.
+            The scalars (K, P), the mean loss over the steps and second differences (K, P), if they are measured.
         """
         return _local_updates([self], [plan])[0]
 
@@ -134,7 +138,7 @@ class Client:
         return torch.stack(found) if isinstance(found[0], Tensor) else np.array(found)
 
 
-Update = tuple[NDArray[np.float32], float, NDArray[np.float64] | None]
+Update = tuple[ScalarArray, float, NDArray[np.float64] | None]
 
 
 def _local_updates(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Update]:
@@ -147,7 +151,7 @@ def _local_updates(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Upd
             client.steps_taken += 1
         if k + 1 < plans[0].K:
             both = zip(plans, estimates, strict=True)
-            steps = [Step(plan.seeds[k], own[k].g, plan.eta, plan.distribution) for plan, own in both]
+            steps = [Step(plan.seeds[k], own[k].g, plan.eta, plan.distribution, last=False) for plan, own in both]
             together = step_together_([client.replica for client in clients], steps)
             for client, step in zip(clients, steps, strict=True):
                 if not together:
@@ -173,6 +177,8 @@ def _measure(clients: Sequence[Client], plans: Sequence[Plan], k: int) -> list[E
     if first.estimator.wants_slopes:
         losses, gradients = first.engine.gradients([line.x for line in lines], samples)
         streams = [stream_of(lines[0].seed, p) for p in range(P)]
+        if first.replica.rule.scaling:  # ⟨∇f, s ⊙ z⟩ = ⟨s ⊙ ∇f, z⟩
+            gradients = gradients * torch.stack([line.scale for line in lines if line.scale is not None])
         slopes = project(gradients, streams, distribution=lines[0].distribution, workers=first.replica.workers)
         values = losses[:, None]
         slopes = slopes if isinstance(losses, Tensor) else on_host(slopes)

@@ -16,11 +16,11 @@ from decomfl_lab.noise import AnyDistribution, Backend, Distribution, LowRank, P
 from decomfl_lab.noise.low_rank import require_distribution
 from decomfl_lab.noise.program import MOST_NAMES
 from decomfl_lab.records.record import RoundRecord
-from decomfl_lab.records.seeds import StepSeed
+from decomfl_lab.records.seeds import Picks, StepSeed
 from decomfl_lab.replicas.rebuild import backend_for, rebuild_
 from decomfl_lab.replicas.rules import GridSgd, Sgd, Step, UpdateRule
 
-__all__ = ["Replica", "Snapshot", "SyncReplica", "step_together_"]
+__all__ = ["Replica", "Snapshot", "SyncReplica", "same_bits", "step_together_"]
 
 _WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _Seed = TypeVar("_Seed", int, StepSeed)
@@ -38,8 +38,8 @@ class Snapshot:
 def _steps(record: RoundRecord) -> list[Step]:
     """The K local steps of a record."""
     return [
-        Step(seed, scalars, record.eta, record.distribution)
-        for seed, scalars in zip(record.seeds, record.scalars, strict=True)
+        Step(seed, scalars, record.eta, record.distribution, last=k == record.K)
+        for k, (seed, scalars) in enumerate(zip(record.seeds, record.scalars, strict=True), 1)
     ]
 
 
@@ -51,7 +51,7 @@ class Replica:
 
     Attributes:
         x: The parameters, a flat tensor of shape (d,); nobody may write to it before calling ``own``.
-        state: {slot: tensor of shape (d,)}, 0 at the start; nobody may write to it before calling ``own``.
+        state: {slot: tensor of shape (d,)}; nobody may write to it before calling ``own``.
         device: The device that the vectors are on.
         round: The number of records applied, so x is x_round.
         rule: The update rule.
@@ -86,7 +86,7 @@ class Replica:
         self.x = x.detach().clone().contiguous()
         self.device = self.x.device
         self.rule = rule
-        self.state = {slot: torch.zeros_like(self.x) for slot in rule.slots}
+        self.state = {slot: torch.full_like(self.x, rule.start(slot)) for slot in rule.slots}
         self._shared = False  # whether others may hold these vectors too; they are copied before they are written
         self.round = 0
         self.sizes = tuple(sizes) if sizes is not None else (self.d,)
@@ -112,6 +112,8 @@ class Replica:
             return seed
         if isinstance(seed, int):
             return derive_seed(self.private_key, seed)
+        if isinstance(seed, Picks):
+            return replace(seed, pool=self.stream_seed(seed.pool), step=self.stream_seed(seed.step))
         return tuple(derive_seed(self.private_key, own) for own in seed)
 
     def stream_distribution(self, distribution: AnyDistribution) -> AnyDistribution:
@@ -222,7 +224,7 @@ class Replica:
     def share(self, other: Replica) -> bool:
         """Hold the other's vectors in the place of equal ones of this replica's own; False if a single bit differs."""
         pairs = [(self.x, other.x), *((vector, other.state[slot]) for slot, vector in self.state.items())]
-        if self.round != other.round or not all(_same_bits(mine, its) for mine, its in pairs):
+        if self.round != other.round or not all(same_bits(mine, its) for mine, its in pairs):
             return False
         self.restore(other.snapshot())
         return True
@@ -273,7 +275,7 @@ def step_together_(replicas: Sequence[Replica], steps: Sequence[Step]) -> bool:
     return True
 
 
-def _same_bits(x: Tensor, y: Tensor) -> bool:
+def same_bits(x: Tensor, y: Tensor) -> bool:
     """Whether two vectors are the same, −0 and 0 told apart."""
     return x is y or torch.equal(x.view(_WORDS[x.element_size()]), y.view(_WORDS[y.element_size()]))
 

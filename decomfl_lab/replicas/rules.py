@@ -16,12 +16,16 @@ from numpy.typing import NDArray
 
 from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
 from decomfl_lab.noise import SCRATCH, AnyDistribution, Format, Program
-from decomfl_lab.records.seeds import StepSeed, stream_of
+from decomfl_lab.records.record import ScalarArray
+from decomfl_lab.records.seeds import StepSeed, step_seed, stream_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from decomfl_lab.replicas.replica import Replica
+
 __all__ = ["AdaMM", "GridSgd", "LowPrecision", "Momentum", "Sgd", "SignSgd", "Step", "UpdateRule"]
+__all__ += ["add_directions", "add_estimate"]
 
 
 _SNAPPED = 1 << 16
@@ -30,15 +34,17 @@ _SNAPPED = 1 << 16
 
 @dataclass(frozen=True)
 class Step:
-    """One local step: its seed s_r^k (or P of them), scalars g_p (P,) float32, learning rate η and distribution of z.
+    """One local step: its seed s_r^k (or P of them), scalars g_p (P,), learning rate η and distribution of z.
 
-    A step that a client takes before it sends anything has its scalars where they were measured, perhaps on a GPU.
+    A step that a client takes before it sends anything has its scalars where they were measured, perhaps on a GPU; it
+    is never the ``last`` of its round, which is a record's.
     """
 
     seed: StepSeed
-    scalars: NDArray[np.float32] | Tensor
+    scalars: ScalarArray | Tensor
     eta: float
     distribution: AnyDistribution
+    last: bool = True
 
 
 class UpdateRule(ABC):
@@ -46,8 +52,31 @@ class UpdateRule(ABC):
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Names of the optimizer's state vectors, all of x's shape and 0 at the start."""
+        """Names of the optimizer's state vectors, all of x's shape."""
         return ()
+
+    @property
+    def pool(self) -> int | None:
+        """The size S of the pool that directions must come from (``Seeding.POOL``); None if they need not."""
+        return None
+
+    def replica(self) -> type[Replica]:
+        """The class of the replicas that follow records by this rule."""
+        from decomfl_lab.replicas.replica import Replica
+
+        return Replica
+
+    @property
+    def scaling(self) -> str | None:
+        """The slot s that directions are multiplied with, u = s ⊙ z; None where they are z.
+
+        The rule must leave s alone but in the ``last`` step of a round, since clients measure all steps along u.
+        """
+        return None
+
+    def start(self, slot: str) -> float:  # noqa: ARG002
+        """The number that a state vector is full of at the start."""
+        return 0.0
 
     @abstractmethod
     def emit(self, program: Program, step: Step) -> None:
@@ -76,18 +105,19 @@ def _coefficients(step: Step, factor: float) -> NDArray[np.float32] | Tensor:
     return ((factor / len(g)) * g.double()).float()
 
 
-def _add_directions(program: Program, to: str, step: Step, coefficients: NDArray[np.float32] | Tensor) -> None:
+def add_directions(program: Program, to: str, step: Step, coefficients: NDArray[np.float32] | Tensor) -> None:
     """Emit to ← to + Σ_p c_p z_p, term by term."""
     if isinstance(step.seed, int):
         program.noise(to, step.seed, coefficients, step.distribution)
         return
-    for p, seed in enumerate(step.seed):
-        program.noise(to, seed, coefficients[p : p + 1], step.distribution)
+    for p in range(len(coefficients)):
+        seed, first = stream_of(step.seed, p)
+        program.noise(to, seed, coefficients[p : p + 1], step.distribution, first)
 
 
-def _add_estimate(program: Program, to: str, step: Step, factor: float) -> None:
+def add_estimate(program: Program, to: str, step: Step, factor: float) -> None:
     """Emit to ← to + factor · (1/P) Σ_p g_p z_p, term by term; each coefficient is rounded once, to float32."""
-    _add_directions(program, to, step, _coefficients(step, factor))
+    add_directions(program, to, step, _coefficients(step, factor))
 
 
 @dataclass(frozen=True)
@@ -111,7 +141,7 @@ class Sgd(UpdateRule):
         """See ``UpdateRule.emit``."""
         if self.weight_decay:
             program.scale("x", 1.0 - step.eta * self.weight_decay)
-        _add_estimate(program, "x", step, -step.eta)
+        add_estimate(program, "x", step, -step.eta)
 
     def emit_correction(self, program: Program, own: Step, step: Step | None, *, wide: bool) -> None:
         """Write x ← x + (η/P) Σ_p (g_{i,p} − g_p) z_p: x has taken the step ``own`` instead of ``step``.
@@ -131,9 +161,9 @@ class Sgd(UpdateRule):
         taken, wanted = (np.zeros(1) if at is None else np.asarray(_coefficients(at, -at.eta)) for at in (own, step))
         difference = wanted.astype(np.float64) - taken
         high = difference.astype(np.float32)
-        _add_directions(program, "x", own, high)
+        add_directions(program, "x", own, high)
         if wide:
-            _add_directions(program, "x", own, (difference - high).astype(np.float32))
+            add_directions(program, "x", own, (difference - high).astype(np.float32))
 
 
 @dataclass(frozen=True)
@@ -172,7 +202,7 @@ class Momentum(UpdateRule):
         program.scale("momentum", self.beta)
         if self.weight_decay:
             program.add("momentum", "x", weight * self.weight_decay)
-        _add_estimate(program, "momentum", step, weight)
+        add_estimate(program, "momentum", step, weight)
         program.add("x", "momentum", -step.eta)
 
 
@@ -194,7 +224,7 @@ class SignSgd(UpdateRule):
     def emit(self, program: Program, step: Step) -> None:
         """See ``UpdateRule.emit``."""
         program.fill(SCRATCH, 0.0)
-        _add_estimate(program, SCRATCH, step, 1.0)
+        add_estimate(program, SCRATCH, step, 1.0)
         program.sign(SCRATCH)
         if self.weight_decay:
             program.scale("x", 1.0 - step.eta * self.weight_decay)
@@ -236,7 +266,7 @@ class AdaMM(UpdateRule):
     def emit(self, program: Program, step: Step) -> None:
         """See ``UpdateRule.emit``."""
         program.fill(SCRATCH, 0.0)
-        _add_estimate(program, SCRATCH, step, 1.0)
+        add_estimate(program, SCRATCH, step, 1.0)
         program.scale("momentum", self.beta1)
         program.add("momentum", SCRATCH, 1.0 - self.beta1)
         program.multiply(SCRATCH, SCRATCH)
@@ -280,6 +310,8 @@ class LowPrecision(UpdateRule):
         known = ("stochastic", "compensated", "nearest")
         require(self.rounding in known, "rounding", f"be one of {', '.join(known)}", self.rounding)
         require(not isinstance(self.rule, LowPrecision | GridSgd), "rule", "be a float32 rule", self.rule)
+        whole = self.rule.scaling is None and not self.rule.pool
+        require(whole, "rule", "be one of directions that are neither scaled nor of a pool", self.rule)
 
     @property
     def _vectors(self) -> tuple[str, ...]:
@@ -299,7 +331,7 @@ class LowPrecision(UpdateRule):
         self.rule.emit(program, step)
         for place, name in enumerate(self._vectors):
             if self.rounding == "stochastic":
-                program.narrow_randomly(name, self.dtype, stream_of(step.seed, 0)[0], place)
+                program.narrow_randomly(name, self.dtype, step_seed(step.seed), place)
                 continue
             if self.rounding == "compensated":
                 program.copy(f"{name}.low", name)
@@ -361,7 +393,7 @@ class GridSgd(UpdateRule):
 
     def _emit(self, program: Program, step: Step, sign: float) -> None:
         program.fill(SCRATCH, 0.0)
-        _add_estimate(program, SCRATCH, step, -step.eta)
+        add_estimate(program, SCRATCH, step, -step.eta)
         program.limit(SCRATCH, self.largest / 2)
         program.snap(SCRATCH, self.quantum)
         program.add("x", SCRATCH, sign)
