@@ -58,7 +58,7 @@ MOMENT_DISTRIBUTIONS = (Distribution.GAUSSIAN, Distribution.SPHERE)
 
 def require_moment_distribution(argument: str, distribution: Distribution) -> None:
     """InputError unless second differences along directions of this ``distribution`` determine ‖H‖_F²."""
-    rule = "be gaussian or sphere (the variance of rademacher quadratic forms leaves out the diagonal of H)"
+    rule = "be gaussian or sphere (the variance of zᵀHz along others is not that of H's eigenvalues alone)"
     require(distribution in MOMENT_DISTRIBUTIONS, argument, rule, str(distribution))
 
 
