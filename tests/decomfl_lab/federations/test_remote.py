@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from types import MappingProxyType
@@ -9,12 +10,13 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from decomfl_lab.errors import InputError
+from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.messages import Ask, Hello, Plan, Refusal, Reply, Welcome
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import decode, encode, read, split_frame
 from decomfl_lab.records.seeds import Seeding
+from decomfl_lab.replicas.rules import Sgd
 from tests.decomfl_lab.federations.direct import CASE, RUN, Direct, but, host, remote, simulated
 
 
@@ -34,6 +36,45 @@ def test_hosts_elsewhere_give_the_simulators_losses_and_five_equal_models(tracki
     assert rounds(elsewhere, 8) == rounds(here, 8)
     assert len(elsewhere.rebuilt()) == 4
     assert digests(elsewhere) == {here.observer.digest()}
+
+
+VOTES = but(estimator="central-sign", rule=Sgd(), seeding=Seeding.PER_RUN)
+
+
+def test_votes_elsewhere_give_the_simulators_models_whatever_is_lost():
+    elsewhere, here = remote(VOTES), simulated(VOTES)
+    for r in range(8):
+        elsewhere.carrier.hosts[r % 4] = host(VOTES, r % 4)
+        assert elsewhere.advance() == here.advance()
+    assert digests(elsewhere) == {here.observer.digest()}
+    assert elsewhere.server.history.since(elsewhere.server.history.start)[0].scalars.dtype == np.int8
+
+
+@pytest.mark.parametrize(("case", "dtype"), [(VOTES, np.float32), (CASE, np.int8)])
+def test_scalars_of_another_type_than_the_runs_are_refused_by_both_sides(case, dtype):
+    elsewhere, wrong = remote(case, quorum=2), np.ones((2, 3), dtype)
+    liar = elsewhere.delivery.sample()[0]
+    lie = encode(Reply(liar, 0, wrong))
+    elsewhere.carrier.between = lambda i, answer: b"".join(split_frame(answer)[:-1]) + lie if i == liar else answer
+    elsewhere.advance()
+    wanted = f"scalars of client {liar} must be {np.dtype(case.aggregation.dtype)} of shape"
+    assert wanted in elsewhere.coordinator.refused[liar]
+    (record,) = elsewhere.server.history.since(0)
+    own = host(case, 0)
+    own.handle({0: encode(Welcome(0, 0))})
+    (answer,) = own.handle({0: encode((dataclasses.replace(record, scalars=wrong),))}).values()
+    assert "type of the scalars of the record of round 0 must be" in read(Refusal, answer).text
+    assert own.replica.round == 0
+
+
+@pytest.mark.parametrize("case", [CASE, VOTES])
+def test_losses_that_are_no_numbers_end_a_run_elsewhere_too(case):
+    elsewhere = remote(case)
+    for i, own in elsewhere.carrier.hosts.items():
+        own.clients[i].objective = lambda x, step: math.nan
+    with pytest.raises(DivergedError):
+        elsewhere.advance()
+    assert elsewhere.server.round == 0
 
 
 @pytest.mark.parametrize("tracking", Tracking)
@@ -183,15 +224,16 @@ def test_records_and_plans_that_are_not_as_agreed_are_refused():
         assert read(Refusal, said).text.startswith(name.strip())
 
 
-def test_a_server_that_begins_again_follows_its_log_and_plans_the_same(tmp_path):
-    here = simulated()
+@pytest.mark.parametrize("case", [CASE, VOTES])
+def test_a_server_that_begins_again_follows_its_log_and_plans_the_same(case, tmp_path):
+    here = simulated(case)
     with RunLog.create(tmp_path / "run.dcl", {"run_seed": here.server.run_seed}) as log:
-        first = remote()
+        first = remote(case)
         first.log_to(log)
         rounds(first, 5)
         first.coordinator.open(first.delivery.sample())  # it dies in the middle of a round
     with RunLog.open(tmp_path / "run.dcl") as log:
-        second = remote(carrier=first.carrier)
+        second = remote(case, carrier=first.carrier)
         second.log_to(log)
         assert all(map(math.isnan, rounds(second, 5)))
         assert second.coordinator.steps == first.coordinator.steps
