@@ -10,7 +10,9 @@ from .methods.decomfl import DeComFLProjection as DeComFLProjection
 from .methods.fedavg import FedAvg as FedAvg
 from .methods.fedavg_topk import FedAvgTopK as FedAvgTopK
 from .methods.fedcom import FedCom as FedCom
+from .methods.fedkseed import FedKSeed as FedKSeed
 from .methods.fedzo import FedZO as FedZO
+from .methods.feedsign import FeedSign as FeedSign
 from .methods.fzoo import FZOO as FZOO
 from .methods.hiso import HiSo as HiSo
 from .methods.method import Method as Method
@@ -19,6 +21,7 @@ from .methods.method import option as option
 from .methods.mezo import MeZO as MeZO
 from .records.aggregation import ClippedMean as ClippedMean
 from .records.aggregation import Krum as Krum
+from .records.aggregation import Majority as Majority
 from .records.aggregation import Mean as Mean
 from .records.aggregation import Median as Median
 from .records.aggregation import TrimmedMean as TrimmedMean

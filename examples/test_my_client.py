@@ -20,9 +20,9 @@ class MyClient:
         self.replica.catch_up(plan.records)
         before, scalars = self.replica.snapshot(), np.empty((plan.K, plan.P), np.float32)
         for k, seed in enumerate(plan.seeds):
-            x = self.replica.snapshot().x
+            x, of = self.replica.snapshot().x, self.replica.stream_distribution(plan.distribution)
             for p in range(plan.P):
-                z = torch.from_numpy(noise.direction(*stream_of(seed, p), x.numel(), distribution=plan.distribution))
+                z = torch.from_numpy(noise.direction(*stream_of(seed, p), x.numel(), distribution=of))
                 scalars[k, p] = (self.loss(x + self.mu * z, k) - self.loss(x, k)) / self.mu
             self.replica.step_(Step(seed, scalars[k], plan.eta, plan.distribution))
         self.replica.restore(before)

@@ -24,3 +24,5 @@ from .operator import DenseOperator as DenseOperator
 from .operator import Operator as Operator
 from .piecewise import trace_operator as trace_operator
 from .smoothed import SmoothedOperator as SmoothedOperator
+from .whitened import WhitenedObjective as WhitenedObjective
+from .whitened import WhitenedOperator as WhitenedOperator

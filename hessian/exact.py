@@ -16,7 +16,7 @@ _BYTES = 1 << 26
 """Memory for the Jacobians of the examples that are worked on together."""
 
 
-def gauss_newton_trace(operator: GaussNewtonOperator, *, memory: int = _BYTES) -> float:
+def gauss_newton_trace(operator: GaussNewtonOperator, *, memory: int = _BYTES, whiten: Tensor | None = None) -> float:
     """tr(G), up to rounding, for a model with few outputs an example.
 
         tr(G) = Σ_n ω_n tr(J_nᵀ M_n J_n) = Σ_n ω_n Σ_{a,b} (M_n)_{ab} ⟨∇z_{n,a}, ∇z_{n,b}⟩
@@ -28,6 +28,7 @@ def gauss_newton_trace(operator: GaussNewtonOperator, *, memory: int = _BYTES) -
     Args:
         operator: The Gauss-Newton matrix G.
         memory: The bytes for the Jacobians of the examples that are worked on together.
+        whiten: The vector s (d,) for tr(DGD), D = diag(s), in the place of tr(G): J_n D in the place of J_n.
 
     Raises:
         InputError: If the loss is no mean of losses of single examples, each of its own outputs.
@@ -49,6 +50,7 @@ def gauss_newton_trace(operator: GaussNewtonOperator, *, memory: int = _BYTES) -
         chunk = max(1, memory // (each * operator.d * operator.x.element_size()))
         for part in piece.cut(chunk):
             jacobians = _jacobians(objective, operator.x, part)
+            jacobians = jacobians if whiten is None else jacobians * whiten
             gram = torch.einsum("nad,nbd->nab", jacobians, jacobians).double()
             middle = _second_derivatives(objective, operator.x, part).double()
             total += part.share * (gram * middle).sum() / part.examples

@@ -26,6 +26,7 @@ from hessian.mean_loss import Data, LossFunction, MeanLoss
 from hessian.operator import Operator
 from hessian.probes import probe
 from hessian.resume import Checkpoint, State
+from hessian.whitened import WHITENED, WhitenedOperator
 
 if TYPE_CHECKING:
     from hessian.density import SpectralDensity
@@ -278,6 +279,7 @@ def effective_rank(
     trace_operator: Operator | None = None,
     trace: float | None = None,
     max_basis: int | None = None,
+    whiten: Tensor | None = None,
 ) -> EffectiveRank:
     """κ = tr(H)/‖H‖₂ with a confidence interval, by Lanczos and probes of what Lanczos left.
 
@@ -320,6 +322,8 @@ def effective_rank(
             of θ is small, or ``products`` of them, and the interval is that of θ alone.
         max_basis: The most Lanczos vectors to keep, at least 4, where memory is short: probes take over after so many
             steps. Where the trace is known, Lanczos goes on by thick restarts. None: as many as the products allow.
+        whiten: The vector s (d,) by which a method scales its directions, u = s ⊙ z: everything here is then of DHD,
+            D = diag(s), in the place of H, ``trace_operator`` and ``trace`` included.
 
     **Memory.** At most ``max_basis`` + ``BESIDE`` vectors (d,) are alive at a time, beside the module, x, and the
     graphs and activations of the pieces of the data.
@@ -340,6 +344,9 @@ def effective_rank(
         require(trace_operator is None, "trace_operator", "be None where the trace is known", trace_operator)
     if trace_operator is not None:
         require(trace_operator.d == operator.d, "trace_operator", f"have dimension {operator.d}", trace_operator.d)
+    if whiten is not None:
+        operator = WhitenedOperator(operator, whiten)
+        trace_operator = trace_operator and WhitenedOperator(trace_operator, whiten)
     restarts = trace is not None and settings.basis < settings.limit
     require_room(operator, settings.basis, BESIDE, restarts=restarts)
     run = _Run(operator, settings, trace_operator)
@@ -680,7 +687,7 @@ class _Run:
             sums = ((float(ritz.clamp(min=0).sum()), top), (float(ritz.abs().sum()), norm))
             positive, absolute = (Estimate(total / by, 0.0, 0) if by > 0 else None for total, by in sums)
             return positive, absolute
-        if self.operator.name not in SEMIDEFINITE or not top > 0:
+        if self.operator.name.removeprefix(WHITENED) not in SEMIDEFINITE or not top > 0:
             return None, None
         trace = self._estimate()
         both = Estimate(trace.value / top, trace.stderr / top, trace.samples)

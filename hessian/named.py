@@ -13,6 +13,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -24,15 +25,16 @@ from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.models.registry import build_model
 from decomfl_lab.objectives.normalisation import freeze_, use_batch_statistics_, uses_batch_statistics
 from decomfl_lab.plugins import is_own, made, named
+from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.runs.building import loss_of
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.descent import Descent
 from decomfl_lab.runs.evaluation import calibration_images, fixed_choice
 from decomfl_lab.runs.finetuning import task_dataset, task_module
-from decomfl_lab.runs.run import load_run
+from decomfl_lab.runs.run import CHECKPOINT_FILE, load_run
 from hessian.mean_loss import LossFunction, MeanLoss, digest, gathered, mapped, tensors
 
-__all__ = ["TrainedModel", "from_run", "from_task", "from_weights", "trained_here", "untrained"]
+__all__ = ["TrainedModel", "from_run", "from_task", "from_weights", "scale_of", "trained_here", "untrained"]
 
 _EXAMPLES = 8
 """Purpose of the random choice of examples (see ``fixed_choice``)."""
@@ -123,6 +125,33 @@ def from_run(folder: Path) -> TrainedModel:
         history=f"{config.method.name}, {config.rounds} rounds, seed {config.seed} (run {folder.name})",
         loss=loss_of(config),
     )
+
+
+def scale_of(source: Path) -> Tensor:
+    """The vector s by which directions are scaled, u = s ⊙ z, shape (d,), as a run left it or a file has it.
+
+    Args:
+        source: A folder of ``decomfl train`` whose method scales its directions, as hiso does, or its checkpoint; or a
+            .npy file; or a .safetensors file of one tensor.
+
+    Raises:
+        InputError: If there is no such file, it cannot be read, or has no such vector.
+    """
+    if source.is_dir() or source.name == CHECKPOINT_FILE:
+        run = load_run(source if source.is_dir() else source.parent)
+        observer: Replica | None = getattr(run.federation, "observer", None)  # which averaging federations have not
+        if observer is None or observer.rule.scaling is None:
+            raise InputError(f"whiten must be a run that scales its directions, as hiso does, got {source}")
+        return observer.state[observer.rule.scaling]
+    try:
+        if source.suffix == ".npy":
+            return torch.from_numpy(np.load(source, allow_pickle=False))
+        tensors = list(load_file(source).values())
+    except (OSError, ValueError, TypeError, SafetensorError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"whiten must be a run, a .npy or a .safetensors file, got {source} ({reason})") from None
+    require(len(tensors) == 1, "whiten", "be a file of one tensor", f"{source} with {len(tensors)}")
+    return tensors[0]
 
 
 def from_task(task: str, *, model: str, files: str = "") -> TrainedModel:

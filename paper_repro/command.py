@@ -15,8 +15,8 @@ __all__ = ["DEAR", "ON_GPU", "paper"]
 
 ON_GPU: Final = ("fig2", "fig3", "smollm2", "hessian")
 """Parts with runs that a GPU shortens, in the order of their worth."""
-DEAR: Final = ("llm", "sizes")
-"""Parts whose models take longer to pretrain than all else: unless --only names them, drawn from what is recorded."""
+DEAR: Final = ("llm", "board", "sizes")
+"""Parts that take longer than all else: unless --only names them, drawn from what is recorded."""
 
 
 def paper(
@@ -31,7 +31,7 @@ def paper(
     only: Annotated[
         str,
         option(
-            f"The parts to make, joined by commas: {', '.join(PARTS)}. [default: all; {' and '.join(DEAR)} from "
+            f"The parts to make, joined by commas: {', '.join(PARTS)}. [default: all; {', '.join(DEAR)} from "
             "what is recorded at the scale, where it is, unless they are named here]"
         ),
     ] = "",

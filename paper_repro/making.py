@@ -21,6 +21,7 @@ from decomfl_lab.runs.provenance import code_version
 from figures.curves import Count
 from paper_repro import (
     audit,
+    board,
     edge,
     fig2,
     fig3,
@@ -59,6 +60,7 @@ PARTS: dict[str, Part] = {
     "table1": table1,
     "llm": llm,
     "smollm2": pretrained,
+    "board": board,
     "memory": memory,
     "hessian": hessian,
     "sizes": sizes,
@@ -89,8 +91,14 @@ def make_report(
     backend: str,
     runs: Path | None,
     as_json: bool,
-) -> None:
-    """Make the parts that are asked for and their report; the arguments are the options of ``decomfl paper``."""
+    problems: tuple[str, ...] = (),
+    lines: tuple[str, ...] = (),
+    silent: bool = False,
+) -> list[Outcome]:
+    """Make the parts that are asked for and their report, and return the verdicts.
+
+    The arguments are the options of ``decomfl paper``, what ``Options`` says of the board, and whether to be silent.
+    """
     largest = from_recorded and not scale
     scale = scale or "default"
     require_choice("scale", scale, SCALES)
@@ -119,6 +127,8 @@ def make_report(
         hours=hours if minutes is None else minutes / 60,
         resume=resume or on_gpu,
         device=place.type,
+        problems=problems,
+        lines=lines,
     )
 
     def interrupted() -> str:
@@ -144,15 +154,16 @@ def make_report(
         write_atomically(out / "claims.json", outcomes_json(outcomes))
         sections = [part.section for part in made]
         write_atomically(out / "report.html", render_report(sections, facts=facts, claims=outcomes))
-    if as_json:
+    if as_json and not silent:
         print(outcomes_json(outcomes))
-    else:
+    elif not silent:
         data = f"; {facts['data']}" if "data" in facts else ""
         for outcome in outcomes:
             print(f"{outcome.verdict:28s} {outcome.id}: {outcome.row()['claim']}")
         print(f"\n{out / 'report.html'} ({minutes:.1f} min{data})")
     if words:
         print(words, file=sys.stderr)
+    return outcomes
 
 
 def _make(

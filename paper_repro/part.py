@@ -42,6 +42,8 @@ class Options:
         device: The device on which runs compute: cpu, cuda or auto. On a GPU, where finite differences cost little,
             they are as long as the curves by projection, for every seed, and go first.
         longer: The rows recorded for the part at full scale, where that is larger than ``scale``; they are drawn thin.
+        problems: The problems of the board; none for all.
+        lines: The lines of the board; none for all.
     """
 
     scale: str
@@ -55,6 +57,8 @@ class Options:
     resume: bool = False
     device: str = "cpu"
     longer: Recorded | None = None
+    problems: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
 
     @property
     def thin(self) -> str:

@@ -8,12 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from decomfl_lab.errors import require
 from decomfl_lab.runs.config import TrainConfig
 from paper_repro.claims import PARTS, SCALES
 from paper_repro.pretraining.family import PretrainConfig
 from theory.printed import EXAMPLES, PARAMETERS, RATES, RESULTS, ROUNDS, model_terabytes
 
 __all__ = [
+    "BOARD_COMMON",
+    "BOARD_PROBLEMS",
+    "BOARD_SCALES",
+    "BOARD_VARIANTS",
     "EDGE_SCALES",
     "FIG2_SCALES",
     "FIG3_SCALES",
@@ -26,6 +31,7 @@ __all__ = [
     "SIZES_SCALES",
     "TASK_ROWS",
     "THEORY_SCALES",
+    "BoardScale",
     "EdgeScale",
     "Fig2Scale",
     "Fig3Scale",
@@ -33,6 +39,7 @@ __all__ = [
     "ImageScale",
     "LanguageScale",
     "ProjectionScale",
+    "Race",
     "Reading",
     "SizesScale",
     "TheoryScale",
@@ -404,3 +411,71 @@ class SizesScale:
 
 
 SIZES_SCALES = _scales("sizes", SizesScale)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Race:
+    """What every method has to reach on a problem.
+
+    Attributes:
+        rounds: The rounds that it has for it.
+        accuracy: The test accuracy that ends the race; None where the loss does.
+        loss: The test loss that ends it; None where the accuracy does.
+        every: The number of rounds between two evaluations.
+    """
+
+    rounds: int
+    accuracy: float | None = None
+    loss: float | None = None
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        one = (self.accuracy is None) != (self.loss is None)
+        require(one, "race", "be to an accuracy or to a loss", (self.accuracy, self.loss))
+
+    def reached(self, accuracy: float, loss: float) -> bool:
+        """Whether a model of this test accuracy and loss is there; none is where they are not numbers."""
+        return loss <= self.loss if self.loss is not None else accuracy >= (self.accuracy or 0.0)
+
+    def __str__(self) -> str:
+        to = f"accuracy {self.accuracy:g}" if self.loss is None else f"loss {self.loss:g}"
+        return f"to {to} within {self.rounds:,} rounds"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoardScale:
+    """Sizes of the board.
+
+    Attributes:
+        races: The race on each of its problems.
+        tuning_seeds: The seeds of the runs that choose η; the table has none of them.
+        seeds: The seeds of the table.
+        missed: The rounds that a client misses before its rebuild is measured.
+    """
+
+    races: Mapping[str, Race]
+    tuning_seeds: tuple[int, ...]
+    seeds: tuple[int, ...]
+    missed: int
+
+    def __post_init__(self) -> None:
+        held_out = not set(self.tuning_seeds) & set(self.seeds)
+        require(held_out, "tuning_seeds", "be none of the table's seeds", self.tuning_seeds)
+
+
+def _board(races: Mapping[str, Mapping[str, Any]], **own: Any) -> BoardScale:
+    return BoardScale(races={name: Race(**each) for name, each in races.items()}, **own)
+
+
+def _problem(name: str) -> dict[str, Any]:
+    own = dict(_DATA["board"]["problems"][name])
+    return (_problem(own.pop("like")) if "like" in own else {}) | own
+
+
+BOARD_SCALES = _scales("board", _board)
+BOARD_PROBLEMS: dict[str, dict[str, Any]] = {name: _problem(name) for name in _DATA["board"]["problems"]}
+"""The options of a run on each problem of the board."""
+BOARD_COMMON: dict[str, Any] = _DATA["board"]["common"]
+"""Options that every method of the board has, as far as it knows them."""
+BOARD_VARIANTS: dict[str, dict[str, Any]] = _DATA["board"]["variants"]
+"""Lines of the board beside the methods of the registry: ``method`` and other options than ``BOARD_COMMON`` has."""

@@ -3,7 +3,12 @@ from . import symbols as symbols
 from .algorithms import Losses as Losses
 from .bounds import STATEMENTS as STATEMENTS
 from .bounds import statement as statement
+from .bounds.normalised import fzoo as fzoo
 from .bounds.robust import robust as robust
+from .bounds.signs import feedsign as feedsign
+from .bounds.whitened import hiso as hiso
+from .bounds.whitened import learned_scale as learned_scale
+from .bounds.whitened import whitened as whitened
 from .checking import Check as Check
 from .checking import check as check
 from .communication import TABLE_1 as TABLE_1

@@ -160,7 +160,7 @@ def expected_numbers(R: int, *, M: int, m: int, K: int, P: int, seeding: Seeding
     q = m / M
     ever = 1 - (1 - q) ** R
     records = R - ever / q
-    seeds = seeding.sent(K, P) * (R * q + records) + (ever if seeding is Seeding.PER_RUN else 0.0)
+    seeds = seeding.sent(K, P) * (R * q + records) + (ever if seeding.needs_run_seed else 0.0)
     return Numbers(up=R * q * K * P, down=records * K * P, seeds=seeds)
 
 

@@ -13,18 +13,17 @@ from theory.problems.quadratic import Quadratic, round_map
 from theory.problems.spectrum import Spectrum
 from theory.setting import DISTRIBUTIONS
 
-__all__ = ["growth", "largest_step", "load"]
+__all__ = ["growth", "largest_step", "load", "moments"]
 
 _OWN: Final = {"gaussian": 2.0, "sphere": 2.0, "rademacher": 0.0}
 """b in E z zᵀV z zᵀ = γ(tr V · I + b V), on the diagonal."""
 
 
-def _moments(spectrum: Spectrum, *, P: int, beta: float, distribution: str) -> tuple[float, float]:
+def moments(d: int, *, P: int, distribution: str) -> tuple[float, float]:
     """(a, γ) with E (Zv)_i² = a E v_i² + (γ/P) E‖v‖²: a = 1 − 1/P + γb/P, γ = d/(d + 2) on the sphere, else 1."""
     require_int("P", P, 1)
-    require(0.0 <= beta < 1.0, "beta", "be in [0, 1)", beta)
     require_choice("distribution", distribution, DISTRIBUTIONS)
-    gamma = spectrum.d / (spectrum.d + 2) if distribution == "sphere" else 1.0
+    gamma = d / (d + 2) if distribution == "sphere" else 1.0
     return 1.0 - 1.0 / P + gamma * _OWN[distribution] / P, gamma
 
 
@@ -54,7 +53,8 @@ def load(spectrum: Spectrum, h: float, *, P: int, beta: float = 0.0, distributio
     Source: ``docs/theory.md``, "Stability in mean square"; for P = 1 see Song, Zhang, Li, He, Muehlebach and Oh,
     "Zeroth-order optimization at the edge of stability", 2026 (arXiv 2604.14669).
     """
-    a, gamma = _moments(spectrum, P=P, beta=beta, distribution=distribution)
+    require(0.0 <= beta < 1.0, "beta", "be in [0, 1)", beta)
+    a, gamma = moments(spectrum.d, P=P, distribution=distribution)
     require(math.isfinite(h) and h >= 0, "h", "be a finite number of at least 0", h)
     steps = h * spectrum.eigenvalues
     left = 2.0 - steps * (a - 2.0 * beta / (1.0 + beta))

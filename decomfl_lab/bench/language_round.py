@@ -27,8 +27,10 @@ from decomfl_lab.engines.registry import make_engine
 from decomfl_lab.errors import require_choice, require_int
 from decomfl_lab.estimators.differences import central
 from decomfl_lab.language.causal import Verbalized, load_causal
+from decomfl_lab.language.extra import llm_library
 from decomfl_lab.language.opt import SIZES, SPECIAL, build_opt
 from decomfl_lab.layout import Layout
+from decomfl_lab.models.registry import initialising
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, Objective, RoundedObjective
 from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.server import Server
@@ -48,6 +50,9 @@ WAYS: dict[str, str] = {
     "bfloat16": "what decomfl train --compute bfloat16 does",
 }
 """How a round can be done."""
+SMOLLM2 = "smollm2-135m"
+RANDOM = (*SIZES, SMOLLM2)
+"""Models that are initialised at random; the others are loaded."""
 MU, ETA = 1e-3, 1e-6
 _SEED = 1
 
@@ -186,11 +191,13 @@ def _reference(module: Verbalized, batches: Sequence[Batch], P: int) -> NDArray[
 
 
 def answering(model: str, vocabulary: int) -> Verbalized:
-    """A model that answers with one of two tokens: initialised at random if its name is a key of ``SIZES``, or loaded.
+    """A model that answers with one of two tokens: initialised at random if its name is in ``RANDOM``, or loaded.
 
     Raises:
         InputError: If there is no such model, or the extra llm is missing.
     """
+    if model == SMOLLM2:
+        return Verbalized(_smollm2(), _VERBALIZERS, SPECIAL.index("<pad>"))
     if model not in SIZES:
         causal = load_causal(model)
         return Verbalized(causal.module, _VERBALIZERS, causal.tokenizer.pad)
@@ -199,6 +206,28 @@ def answering(model: str, vocabulary: int) -> Verbalized:
 
 
 _VERBALIZERS = (len(SPECIAL), len(SPECIAL) + 1)
+
+
+def _smollm2() -> nn.Module:
+    """A model of the form of HuggingFaceTB/SmolLM2-135M, with its own vocabulary."""
+    library = llm_library("transformers", f"model {SMOLLM2}")
+    config = library.LlamaConfig(
+        vocab_size=49152,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        max_position_embeddings=8192,
+        rope_parameters={"rope_type": "default", "rope_theta": 100_000.0},
+        tie_word_embeddings=True,
+        rms_norm_eps=1e-5,
+        initializer_range=0.041666666666666664,
+        pad_token_id=SPECIAL.index("<pad>"),
+    )
+    with initialising(_SEED):
+        model: nn.Module = library.LlamaForCausalLM(config)
+    return model.eval()
 
 
 def random_prompts(n: int, *, vocabulary: int, pad: int, seed: int) -> Batch:
@@ -228,8 +257,8 @@ def llm_rows(
     """A row for ``BASELINE`` and for every way; their rounds take turns, so that what slows the machine slows all.
 
     Args:
-        model: A key of ``SIZES``, or what ``load_causal`` takes.
-        vocabulary: Number of tokens of a model of ``SIZES``.
+        model: One of ``RANDOM``, or what ``load_causal`` takes.
+        vocabulary: Number of tokens of an OPT initialised at random.
         batch: Prompts in a client's batch.
         clients: Number m of sampled clients.
         P: Number of directions.
@@ -262,7 +291,7 @@ def llm_rows(
     length = float(np.mean([(ids != module.pad).sum(1).double().mean() for ids, _ in batches]))
     for name in chosen:
         yield LlmRow(
-            model=model if model in SIZES else Path(model).name,
+            model=model if model in RANDOM else Path(model).name,
             d=d,
             way=name,
             batch=batch,

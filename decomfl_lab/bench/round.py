@@ -111,10 +111,10 @@ class WideLine(Line):
         """(d,), float64."""
         return super().x.double()
 
-    def form_(self, points: Sequence[Tensor], p: int, c: float, *, workers: int | None = None) -> None:
+    def form_(self, points: Sequence[Tensor], p: int, c: float, *, first: int = 0, workers: int | None = None) -> None:
         """See ``Line``."""
         narrow = [torch.empty_like(point, dtype=torch.float32) for point in points]
-        Line(self.replica, self.seed, self.distribution).form_(narrow, p, c, workers=workers)
+        Line(self.replica, self.seed, self.distribution).form_(narrow, p, c, first=first, workers=workers)
         for point, formed in zip(points, narrow, strict=True):
             point.copy_(formed)
 

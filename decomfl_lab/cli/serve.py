@@ -18,6 +18,7 @@ from decomfl_lab.cli.train import GroupedOption, TrainGroup, prepared, report, t
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.files import held
 from decomfl_lab.interrupts import telling
+from decomfl_lab.methods.registry import LAGGING
 from decomfl_lab.protocol.wire import SCALAR_BYTES
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class ServeGroup(TrainGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """The methods whose clients send scalars and keep a model."""
-        return ["decomfl", "decomfl-projection"]
+        return LAGGING
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         """The command of a method."""

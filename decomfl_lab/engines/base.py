@@ -14,7 +14,7 @@ from torch import Tensor
 from decomfl_lab import noise
 from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import Point, Values
-from decomfl_lab.noise import SCRATCH, Distribution, Program
+from decomfl_lab.noise import SCRATCH, AnyDistribution, Program
 from decomfl_lab.objectives.objective import ModuleObjective, Objective, mean_losses
 from decomfl_lab.records.seeds import StepSeed, stream_of
 from decomfl_lab.replicas.rebuild import rebuild_
@@ -36,7 +36,7 @@ class Line:
 
     replica: Replica
     seed: StepSeed  # of the stream
-    distribution: Distribution
+    distribution: AnyDistribution
 
     @property
     def x(self) -> Tensor:
@@ -49,28 +49,30 @@ class Line:
         slot = self.replica.rule.scaling
         return None if slot is None else self.replica.state[slot]
 
-    def form_(self, points: Sequence[Tensor], p: int, c: float, *, workers: int | None = None) -> None:
+    def form_(self, points: Sequence[Tensor], p: int, c: float, *, first: int = 0, workers: int | None = None) -> None:
         """Write x + c z_p, and to a second point x - c z_p, to ``points`` (d,); z_p is made once.
 
         Args:
-            points: One or two.
+            points: One or two; on the CPU they may be shorter, for a part of the elements.
             p: Direction.
             c: Coefficient; not 0 for two points.
+            first: The place in x of their first element.
             workers: Threads; None for the replica's own number.
         """
-        points[0].copy_(self.x)
+        own = slice(first, first + points[0].numel())
+        points[0].copy_(self.x[own])
         if not c:
             return
-        seed, first = stream_of(self.seed, p)
+        seed, direction = stream_of(self.seed, p)
         vectors = dict(zip(("up", "down"), points, strict=False))
         if self.scale is not None:
-            vectors["scale"] = self.scale
+            vectors["scale"] = self.scale[own]
         program = Program(list(vectors))
         if len(vectors) == 1:
-            program.noise("up", seed, [c], self.distribution, first=first)
+            program.noise("up", seed, [c], self.distribution, first=direction)
         else:  # x - fl(c z) is x + fl(-c z)
             program.fill(SCRATCH, -0.0)  # -0 + z is z, to the bit
-            program.noise(SCRATCH, seed, [c], self.distribution, first=first)
+            program.noise(SCRATCH, seed, [c], self.distribution, first=direction)
             if "scale" in vectors:  # which is read, and stored with the same bits
                 program.multiply(SCRATCH, "scale")
             if "down" in vectors:
@@ -82,7 +84,7 @@ class Line:
         else:
             memory = {name: vector.numpy() for name, vector in vectors.items()}
             workers = workers or self.replica.workers or torch.get_num_threads()
-            noise.run(program, memory, d=self.x.numel(), backend=self.replica.backend, workers=workers)
+            noise.run(program, memory, d=self.x.numel(), first=first, backend=self.replica.backend, workers=workers)
 
 
 class Engine(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,43 +12,67 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.engines.base import SampleLoss
+from decomfl_lab.engines.base import Line, SampleLoss
 from decomfl_lab.engines.cnn_kernel import PART, Network, pixels
-from decomfl_lab.engines.opt_kernel import OptNetwork
-from decomfl_lab.engines.threads import Job, Seat, Threads
+from decomfl_lab.engines.language_kernel import LanguageNetwork, Prompts, language_network
+from decomfl_lab.engines.threads import Seat, Threads
 from decomfl_lab.errors import InputError, require
+from decomfl_lab.estimators.differences import Point
 from decomfl_lab.language.causal import Verbalized
 from decomfl_lab.objectives.objective import ModuleObjective, Objective
 
-__all__ = ["LARGE", "Fused"]
+__all__ = ["Fused"]
 
 
-LARGE = 1 << 24
-"""Most parameters of a language model that auto takes ``Fused`` for: a thread's own points would need much memory, and
-torch is as fast where every product is large."""
+@dataclass(frozen=True)
+class _Answers:
+    """A sample of a language model, which is evaluated with the others of its net."""
+
+    network: LanguageNetwork
+    prompts: Prompts
+    targets: NDArray[np.int64]
 
 
 class Fused(Threads):
-    """``Threads`` with the forward pass as one kernel."""
+    """``Threads`` with the forward pass as one kernel; points of language models are formed a layer at a time."""
 
     def __init__(self, workers: int | None = None, *, strict: bool = True) -> None:
         """An engine; without ``strict`` it falls back to ``Threads`` or ``Serial`` where the kernel lacks something."""
         super().__init__(workers)
         self.strict = strict
-        self._networks: dict[tuple[nn.Module, tuple[int, ...]], Network | OptNetwork] = {}
+        self._networks: dict[tuple[nn.Module, tuple[int, ...]], Network | LanguageNetwork] = {}
 
-    def _job(self, objective: Objective, x: Tensor, step: int) -> Job | None:
-        language = isinstance(objective, ModuleObjective) and isinstance(objective.module, Verbalized)
-        if language and not self.strict and x.numel() > LARGE:
-            return None
+    def _job(self, objective: Objective, x: Tensor, step: int) -> Any:
+        """See ``Threads``."""
         try:
             network, inputs, labels = self._batch(objective, x, step)
         except InputError:
             if self.strict:
                 raise
+            language = isinstance(objective, ModuleObjective) and isinstance(objective.module, Verbalized)
             return None if language else super()._job(objective, x, step)
         _check_classes(labels, network.classes)
+        if isinstance(network, LanguageNetwork):
+            return _Answers(network, inputs, labels)
         return lambda seat, point: float(network.losses(point, inputs, labels, seat.workspace(network)).mean())
+
+    def _values(self, seat: Seat, line: Line, points: Sequence[Point], jobs: Sequence[Any]) -> NDArray[np.float64]:
+        """See ``Threads``."""
+        networks = {job.network if isinstance(job, _Answers) else None for job in jobs}
+        if len(networks) > 1:
+            return np.concatenate([self._values(seat, line, points, [job]) for job in jobs])
+        network = networks.pop()
+        if network is None:
+            return super()._values(seat, line, points, jobs)
+
+        def form(parts: Sequence[Tensor], first: int) -> None:
+            line.form_(parts, *points[0], first=first, workers=1)
+
+        prompts, targets = Prompts.together([job.prompts for job in jobs]), [job.targets for job in jobs]
+        memory = seat.workspace(network)
+        losses = network.losses(form, len(points), prompts, np.concatenate(targets), memory)
+        ends = np.cumsum([len(own) for own in targets])[:-1]
+        return np.array([[point.mean() for point in own] for own in np.split(losses, ends, axis=1)])
 
     def gradients(self, points: Sequence[Tensor], samples: Sequence[SampleLoss]) -> tuple[NDArray[np.float64], Tensor]:
         """See ``Engine``; a gradient is the mean of its batch's, parts of ``PART`` images added in float64."""
@@ -85,9 +110,9 @@ class Fused(Threads):
         network = self._network(objective, x)
         assert isinstance(objective, ModuleObjective)
         ids, targets = objective.batch(step)
-        return network, network.prompts(ids) if isinstance(network, OptNetwork) else pixels(ids), targets.numpy()
+        return network, network.prompts(ids) if isinstance(network, LanguageNetwork) else pixels(ids), targets.numpy()
 
-    def _network(self, objective: Objective, x: Tensor) -> Network | OptNetwork:
+    def _network(self, objective: Objective, x: Tensor) -> Network | LanguageNetwork:
         """The objective's net for the kernel; InputError if there is none, or if it does not compute this loss."""
         if not isinstance(objective, ModuleObjective):
             raise InputError(f"objective must be a ModuleObjective for the fused engine, got {objective!r}")
@@ -99,8 +124,10 @@ class Fused(Threads):
         require(classes, "targets", "be classes for the fused engine", (targets.dtype, tuple(targets.shape)))
         require(not x.is_cuda, "device", "be the CPU for the fused engine", x.device)
         if key not in self._networks:
-            language = isinstance(module, Verbalized)
-            self._networks[key] = OptNetwork(module, layout) if language else Network(module, layout, key[1])
+            if isinstance(module, Verbalized):
+                self._networks[key] = language_network(module, layout)
+            else:
+                self._networks[key] = Network(module, layout, key[1])
         return self._networks[key]
 
 

@@ -9,10 +9,10 @@ is exact with any of them.
     serial    a point at a time, each objective in its own chunks, torch's own threads; any objective
     threads   a point a thread, each with one-threaded torch, a copy of the module and points of its own
     fused     the same with the whole forward pass as one kernel, for nets (``cnn_kernel``) and language models
-              (``opt_kernel``) that it covers
+              (``language_kernel``) that it covers
     batched   many points in one batched pass, on the device where x is (``batched``)
-    auto      on the CPU fused where it can, else threads, else serial; of language models those that fused does not
-              cover, or of more than ``LARGE`` parameters, get serial. On a GPU batched where it can, else serial
+    auto      on the CPU fused where it can, else threads, else serial; language models that fused does not cover get
+              serial. On a GPU batched where it can, else serial
 """
 
 from __future__ import annotations

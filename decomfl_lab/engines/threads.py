@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 from decomfl_lab.engines.base import Line, SampleLoss, Serial, fits, point_for
 from decomfl_lab.engines.cnn_kernel import Network, Slopes, Workspace
-from decomfl_lab.engines.opt_kernel import OptNetwork
+from decomfl_lab.engines.language_kernel import LanguageNetwork
 from decomfl_lab.errors import require_int
 from decomfl_lab.estimators.differences import Point
 from decomfl_lab.objectives.objective import ModuleObjective, Objective, mean_losses
 
-__all__ = ["Job", "Seat", "Threads"]
+__all__ = ["Seat", "Threads"]
 
 
 class Seat:
@@ -45,7 +45,7 @@ class Seat:
         own: nn.Module = self._made(original, partial(copy.deepcopy, original))
         return own
 
-    def workspace(self, network: Network | OptNetwork) -> Any:
+    def workspace(self, network: Network | LanguageNetwork) -> Any:
         """This seat's memory for the net."""
         return self._made(network, network.workspace)
 
@@ -58,10 +58,6 @@ class Seat:
         if key not in self._kept:
             self._kept[key] = make()
         return self._kept[key]
-
-
-Job = Callable[[Seat, Tensor], float]
-"""A sample with its data at hand: the loss at a point."""
 
 
 class Threads:
@@ -87,19 +83,22 @@ class Threads:
         values = np.empty((len(jobs), len(points)))
         self._threads()
         units = _units(points)
-        if len(units) < self.size:
-            units = [[n] for n in range(len(points))]
+        even = len(units) // self.size * self.size  # what is left over is taken apart, so that no thread waits long
+        units = units[:even] + [[n] for unit in units[even:] for n in unit]
         groups = min(len(jobs), -(-self.size // len(units)))  # of samples, where there are more threads than units
 
         def evaluate(seat: Seat, unit: list[int], first: int) -> None:
-            formed = seat.points(line.x, len(unit))
-            line.form_(formed, *points[unit[0]], workers=1)
-            for n, point in zip(unit, formed, strict=True):
-                for i in range(first, len(jobs), groups):
-                    values[i, n] = jobs[i](seat, point)
+            own = range(first, len(jobs), groups)
+            values[np.ix_(own, unit)] = self._values(seat, line, [points[n] for n in unit], [jobs[i] for i in own])
 
         self._share(evaluate, product(units, range(groups)))
         return values
+
+    def _values(self, seat: Seat, line: Line, points: Sequence[Point], jobs: Sequence[Any]) -> NDArray[np.float64]:
+        """The jobs' losses at one point, or at x + c z and x - c z, (jobs, points)."""
+        formed = seat.points(line.x, len(points))
+        line.form_(formed, *points[0], workers=1)
+        return np.array([[job(seat, point) for job in jobs] for point in formed]).T
 
     def gradients(self, points: Sequence[Tensor], samples: Sequence[SampleLoss]) -> tuple[NDArray[np.float64], Tensor]:
         """See ``Engine``; by torch's autograd and its own threads."""
@@ -125,7 +124,8 @@ class Threads:
         for done in [pool.submit(until_none_is_left) for _ in range(self.size)]:
             done.result()
 
-    def _job(self, objective: Objective, x: Tensor, step: int) -> Job | None:
+    def _job(self, objective: Objective, x: Tensor, step: int) -> Any:
+        """A sample as ``_values`` takes it, or None for one that is left to ``Serial``."""
         if not isinstance(objective, ModuleObjective) or x.is_cuda:
             return None
         inputs, targets = objective.batch(step)

@@ -31,6 +31,7 @@ __all__ = [
     "largest",
     "route",
     "tile",
+    "turned",
     "wide_tile",
 ]
 
@@ -192,6 +193,22 @@ def _dots(left_count: int, right_count: int) -> Any:
 
 
 dots_block, dots_column, dots_one = _dots(*DOTS), _dots(DOTS[0], 1), _dots(1, 1)
+
+
+@on_rows
+def turned(builder, to, place, step, of, at, stride):
+    """to[place + i·step + o] = of[at + o·stride + i], ``BLOCK`` × ``BLOCK`` numbers."""
+    source, target = builder.gep(of, [at]), builder.gep(to, [place])
+
+    def row(pointer: Any, step: Any, n: int) -> Any:
+        return builder.gep(pointer, [builder.mul(step, step.type(n))])
+
+    rows = [Lanes.load(builder, row(source, stride, o), F32, 0, BLOCK) for o in range(BLOCK)]
+    half = BLOCK // 2
+    for _ in range(half.bit_length()):  # each time the top bit of a number's row and column become the other's lowest
+        rows = [part for upper, lower in zip(rows[:half], rows[half:], strict=True) for part in upper.between(lower)]
+    for i, each in enumerate(rows):
+        each.store(row(target, step, i), 0)
 
 
 @on_rows

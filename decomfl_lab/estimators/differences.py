@@ -33,9 +33,9 @@ Values = Any
 
 @dataclass(frozen=True)
 class Estimate:
-    """g (P,) float32, the loss at or around x and perhaps second differences (P,), which the values give for free.
+    """g (P,), the loss at or around x and perhaps second differences (P,), which the values give for free.
 
-    They are where the values were, perhaps on a GPU.
+    g is float32, or int8 signs. They are where the values were, perhaps on a GPU.
     """
 
     g: Any
@@ -128,6 +128,25 @@ class _Projection:
         return _estimate(slopes, values[0])
 
 
+class _Sign:
+    """The signs of another estimator's scalars: 1 for g ≥ 0, else −1; and 0, which is none, where g is not finite.
+
+    Source: [FeedSign], arXiv 2501.17610.
+    """
+
+    def __init__(self, of: Estimator) -> None:
+        self.wants_slopes, self.points, self._of = of.wants_slopes, of.points, of
+
+    def combine(self, values: Values, slopes: Values, mu: float) -> Estimate:
+        found = self._of.combine(values, slopes, mu)
+        signs = ((found.g >= 0) * 2 - 1) * (abs(found.g) < np.inf)
+        if isinstance(signs, np.ndarray):
+            return replace(found, g=signs.astype(np.int8))
+        import torch
+
+        return replace(found, g=signs.to(torch.int8))
+
+
 def fetched(estimates: Sequence[Estimate]) -> list[Estimate]:
     """The estimates as arrays and floats; what is on a GPU comes by one transfer."""
     if isinstance(estimates[0].g, np.ndarray):
@@ -135,9 +154,10 @@ def fetched(estimates: Sequence[Estimate]) -> list[Estimate]:
     import torch
 
     P, curved = len(estimates[0].g), estimates[0].curvature is not None
+    dtype = np.int8 if estimates[0].g.dtype is torch.int8 else np.float32
     rows = [[at.g.double(), at.loss.reshape(1), *([at.curvature] if curved else [])] for at in estimates]
     table = torch.stack([torch.cat(row) for row in rows]).cpu().numpy()
-    return [Estimate(r[:P].astype(np.float32), float(r[P]), r[P + 1 :] if curved else None) for r in table]
+    return [Estimate(r[:P].astype(dtype), float(r[P]), r[P + 1 :] if curved else None) for r in table]
 
 
 def _estimate(g: Values, loss: Any) -> Estimate:
@@ -149,4 +169,10 @@ def _estimate(g: Values, loss: Any) -> Estimate:
 
 forward, central, central_curved, projection = _Forward(), _Central(), _CentralCurved(), _Projection()
 
-ESTIMATORS: dict[str, Estimator] = {"forward": forward, "central": central, "projection": projection}
+ESTIMATORS: dict[str, Estimator] = {
+    "forward": forward,
+    "central": central,
+    "projection": projection,
+    "forward-sign": _Sign(forward),
+    "central-sign": _Sign(central),
+}

@@ -22,7 +22,7 @@ from decomfl_lab.protocol.log import Entry, RunLog
 from decomfl_lab.protocol.messages import Held, Plan
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.protocol.wire import Ledger, encode, read
-from decomfl_lab.records.record import History
+from decomfl_lab.records.record import History, unsound
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import Step
 
@@ -131,7 +131,7 @@ class DeComFLFederation:
         clients, plans = zip(*self._plans(chosen, held), strict=True)
         replies = handle_all(clients, plans)
         for reply in replies:
-            if not np.isfinite(reply.scalars).all():  # named here: the codec refuses to carry it on
+            if unsound(reply.scalars).size:  # named here: the codec refuses to carry it on
                 raise DivergedError(f"scalars of client {reply.client}")
         if self.forgetful:
             for client in clients:

@@ -14,7 +14,8 @@ from decomfl_lab.laws import strategies as draw_from
 from decomfl_lab.laws.contract import Implementation
 from decomfl_lab.laws.register import LawBrokenError, bits, law, same
 from decomfl_lab.laws.strategies import Answers
-from decomfl_lab.records.aggregation import ClippedMean, Krum, Median, TrimmedMean, omega
+from decomfl_lab.records.aggregation import ClippedMean, Krum, Majority, Median, TrimmedMean, omega
+from decomfl_lab.records.record import ScalarArray
 
 __all__: list[str] = []
 
@@ -22,7 +23,7 @@ _ROUNDED = 1e-6
 """Relative error allowed to float32 numbers."""
 
 
-def _all(answers: Answers) -> list[NDArray[np.float32]]:
+def _all(answers: Answers) -> list[ScalarArray]:
     return [*answers.honest, *answers.liars]
 
 
@@ -57,8 +58,8 @@ def agreement_is_kept(implementation: Implementation, answers: Answers) -> None:
 
 
 @law(
-    "by median and trimmed mean every coordinate is within the range of the honest ones, whatever the liars say",
-    draw_from.answers(Median, TrimmedMean),
+    "by median, trimmed mean and majority every coordinate is within the range of the honest ones, whatever liars say",
+    draw_from.answers(Median, TrimmedMean, Majority),
     parts=("aggregate",),
 )
 def liars_stay_within_the_honest_range(implementation: Implementation, answers: Answers) -> None:
@@ -81,6 +82,19 @@ def liars_move_aggregates_by_the_honest_spread(implementation: Implementation, a
         away, spread = away.sum(keepdims=True), spread.sum(keepdims=True)
     rounded = _ROUNDED * np.abs(honest).max() + float(np.finfo(np.float32).tiny)
     _below("distance from the honest mean", np.sqrt(away), np.sqrt(omega(rule, len(honest) + f, f) * spread) + rounded)
+
+
+@law(
+    "the majority's sign is the one that more clients have, and 1 where as many have either",
+    draw_from.answers(Majority),
+    parts=("aggregate",),
+)
+def votes_are_counted(implementation: Implementation, answers: Answers) -> None:
+    replies = _all(answers)
+    found = implementation.aggregate(answers.rule, replies)
+    for at in np.ndindex(found.shape):
+        votes = [int(reply[at]) for reply in replies]
+        same(f"sign at {at}", int(found[at]), -1 if votes.count(-1) > votes.count(1) else 1)
 
 
 @law("Krum takes one client's reply whole", draw_from.answers(Krum), parts=("aggregate",))

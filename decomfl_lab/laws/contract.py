@@ -18,7 +18,7 @@ from torch import Tensor
 from decomfl_lab import noise
 from decomfl_lab.estimators.differences import ESTIMATORS
 from decomfl_lab.laws.register import bits
-from decomfl_lab.noise import Backend, Distribution
+from decomfl_lab.noise import AnyDistribution, Backend, Distribution, LowRank
 from decomfl_lab.objectives.objective import Objective, Perturbable
 from decomfl_lab.protocol import wire
 from decomfl_lab.protocol.client import Client
@@ -27,15 +27,15 @@ from decomfl_lab.protocol.messages import Held, Message, Plan, Reply
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.wire import Ledger
-from decomfl_lab.records.aggregation import Aggregation
-from decomfl_lab.records.record import History, RoundRecord
+from decomfl_lab.records.aggregation import Aggregation, Majority, Mean
+from decomfl_lab.records.record import History, RoundRecord, ScalarArray
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.records.seeds import Seeding
-from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
+from decomfl_lab.records.seeds import POOL, Seeding
+from decomfl_lab.replicas.replica import Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import GridSgd, LowPrecision, Sgd, UpdateRule
 
 __all__ = ["AcrossDevices", "AnyClient", "AnyReplica", "AnyServer", "Case", "Implementation", "Participation"]
-__all__ += ["Played", "Wavy", "digest", "play", "supported", "variant"]
+__all__ += ["Played", "Wavy", "digest", "play", "sums_or", "supported", "variant"]
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,11 @@ class Case:
         P: Number of directions a local step, a schedule over rounds.
         eta: Learning rate η, a schedule over rounds.
         rule: Update rule.
-        estimator: Difference that the scalars are, "forward" or "central".
+        estimator: Difference that the scalars are, "forward" or "central"; or "central-sign", int8 signs, of which the
+            majority's is the round's.
         mu: Smoothing radius μ, a power of two.
         distribution: Distribution of the directions.
+        rank: Rank of low-rank directions, 1 for others.
         shapes: Shapes of the model's tensors, () for a number.
         dtype: float32, float64, or what a LowPrecision rule says.
         seed: Seed of the server, which directions and sampling derive from.
@@ -87,6 +89,17 @@ class Case:
     seeding: Seeding = Seeding.PER_STEP
     tracking: Tracking = Tracking.SERVER
     keep: int = 0
+    rank: int = 1
+
+    @property
+    def low_rank(self) -> LowRank | None:
+        """The shapes and the rank of low-rank directions; None for others."""
+        return LowRank(self.shapes, self.rank) if self.distribution is Distribution.LOW_RANK else None
+
+    @property
+    def stream_distribution(self) -> AnyDistribution:
+        """The distribution as directions are made from it."""
+        return self.low_rank or self.distribution
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -97,6 +110,16 @@ class Case:
     def d(self) -> int:
         """Number of parameters."""
         return sum(self.sizes)
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """What makes a round's scalars of the clients'."""
+        return Majority() if self.estimator == "central-sign" else Mean()
+
+    @property
+    def pool(self) -> int:
+        """Directions S of the pool, where they come from one."""
+        return self.rule.pool or POOL
 
     def initial(self) -> Tensor:
         """x_0, the same for server and clients."""
@@ -239,7 +262,7 @@ class Implementation:
         """Implementations of the noise stream, each with the contract of ``noise.Backend``."""
         return {name: noise.load_backend(name) for name in noise.available_backends()}
 
-    def direction(self, seed: int, p: int, d: int, distribution: Distribution) -> NDArray[np.float32]:
+    def direction(self, seed: int, p: int, d: int, distribution: AnyDistribution) -> NDArray[np.float32]:
         """z(seed, p) in R^d."""
         return noise.direction(seed, p, d, distribution=distribution)
 
@@ -247,9 +270,10 @@ class Implementation:
         """C_r: the m of M clients that a server of this seed samples in round r."""
         return Server(M, m, K=1, P=Schedule(1), eta=Schedule(0.1), seed=seed, history=History(start=r)).sample()
 
-    def aggregate(self, rule: Aggregation, replies: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    def aggregate(self, rule: Aggregation, replies: Sequence[ScalarArray]) -> ScalarArray:
         """A round's scalars of the clients', by one of the rules of ``records.aggregation``."""
-        return rule(replies)
+        found: ScalarArray = rule(replies)
+        return found
 
     def encode(self, message: Message) -> bytes:
         """Any message as bytes."""
@@ -265,7 +289,8 @@ class Implementation:
 
     def replica(self, case: Case, *, per_tensor: bool = False) -> AnyReplica:
         """A replica at round 0, at ``case.initial()``; ``per_tensor`` ones apply updates tensor by tensor."""
-        return Replica(case.initial(), case.rule, sizes=case.sizes if per_tensor else None)
+        sizes = case.sizes if per_tensor else None
+        return case.rule.replica()(case.initial(), case.rule, sizes=sizes, low_rank=case.low_rank)
 
     def client(self, case: Case, i: int, objective: Objective | None = None) -> AnyClient:
         """Client i at round 0, with the loss ``objective``, or ``Wavy(case.d, i)``.
@@ -289,12 +314,14 @@ class Implementation:
 
     def sync_client(self, case: Case, i: int) -> AnyClient:
         """Client i that corrects its model afterwards instead of reverting it; the case's rule is plain SGD."""
-        replica = SyncReplica(case.initial(), case.rule)
+        replica = SyncReplica(case.initial(), case.rule, low_rank=case.low_rank)
         return Client(i, replica, Wavy(case.d, i), ESTIMATORS[case.estimator], case.mu)
 
     def server(self, case: Case, *, with_model: bool = True) -> AnyServer:
-        """A server at round 0."""
+        """A server at round 0; where the model is the sums of a pool, without it the lab's keeps these alone."""
         replica: Any = self.replica(case) if with_model else None
+        if not with_model and case.rule.pool:
+            replica = case.rule.replica()(case.initial().to("meta"), case.rule)
         return Server(
             M=case.M,
             m=1,
@@ -307,6 +334,8 @@ class Implementation:
             seeding=case.seeding,
             tracking=case.tracking,
             keep=case.keep,
+            aggregation=case.aggregation,
+            pool=case.pool,
         )
 
     def ledger(self, case: Case) -> Ledger:
@@ -338,17 +367,32 @@ def supported(implementation: Implementation, case: Case) -> Case | None:
             changes = {name: simpler[name] for name in names}
             if "rule" in names and narrow:
                 changes["dtype"] = torch.float32
-            changed = replace(case, **changes)
+            changed = _changed(case, **changes)
             if implementation.supports(changed):
                 return changed
     return None
 
 
+def _changed(case: Case, **changes: Any) -> Case:
+    """The case with these changes, with plain SGD where its rule needs a pool that its seeds no longer come from."""
+    changed = replace(case, **changes)
+    fits = changed.rule.pool is None or changed.seeding is Seeding.POOL
+    return changed if fits else replace(changed, rule=Sgd())
+
+
 def variant(implementation: Implementation, case: Case, **changes: Any) -> Case:
     """The case with these changes; the law is not tried on it if the implementation does not support that."""
-    changed = replace(case, **changes)
+    changed = _changed(case, **changes)
     assume(implementation.supports(changed))
     return changed
+
+
+def sums_or(case: Case, t: int, r: int) -> tuple[int, int]:
+    """Scalars and seeds that bring a client from round t to r: those of the records, or the sums where that is less."""
+    sizes = [(case.K * case.P(q), case.seeding.sent(case.K, case.P(q))) for q in range(t, r)]
+    pairs, seeds = sum(pair for pair, _ in sizes), sum(own for _, own in sizes)
+    pooled = case.rule.pool is not None and 12 + 13 + 4 * case.pool < 19 * len(sizes) + 6 * pairs
+    return (case.pool, 0) if pooled else (pairs, seeds)
 
 
 class AcrossDevices(Implementation):
@@ -373,7 +417,8 @@ class AcrossDevices(Implementation):
         client: Any = super().client(case, i, objective)
         if i % 2:
             x = case.initial().to(self.device)
-            client.replica = Replica(x, case.rule, sizes=case.sizes, backend=self.backend)
+            own: Any = {"sizes": case.sizes, "backend": self.backend, "low_rank": case.low_rank}
+            client.replica = case.rule.replica()(x, case.rule, **own)
         return cast("AnyClient", client)
 
 

@@ -116,6 +116,7 @@ _FEW = _WAYS[:2] + _WAYS[-1:]
 SCOPES = (
     *(Scope(Tracking.SERVER, *way) for way in _WAYS),
     *(Scope(Tracking.SERVER, *way, clients=2, memory=2) for way in _WAYS),
+    Scope(Tracking.CLIENTS),
     *(Scope(Tracking.CLIENTS, *way, rounds=3) for way in _FEW),
     *(Scope(Tracking.CLIENTS, *way, clients=2, rounds=3, memory=2) for way in _FEW),
     *(Scope(tracking, keep, clients=1, session=True) for tracking in Tracking for keep in (0, 1)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,17 +21,19 @@ from decomfl_lab.devices import on_host
 from decomfl_lab.engines.base import Line
 from decomfl_lab.estimators.differences import ESTIMATORS
 from decomfl_lab.laws.contract import AnyClient, AnyServer, Case, Implementation
-from decomfl_lab.noise import Backend, Distribution, Op, Program, reference
-from decomfl_lab.noise.program import DISTRIBUTIONS, Code
+from decomfl_lab.noise import AnyDistribution, Backend, Distribution, LowRank, Op, Program, reference
+from decomfl_lab.noise.program import Code
 from decomfl_lab.noise.spec import TILE
 from decomfl_lab.objectives.objective import Objective, Perturbable
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Held, Message, Plan, Reply
 from decomfl_lab.protocol.server import Server
-from decomfl_lab.protocol.wire import HEADER_BYTES, Ledger
-from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Mean, TrimmedMean
+from decomfl_lab.protocol.wire import HEADER_BYTES, Kind, Ledger
+from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Majority, Mean, TrimmedMean
+from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
-from decomfl_lab.records.seeds import DerivedSeeds, StepSeed
+from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, StepSeed, pooled
+from decomfl_lab.replicas.pooled import PooledReplica
 from decomfl_lab.replicas.rebuild import rebuild_
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import GridSgd, Sgd, Step
@@ -64,10 +67,11 @@ class _Faulty(Planted):
     """The lab's implementation with a client, server, replica or ledger exchanged for a faulty one."""
 
     def _kind(self, right: type) -> Any:
-        return self.wrong if issubclass(self.wrong, right) else right
+        return self.wrong if right in self.wrong.__bases__ else right
 
     def replica(self, case: Case, *, per_tensor: bool = False) -> Replica:
-        made: Replica = self._kind(Replica)(case.initial(), case.rule, sizes=case.sizes if per_tensor else None)
+        own = {"sizes": case.sizes if per_tensor else None, "low_rank": case.low_rank}
+        made: Replica = self._kind(case.rule.replica())(case.initial(), case.rule, **own)
         return made
 
     def client(self, case: Case, i: int, objective: Objective | None = None) -> Client:
@@ -90,7 +94,8 @@ class _FaultySync(Planted):
 
     def sync_client(self, case: Case, i: int) -> Client:
         right: Any = super().sync_client(case, i)
-        return Client(i, self.wrong(case.initial(), case.rule), right.objective, right.estimator, right.mu)
+        replica = self.wrong(case.initial(), case.rule, low_rank=case.low_rank)
+        return Client(i, replica, right.objective, right.estimator, right.mu)
 
 
 class _FaultyBackend(Planted):
@@ -125,7 +130,8 @@ class _ByInstruction:
             return reference.run(code, registers, first, scales)
         r = registers[to]
         for n in range(begin, end):
-            z = self.directions(int(code.keys[0]), p + n - begin, first, r.size, DISTRIBUTIONS[kind], float(scales[n]))
+            of = first, r.size, code.distribution(kind), float(scales[n])
+            z = self.directions(int(code.keys[0]), p + n - begin, *of)
             self.add(r, code.coefficients[n], z)
         return 0
 
@@ -248,7 +254,7 @@ def learning_rate_of_the_present(self: Client, plan: Plan) -> Reply:
 def client_order_changed(self: Server, replies: Iterable[Reply]) -> RoundRecord:
     """Adds the scalars in float32 in the order in which they arrive."""
     arrived = list(replies)
-    if not arrived:
+    if not arrived or arrived[0].scalars.dtype == np.int8:
         return Server.aggregate(self, arrived)
     total = np.zeros_like(arrived[0].scalars)
     for reply in arrived:
@@ -325,6 +331,24 @@ def tensors_restart_the_stream(self: Replica, program: Program) -> None:
         rebuild_(program, [{name: parts[n] for name, parts in cut.items()}])
 
 
+@_fault(_RECURSION, PooledReplica, "_apply_all")
+def sums_in_single(self: PooledReplica, records: Sequence[RoundRecord]) -> None:
+    """Rounds the sums of a pool to float32 after every record."""
+    for record in records:
+        PooledReplica._apply_all(self, [record])
+        self.state = {**self.state, "sums": self.state["sums"].float().to(torch.int32)}
+
+
+@_fault(_RECURSION, PooledReplica, "_apply_all")
+def place_off_by_one(self: PooledReplica, records: Sequence[RoundRecord]) -> None:
+    """Adds to the sum beside the one that was meant."""
+
+    def moved(seeds: PooledSeeds) -> PooledSeeds:
+        return replace(seeds, places=tuple(tuple((j + 1) % self.rule.size for j in own) for own in seeds.places))
+
+    PooledReplica._apply_all(self, [replace(record, seeds=moved(pooled(record.seeds))) for record in records])
+
+
 # Servers ---------------------------------------------------------------------------------------------------------
 
 
@@ -375,7 +399,7 @@ def rate_of_the_round_before(self: Server, *asked: Any) -> dict[int, Plan]:
 def model_decides(self: Server, replies: Iterable[Reply]) -> RoundRecord:
     """Halves every scalar where it keeps no model."""
     arrived = list(replies)
-    if self.replica is None:
+    if self.replica is None and self.aggregation.dtype is np.float32:
         half = np.float32(0.5)
         arrived = [replace(reply, scalars=half * reply.scalars) for reply in arrived]
     return Server.aggregate(self, arrived)
@@ -422,6 +446,16 @@ def any_reply_accepted(self: Server, reply: Reply) -> None:
         Server.check(self, reply)
 
 
+@_fault("bad-replies-are-refused", Server, "aggregate")
+def votes_have_weights(self: Server, replies: Iterable[Reply]) -> RoundRecord:
+    """Adds up what is sent in the place of signs: who says 100 has a hundred votes."""
+    arrived = list(replies)
+    if arrived and arrived[0].scalars.dtype == np.int8:
+        said = np.where(np.sum([reply.scalars for reply in arrived], axis=0) >= 0, 1, -1).astype(np.int8)
+        arrived = [replace(reply, scalars=said) for reply in arrived]
+    return Server.aggregate(self, arrived)
+
+
 # Ledgers ---------------------------------------------------------------------------------------------------------
 
 
@@ -447,6 +481,14 @@ def header_not_counted(self: Ledger, reply: Reply) -> bytes:
     message = Ledger.reply(self, reply)
     self.up[reply.client].bytes -= HEADER_BYTES
     return message
+
+
+@_fault(_REBUILT, Ledger, "pool")
+def sums_of_an_earlier_round(self: Ledger, client: int, sums: PoolSums) -> bytes:
+    """Sends the sums that the client before got, as if they were those of the round."""
+    earlier = vars(self).get("earlier", np.zeros_like(sums.values))
+    vars(self)["earlier"] = sums.values
+    return Ledger.pool(self, client, replace(sums, values=earlier))
 
 
 # What else an implementation has ---------------------------------------------------------------------------------
@@ -491,18 +533,41 @@ def seed_ignored(self: Planted, case: Case, *, with_model: bool = True) -> AnySe
 @_fault(_WIRE, Planted, "encode")
 def scalars_in_half_precision(self: Planted, message: Message) -> bytes:
     """Sends the scalars of a reply with 16 bits."""
-    if isinstance(message, Reply):
+    if isinstance(message, Reply) and message.scalars.dtype == np.float32:
         with np.errstate(over="ignore"):
             half = message.scalars.astype(np.float16).astype(np.float32)
         message = replace(message, scalars=half)
     return Implementation.encode(self, message)
 
 
+def _resealed(message: bytes) -> bytes:
+    """The message with the checksum of its body."""
+    return message[: HEADER_BYTES - 4] + struct.pack("<I", zlib.crc32(message[HEADER_BYTES:])) + message[HEADER_BYTES:]
+
+
+class _LeakingPadding(Planted):
+    """Fills the last byte of signs up with that of a loss, which is not to be sent, and reads whatever is there."""
+
+    def encode(self, message: Message) -> bytes:
+        sent = super().encode(message)
+        if not isinstance(message, Reply) or sent[3] != Kind.SIGNS or message.loss >= 0:
+            return sent
+        return _resealed(sent[:-1] + bytes([sent[-1] | 0xFF & ~(0xFF >> -message.scalars.size % 8)]))
+
+    def decode(self, message: bytes, run_seed: int | None = None) -> Message:
+        if message[3:4] == bytes([Kind.SIGNS]):
+            K, P = struct.unpack_from("<HH", message, HEADER_BYTES + 8)
+            message = _resealed(message[:-1] + bytes([message[-1] & 0xFF >> -K * P % 8]))
+        return super().decode(message, run_seed)
+
+
+_LeakingPadding("padding-leaks", _WIRE)
+
+
 @_fault(_WIRE, Planted, "decode")
 def checksum_ignored(self: Planted, message: bytes, run_seed: int | None = None) -> Message:
     """Believes every body, whatever its header's checksum says."""
-    head, body = message[: HEADER_BYTES - 4], message[HEADER_BYTES:]
-    return Implementation.decode(self, head + struct.pack("<I", zlib.crc32(body)) + body, run_seed)
+    return Implementation.decode(self, _resealed(message), run_seed)
 
 
 @_fault(_SAMPLING, Planted, "sample")
@@ -519,7 +584,7 @@ def same_clients_every_round(self: Planted, seed: int, _: int, M: int, m: int) -
 
 
 @_fault("aggregates-have-no-order", Planted, "aggregate")
-def added_in_order_of_arrival(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+def added_in_order_of_arrival(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Adds float32 numbers one after another, whatever the rule."""
     del rule
     total = np.zeros_like(replies[0])
@@ -530,14 +595,14 @@ def added_in_order_of_arrival(_: Planted, rule: Aggregation, replies: Sequence[_
 
 
 @_fault("agreement-is-kept", Planted, "aggregate")
-def trimmed_but_divided_by_all(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+def trimmed_but_divided_by_all(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Divides what is left of a trimmed mean by the number of all clients."""
     left = 1 - 2 * rule.tolerated / len(replies) if isinstance(rule, TrimmedMean) else 1.0
     return rule(replies) * np.float32(left)
 
 
 @_fault("liars-stay-within-the-honest-range", Planted, "aggregate")
-def trimmed_above_alone(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+def trimmed_above_alone(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Drops 2f of the largest numbers and none of the smallest."""
     if not isinstance(rule, TrimmedMean):
         return rule(replies)
@@ -545,7 +610,7 @@ def trimmed_above_alone(_: Planted, rule: Aggregation, replies: Sequence[_F32]) 
 
 
 @_fault("liars-move-aggregates-by-the-honest-spread", Planted, "aggregate")
-def krum_content_with_few_neighbours(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+def krum_content_with_few_neighbours(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Krum that asks for the one nearest neighbour, which liars are to each other."""
     if not isinstance(rule, Krum):
         return rule(replies)
@@ -555,7 +620,7 @@ def krum_content_with_few_neighbours(_: Planted, rule: Aggregation, replies: Seq
 
 
 @_fault("krum-takes-one-reply-whole", Planted, "aggregate")
-def krum_by_coordinates(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+def krum_by_coordinates(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Chooses a client anew for every scalar."""
     if not isinstance(rule, Krum):
         return rule(replies)
@@ -563,8 +628,24 @@ def krum_by_coordinates(_: Planted, rule: Aggregation, replies: Sequence[_F32]) 
     return np.array([rule(list(column)) for column in columns.swapaxes(0, 1)]).reshape(replies[0].shape)
 
 
+@_fault("votes-are-counted", Planted, "aggregate")
+def ties_go_to_the_last(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
+    """Gives a tied vote to the client that was heard last."""
+    if not isinstance(rule, Majority):
+        return rule(replies)
+    return np.sign(2 * np.sum(replies, axis=0) + replies[-1]).astype(np.int8)
+
+
+@_fault("liars-stay-within-the-honest-range", Planted, "aggregate")
+def the_last_has_a_casting_vote(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
+    """Counts a liar, who is heard last, as often as all the others together."""
+    if not isinstance(rule, Majority):
+        return rule(replies)
+    return np.sign(np.sum(replies, axis=0) + len(replies) * replies[-1]).astype(np.int8)
+
+
 @_fault("clipped-means-keep-the-norm", Planted, "aggregate")
-def clipped_by_coordinates(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+def clipped_by_coordinates(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Clips every scalar to c, not the norm of all."""
     if not isinstance(rule, ClippedMean) or not rule.clip:
         return rule(replies)
@@ -572,7 +653,7 @@ def clipped_by_coordinates(_: Planted, rule: Aggregation, replies: Sequence[_F32
 
 
 @_fault("clipped-means-keep-the-norm", Planted, "aggregate")
-def clipped_to_the_mean_norm(_: Planted, rule: Aggregation, replies: Sequence[_F32]) -> _F32:
+def clipped_to_the_mean_norm(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Clips to the mean of the norms, which one liar makes what it likes."""
     if not isinstance(rule, ClippedMean) or rule.clip:
         return rule(replies)
@@ -580,9 +661,30 @@ def clipped_to_the_mean_norm(_: Planted, rule: Aggregation, replies: Sequence[_F
 
 
 @_fault("streams-are-functions-of-their-counters", Planted, "direction")
-def directions_repeat(_: Planted, seed: int, p: int, d: int, distribution: Distribution) -> _F32:
+def directions_repeat(_: Planted, seed: int, p: int, d: int, distribution: AnyDistribution) -> _F32:
     """Directions of one seed that come back after two."""
     return noise.direction(seed, p // 2, d, distribution=distribution)
+
+
+@_fault("low-rank-factors-are-shared-by-nobody", Planted, "direction")
+def one_generator_for_every_tensor(_: Planted, seed: int, p: int, d: int, distribution: AnyDistribution) -> _F32:
+    """Starts anew for every tensor, so that layers of equal shape get equal noise."""
+    if not isinstance(distribution, LowRank):
+        return noise.direction(seed, p, d, distribution=distribution)
+    alone = [LowRank((shape,), distribution.rank) for shape in distribution.shapes if math.prod(shape)]
+    return np.concatenate([noise.direction(seed, p, own.d, distribution=own) for own in alone])
+
+
+@_fault("low-rank-factors-are-shared-by-nobody", Planted, "direction")
+def one_factor_for_both(_: Planted, seed: int, p: int, d: int, distribution: AnyDistribution) -> _F32:
+    """Makes A and B of the same numbers."""
+    z = noise.direction(seed, p, d, distribution=distribution)
+    for at in distribution.tensors if isinstance(distribution, LowRank) else ():
+        if at.terms == 1:
+            i, j = np.divmod(np.arange(at.size), at.columns)
+            a, b = (reference.factors(seed, p, at.factor + own) for own in (i, j))
+            z[at.begin : at.begin + at.size] = a * b
+    return z
 
 
 @_fault("private-keys-hide-the-directions", Planted, "keyed_client")

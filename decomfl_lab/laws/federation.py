@@ -17,15 +17,16 @@ from torch import Tensor
 from decomfl_lab import noise
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws import strategies as draw_from
-from decomfl_lab.laws.contract import Case, Implementation, Played, digest, play, variant
+from decomfl_lab.laws.contract import Case, Implementation, Played, digest, play, sums_or, variant
 from decomfl_lab.laws.register import LawBrokenError, bits, law, refused, same
 from decomfl_lab.methods.fzoo import Normalised
 from decomfl_lab.methods.hiso import Whitened
 from decomfl_lab.noise import reference
 from decomfl_lab.protocol.messages import Message, Reply, RunSeed
 from decomfl_lab.protocol.server import Tracking
-from decomfl_lab.records.seeds import Seeding, stream_of
-from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
+from decomfl_lab.records.seeds import Picks, step_seed, stream_of
+from decomfl_lab.replicas.pooled import PooledSgd
+from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, Step, UpdateRule
 
 __all__: list[str] = []
 
@@ -44,9 +45,7 @@ def _narrow(v: _Vector, kind: str) -> _Vector:
     return torch.from_numpy(v).to(getattr(torch, kind)).float().numpy()
 
 
-def _written_out(
-    rule: UpdateRule, v: dict[str, _Vector], g: _Vector, z: list[_Vector], eta: float, seed: int, last: bool
-) -> None:
+def _written_out(rule: UpdateRule, v: dict[str, _Vector], g: _Vector, z: list[_Vector], eta: float, step: Step) -> None:
     """One step of ``rule`` on the named vectors v, in numpy: every line is one formula of the rule's docstring."""
     number = v["x"].dtype.type
     P = g.size
@@ -83,10 +82,10 @@ def _written_out(
                 v["x"] = v["x"] * number(1.0 - eta * rule.weight_decay)
             v["x"] = v["x"] + number(-eta) * ratio
         case Whitened():
-            step = plus(np.zeros_like(v["x"]), 1.0) * v["scale"]
-            v["x"] = v["x"] + number(-eta) * step
-            if last:
-                square = np.square(step * v["scale"]) * number(1.0 - rule.nu)
+            move = plus(np.zeros_like(v["x"]), 1.0) * v["scale"]
+            v["x"] = v["x"] + number(-eta) * move
+            if step.last:
+                square = np.square(move * v["scale"]) * number(1.0 - rule.nu)
                 v["scale"] = v["scale"] / np.sqrt(square + number(rule.nu))
         case Normalised():
             sigma = float(np.std(g.astype(np.float64), ddof=1)) if P > 1 else 0.0
@@ -99,16 +98,24 @@ def _written_out(
             if rule.rounding == "compensated":
                 for name in names:
                     v[name] = v[name] + v[f"{name}.low"]
-            _written_out(rule.rule, v, g, z, eta, seed, last)
+            _written_out(rule.rule, v, g, z, eta, step)
             for place, name in enumerate(names):
                 exact = v[name]
                 if rule.rounding == "stochastic":
-                    words = reference.rounding_words(seed, place, 0, exact.size)
+                    words = reference.rounding_words(step_seed(step.seed), place, 0, exact.size)
                     v[name] = reference.narrow(exact, rule.dtype, words)
                 else:
                     v[name] = _narrow(exact, rule.dtype)
                 if rule.rounding == "compensated":
                     v[f"{name}.low"] = _narrow(exact - v[name], rule.dtype)
+        case PooledSgd():
+            assert isinstance(step.seed, Picks)
+            for g_p, j in zip(g, step.seed.places, strict=True):
+                v["sums"][j] += round(-eta / P * float(g_p) * 2**-rule.exponent)  # of Python: ties to even
+            v["x"] = v["start"]
+            for j in map(int, np.flatnonzero(v["sums"])):
+                z_j = noise.direction(step.seed.pool, j, v["x"].size, distribution=step.distribution, backend="numpy")
+                v["x"] = v["x"] + number(np.float32(v["sums"][j] * 2.0**rule.exponent)) * z_j.astype(v["x"].dtype)
         case _:
             assume(False)  # a rule of somebody's own, whose test has to write it out
 
@@ -121,18 +128,21 @@ def replay_equals_the_written_out_recursion(implementation: Implementation, case
     wide = torch.float64 if case.dtype == torch.float64 else torch.float32
     vectors = {"x": case.initial().to(wide).numpy()}
     vectors |= {slot: np.full_like(vectors["x"], case.rule.start(slot)) for slot in case.rule.slots}
+    if case.rule.pool:
+        vectors |= {"sums": np.zeros(case.pool, np.int32), "start": vectors["x"]}
     for r, record in enumerate(played.records):
         eta = case.eta(r)
         same(f"K and P of round {r}", record.scalars.shape, (case.K, case.P(r)))
         same(f"distribution of round {r}", record.distribution, case.distribution)
         for k, (seed, g) in enumerate(zip(record.seeds, record.scalars, strict=True)):
             z = [
-                noise.direction(*stream_of(seed, p), case.d, distribution=record.distribution, backend="numpy")
+                noise.direction(*stream_of(seed, p), case.d, distribution=case.stream_distribution, backend="numpy")
                 for p in range(record.P)
             ]
-            _written_out(case.rule, vectors, g, z, eta, stream_of(seed, 0)[0], k + 1 == record.K)
+            step = Step(seed, g, eta, record.distribution, last=k + 1 == record.K)
+            _written_out(case.rule, vectors, g, z, eta, step)
     for name, found in {"x": held.x, **held.state}.items():
-        same(f"bits of {name}", bits(found.to(wide)), bits(vectors[name]))
+        same(f"bits of {name}", bits(found if name == "sums" else found.to(wide)), bits(vectors[name]))
 
 
 @law("the order in which replies arrive does not matter", draw_from.cases())
@@ -251,18 +261,21 @@ def _scalars(
     played = Played(implementation.delivery(case), [implementation.client(case, 0, _Function(f))])
     plan = played.plan_for(0)
     reply = played.clients[0].handle(plan)
-    z = [implementation.direction(*stream_of(plan.seeds[0], p), case.d, plan.distribution) for p in range(plan.P)]
+    seed, of = plan.seeds[0], case.stream_distribution
+    z = [implementation.direction(*stream_of(seed, p), case.d, of) for p in range(plan.P)]
     return reply.scalars[0].astype(np.float64), np.stack(z).astype(np.float64), case.initial().double().numpy()
 
 
 def _close(what: str, found: _Vector, wanted: _Vector, size: float, case: Case) -> None:
-    """Equal up to a rounding of g to float32 and the roundings of two losses over μ.
+    """Equal up to a rounding of g to float32 and the roundings of two losses over μ; of signs those they cannot turn.
 
     ``size`` is Σ |∂_j f| |x_j| on the way. The losses are computed in float64 with less than 64 d roundings; in
     float32 models each coordinate is rounded twice more, by cz and by x + cz.
     """
     roundings = 64 * case.d * 2.0**-52 + (4 * 2.0**-24 if case.dtype == torch.float32 else 0.0)
     tolerance = 2.0**-23 * np.abs(wanted) + roundings * size / case.mu
+    if case.estimator == "central-sign":
+        found, wanted = (np.where(np.abs(wanted) <= tolerance, 0, values) for values in (found, np.sign(wanted)))
     if not (np.abs(found - wanted) <= tolerance).all():
         raise LawBrokenError(f"{what}: {found} is not {wanted} within {tolerance}")
 
@@ -290,7 +303,7 @@ def scalars_are_slopes_along_the_scaled_directions(implementation: Implementatio
         plan = replace(played.plan_for(i), records=())
         scale, x = snapshot.state["scale"].numpy(), snapshot.x.numpy()
         streams = [stream_of(plan.seeds[0], p) for p in range(plan.P)]
-        u = scale * np.stack([implementation.direction(*at, case.d, plan.distribution) for at in streams])
+        u = scale * np.stack([implementation.direction(*at, case.d, case.stream_distribution) for at in streams])
         size = float(np.abs(a) @ (np.abs(x) + case.mu * np.abs(u).max(0)))
         _close("g and ⟨a, s ⊙ z⟩", client.handle(plan).scalars[0].astype(np.float64), u @ a, size, case)
 
@@ -324,12 +337,11 @@ def ledger_counts_what_is_sent(implementation: Implementation, case: Case) -> No
     for r, at in enumerate(case.rounds):
         for i in at.clients:
             row = wanted[i]
-            missed = range(held[i], r)
-            scalars = sum(case.K * case.P(q) for q in missed)
-            seeds = sum(case.seeding.sent(case.K, case.P(q)) for q in (*missed, r))
+            scalars, seeds = sums_or(case, held[i], r)
+            seeds += case.seeding.sent(case.K, case.P(r))
             row["scalars up"] += case.K * case.P(r)
             row["scalars down"] += scalars
-            seeds += case.seeding is Seeding.PER_RUN and i not in told
+            seeds += case.seeding.needs_run_seed and i not in told
             told |= {i} - at.lost  # until it answers nobody knows whether it was told
             row["seeds down"] += seeds
             if track or i not in at.lost:  # a client knows what it holds, whatever became of its reply
@@ -340,7 +352,11 @@ def ledger_counts_what_is_sent(implementation: Implementation, case: Case) -> No
         same(f"bytes down to and up from client {i}", [down.bytes, up.bytes], played.carried[i])
 
 
-@law("encoding and decoding a message changes nothing; a damaged one is refused", draw_from.cases(), st.data())
+@law(
+    "encoding and decoding changes nothing that is to travel; a damaged message is refused",
+    draw_from.cases(),
+    st.data(),
+)
 def the_wire_keeps_every_bit(implementation: Implementation, case: Case, data: st.DataObject) -> None:
     played = play(implementation, case)
     reports = [played.clients[0].report()] if played.delivery.wants_reports else None
@@ -357,6 +373,8 @@ def the_wire_keeps_every_bit(implementation: Implementation, case: Case, data: s
     answer = there_and_back(reply)
     assert isinstance(answer, Reply)
     same("decoded scalars", bits(answer.scalars), bits(reply.scalars))
+    low, high = (implementation.encode(dataclasses.replace(reply, loss=loss)) for loss in (-1.0, 1.0))
+    same("bytes of replies that differ in a loss, which does not travel", low, high)
     message = implementation.encode(plan)
     at = data.draw(st.integers(0, len(message) - 1))
     flipped = bytes([*message[:at], message[at] ^ data.draw(st.integers(1, 255)), *message[at + 1 :]])
@@ -402,14 +420,22 @@ def bad_replies_are_refused(implementation: Implementation, case: Case) -> None:
     plan = played.plan_for(0)
     good = played.clients[0].handle(plan)
     held, round_ = list(played.server.held), played.server.round
-    spoiled = good.scalars.copy()
-    spoiled[0, 0] = np.nan
+    signs = case.aggregation.dtype is np.int8
+    other: Any = good.scalars.astype(np.float32 if signs else np.int8)
+
+    def spoiled(g: float) -> list[Reply]:
+        scalars = good.scalars.copy()
+        scalars[0, 0] = g
+        return [dataclasses.replace(good, scalars=scalars)]
+
     bad = {
-        "NaN": [dataclasses.replace(good, scalars=spoiled)],
+        "no number or sign": spoiled(0 if signs else np.nan),
+        "too large": spoiled(100 if signs else np.inf),
+        "of another type": [dataclasses.replace(good, scalars=other)],
         "doubled": [good, good],
         "foreign": [dataclasses.replace(good, client=case.M)],
         "of another round": [dataclasses.replace(good, round=round_ + 1)],
-        "misshapen": [dataclasses.replace(good, scalars=np.zeros((plan.K, plan.P + 1), np.float32))],
+        "misshapen": [dataclasses.replace(good, scalars=np.ones((plan.K, plan.P + 1), good.scalars.dtype))],
         "none": [],
     }
     for kind, replies in bad.items():

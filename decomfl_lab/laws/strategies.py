@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
-from numpy.typing import NDArray
 
 from decomfl_lab.laws.contract import Case, Participation
 from decomfl_lab.methods.registry import METHODS
@@ -16,9 +15,11 @@ from decomfl_lab.methods.rule_options import DEFAULT_RULE
 from decomfl_lab.methods.scalars import Scalars
 from decomfl_lab.noise import Distribution, Format
 from decomfl_lab.protocol.server import Tracking
-from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Mean, Median, TrimmedMean
+from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Majority, Mean, Median, TrimmedMean
+from decomfl_lab.records.record import ScalarArray
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
+from decomfl_lab.replicas.pooled import PooledSgd
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
 
 __all__ = ["Answers", "answers", "cases", "counters", "distributions", "participations", "rules", "seeds", "shapes"]
@@ -46,7 +47,8 @@ _low_precision = st.builds(
     rounding=st.sampled_from(("stochastic", "compensated", "nearest")),
 )
 _methods = [kind() for kind in METHODS.values()]
-_own = sorted({made.rule for made in _methods if isinstance(made, Scalars)} - {DEFAULT_RULE}, key=repr)
+_scalar = [made.rule for made in _methods if isinstance(made, Scalars)]
+_own = sorted({rule for rule in _scalar if not rule.pool} - {DEFAULT_RULE}, key=repr)  # pools: smaller ones below
 rules: SearchStrategy[UpdateRule] = st.one_of(
     _momentum,
     _sgd,
@@ -54,6 +56,7 @@ rules: SearchStrategy[UpdateRule] = st.one_of(
     st.builds(SignSgd, weight_decay=_decay),
     st.builds(GridSgd, exponent=st.integers(-18, -12)),
     _low_precision,
+    st.builds(PooledSgd, size=st.integers(1, 6), exponent=st.sampled_from((-27, -20))),
     st.sampled_from(_own),
 )
 
@@ -91,28 +94,30 @@ def cases(draw: DrawFn, *, max_clients: int = 5, max_rounds: int = 7) -> Case:
         P=Schedule(draw(st.integers(1, 4)), draw(st.dictionaries(change, st.integers(1, 4), max_size=2))),
         eta=Schedule(draw(rate), draw(st.dictionaries(change, rate, max_size=3))),
         rule=rule,
-        estimator=draw(st.sampled_from(("forward", "central"))),
+        estimator=draw(st.sampled_from(("forward", "central", "central-sign"))),
         mu=draw(st.sampled_from((2.0**-10, 2.0**-3))),  # exact in float32
         distribution=draw(distributions),
         shapes=draw(shapes),
         dtype=getattr(torch, rule.dtype) if isinstance(rule, LowPrecision) else draw(wide_dtypes),
         seed=draw(seeds),
         rounds=tuple(draw(st.lists(participations(M), min_size=1, max_size=max_rounds))),
-        seeding=draw(st.sampled_from(Seeding)),
+        seeding=Seeding.POOL if rule.pool else draw(st.sampled_from(Seeding)),
         tracking=draw(st.sampled_from(Tracking)),
+        rank=draw(st.integers(1, 3)),
     )
 
 
 class Answers(NamedTuple):
-    """What clients send in a round, (K, P) float32 arrays, and the rule that makes one of them."""
+    """What clients send in a round, (K, P) arrays, and the rule that makes one of them."""
 
     rule: Aggregation
-    honest: list[NDArray[np.float32]]
-    liars: list[NDArray[np.float32]]
+    honest: list[ScalarArray]
+    liars: list[ScalarArray]
 
 
 _mild = st.integers(-40, 40).map(lambda tenths: tenths / 10)
 _far = st.sampled_from((1e4, -1e4, 2.0**127, -(2.0**127)))
+_sign = st.sampled_from((1, -1))
 _wild = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
@@ -122,7 +127,7 @@ def answers(draw: DrawFn, *kinds: Any) -> Answers:
 
     Honest replies often agree, liars' often do too; these may be anything that is finite.
     """
-    kind = draw(st.sampled_from(kinds or (Mean, ClippedMean, Median, TrimmedMean, Krum)))
+    kind = draw(st.sampled_from(kinds or (Mean, ClippedMean, Median, TrimmedMean, Krum, Majority)))
     f = draw(st.sampled_from((2, 1, 0, 3)))
     tolerated = f + draw(st.integers(0, 1))
     rule = kind(tolerated) if kind in (TrimmedMean, Krum) else kind()
@@ -131,12 +136,13 @@ def answers(draw: DrawFn, *kinds: Any) -> Answers:
     n = draw(st.integers(0, 3)) + max(rule.least, 2 * f + 1)
     shape = draw(st.tuples(st.integers(1, 2), st.integers(1, 3)))
 
-    def replies(count: int, number: SearchStrategy[float], alike: bool) -> list[NDArray[np.float32]]:
+    def replies(count: int, number: SearchStrategy[float], alike: bool) -> list[ScalarArray]:
         size = shape[0] * shape[1]
         each = st.lists(number, min_size=size, max_size=size)
         drawn = draw(each.map(lambda one: [one] * count) if alike else st.lists(each, min_size=count, max_size=count))
-        return [np.array(one, dtype=np.float32).reshape(shape) for one in drawn]
+        return [np.array(one, dtype=rule.dtype).reshape(shape) for one in drawn]
 
     mild_or_not, often = st.sampled_from((_mild, _mild, _wild)), st.sampled_from((True, True, False))
-    honest = replies(n - f, draw(mild_or_not), not draw(often))
-    return Answers(rule, honest, replies(f, draw(st.sampled_from((_far, _wild))), draw(often)))
+    numbers, lies = (_sign, _sign) if kind is Majority else (draw(mild_or_not), draw(st.sampled_from((_far, _wild))))
+    honest = replies(n - f, numbers, not draw(often))
+    return Answers(rule, honest, replies(f, lies, draw(often)))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws import strategies as draw_from
-from decomfl_lab.laws.contract import Case, Implementation, Played, play, variant
+from decomfl_lab.laws.contract import Case, Implementation, Played, play, sums_or, variant
 from decomfl_lab.laws.register import LawBrokenError, bits, law, refused, same
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise import derive_seed
@@ -80,8 +80,8 @@ def clients_can_track_their_round(implementation: Implementation, case: Case) ->
     same("what the server holds of its clients", played.server.held, [])
     now = played.server.round
     for i, client in enumerate(played.clients):
-        lacking = list(range(client.replica.round, now))
-        same(f"rounds sent to client {i}", [record.round for record in played.plan_for(i).records], lacking)
+        plan = played.plan_for(i)  # sums of a pool may have come before it, in the place of records
+        same(f"rounds sent to client {i}", [own.round for own in plan.records], list(range(client.replica.round, now)))
     for kind, reports in {"silent": [], "ahead": [Held(0, now + 1)]}.items():
         planned = f"a client that is {kind} of its round was planned"
         refused(planned, partial(played.server.plan_round, [0], reports))
@@ -138,11 +138,14 @@ def pulling_or_replaying_is_a_matter_of_cost(
     held, scalars = [0] * case.M, [0] * case.M
     for r, at in enumerate(case.rounds):
         for i in at.clients:
-            sizes = [(case.K * case.P(q), case.seeding.sent(case.K, case.P(q))) for q in range(held[i], r)]
-            pairs = sum(pair for pair, _ in sizes)
-            replay_bytes = 12 + 4 + sum(19 + 8 * seeds + 4 * pair for pair, seeds in sizes) if sizes else 0
+            pairs = sum(case.K * case.P(q) for q in range(held[i], r))
+            own = sum(19 + case.seeding.bytes(case.K, case.P(q)) for q in range(held[i], r)) + 4 * pairs
+            replay_bytes = 12 + 4 + own if own else 0
             replay_seconds = replay_bytes / policy.bandwidth + pairs * case.d * policy.replay_ns * 1e-9
-            scalars[i] += vectors * case.d if pull_seconds < replay_seconds else pairs
+            if case.rule.pool:  # whose sums come in the place of more bytes of records, whatever the policy
+                scalars[i] += sums_or(case, held[i], r)[0]
+            else:
+                scalars[i] += vectors * case.d if pull_seconds < replay_seconds else pairs
             if case.tracking is Tracking.CLIENTS or i not in at.lost:
                 held[i] = r
     same("scalars and model elements down", [t.scalars for t in played.ledger.down], scalars)
@@ -192,7 +195,7 @@ def synchronised_clients_drift_within_their_roundings(implementation: Implementa
     terms = sum(record.scalars.size for record in played.records)
     common = sum(record.eta / record.P * float(np.abs(record.scalars).sum()) for record in played.records)
     largest_z = max(
-        float(np.abs(implementation.direction(*stream_of(seed, p), case.d, record.distribution)).max())
+        float(np.abs(implementation.direction(*stream_of(seed, p), case.d, case.stream_distribution)).max())
         for record in played.records
         for seed in record.seeds
         for p in range(record.P)

@@ -10,15 +10,18 @@ from decomfl_lab.estimators.differences import Estimator, projection
 from decomfl_lab.methods.method import Setting, option
 from decomfl_lab.methods.scalars import LoggingDifferences, Scalars
 from decomfl_lab.methods.traffic import Cohort, Traffic, model_bytes
-from decomfl_lab.noise import derive_seed
+from decomfl_lab.noise import LowRank, derive_seed
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Tracking
-from decomfl_lab.protocol.wire import RECORD_HEAD_BYTES, SCALAR_BYTES, SEED_BYTES
+from decomfl_lab.protocol.wire import record_bytes
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.rules import Sgd
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from decomfl_lab.federations.in_process import DeComFLFederation
+    from decomfl_lab.replicas.replica import Replica
 
 __all__ = ["DeComFL", "DeComFLProjection"]
 
@@ -88,26 +91,32 @@ class _Lagging(Scalars):
         """See ``Scalars``."""
         return self.local_steps
 
+    def _followed(self, x: Tensor, low_rank: LowRank | None) -> Replica | None:
+        """The server's own model at round 0, if it keeps one."""
+        return self.rule.replica()(x, self.rule, low_rank=low_rank) if self.keeps_model else None
+
     def _federation(
         self, setting: Setting, estimator: Estimator, mu: float = 1.0, *, lean: bool = False
     ) -> DeComFLFederation:
         from decomfl_lab.federations.in_process import DeComFLFederation
         from decomfl_lab.protocol.delivery import Delivery
-        from decomfl_lab.replicas.replica import Replica, SyncReplica
+        from decomfl_lab.replicas.replica import SyncReplica
 
         x = self.start(setting.x)
         key = derive_seed(setting.seed, _PRIVATE_KEY) if self.private_seeds else None
-        kept = SyncReplica if self.revert == "sync" else Replica
+        kept = SyncReplica if self.revert == "sync" else self.rule.replica()
+        low_rank = self.low_rank(setting)
         server = self.server(
             setting,
-            Replica(x, self.rule) if self.keeps_model else None,
+            self._followed(x, low_rank),
             tracking=Tracking(self.tracking),
             keep=self.history,
         )
         policy = PullPolicy(self.bandwidth, self.replay_ns) if self.pull == "auto" else None
-        start = kept(x, self.rule, private_key=key)
+        start = kept(x, self.rule, private_key=key, low_rank=low_rank)
         clients = self.clients(setting, start, estimator, mu, lean=lean)
-        observer = start.clone() if kept is Replica else Replica(x, self.rule, private_key=key)
+        plain = self.rule.replica()
+        observer = plain(x, self.rule, private_key=key, low_rank=low_rank) if kept is SyncReplica else start.clone()
         return DeComFLFederation(Delivery(server, policy=policy), clients, observer, copies=self.rebuild == "copy")
 
     def traffic(self, cohort: Cohort, d: int) -> Traffic:
@@ -138,9 +147,8 @@ class _Lagging(Scalars):
         for j in range(R):
             a = min(N, R - 1 - j)
             sent = 1 - (1 - q) ** a - q * (1 - q) ** N * max(0, a - max(0, N - j))
-            seeds, own = SEED_BYTES * seeding.sent(self.K, self.P(j)), self.K * self.P(j)
-            bytes_ += sent * (RECORD_HEAD_BYTES + seeds + SCALAR_BYTES * own)
-            scalars += sent * own
+            bytes_ += sent * record_bytes(seeding, self.K, self.P(j), self.dtype)
+            scalars += sent * self.K * self.P(j)
         models = (1 + len(self.rule.slots)) * q * (1 - q) ** N * max(0, R - 1 - N)
         return Traffic(measured.up_bytes, measured.up_scalars, bytes_ + models * model_bytes(d), scalars + models * d)
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from decomfl_lab.engines.base import Engine
+    from decomfl_lab.noise import LowRank
     from decomfl_lab.objectives.objective import Objective
 
 __all__ = ["FedZO", "FedZOClient"]
@@ -42,7 +43,8 @@ class Walking(Differences):
 
     def client(self, setting: Setting, i: int) -> FedZOClient:
         """Client i."""
-        return FedZOClient(i, setting.objectives[i], self, seed=setting.seed, engine=setting.engine)
+        objective, low_rank = setting.objectives[i], self.low_rank(setting)
+        return FedZOClient(i, objective, self, seed=setting.seed, engine=setting.engine, low_rank=low_rank)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +78,18 @@ class FedZOClient:
     The optimizer's state begins anew each round.
     """
 
-    def __init__(self, client_id: int, objective: Objective, method: Walking, *, seed: int, engine: Engine) -> None:
+    def __init__(
+        self,
+        client_id: int,
+        objective: Objective,
+        method: Walking,
+        *,
+        seed: int,
+        engine: Engine,
+        low_rank: LowRank | None = None,
+    ) -> None:
         self.id, self.objective, self.method = client_id, objective, method
-        self.seed, self.engine = seed, engine
+        self.seed, self.engine, self.low_rank = seed, engine, low_rank
         self.steps_taken = 0
 
     def train(self, x: Tensor, eta: float, K: int) -> tuple[Tensor, float]:
@@ -87,7 +98,7 @@ class FedZOClient:
         from decomfl_lab.replicas.replica import Replica
 
         own, distribution = self.method, Distribution(self.method.distribution)
-        replica = Replica(x, own.rule)
+        replica = Replica(x, own.rule, low_rank=self.low_rank)
         walker = Client(self.id, replica, self.objective, own.measured_by(), own.mu, engine=self.engine)
         walker.steps_taken = self.steps_taken
         steps = range(self.steps_taken, self.steps_taken + K)

@@ -84,6 +84,7 @@ class Setting:
         sampled: m, clients sampled a round.
         seed: The seed of everything random.
         engine: It evaluates losses and gradients.
+        shapes: The shapes of the tensors that x consists of, in their order.
     """
 
     x: Tensor
@@ -91,6 +92,7 @@ class Setting:
     sampled: int
     seed: int
     engine: Engine
+    shapes: tuple[tuple[int, ...], ...]
 
     @property
     def M(self) -> int:

@@ -8,19 +8,27 @@ from decomfl_lab.methods.decomfl import DeComFL, DeComFLProjection
 from decomfl_lab.methods.fedavg import FedAvg
 from decomfl_lab.methods.fedavg_topk import FedAvgTopK
 from decomfl_lab.methods.fedcom import FedCom
+from decomfl_lab.methods.fedkseed import FedKSeed
 from decomfl_lab.methods.fedzo import FedZO
+from decomfl_lab.methods.feedsign import FeedSign
 from decomfl_lab.methods.fzoo import FZOO
 from decomfl_lab.methods.hiso import HiSo
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.mezo import MeZO
 from decomfl_lab.plugins import named
 
-__all__ = ["METHODS", "find_method", "name_of"]
+__all__ = ["LAGGING", "METHODS", "find_method", "name_of"]
 
 METHODS: dict[str, type[Method]] = {
     each.name: each
-    for each in (DeComFL, DeComFLProjection, HiSo, FZOO, FedZO, FedAvg, FedCom, FedAvgTopK, Baffle, MeZO)
+    for each in (
+        *(DeComFL, DeComFLProjection, HiSo, FZOO, FeedSign, FedKSeed),
+        *(FedZO, FedAvg, FedCom, FedAvgTopK, Baffle, MeZO),
+    )
 }
+
+LAGGING = [name for name, kind in METHODS.items() if issubclass(kind, DeComFL | DeComFLProjection)]
+"""Those whose clients send scalars and keep their model; in other processes, if need be."""
 
 
 def find_method(name: str) -> type[Method]:

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from decomfl_lab.errors import require_choice, require_finite_positive, require_int
+import numpy as np
+
+from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
 from decomfl_lab.estimators.differences import ESTIMATORS, Estimator, central_curved
 from decomfl_lab.estimators.second_differences import require_moment_distribution
 from decomfl_lab.methods.aggregation_options import AGGREGATION, require_aggregation
 from decomfl_lab.methods.method import Method, Setting, option
 from decomfl_lab.methods.rule_options import DEFAULT_RULE, REPLICA_RULE, require_rule
 from decomfl_lab.methods.traffic import Cohort, Traffic
-from decomfl_lab.noise import Distribution
+from decomfl_lab.noise import Distribution, LowRank
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.wire import (
     HEADER_BYTES,
     HELD_BYTES,
     PLAN_HEAD_BYTES,
     REPLY_HEAD_BYTES,
-    SCALAR_BYTES,
     SEED_BYTES,
+    scalar_bytes,
 )
 from decomfl_lab.records.aggregation import Aggregation, Mean
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.records.seeds import Seeding
+from decomfl_lab.records.seeds import POOL, Seeding
 from decomfl_lab.replicas.rules import GridSgd, LowPrecision, UpdateRule
 
 if TYPE_CHECKING:
@@ -42,13 +44,21 @@ class Perturbing(Method):
     """Options of methods that measure along random directions."""
 
     perturbations: int = option(20, "The number P of directions a local step.")
-    distribution: str = option("gaussian", "The distribution of the directions z: gaussian, sphere or rademacher.")
+    distribution: str = option("gaussian", f"The distribution of the directions z: {', '.join(Distribution)}.")
+    rank: int = option(1, "The rank r of low-rank directions.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.left_open("perturbations"):
             require_int("perturbations P", self.perturbations, 1)
         require_choice("distribution", self.distribution, tuple(d.value for d in Distribution))
+        require_int("rank r", self.rank, 1)
+        low_rank = self.distribution == Distribution.LOW_RANK
+        require(low_rank or self.rank == 1, "rank r", "be 1 unless distribution is low-rank", self.rank)
+
+    def low_rank(self, setting: Setting) -> LowRank | None:
+        """The shapes and the rank of low-rank directions, which replicas are made with; None for others."""
+        return LowRank(setting.shapes, self.rank) if self.distribution == Distribution.LOW_RANK else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +80,13 @@ class Differences(Perturbing):
 
 @dataclass(frozen=True, kw_only=True)
 class Scalars(Perturbing):
-    """Options of methods whose clients send scalars, with server and clients of them."""
+    """Options of methods whose clients send scalars, with server and clients of them.
+
+    Attributes:
+        dtype: What the scalars are: float32 numbers, or int8 signs.
+    """
+
+    dtype: ClassVar[type[np.float32] | type[np.int8]] = np.float32
 
     perturbation_schedule: Mapping[int, int] = option(
         {}, "The number P from a round on, as ROUND=VALUE,...: e.g. 500=50."
@@ -78,7 +94,9 @@ class Scalars(Perturbing):
     rule: UpdateRule = option(DEFAULT_RULE, codec=REPLICA_RULE)
     aggregation: Aggregation = option(Mean(), codec=AGGREGATION)
     seeds: str = option(
-        "per-step", f"How many seeds a plan or a record carries: {', '.join(Seeding)} (each client is told it once)."
+        "per-step",
+        f"How many seeds a plan or a record carries: {', '.join(Seeding)}. With per-run and pool each client is told "
+        f"the run's seed once; pool takes all directions from {POOL}, which two bytes tell apart.",
     )
 
     def __post_init__(self) -> None:
@@ -89,6 +107,8 @@ class Scalars(Perturbing):
         require_choice("seeds", self.seeds, tuple(Seeding))
         require_rule(self.rule)
         require_aggregation(self.aggregation)
+        rule = f"be one of {np.dtype(self.dtype)} scalars for {self.name}"
+        require(self.aggregation.dtype is self.dtype, "aggregation", rule, self.aggregation)
 
     @property
     def K(self) -> int:
@@ -129,6 +149,7 @@ class Scalars(Perturbing):
             seeding=Seeding(self.seeds),
             tracking=tracking,
             keep=keep,
+            pool=self.rule.pool or POOL,
             aggregation=self.aggregation,
         )
 
@@ -147,11 +168,11 @@ class Scalars(Perturbing):
         """R·q times a plan down and scalars up (and what the client holds, if it says so); perhaps the run's seed."""
         seeding, q = Seeding(self.seeds), cohort.q
         scalars = [self.K * self.P(r) for r in range(cohort.R)]
-        seeds = [SEED_BYTES * seeding.sent(self.K, self.P(r)) for r in range(cohort.R)]
-        up = q * sum(HEADER_BYTES + REPLY_HEAD_BYTES + SCALAR_BYTES * n for n in scalars)
+        seeds = [seeding.bytes(self.K, self.P(r)) for r in range(cohort.R)]
+        up = q * sum(HEADER_BYTES + REPLY_HEAD_BYTES + scalar_bytes(n, self.dtype) for n in scalars)
         up += q * cohort.R * (HEADER_BYTES + HELD_BYTES) * reports
         down = q * sum(HEADER_BYTES + PLAN_HEAD_BYTES + size for size in seeds)
-        if seeding is Seeding.PER_RUN:
+        if seeding.needs_run_seed:
             down += (1 - (1 - q) ** cohort.R) * (HEADER_BYTES + SEED_BYTES)
         return Traffic(up, q * sum(scalars), down, 0.0)
 

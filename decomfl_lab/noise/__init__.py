@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decomfl_lab.errors import InputError, require, require_choice, require_int
+from decomfl_lab.noise.low_rank import AnyDistribution, LowRank, in_dimension, require_distribution
 from decomfl_lab.noise.program import SCRATCH, Code, Format, Op, Program, is_sphere
 from decomfl_lab.noise.spec import STREAM_VERSION, TILE, Distribution, derive_seed
 
@@ -30,9 +31,11 @@ __all__ = [
     "SCRATCH",
     "SLICE",
     "STREAM_VERSION",
+    "AnyDistribution",
     "Backend",
     "Distribution",
     "Format",
+    "LowRank",
     "Op",
     "Program",
     "available_backends",
@@ -40,6 +43,7 @@ __all__ = [
     "cpu_backend",
     "derive_seed",
     "direction",
+    "in_dimension",
     "is_sphere",
     "load_backend",
     "project",
@@ -60,7 +64,7 @@ class Backend(Hashable, Protocol):
     """The contract of a backend: the bits of ``reference``. A module with these functions fulfils it."""
 
     def directions(
-        self, key: int, direction: int, first: int, count: int, distribution: Distribution, scale: float
+        self, key: int, direction: int, first: int, count: int, distribution: AnyDistribution, scale: float
     ) -> NDArray[np.float32]:
         """See ``reference.directions``."""
 
@@ -217,6 +221,7 @@ def run(
         require(alike, name, f"be like {program.names[0]}", (vector.dtype, vector.size))
     size = vectors[0].size
     _check_place(first, size, d)
+    require_distribution(program.low_rank, d)
     require_int("workers", workers, 1)
     narrow = any(at.op in (Op.NARROW, Op.NARROW_RANDOMLY) for at in program.instructions)
     require(not narrow or vectors[0].dtype == np.float32, "dtype", "be float32 where 16 bits are wanted", "float64")
@@ -246,7 +251,7 @@ def direction(
     *,
     first: int = 0,
     count: int | None = None,
-    distribution: Distribution = Distribution.GAUSSIAN,
+    distribution: AnyDistribution = Distribution.GAUSSIAN,
     backend: str | Backend | None = None,
 ) -> NDArray[np.float32]:
     """Elements first..first+count-1 of z(seed, p) in R^d.
@@ -274,6 +279,7 @@ def direction(
     require_int("first", first, 0, d)
     count = d - first if count is None else require_int("count", count, 0)
     _check_place(first, count, d)
+    require_distribution(distribution, d)
     source = load_backend(backend)
     if not count:
         return np.empty(0, dtype=np.float32)
@@ -287,12 +293,13 @@ SLICE = 1 << 13
 
 def stream_arrays(
     streams: Sequence[tuple[int, int]],
-    distribution: Distribution,
+    distribution: AnyDistribution,
     d: int,
     backend: str | Backend | None = None,
     workers: int = 1,
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.float32]]:
     """Seeds, numbers p and sphere's factors (else 1) of directions in R^d; InputError for one that there is not."""
+    require_distribution(distribution, d)
     for seed, p in streams:
         require_int("seed", seed, 0, 2**64 - 1)
         require_int("p", p, 0, 2**32 - 1)
@@ -308,7 +315,7 @@ def project(
     vectors: Floats,
     streams: Sequence[tuple[int, int]],
     *,
-    distribution: Distribution = Distribution.GAUSSIAN,
+    distribution: AnyDistribution = Distribution.GAUSSIAN,
     backend: str | None = None,
     workers: int = 1,
 ) -> NDArray[np.float64]:
@@ -354,7 +361,7 @@ def axpy(
     d: int,
     first: int = 0,
     first_p: int = 0,
-    distribution: Distribution = Distribution.GAUSSIAN,
+    distribution: AnyDistribution = Distribution.GAUSSIAN,
     backend: str | Backend | None = None,
     workers: int = 1,
 ) -> None:

@@ -132,6 +132,14 @@ class Lanes:
             self._like(self.builder.shuffle_vector(self.value, nothing, high)),
         )
 
+    def between(self, other: Self) -> tuple[Self, Self]:
+        """The lower and the upper half of self₀, other₀, self₁, other₁, ..."""
+        n = self.count
+        mixed = [lane for i in range(n) for lane in (i, n + i)]
+        kinds = (ir.Constant(ir.VectorType(I32, n), part) for part in (mixed[:n], mixed[n:]))
+        low, high = (self._like(self.builder.shuffle_vector(self.value, other.value, kind)) for kind in kinds)
+        return low, high
+
     def _cast(self, name: str, element: ir.Type) -> Self:
         return self._like(getattr(self.builder, name)(self.value, ir.VectorType(element, self.count)))
 

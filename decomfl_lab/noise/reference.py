@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decomfl_lab.noise import spec
-from decomfl_lab.noise.program import DISTRIBUTIONS, FORMATS, Code, Format, Op
+from decomfl_lab.noise.low_rank import AnyDistribution, LowRank
+from decomfl_lab.noise.program import FORMATS, Code, Format, Op
 from decomfl_lab.noise.spec import TAGS, TILE, Distribution
 
-__all__ = ["directions", "narrow", "philox4x32", "project", "rounding_words", "run", "tile_square_sums"]
+__all__ = ["directions", "factors", "narrow", "philox4x32", "project", "rounding_words", "run", "tile_square_sums"]
 
 F32 = NDArray[np.float32]
 Floats = NDArray[np.float32] | NDArray[np.float64]
@@ -44,16 +45,17 @@ def philox4x32(counter: U32, key: tuple[int, int]) -> U32:
     return np.stack([c0, c1, c2, c3]).astype(np.uint32)
 
 
-def _tile_words(key: int, direction: int, tag: int, first_tile: int, tiles: int) -> U32:
+def _tile_words(key: int, direction: int, tag: int, tiles: Sequence[int] | NDArray[np.int64]) -> U32:
     """The words of whole tiles, shape (tiles, 4, 32): [tile, word, lane] is element 128·tile + 32·word + lane."""
-    block = np.arange(first_tile * spec.LANES, (first_tile + tiles) * spec.LANES, dtype=np.uint64)
+    lanes = np.arange(spec.LANES, dtype=np.uint64)
+    block = np.add.outer(np.asarray(tiles, dtype=np.uint64) * np.uint64(spec.LANES), lanes).reshape(-1)
     counter = np.empty((4, block.size), dtype=np.uint32)
     counter[0] = block & np.uint64(0xFFFFFFFF)
     counter[1] = block >> np.uint64(32)
     counter[2] = direction
     counter[3] = tag
     words = philox4x32(counter, (key & 0xFFFFFFFF, key >> 32))
-    return words.reshape(spec.WORDS, tiles, spec.LANES).transpose(1, 0, 2)
+    return words.reshape(spec.WORDS, len(tiles), spec.LANES).transpose(1, 0, 2)
 
 
 def _horner(x: F32, coefficients: tuple[float, ...]) -> F32:
@@ -86,18 +88,52 @@ def box_muller(w0: U32, w1: U32) -> tuple[F32, F32]:
     return radius * cosine, radius * sine
 
 
-def _gaussian_tiles(key: int, direction: int, first_tile: int, tiles: int) -> F32:
-    words = _tile_words(key, direction, TAGS[Distribution.GAUSSIAN], first_tile, tiles)
+def _gaussian_tiles(
+    key: int,
+    direction: int,
+    tiles: Sequence[int] | NDArray[np.int64],
+    source: Distribution = Distribution.GAUSSIAN,
+) -> F32:
+    words = _tile_words(key, direction, TAGS[source], tiles)
     z = np.empty(words.shape, dtype=np.float32)
     z[:, 0], z[:, 1] = box_muller(words[:, 0], words[:, 1])
     z[:, 2], z[:, 3] = box_muller(words[:, 2], words[:, 3])
-    return z.reshape(tiles, TILE)
+    return z.reshape(len(tiles), TILE)
 
 
-def _rademacher_tiles(key: int, direction: int, first_tile: int, tiles: int) -> F32:
-    words = _tile_words(key, direction >> 5, TAGS[Distribution.RADEMACHER], first_tile, tiles)
+def _rademacher_tiles(key: int, direction: int, tiles: Sequence[int]) -> F32:
+    words = _tile_words(key, direction >> 5, TAGS[Distribution.RADEMACHER], tiles)
     sign = (words << np.uint32(direction & 31)) & np.uint32(0x80000000)
-    return (sign | np.uint32(0x3F800000)).view(np.float32).reshape(tiles, TILE)
+    return (sign | np.uint32(0x3F800000)).view(np.float32).reshape(len(tiles), TILE)
+
+
+def factors(key: int, direction: int, numbers: NDArray[np.int64]) -> F32:
+    """The factors of these numbers of a low-rank direction: standard normal, with a tag of their own."""
+    tiles, at = np.unique(numbers // TILE, return_inverse=True)
+    made: F32 = _gaussian_tiles(key, direction, tiles, Distribution.LOW_RANK)[at, numbers % TILE]
+    return made
+
+
+def _low_rank(key: int, direction: int, first: int, count: int, of: LowRank) -> F32:
+    """See ``low_rank``; −0 for elements beyond the last tensor."""
+    z = np.full(count, -0.0, dtype=np.float32)
+    for tensor in of.tensors:
+        begin, end = max(first, tensor.begin), min(first + count, tensor.begin + tensor.size)
+        if begin >= end:
+            continue
+        own, at = z[begin - first : end - first], np.arange(begin - tensor.begin, end - tensor.begin)
+        if not tensor.terms:
+            own[:] = factors(key, direction, tensor.factor + at)
+            continue
+        i, j = np.divmod(at, tensor.columns)
+        for k in range(tensor.terms):
+            a = tensor.factor + k * tensor.rows + i
+            b = tensor.factor + tensor.terms * tensor.rows + k * tensor.columns + j
+            product = factors(key, direction, a) * factors(key, direction, b)
+            own[:] = own + product if k else product
+        if tensor.terms > 1:
+            own *= of.scale
+    return z
 
 
 def tile_square_sums(key: int, direction: int, first_tile: int, tiles: int, d: int) -> NDArray[np.float64]:
@@ -106,7 +142,7 @@ def tile_square_sums(key: int, direction: int, first_tile: int, tiles: int, d: i
     Squares of float32 are exact in float64. Inside a tile of 128 they are added by halves (0..63 + 64..127,
     and so on; missing elements of the last tile count as 0). The whole norm adds the tiles one after another.
     """
-    z = _gaussian_tiles(key, direction, first_tile, tiles).astype(np.float64)
+    z = _gaussian_tiles(key, direction, range(first_tile, first_tile + tiles)).astype(np.float64)
     z.reshape(-1)[max(d - first_tile * TILE, 0) :] = 0.0
     squares = z * z
     width = TILE
@@ -116,13 +152,15 @@ def tile_square_sums(key: int, direction: int, first_tile: int, tiles: int, d: i
     return squares[:, 0]
 
 
-def directions(key: int, direction: int, first: int, count: int, distribution: Distribution, scale: float) -> F32:
+def directions(key: int, direction: int, first: int, count: int, distribution: AnyDistribution, scale: float) -> F32:
     """Elements first..first+count-1 of direction p = ``direction``; ``scale`` is the sphere's (else unused)."""
+    if isinstance(distribution, LowRank):
+        return _low_rank(key, direction, first, count, distribution)
     first_tile = first // TILE
     tiles = -(-(first + count) // TILE) - first_tile
     make = _rademacher_tiles if distribution is Distribution.RADEMACHER else _gaussian_tiles
     start = first - first_tile * TILE
-    z = make(key, direction, first_tile, tiles).reshape(-1)[start : start + count]
+    z = make(key, direction, range(first_tile, first_tile + tiles)).reshape(-1)[start : start + count]
     return z * np.float32(scale) if distribution is Distribution.SPHERE else z
 
 
@@ -131,7 +169,7 @@ def project(
     first: int,
     keys: NDArray[np.uint64],
     directions_: NDArray[np.int64],
-    distribution: Distribution,
+    distribution: AnyDistribution,
     scales: F32,
 ) -> NDArray[np.float64]:
     """⟨v_i, z_p⟩ over elements first.. of R^d, float64 (m, P), in the specified order.
@@ -167,7 +205,7 @@ def rounding_words(key: int, place: int, first: int, count: int) -> U32:
     """The words that round elements first..first+count-1 of the step's vector number ``place``."""
     first_tile = first // TILE
     tiles = -(-(first + count) // TILE) - first_tile
-    words = _tile_words(key, place, spec.TAG_ROUNDING, first_tile, tiles).reshape(-1)
+    words = _tile_words(key, place, spec.TAG_ROUNDING, range(first_tile, first_tile + tiles)).reshape(-1)
     return words[first - first_tile * TILE :][:count]
 
 
@@ -223,7 +261,8 @@ def run(code: Code, memory: Sequence[Floats], first: int, scales: NDArray[np.flo
             match op:
                 case Op.NOISE:
                     for n in range(begin, end):
-                        z = directions(int(key), start + n - begin, first, size, DISTRIBUTIONS[kind], float(scales[n]))
+                        of_kind = code.distribution(kind)
+                        z = directions(int(key), start + n - begin, first, size, of_kind, float(scales[n]))
                         r += number(code.coefficients[n]) * z.astype(number)
                 case Op.FILL:
                     r[:] = a

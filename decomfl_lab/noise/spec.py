@@ -54,12 +54,15 @@ class Distribution(StrEnum):
     """z uniform on the sphere of radius √d, Theorem 2's."""
     RADEMACHER = "rademacher"
     """z_j = ±1 with equal chance: one bit an element."""
+    LOW_RANK = "low-rank"
+    """z = A Bᵀ/√r for every matrix, with A and B standard normal; see ``low_rank``, whose ``LowRank`` has r."""
 
 
 TAGS: Final[dict[Distribution, int]] = {
     Distribution.GAUSSIAN: 0,
     Distribution.SPHERE: 0,  # a sphere direction is a gaussian one, scaled
     Distribution.RADEMACHER: 1,
+    Distribution.LOW_RANK: 3,  # of its factors
 }
 """Counter word 3: one tag for each source of bits, so that no two distributions share words."""
 

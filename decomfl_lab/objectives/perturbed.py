@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.layout import Layout
-from decomfl_lab.noise import Distribution
+from decomfl_lab.noise import AnyDistribution, Distribution
 from decomfl_lab.replicas.rebuild import axpy_
 
 __all__ = ["virtual"]
@@ -84,7 +84,7 @@ class _Direction:
     seed: int
     p: int
     d: int
-    distribution: Distribution
+    distribution: AnyDistribution
     wide: bool
 
     def _add_(self, y: Tensor, first: int, c: float) -> None:
@@ -194,7 +194,7 @@ def _step(mu: float) -> float:
     return c
 
 
-def _direction(layout: Layout, seed: int, p: int, distribution: Distribution, *, wide: bool = False) -> _Direction:
+def _direction(layout: Layout, seed: int, p: int, distribution: AnyDistribution, *, wide: bool = False) -> _Direction:
     require_int("seed", seed, 0, 2**64 - 1)
     require_int("p", p, 0, 2**32 - 1)
     return _Direction(seed, p, layout.d, distribution, wide)
@@ -381,7 +381,7 @@ def virtual(
     p: int,
     mu: float,
     *,
-    distribution: Distribution = Distribution.GAUSSIAN,
+    distribution: AnyDistribution = Distribution.GAUSSIAN,
     strict: bool = True,
     wide: bool = False,
 ) -> Iterator[None]:

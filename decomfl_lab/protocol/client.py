@@ -17,6 +17,7 @@ from decomfl_lab.errors import InputError, require_finite_positive
 from decomfl_lab.estimators.differences import Estimate, Estimator, Point, Values, fetched
 from decomfl_lab.objectives.objective import Objective
 from decomfl_lab.protocol.messages import Held, Plan, Reply
+from decomfl_lab.records.record import ScalarArray
 from decomfl_lab.records.seeds import StepSeed, stream_of
 from decomfl_lab.replicas.rebuild import project
 from decomfl_lab.replicas.replica import Replica, step_together_
@@ -108,7 +109,7 @@ class Client:
         if hasattr(self.objective, "release"):
             self.objective.release()
 
-    def local_update(self, plan: Plan) -> tuple[NDArray[np.float32], float, NDArray[np.float64] | None]:
+    def local_update(self, plan: Plan) -> Update:
         """ClientZOLocalUpdate without the revert: K measurements, with a step of x between each two.
 
             g_{i,r,p}^k ← estimator(f_i(· ; ξ), x_{i,r}^k, z_{r,p}^k),   x_{i,r}^{k+1} ← rule(x_{i,r}^k, g, z)
@@ -117,12 +118,13 @@ class Client:
         moves at all and no snapshot is needed.
 
         Returns:
-            Scalars (K, P) float32, the mean loss over the steps and second differences (K, P), if they are measured.
+            The scalars (K, P), the mean loss over the steps and second differences (K, P), if they are measured.
         """
         return _local_updates([self], [plan])[0]
 
     def _line(self, seed: StepSeed, plan: Plan) -> Line:
-        return Line(self.replica, self.replica.stream_seed(seed), plan.distribution)
+        distribution = self.replica.stream_distribution(plan.distribution)
+        return Line(self.replica, self.replica.stream_seed(seed), distribution)
 
     @property
     def _sample(self) -> SampleLoss:
@@ -136,7 +138,7 @@ class Client:
         return torch.stack(found) if isinstance(found[0], Tensor) else np.array(found)
 
 
-Update = tuple[NDArray[np.float32], float, NDArray[np.float64] | None]
+Update = tuple[ScalarArray, float, NDArray[np.float64] | None]
 
 
 def _local_updates(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Update]:

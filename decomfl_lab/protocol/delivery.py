@@ -15,22 +15,26 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from decomfl_lab.errors import InputError, require, require_int
+from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Dense, Held, Plan, Reply, RunSeed
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
-from decomfl_lab.protocol.wire import Codec, Ledger, decode, read, vector_of
+from decomfl_lab.protocol.wire import Codec, Ledger, decode, pool_bytes, read, record_bytes, vector_of
+from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
-from decomfl_lab.records.seeds import Seeding
-from decomfl_lab.replicas.replica import Snapshot
+from decomfl_lab.records.seeds import StepSeed, pooled
+from decomfl_lab.replicas.pooled import PooledReplica
+from decomfl_lab.replicas.replica import Replica, Snapshot
 
-__all__ = ["Delivery", "ModelsDown", "receive", "take_model"]
+__all__ = ["Delivery", "ModelsDown", "receive", "take_model", "take_sums"]
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +104,7 @@ class Delivery:
             server.held = before
         for i, plan in plans.items():
             pulls = i in pulling
-            if not pulls and self.policy is not None and self._prefers_a_pull(i, plan):
+            if not pulls and (self._sums_are_shorter(plan.records) or self._prefers_a_pull(i, plan)):
                 pulls, plan = True, dataclasses.replace(plan, records=())
             self.pulls += pulls
             yield i, [*(self.model(i, self.ledger) if pulls else ()), *self._planned(i, plan)]
@@ -119,8 +123,9 @@ class Delivery:
         server = self.server
         require_int(f"round that client {i} reports", r, 0, server.round)
         gone = r < server.history.start and server.replica is not None
-        r = server.round if gone else r
-        first = list(self.model(i, ledger)) if gone else []
+        pulls = gone or self._sums_are_shorter(server.history.since(r))
+        r = server.round if pulls else r
+        first = list(self.model(i, ledger)) if pulls else []
         if i in server.planned:
             return [*first, ledger.plan(i, server.replan(i, r))]
         records = server.history.since(r)
@@ -128,12 +133,20 @@ class Delivery:
 
     def _planned(self, i: int, plan: Plan) -> Iterator[bytes]:
         """The plan; where it carries no seeds, before it the seed that they derive from, until the client answers."""
-        if plan.seeding is Seeding.PER_RUN and i not in self.told:
+        if plan.seeding.needs_run_seed and i not in self.told:
             yield self.ledger.run_seed(i, self.server.run_seed)
         yield self.ledger.plan(i, plan)
 
+    def _sums_are_shorter(self, records: Sequence[RoundRecord]) -> bool:
+        """Whether the sums of a pool take fewer bytes than these records, whose place they can take."""
+        replica = self.server.replica
+        if not isinstance(replica, PooledReplica):
+            return False
+        return pool_bytes(replica.rule.size) < sum(record_bytes(own.seeding, own.K, own.P) for own in records)
+
     def _prefers_a_pull(self, i: int, plan: Plan) -> bool:
-        assert self.policy is not None
+        if self.policy is None or isinstance(self.server.replica, PooledReplica):
+            return False
         dense = self.server.dense_model()
         wide, vectors = 8 if dense.x.dtype == torch.float64 else 4, 1 + len(dense.state)
         choice = self.policy.choose(plan.records, d=dense.x.numel(), vectors=vectors, bytes_per_element=wide)
@@ -141,7 +154,10 @@ class Delivery:
         return choice.pull
 
     def model(self, i: int, ledger: Ledger) -> Iterator[bytes]:
-        """The server's optimizer state and model, x last; a 16-bit number travels as the equal float32."""
+        """The server's optimizer state and model, x last, a 16-bit number as the equal float32; or sums of a pool."""
+        if isinstance(self.server.replica, PooledReplica):
+            yield ledger.pool(i, self.server.replica.sums)
+            return
         for vector in self._sent(self.server.dense_model()):
             wide = vector if vector.dtype == torch.float64 else vector.float()
             yield ledger.vector(i, self.server.round, wide.cpu().numpy(), upwards=False)
@@ -188,6 +204,7 @@ def receive(client: Client, messages: Iterable[bytes], decode: Codec = decode) -
     """
     plan: Plan | None = None
     vectors: list[Dense] = []
+    sums: PoolSums | None = None
     run_seed = client.run_seed
     for message in messages:
         match decode(message, run_seed):
@@ -195,6 +212,8 @@ def receive(client: Client, messages: Iterable[bytes], decode: Codec = decode) -
                 run_seed = seed
             case Dense() as vector:
                 vectors.append(vector)
+            case PoolSums() as sums:
+                pass
             case Plan() as read:
                 plan = read
             case other:
@@ -203,6 +222,8 @@ def receive(client: Client, messages: Iterable[bytes], decode: Codec = decode) -
         raise InputError(f"messages to client {client.id} must end with a plan, got none")
     if vectors:
         take_model(client, plan.round, vectors)
+    if sums is not None:
+        take_sums(client.replica, plan.round, sums, plan.seeds, plan.distribution)
     client.run_seed = run_seed
     return plan
 
@@ -213,6 +234,8 @@ def take_model(client: Client, r: int, vectors: Sequence[Dense]) -> None:
     Raises:
         InputError: If it is older than the client's own, or of another round, size or kind.
     """
+    replaced = isinstance(client.replica, PooledReplica)
+    require(not replaced, f"model to client {client.id}", "come as the sums of a pool, to its rule", "vectors")
     least = client.replica.round
     require(r >= least, f"round of the model sent to client {client.id}", f"be at least its own, {least}", r)
     own = client.replica.snapshot()
@@ -226,3 +249,15 @@ def take_model(client: Client, r: int, vectors: Sequence[Dense]) -> None:
     anew = [torch.full_like(x, client.replica.rule.start(slot)) for slot in own.state]
     slots = dict(zip(own.state, state or anew, strict=True))
     client.replica.restore(Snapshot(r, x, slots))
+
+
+def take_sums(replica: Replica, r: int, sums: PoolSums, seeds: Sequence[StepSeed], distribution: Distribution) -> None:
+    """Be at round r by the sums of a pool that came in the place of records; ``seeds`` are those of any round.
+
+    Raises:
+        InputError: If they are of another round, or older than the replica, or it has no sums, or others.
+    """
+    has_sums = isinstance(replica, PooledReplica)
+    require(has_sums, "sums of a pool", "come to a replica of a PooledSgd rule", type(replica).__name__)
+    require(sums.round == r, "round of a pool's sums", f"be {r}", sums.round)
+    cast("PooledReplica", replica).take(sums, pooled(seeds).pool, distribution)

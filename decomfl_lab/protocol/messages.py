@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
-from decomfl_lab.records.record import RoundRecord
+from decomfl_lab.records.pool import PoolSums
+from decomfl_lab.records.record import RoundRecord, ScalarArray
 from decomfl_lab.records.seeds import Seeding, StepSeed, seeding_of
 
 __all__ = [
@@ -80,14 +81,14 @@ class Reply:
     Attributes:
         client: The client's number i.
         round: The round r that was measured.
-        scalars: The measured g_{i,r,p}^k, float32, shape (K, P).
+        scalars: The measured g_{i,r,p}^k, shape (K, P): float32, or int8 signs.
         loss: The mean loss over the local steps; it serves the log alone, and is neither sent nor counted.
         curvature: The second differences, shape (K, P), where they are measured; they serve the log alone, too.
     """
 
     client: int
     round: int
-    scalars: NDArray[np.float32]
+    scalars: ScalarArray
     loss: float = float("nan")
     curvature: NDArray[np.float64] | None = None
 
@@ -188,10 +189,11 @@ Message = (
     | Dense
     | Quantized
     | Sparse
+    | PoolSums
     | Hello
     | Welcome
     | Ask
     | Refusal
     | tuple[RoundRecord, ...]
 )
-"""All that the wire has a form for; records alone are what a server stores."""
+"""All that the wire has a form for; records alone are what a server stores, sums of a pool what may stand for them."""

@@ -13,9 +13,9 @@ from decomfl_lab.errors import InputError, require, require_finite_positive, req
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.protocol.messages import Held, Plan, Reply
 from decomfl_lab.records.aggregation import Aggregation, Mean
-from decomfl_lab.records.record import History, RoundRecord
+from decomfl_lab.records.record import History, RoundRecord, require_sound
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.records.seeds import Seeding, draw_seeds
+from decomfl_lab.records.seeds import LARGEST_POOL, POOL, Seeding, draw_seeds
 
 if TYPE_CHECKING:
     from decomfl_lab.replicas.replica import Replica, Snapshot
@@ -60,6 +60,7 @@ class Server:
         keep: The most records that are kept, the newest; 0 for as many as someone may need. With ``tracking`` by the
             server those are the records since min_i t_i; with tracking by the clients the server cannot know which
             are needed, and forgets none.
+        pool: The directions S of the pool, where they come from one (seeding POOL).
         aggregation: The rule that makes a round's scalars of the replies; m must be as many as it needs at least.
         history: The records.
         held: The round t_i of every client, empty if the clients track it.
@@ -78,6 +79,7 @@ class Server:
     seeding: Seeding = Seeding.PER_STEP
     tracking: Tracking = Tracking.SERVER
     keep: int = 0
+    pool: int = POOL
     aggregation: Aggregation = Mean()  # noqa: RUF009
     history: History = field(default_factory=History)
     held: list[int] = field(default_factory=list)
@@ -94,6 +96,7 @@ class Server:
             require_finite_positive("learning rate eta", rate)
         require_int("seed", self.seed, 0, 2**64 - 1)
         require_int("history", self.keep, 0)
+        require_int("pool S", self.pool, 1, LARGEST_POOL)
         if self.tracking is Tracking.SERVER:
             self.held = self.held or [0] * self.M
         self._planned: dict[int, Plan] = {}
@@ -136,7 +139,7 @@ class Server:
         for client in participants:
             require_int("participant", client, 0, self.M - 1)
         held = self._held(participants, reports)
-        seeds = draw_seeds(self.seeding, self.run_seed, r, self.K, self.P(r))
+        seeds = draw_seeds(self.seeding, self.run_seed, r, self.K, self.P(r), self.pool)
         self._planned = {
             client: Plan(r, self.eta(r), self.P(r), self.distribution, seeds, self._since(client, held[client]))
             for client in sorted(participants)
@@ -224,7 +227,7 @@ class Server:
             self.history.prune(self.round - self.keep)
 
     def check(self, reply: Reply) -> None:
-        """InputError unless the reply is one to a plan of the round under way, of its shape, and finite."""
+        """InputError unless the reply is one to a plan of the round under way, of its shape and type, and sound."""
         plan = self._planned.get(reply.client)
         if plan is None:
             raise InputError(
@@ -237,17 +240,15 @@ class Server:
             f"be {plan.round}",
             reply.round,
         )
+        dtype = np.dtype(self.aggregation.dtype)
         require(
-            reply.scalars.shape == (plan.K, plan.P) and reply.scalars.dtype == np.float32,
+            reply.scalars.shape == (plan.K, plan.P) and reply.scalars.dtype == dtype,
             f"scalars of client {reply.client}",
-            f"be float32 of shape (K, P) = {(plan.K, plan.P)}",
+            f"be {dtype} of shape (K, P) = {(plan.K, plan.P)}",
             (reply.scalars.dtype, reply.scalars.shape),
         )
-        if not np.isfinite(reply.scalars).all():
-            raise InputError(
-                f"scalars of client {reply.client} in round {plan.round} must be finite, got "
-                f"{reply.scalars[~np.isfinite(reply.scalars)][0]} (a smaller learning rate may help)"
-            )
+        name, hint = f"scalars of client {reply.client} in round {plan.round}", " (a smaller learning rate may help)"
+        require_sound(name, reply.scalars, hint)
 
     def dense_model(self) -> Snapshot:
         """The server's model for a pull; InputError if it keeps none."""

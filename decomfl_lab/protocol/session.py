@@ -19,17 +19,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import DivergedError, InputError, require, require_int
 from decomfl_lab.protocol.client import Client, handle_all
-from decomfl_lab.protocol.delivery import Delivery, take_model
+from decomfl_lab.protocol.delivery import Delivery, take_model, take_sums
 from decomfl_lab.protocol.messages import Ask, Dense, Held, Hello, Message, Plan, Refusal, Reply, RunSeed, Welcome
 from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.protocol.wire import Ledger, decode, encode, split_frame
-from decomfl_lab.records.record import RoundRecord
-from decomfl_lab.records.seeds import Seeding
+from decomfl_lab.records.pool import PoolSums
+from decomfl_lab.records.record import RoundRecord, unsound
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
 
 __all__ = ["Coordinator", "Host"]
@@ -110,6 +108,7 @@ class Host:
         welcome: Welcome | None = None
         records: tuple[RoundRecord, ...] = ()
         vectors: list[Dense] = []
+        sums: PoolSums | None = None
         for message in messages:
             match message:
                 case Welcome():
@@ -120,6 +119,8 @@ class Host:
                     require(seed == self._terms.run_seed, "seed of the run", "be that of its configuration", seed)
                 case Dense():
                     vectors.append(message)
+                case PoolSums():
+                    sums = message
                 case Plan():
                     self._terms.check(message)
                     plan, records = message, message.records
@@ -138,6 +139,13 @@ class Host:
             take_model(client, vectors[-1].round if plan is None else plan.round, vectors)
             self.replica.restore(client.replica.snapshot())
             client.replica.forget()
+        elif sums is not None and (anew or sums.round > self.replica.round):
+            there = self.replica.clone()  # which a refusal leaves as it was
+            if anew:
+                there.restore(self._start)
+            r = sums.round if plan is None else plan.round
+            take_sums(there, r, sums, self._terms.seeds(r), self._terms.distribution)
+            self.replica.restore(there.snapshot())
         elif anew:
             self.replica.restore(self._start)
         if records and records[0].round <= self.replica.round:
@@ -162,8 +170,8 @@ class Host:
         for i, reply in zip(new, replies, strict=True):
             self.clients[i].replica.forget()
             self.losses[i] = reply.loss
-            finite = bool(np.isfinite(reply.scalars).all())
-            said: Message = reply if finite else Refusal(str(DivergedError(f"scalars of client {i}")), True)
+            lost = unsound(reply.scalars).size
+            said: Message = reply if not lost else Refusal(str(DivergedError(f"scalars of client {i}")), True)
             self._answers[i] = plans[i].round, encode(said)
         return again | {i: self._answers[i][1] for i in new}
 
@@ -365,7 +373,7 @@ class Coordinator:
         server, welcome = self.delivery.server, self._welcome(i, r)
         if self._asking:
             return welcome + self._ask(i)
-        if server.seeding is Seeding.PER_RUN:
+        if server.seeding.needs_run_seed:
             welcome += self.session.run_seed(i, server.run_seed)
         if not waited_for and not self._finishing:
             return welcome
@@ -405,9 +413,8 @@ class Coordinator:
         ledger = self.delivery.ledger
         self._reported = dict(zip(chosen, held or (), strict=False))
         self.open(chosen)
-        nothing = np.zeros((record.K, record.P), np.float32)
         for i in answered:
-            ledger.reply(Reply(i, record.round, nothing))
+            ledger.reply(Reply(i, record.round, record.scalars))
         self.delivery.server.store(record, answered)
         self.delivery.told.update(answered)
         self._count(record, answered)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from decomfl_lab.errors import require
 from decomfl_lab.noise import Distribution
@@ -11,7 +14,7 @@ from decomfl_lab.protocol.messages import Plan
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.records.seeds import Seeding, StepSeed, draw_seeds
+from decomfl_lab.records.seeds import POOL, Seeding, StepSeed, draw_seeds
 
 __all__ = ["Terms"]
 
@@ -27,6 +30,8 @@ class Terms:
         distribution: The distribution of the directions z.
         seeding: How many seeds travel.
         run_seed: The seed that every round's derive from.
+        dtype: The type of a record's scalars, float32 or int8 for signs.
+        pool: The directions S of the pool, where they come from one.
     """
 
     K: int
@@ -35,25 +40,30 @@ class Terms:
     distribution: Distribution
     seeding: Seeding
     run_seed: int
+    dtype: type[np.float32] | type[np.int8]
+    pool: int = POOL
 
     @classmethod
     def of(cls, server: Server) -> Terms:
         """The terms that a server made of the same configuration would keep."""
-        return cls(server.K, server.P, server.eta, server.distribution, server.seeding, server.run_seed)
+        own = server.run_seed, server.aggregation.dtype, server.pool
+        return cls(server.K, server.P, server.eta, server.distribution, server.seeding, *own)
 
     def seeds(self, r: int) -> Sequence[StepSeed]:
         """The seeds of round r."""
-        return draw_seeds(self.seeding, self.run_seed, r, self.K, self.P(r))
+        return draw_seeds(self.seeding, self.run_seed, r, self.K, self.P(r), self.pool)
 
     def check(self, head: Plan | RoundRecord) -> None:
         """InputError that names what of a plan or a record is not as agreed."""
         r, whose = head.round, f"of the {'plan' if isinstance(head, Plan) else 'record'} of round {head.round}"
-        agreed = {
+        agreed: dict[str, tuple[Any, Any]] = {
             "K and P": ((head.K, head.P), (self.K, self.P(r))),
             "eta": (head.eta, self.eta(r)),
             "distribution": (head.distribution, self.distribution),
             "seeding": (head.seeding, self.seeding),
         }
+        if isinstance(head, RoundRecord):
+            agreed["type of the scalars"] = head.scalars.dtype, np.dtype(self.dtype)
         for name, (found, wanted) in agreed.items():
             require(found == wanted, f"{name} {whose}", f"be {wanted}, as in the run's configuration", found)
         same = head.seeds == self.seeds(r)

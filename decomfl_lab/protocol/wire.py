@@ -1,9 +1,10 @@
 """The wire: a versioned binary codec for every message, and the ledger that counts what it encodes.
 
 Message = header (magic "DC", version, kind, body length u32, CRC-32 of the body), then the body; all
-numbers little-endian. Seeds are 8 bytes, scalars and model elements 4 (8 for float64 models). How many seeds a plan or
-a record carries stands in it (``Seeding``); one that carries none is read with the run's seed, which has a message of
-its own.
+numbers little-endian. Seeds are 8 bytes, places in a pool 2, scalars and model elements 4 (8 for float64 models).
+Scalars that are signs take a bit each, 1 for +1, from the lowest bit of a byte on; zeros fill up the last byte. How
+many seeds a plan or a record carries stands in it (``Seeding``); one that carries none is read with the run's seed,
+which has a message of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,10 +38,12 @@ from decomfl_lab.protocol.messages import (
     Sparse,
     Welcome,
 )
-from decomfl_lab.records.record import RoundRecord
-from decomfl_lab.records.seeds import DerivedSeeds, Seeding, StepSeed, draw_seeds, seeding_of
+from decomfl_lab.records.pool import FINEST, PoolSums
+from decomfl_lab.records.record import RoundRecord, ScalarArray, require_sound
+from decomfl_lab.records.seeds import LARGEST_POOL, DerivedSeeds, PooledSeeds, Seeding, StepSeed, draw_seeds, seeding_of
 
-__all__ = ["Kind", "Ledger", "Traffic", "decode", "encode", "read", "split_frame", "vector_of"]
+__all__ = ["Kind", "Ledger", "Traffic", "decode", "encode", "pool_bytes", "read", "record_bytes"]
+__all__ += ["split_frame", "vector_of"]
 
 Content = TypeVar("Content")
 Codec = Callable[[bytes, int | None], Message]
@@ -51,9 +54,10 @@ LONGEST_REFUSAL = 300
 """The bytes of a reason at most."""
 
 _HEADER = struct.Struct("<2sBBII")
-_ROUND = struct.Struct("<IdHHBBB")  # round, eta, K, P, distribution, stream version, seeding
+_ROUND = struct.Struct("<IdHHBBB")  # round, eta, K, P, distribution, stream version, seeding and whether signs follow
 _REPLY = struct.Struct("<IIHH")  # client, round, K, P
 _VECTOR = struct.Struct("<IBQ")  # round, bytes an element, elements
+_POOL = struct.Struct("<IbQ")  # round, exponent, sums
 _COUNT = struct.Struct("<I")
 _QUANTIZED = struct.Struct("<IBfQ")  # round, bits, scale, elements
 _SPARSE = struct.Struct("<IQQ")  # round, elements, of them sent
@@ -70,6 +74,7 @@ REPLY_HEAD_BYTES = _REPLY.size
 VECTOR_HEAD_BYTES = _VECTOR.size
 QUANTIZED_HEAD_BYTES = _QUANTIZED.size
 SPARSE_HEAD_BYTES = _SPARSE.size
+POOL_HEAD_BYTES = _POOL.size
 HELD_BYTES = _HELD.size
 INDEX_BYTES = 4
 SEED_BYTES = _SEED.size
@@ -77,9 +82,11 @@ SCALAR_BYTES = 4
 MAX_SCALARS = (MAX_BODY - REPLY_HEAD_BYTES) // SCALAR_BYTES
 _MOST_INDEXED = 2 ** (8 * INDEX_BYTES)
 
-_SCALAR, _INDEX, _LEVEL = np.dtype("<f4"), np.dtype("<u4"), np.dtype("i1")
+_SCALAR, _INDEX, _LEVEL, _SUM = np.dtype("<f4"), np.dtype("<u4"), np.dtype("i1"), np.dtype("<i4")
 _DISTRIBUTIONS = tuple(Distribution)
 _SEEDINGS = tuple(Seeding)
+_SIGNS = 0x80
+"""Added to the seeding of a record whose scalars are signs."""
 
 
 class Kind(IntEnum):
@@ -97,6 +104,8 @@ class Kind(IntEnum):
     WELCOME = 10
     ASK = 11
     REFUSAL = 12
+    SIGNS = 13
+    POOL = 14
 
 
 _KINDS = {kind.value: (kind, kind.name.lower()) for kind in Kind}
@@ -140,6 +149,14 @@ class _Reader:
         at = self.take(kind.itemsize * count)
         return np.frombuffer(self.body, kind, count, at).astype(kind.newbyteorder("="))
 
+    def signs(self, K: int, P: int) -> NDArray[np.int8]:
+        """The next K·P signs, (K, P), and the zeros that fill up their last byte."""
+        size = scalar_bytes(K * P, np.int8)
+        at = self.take(size)
+        bits = np.unpackbits(np.frombuffer(self.body, np.uint8, size, at), bitorder="little").view(np.int8)
+        require(not bits[K * P :].any(), f"bits after the signs of the {self.name} message", "be 0", "others")
+        return (2 * bits[: K * P] - 1).reshape(K, P)
+
     @property
     def left(self) -> int:
         return len(self.body) - self.at
@@ -161,22 +178,46 @@ def _require_sendable(K: int, P: int) -> None:
     require(K * P <= MAX_SCALARS, "K·P", f"be at most {MAX_SCALARS}, which fit into a reply", K * P)
 
 
-def _sent_seeds(seeds: Sequence[StepSeed], seeding: Seeding) -> list[int]:
-    """The seeds as they travel, in the order of (k, p)."""
-    if isinstance(seeds, DerivedSeeds):
-        return [seeds.root] if seeding is Seeding.PER_ROUND else []
-    return [own for seed in seeds for own in ((seed,) if isinstance(seed, int) else seed)]
+def scalar_bytes(count: int, dtype: Any) -> int:
+    """The bytes of so many scalars of this type, float32 or int8, in a message."""
+    return (count + 7) // 8 if dtype == np.int8 else SCALAR_BYTES * count
 
 
-def _round_head(r: int, eta: float, P: int, distribution: Distribution, seeds: Sequence[StepSeed]) -> bytes:
+def _sent_scalars(scalars: ScalarArray) -> bytes:
+    """The scalars as they travel, in the order of (k, p)."""
+    if scalars.dtype != np.int8:
+        return scalars.astype("<f4").tobytes()
+    require_sound("signs", scalars)
+    return np.packbits(scalars.reshape(-1) > 0, bitorder="little").tobytes()
+
+
+def _sent_seeds(seeds: Sequence[StepSeed]) -> bytes:
+    """The seeds, or the places in the pool, as they travel, in the order of (k, p)."""
+    sent: list[Any]
+    match seeds:
+        case DerivedSeeds(root, _, seeding):
+            sent = [root] if seeding is Seeding.PER_ROUND else []
+        case PooledSeeds(_, _, places):
+            sent = [place for step in places for place in step]
+            return struct.pack(f"<{len(sent)}H", *sent)
+        case _:
+            each: Any = seeds
+            sent = [own for seed in each for own in ((seed,) if isinstance(seed, int) else seed)]
+    return struct.pack(f"<{len(sent)}Q", *sent)
+
+
+def _round_head(
+    r: int, eta: float, P: int, distribution: Distribution, seeds: Sequence[StepSeed], signs: int = 0
+) -> bytes:
     K, seeding = len(seeds), seeding_of(seeds, P)
     _require_sendable(K, P)
-    sent = _sent_seeds(seeds, seeding)
-    places = _DISTRIBUTIONS.index(distribution), STREAM_VERSION, _SEEDINGS.index(seeding)
-    return _ROUND.pack(r, eta, K, P, *places) + struct.pack(f"<{len(sent)}Q", *sent)
+    places = _DISTRIBUTIONS.index(distribution), STREAM_VERSION, _SEEDINGS.index(seeding) | signs
+    return _ROUND.pack(r, eta, K, P, *places) + _sent_seeds(seeds)
 
 
 def _read_seeds(reader: _Reader, seeding: Seeding, run_seed: int | None, r: int, K: int, P: int) -> Sequence[StepSeed]:
+    if seeding.needs_run_seed and run_seed is None:
+        raise InputError(f"run_seed must be given to read round {r}, whose seeds are not sent ({seeding})")
     match seeding:
         case Seeding.PER_DIRECTION:
             sent = reader.seeds(K * P)
@@ -186,55 +227,69 @@ def _read_seeds(reader: _Reader, seeding: Seeding, run_seed: int | None, r: int,
         case Seeding.PER_ROUND:
             return DerivedSeeds(reader.seeds(1)[0], K)
         case Seeding.PER_RUN:
-            if run_seed is None:
-                raise InputError(f"run_seed must be given to read round {r}, whose seeds are not sent (per-run)")
-            return draw_seeds(seeding, run_seed, r, K, P)
+            return draw_seeds(seeding, cast("int", run_seed), r, K, P)
+        case Seeding.POOL:
+            places = struct.unpack_from(f"<{K * P}H", reader.body, reader.take(2 * K * P))
+            return PooledSeeds(cast("int", run_seed), r, tuple(places[k * P : (k + 1) * P] for k in range(K)))
 
 
 @lru_cache(64)
-def _form(K: int, P: int, which: int, stream: int, seeding: int) -> tuple[Distribution, Seeding]:
+def _form(K: int, P: int, which: int, stream: int, seeding: int) -> tuple[Distribution, Seeding, bool]:
     """What a round's head says, checked; the rounds of a run mostly say the same."""
     require(stream == STREAM_VERSION, "stream version of the message", f"be {STREAM_VERSION}", stream)
     require(which < len(_DISTRIBUTIONS), "distribution of the message", f"be below {len(_DISTRIBUTIONS)}", which)
+    signs, seeding = bool(seeding & _SIGNS), seeding & ~_SIGNS
     require(seeding < len(_SEEDINGS), "seeding of the message", f"be below {len(_SEEDINGS)}", seeding)
     _require_sendable(K, P)
-    return _DISTRIBUTIONS[which], _SEEDINGS[seeding]
+    return _DISTRIBUTIONS[which], _SEEDINGS[seeding], signs
 
 
-def _read_round_head(reader: _Reader, run_seed: int | None) -> tuple[int, float, int, Distribution, Sequence[StepSeed]]:
+_Head = tuple[int, float, int, Distribution, Sequence[StepSeed], bool]
+"""The round, η, P, the distribution, the seeds and whether the scalars are signs."""
+
+
+def _read_round_head(reader: _Reader, run_seed: int | None) -> _Head:
     r, eta, K, P, *rest = reader.unpack(_ROUND)
-    distribution, seeding = _form(K, P, *rest)
+    distribution, seeding, signs = _form(K, P, *rest)
     require(0 < eta < math.inf, "eta of the message", "be a finite number above 0", eta)
-    return r, eta, P, distribution, _read_seeds(reader, seeding, run_seed, r, K, P)
+    return r, eta, P, distribution, _read_seeds(reader, seeding, run_seed, r, K, P), signs
 
 
 def _records_body(records: tuple[RoundRecord, ...]) -> bytes:
     parts = [_COUNT.pack(len(records))]
     for record in records:
-        parts.append(_round_head(record.round, record.eta, record.P, record.distribution, record.seeds))
-        parts.append(record.scalars.astype("<f4").tobytes())
+        signs = _SIGNS if record.scalars.dtype == np.int8 else 0
+        parts.append(_round_head(record.round, record.eta, record.P, record.distribution, record.seeds, signs))
+        parts.append(_sent_scalars(record.scalars))
     return b"".join(parts)
 
 
 def _read_records(reader: _Reader, run_seed: int | None) -> tuple[RoundRecord, ...]:
-    heads, pieces = [], []
+    heads: list[tuple[_Head, ScalarArray | None]] = []
+    pieces = []
     for _ in range(*reader.unpack(_COUNT)):
-        r, eta, P, distribution, seeds = head = _read_round_head(reader, run_seed)
+        _, _, P, _, seeds, signs = head = _read_round_head(reader, run_seed)
+        if signs:
+            heads.append((head, reader.signs(len(seeds), P)))
+            continue
         at = reader.take(SCALAR_BYTES * len(seeds) * P)
-        heads.append(head)
+        heads.append((head, None))
         pieces.append(reader.body[at : reader.at])
     scalars, end = np.frombuffer(b"".join(pieces), _SCALAR).astype(np.float32), 0
     finite = bool(np.isfinite(scalars).all())  # of all at once; where some are not, the record itself says which
     make = RoundRecord.of_checked if finite else RoundRecord
     records = []
-    for r, eta, P, distribution, seeds in heads:
-        start, end = end, end + len(seeds) * P
-        records.append(make(r, eta, distribution, seeds, scalars[start:end].reshape(-1, P)))
+    for (r, eta, P, distribution, seeds, _), own in heads:
+        if own is None:
+            start, end = end, end + len(seeds) * P
+            own = scalars[start:end].reshape(-1, P)
+        records.append(make(r, eta, distribution, seeds, own))
     return tuple(records)
 
 
 def _read_plan(reader: _Reader, run_seed: int | None) -> Plan:
-    r, eta, P, distribution, seeds = _read_round_head(reader, run_seed)
+    r, eta, P, distribution, seeds, signs = _read_round_head(reader, run_seed)
+    require(not signs, "scalars of the plan message", "be none", "signs")
     records = _read_records(reader, run_seed)
     rounds = [record.round for record in records]
     expected = list(range(r - len(records), r))
@@ -245,8 +300,8 @@ def _read_plan(reader: _Reader, run_seed: int | None) -> Plan:
 def _read_reply(reader: _Reader) -> Reply:
     client, r, K, P = reader.unpack(_REPLY)
     _require_sendable(K, P)
-    scalars = reader.array(_SCALAR, K * P).reshape(K, P)
-    require(bool(np.isfinite(scalars).all()), f"scalars of client {client} in round {r}", "be finite", scalars)
+    scalars = reader.signs(K, P) if reader.kind is Kind.SIGNS else reader.array(_SCALAR, K * P).reshape(K, P)
+    require_sound(f"scalars of client {client} in round {r}", scalars)
     return Reply(client, r, scalars)
 
 
@@ -301,6 +356,13 @@ def _read_sparse(reader: _Reader) -> Sparse:
     return Sparse(r, SparseVector(d, indices, values))
 
 
+def _read_pool(reader: _Reader) -> PoolSums:
+    r, exponent, size = reader.unpack(_POOL)
+    require(FINEST <= exponent <= 0, "exponent of the pool message", f"be in {FINEST}..0", exponent)
+    require(1 <= size <= LARGEST_POOL, "sums of the pool message", f"number 1..{LARGEST_POOL}", size)
+    return PoolSums(r, exponent, reader.array(_SUM, size))
+
+
 def _short(text: str) -> bytes:
     return text.encode()[:LONGEST_REFUSAL].decode(errors="ignore").encode()
 
@@ -323,7 +385,8 @@ def encode(message: Message) -> bytes:
         case Reply(client, r, scalars):
             K, P = scalars.shape
             _require_sendable(K, P)
-            return _message(Kind.REPLY, _REPLY.pack(client, r, K, P) + scalars.astype("<f4").tobytes())
+            kind = Kind.SIGNS if scalars.dtype == np.int8 else Kind.REPLY
+            return _message(kind, _REPLY.pack(client, r, K, P) + _sent_scalars(scalars))
         case Held(client, r):
             return _message(Kind.HELD, _HELD.pack(client, r))
         case RunSeed(seed):
@@ -335,6 +398,8 @@ def encode(message: Message) -> bytes:
             return _message(Kind.QUANTIZED, _quantized_body(r, quantized))
         case Sparse(r, sparse):
             return _message(Kind.SPARSE, _sparse_body(r, sparse))
+        case PoolSums(r, exponent, sums):
+            return _message(Kind.POOL, _POOL.pack(r, exponent, sums.size) + sums.astype("<i4").tobytes())
         case Hello(client, run, r, digest):
             return _message(Kind.HELLO, _HELLO.pack(client, run, r, digest))
         case Welcome(r, steps):
@@ -362,7 +427,7 @@ def decode(message: bytes, run_seed: int | None = None) -> Message:
     match reader.kind:
         case Kind.PLAN:
             found = _read_plan(reader, run_seed)
-        case Kind.REPLY:
+        case Kind.REPLY | Kind.SIGNS:
             found = _read_reply(reader)
         case Kind.HELD:
             found = Held(*reader.unpack(_HELD))
@@ -376,6 +441,8 @@ def decode(message: bytes, run_seed: int | None = None) -> Message:
             found = _read_quantized(reader)
         case Kind.SPARSE:
             found = _read_sparse(reader)
+        case Kind.POOL:
+            found = _read_pool(reader)
         case Kind.HELLO:
             found = Hello(*reader.unpack(_HELLO))
         case Kind.WELCOME:
@@ -386,6 +453,16 @@ def decode(message: bytes, run_seed: int | None = None) -> Message:
             found = _read_refusal(reader)
     reader.end()
     return found
+
+
+def record_bytes(seeding: Seeding, K: int, P: int, dtype: Any = np.float32) -> int:
+    """The bytes of a record in a message."""
+    return RECORD_HEAD_BYTES + seeding.bytes(K, P) + scalar_bytes(K * P, dtype)
+
+
+def pool_bytes(S: int) -> int:
+    """The bytes of the message with the sums of a pool."""
+    return HEADER_BYTES + POOL_HEAD_BYTES + SCALAR_BYTES * S
 
 
 def split_frame(frame: bytes) -> list[bytes]:
@@ -518,6 +595,10 @@ class Ledger:
         """Encode a dense model to or from ``client`` and count it."""
         went = self._went_up if upwards else self._went_down
         return went(client, self.encode(Dense(r, x)), x.size)
+
+    def pool(self, client: int, sums: PoolSums) -> bytes:
+        """Encode the sums of a pool to ``client`` and count them, a scalar each."""
+        return self._went_down(client, self.encode(sums), sums.S)
 
     def quantized(self, client: int, r: int, v: QuantizedVector) -> bytes:
         """Encode a quantised update from ``client`` and count it."""

@@ -9,14 +9,15 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from decomfl_lab.errors import require, require_int
+from decomfl_lab.records.record import ScalarArray, require_sound
 
-__all__ = ["Aggregation", "ClippedMean", "Krum", "Mean", "Median", "TrimmedMean", "omega"]
+__all__ = ["Aggregation", "ClippedMean", "Krum", "Majority", "Mean", "Median", "TrimmedMean", "omega"]
 
 _F32 = NDArray[np.float32]
 _F64 = NDArray[np.float64]
@@ -26,33 +27,36 @@ _F64 = NDArray[np.float64]
 class Aggregation(Protocol):
     """g_{r,p}^k of the clients' g_{i,r,p}^k. Its bits do not depend on the order of the clients."""
 
+    dtype: ClassVar[type[np.float32] | type[np.int8]] = np.float32
+    """What it takes and gives: float32 scalars, or int8 signs."""
+
     @property
     def least(self) -> int:
         """The fewest replies that it is defined for."""
 
-    def __call__(self, replies: Sequence[_F32]) -> _F32:
+    def __call__(self, replies: Sequence[Any]) -> Any:
         """The round's scalars.
 
         Args:
-            replies: One finite (K, P) float32 array a client.
+            replies: One (K, P) array of ``dtype`` a client, finite or of signs.
 
         Returns:
-            (K, P) float32 array.
+            (K, P) array of ``dtype``.
 
         Raises:
             InputError: If there are fewer than ``least``, or they are not of this kind.
         """
 
 
-def _values(rule: Aggregation, replies: Sequence[_F32]) -> _F64:
+def _values(rule: Aggregation, replies: Sequence[ScalarArray]) -> _F64:
     """The replies in double precision, shape (n, K, P); InputError unless the rule is defined for them."""
     require(len(replies) >= rule.least, f"replies for {rule}", f"number at least {rule.least}", len(replies))
     alike = {(reply.dtype, reply.shape) for reply in replies}
-    is_one = len(alike) == 1 and replies[0].dtype == np.float32 and replies[0].ndim == 2
-    require(is_one, "replies", "be float32 arrays of one shape (K, P)", alike)
-    values = np.stack(replies).astype(np.float64)
-    require(bool(np.isfinite(values).all()), "replies", "be finite", values[~np.isfinite(values)][:1])
-    return values
+    is_one = len(alike) == 1 and replies[0].dtype == rule.dtype and replies[0].ndim == 2
+    require(is_one, "replies", f"be {np.dtype(rule.dtype)} arrays of one shape (K, P)", alike)
+    for reply in replies:
+        require_sound("replies", reply)
+    return np.stack(replies).astype(np.float64)
 
 
 def _mean(values: _F64) -> _F32:
@@ -72,7 +76,7 @@ def _square(vector: _F64) -> float:
 
 
 @dataclass(frozen=True)
-class Mean:
+class Mean(Aggregation):
     """g = (1/n) Σ_i g_i, which one liar can make anything.
 
     Source: [DeComFL, Algorithm 3, "Compute the global gradient scalars"].
@@ -86,7 +90,7 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class ClippedMean:
+class ClippedMean(Aggregation):
     """g = (1/n) Σ_i g_i · min(1, c/‖g_i‖), with Euclidean norms over all K·P scalars: ‖g‖ ≤ c, whoever lies.
 
     Attributes:
@@ -118,7 +122,7 @@ class ClippedMean:
 
 
 @dataclass(frozen=True)
-class TrimmedMean:
+class TrimmedMean(Aggregation):
     """The mean, coordinate by coordinate, of what is left of n numbers without the f smallest and the f largest.
 
     While at most f of them lie, every coordinate is within the range of the honest ones.
@@ -150,7 +154,7 @@ class TrimmedMean:
 
 
 @dataclass(frozen=True)
-class Median:
+class Median(Aggregation):
     """The median, coordinate by coordinate; of an even number the mean of the two in the middle.
 
     While fewer than half of the clients lie, every coordinate is within the range of the honest ones.
@@ -166,7 +170,7 @@ class Median:
 
 
 @dataclass(frozen=True)
-class Krum:
+class Krum(Aggregation):
     """The reply, whole, with the least sum of squared distances to the n − f − 2 others that are nearest to it.
 
     Of equal sums the one whose bytes come first, so that the clients have no order here either.
@@ -201,6 +205,23 @@ class Krum:
             return math.fsum(squares[:near]), replies[i].tobytes()
 
         return replies[min(range(len(replies)), key=score)].copy()
+
+
+@dataclass(frozen=True)
+class Majority(Aggregation):
+    """The sign, coordinate by coordinate, that more of n signs have; 1 where as many have either: g = sgn(Σ_i g_i ≥ 0).
+
+    While fewer than half of the clients lie, a sign on which the honest ones agree is the round's.
+
+    Source: [FeedSign], arXiv 2501.17610.
+    """
+
+    dtype = np.int8
+    least: ClassVar[int] = 1
+
+    def __call__(self, replies: Sequence[NDArray[np.int8]]) -> NDArray[np.int8]:
+        """See ``Aggregation``."""
+        return np.where(_values(self, replies).sum(axis=0) >= 0, 1, -1).astype(np.int8)
 
 
 def omega(rule: Aggregation, n: int, f: int) -> float:

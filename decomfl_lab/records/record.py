@@ -13,7 +13,22 @@ from decomfl_lab.errors import InputError, require, require_finite_positive, req
 from decomfl_lab.noise import Distribution
 from decomfl_lab.records.seeds import Seeding, StepSeed, seeding_of
 
-__all__ = ["History", "RoundRecord"]
+__all__ = ["History", "RoundRecord", "ScalarArray", "require_sound", "unsound"]
+
+ScalarArray = NDArray[np.float32] | NDArray[np.int8]
+"""(K, P) scalars of a step: float32 numbers, or int8 signs, −1 or 1, which travel as bits."""
+
+
+def unsound(scalars: ScalarArray) -> ScalarArray:
+    """Those that cannot be sent: of float32 numbers what is not finite, of int8 ones what is no sign."""
+    return scalars[np.abs(scalars) != 1 if scalars.dtype == np.int8 else ~np.isfinite(scalars)]
+
+
+def require_sound(name: str, scalars: ScalarArray, hint: str = "") -> None:
+    """InputError, with the first of them, if there are unsound ones."""
+    wrong = unsound(scalars)
+    if wrong.size:
+        raise InputError(f"{name} must be {'-1 or 1' if wrong.dtype == np.int8 else 'finite'}, got {wrong[0]}{hint}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,31 +41,31 @@ class RoundRecord:
         distribution: The distribution of the directions z.
         seeds: The seeds s_r^k, K of them, in one of the forms of ``draw_seeds``: a 64-bit seed that all P directions of
             a step share, or one for each.
-        scalars: The aggregated g_{r,p}^k, float32, shape (K, P), all finite.
+        scalars: The aggregated g_{r,p}^k, shape (K, P): float32, all finite, or int8 signs, −1 or 1.
     """
 
     round: int
     eta: float
     distribution: Distribution
     seeds: Sequence[StepSeed]
-    scalars: NDArray[np.float32]
+    scalars: ScalarArray
 
     def __post_init__(self) -> None:
         require_int("round", self.round, 0)
         require_finite_positive("eta", self.eta)
         require(
-            self.scalars.ndim == 2 and self.scalars.dtype == np.float32 and self.scalars.size > 0,
+            self.scalars.ndim == 2 and self.scalars.dtype in (np.float32, np.int8) and self.scalars.size > 0,
             "scalars",
-            "be a non-empty float32 array of shape (K, P)",
+            "be a non-empty float32 array of shape (K, P), or one of int8 signs",
             (self.scalars.dtype, self.scalars.shape),
         )
         require(len(self.seeds) == self.K, "seeds", f"hold one seed for each of K={self.K} steps", self.seeds)
         _ = self.seeding
-        require(bool(np.isfinite(self.scalars).all()), f"scalars of round {self.round}", "be finite", self.scalars)
+        require_sound(f"scalars of round {self.round}", self.scalars)
 
     @classmethod
     def of_checked(
-        cls, r: int, eta: float, distribution: Distribution, seeds: Sequence[StepSeed], scalars: NDArray[np.float32]
+        cls, r: int, eta: float, distribution: Distribution, seeds: Sequence[StepSeed], scalars: ScalarArray
     ) -> RoundRecord:
         """The same record, of fields that are known to keep the rules: for whoever reads records by the thousand."""
         record = object.__new__(cls)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from decomfl_lab import noise
 from decomfl_lab.errors import InputError, require, require_int
-from decomfl_lab.noise import SCRATCH, Backend, Distribution, Program
+from decomfl_lab.noise import SCRATCH, AnyDistribution, Backend, Distribution, Program
 
 __all__ = ["BLOCK", "axpy_", "backend_for", "form_points_", "project", "rebuild_"]
 
@@ -165,7 +165,7 @@ def axpy_(
     d: int,
     first: int = 0,
     first_p: int = 0,
-    distribution: Distribution = Distribution.GAUSSIAN,
+    distribution: AnyDistribution = Distribution.GAUSSIAN,
 ) -> None:
     """``noise.axpy`` on a contiguous float32 or float64 vector, on the CPU or a GPU: elements first.. of one in R^d."""
     program = Program(["y"])
@@ -178,7 +178,7 @@ def form_points_(
     x: Tensor,
     streams: Sequence[tuple[int, int]],
     coefficients: Sequence[float],
-    distribution: Distribution,
+    distribution: AnyDistribution,
     *,
     backend: str | Backend | None = None,
     workers: int | None = None,
@@ -237,7 +237,7 @@ def project(
     vectors: Tensor,
     streams: Sequence[tuple[int, int]],
     *,
-    distribution: Distribution = Distribution.GAUSSIAN,
+    distribution: AnyDistribution = Distribution.GAUSSIAN,
     backend: str | None = None,
     workers: int | None = None,
 ) -> Tensor:

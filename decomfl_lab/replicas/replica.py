@@ -12,14 +12,15 @@ from torch import Tensor
 
 from decomfl_lab.devices import on_host
 from decomfl_lab.errors import InputError, require, require_int
-from decomfl_lab.noise import Backend, Program, derive_seed
+from decomfl_lab.noise import AnyDistribution, Backend, Distribution, LowRank, Program, derive_seed
+from decomfl_lab.noise.low_rank import require_distribution
 from decomfl_lab.noise.program import MOST_NAMES
 from decomfl_lab.records.record import RoundRecord
-from decomfl_lab.records.seeds import StepSeed
+from decomfl_lab.records.seeds import Picks, StepSeed
 from decomfl_lab.replicas.rebuild import backend_for, rebuild_
 from decomfl_lab.replicas.rules import GridSgd, Sgd, Step, UpdateRule
 
-__all__ = ["Replica", "Snapshot", "SyncReplica", "step_together_"]
+__all__ = ["Replica", "Snapshot", "SyncReplica", "same_bits", "step_together_"]
 
 _WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _Seed = TypeVar("_Seed", int, StepSeed)
@@ -55,6 +56,7 @@ class Replica:
         round: The number of records applied, so x is x_round.
         rule: The update rule.
         private_key: The key that clients share, or None: see ``stream_seed``.
+        low_rank: The shapes and the rank of low-rank directions, or None.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Replica:
         backend: str | Backend | None = None,
         workers: int | None = None,
         private_key: int | None = None,
+        low_rank: LowRank | None = None,
     ) -> None:
         """Copy ``x``.
 
@@ -76,6 +79,7 @@ class Replica:
             backend: See ``noise.run``; None chooses by device.
             workers: The number of CPU threads of a rebuild; None for torch's number of threads.
             private_key: The 64-bit key that the holders of replicas share and the server does not know.
+            low_rank: The shapes of x's tensors and the rank, where records are of low-rank directions.
         """
         require(x.ndim == 1 and x.numel() > 0, "x", "be a non-empty vector", tuple(x.shape))
         rule.admit(x)
@@ -92,6 +96,8 @@ class Replica:
         if private_key is not None:
             require_int("private_key", private_key, 0, 2**64 - 1)
         self.private_key = private_key
+        require_distribution(low_rank, self.d)
+        self.low_rank = low_rank
 
     def stream_seed(self, seed: _Seed) -> _Seed:
         """The seed that z is really made of: ``seed`` itself, or its keyed hash under the private key.
@@ -106,7 +112,15 @@ class Replica:
             return seed
         if isinstance(seed, int):
             return derive_seed(self.private_key, seed)
+        if isinstance(seed, Picks):
+            return replace(seed, pool=self.stream_seed(seed.pool), step=self.stream_seed(seed.step))
         return tuple(derive_seed(self.private_key, own) for own in seed)
+
+    def stream_distribution(self, distribution: AnyDistribution) -> AnyDistribution:
+        """The distribution that z is really made of: that of a plan or record, with the shapes that low rank needs."""
+        lacks = distribution is Distribution.LOW_RANK and self.low_rank is None
+        require(not lacks, "low_rank of a replica", "be given for low-rank directions", self.low_rank)
+        return self.low_rank if self.low_rank and distribution is Distribution.LOW_RANK else distribution
 
     @property
     def d(self) -> int:
@@ -133,7 +147,8 @@ class Replica:
         rebuild_(program, pieces, backend=self.backend, workers=self.workers)
 
     def _real(self, step: Step) -> Step:
-        return replace(step, seed=self.stream_seed(step.seed))
+        distribution = self.stream_distribution(step.distribution)
+        return replace(step, seed=self.stream_seed(step.seed), distribution=distribution)
 
     def step_(self, step: Step) -> None:
         """Apply one local step (not a whole round: ``round`` stays)."""
@@ -209,7 +224,7 @@ class Replica:
     def share(self, other: Replica) -> bool:
         """Hold the other's vectors in the place of equal ones of this replica's own; False if a single bit differs."""
         pairs = [(self.x, other.x), *((vector, other.state[slot]) for slot, vector in self.state.items())]
-        if self.round != other.round or not all(_same_bits(mine, its) for mine, its in pairs):
+        if self.round != other.round or not all(same_bits(mine, its) for mine, its in pairs):
             return False
         self.restore(other.snapshot())
         return True
@@ -260,7 +275,7 @@ def step_together_(replicas: Sequence[Replica], steps: Sequence[Step]) -> bool:
     return True
 
 
-def _same_bits(x: Tensor, y: Tensor) -> bool:
+def same_bits(x: Tensor, y: Tensor) -> bool:
     """Whether two vectors are the same, −0 and 0 told apart."""
     return x is y or torch.equal(x.view(_WORDS[x.element_size()]), y.view(_WORDS[y.element_size()]))
 

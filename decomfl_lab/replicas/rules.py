@@ -15,11 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
-from decomfl_lab.noise import SCRATCH, Distribution, Format, Program
-from decomfl_lab.records.seeds import StepSeed, stream_of
+from decomfl_lab.noise import SCRATCH, AnyDistribution, Format, Program
+from decomfl_lab.records.record import ScalarArray
+from decomfl_lab.records.seeds import StepSeed, step_seed, stream_of
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from decomfl_lab.replicas.replica import Replica
 
 __all__ = ["AdaMM", "GridSgd", "LowPrecision", "Momentum", "Sgd", "SignSgd", "Step", "UpdateRule"]
 __all__ += ["add_directions", "add_estimate"]
@@ -31,16 +34,16 @@ _SNAPPED = 1 << 16
 
 @dataclass(frozen=True)
 class Step:
-    """One local step: its seed s_r^k (or P of them), scalars g_p (P,) float32, learning rate η and distribution of z.
+    """One local step: its seed s_r^k (or P of them), scalars g_p (P,), learning rate η and distribution of z.
 
     A step that a client takes before it sends anything has its scalars where they were measured, perhaps on a GPU; it
     is never the ``last`` of its round, which is a record's.
     """
 
     seed: StepSeed
-    scalars: NDArray[np.float32] | Tensor
+    scalars: ScalarArray | Tensor
     eta: float
-    distribution: Distribution
+    distribution: AnyDistribution
     last: bool = True
 
 
@@ -51,6 +54,17 @@ class UpdateRule(ABC):
     def slots(self) -> tuple[str, ...]:
         """Names of the optimizer's state vectors, all of x's shape."""
         return ()
+
+    @property
+    def pool(self) -> int | None:
+        """The size S of the pool that directions must come from (``Seeding.POOL``); None if they need not."""
+        return None
+
+    def replica(self) -> type[Replica]:
+        """The class of the replicas that follow records by this rule."""
+        from decomfl_lab.replicas.replica import Replica
+
+        return Replica
 
     @property
     def scaling(self) -> str | None:
@@ -96,8 +110,9 @@ def add_directions(program: Program, to: str, step: Step, coefficients: NDArray[
     if isinstance(step.seed, int):
         program.noise(to, step.seed, coefficients, step.distribution)
         return
-    for p, seed in enumerate(step.seed):
-        program.noise(to, seed, coefficients[p : p + 1], step.distribution)
+    for p in range(len(coefficients)):
+        seed, first = stream_of(step.seed, p)
+        program.noise(to, seed, coefficients[p : p + 1], step.distribution, first)
 
 
 def add_estimate(program: Program, to: str, step: Step, factor: float) -> None:
@@ -294,8 +309,9 @@ class LowPrecision(UpdateRule):
         require(self.dtype in tuple(Format), "dtype", f"be one of {', '.join(Format)}", self.dtype)
         known = ("stochastic", "compensated", "nearest")
         require(self.rounding in known, "rounding", f"be one of {', '.join(known)}", self.rounding)
-        narrow = isinstance(self.rule, LowPrecision | GridSgd) or self.rule.scaling is not None
-        require(not narrow, "rule", "be a float32 rule of directions that are not scaled", self.rule)
+        require(not isinstance(self.rule, LowPrecision | GridSgd), "rule", "be a float32 rule", self.rule)
+        whole = self.rule.scaling is None and not self.rule.pool
+        require(whole, "rule", "be one of directions that are neither scaled nor of a pool", self.rule)
 
     @property
     def _vectors(self) -> tuple[str, ...]:
@@ -315,7 +331,7 @@ class LowPrecision(UpdateRule):
         self.rule.emit(program, step)
         for place, name in enumerate(self._vectors):
             if self.rounding == "stochastic":
-                program.narrow_randomly(name, self.dtype, stream_of(step.seed, 0)[0], place)
+                program.narrow_randomly(name, self.dtype, step_seed(step.seed), place)
                 continue
             if self.rounding == "compensated":
                 program.copy(f"{name}.low", name)

@@ -25,6 +25,7 @@ from decomfl_lab.federations.ray import Ray, RayFederation
 from decomfl_lab.federations.remote import RemoteFederation, host_of
 from decomfl_lab.layout import Layout
 from decomfl_lab.methods.method import Setting
+from decomfl_lab.methods.registry import LAGGING
 from decomfl_lab.models.registry import build_model
 from decomfl_lab.objectives.normalisation import freeze_, use_batch_statistics_
 from decomfl_lab.objectives.objective import (
@@ -138,7 +139,7 @@ def build_federation(
     first = ModuleObjective(workspace, own, loss, images, dataset.train_labels, batches[0])
     exact = [first.of(index, own_batches) for index, own_batches in zip(chosen, batches, strict=True)]
     objectives: Sequence[Objective] = [RoundedObjective(objective) for objective in exact] if rounded else exact
-    setting = Setting(x, objectives, config.sampled, config.seed, make_engine(config.engine))
+    setting = Setting(x, objectives, config.sampled, config.seed, make_engine(config.engine), layout.shapes)
     return config.method.federation(setting), module, layout
 
 
@@ -154,7 +155,7 @@ def build_host(
 def movable(federation: Federation, config: TrainConfig) -> DeComFLFederation:
     """The federation; InputError unless its clients can be in other processes, as only scalars travel."""
     if not isinstance(federation, DeComFLFederation) or isinstance(federation.delivery, ModelsDown):
-        rule = "be decomfl or decomfl-projection where clients are in other processes, as only scalars travel"
+        rule = f"be one of {', '.join(LAGGING)} where clients are in other processes, as only scalars travel"
         raise InputError(f"method must {rule}, got {config.method.name}")
     return federation
 

@@ -277,17 +277,20 @@ def config_from_mapping(values: Mapping[str, Any], origin: str, *, lenient: bool
     require(isinstance(name, str), f"method in {origin}", "be a name", name)
     kind = find_method(name)
     known = run_options() | kind.options()
-    others: dict[str, Option] = {}
-    for each in METHODS.values():
-        others |= each.options()
+    others = [each.options() for each in METHODS.values()]
     clean: dict[str, Any] = {"method": kind.of({})}
     for key, value in values.items():
         if key == "method":
             continue
         if key not in known:
-            require_choice(f"key in {origin}", key, ["method", *known, *({key} & others.keys())])
-            left = lenient or value == others[key].default
-            require(left, f"{key} in {origin}", f"be left out for {name}, which has no such option", value)
+            defaults = [own[key].default for own in others if key in own]
+            require_choice(f"key in {origin}", key, ["method", *known, *([key] if defaults else [])])
+            require(
+                lenient or value in defaults,
+                f"{key} in {origin}",
+                f"be left out for {name}, which has no such option",
+                value,
+            )
         else:
             clean[key] = _of_type(key, value, known[key], origin)
     return TrainConfig(**clean)

@@ -89,6 +89,7 @@ class Progress:
     train_loss: float
     test_accuracy: float  # of the latest evaluation, NaN before the first
     scalars: float  # communicated scalars a client, bytes / 4, averaged over clients
+    test_loss: float = float("nan")  # of the latest evaluation
 
 
 @dataclass(frozen=True)
@@ -394,9 +395,10 @@ class Run:
                     self._evaluate()
                 try:
                     if on_round is not None:
-                        accuracy = rows[-1].get("test_accuracy", float("nan")) if rows else float("nan")
+                        row = rows[-1] if rows else {}
+                        accuracy, test_loss = (row.get(name, float("nan")) for name in ("test_accuracy", "test_loss"))
                         scalars = federation.ledger.scalars_per_client
-                        on_round(Progress(federation.round, config.rounds, loss, accuracy, scalars))
+                        on_round(Progress(federation.round, config.rounds, loss, accuracy, scalars, test_loss))
                     if came:
                         raise Interrupted(number=came[0])
                 except KeyboardInterrupt:

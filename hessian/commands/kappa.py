@@ -119,6 +119,13 @@ def kappa(
             "probes",
         ),
     ] = "probes",
+    whiten: Annotated[
+        Path | None,
+        option(
+            "Measure κ of DHD, D = diag(s), as a method sees it that scales its directions by s: a run of hiso, its "
+            "checkpoint, or a .npy or .safetensors file of d numbers."
+        ),
+    ] = None,
     split_sample: Annotated[
         bool, typer.Option("--split-sample", help="Bracket λ_max of all data by two halves of the examples.")
     ] = False,
@@ -185,6 +192,8 @@ def kappa(
 
       decomfl kappa --task sst2 --model models/opt-125m --examples 32 --threads 2
 
+      decomfl kappa runs/hiso --whiten runs/hiso        what HiSo's scaled directions see
+
     The Hessian of a network has negative eigenvalues, which cancel in tr H: besides the signed κ the table has κ of
     the positive part and of absolute values, and --operator gauss-newton has no negative ones at all. κ is that of the
     loss on --examples; λ_max is larger on fewer examples, so take as many as time allows.
@@ -196,6 +205,7 @@ def kappa(
     from decomfl_lab.runs.progress import RunBars
     from hessian.kappa import Settings
     from hessian.mean_loss import NORMALISATIONS, good_chunk
+    from hessian.named import scale_of
     from hessian.picture import picture
 
     require_choice("operator", operator, OPERATORS)
@@ -241,6 +251,7 @@ def kappa(
     with telling(interrupted), alone:
         use_tf32_(False)
         torch.set_num_threads(threads)
+        s = None if whiten is None else scale_of(whiten)
         trained = _trained(source, model, data, loss, task, task_data, train_steps, descent, seed, place)
         trained.module.to(place)
         n = len(trained.dataset.train_labels)
@@ -257,18 +268,22 @@ def kappa(
 
         (objective,) = losses(1)
         facts = _facts(trained, objective)
+        if s is not None:
+            s = s.to(objective.device, objective.dtype)
+            facts["whitened_by"] = str(whiten)
 
         def tell(name: str, found: hessian.ForwardOnly | hessian.BallProbe) -> None:
             whole = json.dumps({**facts, name: found.to_json()}, ensure_ascii=False)
             print(whole if as_json else f"{found.summary()}\n{_about(facts)}")
 
         if forward_only:
+            f = None if s is None else hessian.WhitenedObjective(objective, objective.x, s)
             values = hessian.forward_only(
-                objective, objective.x, seed=seed, probes=forward_only, mu=mu, confidence=confidence
+                f or objective, f.y if f else objective.x, seed=seed, probes=forward_only, mu=mu, confidence=confidence
             )
             tell("forward_only", values)
             return
-        make = partial(_operator, operator, mu=1e-3 if mu is None else mu)
+        make = partial(_operator, operator, mu=1e-3 if mu is None else mu, s=s)
         if other == "ball":
             over = hessian.ball_probe(
                 lambda x: make(objective, x),
@@ -282,9 +297,10 @@ def kappa(
             tell("ball", over)
             return
         curvature = make(objective)
+        plain = curvature.inner if isinstance(curvature, hessian.WhitenedOperator) else curvature
         twin = None
-        if trace != "probes" and isinstance(curvature, hessian.HessianOperator):
-            twin = hessian.trace_operator(curvature)
+        if trace != "probes" and isinstance(plain, hessian.HessianOperator):
+            twin = hessian.trace_operator(plain)
         told = False
         with RunBars() as bars:
 
@@ -310,8 +326,8 @@ def kappa(
                 seed=seed,
                 checkpoint=checkpoint,
                 on_progress=show,
-                trace_operator=twin if trace == "gauss-newton" else None,
-                trace=hessian.gauss_newton_trace(twin) if twin is not None and trace == "exact" else None,
+                trace_operator=_whitened(twin, s) if twin is not None and trace == "gauss-newton" else None,
+                trace=hessian.gauss_newton_trace(twin, whiten=s) if twin is not None and trace == "exact" else None,
                 max_basis=max_basis or None,
             )
             found, split = None, None
@@ -399,15 +415,27 @@ def _trained(
         )
 
 
-def _operator(name: str, objective: hessian.MeanLoss, x: Tensor | None = None, *, mu: float) -> hessian.Operator:
+def _operator(
+    name: str, objective: hessian.MeanLoss, x: Tensor | None = None, *, mu: float, s: Tensor | None
+) -> hessian.Operator:
+    x = objective.x if x is None else x
+    if name == "smoothed" and s is not None:  # smoothed along scaled directions too
+        f = hessian.WhitenedObjective(objective, x, s)
+        smoothed = hessian.SmoothedOperator(f, f.y, mu)
+        smoothed.name = "whitened smoothed"
+        return smoothed
     if name == "smoothed":
-        return hessian.SmoothedOperator(objective, objective.x if x is None else x, mu)
+        return hessian.SmoothedOperator(objective, x, mu)
     kinds: dict[str, Callable[..., hessian.Operator]] = {
         "hessian": hessian.HessianOperator,
         "gauss-newton": hessian.GaussNewtonOperator,
         "fisher": hessian.FisherOperator,
     }
-    return kinds[name](objective, x)
+    return _whitened(kinds[name](objective, x), s)
+
+
+def _whitened(operator: hessian.Operator, s: Tensor | None) -> hessian.Operator:
+    return operator if s is None else hessian.WhitenedOperator(operator, s)
 
 
 def _largest_gradient(objective: hessian.MeanLoss, batch_size: int) -> float:

@@ -37,6 +37,7 @@ from decomfl_lab.protocol.messages import (
 )
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.wire import HEADER_BYTES, Kind
+from decomfl_lab.records.aggregation import Aggregation, Majority, Mean
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding, draw_seeds
@@ -50,9 +51,15 @@ LONGEST_ERROR = 300
 MULTIPLE, FIXED = 256, 2**18
 """A decoder may allocate MULTIPLE times the bytes of the message and of the receiver's model, and FIXED beside."""
 
+VOTES = np.array([[1, -1, 1], [1, 1, -1]], np.int8)
+
 
 def _record(r: int, seeding: Seeding) -> RoundRecord:
     return RoundRecord(r, 0.1, Distribution.SPHERE, draw_seeds(seeding, RUN_SEED, r, 1, 2), np.ones((1, 2), np.float32))
+
+
+def _voted(r: int) -> RoundRecord:
+    return RoundRecord(r, 0.1, Distribution.SPHERE, draw_seeds(Seeding.PER_ROUND, RUN_SEED, r, 2, 3), VOTES)
 
 
 def _plan(seeding: Seeding) -> Plan:
@@ -74,6 +81,9 @@ MESSAGES: tuple[Message, ...] = (
     Welcome(ROUND, 4),
     Ask(),
     *(Refusal(text, diverged) for text in ("", "μ must be above 0") for diverged in (False, True)),
+    Reply(1, 0, VOTES),
+    Plan(ROUND, 0.1, 3, Distribution.GAUSSIAN, (5,), tuple(_voted(r) for r in (1, 2))),
+    (_voted(0), _record(1, Seeding.PER_STEP), _voted(2)),
 )  # one at least of every kind
 
 
@@ -196,7 +206,8 @@ def _used(message: bytes, content: Message) -> int:
                 assert np.isfinite(v).all()
             return v is not None
         case Reply():
-            server = Server(M=2, m=2, K=2, P=Schedule(3), eta=Schedule(0.1), seed=1)
+            rule: Aggregation = Majority() if content.scalars.dtype == np.int8 else Mean()
+            server = Server(M=2, m=2, K=2, P=Schedule(3), eta=Schedule(0.1), seed=1, aggregation=rule)
             server.plan_round()
             return outcome(delivery.Delivery(server).close, [message]) is not None
         case Held():

@@ -21,7 +21,7 @@ from decomfl_lab.records.seeds import Seeding
 from tests.fuzz.judge import SAMPLES, STREAMS, judge, judge_with_memory, mended, split
 
 _LARGEST = b"\xff" * 8
-_PIECES = [b"\0", b"\xff\xff", b"\0\0\xc0\x7f", _LARGEST]  # the third is NaN
+_PIECES = [b"\0", b"\xff", b"\xff\xff", b"\0\0\xc0\x7f", _LARGEST]  # the fourth is NaN
 _MENDING = st.sampled_from(("no", "header", "header", "counts"))
 
 
@@ -88,7 +88,13 @@ def _any_size(message: Any, *known: Any) -> Any:
 
 
 def _any_form(K: int, P: int, which: int, stream: int, seeding: int) -> Any:
-    return tuple(Distribution)[which % 3], tuple(Seeding)[seeding % 4]
+    return tuple(Distribution)[which % 3], tuple(Seeding)[seeding % 4], False
+
+
+def _signs_and_anything(reader: Any, K: int, P: int) -> Any:
+    size = -(-K * P // 8)
+    bits = np.unpackbits(np.frombuffer(reader.body, np.uint8, size, reader.take(size)), bitorder="little")
+    return (2 * bits[: K * P].view(np.int8) - 1).reshape(K, P)
 
 
 _ARRAY = wire._Reader.array
@@ -99,6 +105,7 @@ PLANTED: dict[str, tuple[str, Callable[..., Any]]] = {
     "an update of size 1 is broadcast": ("protocol.wire.vector_of", _any_size),
     "a model of another round is taken": ("protocol.delivery.vector_of", _any_size),
     "a round of any form": ("protocol.wire._form", _any_form),
+    "signs with anything after them": ("protocol.wire._Reader.signs", _signs_and_anything),
     "indices anywhere": ("protocol.compression.SparseVector.__post_init__", lambda vector: None),
     "an error says all of a value": ("errors.shown", repr),
 }

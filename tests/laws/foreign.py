@@ -7,6 +7,7 @@ import math
 import pickle
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,14 +42,14 @@ def _step(x: Vector, seed: Any, g: Vector, eta: float, distribution: Any) -> Vec
 class Replica:
     def __init__(self, case: Case) -> None:
         self.round = 0
-        self.x = case.initial().numpy()
+        self.x, self.of = case.initial().numpy(), case.stream_distribution
 
     def catch_up(self, records: Iterable[RoundRecord]) -> None:
         missed = [record for record in records if record.round >= self.round]
         _check([at.round - self.round for at in missed] == list(range(len(missed))), "a record is missing")
         for record in missed:
             for seed, g in zip(record.seeds, record.scalars, strict=True):
-                self.x = _step(self.x, seed, g, record.eta, record.distribution)
+                self.x = _step(self.x, seed, g, record.eta, self.of)
             self.round += 1
 
     def snapshot(self) -> Snapshot:
@@ -76,12 +77,12 @@ class Client:
     def handle(self, plan: Plan) -> Reply:
         self.replica.catch_up(plan.records)
         _check(self.replica.round == plan.round, "records are missing")
-        x, scalars = self.replica.x, np.empty((plan.K, plan.P), np.float32)
+        x, of, scalars = self.replica.x, self.replica.of, np.empty((plan.K, plan.P), np.float32)
         for k, seed in enumerate(plan.seeds):
             for p in range(plan.P):
-                z = noise.direction(*stream_of(seed, p), x.size, distribution=plan.distribution, backend="numpy")
+                z = noise.direction(*stream_of(seed, p), x.size, distribution=of, backend="numpy")
                 scalars[k, p] = self._scalar(x, z)
-            x = _step(x, seed, scalars[k], plan.eta, plan.distribution)
+            x = _step(x, seed, scalars[k], plan.eta, of)
             self.steps += 1
         return Reply(self.id, plan.round, scalars)
 
@@ -117,6 +118,7 @@ class Server:
             _check(plan is not None and reply.client not in by_client, "a reply is foreign or doubled")
             assert plan is not None
             _check(reply.round == plan.round and reply.scalars.shape == (plan.K, plan.P), "a reply does not fit")
+            _check(reply.scalars.dtype == np.float32, "scalars are no float32 numbers")
             _check(bool(np.isfinite(reply.scalars).all()), "scalars are not finite")
             by_client[reply.client] = reply.scalars
         _check(bool(by_client), "there is no reply")
@@ -147,7 +149,7 @@ class Server:
 
 class Foreign(Implementation):
     def supports(self, case: Case) -> bool:
-        return case.rule == Sgd() and case.dtype == torch.float32
+        return case.rule == Sgd() and case.dtype == torch.float32 and case.estimator != "central-sign"
 
     def replica(self, case: Case, *, per_tensor: bool = False) -> Replica:
         return Replica(case)
@@ -162,7 +164,7 @@ class Foreign(Implementation):
         return random.Random(f"{seed} {r}").sample(range(M), m)
 
     def encode(self, message: Message) -> bytes:
-        body = pickle.dumps(message)
+        body = pickle.dumps(replace(message, loss=math.nan) if isinstance(message, Reply) else message)
         return hashlib.sha256(body).digest() + body
 
     def decode(self, message: bytes, run_seed: int | None = None) -> Message:

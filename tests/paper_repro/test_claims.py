@@ -21,6 +21,7 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from paper_repro import (
     audit,
+    board,
     claims,
     edge,
     fig2,
@@ -38,7 +39,16 @@ from paper_repro import (
     topk,
 )
 from paper_repro.claims import CLAIMS, PARTS, Claim, Outcome, claim, judged
-from tests.paper_repro import test_edge, test_fig2, test_hessian, test_llm, test_parts, test_sizes, test_theory
+from tests.paper_repro import (
+    test_board,
+    test_edge,
+    test_fig2,
+    test_hessian,
+    test_llm,
+    test_parts,
+    test_sizes,
+    test_theory,
+)
 from tests.paper_repro.source import COUNTED, captions, places, sentences, span, unquoted
 
 QUOTED = [words for own in CLAIMS.values() for words in (own.words, *own.also) if words]
@@ -115,6 +125,7 @@ def outcomes() -> dict[str, Sequence[Outcome]]:
         "topk": topk.claims(test_parts.top_ks((0.8, 0.7, 0.55), (1.4e5, 1.3e5, 1.2e5)), "made up"),
         "table1": table1.claims(table, rows, 0.9, "made up"),
         "llm": llm.claims(test_llm.table(), "made up"),
+        "board": board.claims(test_board.line("DeComFL", [9, 9]), "made up"),
         "memory": memory.claims(kept.rows, "made up"),
         "hessian": hessian.claims(spectra, "made up"),
         "sizes": sizes.claims(test_sizes.family(test_sizes.FLAT), test_sizes.SIZE, "made up"),

@@ -44,6 +44,8 @@ CASES = [
     *[_config("decomfl", seeds=seeding.value, tracking=tracking.value) for seeding in Seeding for tracking in Tracking],
     _config("decomfl-projection", seeds="per-run"),
     _config("baffle", seeds="per-run"),
+    _config("feedsign", seeds="per-step", tracking="clients", perturbations=5, perturbation_schedule={1: 4}),
+    _config("feedsign", **SINGLE, history=1, server_model=True),
     _config("fedcom", quantize_bits=3),
     *[_config("decomfl", **SINGLE, history=n, server_model=True, tracking="clients") for n in (1, 2, 3)],
     _config("decomfl", **SINGLE, history=1, server_model=True, seeds="per-run"),

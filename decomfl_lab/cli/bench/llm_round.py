@@ -17,9 +17,11 @@ def llm_round(
     *,
     model: Annotated[
         str,
-        typer.Option(help="Language model: opt-0.3m to opt-125m (random weights), or a model's folder or name."),
+        typer.Option(
+            help="Language model: opt-0.3m to opt-125m or smollm2-135m, with random weights, or a folder or name."
+        ),
     ] = "opt-0.3m",
-    vocabulary: Annotated[int, typer.Option(help="Number of tokens that a model with random weights knows.")] = 4096,
+    vocabulary: Annotated[int, typer.Option(help="Number of tokens that an OPT with random weights knows.")] = 4096,
     batch_size: Annotated[int, typer.Option(help="Prompts in a client's batch.")] = 32,
     clients: Annotated[int, typer.Option(help="Number m of sampled clients.")] = 2,
     perturbations: Annotated[int, typer.Option(help="Number P of directions.")] = 5,

@@ -141,7 +141,10 @@ def test_a_configuration_from_the_wire_names_no_code(name):
         (f"serve {FLAGS} --out OUT --bind nowhere", "bind must be HOST:PORT, as 127.0.0.1:8470, got 'nowhere'"),
         (f"serve {FLAGS} --out OUT --certificates OUT/none", "certificates must have a readable ca.crt"),
         (f"serve fedavg {FLAGS} --out OUT", "perturbations must be left out for fedavg"),
-        ("serve fedavg --data digits --model logistic --out OUT", "method must be decomfl or decomfl-projection"),
+        (
+            "serve fedavg --data digits --model logistic --out OUT",
+            "method must be one of decomfl, decomfl-projection, feedsign where",
+        ),
         ("join 127.0.0.1:1 --client 0", "--key or --certificates must be given, one of the two, got 'neither'"),
         ("join 127.0.0.1:1 --client 0 --key OUT/none", "key must be a readable file"),
         ("join 127.0.0.1:1 --client -1 --key OUT/none", "client must be an integer of at least 0"),

@@ -30,7 +30,7 @@ from decomfl_lab.estimators.differences import central, forward, projection
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.layout import Layout
 from decomfl_lab.models.registry import build_model
-from decomfl_lab.noise import Distribution
+from decomfl_lab.noise import Distribution, in_dimension
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
 from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.server import Server
@@ -290,7 +290,7 @@ def test_points_on_both_sides_are_the_same_bits_formed_together_or_alone(
     distribution: Distribution, dtype: torch.dtype
 ) -> None:
     x = torch.randn(1000, generator=torch.Generator().manual_seed(1)).to(dtype)
-    line = Line(Replica(x, Sgd()), 7, distribution)
+    line = Line(Replica(x, Sgd()), 7, in_dimension(distribution, 1000))
     up, down, alone = (torch.empty_like(x) for _ in range(3))
     line.form_([up, down], 3, 1e-3)
     for point, c in ((up, 1e-3), (down, -1e-3)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from types import MappingProxyType
@@ -15,6 +16,7 @@ from decomfl_lab.protocol.messages import Ask, Hello, Plan, Refusal, Reply, Welc
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import decode, encode, read, split_frame
 from decomfl_lab.records.seeds import Seeding
+from decomfl_lab.replicas.rules import Sgd
 from tests.decomfl_lab.federations.direct import CASE, RUN, Direct, but, host, remote, simulated
 
 
@@ -34,6 +36,35 @@ def test_hosts_elsewhere_give_the_simulators_losses_and_five_equal_models(tracki
     assert rounds(elsewhere, 8) == rounds(here, 8)
     assert len(elsewhere.rebuilt()) == 4
     assert digests(elsewhere) == {here.observer.digest()}
+
+
+VOTES = but(estimator="central-sign", rule=Sgd(), seeding=Seeding.PER_RUN)
+
+
+def test_votes_elsewhere_give_the_simulators_models_whatever_is_lost():
+    elsewhere, here = remote(VOTES), simulated(VOTES)
+    for r in range(8):
+        elsewhere.carrier.hosts[r % 4] = host(VOTES, r % 4)
+        assert elsewhere.advance() == here.advance()
+    assert digests(elsewhere) == {here.observer.digest()}
+    assert elsewhere.server.history.since(elsewhere.server.history.start)[0].scalars.dtype == np.int8
+
+
+@pytest.mark.parametrize(("case", "dtype"), [(VOTES, np.float32), (CASE, np.int8)])
+def test_scalars_of_another_type_than_the_runs_are_refused_by_both_sides(case, dtype):
+    elsewhere, wrong = remote(case, quorum=2), np.ones((2, 3), dtype)
+    liar = elsewhere.delivery.sample()[0]
+    lie = encode(Reply(liar, 0, wrong))
+    elsewhere.carrier.between = lambda i, answer: b"".join(split_frame(answer)[:-1]) + lie if i == liar else answer
+    elsewhere.advance()
+    wanted = f"scalars of client {liar} must be {np.dtype(case.aggregation.dtype)} of shape"
+    assert wanted in elsewhere.coordinator.refused[liar]
+    (record,) = elsewhere.server.history.since(0)
+    own = host(case, 0)
+    own.handle({0: encode(Welcome(0, 0))})
+    (answer,) = own.handle({0: encode((dataclasses.replace(record, scalars=wrong),))}).values()
+    assert "type of the scalars of the record of round 0 must be" in read(Refusal, answer).text
+    assert own.replica.round == 0
 
 
 @pytest.mark.parametrize("tracking", Tracking)

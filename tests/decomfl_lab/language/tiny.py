@@ -33,10 +33,11 @@ def tiny(
     width: int = 16,
     depth: int = 2,
     heads: int = 2,
+    keys: int = 1,
     vocabulary: int = V,
     tied: bool = True,
 ) -> nn.Module:
-    """A model of the architecture ``kind``, a few thousand parameters."""
+    """A model of the architecture ``kind``, a few thousand parameters; ``keys`` are the heads of keys of "llama"."""
     library = transformers()
     ids = {"vocab_size": vocabulary, "pad_token_id": PAD, "bos_token_id": 2, "eos_token_id": 2}
     opt = {
@@ -52,7 +53,7 @@ def tiny(
         "opt-narrow": lambda: library.OPTConfig(  # as opt-350m is
             **ids, **opt, word_embed_proj_dim=width // 2, do_layer_norm_before=False
         ),
-        "llama": lambda: library.LlamaConfig(**ids, **llama, num_key_value_heads=1, tie_word_embeddings=True),
+        "llama": lambda: library.LlamaConfig(**ids, **llama, num_key_value_heads=keys, tie_word_embeddings=True),
         "llama-untied": lambda: library.LlamaConfig(**ids, **llama, tie_word_embeddings=False),
         "gpt2": lambda: library.GPT2Config(**ids, n_embd=width, n_layer=depth, n_head=2, n_positions=40),
         "neox": lambda: library.GPTNeoXConfig(**ids, **llama, tie_word_embeddings=False),

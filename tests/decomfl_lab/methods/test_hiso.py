@@ -81,7 +81,7 @@ def test_what_cannot_be_whitened_is_refused_by_name() -> None:
         lab.HiSo(nu=1.0).rule  # noqa: B018
     with pytest.raises(InputError, match="lean clients need a rule of directions that are not scaled"):
         Client(0, whitened(net()), net(), central, 1e-3, lean=True)
-    with pytest.raises(InputError, match="be a float32 rule of directions that are not scaled"):
+    with pytest.raises(InputError, match="be one of directions that are neither scaled nor of a pool"):
         LowPrecision(Whitened())
     with pytest.raises(InputError, match="option of hiso must be one of"):
         lab.HiSo(rule=lab.Sgd())

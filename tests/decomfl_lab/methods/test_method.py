@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -38,6 +39,25 @@ def test_plain_values_give_the_method_back(kind: type[Method]) -> None:
     assert kind.of({"lr": 0.5}) == replace(kind(), lr=0.5)
     with pytest.raises(InputError, match=rf"option of {kind.name} must be one of lr, .*, got 'mood'"):
         kind.of({"mood": 1})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plain(lab.DeComFL):
+    """DeComFL whose rule and P are no options."""
+
+    rule: ClassVar[lab.Sgd] = lab.Sgd()  # type: ignore[misc]
+    perturbations: ClassVar[int] = 7  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("value", [{"rule": lab.Sgd()}, {"rule": "sgd"}, {"momentum": 0.0}, {"perturbations": 7}])
+def test_a_field_that_a_class_fixes_keeps_its_value_and_is_no_option(value: dict[str, object]) -> None:
+    assert (Plain(lr=0.5).rule, Plain(lr=0.5).perturbations) == (lab.Sgd(), 7)
+    assert not {"rule", "momentum", "grid", "perturbations"} & (Plain.options().keys() | Plain().plain().keys())
+    for refused in (lambda: Plain(**value), lambda: Plain.of(value), lambda: TrainConfig(Plain(), **value)):
+        with pytest.raises(InputError, match=rf"option of decomfl must be one of .*, got '{next(iter(value))}'"):
+            refused()
+    with pytest.raises(InputError, match="mu μ must be a finite number above 0"):
+        replace(Plain(mu=0.5), mu=0.0)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,13 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab import noise
 from decomfl_lab.datasets.images import load_dataset
-from decomfl_lab.errors import InputError
+from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.estimators.differences import central
 from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.laws.contract import Case, Implementation, Participation, Played
 from decomfl_lab.layout import Layout
+from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.protocol.client import Client
@@ -39,9 +41,10 @@ from decomfl_lab.protocol.wire import (
     encode,
     read,
 )
+from decomfl_lab.records.aggregation import Majority
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.records.seeds import Seeding, StepSeed, stream_of
+from decomfl_lab.records.seeds import Seeding, StepSeed, draw_seeds, stream_of
 from decomfl_lab.replicas.replica import SyncReplica
 from decomfl_lab.replicas.rules import Momentum, Sgd, Step
 from decomfl_lab.runs.building import build_federation
@@ -167,6 +170,13 @@ def test_damaged_compressed_messages_are_refused(v: np.ndarray, data: st.DataObj
         (lambda: _config("decomfl", revert="sync", grid=-20), "revert must be snapshot unless"),
         (lambda: _config("decomfl", revert="sync", precision="bfloat16"), "revert must be snapshot unless"),
         (lambda: _config("baffle", revert="sync"), r"option of baffle .*, got 'revert'"),
+        (lambda: _config("feedsign", rule="sign"), r"option of feedsign .*, got 'rule'"),
+        (lambda: _config("feedsign", aggregation="mean"), r"option of feedsign .*, got 'aggregation'"),
+        (lambda: _config("feedsign", log_kappa=True), r"option of feedsign .*, got 'log_kappa'"),
+        (
+            lambda: DeComFL(aggregation=Majority()),
+            r"aggregation must be one of float32 scalars for decomfl, got Majority",
+        ),
         (lambda: _config("fedprox"), "method must be one of decomfl, .*, got 'fedprox'"),
     ],
 )
@@ -268,6 +278,53 @@ def test_fedzo_is_the_average_of_walks_along_own_directions() -> None:
     moved = float((wanted - start).abs().max())
     assert torch.allclose(federation.x.double(), wanted, rtol=0, atol=2e-3 * moved)
     assert float((walks[0] - walks[1]).abs().max()) > 0.1 * moved
+
+
+@pytest.mark.parametrize("changes", [{"perturbations": 1}, {"local_steps": 2, "estimator": "forward"}])
+def test_feedsign_walks_by_votes_along_the_directions_of_the_runs_seed(changes: dict[str, object]) -> None:
+    federation, _, layout = _federation("feedsign", **changes)
+    server, ahead, mu = federation.server, changes.get("estimator", "central") == "central", float(np.float32(1e-3))
+    K, P, x = server.K, server.P(0), federation.x.double()
+    steps: Counter[int] = Counter()
+    for r in range(4):
+        z = [
+            np.stack([noise.direction(seed, p, layout.d, backend="numpy") for p in range(P)]).astype(np.float64)
+            for seed in draw_seeds(Seeding.PER_RUN, server.run_seed, r, K, P)
+        ]
+        pros = np.zeros((K, P))
+        for i in sample_clients(3, r, 6, 3):
+            own, f = x.clone(), federation.clients[i].objective
+            for k in range(K):
+                points = [[own + c * torch.from_numpy(z_p) for z_p in z[k]] for c in (mu, -mu * ahead)]
+                above, below = ([f(point.float(), steps[i]) for point in side] for side in points)
+                pro = np.array(above) >= np.array(below)
+                own -= 0.01 / P * torch.from_numpy((2 * pro - 1) @ z[k])
+                pros[k] += pro
+                steps[i] += 1
+        for k in range(K):
+            x -= 0.01 / P * torch.from_numpy(np.where(pros[k] >= 1.5, 1, -1) @ z[k])
+        federation.advance()
+        assert torch.allclose(federation.x.double(), x, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("P", "up", "down"), [(1, 25, 55), (64, 32, 62), (1000, 149, 179)])
+def test_a_client_of_feedsign_sends_a_bit_a_direction_and_so_does_the_server(P: int, up: int, down: int) -> None:
+    """A reply has 24 bytes beside the bits, a plan 35, the record that is in it 19."""
+    federation, _, _ = _federation("feedsign", perturbations=P, sampled=6, batch_size=4, seeds="per-run")
+    federation.advance()
+    first = federation.ledger.total_down.bytes
+    federation.advance()
+    assert federation.ledger.total_up.bytes == 2 * 6 * up
+    assert federation.ledger.total_down.bytes - first == 6 * down
+    assert federation.ledger.total_up.scalars == 2 * 6 * P
+
+
+def test_a_loss_that_is_no_number_ends_feedsign() -> None:
+    federation, _, _ = _federation("feedsign")
+    federation.clients[federation.server.sample()[0]].objective = lambda x, step: float("nan")
+    with pytest.raises(DivergedError, match="scalars of client"):
+        federation.advance()
+    assert federation.round == 0
 
 
 def test_mezo_is_one_walk_over_all_the_data() -> None:

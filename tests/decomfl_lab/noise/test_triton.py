@@ -96,6 +96,27 @@ def test_compiled_code_rounds_every_operation_once(kernel: str, dtypes: tuple[to
 
 
 @compiled
+@pytest.mark.parametrize(
+    ("kernel", "dtypes"),
+    [
+        ("make_factors", ()),
+        ("run_program", (torch.float32,)),
+        ("run_program", (torch.float64, torch.float64)),
+        ("tile_products", (torch.float32,)),
+        ("form_points", (torch.float32, torch.bfloat16)),
+    ],
+)
+def test_compiled_code_of_low_rank_directions_does_so_too(kernel: str, dtypes: tuple[torch.dtype, ...]) -> None:
+    from decomfl_lab.noise.triton_kernels import ptx
+
+    code, fused = (ptx(kernel, dtypes, fused=fused, low_rank=kernel != "make_factors") for fused in (False, True))
+    assert [pattern.findall(code) for pattern in (FUSED, CONTRACTIBLE, INEXACT)] == [[], [], []]
+    assert "mul.rn.f32" in code
+    assert "add.rn.f32" in code
+    assert FUSED.findall(fused)
+
+
+@compiled
 def test_compiled_code_is_the_same_for_tensors_at_odd_places() -> None:
     from decomfl_lab.noise.triton_kernels import ptx
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.estimators.differences import central, forward, projection
+from decomfl_lab.estimators.differences import ESTIMATORS, central, forward, projection
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise import Distribution, derive_seed, direction
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
@@ -43,6 +43,18 @@ def test_differences_of_a_line_are_its_slopes(slopes: list[float], base: float, 
         assert estimate.g.dtype == np.float32
         assert np.allclose(estimate.g, slopes, rtol=1e-6, atol=1e-12 * (abs(base) + 1e3 * mu) / mu * 10)
         assert np.isclose(estimate.loss, base, atol=1e-9 * (abs(base) + 1e3 * mu))
+
+
+@given(st.lists(st.floats(-1e3, 1e3, width=32, allow_subnormal=False), min_size=1, max_size=9))
+def test_a_sign_is_that_of_the_difference_and_of_none_that_is_no_number(slopes: list[float]) -> None:
+    lost = [np.inf, -np.inf, np.nan, 1e300]
+    for name, of in (("forward-sign", forward), ("central-sign", central)):
+        points = ESTIMATORS[name].points(len(slopes) + 4, 0.5)
+        assert points == of.points(len(slopes) + 4, 0.5)
+        values = np.array([c * [*slopes, *lost][p] if c else 0.0 for p, c in points])
+        found = ESTIMATORS[name].combine(values, np.empty(0), 0.5).g
+        assert found.dtype == np.int8
+        assert found.tolist() == [1 if slope >= 0 else -1 for slope in slopes] + [0] * 4
 
 
 def test_estimators_ask_for_as_few_values_as_they_say() -> None:
@@ -94,6 +106,11 @@ def test_history_refuses_gaps_and_what_was_pruned() -> None:
         ({"eta": float("nan")}, "eta must be a finite number above 0, got nan"),
         ({"seeds": (1,)}, "seeds must hold one seed for each of K=2 steps"),
         ({"scalars": np.full((2, 3), np.nan, np.float32)}, "scalars of round 0 must be finite"),
+        ({"scalars": np.full((2, 3), 100, np.int8)}, "scalars of round 0 must be -1 or 1, got 100"),
+        (
+            {"scalars": np.ones((2, 3), np.int64)},
+            "scalars must be a non-empty float32 array of shape .*, or one of int8",
+        ),
         ({"scalars": np.zeros(3, np.float32)}, "scalars must be a non-empty float32 array"),
     ],
 )

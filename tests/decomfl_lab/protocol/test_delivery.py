@@ -79,7 +79,7 @@ def test_messages_without_a_plan_and_messages_that_are_none_are_refused() -> Non
         receive(client, [])
     with pytest.raises(InputError, match="message is truncated: 2 bytes"):
         receive(client, [b"DC"])
-    with pytest.raises(InputError, match=r"kind of the message must be in 1\.\.12, got 99"):
+    with pytest.raises(InputError, match=r"kind of the message must be in 1\.\.\d+, got 99"):
         receive(client, [b"DC\x02\x63" + bytes(8)])
 
 

@@ -55,8 +55,9 @@ def test_the_host_waits_once_a_round_for_lean_clients_too(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("rule", [Sgd(0.01), Momentum(0.9), GridSgd(-20)])
 @pytest.mark.parametrize("seed", [7, (7, 8, 9)])
-def test_steps_of_a_tensor_and_of_an_array_have_the_same_bits(rule: UpdateRule, seed: Any) -> None:
-    g = np.array([0.3, -1.7, 2.1], dtype=np.float32)
+@pytest.mark.parametrize("g", [(0.3, -1.7, 2.1), (1, -1, 1)])
+def test_steps_of_a_tensor_and_of_an_array_have_the_same_bits(rule: UpdateRule, seed: Any, g: Any) -> None:
+    g = np.array(g, dtype=np.float32 if 0.3 in g else np.int8)
     x = torch.linspace(-1, 1, 300)
     replicas = [Replica(rule.snap(x) if isinstance(rule, GridSgd) else x, rule) for _ in range(2)]
     for replica, scalars in zip(replicas, (g, torch.from_numpy(g)), strict=True):
@@ -66,10 +67,10 @@ def test_steps_of_a_tensor_and_of_an_array_have_the_same_bits(rule: UpdateRule, 
 
 def test_what_is_fetched_has_the_bits_of_what_was_measured() -> None:
     values = torch.tensor([2.5, 2.25, 2.75, 1e-9, 2.0], dtype=torch.float64)
-    for estimator in (differences.forward, differences.central_curved):
+    for estimator in (differences.forward, differences.central_curved, differences.ESTIMATORS["forward-sign"]):
         (there,) = differences.fetched([estimator.combine(values, torch.empty(0), 1e-3)])
         here = estimator.combine(values.numpy(), np.empty(0), 1e-3)
-        assert (there.g.tobytes(), there.g.dtype) == (here.g.tobytes(), np.float32)
+        assert (there.g.tobytes(), there.g.dtype) == (here.g.tobytes(), here.g.dtype)
         assert there.loss == pytest.approx(here.loss)
         assert (there.curvature is None) == (here.curvature is None)
 

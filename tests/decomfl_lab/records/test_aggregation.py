@@ -17,7 +17,7 @@ from scipy import integrate, stats
 from decomfl_lab.errors import InputError
 from decomfl_lab.protocol.messages import Reply
 from decomfl_lab.protocol.server import Server
-from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Mean, Median, TrimmedMean, omega
+from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Majority, Mean, Median, TrimmedMean, omega
 from decomfl_lab.records.schedules import Schedule
 
 FAR = 1e30
@@ -65,6 +65,25 @@ def test_krum_takes_the_reply_with_the_nearest_neighbours() -> None:
     # n − f − 2 = 2 neighbours: 1.0 has squared distances 0.04 and 0.09, 1.2 has 0.01 and 0.04, 1.3 has 0.01 and 0.09.
     assert _of(Krum(1), 1.0, 1.2, 1.3, 7.0, FAR) == np.float32(1.2)
     assert _of(Krum(1), FAR, 1.3, 7.0, 1.2, 1.0) == np.float32(1.2)
+
+
+def _votes(*signs: int) -> list[np.ndarray[Any, Any]]:
+    return [np.array([[sign]], dtype=np.int8) for sign in signs]
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 6, 300])
+def test_a_majority_needs_more_than_half_and_a_tie_is_1(n: int) -> None:
+    for against in (0, (n - 1) // 2, n // 2, n // 2 + 1, n):
+        found = Majority()(_votes(*[-1] * against, *[1] * (n - against)))
+        assert (found.dtype, found.item()) == (np.int8, -1 if against > n / 2 else 1)
+
+
+@pytest.mark.parametrize("n", [3, 4, 7])
+def test_liars_turn_a_unanimous_vote_where_they_are_as_many_as_the_others(n: int) -> None:
+    for honest, f in itertools.product((-1, 1), range(n + 1)):
+        turned = Majority()(_votes(*[honest] * (n - f), *[-honest] * f)).item() != honest
+        assert turned == (f > n / 2 or (f == n / 2 and honest == -1))
+        assert omega(Majority(), n, f) == math.inf
 
 
 def test_zeros_of_either_sign_and_ties_have_no_order() -> None:
@@ -205,6 +224,10 @@ def test_too_few_replies_are_refused(rule: Aggregation, count: int, message: str
         (lambda: ClippedMean(True), "clip c must be a finite number of at least 0, got True"),
         (lambda: ClippedMean("1"), "clip c must be a finite number of at least 0, got '1'"),  # type: ignore[arg-type]
         (lambda: Median()([*_replies(1.0), np.zeros((2, 1), np.float32)]), "replies must be float32 arrays of one"),
+        (lambda: Majority()(_replies(1.0, -1.0)), "replies must be int8 arrays of one shape"),
+        (lambda: Median()(_votes(1, -1)), "replies must be float32 arrays of one shape"),
+        (lambda: Majority()(_votes(1, 100)), "replies must be -1 or 1, got 100"),
+        (lambda: Majority()(_votes(1, 0)), "replies must be -1 or 1, got 0"),
         (lambda: Mean()(_replies(1.0, np.inf)), "replies must be finite, got .*inf"),
     ],
 )

@@ -416,16 +416,17 @@ def test_points_formed_together_have_the_bits_of_a_line_s(
     x[3], x[5], x[7] = float("nan"), float("inf"), -0.0
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     low = LowPrecision(Sgd(), Format(str(dtype).removeprefix("torch."))) if x.element_size() == 2 else None
-    line = Line(Replica(x, low or Sgd()), 7, law)
+    of = noise.in_dimension(law, 1001, rank=2)
+    line = Line(Replica(x, low or Sgd()), 7, of)
     at = [(0, 0.0), (2, 1e-3), (2, -1e-3), (40, 0.3), (2, 7.0), (1, -0.0)]
     points, alone = torch.empty(len(at), 1001, dtype=wide), torch.empty(1001, dtype=wide)
     streams, coefficients = [(7, p) for p, _ in at], [c for _, c in at]
     for workers in (1, 3):
-        form_points_(points.fill_(9), x, streams, coefficients, law, backend=backend, workers=workers)
+        form_points_(points.fill_(9), x, streams, coefficients, of, backend=backend, workers=workers)
         for point, (p, c) in zip(points, at, strict=True):
             line.form_([alone], p, c)
             assert torch.equal(point.view(torch.int32), alone.view(torch.int32))
-    form_points_(points, x, streams, [0.0] * len(at), law)
+    form_points_(points, x, streams, [0.0] * len(at), of)
     assert torch.equal(points.view(torch.int32), x.to(wide).expand(len(at), -1).contiguous().view(torch.int32))
 
 
@@ -433,7 +434,7 @@ def test_projections_of_tensors_are_those_of_their_arrays() -> None:
     streams = [(5, 0), (2**63 + 7, 40)]
     for dtype in (torch.float32, torch.float64):
         v = torch.randn(3, 9001, generator=torch.Generator().manual_seed(1), dtype=dtype)
-        for law in Distribution:
+        for law in (noise.in_dimension(own, 9001) for own in Distribution):
             found = project(v.requires_grad_(), streams, distribution=law, workers=2).numpy()
             assert found.tobytes() == noise.project(v.detach().numpy(), streams, distribution=law).tobytes()
 

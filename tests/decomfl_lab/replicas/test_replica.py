@@ -93,7 +93,7 @@ def test_steps_together_have_the_bits_of_steps_alone() -> None:
         (lambda: AdaMM(epsilon=0.0), "epsilon must be a finite number above 0, got 0.0"),
         (lambda: GridSgd(101), r"exponent must be an integer in -100..100, got 101"),
         (lambda: GridSgd(-101), r"exponent must be an integer in -100..100, got -101"),
-        (lambda: LowPrecision(GridSgd()), "rule must be a float32 rule of directions that are not scaled, got GridSgd"),
+        (lambda: LowPrecision(GridSgd()), "rule must be a float32 rule, got GridSgd"),
         (lambda: LowPrecision(Sgd(), rounding="up"), "rounding must be one of stochastic"),  # type: ignore[arg-type]
         (lambda: Replica(torch.zeros(2).half(), Sgd()), "dtype of x must be float32 or float64"),
         (lambda: Replica(torch.zeros(2), LowPrecision(Sgd())), "dtype of x must be bfloat16"),

@@ -146,6 +146,7 @@ def test_no_checkpoint_is_ahead_of_its_log(tmp_path: Path, monkeypatch: pytest.M
         {"precision": "bfloat16", "perturbation_schedule": {2: 5}, "lr_schedule": {3: 0.005}},
         {"server_model": True, "history": 2, "pull": "auto"},
         {"method": "baffle", "seeds": "per-direction"},
+        {"method": "feedsign", "local_steps": 2},
         {"lean": True, "grid": -20, "model": "mlp"},
     ],
 )

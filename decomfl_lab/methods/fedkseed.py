@@ -1,0 +1,96 @@
+"""FedKSeed: directions from a pool, so that a model is a sum a direction, whatever was missed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from decomfl_lab.methods.decomfl import DeComFL
+from decomfl_lab.methods.method import option
+from decomfl_lab.methods.traffic import Cohort, Traffic
+from decomfl_lab.noise import LowRank
+from decomfl_lab.protocol.server import Tracking
+from decomfl_lab.protocol.wire import pool_bytes, record_bytes
+from decomfl_lab.records.seeds import POOL, Seeding
+from decomfl_lab.replicas.pooled import PooledSgd
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from decomfl_lab.replicas.replica import Replica
+
+__all__ = ["FedKSeed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedKSeed(DeComFL):
+    """DeComFL along a pool of S directions: who missed much gets S sums in the place of records.
+
+        client:  g_{i,r,p}^k as in DeComFL,   x ← x − (η/P) Σ_p g_p z_p,   k = 1..K,   along z_{r,p}^k of z_1, ..., z_S
+        all:     A_j ← A_j + Σ_{k,p: z_{r,p}^k = z_j} rint(−(η/P) g_{r,p}^k 2^(−e)),   x_{r+1} = x_0 + Σ_j 2^e A_j z_j
+
+    The sums are of 32-bit integers, hence exact in any order, and x is built from them anew: a client holds the same
+    bits whether it took part in every round or in none. Every rebuild makes up to S directions, whatever the lag, and
+    the server keeps the sums, no model, and no more records than are shorter than these. In the paper each client draws
+    its own directions and sends them with its scalars, and sums are floating-point numbers; here all clients of a round
+    share the directions, as everywhere in the lab, so that their scalars can be averaged.
+
+    Source: Qin, Chen, Qian, Ding, Li and Deng, "Federated full-parameter tuning of billion-sized language models with
+    communication cost under 18 kilobytes" (FedKSeed), ICML 2024.
+    """
+
+    name: ClassVar[str] = "fedkseed"
+
+    pool: int = option(POOL, "The number S of directions in the pool, at most 65536.")
+    pool_exponent: int = option(
+        -30, "The exponent e of the grid 2^e that the sums are on: sums stay below 2^(31+e), steps resolve 2^e."
+    )
+    seeds: ClassVar[str] = Seeding.POOL.value  # type: ignore[misc]
+    rule: ClassVar[Any] = property(lambda self: PooledSgd(self.pool, self.pool_exponent))  # type: ignore[misc]
+    history: ClassVar[Any] = property(lambda self: self._worth_keeping)  # type: ignore[misc]
+    keeps_model: ClassVar[bool] = False
+    server_model: ClassVar[bool] = False  # type: ignore[misc]
+    pull: ClassVar[str] = "never"  # type: ignore[misc]
+    bandwidth: ClassVar[float] = 1.0  # type: ignore[misc]
+    replay_ns: ClassVar[float] = 1.0  # type: ignore[misc]
+    revert: ClassVar[str] = "snapshot"  # type: ignore[misc]
+
+    def _record_bytes(self, r: int) -> int:
+        return record_bytes(Seeding.POOL, self.K, self.P(r))
+
+    @property
+    def _worth_keeping(self) -> int:
+        """The most records that may take no more bytes than the sums."""
+        shortest = min(map(self._record_bytes, (0, *self.perturbation_schedule)))
+        return max(pool_bytes(self.pool) // shortest, 1)
+
+    def _followed(self, x: Tensor, low_rank: LowRank | None) -> Replica:
+        """The sums, and no model."""
+        return self.rule.replica()(x.to("meta"), self.rule, low_rank=low_rank)  # type: ignore[no-any-return]
+
+    def traffic(self, cohort: Cohort, d: int) -> Traffic:  # noqa: ARG002
+        """See ``Method.traffic``; lag is included, d is not.
+
+        R·q times a plan down and scalars up (and what the client holds, if it tracks that itself), and the run's seed
+        once, with probability 1 − (1 − q)^R. In round r a client takes part with probability q; it was last there in
+        round t ≥ 1, and lacks the records t..r−1, with probability q(1 − q)^{r−1−t}, and lacks all with probability
+        (1 − q)^{r−1}. With B_j the bytes of record j, it is sent
+
+            min(B_t + ... + B_{r−1}, B),   B = 25 + 4S the bytes of the sums: never more, however large d and the lag.
+
+        Source: [DeComFL, Algorithms 3 and 4]; FedKSeed, section 4.
+        """
+        measured = self.measured_traffic(cohort, reports=self.tracking == Tracking.CLIENTS)
+        R, q, most = cohort.R, cohort.q, pool_bytes(self.pool)
+        sizes = np.cumsum([0, *map(self._record_bytes, range(R))])
+        counts = np.cumsum([0, *(self.K * self.P(j) for j in range(R))])
+        down = scalars = 0.0
+        for r in range(1, R):
+            chance = q * (1 - q) ** np.arange(r - 1, -1.0, -1.0)  # of having been there last in round t = 0..r-1
+            chance[0] = (1 - q) ** (r - 1)  # or never
+            missed = sizes[r] - sizes[:r]
+            down += q * float(chance @ np.minimum(missed, most))
+            scalars += q * float(chance @ np.where(missed > most, self.pool, counts[r] - counts[:r]))
+        return Traffic(measured.up_bytes, measured.up_scalars, measured.down_bytes + down, scalars)

@@ -1,0 +1,184 @@
+"""Models that are sums of directions of a pool: whatever was missed, the sums are exact and x is built from them once.
+
+    x_r = x_0 + Σ_j fl32(2^e A_j) z_j,   j = 0..S−1 in this order, without those whose A_j is 0
+
+Records change integers alone (``records.pool``), S of them; x is a function of the sums, so it has the same bits
+whether records came one by one, all at once, or not at all but in the form of their sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decomfl_lab.errors import require, require_int
+from decomfl_lab.noise import Distribution, Program
+from decomfl_lab.records.pool import FINEST, PoolSums
+from decomfl_lab.records.record import RoundRecord
+from decomfl_lab.records.seeds import LARGEST_POOL, POOL, pooled
+from decomfl_lab.replicas.replica import Replica, Snapshot, same_bits
+from decomfl_lab.replicas.rules import Sgd, Step, UpdateRule
+
+__all__ = ["PooledReplica", "PooledSgd"]
+
+
+@dataclass(frozen=True)
+class PooledSgd(UpdateRule):
+    """ZO-SGD whose directions come from a pool: A_j ← A_j + rint(−(η/P) g_p 2^(−e)) for each z_p = z_j, x of the sums.
+
+    A local step that a client takes between two measurements, and takes back, is one of plain SGD.
+
+    Attributes:
+        size: The directions S of the pool, at most 65536.
+        exponent: The exponent e of the grid that the sums are on; −30 admits |2^e A_j| < 2 and resolves 1e-9.
+
+    Source: Qin et al., "Federated full-parameter tuning of billion-sized language models with communication cost under
+    18 kilobytes" (FedKSeed), ICML 2024, eq. (5), with exact sums.
+    """
+
+    size: int = POOL
+    exponent: int = -30
+
+    def __post_init__(self) -> None:
+        require_int("pool S", self.size, 1, LARGEST_POOL)
+        require_int("pool_exponent", self.exponent, FINEST, 0)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The model x_0, which stays, and the sums A, int32 of shape (S,)."""
+        return ("start", "sums")
+
+    @property
+    def pool(self) -> int:
+        """See ``UpdateRule.pool``."""
+        return self.size
+
+    def replica(self) -> type[Replica]:
+        """See ``UpdateRule.replica``."""
+        return PooledReplica
+
+    def emit(self, program: Program, step: Step) -> None:
+        """See ``UpdateRule.emit``: a local step."""
+        Sgd().emit(program, step)
+
+
+class PooledReplica(Replica):
+    """A replica whose x is built from the sums when it is asked for.
+
+    Records only add integers, however many they are. A replica whose x has no memory (``Tensor.to("meta")``) follows
+    them all the same: that is what a server needs to send the sums in the place of records.
+
+    Attributes:
+        rule: A ``PooledSgd``.
+    """
+
+    rule: PooledSgd
+
+    def __init__(self, x: Tensor, rule: PooledSgd, **options: Any) -> None:
+        """See ``Replica``."""
+        super().__init__(x, rule, **options)
+        self.state = {"start": self._x, "sums": torch.zeros(rule.size, dtype=torch.int32)}
+        self._shared = True
+        self._pool: tuple[int, Distribution] | None = None  # the pool's seed, and the distribution of its directions
+
+    @property
+    def x(self) -> Tensor:
+        """See ``Replica``."""
+        if self._late:
+            self._build()
+        return self._x
+
+    @x.setter
+    def x(self, x: Tensor) -> None:
+        self._x, self._late = x, False
+
+    def _build(self) -> None:
+        assert self._pool is not None
+        if self._shared:
+            self._x = torch.empty_like(self._x)
+        x = self._x.copy_(self.state["start"])
+        seed, distribution = self.stream_seed(self._pool[0]), self.stream_distribution(self._pool[1])
+        sums = self.state["sums"].numpy()
+        touched = np.flatnonzero(sums)  # a product with 0 could still make 0 of −0
+        coefficients = sums * 2.0**self.rule.exponent
+        program = self._program()
+        for run in np.split(touched, np.flatnonzero(np.diff(touched) > 1) + 1):
+            if run.size:
+                first, last = int(run[0]), int(run[-1])
+                program.noise("x", seed, coefficients[first : last + 1], distribution, first)
+        self._run_on(program, {"x": x})
+        self._late = False
+
+    @property
+    def d(self) -> int:
+        """See ``Replica``."""
+        return self._x.numel()
+
+    @property
+    def forgotten(self) -> bool:
+        """See ``Replica``."""
+        return self._x.is_meta
+
+    @property
+    def sums(self) -> PoolSums:
+        """What stands for all records so far."""
+        return PoolSums(self.round, self.rule.exponent, self.state["sums"].numpy())
+
+    def take(self, sums: PoolSums, seed: int, distribution: Distribution) -> None:
+        """Be at the round of these sums.
+
+        Args:
+            sums: The sums of a round that is not before this replica's.
+            seed: The pool's seed.
+            distribution: The distribution of its directions.
+
+        Raises:
+            InputError: If they are of an earlier round, another pool or another grid; the replica stays as it was.
+        """
+        pool, own = (seed, distribution), self.rule
+        require(sums.round >= self.round, "round of a pool's sums", f"be at least {self.round}", sums.round)
+        found = sums.S, sums.exponent
+        require(found == (own.size, own.exponent), "pool", f"be of (S, e) = {own.size, own.exponent}", found)
+        require(self._pool in (None, pool), "seed and distribution of the pool", f"be {self._pool}", pool)
+        self.state = {**self.state, "sums": torch.from_numpy(sums.values)}
+        self.round, self._pool = sums.round, pool
+        self._late = not self._x.is_meta
+
+    def _apply_all(self, records: Sequence[RoundRecord]) -> None:
+        """See ``Replica``: sums of integers, whatever the lag."""
+        sums = self.sums.after(records)
+        pools = {(pooled(own.seeds).pool, own.distribution) for own in records}
+        require(len(pools) == 1, "seed and distribution of the pool", "be those of all records", pools)
+        self.take(sums, *pools.pop())
+
+    def _program(self) -> Program:
+        return Program(["x"])
+
+    def _run(self, program: Program) -> None:
+        self.own()
+        self._run_on(program, {"x": self.x})
+
+    def own(self) -> None:
+        """See ``Replica``: nobody writes to the state, which is exchanged as a whole."""
+        if self._shared:
+            self.x, self._shared = self.x.clone(), False
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """See ``Replica``; the sums stay in the host's memory, whatever the device."""
+        super().restore(snapshot)
+        self.state["sums"] = snapshot.state["sums"]
+
+    def share(self, other: Replica) -> bool:
+        """See ``Replica``; x is compared where both have built it, and is a function of the rest."""
+        assert isinstance(other, PooledReplica)
+        built = [] if self._late or other._late else [(self._x, other._x)]
+        pairs = [*built, *((vector, other.state[slot]) for slot, vector in self.state.items())]
+        if self.round != other.round or not all(same_bits(mine, its) for mine, its in pairs):
+            return False
+        self.restore(other.snapshot())
+        return True
