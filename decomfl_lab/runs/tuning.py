@@ -26,7 +26,7 @@ from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.errors import DivergedError, InputError, require, require_int
 from decomfl_lab.estimators.second_differences import require_moment_distribution
 from decomfl_lab.federations.in_process import DeComFLFederation
-from decomfl_lab.methods.method import Method
+from decomfl_lab.methods.method import AUTO, Method
 from decomfl_lab.methods.scalars import LoggingDifferences
 from decomfl_lab.noise import Distribution
 from decomfl_lab.objectives.objective import LossFunction
@@ -169,7 +169,7 @@ def rehearse(begin: Begin, P: int | None, rule: UpdateRule) -> Tuning:
 
     still = next(stages(1e-30, P or FIRST, 1))  # moves x by less than its last bit
     curved = still is not None and math.isfinite(still.step(1, beta))
-    require(curved, "lr", "be a number where the loss shows no curvature at x_0", "auto")
+    require(curved, "lr", "be a number where the loss shows no curvature at x_0", AUTO)
     assert still is not None
     P = P or cheapest_directions(still.trace, still.frobenius, beta=beta)
     h = still.step(P, beta)
@@ -206,12 +206,12 @@ def _stage(federation: DeComFLFederation) -> Seen | None:
 
 def _momentum(rule: UpdateRule) -> tuple[float, float]:
     """β, and η/h: 1 − β where a constant gradient moves x by η/(1 − β) in the end."""
-    match rule.rule if isinstance(rule, LowPrecision) else rule:
-        case Momentum(beta, convention):
-            return beta, 1.0 - beta if convention == "torch" else 1.0
-        case Sgd():
-            return 0.0, 1.0
-    raise InputError(f"rule must be sgd with lr auto, whose condition is that of sgd and momentum, got {rule!r}")
+    rule = rule.rule if isinstance(rule, LowPrecision) else rule
+    plain = type(rule) in (Sgd, Momentum)  # and no class derived from them, which may do something else
+    require(plain, "rule", "be sgd with lr auto, whose condition is that of sgd and momentum", rule)
+    if not isinstance(rule, Momentum):
+        return 0.0, 1.0
+    return rule.beta, 1.0 - rule.beta if rule.convention == "torch" else 1.0
 
 
 def tuned(
@@ -229,6 +229,8 @@ def tuned(
     if not isinstance(method, LoggingDifferences) or not (method.left_open("lr") or method.left_open("perturbations")):
         return config, None
     require(method.left_open("lr"), "lr", "be auto where perturbations is, as they are chosen together", method.lr)
+    known = method.options()
+    require("log_kappa" in known, "lr", f"be a number for {method.name}, whose scalars show no curvature", AUTO)
     for name in ("lr_schedule", "perturbation_schedule"):
         require(not getattr(method, name), name, "be empty with lr auto", getattr(method, name))
     P = (
@@ -241,7 +243,9 @@ def tuned(
 
     def begin(eta: float, P: int) -> DeComFLFederation:
         there: dict[str, Any] = {"lr": eta, "perturbations": P, **_PLAIN, "aggregation": Mean()}
-        own: Method = method.but({name: value for name, value in there.items() if hasattr(method, name)})
+        own: Method = method.but(
+            {name: value for name, value in there.items() if name in known or name == "aggregation"}
+        )
         rehearsal = config.but(own, sampled=min(SAMPLED, config.sampled))
         federation, _, _ = build_federation(rehearsal, dataset, module=module, loss=loss)
         assert isinstance(federation, DeComFLFederation)

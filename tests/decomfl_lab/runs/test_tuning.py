@@ -171,6 +171,10 @@ def test_a_tuned_run_is_the_run_with_the_number_and_says_how_it_was_found(tmp_pa
         ({"lr": "automatic"}, "lr η must"),
         ({"method": "fedavg", "lr": "auto"}, "lr η must"),
         ({"method": "decomfl-projection", "lr": "auto"}, "lr η must"),
+        ({"method": "feedsign", "lr": "auto"}, "lr must be a number for feedsign, whose scalars show no curvature"),
+        ({"method": "fzoo", "lr": "auto"}, "lr must be a number for fzoo"),
+        ({"method": "hiso", "lr": "auto"}, "rule must be sgd with lr auto"),
+        ({"method": "fedkseed", "lr": "auto"}, "rule must be sgd with lr auto"),
     ],
 )
 def test_what_cannot_be_tuned_is_refused_by_name(options: dict[str, Any], message: str) -> None:
