@@ -19,7 +19,6 @@ from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.devices import describe, find_device, use_tf32_
 from decomfl_lab.errors import DivergedError, InputError, plural, require, require_int
-from decomfl_lab.estimators.second_differences import CURVATURE_COLUMNS
 from decomfl_lab.federations.federation import Federation
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.ray import Ray
@@ -39,6 +38,7 @@ from decomfl_lab.runs.building import build_federation, dataset_of, elsewhere, l
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.evaluation import calibration_images, evaluate, held_out
 from decomfl_lab.runs.provenance import code_version, write_provenance
+from decomfl_lab.runs.tuning import tuned
 
 __all__ = [
     "CONFIG_FILE",
@@ -138,9 +138,10 @@ class Run:
     """A run at some round.
 
     Attributes:
-        config: The configuration of the run.
+        config: The configuration of the run; where it was left to be chosen, the learning rate is a number here.
         dataset: The data.
         federation: The server and the clients.
+        tuning: What the learning rate was chosen by; None where it was given.
         seconds: The training time so far.
         folder: Where the run was saved last; None if nowhere.
     """
@@ -170,9 +171,10 @@ class Run:
             InputError: If configuration, data, model and federation do not fit.
         """
         dataset = dataset_of(config) if dataset is None else dataset
-        self.config = config
         self.dataset = dataset if device is None else dataset.to(find_device(device))
         use_tf32_(config.compute == "tf32")
+        config, self.tuning = tuned(config, self.dataset, module, loss)
+        self.config = config
         self._loss = loss or loss_of(config)
         self.federation, self._module, self._layout = build_federation(config, self.dataset, module=module, loss=loss)
         if federation is not None:
@@ -182,8 +184,9 @@ class Run:
         self._rows: list[dict[str, float]] = []
         self._losses: list[float] = []
         self._first: float | None = None
-        # Every version of the code, and every device, that had a hand in the run.
+        # Every version of the code, and every device, that had a hand in the run; and what chose its learning rate.
         self._hands = {"codes": [code_version()], "devices": [describe(self.dataset.device)]}
+        self._hands["tunings"] = [] if self.tuning is None else [str(self.tuning)]
         self.seconds = 0.0
         self.folder: Path | None = None
         self._saved_round: int | None = None
@@ -221,7 +224,7 @@ class Run:
         method = self.config.method
         more = ["calibrated_accuracy"] if self.config.task else []
         more += ["drift"] if getattr(method, "revert", "") == "sync" else []
-        more += list(CURVATURE_COLUMNS) if getattr(method, "log_kappa", False) else []
+        more += [] if self.federation.curvature is None else list(self.federation.curvature.names)
         return pd.DataFrame(self._rows, columns=[*METRICS, *more])
 
     @property
@@ -568,7 +571,7 @@ def train(
         over the rounds since the last evaluation), wire_scalars (bytes / 4 a client, mean over clients), wire_bytes
         (all) and those of them that went up, gradient_scalars (all), model_pulls (rebuilds replaced by sending the
         model), seconds (training time so far); with revert sync also drift, the largest ‖x_i − x‖∞ / ‖x‖∞ of a
-        client's rebuilt model so far; with log_kappa also ``CURVATURE_COLUMNS`` of the rounds since the last
+        client's rebuilt model so far; with log_kappa also ``CurvatureLog.names`` of the rounds since the last
         evaluation. A run with a task has a first row for round 0, before any training, and calibrated_accuracy:
 
             argmax_c log p_c(prompt) − log p_c(prompt without content)        in place of    argmax_c log p_c(prompt)
