@@ -114,7 +114,8 @@ def page() -> tuple[str, bytes]:
     for outcome in made.claims:
         row = outcome.row()
         told = "; ".join(f"{label} {value:.4g}" for label, value in row["measured"].items())
-        text.append(f"**{row['verdict']}**: {row['claim']} ({row['source']}) {row['rule']} {told}".rstrip() + ".")
+        measured = f" Measured: {told}." if told else ""
+        text.append(f"**{row['verdict']}**: {row['claim']} {row['source']}. {row['rule']}{measured}")
     return "\n\n".join(text) + "\n", rendered(made.figures["board-all"])
 
 
