@@ -98,6 +98,7 @@ def test_a_round_costs_what_the_methods_closed_form_says_and_a_rebuild_is_exact(
     assert found["forward"] >= 1
     assert found["backward"] == method.gradients
     assert found["exact"]
+    assert math.isnan(found["pace"]) == (method.gradients or found["follows"] in ("vectors", "nobody"))
     assert found["follows"] in FOLLOWS
 
 
@@ -152,7 +153,7 @@ def line(name: str, rounds: list[int | None], *, problem: str = "p", forward: in
     given = {"what": "evaluation", "problem": problem, "line": name, "method": "decomfl", "eta": 0.1, "candidates": 7}
     given |= {"M": 10, "m": 2, "forward": forward, "backward": 0, "kept_bytes": 400, "back_bytes": 5000}
     given |= {"back_seconds": 0.001, "follows": "records", "exact": True, "up_bits": 32.0, "down_bits": 32.0}
-    given |= {"round_up": 64, "round_down": 110}
+    given |= {"round_up": 64, "round_down": 110, "d": 650, "pace": 0.5}
     return pd.concat(frames).assign(**given | more)
 
 
@@ -225,6 +226,16 @@ def test_fedkseed_stays_below_its_kilobytes_or_not(back: int, expected: str) -> 
     assert found["fedkseed"].verdict == expected
 
 
+@pytest.mark.parametrize(
+    ("d", "pace", "expected"),
+    [(10**6, 0.92, "holds"), (10**6, 0.9, "does not hold"), (650, 0.92, "not tested at this scale")],
+)
+def test_rank_one_passes_are_nearly_as_fast_as_plain_ones_or_not(d: int, pace: float, expected: str) -> None:
+    small = line("DeComFL, rank-1 directions", [9, 9], problem="small", pace=0.99 if pace < 0.91 else 0.1)
+    found = verdicts(small, line("DeComFL, rank-1 directions", [9, 9], problem="large", d=d, pace=pace))
+    assert found["rank-one"].verdict == expected
+
+
 # --- the whole --------------------------------------------------------------------------------------------------------
 
 
@@ -239,7 +250,7 @@ def test_the_board_runs_shows_resumes_and_counts_what_its_runs_sent(
     run_board(tmp_path, as_json=True)
     told = json.loads(capsys.readouterr().out)
     assert {row["line"]: row["reached"] for row in told["table"]} == {"DeComFL": 2, "FedAvg": 2}
-    assert len(told["claims"]) == 4
+    assert len(told["claims"]) == 5
     (ours,) = [row for row in told["table"] if row["line"] == "DeComFL"]
     work = BoardWork(TINY, PROBLEM, "DeComFL")
     assert ours["passes"] == ours["round"] * 4 * 20
@@ -263,7 +274,7 @@ def test_a_race_that_is_interrupted_goes_on(tmp_path: Path) -> None:
         work.run(tmp_path / "a", stop)
     ended = {name: work.run(tmp_path / name, lambda at: None) for name in ("a", "b")}
     rows = [work.result(tmp_path / name, ended[name])[0] for name in ("a", "b")]
-    timed = ["seconds", "back_seconds"]
+    timed = ["seconds", "back_seconds", "pace"]
     pd.testing.assert_frame_equal(*(each.drop(columns=timed) for each in rows))
 
 
