@@ -62,9 +62,9 @@ def races(frame: pd.DataFrame, styles: Mapping[str, LineStyle], *, title: str = 
         for n, problem in enumerate(problems):
             own = frame[frame["problem"] == problem]
             for above, below, (column, label) in zip(axes[2 * n], axes[2 * n + 1], AXES.items(), strict=True):
+                below.sharex(above)
                 _race(above, own, column, styles)
                 _ranking(below, own, column, styles)
-                below.sharex(above)
                 below.set_xlabel(label)
                 above.tick_params(labelbottom=False)
             axes[2 * n][0].set_ylabel(f"test {own['by'].iloc[0]}, best so far")
@@ -111,6 +111,7 @@ def _ranking(ax: Axes, rows: pd.DataFrame, column: str, styles: Mapping[str, Lin
         ax.plot([low, high], [place] * 2, color=style.color, linewidth=4.5, alpha=0.45, zorder=2)
         ax.plot([middle], [place], "o", color=style.color, markersize=6, zorder=3,
                 markerfacecolor=style.color if there else "white")  # fmt: skip
+    ax.set_xscale("log")
     ax.set_yticks(range(len(found)), [str(line) for line in found.index], fontsize=8)
     ax.set_ylim(len(found) - 0.4, -0.6)
     ax.grid(False, axis="y")

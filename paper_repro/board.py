@@ -25,6 +25,8 @@ __all__ = ["Ratio", "claims", "ends", "jobs", "make", "scale_words", "shown", "s
 
 LIMITS: Final = limits("board")
 _WAYS: Final = ("up", "down")
+RANK_ONE: Final = "DeComFL, rank-1 directions"
+"""The line of ``scales.toml`` that the claim about low rank is judged by."""
 SPENT: Final[Mapping[str, str]] = {
     "round": "rounds",
     "up": "bytes up a client",
@@ -85,8 +87,8 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Columns problem, line, eta, candidates, seeds, reached (how many of them); of each column of ``SPENT`` the mean
-        over the seeds and, as ``±``, its standard error (NaN unless all got there; of one seed no error); kept_bytes,
-        back_bytes, back_seconds, and replayable with the reason.
+        over the seeds and, as ``±``, its standard error (NaN unless all got there; of one seed no error); pace,
+        kept_bytes, back_bytes, back_seconds, and replayable with the reason.
     """
     table = []
     for (problem, line), own in ends(rows).groupby(["problem", "line"], sort=False):
@@ -96,7 +98,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
         for column in SPENT:
             row[column] = own[column].mean() if there else math.nan
             row[f"{column} ±"] = own[column].sem(ddof=1) if there and len(own) > 1 else math.nan
-        row |= {name: first[name] for name in ("kept_bytes", "back_bytes", "back_seconds")}
+        row |= {name: first[name] for name in ("pace", "kept_bytes", "back_bytes", "back_seconds")}
         rebuilt = "" if first["exact"] else " (NOT: the rebuilt model differs)"
         row["replayable"] = FOLLOWS[str(first["follows"])] + rebuilt
         table.append(row)
@@ -116,6 +118,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
         text = _bytes if heading.startswith("bytes") else _number
         both = zip(table[column], table[f"{column} ±"], strict=True)
         found[heading] = [_with_error(value, error, text) for value, error in both]
+    found["pace"] = table["pace"].map(lambda pace: "–" if math.isnan(pace) else f"{pace:.2f}")
     found["a client keeps"] = table["kept_bytes"].map(_bytes)
     back = zip(table["back_bytes"], table["back_seconds"], strict=True)
     found["back after missed rounds"] = [f"{_bytes(size)}, {1e3 * seconds:.3g} ms" for size, seconds in back]
@@ -172,7 +175,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         notes=[RULE, *notes("board", common=common, missed=size.missed), *left_out],
         table=shown(table),
         facts={"scale": words},
-        more_figures={"every problem": rendered(figures["board-all"])},
+        more_figures={"every problem": rendered(figures["board-all"])} if len(everything) > 1 else {},
     )
     tables = {"board": table, "board-curves": rows}
     return Made(section=section, claims=claims(rows, words), figures=figures, tables=tables)
@@ -250,6 +253,7 @@ def claims(rows: pd.DataFrame, words: str) -> list[Outcome]:
         _ratio("fzoo", Ratio.of(runs, "passes", "MeZO", "FZOO"), "forward passes, MeZO / FZOO", LIMITS.passes),
         _feedsign(runs[runs["line"] == "FeedSign"]),
         _fedkseed(runs[runs["line"] == "FedKSeed"]),
+        _rank_one(runs),
     ]
     return judged("board", words, outcomes)
 
@@ -266,6 +270,17 @@ def _feedsign(runs: pd.DataFrame) -> Outcome:
     measured = {name: float(own.max()) for name, own in bits.items() if len(own)}
     measured |= {f"bytes a round with heads, {way}": float(runs[f"round_{way}"].max()) for way in _WAYS if len(runs)}
     return Outcome("board.feedsign", verdict_of(holds, tested=len(runs) > 0), numbers(measured))
+
+
+def _rank_one(runs: pd.DataFrame) -> Outcome:
+    largest = runs[runs["d"] == runs["d"].max()].groupby("line").first()
+    measured: dict[str, float | None] = {"parameters": int(runs["d"].max())}
+    measured |= {
+        f"pace, {line}": float(largest.loc[line, "pace"]) for line in (RANK_ONE, "DeComFL") if line in largest.index
+    }
+    pace = measured.get(f"pace, {RANK_ONE}")
+    tested = pace is not None and runs["d"].max() >= LIMITS.large
+    return Outcome("board.rank-one", verdict_of((pace or 0.0) >= LIMITS.throughput, tested=tested), numbers(measured))
 
 
 def _fedkseed(runs: pd.DataFrame) -> Outcome:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["board", "page"]
 
-_NARROW = ("problem", "replayable", "a client keeps", "back after missed rounds", "backward passes", "seconds")
+_NARROW = ("problem", "replayable", "pace", "a client keeps", "back after missed rounds", "backward passes", "seconds")
 """Columns that a terminal has no room for."""
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 import theory
 from decomfl_lab.datasets.images import Dataset
-from decomfl_lab.engines.base import Serial
+from decomfl_lab.engines.base import Line, Serial
 from decomfl_lab.errors import DivergedError
 from decomfl_lab.federations.federation import Federation
 from decomfl_lab.federations.in_process import DeComFLFederation
@@ -29,6 +29,7 @@ from decomfl_lab.files import write_atomically
 from decomfl_lab.methods.method import Method, Setting
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.methods.traffic import model_bytes
+from decomfl_lab.objectives.objective import ModuleObjective, mean_losses
 from decomfl_lab.protocol.delivery import ModelsDown, receive
 from decomfl_lab.runs.building import build_federation, dataset_of, fitted, loss_of
 from decomfl_lab.runs.config import TrainConfig
@@ -46,12 +47,12 @@ LINES: Final[Mapping[str, Mapping[str, Any]]] = {
     **BOARD_VARIANTS,
 }
 """The lines of the board: the methods of the registry by the names of their classes, and the variants."""
-TOP, STEP, HIGHEST, FLOOR = 4, 2, 12, -32
+TOP, STEP, HIGHEST, FLOOR = 0, 2, 12, -32
 """Where the search for η = 10^(n/4) begins, its step, and the least and the largest n."""
 PATIENCE: Final = 10
 """The share of the rounds after which a run that is no better than its start is given up is one in so many."""
 RULE: Final = (
-    "One rule chooses η for every method and problem, on seeds that the table does not have: η = 10, 10^0.5, 1, ... "
+    "One rule chooses η for every method and problem, on seeds that the table does not have: η = 1, 10^-0.5, 0.1, ... "
     "down until two values below the best are worse (up while the best is the first), then a quarter of a decade on "
     "both sides of it. The best reaches the target in the fewest rounds, summed over the seeds, and where none does "
     "has the lowest loss at the end. A run is given up when a tenth of its rounds has left the test loss no lower than "
@@ -194,14 +195,14 @@ class BoardWork:
             n = next(done)
             report(replace(at, round=n, rounds=max(n + 1, 6 * config.rounds)))
 
-        def raced(n: int, seed: int, limit: float) -> pd.DataFrame:
+        def raced(n: int, seed: int, limit: float, start: float) -> pd.DataFrame:
             own = config.but(lr=_eta(n), seed=seed)
             return self._raced(own, folder / f"{n}-{seed}.csv", dataset, start, limit, shown)
 
         def score(n: int, least: float) -> Score:
             total = 0.0
             for seed in self.size.tuning_seeds:
-                last = _last(raced(n, seed, least - total))
+                last = _last(raced(n, seed, least - total, start))
                 if last["ended"] != "reached":
                     return Score(math.inf, last["ended"] in ("diverged", "given up"), last["test_loss"])
                 total += last["round"]
@@ -210,7 +211,7 @@ class BoardWork:
         scores = searched(score)
         best = min(scores, key=lambda n: scores[n])
         for seed in self.size.seeds:
-            raced(best, seed, math.inf)
+            raced(best, seed, math.inf, math.inf)  # to its end, whatever becomes of it
         found = {"n": best, "candidates": sorted(scores), **costs(config, dataset, self.size.missed)}
         write_atomically(folder / "costs.json", json.dumps(found))
         report(Progress(1, 1, math.nan, math.nan, 0.0))
@@ -359,14 +360,16 @@ def costs(config: TrainConfig, dataset: Dataset, missed: int) -> dict[str, Any]:
         d; forward and backward, passes of a client's round; kept_bytes between rounds; round_up and round_down, bytes
         of a client's round; up_bits and down_bits that one direction more adds to them, NaN for methods without
         directions; back_bytes and back_seconds, what client 1 gets and takes to have the global model; follows, what
-        it has it from (``FOLLOWS``), and exact, whether bit for bit.
+        it has it from (``FOLLOWS``), and exact, whether bit for bit; pace, see ``_pace``.
     """
     caught, _, _ = build_federation(fitted(config.but(_Caught()), dataset), dataset)
-    setting = replace(cast(Setting, caught), sampled=1, engine=Serial())
+    real = cast(Setting, caught)
+    setting = replace(real, sampled=1, engine=Serial())
     method = config.method.but({"lr": 1e-6})
     plain = method.plain()
     method = method.but({"rebuild": "replay"}) if "rebuild" in plain else method
     found = _round_costs(method, setting) | _return_costs(method, setting, missed)
+    found["pace"] = _pace(method, real, int(found["forward"]))
     few, many = 16, 80
     if "perturbations" in plain and not method.alone:
         pair = [_round_costs(method.but({"perturbations": P}), setting) for P in (few, many)]
@@ -418,14 +421,57 @@ def _return_costs(method: Method, setting: Setting, missed: int) -> dict[str, An
     started = time.perf_counter()
     plan = receive(client, messages)
     client.replica.catch_up(plan.records)
+    there = client.replica.x.numel() == setting.x.numel()  # a replica may make its x when it is first asked for
     seconds = time.perf_counter() - started
     return {
         **kept,
         "back_bytes": sum(map(len, messages)),
         "back_seconds": seconds,
         "follows": "models" if isinstance(delivery, ModelsDown) else "records",
-        "exact": client.replica.digest() == federation.observer.digest(),
+        "exact": there and client.replica.digest() == federation.observer.digest(),
     }
+
+
+def _pace(method: Method, setting: Setting, passes: int) -> float:
+    """The speed of a client's perturbed forward passes over that of plain ones, by torch or by the run's own engine.
+
+    The plain passes are those of the faster of the two, the engine's at x + 0·z. The fastest of a few rounds of each in
+    turn, on the first client's first batch; NaN where clients send no scalars, or measure gradients.
+    """
+    federation = method.federation(setting)
+    if not isinstance(federation, DeComFLFederation) or method.gradients:
+        return math.nan
+    delivery, client, objective = (
+        federation.delivery,
+        federation.clients[0],
+        cast(ModuleObjective, setting.objectives[0]),
+    )
+    reports = [federation.ledger.held(client.report())] if delivery.wants_reports else []
+    ((_, messages),) = delivery.open((0,), reports)
+    plan = receive(client, messages)
+    if client.replica.forgotten:
+        client.replica.restore(federation.observer.snapshot())
+
+    def perturbed() -> None:
+        client.steps_taken = 0
+        client.local_update(plan)
+
+    def at_x() -> None:
+        line = Line(client.replica, plan.seeds[0], plan.distribution)
+        setting.engine.losses(line, [(p, 0.0) for p in range(passes)], [(objective, 0)])
+
+    def by_torch() -> None:
+        objective.layout.bind(objective.module, setting.x)
+        inputs, targets = objective.batch(0)
+        for _ in range(passes):
+            mean_losses(objective.module, [objective.loss], inputs, targets, len(targets))
+
+    times: dict[Callable[[], None], float] = {}
+    for work in (perturbed, at_x, by_torch) * 6:
+        started = time.perf_counter()
+        work()
+        times[work] = min(times.get(work, math.inf), time.perf_counter() - started)
+    return min(times[at_x], times[by_torch]) / times[perturbed]
 
 
 def _held_bytes(holder: object) -> int:

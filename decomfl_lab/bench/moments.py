@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decomfl_lab import noise
-from decomfl_lab.errors import require_int
+from decomfl_lab.errors import require, require_int
 from decomfl_lab.noise.spec import Distribution, derive_seed
 
 __all__ = ["Statistic", "stream_statistics"]
@@ -86,9 +86,11 @@ def stream_statistics(
         Statistics; each deviation is about standard normal if the stream is what it should be.
 
     Raises:
-        InputError: If ``draws`` is below one million.
+        InputError: If ``draws`` is below one million, or the elements of directions are not independent.
     """
     require_int("draws", draws, _LENGTH)
+    independent = distribution is not Distribution.LOW_RANK
+    require(independent, "distribution", "be gaussian, sphere or rademacher to be averaged over elements", distribution)
     signs = distribution is Distribution.RADEMACHER
     # E z^k and Var z^k = E z^2k − (E z^k)²: of N(0, 1) with E z^2k = (2k − 1)!!, and of ±1.
     even = {k: 1.0 if signs else float(math.prod(range(1, k, 2))) for k in range(2, 13, 2)}

@@ -23,7 +23,7 @@ from llvmlite import ir
 
 from decomfl_lab.devices import find_device
 from decomfl_lab.errors import InputError, require_choice, require_int
-from decomfl_lab.noise import Distribution, Program, cpu_backend, load_backend, spec, sphere_scale
+from decomfl_lab.noise import Distribution, Program, cpu_backend, in_dimension, load_backend, spec, sphere_scale
 from decomfl_lab.noise.lanes import I32, Lanes
 from decomfl_lab.replicas.rebuild import rebuild_
 
@@ -133,6 +133,8 @@ def _lane_operations(distribution: Distribution, pairs: int, dtype: str = "float
         add = 4 if dtype == "float64" else 1  # to float64 and its sum: two lanes each
         return words * -(-pairs // 32) / pairs + 2 + add  # shift, choose between c and -c, add
     update = 6 if dtype == "float64" else 2
+    if distribution is Distribution.LOW_RANK:  # of rank 1: the product of two factors, which are few
+        return 1 + update
     return words + _box_muller_operations() / 2 + update + (distribution is Distribution.SPHERE)
 
 
@@ -263,7 +265,7 @@ def apart(what: str, module: str, *arguments: str, given: str = "", env: Mapping
 def _rebuild(setting: Setting, x: torch.Tensor, seed: int) -> Callable[[], None]:
     program = Program(["x"])
     coefficients = np.linspace(-1e-3, 1e-3, setting.pairs)
-    program.noise("x", seed, coefficients, setting.distribution)
+    program.noise("x", seed, coefficients, in_dimension(setting.distribution, x.numel()))
     backend = "triton" if setting.device == "cuda" else setting.backend
 
     def work() -> None:

@@ -8,8 +8,16 @@ from typing import Annotated
 
 import typer
 
-from decomfl_lab.errors import InputError, require_choice, require_int
-from decomfl_lab.noise import BACKENDS, STREAM_VERSION, Distribution, cpu_backend, direction
+from decomfl_lab.errors import InputError, require, require_choice, require_int
+from decomfl_lab.noise import (
+    BACKENDS,
+    STREAM_VERSION,
+    AnyDistribution,
+    Distribution,
+    LowRank,
+    cpu_backend,
+    direction,
+)
 
 __all__ = ["noise"]
 
@@ -29,6 +37,11 @@ def noise(
         int | None,
         typer.Option("--d", help="Dimension of the direction; a sphere's radius is √d. [default: first + count]"),
     ] = None,
+    shapes: Annotated[
+        str | None,
+        typer.Option(help="Shapes of the model's tensors, which low-rank directions need: e.g. 64x32,64."),
+    ] = None,
+    rank: Annotated[int, typer.Option(help="Rank r of low-rank directions.")] = 1,
     backend: Annotated[
         str | None,
         typer.Option(help=f"Which code makes z: {', '.join(BACKENDS)}; the bits are the same. [default: the fastest]"),
@@ -52,10 +65,14 @@ def noise(
     require_int("count", count, 1)
     if kind is Distribution.SPHERE and d is None:
         print(f"no --d given: the sphere of radius √d has d = {first + count} here", file=sys.stderr)
-    whole = first + count if d is None else d
+    low_rank = kind is Distribution.LOW_RANK
+    require(low_rank == (shapes is not None), "shapes", "be given for low-rank directions, and for no others", shapes)
+    of: AnyDistribution = LowRank(_shapes(shapes), rank) if shapes else kind
+    needed = of.d if isinstance(of, LowRank) else first + count
+    whole = needed if d is None else d
     chunks = range(first, first + count, _CHUNK)
     parts = (
-        direction(seed, p, whole, first=a, count=min(_CHUNK, first + count - a), distribution=kind, backend=backend)
+        direction(seed, p, whole, first=a, count=min(_CHUNK, first + count - a), distribution=of, backend=backend)
         for a in chunks
     )
     if as_json:
@@ -85,3 +102,12 @@ def noise(
             lines = (f"{word:08x}" for word in words)
         sys.stdout.write("\n".join(lines) + "\n")
         at += len(words)
+
+
+def _shapes(text: str) -> tuple[tuple[int, ...], ...]:
+    """((64, 32), (64,)) from "64x32,64"; InputError naming the piece that does not fit."""
+    pieces = text.split(",")
+    for piece in pieces:
+        known = all(part.isdecimal() for part in piece.split("x"))
+        require(known, "shapes", "be numbers joined by x, shapes joined by commas", piece)
+    return tuple(tuple(map(int, piece.split("x"))) for piece in pieces)

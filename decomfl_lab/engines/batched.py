@@ -119,13 +119,16 @@ class Passes:
         self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, list[Tensor], Any]] = {}
         self._seen: Counter[Any] = Counter()
 
-    def at_once(self, batches: Batches, x: Tensor, inputs: Tensor, vectors: int) -> int:
-        """How many points fit in memory together, each with ``vectors`` of its size and of its activations."""
+    def at_once(self, batches: Batches, x: Tensor, inputs: Tensor, vectors: int, *, each: int | None = None) -> int:
+        """How many points fit in memory together, each with ``vectors`` of its size and of its activations.
+
+        A point is of ``each`` numbers, or of d.
+        """
         key = (batches.module, inputs.shape)
         if key not in self._floats:
             self._floats[key] = batches.floats(x, inputs)
         room = (free_memory(inputs.device) or 2 * ON_CPU) // 2
-        return max(1, room // (4 * vectors * (batches.layout.d + self._floats[key])))
+        return max(1, room // (4 * vectors * ((each or batches.layout.d) + self._floats[key])))
 
     def run(self, batches: Batches, work: Pass, *tensors: Tensor) -> Any:
         """``work(*tensors)``; on a GPU by a graph of its kernels, for the first ``KEPT`` shapes that come ``OFTEN``.

@@ -10,9 +10,11 @@ is exact with any of them.
     threads   a point a thread, each with one-threaded torch, a copy of the module and points of its own
     fused     the same with the whole forward pass as one kernel, for nets (``cnn_kernel``) and language models
               (``language_kernel``) that it covers
+    shared    many points along low-rank directions, with one product by each weight for all of them (``shared``)
     batched   many points in one batched pass, on the device where x is (``batched``)
-    auto      on the CPU fused where it can, else threads, else serial; language models that fused does not cover get
-              serial. On a GPU batched where it can, else serial
+    auto      on the CPU shared for nets of linear layers along low-rank directions, else fused where it can, else
+              threads, else serial; language models that fused does not cover get serial. On a GPU batched where it
+              can, else serial
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from decomfl_lab.errors import require_choice
 from decomfl_lab.estimators.differences import Point, Values
+from decomfl_lab.noise import LowRank
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,12 +41,17 @@ class Automatic:
     def __init__(self) -> None:
         from decomfl_lab.engines.batched import Batched
         from decomfl_lab.engines.fused import Fused
+        from decomfl_lab.engines.shared import Shared
 
-        self._engines: tuple[Engine, Engine] = Fused(strict=False), Batched(strict=False)
+        self._engines: tuple[Engine, Engine, Engine] = Fused(strict=False), Batched(strict=False), Shared()
 
     def losses(self, line: Line, points: Sequence[Point], samples: Sequence[SampleLoss]) -> Values:
         """See ``Engine``."""
-        return self._engines[line.x.is_cuda].losses(line, points, samples)
+        from decomfl_lab.engines.shared import is_linear_net
+
+        low_rank = isinstance(line.distribution, LowRank) and not line.x.is_cuda
+        shares = low_rank and all(is_linear_net(objective) for objective, _ in samples)
+        return self._engines[2 if shares else line.x.is_cuda].losses(line, points, samples)
 
     def gradients(self, points: Sequence[Tensor], samples: Sequence[SampleLoss]) -> tuple[Values, Tensor]:
         """See ``Engine``."""
@@ -59,6 +67,7 @@ ENGINES = {
     "auto": "registry:Automatic",
     "fused": "fused:Fused",
     "threads": "threads:Threads",
+    "shared": "shared:Shared",
     "batched": "batched:Batched",
     "serial": "base:Serial",
     "plain": "base:Plain",

@@ -58,7 +58,7 @@ MOMENT_DISTRIBUTIONS = (Distribution.GAUSSIAN, Distribution.SPHERE)
 
 def require_moment_distribution(argument: str, distribution: Distribution) -> None:
     """InputError unless second differences along directions of this ``distribution`` determine ‖H‖_F²."""
-    rule = "be gaussian or sphere (the variance of rademacher quadratic forms leaves out the diagonal of H)"
+    rule = "be gaussian or sphere (the variance of zᵀHz along others is not that of H's eigenvalues alone)"
     require(distribution in MOMENT_DISTRIBUTIONS, argument, rule, str(distribution))
 
 
@@ -168,12 +168,18 @@ class CurvatureLog:
 
     the first by concavity, the second because Σ t_3 ≤ max ‖H‖ Σ t_2: a bracket of κ for any sign where H stands still.
     Likewise mean tr H / max ‖H‖ ≤ t̄_1²/t̄_2 for positive semi-definite H.
+
+    Along scaled directions u = s ⊙ z, uᵀHu = zᵀDHDz with D = diag(s): all this is of DHD then.
+
+    Attributes:
+        names: ``CURVATURE_COLUMNS``, each with "whitened_" before it where directions are scaled.
     """
 
-    def __init__(self, d: int, distribution: Distribution) -> None:
-        """An empty log for models of d parameters and directions of this distribution."""
+    def __init__(self, d: int, distribution: Distribution, *, whitened: bool = False) -> None:
+        """An empty log for models of d parameters and directions of this distribution, ``whitened`` if scaled."""
         self.d = d
         self.distribution = distribution
+        self.names = tuple(f"whitened_{name}" if whitened else name for name in CURVATURE_COLUMNS)
         self.steps: list[list[float]] = []  # k_1, k_2, k_3 of every local step
 
     def add(self, q: Floats) -> None:
@@ -181,7 +187,7 @@ class CurvatureLog:
         self.steps += cross_cumulants(q.swapaxes(0, 1)).T.tolist()
 
     def columns(self) -> dict[str, float]:
-        """``CURVATURE_COLUMNS`` of the steps since the log was emptied.
+        """The values of ``names`` for the steps since the log was emptied.
 
         hessian_trace (mean over them), hessian_trace_stderr (over steps; NaN for one), hessian_frobenius (0 where noise
         exceeds it), kappa_low and kappa_high of the any-sign bracket, kappa_high_psd from second moments: each at its
@@ -204,7 +210,7 @@ class CurvatureLog:
             float(np.quantile(highs, 0.975)),
             float(np.quantile(psd, 0.975)),
         )
-        return dict(zip(CURVATURE_COLUMNS, found, strict=True))
+        return dict(zip(self.names, found, strict=True))
 
     def clear(self) -> None:
         """Empty the log."""

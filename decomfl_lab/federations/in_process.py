@@ -73,7 +73,8 @@ class DeComFLFederation:
         self.drift: float | None = None
         self.curvature: CurvatureLog | None = None
         if self.clients[0].estimator is central_curved:
-            self.curvature = CurvatureLog(observer.d, self.server.distribution)
+            scaled = observer.rule.scaling is not None
+            self.curvature = CurvatureLog(observer.d, self.server.distribution, whitened=scaled)
         # With copies no client has vectors: a replica at the oldest round stands for all of them in save and rebuilt.
         self.base = self.clients[0].replica.clone() if copies else None
         if self.forgetful:

@@ -19,6 +19,7 @@ from decomfl_lab.replicas.pooled import PooledSgd
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from decomfl_lab.noise.low_rank import LowRank
     from decomfl_lab.replicas.replica import Replica
 
 __all__ = ["FedKSeed"]
@@ -58,7 +59,7 @@ class FedKSeed(DeComFL):
     revert: ClassVar[str] = "snapshot"  # type: ignore[misc]
 
     def _record_bytes(self, r: int) -> int:
-        return record_bytes(Seeding.POOL, self.K, self.P(r))
+        return record_bytes(Seeding.POOL, self.K, self.P(r), self.dtype)
 
     @property
     def _worth_keeping(self) -> int:

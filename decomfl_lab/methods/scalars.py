@@ -202,7 +202,8 @@ class LoggingDifferences(Differences, Scalars):
     log_kappa: bool = option(
         False,
         "Log tr(H), ‖H‖_F and a bracket of κ from second differences: one forward pass more a local step, the same "
-        "run to the bit, nothing sent (central differences, P of at least 3).",
+        "run to the bit, nothing sent (central differences, P of at least 3). Along scaled directions all of it is "
+        "whitened.",
         "output",
     )
 

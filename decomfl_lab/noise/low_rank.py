@@ -100,6 +100,12 @@ class LowRank:
         return sum(math.prod(shape) for shape in self.shapes)
 
     @property
+    def factors(self) -> int:
+        """F, the normal numbers that a direction takes."""
+        last = self.tensors[-1]
+        return last.factor + (last.terms * (last.rows + last.columns) or last.size)
+
+    @property
     def scale(self) -> np.float32:
         """The factor s of a matrix."""
         return np.float32(1.0 / math.sqrt(self.rank))

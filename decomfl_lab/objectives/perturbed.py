@@ -23,7 +23,7 @@ from decomfl_lab.layout import Layout
 from decomfl_lab.noise import AnyDistribution, Distribution
 from decomfl_lab.replicas.rebuild import axpy_
 
-__all__ = ["virtual"]
+__all__ = ["reads_no_element", "virtual"]
 
 CHUNK = 1 << 16
 """Elements of the buffer through which a tensor that the kernel cannot take as it is gets its noise."""
@@ -228,6 +228,15 @@ def _memory(t: Tensor) -> int | None:
         return None
 
 
+def reads_no_element(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a torch function, called with these arguments, only asks or sets what a tensor is."""
+    name = getattr(func, "__name__", "")
+    if name == "__get__":
+        return func not in _VALUE_GETTERS
+    asks_type = name == "type" and len(args) == 1  # with a second argument it converts
+    return asks_type or name in _METADATA or name.endswith("_like") or name.startswith("new_")
+
+
 def _function_name(function: Any) -> str:
     name = str(getattr(function, "__name__", function))
     return f"{function.__self__.__name__}.{name}" if name == "__set__" else name
@@ -256,7 +265,7 @@ class _Virtual(TorchFunctionMode):
         kwargs = kwargs or {}
         if isinstance(func, torch._ops.HigherOrderOperator):
             raise InputError(f"{func} runs functions of its own, whose weights cannot be replaced")
-        if self._reads_no_element(func, args):
+        if reads_no_element(func, args):
             return func(*args, **kwargs)
         if getattr(func, "__name__", "") == "__set__":
             if func == Tensor.data.__set__ and id(args[0]) in self.parts:  # type: ignore[attr-defined]
@@ -284,14 +293,6 @@ class _Virtual(TorchFunctionMode):
         if self.watched:
             self._check_views(func)
         return result
-
-    @staticmethod
-    def _reads_no_element(func: Any, args: tuple[Any, ...]) -> bool:
-        name = getattr(func, "__name__", "")
-        if name == "__get__":
-            return func not in _VALUE_GETTERS
-        asks_type = name == "type" and len(args) == 1  # with a second argument it converts
-        return asks_type or name in _METADATA or name.endswith("_like") or name.startswith("new_")
 
     def _looked_up(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         """What ``functional.embedding`` looks up in a parameter; None if it writes to it, or is called otherwise."""

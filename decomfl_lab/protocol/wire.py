@@ -4,7 +4,8 @@ Message = header (magic "DC", version, kind, body length u32, CRC-32 of the body
 numbers little-endian. Seeds are 8 bytes, places in a pool 2, scalars and model elements 4 (8 for float64 models).
 Scalars that are signs take a bit each, 1 for +1, from the lowest bit of a byte on; zeros fill up the last byte. How
 many seeds a plan or a record carries stands in it (``Seeding``); one that carries none is read with the run's seed,
-which has a message of its own.
+which has a message of its own. The rank and the shapes
+of low-rank directions stand in no message: the run's identity covers them.
 """
 
 from __future__ import annotations

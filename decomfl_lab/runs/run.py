@@ -19,7 +19,6 @@ from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.devices import describe, find_device, use_tf32_
 from decomfl_lab.errors import DivergedError, InputError, plural, require, require_int
-from decomfl_lab.estimators.second_differences import CURVATURE_COLUMNS
 from decomfl_lab.federations.federation import Federation
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.ray import Ray
@@ -225,7 +224,7 @@ class Run:
         method = self.config.method
         more = ["calibrated_accuracy"] if self.config.task else []
         more += ["drift"] if getattr(method, "revert", "") == "sync" else []
-        more += list(CURVATURE_COLUMNS) if getattr(method, "log_kappa", False) else []
+        more += [] if self.federation.curvature is None else list(self.federation.curvature.names)
         return pd.DataFrame(self._rows, columns=[*METRICS, *more])
 
     @property
@@ -572,7 +571,7 @@ def train(
         over the rounds since the last evaluation), wire_scalars (bytes / 4 a client, mean over clients), wire_bytes
         (all) and those of them that went up, gradient_scalars (all), model_pulls (rebuilds replaced by sending the
         model), seconds (training time so far); with revert sync also drift, the largest ‖x_i − x‖∞ / ‖x‖∞ of a
-        client's rebuilt model so far; with log_kappa also ``CURVATURE_COLUMNS`` of the rounds since the last
+        client's rebuilt model so far; with log_kappa also ``CurvatureLog.names`` of the rounds since the last
         evaluation. A run with a task has a first row for round 0, before any training, and calibrated_accuracy:
 
             argmax_c log p_c(prompt) − log p_c(prompt without content)        in place of    argmax_c log p_c(prompt)

@@ -20,5 +20,6 @@ def test_one_liar_of_ten_ruins_the_mean_alone() -> None:
     honest = found["Mean", "DeComFL"]
     assert honest > 0.6
     assert found["Mean", "OneLiar"] < honest - 0.2
+    assert min(found["Majority", "FeedSign"], found["Majority", "OneLiar"]) > honest - 0.2
     for rule in ("Median", "TrimmedMean", "ClippedMean"):
         assert min(found[rule, "DeComFL"], found[rule, "OneLiar"]) > honest - 0.1, rule

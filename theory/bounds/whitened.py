@@ -18,7 +18,8 @@ from theory.problems.spectrum import Spectrum
 from theory.setting import Setting
 from theory.stability import moments
 from theory.statements import Statement
-from theory.symbols import D, L, P, R, eta, kappa, m, mu, phi, rho_kappa, sigma, sigma_G, symbol
+from theory.symbols import D, L, P, R, kappa, m, mu, phi, rho_kappa, sigma, sigma_G, symbol
+from theory.symbols import eta as eta_
 from theory.units import F, X
 
 __all__ = ["hiso", "hiso_step", "learned_scale", "speed", "whitened"]
@@ -119,7 +120,7 @@ def _next(h: Floats, moved: Floats, nu: float, eta: float) -> Floats:
     return following
 
 
-def hiso(nu: float, eta_: float) -> Statement:
+def hiso(nu: float, eta: float) -> Statement:
     """The dimension-free Theorem 2 for HiSo with h_0 = 1, whatever s does: (1/R) Σ_r E‖D_r∇f(x_r)‖² is bounded.
 
         2D/(ηR) + (2c²Lηρ_κ/m)(σ² + φσ_G²) + ½c²μ²L²κ(κ + 2)(1 + cLη(1 + (κ + 3)/P))   for η ≤ 1/(4cLρ_κ)
@@ -129,7 +130,7 @@ def hiso(nu: float, eta_: float) -> Statement:
 
     Args:
         nu: ν in [0, 1].
-        eta_: The η of the run, by which the left side tells s_r from x_0..x_R.
+        eta: The η of the run, by which the left side tells s_r from x_0..x_R.
 
     Returns:
         The statement; its left side is simulated, so ``theory.check`` needs ``source="simulation"``.
@@ -137,38 +138,33 @@ def hiso(nu: float, eta_: float) -> Statement:
     Raises:
         InputError: If ν or η is out of range.
     """
-    require_finite_positive("eta", eta_)
+    require_finite_positive("eta", eta)
     follow = hiso_step(nu)
 
     def step(losses: Losses, x: Floats, v: Floats, z: Floats, setting: Setting) -> tuple[Floats, Floats]:
-        require(setting.eta == eta_, "eta", f"be the {eta_:g} of the statement", setting.eta)
+        require(setting.eta == eta, "eta", f"be the {eta:g} of the statement", setting.eta)
         return follow(losses, x, v, z, setting)
 
     def average(problem: Any, x: Floats) -> Floats:
         h, total = np.ones_like(x[0]), np.zeros(x.shape[1])
         for here, there in pairwise(x):
             total += (problem.gradient(here) ** 2 / h).sum(-1)
-            h = _next(h, here - there, nu, eta_)
+            h = _next(h, here - there, nu, eta)
         return total / (len(x) - 1)
 
     c = _GROWTH
+    fourth = kappa * (kappa + 2) * (1 + c * L * eta_ * (1 + (kappa + 3) / P))
     return Statement(
         f"hiso, ν = {nu:g}",
         left=Left("(1/R) Σ_r E‖D_r∇f(x_r)‖²", (F / X) ** 2, average),
         step=step,
         terms={
-            "start": 2 * D / (R * eta),
-            "noise": 2 * c**2 * L * eta / m * rho_kappa * (phi * sigma_G**2 + sigma**2),
-            "smoothing": Rational(1, 2)
-            * c**2
-            * mu**2
-            * L**2
-            * kappa
-            * (kappa + 2)
-            * (1 + c * L * eta * (1 + (kappa + 3) / P)),
+            "start": 2 * D / (R * eta_),
+            "noise": 2 * c**2 * L * eta_ / m * rho_kappa * (phi * sigma_G**2 + sigma**2),
+            "smoothing": Rational(1, 2) * c**2 * mu**2 * L**2 * fourth,
         },
         eta={"descent": 1 / (4 * c * L * rho_kappa)},
-        constants={"growth": lambda _, setting: nu ** (1 - setting.R) if nu else np.inf},
+        constants={"growth": lambda _, setting: nu ** (1 - setting.R)},
         single_step=True,
         assumptions=DOMINATED,
         note="For both kinds of differences. s_0 = 1.",

@@ -70,7 +70,10 @@ def test_limits_are_below_what_is_measured_by_orders_that_make_sense() -> None:
         (["--d", "1e999"], "d must be integers separated by commas, got '1e999'"),
         (["--d", "0"], "d must be an integer of at least 1, got 0"),
         (["--pairs", "0"], "pairs must be an integer of at least 1, got 0"),
-        (["--distribution", "cauchy"], "distribution must be one of gaussian, sphere, rademacher, got 'cauchy'"),
+        (
+            ["--distribution", "cauchy"],
+            "distribution must be one of gaussian, sphere, rademacher, low-rank, got 'cauchy'",
+        ),
         (["--dtype", "int8"], "dtype must be one of float32, float64, bfloat16, float16, got 'int8'"),
         (["--backend", "fortran"], "backend must be one of numpy, numba, triton, got 'fortran'"),
         (["--device", "tpu"], "device must be one of cpu, cuda, auto, got 'tpu'"),
@@ -101,7 +104,7 @@ def test_the_figure_wants_its_columns() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("law", Distribution)
+@pytest.mark.parametrize("law", [law for law in Distribution if law is not Distribution.LOW_RANK])
 def test_averages_over_a_hundred_million_draws_lie_within_five_standard_errors(law: Distribution) -> None:
     rows = stream_statistics(law, 100_000_000, seed=1)
     assert len(rows) == (18 if law is not Distribution.RADEMACHER else 12)
@@ -142,6 +145,8 @@ def test_moments_command(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("answer", vectors.KNOWN_ANSWERS)
 def test_the_command_prints_the_known_answers(answer: vectors.KnownAnswer, capsys: pytest.CaptureFixture[str]) -> None:
     base = ["noise", "--key", f"{answer.key:x}", "--direction", str(answer.p), "--d", str(answer.d)]
+    if answer.distribution is Distribution.LOW_RANK:
+        base += ["--shapes", "2,9x10,36,8x9", "--rank", "2"]
     for j, word in zip(vectors.POSITIONS, answer.bits, strict=True):
         for backend in ([], ["--backend", "numpy"]):
             place = ["--first", str(j), "--count", "1", "--distribution", answer.distribution.value]
@@ -171,6 +176,13 @@ def test_the_command_in_other_forms(capsys: pytest.CaptureFixture[str]) -> None:
         (["--count", "0"], "count must be an integer of at least 1, got 0"),
         (["--first", "5", "--d", "6"], r"first + count must be at most d=6, got 13"),
         (["--direction", "-1"], "p must be an integer in 0..4294967295, got -1"),
+        (["--distribution", "low-rank"], "shapes must be given for low-rank directions, and for no others, got None"),
+        (["--shapes", "3"], "shapes must be given for low-rank directions, and for no others, got '3'"),
+        (
+            ["--distribution", "low-rank", "--shapes", "3x,2"],
+            "shapes must be numbers joined by x, shapes joined by commas, got '3x'",
+        ),
+        (["--distribution", "low-rank", "--shapes", "9", "--d", "8"], "of the shapes of a LowRank must be d=8, got 9"),
     ],
 )
 def test_bad_counters_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

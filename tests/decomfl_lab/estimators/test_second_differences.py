@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -85,6 +86,23 @@ def test_the_table_has_the_columns_when_they_are_asked_for() -> None:
     assert np.isfinite(rows[list(CURVATURE_COLUMNS)].to_numpy()).all()
     assert (rows.kappa_low <= rows.kappa_high).all()
     assert tuple(train(replace(RUN, log_kappa=False)).columns) == METRICS
+
+
+def test_along_scaled_directions_the_table_says_and_has_the_whitened_trace() -> None:
+    many: dict[str, Any] = {"perturbations": 200, "perturbation_schedule": {}, "mu": 1e-3, "log_kappa": True}
+    plain, scaled = (_federation(replace(RUN, method=method, **many)) for method in ("decomfl", "hiso"))
+    for replica in (scaled.observer, *(client.replica for client in scaled.clients)):
+        replica.own()
+        replica.state["scale"].mul_(2)
+    plain.advance()
+    scaled.advance()
+    assert plain.curvature is not None
+    assert scaled.curvature is not None
+    found, whitened = plain.curvature.columns(), scaled.curvature.columns()
+    assert tuple(whitened) == tuple(f"whitened_{name}" for name in CURVATURE_COLUMNS)
+    assert whitened["whitened_hessian_trace"] == pytest.approx(4 * found["hessian_trace"], rel=0.02)
+    rows = train(replace(RUN, method="hiso", log_kappa=True, perturbations=4))
+    assert list(rows.columns) == [*METRICS, *whitened]
 
 
 def test_an_interrupted_run_goes_on_with_the_measurements_it_had(

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from decomfl_lab.errors import InputError
+from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.messages import Ask, Hello, Plan, Refusal, Reply, Welcome
 from decomfl_lab.protocol.server import Tracking
@@ -65,6 +65,16 @@ def test_scalars_of_another_type_than_the_runs_are_refused_by_both_sides(case, d
     (answer,) = own.handle({0: encode((dataclasses.replace(record, scalars=wrong),))}).values()
     assert "type of the scalars of the record of round 0 must be" in read(Refusal, answer).text
     assert own.replica.round == 0
+
+
+@pytest.mark.parametrize("case", [CASE, VOTES])
+def test_losses_that_are_no_numbers_end_a_run_elsewhere_too(case):
+    elsewhere = remote(case)
+    for i, own in elsewhere.carrier.hosts.items():
+        own.clients[i].objective = lambda x, step: math.nan
+    with pytest.raises(DivergedError):
+        elsewhere.advance()
+    assert elsewhere.server.round == 0
 
 
 @pytest.mark.parametrize("tracking", Tracking)
@@ -214,15 +224,16 @@ def test_records_and_plans_that_are_not_as_agreed_are_refused():
         assert read(Refusal, said).text.startswith(name.strip())
 
 
-def test_a_server_that_begins_again_follows_its_log_and_plans_the_same(tmp_path):
-    here = simulated()
+@pytest.mark.parametrize("case", [CASE, VOTES])
+def test_a_server_that_begins_again_follows_its_log_and_plans_the_same(case, tmp_path):
+    here = simulated(case)
     with RunLog.create(tmp_path / "run.dcl", {"run_seed": here.server.run_seed}) as log:
-        first = remote()
+        first = remote(case)
         first.log_to(log)
         rounds(first, 5)
         first.coordinator.open(first.delivery.sample())  # it dies in the middle of a round
     with RunLog.open(tmp_path / "run.dcl") as log:
-        second = remote(carrier=first.carrier)
+        second = remote(case, carrier=first.carrier)
         second.log_to(log)
         assert all(map(math.isnan, rounds(second, 5)))
         assert second.coordinator.steps == first.coordinator.steps

@@ -21,7 +21,7 @@ from decomfl_lab.runs.config import TrainConfig
 SETTINGS: dict[str, Any] = {"data": "digits", "model": "mlp", "clients": 4, "sampled": 2, "perturbations": 3}
 
 
-@pytest.mark.parametrize("method", ["decomfl", "decomfl-projection"])
+@pytest.mark.parametrize("method", ["decomfl", "decomfl-projection", "feedsign"])
 def test_the_host_waits_once_a_round(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     federation, _, _ = build_federation(
         TrainConfig(**SETTINGS, method=method, local_steps=4, batch_size=8, engine="batched"), load_dataset("digits")
