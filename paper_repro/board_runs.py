@@ -22,7 +22,7 @@ from torch import Tensor
 import theory
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.engines.base import Line, Serial
-from decomfl_lab.errors import DivergedError
+from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.federations.federation import Federation
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.files import write_atomically
@@ -256,13 +256,16 @@ class BoardWork:
             run.train(out=under_way, on_round=watch)
         except _Over as over:
             ended = str(over)
-        except DivergedError:
+        except InputError as error:
+            left_the_grid = "smaller learning rate" in str(error)  # of sums that are kept on one
+            if not (isinstance(error, DivergedError) or left_the_grid):
+                raise
             ended = "diverged"
         rows = run.metrics
         rows = rows if len(rows) else pd.DataFrame([{"round": 0, "test_loss": math.inf}], columns=rows.columns)
         rows = rows.assign(ended=ended)
         write_atomically(path, rows.to_csv(index=False))
-        shutil.rmtree(under_way)
+        shutil.rmtree(under_way, ignore_errors=True)  # of a run that diverged at once there is none
         return rows
 
     def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:  # noqa: ARG002 (of the protocol)

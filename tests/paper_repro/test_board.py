@@ -17,7 +17,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.methods.traffic import Cohort
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.runs.run import Progress
+from decomfl_lab.runs.run import Progress, Run
 from paper_repro import board, recorded, scales
 from paper_repro.board import Ratio
 from paper_repro.board_command import board as command
@@ -161,6 +161,30 @@ def test_only_tuning_gives_a_run_up(tmp_path: Path) -> None:
         rows = work._raced(hopeless, tmp_path / f"{name}.csv", dataset, limit, math.inf, lambda at: None)
         ended[name] = rows["ended"].iloc[-1], int(rows["round"].iloc[-1])
     assert ended == {"tuning": ("given up", 2), "table": ("out of rounds", 20)}
+
+
+@pytest.mark.parametrize("name", ["DeComFL", "FedAvg", "FedKSeed", "MeZO"])
+def test_a_rate_that_is_far_too_large_has_diverged_and_stops_nothing(name: str, tmp_path: Path) -> None:
+    bowl = "quadratic κ = 4"
+    work = BoardWork(replace(TINY, races={bowl: Race(rounds=100, loss=0.1)}), bowl, name)
+    config, dataset = work._placed(tmp_path)
+    rows = work._raced(config.but(lr=1e30), tmp_path / "far.csv", dataset, 1.0, math.inf, lambda at: None)
+    assert rows["ended"].iloc[-1] == "diverged"
+    assert list(tmp_path.iterdir()) == [tmp_path / "far.csv"]
+
+
+def test_what_is_wrong_but_not_too_large_a_rate_is_no_divergence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = BoardWork(TINY, PROBLEM, "FedAvg")
+    config, dataset = work._placed(tmp_path)
+
+    def broken(self: Run, **options: Any) -> None:
+        raise InputError("out must be a folder, got a file")
+
+    monkeypatch.setattr(Run, "train", broken)
+    with pytest.raises(InputError, match="out must be a folder"):
+        work._raced(config, tmp_path / "a.csv", dataset, 3.0, math.inf, lambda at: None)
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
