@@ -91,7 +91,7 @@ PROBLEMS: Final = {
     "power": TuningProblem(0.15, 300, 0, {"sampled": 2}, torch.arange(1, 401) ** -1.0),
     "logistic": TuningProblem(0.85, 150, -2, {**_DIGITS, "model": "logistic"}),
     "mlp": TuningProblem(0.85, 150, -3, {**_DIGITS, "model": "mlp"}),
-    "cnn": TuningProblem(0.6, 150, -7, {**_MNIST, "test_examples": 500}),
+    "cnn": TuningProblem(0.4, 100, -7, {**_MNIST, "test_examples": 500}),
 }
 """Quadratics with λ_j = 1 (d = κ = 100) and λ_j = 1/j (d = 400, κ = 6.57), digits and MNIST."""
 

@@ -134,7 +134,8 @@ class Method:
 
     def left_open(self, name: str) -> bool:
         """Whether this option is ``AUTO`` and may be."""
-        return self.options()[name].auto and is_auto(getattr(self, name))
+        own = self.options().get(name)
+        return own is not None and own.auto and is_auto(getattr(self, name))
 
     @property
     def eta(self) -> Schedule[float]:

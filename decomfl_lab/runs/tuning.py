@@ -80,14 +80,15 @@ def largest_step(trace: float, frobenius: float, *, P: int, beta: float = 0.0) -
     return 4.0 * P * SHARE / (b + math.sqrt(b * b - 4.0 * SHARE * c * frobenius * (trace - frobenius)))
 
 
-def cheapest_directions(trace: float, frobenius: float, *, beta: float = 0.0) -> int:
+def cheapest_directions(trace: float, frobenius: float) -> int:
     """The largest P in 3..1000 for which P/h(P), and so the forward passes in all, is at most 1.1/h(1); 3 if none is.
 
-    h(P) is ``largest_step``. Rounds go as 1/h(P) and passes as P/h(P), which grows with P, slowly while P is small
-    beside κ(1 + β)/(1 − β): so the fewest rounds that cost no more than a tenth of the passes.
+    h(P) is ``largest_step`` without momentum, which helps only a goal that is many rounds away. Rounds go as 1/h(P) and
+    passes as P/h(P), about t_1 + (P + 1)F²/(2t_1), which grows with P slowly while P is small beside (t_1/F)²: so the
+    fewest rounds that cost no more than a tenth of the passes.
     """
-    most = SURPLUS / largest_step(trace, frobenius, P=1, beta=beta)
-    fine = [P for P in range(3, MOST + 1) if P / largest_step(trace, frobenius, P=P, beta=beta) <= most]
+    most = SURPLUS / largest_step(trace, frobenius, P=1)
+    fine = [P for P in range(3, MOST + 1) if P / largest_step(trace, frobenius, P=P) <= most]
     return max(fine, default=3)
 
 
@@ -171,7 +172,7 @@ def rehearse(begin: Begin, P: int | None, rule: UpdateRule) -> Tuning:
     curved = still is not None and math.isfinite(still.step(1, beta))
     require(curved, "lr", "be a number where the loss shows no curvature at x_0", AUTO)
     assert still is not None
-    P = P or cheapest_directions(still.trace, still.frobenius, beta=beta)
+    P = P or cheapest_directions(still.trace, still.frobenius)
     h = still.step(P, beta)
     for _ in range(ATTEMPTS):
         admitted, worst = math.inf, still

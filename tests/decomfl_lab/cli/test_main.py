@@ -46,7 +46,7 @@ def _error(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
             ["--model", "vgg"],
             "resnet20, resnet20-bn, mlp, logistic, gpt-tiny, gpt-tiny-tied, gpt-10m, got 'vgg'",
         ),
-        (["--method", "magic"], "method must be one of decomfl, decomfl-projection, fedzo, fedavg,"),
+        (["--method", "magic"], "method must be one of decomfl, decomfl-projection, hiso, fzoo,"),
         (["--estimator", "backward"], "estimator must be one of forward, central, got 'backward'"),
         (["--clients", "2000", "--sampled", "1"], "clients M must be at most the 1397 training examples"),
         (["--lr-schedule", "5:0.1"], "lr_schedule must be ROUND=VALUE pieces joined by commas, got '5:0.1'"),

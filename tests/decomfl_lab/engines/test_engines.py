@@ -307,7 +307,7 @@ def test_a_part_of_a_point_has_the_bits_of_the_whole(
     first: int, count: int, distribution: Distribution, rule: Any
 ) -> None:
     x, stop = torch.linspace(-1, 1, 1000), min(first + count, 1000)
-    line = Line(Replica(x, rule), 7, distribution)
+    line = Line(Replica(x, rule), 7, in_dimension(distribution, 1000))
     if line.scale is not None:
         line.scale.copy_(x.exp())
     whole, part = torch.empty(2, 1000), torch.empty(2, stop - first)
