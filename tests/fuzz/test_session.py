@@ -68,7 +68,7 @@ def test_a_host_answers_or_refuses_any_frame_and_is_not_changed_by_what_it_refus
             assert len(said[0].text) <= LONGEST_ERROR
             assert _state(own) == before, frame
         served += any(isinstance(message, Reply) for message in said)
-    assert served > 10
+    assert served > 5
 
 
 def test_a_coordinator_takes_or_refuses_any_frame_and_a_liar_harms_himself_alone() -> None:
