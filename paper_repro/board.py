@@ -175,7 +175,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         notes=[RULE, *notes("board", common=common, missed=size.missed), *left_out],
         table=shown(table),
         facts={"scale": words},
-        more_figures={"every problem": rendered(figures["board-all"])},
+        more_figures={"every problem": rendered(figures["board-all"])} if len(everything) > 1 else {},
     )
     tables = {"board": table, "board-curves": rows}
     return Made(section=section, claims=claims(rows, words), figures=figures, tables=tables)

@@ -21,8 +21,8 @@ from torch import Tensor
 
 import theory
 from decomfl_lab.datasets.images import Dataset
-from decomfl_lab.engines.base import Serial
-from decomfl_lab.errors import DivergedError
+from decomfl_lab.engines.base import Line, Serial
+from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.federations.federation import Federation
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.files import write_atomically
@@ -195,14 +195,14 @@ class BoardWork:
             n = next(done)
             report(replace(at, round=n, rounds=max(n + 1, 6 * config.rounds)))
 
-        def raced(n: int, seed: int, limit: float) -> pd.DataFrame:
+        def raced(n: int, seed: int, limit: float, start: float) -> pd.DataFrame:
             own = config.but(lr=_eta(n), seed=seed)
             return self._raced(own, folder / f"{n}-{seed}.csv", dataset, start, limit, shown)
 
         def score(n: int, least: float) -> Score:
             total = 0.0
             for seed in self.size.tuning_seeds:
-                last = _last(raced(n, seed, least - total))
+                last = _last(raced(n, seed, least - total, start))
                 if last["ended"] != "reached":
                     return Score(math.inf, last["ended"] in ("diverged", "given up"), last["test_loss"])
                 total += last["round"]
@@ -211,7 +211,7 @@ class BoardWork:
         scores = searched(score)
         best = min(scores, key=lambda n: scores[n])
         for seed in self.size.seeds:
-            raced(best, seed, math.inf)
+            raced(best, seed, math.inf, math.inf)  # to its end, whatever becomes of it
         found = {"n": best, "candidates": sorted(scores), **costs(config, dataset, self.size.missed)}
         write_atomically(folder / "costs.json", json.dumps(found))
         report(Progress(1, 1, math.nan, math.nan, 0.0))
@@ -256,13 +256,16 @@ class BoardWork:
             run.train(out=under_way, on_round=watch)
         except _Over as over:
             ended = str(over)
-        except DivergedError:
+        except InputError as error:
+            left_the_grid = "smaller learning rate" in str(error)  # of sums that are kept on one
+            if not (isinstance(error, DivergedError) or left_the_grid):
+                raise
             ended = "diverged"
         rows = run.metrics
         rows = rows if len(rows) else pd.DataFrame([{"round": 0, "test_loss": math.inf}], columns=rows.columns)
         rows = rows.assign(ended=ended)
         write_atomically(path, rows.to_csv(index=False))
-        shutil.rmtree(under_way)
+        shutil.rmtree(under_way, ignore_errors=True)  # of a run that diverged at once there is none
         return rows
 
     def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:  # noqa: ARG002 (of the protocol)
@@ -421,21 +424,22 @@ def _return_costs(method: Method, setting: Setting, missed: int) -> dict[str, An
     started = time.perf_counter()
     plan = receive(client, messages)
     client.replica.catch_up(plan.records)
+    there = client.replica.x.numel() == setting.x.numel()  # a replica may make its x when it is first asked for
     seconds = time.perf_counter() - started
     return {
         **kept,
         "back_bytes": sum(map(len, messages)),
         "back_seconds": seconds,
         "follows": "models" if isinstance(delivery, ModelsDown) else "records",
-        "exact": client.replica.digest() == federation.observer.digest(),
+        "exact": there and client.replica.digest() == federation.observer.digest(),
     }
 
 
 def _pace(method: Method, setting: Setting, passes: int) -> float:
-    """The speed of a client's perturbed forward passes, by the run's own engine, over that of plain ones by torch.
+    """The speed of a client's perturbed forward passes over that of plain ones, by torch or by the run's own engine.
 
-    The fastest of a few rounds of each in turn, on the first client's first batch; NaN where clients send no scalars,
-    or measure gradients.
+    The plain passes are those of the faster of the two, the engine's at x + 0·z. The fastest of a few rounds of each in
+    turn, on the first client's first batch; NaN where clients send no scalars, or measure gradients.
     """
     federation = method.federation(setting)
     if not isinstance(federation, DeComFLFederation) or method.gradients:
@@ -455,18 +459,22 @@ def _pace(method: Method, setting: Setting, passes: int) -> float:
         client.steps_taken = 0
         client.local_update(plan)
 
-    def straight() -> None:
+    def at_x() -> None:
+        line = Line(client.replica, plan.seeds[0], plan.distribution)
+        setting.engine.losses(line, [(p, 0.0) for p in range(passes)], [(objective, 0)])
+
+    def by_torch() -> None:
         objective.layout.bind(objective.module, setting.x)
         inputs, targets = objective.batch(0)
         for _ in range(passes):
             mean_losses(objective.module, [objective.loss], inputs, targets, len(targets))
 
     times: dict[Callable[[], None], float] = {}
-    for work in (perturbed, straight) * 6:
+    for work in (perturbed, at_x, by_torch) * 6:
         started = time.perf_counter()
         work()
         times[work] = min(times.get(work, math.inf), time.perf_counter() - started)
-    return times[straight] / times[perturbed]
+    return min(times[at_x], times[by_torch]) / times[perturbed]
 
 
 def _held_bytes(holder: object) -> int:

@@ -14,7 +14,7 @@ import click
 
 from decomfl_lab.errors import DivergedError, require, require_choice, require_int
 from decomfl_lab.methods.decomfl import DeComFL
-from decomfl_lab.methods.method import Method, Option
+from decomfl_lab.methods.method import AUTO, Method, Option, is_auto
 from decomfl_lab.methods.registry import METHODS, find_method
 from decomfl_lab.runs.config import config_from_mapping, parse_schedule, read_config, run_options
 
@@ -116,6 +116,18 @@ def _command(name: str, method: type[Method]) -> click.Command:
     )
 
 
+class _OrAuto(click.ParamType[Any]):
+    """A number, or auto."""
+
+    def __init__(self, kind: type) -> None:
+        self.number = click.types.convert_type(kind)
+        self.name = f"{self.number.name}|{AUTO}"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See ``click.ParamType``."""
+        return value if is_auto(value) else self.number.convert(value, param, ctx)
+
+
 def _flag(name: str, option: Option) -> GroupedOption:
     """A flag, None where it is not given, so that a file's value stands."""
     dashed = name.replace("_", "-")
@@ -124,7 +136,7 @@ def _flag(name: str, option: Option) -> GroupedOption:
     return GroupedOption(
         [f"--{dashed}/--no-{dashed}" if is_bool else f"--{dashed}"],
         option.group,
-        type=bool if is_bool else str if option.is_schedule else type(option.default),
+        type=_OrAuto(type(option.default)) if option.auto else str if option.is_schedule else type(option.default),
         default=None,
         help=f"{option.help} [default: {shown}]",
     )
@@ -185,7 +197,10 @@ def prepared(
     torch.set_num_threads(require_int("threads", threads, 1))
     dataset = dataset_of(run_config, device)
     run_config = run_config if "clients" in values else fitted(run_config, dataset)
-    return Run(run_config, dataset=dataset, federation=federation)
+    run = Run(run_config, dataset=dataset, federation=federation)
+    if run.tuning is not None:
+        print(run.tuning, file=sys.stderr, flush=True)
+    return run
 
 
 def _train(

@@ -414,9 +414,8 @@ class LanguageNetwork:
         parts = [f"{part}.{which}" for part in (*self.linears, *self.norms[:-1]) for which in self.pair]
         layers = [[f"{self.layers}.{n}.{part}" for part in parts] for n in range(config.num_hidden_layers)]
         known = {*tables, head, *final, *(name for names in layers for name in names)}
-        require(
-            known == set(place), "parameters", "be the architecture's for the fused engine", sorted(known ^ {*place})
-        )
+        foreign = sorted(known ^ set(place))[:3]
+        require(not foreign, "parameters", "be those of the architecture for the fused engine", foreign)
         self._starts = [min(place[name] for name in names) for names in layers]
         offsets = {part: place[name] - self._starts[0] for part, name in zip(parts, layers[0], strict=True)}
         for start, names in zip(self._starts, layers, strict=True):  # torch names a module's parameters in one order

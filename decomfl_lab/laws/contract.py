@@ -35,7 +35,7 @@ from decomfl_lab.replicas.replica import Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import GridSgd, LowPrecision, Sgd, UpdateRule
 
 __all__ = ["AcrossDevices", "AnyClient", "AnyReplica", "AnyServer", "Case", "Implementation", "Participation"]
-__all__ += ["Played", "Wavy", "digest", "play", "sums_or", "supported", "variant"]
+__all__ += ["Played", "Wavy", "bytes_missed", "digest", "play", "sums_or", "supported", "variant"]
 
 
 @dataclass(frozen=True)
@@ -387,12 +387,18 @@ def variant(implementation: Implementation, case: Case, **changes: Any) -> Case:
     return changed
 
 
+def bytes_missed(case: Case, t: int, r: int) -> int:
+    """The bytes of the records of rounds t..r-1 in a message."""
+    pairs = [case.K * case.P(q) for q in range(t, r)]
+    scalars = [-(-pair // 8) if case.estimator == "central-sign" else 4 * pair for pair in pairs]
+    return 19 * len(pairs) + sum(scalars) + sum(case.seeding.bytes(case.K, case.P(q)) for q in range(t, r))
+
+
 def sums_or(case: Case, t: int, r: int) -> tuple[int, int]:
     """Scalars and seeds that bring a client from round t to r: those of the records, or the sums where that is less."""
-    sizes = [(case.K * case.P(q), case.seeding.sent(case.K, case.P(q))) for q in range(t, r)]
-    pairs, seeds = sum(pair for pair, _ in sizes), sum(own for _, own in sizes)
-    pooled = case.rule.pool is not None and 12 + 13 + 4 * case.pool < 19 * len(sizes) + 6 * pairs
-    return (case.pool, 0) if pooled else (pairs, seeds)
+    if case.rule.pool is not None and 12 + 13 + 4 * case.pool < bytes_missed(case, t, r):
+        return case.pool, 0
+    return sum(case.K * case.P(q) for q in range(t, r)), sum(case.seeding.sent(case.K, case.P(q)) for q in range(t, r))
 
 
 class AcrossDevices(Implementation):

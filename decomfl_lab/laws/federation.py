@@ -139,7 +139,7 @@ def replay_equals_the_written_out_recursion(implementation: Implementation, case
                 noise.direction(*stream_of(seed, p), case.d, distribution=case.stream_distribution, backend="numpy")
                 for p in range(record.P)
             ]
-            step = Step(seed, g, eta, record.distribution, last=k + 1 == record.K)
+            step = Step(seed, g, eta, case.stream_distribution, last=k + 1 == record.K)
             _written_out(case.rule, vectors, g, z, eta, step)
     for name, found in {"x": held.x, **held.state}.items():
         same(f"bits of {name}", bits(found if name == "sums" else found.to(wide)), bits(vectors[name]))

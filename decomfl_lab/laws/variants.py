@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws import strategies as draw_from
-from decomfl_lab.laws.contract import Case, Implementation, Played, play, sums_or, variant
+from decomfl_lab.laws.contract import Case, Implementation, Played, bytes_missed, play, sums_or, variant
 from decomfl_lab.laws.register import LawBrokenError, bits, law, refused, same
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise import derive_seed
@@ -139,8 +139,7 @@ def pulling_or_replaying_is_a_matter_of_cost(
     for r, at in enumerate(case.rounds):
         for i in at.clients:
             pairs = sum(case.K * case.P(q) for q in range(held[i], r))
-            own = sum(19 + case.seeding.bytes(case.K, case.P(q)) for q in range(held[i], r)) + 4 * pairs
-            replay_bytes = 12 + 4 + own if own else 0
+            replay_bytes = 12 + 4 + bytes_missed(case, held[i], r) if held[i] < r else 0
             replay_seconds = replay_bytes / policy.bandwidth + pairs * case.d * policy.replay_ns * 1e-9
             if case.rule.pool:  # whose sums come in the place of more bytes of records, whatever the policy
                 scalars[i] += sums_or(case, held[i], r)[0]

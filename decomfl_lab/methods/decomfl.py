@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from decomfl_lab.federations.in_process import DeComFLFederation
+    from decomfl_lab.noise.low_rank import LowRank
     from decomfl_lab.replicas.replica import Replica
 
 __all__ = ["DeComFL", "DeComFLProjection"]

@@ -14,11 +14,12 @@ from decomfl_lab.noise import LowRank
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import pool_bytes, record_bytes
 from decomfl_lab.records.seeds import POOL, Seeding
-from decomfl_lab.replicas.pooled import PooledSgd
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from decomfl_lab.noise.low_rank import LowRank
+    from decomfl_lab.replicas.pooled import PooledSgd
     from decomfl_lab.replicas.replica import Replica
 
 __all__ = ["FedKSeed"]
@@ -48,7 +49,7 @@ class FedKSeed(DeComFL):
         -30, "The exponent e of the grid 2^e that the sums are on: sums stay below 2^(31+e), steps resolve 2^e."
     )
     seeds: ClassVar[str] = Seeding.POOL.value  # type: ignore[misc]
-    rule: ClassVar[Any] = property(lambda self: PooledSgd(self.pool, self.pool_exponent))  # type: ignore[misc]
+    rule: ClassVar[Any] = property(lambda self: self._rule())  # type: ignore[misc]
     history: ClassVar[Any] = property(lambda self: self._worth_keeping)  # type: ignore[misc]
     keeps_model: ClassVar[bool] = False
     server_model: ClassVar[bool] = False  # type: ignore[misc]
@@ -57,8 +58,13 @@ class FedKSeed(DeComFL):
     replay_ns: ClassVar[float] = 1.0  # type: ignore[misc]
     revert: ClassVar[str] = "snapshot"  # type: ignore[misc]
 
+    def _rule(self) -> PooledSgd:
+        from decomfl_lab.replicas.pooled import PooledSgd
+
+        return PooledSgd(self.pool, self.pool_exponent)
+
     def _record_bytes(self, r: int) -> int:
-        return record_bytes(Seeding.POOL, self.K, self.P(r))
+        return record_bytes(Seeding.POOL, self.K, self.P(r), self.dtype)
 
     @property
     def _worth_keeping(self) -> int:

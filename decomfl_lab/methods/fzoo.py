@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from decomfl_lab.devices import on_host
 from decomfl_lab.errors import require_int
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import option
+from decomfl_lab.methods.scalars import Perturbing
 from decomfl_lab.noise import Program
 from decomfl_lab.replicas.rules import Step, UpdateRule, add_estimate
 
@@ -27,6 +27,8 @@ class Normalised(UpdateRule):
 
     def emit(self, program: Program, step: Step) -> None:
         """See ``UpdateRule.emit``."""
+        from decomfl_lab.devices import on_host
+
         g = on_host(step.scalars).tolist()
         mean = math.fsum(g) / len(g)
         sigma = math.sqrt(math.fsum((own - mean) ** 2 for own in g) / max(len(g) - 1, 1))
@@ -42,6 +44,7 @@ class FZOO(DeComFL):
         all:     x ← x − (η/(Pσ)) Σ_p g_p z_p,   σ the standard deviation of the P averaged scalars,   k = 1..K
 
     σ is a function of the record, so nothing more is sent. The division by μ cancels: σ is that of the losses over μ.
+    A step's length has a finite variance for P ≥ 4 (docs/methods-theory.md).
 
     Source: Dang, Guo, Zhao, Ye, Zheng, Dai and Tsang, "FZOO: fast zeroth-order optimizer for fine-tuning large language
     models towards Adam-scale speed", ICLR 2026; of one agent there, here clients' scalars are averaged before that.
@@ -49,7 +52,7 @@ class FZOO(DeComFL):
 
     name: ClassVar[str] = "fzoo"
 
-    distribution: str = option("rademacher", "The distribution of the directions z: gaussian, sphere or rademacher.")
+    distribution: str = option("rademacher", Perturbing.options()["distribution"].help)
     estimator: ClassVar[str] = "forward"  # type: ignore[misc]
     log_kappa: ClassVar[bool] = False  # type: ignore[misc]
     rule: ClassVar[Normalised] = Normalised()  # type: ignore[misc]

@@ -23,16 +23,23 @@ if TYPE_CHECKING:
     from decomfl_lab.federations.federation import Federation
     from decomfl_lab.objectives.objective import Objective
 
-__all__ = ["Codec", "Method", "Option", "Setting", "option"]
+__all__ = ["AUTO", "Codec", "Method", "Option", "Setting", "is_auto", "option"]
+
+AUTO = "auto"
+"""The value of an option that a run chooses when it is made (``runs.tuning``)."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """A value that a file or a flag gives: its default, whose type is the value's, a help text and a group of flags."""
+    """A value that a file or a flag gives: its default, whose type is the value's, a help text and a group of flags.
+
+    Where ``auto`` is true, the value may also be ``AUTO``, until a run is made.
+    """
 
     default: Any
     help: str
     group: str = "method"
+    auto: bool = False
 
     @property
     def is_schedule(self) -> bool:
@@ -52,9 +59,16 @@ class Codec(Protocol):
         """Inverse of ``join``."""
 
 
-def option(default: Any, help_: str = "", group: str = "method", *, codec: Codec | None = None) -> Any:
+def is_auto(value: object) -> bool:
+    """Whether the value of an option is ``AUTO``."""
+    return isinstance(value, str) and value == AUTO
+
+
+def option(
+    default: Any, help_: str = "", group: str = "method", *, codec: Codec | None = None, auto: bool = False
+) -> Any:
     """A field with its help text and its group of flags (method, optimizer, engine, model and data, output)."""
-    metadata = {"codec": codec} if codec else {"option": Option(default, help_, group)}
+    metadata = {"codec": codec} if codec else {"option": Option(default, help_, group, auto)}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -112,10 +126,16 @@ class Method:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        require_finite_positive("lr η", self.lr)
+        if not self.left_open("lr"):
+            require_finite_positive("lr η", self.lr)
         for r, value in self.lr_schedule.items():
             require_int("round in lr_schedule", r, 1)
             require_finite_positive(f"lr_schedule at round {r}", value)
+
+    def left_open(self, name: str) -> bool:
+        """Whether this option is ``AUTO`` and may be."""
+        own = self.options().get(name)
+        return own is not None and own.auto and is_auto(getattr(self, name))
 
     @property
     def eta(self) -> Schedule[float]:

@@ -49,7 +49,8 @@ class Perturbing(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_int("perturbations P", self.perturbations, 1)
+        if not self.left_open("perturbations"):
+            require_int("perturbations P", self.perturbations, 1)
         require_choice("distribution", self.distribution, tuple(d.value for d in Distribution))
         require_int("rank r", self.rank, 1)
         low_rank = self.distribution == Distribution.LOW_RANK
@@ -180,6 +181,19 @@ class Scalars(Perturbing):
 class LoggingDifferences(Differences, Scalars):
     """Options of those of them whose scalars are differences."""
 
+    lr: float = option(
+        0.001,
+        "The learning rate η. With auto the run measures the loss's curvature before its first round, and takes the "
+        "largest η that 100 rehearsed rounds find well inside the edge of stability (docs/tuning.md).",
+        "optimizer",
+        auto=True,
+    )
+    perturbations: int = option(
+        20,
+        "The number P of directions a local step. With auto (which lr must be too) the largest whose forward passes, "
+        "in all, are within 10 % of the fewest.",
+        auto=True,
+    )
     lean: bool = option(
         False,
         "Clients form x + μz a layer at a time and never as a whole: less memory, more time.",
@@ -198,7 +212,8 @@ class LoggingDifferences(Differences, Scalars):
         if self.log_kappa:  # where second differences say something of κ
             require_choice("estimator for log_kappa", self.estimator, ("central",))
             require_moment_distribution("distribution for log_kappa", Distribution(self.distribution))
-            for number in (self.perturbations, *self.perturbation_schedule.values()):
+            chosen = () if self.left_open("perturbations") else (self.perturbations,)
+            for number in (*chosen, *self.perturbation_schedule.values()):
                 require_int("perturbations P for log_kappa", number, 3)
 
     def measured_by(self) -> Estimator:

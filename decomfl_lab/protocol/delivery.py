@@ -142,7 +142,9 @@ class Delivery:
         replica = self.server.replica
         if not isinstance(replica, PooledReplica):
             return False
-        return pool_bytes(replica.rule.size) < sum(record_bytes(own.seeding, own.K, own.P) for own in records)
+        return pool_bytes(replica.rule.size) < sum(
+            record_bytes(own.seeding, own.K, own.P, own.scalars.dtype) for own in records
+        )
 
     def _prefers_a_pull(self, i: int, plan: Plan) -> bool:
         if self.policy is None or isinstance(self.server.replica, PooledReplica):

@@ -82,8 +82,7 @@ class PooledReplica(Replica):
     def __init__(self, x: Tensor, rule: PooledSgd, **options: Any) -> None:
         """See ``Replica``."""
         super().__init__(x, rule, **options)
-        self.state = {"start": self._x, "sums": torch.zeros(rule.size, dtype=torch.int32)}
-        self._shared = True
+        self.state = {"start": self._x.clone(), "sums": torch.zeros(rule.size, dtype=torch.int32)}
         self._pool: tuple[int, Distribution] | None = None  # the pool's seed, and the distribution of its directions
 
     @property

@@ -19,7 +19,7 @@ from decomfl_lab.engines.registry import ENGINES
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
 from decomfl_lab.language.tasks import TASKS
 from decomfl_lab.methods.decomfl import DeComFL
-from decomfl_lab.methods.method import Method, Option, option
+from decomfl_lab.methods.method import Method, Option, is_auto, option
 from decomfl_lab.methods.registry import METHODS, find_method, name_of
 from decomfl_lab.methods.traffic import Cohort
 from decomfl_lab.plugins import OWN, is_own
@@ -303,6 +303,8 @@ def _of_type(key: str, value: Any, known: Option, origin: str) -> Any:
             return {int(r): v for r, v in value.items()}
         except ValueError:
             raise InputError(f"{key} in {origin} must have whole rounds as keys, got {list(value)}") from None
+    if known.auto and is_auto(value):
+        return value
     if isinstance(known.default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not type(known.default):

@@ -36,15 +36,19 @@ def code_version(root: Path = Path(__file__).parents[1]) -> str:
     return f"{__version__}+{h.hexdigest()}"
 
 
-def provenance(dataset: Dataset, codes: Sequence[str] = (), devices: Sequence[str] = ()) -> dict[str, Any]:
+def provenance(
+    dataset: Dataset, codes: Sequence[str] = (), devices: Sequence[str] = (), tunings: Sequence[str] = ()
+) -> dict[str, Any]:
     """What a result was computed with: versions (of a task's run that of transformers too), data, machine.
 
-    ``codes`` and ``devices`` are those of all versions of the code, and of all devices, that worked on it.
+    ``codes`` and ``devices`` are those of all versions of the code, and of all devices, that worked on it; ``tunings``
+    say how its learning rate was chosen, where it was.
     """
     hub = installed("transformers") if dataset.pad is not None else None
     return {
         "code": code_version(),
         **{name: list(own) for name, own in {"codes": codes, "devices": devices}.items() if len(own) > 1},
+        **({"tunings": list(tunings)} if tunings else {}),
         "data": dataset.source,
         "data_digest": dataset.digest,
         "python": platform.python_version(),

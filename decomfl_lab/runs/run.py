@@ -38,6 +38,7 @@ from decomfl_lab.runs.building import build_federation, dataset_of, elsewhere, l
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.evaluation import calibration_images, evaluate, held_out
 from decomfl_lab.runs.provenance import code_version, write_provenance
+from decomfl_lab.runs.tuning import tuned
 
 __all__ = [
     "CONFIG_FILE",
@@ -137,9 +138,10 @@ class Run:
     """A run at some round.
 
     Attributes:
-        config: The configuration of the run.
+        config: The configuration of the run; where it was left to be chosen, the learning rate is a number here.
         dataset: The data.
         federation: The server and the clients.
+        tuning: What the learning rate was chosen by; None where it was given.
         seconds: The training time so far.
         folder: Where the run was saved last; None if nowhere.
     """
@@ -169,9 +171,10 @@ class Run:
             InputError: If configuration, data, model and federation do not fit.
         """
         dataset = dataset_of(config) if dataset is None else dataset
-        self.config = config
         self.dataset = dataset if device is None else dataset.to(find_device(device))
         use_tf32_(config.compute == "tf32")
+        config, self.tuning = tuned(config, self.dataset, module, loss)
+        self.config = config
         self._loss = loss or loss_of(config)
         self.federation, self._module, self._layout = build_federation(config, self.dataset, module=module, loss=loss)
         if federation is not None:
@@ -181,8 +184,9 @@ class Run:
         self._rows: list[dict[str, float]] = []
         self._losses: list[float] = []
         self._first: float | None = None
-        # Every version of the code, and every device, that had a hand in the run.
+        # Every version of the code, and every device, that had a hand in the run; and what chose its learning rate.
         self._hands = {"codes": [code_version()], "devices": [describe(self.dataset.device)]}
+        self._hands["tunings"] = [] if self.tuning is None else [str(self.tuning)]
         self.seconds = 0.0
         self.folder: Path | None = None
         self._saved_round: int | None = None

@@ -38,11 +38,12 @@ from decomfl_lab.protocol.messages import (
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.wire import HEADER_BYTES, Kind
 from decomfl_lab.records.aggregation import Aggregation, Majority, Mean
+from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding, draw_seeds
-from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.replicas.rules import Momentum
+from decomfl_lab.replicas.pooled import PooledSgd
+from decomfl_lab.replicas.rules import Momentum, UpdateRule
 
 T = TypeVar("T")
 
@@ -68,6 +69,7 @@ def _plan(seeding: Seeding) -> Plan:
 
 
 X = np.linspace(-1, 1, D, dtype=np.float32)
+SUMS = np.array([1 << 30, 0, -7], np.int32)
 MESSAGES: tuple[Message, ...] = (
     *map(_plan, Seeding),
     *(tuple(_record(r, seeding) for r in range(3)) for seeding in Seeding),
@@ -77,6 +79,7 @@ MESSAGES: tuple[Message, ...] = (
     *(Dense(ROUND, x) for x in (X, X[:1], X.astype(np.float64))),
     *(Quantized(ROUND, quantize(X[:size], bits, (1,))) for size in (1, D) for bits in (3, 8)),
     *(Sparse(ROUND, SparseVector(d, np.arange(min(d, 2)), X[: min(d, 2)])) for d in (1, D)),
+    PoolSums(ROUND, -30, SUMS),
     Hello(1, bytes(range(16)), ROUND, bytes(16)),
     Welcome(ROUND, 4),
     Ask(),
@@ -95,9 +98,11 @@ def _checkpoint() -> bytes:
 
 
 SAMPLES = [wire.encode(message) for message in MESSAGES]
-STREAMS = [*SAMPLES, SAMPLES[11] + SAMPLES[0], SAMPLES[10] + SAMPLES[3], 2 * SAMPLES[11] + SAMPLES[1], _checkpoint()]
+PLANS, TOLD = SAMPLES[: len(Seeding)], wire.encode(RunSeed(RUN_SEED))
+MODEL, POOLED = wire.encode(Dense(ROUND, X)), wire.encode(PoolSums(ROUND, -30, SUMS))
+STREAMS = [*SAMPLES, MODEL + PLANS[0], TOLD + PLANS[3], 2 * MODEL + PLANS[1], TOLD + POOLED + PLANS[4], _checkpoint()]
 
-_COUNTED = {Kind.VECTOR: (5, 13, 4), Kind.QUANTIZED: (9, 17, 1), Kind.SPARSE: (12, 20, 8)}
+_COUNTED = {Kind.VECTOR: (5, 13, 4), Kind.POOL: (5, 13, 4), Kind.QUANTIZED: (9, 17, 1), Kind.SPARSE: (12, 20, 8)}
 """Where a body says how many elements it has, where they begin, and the bytes of one."""
 
 
@@ -143,9 +148,9 @@ class Receiver:
 
     id = 4
 
-    def __init__(self) -> None:
+    def __init__(self, rule: UpdateRule) -> None:
         self.run_seed: int | None = None
-        self.replica = Replica(torch.zeros(D), Momentum(0.5))
+        self.replica = rule.replica()(torch.zeros(D), rule)
 
 
 _receiver = cache(Receiver)
@@ -180,7 +185,8 @@ def judge(stream: bytes, *, decoders_alone: bool = False) -> int:
             accepted += 0 if decoders_alone else _used(message, content)
     if decoders_alone or not any(isinstance(content, Plan) for content in decoded):
         return accepted
-    client = _receiver()
+    pooled = any(isinstance(content, PoolSums) for content in decoded)
+    client = _receiver(PooledSgd(SUMS.size) if pooled else Momentum(0.5))
     before = client.replica.snapshot()
     plan = outcome(delivery.receive, client, messages)  # type: ignore[arg-type]
     if plan is None:
@@ -188,7 +194,7 @@ def judge(stream: bytes, *, decoders_alone: bool = False) -> int:
         assert same, "a client was changed by messages that it refused"
         return accepted
     _receiver.cache_clear()  # the next stream gets a client that has read nothing
-    models = [content for content in decoded if isinstance(content, Dense)]
+    models = [content for content in decoded if isinstance(content, Dense | PoolSums)]
     assert all(model.round == plan.round for model in models), "a model of another round was taken"
     assert client.replica.round == (plan.round if models else before.round)
     assert torch.isfinite(client.replica.x).all()

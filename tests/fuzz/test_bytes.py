@@ -88,7 +88,7 @@ def _any_size(message: Any, *known: Any) -> Any:
 
 
 def _any_form(K: int, P: int, which: int, stream: int, seeding: int) -> Any:
-    return tuple(Distribution)[which % 3], tuple(Seeding)[seeding % 4], False
+    return tuple(Distribution)[which % 3], tuple(Seeding)[seeding % len(Seeding)], False
 
 
 def _signs_and_anything(reader: Any, K: int, P: int) -> Any:

@@ -18,7 +18,7 @@ def test_it_is_tried_on_all_laws_but_those_of_the_noise_of_aggregation_and_of_wh
     outcomes = laws.verify(Foreign(), cases=1)
     skipped = {outcome.law for outcome in outcomes if outcome.status == "not tried"}
     others = {name for name, law in laws.LAWS.items() if {"backends", "direction", "aggregate"} & set(law.parts)}
-    assert skipped == others | set(LACKED.values())
+    assert skipped == others | set(LACKED.values()) | {"scalars-are-slopes-along-the-scaled-directions"}  # rules
     assert outcomes.broken == []
 
 

@@ -17,12 +17,23 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.methods.traffic import Cohort
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.runs.run import Progress
+from decomfl_lab.runs.run import Progress, Run
 from paper_repro import board, recorded, scales
 from paper_repro.board import Ratio
 from paper_repro.board_command import board as command
 from paper_repro.board_command import page
-from paper_repro.board_runs import FLOOR, FOLLOWS, HIGHEST, LINES, TOP, BoardWork, Score, costs, searched
+from paper_repro.board_runs import (
+    FLOOR,
+    FOLLOWS,
+    HIGHEST,
+    LINES,
+    TOP,
+    BoardWork,
+    Score,
+    _loss_at_start,
+    costs,
+    searched,
+)
 from paper_repro.claims import Outcome
 from paper_repro.part import Options
 from paper_repro.scales import BOARD_SCALES, BoardScale, Race
@@ -109,6 +120,7 @@ def test_a_round_costs_what_the_methods_closed_form_says_and_a_rebuild_is_exact(
         ("DeComFL, momentum 0.9", {"forward": 20, "kept_bytes": 8 * 650, "down_bits": 32.0}),
         ("FZOO", {"forward": 11, "backward": 0, "follows": "records"}),
         ("FeedSign", {"forward": 2, "kept_bytes": 4 * 650, "up_bits": 1.0, "down_bits": 1.0, "follows": "records"}),
+        ("FedKSeed", {"up_bits": 32.0, "follows": "records"}),
         ("HiSo", {"kept_bytes": 8 * 650, "follows": "records"}),
         ("FedAvg", {"forward": 1, "backward": 1, "kept_bytes": 0, "follows": "vectors"}),
         ("Baffle", {"kept_bytes": 0, "up_bits": 32.0, "follows": "models"}),
@@ -120,12 +132,11 @@ def test_costs_are_those_counted_by_hand(line: str, expected: dict[str, Any]) ->
     assert {name: found[name] for name in expected} == expected
 
 
-def test_missed_rounds_cost_bytes_where_records_are_replayed_and_nowhere_else() -> None:
-    ratio = {
-        line: measured(line, 40)["back_bytes"] / measured(line, 20)["back_bytes"] for line in ("DeComFL", "FedAvg")
-    }
+def test_missed_rounds_cost_bytes_where_records_are_replayed_and_no_pool_is_shorter() -> None:
+    back = {line: [measured(line, n)["back_bytes"] for n in (60, 120)] for line in ("DeComFL", "FedAvg", "FedKSeed")}
+    ratio = {line: later / sooner for line, (sooner, later) in back.items()}
     assert 1.8 < ratio["DeComFL"] < 2
-    assert ratio["FedAvg"] == 1
+    assert ratio["FedAvg"] == ratio["FedKSeed"] == 1
 
 
 def test_a_rebuild_that_loses_a_record_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,6 +148,43 @@ def test_a_rebuild_that_loses_a_record_is_seen(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(Replica, "catch_up", lossy)
     assert not measured("DeComFL")["exact"]
+
+
+def test_only_tuning_gives_a_run_up(tmp_path: Path) -> None:
+    size = replace(TINY, races={PROBLEM: Race(rounds=20, accuracy=0.99)})
+    work = BoardWork(size, PROBLEM, "FedAvg")
+    config, dataset = work._placed(tmp_path)
+    hopeless = config.but(lr=1e-9, seed=0)
+    start = _loss_at_start(config, dataset) - 1
+    ended = {}
+    for name, limit in (("tuning", start), ("table", math.inf)):
+        rows = work._raced(hopeless, tmp_path / f"{name}.csv", dataset, limit, math.inf, lambda at: None)
+        ended[name] = rows["ended"].iloc[-1], int(rows["round"].iloc[-1])
+    assert ended == {"tuning": ("given up", 2), "table": ("out of rounds", 20)}
+
+
+@pytest.mark.parametrize("name", ["DeComFL", "FedAvg", "FedKSeed", "MeZO"])
+def test_a_rate_that_is_far_too_large_has_diverged_and_stops_nothing(name: str, tmp_path: Path) -> None:
+    bowl = "quadratic κ = 4"
+    work = BoardWork(replace(TINY, races={bowl: Race(rounds=100, loss=0.1)}), bowl, name)
+    config, dataset = work._placed(tmp_path)
+    rows = work._raced(config.but(lr=1e30), tmp_path / "far.csv", dataset, 1.0, math.inf, lambda at: None)
+    assert rows["ended"].iloc[-1] == "diverged"
+    assert list(tmp_path.iterdir()) == [tmp_path / "far.csv"]
+
+
+def test_what_is_wrong_but_not_too_large_a_rate_is_no_divergence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = BoardWork(TINY, PROBLEM, "FedAvg")
+    config, dataset = work._placed(tmp_path)
+
+    def broken(self: Run, **options: Any) -> None:
+        raise InputError("out must be a folder, got a file")
+
+    monkeypatch.setattr(Run, "train", broken)
+    with pytest.raises(InputError, match="out must be a folder"):
+        work._raced(config, tmp_path / "a.csv", dataset, 3.0, math.inf, lambda at: None)
 
 
 # --- the table --------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from decomfl_lab.bench.rebuild import status_bytes
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.language.causal import Verbalized
+from decomfl_lab.models.registry import num_parameters
 from decomfl_lab.objectives.objective import ModuleObjective
 from tests.decomfl_lab.language.tiny import PAD, V, answers, save_opt, transformers
 
@@ -155,3 +156,9 @@ def test_a_process_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "false")
     with pytest.raises(InputError, match="measuring serial must end well, but the process ended with 1"):
         measuring._peak_apart("opt-4m", 300, "serial")
+
+
+def test_the_model_of_smollm2s_form_has_its_number_of_parameters() -> None:
+    transformers()
+    with torch.device("meta"):
+        assert num_parameters(measuring._smollm2()) == 134_515_008

@@ -46,7 +46,7 @@ def _error(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
             ["--model", "vgg"],
             "resnet20, resnet20-bn, mlp, logistic, gpt-tiny, gpt-tiny-tied, gpt-10m, got 'vgg'",
         ),
-        (["--method", "magic"], "method must be one of decomfl, decomfl-projection, fedzo, fedavg,"),
+        (["--method", "magic"], "method must be one of decomfl, decomfl-projection, hiso, fzoo,"),
         (["--estimator", "backward"], "estimator must be one of forward, central, got 'backward'"),
         (["--clients", "2000", "--sampled", "1"], "clients M must be at most the 1397 training examples"),
         (["--lr-schedule", "5:0.1"], "lr_schedule must be ROUND=VALUE pieces joined by commas, got '5:0.1'"),
@@ -148,7 +148,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path, capsys: pyte
     ("argv", "message"),
     [
         (["paper", "--scale", "huge"], "scale must be one of smoke, default, full, got 'huge'"),
-        (["paper", "--only", "fig9"], "table1, llm, smollm2, memory, hessian, sizes, theory, audit, got 'fig9'"),
+        (["paper", "--only", "fig9"], "table1, llm, smollm2, board, memory, hessian, sizes, theory, audit, got 'fig9'"),
         (["paper", "--count", "miles"], "count must be one of wire, table1, plotted, got 'miles'"),
         (["paper", "--reading", "aloud"], "reading must be one of as-plotted, as-written, both, got 'aloud'"),
         (["paper", "--reference", "/nowhere"], "reference must be a folder with a readable authors_curves.csv"),

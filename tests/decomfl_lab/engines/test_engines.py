@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
@@ -29,6 +31,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import central, forward, projection
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.layout import Layout
+from decomfl_lab.methods.hiso import Whitened
 from decomfl_lab.models.registry import build_model
 from decomfl_lab.noise import Distribution, in_dimension
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
@@ -297,6 +300,20 @@ def test_points_on_both_sides_are_the_same_bits_formed_together_or_alone(
         line.form_([alone], 3, c)
         assert torch.equal(point, alone)
     assert not torch.equal(up, down)
+
+
+@given(st.integers(0, 999), st.integers(1, 1000), st.sampled_from(Distribution), st.sampled_from([Sgd(), Whitened()]))
+def test_a_part_of_a_point_has_the_bits_of_the_whole(
+    first: int, count: int, distribution: Distribution, rule: Any
+) -> None:
+    x, stop = torch.linspace(-1, 1, 1000), min(first + count, 1000)
+    line = Line(Replica(x, rule), 7, in_dimension(distribution, 1000))
+    if line.scale is not None:
+        line.scale.copy_(x.exp())
+    whole, part = torch.empty(2, 1000), torch.empty(2, stop - first)
+    line.form_(list(whole), 3, 1e-3)
+    line.form_(list(part), 3, 1e-3, first=first)
+    assert torch.equal(part, whole[:, first:stop])
 
 
 def test_only_neighbours_on_both_sides_of_one_direction_are_formed_together() -> None:

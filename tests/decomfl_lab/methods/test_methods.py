@@ -440,7 +440,7 @@ def test_every_variant_trains_and_resumes_bit_for_bit(changes: dict[str, object]
 
 def test_runs_with_fewer_seeds_are_the_same_to_the_bit_and_cheaper() -> None:
     runs = []
-    for seeding in Seeding:
+    for seeding in (own for own in Seeding if own is not Seeding.POOL):
         federation, _, _ = _federation("decomfl", local_steps=3, momentum=0.9, seeds=seeding.value)
         for _ in range(8):
             federation.advance()

@@ -281,14 +281,14 @@ FORMS = {seeding: draw_seeds(seeding, 77, 3, 2, 3) for seeding in Seeding}
 def test_seeds_travel_in_the_form_they_say(seeding: Seeding) -> None:
     plan = Plan(3, 0.1, 3, Distribution.GAUSSIAN, FORMS[seeding])
     message = encode(plan)
-    sent = {"per-direction": 6, "per-step": 2, "per-round": 1, "per-run": 0}[seeding]
-    assert len(message) == HEADER_BYTES + PLAN_HEAD_BYTES + 8 * sent
+    sent = {"per-direction": 6, "per-step": 2, "per-round": 1}.get(seeding, 0)
+    assert len(message) == HEADER_BYTES + PLAN_HEAD_BYTES + (12 if seeding is Seeding.POOL else 8 * sent)
     assert plan.seeding is seeding
     assert seeding.sent(2, 3) == sent
     back = decode(message, 77)
     assert back == plan
     assert list(back.seeds) == list(plan.seeds)
-    if seeding is Seeding.PER_RUN:
+    if seeding.needs_run_seed:
         with pytest.raises(InputError, match="run_seed must be given to read round 3, whose seeds are not sent"):
             decode(message)
         assert list(decode(message, 78).seeds) != list(plan.seeds)
@@ -296,7 +296,7 @@ def test_seeds_travel_in_the_form_they_say(seeding: Seeding) -> None:
         assert decode(message) == plan
         with pytest.raises(InputError, match="plan message is (truncated|oversized)"):
             decode(_body(message[:-8]))
-    with pytest.raises(InputError, match="seeding of the message must be below 4, got 9"):
+    with pytest.raises(InputError, match="seeding of the message must be below 5, got 9"):
         decode(_with(message, SEEDING, b"\x09"), 77)
     for other in set(Seeding) - {seeding}:  # another number of seeds than the message says
         with pytest.raises(InputError):
@@ -313,7 +313,7 @@ def test_inconsistent_plans_are_refused_by_name() -> None:
         ),
         (4, struct.pack("<d", float("nan")), "eta of the message must be a finite number above 0, got nan"),
         (14, struct.pack("<H", 0), r"K and P must be 1 to 65535 on the wire, got \(2, 0\)"),
-        (16, b"\x07", "distribution of the message must be below 3, got 7"),
+        (16, b"\x07", "distribution of the message must be below 4, got 7"),
         (17, b"\x07", "stream version of the message must be 1, got 7"),
     ):
         with pytest.raises(InputError, match=wrong):

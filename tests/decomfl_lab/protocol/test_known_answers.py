@@ -15,6 +15,7 @@ from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
 from decomfl_lab.protocol.messages import Dense, Held, Plan, Quantized, Reply, RunSeed, Sparse
 from decomfl_lab.protocol.server import Server, sample_clients
 from decomfl_lab.protocol.wire import encode, read
+from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding, draw_seeds
@@ -30,6 +31,7 @@ PLANS = {
     ),
     Seeding.PER_STEP: ("44430201460000004c3c446d", "020101d709ea737048d42c", "010101b9ea144aecafc4cc"),
     Seeding.PER_ROUND: ("4443020146000000cc686422", "020102ceab4475c42fbe3b", "01010296858f3e4e02ea49"),
+    Seeding.POOL: ("44430201420000007acbb495", "020104410377022801", "0101043a03a6006a02"),
     Seeding.PER_RUN: ("4443020136000000ed2ea0a2", "020103", "010103"),
 }  # fmt: skip
 
@@ -51,6 +53,10 @@ def test_plans_have_these_bytes(seeding: Seeding) -> None:
             "4443020d0e000000d12c33c2070000000300000003000300cd01",
         ),
         (Held(7, 41), "4443020708000000c436ddb20700000029000000"),
+        (
+            PoolSums(3, -30, np.array([1, -2], np.int32)),
+            "4443020e150000003229420a03000000e2020000000000000001000000feffffff",
+        ),
         (RunSeed(77), "44430208080000005508bad74d00000000000000"),
         (Dense(3, G[0]), "4443020319000000349db2fb03000000040300000000000000" + SCALARS),
         (

@@ -60,8 +60,8 @@ def test_another_version_of_the_stream_is_refused_older_ones_too(version: int) -
     [
         (12, 0, r"K and P must be 1 to 65535 on the wire, got \(0, 2\)"),
         (14, 0, r"K and P must be 1 to 65535 on the wire, got \(2, 0\)"),
-        (16, 3, "distribution of the message must be below 3, got 3"),
-        (18, 4, "seeding of the message must be below 4, got 4"),
+        (16, 4, "distribution of the message must be below 4, got 4"),
+        (18, 5, "seeding of the message must be below 5, got 5"),
     ],
 )
 def test_the_first_number_beyond_what_a_plan_may_say_is_refused(at: int, value: int, message: str) -> None:

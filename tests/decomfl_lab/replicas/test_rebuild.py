@@ -88,7 +88,8 @@ def test_what_lies_between_the_elements_of_a_view_is_not_touched() -> None:
 def test_the_order_of_pieces_in_time_does_not_matter(shapes, distribution, dtype, workers) -> None:  # type: ignore[no-untyped-def]
     sizes = [int(np.prod(shape)) for shape in shapes]
     d = sum(sizes)
-    program = _program(distribution=distribution)
+    low_rank = distribution is Distribution.LOW_RANK and d
+    program = _program(distribution=noise.LowRank(shapes, 1) if low_rank else distribution)
     whole = torch.zeros(d, dtype=dtype)
     rebuild_(program, [{"x": whole}], workers=workers)
     firsts = np.cumsum([0, *sizes])
@@ -258,7 +259,7 @@ def test_steps_on_the_grid_are_undone_by_arithmetic(case: Case, exponent: int, c
     rule = GridSgd(exponent)
     dtype = torch.float64 if case.dtype == torch.float64 else torch.float32
     case = dataclasses.replace(case, rule=rule, dtype=dtype)
-    replica = Replica(case.initial(), rule, sizes=case.sizes)
+    replica = Replica(case.initial(), rule, sizes=case.sizes, low_rank=case.low_rank)
     before = replica.digest()
     rng = np.random.default_rng(case.seed)
     steps = [

@@ -1,0 +1,42 @@
+"""``decomfl bench tuning``: the learning rate that --lr auto chooses, against a grid."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from decomfl_lab.cli.bench.shared import measured, names, print_rows
+from decomfl_lab.errors import require, require_int
+
+__all__ = ["tuning"]
+
+
+def tuning(
+    *,
+    problem: Annotated[str, typer.Option(help="Problems: flat, power, logistic, mlp, cnn.")] = "flat,logistic",
+    momentum: Annotated[float, typer.Option(help="The momentum β in [0, 1).")] = 0.9,
+    seeds: Annotated[int, typer.Option(help="The number of seeds.")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+) -> None:
+    """Count the rounds to a stated loss or accuracy, with --lr auto and with nine learning rates by factors of 2.
+
+    flat and power are quadratics, logistic and mlp are trained on the digits, cnn on MNIST (from $DECOMFL_DATA; about
+    an hour). Too large learning rates warn that their losses rise.
+    """
+    from decomfl_lab.bench.tuning import GRID, PROBLEMS, tuning_rows
+
+    chosen = names("problem", problem, PROBLEMS)
+    require(0.0 <= momentum < 1.0, "momentum β", "be in [0, 1)", momentum)
+    rows = tuning_rows(chosen, momentum=momentum, seeds=require_int("seeds", seeds, 1))
+    found = [asdict(row) for row in measured(rows, len(chosen) * (GRID + 1))]
+    columns = {
+        "problem": "{problem}",
+        "h": "{step}",
+        "lr": "{lr:.3g}",
+        "rounds": "{rounds:.1f}",
+        "seeds there": "{there}",
+        "rehearsed": "{rehearsed:.0f}",
+    }
+    print_rows(found, f"Rounds to the goal, momentum {momentum:g}", columns, words=2, width=100, as_json=as_json)

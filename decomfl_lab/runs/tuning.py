@@ -1,0 +1,273 @@
+"""The step size and the number of directions of a run that leaves them open (``lr = "auto"``).
+
+On a quadratic with Hessian H ⪰ 0 DeComFL is stable in mean square where S(h) < 1, with h = η/(1 − β) and
+
+    S(h) = Σ_j hλ_j/(2P − chλ_j),   c = 1 + P(1 − β)/(1 + β)                              (Gaussian directions)
+
+(``theory.stability``). What second differences along the clients' directions say of the spectrum, t_1 = tr(H) and
+F = ‖H‖_F, bounds it, whatever the rest of the spectrum is:
+
+    S(h) ≤ S̄(h) = h(t_1 − F)/(2P) + hF/(2P − chF).
+
+The step is the h at which S̄(h) = 1/2. A loss that is no quadratic has another Hessian on its way, which depends on the
+step; so rounds are rehearsed, and the step is one that keeps S̄(h) ≤ 1/2 all along its own way (docs/tuning.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from torch import nn
+
+from decomfl_lab.datasets.images import Dataset
+from decomfl_lab.errors import DivergedError, InputError, require, require_int
+from decomfl_lab.estimators.second_differences import require_moment_distribution
+from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.methods.method import AUTO, Method
+from decomfl_lab.methods.scalars import LoggingDifferences
+from decomfl_lab.noise import Distribution
+from decomfl_lab.objectives.objective import LossFunction
+from decomfl_lab.records.aggregation import Mean
+from decomfl_lab.replicas.rules import LowPrecision, Momentum, Sgd, UpdateRule
+from decomfl_lab.runs.building import build_federation
+from decomfl_lab.runs.config import TrainConfig
+
+__all__ = ["Tuning", "cheapest_directions", "largest_step", "rehearse", "tuned"]
+
+SHARE: Final = 0.5
+"""How much of the stability is used up: on equal eigenvalues, d ≫ P, the fastest descent is there."""
+SURPLUS: Final = 1.1
+"""Forward passes of a chosen P, in multiples of the fewest."""
+MOST: Final = 1000
+"""The largest P that is chosen."""
+STAGE: Final = 10
+"""Rounds between two looks at the curvature."""
+STAGES: Final = 10
+"""Stages of a rehearsal."""
+SAMPLED: Final = 2
+"""Clients that rehearse a round: two, as their common second differences are free of the batches' scatter."""
+SMALLER: Final = 0.7
+"""Where a rehearsal fails, the next one's step is what that one's curvature admits, but at least so many times it."""
+ATTEMPTS: Final = 60
+REACH: Final = 0.02
+"""The least μ of a rehearsal, in multiples of the root mean square of x_0: second differences divide by μ², so that at
+a smaller one the rounding of losses hides the curvature (2 · 10⁻⁷f/μ² in float32)."""
+FIRST: Final = 20
+"""The directions along which the curvature at x_0 is measured where P is still to be chosen."""
+
+Begin = Callable[[float, int], DeComFLFederation]
+
+
+def largest_step(trace: float, frobenius: float, *, P: int, beta: float = 0.0) -> float:
+    """The h = η/(1 − β) at which S̄(h) = 1/2, in X²/F; infinite where there is no curvature.
+
+        S̄(h) = h(t_1 − F)/(2P) + hF/(2P − chF),   c = 1 + P(1 − β)/(1 + β)
+
+    Args:
+        trace: t_1 = tr(H); a smaller one than F, which no H ⪰ 0 has, is taken for F.
+        frobenius: F = ‖H‖_F.
+        P: The number of directions.
+        beta: The momentum β in torch's form.
+    """
+    trace, c = max(trace, frobenius), 1.0 + P * (1.0 - beta) / (1.0 + beta)
+    if trace <= 0:
+        return math.inf
+    # With u = h/(2P): u(t_1 − F)(1 − ucF) + uF = s(1 − ucF), whose smaller root is the one below the pole 1/(cF).
+    b = trace + SHARE * c * frobenius
+    return 4.0 * P * SHARE / (b + math.sqrt(b * b - 4.0 * SHARE * c * frobenius * (trace - frobenius)))
+
+
+def cheapest_directions(trace: float, frobenius: float) -> int:
+    """The largest P in 3..1000 for which P/h(P), and so the forward passes in all, is at most 1.1/h(1); 3 if none is.
+
+    h(P) is ``largest_step`` without momentum, which helps only a goal that is many rounds away. Rounds go as 1/h(P) and
+    passes as P/h(P), about t_1 + (P + 1)F²/(2t_1), which grows with P slowly while P is small beside (t_1/F)²: so the
+    fewest rounds that cost no more than a tenth of the passes.
+    """
+    most = SURPLUS / largest_step(trace, frobenius, P=1)
+    fine = [P for P in range(3, MOST + 1) if P / largest_step(trace, frobenius, P=P) <= most]
+    return max(fine, default=3)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a stage showed.
+
+    Attributes:
+        trace: tr(H), mean over the stage.
+        frobenius: ‖H‖_F.
+        kappa: A bracket of κ for H of any sign.
+        gradient: The norm of the mean over clients of ∇f_i(x; ξ), from the scalars, Σ g² / P.
+    """
+
+    trace: float
+    frobenius: float
+    kappa: tuple[float, float]
+    gradient: float
+
+    def step(self, P: int, beta: float) -> float:
+        """See ``largest_step``."""
+        return largest_step(self.trace, self.frobenius, P=P, beta=beta)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The choice, and what was measured; ``str`` says it in a line.
+
+    Attributes:
+        lr: The learning rate η, of two digits.
+        P: The number of directions.
+        h: The step η/(1 − β), before rounding.
+        seen: The stage of the last rehearsal that admits the least.
+        rounds: The rounds that were rehearsed, in all attempts.
+        passes: The forward passes that they took.
+    """
+
+    lr: float
+    P: int
+    h: float
+    seen: Seen
+    rounds: int
+    passes: int
+
+    def __str__(self) -> str:
+        seen = self.seen
+        return (
+            f"lr = {self.lr:g} with P = {self.P}: at h = {self.h:.2g} no more than {SHARE:g} of the stability is used "
+            f"up in {STAGES * STAGE} rehearsed rounds, where at worst tr(H) = {seen.trace:.3g}, ‖H‖_F = "
+            f"{seen.frobenius:.3g}, κ in {seen.kappa[0]:.3g} .. {seen.kappa[1]:.3g} and ‖∇f‖ = {seen.gradient:.3g}; "
+            f"all attempts took {self.rounds} rounds, {self.passes:,} forward passes"
+        )
+
+
+def rehearse(begin: Begin, P: int | None, rule: UpdateRule) -> Tuning:
+    """The largest step that was found to keep S̄(h) ≤ 1/2 on its own way.
+
+    The curvature at x_0 gives the first step. Rounds are played with it, and every 10 of them the curvature is looked
+    at; as soon as the step is above what it admits, everything begins again at x_0 with a smaller one.
+
+    Args:
+        begin: It makes a federation at x_0 of a learning rate and a P, with clients that measure second differences.
+        P: The number of directions; None to choose it by the curvature at x_0.
+        rule: The rule, plain SGD or with momentum.
+
+    Raises:
+        InputError: If the rule is another one, the loss has no curvature at x_0, or 60 steps failed.
+    """
+    beta, factor = _momentum(rule)
+    rounds = passes = 0
+
+    def stages(h: float, P: int, number: int) -> Iterator[Seen | None]:
+        nonlocal rounds, passes
+        federation = begin(h * factor, P)
+        for _ in range(number):
+            rounds += STAGE
+            passes += STAGE * federation.server.m * federation.server.K * (2 * P + 1)
+            yield _stage(federation)
+
+    still = next(stages(1e-30, P or FIRST, 1))  # moves x by less than its last bit
+    curved = still is not None and math.isfinite(still.step(1, beta))
+    require(curved, "lr", "be a number where the loss shows no curvature at x_0", AUTO)
+    assert still is not None
+    P = P or cheapest_directions(still.trace, still.frobenius)
+    h = still.step(P, beta)
+    for _ in range(ATTEMPTS):
+        admitted, worst = math.inf, still
+        for seen in stages(h, P, STAGES):
+            found = 0.0 if seen is None else seen.step(P, beta)
+            if seen is not None and found < admitted:
+                admitted, worst = found, seen
+            if found < h:
+                h = max(found, SMALLER * h)
+                break
+        else:
+            return Tuning(float(f"{h * factor:.2g}"), P, h, worst, rounds, passes)
+    raise InputError(f"lr must be a number where no step is stable, got auto, which came down to {h * factor:.2g}")
+
+
+def _stage(federation: DeComFLFederation) -> Seen | None:
+    """What some rounds show; None if they diverge."""
+    assert federation.curvature is not None
+    federation.curvature.clear()
+    squares = []
+    for _ in range(STAGE):
+        try:
+            federation.advance()
+        except DivergedError:
+            return None
+        (record,) = federation.server.history.since(federation.round - 1)
+        squares.append(float((record.scalars.astype(float) ** 2).mean()))
+    row = federation.curvature.columns()
+    kappa = row["kappa_low"], row["kappa_high"]
+    return Seen(row["hessian_trace"], row["hessian_frobenius"], kappa, math.sqrt(math.fsum(squares) / len(squares)))
+
+
+def _momentum(rule: UpdateRule) -> tuple[float, float]:
+    """β, and η/h: 1 − β where a constant gradient moves x by η/(1 − β) in the end."""
+    rule = rule.rule if isinstance(rule, LowPrecision) else rule
+    plain = type(rule) in (Sgd, Momentum)  # and no class derived from them, which may do something else
+    require(plain, "rule", "be sgd with lr auto, whose condition is that of sgd and momentum", rule)
+    if not isinstance(rule, Momentum):
+        return 0.0, 1.0
+    return rule.beta, 1.0 - rule.beta if rule.convention == "torch" else 1.0
+
+
+def tuned(
+    config: TrainConfig, dataset: Dataset, module: nn.Module | None = None, loss: LossFunction | None = None
+) -> tuple[TrainConfig, Tuning | None]:
+    """The run with numbers for what it leaves open, and how they were found; itself and None where nothing is open.
+
+    What is rehearsed is the run itself with two sampled clients, their scalars averaged, and central differences. All
+    of it happens here, before round 0: nothing is sent.
+
+    Raises:
+        InputError: If the run cannot be tuned so; the message names the option that is in the way.
+    """
+    method = config.method
+    if not isinstance(method, LoggingDifferences) or not (method.left_open("lr") or method.left_open("perturbations")):
+        return config, None
+    require(method.left_open("lr"), "lr", "be auto where perturbations is, as they are chosen together", method.lr)
+    known = method.options()
+    require("log_kappa" in known, "lr", f"be a number for {method.name}, whose scalars show no curvature", AUTO)
+    for name in ("lr_schedule", "perturbation_schedule"):
+        require(not getattr(method, name), name, "be empty with lr auto", getattr(method, name))
+    P = (
+        None
+        if method.left_open("perturbations")
+        else require_int("perturbations P with lr auto", method.perturbations, 3)
+    )
+    require_moment_distribution("distribution with lr auto", Distribution(method.distribution))
+    require(config.compute != "bfloat16", "compute", "be float32 with lr auto", config.compute)
+
+    def begin(eta: float, P: int) -> DeComFLFederation:
+        there: dict[str, Any] = {"lr": eta, "perturbations": P, **_PLAIN, "aggregation": Mean()}
+        own: Method = method.but(
+            {name: value for name, value in there.items() if name in known or name == "aggregation"}
+        )
+        rehearsal = config.but(own, sampled=min(SAMPLED, config.sampled))
+        federation, _, _ = build_federation(rehearsal, dataset, module=module, loss=loss)
+        assert isinstance(federation, DeComFLFederation)
+        reach = REACH * float(federation.x.double().square().mean().sqrt())
+        for client in federation.clients:
+            client.mu = max(client.mu, reach)
+        return federation
+
+    found = rehearse(begin, P, method.rule)
+    return config.but(lr=found.lr, perturbations=found.P), found
+
+
+_PLAIN: Final = {
+    "log_kappa": True,
+    "estimator": "central",
+    "rebuild": "copy",
+    "revert": "snapshot",
+    "tracking": "server",
+    "history": 0,
+    "server_model": False,
+    "pull": "never",
+    "private_seeds": False,
+}
+"""What a rehearsal needs, and what it can do without: none of it changes the model's way but for rounding."""

@@ -1,0 +1,160 @@
+"""FedKSeed: the same model whatever was missed, for no more bytes than S sums."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import decomfl_lab as lab
+from decomfl_lab.cli.main import main
+from decomfl_lab.errors import InputError
+from decomfl_lab.laws.contract import Participation, play
+from decomfl_lab.methods.traffic import Cohort
+from decomfl_lab.noise import direction
+from decomfl_lab.protocol.delivery import receive
+from decomfl_lab.protocol.server import Tracking
+from decomfl_lab.protocol.wire import decode, split_frame
+from decomfl_lab.records.pool import PoolSums
+from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.records.seeds import Seeding
+from decomfl_lab.replicas.pooled import PooledSgd
+from tests.decomfl_lab.federations.direct import CASE, LAB, Direct, but, host, remote, simulated
+
+SMALL = {"data": "digits", "model": "logistic", "clients": 4, "sampled": 1, "rounds": 5, "eval_every": 5}
+POOLED = but(CASE, rule=PooledSgd(5, -24), seeding=Seeding.POOL)
+
+
+def method(**options: object) -> lab.FedKSeed:
+    return lab.FedKSeed(**{"lr": 0.01, "perturbations": 3} | options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pool": 16},
+        {"pool": 16, "tracking": "clients", "perturbation_schedule": {2: 5}},
+        {"pool": 24, "local_steps": 2, "rebuild": "copy", "private_seeds": True},
+        {},
+    ],
+)
+def test_a_run_is_exact_and_sends_what_it_says(options: dict[str, object]) -> None:
+    run = lab.Run(lab.TrainConfig(method(**options), **SMALL))
+    run.train()
+    assert run.verify()
+    assert run.check_traffic()
+
+
+def test_the_closed_form_is_that_of_its_pool() -> None:
+    run = lab.Run(lab.TrainConfig(method(pool=16), **SMALL))
+    sent = run.check_traffic().sent.down_bytes
+    others = [method(pool=16 + n, **more) for n, more in ((1, {}), (-1, {}), (0, {"perturbations": 4}))]
+    assert [own for own in others if own.traffic(run.config.cohort, 1).down_bytes == pytest.approx(sent)] == []
+
+
+def test_the_readmes_bytes_are_those_of_the_formula() -> None:
+    readme = (Path(__file__).parents[3] / "README.md").read_text().split()
+    one, ten = (lab.FedKSeed(local_steps=K).traffic(Cohort(1000, 100, 10), 28_938).bytes for K in (1, 10))
+    assert f"{one:,.0f} bytes for K = 1 and {ten:,.0f} for K = 10" in " ".join(readme)
+
+
+def test_two_rounds_are_the_written_out_sums() -> None:
+    run = lab.Run(lab.TrainConfig(method(pool=8), **SMALL | {"rounds": 2, "sampled": 4}))
+    x, records = run.federation.x.double().numpy().copy(), []
+    for _ in range(2):
+        run.federation.advance()
+        server = run.federation.server
+        records += server.history.since(server.round - 1)
+    for record in records:
+        for place, g in zip(record.seeds.places[0], record.scalars[0], strict=True):
+            x -= record.eta / 3 * float(g) * direction(record.seeds.pool, place, x.size)
+    np.testing.assert_allclose(run.federation.x, x, atol=1e-6)
+
+
+def newcomer(missed: int, S: int) -> tuple[int, int]:
+    """Bytes and scalars of what a client that was never there gets, by the ledger, after so many rounds."""
+    rounds = (Participation((0,)),) * missed
+    case = but(POOLED, M=2, rule=PooledSgd(S), P=Schedule(20), K=1, eta=Schedule(1e-4), rounds=rounds)
+    played = play(LAB, case, with_model=False)
+    assert played.digest_after(1) == played.digest_after(0)
+    return played.ledger.down[1].bytes, played.ledger.down[1].scalars
+
+
+def test_a_newcomer_after_a_thousand_rounds_gets_one_pool() -> None:
+    plan = 12 + 19 + 2 * 20 + 4
+    told = 12 + 8
+    assert newcomer(1000, 1024) == (told + plan + 25 + 4 * 1024, 1024)
+    assert newcomer(20, 1024) == (told + plan + 20 * (19 + 6 * 20), 20 * 20)
+
+
+def newest(federation) -> set[str]:  # type: ignore[no-untyped-def]
+    return {federation.observer.digest(), *federation.rebuilt().values()}
+
+
+@pytest.mark.parametrize("tracking", Tracking)
+@pytest.mark.parametrize("keep", [0, 1])
+def test_clients_elsewhere_that_lose_their_model_are_brought_up_by_sums(tracking: Tracking, keep: int) -> None:
+    case = but(POOLED, tracking=tracking, keep=keep)
+    elsewhere, here = remote(case), simulated(case)
+    sums = []
+    for r in range(8):
+        own = elsewhere.carrier.hosts[r % 4] = host(case, r % 4)
+        handle = own.handle
+
+        def handled(frames, handle=handle):  # type: ignore[no-untyped-def]
+            for frame in frames.values():
+                messages = [decode(at, here.server.run_seed) for at in split_frame(frame)]
+                sums.extend(at for at in messages if isinstance(at, PoolSums))
+            return handle(frames)
+
+        own.handle = handled  # type: ignore[method-assign]
+        assert elsewhere.advance() == here.advance()
+    assert newest(elsewhere) == {here.observer.digest()}
+    assert sums
+
+
+def test_clients_that_share_a_host_are_brought_up_once() -> None:
+    both = [host(POOLED, 0, 2), host(POOLED, 1, 3)]
+    elsewhere = remote(POOLED, m=1, carrier=Direct({i: both[i % 2] for i in range(4)}))
+    here = simulated(POOLED, m=1)
+    assert [elsewhere.advance() for _ in range(12)] == [here.advance() for _ in range(12)]
+    assert newest(elsewhere) == {here.observer.digest()}
+
+
+def test_sums_of_another_round_or_to_another_rule_are_refused_and_change_nothing() -> None:
+    delivery, pooled = LAB.delivery(POOLED), LAB.client(POOLED, 0)
+    plain = LAB.client(but(seeding=Seeding.POOL), 0)
+    ((_, messages),) = delivery.open([0])
+    for client, r, message in ((pooled, 1, "round of a pool's sums must be 0, got 1"), (plain, 0, "PooledSgd rule")):
+        sums = delivery.ledger.pool(0, PoolSums(r, -24, np.ones(5, np.int32)))
+        before = client.replica.snapshot()
+        with pytest.raises(InputError, match=message):
+            receive(client, [sums, *messages])
+        assert client.replica.round == 0
+        assert client.replica.snapshot().x is before.x
+        assert client.run_seed is None
+
+
+def test_a_model_is_no_message_to_a_replica_of_sums() -> None:
+    delivery, client = LAB.delivery(POOLED), LAB.client(POOLED, 0)
+    ((_, messages),) = delivery.open([0])
+    model = delivery.ledger.vector(0, 0, np.zeros(5, np.float32), upwards=False)
+    with pytest.raises(InputError, match="model to client 0 must come as the sums of a pool"):
+        receive(client, [model, *messages])
+
+
+def test_a_grid_that_is_too_fine_ends_the_run_with_an_error_that_says_what_helps(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    small = ["--data", "digits", "--model", "logistic", "--rounds", "3", "--clients", "2", "--sampled", "1"]
+    assert main(["train", "fedkseed", *small, "--pool", "1", "--pool-exponent", "-60"]) == 2
+    error = capsys.readouterr().err
+    assert "largest sum of the pool must be at most" in error
+    assert "a coarser grid (pool_exponent)" in error
+
+
+def test_what_a_pool_has_no_use_for_is_no_option() -> None:
+    for name in ("seeds", "rule", "history", "server_model", "pull", "revert"):
+        with pytest.raises(InputError, match="option of fedkseed must be one of"):
+            lab.FedKSeed(**{name: 1})

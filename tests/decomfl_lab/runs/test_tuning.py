@@ -1,0 +1,196 @@
+"""A learning rate and a P that the curvature chooses: ``runs.tuning``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import decomfl_lab as lab
+from decomfl_lab.bench.tuning import Bowl, half_square
+from decomfl_lab.cli.main import main
+from decomfl_lab.errors import DivergedError, InputError
+from decomfl_lab.replicas.rules import Momentum, Sgd
+from decomfl_lab.runs.provenance import read_provenance
+from decomfl_lab.runs.run import Run, load_run
+from decomfl_lab.runs.tuning import Tuning, cheapest_directions, largest_step, rehearse
+from theory.problems.spectrum import Spectrum
+from theory.stability import load
+
+spectra = st.lists(
+    st.tuples(st.floats(1e-3, 1e3), st.integers(1, 1000)), min_size=1, max_size=4, unique_by=lambda e: e[0]
+)
+betas = st.sampled_from([0.0, 0.5, 0.9, 0.99])
+
+
+def spectrum_of(groups: list[tuple[float, int]]) -> Spectrum:
+    values, numbers = zip(*sorted(groups, reverse=True), strict=True)
+    return Spectrum(values, numbers)
+
+
+def step_of(spectrum: Spectrum, *, P: int, beta: float) -> float:
+    squares = spectrum.multiplicities @ spectrum.eigenvalues**2
+    return largest_step(spectrum.trace, math.sqrt(squares), P=P, beta=beta)
+
+
+@given(spectra, st.integers(1, 200), betas)
+def test_the_step_uses_up_no_more_than_half_of_the_stability_whatever_the_spectrum(
+    groups: list[tuple[float, int]], P: int, beta: float
+) -> None:
+    spectrum = spectrum_of(groups)
+    assert load(spectrum, step_of(spectrum, P=P, beta=beta), P=P, beta=beta) <= 0.5 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.9])
+def test_the_step_uses_up_all_of_the_half_where_one_eigenvalue_stands_out(beta: float) -> None:
+    spectrum = spectrum_of([(50.0, 1), (1e-4, 10**6)])
+    assert load(spectrum, step_of(spectrum, P=20, beta=beta), P=20, beta=beta) == pytest.approx(0.5, rel=1e-4)
+
+
+@pytest.mark.parametrize("wrong", [{"P": 40, "beta": 0.9}, {"P": 20, "beta": 0.99}])
+def test_a_condition_of_another_P_or_momentum_is_caught(wrong: dict[str, Any]) -> None:
+    spectrum = spectrum_of([(50.0, 1), (1e-4, 10**6)])
+    assert load(spectrum, step_of(spectrum, **wrong), P=20, beta=0.9) > 0.505
+
+
+def test_on_equal_eigenvalues_the_step_is_that_of_the_fastest_descent() -> None:
+    d, P = 10**6, 20  # E‖x⁺‖² = (1 − 2h + h²(d + P + 1)/P)‖x‖², least at h = P/(d + P + 1)
+    assert largest_step(d, math.sqrt(d), P=P) == pytest.approx(P / (d + P + 1), rel=0.02)
+
+
+def test_without_curvature_there_is_no_largest_step() -> None:
+    assert largest_step(-1.0, 0.0, P=20) == math.inf
+
+
+@given(st.floats(1.0, 1e4))
+def test_the_chosen_directions_are_the_most_for_a_tenth_more_passes(kappa: float) -> None:
+    def passes(P: int) -> float:
+        return P / largest_step(kappa, math.sqrt(kappa), P=P)
+
+    P = cheapest_directions(kappa, math.sqrt(kappa))
+    assert P in (3, 1000) or passes(P) <= 1.1 * passes(1) < passes(P + 1)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.9])
+def test_on_a_quadratic_the_learning_rate_is_the_one_of_its_spectrum(beta: float) -> None:
+    eigenvalues = torch.cat([torch.full((2,), 30.0), torch.ones(200)])
+    examples = torch.zeros(4, 1), torch.zeros(4, 1)
+    own: dict[str, Any] = {"momentum": beta, "weight_decay": 0.0, "lr": "auto", "rounds": 1}
+    run = lab.train(Bowl(eigenvalues, 0), half_square, [examples] * 3, **own)
+    spectrum = Spectrum((30.0, 1.0), (2, 200))
+    exact = step_of(spectrum, P=20, beta=beta)
+    assert 0.8 * exact < run.config.lr / (1 - beta) < 1.05 * exact  # the least of ten measurements
+
+
+@dataclass
+class Scripted:
+    """A federation whose trace grows with what it was moved, and that diverges at steps above 0.4."""
+
+    eta: float
+    P: int
+    moved: float = 0.0
+    round: int = 0
+
+    def __post_init__(self) -> None:
+        record = SimpleNamespace(scalars=np.ones((1, self.P), np.float32))
+        history = SimpleNamespace(since=lambda _: [record])
+        self.server = SimpleNamespace(m=2, K=1, history=history)
+        self.curvature = SimpleNamespace(clear=lambda: None, columns=self.columns)
+
+    def advance(self) -> None:
+        if self.eta > 0.4:
+            raise DivergedError("scalars")
+        self.moved += self.eta
+
+    def columns(self) -> dict[str, float]:
+        trace = 20.0 * (1.0 + self.moved)
+        return {"hessian_trace": trace, "hessian_frobenius": 1.0, "kappa_low": 1.0, "kappa_high": 99.0}
+
+
+def test_the_step_is_admitted_by_the_curvature_of_its_own_way() -> None:
+    found: Tuning = rehearse(Scripted, 20, Sgd())  # type: ignore[arg-type]
+    at_start, at_end = (largest_step(20.0 * (1.0 + 100 * h), 1.0, P=20) for h in (0.0, found.h))
+    assert at_start > 0.4
+    assert 0.7 * at_end < found.h <= at_end
+
+
+def test_a_rehearsal_counts_what_it_costs() -> None:
+    found: Tuning = rehearse(Scripted, 20, Momentum(0.9))  # type: ignore[arg-type]
+    assert found.passes == found.rounds * 2 * 41
+    assert found.rounds >= 110
+
+
+class Hopeless(Scripted):
+    """It diverges at every step above that at which nothing moves."""
+
+    def advance(self) -> None:
+        if self.eta > 1e-20:
+            raise DivergedError("scalars")
+
+
+def test_a_rehearsal_that_fails_at_every_step_says_so() -> None:
+    with pytest.raises(InputError, match="lr must be a number where no step is stable"):
+        rehearse(Hopeless, 20, Sgd())  # type: ignore[arg-type]
+
+
+SMALL: dict[str, Any] = {"data": "digits", "model": "logistic", "clients": 4, "sampled": 2, "batch_size": 16}
+
+
+def test_a_tuned_run_is_the_run_with_the_number_and_says_how_it_was_found(tmp_path: Path) -> None:
+    config = lab.TrainConfig(**SMALL, rounds=3, eval_every=3, lr="auto", perturbations="auto")
+    run = Run(config)
+    run.train(out=tmp_path / "auto")
+    given = Run(config.but(lr=run.config.lr, perturbations=run.config.perturbations))
+    given.train(out=tmp_path / "given")
+    assert torch.equal(given.federation.x, run.federation.x)
+    assert (tmp_path / "auto/config.toml").read_text() == (tmp_path / "given/config.toml").read_text()
+    assert read_provenance(tmp_path / "auto")["tunings"] == [str(run.tuning)]
+    assert "tunings" not in read_provenance(tmp_path / "given")
+    again = load_run(tmp_path / "auto").more(1)
+    assert read_provenance(tmp_path / "auto")["tunings"] == [str(run.tuning)]
+    assert again.config.lr == run.config.lr
+    assert main(["replay", str(tmp_path / "auto")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"perturbations": "auto"}, "lr must be auto where perturbations is"),
+        ({"lr": "auto", "perturbations": 2}, "perturbations P with lr auto must be an integer of at least 3, got 2"),
+        ({"lr": "auto", "lr_schedule": {5: 0.1}}, "lr_schedule must be empty"),
+        ({"lr": "auto", "rule": "sign"}, "rule must be sgd with lr auto"),
+        ({"lr": "auto", "distribution": "rademacher"}, "distribution with lr auto must be gaussian or sphere"),
+        ({"lr": "automatic"}, "lr η must"),
+        ({"method": "fedavg", "lr": "auto"}, "lr η must"),
+        ({"method": "decomfl-projection", "lr": "auto"}, "lr η must"),
+        ({"method": "feedsign", "lr": "auto"}, "lr must be a number for feedsign, whose scalars show no curvature"),
+        ({"method": "fzoo", "lr": "auto"}, "lr must be a number for fzoo"),
+        ({"method": "hiso", "lr": "auto"}, "rule must be sgd with lr auto"),
+        ({"method": "fedkseed", "lr": "auto"}, "rule must be sgd with lr auto"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Run(lab.TrainConfig(**SMALL | options))
+
+
+def test_the_command_line_refuses_what_is_neither_a_number_nor_auto(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "--data", "digits", "--lr", "automatic", "--out", str(tmp_path / "run")]) == 2
+    assert "'automatic' is not a valid float" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command_line_says_in_a_line_what_was_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = [part for name, value in SMALL.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    assert main(["train", *flags, "--rounds", "2", "--lr", "auto"]) == 0
+    assert "no more than 0.5 of the stability is used up in 100 rehearsed rounds" in capsys.readouterr().err
