@@ -120,7 +120,7 @@ class TrainConfig:
     engine: str = option(
         "auto",
         "The engine that evaluates losses and gradients: auto (fused on the CPU, batched on a GPU, where they can), "
-        "fused, threads, batched, serial or plain; scalars agree to rounding.",
+        "fused, threads, shared, batched, serial or plain; scalars agree to rounding.",
         "engine",
     )
     eval_every: int = option(10, "The number of rounds between two evaluations on the held-out data.", "output")

@@ -30,7 +30,13 @@ def config(method: str = "decomfl", **changes: object) -> TrainConfig:
 
 @pytest.mark.parametrize("method", TAKING)
 def test_every_method_along_random_directions_takes_them(method: str) -> None:
-    options = {"perturbations": 2, "rank": 1, "local_steps": 1, "weight_decay": 0.0, "momentum": 0.0}
+    options = {
+        "perturbations": 2 if method == "fzoo" else 1,
+        "rank": 1,
+        "local_steps": 1,
+        "weight_decay": 0.0,
+        "momentum": 0.0,
+    }
     known = METHODS[method].options()
     own = {name: value for name, value in options.items() if name in known}
     federation, _, layout = build_federation(config(method, **own), load_dataset("digits"))
@@ -40,7 +46,7 @@ def test_every_method_along_random_directions_takes_them(method: str) -> None:
     assert not torch.equal(federation.x, before)
     first = (federation.x - before)[: layout.sizes[0]].view(layout.shapes[0])
     assert min(first.shape) > 10
-    assert int(torch.linalg.matrix_rank(first, rtol=1e-3)) <= 8  # 2 rounds, 2 directions, 2 clients of own ones at most
+    assert int(torch.linalg.matrix_rank(first, rtol=1e-3)) <= 4  # 2 rounds, 2 directions or 2 clients of own ones
 
 
 def test_a_step_is_the_sum_of_products_of_factors_with_the_models_shapes() -> None:
