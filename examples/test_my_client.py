@@ -31,8 +31,7 @@ class MyClient:
 
 class Mine(laws.Implementation):
     def supports(self, case):
-        plain = case.estimator == "forward" and case.rule.scaling is None  # directions are z, and not s ⊙ z as HiSo's
-        return plain and case.dtype in (torch.float32, torch.float64)
+        return case.estimator == "forward" and not case.rule.scaling and case.dtype in (torch.float32, torch.float64)
 
     def client(self, case, i, objective=None):
         return MyClient(i, self.replica(case), objective or laws.Wavy(case.d, i), case.mu)
