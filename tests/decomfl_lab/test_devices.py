@@ -58,7 +58,7 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_done(
     told = capsys.readouterr().err.strip()
     assert told.startswith("decomfl: error: device must be cpu or auto here (torch ")
     assert "\n" not in told
-    assert list(tmp_path.iterdir()) == []
+    assert {left.name for left in tmp_path.iterdir()} <= {"cache"}  # libraries' own
     assert main([*words, "--device", "nonsense"]) == 2
     assert f"device must be one of {', '.join(DEVICES)}, got 'nonsense'" in capsys.readouterr().err
 

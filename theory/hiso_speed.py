@@ -1,22 +1,29 @@
 """How many rounds HiSo saves on power laws, and what of it is curvature: the table of docs/methods-theory.md.
 
-python examples/hiso_speed.py            # three exponents, 1, 10 and 100 directions; a few minutes
-python examples/hiso_speed.py 1 10       # one exponent, one number of directions
+python -m theory.hiso_speed         # three exponents, 1, 10 and 100 directions; a few minutes
+python -m theory.hiso_speed 1 10    # one exponent, one number of directions
 """
 
+from __future__ import annotations
+
 import sys
+from typing import Any
 
 import numpy as np
 
-import theory
-from theory.algorithms import decomfl
-from theory.bounds.whitened import hiso_step
+from theory.algorithms import Losses, Step, decomfl
+from theory.bounds.whitened import hiso_step, whitened
+from theory.problems.problem import Floats
+from theory.problems.quadratic import Quadratic
+from theory.problems.spectrum import Spectrum
+from theory.setting import Setting
 from theory.simulate import simulate
+from theory.stability import largest_step
 
 D, NU, SHARE, RUNS = 100, 0.95, 0.1, 16
 
 
-def one_number(losses, x, v, z, setting):
+def one_number(losses: Losses, x: Floats, v: Floats, z: Floats, setting: Setting) -> tuple[Floats, Floats]:
     """HiSo with the mean of h over the coordinates in the place of h: a step size and nothing more."""
     h = 1 + v[:, 0]
     moved, _ = decomfl(losses, x, np.zeros_like(x), z / np.sqrt(h)[:, None], setting)
@@ -25,13 +32,13 @@ def one_number(losses, x, v, z, setting):
     return moved, np.broadcast_to((h - 1)[:, None], x.shape)
 
 
-def rounds(problem, x):
+def rounds(problem: Any, x: Floats) -> Floats:
     """How many until f is at most a tenth of what it was, in each run; all where it never is."""
     reached = problem.value(x) <= SHARE * problem.value(x[0])
     return np.where(reached.any(axis=0), reached.argmax(axis=0), len(x))
 
 
-def least(problem, step, etas, P):
+def least(problem: Quadratic, step: Step, etas: Floats, P: int) -> int:
     """The mean rounds at the best η."""
     best = 4000
     for eta in etas:
@@ -40,21 +47,21 @@ def least(problem, step, etas, P):
     return best
 
 
-def compared(exponent, P):
+def compared(exponent: float, P: int) -> list[int]:
     """Rounds of DeComFL, of HiSo, of HiSo with one number for h, and with h = the curvature."""
     curvature = np.arange(1.0, D + 1) ** -exponent
     nothing = (0.0,) * D
-    problem = theory.Quadratic(theory.Spectrum(tuple(curvature), (1,) * D), tuple(1 / curvature), nothing, nothing)
+    problem = Quadratic(Spectrum(tuple(curvature), (1,) * D), tuple(1 / curvature), nothing, nothing)
     shares = np.array([0.3, 0.5, 0.7, 0.9])
-    edge = theory.largest_step(problem.spectrum, P=P)
-    ideal = theory.whitened(problem, curvature**-0.5)
+    edge = largest_step(problem.spectrum, P=P)
+    ideal = whitened(problem, curvature**-0.5)
     end = (SHARE * problem.gradient2 / P) ** (1 / 3)  # what h comes to when f is a tenth
     moving = edge * end * np.array([0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0])
     return [
         least(problem, decomfl, shares * edge, P),
         least(problem, hiso_step(NU), moving, P),
         least(problem, one_number, moving, P),
-        least(problem, hiso_step(1.0, curvature**-0.5), shares * theory.largest_step(ideal.spectrum, P=P), P),
+        least(problem, hiso_step(1.0, curvature**-0.5), shares * largest_step(ideal.spectrum, P=P), P),
     ]
 
 

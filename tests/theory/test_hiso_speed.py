@@ -1,16 +1,14 @@
-"""``examples/hiso_speed.py`` runs as it stands: curvature's part of what HiSo saves keeps to the root of P + 2."""
+"""``python -m theory.hiso_speed`` runs as it stands: curvature's part of what HiSo saves keeps to the root of P + 2."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "hiso_speed.py"
 
 
 def test_a_perfect_scale_saves_far_more_rounds_than_the_one_that_is_learned() -> None:
-    done = subprocess.run([sys.executable, str(EXAMPLE), "1", "10"], capture_output=True, text=True, check=False)
+    words = [sys.executable, "-m", "theory.hiso_speed", "1", "10"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     row = [float(cell) for cell in done.stdout.splitlines()[-1].strip("| ").split("|")]
     plain, hiso, one, ideal = row[2:6]
