@@ -143,7 +143,7 @@ def test_a_configuration_from_the_wire_names_no_code(name):
         (f"serve fedavg {FLAGS} --out OUT", "perturbations must be left out for fedavg"),
         (
             "serve fedavg --data digits --model logistic --out OUT",
-            "method must be one of decomfl, decomfl-projection, feedsign where",
+            "method must be one of decomfl, decomfl-projection, hiso, fzoo, feedsign, fedkseed where",
         ),
         ("join 127.0.0.1:1 --client 0", "--key or --certificates must be given, one of the two, got 'neither'"),
         ("join 127.0.0.1:1 --client 0 --key OUT/none", "key must be a readable file"),
