@@ -44,13 +44,3 @@ def test_one_direction_has_no_spread() -> None:
     for options in ({"perturbations": 1}, {"perturbation_schedule": {3: 1}}):
         with pytest.raises(InputError, match="perturbations P for fzoo must be an integer of at least 2, got 1"):
             lab.FZOO(**options)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("options", [{}, {"local_steps": 2, "rebuild": "copy"}, {"distribution": "gaussian"}])
-def test_a_run_is_exact_and_sends_what_it_says(options: dict[str, object]) -> None:
-    method = lab.FZOO(lr=0.01, perturbations=3, **options)  # type: ignore[arg-type]
-    small = {"data": "digits", "model": "logistic", "clients": 5, "sampled": 2, "rounds": 6, "eval_every": 6}
-    run = lab.Run(lab.TrainConfig(method, **small))
-    run.train()
-    assert run.verify()
-    assert run.check_traffic()

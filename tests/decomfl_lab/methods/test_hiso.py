@@ -85,13 +85,3 @@ def test_what_cannot_be_whitened_is_refused_by_name() -> None:
         LowPrecision(Whitened())
     with pytest.raises(InputError, match="option of hiso must be one of"):
         lab.HiSo(rule=lab.Sgd())
-
-
-@pytest.mark.parametrize("options", [{}, {"local_steps": 3, "rebuild": "copy"}, {"tracking": "clients", "history": 2}])
-def test_a_run_is_exact_and_sends_what_it_says(options: dict[str, object]) -> None:
-    method = lab.HiSo(lr=0.01, perturbations=3, **options)  # type: ignore[arg-type]
-    small = {"data": "digits", "model": "logistic", "clients": 5, "sampled": 2, "rounds": 6, "eval_every": 6}
-    run = lab.Run(lab.TrainConfig(method, **small))
-    run.train()
-    assert run.verify()
-    assert run.check_traffic()

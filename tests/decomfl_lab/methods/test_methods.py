@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+import decomfl_lab as lab
 from decomfl_lab import noise
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import DivergedError, InputError
@@ -629,6 +630,25 @@ def test_every_method_trains_and_resumes_bit_for_bit(method: str, tmp_path: Path
     resumed = train(config, out=tmp_path / "parts")
     for column in ("test_loss", "train_loss", "wire_bytes", "gradient_scalars"):
         assert whole[column].tolist() == resumed[column].tolist(), column
+
+
+EXACT = [
+    lab.HiSo(lr=0.01, perturbations=3),
+    lab.HiSo(lr=0.01, perturbations=3, local_steps=3, rebuild="copy"),
+    lab.HiSo(lr=0.01, perturbations=3, tracking="clients", history=2),
+    lab.FZOO(lr=0.01, perturbations=3),
+    lab.FZOO(lr=0.01, perturbations=3, local_steps=2, rebuild="copy"),
+    lab.FZOO(lr=0.01, perturbations=3, distribution="gaussian"),
+]
+
+
+@pytest.mark.parametrize("method", EXACT)
+def test_a_run_is_exact_and_sends_what_it_says(method: lab.DeComFL) -> None:
+    small = {"data": "digits", "model": "logistic", "clients": 5, "sampled": 2, "rounds": 6, "eval_every": 6}
+    run = lab.Run(lab.TrainConfig(method, **small))
+    run.train()
+    assert run.verify()
+    assert run.check_traffic()
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedzo", "fedcom", "fedavg-topk", "baffle"])
