@@ -22,7 +22,7 @@ from torch import Tensor
 import theory
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.engines.base import Line, Serial
-from decomfl_lab.errors import DivergedError, InputError
+from decomfl_lab.errors import DivergedError
 from decomfl_lab.federations.federation import Federation
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.files import write_atomically
@@ -31,6 +31,7 @@ from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.methods.traffic import model_bytes
 from decomfl_lab.objectives.objective import ModuleObjective, mean_losses
 from decomfl_lab.protocol.delivery import ModelsDown, receive
+from decomfl_lab.records.pool import OffGridError
 from decomfl_lab.runs.building import build_federation, dataset_of, fitted, loss_of
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.evaluation import evaluate, held_out
@@ -256,10 +257,7 @@ class BoardWork:
             run.train(out=under_way, on_round=watch)
         except _Over as over:
             ended = str(over)
-        except InputError as error:
-            left_the_grid = "smaller learning rate" in str(error)  # of sums that are kept on one
-            if not (isinstance(error, DivergedError) or left_the_grid):
-                raise
+        except (DivergedError, OffGridError):
             ended = "diverged"
         rows = run.metrics
         rows = rows if len(rows) else pd.DataFrame([{"round": 0, "test_loss": math.inf}], columns=rows.columns)

@@ -12,11 +12,15 @@ from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import LARGEST_POOL, pooled
 
-__all__ = ["FINEST", "PoolSums"]
+__all__ = ["FINEST", "OffGridError", "PoolSums"]
 
 FINEST = -100
 """The smallest exponent of the grid."""
 _LARGEST = 2**31 - 1
+
+
+class OffGridError(InputError):
+    """A sum of a pool leaves the 32 bits that it has on its grid."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +58,8 @@ class PoolSums:
         """The sums after these records too.
 
         Raises:
-            InputError: If they are not the next ones, their directions are not of the pool, or a sum leaves 32 bits.
+            InputError: If they are not the next ones, or their directions are not of the pool.
+            OffGridError: If a sum leaves 32 bits.
         """
         sums = self.values.astype(np.int64)
         for r, record in enumerate(records, self.round):
@@ -69,7 +74,7 @@ class PoolSums:
                 np.add.at(sums, places, steps.astype(np.int64))
                 largest = int(np.abs(sums[places]).max())
             if largest > _LARGEST:
-                raise InputError(
+                raise OffGridError(
                     f"largest sum of the pool must be at most {_LARGEST} · 2^{self.exponent} = "
                     f"{_LARGEST * 2.0**self.exponent:.6g}, got {largest * 2.0**self.exponent:.6g} in round {r}: "
                     "nothing was changed; a coarser grid (pool_exponent) or a smaller learning rate (lr) would fit"
