@@ -10,7 +10,7 @@ from decomfl_lab.estimators.differences import Estimator, projection
 from decomfl_lab.methods.method import Setting, option
 from decomfl_lab.methods.scalars import LoggingDifferences, Scalars
 from decomfl_lab.methods.traffic import Cohort, Traffic, model_bytes
-from decomfl_lab.noise import LowRank, derive_seed
+from decomfl_lab.noise import derive_seed
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import record_bytes
