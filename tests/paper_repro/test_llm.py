@@ -525,12 +525,15 @@ def test_models_of_the_hub_have_to_be_fetched_first(monkeypatch: pytest.MonkeyPa
     assert len(llm.jobs(options("full"))) == 2 * 7 * 5 + 6 * 4
 
 
+MACHINE = {"python": "3", "torch": "2", "numpy": "2", "device": "cpu", "stream_version": 1, "noise_backend": "numba"}
+
+
 def test_without_data_recorded_rows_are_drawn(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("DECOMFL_DATA", raising=False)
     kept = tmp_path / "results"
-    recorded.save("llm", "default", table(), [dict(each, code="of then") for each in PROVENANCE], kept)
+    recorded.save("llm", "default", table(), [{**each, **MACHINE, "code": "of then"} for each in PROVENANCE], kept)
     load = recorded.load
     monkeypatch.setattr(recorded, "load", lambda part, scale: load(part, scale, kept))
     out = tmp_path / "out"
@@ -538,7 +541,9 @@ def test_without_data_recorded_rows_are_drawn(
     found = {claim["id"]: claim for claim in json.loads(capsys.readouterr().out)}
     assert found["llm.five-points"]["verdict"] == "holds"
     assert found["llm.five-points"]["scale"].startswith("recorded on ")
-    assert "Not computed here: rows recorded on" in (out / "report.html").read_text()
+    page = (out / "report.html").read_text()
+    assert "Not computed here: rows recorded on" in page
+    assert "run by of then" in page
 
 
 def test_without_data_and_recorded_rows_the_page_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_every_finding_tells_the_numbers_that_the_recorded_runs_have() -> None:
         assert finding(kept[name]) != kept[name].row()["claim"]
 
 
-def test_headings_are_in_order_and_every_drawing_has_words() -> None:
+def test_headings_are_in_order_and_every_drawing_and_region_has_words() -> None:
     parsed = tags(page([*parts_of("fig2", "fig3", hero=drawing(), more_figures={"More": drawing()})]))
     levels = [int(name[1]) for name in parsed.names if re.fullmatch("h[1-6]", name)]
     assert levels.index(1) == 0
@@ -173,6 +173,7 @@ def test_headings_are_in_order_and_every_drawing_has_words() -> None:
     assert all(after <= before + 1 for before, after in pairwise(levels))
     drawings = [given for name, given in zip(parsed.names, parsed.attributes, strict=True) if name == "svg"]
     assert [given["aria-label"] for given in drawings] == ["A line"] * 5
+    assert all(given.get("aria-label") for given in parsed.attributes if given.get("role") == "region")
     assert "img" not in parsed.names
 
 
