@@ -64,8 +64,8 @@ def hero(reference: Path) -> Figure:
         title="Figure 2 at the paper's own sizes, beside the authors' logs",
         caption=f"M = 100 clients, m = 10 sampled, P = 20. Thick: ours by projection ({ends}; seed "
         f"{', '.join(map(str, sorted(set(lines.seed))))}), dots by finite differences as far as they have come, "
-        f"recorded on {kept.date}. Dashed: the authors' logs: DeComFL with K = 1 (yellow), 4 (green) and 10 (blue) local "
-        f"steps, FedAvg (greys). {facts['data'].partition(', from')[0]}.",
+        f"recorded on {kept.date}. Dashed: the authors' logs: DeComFL with K = 1 (yellow), 4 (green) and 10 (blue), "
+        f"FedAvg (greys). {facts['data'].partition(', from')[0]}.",
     )
 
 
