@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import EntryPoint
 
+from decomfl_lab.cli.bench.circumstances import begin
 from decomfl_lab.cli.layers import contributed
 from decomfl_lab.cli.lazy import LazyGroup
 
@@ -19,6 +20,7 @@ _OWN = {
     "device": "device:device",
     "stream": "stream:stream",
     "tuning": "tuning:tuning",
+    "page": "page:page",
 }
 
 bench = LazyGroup(
@@ -26,6 +28,8 @@ bench = LazyGroup(
     [*(EntryPoint(name, f"{__name__}.{where}", _GROUP) for name, where in _OWN.items()), *contributed(_GROUP)],
     help="Measure on this machine: rebuild, round and llm-round (speed), device (bits and speed of a GPU), moments "
     "(is the stream random?), memory (of both sides), stream (bytes on the wire, load of a server), tuning (--lr auto "
-    "against a grid), kappa (error and coverage for how many products), coverage (does its interval hold?).",
+    "against a grid), kappa (error and coverage for how many products), coverage (does its interval hold?). With "
+    "--json they print records with machine, load and date, of which page makes a page of Markdown.",
+    callback=begin,
     no_args_is_help=True,
 )
