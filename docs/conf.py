@@ -94,10 +94,13 @@ sphinx_gallery_conf = {
     "image_scrapers": [show_written],
     "abort_on_example_error": True,
     "show_signature": False,
+    "min_reported_time": 1000,
 }
 
 html_theme = "furo"
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_theme_options = {"navigation_with_keys": True}
 linkcheck_timeout = 20
 
@@ -121,12 +124,18 @@ def write_commands(app: Sphinx) -> None:
 
     def section(words: list[str], command: click.Command) -> str:
         command = command.load() if isinstance(command, Contribution) else command
-        inner = sorted(command.commands.items()) if isinstance(command, click.Group) else []
         own = f"{'#' * len(words)} decomfl {' '.join(words)}\n\n```text\n{help_of(words).strip()}\n```\n"
-        return "\n".join([own, *(section([*words, name], each) for name, each in inner)])
+        if not isinstance(command, click.Group):
+            return own
+        context = click.Context(command)
+        inner = {name: command.get_command(context, name) for name in command.list_commands(context)}
+        return "\n".join([own, *(section([*words, name], each) for name, each in inner.items() if each)])
 
-    for name, command in application().commands.items():
-        page, text = folder / f"{name}.md", section([name], command)
+    pages = {name: section([name], command) for name, command in application().commands.items()}
+    listed = "\n".join(["```{toctree}", ":hidden:", "", *pages, "```"])
+    pages["index"] = f"# Command line\n\n```text\n{help_of([]).strip()}\n```\n\n{listed}\n"
+    for name, text in pages.items():
+        page = folder / f"{name}.md"
         if not page.exists() or page.read_text(encoding="utf-8") != text:
             page.write_text(text, encoding="utf-8")
 
