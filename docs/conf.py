@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from docutils.nodes import Element
+from docutils.nodes import Element, Text
 from sphinx.application import Sphinx
+from sphinx.domains.python import PyObject
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.util import logging
 from sphinx_gallery.scrapers import figure_rst
@@ -79,12 +80,14 @@ autodoc_typehints_format = "short"
 autodoc_typehints_description_target = "documented_params"
 autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {"members": True}
 autosummary_context = {"public": PUBLIC}
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 napoleon_custom_sections = ["Source"]
 python_maximum_signature_line_length = 80
+
+next(each for each in PyObject.doc_field_types if each.name == "variable").label = "Attributes"
 
 sphinx_gallery_conf = {
     "examples_dirs": [SCRATCH.name],
@@ -173,24 +176,33 @@ def prepare_page(app: Sphinx, docname: str, content: list[str]) -> None:
 
 
 def prepare_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Make a docstring restructured text: what is indented is as written, | is itself, options have their help."""
+    """Make a docstring restructured text: what is indented stays as it is, options come with their help."""
     if what == "data" and not hasattr(obj, "__wrapped__"):
-        lines[:] = attribute_docs(obj, name.rpartition(".")[2])
-    text = re.sub(r"(?m)^Returns:\n((?: +.*\n?|\n)+)", lambda found: ":returns: " + found[1].lstrip(), "\n".join(lines))
-    parts: list[str] = []
-    for block in re.split(r"\n{2,}", text):
-        if parts and block.startswith("    ") and not re.match(r" *\w+:\n", parts[-1]) and not in_section(parts):
-            code = textwrap.dedent(block)
-            parts.append(
-                f".. code-block:: {'python' if is_python(code) else 'text'}\n\n{textwrap.indent(code, '    ')}"
-            )
-        else:
-            pieces = re.split(r"(``.*?``)", block, flags=re.DOTALL)
-            parts.append("".join(p if p.startswith("``") else re.sub(r"[|*]", r"\\\g<0>", p) for p in pieces))
-    lines[:] = "\n\n".join(parts).split("\n")
+        lines[:] = ["", *attribute_docs(obj, name.rpartition(".")[2])]  # the blank line: no type precedes a colon
     if what == "class" and dataclasses.is_dataclass(obj):
-        helps = {own.name: own.metadata["option"].help for own in dataclasses.fields(obj) if "option" in own.metadata}
-        lines += ["", *(f":ivar {name}: {help_}" for name, help_ in helps.items() if help_), ""]
+        lines.append("")
+        for own in dataclasses.fields(obj):
+            if "option" in own.metadata:
+                lines.append(f":ivar {own.name}: {own.metadata['option'].help}")
+            elif "codec" in own.metadata:
+                written = ", ".join(f"``{option}``" for option in own.metadata["codec"].options)
+                lines.append(f":ivar {own.name}: An object, which flags and files write as {written}.")
+
+    def piece(found: re.Match[str]) -> str:
+        if found["code"]:
+            return f".. code-block:: {'python' if is_python(textwrap.dedent(found[0])) else 'text'}\n\n{found[0]}"
+        text = re.sub(r"(?s)(``.*?``)|([|*])", lambda each: each[1] or f"\\{each[2]}", found[0])
+        return re.sub(r"^Returns:\n +", ":returns: ", text)  # else what precedes a colon is taken for a type
+
+    pieces = r"(?m)(?P<section>^[A-Z]\w+:\n(?:(?: .*)?\n)+)|(?P<code>^    .*\n(?:(?:    .*)?\n)*)|(?:^.+\n)+"
+    lines[:] = re.sub(pieces, piece, "\n".join([*lines, ""])).split("\n")
+
+
+def set_dashes(app: Sphinx, doctree: Element) -> None:
+    """Set the dashes between a parameter and its description, which Sphinx leaves to its typographer."""
+    for text in list(doctree.findall(Text)):
+        if text == " -- " and text.parent is not None:
+            text.parent.replace(text, Text(" – "))
 
 
 def attribute_docs(obj: object, name: str) -> list[str]:
@@ -202,12 +214,6 @@ def attribute_docs(obj: object, name: str) -> list[str]:
                 return found
     logging.getLogger(__name__).warning("%s is public and has no sentence below its assignment", name)
     return []
-
-
-def in_section(parts: list[str]) -> bool:
-    """Whether the last of the blocks is in a section such as Args."""
-    last = next((part for part in reversed(parts) if not part.startswith((" ", ".."))), "")
-    return bool(re.match(r"(Args|Attributes|Raises|Yields|Source):", last))
 
 
 def is_python(code: str) -> bool:
@@ -233,4 +239,5 @@ def setup(app: Sphinx) -> None:
     app.connect("builder-inited", write_commands)
     app.connect("source-read", prepare_page)
     app.connect("autodoc-process-docstring", prepare_docstring, priority=400)  # before napoleon
+    app.connect("doctree-read", set_dashes)
     app.connect("missing-reference", find_public)
