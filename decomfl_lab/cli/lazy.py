@@ -14,7 +14,10 @@ import click
 from decomfl_lab.cli.layers import is_here, load_entry
 from decomfl_lab.cli.screen import Screened
 
-__all__ = ["Contribution", "LazyGroup"]
+__all__ = ["ARGUMENTS", "Contribution", "LazyGroup"]
+
+ARGUMENTS = "decomfl_lab.arguments"
+"""The key of click's ``Context.meta`` under which the command line stands."""
 
 
 class Contribution(click.Command):

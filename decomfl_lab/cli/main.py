@@ -13,7 +13,7 @@ from click.shell_completion import get_completion_class, shell_complete
 
 from decomfl_lab import __version__
 from decomfl_lab.cli.layers import COMMANDS, contributed, installed
-from decomfl_lab.cli.lazy import LazyGroup
+from decomfl_lab.cli.lazy import ARGUMENTS, LazyGroup
 from decomfl_lab.errors import InputError
 from decomfl_lab.interrupts import Interrupted, interrupt
 
@@ -92,6 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         logging.basicConfig(format="%(message)s")
         logging.getLogger("decomfl_lab").setLevel(logging.INFO)
         with command.make_context("decomfl", args) as context:  # command.main would make an exit of every interrupt
+            context.meta[ARGUMENTS] = args
             command.invoke(context)
         code = 0
     except click.exceptions.Exit as done:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import EntryPoint
 
+from decomfl_lab.cli.bench.circumstances import begin
 from decomfl_lab.cli.layers import contributed
 from decomfl_lab.cli.lazy import LazyGroup
 
@@ -19,11 +20,14 @@ _OWN = {
     "device": "device:device",
     "stream": "stream:stream",
     "tuning": "tuning:tuning",
+    "page": "page:page",
 }
 
 bench = LazyGroup(
     "bench",
     [*(EntryPoint(name, f"{__name__}.{where}", _GROUP) for name, where in _OWN.items()), *contributed(_GROUP)],
-    help="Measure on this machine: speed, memory, bytes and errors.",
+    help="Measure on this machine: speed, memory, bytes and errors.\n\nWith --json the commands print records with "
+    "machine, load and date, of which page makes a page of Markdown.",
+    callback=begin,
     no_args_is_help=True,
 )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from decomfl_lab.cli.bench.shared import measured, names, numbers, print_rows
+from decomfl_lab.cli.bench.shared import Rows, measured, names, numbers, print_tables
 
 __all__ = ["memory"]
 
@@ -19,7 +19,7 @@ def memory(
         str | None, typer.Option(help="Roles to measure; a wrong one is answered with their names. [default: all]")
     ] = None,
     resident: Annotated[bool, typer.Option("--resident", help="Measure resident memory too, from 16 MB on.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record of it as JSON.")] = False,
 ) -> None:
     """Measure the memory of server and client, in models.
 
@@ -41,4 +41,4 @@ def memory(
     }
     columns |= {"resident": "{resident_models:.3f}"} if resident else {}
     rows = [{**asdict(row), "peak_models": row.peak_models} for row in found]
-    print_rows(rows, "Peak memory of a round, in models", columns, words=2, width=130, as_json=as_json)
+    print_tables(Rows("Peak memory of a round, in models", rows, columns, words=2), width=130, as_json=as_json)
