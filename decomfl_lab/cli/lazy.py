@@ -63,6 +63,10 @@ class LazyGroup(Screened, click.Group):
         super().__init__(name, {entry.name: Contribution(entry) for entry in entries}, **attributes)
         self._sections = sections
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """What click makes of the arguments; without any it shows its help."""
+        return super().parse_args(ctx, args or ["--help"])
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write a section a title, with the whole first sentence of every command."""
         named = [name for names in self._sections.values() for name in names]

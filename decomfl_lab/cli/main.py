@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0 is for done, 1 for a check that failed, 2 for bad input, 130 for interrupted by Ctrl-C and 143 by SIGTERM.
     """
-    args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    args = list(sys.argv[1:] if argv is None else argv)
     try:
         if argv is None:  # a process of our own
             signal.signal(signal.SIGTERM, interrupt)
@@ -97,9 +97,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = 0
     except click.exceptions.Exit as done:
         code = done.exit_code
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.ctx.get_help() if error.ctx is not None else error.format_message())
-        code = 0
     except click.ClickException as error:
         print(f"decomfl: error: {' '.join(error.format_message().split())}", file=sys.stderr)
         code = 2

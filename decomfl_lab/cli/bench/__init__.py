@@ -29,5 +29,4 @@ bench = LazyGroup(
     help="Measure on this machine: speed, memory, bytes and errors.\n\nWith --json the commands print records with "
     "machine, load and date, of which page makes a page of Markdown.",
     callback=begin,
-    no_args_is_help=True,
 )
