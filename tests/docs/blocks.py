@@ -70,6 +70,8 @@ class Blocks:
             comments = list(LEFT_OUT.finditer(before))
             if comments and comments[-1].end() == len(before):
                 continue
+            if language.startswith("{") and not language.startswith("{code"):
+                continue  # a directive of the site
             if language not in SHOWN or (language == "text" and ran and not before):
                 region.parsed, region.evaluator = region.lexemes["source"], known.get(language, self.refuse)
                 ran = region.end
