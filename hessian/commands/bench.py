@@ -33,7 +33,9 @@ def kappa(
     csv: Annotated[Path | None, typer.Option(help="Write the rows to this CSV file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record of it as JSON.")] = False,
 ) -> None:
-    """Compare estimates of κ, λ_max and the trace with the truth, side by side with the libraries installed here.
+    """Compare estimates of κ, λ_max and the trace with the truth.
+
+    The libraries installed here stand beside them.
 
     The problem is a CNN (d = 28,426) trained on digits of MNIST; its trace is known exactly. "error" is the median of
     |estimate / truth - 1| over the runs, "coverage" the share of runs whose 95 % interval holds the truth, "gradients"
@@ -90,7 +92,7 @@ def coverage(
     csv: Annotated[Path | None, typer.Option(help="Write every estimate to this CSV file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record of it as JSON.")] = False,
 ) -> None:
-    """Count how often the interval of κ holds, on matrices whose κ is known.
+    """Count how often the interval of κ holds, where κ is known.
 
     The matrices are diagonal ones of five kinds of spectrum and Hessians of four small nets, 156 to 400 dimensions.
     "coverage" is the share of intervals that hold the truth, with its standard error; intervals "too low" end below

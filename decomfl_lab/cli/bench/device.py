@@ -64,7 +64,9 @@ def device(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record of it as JSON.")] = False,
 ) -> None:
-    """Check a device's bits against the CPU's, then time it against the usual way on the same device.
+    """Check a device's bits against the CPU's, and time it.
+
+    It is timed against the usual way on the same device.
 
     First comes what must be exact: directions of every distribution at odd sizes and at offsets beyond 2^32, and
     replays of short runs of every rule, precision and grid; on the CPU itself the fast backend is checked against the

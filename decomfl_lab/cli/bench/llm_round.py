@@ -34,7 +34,7 @@ def llm_round(
     memory: Annotated[bool, typer.Option(help="Measure peaks too, of models of 16 MB and more.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record of it as JSON.")] = False,
 ) -> None:
-    """Time a round that fine-tunes a language model against the usual way, in one process.
+    """Time a round of fine-tuning against the usual way.
 
     A round is one local step of all sampled clients with central differences, noise, losses and update included, on
     random tokens in prompts as long as SST-2's. The usual way ("in place") is that of MeZO and the authors' code:

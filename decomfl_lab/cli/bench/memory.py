@@ -21,7 +21,9 @@ def memory(
     resident: Annotated[bool, typer.Option("--resident", help="Measure resident memory too, from 16 MB on.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record of it as JSON.")] = False,
 ) -> None:
-    """Measure what server and client need for a round, in models, each in a process of its own.
+    """Measure the memory of server and client, in models.
+
+    It is that of a round, each in a process of its own.
 
     The model has eight equal layers: φ, the largest, is d/8. Peaks are of mapped memory, every vector being a mapping
     of its own, to the page of 4 KiB and without sampling; the model is in them.

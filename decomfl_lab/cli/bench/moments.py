@@ -26,7 +26,7 @@ def moments(
     seed: Annotated[int, typer.Option(help="Run key of the stream.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record of it as JSON.")] = False,
 ) -> None:
-    """Compare moments, tails and correlations of the stream with what they should be.
+    """Compare moments, tails and correlations of z with the truth.
 
     Exit code 1 if one average is more than five standard errors away.
     """

@@ -33,7 +33,9 @@ def page(
         Path | None, typer.Option(help="The folder in which benchmarks.md is written. [default: print it]")
     ] = None,
 ) -> None:
-    """Make a page of recorded benchmarks; one from a machine that others kept busy is refused.
+    """Make a page of recorded benchmarks.
+
+    One from a machine that others kept busy is refused.
 
     A record is what a benchmark prints with --json:
 

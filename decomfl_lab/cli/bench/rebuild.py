@@ -40,7 +40,7 @@ def rebuild(
     csv: Annotated[Path | None, typer.Option(help="Write the rows to this CSV file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record of it as JSON.")] = False,
 ) -> None:
-    """Time rebuilds against torch.Generator + randn + add_, side by side in one process.
+    """Time rebuilds against torch.Generator + randn + add_.
 
     Every row is one lag of PAIRS directions applied to a model of D parameters in one pass. The ratio is to
     the plain way at whichever of one thread and torch's own number of threads is faster for it. "of limit" is

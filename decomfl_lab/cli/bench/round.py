@@ -33,7 +33,9 @@ def round_(
     repeats: Annotated[int, typer.Option(help="Runs of each engine, in turns; the fastest counts.")] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record of it as JSON.")] = False,
 ) -> None:
-    """Time the passes of a round with every engine against the usual way, in one process.
+    """Time the passes of a round with every engine.
+
+    They are timed against the usual way, in one process.
 
     A round is one local step of all sampled clients, by default of the paper's sizes, noise and losses included:
     with central differences (2P forward passes), or by gradient projection (one forward and one backward pass and P

@@ -20,7 +20,9 @@ def stream(
     rounds: Annotated[int, typer.Option(help="Rounds of the load; bytes are of 100 rounds.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record of it as JSON.")] = False,
 ) -> None:
-    """Measure bytes a client-round on the wire, and a server against many clients on loopback, K·P = 20.
+    """Measure bytes on the wire, and the load of a server.
+
+    Bytes are those of a client-round; the server has many clients on loopback, K·P = 20.
 
     Bytes are those of every segment on a loopback interface of its own, the headers of IP and TCP, acknowledgements
     and TLS included (Linux, unshare --net). "answer after" is how long a client takes: after 40 ms its side

@@ -20,7 +20,9 @@ def tuning(
     seeds: Annotated[int, typer.Option(help="The number of seeds.")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record of it as JSON.")] = False,
 ) -> None:
-    """Count the rounds to a stated loss or accuracy, with --lr auto and with nine learning rates by factors of 2.
+    """Count the rounds to an accuracy or loss, with --lr auto.
+
+    Beside it are nine learning rates by factors of 2.
 
     flat and power are quadratics, logistic and mlp are trained on the digits, cnn on MNIST (from $DECOMFL_DATA; about
     an hour). Too large learning rates warn that their losses rise.
