@@ -252,7 +252,9 @@ def claims(rows: pd.DataFrame, words: str) -> list[Outcome]:
     runs = ends(rows)
     outcomes = [
         _ratio("hiso", Ratio.of(runs, "round", "DeComFL", "HiSo"), "rounds, DeComFL / HiSo", 1.0),
-        _ratio("fzoo", Ratio.of(runs, "passes", "MeZO", ONE_CLIENT), f"forward passes, MeZO / {ONE_CLIENT}", LIMITS.passes),
+        _ratio(
+            "fzoo", Ratio.of(runs, "passes", "MeZO", ONE_CLIENT), f"forward passes, MeZO / {ONE_CLIENT}", LIMITS.passes
+        ),
         _feedsign(runs[runs["line"] == "FeedSign"]),
         _fedkseed(runs[runs["line"] == "FedKSeed"]),
         _rank_one(runs),

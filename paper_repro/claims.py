@@ -206,7 +206,7 @@ def judged(part: str, scale: str, outcomes: Iterable[Outcome]) -> list[Outcome]:
 
 
 def decided(outcomes: Iterable[Outcome], scale: str) -> list[Outcome]:
-    """The outcomes of rows made at a scale: not tested, whatever they measured, where their claim takes a larger one."""
+    """The outcomes of rows made at a scale: whatever they measured, not tested where their claim takes a larger one."""
     least = {name: n for n, name in enumerate(SCALES)}
     enough = [(each, least[scale] >= least[claim(each.id).scale]) for each in outcomes]
     return [each if there else replace(each, verdict=UNTESTED) for each, there in enough]

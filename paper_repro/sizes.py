@@ -228,8 +228,9 @@ def run_table(rows: pd.DataFrame, size: SizesScale) -> pd.DataFrame:
         ``LEAST`` times the scatter of the last evaluations and ``LEARNT`` of the start; learnt, whether besides the
         accuracy ends ``TOLERANCE`` standard errors of a difference above where it began, as it does not where a run
         collapses to one answer; rounds, the first at which the test loss has done ``SHARE`` of its fall, between
-        evaluations by a straight line, NaN unless it learnt; settled, whether that was within ``SETTLED`` of the run; accuracy_start (zero-shot), calibrated_start and accuracy_end (mean over the last
-        evaluations); accuracy_rounds, the first evaluation within a standard error of that end; wire_bytes a client.
+        evaluations by a straight line, NaN unless it learnt; settled, whether that was within ``SETTLED`` of the run;
+        accuracy_start (zero-shot), calibrated_start and accuracy_end (mean over the last evaluations); accuracy_rounds,
+        the first evaluation within a standard error of that end; wire_bytes a client.
     """
     evaluations = rows[rows["what"] == "evaluation"].sort_values(["d", "model", "seed", "round"])
     return pd.DataFrame([_run_row(run, size) for _, run in evaluations.groupby(["model", "seed"], sort=False)])

@@ -24,7 +24,6 @@ __all__ = ["audit"]
 _WIDTH: Final = 118
 
 
-
 def audit(
     *,
     everything: Annotated[
@@ -36,9 +35,9 @@ def audit(
     statement: Annotated[
         list[str] | None,
         typer.Option(
-            help="Show a statement in full: theorem-1, lemma-3, equation-6, line-N of the paper's source, a LaTeX label, "
-            "or a bound of `decomfl bound` that it states. For another name the error lists those that are near. "
-            "Repeatable."
+            help="Show a statement in full: theorem-1, lemma-3, equation-6, line-N of the paper's source, a LaTeX "
+            "label, or a bound of `decomfl bound` that it states. For another name the error lists those that are "
+            "near. Repeatable."
         ),
     ] = None,
     status: Annotated[
