@@ -14,7 +14,7 @@ from click.shell_completion import get_completion_class, shell_complete
 from decomfl_lab import __version__
 from decomfl_lab.cli.layers import COMMANDS, contributed, installed
 from decomfl_lab.cli.lazy import ARGUMENTS, LazyGroup
-from decomfl_lab.errors import InputError
+from decomfl_lab.errors import InputError, brief, require
 from decomfl_lab.interrupts import Interrupted, interrupt
 
 __all__ = ["application", "main"]
@@ -86,6 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if argv is None:  # a process of our own
             signal.signal(signal.SIGTERM, interrupt)
+        for text in args:  # no file or folder can have it in its name
+            require("\0" not in text, "arguments", "have no NUL character", text)
         command = application()
         if argv is None and (asked := os.environ.get(COMPLETE)):
             sys.exit(shell_complete(command, {}, "decomfl", COMPLETE, asked))
@@ -98,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.exceptions.Exit as done:
         code = done.exit_code
     except click.ClickException as error:
-        print(f"decomfl: error: {' '.join(error.format_message().split())}", file=sys.stderr)
+        print(f"decomfl: error: {brief(' '.join(error.format_message().split()), 500)}", file=sys.stderr)
         code = 2
     except InputError as error:
         print(f"decomfl: error: {error}", file=sys.stderr)
