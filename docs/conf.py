@@ -31,10 +31,15 @@ from decomfl_lab.cli.lazy import Contribution
 from decomfl_lab.cli.main import application, main
 
 HERE = Path(__file__).parent
-PUBLIC = {}
-for _name in ("decomfl_lab", "decomfl_lab.laws", "hessian", "theory"):
-    _module = importlib.import_module(_name)
-    PUBLIC[_name] = sorted(n for n in _module.__all__ if not isinstance(getattr(_module, n), types.ModuleType))
+PUBLIC: dict[str, list[str]] = {}
+"""The names of each package."""
+HOMES: dict[str, str] = {}
+"""The public name of what a module within defines."""
+for _package in ("decomfl_lab", "decomfl_lab.laws", "hessian", "theory"):
+    _module = importlib.import_module(_package)
+    _found = {name: getattr(_module, name) for name in sorted(_module.__all__)}
+    PUBLIC[_package] = [name for name, each in _found.items() if not isinstance(each, types.ModuleType)]
+    HOMES |= {f"{getattr(_found[name], '__module__', '')}.{name}": f"{_package}.{name}" for name in PUBLIC[_package]}
 EXAMPLES = HERE.parent / "examples"
 INCLUDED = {"NOTATION.md": "notation.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Files of the root that are pages of the reference."""
@@ -189,7 +194,7 @@ def prepare_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any,
     def piece(found: re.Match[str]) -> str:
         if found["code"]:
             return f".. code-block:: {'python' if is_python(textwrap.dedent(found[0])) else 'text'}\n\n{found[0]}"
-        text = re.sub(r"(?s)(``.*?``)|([|*])", lambda each: each[1] or f"\\{each[2]}", found[0])
+        text = re.sub(r"(?s)(``.*?``|(?<!\w)\*\w[^*]*\w\*)|([|*])", lambda each: each[1] or f"\\{each[2]}", found[0])
         return re.sub(r"^Returns:\n +", ":returns: ", text)  # else what precedes a colon is taken for a type
 
     pieces = r"(?m)(?P<section>^[A-Z]\w+:\n(?:(?: .*)?\n)+)|(?P<code>^    .*\n(?:(?:    .*)?\n)*)|(?:^.+\n)+"
@@ -223,13 +228,10 @@ def is_python(code: str) -> bool:
 
 
 def find_public(app: Sphinx, env: Any, node: Element, contnode: Element) -> Element | None:
-    """Lead a name of a module within to the public name of the same object."""
-    last = node.get("reftarget", "").rpartition(".")[2]
-    for module, names in PUBLIC.items():
-        if node.get("refdomain") == "py" and last in names and node["reftarget"] != f"{module}.{last}":
-            target = f"{module}.{last}"
-            return env.domains["py"].resolve_xref(env, node["refdoc"], app.builder, "obj", target, node, contnode)  # type: ignore[no-any-return]
-    return None
+    """Lead the name of what a module within defines to its public name."""
+    target = HOMES.get(node.get("reftarget", "")) if node.get("refdomain") == "py" else None
+    found = target and env.domains["py"].resolve_xref(env, node["refdoc"], app.builder, "obj", target, node, contnode)
+    return found or None
 
 
 def setup(app: Sphinx) -> None:
