@@ -101,6 +101,7 @@ sphinx_gallery_conf = {
     "filename_pattern": r"/(train|kappa|my_bound|my_method)\.py$",  # these run; the others are shown
     "download_all_examples": False,
     "image_scrapers": [show_written],
+    "default_thumb_file": str(HERE / "_static" / "blank.png"),
     "abort_on_example_error": True,
     "show_signature": False,
     "min_reported_time": 1000,
