@@ -16,6 +16,7 @@ import textwrap
 import types
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import click
 from docutils.nodes import Element, Text
@@ -30,10 +31,15 @@ from decomfl_lab.cli.lazy import Contribution
 from decomfl_lab.cli.main import application, main
 
 HERE = Path(__file__).parent
-PUBLIC = {}
-for _name in ("decomfl_lab", "decomfl_lab.laws", "hessian", "theory"):
-    _module = importlib.import_module(_name)
-    PUBLIC[_name] = sorted(n for n in _module.__all__ if not isinstance(getattr(_module, n), types.ModuleType))
+PUBLIC: dict[str, list[str]] = {}
+"""The names of each package."""
+HOMES: dict[str, str] = {}
+"""The public name of what a module within defines."""
+for _package in ("decomfl_lab", "decomfl_lab.laws", "hessian", "theory"):
+    _module = importlib.import_module(_package)
+    _found = {name: getattr(_module, name) for name in sorted(_module.__all__)}
+    PUBLIC[_package] = [name for name, each in _found.items() if not isinstance(each, types.ModuleType)]
+    HOMES |= {f"{getattr(_found[name], '__module__', '')}.{name}": f"{_package}.{name}" for name in PUBLIC[_package]}
 EXAMPLES = HERE.parent / "examples"
 INCLUDED = {"NOTATION.md": "notation.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Files of the root that are pages of the reference."""
@@ -66,7 +72,7 @@ extensions = [
 ]
 templates_path = ["_templates"]
 exclude_patterns = ["_templates", "gallery/sg_execution_times.rst", "sg_execution_times.rst"]
-suppress_warnings = ["config.cache"]  # a configuration with functions in it is read anew each time
+suppress_warnings = ["config.cache", "toc.empty_glob"]  # functions cannot be cached; [b]enchmarks.md may be missing
 smartquotes = False  # -- is an option here, not a dash
 default_role = "code"
 nitpicky = True
@@ -95,6 +101,7 @@ sphinx_gallery_conf = {
     "filename_pattern": r"/(train|kappa|my_bound|my_method)\.py$",  # these run; the others are shown
     "download_all_examples": False,
     "image_scrapers": [show_written],
+    "default_thumb_file": str(HERE / "_static" / "blank.png"),
     "abort_on_example_error": True,
     "show_signature": False,
     "min_reported_time": 1000,
@@ -110,14 +117,11 @@ linkcheck_timeout = 20
 
 def help_of(words: list[str]) -> str:
     """What a command says of itself, with all its options."""
-    os.environ["COLUMNS"] = "80"
-    for flag in ("--help-all", "--help"):
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-            code = main([*words, flag])
-        if code == 0:
-            return out.getvalue()
-    raise RuntimeError(f"decomfl {' '.join(words)} --help exits with {code}")
+    out = io.StringIO()
+    with mock.patch.dict(os.environ, {"COLUMNS": "80"}), contextlib.redirect_stdout(out):
+        code = main([*words, "--help-all"])
+    assert code == 0, words
+    return out.getvalue().strip()
 
 
 def write_commands(app: Sphinx) -> None:
@@ -127,7 +131,7 @@ def write_commands(app: Sphinx) -> None:
 
     def section(words: list[str], command: click.Command) -> str:
         command = command.load() if isinstance(command, Contribution) else command
-        own = f"{'#' * len(words)} decomfl {' '.join(words)}\n\n```text\n{help_of(words).strip()}\n```\n"
+        own = f"{'#' * len(words)} decomfl {' '.join(words)}\n\n```text\n{help_of(words)}\n```\n"
         if not isinstance(command, click.Group):
             return own
         context = click.Context(command)
@@ -136,7 +140,7 @@ def write_commands(app: Sphinx) -> None:
 
     pages = {name: section([name], command) for name, command in application().commands.items()}
     listed = "\n".join(["```{toctree}", ":hidden:", "", *pages, "```"])
-    pages["index"] = f"# Command line\n\n```text\n{help_of([]).strip()}\n```\n\n{listed}\n"
+    pages["index"] = f"# Command line\n\n```text\n{help_of([])}\n```\n\n{listed}\n"
     for name, text in pages.items():
         page = folder / f"{name}.md"
         if not page.exists() or page.read_text(encoding="utf-8") != text:
@@ -191,7 +195,7 @@ def prepare_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any,
     def piece(found: re.Match[str]) -> str:
         if found["code"]:
             return f".. code-block:: {'python' if is_python(textwrap.dedent(found[0])) else 'text'}\n\n{found[0]}"
-        text = re.sub(r"(?s)(``.*?``)|([|*])", lambda each: each[1] or f"\\{each[2]}", found[0])
+        text = re.sub(r"(?s)(``.*?``|(?<!\w)\*\w[^*]*\w\*)|([|*])", lambda each: each[1] or f"\\{each[2]}", found[0])
         return re.sub(r"^Returns:\n +", ":returns: ", text)  # else what precedes a colon is taken for a type
 
     pieces = r"(?m)(?P<section>^[A-Z]\w+:\n(?:(?: .*)?\n)+)|(?P<code>^    .*\n(?:(?:    .*)?\n)*)|(?:^.+\n)+"
@@ -225,13 +229,10 @@ def is_python(code: str) -> bool:
 
 
 def find_public(app: Sphinx, env: Any, node: Element, contnode: Element) -> Element | None:
-    """Lead a name of a module within to the public name of the same object."""
-    last = node.get("reftarget", "").rpartition(".")[2]
-    for module, names in PUBLIC.items():
-        if node.get("refdomain") == "py" and last in names and node["reftarget"] != f"{module}.{last}":
-            target = f"{module}.{last}"
-            return env.domains["py"].resolve_xref(env, node["refdoc"], app.builder, "obj", target, node, contnode)  # type: ignore[no-any-return]
-    return None
+    """Lead the name of what a module within defines to its public name."""
+    target = HOMES.get(node.get("reftarget", "")) if node.get("refdomain") == "py" else None
+    found = target and env.domains["py"].resolve_xref(env, node["refdoc"], app.builder, "obj", target, node, contnode)
+    return found or None
 
 
 def setup(app: Sphinx) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,15 +21,19 @@ if TYPE_CHECKING:
 
 __all__ = ["verify"]
 
-_MARKS = {"holds": ".", "broken": "x", "crashed": "!", "not tried": " "}
+_MARKS = {"holds": ".", "broken": "x", "crashed": "!", "skipped": " ", "not yours": " "}
 
 
 def verify(
     *,
     target: Annotated[
         str | None,
-        typer.Option(help="module:function of your own Implementation (decomfl_lab.laws says what it is)."),
+        typer.Option(help="module:Class, or file.py:Class, of your own Implementation; --target-template prints one."),
     ] = None,
+    target_template: Annotated[
+        bool,
+        typer.Option("--target-template", help="Print a file for --target, with all that the laws use, to fill in."),
+    ] = False,
     plant: Annotated[
         str | None,
         typer.Option(
@@ -65,10 +70,13 @@ def verify(
 ) -> None:
     """Check, law by law, that rebuilt models are the server's bits.
 
-    Exit code 0 if all laws hold, 1 if one is broken; a broken law prints its smallest counter-example. With
-    `--plant all`, 1 if the law that is meant to catch a fault does not. With `--states`, 1 and the shortest way there
-    if some state is wrong.
+    Exit code 0 if all laws hold, 1 if one is broken, 3 if none could be tried; a broken law prints its smallest
+    counter-example. With `--plant all`, 1 if the law that is meant to catch a fault does not. With `--states`, 1 and
+    the shortest way there if some state is wrong.
     """
+    if target_template:
+        print(Path(__file__).parents[1].joinpath("laws", "_template.py").read_text(encoding="utf-8"), end="")
+        raise typer.Exit
     from decomfl_lab.laws.check import Outcomes, load_implementation, planted
     from decomfl_lab.laws.check import verify as run
     from decomfl_lab.laws.faults import FAULTS
@@ -115,7 +123,7 @@ def verify(
         clear()
         held = [outcome.law for outcome in outcomes if outcome.status == "holds"]
         names = f": {', '.join(held)}" if held else ""
-        return f"interrupted; {len(held)} of the {len(outcomes)} laws tried so far held{names}"
+        return f"interrupted; {len(held)} of the {outcomes.tried} laws tried so far held{names}"
 
     with telling(interrupted):
         count = 100 if cases is None else cases
@@ -125,8 +133,8 @@ def verify(
         print(json.dumps(rows, ensure_ascii=False))
     else:
         print(f"{implementation.name}: {outcomes.summary} (seed {seed}, {time.monotonic() - started:.0f} s)")
-    if outcomes.broken:
-        raise typer.Exit(1)
+    if outcomes.broken or not outcomes.tried:
+        raise typer.Exit(1 if outcomes.broken else 3)
 
 
 def _search(implementation: Implementation, as_json: bool) -> int:

@@ -34,8 +34,8 @@ import torch
 from torch import Tensor
 
 from decomfl_lab.errors import InputError, plural, require_int
-from decomfl_lab.laws.contract import Case, Implementation, Wavy, digest
-from decomfl_lab.laws.register import LawBrokenError, same
+from decomfl_lab.laws.contract import Case, Implementation, Wavy, model_of
+from decomfl_lab.laws.register import LawBrokenError, Model, same
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.delivery import Delivery, receive
 from decomfl_lab.protocol.messages import Dense, Held, Reply
@@ -243,7 +243,7 @@ class _Search:
         self.delivery_of: dict[int, Delivery] = {}
         self.client_of: dict[tuple[int, int], Any] = {}
         self.memo: dict[Any, Any] = {}
-        self.model: list[tuple[str, Snapshot]] = []  # of each round: the digest, and the model
+        self.model: list[tuple[Model, Snapshot]] = []  # of each round: the bits, and what restores them
         self.record: list[bytes] = []  # of each round
         self.now = ""
         self.policy = PullPolicy(bandwidth=1e15, replay_ns=1e9) if scope.pulls else None
@@ -304,7 +304,7 @@ class _Search:
 
     def _client(self, i: int, client: Any) -> int:
         """The number of a client's state: round, bits, and the run's seed if it knows it."""
-        r, bits = client.replica.round, digest(client.replica)
+        r, bits = client.replica.round, model_of(client.replica)
         same(f"the model of client {i} at round {r}", bits, self.model[r][0])
         number = self.clients((r, bits, client.run_seed))
         self.client_of.setdefault((i, number), client)
@@ -325,7 +325,7 @@ class _Search:
         """The server, if its model and its records are those of their rounds."""
         server: Any = delivery.server
         kept = server.history.since(server.history.start)
-        r, bits = server.round, digest(server.replica)
+        r, bits = server.round, model_of(server.replica)
         if r == len(self.model):
             self.model.append((bits, server.replica.snapshot()))
             self.record += [self.implementation.encode((record,)) for record in kept[-1:]]
@@ -486,7 +486,7 @@ class _Search:
     def _stored(self, delivery: Delivery) -> tuple[Any, ...]:
         server: Any = delivery.server
         kept = self.implementation.encode(server.history.since(server.history.start))
-        return server.history.start, server.round, zlib.crc32(kept), list(server.held), digest(server.replica)
+        return server.history.start, server.round, zlib.crc32(kept), list(server.held), model_of(server.replica)
 
     def _reply(self, i: int, number: int, scalar: Any = None) -> bytes:
         r, shape, scalars = self.replies.content[number]
@@ -536,7 +536,8 @@ class _Search:
             plan = receive(client, self.messages.content[message], self.implementation.decode)
             reply = client.handle(plan)
         except InputError as error:
-            same(f"model of client {i} after its refusal", (client.replica.round, digest(client.replica)), (t, bits))
+            same(f"round of client {i} after its refusal", client.replica.round, t)
+            same(f"model of client {i} after its refusal", model_of(client.replica), bits)
             return before, self._client(i, client), -1, str(error)
         s = client.replica.round
         same(f"round of client {i} after the plan of round {plan.round}", s, plan.round)
@@ -579,7 +580,7 @@ class _Sessions(_Search):
     def _client(self, i: int, host: Any) -> int:
         """The number of a host's state: its model, the steps taken, and what it has been told and has answered."""
         client, r = host.clients[i], host.replica.round
-        same(f"the model of client {i} at round {r}", digest(host.replica), self.model[r][0])
+        same(f"the model of client {i} at round {r}", model_of(host.replica), self.model[r][0])
         answer = host._answers[i][1] if i in host._answers else b""
         number = self.clients((r, client.run_seed, client.steps_taken, i in host._welcomed, answer))
         self.client_of.setdefault((i, number), host)

@@ -77,7 +77,7 @@ def newcomer(missed: int, S: int) -> tuple[int, int]:
     rounds = (Participation((0,)),) * missed
     case = but(POOLED, M=2, rule=PooledSgd(S), P=Schedule(20), K=1, eta=Schedule(1e-4), rounds=rounds)
     played = play(LAB, case, with_model=False)
-    assert played.digest_after(1) == played.digest_after(0)
+    assert played.model_after(1) == played.model_after(0)
     return played.ledger.down[1].bytes, played.ledger.down[1].scalars
 
 
