@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -16,6 +18,8 @@ from decomfl_lab.errors import InputError, require, shown
 from decomfl_lab.files import write_atomically
 
 __all__ = ["read_checkpoint", "write_checkpoint"]
+
+T = TypeVar("T")
 
 _KEY = "decomfl"
 _CHECKSUM = re.compile(rb'"sha256":"([0-9a-f]{64})"')
@@ -65,8 +69,19 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:  # a checksum can be made for any bytes
         tensors = load(content)
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        values = json.loads(header["__metadata__"][_KEY])
+        values = json.loads(header["__metadata__"][_KEY], object_hook=partial(_Saved, path))
     except (SafetensorError, ValueError, KeyError, RecursionError) as error:
         raise InputError(f"checkpoint must be a file of a run, got {path} ({shown(str(error))})") from None
     require(isinstance(values, dict), "values of the checkpoint", "be a JSON object", values)
-    return tensors, values
+    return _Saved(path, tensors), values
+
+
+class _Saved(dict[str, T]):
+    """What a checkpoint has by name; InputError for what it lacks."""
+
+    def __init__(self, path: Path, found: Mapping[str, T]) -> None:
+        super().__init__(found)
+        self._path = path
+
+    def __missing__(self, name: str) -> T:
+        raise InputError(f"checkpoint must have {name!r} in it, got {self._path} without, which is of something else")

@@ -13,7 +13,7 @@ import click
 from decomfl_lab import __version__
 from decomfl_lab.cli.layers import contributed, installed
 from decomfl_lab.cli.lazy import LazyGroup
-from decomfl_lab.errors import InputError
+from decomfl_lab.errors import InputError, brief, require
 from decomfl_lab.interrupts import Interrupted, interrupt
 
 __all__ = ["application", "main"]
@@ -58,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if argv is None:  # a process of our own
             signal.signal(signal.SIGTERM, interrupt)
+        for text in args:  # no file or folder can have it in its name
+            require("\0" not in text, "arguments", "have no NUL character", text)
         command = application()
         logging.basicConfig(format="%(message)s")
         logging.getLogger("decomfl_lab").setLevel(logging.INFO)
@@ -70,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error.ctx.get_help() if error.ctx is not None else error.format_message())
         code = 0
     except click.ClickException as error:
-        print(f"decomfl: error: {' '.join(error.format_message().split())}", file=sys.stderr)
+        print(f"decomfl: error: {brief(' '.join(error.format_message().split()), 500)}", file=sys.stderr)
         code = 2
     except InputError as error:
         print(f"decomfl: error: {error}", file=sys.stderr)

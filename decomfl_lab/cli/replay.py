@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from decomfl_lab.errors import InputError, require
+from decomfl_lab.errors import InputError
 from decomfl_lab.interrupts import telling
 
 __all__ = ["replay"]
@@ -53,7 +53,7 @@ def replay(
     """
     from safetensors.torch import save as packed
 
-    from decomfl_lab.files import write_atomically
+    from decomfl_lab.files import require_writable, write_atomically
     from decomfl_lab.runs.progress import RunBars
     from decomfl_lab.runs.replay import replay as run
 
@@ -61,8 +61,7 @@ def replay(
         chosen = [int(piece) for piece in measure.split(",") if piece]
     except ValueError:
         raise InputError(f"measure must be rounds joined by commas, got {measure!r}") from None
-    folder = "." if save is None else save.parent
-    require(Path(folder).is_dir(), "save", "be a file in a folder that exists", str(save))
+    require_writable("save", save)
     with telling(lambda: "interrupted; nothing was written"), RunBars() as bars:
         found = run(
             file,

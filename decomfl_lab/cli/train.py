@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from decomfl_lab.errors import DivergedError, require, require_choice, require_int
+from decomfl_lab.errors import DivergedError, require, require_choice
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import AUTO, Method, Option, is_auto
 from decomfl_lab.methods.registry import METHODS, find_method
@@ -183,8 +183,7 @@ def prepared(
     method: str, config: Path | None, device: str, threads: int, flags: Mapping[str, Any], federation: Ray | None = None
 ) -> Run:
     """The run at round 0 of a file and of the flags that were given (others are None), which win over it."""
-    import torch
-
+    from decomfl_lab.devices import use_threads_
     from decomfl_lab.runs.building import dataset_of, fitted
     from decomfl_lab.runs.run import Run
 
@@ -194,7 +193,7 @@ def prepared(
             values[name] = parse_schedule(name, text) if name.endswith("_schedule") else text
     values["method"] = method
     run_config = config_from_mapping(values, f"config {config}" if config else "the flags")
-    torch.set_num_threads(require_int("threads", threads, 1))
+    use_threads_(threads)
     dataset = dataset_of(run_config, device)
     run_config = run_config if "clients" in values else fitted(run_config, dataset)
     run = Run(run_config, dataset=dataset, federation=federation)
@@ -227,7 +226,8 @@ def _train(
         with run_bar(title(run)) as show:
             run.train(out=out, on_round=show, on_start=_tell_start)
     except DivergedError:
-        print(_table(run.metrics))
+        if len(run.metrics):
+            print(_table(run.metrics))
         raise
     replays = plain.get("rebuild") == "replay" and plain.get("revert") == "snapshot"  # M/m rounds' worth of them
     report(run, run.verify() if replays else Rebuilt(0, 0), out, as_json=as_json)

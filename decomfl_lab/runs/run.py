@@ -383,6 +383,8 @@ class Run:
                 started = time.monotonic()
                 try:
                     loss = federation.advance()
+                    if evaluates and not federation.x.isfinite().all():
+                        raise DivergedError("model")
                 except DivergedError as error:
                     if out is not None:  # no checkpoint: there is nothing to go on with
                         self._publish(out)

@@ -13,8 +13,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from decomfl_lab.errors import require_int
-from decomfl_lab.files import write_atomically
+from decomfl_lab.errors import require_int, require_possible
+from decomfl_lab.files import require_writable, write_atomically
 from decomfl_lab.runs.progress import RunBars
 from hessian.bench import KappaRow, Problem, kappa_rows
 from hessian.coverage import SPECTRA, CoverageRun, counted, coverage_runs
@@ -43,6 +43,7 @@ def kappa(
     the time of one Hessian-vector product over that of one gradient. The default takes about half an hour on two
     cores; --examples 400 --seeds 60 --library-seeds 3 about eight minutes; --seeds 10 --library-seeds 2 about three.
     """
+    require_writable("csv", csv)
     rows: list[KappaRow] = []
     with RunBars() as bars:
         bars.show("training the net", 0, None, "")
@@ -107,7 +108,8 @@ def coverage(
     "coverage" is the share of intervals that hold the truth, with its standard error; intervals "too low" end below
     it. The tables count by spectrum, by the probes that an interval rests on, and all. 100 seeds take some 20 seconds.
     """
-    require_int("seeds", seeds, 1)
+    require_writable("csv", csv)
+    require_possible("seeds", require_int("seeds", seeds, 1), operations=1e6 * seeds)
     names = [name for name in spectra.split(",") if name] or list(SPECTRA)
     runs: list[CoverageRun] = []
     with RunBars() as bars:

@@ -200,7 +200,7 @@ def kappa(
     """
     import torch
 
-    from decomfl_lab.devices import find_device, use_tf32_
+    from decomfl_lab.devices import find_device, use_tf32_, use_threads_
     from decomfl_lab.runs.descent import Descent
     from decomfl_lab.runs.progress import RunBars
     from hessian.kappa import Settings
@@ -238,7 +238,7 @@ def kappa(
     place = find_device(device)
     if plot is not None:
         require_picture(plot)
-    threads = require_int("threads", threads, 1)
+    use_threads_(threads)
     descent = Descent(optimizer=optimizer, lr=lr, batch_size=batch_size, seed=seed)
 
     def interrupted() -> str:
@@ -250,7 +250,6 @@ def kappa(
     alone = held_checkpoint(checkpoint) if checkpoint is not None else nullcontext()
     with telling(interrupted), alone:
         use_tf32_(False)
-        torch.set_num_threads(threads)
         s = None if whiten is None else scale_of(whiten)
         trained = _trained(source, model, data, loss, task, task_data, train_steps, descent, seed, place)
         trained.module.to(place)

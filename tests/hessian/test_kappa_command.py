@@ -487,7 +487,7 @@ def test_own_things_that_do_not_fit_are_one_line(
         ([*SMALL, "--optimizer", "lion"], "optimizer must be one of sgd, adam, got 'lion'"),
         ([*SMALL, "--model", "mlp", "--lr", "1e30", "--optimizer", "sgd"], "training diverged"),
         ([*SMALL, "--parameters", "layer9"], "layer9"),
-        ([*SMALL, "--threads", "0"], "threads must be an integer of at least 1, got 0"),
+        ([*SMALL, "--threads", "0"], "threads must be an integer in 1..1024, got 0"),
         ([*SMALL, "--forward-only", "3"], "forward_only must be 0 or at least 8 directions, got 3"),
         ([*SMALL, "--operator", "smoothed", "--mu", "0"], "mu must be a finite number above 0, got 0"),
         ([*SMALL, "--operator", "fisher", "--trace", "exact"], "trace must be probes unless operator is hessian"),

@@ -186,6 +186,11 @@ def _bound(
         _print_formulas(_claimed(theorem, named, None)[1])
         return
     setting, variants = _asked(theorem, named, constants, replacement)
+    for name, value in at.items():
+        require(0 <= value < math.inf, name, "be a finite number of at least 0", value)
+        terms = [term for each in variants.values() for term in each.terms.values()]
+        known = any(name in theory.names_in(term) for term in terms)
+        require(known, name, "be left out for a statement without it", value)
     found = {title: _terms(each, setting, at) for title, each in variants.items()}
     notes = _notes(variants, setting, constants, terms=True)
     if as_json:
