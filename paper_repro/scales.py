@@ -70,7 +70,7 @@ def _scales(part: str, size: type[Size]) -> dict[str, Size]:
 
 def _raw(part: str, scale: str, size: type[Any]) -> dict[str, Any]:
     seeds = {"seeds": PARTS[part].seeds[scale]} if "seeds" in _settings(size) else {}
-    return _DATA[part][scale] | seeds
+    return {**_DATA[part][scale], **seeds}
 
 
 def _settings(size: type[Any]) -> list[str]:
@@ -129,9 +129,7 @@ def changed(scale: str, assignments: Sequence[str]) -> Iterator[dict[str, str]]:
         raw = given.setdefault(part, dict(_raw(part, scale, _SIZES[part][1])))
         require_choice(f"--set {part} setting", setting, _settings(_SIZES[part][1]))
         if inside:
-            table = raw.get(setting)
-            require(isinstance(table, dict), f"--set {part}.{setting}", "be set whole", text)
-            raw[setting] = _with(table, inside, value)
+            raw[setting] = _with(raw.get(setting), inside, value, f"--set {part}.{setting}")
         else:
             raw[setting] = value
     new = {part: _typed(raw, _SIZES[part][1], f"--set {part}") for part, raw in given.items()}
@@ -166,12 +164,11 @@ def _assignment(text: str) -> tuple[list[str], Any]:
     return path, found["value"]
 
 
-def _with(table: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
-    """The table with another value at a path."""
+def _with(table: Any, path: Sequence[str], value: Any, name: str) -> dict[str, Any]:
+    """The table with another value at a path; InputError where there is no table."""
+    require(isinstance(table, dict), name, "be set whole", table)
     first, *others = path
-    inner = table.get(first, {})
-    require(not others or isinstance(inner, dict), f"--set {first}", "be set whole", value)
-    return {**table, first: _with(inner, others, value) if others else value}
+    return {**table, first: _with(table.get(first), others, value, f"{name}.{first}") if others else value}
 
 
 def _differences(part: str, old: Any, new: Any) -> str:
