@@ -61,6 +61,7 @@ def paper(
         typer.Option(
             "--set",
             metavar="PART.SETTING=VALUE",
+            rich_help_panel="Settings",
             help="Change a setting of the runs, as fig2.local_rounds={2=60} for K = 2, or hessian.model=resnet20-bn; "
             "an unknown one is refused with a list of those that there are. The report says what was changed, and no "
             "verdict of the part counts. For another model or method of a run: decomfl train. Repeatable.",
