@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from decomfl_lab.errors import require, require_choice
+from decomfl_lab.errors import require
 from decomfl_lab.methods.registry import METHODS
 from figures.board import line_styles, races
 from paper_repro.board_runs import FOLLOWS, LINES, RULE, BoardWork, absent
@@ -43,9 +43,6 @@ SPENT: Final[Mapping[str, str]] = {
 def jobs(options: Options) -> list[BoardWork]:
     """Every line of the board, or those asked for, on every problem that can be had here, or those asked for."""
     size = BOARD_SCALES[options.scale]
-    for name, asked, known in (("problem", options.problems, size.races), ("methods", options.lines, LINES)):
-        for each in asked:
-            require_choice(name, each, known)
     left_out = absent(size)
     for problem in options.problems:
         require(problem not in left_out, "problem", f"be at hand ({left_out.get(problem)})", problem)

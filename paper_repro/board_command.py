@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from decomfl_lab.errors import InputError, require
+from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.files import write_atomically
 from hessian.commands.option import option
+from paper_repro.claims import decided, named
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,9 +63,13 @@ def board(
         write_atomically(write / "board.png", picture)
         write_atomically(write / "board.md", text)
         return
+    from paper_repro.board_runs import LINES
     from paper_repro.making import make_report
+    from paper_repro.scales import BOARD_SCALES
 
-    problems, lines = (tuple(filter(None, (one.strip() for one in own.split(";")))) for own in (problem, methods))
+    require_choice("scale", scale, BOARD_SCALES)
+    problems = named("problem", problem, ";", BOARD_SCALES[scale].races)
+    lines = named("methods", methods, ";", LINES)
     whole = not (problems or lines)
     require(record is None or whole, "--record", "be left out where problems or methods are named", str(record))
     outcomes = make_report(
@@ -98,7 +103,6 @@ def page() -> tuple[str, bytes]:
     """The page of the documentation, as Markdown, and its picture: of what is recorded at the largest scale."""
     from paper_repro import recorded
     from paper_repro.board import make, scale_words, shown, summary
-    from paper_repro.claims import decided
     from paper_repro.part import Options, rendered
 
     kept = recorded.largest("board")

@@ -34,6 +34,7 @@ __all__ = [
     "decided",
     "judged",
     "limits",
+    "named",
     "outcomes_json",
     "require_distinct_ids",
     "rows",
@@ -222,6 +223,19 @@ def outcomes_json(outcomes: Sequence[Outcome]) -> str:
     return json.dumps([each.row() for each in outcomes], indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+def named(name: str, text: str, separator: str, known: Iterable[str]) -> tuple[str, ...]:
+    """The names in the text of an option, joined by a separator; none where it is "".
+
+    Raises:
+        InputError: If one is not known, or there is nothing but separators.
+    """
+    found = tuple(filter(None, map(str.strip, text.split(separator))))
+    require(bool(found) or not text, name, f"have names, joined by {separator!r}", text)
+    for each in found:
+        require_choice(name, each, known)
+    return found
+
+
 def rows(parts: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Every registered claim, of all parts or some, with the outcome of the recorded runs.
 
@@ -232,10 +246,8 @@ def rows(parts: Sequence[str] = ()) -> list[dict[str, Any]]:
         recorded", of a claim that nothing measures "not measured".
 
     Raises:
-        InputError: If a part is unknown, or the record damaged.
+        InputError: If the record is damaged.
     """
-    for name in parts:
-        require_choice("only", name, [*PARTS, "paper"])
     kept: dict[str, list[dict[str, Any]]] = {}
     for outcome in _recorded():
         kept.setdefault(claim(outcome["id"]).id, []).append(outcome)

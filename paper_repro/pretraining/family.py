@@ -73,7 +73,7 @@ class PretrainConfig:
         if isinstance(self.vocabulary, str):
             require(self.vocabulary == "gpt2", "vocabulary", "be a number of tokens or gpt2", self.vocabulary)
         else:
-            require_int("vocabulary", self.vocabulary, 256 + len(SPECIAL))
+            require_int("vocabulary", self.vocabulary, 256 + len(SPECIAL), 2**20)
         require_int("steps", self.steps, 1)
         require_int("batch", self.batch, 1)
         require_int("verdicts", self.verdicts, 0)

@@ -249,7 +249,7 @@ def test_hiso_is_faster_slower_or_neither(hiso: list[int | None], expected: str)
 def test_fzoo_takes_a_third_of_mezos_passes_or_more_or_nearly(forward: int, expected: str) -> None:
     found = verdicts(line("MeZO", [30, 33, 36]), line(ONE_CLIENT, [30, 33, 36], forward=forward))["fzoo"]
     assert found.verdict == expected
-    assert found.measured["passes, MeZO / FZOO, one client"] == pytest.approx(20 / forward)
+    assert found.measured["forward passes, MeZO / FZOO, one client"] == pytest.approx(20 / forward)
 
 
 def test_fzoo_and_mezo_are_compared_as_one_agent_each_and_records_without_that_line_decide_nothing() -> None:

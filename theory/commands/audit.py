@@ -170,7 +170,7 @@ def _mutate(sample: int) -> None:
     from decomfl_lab.runs.progress import RunBars
     from theory.findings.mutation import MUTATIONS, chosen, noticed
 
-    require(sample >= 0, "--mutate", "be at least 0", sample)
+    require(0 <= sample <= len(MUTATIONS), "--mutate", f"be in 0..{len(MUTATIONS)}, the faults that there are", sample)
     planted = chosen(sample) if sample else MUTATIONS
     passed = []
     with RunBars() as bars:
