@@ -250,7 +250,7 @@ def _train(
     by = Ray() if workers is None else Ray(workers)
     run = prepared(method, config, device, threads, flags, None if federation == HERE else by)
     if (first := click.get_current_context().meta.get(_MEANT)) is not None:
-        print(f"this is: {first}\n(as the authors ran it: decomfl train decomfl)", file=sys.stderr, flush=True)
+        print(f"this is: {first}\n(the authors' run on MNIST is: decomfl train decomfl)", file=sys.stderr, flush=True)
     plain = run.config.method.plain()
     try:
         with run_bar(title(run)) as show:
@@ -296,7 +296,7 @@ def report(run: Run, rebuilt: Rebuilt, out: Path | None, *, as_json: bool, **mor
 def _what_next(out: Path | None) -> str:
     """What a run can be looked at with."""
     if out is None:
-        return "nothing is kept without --out FOLDER; what is kept, decomfl plot, kappa, replay and export take"
+        return "nothing was kept: with --out runs/first the run is, for decomfl plot, kappa, replay and export"
     logged = (out / LOG_FILE).exists()
     wanted = {
         "plot": "its curves, beside those of other runs",

@@ -178,9 +178,9 @@ def _bound(
 
       decomfl bound --theorem 1
 
-      decomfl bound --theorem 2 --d 1e9 --kappa 50 --m 10 --P 10 --L 1 --eta 0.01 --R 1000 --D 2 --sigma 0.1
+      decomfl bound --theorem 2 --d 1e9 --kappa 50 --m 10 --P 10 --L 1 --R 1000
 
-      decomfl bound --theorem 1 --d 1000 --m 10 --P 20 --K 4 --L 1 --eta 1e-4 --R 1000 --D 2 --sigma 0.1
+      decomfl bound --theorem 1 --d 1000 --m 10 --P 20 --K 4 --L 1 --eta 1e-4
 
       decomfl bound --statement variance --d 1000 --P 20 --L 1 --a 0.3 --sigma 1
 
