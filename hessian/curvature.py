@@ -132,12 +132,18 @@ class HessianOperator(_CurvatureOperator):
         """A piece's gradient with its graph, and the bytes of the tensors that the graph holds."""
         held: dict[int, int] = {}
 
-        def pack(tensor: Tensor) -> Tensor:
+        def pack(tensor: Tensor) -> tuple[Tensor, int]:
             storage = tensor.untyped_storage()
             held[storage.data_ptr()] = storage.nbytes()
-            return tensor.detach()  # the tensor itself would keep its own graph alive for ever
+            return tensor.detach(), tensor._version  # the tensor itself would keep its own graph alive for ever
 
-        with saved_tensors_hooks(pack, lambda tensor: tensor), _differentiable(self.objective, "the Hessian"):
+        def unpack(packed: tuple[Tensor, int]) -> Tensor:
+            tensor, version = packed
+            if tensor._version != version:  # torch looks itself only where there are no hooks
+                raise RuntimeError("a variable that the gradient needs was modified by an inplace operation")
+            return tensor
+
+        with saved_tensors_hooks(pack, unpack), _differentiable(self.objective, "the Hessian"):
             gradient = self.objective.piece_gradient(self._leaf, piece, create_graph=True)
             _refuse_dead_ends(gradient)
         held.pop(self._leaf.untyped_storage().data_ptr(), None)
@@ -263,10 +269,15 @@ def _refuse_dead_ends(gradient: Tensor) -> None:
         todo += [following for following, _ in node.next_functions]
 
 
-_NO_DERIVATIVE = re.compile(
-    r"derivative for .* is not implemented|does not support it because|differentiate twice a function"
-    r"|double backwards? |implement the jvp function|does not currently support"
-)
+_REMEDIES = {
+    re.compile(r"in-?place"): "operations that make new tensors (y = 2 * y in the place of y *= 2)",
+    re.compile(r"on Tensor that requires grad"): "torch's operations in the place of numpy's",
+    re.compile(
+        r"derivative for .* is not implemented|does not support it because|differentiate twice a function"
+        r"|double backwards? |implement the jvp function|does not currently support"
+    ): "an unfused kernel (eager attention, no torch.compile)",
+}
+"""What to do about torch's errors, by their words."""
 
 
 @contextmanager
@@ -288,9 +299,10 @@ def _differentiable(objective: MeanLoss, what: str) -> Iterator[None]:
             yield
         except RuntimeError as error:  # NotImplementedError is one
             message = " ".join(str(error).split())
-            if not _NO_DERIVATIVE.search(message):
+            remedy = next((words for known, words in _REMEDIES.items() if known.search(message)), None)
+            if remedy is None:
                 raise
             raise InputError(
                 f"{what} needs derivatives of every operation in module and loss, got torch's {message[:200]!r}; "
-                "use an unfused kernel (eager attention, no torch.compile) or the smoothed operator"
+                f"use {remedy} or the smoothed operator"
             ) from error

@@ -50,12 +50,14 @@ class TrainConfig:
         "The model: cnn-mnist (d = 28,938), cnn-fashion (1,206,590; 62 outputs), cnn-fashion-10, resnet8, "
         "resnet8-half, resnet20 (without normalisation), resnet8-bn, resnet8-half-bn, resnet20-bn, mlp or logistic; "
         "for text gpt-tiny, gpt-tiny-tied or gpt-10m; for a task a causal language model: a folder of transformers, a "
-        "GGUF file or a name of the hub (facebook/opt-125m); your own is module:function, which returns an nn.Module.",
+        "GGUF file or a name of the hub (facebook/opt-125m); your own is module:function, called with nothing, which "
+        "returns a torch.nn.Module.",
         "model and data",
     )
     loss: str = option(
         CROSS_ENTROPY,
-        "The loss, mean over a batch: cross-entropy, or your own as module:function of (outputs, targets).",
+        "The loss: cross-entropy, or your own as module:function, called with (outputs, targets) of a batch, which "
+        "returns their mean loss, a scalar tensor (torch.nn.functional:mse_loss).",
         "model and data",
     )
     batchnorm: str = option(
@@ -70,8 +72,9 @@ class TrainConfig:
     )
     data: str = option(
         "mnist",
-        "The data set: mnist, fashion-mnist, cifar10, digits or text; your own is module:function, which returns a "
-        "list of clients, (inputs, targets) or a data set or loader each, or (clients, test).",
+        "The data set: mnist, fashion-mnist, cifar10, digits or text; your own is module:function, called with "
+        "nothing, which returns (inputs, targets), a Dataset or a DataLoader, dealt to the clients by split; or a list "
+        "of such, one a client; or (any of these, test).",
         "model and data",
     )
     task: str = option(
