@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 
 from decomfl_lab.errors import InputError
 
-__all__ = ["HeldError", "held", "held_checkpoint", "write_atomically"]
+__all__ = ["HeldError", "held", "held_checkpoint", "is_held", "write_atomically"]
 
 LOCK_FILE = ".lock"
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
@@ -78,6 +78,20 @@ def held(out: Path, *, wait: float = 0.0) -> Iterator[None]:
             if _TEMPORARY.fullmatch(path.name):
                 _remove(path)
         yield
+
+
+def is_held(out: Path) -> bool:
+    """Whether somebody holds the folder ``out`` at this moment; nothing is written to find out."""
+    path = out.resolve() / LOCK_FILE
+    if not path.exists():
+        return False
+    try:
+        with FileLock(path, timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:  # a folder of somebody else's
+        return False
 
 
 @contextlib.contextmanager

@@ -116,8 +116,8 @@ def require_mean(loss: Any) -> None:
 def require_same(first: float, again: float, *, tolerance: float = 0.0) -> None:
     """InputError unless two evaluations of a user's model and loss, at the same x and data, agree to ``tolerance``."""
     rule = (
-        "be a function of x and the data, the same in every evaluation (no F.dropout without training=self.training, "
-        "no other noise but of a torch.Generator that forward seeds itself, no state)"
+        "be a function of x and the data, the same in every evaluation: call model.eval(), give F.dropout "
+        "training=self.training, draw other noise from a torch.Generator that forward seeds itself, keep no state"
     )
     same = math.isclose(first, again, rel_tol=tolerance) or math.isnan(first)
     require(same, "loss", rule, (first, again))
@@ -140,4 +140,9 @@ def _refusal(argument: str, rule: str, target: str, error: Exception) -> InputEr
     if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType | type):
         near = difflib.get_close_matches(error.name or "", dir(error.obj), 1)
         told += f"; did you mean {near[0]}?" if near else ""
+        hidden, there = Path(f"{module}.py").resolve(), getattr(error.obj, "__file__", None)
+        if hidden.exists() and there is not None and not hidden.samefile(there):
+            told += f"; {there} hides {module}.py, which can be given as {hidden.name}:{target.rpartition(':')[2]}"
+    if isinstance(error, ModuleNotFoundError) and module.split(".")[0] == error.name:
+        told += f", in {os.getcwd()} or installed"
     return InputError(f"{argument} must {rule}, got {target!r} ({type(error).__name__}: {told}{place})")

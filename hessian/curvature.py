@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,8 +18,8 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from decomfl_lab.errors import InputError, require
-from hessian.mean_loss import MeanLoss, Piece
+from decomfl_lab.errors import require
+from hessian.mean_loss import MeanLoss, Piece, differentiating
 
 __all__ = ["CACHE_BYTES", "FisherOperator", "GaussNewtonOperator", "HessianOperator"]
 
@@ -269,17 +268,6 @@ def _refuse_dead_ends(gradient: Tensor) -> None:
         todo += [following for following, _ in node.next_functions]
 
 
-_REMEDIES = {
-    re.compile(r"in-?place"): "operations that make new tensors (y = 2 * y in the place of y *= 2)",
-    re.compile(r"on Tensor that requires grad"): "torch's operations in the place of numpy's",
-    re.compile(
-        r"derivative for .* is not implemented|does not support it because|differentiate twice a function"
-        r"|double backwards? |implement the jvp function|does not currently support"
-    ): "an unfused kernel (eager attention, no torch.compile)",
-}
-"""What to do about torch's errors, by their words."""
-
-
 @contextmanager
 def _differentiable(objective: MeanLoss, what: str) -> Iterator[None]:
     """Inside, kernels without second or forward derivatives stand aside; where one is left, an InputError names it.
@@ -295,14 +283,5 @@ def _differentiable(objective: MeanLoss, what: str) -> Iterator[None]:
             for library in libraries:
                 stack.callback(setattr, library, "enabled", library.enabled)
                 library.enabled = False
-        try:
-            yield
-        except RuntimeError as error:  # NotImplementedError is one
-            message = " ".join(str(error).split())
-            remedy = next((words for known, words in _REMEDIES.items() if known.search(message)), None)
-            if remedy is None:
-                raise
-            raise InputError(
-                f"{what} needs derivatives of every operation in module and loss, got torch's {message[:200]!r}; "
-                f"use {remedy} or the smoothed operator"
-            ) from error
+        stack.enter_context(differentiating(what))
+        yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ __all__ = [
     "LossFunction",
     "MeanLoss",
     "Piece",
+    "differentiating",
     "digest",
     "gathered",
     "good_chunk",
@@ -171,8 +173,9 @@ class MeanLoss:
         """∇f(x), shape (d,), summed over the pieces in their order; zero where a parameter is not used."""
         self._check_point(x)
         total = torch.zeros_like(x)
-        for piece in self.pieces:
-            total.add_(self.piece_gradient(x.detach().requires_grad_(), piece), alpha=piece.share)
+        with differentiating("the gradient"):
+            for piece in self.pieces:
+                total.add_(self.piece_gradient(x.detach().requires_grad_(), piece), alpha=piece.share)
         return total
 
     def piece_gradient(self, x: Tensor, piece: Piece, *, create_graph: bool = False) -> Tensor:
@@ -296,6 +299,33 @@ class MeanLoss:
             "(give one batch without chunk, or weights for the batches)",
             "something else: the loss of the first batch is not the mean of its halves'",
         )
+
+
+_REMEDIES = {
+    re.compile(r"in-?place"): "operations that make new tensors (y = 2 * y in the place of y *= 2), or forward_only",
+    re.compile(r"on Tensor that requires grad"): "torch's operations in the place of numpy's, or forward_only",
+    re.compile(
+        r"derivative for .* is not implemented|does not support it because|differentiate twice a function"
+        r"|double backwards? |implement the jvp function|does not currently support"
+    ): "an unfused kernel (eager attention, no torch.compile), or the smoothed operator",
+}
+"""What to do about torch's errors, by their words."""
+
+
+@contextmanager
+def differentiating(what: str) -> Iterator[None]:
+    """InputError with the remedy where torch cannot differentiate a user's model or loss inside."""
+    try:
+        yield
+    except RuntimeError as error:  # NotImplementedError is one
+        message = " ".join(str(error).split())
+        remedy = next((words for known, words in _REMEDIES.items() if known.search(message)), None)
+        if remedy is None:
+            raise
+        raise InputError(
+            f"{what} needs derivatives of every operation in module and loss, got torch's {message[:120]!r}; "
+            f"use {remedy}"
+        ) from error
 
 
 # --- parameters -------------------------------------------------------------------------------------------------------

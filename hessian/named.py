@@ -35,7 +35,7 @@ from decomfl_lab.runs.descent import Descent
 from decomfl_lab.runs.evaluation import calibration_images, fixed_choice
 from decomfl_lab.runs.finetuning import task_dataset, task_module
 from decomfl_lab.runs.run import CHECKPOINT_FILE, CONFIG_FILE, RISEN, load_run
-from hessian.mean_loss import LossFunction, MeanLoss, digest, gathered, mapped, tensors
+from hessian.mean_loss import LossFunction, MeanLoss, differentiating, digest, gathered, mapped, tensors
 
 __all__ = ["TrainedModel", "from_run", "from_task", "from_weights", "scale_of", "trained_here", "untrained"]
 
@@ -268,9 +268,10 @@ def trained_here(
     before = _value(module, start, descent.batch_size)
     if own:
         module.train()
-    for step, value in enumerate(descent(module, start.loss, inputs, targets, steps), 1):
-        if on_step is not None:
-            on_step(step, value)
+    with differentiating("training"):
+        for step, value in enumerate(descent(module, start.loss, inputs, targets, steps), 1):
+            if on_step is not None:
+                on_step(step, value)
     if own:
         module.eval()
     after = _value(module, start, descent.batch_size)

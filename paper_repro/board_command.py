@@ -49,7 +49,9 @@ def board(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print table and verdicts as JSON on stdout.")] = False,
 ) -> None:
-    """Race all methods to an accuracy or loss, and count rounds, bytes, forward passes, memory and rebuilds.
+    """Race all methods to an accuracy or loss, and count the cost.
+
+    Counted are rounds, bytes, forward passes, memory and rebuilds.
 
     Learning rates are chosen by one rule, on other seeds than the table's. Races are kept under OUT/runs: what is there
     is not run again, and an interrupted command goes on.

@@ -43,43 +43,60 @@ def paper(
         Path | None,
         option(
             "The folder of runs. Several commands, with an --out each, may share it: each run is computed by one. "
-            "[default: OUT/runs]"
+            "[default: OUT/runs]",
+            panel="Time and machines",
         ),
     ] = None,
     count: Annotated[
         str,
-        option("The x-axis: wire (bytes sent), table1 (the paper's formula) or plotted (its axis). [default: wire]"),
+        option(
+            "The x-axis: wire (bytes sent), table1 (the paper's formula) or plotted (its axis). [default: wire]",
+            panel="Axes and readings",
+        ),
     ] = "wire",
     reading: Annotated[
         str,
-        option("The settings: as-plotted (the authors' logs), as-written (the paper's text) or both. [default: both]"),
+        option(
+            "The settings: as-plotted (the authors' logs), as-written (the paper's text) or both. [default: both]",
+            panel="Axes and readings",
+        ),
     ] = "both",
     reference: Annotated[
         Path | None,
-        typer.Option(help="The folder with authors_curves.csv; the authors' curves are drawn beside ours."),
+        typer.Option(
+            help="The folder with authors_curves.csv; the authors' curves are drawn beside ours.",
+            rich_help_panel="Axes and readings",
+        ),
     ] = None,
     from_recorded: Annotated[
         bool,
         typer.Option(
-            help="Draw what is kept under paper_repro/results instead of computing; the report lists parts without it."
+            help="Draw what is kept under paper_repro/results instead of computing; the report lists parts without it.",
+            rich_help_panel="What is recorded",
         ),
     ] = False,
     record: Annotated[
         Path | None,
         typer.Option(
             help="Keep the rows of the parts made here, of finished runs and of those under way, in this folder "
-            "(paper_repro/results: with the code). With --from-recorded keep the verdicts that --list shows."
+            "(paper_repro/results: with the code). With --from-recorded keep the verdicts that --list shows.",
+            rich_help_panel="What is recorded",
         ),
     ] = None,
     hours: Annotated[
         float | None,
         typer.Option(
             help="Stop after so many hours: runs under way are saved, what is there is drawn, and the same command "
-            "goes on. Whole series come first, cheap ones before dear ones."
+            "goes on. Whole series come first, cheap ones before dear ones.",
+            rich_help_panel="Time and machines",
         ),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Stop likewise after so many minutes, for a machine that is lent for a while.")
+        float | None,
+        typer.Option(
+            help="Stop likewise after so many minutes, for a machine that is lent for a while.",
+            rich_help_panel="Time and machines",
+        ),
     ] = None,
     device: Annotated[
         str,
@@ -93,16 +110,20 @@ def paper(
         bool,
         typer.Option(
             help="Take up training runs in OUT/runs by settings, seed and data, also if another version of the code "
-            "began them; the provenance of a run lists every version."
+            "began them; the provenance of a run lists every version.",
+            rich_help_panel="Time and machines",
         ),
     ] = False,
-    jobs: Annotated[int, option("The number of runs at a time; 0 for one a CPU. [default: 0]")] = 0,
+    jobs: Annotated[
+        int, option("The number of runs at a time; 0 for one a CPU. [default: 0]", panel="Time and machines")
+    ] = 0,
     backend: Annotated[
         str,
         option(
             "Who computes runs: loky (processes of this machine), ray or dask. RAY_ADDRESS or DASK_SCHEDULER_ADDRESS "
             "names a cluster that is running and shares the folder of runs; without it one is started on this machine. "
-            "[default: loky]"
+            "[default: loky]",
+            panel="Time and machines",
         ),
     ] = "loky",
     list_claims: Annotated[
@@ -117,7 +138,7 @@ def paper(
         bool, typer.Option("--json", help="Print the verdicts, or the list, as JSON on stdout.")
     ] = False,
 ) -> None:
-    """Regenerate the paper's figures and tables, with a verdict on every claim.
+    """Regenerate the paper's figures, tables and verdicts on claims.
 
     Runs are kept under OUT/runs, or in --runs, by a fingerprint of settings, seed, data and code: what is there is not
     computed again, and an interrupted command resumes. Open OUT/report.html when it is done.

@@ -42,7 +42,7 @@ def join(
     patience: Annotated[float, typer.Option(help="Seconds without a server after which to give up.")] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Be a client of the run that a server offers: measure with the data that are here, until the run is over.
+    """Be a client of a server's run, with the data that are here.
 
     Its data never leave: scalars do. Run, x_0 and directions follow from the configuration, and x_0 is compared with
     the server's by its digest before anything is said. Connections that break are made again for --patience seconds;

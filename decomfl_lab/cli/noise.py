@@ -49,7 +49,9 @@ def noise(
     values: Annotated[bool, typer.Option("--values", help="Print position and decimal value beside the bits.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Print the float32 bits of z(key, p)[first .. first+count-1], eight hex digits a line.
+    """Print the bits of a direction z(key, p), as eight hex digits.
+
+    A line each has the float32 numbers z(key, p)[first .. first+count-1].
 
     The stream is specified in docs/noise-stream.md; decomfl_lab/noise/vectors.py holds its known answers.
 

@@ -63,7 +63,7 @@ def verify(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print rows of law, cases, passed as JSON.")] = False,
 ) -> None:
-    """Check that every rebuilt client model equals the server's bit for bit, law by law.
+    """Check, law by law, that rebuilt models are the server's bits.
 
     Exit code 0 if all laws hold, 1 if one is broken; a broken law prints its smallest counter-example. With
     `--plant all`, 1 if the law that is meant to catch a fault does not. With `--states`, 1 and the shortest way there

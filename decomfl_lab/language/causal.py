@@ -62,6 +62,10 @@ class HubTokens:
         ids: list[int] = self._tokenizer(text, verbose=False)["input_ids"]
         return ids
 
+    def save(self, folder: Path) -> None:
+        """Write the tokenizer's files, as transformers reads them, into the folder."""
+        self._tokenizer.save_pretrained(folder)
+
 
 @dataclass(frozen=True)
 class CausalLM:

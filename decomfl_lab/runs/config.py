@@ -14,6 +14,7 @@ from typing import Any
 
 import tomli_w
 
+from decomfl_lab.datasets import DATA_NAMES
 from decomfl_lab.datasets.splits import SPLITS
 from decomfl_lab.engines.registry import ENGINES
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
@@ -22,6 +23,7 @@ from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method, Option, is_auto, option
 from decomfl_lab.methods.registry import METHODS, find_method, name_of
 from decomfl_lab.methods.traffic import Cohort
+from decomfl_lab.models import MODEL_NAMES
 from decomfl_lab.plugins import OWN, is_own
 
 __all__ = ["TrainConfig", "config_from_mapping", "parse_schedule", "read_config", "run_options"]
@@ -47,11 +49,10 @@ class TrainConfig:
     method: Method = field(default_factory=DeComFL)
     model: str = option(
         "cnn-mnist",
-        "The model: cnn-mnist (d = 28,938), cnn-fashion (1,206,590; 62 outputs), cnn-fashion-10, resnet8, "
-        "resnet8-half, resnet20 (without normalisation), resnet8-bn, resnet8-half-bn, resnet20-bn, mlp or logistic; "
-        "for text gpt-tiny, gpt-tiny-tied or gpt-10m; for a task a causal language model: a folder of transformers, a "
-        "GGUF file or a name of the hub (facebook/opt-125m); your own is module:function, called with nothing, which "
-        "returns a torch.nn.Module.",
+        f"The model: {', '.join(MODEL_NAMES)}, a task's language model, or your own as module:function. There are d = "
+        "28,938 parameters in cnn-mnist, 1,206,590 in cnn-fashion, which has 62 outputs; names that end in -bn have "
+        "BatchNorm, gpt-... are for text. A task's model is a folder of transformers, a GGUF file or a name of the hub "
+        "(facebook/opt-125m). Your own function is called with nothing and returns a torch.nn.Module.",
         "model and data",
     )
     loss: str = option(
@@ -72,9 +73,9 @@ class TrainConfig:
     )
     data: str = option(
         "mnist",
-        "The data set: mnist, fashion-mnist, cifar10, digits or text; your own is module:function, called with "
-        "nothing, which returns (inputs, targets), a Dataset or a DataLoader, dealt to the clients by split; or a list "
-        "of such, one a client; or (any of these, test).",
+        f"The data set: {', '.join(DATA_NAMES)}, or your own as module:function. That is called with nothing and "
+        "returns (inputs, targets), a Dataset or a DataLoader, dealt to the clients by split; or a list of such, one a "
+        "client; or (any of these, test).",
         "model and data",
     )
     task: str = option(

@@ -37,10 +37,12 @@ from decomfl_lab.records.aggregation import Mean
 from decomfl_lab.runs.building import build_federation, dataset_of, elsewhere, loss_of, name_of_loss
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.evaluation import calibration_images, evaluate, held_out
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS, METRICS_FILE
 from decomfl_lab.runs.provenance import code_version, write_provenance
 from decomfl_lab.runs.tuning import tuned
 
 __all__ = [
+    "CHECKPOINT_FILE",
     "CONFIG_FILE",
     "LOG_FILE",
     "METRICS",
@@ -58,23 +60,6 @@ CHECKPOINT_SECONDS = 20.0
 """The time between two checkpoints is this, times the seconds that one takes if more than 1: 5 % of a run at most."""
 RISEN = 10.0
 """A run whose loss ends above so many times that of its first round is warned of."""
-METRICS = (
-    "round",
-    "test_accuracy",
-    "test_loss",
-    "train_loss",
-    "wire_scalars",
-    "wire_bytes",
-    "up_bytes",
-    "gradient_scalars",
-    "model_pulls",
-    "seconds",
-)
-"""The columns of a run's table."""
-METRICS_FILE = "metrics.csv"
-CHECKPOINT_FILE = "checkpoint.safetensors"
-CONFIG_FILE = "config.toml"
-LOG_FILE = "run.dcl"
 
 logger = logging.getLogger("decomfl_lab")
 

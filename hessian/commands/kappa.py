@@ -76,17 +76,22 @@ def kappa(
         str | None,
         option("The task whose prompts a language model answers, one that `decomfl train decomfl --help` lists."),
     ] = None,
-    task_data: Annotated[str, option("The folder of the task's files. [default: $DECOMFL_DATA/<task>]")] = "",
+    task_data: Annotated[
+        str, option("The folder of the task's files. [default: $DECOMFL_DATA/<task>]", panel="Model and data")
+    ] = "",
     train_steps: Annotated[
         int | None,
         option(
             "First-order steps before κ is measured; 0 is the start, not a trained model. [default: 300; 0 for "
-            "your own model]"
+            "your own model]",
+            panel="Model and data",
         ),
     ] = None,
-    optimizer: Annotated[str, option("The optimizer of those steps: sgd, adam.", "adam")] = "adam",
-    lr: Annotated[float, option("The learning rate of those steps.", 1e-3)] = 1e-3,
-    batch_size: Annotated[int, option("Examples a step.", 64)] = 64,
+    optimizer: Annotated[
+        str, option("The optimizer of those steps: sgd, adam.", "adam", panel="Model and data")
+    ] = "adam",
+    lr: Annotated[float, option("The learning rate of those steps.", 1e-3, panel="Model and data")] = 1e-3,
+    batch_size: Annotated[int, option("Examples a step.", 64, panel="Model and data")] = 64,
     operator: Annotated[
         str,
         option(
@@ -98,7 +103,9 @@ def kappa(
     examples: Annotated[int, option("Training examples of the loss, a fixed random choice; 0 takes all.", 1000)] = 1000,
     parameters: Annotated[
         str,
-        option("Only these parameters count, as names or prefixes joined by commas. [default: all]"),
+        option(
+            "Only these parameters count, as names or prefixes joined by commas. [default: all]", panel="Model and data"
+        ),
     ] = "",
     normalisation: Annotated[
         str,
@@ -106,69 +113,114 @@ def kappa(
             "What BatchNorm takes: eval (statistics of a calibration set, or its own) or batch (those of the "
             "examples).",
             "eval",
+            panel="Model and data",
         ),
     ] = "eval",
     rtol: Annotated[float, option("Stop when the interval of κ is within ± this share of it.", 0.05)] = 0.05,
-    confidence: Annotated[float, option("The confidence of every interval.", 0.95)] = 0.95,
-    max_products: Annotated[int, option("Stop after so many products H·v in any case.", 200)] = 200,
+    confidence: Annotated[
+        float, option("The confidence of every interval.", 0.95, panel="How closely, and by what")
+    ] = 0.95,
+    max_products: Annotated[
+        int, option("Stop after so many products H·v in any case.", 200, panel="How closely, and by what")
+    ] = 200,
     products: Annotated[
-        int, option("Take exactly so many products, whatever the error; 0 does as --rtol says.", 0)
+        int,
+        option(
+            "Take exactly so many products, whatever the error; 0 does as --rtol says.",
+            0,
+            panel="How closely, and by what",
+        ),
     ] = 0,
     seed: Annotated[int, option("The seed of the random vectors, and of a model trained here.", 0)] = 0,
-    dtype: Annotated[str, option(f"The dtype of the computation: {', '.join(DTYPES)}.", "float32")] = "float32",
+    dtype: Annotated[
+        str, option(f"The dtype of the computation: {', '.join(DTYPES)}.", "float32", panel="How closely, and by what")
+    ] = "float32",
     trace: Annotated[
         str,
         option(
             "How tr H is found: probes; gauss-newton (probes of that matrix, where it has the same trace: "
             "networks piecewise affine in each weight); exact (its finite sum over examples and outputs, no sampling).",
             "probes",
+            panel="How closely, and by what",
         ),
     ] = "probes",
     whiten: Annotated[
         Path | None,
         option(
             "Measure κ of DHD, D = diag(s), as a method sees it that scales its directions by s: a run of hiso, its "
-            "checkpoint, or a .npy or .safetensors file of d numbers."
+            "checkpoint, or a .npy or .safetensors file of d numbers.",
+            panel="Other matrices, and a ball",
         ),
     ] = None,
     split_sample: Annotated[
-        bool, typer.Option("--split-sample", help="Bracket λ_max of all data by two halves of the examples.")
+        bool,
+        typer.Option(
+            "--split-sample",
+            help="Bracket λ_max of all data by two halves of the examples.",
+            rich_help_panel="How closely, and by what",
+        ),
     ] = False,
     ball: Annotated[
         float | None,
-        option("Measure κ over the ball of this radius around the model, as Assumption 4 asks for it."),
+        option(
+            "Measure κ over the ball of this radius around the model, as Assumption 4 asks for it.",
+            panel="Other matrices, and a ball",
+        ),
     ] = None,
     ball_lr: Annotated[
         float | None,
         option(
-            "Measure it over the assumption's own ball, of radius 2ηdG for this η (G is that of --batch-size examples)."
+            "Measure it over the assumption's own ball, of radius 2ηdG for this η (G is of --batch-size examples).",
+            panel="Other matrices, and a ball",
         ),
     ] = None,
-    ball_points: Annotated[int, option("Random points of the ball, beside its centre.", 4)] = 4,
+    ball_points: Annotated[
+        int, option("Random points of the ball, beside its centre.", 4, panel="Other matrices, and a ball")
+    ] = 4,
     forward_only: Annotated[
-        int, option("Take only values of the loss, along so many random directions; 0 takes products.", 0)
+        int,
+        option(
+            "Take only values of the loss, along so many random directions; 0 takes products.",
+            0,
+            panel="Other matrices, and a ball",
+        ),
     ] = 0,
     mu: Annotated[
         float | None,
-        option("The μ of --operator smoothed, or of --forward-only. [default: 0.001; by a ladder of μ for the latter]"),
+        option(
+            "The μ of --operator smoothed, or of --forward-only. [default: 0.001; by a ladder of μ for the latter]",
+            panel="Other matrices, and a ball",
+        ),
     ] = None,
     density_products: Annotated[
         int | None,
         option(
             "Products for the spectral density, which measures κ of the positive part and of absolute values too; 0 "
-            "takes none. [default: 0, but 50 to draw it]"
+            "takes none. [default: 0, but 50 to draw it]",
+            panel="How closely, and by what",
         ),
     ] = None,
-    chunk: Annotated[int, option("Examples that go through the model at once; 0 chooses by their size.", 0)] = 0,
+    chunk: Annotated[
+        int,
+        option(
+            "Examples that go through the model at once; 0 chooses by their size.", 0, panel="How closely, and by what"
+        ),
+    ] = 0,
     max_basis: Annotated[
         int,
-        option("Lanczos vectors kept at most, where memory is short; 0 keeps what the products need.", 0),
+        option(
+            "Lanczos vectors kept at most, where memory is short; 0 keeps what the products need.",
+            0,
+            panel="How closely, and by what",
+        ),
     ] = 0,
     device: Annotated[
         str,
         option("Where everything of the model's size is kept and computed: cpu, cuda, auto.", "cpu"),
     ] = "cpu",
-    threads: Annotated[int, option("CPU threads of torch; more pay off for large models.", 1)] = 1,
+    threads: Annotated[
+        int, option("CPU threads of torch; more pay off for large models.", 1, panel="How closely, and by what")
+    ] = 1,
     checkpoint: Annotated[Path | None, option("Save every product here; the same command resumes from it.")] = None,
     plot: Annotated[
         Path | None,
@@ -176,7 +228,7 @@ def kappa(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """Estimate κ = tr H / ‖H‖₂ of a trained model, with an interval that holds.
+    """Estimate κ = tr H / ‖H‖₂ of a model, with an interval.
 
     κ says how many directions the curvature of the loss really has: DeComFL's rate depends on κ and not on d.
 
@@ -197,7 +249,7 @@ def kappa(
 
       decomfl kappa --model mine:net --data mine:loader --loss mine:loss
 
-      decomfl kappa models/opt-125m --task sst2 --examples 32 --threads 2
+      decomfl kappa models/opt-125m --task sst2 --examples 32
 
       decomfl kappa models/bert --data mine:loader
 
@@ -471,9 +523,12 @@ def _largest_gradient(objective: hessian.MeanLoss, batch_size: int) -> float:
     """G, over the batches that the examples make."""
     import torch
 
+    from hessian.mean_loss import differentiating
+
     x = objective.x.clone().requires_grad_()
     batches = [batch for piece in objective.pieces for batch in piece.cut(batch_size)]
-    return float(torch.stack([objective.piece_gradient(x, batch).norm() for batch in batches]).max())
+    with differentiating("the gradient"):
+        return float(torch.stack([objective.piece_gradient(x, batch).norm() for batch in batches]).max())
 
 
 def _facts(trained: TrainedModel, objective: hessian.MeanLoss) -> dict[str, Any]:

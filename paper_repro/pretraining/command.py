@@ -47,9 +47,10 @@ def pretrain(
     threads: Annotated[int, option("The CPU threads of torch. [default: 1]")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """Pretrain an OPT model from scratch on $DECOMFL_DATA/corpus (else on Python's language reference).
+    """Pretrain a small OPT language model from nothing but text.
 
-    The folder is then a model for decomfl train --model; the same flags give the same bits with the same threads.
+    The text is $DECOMFL_DATA/corpus, or else Python's language reference. The folder is then a model for decomfl
+    train --model; the same flags give the same bits with the same threads.
     """
     require(steps is None or tokens is None, "steps and tokens", "not both be given", (steps, tokens))
     config = PretrainConfig(

@@ -616,7 +616,7 @@ def test_the_help_loads_no_torch() -> None:
 
 
 def test_the_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["kappa", "--help"]) == 0
+    assert cli.main(["kappa", "--help-all"]) == 0
     out = capsys.readouterr().out
     choices = *DEVICES, *OPTIMIZERS, *NORMALISATIONS
     for word in ("tr H / ‖H‖₂", "decomfl kappa runs/cnn  ", "negative eigenvalues", "gauss-newton", *choices):

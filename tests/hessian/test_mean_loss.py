@@ -253,7 +253,7 @@ BAD = {
     "dropout": ({"module": with_dropout()}, r"module '0' \(Dropout\) must be in eval mode or have p = 0"),
     "noise": (
         {"module": Noisy()},
-        r"loss must be a function of x and the data, .*F.dropout without training=self.training",
+        r"loss must be a function of x and the data, .*give F.dropout training=self.training",
     ),
     "mixed dtypes": ({"module": half()}, "be float32 for all or float64 for all"),
     "bfloat16": ({"module": problems.mlp().bfloat16()}, "be float32 for all or float64 for all"),

@@ -59,7 +59,7 @@ def audit(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list with a row for each statement.")] = False,
 ) -> None:
-    """What the paper says, what is so, and the evidence for it, gathered again.
+    """What the paper says, what is so, and evidence, made again.
 
       decomfl audit                       the findings that matter, on one screen
 

@@ -60,6 +60,7 @@ _POINT: Final[dict[str, str]] = {
     "a": "Norm ‖∇f‖ of the gradient at the point that a lemma speaks of. [F/X]",
     "delta": "Distance ‖x_{i,r}^k − x_r‖ of that point from the round's first, root mean square. [X]",
 }
+_RARE: Final = "Constants of some statements alone"
 _DEFAULTS: Final = {f.name: f.default for f in Setting.__dataclass_fields__.values()}
 
 
@@ -85,7 +86,10 @@ def _with_constants(command: Command, points: Mapping[str, str]) -> Command:
     """``command(constants, ...)`` with a flag for each constant and for ``points``, spelled as in the paper."""
     flags = [
         *(_constant(name, text, int, parser=_whole(name), metavar="INTEGER") for name, text in _WHOLE.items()),
-        *(_constant(name, text, float) for name, text in {**_REAL, **points}.items()),
+        *(
+            _constant(name, text, float, rich_help_panel=_RARE if name in {"G", "H3", "alpha", "Q", *_POINT} else None)
+            for name, text in {**_REAL, **points}.items()
+        ),
         flag(
             "distribution",
             str,
@@ -119,7 +123,9 @@ def _stepsize(
     replacement: _Replacement = False,
     as_json: _Json = False,
 ) -> None:
-    """How large may η be? Every condition of a theorem, which one binds, and what can be proved beside it.
+    """How large may η be, and which condition of a theorem binds?
+
+    Every condition is shown, and what can be proved beside it.
 
       decomfl stepsize --theorem 1 --d 28938 --m 10 --P 20 --K 4 --L 1
 
@@ -166,7 +172,9 @@ def _bound(
     replacement: _Replacement = False,
     as_json: _Json = False,
 ) -> None:
-    """What is the bound, term by term? As printed, and as it can be proved, at this η and at the largest of each.
+    """What is the bound, term by term, as printed and as proved?
+
+    Each is shown at this η and at the largest that it allows.
 
       decomfl bound --theorem 1
 

@@ -27,7 +27,7 @@ def test_rows_have_the_promised_fields(capsys: pytest.CaptureFixture[str], tmp_p
     picture, table = tmp_path / "speed.png", tmp_path / "rows.csv"
     arguments = ["--d", "5000", "--pairs", "1,40", "--workers", "1,2", "--distribution", "gaussian,rademacher"]
     assert main(["bench", "rebuild", *arguments, "--json", "--plot", str(picture), "--csv", str(table)]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(capsys.readouterr().out)["tables"][0]["rows"]
     assert len(rows) == 8
     wanted = {"distribution", "backend", "d", "pairs", "workers", "ns_per_element_pair", "ratio", "peak_models"}
     for row in rows:
@@ -133,7 +133,7 @@ def test_spoilt_directions_are_noticed(name: str, spoil, monkeypatch: pytest.Mon
 
 def test_moments_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "moments", "--draws", "1e6", "--distribution", "rademacher", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(capsys.readouterr().out)["tables"][0]["rows"]
     assert {row["name"] for row in rows} >= {"E z^1", "E z(s)_j z(s+1)_j"}
     assert main(["bench", "moments", "--draws", "10"]) == 2
     assert "draws must be at least 1e6, got 10.0" in capsys.readouterr().err
