@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 __all__ = ["require_picture", "save_picture"]
 
 
-def require_picture(path: Path) -> None:
+def require_picture(path: Path, argument: str = "plot") -> None:
     """InputError unless matplotlib writes files with the ending of ``path``, and there may be one."""
     from matplotlib.figure import Figure  # here, since matplotlib takes long to load and only a plot needs it
 
     kinds = sorted(Figure().canvas.get_supported_filetypes())
-    require(path.suffix[1:] in kinds, "plot", f"end in one of .{', .'.join(kinds)}", str(path))
+    require(path.suffix[1:] in kinds, argument, f"end in one of .{', .'.join(kinds)}", str(path))
     above = next(folder for folder in path.absolute().parents if folder.exists())
     free = above.is_dir() and os.access(above, os.W_OK | os.X_OK) and not path.is_dir()
-    require(free, "plot", "be a file that can be written", str(path))
+    require(free, argument, "be a file that can be written", str(path))
 
 
 def save_picture(figure: Figure, path: Path) -> Path:

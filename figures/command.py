@@ -37,7 +37,7 @@ def plot(
       decomfl plot runs --x bytes --out curves.svg
       decomfl plot runs/a runs/b --y loss
     """
-    require_picture(out)
+    require_picture(out, "out")
     found = [each for each in found_runs(runs) if each.rows]
     require(bool(found), "runs", "be folders with runs that have rows", ", ".join(map(str, runs)))
     from figures.runs import run_curves

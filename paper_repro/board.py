@@ -27,6 +27,8 @@ LIMITS: Final = limits("board")
 _WAYS: Final = ("up", "down")
 RANK_ONE: Final = "DeComFL, rank-1 directions"
 """The line of ``scales.toml`` that the claim about low rank is judged by."""
+ONE_CLIENT: Final = "FZOO, one client"
+"""The line that is compared with MeZO, whose one agent takes all passes; with m clients a round m agents take them."""
 SPENT: Final[Mapping[str, str]] = {
     "round": "rounds",
     "up": "bytes up a client",
@@ -250,7 +252,9 @@ def claims(rows: pd.DataFrame, words: str) -> list[Outcome]:
     runs = ends(rows)
     outcomes = [
         _ratio("hiso", Ratio.of(runs, "round", "DeComFL", "HiSo"), "rounds, DeComFL / HiSo", 1.0),
-        _ratio("fzoo", Ratio.of(runs, "passes", "MeZO", "FZOO"), "forward passes, MeZO / FZOO", LIMITS.passes),
+        _ratio(
+            "fzoo", Ratio.of(runs, "passes", "MeZO", ONE_CLIENT), f"forward passes, MeZO / {ONE_CLIENT}", LIMITS.passes
+        ),
         _feedsign(runs[runs["line"] == "FeedSign"]),
         _fedkseed(runs[runs["line"] == "FedKSeed"]),
         _rank_one(runs),

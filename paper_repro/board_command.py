@@ -98,6 +98,7 @@ def page() -> tuple[str, bytes]:
     """The page of the documentation, as Markdown, and its picture: of what is recorded at the largest scale."""
     from paper_repro import recorded
     from paper_repro.board import make, scale_words, shown, summary
+    from paper_repro.claims import decided
     from paper_repro.part import Options, rendered
 
     kept = recorded.largest("board")
@@ -113,7 +114,7 @@ def page() -> tuple[str, bytes]:
     for name, own in summary(kept.rows).groupby("problem", sort=False):
         text += [f"## {name}", _markdown(shown(own).drop(columns="problem"))]
     text.append("## Claims of the successors")
-    for outcome in made.claims:
+    for outcome in decided(made.claims, kept.scale):
         row = outcome.row()
         told = "; ".join(f"{label} {value:.4g}" for label, value in row["measured"].items())
         measured = f" Measured: {told}." if told else ""

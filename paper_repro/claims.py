@@ -25,11 +25,13 @@ __all__ = [
     "SCALES",
     "UNTESTED",
     "VERDICTS",
+    "WORDS",
     "Claim",
     "Outcome",
     "PartFacts",
     "Verdict",
     "claim",
+    "decided",
     "judged",
     "limits",
     "outcomes_json",
@@ -53,6 +55,7 @@ class Claim:
     Attributes:
         id: The part, a dot, and its name there; a name that ends in ``*`` stands for a claim about each of several.
         rule: The rule with the thresholds of ``claims.toml`` in it.
+        scale: The least scale that can decide it; ``decided`` holds every outcome to it.
     """
 
     id: str
@@ -100,6 +103,8 @@ class PartFacts:
 
 
 _DATA: Final[dict[str, Any]] = tomllib.loads((Path(__file__).parent / "claims.toml").read_text(encoding="utf-8"))
+WORDS: Final[Mapping[str, str]] = _DATA.pop("words")
+"""What the words of scales, readings and countings mean."""
 _LIMITS: Final = {name: SimpleNamespace(**part.get("limits", {})) for name, part in _DATA.items() if name != "limits"}
 
 
@@ -198,6 +203,13 @@ def judged(part: str, scale: str, outcomes: Iterable[Outcome]) -> list[Outcome]:
     missing = sorted(wanted - ids) + sorted(each for each in ids if claim(each).part != part)
     require(not missing, f"outcomes of part {part}", "be of all its claims and of no others", missing)
     return found
+
+
+def decided(outcomes: Iterable[Outcome], scale: str) -> list[Outcome]:
+    """The outcomes of rows made at a scale: whatever they measured, not tested where their claim takes a larger one."""
+    least = {name: n for n, name in enumerate(SCALES)}
+    enough = [(each, least[scale] >= least[claim(each.id).scale]) for each in outcomes]
+    return [each if there else replace(each, verdict=UNTESTED) for each, there in enough]
 
 
 def outcomes_json(outcomes: Sequence[Outcome]) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from hessian.commands.option import option
-from paper_repro.claims import PARTS, VERDICTS, rows
+from paper_repro.claims import PARTS, VERDICTS, WORDS, rows
 
 __all__ = ["DEAR", "ON_GPU", "paper"]
 
@@ -153,7 +153,7 @@ def paper(
 
 
 def _list(parts: list[str], *, as_json: bool) -> None:
-    """Print the registry: a table a part, 100 columns wide, or rows of JSON."""
+    """Print the registry: a table a part and the words in them, 100 columns wide, or rows of JSON."""
     found = rows(parts)
     if as_json:
         print(json.dumps(found, indent=1, ensure_ascii=False))
@@ -180,4 +180,10 @@ def _list(parts: list[str], *, as_json: bool) -> None:
         console.print(table)
     judged = sum(not row["unmeasured"] for row in found)
     decided = sum(row["verdict"] in VERDICTS[:3] for row in found)
+    words = Table(title="Words", title_justify="left", title_style="bold", show_header=False, expand=True)
+    words.add_column(width=24)
+    words.add_column()
+    for word, meaning in WORDS.items():
+        words.add_row(Text(word), Text(meaning))
+    console.print(words)
     console.print(f"{len(found)} rows, {judged} of them judged by a part, {decided} decided by recorded runs")

@@ -36,7 +36,7 @@ from paper_repro import (
     theory,
     topk,
 )
-from paper_repro.claims import SCALES, UNTESTED, Outcome, outcomes_json
+from paper_repro.claims import SCALES, UNTESTED, Outcome, decided, outcomes_json
 from paper_repro.command import DEAR, ON_GPU
 from paper_repro.drawing import Drawn, drawn, ingredients
 from paper_repro.estimators import CHECKED
@@ -241,12 +241,12 @@ def _part(
 ) -> Made:
     """A part, ``told`` where it is from, with the verdicts of longer runs where its own runs decide nothing."""
     part, longer = told(PARTS[name].make(rows, provenance, options)), options.longer
-    if longer is None or all(claim.verdict != UNTESTED for claim in part.claims):
-        return part
-    at = replace(options, scale=longer.scale, longer=None)
-    earlier = longer.told(PARTS[name].make(longer.rows, longer.provenance, at))
-    decided = {claim.id: claim for claim in earlier.claims if claim.verdict != UNTESTED}
-    claims = [decided.get(claim.id, claim) if claim.verdict == UNTESTED else claim for claim in part.claims]
+    claims = decided(part.claims, options.scale)
+    if longer is not None and any(claim.verdict == UNTESTED for claim in claims):
+        at = replace(options, scale=longer.scale, longer=None)
+        earlier = decided(longer.told(PARTS[name].make(longer.rows, longer.provenance, at)).claims, longer.scale)
+        known = {claim.id: claim for claim in earlier if claim.verdict != UNTESTED}
+        claims = [known.get(claim.id, claim) if claim.verdict == UNTESTED else claim for claim in claims]
     return replace(part, claims=claims)
 
 

@@ -478,4 +478,7 @@ BOARD_PROBLEMS: dict[str, dict[str, Any]] = {name: _problem(name) for name in _D
 BOARD_COMMON: dict[str, Any] = _DATA["board"]["common"]
 """Options that every method of the board has, as far as it knows them."""
 BOARD_VARIANTS: dict[str, dict[str, Any]] = _DATA["board"]["variants"]
-"""Lines of the board beside the methods of the registry: ``method`` and other options than ``BOARD_COMMON`` has."""
+"""Lines of the board beside the methods of the registry.
+
+They have ``method``, other options than ``BOARD_COMMON``, and ``alone`` where one client has all data.
+"""

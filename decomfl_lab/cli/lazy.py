@@ -64,8 +64,8 @@ class LazyGroup(Screened, click.Group):
         self._sections = sections
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """What click makes of the arguments; without any it shows its help."""
-        return super().parse_args(ctx, args or ["--help"])
+        """What click makes of the arguments; none are --help, and help before others is --help after them."""
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] in ([], ["help"]) else args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write a section a title, with the whole first sentence of every command."""

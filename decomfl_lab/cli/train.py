@@ -248,10 +248,10 @@ def _train(
 
     require_choice("federation", federation, (HERE, "ray"))
     require(federation == "ray" or workers is None, "workers", f"be left out for federation {HERE}", workers)
-    if (first := click.get_current_context().meta.get(_MEANT)) is not None:
-        print(f"this is: {first}\n(as the authors ran it: decomfl train decomfl)", file=sys.stderr, flush=True)
     by = Ray() if workers is None else Ray(workers)
     run = prepared(method, config, device, threads, flags, None if federation == HERE else by)
+    if (first := click.get_current_context().meta.get(_MEANT)) is not None:
+        print(f"this is: {first}\n(as the authors ran it: decomfl train decomfl)", file=sys.stderr, flush=True)
     plain = run.config.method.plain()
     try:
         with run_bar(title(run)) as show:

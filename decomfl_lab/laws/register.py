@@ -41,6 +41,7 @@ class Law:
 
 
 LAWS: dict[str, Law] = {}
+"""The laws by name, in the order in which ``verify`` tries them."""
 
 
 def law(

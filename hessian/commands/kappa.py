@@ -253,7 +253,7 @@ def kappa(
 
       decomfl kappa models/bert --data mine:loader
 
-      decomfl kappa runs/hiso --whiten runs/hiso        what HiSo's scaled directions see
+      decomfl kappa runs/hiso --whiten runs/hiso        what HiSo's directions see
 
     The Hessian of a network has negative eigenvalues, which cancel in tr H: besides the signed κ the table has κ of
     the positive part and of absolute values, and --operator gauss-newton has no negative ones at all. κ is that of the

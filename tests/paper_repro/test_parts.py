@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from decomfl_lab.cli.main import main
+from figures.style import method_styles
 from paper_repro import fig3, measures, projection, scales, table1, topk
 from paper_repro.claims import Outcome
 from paper_repro.part import Options
@@ -108,6 +109,16 @@ def test_a_baseline_that_never_gets_there_counts_with_what_it_spent() -> None:
     assert claim.verdict == "holds"  # 42 rounds of FedAvg cost ten million scalars, ours about ten thousand
     assert claim.measured["FedAvg, wire scalars a client to reach it"] is None
     assert claim.measured["FedAvg / DeComFL, at least"] == pytest.approx(42 * 2.4e5 / (40 * 250))
+
+
+def test_fedavg_lies_over_the_other_first_order_curves_and_lets_them_be_seen() -> None:
+    rows = fashion(ours=0.75, theirs=0.9, top_k=0.5, cost=250.0).assign(data="mnist", estimator="gradients")
+    figure = fig3.make(rows, [{"data": "made up"}], options("full")).figures["fig3"]
+    for ax in figure.axes:
+        curves = [line for line in ax.lines if not str(line.get_label()).startswith("_")]
+        assert curves[-1].get_label() == "FedAvg"
+    styles = method_styles(["FedAvg", "FedCom 8 bit", "DeComFL"])
+    assert [bool(styles[name].dash[1]) for name in styles] == [True, False, False]
 
 
 def test_countings_of_figure_3() -> None:

@@ -384,7 +384,12 @@ def _show(
     for name, cells in rows:
         table.add_row(name, *cells)
     console.print(table)
-    for line in lines:
+    from theory.formula import names_in
+
+    formulas = [each for of in variants.values() for part in (of.terms, of.eta, of.mu) for each in part.values()]
+    used = set().union(*map(names_in, formulas))
+    moments = [told for name, told in theory.symbols.MOMENTS.items() if name in used]
+    for line in (*lines, *(["; ".join(moments)] if moments else [])):
         console.print(line)
 
 

@@ -124,7 +124,7 @@ def test_every_column_of_a_run_is_explained(capsys: pytest.CaptureFixture[str]) 
         (["runs", "--sort", "colour"], "sort must be one of folder, method, data"),
         (["plot", "nowhere"], "folder must be a folder that exists, got 'nowhere'"),
         (["plot", "."], "runs must be folders with runs that have rows, got '.'"),
-        (["plot", ".", "--out", "c.txt"], "plot must end in one of "),
+        (["plot", ".", "--out", "c.txt"], "out must end in one of "),
         (["export", "nowhere", "m.safetensors"], "folder must be one in which a run was saved, got 'nowhere'"),
         (["export", "nowhere", "no/m.safetensors"], "out must be in a folder that exists"),
     ],

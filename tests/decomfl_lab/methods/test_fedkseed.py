@@ -53,10 +53,10 @@ def test_the_closed_form_is_that_of_its_pool() -> None:
     assert [own for own in others if own.traffic(run.config.cohort, 1).down_bytes == pytest.approx(sent)] == []
 
 
-def test_the_readmes_bytes_are_those_of_the_formula() -> None:
-    readme = (Path(__file__).parents[3] / "README.md").read_text().split()
+def test_the_bytes_in_the_page_of_methods_are_those_of_the_formula() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "methods.md").read_text().split()
     one, ten = (lab.FedKSeed(local_steps=K).traffic(Cohort(1000, 100, 10), 28_938).bytes for K in (1, 10))
-    assert f"{one:,.0f} bytes for K = 1 and {ten:,.0f} for K = 10" in " ".join(readme)
+    assert f"{one:,.0f} bytes for K = 1 and {ten:,.0f} for K = 10" in " ".join(page)
 
 
 def test_two_rounds_are_the_written_out_sums() -> None:
