@@ -54,6 +54,9 @@ def examples(name: str, data: Any) -> tuple[Tensor, Tensor]:
             raise
         told = f"{_kind(data)} ({type(error).__name__}: {shown(str(error))})"
         raise InputError(f"{rule}, each example of which is a pair of one shape, got {told}") from error
+    for what, values in (("inputs", inputs), ("targets", targets)):
+        dense = values.ndim > 0 and values.layout == torch.strided and not values.is_meta
+        require(dense, f"{what} of {name}", "be a dense tensor, one row an example", values)
     sizes = len(inputs), len(targets)
     require(sizes[0] == sizes[1] > 0, name, "have as many inputs as targets, and one at least", sizes)
     for what, values in (("inputs", inputs), ("targets", targets)):

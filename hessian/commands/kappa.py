@@ -277,6 +277,7 @@ def kappa(
     require(trace == "probes" or operator == "hessian", "trace", "be probes unless operator is hessian", trace)
     require_int("examples", examples, 0)
     require_int("chunk", chunk, 0)
+    require_int("forward_only", forward_only, 0, 10**6)
     require(forward_only == 0 or forward_only >= 8, "forward_only", "be 0 or at least 8 directions", forward_only)
     require(max_basis == 0 or max_basis >= 4, "max_basis", "be 0 or at least 4", max_basis)
     require_int("products", products, 0)
@@ -451,7 +452,7 @@ def _trained(
     from decomfl_lab.runs.run import CHECKPOINT_FILE
     from hessian.named import from_run, from_task, from_weights, trained_here
 
-    steps = None if steps is None else require_int("train_steps", steps, 0)
+    steps = None if steps is None else require_int("train_steps", steps, 0, 10**8)
     given = {"model": model, "data": data, "loss": loss, "task": task, "task_data": task_data or None}
 
     def require_unset(names: Sequence[str], where: str) -> None:
