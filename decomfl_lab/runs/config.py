@@ -60,12 +60,13 @@ class TrainConfig:
         f"The model: {', '.join(MODEL_NAMES)}, a task's language model, or your own as module:function. There are d = "
         "28,938 parameters in cnn-mnist, 1,206,590 in cnn-fashion, which has 62 outputs; names that end in -bn have "
         "BatchNorm, gpt-... are for text. A task's model is a folder of transformers, a GGUF file or a name of the hub "
-        "(facebook/opt-125m). Your own function returns an nn.Module.",
+        "(facebook/opt-125m). Your own function is called with nothing and returns a torch.nn.Module.",
         "model and data",
     )
     loss: str = option(
         CROSS_ENTROPY,
-        "The loss, mean over a batch: cross-entropy, or your own as module:function of (outputs, targets).",
+        "The loss: cross-entropy, or your own as module:function, called with (outputs, targets) of a batch, which "
+        "returns their mean loss, a scalar tensor (torch.nn.functional:mse_loss).",
         "model and data",
     )
     batchnorm: str = option(
@@ -80,8 +81,9 @@ class TrainConfig:
     )
     data: str = option(
         "mnist",
-        f"The data set: {', '.join(DATA_NAMES)}, or your own as module:function. That returns a list of clients, "
-        "(inputs, targets) or a data set or loader each, or (clients, test).",
+        f"The data set: {', '.join(DATA_NAMES)}, or your own as module:function. That is called with nothing and "
+        "returns (inputs, targets), a Dataset or a DataLoader, dealt to the clients by split; or a list of such, one a "
+        "client; or (any of these, test).",
         "model and data",
     )
     task: str = option(

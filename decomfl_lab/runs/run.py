@@ -641,11 +641,12 @@ def load_run(out: Path, dataset: Dataset | None = None, **own: Any) -> Run:
     require_own(config, f"lab.load({str(out)!r}", **given)
     dataset = dataset_of(config) if dataset is None else dataset
     if saved["data"] != dataset.digest:
-        words = "; clients, test and their order must be those of then, so no loader may shuffle"
+        words = "; clients, test and their order must be those of then"
         more = words if config.data == OWN else ""
         raise InputError(f"run {out} must be of the data at hand ({dataset.source}), got one of other data{more}")
     if own.get("loss") is not None and (name := name_of_loss(own["loss"])) != config.loss:
-        raise InputError(f"loss must be that of run {out}, which is {config.loss}, got {name}")
+        same = config.loss.startswith(OWN) and name.split(":")[-1] == config.loss.split(" ")[-1]  # was in __main__ then
+        require(same, "loss", f"be that of run {out}, which is {config.loss}", name)
     run = Run(config, dataset=dataset, **own)
     run.load(out)
     return run
