@@ -30,20 +30,26 @@ def examples(name: str, data: Any) -> tuple[Tensor, Tensor]:
         InputError: If they are something else, empty, not finite, or not as many inputs as targets.
     """
     bare = isinstance(data, tuple | list | Tensor | np.ndarray)
-    if (
-        isinstance(data, tuple | list)
-        and len(data) == 2
-        and all(isinstance(each, Tensor | np.ndarray) for each in data)
-    ):
-        inputs, targets = (torch.as_tensor(each) for each in data)
-    elif isinstance(data, DataLoader):
-        batches = [(torch.as_tensor(x), torch.as_tensor(y)) for x, y in data]
-        inputs, targets = (torch.cat(each) for each in zip(*batches, strict=True))
-    elif hasattr(data, "__getitem__") and hasattr(data, "__len__") and not bare:
-        pairs = [data[n] for n in range(len(data))]
-        inputs, targets = (torch.stack([torch.as_tensor(each) for each in own]) for own in zip(*pairs, strict=True))
-    else:
-        raise InputError(f"{name} must be (inputs, targets), a data set or a data loader, got {_kind(data)}")
+    try:
+        if (
+            isinstance(data, tuple | list)
+            and len(data) == 2
+            and all(isinstance(each, Tensor | np.ndarray) for each in data)
+        ):
+            inputs, targets = (torch.as_tensor(each) for each in data)
+        elif isinstance(data, DataLoader):
+            batches = [(torch.as_tensor(x), torch.as_tensor(y)) for x, y in data]
+            inputs, targets = (torch.cat(each) for each in zip(*batches, strict=True))
+        elif hasattr(data, "__getitem__") and hasattr(data, "__len__") and not bare:
+            pairs = [data[n] for n in range(len(data))]
+            inputs, targets = (torch.stack([torch.as_tensor(each) for each in own]) for own in zip(*pairs, strict=True))
+        else:
+            raise InputError(f"{name} must be (inputs, targets), a data set or a data loader, got {_kind(data)}")
+    except TypeError as error:  # of torch, for what is no number
+        raise InputError(f"{name} must be pairs of tensors or of arrays of numbers, got others ({error})") from None
+    for what, values in (("inputs", inputs), ("targets", targets)):
+        dense = values.ndim > 0 and values.layout == torch.strided and not values.is_meta
+        require(dense, f"{what} of {name}", "be a dense tensor, one row an example", values)
     sizes = len(inputs), len(targets)
     require(sizes[0] == sizes[1] > 0, name, "have as many inputs as targets, and one at least", sizes)
     for what, values in (("inputs", inputs), ("targets", targets)):
@@ -72,7 +78,8 @@ def own_dataset(clients: Sequence[Any], test: Any = None, *, source: str = "own 
     Raises:
         InputError: If there are no clients, or examples do not fit together.
     """
-    require(len(clients) > 0, "clients", "be one at least", len(clients))
+    listed = isinstance(clients, Sequence) and not isinstance(clients, str) and len(clients) > 0
+    require(listed, "clients", "be a list with the examples of one client at least", clients)
     pairs = [examples(f"client {i}", own) for i, own in enumerate(clients)]
     shapes = {(x.shape[1:], x.dtype, y.shape[1:], y.dtype) for x, y in pairs}
     alike = "have inputs and targets of the same shapes and types"
