@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,10 +15,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from decomfl_lab.errors import InputError, require, shown
+from decomfl_lab.errors import InputError, brief, require, shown
 from decomfl_lab.files import write_atomically
 
-__all__ = ["read_checkpoint", "write_checkpoint"]
+__all__ = ["read_checkpoint", "understood", "write_checkpoint"]
 
 T = TypeVar("T")
 
@@ -74,6 +75,21 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise InputError(f"checkpoint must be a file of a run, got {path} ({shown(str(error))})") from None
     require(isinstance(values, dict), "values of the checkpoint", "be a JSON object", values)
     return _Saved(path, tensors), values
+
+
+@contextmanager
+def understood(path: Path) -> Iterator[None]:
+    """Make an InputError that names the file of what goes wrong inside, where a checkpoint's content is put to use.
+
+    A file under its checksum may still be one that somebody else wrote, with other shapes or types.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise InputError(f"checkpoint must hold what this version writes, got {path} ({brief(what)})") from error
 
 
 class _Saved(dict[str, T]):
