@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
+import numbers
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -16,6 +17,7 @@ __all__ = [
     "DivergedError",
     "InputError",
     "brief",
+    "is_number",
     "known_options",
     "plural",
     "require",
@@ -137,13 +139,13 @@ def require_possible(argument: str, value: Any, *, operations: float = 0.0, memo
     require(memory <= there, argument, rule, value)
 
 
+def is_number(value: Any) -> bool:
+    """Whether the value is a finite number, and not True or False."""
+    return not isinstance(value, bool) and isinstance(value, numbers.Real) and math.isfinite(value)
+
+
 def require_finite_positive(argument: str, value: Any) -> float:
     """Return ``float(value)`` if it is a finite number above 0, else raise InputError."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    require(
-        is_number and math.isfinite(value) and value > 0,
-        argument,
-        "be a finite number above 0",
-        value,
-    )
+    plain = isinstance(value, int | float) and is_number(value)
+    require(plain and value > 0, argument, "be a finite number above 0", value)
     return float(value)

@@ -10,12 +10,13 @@ import secrets
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
-from decomfl_lab.errors import InputError, shown
+from decomfl_lab.errors import InputError, require, shown
 
-__all__ = ["HeldError", "held", "held_checkpoint", "is_held", "require_writable", "write_atomically"]
+__all__ = ["HeldError", "as_path", "held", "held_checkpoint", "is_held", "require_writable", "write_atomically"]
 
 LOCK_FILE = ".lock"
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
@@ -24,6 +25,13 @@ _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
 
 class HeldError(InputError):
     """Another process holds the folder or the file; the message names it."""
+
+
+def as_path(argument: str, value: Any) -> Path:
+    """The path, of a path or its text; InputError for what is none."""
+    named = isinstance(value, str | os.PathLike) and "\0" not in str(value)
+    require(named, argument, "be a path, as text or a pathlib.Path", value)
+    return Path(value)
 
 
 def require_writable(argument: str, path: Path | None) -> None:

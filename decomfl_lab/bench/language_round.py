@@ -276,7 +276,7 @@ def llm_rows(
     sizes = batch, clients, P, repeats
     require_possible("batch, clients, P and repeats", sizes, operations=1e6 * math.prod(sizes))
     require_possible("batch and clients", (batch, clients), memory=100.0 * batch * clients)
-    require_int("vocabulary", vocabulary, 2 + len(SPECIAL))
+    require_possible("vocabulary", require_int("vocabulary", vocabulary, 2 + len(SPECIAL)), memory=100 * vocabulary)
     chosen = [BASELINE, *(require_choice("way", way, WAYS) for way in ways if way != BASELINE)]
     place = find_device(device)
     use_tf32_(False)

@@ -14,7 +14,7 @@ from click.shell_completion import get_completion_class, shell_complete
 from decomfl_lab import __version__
 from decomfl_lab.cli.layers import COMMANDS, contributed, installed
 from decomfl_lab.cli.lazy import ARGUMENTS, LazyGroup
-from decomfl_lab.errors import InputError, brief, require
+from decomfl_lab.errors import InputError, brief, require, shown
 from decomfl_lab.interrupts import Interrupted, interrupt
 
 __all__ = ["application", "main"]
@@ -111,6 +111,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
+    except OSError as error:  # of a file that is named, or of the disk; others are a fault of ours
+        if error.filename is None:
+            raise
+        rule = "files and folders must be as the command needs them"
+        print(f"decomfl: error: {rule}, got {shown(str(error.filename))} ({error.strerror})", file=sys.stderr)
+        code = 2
+    except MemoryError as error:
+        print(f"decomfl: error: the work must fit into memory, got {brief(str(error)) or 'too much'}", file=sys.stderr)
+        code = 2
     if argv is None:
         sys.exit(code)
     return code

@@ -84,7 +84,8 @@ def own_dataset(clients: Sequence[Any], test: Any = None) -> Dataset:
     Raises:
         InputError: If there are no clients, or examples do not fit together.
     """
-    require(len(clients) > 0, "clients", "be one at least", len(clients))
+    listed = isinstance(clients, Sequence) and not isinstance(clients, str) and len(clients) > 0
+    require(listed, "clients", "be a list with the examples of one client at least", clients)
     pairs = [examples(f"client {i}", own) for i, own in enumerate(clients)]
     shapes = {(x.shape[1:], x.dtype, y.shape[1:], y.dtype) for x, y in pairs}
     alike = "have inputs and targets of the same shapes and types"

@@ -126,6 +126,12 @@ class Method:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
+        for own in dataclasses.fields(self):
+            value = getattr(self, own.name)
+            if own.default_factory is dict:
+                require(isinstance(value, Mapping), own.name, "be {round: value, ...}", value)
+            elif isinstance(own.default, bool):
+                require(isinstance(value, bool), own.name, "be True or False", value)
         if not self.left_open("lr"):
             require_finite_positive("lr η", self.lr)
         for r, value in self.lr_schedule.items():

@@ -106,6 +106,8 @@ def _workspace(config: TrainConfig, dataset: Dataset, module: nn.Module | None) 
     else:
         in_shape = tuple(dataset.train_images.shape[1:])
         own = build_model(config.model, seed=config.seed, in_shape=in_shape, classes=dataset.classes)
+    empty = any(p.is_meta for p in own.parameters())
+    require(not empty, "model", "have values, and not be on the meta device", type(own).__name__)
     own.to(dataset.device)
     if config.batchnorm == "frozen":
         freeze_(own, calibration_images(config, dataset))

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor, nn
 
-from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
+from decomfl_lab.checkpoint import read_checkpoint, understood, write_checkpoint
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.devices import describe, find_device, use_tf32_
 from decomfl_lab.errors import DivergedError, InputError, plural, require, require_int
@@ -293,7 +293,8 @@ class Run:
         self.folder = out or self.folder
         with nullcontext() if out is None else held(out), telling(lambda: self._interrupted(out)):
             if out is not None and (out / CHECKPOINT_FILE).exists():
-                self._resume(out, any_code=any_code)
+                with understood(out / CHECKPOINT_FILE):
+                    self._resume(out, any_code=any_code)
             with nullcontext() if out is None else self._logged(out):
                 self._train(out, on_round, on_start)
 
@@ -429,7 +430,8 @@ class Run:
         Raises:
             InputError: If the folder holds another run, or a damaged one.
         """
-        self._resume(Path(folder), any_code=any_code)
+        with understood(Path(folder) / CHECKPOINT_FILE):
+            self._resume(Path(folder), any_code=any_code)
         self.folder = Path(folder)
 
     def _resume(self, folder: Path, *, any_code: bool) -> None:
@@ -590,8 +592,9 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     file, written = folder / CHECKPOINT_FILE, folder / CONFIG_FILE
     require(file.exists(), "folder", "be one in which a run was saved", str(folder))
     tensors, saved = read_checkpoint(file)
+    with understood(file):
+        ours = config_from_mapping(saved["config"], f"run {folder}", lenient=True)
     if written.exists():
-        ours = config_from_mapping(saved.get("config", {}), f"run {folder}", lenient=True)
         theirs = config_from_mapping(read_config(written), str(written), lenient=True)
         a, b = theirs.to_dict(), ours.to_dict()
         others = [name for name in _differing(theirs, ours) if name != "rounds"]

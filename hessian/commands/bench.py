@@ -43,6 +43,8 @@ def kappa(
     cores; --examples 400 --seeds 60 --library-seeds 3 about eight minutes; --seeds 10 --library-seeds 2 about three.
     """
     require_writable("csv", csv)
+    work = (require_int("seeds", seeds, 1) + require_int("library_seeds", library_seeds, 1)) * products
+    require_possible("seeds and products", (seeds, library_seeds, products), operations=1e6 * work)
     rows: list[KappaRow] = []
     with RunBars() as bars:
         bars.show("training the net", 0, None, "")
@@ -100,8 +102,9 @@ def coverage(
     it. The tables count by spectrum, by the probes that an interval rests on, and all. 100 seeds take some 20 seconds.
     """
     require_writable("csv", csv)
-    require_possible("seeds", require_int("seeds", seeds, 1), operations=1e6 * seeds)
-    names = [name for name in spectra.split(",") if name] or list(SPECTRA)
+    work = require_int("seeds", seeds, 1) * max(1, require_int("products", products, 0))
+    require_possible("seeds and products", (seeds, products), operations=1e6 * work)
+    names = spectra.split(",") if spectra else list(SPECTRA)
     runs: list[CoverageRun] = []
     with RunBars() as bars:
         for run in coverage_runs(

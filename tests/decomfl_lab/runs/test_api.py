@@ -144,7 +144,7 @@ def test_a_run_of_other_data_or_without_its_model_is_refused(model: nn.Module, t
 @pytest.mark.parametrize(
     ("clients", "message"),
     [
-        ([], "clients must be one at least, got 0"),
+        ([], r"clients must be a list with the examples of one client at least, got \[\]"),
         ([(x, y[:3])], r"client 0 must have as many inputs as targets, and one at least, got \(90, 3\)"),
         ([PAIRS[0], (x[:, :3], y)], "clients must have inputs and targets of the same shapes and types"),
         ([(x, y.tolist())], r"client 0 must be \(inputs, targets\), .*, got \(Tensor, list\)"),
