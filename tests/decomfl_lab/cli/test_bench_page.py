@@ -36,7 +36,7 @@ def test_the_page_has_every_row_and_the_command_that_repeats_it(record: dict[str
     (tmp_path / "memory.json").write_text(json.dumps(record | {"load": 0.01}))
     assert main(["bench", "page", str(tmp_path), "--write", str(tmp_path)]) == 0
     page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
-    assert "$ decomfl bench memory --d 1e5 --role server --json" in page
+    assert "decomfl bench memory --d 1e5 --role server --json" in page
     assert "| server | DeComFL server without a model | 100,352 |" in page
 
 
