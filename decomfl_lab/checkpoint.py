@@ -5,18 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from safetensors import SafetensorError
 
-from decomfl_lab.errors import InputError, require, shown
+from decomfl_lab.errors import InputError, brief, require, shown
 from decomfl_lab.files import write_atomically
 
 if TYPE_CHECKING:  # what is said of a run needs no tensors
     from torch import Tensor
 
-__all__ = ["read_checkpoint", "read_values", "write_checkpoint"]
+__all__ = ["read_checkpoint", "read_values", "understood", "write_checkpoint"]
+
+T = TypeVar("T")
 
 _KEY = "decomfl"
 _CHECKSUM = re.compile(rb'"sha256":"([0-9a-f]{64})"')
@@ -52,7 +57,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors = load(content)
     except (SafetensorError, ValueError, KeyError, RecursionError) as error:
         raise _refusal(path, error) from None
-    return tensors, _values(path, content)[1]
+    return _Saved(path, tensors), _values(path, content)[1]
 
 
 def read_values(path: Path) -> tuple[dict[str, list[int]], dict[str, Any]]:
@@ -87,7 +92,7 @@ def _checked(path: Path) -> bytes:
 def _values(path: Path, content: bytes) -> tuple[dict[str, list[int]], dict[str, Any]]:
     try:
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        values = json.loads(header.pop("__metadata__")[_KEY])
+        values = json.loads(header.pop("__metadata__")[_KEY], object_hook=partial(_Saved, path))
         shapes = {name: own["shape"] for name, own in header.items()}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _refusal(path, error) from None
@@ -97,3 +102,29 @@ def _values(path: Path, content: bytes) -> tuple[dict[str, list[int]], dict[str,
 
 def _refusal(path: Path, error: Exception) -> InputError:
     return InputError(f"checkpoint must be a file of a run, got {path} ({shown(str(error))})")
+
+
+@contextmanager
+def understood(path: Path) -> Iterator[None]:
+    """Make an InputError that names the file of what goes wrong inside, where a checkpoint's content is put to use.
+
+    A file under its checksum may still be one that somebody else wrote, with other shapes or types.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise InputError(f"checkpoint must hold what this version writes, got {path} ({brief(what)})") from error
+
+
+class _Saved(dict[str, T]):
+    """What a checkpoint has by name; InputError for what it lacks."""
+
+    def __init__(self, path: Path, found: Mapping[str, T]) -> None:
+        super().__init__(found)
+        self._path = path
+
+    def __missing__(self, name: str) -> T:
+        raise InputError(f"checkpoint must have {name!r} in it, got {self._path} without, which is of something else")

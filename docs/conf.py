@@ -16,10 +16,12 @@ import textwrap
 import types
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import click
-from docutils.nodes import Element
+from docutils.nodes import Element, Text
 from sphinx.application import Sphinx
+from sphinx.domains.python import PyObject
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.util import logging
 from sphinx_gallery.scrapers import figure_rst
@@ -29,10 +31,15 @@ from decomfl_lab.cli.lazy import Contribution
 from decomfl_lab.cli.main import application, main
 
 HERE = Path(__file__).parent
-PUBLIC = {}
-for _name in ("decomfl_lab", "decomfl_lab.laws", "hessian", "theory"):
-    _module = importlib.import_module(_name)
-    PUBLIC[_name] = sorted(n for n in _module.__all__ if not isinstance(getattr(_module, n), types.ModuleType))
+PUBLIC: dict[str, list[str]] = {}
+"""The names of each package."""
+HOMES: dict[str, str] = {}
+"""The public name of what a module within defines."""
+for _package in ("decomfl_lab", "decomfl_lab.laws", "hessian", "theory"):
+    _module = importlib.import_module(_package)
+    _found = {name: getattr(_module, name) for name in sorted(_module.__all__)}
+    PUBLIC[_package] = [name for name, each in _found.items() if not isinstance(each, types.ModuleType)]
+    HOMES |= {f"{getattr(_found[name], '__module__', '')}.{name}": f"{_package}.{name}" for name in PUBLIC[_package]}
 EXAMPLES = HERE.parent / "examples"
 INCLUDED = {"NOTATION.md": "notation.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Files of the root that are pages of the reference."""
@@ -65,7 +72,7 @@ extensions = [
 ]
 templates_path = ["_templates"]
 exclude_patterns = ["_templates", "gallery/sg_execution_times.rst", "sg_execution_times.rst"]
-suppress_warnings = ["config.cache"]  # a configuration with functions in it is read anew each time
+suppress_warnings = ["config.cache", "toc.empty_glob"]  # functions cannot be cached; [b]enchmarks.md may be missing
 smartquotes = False  # -- is an option here, not a dash
 default_role = "code"
 nitpicky = True
@@ -79,12 +86,14 @@ autodoc_typehints_format = "short"
 autodoc_typehints_description_target = "documented_params"
 autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {"members": True}
 autosummary_context = {"public": PUBLIC}
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 napoleon_custom_sections = ["Source"]
 python_maximum_signature_line_length = 80
+
+next(each for each in PyObject.doc_field_types if each.name == "variable").label = "Attributes"
 
 sphinx_gallery_conf = {
     "examples_dirs": [SCRATCH.name],
@@ -92,6 +101,7 @@ sphinx_gallery_conf = {
     "filename_pattern": r"/(train|kappa|my_bound|my_method)\.py$",  # these run; the others are shown
     "download_all_examples": False,
     "image_scrapers": [show_written],
+    "default_thumb_file": str(HERE / "_static" / "blank.png"),
     "abort_on_example_error": True,
     "show_signature": False,
     "min_reported_time": 1000,
@@ -107,14 +117,11 @@ linkcheck_timeout = 20
 
 def help_of(words: list[str]) -> str:
     """What a command says of itself, with all its options."""
-    os.environ["COLUMNS"] = "80"
-    for flag in ("--help-all", "--help"):
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-            code = main([*words, flag])
-        if code == 0:
-            return out.getvalue()
-    raise RuntimeError(f"decomfl {' '.join(words)} --help exits with {code}")
+    out = io.StringIO()
+    with mock.patch.dict(os.environ, {"COLUMNS": "80"}), contextlib.redirect_stdout(out):
+        code = main([*words, "--help-all"])
+    assert code == 0, words
+    return out.getvalue().strip()
 
 
 def write_commands(app: Sphinx) -> None:
@@ -124,7 +131,7 @@ def write_commands(app: Sphinx) -> None:
 
     def section(words: list[str], command: click.Command) -> str:
         command = command.load() if isinstance(command, Contribution) else command
-        own = f"{'#' * len(words)} decomfl {' '.join(words)}\n\n```text\n{help_of(words).strip()}\n```\n"
+        own = f"{'#' * len(words)} decomfl {' '.join(words)}\n\n```text\n{help_of(words)}\n```\n"
         if not isinstance(command, click.Group):
             return own
         context = click.Context(command)
@@ -133,7 +140,7 @@ def write_commands(app: Sphinx) -> None:
 
     pages = {name: section([name], command) for name, command in application().commands.items()}
     listed = "\n".join(["```{toctree}", ":hidden:", "", *pages, "```"])
-    pages["index"] = f"# Command line\n\n```text\n{help_of([]).strip()}\n```\n\n{listed}\n"
+    pages["index"] = f"# Command line\n\n```text\n{help_of([])}\n```\n\n{listed}\n"
     for name, text in pages.items():
         page = folder / f"{name}.md"
         if not page.exists() or page.read_text(encoding="utf-8") != text:
@@ -173,24 +180,33 @@ def prepare_page(app: Sphinx, docname: str, content: list[str]) -> None:
 
 
 def prepare_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Make a docstring restructured text: what is indented is as written, | is itself, options have their help."""
+    """Make a docstring restructured text: what is indented stays as it is, options come with their help."""
     if what == "data" and not hasattr(obj, "__wrapped__"):
-        lines[:] = attribute_docs(obj, name.rpartition(".")[2])
-    text = re.sub(r"(?m)^Returns:\n((?: +.*\n?|\n)+)", lambda found: ":returns: " + found[1].lstrip(), "\n".join(lines))
-    parts: list[str] = []
-    for block in re.split(r"\n{2,}", text):
-        if parts and block.startswith("    ") and not re.match(r" *\w+:\n", parts[-1]) and not in_section(parts):
-            code = textwrap.dedent(block)
-            parts.append(
-                f".. code-block:: {'python' if is_python(code) else 'text'}\n\n{textwrap.indent(code, '    ')}"
-            )
-        else:
-            pieces = re.split(r"(``.*?``)", block, flags=re.DOTALL)
-            parts.append("".join(p if p.startswith("``") else re.sub(r"[|*]", r"\\\g<0>", p) for p in pieces))
-    lines[:] = "\n\n".join(parts).split("\n")
+        lines[:] = ["", *attribute_docs(obj, name.rpartition(".")[2])]  # the blank line: no type precedes a colon
     if what == "class" and dataclasses.is_dataclass(obj):
-        helps = {own.name: own.metadata["option"].help for own in dataclasses.fields(obj) if "option" in own.metadata}
-        lines += ["", *(f":ivar {name}: {help_}" for name, help_ in helps.items() if help_), ""]
+        lines.append("")
+        for own in dataclasses.fields(obj):
+            if "option" in own.metadata:
+                lines.append(f":ivar {own.name}: {own.metadata['option'].help}")
+            elif "codec" in own.metadata:
+                written = ", ".join(f"``{option}``" for option in own.metadata["codec"].options)
+                lines.append(f":ivar {own.name}: An object, which flags and files write as {written}.")
+
+    def piece(found: re.Match[str]) -> str:
+        if found["code"]:
+            return f".. code-block:: {'python' if is_python(textwrap.dedent(found[0])) else 'text'}\n\n{found[0]}"
+        text = re.sub(r"(?s)(``.*?``|(?<!\w)\*\w[^*]*\w\*)|([|*])", lambda each: each[1] or f"\\{each[2]}", found[0])
+        return re.sub(r"^Returns:\n +", ":returns: ", text)  # else what precedes a colon is taken for a type
+
+    pieces = r"(?m)(?P<section>^[A-Z]\w+:\n(?:(?: .*)?\n)+)|(?P<code>^    .*\n(?:(?:    .*)?\n)*)|(?:^.+\n)+"
+    lines[:] = re.sub(pieces, piece, "\n".join([*lines, ""])).split("\n")
+
+
+def set_dashes(app: Sphinx, doctree: Element) -> None:
+    """Set the dashes between a parameter and its description, which Sphinx leaves to its typographer."""
+    for text in list(doctree.findall(Text)):
+        if text == " -- " and text.parent is not None:
+            text.parent.replace(text, Text(" – "))
 
 
 def attribute_docs(obj: object, name: str) -> list[str]:
@@ -204,12 +220,6 @@ def attribute_docs(obj: object, name: str) -> list[str]:
     return []
 
 
-def in_section(parts: list[str]) -> bool:
-    """Whether the last of the blocks is in a section such as Args."""
-    last = next((part for part in reversed(parts) if not part.startswith((" ", ".."))), "")
-    return bool(re.match(r"(Args|Attributes|Raises|Yields|Source):", last))
-
-
 def is_python(code: str) -> bool:
     """Whether it is a program, rather than a formula."""
     try:
@@ -219,13 +229,10 @@ def is_python(code: str) -> bool:
 
 
 def find_public(app: Sphinx, env: Any, node: Element, contnode: Element) -> Element | None:
-    """Lead a name of a module within to the public name of the same object."""
-    last = node.get("reftarget", "").rpartition(".")[2]
-    for module, names in PUBLIC.items():
-        if node.get("refdomain") == "py" and last in names and node["reftarget"] != f"{module}.{last}":
-            target = f"{module}.{last}"
-            return env.domains["py"].resolve_xref(env, node["refdoc"], app.builder, "obj", target, node, contnode)  # type: ignore[no-any-return]
-    return None
+    """Lead the name of what a module within defines to its public name."""
+    target = HOMES.get(node.get("reftarget", "")) if node.get("refdomain") == "py" else None
+    found = target and env.domains["py"].resolve_xref(env, node["refdoc"], app.builder, "obj", target, node, contnode)
+    return found or None
 
 
 def setup(app: Sphinx) -> None:
@@ -233,4 +240,5 @@ def setup(app: Sphinx) -> None:
     app.connect("builder-inited", write_commands)
     app.connect("source-read", prepare_page)
     app.connect("autodoc-process-docstring", prepare_docstring, priority=400)  # before napoleon
+    app.connect("doctree-read", set_dashes)
     app.connect("missing-reference", find_public)

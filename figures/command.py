@@ -37,7 +37,7 @@ def plot(
       decomfl plot runs --x bytes --out curves.svg
       decomfl plot runs/a runs/b --y loss
     """
-    require_picture(out)
+    require_picture(out, "out")
     found = [each for each in found_runs(runs) if each.rows]
     require(bool(found), "runs", "be folders with runs that have rows", ", ".join(map(str, runs)))
     from figures.runs import run_curves
@@ -50,12 +50,15 @@ def curves_of(found: Sequence[Found]) -> pd.DataFrame:
     """The rows of the runs, with label, seed and the bytes of a client."""
     import pandas as pd
 
+    from figures.layout import require_columns
+
     frames = [
         pd.DataFrame(each.rows).assign(label=label, seed=each.config.get("seed", 0), run=n)
         for n, (each, label) in enumerate(zip(found, labels_of(found), strict=True))
     ]
     clients = {n: each.config.get("clients", 1) for n, each in enumerate(found)}
     rows = pd.concat(frames, ignore_index=True)
+    require_columns("rows of the runs", rows, ["wire_bytes"])
     return rows.assign(client_bytes=rows["wire_bytes"] / rows["run"].map(clients))
 
 

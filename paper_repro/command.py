@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from decomfl_lab.errors import require
 from hessian.commands.option import option
-from paper_repro.claims import PARTS, VERDICTS, rows
+from paper_repro.claims import PARTS, VERDICTS, WORDS, named, rows
 
 __all__ = ["DEAR", "ON_GPU", "paper"]
 
@@ -61,6 +63,17 @@ def paper(
             panel="Axes and readings",
         ),
     ] = "both",
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="PART.SETTING=VALUE",
+            rich_help_panel="Settings",
+            help="Change a setting of the runs, as fig2.local_rounds={2=60} for K = 2, or hessian.model=resnet20-bn; "
+            "an unknown one is refused with a list of those that there are. The report says what was changed, and no "
+            "verdict of the part counts. For another model or method of a run: decomfl train. Repeatable.",
+        ),
+    ] = None,
     reference: Annotated[
         Path | None,
         typer.Option(
@@ -143,17 +156,18 @@ def paper(
     Runs are kept under OUT/runs, or in --runs, by a fingerprint of settings, seed, data and code: what is there is not
     computed again, and an interrupted command resumes. Open OUT/report.html when it is done.
     """
-    asked = {name: value for name, value in locals().items() if name != "list_claims"}
+    asked = {name: value for name, value in locals().items() if name != "list_claims"} | {"changes": changes or []}
     if list_claims:
-        _list([name.strip() for name in only.split(",") if name.strip()], as_json=as_json)
+        require(not changes, "--set", "be left out with --list", changes)
+        _list(named("only", only, ",", [*PARTS, "paper"]), as_json=as_json)
         return
     from paper_repro.making import make_report  # with it come torch, pandas and matplotlib
 
     make_report(**asked)
 
 
-def _list(parts: list[str], *, as_json: bool) -> None:
-    """Print the registry: a table a part, 100 columns wide, or rows of JSON."""
+def _list(parts: Sequence[str], *, as_json: bool) -> None:
+    """Print the registry: a table a part and the words in them, 100 columns wide, or rows of JSON."""
     found = rows(parts)
     if as_json:
         print(json.dumps(found, indent=1, ensure_ascii=False))
@@ -180,4 +194,10 @@ def _list(parts: list[str], *, as_json: bool) -> None:
         console.print(table)
     judged = sum(not row["unmeasured"] for row in found)
     decided = sum(row["verdict"] in VERDICTS[:3] for row in found)
+    words = Table(title="Words", title_justify="left", title_style="bold", show_header=False, expand=True)
+    words.add_column(width=24)
+    words.add_column()
+    for word, meaning in WORDS.items():
+        words.add_row(Text(word), Text(meaning))
+    console.print(words)
     console.print(f"{len(found)} rows, {judged} of them judged by a part, {decided} decided by recorded runs")

@@ -44,6 +44,7 @@ class Options:
         longer: The rows recorded for the part at full scale, where that is larger than ``scale``; they are drawn thin.
         problems: The problems of the board; none for all.
         lines: The lines of the board; none for all.
+        changes: {part: the settings that were changed, in words}.
     """
 
     scale: str
@@ -59,6 +60,7 @@ class Options:
     longer: Recorded | None = None
     problems: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
+    changes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def thin(self) -> str:

@@ -64,8 +64,8 @@ class LazyGroup(Screened, click.Group):
         self._sections = sections
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """What click makes of the arguments; without any it shows its help."""
-        return super().parse_args(ctx, args or ["--help"])
+        """What click makes of the arguments; none are --help, and help before others is --help after them."""
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] in ([], ["help"]) else args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write a section a title, with the whole first sentence of every command."""
@@ -91,7 +91,7 @@ def _written_help(entry: EntryPoint) -> str | None:
     """The help of an entry as its source has it; None where only running the source tells.
 
     That is the docstring of the function of the name, or, where the name is given the value of a call, the literal
-    ``help`` of the call or the docstring of the function that is its first argument.
+    ``help`` or ``short_help`` of the call or the docstring of the function that is its first argument.
     """
     spec = find_spec(entry.module)
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
@@ -103,7 +103,7 @@ def _written_help(entry: EntryPoint) -> str | None:
             case ast.Assign(targets=[ast.Name(id=entry.attr)], value=ast.Call(args=args, keywords=keywords)):
                 for keyword in keywords:
                     match keyword:
-                        case ast.keyword(arg="help", value=ast.Constant(value=str(text))):
+                        case ast.keyword(arg="help" | "short_help", value=ast.Constant(value=str(text))):
                             return text
                 return docs.get(args[0].id) if args and isinstance(args[0], ast.Name) else None
     return docs.get(entry.attr)

@@ -14,7 +14,7 @@ from click.shell_completion import get_completion_class, shell_complete
 from decomfl_lab import __version__
 from decomfl_lab.cli.layers import COMMANDS, contributed, installed
 from decomfl_lab.cli.lazy import ARGUMENTS, LazyGroup
-from decomfl_lab.errors import InputError
+from decomfl_lab.errors import InputError, brief, require, shown
 from decomfl_lab.interrupts import Interrupted, interrupt
 
 __all__ = ["application", "main"]
@@ -86,6 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if argv is None:  # a process of our own
             signal.signal(signal.SIGTERM, interrupt)
+        for text in args:  # no file or folder can have it in its name
+            require("\0" not in text, "arguments", "have no NUL character", text)
         command = application()
         if argv is None and (asked := os.environ.get(COMPLETE)):
             sys.exit(shell_complete(command, {}, "decomfl", COMPLETE, asked))
@@ -98,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.exceptions.Exit as done:
         code = done.exit_code
     except click.ClickException as error:
-        print(f"decomfl: error: {' '.join(error.format_message().split())}", file=sys.stderr)
+        print(f"decomfl: error: {brief(' '.join(error.format_message().split()), 500)}", file=sys.stderr)
         code = 2
     except InputError as error:
         print(f"decomfl: error: {error}", file=sys.stderr)
@@ -109,6 +111,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
+    except OSError as error:  # of a file that is named, or of the disk; others are a fault of ours
+        if error.filename is None:
+            raise
+        rule = "files and folders must be as the command needs them"
+        print(f"decomfl: error: {rule}, got {shown(str(error.filename))} ({error.strerror})", file=sys.stderr)
+        code = 2
+    except MemoryError as error:
+        print(f"decomfl: error: the work must fit into memory, got {brief(str(error)) or 'too much'}", file=sys.stderr)
+        code = 2
     if argv is None:
         sys.exit(code)
     return code

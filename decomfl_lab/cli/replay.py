@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from decomfl_lab.errors import InputError, require
+from decomfl_lab.errors import InputError
 from decomfl_lab.interrupts import telling
 
 __all__ = ["replay"]
@@ -51,6 +51,7 @@ def replay(
     the log, every record is applied, and the model is compared with every digest that the log has of it. Exit code 0
     if all agree, 1 if not.
     """
+    from decomfl_lab.files import require_writable
     from decomfl_lab.runs.export import save_weights
     from decomfl_lab.runs.progress import RunBars
     from decomfl_lab.runs.replay import replay as run
@@ -59,8 +60,7 @@ def replay(
         chosen = [int(piece) for piece in measure.split(",") if piece]
     except ValueError:
         raise InputError(f"measure must be rounds joined by commas, got {measure!r}") from None
-    folder = "." if save is None else save.parent
-    require(Path(folder).is_dir(), "save", "be a file in a folder that exists", str(save))
+    require_writable("save", save)
     with telling(lambda: "interrupted; nothing was written"), RunBars() as bars:
         found = run(
             file,

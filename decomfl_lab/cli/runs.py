@@ -42,9 +42,7 @@ def runs(
         print(json.dumps(dict(COLUMNS)) if as_json else "\n".join(f"{k:<{width}}  {v}" for k, v in COLUMNS.items()))
         return
     found = found_runs(where(folders))
-    rows = sorted(
-        map(_row, found), key=lambda row: (row[sort] is None, row[sort] if sort != "rounds" else row[sort][0])
-    )
+    rows = sorted(map(_row, found), key=lambda row: _place(row[sort]))
     if as_json:
         print(json.dumps(rows))
     else:
@@ -82,6 +80,13 @@ def _row(found: Found) -> dict[str, Any]:
         "state": found.state,
     }
     return {name: None if isinstance(each, float) and math.isnan(each) else each for name, each in known.items()}
+
+
+def _place(value: Any) -> tuple[int, float, str]:
+    """Where a value comes in its column: numbers, then words, then what is not known."""
+    first = value[0] if isinstance(value, list) else value
+    is_number = isinstance(first, int | float)
+    return 2 * (first is None) + (isinstance(first, str)), first if is_number else 0.0, str(first)
 
 
 def _cell(name: str, value: Any) -> str:

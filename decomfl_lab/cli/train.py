@@ -15,7 +15,7 @@ import click
 
 from decomfl_lab.cli.layers import COMMANDS, installed
 from decomfl_lab.cli.screen import WORDS, Screened
-from decomfl_lab.errors import DivergedError, require, require_choice, require_int
+from decomfl_lab.errors import DivergedError, require, require_choice
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import AUTO, Method, Option, is_auto
 from decomfl_lab.methods.registry import METHODS, find_method
@@ -211,8 +211,7 @@ def prepared(
     method: str, config: Path | None, device: str, threads: int, flags: Mapping[str, Any], federation: Ray | None = None
 ) -> Run:
     """The run at round 0 of a file and of the flags that were given (others are None), which win over it."""
-    import torch
-
+    from decomfl_lab.devices import use_threads_
     from decomfl_lab.runs.building import dataset_of, fitted
     from decomfl_lab.runs.run import Run
 
@@ -222,7 +221,7 @@ def prepared(
             values[name] = parse_schedule(name, text) if name.endswith("_schedule") else text
     values["method"] = method
     run_config = config_from_mapping(values, f"config {config}" if config else "the flags")
-    torch.set_num_threads(require_int("threads", threads, 1))
+    use_threads_(threads)
     dataset = dataset_of(run_config, device)
     run_config = run_config if "clients" in values else fitted(run_config, dataset)
     run = Run(run_config, dataset=dataset, federation=federation)
@@ -248,16 +247,17 @@ def _train(
 
     require_choice("federation", federation, (HERE, "ray"))
     require(federation == "ray" or workers is None, "workers", f"be left out for federation {HERE}", workers)
-    if (first := click.get_current_context().meta.get(_MEANT)) is not None:
-        print(f"this is: {first}\n(as the authors ran it: decomfl train decomfl)", file=sys.stderr, flush=True)
     by = Ray() if workers is None else Ray(workers)
     run = prepared(method, config, device, threads, flags, None if federation == HERE else by)
+    if (first := click.get_current_context().meta.get(_MEANT)) is not None:
+        print(f"this is: {first}\n(the authors' run on MNIST is: decomfl train decomfl)", file=sys.stderr, flush=True)
     plain = run.config.method.plain()
     try:
         with run_bar(title(run)) as show:
             run.train(out=out, on_round=show, on_start=_tell_start)
     except DivergedError:
-        print(_table(run.metrics))
+        if len(run.metrics):
+            print(_table(run.metrics))
         raise
     replays = plain.get("rebuild") == "replay" and plain.get("revert") == "snapshot"  # M/m rounds' worth of them
     report(run, run.verify() if replays else Rebuilt(0, 0), out, as_json=as_json)
@@ -296,7 +296,7 @@ def report(run: Run, rebuilt: Rebuilt, out: Path | None, *, as_json: bool, **mor
 def _what_next(out: Path | None) -> str:
     """What a run can be looked at with."""
     if out is None:
-        return "nothing is kept without --out FOLDER; what is kept, decomfl plot, kappa, replay and export take"
+        return "nothing was kept: with --out runs/first the run is, for decomfl plot, kappa, replay and export"
     logged = (out / LOG_FILE).exists()
     wanted = {
         "plot": "its curves, beside those of other runs",

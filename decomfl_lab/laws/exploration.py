@@ -37,10 +37,11 @@ from decomfl_lab.errors import InputError, plural, require_int
 from decomfl_lab.laws.contract import Case, Implementation, Wavy, model_of
 from decomfl_lab.laws.register import LawBrokenError, Model, same
 from decomfl_lab.noise import Distribution
+from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.delivery import Delivery, receive
 from decomfl_lab.protocol.messages import Dense, Held, Reply
 from decomfl_lab.protocol.policy import PullPolicy
-from decomfl_lab.protocol.server import Tracking
+from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.session import MOST_WELCOMES, Coordinator, Host
 from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.protocol.wire import split_frame
@@ -170,12 +171,21 @@ def explore(scope: Scope, implementation: Implementation | None = None, *, limit
         scope: What is explored.
         implementation: Whose clients and servers; the lab's by default.
         limit: Stop after so many states; None for all.
+
+    Raises:
+        NotImplementedError: If the implementation has nothing to explore there.
     """
+    implementation = Implementation() if implementation is None else implementation
+    if not implementation.supports(scope.case):
+        raise NotImplementedError(f"{implementation.name}.supports refuses {scope.case.rule}, K = {scope.case.K}")
+    made = implementation.server(scope.case), implementation.client(scope.case, 0)
+    if scope.session and not all(map(isinstance, made, (Server, Client))):
+        raise NotImplementedError("sessions are the lab's, of its own server and clients")
     kind = _Sessions if scope.session else _Search
     logger = logging.getLogger("decomfl_lab.protocol.session")
     logger.disabled, was = True, logger.disabled  # it warns of what is explored here
     try:
-        return kind(scope, Implementation() if implementation is None else implementation).run(limit)
+        return kind(scope, implementation).run(limit)
     finally:
         logger.disabled = was
 

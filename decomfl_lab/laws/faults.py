@@ -61,7 +61,7 @@ class Planted(Implementation):
 
 
 FAULTS: dict[str, Planted] = {}
-"""The planted faults by name: wrong implementations, each with the law that catches it."""
+"""The planted faults by name, wrong implementations, each with the law that catches it."""
 
 
 class _Faulty(Planted):

@@ -10,8 +10,8 @@ import pandas as pd
 import typer
 
 from decomfl_lab.cli.bench.shared import Rows, print_tables
-from decomfl_lab.errors import require_int
-from decomfl_lab.files import write_atomically
+from decomfl_lab.errors import require_int, require_possible
+from decomfl_lab.files import require_writable, write_atomically
 from decomfl_lab.runs.progress import RunBars
 from hessian.bench import KappaRow, Problem, kappa_rows
 from hessian.coverage import SPECTRA, CoverageRun, counted, coverage_runs
@@ -42,6 +42,9 @@ def kappa(
     the time of one Hessian-vector product over that of one gradient. The default takes about half an hour on two
     cores; --examples 400 --seeds 60 --library-seeds 3 about eight minutes; --seeds 10 --library-seeds 2 about three.
     """
+    require_writable("csv", csv)
+    work = (require_int("seeds", seeds, 1) + require_int("library_seeds", library_seeds, 1)) * products
+    require_possible("seeds and products", (seeds, library_seeds, products), operations=1e6 * work)
     rows: list[KappaRow] = []
     with RunBars() as bars:
         bars.show("training the net", 0, None, "")
@@ -98,8 +101,10 @@ def coverage(
     "coverage" is the share of intervals that hold the truth, with its standard error; intervals "too low" end below
     it. The tables count by spectrum, by the probes that an interval rests on, and all. 100 seeds take some 20 seconds.
     """
-    require_int("seeds", seeds, 1)
-    names = [name for name in spectra.split(",") if name] or list(SPECTRA)
+    require_writable("csv", csv)
+    work = require_int("seeds", seeds, 1) * max(1, require_int("products", products, 0))
+    require_possible("seeds and products", (seeds, products), operations=1e6 * work)
+    names = spectra.split(",") if spectra else list(SPECTRA)
     runs: list[CoverageRun] = []
     with RunBars() as bars:
         for run in coverage_runs(

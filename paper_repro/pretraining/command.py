@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Annotated
 
 import pandas as pd
-import torch
 import typer
 
+from decomfl_lab.devices import use_threads_
 from decomfl_lab.errors import require, require_int
 from decomfl_lab.language.opt import SIZES
 from decomfl_lab.runs.progress import RunBars
@@ -55,7 +55,7 @@ def pretrain(
     require(steps is None or tokens is None, "steps and tokens", "not both be given", (steps, tokens))
     config = PretrainConfig(
         size=size,
-        vocabulary=int(vocabulary) if vocabulary.isdecimal() else vocabulary,
+        vocabulary=int(vocabulary) if vocabulary.isdecimal() and len(vocabulary) < 20 else vocabulary,
         steps=PretrainConfig.steps if steps is None else steps,
         batch=batch,
         verdicts=verdicts,
@@ -64,7 +64,7 @@ def pretrain(
     )
     if tokens is not None:
         config = replace(config, steps=math.ceil(require_int("tokens", tokens, 1) / replace(config, steps=1).tokens))
-    torch.set_num_threads(require_int("threads", threads, 1))
+    use_threads_(threads)
     with RunBars() as bars:
 
         def show(at: PretrainProgress) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import sys
 from pathlib import Path
 
@@ -26,6 +27,12 @@ def _run(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
     run_page(page, tmp_path)
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "NOTATION.md"], ids=lambda page: page.name)
+def test_links_lead_to_files_that_are_there(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
 
 
 def test_every_block_that_is_left_out_says_why() -> None:

@@ -16,6 +16,8 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws import _template as template
 from decomfl_lab.laws.contract import PARTS
+from decomfl_lab.laws.exploration import Scope, explore
+from tests.laws.foreign import Client, Foreign
 
 
 @pytest.fixture
@@ -37,8 +39,6 @@ def test_the_template_runs_as_it_is_and_every_law_is_skipped(mine: Path, capsys:
 
 
 def test_a_template_of_which_the_client_is_filled_in_is_tried_with_the_labs_server(mine: Path) -> None:
-    from tests.laws.foreign import Client
-
     kind = runpy.run_path(str(mine))["Mine"]
     kind.client = lambda self, case, i, objective=None: Client(case, i, objective or laws.Wavy(case.d, i))
     outcomes = laws.verify(kind(), cases=5, laws=["rebuilt-client-equals-server", "bad-replies-are-refused"])
@@ -85,3 +85,11 @@ def test_a_target_that_fails_is_told_in_one_line(
 def test_what_is_no_implementation_is_refused() -> None:
     with pytest.raises(InputError, match="implementation must be an instance of laws.Implementation, got None"):
         laws.verify(None)  # type: ignore[arg-type]
+
+
+def test_states_are_searched_as_far_as_an_implementation_goes(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "--target", "mine.py:Mine", "--states"]) == 3
+    assert "supports refuses Momentum(beta=0.5" in capsys.readouterr().out.splitlines()[0]
+    assert not explore(Scope(clients=2, rounds=2), Foreign()).broken
+    with pytest.raises(NotImplementedError, match="sessions are the lab's"):
+        explore(Scope(clients=1, session=True), Foreign())

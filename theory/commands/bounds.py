@@ -178,9 +178,9 @@ def _bound(
 
       decomfl bound --theorem 1
 
-      decomfl bound --theorem 2 --d 1e9 --kappa 50 --m 10 --P 10 --L 1 --eta 0.01 --R 1000 --D 2 --sigma 0.1
+      decomfl bound --theorem 2 --d 1e9 --kappa 50 --m 10 --P 10 --L 1 --R 1000
 
-      decomfl bound --theorem 1 --d 1000 --m 10 --P 20 --K 4 --L 1 --eta 1e-4 --R 1000 --D 2 --sigma 0.1
+      decomfl bound --theorem 1 --d 1000 --m 10 --P 20 --K 4 --L 1 --eta 1e-4
 
       decomfl bound --statement variance --d 1000 --P 20 --L 1 --a 0.3 --sigma 1
 
@@ -194,6 +194,11 @@ def _bound(
         _print_formulas(_claimed(theorem, named, None)[1])
         return
     setting, variants = _asked(theorem, named, constants, replacement)
+    for name, value in at.items():
+        require(0 <= value < math.inf, name, "be a finite number of at least 0", value)
+        terms = [term for each in variants.values() for term in each.terms.values()]
+        known = any(name in theory.names_in(term) for term in terms)
+        require(known, name, "be left out for a statement without it", value)
     found = {title: _terms(each, setting, at) for title, each in variants.items()}
     notes = _notes(variants, setting, constants, terms=True)
     if as_json:
@@ -384,7 +389,12 @@ def _show(
     for name, cells in rows:
         table.add_row(name, *cells)
     console.print(table)
-    for line in lines:
+    from theory.formula import names_in
+
+    formulas = [each for of in variants.values() for part in (of.terms, of.eta, of.mu) for each in part.values()]
+    used = set().union(*map(names_in, formulas))
+    moments = [told for name, told in theory.symbols.MOMENTS.items() if name in used]
+    for line in (*lines, *(["; ".join(moments)] if moments else [])):
         console.print(line)
 
 

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from decomfl_lab.cli.bench.shared import DEVICE, Rows, measured, names, print_tables
-from decomfl_lab.errors import require_int
 
 __all__ = ["llm_round"]
 
@@ -43,11 +42,10 @@ def llm_round(
     |g - g_ref| over the root mean square of g_ref, whose losses are float64. Peaks are of resident memory, in models
     and with the client's own, on a prompt of two tokens, each in a process of its own.
     """
-    import torch
-
     from decomfl_lab.bench.language_round import WAYS, llm_rows
+    from decomfl_lab.devices import use_threads_
 
-    torch.set_num_threads(require_int("threads", threads, 1))
+    use_threads_(threads)
     found = llm_rows(
         model,
         vocabulary=vocabulary,

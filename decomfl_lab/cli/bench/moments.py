@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import asdict
 from typing import Annotated
@@ -30,7 +31,7 @@ def moments(
 
     Exit code 1 if one average is more than five standard errors away.
     """
-    require(draws >= 1e6, "draws", "be at least 1e6", draws)
+    require(1e6 <= draws < math.inf, "draws", "be a finite number of at least 1e6", draws)
     rows = []
     started = time.monotonic()
     with measuring() as bars:

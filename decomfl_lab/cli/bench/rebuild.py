@@ -12,7 +12,7 @@ import typer
 from decomfl_lab.cli.bench.shared import DEVICE, DISTRIBUTIONS, Rows, measured, names, numbers, print_tables
 from decomfl_lab.cli.drawing import drawing, plot_option
 from decomfl_lab.errors import require
-from decomfl_lab.files import write_atomically
+from decomfl_lab.files import require_writable, write_atomically
 from decomfl_lab.noise import Distribution
 
 __all__ = ["rebuild"]
@@ -54,6 +54,7 @@ def rebuild(
     from decomfl_lab.devices import find_device
 
     draw = drawing("rebuild-speed", plot) if plot is not None else None
+    require_writable("csv", csv)
     place = find_device(device).type
     sizes, lags = numbers("d", d or _D), numbers("pairs", pairs or _PAIRS)
     distributions = [Distribution(name) for name in names("distribution", distribution, Distribution)]

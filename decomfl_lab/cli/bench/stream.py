@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from decomfl_lab.cli.bench.shared import Rows, measured, numbers, print_tables
-from decomfl_lab.errors import require_int
+from decomfl_lab.errors import require_int, require_possible
 
 __all__ = ["stream"]
 
@@ -33,7 +33,10 @@ def stream(
     from decomfl_lab.bench.stream import load_rows, wire_rows
 
     require_int("rounds", rounds, 2)
+    require_possible("clients and rounds", (clients, rounds), operations=1e5 * clients * rounds)
     sizes = numbers("d", d)
+    for size in sizes:
+        require_possible("d", require_int("d", size, 1), memory=4 * size)
     wire = [asdict(row) for row in measured(wire_rows(), 4)]
     load = [asdict(row) for row in measured(load_rows(sizes, clients=clients, rounds=rounds), 2 * len(sizes))]
     columns = {

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from decomfl_lab.cli.bench.shared import Rows, measured, names, print_tables
-from decomfl_lab.errors import require, require_int
+from decomfl_lab.errors import require, require_int, require_possible
 
 __all__ = ["tuning"]
 
@@ -31,7 +31,8 @@ def tuning(
 
     chosen = names("problem", problem, PROBLEMS)
     require(0.0 <= momentum < 1.0, "momentum β", "be in [0, 1)", momentum)
-    rows = tuning_rows(chosen, momentum=momentum, seeds=require_int("seeds", seeds, 1))
+    require_possible("seeds", require_int("seeds", seeds, 1), operations=1e8 * seeds)
+    rows = tuning_rows(chosen, momentum=momentum, seeds=seeds)
     found = [asdict(row) for row in measured(rows, len(chosen) * (GRID + 1))]
     columns = {
         "problem": "{problem}",

@@ -52,7 +52,7 @@ def _error(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         (["--lr-schedule", "5:0.1"], "lr_schedule must be ROUND=VALUE pieces joined by commas, got '5:0.1'"),
         (["--perturbation-schedule", "0=3"], "round in perturbation_schedule must be an integer of at least 1, got 0"),
         (["--seed", "-1"], "seed must be an integer in 0..18446744073709551615, got -1"),
-        (["--threads", "0"], "threads must be an integer of at least 1, got 0"),
+        (["--threads", "0"], "threads must be an integer in 1..1024, got 0"),
         (["--rounds", "many"], "'many' is not a valid int"),
         (["--learning-rate", "1"], "No such option '--learning-rate'. Did you mean '--lr'?"),
         (["-K", "2"], "No such option '-K'. Did you mean '--local-steps'?"),

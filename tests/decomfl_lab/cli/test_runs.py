@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from decomfl_lab.cli.main import main
+from decomfl_lab.cli.runs import SHOWN
 from decomfl_lab.errors import DivergedError
 from decomfl_lab.files import held, is_held
 from decomfl_lab.methods.decomfl import DeComFL
@@ -79,6 +81,30 @@ def test_an_interrupted_a_damaged_and_a_foreign_folder_are_told_apart(
     assert "damaged: checkpoint must be a whole file as it was written" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.toml", "rounds = = 3"),
+        ("config.toml", ""),
+        ("metrics.csv", "round,test_loss\n1,nonsense\n"),
+        ("metrics.csv", "round\n1,2,3\n"),
+        ("metrics.csv", "x\n1\n"),
+        ("metrics.csv", ""),
+    ],
+)
+def test_damaged_files_are_listed_and_never_a_traceback(
+    name: str, content: str, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for each in ("a", "b"):
+        shutil.copytree(runs / each, tmp_path / "runs" / each)
+    (tmp_path / "runs" / "a" / CHECKPOINT_FILE).unlink()
+    (tmp_path / "runs" / "a" / name).write_text(content)
+    for sort in SHOWN:
+        rows = _listed(tmp_path / "runs", capsys, "--sort", sort)
+        assert {row["folder"] for row in rows} == {str(tmp_path / "runs" / each) for each in ("a", "b")}
+    assert main(["plot", str(tmp_path / "runs"), "--out", str(tmp_path / "c.svg")]) in (0, 2)
+
+
 def test_a_run_that_diverged_after_its_checkpoint_is_called_so(tmp_path: Path) -> None:
     train(CONFIG, out=tmp_path)
     rows = pd.read_csv(tmp_path / METRICS_FILE)
@@ -124,7 +150,7 @@ def test_every_column_of_a_run_is_explained(capsys: pytest.CaptureFixture[str]) 
         (["runs", "--sort", "colour"], "sort must be one of folder, method, data"),
         (["plot", "nowhere"], "folder must be a folder that exists, got 'nowhere'"),
         (["plot", "."], "runs must be folders with runs that have rows, got '.'"),
-        (["plot", ".", "--out", "c.txt"], "plot must end in one of "),
+        (["plot", ".", "--out", "c.txt"], "out must end in one of "),
         (["export", "nowhere", "m.safetensors"], "folder must be one in which a run was saved, got 'nowhere'"),
         (["export", "nowhere", "no/m.safetensors"], "out must be in a folder that exists"),
     ],
