@@ -92,8 +92,7 @@ def test_a_choice_by_cost_has_no_closed_form() -> None:
 def test_the_costs_in_the_page_of_methods_are_those_of_the_formula() -> None:
     page = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
     rows = {
-        row[0]: row[1:]
-        for row in re.findall(r"^\| (K = \d+) \| " + r"([\d,–]+) \| " * 7 + r"([\d,]+) \|$", page, re.M)
+        row[0]: row[1:] for row in re.findall(r"^\| (K = \d+) \| " + r"([\d,–]+) \| " * 7 + r"([\d,]+) \|$", page, re.M)
     }
     for K in (1, 10):
         wanted = []
