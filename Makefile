@@ -71,4 +71,4 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) $(ENGINES) $(OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(ENGINES) $(OUT) docs/gallery docs/reference/api docs/reference/commands docs/sg_execution_times.rst .pytest_cache .mypy_cache .ruff_cache .hypothesis

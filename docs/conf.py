@@ -72,7 +72,7 @@ extensions = [
 ]
 templates_path = ["_templates"]
 exclude_patterns = ["_templates", "gallery/sg_execution_times.rst", "sg_execution_times.rst"]
-suppress_warnings = ["config.cache", "toc.empty_glob"]  # functions cannot be cached; [b]enchmarks.md may be missing
+suppress_warnings = ["config.cache"]  # functions cannot be
 smartquotes = False  # -- is an option here, not a dash
 default_role = "code"
 nitpicky = True
