@@ -126,7 +126,9 @@ def comparison(
         extras = {kind for panel in panels for kind in panel.frames} - {"curves"}
         rows = -(-(len(drawn) + len(extras)) // columns)
         words = [caption, BAND if banded else "", LOST_POINTS if lost else ""]
-        figure, plots = page(max(4.8 * across, 9.6), 3.2 * down + 0.2 * rows, title=title, caption=words)
+        figure, plots = page(
+            max(4.8 * across, 9.6 if len(panels) > 1 else 6.4), 3.2 * down + 0.2 * rows, title=title, caption=words
+        )
         axes = cast(list[Axes], list(plots.subplots(down, across, sharex=shared, sharey=shared, squeeze=False).flat))
         for ax, panel in zip(axes, panels, strict=False):
             _draw(ax, panel, styles)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import matplotlib
 import numpy as np
@@ -206,7 +206,8 @@ def step_sizes(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Fi
         for row, (column, shade) in enumerate(shades.items()):
             for ax, K in zip(cast(Sequence[Axes], grid[row]), steps, strict=True):
                 table = slack[slack["K"] == K].pivot(index="m", columns="ratio", values=column)
-                drawn = ax.pcolormesh(table.columns, table.index, table.to_numpy(), shading="nearest", **shade)  # type: ignore[arg-type]
+                mesh: dict[str, Any] = {"shading": "nearest", "rasterized": True, **shade}
+                drawn = ax.pcolormesh(table.columns, table.index, table.to_numpy(), **mesh)
                 ax.set_xscale("log")
                 ax.set_yscale("log")
                 if row == 0:

@@ -90,7 +90,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             "pieces of evidence": str(sum(len(evidence) for evidence in rows["evidence"])),
             "findings borne out": f"{int(rows['confirmed'].sum())} of {len(rows)}",
         },
-        folded=[_folded(row) for row in rows.to_dict("records")],
+        folded=[_folded(row) for row in rows.to_dict("records") if row["status"] != "correct" or not row["confirmed"]],
     )
     return Made(
         section=section, claims=claims(rows), tables={"audit": rows.drop(columns=["evidence", "labels", "bounds"])}
@@ -109,12 +109,18 @@ def _folded(row: Mapping[Any, Any]) -> Folded:
             ("why", str(row["why"])),
             *(
                 (f"{found['role']}{'' if found['holds'] else ' (fails)'}", f"{found['instrument']}: {found['says']}")
-                for found in row["evidence"]
+                for found in _against(row["evidence"])
             ),
             ("instead", str(row["instead"])),
             *((f"as {bound.split()[-1]}", _drawn(bound)) for bound in row["bounds"]),
         ],
     )
+
+
+def _against(evidence: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The first piece that speaks against the statement, or of the context, and those that fail."""
+    against = [found for found in evidence if found["role"] in ("refutes", "context")]
+    return against[:1] + [found for found in evidence if not found["holds"] and found not in against[:1]]
 
 
 def _drawn(bound: str) -> Markup:

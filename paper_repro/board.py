@@ -17,7 +17,7 @@ from figures.board import line_styles, races
 from paper_repro.board_runs import FOLLOWS, LINES, RULE, BoardWork, absent
 from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.measures import TOLERANCE, numbers, verdict_of
-from paper_repro.part import Made, Options, rendered
+from paper_repro.part import Made, Options
 from paper_repro.report import Section, notes
 from paper_repro.scales import BOARD_COMMON, BOARD_SCALES, BoardScale, kind
 
@@ -170,11 +170,11 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     common = ", ".join(f"{name} {value:g}" for name, value in BOARD_COMMON.items())
     section = Section(
         id="board",
-        figure_png=rendered(figures["board"]),
+        figure=figures["board"],
         notes=[RULE, *notes("board", common=common, missed=size.missed), *left_out],
         table=shown(table),
         facts={"scale": words},
-        more_figures={"every problem": rendered(figures["board-all"])} if len(everything) > 1 else {},
+        more_figures={"every problem": figures["board-all"]} if len(everything) > 1 else {},
     )
     tables = {"board": table, "board-curves": rows}
     return Made(section=section, claims=claims(rows, words), figures=figures, tables=tables)

@@ -15,7 +15,7 @@ from figures.edge import edge
 from paper_repro.claims import Outcome, Verdict, judged, limits
 from paper_repro.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, EdgeWork, Point, points
 from paper_repro.measures import finite, verdict_of
-from paper_repro.part import Made, Options, rendered
+from paper_repro.part import Made, Options
 from paper_repro.report import Section, notes
 from paper_repro.scales import EDGE_SCALES, EdgeScale, kind
 from theory.bounds import statement
@@ -209,7 +209,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     full = options.longer.told(made_of(options.longer.rows, options.longer.provenance, options.longer.scale))
     section = replace(
         full.section,
-        more_figures={f"Made here, scale {options.scale}": made.section.figure_png or b""},
+        more_figures={f"Made here, scale {options.scale}": made.figures["edge"]},
         facts={**full.section.facts, **{f"{name}, made here": text for name, text in made.section.facts.items()}},
     )
     figures = {f"{stem}-{options.longer.scale}": figure for stem, figure in full.figures.items()}
@@ -249,7 +249,7 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
     )
     section = Section(
         id="edge",
-        figure_png=rendered(figure),
+        figure=figure,
         notes=_notes(found, size),
         table=table,
         facts={"scale": words, "data": str(provenance[0]["data"]), "runs": str(len(found))},

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from decomfl_lab.runs.config import TrainConfig
-from figures.comparison import by_communication, comparison
+from figures.comparison import Panel, by_communication, comparison
+from figures.curves import Count
 from figures.style import LineStyle, series_styles
 from paper_repro import estimators
 from paper_repro.bands import bands_table, compared
@@ -37,7 +38,7 @@ from paper_repro.measures import (
     verdict_of,
     verdict_of_countings,
 )
-from paper_repro.part import Made, Options, rendered
+from paper_repro.part import Made, Options
 from paper_repro.reference import D, countings, fig2_reference
 from paper_repro.report import Section, settings
 from paper_repro.runs import Job
@@ -86,18 +87,14 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     frames = {**curves.drawn, "reference": authors}
     kinds = {kind: own[own.reading.isin([*readings, "authors"])] for kind, own in frames.items() if own is not None}
     styles, axis = _styles(pd.concat(kinds.values())), _accuracy_axis(scale, kinds.values())
+
+    def panel(count: Count, reading: str, name: str) -> Panel:
+        own = {kind: _of_panel(rows, reading, name) for kind, rows in kinds.items()}
+        return by_communication(count=count, title=f"{reading} · {PANELS[name]}", **own, **axis)
+
     drawn = {
         count: comparison(
-            [
-                by_communication(
-                    count=count,
-                    title=f"{reading} · {title}",
-                    **{kind: _of_panel(own, reading, panel) for kind, own in kinds.items()},
-                    **axis,
-                )
-                for reading in readings
-                for panel, title in PANELS.items()
-            ],
+            [panel(count, reading, name) for reading in readings for name in PANELS],
             styles,
             across=len(PANELS),
             title="Figure 2: what K, P and FedAvg cost in communication",
@@ -118,9 +115,11 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         verdicts.append(band("fig2", bands, caption[0], testable=scale == "full", wanted=wanted))
         verdicts.append(saving_in_the_logs(authors))
     seconds = rows.groupby([*CURVE, CHECKED, "seed"]).seconds.max().sum()
+    first = panel(options.count, readings[0], next(iter(PANELS)))
     section = Section(
         id="fig2",
-        figure_png=rendered(drawn[options.count]),
+        hero=comparison([first], styles, caption=f"One panel of Figure 2, scale {scale} ({kind(scale)})."),
+        figure=drawn[options.count],
         settings=settings_table(scale),
         notes=curves.notes("fig2"),
         table=table,

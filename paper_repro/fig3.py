@@ -40,7 +40,7 @@ from paper_repro.measures import (
     verdict_of,
     verdict_of_countings,
 )
-from paper_repro.part import Made, Options, rendered
+from paper_repro.part import Made, Options
 from paper_repro.reference import fig3_reference
 from paper_repro.report import Section, settings
 from paper_repro.runs import Job
@@ -282,7 +282,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     section = Section(
         id="fig3",
         title=f"Figure 3: DeComFL and first-order methods on {_SHOWN[data]}",
-        figure_png=rendered(figures["fig3"]),
+        figure=figures["fig3"],
         settings=settings_table(scale, data),
         notes=notes,
         table=tables["fig3"],

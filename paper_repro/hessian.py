@@ -30,7 +30,7 @@ from hessian.kappa import effective_rank
 from hessian.named import TrainedModel, trained_here, untrained
 from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.measures import verdict_of_countings
-from paper_repro.part import Made, Options, rendered
+from paper_repro.part import Made, Options
 from paper_repro.report import Section, notes
 from paper_repro.runs import Work, fingerprint
 from paper_repro.scales import HESSIAN_SCALES, HessianScale, kind
@@ -275,7 +275,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     shown = ["step", "loss", "lambda_max", "lambda_min", "near zero", *KAPPAS, "products"]
     section = Section(
         id="hessian",
-        figure_png=rendered(figure),
+        figure=figure,
         notes=[
             *notes("hessian", **vars(size), near=NEAR, confidence=CONFIDENCE),
             checked,

@@ -33,7 +33,7 @@ from paper_repro.llm_cells import (
     task_title,
 )
 from paper_repro.llm_claims import claims
-from paper_repro.part import Made, Options, rendered
+from paper_repro.part import Made, Options
 from paper_repro.pretraining.verdicts import BATCH as LINES
 from paper_repro.report import Section, notes, settings
 from paper_repro.scales import LANGUAGE_SCALES, PRETRAINED, LanguageScale, Tuning, kind
@@ -296,7 +296,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     section = Section(
         id="llm",
         title="Tables 2, 5 and 6: fine-tuning language models (accuracy and cost; settings; LoRA)",
-        figure_png=rendered(figures["llm"]),
+        figure=figures["llm"],
         settings=beside,
         notes=[_models_words(options.scale), *notes("llm"), engine_words()],
         table=wide_table(cells),
@@ -304,7 +304,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             "data": "; ".join(dict.fromkeys(str(each["data"]).rsplit("; ", 1)[0] for each in provenance)),
             "training time": f"{rows.groupby(['row', 'task', 'series']).seconds.max().sum() / 60:.1f} core-minutes",
         },
-        more_figures={"Bytes of one client in a round": rendered(figures["llm-costs"])},
+        more_figures={"Bytes of one client in a round": figures["llm-costs"]},
     )
     tables = {"llm": pd.DataFrame([cell.columns() for cell in cells]), "llm-curves": rows}
     return Made(section=section, claims=claims(rows, words), figures=figures, tables=tables)

@@ -286,6 +286,9 @@ def _part(
 ) -> Made:
     """A part, ``told`` where it is from, with the verdicts of longer runs where its own runs decide nothing."""
     part, longer = told(PARTS[name].make(rows, provenance, options)), options.longer
+    told_of = _facts([*filter(None, provenance)], None)
+    section = replace(part.section, scale=options.scale, command=options.command(name), provenance=told_of)
+    part = replace(part, section=section)
     if name in options.changes:
         return _told_changed(part, options.changes[name])
     claims = decided(part.claims, options.scale)
@@ -356,7 +359,8 @@ def _absent(missing: Mapping[str, str], title: str) -> list[Drawn]:
 def _facts(provenance: Sequence[Mapping[str, Any]], minutes: float | None) -> dict[str, str]:
     """What the head of the page says of the runs; minutes are None where nothing was computed."""
     facts = {} if minutes is None else {"time": f"{minutes:.1f} minutes for what was not there yet"}
-    facts |= {"code": code_version()}
+    runs = [code for each in provenance for code in each.get("codes", [each.get("code", "")]) if code]
+    facts |= {"code": f"drawn by {code_version()}" + (f", run by {', '.join(dict.fromkeys(runs))}" if runs else "")}
     if provenance:
         first = provenance[0]
         hub = next((f", transformers {each['transformers']}" for each in provenance if "transformers" in each), "")

@@ -17,7 +17,7 @@ from figures.comparison import Panel, comparison
 from figures.style import series_styles
 from paper_repro.claims import Outcome, judged, limits
 from paper_repro.measures import verdict_of
-from paper_repro.part import Made, Options, rendered
+from paper_repro.part import Made, Options
 from paper_repro.report import Section, notes
 from paper_repro.runs import Work, fingerprint
 from paper_repro.scales import MEMORY_SCALES
@@ -96,7 +96,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     wide.columns = pd.Index([f"d = {d:,}" for d in wide.columns])
     section = Section(
         id="memory",
-        figure_png=rendered(figure),
+        figure=figure,
         notes=notes("memory"),
         table=wide.reset_index(),
         facts={"models": words},

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-from weakref import WeakKeyDictionary
 
 import matplotlib
 import pandas as pd
@@ -62,6 +62,21 @@ class Options:
     lines: tuple[str, ...] = ()
     changes: Mapping[str, str] = field(default_factory=dict)
 
+    def command(self, part: str) -> str:
+        """The command that makes a part again, from its runs."""
+        board = bool(self.problems or self.lines)
+        asked = {
+            "--problem": ";".join(self.problems),
+            "--methods": ";".join(self.lines),
+            "--count": self.count * (self.count != "wire"),
+            "--reading": self.readings[0] if len(self.readings) == 1 else "",
+            "--reference": "DIR" if self.authors else "",
+            "--device": self.device * (self.device != "cpu"),
+        }
+        flags = [word for flag, value in asked.items() if value for word in (flag, value)]
+        verb = ["board"] if board else ["paper", "--only", part]
+        return shlex.join(["decomfl", *verb, "--scale", self.scale, *flags])
+
     @property
     def thin(self) -> str:
         """The sentence of a caption about what is drawn thin."""
@@ -97,16 +112,10 @@ class Part(Protocol):
         ...
 
 
-_RENDERED: WeakKeyDictionary[Figure, dict[str, bytes]] = WeakKeyDictionary()
-
-
 def rendered(figure: Figure, kind: str = "png") -> bytes:
-    """The figure as a file of the given kind, in the one style; drawn once, as it is when it is first asked for."""
-    known = _RENDERED.setdefault(figure, {})
-    if kind not in known:
-        buffer = io.BytesIO()
-        with matplotlib.rc_context(rc()):
-            figure.savefig(buffer, format=kind)
-        figure.set_layout_engine("none")  # the next kind has the places of this one
-        known[kind] = buffer.getvalue()
-    return known[kind]
+    """The figure as a file of the given kind, in the one style."""
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(rc()):
+        figure.savefig(buffer, format=kind)
+    figure.set_layout_engine("none")  # the next kind has the places of this one
+    return buffer.getvalue()

@@ -38,7 +38,7 @@ from hessian.named import TrainedModel
 from paper_repro import recorded
 from paper_repro.language import TaskJob, fine_tuning, missing
 from paper_repro.measures import binomial_error
-from paper_repro.part import Made, Options, rendered
+from paper_repro.part import Made, Options
 from paper_repro.report import Section
 from paper_repro.report import settings as settings_beside
 
@@ -217,7 +217,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     section = Section(
         id=NAME,
         title="A pretrained model that people know: SmolLM2-135M-Instruct on SST-2",
-        figure_png=rendered(figure),
+        figure=figure,
         settings=_settings(settings),
         notes=[
             _WEIGHTS,

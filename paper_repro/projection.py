@@ -12,7 +12,7 @@ from figures.comparison import Panel, by_communication, comparison
 from figures.style import OKABE_ITO, LineStyle
 from paper_repro.claims import Outcome, judged, limits
 from paper_repro.measures import TOLERANCE, final_accuracy, numbers, sampling_error, settled, unready, verdict_of
-from paper_repro.part import Made, Options, rendered
+from paper_repro.part import Made, Options
 from paper_repro.report import Section, notes
 from paper_repro.runs import Job
 from paper_repro.scales import PROJECTION_SCALES, READINGS, ProjectionScale, kind
@@ -148,7 +148,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     table = _means(final)
     section = Section(
         id="projection",
-        figure_png=rendered(figure),
+        figure=figure,
         notes=[*filter(None, [missing]), *notes("projection")],
         table=table.reset_index(),
         facts={"training time": f"{rows.groupby(['series', 'seed']).seconds.max().sum() / 60:.1f} core-minutes"},

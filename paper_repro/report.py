@@ -7,17 +7,20 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import jinja2
 import pandas as pd
+from markupsafe import Markup, escape
+from matplotlib.figure import Figure
 
 from decomfl_lab.errors import InputError, require, require_choice
-from paper_repro.claims import PARTS, SCALES, VERDICTS, Outcome, require_distinct_ids
+from figures.inline import dark_greys, picture
+from paper_repro.claims import PARTS, SCALES, UNTESTED, VERDICTS, Outcome, claim, require_distinct_ids
 
-__all__ = ["RECORDED", "Folded", "Section", "notes", "page_section", "render_report", "settings"]
+__all__ = ["RECORDED", "Folded", "Section", "finding", "notes", "page_section", "render_report", "settings"]
 
 RECORDED: Final = "recorded"
 """The word in place of a scale, for a page whose parts were all recorded, each at its own scale."""
@@ -31,10 +34,17 @@ _BADGES: Final = dict(zip((*SCALES, RECORDED), _NOTES, strict=True))
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _TEXTS: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("report.toml").read_text(encoding="utf-8"))
-_PNG = b"\x89PNG\r\n\x1a\n"
 _ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _VERDICT_STYLE = dict(zip(VERDICTS, (("yes", "✓"), ("no", "✗"), ("depends", "±"), ("untested", "–")), strict=True))
 _NOTHING = "–"
+_WORD: Final = re.compile(rf"(?<![\w-])({'|'.join(_TEXTS['words'])})(?![\w-])")
+_COUNTED: Final = re.compile(r"([^:]+): [\d,]+ (?:train|examples)")
+"""A piece of what is said of data that begins with the name of a data set."""
+_FINDINGS: Final = 5
+_NUMBERS: Final = 8
+"""How many numbers of a claim are told."""
+_SUBJECT: Final = 40
+"""A longer subject of a claim about several is told without the question that they share."""
 
 
 def settings(part: str, **here: Any) -> pd.DataFrame:
@@ -76,26 +86,34 @@ class Section:
     """One figure or table of the report.
 
     Attributes:
-        id: Anchor in the page: a letter, then letters, digits, "_" and "-"; unique in a report.
+        id: The part; an anchor in the page: a letter, then letters, digits, "_" and "-"; unique in a report.
         title: Heading, as "Figure 2: accuracy by communication"; by default that of the part of this id.
-        figure_png: The figure as PNG; None for a section that is a table only.
+        figure: The figure; None for a section that is a table only.
+        hero: The figure that stands for the whole report if this is its first section that has one.
         settings: One row for each setting, with what was run here beside what the paper and its logs used.
         notes: Paragraphs of plain text: how scalars were counted, what was left out.
         table: The numbers behind the figure; None for none.
         facts: Name -> text for this section: number of runs, seeds, time taken.
-        more_figures: Heading -> PNG: further figures, below the first.
+        more_figures: Heading -> figure: further figures, below the first.
         folded: Statements with their verdicts, counted and listed.
+        scale: The scale of its runs, in a word.
+        command: The command that makes it again.
+        provenance: Name -> text: what made the runs.
     """
 
     id: str
     title: str = ""
-    figure_png: bytes | None = None
+    figure: Figure | None = None
+    hero: Figure | None = None
     settings: pd.DataFrame = field(default_factory=pd.DataFrame)
     notes: Sequence[str] = ()
     table: pd.DataFrame | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
-    more_figures: Mapping[str, bytes] = field(default_factory=dict)
+    more_figures: Mapping[str, Figure] = field(default_factory=dict)
     folded: Sequence[Folded] = ()
+    scale: str = ""
+    command: str = ""
+    provenance: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check what a page cannot show."""
@@ -103,10 +121,6 @@ class Section:
         if not self.title and self.id in PARTS:
             object.__setattr__(self, "title", PARTS[self.id].title)
         require(bool(self.title.strip()), f"title of section {self.id}", "be text", self.title)
-        pictures = {} if self.figure_png is None else {"figure_png": self.figure_png}
-        for name, png in {**pictures, **self.more_figures}.items():
-            head = png[: len(_PNG)]
-            require(head == _PNG, f"{name} of section {self.id}", "be a PNG image", head)
         if isinstance(self.notes, str):
             raise InputError(f"notes of section {self.id} must be a list of paragraphs, got one string")
 
@@ -114,23 +128,27 @@ class Section:
 def render_report(
     sections: Sequence[Section | Mapping[str, Any]], *, facts: Mapping[str, str], claims: Sequence[Outcome]
 ) -> str:
-    """Return the report as one HTML page, with style and figures inside and no script.
+    """Return the report as one HTML page, with style, figures, tables as CSV and the script that sorts them inside.
 
     Args:
         sections: Figures and tables, in the order of the page; sections, or what ``page_section`` makes of them.
         facts: Name -> text for the head of the page. "scale" is required and must be "smoke", "default",
             "full" or "recorded"; it becomes the badge. The others (data, seeds, time, versions, device) are listed as
             given.
-        claims: The verdicts, in the order of the table.
+        claims: The verdicts, each shown in the section of its part, in the order given.
 
     Raises:
-        InputError: If "scale" is missing or unknown, or two sections or two claims share an id.
+        InputError: If "scale" is missing or unknown, two sections or two claims share an id, or a claim's part has no
+            section.
     """
     scale = facts.get("scale")
     require(scale in _BADGES, "facts['scale']", f"be one of {', '.join(_BADGES)}", scale)
     ready = [page_section(section) if isinstance(section, Section) else section for section in sections]
-    require_distinct_ids("sections", [section["id"] for section in ready])
-    require_distinct_ids("claims", [claim.id for claim in claims])
+    ids = [section["id"] for section in ready]
+    require_distinct_ids("sections", ids)
+    require_distinct_ids("claims", [each.id for each in claims])
+    homeless = [each.id for each in claims if claim(each.id).part not in ids]
+    require(not homeless, "claims", "be of parts that have a section", homeless)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -138,35 +156,110 @@ def render_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["explained"] = _explained
     return environment.get_template("report.html.j2").render(
         scale=scale,
         scale_note=_BADGES[str(scale)],
+        scales=Counter(section["scale"] for section in ready if section["scale"]),
+        data=[found[1] for piece in facts.get("data", "").split("; ") if (found := _COUNTED.match(piece))],
         facts={name: text for name, text in facts.items() if name != "scale"},
-        tally=[
-            (verdict, *_VERDICT_STYLE[verdict], number)
-            for verdict in VERDICTS
-            if (number := sum(claim.verdict == verdict for claim in claims))
-        ],
-        claims=[_claim(claim) for claim in claims],
-        sections=ready,
+        tally_of_all=_tally(claims),
+        findings=_findings(claims),
+        hero=next((section["hero"] for section in ready if section["hero"]), None),
+        sections=[{**section, **_judged(section, claims), "facts": _own(section, facts)} for section in ready],
+        dark=dark_greys(each["svg"] for section in ready for each in _pictures(section)),
+        words={**_TEXTS["words"], **_TEXTS["symbols"]},
+        seen=set,
     )
+
+
+def _own(section: Mapping[str, Any], shared: Mapping[str, str]) -> dict[str, str]:
+    """The facts of a section but for those that the page lists for all."""
+    return {name: text for name, text in section["facts"].items() if shared.get(name) != text}
+
+
+def _pictures(section: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [each for each in (section["hero"], section["picture"], *section["more"].values()) if each]
+
+
+def _tally(claims: Sequence[Outcome]) -> list[tuple[str, str, str, int]]:
+    """Every verdict with its style and sign, and how many claims have it."""
+    counts = Counter(str(each.verdict) for each in claims)
+    return [(verdict, *style, counts[verdict]) for verdict, style in _VERDICT_STYLE.items()]
+
+
+def _findings(claims: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """The decided claims that matter most, by the order of ``report.toml`` and then by that of the page."""
+    decided = {each.id: each for each in claims if each.verdict != UNTESTED}
+    order = dict.fromkeys([*(name for name in _TEXTS["findings"] if name in decided), *decided])
+    return [{**_claim(decided[name]), "says": finding(decided[name])} for name in [*order][:_FINDINGS]]
+
+
+def finding(outcome: Outcome) -> str:
+    """The sentence of ``report.toml`` about a claim, with its numbers, or the claim where one of them is not there."""
+    text = _TEXTS["findings"].get(outcome.id, "")
+    numbers = {name: value for name, value in outcome.measured.items() if value is not None}
+    try:
+        return str(text.format_map(numbers)) or outcome.row()["claim"]
+    except KeyError:
+        return str(outcome.row()["claim"])
+
+
+def _judged(section: Mapping[str, Any], claims: Sequence[Outcome]) -> dict[str, Any]:
+    """What the template wants of a section's claims; a scale that most of them share is said once."""
+    own = [each for each in claims if claim(each.id).part == section["id"]]
+    common = Counter(each.scale for each in own).most_common(1)
+    shared = common[0][0] if common else ""
+    shown = [{**_claim(each), "scale": "" if each.scale == shared else each.scale} for each in own]
+    return {
+        "verdicts": [row for row in _tally(own) if row[-1]],
+        "claims": [each for each in shown if each["verdict"] != UNTESTED],
+        "untested": [each for each in shown if each["verdict"] == UNTESTED],
+        "judged_at": shared,
+    }
 
 
 def _claim(outcome: Outcome) -> dict[str, Any]:
     """Return an outcome as the template wants it: class, sign and texts."""
     css, sign = _VERDICT_STYLE[outcome.verdict]
     measured = {name: _text(value, none="never") for name, value in outcome.measured.items()}
-    return {**outcome.row(), "css": css, "sign": sign, "measured": measured}
+    told = dict([*measured.items()][:_NUMBERS])
+    row = outcome.row()
+    return {
+        **row,
+        "claim": outcome.subject if len(outcome.subject) > _SUBJECT else row["claim"],
+        "part": claim(outcome.id).part,
+        "css": css,
+        "sign": sign,
+        "measured": told,
+        "more": len(measured) - len(told),
+    }
+
+
+def _explained(text: str, seen: set[str]) -> Markup:
+    """The text with a link to the glossary at the first of each of its words that is not in ``seen``, where it goes."""
+
+    def link(found: re.Match[str]) -> str:
+        word = found[0]
+        if word in seen:
+            return word
+        seen.add(word)
+        return f'<a class="word" href="#word-{word}" title="{escape(_TEXTS["words"][word])}">{word}</a>'
+
+    return Markup(_WORD.sub(link, str(escape(text))))
 
 
 def page_section(section: Section) -> dict[str, Any]:
-    """Return a section as the template wants it, ready for JSON: image in base64, tables as texts."""
-    png = section.figure_png
+    """Return a section as the template wants it, ready for JSON: figures as SVG, tables as texts and as CSV."""
+    more = enumerate(section.more_figures.items(), 1)
     return {
         "id": section.id,
         "title": section.title,
-        "image": None if png is None else _image(png),
-        "more": {heading: _image(each) for heading, each in section.more_figures.items()},
+        "scale": section.scale,
+        "command": section.command,
+        "picture": _picture(section.figure, section.id),
+        "hero": _picture(section.hero, f"{section.id}-hero"),
+        "more": {heading: _picture(figure, f"{section.id}-{number}") for number, (heading, figure) in more},
         "tally": Counter((each.verdict, each.tone) for each in section.folded).most_common(),
         "folded": [
             {**vars(each), "body": [(heading, text) for heading, text in each.body if text]} for each in section.folded
@@ -174,16 +267,16 @@ def page_section(section: Section) -> dict[str, Any]:
         "settings": None if section.settings.empty else _table(section.settings),
         "notes": list(section.notes),
         "table": None if section.table is None or section.table.empty else _table(section.table),
-        "facts": dict(section.facts),
+        "facts": {**section.facts, **section.provenance},
     }
 
 
-def _image(png: bytes) -> str:
-    return base64.b64encode(png).decode("ascii")
+def _picture(figure: Figure | None, name: str) -> dict[str, Any] | None:
+    return None if figure is None else asdict(picture(figure, name))
 
 
 def _table(frame: pd.DataFrame) -> dict[str, Any]:
-    """Return header, rows of texts, and which columns hold numbers (to be set flush right).
+    """Return header, rows of texts, which columns hold numbers (to be set flush right), and the whole as CSV in base64.
 
     A named index becomes the first column; an unnamed one is left out.
     """
@@ -195,6 +288,7 @@ def _table(frame: pd.DataFrame) -> dict[str, Any]:
             [(_text(value), right) for value, right in zip(row, numeric, strict=True)]
             for row in shown.itertuples(index=False, name=None)
         ],
+        "csv": base64.b64encode(shown.to_csv(index=False).encode()).decode("ascii"),
     }
 
 

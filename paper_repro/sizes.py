@@ -33,7 +33,7 @@ from hessian.named import TrainedModel
 from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.language import Pretraining, TaskJob, fine_tuning, missing, task_facts
 from paper_repro.measures import TOLERANCE, binomial_error, finite, ordered, verdict_of
-from paper_repro.part import Made, Options, rendered
+from paper_repro.part import Made, Options
 from paper_repro.report import Section, notes, settings
 from paper_repro.runs import Work, fingerprint
 from paper_repro.scales import PRETRAINED, SIZES_SCALES, SizesScale, kind
@@ -393,7 +393,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         caption=f"Scale {words}. {provenance[0]['data'].split('; ')[0]}.",
     )
     return Made(
-        section=replace(section, figure_png=rendered(figure), notes=_notes(size), table=_summary(runs, kappas)),
+        section=replace(section, figure=figure, notes=_notes(size), table=_summary(runs, kappas)),
         claims=found,
         figures={"sizes": figure},
         tables={"sizes": runs, "sizes-kappa": kappas, "sizes-curves": curves},

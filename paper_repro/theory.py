@@ -10,7 +10,7 @@ import pandas as pd
 from figures.theory import FLAT_FROM, dimension_free, speed_ups, step_sizes, training
 from paper_repro.claims import Outcome, judged, limits
 from paper_repro.measures import verdict_of, verdict_of_countings
-from paper_repro.part import Made, Options, rendered
+from paper_repro.part import Made, Options
 from paper_repro.report import Section, notes
 from paper_repro.runs import Work
 from paper_repro.scales import THEORY_SCALES, kind
@@ -81,11 +81,11 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     constants = _constants(frames["training"])
     section = Section(
         id="theory",
-        figure_png=rendered(dimension),
+        figure=dimension,
         more_figures={
-            "Linear speed-ups: where they hold and where they end": rendered(speed),
-            "The conditions on η": rendered(maps),
-            "A real model": rendered(training_figure),
+            "Linear speed-ups: where they hold and where they end": speed,
+            "The conditions on η": maps,
+            "A real model": training_figure,
         },
         notes=notes("theory"),
         table=constants,

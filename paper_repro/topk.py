@@ -26,7 +26,7 @@ from paper_repro.measures import (
     verdict_of,
     verdict_of_countings,
 )
-from paper_repro.part import Made, Options, rendered
+from paper_repro.part import Made, Options
 from paper_repro.report import Section
 from paper_repro.runs import Job
 
@@ -68,7 +68,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     table = fig3.reaching_table(lines, level)
     section = Section(
         id="topk",
-        figure_png=rendered(figure),
+        figure=figure,
         notes=curves.notes("topk"),
         table=table,
     )

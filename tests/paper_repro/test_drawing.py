@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -102,11 +101,3 @@ def test_the_fingerprint_sees_all_that_a_part_is_made_of(tmp_path: Path, monkeyp
     assert len(set(found)) == len(found)
     monkeypatch.undo()
     assert ingredients("fig2", ROWS.copy(), facts, replace(OPTIONS, cache=tmp_path)) == found[0]
-
-
-def test_pictures_in_the_page_are_those_on_disk(tmp_path: Path) -> None:
-    for folder in ("figures", "tables"):
-        (tmp_path / folder).mkdir()
-    made = maker([])()
-    part = drawn(tmp_path, "part", "key", lambda: made)
-    assert part.section["image"] == base64.b64encode(made.section.figure_png or b"").decode()

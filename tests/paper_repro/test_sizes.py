@@ -267,7 +267,7 @@ def test_without_data_there_are_no_jobs_and_the_section_says_what_to_set() -> No
     assert sizes.jobs(options("default")) == []
     made = sizes.make(pd.DataFrame(), [], options("default"))
     assert "DECOMFL_DATA" in made.section.notes[0]
-    assert made.section.figure_png is None
+    assert made.section.figure is None
     assert {claim.verdict for claim in made.claims} == {"not tested at this scale"}
     assert [claim.id for claim in made.claims] == [claim.id for claim in claims(family(FLAT), SIZE, "made up")]
 
