@@ -141,6 +141,7 @@ def make_report(
             problems=problems,
             lines=lines,
             changes=told,
+            set=tuple(changes),
         )
         if reference is not None:
             require_reference(reference)
