@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
-from markupsafe import Markup
 
 import hessian
 import theory
@@ -112,8 +111,8 @@ def _folded(row: Mapping[Any, Any]) -> Folded:
                 for found in _against(row["evidence"])
             ),
             ("instead", str(row["instead"])),
-            *((f"as {bound.split()[-1]}", _drawn(bound)) for bound in row["bounds"]),
         ],
+        formulas={f"as {bound.split()[-1]}": _drawn(bound) for bound in row["bounds"]},
     )
 
 
@@ -123,10 +122,10 @@ def _against(evidence: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return against[:1] + [found for found in evidence if not found["holds"] and found not in against[:1]]
 
 
-def _drawn(bound: str) -> Markup:
-    """The formula of a bound, by name and variant."""
+def _drawn(bound: str) -> str:
+    """The formula of a bound, by name and variant, as MathML."""
     name, variant = bound.split()
-    return Markup(inequality(theory.statement(name, variant)))  # type: ignore[arg-type]
+    return inequality(theory.statement(name, variant))  # type: ignore[arg-type]
 
 
 def claims(rows: pd.DataFrame) -> list[Outcome]:

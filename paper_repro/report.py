@@ -69,6 +69,7 @@ class Folded:
         tone: The colour of the badge: yes, no, depends or untested.
         says: The statement.
         body: (heading, text) of what the click shows; empty texts are left out.
+        formulas: Heading -> MathML, below the body.
     """
 
     label: str
@@ -76,6 +77,7 @@ class Folded:
     tone: str
     says: str
     body: Sequence[tuple[str, str]]
+    formulas: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require_choice(f"tone of {self.label}", self.tone, [css for css, _ in _VERDICT_STYLE.values()])
@@ -95,6 +97,7 @@ class Section:
         table: The numbers behind the figure; None for none.
         facts: Name -> text for this section: number of runs, seeds, time taken.
         more_figures: Heading -> figure: further figures, below the first.
+        formulas: Heading -> MathML of what the section is about.
         folded: Statements with their verdicts, counted and listed.
         scale: The scale of its runs, in a word.
         command: The command that makes it again.
@@ -110,6 +113,7 @@ class Section:
     table: pd.DataFrame | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
     more_figures: Mapping[str, Figure] = field(default_factory=dict)
+    formulas: Mapping[str, str] = field(default_factory=dict)
     folded: Sequence[Folded] = ()
     scale: str = ""
     command: str = ""
@@ -266,6 +270,7 @@ def page_section(section: Section) -> dict[str, Any]:
         ],
         "settings": None if section.settings.empty else _table(section.settings),
         "notes": list(section.notes),
+        "formulas": dict(section.formulas),
         "table": None if section.table is None or section.table.empty else _table(section.table),
         "facts": {**section.facts, **section.provenance},
     }

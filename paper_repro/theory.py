@@ -16,11 +16,15 @@ from paper_repro.runs import Work
 from paper_repro.scales import THEORY_SCALES, kind
 from paper_repro.sweeps import CLIENTS, EPSILON, KAPPA, LOUD, MAP_D, REACH, RUN, SMALL_D, SWEEPS, SweepWork
 from paper_repro.trained import MARGIN, TrainingWork
+from theory.bounds import statement
+from theory.mathml import inequality
+from theory.setting import Variant
 from theory.symbols import LETTERS
 
 __all__ = ["claims", "jobs", "make"]
 
 LIMITS: Final = limits("theory")
+_BOTH: Final[tuple[Variant, ...]] = ("stated", "corrected")
 _EXACT: Final = f"exact, d = {SMALL_D}, ε = {EPSILON:g}"
 
 
@@ -86,6 +90,11 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             "Linear speed-ups: where they hold and where they end": speed,
             "The conditions on η": maps,
             "A real model": training_figure,
+        },
+        formulas={
+            f"Theorem {number}, {variant}": inequality(statement(f"theorem-{number}", variant))
+            for number in (1, 2)
+            for variant in _BOTH
         },
         notes=notes("theory"),
         table=constants,

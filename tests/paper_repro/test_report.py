@@ -23,7 +23,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.files import write_atomically
 from paper_repro.claims import CLAIMS, VERDICTS, Outcome, outcomes_json, rows
 from paper_repro.claims import claim as registered
-from paper_repro.report import _TEXTS, Folded, Section, finding, render_report
+from paper_repro.report import _TEXTS, Folded, Section, finding, page_section, render_report
 
 
 def drawing() -> Figure:
@@ -174,6 +174,17 @@ def test_headings_are_in_order_and_every_drawing_has_words() -> None:
     drawings = [given for name, given in zip(parsed.names, parsed.attributes, strict=True) if name == "svg"]
     assert [given["aria-label"] for given in drawings] == ["A line"] * 5
     assert "img" not in parsed.names
+
+
+def test_formulas_are_mathml_also_in_a_section_that_was_kept_as_json() -> None:
+    formula = "<math><mi>x</mi></math>"
+    said = Folded(
+        label="a", verdict="false", tone="no", says="s", body=[("why", "x < y")], formulas={"as stated": formula}
+    )
+    kept = json.loads(json.dumps(page_section(section(formulas={"Theorem 1": formula}, folded=[said]))))
+    html = page([kept])
+    assert f"<dt>Theorem 1</dt><dd>{formula}</dd>" in html
+    assert f"<dt>why</dt><dd>x &lt; y</dd><dt>as stated</dt><dd>{formula}</dd>" in html.replace("\n", "")
 
 
 def test_every_table_comes_back_whole_from_its_csv() -> None:
