@@ -54,9 +54,9 @@ rules: SearchStrategy[UpdateRule] = st.one_of(
     _sgd,
     _adaptive,
     st.builds(SignSgd, weight_decay=_decay),
-    st.builds(GridSgd, exponent=st.integers(-18, -12)),
     _low_precision,
-    st.builds(PooledSgd, size=st.integers(1, 6), exponent=st.sampled_from((-27, -20))),
+    st.builds(PooledSgd, size=st.integers(1, 6), exponent=st.sampled_from((-28, -20))),
+    st.sampled_from([GridSgd(exponent=exponent) for exponent in range(-18, -11)]),
     st.sampled_from(_own),
 )
 

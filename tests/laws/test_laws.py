@@ -16,16 +16,28 @@ from decomfl_lab.laws.check import check_law, load_implementation
 from decomfl_lab.noise.vectors import KNOWN_ANSWERS
 from decomfl_lab.records.aggregation import Majority, Mean
 
-CASES = 100
-"""How many for a law; a planted fault is looked for in ten times as many."""
+CASES = 40
+"""How many for a law of which every fault is caught in 20; a planted fault is looked for in 1,000."""
+RARE = (
+    "rebuilt-client-equals-server",
+    "replay-equals-the-written-out-recursion",
+    "revert-leaves-every-bit",
+    "synchronised-clients-drift-within-their-roundings",
+    "liars-stay-within-the-honest-range",
+    "far-slices-agree",
+    "programs-agree-however-cut",
+    "any-order-of-events-keeps-the-bits",
+)
+"""Laws of which a fault is caught by fewer cases; they are tried on 100."""
 MACHINE = "any-order-of-events-keeps-the-bits"
 
 
 @pytest.mark.parametrize("name", LAWS)
 def test_law_holds(name: str) -> None:
-    outcome = check_law(LAWS[name], Implementation(), cases=CASES, seed=1)
+    cases = 100 if name in RARE else CASES
+    outcome = check_law(LAWS[name], Implementation(), cases=cases, seed=1)
     assert outcome.status == "holds", outcome.counterexample
-    assert outcome.cases >= FINITE.get(name, CASES - TOLD.get(name, 0))
+    assert outcome.cases >= FINITE.get(name, cases - TOLD.get(name, 0))
 
 
 FINITE = {"known-answers-are-given": len(KNOWN_ANSWERS)}
@@ -40,14 +52,14 @@ def test_every_law_has_a_fault_that_it_is_meant_to_catch() -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_fault_is_caught_by_values_that_disagree(fault: str) -> None:
-    outcome = check_law(LAWS[FAULTS[fault].caught_by], FAULTS[fault], cases=10 * CASES, shrink=False)
+    outcome = check_law(LAWS[FAULTS[fault].caught_by], FAULTS[fault], cases=1000, shrink=False)
     assert outcome.status == "broken", outcome
     assert outcome.counterexample.startswith("differs  ")
 
 
 @pytest.mark.parametrize("fault", ["revert-forgotten", "round-skipped", "pull-without-state", "queue-too-long"])
 def test_the_state_machine_catches(fault: str) -> None:
-    assert check_law(LAWS[MACHINE], FAULTS[fault], cases=CASES, shrink=False).status == "broken"
+    assert check_law(LAWS[MACHINE], FAULTS[fault], cases=100, shrink=False).status == "broken"
 
 
 def test_a_counterexample_is_a_short_history_in_short_lines() -> None:

@@ -81,10 +81,10 @@ def newcomer(missed: int, S: int) -> tuple[int, int]:
     return played.ledger.down[1].bytes, played.ledger.down[1].scalars
 
 
-def test_a_newcomer_after_a_thousand_rounds_gets_one_pool() -> None:
+def test_a_newcomer_after_a_hundred_rounds_gets_one_pool() -> None:
     plan = 12 + 19 + 2 * 20 + 4
     told = 12 + 8
-    assert newcomer(1000, 1024) == (told + plan + 25 + 4 * 1024, 1024)
+    assert newcomer(100, 1024) == (told + plan + 25 + 4 * 1024, 1024)
     assert newcomer(20, 1024) == (told + plan + 20 * (19 + 6 * 20), 20 * 20)
 
 
