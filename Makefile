@@ -8,7 +8,7 @@ ENGINES_STAMP := $(ENGINES)/.installed
 OUT ?= out
 ARGS ?=
 
-.PHONY: help setup paper test engines mutants fuzz lint types format clean
+.PHONY: help setup paper test engines mutants fuzz lint types docs linkcheck format clean
 
 help:
 	@echo "make paper   every figure and table at default scale -> $(OUT)/report.html (ARGS='--scale smoke' for less)"
@@ -16,6 +16,8 @@ help:
 	@echo "make engines the tests of Ray, Dask, NVFlare and gRPC, in an environment that has them all ($(ENGINES))"
 	@echo "make mutants small changes of the core's source, each to be noticed by laws or tests (ARGS='--sample 30' for fewer)"
 	@echo "make fuzz    ten million damaged messages to the decoders (ARGS='--runs 100000' for fewer)"
+	@echo "make docs    the site of docs/, with the public names, the commands and the examples -> $(OUT)/docs/html/index.html"
+	@echo "make linkcheck every link of the site; those to other machines need a network"
 	@echo "make setup | lint | types | format | clean"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -58,9 +60,15 @@ fuzz: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
 	$(BIN)/python -m tests.fuzz --out $(OUT)/fuzz $(ARGS)
 
+docs: BUILDER = html
+linkcheck: BUILDER = linkcheck
+docs linkcheck: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/sphinx-build -W --keep-going -q -b $(BUILDER) -d $(OUT)/docs/doctrees docs $(OUT)/docs/$(BUILDER) $(ARGS)
+
 format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) $(ENGINES) $(OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(ENGINES) $(OUT) docs/gallery docs/reference/api docs/reference/commands docs/sg_execution_times.rst .pytest_cache .mypy_cache .ruff_cache .hypothesis

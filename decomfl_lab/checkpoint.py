@@ -5,17 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from safetensors import SafetensorError
-from safetensors.torch import load, save
-from torch import Tensor
 
-from decomfl_lab.errors import InputError, require, shown
+from decomfl_lab.errors import InputError, brief, require, shown
 from decomfl_lab.files import write_atomically
 
-__all__ = ["read_checkpoint", "write_checkpoint"]
+if TYPE_CHECKING:  # what is said of a run needs no tensors
+    from torch import Tensor
+
+__all__ = ["read_checkpoint", "read_values", "understood", "write_checkpoint"]
+
+T = TypeVar("T")
 
 _KEY = "decomfl"
 _CHECKSUM = re.compile(rb'"sha256":"([0-9a-f]{64})"')
@@ -28,6 +34,8 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], values: dict[str, A
 
     The checksum stands in the header and is that of the file with 64 zeros in its place.
     """
+    from safetensors.torch import save
+
     contiguous = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     blank = save(contiguous, metadata={_KEY: json.dumps(values), "sha256": _BLANK})
     found = _CHECKSUM.search(blank)
@@ -42,6 +50,22 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises:
         InputError: If the file cannot be read, is damaged anywhere, or carries no checksum; it names the file.
     """
+    from safetensors.torch import load
+
+    content = _checked(path)
+    try:  # a checksum can be made for any bytes
+        tensors = load(content)
+    except (SafetensorError, ValueError, KeyError, RecursionError) as error:
+        raise _refusal(path, error) from None
+    return _Saved(path, tensors), _values(path, content)[1]
+
+
+def read_values(path: Path) -> tuple[dict[str, list[int]], dict[str, Any]]:
+    """The shapes of the tensors of ``path``, and its values; errors are those of ``read_checkpoint``."""
+    return _values(path, _checked(path))
+
+
+def _checked(path: Path) -> bytes:
     remedy = "put a copy of it back, or remove it to begin anew"
     try:
         content = path.read_bytes()
@@ -62,11 +86,45 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             f"checkpoint must be a whole file as it was written, got {path}, which is damaged (its checksum differs): "
             f"{remedy}"
         )
-    try:  # a checksum can be made for any bytes
-        tensors = load(content)
+    return content
+
+
+def _values(path: Path, content: bytes) -> tuple[dict[str, list[int]], dict[str, Any]]:
+    try:
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        values = json.loads(header["__metadata__"][_KEY])
-    except (SafetensorError, ValueError, KeyError, RecursionError) as error:
-        raise InputError(f"checkpoint must be a file of a run, got {path} ({shown(str(error))})") from None
+        values = json.loads(header.pop("__metadata__")[_KEY], object_hook=partial(_Saved, path))
+        shapes = {name: own["shape"] for name, own in header.items()}
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _refusal(path, error) from None
     require(isinstance(values, dict), "values of the checkpoint", "be a JSON object", values)
-    return tensors, values
+    return shapes, values
+
+
+def _refusal(path: Path, error: Exception) -> InputError:
+    return InputError(f"checkpoint must be a file of a run, got {path} ({shown(str(error))})")
+
+
+@contextmanager
+def understood(path: Path) -> Iterator[None]:
+    """Make an InputError that names the file of what goes wrong inside, where a checkpoint's content is put to use.
+
+    A file under its checksum may still be one that somebody else wrote, with other shapes or types.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise InputError(f"checkpoint must hold what this version writes, got {path} ({brief(what)})") from error
+
+
+class _Saved(dict[str, T]):
+    """What a checkpoint has by name; InputError for what it lacks."""
+
+    def __init__(self, path: Path, found: Mapping[str, T]) -> None:
+        super().__init__(found)
+        self._path = path
+
+    def __missing__(self, name: str) -> T:
+        raise InputError(f"checkpoint must have {name!r} in it, got {self._path} without, which is of something else")

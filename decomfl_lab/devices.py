@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decomfl_lab.errors import InputError, plural, require_choice
+from decomfl_lab.errors import InputError, plural, require_choice, require_int
 
-__all__ = ["DEVICES", "describe", "find_device", "free_memory", "on_host", "use_tf32_"]
+__all__ = ["DEVICES", "describe", "find_device", "free_memory", "on_host", "use_tf32_", "use_threads_"]
 
 DEVICES = ("cpu", "cuda", "auto")
 
@@ -33,6 +33,11 @@ def find_device(name: str) -> torch.device:
 def use_tf32_(on: bool) -> None:
     """Let a GPU keep 10 of a float32's 23 bits in products, or not; torch's default does so in convolutions."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = on
+
+
+def use_threads_(threads: int) -> None:
+    """Let torch compute with so many threads of the CPU; InputError unless a system can have so many."""
+    torch.set_num_threads(require_int("threads", threads, 1, 1024))
 
 
 def free_memory(device: torch.device) -> int | None:

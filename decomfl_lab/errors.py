@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
+import numbers
+import os
 import re
 from collections.abc import Callable, Iterable
 from functools import wraps
@@ -14,12 +16,15 @@ from typing import Any, ParamSpec, TypeVar
 __all__ = [
     "DivergedError",
     "InputError",
+    "brief",
+    "is_number",
     "known_options",
     "plural",
     "require",
     "require_choice",
     "require_finite_positive",
     "require_int",
+    "require_possible",
     "shown",
 ]
 
@@ -52,10 +57,18 @@ _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = _SHORT.maxdict = 20
 _SHORT.maxstring = _SHORT.maxother = _MOST = 160
 
 
+def brief(text: str, most: int = _MOST) -> str:
+    """The text as one line of at most so many characters, those in the middle left out."""
+    line = re.sub(r"\s*\n\s*", " ", text)
+    return line if len(line) <= most else f"{line[: most - 43]} ... {line[-38:]}"
+
+
 def shown(value: Any) -> str:
     """The value as an error shows it: one line of at most 160 characters, however large the value is."""
-    text = re.sub(r"\s*\n\s*", " ", _SHORT.repr(value))
-    return text if len(text) <= _MOST else f"{text[: _MOST - 43]} ... {text[-38:]}"
+    try:
+        return brief(_SHORT.repr(value))
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        return f"{type(value).__name__} with an integer of thousands of digits"
 
 
 def require(holds: bool, argument: str, rule: str, value: Any) -> None:
@@ -92,22 +105,47 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
+_LARGEST = 2**63 - 1
+
+
 def require_int(argument: str, value: Any, at_least: int, at_most: int | None = None) -> int:
-    """Return ``value`` if it is an integer in ``at_least..at_most``, else raise InputError."""
+    """Return ``value`` if it is an integer in ``at_least..at_most``, else raise InputError; 64 bits always hold it."""
     is_int = isinstance(value, int) and not isinstance(value, bool)
-    if not (is_int and value >= at_least and (at_most is None or value <= at_most)):
-        limit = f"in {at_least}..{at_most}" if at_most is not None else f"of at least {at_least}"
+    most = _LARGEST if at_most is None else at_most
+    if not (is_int and at_least <= value <= most):
+        open_ended = at_most is None and not (is_int and value > most)
+        limit = f"of at least {at_least}" if open_ended else f"in {at_least}..{most}"
         raise InputError(f"{argument} must be an integer {limit}, got {shown(value)}")
     return int(value)
 
 
+MOST_OPERATIONS = 1e15
+"""More arithmetic than this is refused before it begins: a core does about 10⁹ operations a second."""
+
+
+def require_possible(argument: str, value: Any, *, operations: float = 0.0, memory: float = 0.0) -> None:
+    """Raise InputError with the estimate where work is known beforehand to be more than this machine can do.
+
+    Args:
+        argument: What the size of the work is called.
+        value: That size.
+        operations: The least number of operations that the work takes, of which ``MOST_OPERATIONS`` are possible.
+        memory: The least number of bytes that it needs at once, of which the machine's memory is possible.
+    """
+    rule = f"ask for at most {MOST_OPERATIONS:.0e} operations (this takes {operations:.0e} or more)"
+    require(operations <= MOST_OPERATIONS, argument, rule, value)
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else math.inf
+    rule = f"fit into the {1e-9 * there:.0f} GB of memory here (this takes {1e-9 * memory:.0f} GB or more)"
+    require(memory <= there, argument, rule, value)
+
+
+def is_number(value: Any) -> bool:
+    """Whether the value is a finite number, and not True or False."""
+    return not isinstance(value, bool) and isinstance(value, numbers.Real) and math.isfinite(value)
+
+
 def require_finite_positive(argument: str, value: Any) -> float:
     """Return ``float(value)`` if it is a finite number above 0, else raise InputError."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    require(
-        is_number and math.isfinite(value) and value > 0,
-        argument,
-        "be a finite number above 0",
-        value,
-    )
+    plain = isinstance(value, int | float) and is_number(value)
+    require(plain and value > 0, argument, "be a finite number above 0", value)
     return float(value)

@@ -10,12 +10,13 @@ import secrets
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
-from decomfl_lab.errors import InputError
+from decomfl_lab.errors import InputError, require, shown
 
-__all__ = ["HeldError", "held", "held_checkpoint", "write_atomically"]
+__all__ = ["HeldError", "as_path", "held", "held_checkpoint", "is_held", "require_writable", "write_atomically"]
 
 LOCK_FILE = ".lock"
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
@@ -26,6 +27,36 @@ class HeldError(InputError):
     """Another process holds the folder or the file; the message names it."""
 
 
+def as_path(argument: str, value: Any) -> Path:
+    """The path, of a path or its text; InputError for what is none."""
+    named = isinstance(value, str | os.PathLike) and "\0" not in str(value)
+    require(named, argument, "be a path, as text or a pathlib.Path", value)
+    return Path(value)
+
+
+def require_writable(argument: str, path: Path | None) -> None:
+    """InputError that names the argument unless ``write_atomically`` could write ``path`` now; nothing is left behind.
+
+    To be called before the work whose result goes there; None is for no file.
+    """
+    if path is None:
+        return
+    try:
+        above = next(folder for folder in path.absolute().parents if folder.exists())
+        temporary = _temporary(above / path.name)
+        with open(temporary, "xb"):
+            _remove(temporary)
+        reason = "a folder" if path.is_dir() else ""
+    except (OSError, ValueError) as error:  # a ValueError for a character that no name has
+        reason = getattr(error, "strerror", None) or str(error)
+    if reason:
+        raise InputError(f"{argument} must be a file that can be written, got {shown(str(path))} ({reason})")
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+
+
 def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
     """Write ``data`` to ``path`` so that a reader sees the old file or the new one, never a part.
 
@@ -33,7 +64,7 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
     ``path``; when anything fails the temporary file is removed and ``path`` is as it was.
 
     Args:
-        path: The file to write; its folder must exist.
+        path: The file to write; folders above it are made.
         data: The content; text is written as UTF-8 with its line endings unchanged.
 
     Raises:
@@ -41,8 +72,9 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
     """
     target = Path(path)
     content = data.encode("utf-8") if isinstance(data, str) else data
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
+    temporary = _temporary(target)
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "xb") as file:
             file.write(content)
             file.flush()
@@ -80,6 +112,20 @@ def held(out: Path, *, wait: float = 0.0) -> Iterator[None]:
         yield
 
 
+def is_held(out: Path) -> bool:
+    """Whether somebody holds the folder ``out`` at this moment; nothing is written to find out."""
+    path = out.resolve() / LOCK_FILE
+    if not path.exists():
+        return False
+    try:
+        with FileLock(path, timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:  # a folder of somebody else's
+        return False
+
+
 @contextlib.contextmanager
 def held_checkpoint(path: Path) -> Iterator[None]:
     """Keep other processes from holding the file ``path``, which need not be there yet, as ``held`` does for folders.
@@ -87,6 +133,7 @@ def held_checkpoint(path: Path) -> Iterator[None]:
     Raises:
         InputError: As ``held``.
     """
+    require_writable("checkpoint", path)
     with _locked(path.with_name(f".{path.name}{LOCK_FILE}"), "checkpoint must be a file", path, 0.0):
         yield
 

@@ -35,7 +35,7 @@ class Layout:
         require(
             len(dtypes) == 1 and dtypes <= {torch.float32, torch.float64},
             "dtype of the parameters",
-            "be float32 for all or float64 for all",
+            "be float32 for all or float64 for all (module.float() casts them)",
             sorted(map(str, dtypes)),
         )
         return cls(tuple(n for n, _ in named), tuple(p.shape for _, p in named), dtypes.pop())

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from decomfl_lab.errors import InputError, require
-from decomfl_lab.files import write_atomically
+from decomfl_lab.errors import require
+from decomfl_lab.files import require_writable, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,15 +15,13 @@ if TYPE_CHECKING:
 __all__ = ["require_picture", "save_picture"]
 
 
-def require_picture(path: Path) -> None:
+def require_picture(path: Path, argument: str = "plot") -> None:
     """InputError unless matplotlib writes files with the ending of ``path``, and there may be one."""
     from matplotlib.figure import Figure  # here, since matplotlib takes long to load and only a plot needs it
 
     kinds = sorted(Figure().canvas.get_supported_filetypes())
-    require(path.suffix[1:] in kinds, "plot", f"end in one of .{', .'.join(kinds)}", str(path))
-    above = next(folder for folder in path.absolute().parents if folder.exists())
-    free = above.is_dir() and os.access(above, os.W_OK | os.X_OK) and not path.is_dir()
-    require(free, "plot", "be a file that can be written", str(path))
+    require(path.suffix[1:] in kinds, argument, f"end in one of .{', .'.join(kinds)}", str(path))
+    require_writable(argument, path)
 
 
 def save_picture(figure: Figure, path: Path) -> Path:
@@ -32,9 +29,5 @@ def save_picture(figure: Figure, path: Path) -> Path:
     require_picture(path)
     drawn = io.BytesIO()
     figure.savefig(drawn, format=path.suffix[1:])
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"plot must be a file that can be written, got {path} ({error.strerror})") from None
     write_atomically(path, drawn.getvalue())
     return path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import math
 import os
 import sys
 import traceback
@@ -19,7 +20,7 @@ from decomfl_lab.errors import InputError, require
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["OWN", "is_own", "made", "named", "taking"]
+__all__ = ["OWN", "is_own", "made", "named", "require_mean", "require_same", "taking"]
 
 OWN = "own"
 """What a run's configuration calls a model and data that its user handed over in Python."""
@@ -102,6 +103,26 @@ def taking(name: str, tensors: Iterable[Tensor]) -> Iterator[None]:
         raise InputError(f"model and loss must take the examples of {name} ({kinds}), got {told[:200]}") from error
 
 
+def require_mean(loss: Any) -> None:
+    """InputError with the line that mends it unless what a user's loss returned is one number, a tensor."""
+    rule = (
+        "return a scalar tensor, the mean over the batch (of a loss an example that is: "
+        "lambda outputs, targets: loss(outputs, targets).mean())"
+    )
+    shape = getattr(loss, "shape", None)
+    require(shape == (), "loss", rule, type(loss).__name__ if shape is None else f"shape {tuple(shape)}")
+
+
+def require_same(first: float, again: float, *, tolerance: float = 0.0) -> None:
+    """InputError unless two evaluations of a user's model and loss, at the same x and data, agree to ``tolerance``."""
+    rule = (
+        "be a function of x and the data, the same in every evaluation: call model.eval(), give F.dropout "
+        "training=self.training, draw other noise from a torch.Generator that forward seeds itself, keep no state"
+    )
+    same = math.isclose(first, again, rel_tol=tolerance) or math.isnan(first)
+    require(same, "loss", rule, (first, again))
+
+
 def _refusal(argument: str, rule: str, target: str, error: Exception) -> InputError:
     """What to say of an error in one line: an InputError by its own words, others beside the rule that they break.
 
@@ -119,4 +140,9 @@ def _refusal(argument: str, rule: str, target: str, error: Exception) -> InputEr
     if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType | type):
         near = difflib.get_close_matches(error.name or "", dir(error.obj), 1)
         told += f"; did you mean {near[0]}?" if near else ""
+        hidden, there = Path(f"{module}.py").resolve(), getattr(error.obj, "__file__", None)
+        if hidden.exists() and there is not None and not hidden.samefile(there):
+            told += f"; {there} hides {module}.py, which can be given as {hidden.name}:{target.rpartition(':')[2]}"
+    if isinstance(error, ModuleNotFoundError) and module.split(".")[0] == error.name:
+        told += f", in {os.getcwd()} or installed"
     return InputError(f"{argument} must {rule}, got {target!r} ({type(error).__name__}: {told}{place})")

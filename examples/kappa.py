@@ -1,7 +1,7 @@
-"""The effective rank κ = tr(H)/‖H‖₂ of your own trained model: how many directions its loss really curves in.
+"""The effective rank κ of your own trained model.
 
-python examples/kappa.py            # prints κ with its interval, and draws kappa.png
-decomfl kappa --model examples.kappa:trained --data examples.kappa:loader
+κ = tr(H)/‖H‖₂ says how many directions its loss really curves in. ``python examples/kappa.py`` prints κ with
+its interval and draws it; so does ``decomfl kappa --model examples.kappa:trained --data examples.kappa:loader``.
 """
 
 import torch

@@ -1,6 +1,6 @@
-"""One liar of ten, who sends 100 times its scalars in every round, or the opposite vote, under each aggregation.
+"""One liar among ten clients, under each aggregation: it sends 100 times its scalars, or the opposite vote.
 
-python examples/liars.py [digits 40]  # without: MNIST digits, 200 rounds, as in docs/robust.md
+``python examples/liars.py`` trains on MNIST as in docs/robust.md, ``... digits 40`` on small digits for 40 rounds.
 """
 
 import sys

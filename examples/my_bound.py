@@ -1,4 +1,7 @@
-"""Bounds of your own: ``decomfl check examples/my_bound.py:right`` holds, ``...:wrong`` fails and shows where."""
+"""A bound of your own.
+
+``decomfl check examples/my_bound.py:right`` holds; ``decomfl check examples/my_bound.py:wrong`` fails and shows where.
+"""
 
 from dataclasses import replace
 

@@ -1,6 +1,7 @@
-"""A method of one's own: DeComFL whose clients clip their scalars before they send them.
+"""A method of your own.
 
-From the command line: decomfl train my_method:Clipped --clip 0.5 --data digits --model mlp (in this folder).
+It is DeComFL whose clients clip their scalars before they send them. From the command line, in this folder:
+``decomfl train my_method:Clipped --clip 0.5 --data digits --model mlp``.
 """
 
 from dataclasses import dataclass, replace

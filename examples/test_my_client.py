@@ -1,40 +1,40 @@
-"""Your own client under the laws: `pytest examples/test_my_client.py`."""
+"""Your own client under the laws: `pytest examples/test_my_client.py`; `decomfl verify --target-template` has more."""
 
 import numpy as np
 import torch
 
-from decomfl_lab import laws, noise
-from decomfl_lab.protocol.messages import Held, Reply
-from decomfl_lab.records.seeds import stream_of
-from decomfl_lab.replicas.rules import Step
+from decomfl_lab import InputError, laws
 
 
 class MyClient:
-    def __init__(self, i, replica, loss, mu):
-        self.id, self.replica, self.loss, self.mu, self.run_seed = i, replica, loss, mu, None
+    def __init__(self, case, i, replica, loss):
+        self.case, self.id, self.replica, self.loss, self.run_seed = case, i, replica, loss, None
 
     def report(self):
-        return Held(self.id, self.replica.round)
+        return laws.Held(self.id, self.replica.round)
 
     def handle(self, plan):
         self.replica.catch_up(plan.records)
-        before, scalars = self.replica.snapshot(), np.empty((plan.K, plan.P), np.float32)
+        if self.replica.round != plan.round:
+            raise InputError("records are missing")
+        before, g = self.replica.snapshot(), np.empty((plan.K, plan.P), np.float32)
         for k, seed in enumerate(plan.seeds):
-            x, of = self.replica.snapshot().x, self.replica.stream_distribution(plan.distribution)
+            x = self.replica.snapshot().x
             for p in range(plan.P):
-                z = torch.from_numpy(noise.direction(*stream_of(seed, p), x.numel(), distribution=of))
-                scalars[k, p] = (self.loss(x + self.mu * z, k) - self.loss(x, k)) / self.mu
-            self.replica.step_(Step(seed, scalars[k], plan.eta, plan.distribution))
+                z = torch.from_numpy(self.case.direction(seed, p))
+                g[k, p] = (self.loss(x + self.case.mu * z, k) - self.loss(x, k)) / self.case.mu
+            self.replica.catch_up([laws.RoundRecord(plan.round + k, plan.eta, plan.distribution, [seed], g[k : k + 1])])
         self.replica.restore(before)
-        return Reply(self.id, plan.round, scalars)
+        return laws.Reply(self.id, plan.round, g)
 
 
 class Mine(laws.Implementation):
     def supports(self, case):
-        return case.estimator == "forward" and not case.rule.scaling and case.dtype in (torch.float32, torch.float64)
+        plain = case.seeding is not laws.Seeding.POOL and not case.rule.scaling
+        return plain and case.estimator == "forward" and case.dtype in (torch.float32, torch.float64)
 
     def client(self, case, i, objective=None):
-        return MyClient(i, self.replica(case), objective or laws.Wavy(case.d, i), case.mu)
+        return MyClient(case, i, self.replica(case), objective or laws.Wavy(case.d, i))
 
 
 test_laws = laws.pytest_suite(Mine(), cases=25)

@@ -1,4 +1,7 @@
-"""Train a model of one's own on clients of one's own, who send nothing but scalars."""
+"""Train a model of your own.
+
+Its clients, also your own, send nothing but scalars; one that was away rebuilds the model to the bit.
+"""
 
 import sys
 from pathlib import Path
@@ -29,8 +32,7 @@ run = lab.train(
     out=folder,
 )
 print(run.metrics[["round", "test_accuracy", "test_loss"]].to_string(index=False))
-print(run.traffic)
-print(run.verify())
+print(run.traffic, run.verify(), sep="\n")
 run.plot(folder / "run.png")
 
 again = lab.load(folder, model, clients=clients, test=(x[1000:], y[1000:]))

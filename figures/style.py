@@ -111,9 +111,11 @@ def series_styles(series: Iterable[str], *, baseline: bool = False) -> dict[str,
 def method_styles(series: Sequence[str]) -> dict[str, LineStyle]:
     """Return a style for each series, in their order: DeComFL in blue, FedAvg in black, the others in colours.
 
+    FedAvg's line is broken, so that what it lies over is seen: by bytes the first-order methods are close together.
+
     Args:
         series: Labels; those that start with "DeComFL" and "FedAvg" (but not "FedAvg+") have their own colours,
-            and a second one of the same kind is dashed.
+            and a second one of the same kind is dashed otherwise.
 
     Raises:
         InputError: If ``series`` is empty.
@@ -131,6 +133,7 @@ def method_styles(series: Sequence[str]) -> dict[str, LineStyle]:
             colour = others[len([each for each in styles.values() if each.color in others]) % len(others)]
         again = seen.get(colour, 0)
         seen[colour] = again + 1
-        dash = _DASHES[2] if again == 0 or colour in others else _DASHES[1]
+        first, second = (_DASHES[1], _DASHES[3]) if colour == _FEDAVG else (_DASHES[2], _DASHES[1])
+        dash = first if again == 0 or colour in others else second
         styles[label] = LineStyle(color=colour, dash=dash, linewidth=2.2 if colour == _DECOMFL else 1.6)
     return styles

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,8 +18,8 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from decomfl_lab.errors import InputError, require
-from hessian.mean_loss import MeanLoss, Piece
+from decomfl_lab.errors import require
+from hessian.mean_loss import MeanLoss, Piece, differentiating
 
 __all__ = ["CACHE_BYTES", "FisherOperator", "GaussNewtonOperator", "HessianOperator"]
 
@@ -132,12 +131,18 @@ class HessianOperator(_CurvatureOperator):
         """A piece's gradient with its graph, and the bytes of the tensors that the graph holds."""
         held: dict[int, int] = {}
 
-        def pack(tensor: Tensor) -> Tensor:
+        def pack(tensor: Tensor) -> tuple[Tensor, int]:
             storage = tensor.untyped_storage()
             held[storage.data_ptr()] = storage.nbytes()
-            return tensor.detach()  # the tensor itself would keep its own graph alive for ever
+            return tensor.detach(), tensor._version  # the tensor itself would keep its own graph alive for ever
 
-        with saved_tensors_hooks(pack, lambda tensor: tensor), _differentiable(self.objective, "the Hessian"):
+        def unpack(packed: tuple[Tensor, int]) -> Tensor:
+            tensor, version = packed
+            if tensor._version != version:  # torch looks itself only where there are no hooks
+                raise RuntimeError("a variable that the gradient needs was modified by an inplace operation")
+            return tensor
+
+        with saved_tensors_hooks(pack, unpack), _differentiable(self.objective, "the Hessian"):
             gradient = self.objective.piece_gradient(self._leaf, piece, create_graph=True)
             _refuse_dead_ends(gradient)
         held.pop(self._leaf.untyped_storage().data_ptr(), None)
@@ -263,12 +268,6 @@ def _refuse_dead_ends(gradient: Tensor) -> None:
         todo += [following for following, _ in node.next_functions]
 
 
-_NO_DERIVATIVE = re.compile(
-    r"derivative for .* is not implemented|does not support it because|differentiate twice a function"
-    r"|double backwards? |implement the jvp function|does not currently support"
-)
-
-
 @contextmanager
 def _differentiable(objective: MeanLoss, what: str) -> Iterator[None]:
     """Inside, kernels without second or forward derivatives stand aside; where one is left, an InputError names it.
@@ -284,13 +283,5 @@ def _differentiable(objective: MeanLoss, what: str) -> Iterator[None]:
             for library in libraries:
                 stack.callback(setattr, library, "enabled", library.enabled)
                 library.enabled = False
-        try:
-            yield
-        except RuntimeError as error:  # NotImplementedError is one
-            message = " ".join(str(error).split())
-            if not _NO_DERIVATIVE.search(message):
-                raise
-            raise InputError(
-                f"{what} needs derivatives of every operation in module and loss, got torch's {message[:200]!r}; "
-                "use an unfused kernel (eager attention, no torch.compile) or the smoothed operator"
-            ) from error
+        stack.enter_context(differentiating(what))
+        yield

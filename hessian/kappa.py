@@ -42,6 +42,9 @@ SCOUTS = 2
 SAFETY = 4.0
 """Their variance counts so much more where steps are chosen: both may have missed an outlier (measured best of 1-8)."""
 
+FINEST = 1e-12
+"""The least ``rtol``: numbers of 64 bits are no finer."""
+
 LEAST_PROBES = 3
 """The fewest that an interval rests on: each of them measures the variance too."""
 
@@ -236,7 +239,7 @@ class Settings:
     max_basis: int | None = None
 
     def __post_init__(self) -> None:
-        require_finite_positive("rtol", self.rtol)
+        require(require_finite_positive("rtol", self.rtol) >= FINEST, "rtol", f"be at least {FINEST:g}", self.rtol)
         require_confidence(self.confidence)
         require_int("seed", self.seed, 0, 2**64 - 1)
         finite = self.trace is None or math.isfinite(self.trace)
@@ -300,7 +303,7 @@ def effective_rank(
        with 3 probes as with many; and it knows about the forms' skewness, which Student's t does not.
 
     With ``products`` = B nothing is decided on the way: 2B/3 steps, and probes for the rest (for 20 to 30 products
-    no rule with scouts did better).
+    no rule with scouts did better); where B ≥ d, the d steps that make κ exact.
 
     Args:
         model: H as an operator, or the module that has it.
@@ -456,6 +459,9 @@ class _Run:
     def _deflated_enough(self) -> bool:
         """Whether probes are the better use of the products that are left."""
         settings, k = self.settings, self.krylov.steps
+        left = (self.operator.d - k) * (1 if self.forms is self.operator else 2)
+        if settings.products is not None and settings.trace is None and 0 < left <= self._affordable:
+            return False  # as many vectors as span everything make κ exact, and no probe is needed
         if self.krylov.invariant:  # T's eigenvalues are H's own, and more steps would start anew
             return True
         if settings.trace is not None:  # only θ is wanted, to which no probe adds anything

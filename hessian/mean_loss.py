@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from decomfl_lab.errors import InputError, require, require_choice, require_int
 from decomfl_lab.layout import Layout
 from decomfl_lab.models.registry import initialising
-from decomfl_lab.plugins import taking
+from decomfl_lab.plugins import require_mean, require_same, taking
 
 __all__ = [
     "NORMALISATIONS",
@@ -27,6 +28,7 @@ __all__ = [
     "LossFunction",
     "MeanLoss",
     "Piece",
+    "differentiating",
     "digest",
     "gathered",
     "good_chunk",
@@ -113,9 +115,9 @@ class MeanLoss:
                 where it has them.
             loss: loss(outputs, targets), a scalar: the mean over the batch's examples.
             data: Batches, pairs (inputs, targets), in a list, a DataLoader or another iterable; or a Dataset of such
-                pairs for one example each; or one pair of tensors. Every tensor of a batch has the examples in its
-                first dimension. A loader that shuffles gives the same batches each time, and leaves torch's global
-                generator as it was.
+                pairs for one example each; or one pair of tensors. A mapping with "labels" (Hugging Face) is the pair
+                of all else and these. Every tensor of a batch has the examples in its first dimension. A loader that
+                shuffles gives the same batches each time, and leaves torch's global generator as it was.
             weights: The weight w_b of each batch; by default its number of examples, so that all examples weigh the
                 same however the data are cut.
             parameters: The trainable parameters that x consists of: a predicate on their names, or names, prefixes of
@@ -171,15 +173,16 @@ class MeanLoss:
         """∇f(x), shape (d,), summed over the pieces in their order; zero where a parameter is not used."""
         self._check_point(x)
         total = torch.zeros_like(x)
-        for piece in self.pieces:
-            total.add_(self.piece_gradient(x.detach().requires_grad_(), piece), alpha=piece.share)
+        with differentiating("the gradient"):
+            for piece in self.pieces:
+                total.add_(self.piece_gradient(x.detach().requires_grad_(), piece), alpha=piece.share)
         return total
 
     def piece_gradient(self, x: Tensor, piece: Piece, *, create_graph: bool = False) -> Tensor:
         """The gradient of one piece's own mean loss at the leaf ``x``; with a graph back to x if that is asked."""
         loss = self.loss_of(self.outputs(x, piece), piece)
-        if not loss.requires_grad:
-            return torch.zeros_like(x)
+        rule = "depend on the parameters by operations of torch (is there detach, no_grad, item or numpy in between?)"
+        require(loss.requires_grad, "loss", rule, "a loss without a gradient")
         (gradient,) = torch.autograd.grad(loss, x, create_graph=create_graph, allow_unused=True, materialize_grads=True)
         return gradient
 
@@ -199,8 +202,7 @@ class MeanLoss:
     def loss_of(self, outputs: Any, piece: Piece) -> Tensor:
         """The piece's mean loss, a scalar tensor, given the module's outputs."""
         loss = self._loss(outputs, mapped(self._place, piece.targets))
-        require(isinstance(loss, Tensor), "loss", "return a scalar tensor", type(loss).__name__)
-        require(loss.ndim == 0, "loss", "return a scalar (the mean over the batch)", f"shape {tuple(loss.shape)}")
+        require_mean(loss)
         return loss
 
     @property
@@ -289,13 +291,7 @@ class MeanLoss:
         first = self.pieces[0]
         again = self._piece_value(self.x, first)
         # Some sums have no order on a GPU, that of the losses of sequences for one.
-        tolerance = 0.0 if self.device.type == "cpu" else 64 * torch.finfo(self.dtype).eps
-        require(
-            math.isclose(value, again, rel_tol=tolerance),
-            "loss",
-            "be a function of x and the data, the same in every evaluation (is there dropout or other noise in it?)",
-            (value, again),
-        )
+        require_same(value, again, tolerance=0.0 if self.device.type == "cpu" else 64 * torch.finfo(self.dtype).eps)
         require(
             not combined or self._is_mean(first),
             "loss",
@@ -303,6 +299,33 @@ class MeanLoss:
             "(give one batch without chunk, or weights for the batches)",
             "something else: the loss of the first batch is not the mean of its halves'",
         )
+
+
+_REMEDIES = {
+    re.compile(r"in-?place"): "operations that make new tensors (y = 2 * y in the place of y *= 2), or forward_only",
+    re.compile(r"on Tensor that requires grad"): "torch's operations in the place of numpy's, or forward_only",
+    re.compile(
+        r"derivative for .* is not implemented|does not support it because|differentiate twice a function"
+        r"|double backwards? |implement the jvp function|does not currently support"
+    ): "an unfused kernel (eager attention, no torch.compile), or the smoothed operator",
+}
+"""What to do about torch's errors, by their words."""
+
+
+@contextmanager
+def differentiating(what: str) -> Iterator[None]:
+    """InputError with the remedy where torch cannot differentiate a user's model or loss inside."""
+    try:
+        yield
+    except RuntimeError as error:  # NotImplementedError is one
+        message = " ".join(str(error).split())
+        remedy = next((words for known, words in _REMEDIES.items() if known.search(message)), None)
+        if remedy is None:
+            raise
+        raise InputError(
+            f"{what} needs derivatives of every operation in module and loss, got torch's {message[:120]!r}; "
+            f"use {remedy}"
+        ) from error
 
 
 # --- parameters -------------------------------------------------------------------------------------------------------
@@ -390,6 +413,8 @@ def _batches(data: Data, device: torch.device) -> tuple[list[tuple[Any, Any]], i
         pairs = list(data)
     require(bool(pairs), "data", "hold at least one batch", "none")
     for b, pair in enumerate(pairs):
+        if isinstance(pair, Mapping) and "labels" in pair:  # as loaders for models of transformers have them
+            pairs[b] = pair = {name: value for name, value in pair.items() if name != "labels"}, pair["labels"]
         is_pair = isinstance(pair, tuple | list) and len(pair) == 2
         require(is_pair, f"batches[{b}]", "be a pair (inputs, targets)", type(pair).__name__)
     return [(tuple(inputs) if isinstance(inputs, list) else inputs, targets) for inputs, targets in pairs], None

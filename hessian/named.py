@@ -7,7 +7,7 @@ with the lab's.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
@@ -19,20 +19,23 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
 
 from decomfl_lab.datasets.images import Dataset, load_dataset
+from decomfl_lab.datasets.own import data_of
 from decomfl_lab.errors import InputError, require, require_int
-from decomfl_lab.models.registry import build_model
+from decomfl_lab.language.causal import is_pretrained, load_pretrained
+from decomfl_lab.models.registry import MODELS, build_model
 from decomfl_lab.objectives.normalisation import freeze_, use_batch_statistics_, uses_batch_statistics
-from decomfl_lab.plugins import is_own, made, named
+from decomfl_lab.plugins import OWN, is_own, made
 from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.runs.building import loss_of
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.building import loss_of, own_loss
+from decomfl_lab.runs.config import TrainConfig, read_config
 from decomfl_lab.runs.descent import Descent
 from decomfl_lab.runs.evaluation import calibration_images, fixed_choice
 from decomfl_lab.runs.finetuning import task_dataset, task_module
-from decomfl_lab.runs.run import CHECKPOINT_FILE, load_run
-from hessian.mean_loss import LossFunction, MeanLoss, digest, gathered, mapped, tensors
+from decomfl_lab.runs.run import CHECKPOINT_FILE, CONFIG_FILE, RISEN, load_run
+from hessian.mean_loss import LossFunction, MeanLoss, differentiating, digest, gathered, mapped, tensors
 
 __all__ = ["TrainedModel", "from_run", "from_task", "from_weights", "scale_of", "trained_here", "untrained"]
 
@@ -113,9 +116,37 @@ class TrainedModel:
         )
 
 
-def from_run(folder: Path) -> TrainedModel:
-    """The model that ``decomfl train --out folder`` left; InputError if there is none."""
-    run = load_run(folder)
+def from_run(
+    folder: Path, *, model: str | None = None, data: str | None = None, loss: str | None = None
+) -> TrainedModel:
+    """The model that a run left in its folder.
+
+    Args:
+        folder: What ``decomfl train --out`` or ``lab.train(out=)`` wrote.
+        model: A ``module:function`` that makes the module, where the run was given it from Python; None otherwise.
+        data: A ``module:function`` that makes the clients, or (clients, test), likewise.
+        loss: A ``module:function`` that is the loss, likewise.
+
+    Raises:
+        InputError: If there is no run, something is not given that the run's folder does not name, or is given that
+            it does.
+    """
+    given = {"model": model, "data": data, "loss": loss}
+    if (written := folder / CONFIG_FILE).exists():
+        known = read_config(written)
+        wanted = [name for name in given if str(known.get(name)).split(" ")[0] == OWN]
+        more = [f"--{name}" for name in given if given[name] is not None and name not in wanted]
+        require(not more, " and ".join(more), "stay unset for a run, which has its own", more)
+        lacking = [f"--{name} module:function" for name in wanted if given[name] is None]
+        rule = f"be given for {folder}, which was trained in Python on its user's own and knows no name of it"
+        require(not lacking, " and ".join(lacking), rule, None)
+    chosen = None if loss is None else own_loss(loss)
+    run = load_run(
+        folder,
+        None if data is None else data_of(made("data", data, object)),
+        module=None if model is None else made("model", model, nn.Module).eval(),
+        loss=chosen,
+    )
     config = run.config
     return TrainedModel(
         module=run.as_trained,
@@ -123,7 +154,7 @@ def from_run(folder: Path) -> TrainedModel:
         calibration=calibration_images(config, run.dataset),
         name=config.model,
         history=f"{config.method.name}, {config.rounds} rounds, seed {config.seed} (run {folder.name})",
-        loss=loss_of(config),
+        loss=chosen or loss_of(config),
     )
 
 
@@ -227,22 +258,34 @@ def trained_here(
         InputError: If a name is unknown, model and data do not fit, or training diverges.
     """
     start = untrained(model, data, seed=seed, loss=loss)
-    module = start.module.to(device)
-    if not is_own(model):
+    module, own = start.module.to(device), model not in MODELS
+    if not own:
         use_batch_statistics_(module)
     if not steps:
         return start
     inputs, targets = start.examples
     require(isinstance(inputs, Tensor), "data", "have inputs of one tensor to train on", type(inputs).__name__)
-    if is_own(model):
+    before = _value(module, start, descent.batch_size)
+    if own:
         module.train()
-    for step, value in enumerate(descent(module, start.loss, inputs, targets, steps), 1):
-        if on_step is not None:
-            on_step(step, value)
-    if is_own(model):
+    with differentiating("training"):
+        for step, value in enumerate(descent(module, start.loss, inputs, targets, steps), 1):
+            if on_step is not None:
+                on_step(step, value)
+    if own:
         module.eval()
+    after = _value(module, start, descent.batch_size)
+    rule = f"be at most {RISEN:g} times the {before:.3g} before it (a smaller lr may help)"
+    require(after <= RISEN * abs(before), "loss after training", rule, after)
     words = f"{steps} steps of {descent.optimizer}, lr {descent.lr:g}, batch {descent.batch_size}, seed {seed}"
     return replace(start, history=words)
+
+
+def _value(module: nn.Module, start: TrainedModel, count: int) -> float:
+    """The loss of the first examples, with the module as it is."""
+    inputs, targets = (part[:count].to(next(module.parameters()).device) for part in start.examples)
+    with torch.no_grad():
+        return float(start.loss(module(inputs), targets))
 
 
 def untrained(model: str, data: str, *, seed: int, loss: str | None = None) -> TrainedModel:
@@ -250,7 +293,7 @@ def untrained(model: str, data: str, *, seed: int, loss: str | None = None) -> T
 
     Args:
         model: A name in ``decomfl_lab.models.registry.MODELS``, initialised from ``seed``; or a ``module:function``
-            that makes a torch module, which is put into eval mode.
+            that makes a torch module, which is put into eval mode; or a folder of transformers, taken as it is.
         data: A name in ``decomfl_lab.datasets.images.DATA_SETS``; or a ``module:function`` that makes batches, a
             Dataset or a pair of tensors (see ``MeanLoss``), all of one shape but for the number of examples.
         seed: The seed of the lab's models.
@@ -260,9 +303,11 @@ def untrained(model: str, data: str, *, seed: int, loss: str | None = None) -> T
     Raises:
         InputError: If a name is unknown, model and data do not fit, or a ``module:function`` does not make these.
     """
-    chosen = cross_entropy if loss is None else _own_loss(loss)
+    chosen = cross_entropy if loss is None else own_loss(loss)
     module = made("model", model, nn.Module).eval() if is_own(model) else None
     history = f"as {model} makes it"
+    if is_pretrained(model):
+        module, history = load_pretrained(model), f"as it is in {model}"
     dataset, own = _own_data(data) if is_own(data) else (load_dataset(data), None)
     if module is None:
         in_shape = tuple(dataset.train_images.shape[1:])
@@ -279,18 +324,13 @@ def untrained(model: str, data: str, *, seed: int, loss: str | None = None) -> T
     )
 
 
-def _own_loss(target: str) -> LossFunction:
-    loss = named("loss", target)
-    loss = loss() if isinstance(loss, type) else loss
-    require(callable(loss), f"loss {target!r}", "be a function of (outputs, targets)", type(loss).__name__)
-    return loss  # type: ignore[no-any-return]
-
-
 def _own_data(target: str) -> tuple[Dataset, tuple[Any, Any]]:
     """What is known of the user's examples as of any data set, and the examples, which may be trees of tensors."""
     data: Any = made("data", target, object)
-    if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], list):
-        data = data[0]  # (clients, held-out examples), as `decomfl train` takes it
+    if isinstance(data, tuple) and len(data) == 2 and not isinstance(data[0], Tensor | Mapping):
+        data = data[0]  # the other are held-out examples, as `decomfl train` takes them
+    if isinstance(data, list):  # of batches, or of clients
+        data = [gathered(each) if isinstance(each, DataLoader | torch.utils.data.Dataset) else each for each in data]
     own = gathered(data)
     inputs, targets = (next(iter(tensors(part)), torch.zeros(0)) for part in own)
     h = hashlib.sha256()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import require
+from decomfl_lab.files import as_path
 
 __all__ = ["Checkpoint", "State"]
 
@@ -25,7 +26,7 @@ class Checkpoint:
 
     def __init__(self, path: Path | None, run: Callable[[], dict[str, Any]]) -> None:
         """Keep the state of the run that ``run()``, JSON-able, tells from all others, in ``path``."""
-        self._path = path
+        self._path = None if path is None else as_path("checkpoint", path)
         self._run = run() if path is not None else {}
         self._resting_until = 0.0
 

@@ -129,12 +129,18 @@ def _drawn(bound: str) -> str:
 
 
 def claims(rows: pd.DataFrame) -> list[Outcome]:
-    """Whether the statements of the paper are correct: all together, and each theorem, corollary and lemma."""
-    counts = Counter(rows["status"])
+    """Whether the statements of the paper are correct: all together, and each theorem, corollary and lemma.
+
+    What says again what another statement says counts with that one.
+    """
+    again = rows["restates"].fillna("") != ""
+    own = rows[~again]
+    counts = Counter(own["status"])
     wrong = any(counts[status] for status in STATUSES if TONES[status] in ("no", "depends"))
     measured = {status: counts[status] for status in STATUSES}
-    everything = Outcome("audit.all", verdict_of(not wrong), measured, f"{len(rows)} statements")
-    return judged("audit", "", [everything, *map(_outcome, rows[rows["kind"].isin(_JUDGED)].to_dict("records"))])
+    words = f"{len(own)} statements, {int(again.sum())} of them said again elsewhere in the paper"
+    everything = Outcome("audit.all", verdict_of(not wrong), measured, words)
+    return judged("audit", "", [everything, *map(_outcome, own[own["kind"].isin(_JUDGED)].to_dict("records"))])
 
 
 def _outcome(row: Mapping[Any, Any]) -> Outcome:

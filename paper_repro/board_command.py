@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from decomfl_lab.errors import InputError, require
+from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.files import write_atomically
 from hessian.commands.option import option
+from paper_repro.claims import decided, named
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +50,9 @@ def board(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print table and verdicts as JSON on stdout.")] = False,
 ) -> None:
-    """Race all methods to an accuracy or loss, and count rounds, bytes, forward passes, memory and rebuilds.
+    """Race all methods to an accuracy or loss, and count the cost.
+
+    Counted are rounds, bytes, forward passes, memory and rebuilds.
 
     Learning rates are chosen by one rule, on other seeds than the table's. Races are kept under OUT/runs: what is there
     is not run again, and an interrupted command goes on.
@@ -60,9 +63,13 @@ def board(
         write_atomically(write / "board.png", picture)
         write_atomically(write / "board.md", text)
         return
+    from paper_repro.board_runs import LINES
     from paper_repro.making import make_report
+    from paper_repro.scales import BOARD_SCALES
 
-    problems, lines = (tuple(filter(None, (one.strip() for one in own.split(";")))) for own in (problem, methods))
+    require_choice("scale", scale, BOARD_SCALES)
+    problems = named("problem", problem, ";", BOARD_SCALES[scale].races)
+    lines = named("methods", methods, ";", LINES)
     whole = not (problems or lines)
     require(record is None or whole, "--record", "be left out where problems or methods are named", str(record))
     outcomes = make_report(
@@ -111,7 +118,7 @@ def page() -> tuple[str, bytes]:
     for name, own in summary(kept.rows).groupby("problem", sort=False):
         text += [f"## {name}", _markdown(shown(own).drop(columns="problem"))]
     text.append("## Claims of the successors")
-    for outcome in made.claims:
+    for outcome in decided(made.claims, kept.scale):
         row = outcome.row()
         told = "; ".join(f"{label} {value:.4g}" for label, value in row["measured"].items())
         measured = f" Measured: {told}." if told else ""

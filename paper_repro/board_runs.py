@@ -162,13 +162,13 @@ class BoardWork:
         """The runs, whatever their η and seed."""
         own = dict(LINES[self.line])
         kind = METHODS[own.pop("method")]
+        alone = {"clients": 1, "sampled": 1} if own.pop("alone", kind.alone) else {}
         known = {name: value for name, value in BOARD_COMMON.items() if name in kind.options()}
         if self.stretch > 1:
             del known["perturbations"]
         fast = {"rebuild": "copy"} if "rebuild" in kind.options() else {}
         given = {"rounds": self.stretch * self.race.rounds, "eval_every": self.stretch * self.race.every}
         given |= BOARD_PROBLEMS[self.problem]
-        alone = {"clients": 1, "sampled": 1} if kind.alone else {}
         return TrainConfig(kind.of({**known, **fast, **own}), **{**given, **alone})
 
     def key(self) -> str:

@@ -25,13 +25,16 @@ __all__ = [
     "SCALES",
     "UNTESTED",
     "VERDICTS",
+    "WORDS",
     "Claim",
     "Outcome",
     "PartFacts",
     "Verdict",
     "claim",
+    "decided",
     "judged",
     "limits",
+    "named",
     "outcomes_json",
     "require_distinct_ids",
     "rows",
@@ -53,6 +56,7 @@ class Claim:
     Attributes:
         id: The part, a dot, and its name there; a name that ends in ``*`` stands for a claim about each of several.
         rule: The rule with the thresholds of ``claims.toml`` in it.
+        scale: The least scale that can decide it; ``decided`` holds every outcome to it.
     """
 
     id: str
@@ -100,6 +104,8 @@ class PartFacts:
 
 
 _DATA: Final[dict[str, Any]] = tomllib.loads((Path(__file__).parent / "claims.toml").read_text(encoding="utf-8"))
+WORDS: Final[Mapping[str, str]] = _DATA.pop("words")
+"""What the words of scales, readings and countings mean."""
 _LIMITS: Final = {name: SimpleNamespace(**part.get("limits", {})) for name, part in _DATA.items() if name != "limits"}
 
 
@@ -200,6 +206,13 @@ def judged(part: str, scale: str, outcomes: Iterable[Outcome]) -> list[Outcome]:
     return found
 
 
+def decided(outcomes: Iterable[Outcome], scale: str) -> list[Outcome]:
+    """The outcomes of rows made at a scale: whatever they measured, not tested where their claim takes a larger one."""
+    least = {name: n for n, name in enumerate(SCALES)}
+    enough = [(each, least[scale] >= least[claim(each.id).scale]) for each in outcomes]
+    return [each if there else replace(each, verdict=UNTESTED) for each, there in enough]
+
+
 def outcomes_json(outcomes: Sequence[Outcome]) -> str:
     """The outcomes as a JSON list of their rows.
 
@@ -208,6 +221,19 @@ def outcomes_json(outcomes: Sequence[Outcome]) -> str:
     """
     require_distinct_ids("claims", [each.id for each in outcomes])
     return json.dumps([each.row() for each in outcomes], indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def named(name: str, text: str, separator: str, known: Iterable[str]) -> tuple[str, ...]:
+    """The names in the text of an option, joined by a separator; none where it is "".
+
+    Raises:
+        InputError: If one is not known, or there is nothing but separators.
+    """
+    found = tuple(filter(None, map(str.strip, text.split(separator))))
+    require(bool(found) or not text, name, f"have names, joined by {separator!r}", text)
+    for each in found:
+        require_choice(name, each, known)
+    return found
 
 
 def rows(parts: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -220,10 +246,8 @@ def rows(parts: Sequence[str] = ()) -> list[dict[str, Any]]:
         recorded", of a claim that nothing measures "not measured".
 
     Raises:
-        InputError: If a part is unknown, or the record damaged.
+        InputError: If the record is damaged.
     """
-    for name in parts:
-        require_choice("only", name, [*PARTS, "paper"])
     kept: dict[str, list[dict[str, Any]]] = {}
     for outcome in _recorded():
         kept.setdefault(claim(outcome["id"]).id, []).append(outcome)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from decomfl_lab.errors import require
 from hessian.commands.option import option
-from paper_repro.claims import PARTS, VERDICTS, rows
+from paper_repro.claims import PARTS, VERDICTS, WORDS, named, rows
 
 __all__ = ["DEAR", "ON_GPU", "paper"]
 
@@ -43,43 +45,71 @@ def paper(
         Path | None,
         option(
             "The folder of runs. Several commands, with an --out each, may share it: each run is computed by one. "
-            "[default: OUT/runs]"
+            "[default: OUT/runs]",
+            panel="Time and machines",
         ),
     ] = None,
     count: Annotated[
         str,
-        option("The x-axis: wire (bytes sent), table1 (the paper's formula) or plotted (its axis). [default: wire]"),
+        option(
+            "The x-axis: wire (bytes sent), table1 (the paper's formula) or plotted (its axis). [default: wire]",
+            panel="Axes and readings",
+        ),
     ] = "wire",
     reading: Annotated[
         str,
-        option("The settings: as-plotted (the authors' logs), as-written (the paper's text) or both. [default: both]"),
+        option(
+            "The settings: as-plotted (the authors' logs), as-written (the paper's text) or both. [default: both]",
+            panel="Axes and readings",
+        ),
     ] = "both",
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="PART.SETTING=VALUE",
+            rich_help_panel="Settings",
+            help="Change a setting of the runs, as fig2.local_rounds={2=60} for K = 2, or hessian.model=resnet20-bn; "
+            "an unknown one is refused with a list of those that there are. The report says what was changed, and no "
+            "verdict of the part counts. For another model or method of a run: decomfl train. Repeatable.",
+        ),
+    ] = None,
     reference: Annotated[
         Path | None,
-        typer.Option(help="The folder with authors_curves.csv; the authors' curves are drawn beside ours."),
+        typer.Option(
+            help="The folder with authors_curves.csv; the authors' curves are drawn beside ours.",
+            rich_help_panel="Axes and readings",
+        ),
     ] = None,
     from_recorded: Annotated[
         bool,
         typer.Option(
-            help="Draw what is kept under paper_repro/results instead of computing; the report lists parts without it."
+            help="Draw what is kept under paper_repro/results instead of computing; the report lists parts without it.",
+            rich_help_panel="What is recorded",
         ),
     ] = False,
     record: Annotated[
         Path | None,
         typer.Option(
             help="Keep the rows of the parts made here, of finished runs and of those under way, in this folder "
-            "(paper_repro/results: with the code). With --from-recorded keep the verdicts that --list shows."
+            "(paper_repro/results: with the code). With --from-recorded keep the verdicts that --list shows.",
+            rich_help_panel="What is recorded",
         ),
     ] = None,
     hours: Annotated[
         float | None,
         typer.Option(
             help="Stop after so many hours: runs under way are saved, what is there is drawn, and the same command "
-            "goes on. Whole series come first, cheap ones before dear ones."
+            "goes on. Whole series come first, cheap ones before dear ones.",
+            rich_help_panel="Time and machines",
         ),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Stop likewise after so many minutes, for a machine that is lent for a while.")
+        float | None,
+        typer.Option(
+            help="Stop likewise after so many minutes, for a machine that is lent for a while.",
+            rich_help_panel="Time and machines",
+        ),
     ] = None,
     device: Annotated[
         str,
@@ -93,16 +123,20 @@ def paper(
         bool,
         typer.Option(
             help="Take up training runs in OUT/runs by settings, seed and data, also if another version of the code "
-            "began them; the provenance of a run lists every version."
+            "began them; the provenance of a run lists every version.",
+            rich_help_panel="Time and machines",
         ),
     ] = False,
-    jobs: Annotated[int, option("The number of runs at a time; 0 for one a CPU. [default: 0]")] = 0,
+    jobs: Annotated[
+        int, option("The number of runs at a time; 0 for one a CPU. [default: 0]", panel="Time and machines")
+    ] = 0,
     backend: Annotated[
         str,
         option(
             "Who computes runs: loky (processes of this machine), ray or dask. RAY_ADDRESS or DASK_SCHEDULER_ADDRESS "
             "names a cluster that is running and shares the folder of runs; without it one is started on this machine. "
-            "[default: loky]"
+            "[default: loky]",
+            panel="Time and machines",
         ),
     ] = "loky",
     list_claims: Annotated[
@@ -117,22 +151,23 @@ def paper(
         bool, typer.Option("--json", help="Print the verdicts, or the list, as JSON on stdout.")
     ] = False,
 ) -> None:
-    """Regenerate the paper's figures and tables, with a verdict on every claim.
+    """Regenerate the paper's figures, tables and verdicts on claims.
 
     Runs are kept under OUT/runs, or in --runs, by a fingerprint of settings, seed, data and code: what is there is not
     computed again, and an interrupted command resumes. Open OUT/report.html when it is done.
     """
-    asked = {name: value for name, value in locals().items() if name != "list_claims"}
+    asked = {name: value for name, value in locals().items() if name != "list_claims"} | {"changes": changes or []}
     if list_claims:
-        _list([name.strip() for name in only.split(",") if name.strip()], as_json=as_json)
+        require(not changes, "--set", "be left out with --list", changes)
+        _list(named("only", only, ",", [*PARTS, "paper"]), as_json=as_json)
         return
     from paper_repro.making import make_report  # with it come torch, pandas and matplotlib
 
     make_report(**asked)
 
 
-def _list(parts: list[str], *, as_json: bool) -> None:
-    """Print the registry: a table a part, 100 columns wide, or rows of JSON."""
+def _list(parts: Sequence[str], *, as_json: bool) -> None:
+    """Print the registry: a table a part and the words in them, 100 columns wide, or rows of JSON."""
     found = rows(parts)
     if as_json:
         print(json.dumps(found, indent=1, ensure_ascii=False))
@@ -159,4 +194,10 @@ def _list(parts: list[str], *, as_json: bool) -> None:
         console.print(table)
     judged = sum(not row["unmeasured"] for row in found)
     decided = sum(row["verdict"] in VERDICTS[:3] for row in found)
+    words = Table(title="Words", title_justify="left", title_style="bold", show_header=False, expand=True)
+    words.add_column(width=24)
+    words.add_column()
+    for word, meaning in WORDS.items():
+        words.add_row(Text(word), Text(meaning))
+    console.print(words)
     console.print(f"{len(found)} rows, {judged} of them judged by a part, {decided} decided by recorded runs")

@@ -50,7 +50,7 @@ def ingredients(
     name: str, rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options, *more: object
 ) -> str:
     """A fingerprint of everything that a part is made of: rows, where they are from, what was asked for, and code."""
-    asked = (options.scale, options.readings, options.count, *more)
+    asked = (options.scale, options.readings, options.count, options.changes.get(name, ""), *more)
     kept = options.longer
     if kept is not None:
         asked += (kept.words, kept.rows.to_csv())

@@ -204,7 +204,7 @@ def _reading_jobs(name: str, size: Fig2Scale, *, on_gpu: bool) -> list[Job]:
 
     def decomfl(panel: str, seeds: Sequence[int], rounds: int, checked: int, **changes: Any) -> None:
         series = f"DeComFL K={changes['local_steps']} P={changes['perturbations']}"
-        every = size.eval_every[changes["local_steps"]] if plotted else size.written_every
+        every = size.eval_every.get(changes["local_steps"], 1) if plotted else size.written_every
         changes = {**reading.decomfl, "rebuild": "copy", "eval_every": every, **changes}
         for seed in seeds:
             config = base.but(rounds=rounds, seed=seed, **changes)
@@ -217,13 +217,13 @@ def _reading_jobs(name: str, size: Fig2Scale, *, on_gpu: bool) -> list[Job]:
         if plotted
         else (size.written_rounds, size.written_perturbation_rounds)
     )
-    for K in LOCAL_STEPS:
+    for K in left:
         lr = reading.lr_left * factor
         checked = size.local_differences.get(K, 0)
         decomfl("local-updates", seeds, left[K], checked, local_steps=K, perturbations=20, lr=lr)
-    for P in PERTURBATIONS:
+    for P in size.perturbation_differences:
         lr = reading.lr_right * factor
-        checked = size.perturbation_differences.get(P, 0)
+        checked = size.perturbation_differences[P]
         decomfl("perturbations", seeds[:1], right, checked, local_steps=4, perturbations=P, lr=lr)
     for K in reading.fedavg_steps:
         for seed in seeds:

@@ -241,7 +241,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     rows, lines, dots, longer = curves.rows, curves.lines, curves.dots, curves.longer
     data = str(rows["data"].iloc[0])
     authors = _authors(options.authors)
-    styles = method_styles([DECOMFL, "FedAvg", "FedCom 8 bit", top_k_name(0.1)])
+    styles = method_styles([DECOMFL, "FedCom 8 bit", top_k_name(0.1), "FedAvg"])  # the last is drawn over the others
     words = scale_words(scale)
     dotted = f", seed {', '.join(map(str, sorted(set(dots.seed))))}." if len(dots) else "."
     said = [f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}{dotted}"]

@@ -49,7 +49,9 @@ def findings(
         typer.Option(help="The folder in which findings.md and statements.md are written. [default: print the first]"),
     ] = None,
 ) -> None:
-    """What holds, what does not and what depends, of the paper's theory and experiments, as a page of Markdown.
+    """Write what holds of the paper, and what does not, as a page.
+
+    The page is Markdown: theory and experiments, what holds, what does not and what depends.
 
     The witnesses of the theory are computed anew; the experiments are those that are recorded with the code.
     """

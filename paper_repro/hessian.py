@@ -222,7 +222,7 @@ class DensityCheck:
 
 
 def _check_words(rows: pd.DataFrame) -> str:
-    found = rows[rows["kind"] == "check"].set_index("name")["value"]
+    found = rows.set_index("name")["value"]
     return (
         f"Checked where all eigenvalues are known (MLP on scikit-learn's digits, d = {found['d']:,.0f}, trained): with "
         f"{found['products']:.0f} products the Wasserstein-1 distance of the density from the dense spectrum is "
@@ -250,6 +250,9 @@ def _numbers(density: SpectralDensity) -> dict[str, tuple[float, float, float]]:
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """The figure, its table and its verdicts."""
     size = HESSIAN_SCALES[options.scale]
+    check = rows["kind"] == "check"
+    checked = _check_words(rows[check])
+    rows = rows[~check].astype({"step": int})  # a file has them as fractions beside rows without
     numbers = rows[rows["kind"] == "estimate"]
     table = numbers.pivot(index="step", columns="name", values="value").reset_index()
     d = int(table["d"].iloc[0])
@@ -275,7 +278,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         figure=figure,
         notes=[
             *notes("hessian", **vars(size), near=NEAR, confidence=CONFIDENCE),
-            _check_words(rows),
+            checked,
         ],
         table=table[shown],
     )

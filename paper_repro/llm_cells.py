@@ -136,8 +136,13 @@ class Result:
 
     @property
     def name(self) -> str:
-        """Task and row."""
-        return f"{task_title(self.task)}, {self.row}"
+        """Task and what was trained."""
+        return f"{task_title(self.task)}, {self.trained}"
+
+    @property
+    def trained(self) -> str:
+        """The model that was trained, which the paper's may not be, with +LoRA where that is trained."""
+        return self.model + (ADAPTED if self.row.endswith(ADAPTED) else "")
 
     @property
     def paper_model(self) -> str:

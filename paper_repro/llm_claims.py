@@ -72,9 +72,9 @@ def claims(rows: pd.DataFrame, words: str) -> list[Outcome]:
 
 
 def _gain(trained: Sequence[Result]) -> Outcome:
-    gains = {cell.name: cell.gain for cell in trained if cell.series == P10}
-    measured = {f"gain, {name}": value for name, (value, _) in gains.items()}
-    return Outcome("llm.gain", verdict_of_gains(list(gains.values())), measured)
+    cells = [cell for cell in trained if cell.series == P10]
+    measured = {f"gain, {cell.name}": cell.gain[0] for cell in cells}
+    return Outcome("llm.gain", verdict_of_gains([cell.gain for cell in cells]), measured)
 
 
 def _five_points(trained: Sequence[Result]) -> Outcome:
@@ -106,7 +106,7 @@ def _differences(pairs: Sequence[tuple[Result, Result]]) -> list[tuple[float, fl
 
 def _told(pairs: Sequence[tuple[Result, Result]]) -> dict[str, float | None]:
     return {
-        f"{a.series} − {b.series}, {a.name}" + ("" if a.row == b.row else f" − {b.row}"): value
+        f"{a.series} − {b.series}, {a.name}" + ("" if a.row == b.row else f" − {b.trained}"): value
         for (a, b), (value, _) in zip(pairs, _differences(pairs), strict=True)
     }
 
@@ -160,9 +160,9 @@ def _saving(cells: Sequence[Result]) -> Outcome:
     least: dict[str, float] = {}
     for a, b in found:
         ratio = (a.bytes / a.rounds) / (b.bytes / b.rounds)
-        least[a.row] = min(ratio, least.get(a.row, ratio))
+        least[a.trained] = min(ratio, least.get(a.trained, ratio))
     verdict = verdict_of(min(least.values()) >= LIMITS.dramatic) if least else UNTESTED
-    measured = {f"FedZO / DeComFL, {row}, least of its tasks": ratio for row, ratio in least.items()}
+    measured = {f"FedZO / DeComFL, {model}, least of its tasks": ratio for model, ratio in least.items()}
     return Outcome("llm.saving", verdict, {**measured, "as printed for OPT-125M and SST-2": 0.75e12 / 0.36e6})
 
 
@@ -181,12 +181,13 @@ def _same_cost(rows: pd.DataFrame, cells: Sequence[Result], name: str, pair: tup
     measured: dict[str, float | None] = {}
     if found:
         r, task, *counts = max(found)
+        trained = {cell.row: cell.trained for cell in cells}
         measured["tasks compared"] = len(found)
         measured |= {
-            f"bytes a client in {r} rounds of {task_title(task)}, {row}": count
+            f"bytes a client in {r} rounds of {task_title(task)}, {trained[row]}": count
             for row, count in zip(pair, counts, strict=True)
         }
-        measured |= {f"d, {cell.row}": None if math.isnan(cell.d) else cell.d for cell in cells if cell.row in pair}
+        measured |= {f"d, {cell.trained}": None if math.isnan(cell.d) else cell.d for cell in cells if cell.row in pair}
     verdict = verdict_of(all(a == b for _, _, a, b in found)) if found else UNTESTED
     return Outcome(f"llm.{name}", verdict, measured)
 

@@ -15,7 +15,7 @@ import pandas as pd
 from decomfl_lab.bench.device import require_bits
 from decomfl_lab.devices import find_device
 from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
-from decomfl_lab.files import held, write_atomically
+from decomfl_lab.files import held, require_writable, write_atomically
 from decomfl_lab.interrupts import telling
 from decomfl_lab.runs.provenance import code_version
 from figures.curves import Count
@@ -36,7 +36,7 @@ from paper_repro import (
     theory,
     topk,
 )
-from paper_repro.claims import SCALES, UNTESTED, Outcome, outcomes_json
+from paper_repro.claims import SCALES, UNTESTED, Outcome, claim, decided, named, outcomes_json
 from paper_repro.command import DEAR, ON_GPU
 from paper_repro.drawing import Drawn, drawn, ingredients
 from paper_repro.estimators import CHECKED
@@ -47,7 +47,7 @@ from paper_repro.pools import require_backend
 from paper_repro.reference import require_reference
 from paper_repro.report import RECORDED, Section, page_section, render_report
 from paper_repro.runs import Job, Result, Work, finished, run_all
-from paper_repro.scales import READINGS
+from paper_repro.scales import READINGS, changed
 
 __all__ = ["PARTS", "make_report"]
 
@@ -71,6 +71,8 @@ PARTS: dict[str, Part] = {
 PARTIAL: Final = ("fig2", "fig3", "projection", "edge", "topk", "smollm2")
 """Parts that can be drawn while some of their runs are not finished."""
 LARGEST: Final = "full"
+MOST_JOBS: Final = 4096
+"""Processes at a time; joblib ends where a number does not fit 32 bits, and a machine long before."""
 
 
 def make_report(
@@ -91,13 +93,15 @@ def make_report(
     backend: str,
     runs: Path | None,
     as_json: bool,
+    changes: Sequence[str] = (),
     problems: tuple[str, ...] = (),
     lines: tuple[str, ...] = (),
     silent: bool = False,
 ) -> list[Outcome]:
     """Make the parts that are asked for and their report, and return the verdicts.
 
-    The arguments are the options of ``decomfl paper``, what ``Options`` says of the board, and whether to be silent.
+    The arguments are the options of ``decomfl paper`` (``changes`` are those of --set), what ``Options`` says of the
+    board, and whether to be silent.
     """
     largest = from_recorded and not scale
     scale = scale or "default"
@@ -106,60 +110,97 @@ def make_report(
     require_choice("reading", reading, (*READINGS, "both"))
     place = find_device(device)
     on_gpu = place.type == "cuda"
-    chosen = [name.strip() for name in only.split(",") if name.strip()] or list(ON_GPU if on_gpu else PARTS)
-    for name in chosen:
-        require_choice("only", name, PARTS)
-    require_int("jobs", jobs, 0)
+    chosen = named("only", only, ",", PARTS) or (ON_GPU if on_gpu else tuple(PARTS))
+    require_int("jobs", jobs, 0, MOST_JOBS)
     require_backend(backend)
     require(hours is None or minutes is None, "minutes", "be left out where hours are given", minutes)
     for limit, value in (("hours", hours), ("minutes", minutes)):
         if value is not None:
             require_finite_positive(limit, value)
+    for name, other in (("--from-recorded", from_recorded), ("--record", record)):
+        require(
+            not (changes and other),
+            "--set",
+            f"be left out with {name}, as records are of settings as they are",
+            changes,
+        )
+    with changed(scale, changes) as told:
+        meant = not changes or not told or any(part in chosen for part in told)
+        require(meant, "--set", "change a part that is made", changes)
+        options = Options(
+            scale=scale,
+            readings=tuple(READINGS) if reading == "both" else (reading,),
+            count=cast(Count, count),
+            cache=out / "runs" if runs is None else runs,
+            authors=reference,
+            from_recorded=from_recorded,
+            record=record,
+            hours=hours if minutes is None else minutes / 60,
+            resume=resume or on_gpu,
+            device=place.type,
+            problems=problems,
+            lines=lines,
+            changes=told,
+            set=tuple(changes),
+        )
+        if reference is not None:
+            require_reference(reference)
+        for name, folder in (("--runs", runs), ("--record", record)):
+            if folder is not None:
+                require_writable(name, folder / "any")
+        n_jobs = jobs or (1 if on_gpu else -1)
+        names = [name for name in PARTS if name in chosen]
+        outcomes = _report(
+            names, options, out, n_jobs, backend, largest=largest, spared=() if only else DEAR, silent=as_json or silent
+        )
+    if as_json and not silent:
+        print(outcomes_json(outcomes))
+    return outcomes
+
+
+def _report(
+    names: Sequence[str],
+    options: Options,
+    out: Path,
+    n_jobs: int,
+    backend: str,
+    *,
+    largest: bool,
+    spared: Sequence[str],
+    silent: bool,
+) -> list[Outcome]:
+    """Make the parts and write the report; say what came of it unless it is to be silent."""
     started = time.monotonic()
-    options = Options(
-        scale=scale,
-        readings=tuple(READINGS) if reading == "both" else (reading,),
-        count=cast(Count, count),
-        cache=out / "runs" if runs is None else runs,
-        authors=reference,
-        from_recorded=from_recorded,
-        record=record,
-        hours=hours if minutes is None else minutes / 60,
-        resume=resume or on_gpu,
-        device=place.type,
-        problems=problems,
-        lines=lines,
-    )
 
     def interrupted() -> str:
         return f"interrupted; what was finished is kept in {out}; the same command goes on"
 
     with telling(interrupted), held(out), held(out / "figures"), held(out / "tables"):
-        if reference is not None:
-            require_reference(reference)  # refused before anything is run
-        if on_gpu and not from_recorded:
-            require_bits(place)
+        if options.device != "cpu" and not options.from_recorded:
+            require_bits(find_device(options.device))
             if options.hours is not None:
                 options = replace(options, hours=options.hours - (time.monotonic() - started) / 3600)
-        names = [name for name in PARTS if name in chosen]
-        if from_recorded:
+        if options.from_recorded:
             made, provenance, words = _recorded(names, options, out, largest=largest)
         else:
-            spared = () if only else DEAR
-            n_jobs = jobs or (1 if on_gpu else -1)
             made, provenance, words = _make(names, options, out, n_jobs, backend, spared=spared)
         outcomes = [outcome for part in made for outcome in part.claims]
         minutes = (time.monotonic() - started) / 60
-        facts = {"scale": RECORDED if from_recorded else scale} | _facts(provenance, None if from_recorded else minutes)
+        facts = {"scale": RECORDED if options.from_recorded else options.scale}
+        changes = "; ".join(dict.fromkeys(own for part, own in options.changes.items() if part in names))
+        facts |= {"changed": f"{changes}: not the paper's"} if changes else {}
+        facts |= _facts(provenance, None if options.from_recorded else minutes)
         write_atomically(out / "claims.json", outcomes_json(outcomes))
         sections = [part.section for part in made]
         write_atomically(out / "report.html", render_report(sections, facts=facts, claims=outcomes))
-    if as_json and not silent:
-        print(outcomes_json(outcomes))
-    elif not silent:
-        data = f"; {facts['data']}" if "data" in facts else ""
+    if not silent:
         for outcome in outcomes:
             print(f"{outcome.verdict:28s} {outcome.id}: {outcome.row()['claim']}")
+            if claim(outcome.id).part in options.changes:
+                print(f"{'':28s} {outcome.scale.partition(' (')[0]}")
+        data = f"; {facts['data']}" if "data" in facts else ""
+        if changes:
+            print(f"\nchanged: {changes}")
         print(f"\n{out / 'report.html'} ({minutes:.1f} min{data})")
     if words:
         print(words, file=sys.stderr)
@@ -174,7 +215,7 @@ def _make(
     A part that is ``spared``, or whose runs cannot be made here (no jobs), is drawn from what is kept with the code,
     where there is something.
     """
-    records = {name: recorded.load(name, options.scale) for name in names if name in spared}
+    records = {name: _record(name, options) for name in names if name in spared}
     jobs = {name: [] if records.get(name) else PARTS[name].jobs(options) for name in names}
     if options.device != "cpu":
         order = [*ON_GPU, *(name for name in names if name not in ON_GPU)]
@@ -188,7 +229,7 @@ def _make(
     for name, own in jobs.items():
         mine, results = results[: len(own)], results[len(own) :]
         there = [result for result in mine if result is not None]
-        kept = None if own else records.get(name) or recorded.load(name, options.scale)
+        kept = None if own else records.get(name) or _record(name, options)
         if kept is not None:
             made.append(_kept(name, kept, options, out))
             continue
@@ -200,7 +241,7 @@ def _make(
         if own and not (there and _drawable(name, rows, complete=runs[0] == runs[1])):
             missing[name] = f"so far {runs[0]} of its {runs[1]} runs are finished"
         else:
-            at = replace(options, longer=_longer(name, options.scale))
+            at = replace(options, longer=None if name in options.changes else _longer(name, options.scale))
             key = ingredients(name, rows, facts, at)
             made.append(drawn(out, name, key, partial(_part, name, rows, facts, at)))
         provenance += [each for each in facts if each]  # what only code makes has none
@@ -225,6 +266,11 @@ def _kept(name: str, kept: recorded.Recorded, options: Options, out: Path) -> Dr
     return drawn(out, name, key, partial(_part, name, kept.rows, kept.provenance, at, kept.told))
 
 
+def _record(name: str, options: Options) -> recorded.Recorded | None:
+    """What is kept with the code of a part at its scale, whose settings are not changed."""
+    return None if name in options.changes else recorded.load(name, options.scale)
+
+
 def _longer(name: str, scale: str) -> recorded.Recorded | None:
     """What is kept with the code of a part's runs at the largest scale, if that is another and can be drawn."""
     longer = None if scale == LARGEST else recorded.load(name, LARGEST)
@@ -244,13 +290,27 @@ def _part(
     told_of = _facts([*filter(None, provenance)], None)
     section = replace(part.section, scale=options.scale, command=options.command(name), provenance=told_of)
     part = replace(part, section=section)
-    if longer is None or all(claim.verdict != UNTESTED for claim in part.claims):
-        return part
-    at = replace(options, scale=longer.scale, longer=None)
-    earlier = longer.told(PARTS[name].make(longer.rows, longer.provenance, at))
-    decided = {claim.id: claim for claim in earlier.claims if claim.verdict != UNTESTED}
-    claims = [decided.get(claim.id, claim) if claim.verdict == UNTESTED else claim for claim in part.claims]
+    if name in options.changes:
+        return _told_changed(part, options.changes[name])
+    claims = decided(part.claims, options.scale)
+    if longer is not None and any(claim.verdict == UNTESTED for claim in claims):
+        at = replace(options, scale=longer.scale, longer=None)
+        earlier = decided(longer.told(PARTS[name].make(longer.rows, longer.provenance, at)).claims, longer.scale)
+        known = {claim.id: claim for claim in earlier if claim.verdict != UNTESTED}
+        claims = [known.get(claim.id, claim) if claim.verdict == UNTESTED else claim for claim in claims]
     return replace(part, claims=claims)
+
+
+def _told_changed(part: Made, changes: str) -> Made:
+    """A part of changed settings: no verdict counts, and each says what it would be."""
+    note = f"Changed by --set: {changes}. So this is not the paper's experiment, and no verdict on it counts."
+
+    def told(each: Outcome) -> Outcome:
+        words = f"reads “{each.verdict}” for settings changed by --set ({changes}); {each.scale}"
+        return replace(each, verdict=UNTESTED, scale=words)
+
+    claims = [told(each) for each in part.claims]
+    return replace(part, section=replace(part.section, notes=[note, *part.section.notes]), claims=claims)
 
 
 def _recorded(

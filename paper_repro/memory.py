@@ -20,7 +20,7 @@ from paper_repro.measures import verdict_of
 from paper_repro.part import Made, Options
 from paper_repro.report import Section, notes
 from paper_repro.runs import Work, fingerprint
-from paper_repro.scales import MEMORY_SIZES
+from paper_repro.scales import MEMORY_SCALES
 
 __all__ = ["claims", "jobs", "make"]
 
@@ -66,7 +66,7 @@ class MemoryWork:
 
 def jobs(options: Options) -> list[Work]:
     """The measurement, the same but for its sizes at every scale."""
-    return [MemoryWork(MEMORY_SIZES[options.scale])]
+    return [MemoryWork(MEMORY_SCALES[options.scale].d)]
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:  # noqa: ARG001

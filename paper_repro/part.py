@@ -44,6 +44,8 @@ class Options:
         longer: The rows recorded for the part at full scale, where that is larger than ``scale``; they are drawn thin.
         problems: The problems of the board; none for all.
         lines: The lines of the board; none for all.
+        changes: {part: the settings that were changed, in words}.
+        set: The assignments of --set that changed them.
     """
 
     scale: str
@@ -59,6 +61,8 @@ class Options:
     longer: Recorded | None = None
     problems: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
+    changes: Mapping[str, str] = field(default_factory=dict)
+    set: tuple[str, ...] = ()
 
     def command(self, part: str) -> str:
         """The command that makes a part again, from its runs."""
@@ -72,6 +76,7 @@ class Options:
             "--device": self.device * (self.device != "cpu"),
         }
         flags = [word for flag, value in asked.items() if value for word in (flag, value)]
+        flags += [word for text in self.set if part in self.changes for word in ("--set", text)]
         verb = ["board"] if board else ["paper", "--only", part]
         return shlex.join(["decomfl", *verb, "--scale", self.scale, *flags])
 

@@ -31,7 +31,7 @@ from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.runs.building import dataset_of
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
-from decomfl_lab.runs.progress import RunBars
+from decomfl_lab.runs.progress import RunBars, left_words
 from decomfl_lab.runs.provenance import code_version, read_provenance
 from decomfl_lab.runs.run import CONFIG_FILE, METRICS_FILE, Progress, train
 from paper_repro.pools import pool_of
@@ -49,6 +49,10 @@ PROGRESS_FILE = "progress.json"
 TURN_FILE = ".turn"
 POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 10.0
+UNSEALED = 0.999
+"""The most of a work that counts as done before its folder says that it is."""
+ALL = "all runs"
+"""The bar that sums up the others, and stays."""
 
 
 class Work(Protocol):
@@ -298,8 +302,38 @@ def _execute_all(pool: joblib.Parallel, works: Sequence[tuple[Path, Work]], turn
         works = list(itertools.compress(works, again))
 
 
+class _Tally:
+    """How many works are done, and how long the rest takes at the pace so far, by their costs.
+
+    Attributes:
+        before: The number of works that were done at the start.
+    """
+
+    def __init__(self, works: Mapping[Path, Work], before: int) -> None:
+        self.before = before
+        self._costs = {folder: max(1.0, work.cost()) for folder, work in works.items()}
+        self._shares = dict.fromkeys(works, 0.0)
+        self._first: tuple[float, float] | None = None
+
+    def reached(self, folder: Path, share: float) -> None:
+        """Take down how much of a work is done; all of it once its folder says so."""
+        self._shares[folder] = share
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many works are done, and how many there are."""
+        return self.before + sum(share == 1 for share in self._shares.values()), self.before + len(self._shares)
+
+    def left(self, now: float) -> float:
+        """The seconds that the rest takes; infinite where nothing was done since this was first asked."""
+        done = sum(self._costs[folder] * share for folder, share in self._shares.items())
+        there, since = self._first = self._first or (done, now)
+        rest = sum(self._costs.values()) - done
+        return (now - since) * rest / (done - there) if done > there else math.inf
+
+
 class _Watcher(threading.Thread):
-    """Shows the progress files of the running jobs, and ends their turn when a signal has come.
+    """Shows how far the works are, all and each, and ends their turn when a signal has come.
 
     They then have ``PATIENCE_SECONDS`` to save what they have. It also ends when the ``seconds`` are over; then they
     have the time that the round takes.
@@ -308,19 +342,24 @@ class _Watcher(threading.Thread):
         late: Whether the time was over.
     """
 
-    def __init__(self, folders: Mapping[str, Path], turn: _Turn, came: Sequence[int], seconds: float) -> None:
+    def __init__(
+        self, works: Mapping[Path, Work], before: int, turn: _Turn, came: Sequence[int], seconds: float
+    ) -> None:
         super().__init__(daemon=True)
         self.late = False
         self._until = time.monotonic() + seconds
-        self._folders = folders
+        self._titles = {folder: work.title for folder, work in works.items()}
+        self._tally = _Tally(works, before)
         self._turn = turn
         self._came = came
         self._over = threading.Event()
-        self._seen: dict[str, int] = {}
+        self._seen: dict[Path, int] = {}
 
     def run(self) -> None:
         with RunBars() as bars:
             patience = PATIENCE_SECONDS
+            done, total = self._tally.counts
+            bars.show(ALL, done, total, "", "")
             while not self._over.wait(POLL_SECONDS):
                 if not self.late and time.monotonic() > self._until:
                     self.late = True
@@ -331,16 +370,26 @@ class _Watcher(threading.Thread):
                     if patience < 0:
                         _thread.interrupt_main()  # a second signal, which is not held back
                         return
-                for title, folder in self._folders.items():
-                    self._show(bars, title, folder)
+                self._show_each(bars)
+                if self._tally.counts[0] < total:
+                    bars.show(ALL, self._tally.counts[0], total, "", left_words(self._tally.left(time.monotonic())))
+            self._show_each(bars)
+            bars.show(ALL, *self._tally.counts, "", "")
+
+    def _show_each(self, bars: RunBars) -> None:
+        for folder, title in self._titles.items():
+            self._show(bars, title, folder)
+            if (folder / DONE_FILE).exists():
+                self._tally.reached(folder, 1.0)
 
     def _show(self, bars: RunBars, title: str, folder: Path) -> None:
         try:
             at = Progress(**json.loads((folder / PROGRESS_FILE).read_text()))
         except (OSError, ValueError):
             return  # not begun yet
-        if at.round != self._seen.get(title):
-            self._seen[title] = at.round
+        if at.round != self._seen.get(folder):
+            self._seen[folder] = at.round
+            self._tally.reached(folder, min(at.round / max(1, at.rounds), UNSEALED))
             bars.update(title, at)
             if at.round == at.rounds:
                 bars.remove(title)
@@ -405,8 +454,9 @@ def run_all(
         warnings.filterwarnings("ignore", "A worker stopped while some jobs were given")  # joblib renews large ones
         with telling(lambda: _kept(folders, root)), postponed() as came:
             turn = _Turn(root)
-            bars = {work.title: folder for folder, work in (first | todo).items()}
-            watcher = _Watcher(bars, turn, came, 3600 * hours if hours is not None else math.inf)
+            every = first | todo
+            before = len(set(folders) - set(every))
+            watcher = _Watcher(every, before, turn, came, 3600 * hours if hours is not None else math.inf)
             with turn.taken(), watcher:
                 with pool_of(backend, n_jobs) as pool:
                     # What others wait for comes before all else.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from types import UnionType
+from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
-from decomfl_lab.errors import require
+from decomfl_lab.errors import require, require_choice
 from decomfl_lab.runs.config import TrainConfig
 from paper_repro.claims import PARTS, SCALES
 from paper_repro.pretraining.family import PretrainConfig
@@ -24,7 +27,7 @@ __all__ = [
     "FIG3_SCALES",
     "HESSIAN_SCALES",
     "LANGUAGE_SCALES",
-    "MEMORY_SIZES",
+    "MEMORY_SCALES",
     "PRETRAINED",
     "PROJECTION_SCALES",
     "READINGS",
@@ -38,35 +41,173 @@ __all__ = [
     "HessianScale",
     "ImageScale",
     "LanguageScale",
+    "MemoryScale",
     "ProjectionScale",
     "Race",
     "Reading",
     "SizesScale",
     "TheoryScale",
     "Tuning",
+    "changed",
     "kind",
 ]
 
 
 _DATA: Final[dict[str, Any]] = tomllib.loads((Path(__file__).parent / "scales.toml").read_text(encoding="utf-8"))
+_SIZES: Final[dict[str, tuple[dict[str, Any], type[Any]]]] = {}
+"""{part: its sizes by scale, and their class}."""
+_USERS: Final[Mapping[str, tuple[str, ...]]] = {"fig2": ("fig2", "table1"), "fig3": ("fig3", "topk")}
+"""The parts that are made at the sizes of one, where they are several."""
 Size = TypeVar("Size")
 
 
-def _scales(part: str, size: Callable[..., Size]) -> dict[str, Size]:
+def _scales(part: str, size: type[Size]) -> dict[str, Size]:
     """The sizes of a part by scale, with the seeds of the registry where its sizes have some."""
-    seeds = PARTS[part].seeds if part not in ("hessian", "llm") else {}
-    found = {}
-    for scale in SCALES:
-        own = {name: _frozen(value) for name, value in _DATA[part][scale].items()}
-        found[scale] = size(**own, **({"seeds": seeds[scale]} if seeds else {}))
+    found = {scale: _typed(_raw(part, scale, size), size, part) for scale in SCALES}
+    _SIZES[part] = (found, size)
     return found
 
 
-def _frozen(value: Any) -> Any:
-    """Lists as tuples; the names of a table that are numbers as numbers."""
-    if isinstance(value, dict):
-        return {int(name) if name.isdigit() else name: each for name, each in value.items()}
-    return tuple(value) if isinstance(value, list) else value
+def _raw(part: str, scale: str, size: type[Any]) -> dict[str, Any]:
+    seeds = {"seeds": PARTS[part].seeds[scale]} if "seeds" in _settings(size) else {}
+    return {**_DATA[part][scale], **seeds}
+
+
+def _settings(size: type[Any]) -> list[str]:
+    return [each.name for each in fields(size)]
+
+
+def _typed(value: Any, hint: Any, name: str) -> Any:
+    """A value of TOML as what a field of this type holds: tuples for lists, dataclasses for tables or lists.
+
+    Raises:
+        InputError: If it is something else.
+    """
+    of, args = get_origin(hint), get_args(hint)
+    if of is UnionType:  # of None and something, which is what a table has
+        hint = args[0]
+    if is_dataclass(hint) and isinstance(hint, type):
+        hints, known = get_type_hints(hint), _settings(hint)
+        given = dict(zip(known, value, strict=False)) if isinstance(value, list) and len(value) == len(known) else value
+        require(isinstance(given, dict) and set(given) <= set(known), name, f"have {', '.join(known)}", value)
+        return hint(**{key: _typed(each, hints[key], f"{name}.{key}") for key, each in given.items()})
+    if of is Mapping:
+        require(isinstance(value, dict), name, "be a table, as {10 = 20}", value)
+        whole = all(str(key).isdigit() for key in value) or args[0] is not int
+        require(whole, name, "have whole numbers for names", value)
+        return {int(key) if str(key).isdigit() else key: _typed(value[key], args[1], f"{name}.{key}") for key in value}
+    if of is tuple:
+        require(isinstance(value, list | tuple), name, "be a list, as [1, 2]", value)
+        return tuple(_typed(each, args[0], name) for each in value)
+    if hint is float:
+        require(type(value) in (int, float) and math.isfinite(value), name, "be a finite number", value)
+    elif hint is not Any:
+        require(type(value) is hint, name, {int: "be a whole number", str: "be text"}[hint], value)
+    return value
+
+
+@contextmanager
+def changed(scale: str, assignments: Sequence[str]) -> Iterator[dict[str, str]]:
+    """The sizes of a scale with other values, as long as the context lasts.
+
+    Args:
+        scale: The scale.
+        assignments: PART.SETTING=VALUE each, VALUE written as in ``scales.toml`` (text also without quotes); where
+            SETTING is a table, PART.SETTING.NAME=VALUE is one line of it.
+
+    Yields:
+        {part: what was changed} of all parts that are made at changed sizes.
+
+    Raises:
+        InputError: If there is no such setting, which then lists those that there are, or no such value.
+    """
+    require_choice("scale", scale, SCALES)
+    given: dict[str, dict[str, Any]] = {}
+    for text in assignments:
+        (part, setting, *inside), value = _assignment(text)
+        require_choice("--set part", part, _SIZES)
+        raw = given.setdefault(part, dict(_raw(part, scale, _SIZES[part][1])))
+        require_choice(f"--set {part} setting", setting, _settings(_SIZES[part][1]))
+        if inside:
+            raw[setting] = _with(raw.get(setting), inside, value, f"--set {part}.{setting}")
+        else:
+            raw[setting] = value
+    new = {part: _typed(raw, _SIZES[part][1], f"--set {part}") for part, raw in given.items()}
+    before = {part: _SIZES[part][0][scale] for part in new}
+    told = {part: _differences(part, before[part], size) for part, size in new.items()}
+    try:
+        for part, size in new.items():
+            _SIZES[part][0][scale] = size
+        yield {user: words for part, words in told.items() if words for user in _USERS.get(part, (part,))}
+    finally:
+        for part, size in before.items():
+            _SIZES[part][0][scale] = size
+
+
+def _assignment(text: str) -> tuple[list[str], Any]:
+    """The path and the value of PART.SETTING=VALUE."""
+    name, _, value = text.partition("=")
+    path: list[str] = []
+    try:
+        place: Any = tomllib.loads(f"{name} = 0")
+        while isinstance(place, dict):
+            ((key, place),) = place.items()
+            path.append(key)
+    except ValueError:
+        path = []
+    require(len(path) > 1 and bool(value.strip()), "--set", "be PART.SETTING=VALUE, as fig2.M=50", text)
+    try:
+        found = tomllib.loads(f"value = {value}")
+    except tomllib.TOMLDecodeError:
+        return path, value.strip()
+    require(set(found) == {"value"}, "--set", "be one line", text)
+    return path, found["value"]
+
+
+def _with(table: Any, path: Sequence[str], value: Any, name: str) -> dict[str, Any]:
+    """The table with another value at a path; InputError where there is no table."""
+    require(isinstance(table, dict), name, "be set whole", table)
+    first, *others = path
+    return {**table, first: _with(table.get(first), others, value, f"{name}.{first}") if others else value}
+
+
+def _differences(part: str, old: Any, new: Any) -> str:
+    """Which settings differ, and how; InputError for a 0, a negative number or nothing where no scale has one."""
+    said = []
+    for name in _settings(type(new)):
+        was, now = getattr(old, name), getattr(new, name)
+        if was != now:
+            known = [leaf for size in _SIZES[part][0].values() for leaf in _leaves(getattr(size, name))]
+            poor = [leaf for leaf in _leaves(now) if leaf not in known and (leaf == () or leaf == "" or _low(leaf))]
+            require(not poor, f"--set {part}.{name}", "have numbers above 0, and something in it", now)
+            said.append(f"{part}.{name} = {_shown(now)} in place of {_shown(was)}")
+    return ", ".join(said)
+
+
+def _low(leaf: Any) -> bool:
+    return isinstance(leaf, int | float) and leaf <= 0
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """The numbers and texts in a value, () for what is empty."""
+    inner = vars(value) if is_dataclass(value) else value
+    parts = list(inner.values()) if isinstance(inner, Mapping) else inner
+    if not isinstance(parts, list | tuple):
+        yield parts
+    elif not parts:
+        yield ()
+    else:
+        for each in parts:
+            yield from _leaves(each)
+
+
+def _shown(value: Any) -> str:
+    """A value as it is written."""
+    if is_dataclass(value):
+        return _shown({name: each for name, each in vars(value).items() if each is not None})
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name} = {_shown(each)}" for name, each in value.items()) + "}"
+    return f"[{', '.join(map(_shown, value))}]" if isinstance(value, tuple) else str(value)
 
 
 def kind(scale: str) -> str:
@@ -86,9 +227,7 @@ class Reading:
     fedavg_steps: tuple[int, ...]
 
 
-READINGS = {
-    name: Reading(**{key: _frozen(value) for key, value in own.items()}) for name, own in _DATA["readings"].items()
-}
+READINGS: dict[str, Reading] = {name: _typed(own, Reading, name) for name, own in _DATA["readings"].items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +290,9 @@ class Fig2Scale(ImageScale):
     written_every: int = 1
     fedavg_every: int = 1
 
+    def __post_init__(self) -> None:
+        require_choice("written_method", self.written_method, ("decomfl", "decomfl-projection"))
+
 
 FIG2_SCALES = _scales("fig2", Fig2Scale)
 
@@ -206,8 +348,22 @@ class ProjectionScale(ImageScale):
 
 PROJECTION_SCALES = _scales("projection", ProjectionScale)
 
-MEMORY_SIZES = {scale: tuple(_DATA["memory"][scale]["d"]) for scale in SCALES}
-"""Parameters of the models whose memory is measured."""
+
+@dataclass(frozen=True)
+class MemoryScale:
+    """Sizes of the models whose memory is measured.
+
+    Attributes:
+        d: Their numbers of parameters, in eight layers.
+    """
+
+    d: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        require(min(self.d, default=0) >= 1000, "d", "be 1000 at least", self.d)
+
+
+MEMORY_SCALES = _scales("memory", MemoryScale)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,6 +426,10 @@ class HessianScale:
     probes: int
     gauss_newton: int
 
+    def __post_init__(self) -> None:
+        ascending = list(self.steps) == sorted(set(self.steps)) and self.steps[-1:] > (0,)
+        require(ascending, "steps", "ascend to a number above 0", self.steps)
+
 
 HESSIAN_SCALES = _scales("hessian", HessianScale)
 
@@ -316,34 +476,6 @@ class Tuning:
     batch_size: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class LanguageScale:
-    """Sizes of the runs behind the tables of fine-tuning. What a mapping of tasks does not have is not run.
-
-    Attributes:
-        models: The stand-in for each of the paper's models: a size of ``PRETRAINED``, or a name of the hub.
-        settings: The settings of zeroth-order methods, as the paper's table has them: {model, or model+LoRA: {task:
-            tuning}}; "cb-two-way" is CB in the authors' reading.
-        first_order: The settings of FedAvg, which the paper has for all parameters only.
-        split: How the training examples go to the clients; the authors have dirichlet-total with α = 1.
-        mezo_batch: The batch size B of MeZO's one agent.
-        five: The tasks for which DeComFL also runs with P = 5 where all parameters are trained (the paper: none).
-        max_length: The most tokens of a prompt, except for SST-2 (31 at most); 0 for the authors' 2047.
-        test_examples: The number of test examples of an evaluation; 0 for all.
-        eval_every: The number of rounds between two evaluations.
-    """
-
-    models: Mapping[str, str]
-    settings: Mapping[str, Mapping[str, Tuning]]
-    first_order: Mapping[str, Mapping[str, Tuning]]
-    split: str
-    mezo_batch: int
-    five: tuple[str, ...]
-    max_length: int
-    test_examples: int
-    eval_every: int
-
-
 TASK_ROWS: dict[str, str] = dict(zip(("sst2", "cb", "wsc", "wic", "rte", "boolq"), EXAMPLES, strict=True))
 TASK_ROWS["cb-two-way"] = "CB"
 """The row of each task in the paper's tables."""
@@ -362,21 +494,45 @@ def _first_order_settings(model: str) -> dict[str, Tuning]:
     return {task: Tuning(R, 1e-3, 16 if task == "boolq" else 32) for task, R in rounds.items()}
 
 
-def _language(**own: Any) -> LanguageScale:
-    """The scale, with the paper's settings and those of the authors' script where it has none."""
-    papers = {
-        "settings": {row: _papers_settings(row) for row in ROUNDS},
-        "first_order": {model: _first_order_settings(model) for model in RESULTS},
-    }
-    named = {
-        name: {row: {task: Tuning(*each) for task, each in tasks.items()} for row, tasks in own.pop(name).items()}
-        for name in papers
-        if name in own
-    }
-    return LanguageScale(**{**papers, **named, **own})
+@dataclass(frozen=True, kw_only=True)
+class LanguageScale:
+    """Sizes of the runs behind the tables of fine-tuning. What a mapping of tasks does not have is not run.
+
+    Attributes:
+        models: The stand-in for each of the paper's models: a size of ``PRETRAINED``, or a name of the hub.
+        settings: The settings of zeroth-order methods, by default the paper's: {model, or model+LoRA: {task:
+            tuning}}; "cb-two-way" is CB in the authors' reading.
+        first_order: The settings of FedAvg, by default the authors' script's; the paper has it for all parameters only.
+        split: How the training examples go to the clients; the authors have dirichlet-total with α = 1.
+        mezo_batch: The batch size B of MeZO's one agent.
+        five: The tasks for which DeComFL also runs with P = 5 where all parameters are trained (the paper: none).
+        max_length: The most tokens of a prompt, except for SST-2 (31 at most); 0 for the authors' 2047.
+        test_examples: The number of test examples of an evaluation; 0 for all.
+        eval_every: The number of rounds between two evaluations.
+    """
+
+    models: Mapping[str, str]
+    settings: Mapping[str, Mapping[str, Tuning]] = field(
+        default_factory=lambda: {row: _papers_settings(row) for row in ROUNDS}
+    )
+    first_order: Mapping[str, Mapping[str, Tuning]] = field(
+        default_factory=lambda: {model: _first_order_settings(model) for model in RESULTS}
+    )
+    split: str
+    mezo_batch: int
+    five: tuple[str, ...]
+    max_length: int
+    test_examples: int
+    eval_every: int
+
+    def __post_init__(self) -> None:
+        for row, tasks in self.settings.items():
+            require_choice("model of settings", row.removesuffix("+LoRA"), self.models)
+            for task in tasks:
+                require_choice("task of settings", task, TASK_ROWS)
 
 
-LANGUAGE_SCALES = _scales("llm", _language)
+LANGUAGE_SCALES = _scales("llm", LanguageScale)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -459,12 +615,10 @@ class BoardScale:
     missed: int
 
     def __post_init__(self) -> None:
+        for problem in self.races:
+            require_choice("problem", problem, BOARD_PROBLEMS)
         held_out = not set(self.tuning_seeds) & set(self.seeds)
         require(held_out, "tuning_seeds", "be none of the table's seeds", self.tuning_seeds)
-
-
-def _board(races: Mapping[str, Mapping[str, Any]], **own: Any) -> BoardScale:
-    return BoardScale(races={name: Race(**each) for name, each in races.items()}, **own)
 
 
 def _problem(name: str) -> dict[str, Any]:
@@ -472,10 +626,13 @@ def _problem(name: str) -> dict[str, Any]:
     return (_problem(own.pop("like")) if "like" in own else {}) | own
 
 
-BOARD_SCALES = _scales("board", _board)
 BOARD_PROBLEMS: dict[str, dict[str, Any]] = {name: _problem(name) for name in _DATA["board"]["problems"]}
 """The options of a run on each problem of the board."""
+BOARD_SCALES = _scales("board", BoardScale)
 BOARD_COMMON: dict[str, Any] = _DATA["board"]["common"]
 """Options that every method of the board has, as far as it knows them."""
 BOARD_VARIANTS: dict[str, dict[str, Any]] = _DATA["board"]["variants"]
-"""Lines of the board beside the methods of the registry: ``method`` and other options than ``BOARD_COMMON`` has."""
+"""Lines of the board beside the methods of the registry.
+
+They have ``method``, other options than ``BOARD_COMMON``, and ``alone`` where one client has all data.
+"""

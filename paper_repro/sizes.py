@@ -32,7 +32,7 @@ from hessian.mean_loss import MeanLoss
 from hessian.named import TrainedModel
 from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.language import Pretraining, TaskJob, fine_tuning, missing, task_facts
-from paper_repro.measures import binomial_error, finite, ordered, verdict_of
+from paper_repro.measures import TOLERANCE, binomial_error, finite, ordered, verdict_of
 from paper_repro.part import Made, Options
 from paper_repro.report import Section, notes, settings
 from paper_repro.runs import Work, fingerprint
@@ -225,11 +225,12 @@ def run_table(rows: pd.DataFrame, size: SizesScale) -> pd.DataFrame:
 
     Returns:
         Columns model, d, eta, seed; loss_start (round 0) and loss_lowest; fell, whether the difference is more than
-        ``LEAST`` times the scatter of the last evaluations and ``LEARNT`` of the start; rounds, the first at which the
-        test loss has done ``SHARE`` of that fall, between evaluations by a straight line, NaN unless it fell; settled,
-        whether that was within ``SETTLED`` of the run; accuracy_start (zero-shot), calibrated_start and accuracy_end
-        (mean over the last evaluations); accuracy_rounds, the first evaluation within a standard error of that end;
-        wire_bytes a client.
+        ``LEAST`` times the scatter of the last evaluations and ``LEARNT`` of the start; learnt, whether besides the
+        accuracy ends ``TOLERANCE`` standard errors of a difference above where it began, as it does not where a run
+        collapses to one answer; rounds, the first at which the test loss has done ``SHARE`` of its fall, between
+        evaluations by a straight line, NaN unless it learnt; settled, whether that was within ``SETTLED`` of the run;
+        accuracy_start (zero-shot), calibrated_start and accuracy_end (mean over the last evaluations); accuracy_rounds,
+        the first evaluation within a standard error of that end; wire_bytes a client.
     """
     evaluations = rows[rows["what"] == "evaluation"].sort_values(["d", "model", "seed", "round"])
     return pd.DataFrame([_run_row(run, size) for _, run in evaluations.groupby(["model", "seed"], sort=False)])
@@ -240,9 +241,12 @@ def _run_row(run: pd.DataFrame, size: SizesScale) -> dict[str, Any]:
     start, lowest = float(first["test_loss"]), float(run["test_loss"].min())
     least = max(LEAST * float(last["test_loss"].std(ddof=1)), LEARNT * start)
     fell = not first["diverged"] and start - lowest > least
+    accuracy, examples = float(last["test_accuracy"].mean()), size.test_examples or TESTED
+    began = float(first[["test_accuracy", "calibrated_accuracy"]].max())
+    margin = TOLERANCE * math.hypot(binomial_error(accuracy, examples), binomial_error(began, examples))
+    learnt = fell and accuracy - began > margin
     rounds = _first_below(run["round"].to_numpy(), run["test_loss"].to_numpy(), start - SHARE * (start - lowest))
-    accuracy = float(last["test_accuracy"].mean())
-    error = math.sqrt(accuracy * (1 - accuracy) / (size.test_examples or TESTED))
+    error = math.sqrt(accuracy * (1 - accuracy) / examples)
     there = run[run["test_accuracy"] >= accuracy - error]
     return {
         "model": first["model"],
@@ -252,8 +256,9 @@ def _run_row(run: pd.DataFrame, size: SizesScale) -> dict[str, Any]:
         "loss_start": start,
         "loss_lowest": lowest,
         "fell": fell,
-        "rounds": rounds if fell else math.nan,
-        "settled": fell and rounds <= SETTLED * float(run["round"].iloc[-1]),
+        "learnt": learnt,
+        "rounds": rounds if learnt else math.nan,
+        "settled": learnt and rounds <= SETTLED * float(run["round"].iloc[-1]),
         "accuracy_start": float(first["test_accuracy"]),
         "calibrated_start": float(first["calibrated_accuracy"]),
         "accuracy_end": accuracy,
@@ -319,7 +324,8 @@ def _of_rounds(runs: pd.DataFrame) -> Iterator[Outcome]:
     measured: dict[str, float | None] = {}
     if len(runs):
         for model, own in runs.groupby("model", sort=False):
-            measured[f"rounds, {model}"] = finite(own["rounds"].mean())
+            rounds = finite(own["rounds"].mean(skipna=False))
+            measured[f"rounds, {model}"] = None if rounds is None else round(rounds)  # evaluated now and then
         measured["runs that settled"] = int(runs["settled"].sum())
         measured["runs"] = len(runs)
         measured["largest d / smallest"] = float(runs["d"].max() / runs["d"].min())
@@ -413,14 +419,15 @@ def _points(runs: pd.DataFrame, kappas: pd.DataFrame) -> pd.DataFrame:
 
 def _summary(runs: pd.DataFrame, kappas: pd.DataFrame) -> pd.DataFrame:
     """One row a model: means over seeds."""
-    table = runs.drop(columns="seed").groupby(["model", "d"], sort=False).mean().reset_index()
+    means = runs.drop(columns="seed").groupby(["model", "d"], sort=False).mean()
+    table = means.round({"rounds": 0, "accuracy_rounds": 0}).reset_index()
     for at, found in kappas.groupby("at", sort=False):
         shown = {
             str(model): f"{own['kappa'].mean():.4g} [{own['low'].min():.4g}, {own['high'].max():.4g}]"
             for model, own in found.groupby("model")
         }
         table[f"κ at the {at}"] = table["model"].map(shown)
-    return table.rename(columns={"settled": "settled (share of runs)", "fell": "fell (share of runs)"})
+    return table.rename(columns={name: f"{name} (share of runs)" for name in ("fell", "learnt", "settled")})
 
 
 def _settings(size: SizesScale) -> pd.DataFrame:

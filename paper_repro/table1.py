@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from decomfl_lab.errors import require
 from decomfl_lab.runs.config import TrainConfig
 from paper_repro import fig2
 from paper_repro.claims import UNTESTED, Outcome, Verdict, judged, limits
@@ -57,6 +58,7 @@ def jobs(options: Options) -> list[Job]:
     plotted = replace(options, readings=("as-plotted",))
     runs = [job for job in fig2.jobs(plotted) if job.labels["series"] in _ROWS and not job.labels[CHECKED]]
     size = FIG2_SCALES[options.scale]
+    require(10 in size.local_rounds, "fig2.local_rounds", "have K = 10, which Table 1 is about", size.local_rounds)
     first_order = next(job.config for job in runs if job.labels["series"] == "FedAvg K=10")
     ours = next(job.config for job in runs if job.labels["series"] == OURS)
     others: dict[str, TrainConfig] = {

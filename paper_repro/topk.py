@@ -60,7 +60,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
                 **curves.drawn,
             ),
         ],
-        method_styles([DECOMFL, "FedAvg", *map(top_k_name, FRACTIONS)]),
+        method_styles([DECOMFL, *map(top_k_name, FRACTIONS), "FedAvg"]),
         title="FedAvg + Top-k with smaller k, and DeComFL",
         caption=f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}. {missing} {options.thin}",
     )

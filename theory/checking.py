@@ -99,6 +99,7 @@ def check(
     require_choice("source", source, SOURCES)
     require_confidence(confidence)
     require_int("runs", runs, 2)
+    require_int("seed", seed, 0)
     for name in run:
         require_choice("constant", name, (*_RUN, *statement.symbols))
     given = {name: run.pop(name) for name in statement.symbols if name in run}

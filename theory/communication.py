@@ -59,6 +59,7 @@ TABLE_1: Final[Mapping[str, Row]] = {
         m * P, 2 * M * P, kappa / (m * P * epsilon**2), kappa / epsilon**2, M * kappa / (m * epsilon**2)
     ),
 }
+"""The rows of the paper's Table 1, by method."""
 
 
 def _table1_scalars(row: Row, R: int, *, M: int, m: int, **others: float) -> float:

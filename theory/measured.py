@@ -117,7 +117,9 @@ def _known(problem: Any, name: str) -> Any:
 
 
 AVERAGE: Final = Left("(1/R) Σ_r E‖∇f(x_r)‖²", (F / X) ** 2, average, lambda run: run.average)
+"""The squared norm of the gradient, a mean over rounds, which is the paper's left side."""
 LAST_GRADIENT: Final = Left("E‖∇f(x_R)‖²", (F / X) ** 2, _last_gradient, lambda run: float(run.gradient2[-1]))
+"""The squared norm of the gradient after the last round."""
 AVERAGE_LOSS: Final = Left(
     "(1/R) Σ_r E f(x_r) − f*", F, lambda f, x: _losses(f, x[:-1]).mean(0), lambda run: float(run.f[:-1].mean())
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Literal
 
-from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
+from decomfl_lab.errors import InputError, is_number, require, require_choice, require_finite_positive, require_int
 
 __all__ = [
     "DISTRIBUTIONS", "Setting", "Variant", "bias_factor", "curved_bias_factor", "effective_factor", "eighth_moment",
@@ -129,12 +129,13 @@ class Setting:
         for name in ("mu", "sigma", "sigma_G", "D", "G", "H3", "Q"):
             value = getattr(self, name)
             if value is not None:
-                require(math.isfinite(value) and value >= 0, name, "be a finite number of at least 0", value)
-        if self.kappa is not None:
-            require(1.0 <= self.kappa <= self.d, "kappa", f"be in 1..d = {self.d}", self.kappa)
-        if self.alpha is not None:
-            require(0.0 < self.alpha <= self.L, "alpha", f"be above 0 and at most L = {self.L:g}", self.alpha)
-        require(0.0 <= self.beta < 1.0, "beta", "be in [0, 1)", self.beta)
+                require(is_number(value) and value >= 0, name, "be a finite number of at least 0", value)
+        if (kappa := self.kappa) is not None:
+            require(is_number(kappa) and 1.0 <= kappa <= self.d, "kappa", f"be in 1..d = {self.d}", kappa)
+        if (alpha := self.alpha) is not None:
+            most = f"be above 0 and at most L = {self.L:g}"
+            require(is_number(alpha) and 0.0 < alpha <= self.L, "alpha", most, alpha)
+        require(is_number(self.beta) and 0.0 <= self.beta < 1.0, "beta", "be in [0, 1)", self.beta)
         require_choice("distribution", self.distribution, DISTRIBUTIONS)
 
     @property

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from decomfl_lab.errors import require, require_int
+from decomfl_lab.errors import require, require_int, require_possible
 from hessian.estimate import Estimate
 from theory.algorithms import Losses, Step, decomfl
 from theory.measured import Path, average
@@ -53,6 +53,8 @@ def simulate(
     """
     explicit = _explicit(problem, setting)
     require_int("runs", runs, 1)
+    work = 1e2 * runs * setting.R * setting.m * setting.K * setting.P
+    require_possible("runs, R, m, K and P", (runs, setting.R, setting.m, setting.K, setting.P), operations=work)
     rng = np.random.default_rng(seed)
     n = explicit.start.size
     each = max(1, min(_ELEMENTS // (setting.m * setting.P * n), _KEPT // ((setting.R + 1) * n)))

@@ -75,3 +75,14 @@ LETTERS: Final[dict[str, str]] = {
     "H3": "H₃",
 }  # fmt: skip
 """How names that are not single Latin letters are printed."""
+
+MOMENTS: Final[dict[str, str]] = {
+    "phi": "φ = (M − m)/(M − 1)",
+    "rho": "ρ = E‖(1/P) Σ_p z_p z_pᵀ v‖²/‖v‖², for Gaussian z 1 + (d + 1)/P",
+    "rho_kappa": "ρ_κ = ρ weighted by a Hessian of effective rank κ, for Gaussian z 1 + (κ + 1)/P",
+    "s2": "s₂ of the bias ‖E g z − ∇f(x)‖² ≤ μ²L²s₂, for Gaussian z d",
+    "s4": "s₄ of the bias ‖E g z − ∇f(x)‖² ≤ ¼μ⁴H₃²s₄, for Gaussian z d²",
+    "s6": "s₆ = E‖z‖⁶, for Gaussian z d(d + 2)(d + 4)",
+    "s8": "s₈ = E‖z‖⁸, for Gaussian z d(d + 2)(d + 4)(d + 6)",
+}
+"""What the symbols are that stand for moments of z and of the sampling of clients; ``Setting`` has their values."""

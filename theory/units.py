@@ -39,8 +39,11 @@ def _power(name: str, exponent: Fraction) -> str:
 
 
 ONE: Final = Unit()
+"""The unit of a number."""
 F: Final = Unit(f=Fraction(1))
+"""The unit of the loss."""
 X: Final = Unit(x=Fraction(1))
+"""The unit of the parameters."""
 
 
 class UnitError(InputError):

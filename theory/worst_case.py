@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from decomfl_lab.errors import InputError, require_choice, require_int
+from decomfl_lab.errors import InputError, require_choice, require_int, require_possible
 from theory.algorithms import decomfl
 from theory.checking import Check, Source, check, ratio, require_statement, sides
 from theory.formula import names_in
@@ -285,7 +285,7 @@ def tightness(
         InputError: If the statement is none, a class is unknown, or none has an instance for the statement.
     """
     require_statement(statement)
-    require_int("effort", effort, 1)
+    require_possible("effort", require_int("effort", effort, 1), operations=1e7 * effort)
     for name in families:
         require_choice("family", name, FAMILIES)
     found: list[Instance] = []

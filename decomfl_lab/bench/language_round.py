@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
@@ -24,7 +25,7 @@ from decomfl_lab.bench.round import BASELINE, WideLine, in_place_scalars, in_tur
 from decomfl_lab.devices import describe, find_device, use_tf32_
 from decomfl_lab.engines.base import Plain
 from decomfl_lab.engines.registry import make_engine
-from decomfl_lab.errors import require_choice, require_int
+from decomfl_lab.errors import require_choice, require_int, require_possible
 from decomfl_lab.estimators.differences import central
 from decomfl_lab.language.causal import Verbalized, load_causal
 from decomfl_lab.language.extra import llm_library
@@ -272,7 +273,10 @@ def llm_rows(
     """
     for name, number in (("batch", batch), ("clients m", clients), ("directions P", P), ("repeats", repeats)):
         require_int(name, number, 1)
-    require_int("vocabulary", vocabulary, 2 + len(SPECIAL))
+    sizes = batch, clients, P, repeats
+    require_possible("batch, clients, P and repeats", sizes, operations=1e6 * math.prod(sizes))
+    require_possible("batch and clients", (batch, clients), memory=100.0 * batch * clients)
+    require_possible("vocabulary", require_int("vocabulary", vocabulary, 2 + len(SPECIAL)), memory=100 * vocabulary)
     chosen = [BASELINE, *(require_choice("way", way, WAYS) for way in ways if way != BASELINE)]
     place = find_device(device)
     use_tf32_(False)

@@ -30,7 +30,7 @@ from torch import nn
 
 from decomfl_lab.bench.rebuild import peak_of, resident_bytes, status_bytes
 from decomfl_lab.engines.base import Serial
-from decomfl_lab.errors import InputError, require, require_choice, require_int
+from decomfl_lab.errors import InputError, require, require_choice, require_int, require_possible
 from decomfl_lab.estimators.differences import forward
 from decomfl_lab.layout import Layout
 from decomfl_lab.methods.fedzo import FedZO, FedZOClient
@@ -317,7 +317,7 @@ def memory_rows(
         InputError: If a role is unknown, a size is not positive, or a process fails.
     """
     for size in d:
-        require_int("d", size, 1)
+        require_possible("d", require_int("d", size, 1), memory=4 * size)
     for role in roles:
         require_choice("role", role, ROLES)
     jobs = [f"{role}:{size}:{int(resident)}" for size in d for role in roles]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decomfl_lab import noise
-from decomfl_lab.errors import require, require_int
+from decomfl_lab.errors import require, require_int, require_possible
 from decomfl_lab.noise.spec import Distribution, derive_seed
 
 __all__ = ["Statistic", "stream_statistics"]
@@ -88,7 +88,7 @@ def stream_statistics(
     Raises:
         InputError: If ``draws`` is below one million, or the elements of directions are not independent.
     """
-    require_int("draws", draws, _LENGTH)
+    require_possible("draws", require_int("draws", draws, _LENGTH), operations=10 * draws)
     independent = distribution is not Distribution.LOW_RANK
     require(independent, "distribution", "be gaussian, sphere or rademacher to be averaged over elements", distribution)
     signs = distribution is Distribution.RADEMACHER

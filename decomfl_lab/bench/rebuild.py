@@ -22,7 +22,7 @@ import torch
 from llvmlite import ir
 
 from decomfl_lab.devices import find_device
-from decomfl_lab.errors import InputError, require_choice, require_int
+from decomfl_lab.errors import InputError, require_choice, require_int, require_possible
 from decomfl_lab.noise import Distribution, Program, cpu_backend, in_dimension, load_backend, spec, sphere_scale
 from decomfl_lab.noise.lanes import I32, Lanes
 from decomfl_lab.replicas.rebuild import rebuild_
@@ -57,7 +57,9 @@ class Setting:
         require_choice("dtype", self.dtype, DTYPES)
         require_int("d", self.d, 1)
         require_int("pairs", self.pairs, 1)
-        require_int("workers", self.workers, 1)
+        require_int("workers", self.workers, 1, 1024)
+        require_possible("d", self.d, memory=4 * self.d)
+        require_possible("d and pairs", (self.d, self.pairs), operations=self.d * self.pairs)
         if find_device(self.device).type == "cpu":
             load_backend(self.backend)
 

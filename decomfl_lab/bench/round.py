@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from decomfl_lab.devices import describe, find_device, on_host, use_tf32_
 from decomfl_lab.engines.base import Engine, Line, Plain, SampleLoss
 from decomfl_lab.engines.registry import ENGINES, make_engine
-from decomfl_lab.errors import require_int
+from decomfl_lab.errors import require_int, require_possible
 from decomfl_lab.estimators.differences import central, projection
 from decomfl_lab.layout import Layout
 from decomfl_lab.models.registry import build_model
@@ -263,6 +264,9 @@ def engine_rows(
     """
     for name, number in (("batch", batch), ("clients", clients), ("directions P", P), ("repeats", repeats)):
         require_int(name, number, 1)
+    sizes = batch, clients, P, repeats
+    require_possible("batch, clients, P and repeats", sizes, operations=1e5 * math.prod(sizes))
+    require_possible("batch and clients", (batch, clients), memory=4.0 * batch * clients * math.prod(_IN_SHAPE))
     place = find_device(device)
     use_tf32_(False)
     step, few = (_Step(model, batch, clients, directions, place) for directions in (P, min(P, CHECKED)))

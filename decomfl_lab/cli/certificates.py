@@ -22,7 +22,9 @@ def certificates(
     days: Annotated[int, typer.Option(help="Days for which the certificates are valid.")] = 365,
     as_json: Annotated[bool, typer.Option("--json", help="Print the names of the files as one JSON list.")] = False,
 ) -> None:
-    """Make an authority, a server's certificate and one for each client, for decomfl serve and decomfl join.
+    """Make the certificates of a server and of its clients.
+
+    They are for decomfl serve and decomfl join, with the authority that signs them.
 
     The server's is for localhost and the hosts that are given. A client needs three of the files: ca.crt, client-3.crt
     and client-3.key; carry them to it on a way that you trust, and keep ca.key at home. What is there already is never

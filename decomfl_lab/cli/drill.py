@@ -43,7 +43,9 @@ def drill(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Start a server and its clients as processes, kill a client and the server, and compare all models in the end.
+    """Kill clients and server of a real run, and compare all models.
+
+    They are started as processes, and in the end all models must be equal.
 
     The same run is simulated first, undisturbed. After a third of the rounds a client is killed (SIGKILL) and started
     again, after two thirds the server. At the end the digests of the server's model and of every client's must be

@@ -42,7 +42,7 @@ def join(
     patience: Annotated[float, typer.Option(help="Seconds without a server after which to give up.")] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Be a client of the run that a server offers: measure with the data that are here, until the run is over.
+    """Be a client of a server's run, with the data that are here.
 
     Its data never leave: scalars do. Run, x_0 and directions follow from the configuration, and x_0 is compared with
     the server's by its digest before anything is said. Connections that break are made again for --patience seconds;
@@ -52,8 +52,7 @@ def join(
     Example: decomfl join 127.0.0.1:8470 --client 0 --key fl/keys/client-0.key
     """
     with_extra()
-    import torch
-
+    from decomfl_lab.devices import use_threads_
     from decomfl_lab.federations.remote import host_of
     from decomfl_lab.federations.stream.certificates import client_name, read_identity
     from decomfl_lab.federations.stream.client import StreamClient
@@ -62,7 +61,7 @@ def join(
 
     require_int("client", client, 0)
     require_finite_positive("patience", patience)
-    torch.set_num_threads(require_int("threads", threads, 1))
+    use_threads_(threads)
     given = "neither" if key is None else "both"
     require((certificates is None) != (key is None), "--key or --certificates", "be given, one of the two", given)
     identity = read_identity(certificates, client_name(client)) if certificates is not None else None

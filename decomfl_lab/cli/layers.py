@@ -8,7 +8,10 @@ from typing import Any
 
 from decomfl_lab.errors import InputError
 
-__all__ = ["contributed", "installed", "is_here", "load", "load_entry"]
+__all__ = ["COMMANDS", "contributed", "installed", "is_here", "load", "load_entry"]
+
+COMMANDS = "decomfl.commands"
+"""The group of entry points that are commands."""
 
 
 def contributed(group: str) -> list[EntryPoint]:

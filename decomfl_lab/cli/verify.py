@@ -6,6 +6,7 @@ import dataclasses
 import json
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,15 +21,20 @@ if TYPE_CHECKING:
 
 __all__ = ["verify"]
 
-_MARKS = {"holds": ".", "broken": "x", "crashed": "!", "not tried": " "}
+_LACKS = "a part is not offered; where it is deleted the lab's takes its place"
+_MARKS = {"holds": ".", "broken": "x", "crashed": "!", "skipped": " ", "not yours": " "}
 
 
 def verify(
     *,
     target: Annotated[
         str | None,
-        typer.Option(help="module:function of your own Implementation (decomfl_lab.laws says what it is)."),
+        typer.Option(help="module:Class, or file.py:Class, of your own Implementation; --target-template prints one."),
     ] = None,
+    target_template: Annotated[
+        bool,
+        typer.Option("--target-template", help="Print a file for --target, with all that the laws use, to fill in."),
+    ] = False,
     plant: Annotated[
         str | None,
         typer.Option(
@@ -63,12 +69,15 @@ def verify(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print rows of law, cases, passed as JSON.")] = False,
 ) -> None:
-    """Check that every rebuilt client model equals the server's bit for bit, law by law.
+    """Check, law by law, that rebuilt models are the server's bits.
 
-    Exit code 0 if all laws hold, 1 if one is broken; a broken law prints its smallest counter-example. With
-    `--plant all`, 1 if the law that is meant to catch a fault does not. With `--states`, 1 and the shortest way there
-    if some state is wrong.
+    Exit code 0 if all laws hold, 1 if one is broken, 3 if none could be tried; a broken law prints its smallest
+    counter-example. With `--plant all`, 1 if the law that is meant to catch a fault does not. With `--states`, 1 and
+    the shortest way there if some state is wrong.
     """
+    if target_template:
+        print(Path(__file__).parents[1].joinpath("laws", "_template.py").read_text(encoding="utf-8"), end="")
+        raise typer.Exit
     from decomfl_lab.laws.check import Outcomes, load_implementation, planted
     from decomfl_lab.laws.check import verify as run
     from decomfl_lab.laws.faults import FAULTS
@@ -115,7 +124,7 @@ def verify(
         clear()
         held = [outcome.law for outcome in outcomes if outcome.status == "holds"]
         names = f": {', '.join(held)}" if held else ""
-        return f"interrupted; {len(held)} of the {len(outcomes)} laws tried so far held{names}"
+        return f"interrupted; {len(held)} of the {outcomes.tried} laws tried so far held{names}"
 
     with telling(interrupted):
         count = 100 if cases is None else cases
@@ -125,26 +134,30 @@ def verify(
         print(json.dumps(rows, ensure_ascii=False))
     else:
         print(f"{implementation.name}: {outcomes.summary} (seed {seed}, {time.monotonic() - started:.0f} s)")
-    if outcomes.broken:
-        raise typer.Exit(1)
+    if outcomes.broken or not outcomes.tried:
+        raise typer.Exit(1 if outcomes.broken else 3)
 
 
 def _search(implementation: Implementation, as_json: bool) -> int:
-    """A line for each scope; 1 if one of them has a wrong state."""
+    """A line for each scope; 1 if one of them has a wrong state, 3 if none could be searched."""
     from decomfl_lab.laws.exploration import SCOPES, explore
 
     found: list[Explored] = []
     with telling(lambda: f"interrupted; {len(found)} of {len(SCOPES)} searches were finished"):
         for scope in SCOPES:
-            found.append(explore(scope, implementation))
+            try:
+                found.append(explore(scope, implementation))
+                line = str(found[-1])
+            except NotImplementedError as error:
+                line = f"skip   {scope} {str(error) or _LACKS}"
             if not as_json:
-                print(found[-1], flush=True)
+                print(line, flush=True)
     if as_json:
         print(json.dumps([dataclasses.asdict(each) for each in found], ensure_ascii=False))
     else:
         count, seconds = sum(each.states for each in found), sum(each.seconds for each in found)
         print(f"{implementation.name}: {count:,} states ({seconds:.0f} s of processor time)")
-    return int(any(each.broken for each in found))
+    return int(any(each.broken for each in found)) if found else 3
 
 
 def _rows(table: dict[str, dict[str, Outcome]], meant: dict[str, str]) -> str:

@@ -18,7 +18,7 @@ from torch.nn.functional import linear
 
 from decomfl_lab.errors import require, require_finite_positive, require_int
 
-__all__ = ["LowRank", "lora_", "norms_"]
+__all__ = ["LowRank", "lora_", "merge_", "norms_"]
 
 
 class LowRank(nn.Module):
@@ -93,6 +93,16 @@ def lora_(
         A = torch.from_numpy(rng.uniform(-bound, bound, (rank, layer.in_features)))
         parent, _, own = name.rpartition(".")
         setattr(module.get_submodule(parent), own, LowRank(layer, A.to(layer.weight), alpha / rank))
+
+
+@torch.no_grad()
+def merge_(module: nn.Module) -> None:
+    """Put W + (α/r) B A in the place of every ``LowRank``: a module as it was before ``lora_``, with what it learnt."""
+    for name, part in list(module.named_modules()):
+        if isinstance(part, LowRank):
+            part.base.weight += part.scale * (part.B @ part.A)
+            parent, _, own = name.rpartition(".")
+            setattr(module.get_submodule(parent), own, part.base)
 
 
 def norms_(module: nn.Module) -> None:

@@ -36,7 +36,7 @@ from decomfl_lab.errors import InputError, require
 from decomfl_lab.language.extra import llm_library
 from decomfl_lab.models.registry import num_parameters
 
-__all__ = ["CausalLM", "HubTokens", "Verbalized", "load_causal"]
+__all__ = ["CausalLM", "HubTokens", "Verbalized", "is_pretrained", "load_causal", "load_pretrained"]
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB = "from the Hugging Face hub"
@@ -61,6 +61,10 @@ class HubTokens:
         """The ids of ``text``, with the special tokens that the model expects (OPT: ``</s>`` first)."""
         ids: list[int] = self._tokenizer(text, verbose=False)["input_ids"]
         return ids
+
+    def save(self, folder: Path) -> None:
+        """Write the tokenizer's files, as transformers reads them, into the folder."""
+        self._tokenizer.save_pretrained(folder)
 
 
 @dataclass(frozen=True)
@@ -251,7 +255,32 @@ def _from_pretrained(hub: Any, source: str, name: str, where: str, **options: An
                 f"model {name} is no file or folder here, so it must be in the cache of the hub, or the hub be "
                 f"reachable: fetch it where it is (hf download {name} --local-dir DIR) and give that folder ({why})"
             ) from error
-        raise InputError(f"model {name} must be one that transformers can load ({why})") from error
+        raise _unloadable(name, error) from error
+
+
+def is_pretrained(model: str) -> bool:
+    """Whether ``model`` is a folder that ``save_pretrained`` of transformers wrote."""
+    return Path(model, "config.json").is_file()
+
+
+def load_pretrained(folder: str) -> nn.Module:
+    """The model in a folder of transformers, of the class that its config.json names, in float32 and eval mode.
+
+    Raises:
+        InputError: If transformers cannot load it, or is not installed.
+    """
+    hub = llm_library("transformers", f"model {folder}")
+    try:
+        with _quiet(hub):
+            (kind, *_) = hub.AutoConfig.from_pretrained(folder, local_files_only=True).architectures
+            module: nn.Module = getattr(hub, kind).from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    except Exception as error:  # each format and each library has its own
+        raise _unloadable(folder, error) from error
+    return module.eval()
+
+
+def _unloadable(name: str, error: Exception) -> InputError:
+    return InputError(f"model {name} must be one that transformers can load ({' '.join(str(error).split())[:300]})")
 
 
 def _digest(module: nn.Module) -> str:

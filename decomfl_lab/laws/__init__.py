@@ -8,8 +8,8 @@
 
     print(laws.verify(Mine()))                              # or test_laws = laws.pytest_suite(Mine()) in pytest
 
-``Implementation`` says what is used of a client, a replica and a server; ``LAWS`` and ``FAULTS`` are the laws and the
-wrong implementations that they catch.
+``decomfl verify --target-template`` prints a file with everything that is used of a client, a replica and a server, to
+be filled in; ``LAWS`` and ``FAULTS`` are the laws and the wrong implementations that they catch.
 """
 
 from __future__ import annotations
@@ -19,12 +19,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from decomfl_lab.laws.check import Outcome, Outcomes, planted, pytest_suite, verify
-    from decomfl_lab.laws.contract import Case, Implementation, Participation, Wavy
+    from decomfl_lab.laws.contract import AnyClient, AnyReplica, AnyServer, Case, Implementation, Participation, Wavy
     from decomfl_lab.laws.faults import FAULTS
     from decomfl_lab.laws.register import LAWS, LawBrokenError
+    from decomfl_lab.objectives.objective import Objective, Perturbable
+    from decomfl_lab.protocol.messages import Held, Plan, Reply
+    from decomfl_lab.protocol.server import Tracking
+    from decomfl_lab.records.record import History, RoundRecord
+    from decomfl_lab.records.seeds import Seeding
+    from decomfl_lab.replicas.replica import Snapshot
 
-__all__ = ["FAULTS", "LAWS", "Case", "Implementation", "LawBrokenError", "Outcome", "Outcomes", "Participation", "Wavy"]
-__all__ += ["planted", "pytest_suite", "verify"]
+__all__ = ["FAULTS", "LAWS", "AnyClient", "AnyReplica", "AnyServer", "Case", "Held", "History", "Implementation"]
+__all__ += ["LawBrokenError", "Objective", "Outcome", "Outcomes", "Participation", "Perturbable", "Plan", "Reply"]
+__all__ += ["RoundRecord", "Seeding", "Snapshot", "Tracking", "Wavy", "planted", "pytest_suite", "verify"]
 
 
 def __getattr__(name: str) -> Any:

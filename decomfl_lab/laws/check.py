@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+import copy
 import textwrap
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from inspect import signature
+from pathlib import Path
 from typing import Any, Literal
 
-from hypothesis import HealthCheck, Phase, assume, given, settings
+import hypothesis
+import numpy as np
+import torch
+from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import seed as hypothesis_seed
-from hypothesis.errors import Unsatisfiable, UnsatisfiedAssumption
+from hypothesis.errors import Flaky, Unsatisfiable, UnsatisfiedAssumption
 
+import decomfl_lab
 from decomfl_lab.devices import find_device
 from decomfl_lab.errors import InputError, require, require_choice, require_int
 from decomfl_lab.interrupts import Interrupted, postponed
 
 # Each of these registers its laws.
 from decomfl_lab.laws import aggregation, federation, machine, stream, variants  # noqa: F401
-from decomfl_lab.laws.contract import AcrossDevices, Case, Implementation, supported
+from decomfl_lab.laws.contract import PARTS, AcrossDevices, Case, Implementation, supported
 from decomfl_lab.laws.faults import FAULTS
 from decomfl_lab.laws.register import LAWS, Law, LawBrokenError
 from decomfl_lab.plugins import made
 
 __all__ = ["Outcome", "Outcomes", "check_law", "load_implementation", "planted", "pytest_suite", "verify"]
 
-Status = Literal["holds", "broken", "crashed", "not tried"]
+Status = Literal["holds", "broken", "crashed", "skipped", "not yours"]
+_MARKS = {"holds": "ok    ", "broken": "BROKEN", "crashed": "BROKEN", "skipped": "skip  ", "not yours": "-     "}
+_REFUSALS = 25
+"""Cases that an implementation may refuse before one that it takes."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +46,9 @@ class Outcome:
     Attributes:
         law: Name of the law.
         says: What it says, in a line.
-        status: "holds"; "broken", by values that disagree; "crashed", by another exception, which breaks it too; or
-            "not tried", where the implementation has nothing of its own that the law is about.
+        status: "holds"; "broken", by values that disagree; "crashed", by another exception, which breaks it too;
+            "skipped", where the implementation does not offer what the law is about; or "not yours", where the law is
+            about parts that are the lab's.
         cases: How many cases were tried.
         counterexample: What differs in the smallest case that failed, the case and its history, in lines; or why none
             was tried.
@@ -49,13 +61,19 @@ class Outcome:
     counterexample: str = ""
 
     @property
+    def tried(self) -> bool:
+        """Whether the law says something about the implementation."""
+        return self.status not in ("skipped", "not yours")
+
+    @property
     def passed(self) -> bool:
         """Whether no case failed."""
-        return self.status in ("holds", "not tried")
+        return self.status == "holds" or not self.tried
 
     def __str__(self) -> str:
-        mark = {"holds": "ok    ", "broken": "BROKEN", "crashed": "BROKEN", "not tried": "-     "}[self.status]
-        line = f"{mark} {self.cases:5d} cases  {self.law}: {self.says}"
+        if not self.tried:
+            return f"{_MARKS[self.status]}              {self.law}: {self.counterexample}"
+        line = f"{_MARKS[self.status]} {self.cases:5d} cases  {self.law}: {self.says}"
         return f"{line}\n{textwrap.indent(self.counterexample, ' ' * 7)}" if self.counterexample else line
 
 
@@ -68,22 +86,70 @@ class Outcomes(list[Outcome]):
         return [outcome.law for outcome in self if not outcome.passed]
 
     @property
+    def tried(self) -> int:
+        """How many laws say something about the implementation."""
+        return sum(outcome.tried for outcome in self)
+
+    @property
     def summary(self) -> str:
         """How many of the laws hold."""
-        tried = sum(outcome.status != "not tried" for outcome in self)
-        line = f"{tried - len(self.broken)} of {tried} laws hold"
-        return line if tried == len(self) else f"{line}, {len(self) - tried} not tried"
+        line = f"{self.tried - len(self.broken)} of {self.tried} laws hold"
+        skipped = sum(outcome.status == "skipped" for outcome in self)
+        others = {"skipped": skipped, "not about your code": len(self) - self.tried - skipped}
+        return ", ".join([line, *(f"{count} {what}" for what, count in others.items() if count)])
 
     def __str__(self) -> str:
         return "\n".join([*map(str, self), self.summary])
 
 
+class _Untried(BaseException):
+    """A law is given up: status and reason. No Exception, of which hypothesis would look for a smaller one."""
+
+
+class _Watch:
+    """An implementation whose own parts are noted as they are used; the lab's stand for those that it refuses to be.
+
+    Attributes:
+        of: The implementation, to be used in the place of the one that is watched.
+        used: The parts that were made by it.
+        refused: The parts that it does not offer.
+    """
+
+    def __init__(self, implementation: Implementation, law: Law) -> None:
+        self.law, self.of = law, copy.copy(implementation)
+        self.used: set[str] = set()
+        self.refused: set[str] = set()
+        for part in implementation.offered:
+            setattr(self.of, part, partial(self._make, part, getattr(self.of, part)))
+
+    def _make(self, part: str, make: Callable[..., Any], *of: Any, **named: Any) -> Any:
+        try:
+            made = make(*of, **named)
+        except NotImplementedError:
+            self.refused.add(part)
+            if part in self.law.parts:
+                self.check()
+            return PARTS[part](self.of, *of, **named)
+        self.used.add(part)
+        return made
+
+    def check(self) -> None:
+        """Give the law up where it has used no part of the implementation that it is about."""
+        if self.used.intersection(self.law.parts or self.used):
+            return
+        about = self.law.parts
+        if names := [part for part in about or PARTS if part in self.refused]:
+            raise _Untried("skipped", f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not offered")
+        raise _Untried("not yours", f"not about your code{' but about ' if about else ''}{', '.join(about)}")
+
+
 def check_law(law: Law, implementation: Implementation, *, cases: int, seed: int = 0, shrink: bool = True) -> Outcome:
     """Try ``law`` on up to ``cases`` drawn cases, and shrink the first failure to a small one unless told not to."""
-    if not any(map(implementation.offers, law.parts)):
-        return Outcome(law.name, law.says, "not tried", 0, f"{implementation.name} has no {' or '.join(law.parts)}")
-    count = 0
-    failing: tuple[object, ...] = ()
+    watch = _Watch(implementation, law)
+    count = refusals = 0
+    why = f"{implementation.name}.supports refuses every case"
+    failing: tuple[tuple[object, ...], BaseException] | None = None
+    status: Status
 
     @hypothesis_seed(seed)
     @settings(
@@ -97,40 +163,72 @@ def check_law(law: Law, implementation: Implementation, *, cases: int, seed: int
     )
     @given(law.inputs)
     def run(drawn: tuple[object, ...]) -> None:
-        nonlocal count, failing
-        inputs = tuple(supported(implementation, part) if isinstance(part, Case) else part for part in drawn)
-        assume(None not in inputs)
+        nonlocal count, refusals, why, failing
         if came:
             raise Interrupted(number=came[0])
+        inputs = drawn
         try:
-            law.check(implementation, *inputs)
+            inputs = tuple(supported(watch.of, part) if isinstance(part, Case) else part for part in drawn)
+            if None in inputs:
+                raise NotImplementedError(why)
+            law.check(watch.of, *inputs)
         except UnsatisfiedAssumption:
             raise
-        except Exception:
-            failing = inputs
+        except NotImplementedError as error:
+            refusals, why = refusals + 1, f"{str(error) or type(error).__name__}{_place(error)}"
+            if not count and refusals == _REFUSALS:
+                raise _Untried("skipped", why) from None
+            reject()
+        except (Exception, SystemExit) as error:
+            failing = inputs, error
             raise
-        count += 1
+        watch.check()
+        count += failing is None  # those with which hypothesis makes a failure smaller do not count
 
     try:
         with postponed() as came:  # an interrupt inside hypothesis, where a hook of the garbage collector loses it
+            if not implementation.offered.intersection(law.parts or implementation.offered):
+                watch.check()
             run()
     except Unsatisfiable:
         pass
-    except Exception as error:  # any exception of a foreign implementation breaks the law
-        status: Status = "broken" if isinstance(error, LawBrokenError) else "crashed"
-        return Outcome(law.name, law.says, status, count + 1, _told(error, law, failing))
+    except _Untried as untried:
+        status, why = untried.args
+        return Outcome(law.name, law.says, status, 0, why)
+    except (Exception, SystemExit) as error:  # any exception of a foreign implementation breaks the law
+        inputs, first = failing or ((), error)
+        status = "broken" if isinstance(first, LawBrokenError) else "crashed"
+        told = _told(first, law, inputs)
+        if isinstance(error, Flaky):
+            told += "\nbut      when the same case was tried again it passed: something depends on more than the case"
+        return Outcome(law.name, law.says, status, count + 1, told)
     if not count:
-        return Outcome(law.name, law.says, "not tried", 0, f"{implementation.name} supports no case of it")
+        return Outcome(law.name, law.says, "skipped", 0, why)
     return Outcome(law.name, law.says, "holds", count)
 
 
-def _told(error: Exception, law: Law, inputs: Sequence[object]) -> str:
+def _place(error: BaseException) -> str:
+    """The last line of somebody else's that ran before the error, in brackets; nothing where all are the lab's."""
+    own = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<") and not _LIBRARIES.intersection(Path(frame.filename).parents)
+    ]
+    return f" ({Path(own[-1].filename).name} line {own[-1].lineno})" if own else ""
+
+
+_LIBRARIES = {Path(module.__file__ or "").parent for module in (decomfl_lab, hypothesis, np, torch, traceback)}
+
+
+def _told(error: BaseException, law: Law, inputs: Sequence[object]) -> str:
     """What differs first, the case, its history round by round, and what else the law takes, by its name there."""
-    broken = isinstance(error, LawBrokenError)
-    lines = [("differs", str(error) if broken else f"{type(error).__name__}: {error}")]
+    told = f"{type(error).__name__}: {' '.join(str(error).split())}{_place(error)}"
+    lines = [("differs", str(error)) if isinstance(error, LawBrokenError) else ("raised", told)]
     for name, each in zip(list(signature(law.check).parameters)[1:], inputs, strict=False):
         if isinstance(each, Case):
-            named = (f"{own.name} = {getattr(each, own.name)}" for own in fields(each) if own.name != "rounds")
+            values = {own.name: getattr(each, own.name) for own in fields(each)}
+            telling = (own.name for own in fields(each) if own.name != "rounds" and values[own.name] != own.default)
+            named = (f"{field} = {values[field]}" for field in telling)
             lines += [(name, ", ".join(named)), *((f"round {r}", str(own)) for r, own in enumerate(each.rounds))]
         else:
             lines += [(name, str(step)) for step in (each if isinstance(each, list) else [each])]
@@ -161,15 +259,22 @@ def verify(
         The outcomes, one a law; print them, or read ``broken``.
 
     Raises:
-        InputError: If a law is unknown or ``cases`` is not positive.
+        InputError: If the implementation is none, a law is unknown, ``cases`` is not positive or ``seed`` is negative.
     """
-    require_int("cases", cases, 1)
+    _require(implementation, cases, seed)
     outcomes = Outcomes()
     for law in _named(laws):
         on_law(law.name)
         outcomes.append(check_law(law, implementation, cases=cases, seed=seed))
         on_outcome(outcomes[-1])
     return outcomes
+
+
+def _require(implementation: Implementation, cases: int, seed: int) -> None:
+    wanted = "be an instance of laws.Implementation"
+    require(isinstance(implementation, Implementation), "implementation", wanted, implementation)
+    require_int("cases", cases, 1)
+    require_int("seed", seed, 0)
 
 
 def _named(laws: Iterable[str]) -> list[Law]:
@@ -195,9 +300,9 @@ def planted(
         on_fault: Called with a fault's name before it is tried.
 
     Raises:
-        InputError: If a law is unknown or ``cases`` is not positive.
+        InputError: If a law is unknown, ``cases`` is not positive or ``seed`` is negative.
     """
-    require_int("cases", cases, 1)
+    _require(Implementation(), cases, seed)
     tried = {law.name: law for law in _named(laws)}
     table: dict[str, dict[str, Outcome]] = {}
     for name, fault in FAULTS.items():
@@ -222,13 +327,18 @@ def pytest_suite(implementation: Implementation, *, cases: int = 100, seed: int 
         implementation: What is tested.
         cases: Random cases a law.
         seed: Seed of the random cases.
+
+    Raises:
+        InputError: If ``cases`` is not positive or ``seed`` is negative.
     """
     import pytest
+
+    _require(implementation, cases, seed)
 
     @pytest.mark.parametrize("law", LAWS)
     def test_laws(law: str) -> None:
         outcome = check_law(LAWS[law], implementation, cases=cases, seed=seed)
-        if outcome.status == "not tried":
+        if not outcome.tried:
             pytest.skip(outcome.counterexample)
         if not outcome.passed:
             pytest.fail(str(outcome), pytrace=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,13 +10,12 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
-from hypothesis import assume
 from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab import noise
 from decomfl_lab.estimators.differences import ESTIMATORS
-from decomfl_lab.laws.register import bits
+from decomfl_lab.laws.register import Model, bits
 from decomfl_lab.noise import AnyDistribution, Backend, Distribution, LowRank
 from decomfl_lab.objectives.objective import Objective, Perturbable
 from decomfl_lab.protocol import wire
@@ -30,12 +28,12 @@ from decomfl_lab.protocol.wire import Ledger
 from decomfl_lab.records.aggregation import Aggregation, Majority, Mean
 from decomfl_lab.records.record import History, RoundRecord, ScalarArray
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.records.seeds import POOL, Seeding
+from decomfl_lab.records.seeds import POOL, Seeding, StepSeed, stream_of
 from decomfl_lab.replicas.replica import Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import GridSgd, LowPrecision, Sgd, UpdateRule
 
-__all__ = ["AcrossDevices", "AnyClient", "AnyReplica", "AnyServer", "Case", "Implementation", "Participation"]
-__all__ += ["Played", "Wavy", "bytes_missed", "digest", "play", "sums_or", "supported", "variant"]
+__all__ = ["PARTS", "AcrossDevices", "AnyClient", "AnyReplica", "AnyServer", "Case", "Implementation", "Participation"]
+__all__ += ["Played", "Wavy", "bytes_missed", "model_of", "play", "sums_or", "supported", "variant"]
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,8 @@ class Participation:
     lost: frozenset[int] = frozenset()
 
     def __str__(self) -> str:
-        lost = f", replies lost of {', '.join(map(str, sorted(self.lost)))}" if self.lost else ""
-        return f"clients {', '.join(map(str, self.clients))}{lost}"
+        lost = f"; the replies of {', '.join(map(str, sorted(self.lost)))} are lost" if self.lost else ""
+        return f"clients {', '.join(map(str, self.clients))} take part{lost}"
 
 
 @dataclass(frozen=True)
@@ -120,6 +118,10 @@ class Case:
     def pool(self) -> int:
         """Directions S of the pool, where they come from one."""
         return self.rule.pool or POOL
+
+    def direction(self, seed: StepSeed, p: int) -> NDArray[np.float32]:
+        """z_{r,p}^k, shape (d,): direction p of a local step, by the seed that a plan or a record has for the step."""
+        return noise.direction(*stream_of(seed, p), self.d, distribution=self.stream_distribution)
 
     def initial(self) -> Tensor:
         """x_0, the same for server and clients."""
@@ -229,18 +231,16 @@ class AnyServer(Protocol):
 
 
 class Implementation:
-    """Makes the parts of DeComFL that the laws test. Override what is yours; the defaults are the lab's.
+    """Makes the parts of DeComFL that the laws test. Override what is yours; the rest is the lab's.
 
-    A client has ``id``, ``run_seed``, ``replica``, ``handle`` and ``report``; a replica ``round``, ``catch_up``,
-    ``snapshot`` and ``restore``; a server ``round``, ``run_seed``, ``tracking``, ``replica``, ``history``, ``held``,
-    ``plan_round``, ``aggregate``, ``dense_model`` and ``note_dense_pull``: ``AnyClient``, ``AnyReplica`` and
-    ``AnyServer`` say what each of them does. Nothing else of them is used. What they exchange are the lab's values
-    (``Plan``, ``Reply``, ``Held``, ``RoundRecord``, ``Snapshot``), and a bad value is answered by ``InputError``.
+    ``decomfl verify --target-template`` prints a file that has every part, with what the laws use of it and the
+    formulas that it has to keep: ``AnyClient``, ``AnyReplica`` and ``AnyServer`` say the same of what the parts make.
+    Nothing else of them is used. What they exchange are the lab's values (``Plan``, ``Reply``, ``Held``,
+    ``RoundRecord``, ``Snapshot``), and a bad value is answered by ``InputError``.
 
-    ``supports`` says which cases there is an implementation of; the laws simplify others until it is so. A law is
-    tried where one of its parts is yours: "federation" (``client``, ``server``, ``replica``, ``ledger``, ``encode`` or
-    ``decode``), or the method that it is about (``replica``, ``sample``, ``aggregate``, ``keyed_client``,
-    ``lean_client``, ``sync_client``, ``direction``, ``backends``). On the lab's own implementation all are tried.
+    A part that raises ``NotImplementedError`` is not offered: the lab's takes its place, and a law that is about it
+    alone is skipped. ``supports`` says which cases there is an implementation of; the laws simplify others until it is
+    so. A law that uses no part of yours is not counted.
     """
 
     name = "decomfl_lab"
@@ -252,11 +252,12 @@ class Implementation:
         """Whether the laws may be tried on this case; override it if you lack a rule, a dtype or a variant."""
         return True
 
-    def offers(self, part: str) -> bool:
-        """Whether a law about this part tests something of this implementation and not the lab's alone."""
-        parts = ("client", "server", "replica", "ledger", "encode", "decode") if part == "federation" else (part,)
-        own = type(self)
-        return own is Implementation or any(getattr(own, at) is not getattr(Implementation, at) for at in parts)
+    @property
+    def offered(self) -> frozenset[str]:
+        """The parts that are not the lab's; on the lab's own implementation all are tested."""
+        lab = type(self) is Implementation
+        own = (part for part in PARTS if lab or getattr(getattr(self, part), "__func__", None) is not PARTS[part])
+        return frozenset(own)
 
     def backends(self) -> dict[str, Backend]:
         """Implementations of the noise stream, each with the contract of ``noise.Backend``."""
@@ -289,6 +290,10 @@ class Implementation:
 
     def replica(self, case: Case, *, per_tensor: bool = False) -> AnyReplica:
         """A replica at round 0, at ``case.initial()``; ``per_tensor`` ones apply updates tensor by tensor."""
+        return cast("AnyReplica", self._replica(case, per_tensor=per_tensor))
+
+    def _replica(self, case: Case, *, per_tensor: bool = False) -> Any:
+        """The lab's, of which the lab's client and server want more than a replica has by the contract."""
         sizes = case.sizes if per_tensor else None
         return case.rule.replica()(case.initial(), case.rule, sizes=sizes, low_rank=case.low_rank)
 
@@ -298,8 +303,7 @@ class Implementation:
         Of the lab's every second one applies updates tensor by tensor.
         """
         objective = Wavy(case.d, i) if objective is None else objective
-        replica: Any = self.replica(case, per_tensor=i % 2 == 1)
-        return Client(i, replica, objective, ESTIMATORS[case.estimator], case.mu)
+        return Client(i, self._replica(case, per_tensor=i % 2 == 1), objective, ESTIMATORS[case.estimator], case.mu)
 
     def keyed_client(self, case: Case, i: int, key: int) -> AnyClient:
         """Client i with the private key that clients share and the server does not know."""
@@ -309,8 +313,7 @@ class Implementation:
 
     def lean_client(self, case: Case, i: int, objective: Perturbable) -> AnyClient:
         """Client i that forms x + μz a layer at a time."""
-        replica: Any = self.replica(case)
-        return Client(i, replica, objective, ESTIMATORS[case.estimator], case.mu, lean=True)
+        return Client(i, self._replica(case), objective, ESTIMATORS[case.estimator], case.mu, lean=True)
 
     def sync_client(self, case: Case, i: int) -> AnyClient:
         """Client i that corrects its model afterwards instead of reverting it; the case's rule is plain SGD."""
@@ -319,7 +322,7 @@ class Implementation:
 
     def server(self, case: Case, *, with_model: bool = True) -> AnyServer:
         """A server at round 0; where the model is the sums of a pool, without it the lab's keeps these alone."""
-        replica: Any = self.replica(case) if with_model else None
+        replica = self._replica(case) if with_model else None
         if not with_model and case.rule.pool:
             replica = case.rule.replica()(case.initial().to("meta"), case.rule)
         return Server(
@@ -346,6 +349,14 @@ class Implementation:
         """The lab's delivery of a server at round 0, by this codec."""
         server: Any = self.server(case, with_model=with_model)
         return Delivery(server, policy=policy, ledger=self.ledger(case), decode=self.decode)
+
+
+PARTS: dict[str, Any] = {
+    name: part
+    for name, part in vars(Implementation).items()
+    if callable(part) and not name.startswith("_") and name != "supports"
+}
+"""The methods of ``Implementation`` that make something, by their names."""
 
 
 def supported(implementation: Implementation, case: Case) -> Case | None:
@@ -383,7 +394,9 @@ def _changed(case: Case, **changes: Any) -> Case:
 def variant(implementation: Implementation, case: Case, **changes: Any) -> Case:
     """The case with these changes; the law is not tried on it if the implementation does not support that."""
     changed = _changed(case, **changes)
-    assume(implementation.supports(changed))
+    if not implementation.supports(changed):
+        asked = ", ".join(f"{name} = {value}" for name, value in changes.items())
+        raise NotImplementedError(f"{implementation.name}.supports refuses {asked}")
     return changed
 
 
@@ -414,9 +427,10 @@ class AcrossDevices(Implementation):
         self.backend = None if device.type == "cuda" else other
         self.name = f"decomfl_lab, CPU and {self.backend or device.type}"
 
-    def offers(self, part: str) -> bool:  # noqa: ARG002
+    @property
+    def offered(self) -> frozenset[str]:
         """Every law is about these devices."""
-        return True
+        return frozenset(PARTS)
 
     def client(self, case: Case, i: int, objective: Objective | None = None) -> AnyClient:
         """See ``Implementation.client``."""
@@ -428,15 +442,11 @@ class AcrossDevices(Implementation):
         return cast("AnyClient", client)
 
 
-def digest(replica: AnyReplica | None) -> str:
-    """BLAKE2b-128 of all bits of x and of the optimizer's state."""
+def model_of(replica: AnyReplica | None) -> Model:
+    """All bits of x and of the optimizer's state."""
     assert replica is not None
     snapshot = replica.snapshot()
-    h = hashlib.blake2b(digest_size=16)
-    for name, vector in {**snapshot.state, "x": snapshot.x}.items():
-        h.update(name.encode())
-        h.update(bits(vector))
-    return h.hexdigest()
+    return Model((name, bits(vector)) for name, vector in {"x": snapshot.x, **snapshot.state}.items())
 
 
 @dataclass
@@ -466,14 +476,14 @@ class Played:
         return self.delivery.ledger
 
     @property
-    def server_digest(self) -> str:
-        """The digest of the server's model."""
-        return digest(self.server.replica)
+    def server_model(self) -> Model:
+        """The server's model."""
+        return model_of(self.server.replica)
 
-    def digest_after(self, client: int) -> str:
-        """The digest of the client's model after it has caught up with the present."""
+    def model_after(self, client: int) -> Model:
+        """The client's model after it has caught up with the present."""
         self.bring_up(client)
-        return digest(self.clients[client].replica)
+        return model_of(self.clients[client].replica)
 
     def plans(self, participants: Sequence[int]) -> Iterator[tuple[AnyClient, Plan]]:
         """The participants, each with the plan that it received."""

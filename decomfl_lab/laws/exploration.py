@@ -34,13 +34,14 @@ import torch
 from torch import Tensor
 
 from decomfl_lab.errors import InputError, plural, require_int
-from decomfl_lab.laws.contract import Case, Implementation, Wavy, digest
-from decomfl_lab.laws.register import LawBrokenError, same
+from decomfl_lab.laws.contract import Case, Implementation, Wavy, model_of
+from decomfl_lab.laws.register import LawBrokenError, Model, same
 from decomfl_lab.noise import Distribution
+from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.delivery import Delivery, receive
 from decomfl_lab.protocol.messages import Dense, Held, Reply
 from decomfl_lab.protocol.policy import PullPolicy
-from decomfl_lab.protocol.server import Tracking
+from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.session import MOST_WELCOMES, Coordinator, Host
 from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.protocol.wire import split_frame
@@ -170,12 +171,21 @@ def explore(scope: Scope, implementation: Implementation | None = None, *, limit
         scope: What is explored.
         implementation: Whose clients and servers; the lab's by default.
         limit: Stop after so many states; None for all.
+
+    Raises:
+        NotImplementedError: If the implementation has nothing to explore there.
     """
+    implementation = Implementation() if implementation is None else implementation
+    if not implementation.supports(scope.case):
+        raise NotImplementedError(f"{implementation.name}.supports refuses {scope.case.rule}, K = {scope.case.K}")
+    made = implementation.server(scope.case), implementation.client(scope.case, 0)
+    if scope.session and not all(map(isinstance, made, (Server, Client))):
+        raise NotImplementedError("sessions are the lab's, of its own server and clients")
     kind = _Sessions if scope.session else _Search
     logger = logging.getLogger("decomfl_lab.protocol.session")
     logger.disabled, was = True, logger.disabled  # it warns of what is explored here
     try:
-        return kind(scope, Implementation() if implementation is None else implementation).run(limit)
+        return kind(scope, implementation).run(limit)
     finally:
         logger.disabled = was
 
@@ -243,7 +253,7 @@ class _Search:
         self.delivery_of: dict[int, Delivery] = {}
         self.client_of: dict[tuple[int, int], Any] = {}
         self.memo: dict[Any, Any] = {}
-        self.model: list[tuple[str, Snapshot]] = []  # of each round: the digest, and the model
+        self.model: list[tuple[Model, Snapshot]] = []  # of each round: the bits, and what restores them
         self.record: list[bytes] = []  # of each round
         self.now = ""
         self.policy = PullPolicy(bandwidth=1e15, replay_ns=1e9) if scope.pulls else None
@@ -304,7 +314,7 @@ class _Search:
 
     def _client(self, i: int, client: Any) -> int:
         """The number of a client's state: round, bits, and the run's seed if it knows it."""
-        r, bits = client.replica.round, digest(client.replica)
+        r, bits = client.replica.round, model_of(client.replica)
         same(f"the model of client {i} at round {r}", bits, self.model[r][0])
         number = self.clients((r, bits, client.run_seed))
         self.client_of.setdefault((i, number), client)
@@ -325,7 +335,7 @@ class _Search:
         """The server, if its model and its records are those of their rounds."""
         server: Any = delivery.server
         kept = server.history.since(server.history.start)
-        r, bits = server.round, digest(server.replica)
+        r, bits = server.round, model_of(server.replica)
         if r == len(self.model):
             self.model.append((bits, server.replica.snapshot()))
             self.record += [self.implementation.encode((record,)) for record in kept[-1:]]
@@ -486,7 +496,7 @@ class _Search:
     def _stored(self, delivery: Delivery) -> tuple[Any, ...]:
         server: Any = delivery.server
         kept = self.implementation.encode(server.history.since(server.history.start))
-        return server.history.start, server.round, zlib.crc32(kept), list(server.held), digest(server.replica)
+        return server.history.start, server.round, zlib.crc32(kept), list(server.held), model_of(server.replica)
 
     def _reply(self, i: int, number: int, scalar: Any = None) -> bytes:
         r, shape, scalars = self.replies.content[number]
@@ -536,7 +546,8 @@ class _Search:
             plan = receive(client, self.messages.content[message], self.implementation.decode)
             reply = client.handle(plan)
         except InputError as error:
-            same(f"model of client {i} after its refusal", (client.replica.round, digest(client.replica)), (t, bits))
+            same(f"round of client {i} after its refusal", client.replica.round, t)
+            same(f"model of client {i} after its refusal", model_of(client.replica), bits)
             return before, self._client(i, client), -1, str(error)
         s = client.replica.round
         same(f"round of client {i} after the plan of round {plan.round}", s, plan.round)
@@ -579,7 +590,7 @@ class _Sessions(_Search):
     def _client(self, i: int, host: Any) -> int:
         """The number of a host's state: its model, the steps taken, and what it has been told and has answered."""
         client, r = host.clients[i], host.replica.round
-        same(f"the model of client {i} at round {r}", digest(host.replica), self.model[r][0])
+        same(f"the model of client {i} at round {r}", model_of(host.replica), self.model[r][0])
         answer = host._answers[i][1] if i in host._answers else b""
         number = self.clients((r, client.run_seed, client.steps_taken, i in host._welcomed, answer))
         self.client_of.setdefault((i, number), host)

@@ -61,6 +61,7 @@ class Planted(Implementation):
 
 
 FAULTS: dict[str, Planted] = {}
+"""The planted faults by name, wrong implementations, each with the law that catches it."""
 
 
 class _Faulty(Planted):
@@ -70,6 +71,9 @@ class _Faulty(Planted):
         return self.wrong if right in self.wrong.__bases__ else right
 
     def replica(self, case: Case, *, per_tensor: bool = False) -> Replica:
+        return self._replica(case, per_tensor=per_tensor)
+
+    def _replica(self, case: Case, *, per_tensor: bool = False) -> Replica:
         own = {"sizes": case.sizes if per_tensor else None, "low_rank": case.low_rank}
         made: Replica = self._kind(case.rule.replica())(case.initial(), case.rule, **own)
         return made

@@ -17,7 +17,7 @@ from torch import Tensor
 from decomfl_lab import noise
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws import strategies as draw_from
-from decomfl_lab.laws.contract import Case, Implementation, Played, digest, play, sums_or, variant
+from decomfl_lab.laws.contract import Case, Implementation, Played, model_of, play, sums_or, variant
 from decomfl_lab.laws.register import LawBrokenError, bits, law, refused, same
 from decomfl_lab.methods.fzoo import Normalised
 from decomfl_lab.methods.hiso import Whitened
@@ -37,7 +37,8 @@ _Vector = np.ndarray[Any, Any]
 def rebuilt_client_equals_server(implementation: Implementation, case: Case) -> None:
     played = play(implementation, case)
     for i in range(case.M):
-        same(f"digest of client {i}", played.digest_after(i), played.server_digest)
+        there = ", ".join(str(r) for r, at in enumerate(case.rounds) if i in at.clients) or "none"
+        same(f"model of client {i}, which took part in rounds {there}", played.model_after(i), played.server_model)
 
 
 def _narrow(v: _Vector, kind: str) -> _Vector:
@@ -142,17 +143,17 @@ def replay_equals_the_written_out_recursion(implementation: Implementation, case
             step = Step(seed, g, eta, case.stream_distribution, last=k + 1 == record.K)
             _written_out(case.rule, vectors, g, z, eta, step)
     for name, found in {"x": held.x, **held.state}.items():
-        same(f"bits of {name}", bits(found if name == "sums" else found.to(wide)), bits(vectors[name]))
+        same(name, bits(found if name == "sums" else found.to(wide)), bits(vectors[name]))
 
 
-@law("the order in which replies arrive does not matter", draw_from.cases())
+@law("the order in which replies arrive does not matter", draw_from.cases(), parts=("server",))
 def reply_order_does_not_matter(implementation: Implementation, case: Case) -> None:
     one, other = (play(implementation, case, backwards=backwards) for backwards in (False, True))
     for r, (a, b) in enumerate(zip(one.records, other.records, strict=True)):
         same(f"scalars of round {r}", bits(a.scalars), bits(b.scalars))
 
 
-@law("pruning keeps every record that some client still needs, and no older one", draw_from.cases())
+@law("pruning keeps every record that some client still needs, and no older one", draw_from.cases(), parts=("server",))
 def pruning_keeps_what_is_needed(implementation: Implementation, case: Case) -> None:
     played = play(implementation, case)
     for i, client in enumerate(played.clients):
@@ -172,9 +173,9 @@ def revert_leaves_every_bit(implementation: Implementation, case: Case) -> None:
     played = play(implementation, case)
     for i, client in enumerate(played.clients):
         played.bring_up(i)
-        before = digest(client.replica)
+        before = model_of(client.replica)
         client.handle(played.plan_for(i))
-        same(f"digest of client {i} after local updates and revert", digest(client.replica), before)
+        same(f"model of client {i} after local updates and revert", model_of(client.replica), before)
 
 
 @law("pulling the server's model gives the same bits as replaying the records", draw_from.cases())
@@ -182,7 +183,7 @@ def dense_pull_equals_replay(implementation: Implementation, case: Case) -> None
     played = play(implementation, case)
     pulling = implementation.client(case, 0)
     pulling.replica.restore(played.server.dense_model())
-    same("digest after a pull", digest(pulling.replica), played.digest_after(0))
+    same("model after a pull", model_of(pulling.replica), played.model_after(0))
     played.server.note_dense_pull(0)
     same("records sent after a pull", played.plan_for(0).records, ())
 
@@ -201,8 +202,8 @@ def clients_may_share_what_is_equal(implementation: Implementation, case: Case) 
         sharing.play_round(at)
     same("records", sharing.records, apart.records)
     for i in range(case.M):
-        same(f"digest of client {i}", sharing.digest_after(i), apart.digest_after(i))
-    same("digest of the server", sharing.server_digest, apart.server_digest)
+        same(f"model of client {i}", sharing.model_after(i), apart.model_after(i))
+    same("model of the server", sharing.server_model, apart.server_model)
 
 
 @law(
@@ -218,7 +219,7 @@ def history_in_pieces_equals_in_one_go(implementation: Implementation, case: Cas
     pieces.catch_up(records[:cut])
     pieces.catch_up(records[: cut + 1])  # a record known already is no harm
     pieces.catch_up(records)
-    same("digest in pieces", digest(pieces), digest(whole))
+    same("model in pieces", model_of(pieces), model_of(whole))
 
 
 @law("updates of the whole vector and tensor by tensor have the same bits", draw_from.cases(), parts=("replica",))
@@ -227,7 +228,7 @@ def whole_vector_equals_per_tensor(implementation: Implementation, case: Case) -
     whole, per_tensor = implementation.replica(case), implementation.replica(case, per_tensor=True)
     whole.catch_up(records)
     per_tensor.catch_up(records)
-    same("digest tensor by tensor", digest(per_tensor), digest(whole))
+    same("model tensor by tensor", model_of(per_tensor), model_of(whole))
 
 
 @law("records of a round other than the next are refused, never skipped over", draw_from.cases(), parts=("replica",))
@@ -236,11 +237,11 @@ def a_gap_is_refused(implementation: Implementation, case: Case) -> None:
     replica = implementation.replica(case)
     for record in records[1:]:
         before, otherwise = (
-            digest(replica),
+            model_of(replica),
             f"a replica at round {replica.round} took the record of round {record.round}",
         )
         refused(otherwise, partial(replica.catch_up, [record]))
-        same("digest after a refused record", digest(replica), before)
+        same("model after a refused record", model_of(replica), before)
 
 
 class _Function:
@@ -356,6 +357,7 @@ def ledger_counts_what_is_sent(implementation: Implementation, case: Case) -> No
     "encoding and decoding changes nothing that is to travel; a damaged message is refused",
     draw_from.cases(),
     st.data(),
+    parts=("encode", "decode"),
 )
 def the_wire_keeps_every_bit(implementation: Implementation, case: Case, data: st.DataObject) -> None:
     played = play(implementation, case)
@@ -386,7 +388,7 @@ def the_wire_keeps_every_bit(implementation: Implementation, case: Case, data: s
 def runs_repeat_from_one_seed(implementation: Implementation, case: Case) -> None:
     one, again = play(implementation, case), play(implementation, case)
     same("records of the second run", one.records, again.records)
-    same("digest of the second run", again.server_digest, one.server_digest)
+    same("model of the second run", again.server_model, one.server_model)
     other = play(implementation, dataclasses.replace(case, seed=case.seed ^ 1))
     same("seeds of another run are the same", other.records[0].seeds[0] == one.records[0].seeds[0], False)
 
@@ -408,13 +410,17 @@ def sampling_is_without_replacement(implementation: Implementation, seed: int, r
     same("clients sampled in many rounds", seen, set(range(M)))
 
 
-@law("a server without a model aggregates the same records as one with it", draw_from.cases())
+@law("a server without a model aggregates the same records as one with it", draw_from.cases(), parts=("server",))
 def the_server_needs_no_model(implementation: Implementation, case: Case) -> None:
     with_model, without = (play(implementation, case, with_model=keeps) for keeps in (True, False))
     same("records without a model", without.records, with_model.records)
 
 
-@law("non-finite, doubled, foreign or misshapen replies are refused and nothing is stored", draw_from.cases())
+@law(
+    "non-finite, doubled, foreign or misshapen replies are refused and nothing is stored",
+    draw_from.cases(),
+    parts=("server",),
+)
 def bad_replies_are_refused(implementation: Implementation, case: Case) -> None:
     played = play(implementation, case)
     plan = played.plan_for(0)
@@ -452,11 +458,12 @@ def bad_replies_are_refused(implementation: Implementation, case: Case) -> None:
 def private_keys_hide_the_directions(implementation: Implementation, case: Case, key: int) -> None:
     clients = [implementation.keyed_client(case, i, key) for i in range(case.M)]
     played = play(implementation, case, clients=clients, with_model=False)
-    digests = [played.digest_after(i) for i in range(case.M)]
-    same("digests of the clients", digests, digests[:1] * case.M)
+    first = played.model_after(0)
+    for i in range(1, case.M):
+        same(f"model of client {i} beside client 0's", played.model_after(i), first)
     keyless = implementation.replica(case)
     keyless.catch_up(played.records)
     scalars = np.concatenate([np.abs(record.scalars).reshape(-1) for record in played.records])
     # 64 coordinates, the first step of each along its own direction: a chance of 2**-64 at most to agree.
     if case.d >= 64 and isinstance(case.rule, Sgd | Momentum) and scalars.min() > 1e-3:
-        same("the keyless model is that of the clients", digest(keyless) == digests[0], False)
+        same("the keyless model is that of the clients", model_of(keyless) == first, False)

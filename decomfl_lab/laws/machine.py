@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from decomfl_lab.laws import strategies as draw_from
-from decomfl_lab.laws.contract import Case, Implementation, Participation, Played, digest, play, variant
+from decomfl_lab.laws.contract import Case, Implementation, Participation, Played, model_of, play, variant
 from decomfl_lab.laws.register import LawBrokenError, law, same
 from decomfl_lab.records.record import History
 
@@ -60,13 +60,13 @@ def any_order_of_events_keeps_the_bits(
 ) -> None:
     case = variant(implementation, case, keep=keep)
     played = play(implementation, case)
-    digests = [played.server_digest]
+    models = [played.server_model]
     for event in happens:
         _let_happen(implementation, case, played, event)
         server = played.server
-        digests[server.round :] = [played.server_digest]
+        models[server.round :] = [played.server_model]
         for i, client in enumerate(played.clients):
-            same(f"digest of client {i} after {event}", digest(client.replica), digests[client.replica.round])
+            same(f"model of client {i} after {event}", model_of(client.replica), models[client.replica.round])
         needed = min(client.replica.round for client in played.clients)
         reach = max(needed, server.round - keep) if keep else needed
         if server.history.start > reach:

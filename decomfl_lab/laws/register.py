@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
 import torch
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
+from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab.errors import InputError
 
-__all__ = ["LAWS", "Law", "LawBrokenError", "bits", "law", "refused", "same"]
+__all__ = ["LAWS", "Bits", "Law", "LawBrokenError", "Model", "bits", "law", "refused", "same"]
 
 
 class LawBrokenError(AssertionError):
@@ -28,7 +28,7 @@ class Law:
     Attributes:
         name: Name on the command line.
         says: What holds, in a line.
-        parts: Parts of an implementation that it is about, see ``Implementation.offers``.
+        parts: The methods of ``Implementation`` that it is about; none where it is about whichever it calls.
         inputs: What it quantifies over.
         check: A function of an implementation and of the inputs, LawBrokenError if they break the law.
     """
@@ -41,10 +41,11 @@ class Law:
 
 
 LAWS: dict[str, Law] = {}
+"""The laws by name, in the order in which ``verify`` tries them."""
 
 
 def law(
-    says: str, *inputs: SearchStrategy[Any], parts: tuple[str, ...] = ("federation",)
+    says: str, *inputs: SearchStrategy[Any], parts: tuple[str, ...] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a check as the law that ``says`` this about these parts, under its own name, for inputs drawn so."""
 
@@ -56,10 +57,40 @@ def law(
     return register
 
 
+class Bits(bytes):
+    """The bytes of an array, and the numbers that they stand for."""
+
+    numbers: NDArray[Any]
+
+    def beside(self, wanted: Bits) -> str:
+        """Where the numbers are others than those that are wanted."""
+        found, right = self.numbers, wanted.numbers
+        if len(self) != len(wanted):
+            return f"{found.size} numbers of {found.dtype} are there, not {right.size} of {right.dtype}"
+        size = len(self) // found.size
+        wrong = [j for j in range(found.size) if self[j * size : (j + 1) * size] != wanted[j * size : (j + 1) * size]]
+        j = wrong[0]
+        return f"{len(wrong)} of {found.size} numbers are wrong, first number {j}: {found[j]} is not {right[j]}"
+
+
+class Model(tuple[tuple[str, Bits], ...]):
+    """x and the optimizer's state, by their names."""
+
+    __slots__ = ()
+
+    def beside(self, wanted: Model) -> str:
+        """Which vector differs, and where."""
+        if [name for name, _ in self] != [name for name, _ in wanted]:
+            return f"{', '.join(dict(self))} are there, not {', '.join(dict(wanted))}"
+        return next(f"of {name}, {a.beside(b)}" for (name, a), (_, b) in zip(self, wanted, strict=True) if a != b)
+
+
 def same(what: str, found: object, wanted: object) -> None:
-    """LawBrokenError unless the two are equal."""
+    """LawBrokenError, which says where they differ, unless the two are equal."""
     if found != wanted:
-        raise LawBrokenError(f"{what}: {found} is not {wanted}")
+        alike = isinstance(found, Bits | Model) and type(found) is type(wanted)
+        differ = cast("Any", found).beside(wanted) if alike else f"{found} is not {wanted}"
+        raise LawBrokenError(f"{what}: {differ}")
 
 
 def refused(otherwise: str, act: Callable[[], object]) -> None:
@@ -71,8 +102,13 @@ def refused(otherwise: str, act: Callable[[], object]) -> None:
     raise LawBrokenError(otherwise)
 
 
-def bits(array: np.ndarray[Any, Any] | Tensor) -> bytes:
+def bits(array: NDArray[Any] | Tensor) -> Bits:
     """The bytes of an array, row by row."""
     if isinstance(array, Tensor):
-        array = array.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return array.tobytes()
+        host = array.cpu().contiguous().reshape(-1)
+        found = Bits(host.view(torch.uint8).numpy().tobytes())
+        found.numbers = (host.float() if host.dtype in (torch.bfloat16, torch.float16) else host).numpy()
+    else:
+        found = Bits(array.tobytes())
+        found.numbers = array.reshape(-1)
+    return found

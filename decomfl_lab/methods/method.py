@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
-from decomfl_lab.errors import require_choice, require_finite_positive, require_int
+from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
 from decomfl_lab.methods.traffic import Cohort, Traffic
 from decomfl_lab.records.schedules import Schedule
 
@@ -126,6 +126,12 @@ class Method:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
+        for own in dataclasses.fields(self):
+            value = getattr(self, own.name)
+            if own.default_factory is dict:
+                require(isinstance(value, Mapping), own.name, "be {round: value, ...}", value)
+            elif isinstance(own.default, bool):
+                require(isinstance(value, bool), own.name, "be True or False", value)
         if not self.left_open("lr"):
             require_finite_positive("lr η", self.lr)
         for r, value in self.lr_schedule.items():
@@ -182,7 +188,16 @@ class Method:
                 changes[own.name] = values[own.name]
             elif codec and given:
                 plain = codec.split(getattr(self, own.name))
-                changes[own.name] = codec.join(plain | {name: values[name] for name in given})
+                made = codec.join(plain | {name: values[name] for name in given})
+                kept = codec.split(made)
+                for name in given:
+                    require(
+                        kept[name] == values[name],
+                        name,
+                        f"be left out with {made}, which has no use for it",
+                        values[name],
+                    )
+                changes[own.name] = made
         return dataclasses.replace(self, **changes)
 
     def plain(self) -> dict[str, Any]:

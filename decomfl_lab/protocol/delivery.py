@@ -248,8 +248,8 @@ def take_model(client: Client, r: int, vectors: Sequence[Dense]) -> None:
     finite = all(bool(torch.isfinite(vector).all()) for vector in arrived)  # a float32 may be too large for 16 bits
     require(finite, f"model to client {client.id}", f"be finite in {own.x.dtype}", "other numbers")
     *state, x = arrived
-    anew = [torch.full_like(x, client.replica.rule.start(slot)) for slot in own.state]
-    slots = dict(zip(own.state, state or anew, strict=True))
+    state = state or [torch.full_like(x, client.replica.rule.start(slot)) for slot in own.state]
+    slots = dict(zip(own.state, state, strict=True))
     client.replica.restore(Snapshot(r, x, slots))
 
 

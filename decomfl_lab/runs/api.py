@@ -10,7 +10,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.datasets.own import own_dataset
+from decomfl_lab.errors import require
 from decomfl_lab.federations.ray import Ray
+from decomfl_lab.files import as_path
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method
 from decomfl_lab.objectives.objective import LossFunction
@@ -67,6 +69,7 @@ def train(
 
     Source: [DeComFL, Algorithms 3 and 4] for the default method.
     """
+    require("data" not in options, "data", "be given as clients", options.get("data"))
     dataset = own_dataset(clients, test)
     assert dataset.parts is not None
     M = len(dataset.parts)
@@ -74,7 +77,7 @@ def train(
     config = config.but(model=OWN, data=OWN, loss=name_of_loss(loss), rounds=rounds, seed=seed, **options)
     config = config if config.method.alone else config.but(clients=M, sampled=M if sampled is None else sampled)
     run = Run(config, dataset=dataset, module=model, loss=loss, device=device, federation=federation)
-    folder = None if out is None else Path(out)
+    folder = None if out is None else as_path("out", out)
     if not progress:
         run.train(out=folder)
         return run
@@ -106,4 +109,4 @@ def load(
         InputError: If the folder holds no run, its checkpoint is damaged, or model or data are others.
     """
     dataset = None if clients is None else own_dataset(clients, test)
-    return load_run(Path(folder), dataset, module=model, loss=loss, federation=federation)
+    return load_run(as_path("folder", folder), dataset, module=model, loss=loss, federation=federation)

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,14 +36,24 @@ from decomfl_lab.objectives.objective import (
     Objective,
     RoundedObjective,
 )
-from decomfl_lab.plugins import OWN, is_own, made, named, taking
+from decomfl_lab.plugins import OWN, is_own, made, named, require_mean, require_same, taking
 from decomfl_lab.protocol.delivery import ModelsDown
 from decomfl_lab.protocol.session import Host
 from decomfl_lab.runs.config import CROSS_ENTROPY, TrainConfig
 from decomfl_lab.runs.evaluation import by_length, calibration_images, fast_layout
 from decomfl_lab.runs.finetuning import task_dataset, task_module
 
-__all__ = ["build_federation", "build_host", "dataset_of", "elsewhere", "fitted", "loss_of", "movable", "name_of_loss"]
+__all__ = [
+    "build_federation",
+    "build_host",
+    "dataset_of",
+    "elsewhere",
+    "fitted",
+    "loss_of",
+    "movable",
+    "name_of_loss",
+    "own_loss",
+]
 
 
 def dataset_of(config: TrainConfig, device: str = "cpu") -> Dataset:
@@ -65,8 +76,15 @@ def loss_of(config: TrainConfig) -> LossFunction:
     if config.loss == CROSS_ENTROPY:
         return cross_entropy
     require(is_own(config.loss), "loss", "be given, as the run was trained with its user's own", config.loss)
-    loss: LossFunction = named("loss", config.loss)
-    return loss
+    return own_loss(config.loss)
+
+
+def own_loss(target: str) -> LossFunction:
+    """The loss that a ``module:function`` is, or that a ``module:Class`` of losses makes, as torch.nn:HuberLoss."""
+    loss: Any = named("loss", target)
+    loss = made("loss", target, object) if isinstance(loss, type) else loss
+    require(callable(loss), f"loss {target!r}", "be a function of (outputs, targets)", type(loss).__name__)
+    return loss  # type: ignore[no-any-return]
 
 
 def name_of_loss(loss: LossFunction) -> str:
@@ -88,6 +106,8 @@ def _workspace(config: TrainConfig, dataset: Dataset, module: nn.Module | None) 
     else:
         in_shape = tuple(dataset.train_images.shape[1:])
         own = build_model(config.model, seed=config.seed, in_shape=in_shape, classes=dataset.classes)
+    empty = any(p.is_meta for p in own.parameters())
+    require(not empty, "model", "have values, and not be on the meta device", type(own).__name__)
     own.to(dataset.device)
     if config.batchnorm == "frozen":
         freeze_(own, calibration_images(config, dataset))
@@ -117,8 +137,6 @@ def build_federation(
     classes = not targets.is_floating_point() or (targets.ndim > 1 and targets.shape[-1] > 1)
     rule = "be of one's own where targets are numbers and not classes (int64) or their probabilities"
     require(classes or loss is not cross_entropy, "loss", rule, config.loss)
-    if whose:
-        _try_out(module, loss, dataset)
     layout = Layout.of(module)
     x = layout.flatten(module)
     on_gpu = dataset.device.type == "cuda"
@@ -137,6 +155,8 @@ def build_federation(
         for i, index in enumerate(chosen)  # 3 tells batches from what else is drawn from the seed
     ]
     first = ModuleObjective(workspace, own, loss, images, dataset.train_labels, batches[0])
+    if whose:
+        _try_out(module, loss, dataset)
     exact = [first.of(index, own_batches) for index, own_batches in zip(chosen, batches, strict=True)]
     objectives: Sequence[Objective] = [RoundedObjective(objective) for objective in exact] if rounded else exact
     setting = Setting(x, objectives, config.sampled, config.seed, make_engine(config.engine), layout.shapes)
@@ -191,7 +211,7 @@ PATIENCE = 1e9
 
 
 def _try_out(module: nn.Module, loss: LossFunction, dataset: Dataset) -> None:
-    """InputError where a user's model and loss do not take the first examples of the data, or give no mean."""
+    """InputError where a user's model and loss do not take the first examples, or give no mean or another each time."""
     pairs = {
         "clients": (dataset.train_images, dataset.train_labels),
         "test": (dataset.test_images, dataset.test_labels),
@@ -199,13 +219,14 @@ def _try_out(module: nn.Module, loss: LossFunction, dataset: Dataset) -> None:
     for name, (inputs, targets) in pairs.items():
         if not len(targets):
             continue
-        with taking(name, (inputs, targets)), torch.no_grad():
+        with taking(name, (inputs, targets)), torch.no_grad(), torch.random.fork_rng(devices=[]):
             outputs = module(inputs[:8])
             if loss is cross_entropy and targets.ndim == 1:
                 _check_classes(name, targets, outputs.shape[1], dataset)
             value = loss(outputs, targets[:8])
-        shape = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
-        require(shape == (), "loss", "give one number, the mean over the batch", shape)
+            require_mean(value)
+            again = loss(module(inputs[:8]), targets[:8])
+        require_same(float(value), float(again), tolerance=64 * torch.finfo(torch.float32).eps)
 
 
 def _check_classes(name: str, targets: torch.Tensor, classes: int, dataset: Dataset) -> None:

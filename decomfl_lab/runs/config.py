@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,14 +15,23 @@ from typing import Any
 
 import tomli_w
 
+from decomfl_lab.datasets import DATA_NAMES
 from decomfl_lab.datasets.splits import SPLITS
 from decomfl_lab.engines.registry import ENGINES
-from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
+from decomfl_lab.errors import (
+    InputError,
+    require,
+    require_choice,
+    require_finite_positive,
+    require_int,
+    require_possible,
+)
 from decomfl_lab.language.tasks import TASKS
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method, Option, is_auto, option
 from decomfl_lab.methods.registry import METHODS, find_method, name_of
 from decomfl_lab.methods.traffic import Cohort
+from decomfl_lab.models import MODEL_NAMES
 from decomfl_lab.plugins import OWN, is_own
 
 __all__ = ["TrainConfig", "config_from_mapping", "parse_schedule", "read_config", "run_options"]
@@ -47,15 +57,16 @@ class TrainConfig:
     method: Method = field(default_factory=DeComFL)
     model: str = option(
         "cnn-mnist",
-        "The model: cnn-mnist (d = 28,938), cnn-fashion (1,206,590; 62 outputs), cnn-fashion-10, resnet8, "
-        "resnet8-half, resnet20 (without normalisation), resnet8-bn, resnet8-half-bn, resnet20-bn, mlp or logistic; "
-        "for text gpt-tiny, gpt-tiny-tied or gpt-10m; for a task a causal language model: a folder of transformers, a "
-        "GGUF file or a name of the hub (facebook/opt-125m); your own is module:function, which returns an nn.Module.",
+        f"The model: {', '.join(MODEL_NAMES)}, a task's language model, or your own as module:function. There are d = "
+        "28,938 parameters in cnn-mnist, 1,206,590 in cnn-fashion, which has 62 outputs; names that end in -bn have "
+        "BatchNorm, gpt-... are for text. A task's model is a folder of transformers, a GGUF file or a name of the hub "
+        "(facebook/opt-125m). Your own function is called with nothing and returns a torch.nn.Module.",
         "model and data",
     )
     loss: str = option(
         CROSS_ENTROPY,
-        "The loss, mean over a batch: cross-entropy, or your own as module:function of (outputs, targets).",
+        "The loss: cross-entropy, or your own as module:function, called with (outputs, targets) of a batch, which "
+        "returns their mean loss, a scalar tensor (torch.nn.functional:mse_loss).",
         "model and data",
     )
     batchnorm: str = option(
@@ -70,8 +81,9 @@ class TrainConfig:
     )
     data: str = option(
         "mnist",
-        "The data set: mnist, fashion-mnist, cifar10, digits or text; your own is module:function, which returns a "
-        "list of clients, (inputs, targets) or a data set or loader each, or (clients, test).",
+        f"The data set: {', '.join(DATA_NAMES)}, or your own as module:function. That is called with nothing and "
+        "returns (inputs, targets), a Dataset or a DataLoader, dealt to the clients by split; or a list of such, one a "
+        "client; or (any of these, test).",
         "model and data",
     )
     task: str = option(
@@ -202,6 +214,11 @@ class TrainConfig:
         rule = f"be 1 for {self.method.name}, which is one agent"
         require(lonely, "clients M and sampled m", rule, (self.clients, self.sampled))
         require_int("seed", self.seed, 0, 2**64 - 1)
+        whole = [getattr(self.method, name, 1) for name in ("local_steps", "perturbations")]
+        sizes = (self.rounds, self.sampled, *(1 if is_auto(size) else size for size in whole))
+        # No loss, with the round around it, takes less than 10⁵ operations.
+        named = "rounds R, sampled m, local_steps K and perturbations P"
+        require_possible(named, sizes, operations=1e5 * math.prod(sizes))
 
     @property
     def cohort(self) -> Cohort:
@@ -255,7 +272,7 @@ def run_options() -> dict[str, Option]:
 def parse_schedule(name: str, text: str) -> dict[int, float]:
     """{round: value} from "500=0.1,1000=0.05"; InputError naming the piece that does not fit."""
     schedule: dict[int, float] = {}
-    for piece in filter(None, (part.strip() for part in text.split(","))):
+    for piece in text.split(",") if text.strip() else ():
         try:
             r, value = piece.split("=")
             schedule[int(r)] = float(value) if "lr" in name else int(value)
@@ -318,5 +335,5 @@ def read_config(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"config must be a readable TOML file, got {path} ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # no TOML, no UTF-8, or a number of thousands of digits
         raise InputError(f"config must be valid TOML, got {path} ({error})") from None

@@ -12,13 +12,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
+from rich.text import Text
 
 if TYPE_CHECKING:
     from decomfl_lab.runs.run import Progress
 
-__all__ = ["RunBars", "run_bar", "words"]
+__all__ = ["RunBars", "left_words", "run_bar", "words"]
 
 LINE_SECONDS = 15.0
 
@@ -33,6 +34,23 @@ def words(at: Progress) -> str:
     return ", ".join(each for each in known if each)
 
 
+def left_words(seconds: float) -> str:
+    """A time that is left, as people say it: "about 14 min left"; "" for one that nobody knows."""
+    if not math.isfinite(seconds):
+        return ""
+    minutes = seconds / 60
+    told = f"{minutes:.0f} min" if 1 <= minutes < 90 else f"{minutes / 60:.1f} h" if minutes >= 90 else "a minute"
+    return f"about {told} left"
+
+
+class _Left(TimeRemainingColumn):
+    """The time left, where a task has no words of its own about it."""
+
+    def render(self, task: Task) -> Text:
+        own: str | None = task.fields["left"]
+        return super().render(task) if own is None else Text(own)
+
+
 class RunBars:
     """Bars of several runs: steps taken, what is known (loss, accuracy, scalars sent ...), time left."""
 
@@ -44,12 +62,12 @@ class RunBars:
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TextColumn("{task.fields[now]}"),
-            TimeRemainingColumn(),
+            _Left(),
             console=console,
             disable=not self.live,
         )
         self._tasks: dict[str, TaskID] = {}
-        self._spoken = time.monotonic()
+        self._spoken = dict.fromkeys((False, True), time.monotonic())
 
     def __enter__(self) -> RunBars:
         self._bars.start()
@@ -64,14 +82,19 @@ class RunBars:
         """Show that the run ``name`` has reached ``at``."""
         self.show(name, at.round, at.rounds, words(at))
 
-    def show(self, name: str, done: int, total: int | None, words: str) -> None:
-        """Show that ``done`` of ``total`` steps of ``name`` are taken (None: nobody knows of how many)."""
+    def show(self, name: str, done: int, total: int | None, words: str, left: str | None = None) -> None:
+        """Show that ``done`` of ``total`` steps of ``name`` are taken (None: nobody knows of how many).
+
+        ``left`` has the words about the time left; None for those that follow from the steps.
+        """
         if name not in self._tasks:
-            self._tasks[name] = self._bars.add_task(name, total=total, now="")
-        self._bars.update(self._tasks[name], completed=done, total=total, now=words)
-        if not self.live and (time.monotonic() - self._spoken > LINE_SECONDS or done == total):
-            self._spoken = time.monotonic()
-            print(f"{name}: {done}/{total or '?'}, {words}", file=sys.stderr, flush=True)
+            self._tasks[name] = self._bars.add_task(name, total=total, now="", left=None)
+        self._bars.update(self._tasks[name], completed=done, total=total, now=words, left=left)
+        summary = left is not None  # which has its turn beside the lines of what it sums up
+        if not self.live and (time.monotonic() - self._spoken[summary] > LINE_SECONDS or done == total):
+            self._spoken[summary] = time.monotonic()
+            told = ", ".join(filter(None, (f"{done}/{total or '?'}", words, left)))
+            print(f"{name}: {told}", file=sys.stderr, flush=True)
 
     def remove(self, name: str) -> None:
         """Take the bar of a finished run away."""

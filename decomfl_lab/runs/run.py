@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor, nn
 
-from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
+from decomfl_lab.checkpoint import read_checkpoint, understood, write_checkpoint
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.devices import describe, find_device, use_tf32_
 from decomfl_lab.errors import DivergedError, InputError, plural, require, require_int
@@ -37,10 +37,12 @@ from decomfl_lab.records.aggregation import Mean
 from decomfl_lab.runs.building import build_federation, dataset_of, elsewhere, loss_of, name_of_loss
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.evaluation import calibration_images, evaluate, held_out
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS, METRICS_FILE
 from decomfl_lab.runs.provenance import code_version, write_provenance
 from decomfl_lab.runs.tuning import tuned
 
 __all__ = [
+    "CHECKPOINT_FILE",
     "CONFIG_FILE",
     "LOG_FILE",
     "METRICS",
@@ -58,23 +60,6 @@ CHECKPOINT_SECONDS = 20.0
 """The time between two checkpoints is this, times the seconds that one takes if more than 1: 5 % of a run at most."""
 RISEN = 10.0
 """A run whose loss ends above so many times that of its first round is warned of."""
-METRICS = (
-    "round",
-    "test_accuracy",
-    "test_loss",
-    "train_loss",
-    "wire_scalars",
-    "wire_bytes",
-    "up_bytes",
-    "gradient_scalars",
-    "model_pulls",
-    "seconds",
-)
-"""The columns of a run's table."""
-METRICS_FILE = "metrics.csv"
-CHECKPOINT_FILE = "checkpoint.safetensors"
-CONFIG_FILE = "config.toml"
-LOG_FILE = "run.dcl"
 
 logger = logging.getLogger("decomfl_lab")
 
@@ -308,7 +293,8 @@ class Run:
         self.folder = out or self.folder
         with nullcontext() if out is None else held(out), telling(lambda: self._interrupted(out)):
             if out is not None and (out / CHECKPOINT_FILE).exists():
-                self._resume(out, any_code=any_code)
+                with understood(out / CHECKPOINT_FILE):
+                    self._resume(out, any_code=any_code)
             with nullcontext() if out is None else self._logged(out):
                 self._train(out, on_round, on_start)
 
@@ -383,6 +369,8 @@ class Run:
                 started = time.monotonic()
                 try:
                     loss = federation.advance()
+                    if evaluates and not federation.x.isfinite().all():
+                        raise DivergedError("model")
                 except DivergedError as error:
                     if out is not None:  # no checkpoint: there is nothing to go on with
                         self._publish(out)
@@ -442,7 +430,8 @@ class Run:
         Raises:
             InputError: If the folder holds another run, or a damaged one.
         """
-        self._resume(Path(folder), any_code=any_code)
+        with understood(Path(folder) / CHECKPOINT_FILE):
+            self._resume(Path(folder), any_code=any_code)
         self.folder = Path(folder)
 
     def _resume(self, folder: Path, *, any_code: bool) -> None:
@@ -603,8 +592,9 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     file, written = folder / CHECKPOINT_FILE, folder / CONFIG_FILE
     require(file.exists(), "folder", "be one in which a run was saved", str(folder))
     tensors, saved = read_checkpoint(file)
+    with understood(file):
+        ours = config_from_mapping(saved["config"], f"run {folder}", lenient=True)
     if written.exists():
-        ours = config_from_mapping(saved.get("config", {}), f"run {folder}", lenient=True)
         theirs = config_from_mapping(read_config(written), str(written), lenient=True)
         a, b = theirs.to_dict(), ours.to_dict()
         others = [name for name in _differing(theirs, ours) if name != "rounds"]
@@ -654,11 +644,12 @@ def load_run(out: Path, dataset: Dataset | None = None, **own: Any) -> Run:
     require_own(config, f"lab.load({str(out)!r}", **given)
     dataset = dataset_of(config) if dataset is None else dataset
     if saved["data"] != dataset.digest:
-        words = "; clients, test and their order must be those of then, so no loader may shuffle"
+        words = "; clients, test and their order must be those of then"
         more = words if config.data == OWN else ""
         raise InputError(f"run {out} must be of the data at hand ({dataset.source}), got one of other data{more}")
     if own.get("loss") is not None and (name := name_of_loss(own["loss"])) != config.loss:
-        raise InputError(f"loss must be that of run {out}, which is {config.loss}, got {name}")
+        same = config.loss.startswith(OWN) and name.split(":")[-1] == config.loss.split(" ")[-1]  # was in __main__ then
+        require(same, "loss", f"be that of run {out}, which is {config.loss}", name)
     run = Run(config, dataset=dataset, **own)
     run.load(out)
     return run

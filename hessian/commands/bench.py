@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import pandas as pd
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from decomfl_lab.errors import require_int
-from decomfl_lab.files import write_atomically
+from decomfl_lab.cli.bench.shared import Rows, print_tables
+from decomfl_lab.errors import require_int, require_possible
+from decomfl_lab.files import require_writable, write_atomically
 from decomfl_lab.runs.progress import RunBars
 from hessian.bench import KappaRow, Problem, kappa_rows
 from hessian.coverage import SPECTRA, CoverageRun, counted, coverage_runs
@@ -34,15 +31,20 @@ def kappa(
     ] = 0.05,
     examples: Annotated[int, typer.Option(help="The number of digits in the loss.")] = 1000,
     csv: Annotated[Path | None, typer.Option(help="Write the rows to this CSV file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record of it as JSON.")] = False,
 ) -> None:
-    """Compare estimates of κ, λ_max and the trace with the truth, side by side with the libraries installed here.
+    """Compare estimates of κ, λ_max and the trace with the truth.
+
+    The libraries installed here stand beside them.
 
     The problem is a CNN (d = 28,426) trained on digits of MNIST; its trace is known exactly. "error" is the median of
     |estimate / truth - 1| over the runs, "coverage" the share of runs whose 95 % interval holds the truth, "gradients"
     the time of one Hessian-vector product over that of one gradient. The default takes about half an hour on two
     cores; --examples 400 --seeds 60 --library-seeds 3 about eight minutes; --seeds 10 --library-seeds 2 about three.
     """
+    require_writable("csv", csv)
+    work = (require_int("seeds", seeds, 1) + require_int("library_seeds", library_seeds, 1)) * products
+    require_possible("seeds and products", (seeds, library_seeds, products), operations=1e6 * work)
     rows: list[KappaRow] = []
     with RunBars() as bars:
         bars.show("training the net", 0, None, "")
@@ -57,32 +59,24 @@ def kappa(
             rows.append(row)
     if csv is not None:
         write_atomically(csv, pd.DataFrame([asdict(row) for row in rows]).to_csv(index=False))
-    if as_json:
-        print(json.dumps([asdict(row) for row in rows]))
-        return
     title = (
         f"CNN, d = {problem.operator.d:,}, {examples:,} digits ({problem.source}), loss {problem.loss:.3f}: "
         f"κ = {problem.kappa:.3f}, λ_max = {problem.lambda_max:.2f}, tr = {problem.trace:.1f}"
     )
-    table = Table(title=title, title_justify="left")
-    for head in ("library", "quantity", "method", "runs", "products", "error", "rms", "coverage", "half-width", "s"):
-        table.add_column(head, justify="left" if head in ("library", "quantity", "method") else "right")
-    table.add_column("gradients", justify="right")
-    for row in rows:
-        table.add_row(
-            row.library,
-            row.quantity,
-            row.method,
-            str(row.seeds),
-            f"{row.products:g}",
-            f"{row.relative_error:.2%}" if row.quantity != "product" else f"{row.relative_error:.0e}",
-            f"{row.rms_error:.2%}" if row.quantity != "product" else "–",
-            "–" if row.coverage is None else f"{row.coverage:.1%}",
-            "–" if row.half_width is None else f"{row.half_width:.1%}",
-            f"{row.seconds:.2f}",
-            "–" if row.gradients is None else f"{row.gradients:.2f}",
-        )
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    columns = {
+        "library": "{library}",
+        "quantity": "{quantity}",
+        "method": "{method}",
+        "runs": "{seeds}",
+        "products": "{products:g}",
+        "error": "{relative_error:.2%}",
+        "rms": "{rms_error:.2%}",
+        "coverage": "{coverage:.1%}",
+        "half-width": "{half_width:.1%}",
+        "s": "{seconds:.2f}",
+        "gradients": "{gradients:.2f}",
+    }
+    print_tables(Rows(title, [asdict(row) for row in rows], columns, words=3), width=160, as_json=as_json)
 
 
 def coverage(
@@ -99,16 +93,18 @@ def coverage(
     spectra: Annotated[str, typer.Option(help=f"The matrices, joined by commas: {', '.join(SPECTRA)}.")] = "",
     first_seed: Annotated[int, typer.Option(help="The first seed; the others follow it.")] = 0,
     csv: Annotated[Path | None, typer.Option(help="Write every estimate to this CSV file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the three tables as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record of it as JSON.")] = False,
 ) -> None:
-    """Count how often the interval of κ holds, on matrices whose κ is known.
+    """Count how often the interval of κ holds, where κ is known.
 
     The matrices are diagonal ones of five kinds of spectrum and Hessians of four small nets, 156 to 400 dimensions.
     "coverage" is the share of intervals that hold the truth, with its standard error; intervals "too low" end below
     it. The tables count by spectrum, by the probes that an interval rests on, and all. 100 seeds take some 20 seconds.
     """
-    require_int("seeds", seeds, 1)
-    names = [name for name in spectra.split(",") if name] or list(SPECTRA)
+    require_writable("csv", csv)
+    work = require_int("seeds", seeds, 1) * max(1, require_int("products", products, 0))
+    require_possible("seeds and products", (seeds, products), operations=1e6 * work)
+    names = spectra.split(",") if spectra else list(SPECTRA)
     runs: list[CoverageRun] = []
     with RunBars() as bars:
         for run in coverage_runs(
@@ -124,25 +120,18 @@ def coverage(
     if csv is not None:
         write_atomically(csv, pd.DataFrame(runs).to_csv(index=False))
     tables = {by: counted(runs, by) for by in ("spectrum", "probes", "all")}
-    if as_json:
-        print(json.dumps({by: table.to_dict("records") for by, table in tables.items()}))
-        return
     asked = f"{products} products" if products else f"rtol {rtol:g}"
-    table = Table(title=f"κ by {asked}: {confidence:.0%} intervals of {len(runs):,} estimates", title_justify="left")
-    for head in ("", "runs", "coverage", "too low", "too high", "rms error", "half-width", "products", "most"):
-        table.add_column(head, justify="right" if head else "left")
-    for part in tables.values():
-        for row in part.itertuples():
-            table.add_row(
-                str(row.name),
-                str(row.runs),
-                f"{row.coverage:.1%} ± {row.stderr:.1%}",
-                f"{row.too_low:.1%}",
-                f"{row.too_high:.1%}",
-                f"{row.rms:.2%}",
-                f"{row.half_width:.2%}",
-                f"{row.products:.1f}",
-                str(row.most_products),
-            )
-        table.add_section()
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    title = f"κ by {asked}: {confidence:.0%} intervals of {len(runs):,} estimates, counted by"
+    columns = {
+        "": "{name}",
+        "runs": "{runs}",
+        "coverage": "{coverage:.1%} ± {stderr:.1%}",
+        "too low": "{too_low:.1%}",
+        "too high": "{too_high:.1%}",
+        "rms error": "{rms:.2%}",
+        "half-width": "{half_width:.2%}",
+        "products": "{products:.1f}",
+        "most": "{most_products}",
+    }
+    found = [Rows(f"{title} {by}", table.to_dict("records"), columns) for by, table in tables.items()]
+    print_tables(*found, width=160, as_json=as_json)

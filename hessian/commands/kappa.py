@@ -9,8 +9,10 @@ import json
 import logging
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,7 +41,9 @@ OPERATORS = ("hessian", "gauss-newton", "fisher", "smoothed")
 DTYPES = ("float32", "float64")
 
 FORETOLD = 10
-"""Products from which on the number that is needed is foretold well enough to say that too few are allowed."""
+"""Products from which on the number that is needed, and the time, are foretold well enough to say so."""
+LONG = 0.2
+"""Hours from which on the time is told."""
 
 
 def kappa(
@@ -48,40 +52,46 @@ def kappa(
     model: Annotated[
         str | None,
         option(
-            "The model: a name that `decomfl train decomfl --help` lists; your own as module:function, which returns a "
-            "torch module; with --task a causal language model: a folder of transformers, a GGUF file or a name of the "
-            "hub."
+            "The model: a name that `decomfl train decomfl --help` lists; your own as module:function, called with "
+            "nothing, which returns a torch.nn.Module; a folder of transformers (with config.json); with --task also a "
+            "GGUF file or a name of the hub."
         ),
     ] = None,
     data: Annotated[
         str | None,
         option(
-            "The data: a name that `decomfl train decomfl --help` lists; your own as module:function, which returns "
-            "batches (inputs, targets), a DataLoader, a Dataset or a pair of tensors."
+            "The data: a name that `decomfl train decomfl --help` lists; your own as module:function, called with "
+            "nothing, which returns (inputs, targets), a Dataset, a DataLoader, or a list of these or of batches; or "
+            "(any of these, test), of which test is left out."
         ),
     ] = None,
     loss: Annotated[
         str | None,
         option(
-            "Your own loss as module:function, called with outputs and targets, the mean over the batch: e.g. "
-            "torch.nn.functional:mse_loss. [default: cross-entropy]"
+            "Your own loss as module:function, called with (outputs, targets) of a batch, which returns their mean "
+            "loss, a scalar tensor: e.g. torch.nn.functional:mse_loss. [default: cross-entropy]"
         ),
     ] = None,
     task: Annotated[
         str | None,
         option("The task whose prompts a language model answers, one that `decomfl train decomfl --help` lists."),
     ] = None,
-    task_data: Annotated[str, option("The folder of the task's files. [default: $DECOMFL_DATA/<task>]")] = "",
+    task_data: Annotated[
+        str, option("The folder of the task's files. [default: $DECOMFL_DATA/<task>]", panel="Model and data")
+    ] = "",
     train_steps: Annotated[
         int | None,
         option(
             "First-order steps before κ is measured; 0 is the start, not a trained model. [default: 300; 0 for "
-            "your own model]"
+            "your own model]",
+            panel="Model and data",
         ),
     ] = None,
-    optimizer: Annotated[str, option("The optimizer of those steps: sgd, adam.", "adam")] = "adam",
-    lr: Annotated[float, option("The learning rate of those steps.", 1e-3)] = 1e-3,
-    batch_size: Annotated[int, option("Examples a step.", 64)] = 64,
+    optimizer: Annotated[
+        str, option("The optimizer of those steps: sgd, adam.", "adam", panel="Model and data")
+    ] = "adam",
+    lr: Annotated[float, option("The learning rate of those steps.", 1e-3, panel="Model and data")] = 1e-3,
+    batch_size: Annotated[int, option("Examples a step.", 64, panel="Model and data")] = 64,
     operator: Annotated[
         str,
         option(
@@ -93,7 +103,9 @@ def kappa(
     examples: Annotated[int, option("Training examples of the loss, a fixed random choice; 0 takes all.", 1000)] = 1000,
     parameters: Annotated[
         str,
-        option("Only these parameters count, as names or prefixes joined by commas. [default: all]"),
+        option(
+            "Only these parameters count, as names or prefixes joined by commas. [default: all]", panel="Model and data"
+        ),
     ] = "",
     normalisation: Annotated[
         str,
@@ -101,69 +113,114 @@ def kappa(
             "What BatchNorm takes: eval (statistics of a calibration set, or its own) or batch (those of the "
             "examples).",
             "eval",
+            panel="Model and data",
         ),
     ] = "eval",
     rtol: Annotated[float, option("Stop when the interval of κ is within ± this share of it.", 0.05)] = 0.05,
-    confidence: Annotated[float, option("The confidence of every interval.", 0.95)] = 0.95,
-    max_products: Annotated[int, option("Stop after so many products H·v in any case.", 200)] = 200,
+    confidence: Annotated[
+        float, option("The confidence of every interval.", 0.95, panel="How closely, and by what")
+    ] = 0.95,
+    max_products: Annotated[
+        int, option("Stop after so many products H·v in any case.", 200, panel="How closely, and by what")
+    ] = 200,
     products: Annotated[
-        int, option("Take exactly so many products, whatever the error; 0 does as --rtol says.", 0)
+        int,
+        option(
+            "Take exactly so many products, whatever the error; 0 does as --rtol says.",
+            0,
+            panel="How closely, and by what",
+        ),
     ] = 0,
     seed: Annotated[int, option("The seed of the random vectors, and of a model trained here.", 0)] = 0,
-    dtype: Annotated[str, option(f"The dtype of the computation: {', '.join(DTYPES)}.", "float32")] = "float32",
+    dtype: Annotated[
+        str, option(f"The dtype of the computation: {', '.join(DTYPES)}.", "float32", panel="How closely, and by what")
+    ] = "float32",
     trace: Annotated[
         str,
         option(
             "How tr H is found: probes; gauss-newton (probes of that matrix, where it has the same trace: "
             "networks piecewise affine in each weight); exact (its finite sum over examples and outputs, no sampling).",
             "probes",
+            panel="How closely, and by what",
         ),
     ] = "probes",
     whiten: Annotated[
         Path | None,
         option(
             "Measure κ of DHD, D = diag(s), as a method sees it that scales its directions by s: a run of hiso, its "
-            "checkpoint, or a .npy or .safetensors file of d numbers."
+            "checkpoint, or a .npy or .safetensors file of d numbers.",
+            panel="Other matrices, and a ball",
         ),
     ] = None,
     split_sample: Annotated[
-        bool, typer.Option("--split-sample", help="Bracket λ_max of all data by two halves of the examples.")
+        bool,
+        typer.Option(
+            "--split-sample",
+            help="Bracket λ_max of all data by two halves of the examples.",
+            rich_help_panel="How closely, and by what",
+        ),
     ] = False,
     ball: Annotated[
         float | None,
-        option("Measure κ over the ball of this radius around the model, as Assumption 4 asks for it."),
+        option(
+            "Measure κ over the ball of this radius around the model, as Assumption 4 asks for it.",
+            panel="Other matrices, and a ball",
+        ),
     ] = None,
     ball_lr: Annotated[
         float | None,
         option(
-            "Measure it over the assumption's own ball, of radius 2ηdG for this η (G is that of --batch-size examples)."
+            "Measure it over the assumption's own ball, of radius 2ηdG for this η (G is of --batch-size examples).",
+            panel="Other matrices, and a ball",
         ),
     ] = None,
-    ball_points: Annotated[int, option("Random points of the ball, beside its centre.", 4)] = 4,
+    ball_points: Annotated[
+        int, option("Random points of the ball, beside its centre.", 4, panel="Other matrices, and a ball")
+    ] = 4,
     forward_only: Annotated[
-        int, option("Take only values of the loss, along so many random directions; 0 takes products.", 0)
+        int,
+        option(
+            "Take only values of the loss, along so many random directions; 0 takes products.",
+            0,
+            panel="Other matrices, and a ball",
+        ),
     ] = 0,
     mu: Annotated[
         float | None,
-        option("The μ of --operator smoothed, or of --forward-only. [default: 0.001; by a ladder of μ for the latter]"),
+        option(
+            "The μ of --operator smoothed, or of --forward-only. [default: 0.001; by a ladder of μ for the latter]",
+            panel="Other matrices, and a ball",
+        ),
     ] = None,
     density_products: Annotated[
         int | None,
         option(
             "Products for the spectral density, which measures κ of the positive part and of absolute values too; 0 "
-            "takes none. [default: 0, but 50 to draw it]"
+            "takes none. [default: 0, but 50 to draw it]",
+            panel="How closely, and by what",
         ),
     ] = None,
-    chunk: Annotated[int, option("Examples that go through the model at once; 0 chooses by their size.", 0)] = 0,
+    chunk: Annotated[
+        int,
+        option(
+            "Examples that go through the model at once; 0 chooses by their size.", 0, panel="How closely, and by what"
+        ),
+    ] = 0,
     max_basis: Annotated[
         int,
-        option("Lanczos vectors kept at most, where memory is short; 0 keeps what the products need.", 0),
+        option(
+            "Lanczos vectors kept at most, where memory is short; 0 keeps what the products need.",
+            0,
+            panel="How closely, and by what",
+        ),
     ] = 0,
     device: Annotated[
         str,
         option("Where everything of the model's size is kept and computed: cpu, cuda, auto.", "cpu"),
     ] = "cpu",
-    threads: Annotated[int, option("CPU threads of torch; more pay off for large models.", 1)] = 1,
+    threads: Annotated[
+        int, option("CPU threads of torch; more pay off for large models.", 1, panel="How closely, and by what")
+    ] = 1,
     checkpoint: Annotated[Path | None, option("Save every product here; the same command resumes from it.")] = None,
     plot: Annotated[
         Path | None,
@@ -171,12 +228,14 @@ def kappa(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """Estimate κ = tr H / ‖H‖₂ of a trained model, with an interval that holds.
+    """Estimate κ = tr H / ‖H‖₂ of a model, with an interval.
 
     κ says how many directions the curvature of the loss really has: DeComFL's rate depends on κ and not on d.
 
-    SOURCE is a folder of `decomfl train --out`, or a safetensors file of weights (with --model and --data). Without it
-    --model is trained here for --train-steps, or is your own, or a language model as it is in its folder.
+    SOURCE is a folder of `decomfl train --out`, a folder of transformers (with --task, or your own --data and --loss)
+    or a safetensors file of weights (with --model and --data). Without it --model is trained here for --train-steps, or
+    is your own as it is made. A run that was trained in Python on its user's own gets --model and --data again. Modules
+    of your own are looked for in the current folder first.
 
       decomfl kappa --data digits --model mlp           trained here, seconds
 
@@ -190,9 +249,11 @@ def kappa(
 
       decomfl kappa --model mine:net --data mine:loader --loss mine:loss
 
-      decomfl kappa --task sst2 --model models/opt-125m --examples 32 --threads 2
+      decomfl kappa models/opt-125m --task sst2 --examples 32
 
-      decomfl kappa runs/hiso --whiten runs/hiso        what HiSo's scaled directions see
+      decomfl kappa models/bert --data mine:loader
+
+      decomfl kappa runs/hiso --whiten runs/hiso        what HiSo's directions see
 
     The Hessian of a network has negative eigenvalues, which cancel in tr H: besides the signed κ the table has κ of
     the positive part and of absolute values, and --operator gauss-newton has no negative ones at all. κ is that of the
@@ -200,13 +261,14 @@ def kappa(
     """
     import torch
 
-    from decomfl_lab.devices import find_device, use_tf32_
+    from decomfl_lab.devices import find_device, use_tf32_, use_threads_
     from decomfl_lab.runs.descent import Descent
     from decomfl_lab.runs.progress import RunBars
     from hessian.kappa import Settings
     from hessian.mean_loss import NORMALISATIONS, good_chunk
     from hessian.named import scale_of
     from hessian.picture import picture
+    from hessian.resume import Checkpoint
 
     require_choice("operator", operator, OPERATORS)
     require_choice("dtype", dtype, DTYPES)
@@ -215,14 +277,17 @@ def kappa(
     require(trace == "probes" or operator == "hessian", "trace", "be probes unless operator is hessian", trace)
     require_int("examples", examples, 0)
     require_int("chunk", chunk, 0)
+    require_int("forward_only", forward_only, 0, 10**6)
     require(forward_only == 0 or forward_only >= 8, "forward_only", "be 0 or at least 8 directions", forward_only)
     require(max_basis == 0 or max_basis >= 4, "max_basis", "be 0 or at least 4", max_basis)
     require_int("products", products, 0)
-    Settings(rtol, confidence, max_products, products or None, seed, None, max_basis or None)
+    settings = Settings(rtol, confidence, max_products, products or None, seed, None, max_basis or None)
     density = (50 if plot else 0) if density_products is None else density_products
     require(density == 0 or density >= 3, "density_products", "be 0 or at least 3", density)
     require(ball is None or ball_lr is None, "ball and ball_lr", "not both be given", (ball, ball_lr))
-    require_int("ball_points", ball_points, 1)
+    require_int("ball_points", ball_points, 1, 10_000)
+    names = parameters.split(",") if parameters else None
+    require(names is None or all(names), "parameters", "be names joined by commas", parameters)
     for name, value in (("mu", mu), ("ball", ball), ("ball_lr", ball_lr)):
         if value is not None:
             require_finite_positive(name, value)
@@ -238,7 +303,7 @@ def kappa(
     place = find_device(device)
     if plot is not None:
         require_picture(plot)
-    threads = require_int("threads", threads, 1)
+    use_threads_(threads)
     descent = Descent(optimizer=optimizer, lr=lr, batch_size=batch_size, seed=seed)
 
     def interrupted() -> str:
@@ -249,8 +314,9 @@ def kappa(
 
     alone = held_checkpoint(checkpoint) if checkpoint is not None else nullcontext()
     with telling(interrupted), alone:
+        # Whether the file is whole, and has these settings, is known before anything is trained.
+        Checkpoint(checkpoint, lambda: {k: v for k, v in asdict(settings).items() if k != "trace"}).load()
         use_tf32_(False)
-        torch.set_num_threads(threads)
         s = None if whiten is None else scale_of(whiten)
         trained = _trained(source, model, data, loss, task, task_data, train_steps, descent, seed, place)
         trained.module.to(place)
@@ -260,7 +326,7 @@ def kappa(
             return trained.mean_loss(
                 examples=min(examples or n, n),
                 parts=parts,
-                parameters=[name for name in parameters.split(",") if name] or None,
+                parameters=names,
                 normalisation=normalisation,
                 dtype=getattr(torch, dtype),
                 chunk=None if normalisation == "batch" else chunk or good_chunk(trained.examples[0], place),
@@ -301,17 +367,20 @@ def kappa(
         twin = None
         if trace != "probes" and isinstance(plain, hessian.HessianOperator):
             twin = hessian.trace_operator(plain)
-        told = False
+        told, began, logger = False, time.monotonic(), logging.getLogger("decomfl_lab")
         with RunBars() as bars:
 
             def show(at: hessian.EffectiveRankProgress) -> None:
                 nonlocal told
+                hours = (time.monotonic() - began) / 3600 * min(products, objective.d) / at.products
+                if at.products == FORETOLD and hours > LONG:
+                    logger.warning(f"{products:,} products take about {hours:.1f} hours at the pace of the first")
                 words = f"λ_max {at.lambda_max:.4g}, κ {at.kappa:.4g} in {_interval(at.low, at.high)}"
                 if at.needed is not None and not products:
                     words += f"; ± {rtol:g} takes about {_foretold(at)} in all"
                     if at.products >= FORETOLD and at.needed > max_products and not told:
                         told = True
-                        logging.getLogger("decomfl_lab").warning(
+                        logger.warning(
                             f"± {rtol:g} of κ takes about {_foretold(at)} products: --max-products {max_products} is "
                             "not enough, and the interval will be wider"
                         )
@@ -338,6 +407,11 @@ def kappa(
                 bars.show("λ_max of two halves", 0, None, "")
                 first, second = losses(2)
                 split = hessian.split_sample((make(first), make(second)), seed=seed)
+    if math.isnan(result.kappa):
+        raise InputError(
+            f"model must have curvature, got H = 0 along every direction tried, so κ is undefined, at a loss of "
+            f"{objective.value:.4g} ({facts['history']})"
+        )
     if as_json:
         estimate = {"estimate": result.to_json(), "density": found and _density_json(found, confidence)}
         print(json.dumps({**facts, **estimate, "split_sample": split and split.to_json()}, ensure_ascii=False))
@@ -370,24 +444,29 @@ def _trained(
 ) -> TrainedModel:
     """The model that the arguments name, trained here, on the device, if that is asked for."""
     from decomfl_lab.datasets.images import DATA_SETS
+    from decomfl_lab.language.causal import is_pretrained
     from decomfl_lab.language.tasks import TASKS
     from decomfl_lab.models.registry import MODELS
     from decomfl_lab.runs.progress import RunBars
     from decomfl_lab.runs.run import CHECKPOINT_FILE
     from hessian.named import from_run, from_task, from_weights, trained_here
 
-    steps = None if steps is None else require_int("train_steps", steps, 0)
+    steps = None if steps is None else require_int("train_steps", steps, 0, 10**8)
     given = {"model": model, "data": data, "loss": loss, "task": task, "task_data": task_data or None}
 
     def require_unset(names: Sequence[str], where: str) -> None:
         named = [f"--{name.replace('_', '-')}" for name in names if given[name] is not None]
         require(not named, " and ".join(names), f"stay unset for {where}", named)
 
+    if source is not None and is_pretrained(str(source)):
+        require_unset(["model"], "a folder of transformers, which is the model")
+        source, model = None, str(source)
     if source is not None and not (source / CHECKPOINT_FILE if source.is_dir() else source).exists():
-        raise InputError(f"source must be a folder of decomfl train or a file of weights, got {source}")
+        kinds = "a folder of decomfl train, a folder of transformers (with config.json) or a file of weights"
+        raise InputError(f"source must be {kinds}, got {source}")
     if source is not None and (source.is_dir() or source.name == CHECKPOINT_FILE):
-        require_unset(list(given), "a run, which has its own")
-        return from_run(source if source.is_dir() else source.parent)
+        require_unset(["task", "task_data"], "a run, which has its own")
+        return from_run(source if source.is_dir() else source.parent, model=model, data=data, loss=loss)
     if task is not None:
         require_choice("task", task, TASKS)
         require_unset(["data", "loss"], "a task, which has its own")
@@ -396,15 +475,17 @@ def _trained(
             raise InputError("model must be given with a task: a folder, a GGUF file or a name of the hub")
         return from_task(task, model=model, files=task_data)
     require_unset(["task_data"], "data that are no task's")
+    if source is not None and (model is None or data is None):
+        raise InputError(f"model and data must be given with a file of weights, got source {source}")
     if model is None or data is None:
-        raise InputError("model and data must be given unless source is a run of decomfl train")
+        raise InputError("model and data, or model and task, must be given unless source is a run of decomfl train")
     for name, value, known in (("model", model, MODELS), ("data", data, DATA_SETS)):
-        if not is_own(value):
+        if not (is_own(value) or (name == "model" and is_pretrained(value))):
             require_choice(name, value, [*known, "module:function"])
     if source is not None:
         return from_weights(source, model=model, data=data, loss=loss)
     if steps is None:
-        steps = 0 if is_own(model) else 300
+        steps = 300 if model in MODELS else 0
     with RunBars() as bars:
 
         def show(step: int, value: float) -> None:
@@ -442,9 +523,12 @@ def _largest_gradient(objective: hessian.MeanLoss, batch_size: int) -> float:
     """G, over the batches that the examples make."""
     import torch
 
+    from hessian.mean_loss import differentiating
+
     x = objective.x.clone().requires_grad_()
     batches = [batch for piece in objective.pieces for batch in piece.cut(batch_size)]
-    return float(torch.stack([objective.piece_gradient(x, batch).norm() for batch in batches]).max())
+    with differentiating("the gradient"):
+        return float(torch.stack([objective.piece_gradient(x, batch).norm() for batch in batches]).max())
 
 
 def _facts(trained: TrainedModel, objective: hessian.MeanLoss) -> dict[str, Any]:

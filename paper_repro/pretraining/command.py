@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Annotated
 
 import pandas as pd
-import torch
 import typer
 
+from decomfl_lab.devices import use_threads_
 from decomfl_lab.errors import require, require_int
 from decomfl_lab.language.opt import SIZES
 from decomfl_lab.runs.progress import RunBars
@@ -47,14 +47,15 @@ def pretrain(
     threads: Annotated[int, option("The CPU threads of torch. [default: 1]")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """Pretrain an OPT model from scratch on $DECOMFL_DATA/corpus (else on Python's language reference).
+    """Pretrain a small OPT language model from nothing but text.
 
-    The folder is then a model for decomfl train --model; the same flags give the same bits with the same threads.
+    The text is $DECOMFL_DATA/corpus, or else Python's language reference. The folder is then a model for decomfl
+    train --model; the same flags give the same bits with the same threads.
     """
     require(steps is None or tokens is None, "steps and tokens", "not both be given", (steps, tokens))
     config = PretrainConfig(
         size=size,
-        vocabulary=int(vocabulary) if vocabulary.isdecimal() else vocabulary,
+        vocabulary=int(vocabulary) if vocabulary.isdecimal() and len(vocabulary) < 20 else vocabulary,
         steps=PretrainConfig.steps if steps is None else steps,
         batch=batch,
         verdicts=verdicts,
@@ -63,7 +64,7 @@ def pretrain(
     )
     if tokens is not None:
         config = replace(config, steps=math.ceil(require_int("tokens", tokens, 1) / replace(config, steps=1).tokens))
-    torch.set_num_threads(require_int("threads", threads, 1))
+    use_threads_(threads)
     with RunBars() as bars:
 
         def show(at: PretrainProgress) -> None:

@@ -26,7 +26,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
-from decomfl_lab.errors import DivergedError, InputError, require, require_choice, require_finite_positive, require_int
+from decomfl_lab.errors import (
+    DivergedError,
+    InputError,
+    require,
+    require_choice,
+    require_finite_positive,
+    require_int,
+    require_possible,
+)
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.language.extra import llm_library
@@ -73,9 +81,9 @@ class PretrainConfig:
         if isinstance(self.vocabulary, str):
             require(self.vocabulary == "gpt2", "vocabulary", "be a number of tokens or gpt2", self.vocabulary)
         else:
-            require_int("vocabulary", self.vocabulary, 256 + len(SPECIAL))
-        require_int("steps", self.steps, 1)
-        require_int("batch", self.batch, 1)
+            require_int("vocabulary", self.vocabulary, 256 + len(SPECIAL), 1_000_000)
+        sequences = require_int("steps", self.steps, 1) * require_int("batch", self.batch, 1)
+        require_possible("steps and batch", (self.steps, self.batch), operations=1e6 * sequences)
         require_int("verdicts", self.verdicts, 0)
         require_finite_positive("lr", self.lr)
         require_int("seed", self.seed, 0, 2**64 - 1)

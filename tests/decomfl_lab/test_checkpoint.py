@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -170,3 +171,26 @@ def test_a_file_with_the_right_checksum_that_is_no_runs_is_refused(
     (tmp_path / "run").write_bytes(mended(safetensors.torch.save({"x": torch.zeros(2)}, metadata)))
     with pytest.raises(InputError, match=message):
         read_checkpoint(tmp_path / "run")
+
+
+FORGERIES: dict[str, Callable[[dict[str, Any], dict[str, Any]], object]] = {
+    "renamed federation": lambda _, values: values.update(other=values.pop("federation")),
+    "renamed base": lambda _, values: values["federation"].update(other=values["federation"].pop("base")),
+    "renamed x": lambda tensors, _: tensors.update(other=tensors.pop("x")),
+    "state of another shape": lambda tensors, _: tensors.update(
+        {slot: torch.zeros(5) for slot in tensors if slot.startswith("state.")}
+    ),
+    "fewer clients": lambda _, values: values["federation"].update(client_rounds=[1]),
+    "a round that is no number": lambda _, values: values["federation"].update(round="x"),
+    "a configuration that is none": lambda _, values: values.update(config=3),
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_run_that_somebody_else_wrote_under_a_checksum_is_refused_by_its_file(name: str, tmp_path: Path) -> None:
+    train(TINY, out=tmp_path)
+    tensors, values = map(dict, read_checkpoint(tmp_path / CHECKPOINT_FILE))
+    FORGERIES[name](tensors, values)
+    write_checkpoint(tmp_path / CHECKPOINT_FILE, tensors, values)
+    with pytest.raises(InputError, match=rf"(saved run|checkpoint) must .*{'' if 'base' in name else CHECKPOINT_FILE}"):
+        load_run(tmp_path)

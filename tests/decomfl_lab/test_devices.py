@@ -164,12 +164,14 @@ def _little(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bench_device_says_bits_first_and_then_ratios(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "ratios.png"
     assert main(["bench", "device", "--device", "cpu", "--json", "--plot", str(picture)]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert all(check["holds"] for check in found["bits"])
-    assert {row["distribution"] for row in found["rebuild"]} == {"gaussian", "rademacher"}
-    estimators = [(row["engine"], row["estimator"]) for row in found["round"]]
-    assert estimators == [("in place", "central"), ("batched", "central"), ("batched", "projection")]
-    assert [row["way"] for row in found["llm_round"]] == ["in place", "serial", "auto", "lean"]
+    bits, ratios = (table["rows"] for table in json.loads(capsys.readouterr().out)["tables"])
+    assert all(check["holds"] for check in bits)
+    assert [row["how"] for row in ratios] == [
+        "1 gaussian direction",
+        "1 rademacher direction",
+        *("in place, central", "batched, central", "batched, projection"),
+        *("in place", "serial", "auto", "lean"),
+    ]
     assert picture.stat().st_size > 1000
 
 

@@ -56,7 +56,10 @@ def test_a_class_or_function_is_called_and_an_object_of_the_kind_is_taken_as_it_
     [
         ("own_things", "model must be module:function, got 'own_things'"),
         ("own_things:", "model must be module:function, got 'own_things:'"),
-        ("nowhere:f", r"that can be imported, got 'nowhere:f' \(ModuleNotFoundError: No module named 'nowhere'\)$"),
+        (
+            "nowhere:f",
+            r"that can be imported, got 'nowhere:f' \(ModuleNotFoundError: No module named 'nowhere', in /.*\)$",
+        ),
         ("own_things:g", r"imported, got 'own_things:g' \(AttributeError: module 'own_things' has no attribute 'g'\)$"),
         ("own_broken:f", r"\(NameError: name 'z' is not defined, own_broken.py line 2\)$"),
         ("own_things:fails", r"without arguments, got 'own_things:fails' \(KeyError: .*, own_things.py line 17\)$"),
@@ -71,6 +74,13 @@ def test_what_cannot_be_made_is_named_in_one_line(target: str, message: str) -> 
     with pytest.raises(InputError, match=message) as caught:
         made("model", target, nn.Module)
     assert "\n" not in str(caught.value)
+
+
+def test_a_module_that_another_hides_is_told_with_the_way_around(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("rows = [3]")
+    with pytest.raises(InputError, match=r"json/__init__.py hides json.py, which can be given as json.py:rows\)$"):
+        named("data", "json:rows")
+    assert named("data", "json.py:rows") == [3]
 
 
 def test_names_of_models_and_folders_are_not_the_users_own() -> None:

@@ -90,8 +90,8 @@ def test_the_command_prints_its_rows(capsys: pytest.CaptureFixture[str], monkeyp
     monkeypatch.setattr(measuring, "_PEERS", {name: lambda problem: [] for name in LIBRARIES})
     args = ["bench", "kappa", "--examples", "50", "--seeds", "1", "--library-seeds", "1", "--products", "10"]
     assert main([*args, "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert set(printed[0]) == set(asdict(KappaRow("", "", "", 1, 1, 0, 0, None, None, 0)))
+    (table,) = json.loads(capsys.readouterr().out)["tables"]
+    assert set(table["rows"][0]) == set(asdict(KappaRow("", "", "", 1, 1, 0, 0, None, None, 0)))
     assert main(["bench", "kappa", "--examples", "3"]) == 2
     assert "examples must be an integer of at least 50, got 3" in capsys.readouterr().err
 

@@ -220,6 +220,25 @@ def test_a_kernel_that_the_model_insists_on_is_refused_by_its_name():
             kind(f).matvec(f.x)
 
 
+@pytest.mark.parametrize(
+    ("last", "message"),
+    [
+        (
+            lambda h: h.exp().mul_(2),
+            r"inplace operation.*; use .* \(y = 2 \* y in the place of y \*= 2\), or forward_only$",
+        ),
+        (lambda h: torch.from_numpy(np.exp(h.numpy())), r"numpy\(\) on Tensor that .*; use torch's operations in the"),
+        (lambda h: h.detach(), r"loss must depend on the parameters by operations of torch \(is there detach, no_grad"),
+    ],
+)
+def test_what_would_be_differentiated_wrongly_is_refused_with_what_to_do(last, message):
+    f = MeanLoss(problems.mlp(), lambda z, t: cross_entropy(last(z), t), [problems.data()])
+    for use in (HessianOperator, lambda f: f.gradient(f.x)):
+        with pytest.raises(InputError, match=message) as caught:
+            use(f)
+        assert "\n" not in str(caught.value)
+
+
 def test_an_error_of_the_users_own_stays_what_it_is():
     class Broken(nn.Module):
         def __init__(self):

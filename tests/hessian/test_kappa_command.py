@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy, mse_loss
 
+import decomfl_lab as lab
 import hessian
 from decomfl_lab.cli import main as cli
 from decomfl_lab.datasets.images import load_dataset
@@ -282,8 +283,23 @@ def test_an_interrupted_estimate_resumes_to_the_same_bits(
     capsys.readouterr()
     resumed = run(capsys, *SMALL, "--checkpoint", file)["estimate"]
     assert {**resumed, "seconds": 0} == {**whole, "seconds": 0}
-    assert cli.main(["kappa", *SMALL, "--seed", "1", "--checkpoint", file]) == 2
-    assert "checkpoint must be of this run (operator, seed differ)" in error_of(capsys)
+    assert cli.main(["kappa", *SMALL, "--batch-size", "32", "--checkpoint", file]) == 2
+    assert "checkpoint must be of this run (operator differ)" in error_of(capsys)
+
+
+def test_a_checkpoint_of_other_settings_or_damaged_is_refused_before_any_data_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "kappa.safetensors"
+    run(capsys, *SMALL, "--checkpoint", str(file))
+    monkeypatch.setattr("hessian.named.load_dataset", None)
+    assert cli.main(["kappa", *SMALL, "--seed", "1", "--checkpoint", str(file)]) == 2
+    assert "checkpoint must be of this run (seed differ)" in error_of(capsys)
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 128  # the sign of a number
+    file.write_bytes(content)
+    assert cli.main(["kappa", *SMALL, "--checkpoint", str(file)]) == 2
+    assert "damaged (its checksum differs)" in error_of(capsys)
 
 
 def test_text_is_measured_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,8 +395,22 @@ def three_classes():
 def doubled(outputs, targets):
     return 2 * nn.functional.cross_entropy(outputs, targets)
 
+def clients():
+    return [(x[:40], x[:40, :2]), TensorDataset(x[40:], x[40:, :2])]
+
 def ragged():
     return [(x, x[:, :2]), (x[:, :3], x[:, :2])]
+"""
+TEXTS = """
+import torch
+
+ids = torch.arange(3, 18).view(3, 5)
+
+def rows():
+    return [{"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}]
+
+def loss(outputs, targets):
+    return torch.nn.functional.cross_entropy(outputs[:, :-1].flatten(0, 1), targets[:, 1:].flatten())
 """
 MINE = ["--model", "mine:net", "--data", "mine:loader", "--loss", "torch.nn.functional:mse_loss"]
 
@@ -433,6 +463,52 @@ def test_a_run_is_measured_by_its_own_loss(tmp_path: Path, capsys: pytest.Captur
     assert found["loss"] == pytest.approx(2 * plain.value, rel=1e-6)
 
 
+@pytest.mark.usefixtures("_mine")
+def test_a_run_that_was_trained_in_python_on_its_users_own_gets_them_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    mine = importlib.import_module("mine")
+    with monkeypatch.context() as patch:
+        patch.setattr(mine.doubled, "__module__", "__main__")  # as in a script
+        lab.train(mine.net().eval(), mine.doubled, mine.clients(), rounds=2, out=tmp_path / "run")
+    again = ["run", "--model", "mine:net", "--data", "mine:clients"]
+    assert run(capsys, *again, "--loss", "mine:doubled", "--products", "6")["loss_function"] == "doubled"
+    assert cli.main(["kappa", *again[:3]]) == 2
+    assert "--data module:function and --loss module:function must be given for run, which was" in error_of(capsys)
+    assert cli.main(["kappa", *again, "--loss", "torch.nn:MSELoss"]) == 2
+    assert "loss must be that of run run, which is own doubled, got 'own MSELoss()'" in error_of(capsys)
+
+
+def test_a_folder_of_transformers_is_measured_by_a_loss_and_data_of_ones_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_opt(tmp_path / "opt")
+    (tmp_path / "texts.py").write_text(TEXTS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    found = run(capsys, "opt", "--data", "texts:rows", "--loss", "texts:loss", "--products", "6")
+    assert (found["model"], found["history"], found["examples"]) == ("opt", "as it is in opt", 3)
+    assert cli.main(["kappa", "opt"]) == 2
+    assert "model and data, or model and task, must be given" in error_of(capsys)
+    (tmp_path / "opt" / "config.json").write_text("{}")
+    assert cli.main(["kappa", "--model", "opt", "--data", "texts:rows"]) == 2
+    assert "model opt must be one that transformers can load" in error_of(capsys)
+
+
+def test_a_model_that_diverged_or_has_no_curvature_has_no_kappa(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = ["kappa", *SMALL, "--lr", "1e30", "--products", "6"]
+    assert cli.main(argv) == 2
+    assert "loss after training must be at most 10 times the 2.3" in error_of(capsys)
+    monkeypatch.setattr("hessian.named.RISEN", float("inf"))
+    assert cli.main(argv) == 2
+    captured = capsys.readouterr()
+    assert "H = 0 along every direction tried, so κ is undefined, at a loss of" in captured.err
+    assert captured.out == ""
+
+
 def test_a_language_model_of_a_folder_is_measured_on_the_prompts_of_a_task(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -470,10 +546,10 @@ def test_own_things_that_do_not_fit_are_one_line(
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ([], "model and data must be given unless source is a run of decomfl train"),
-        (["--model", "logistic"], "model and data must be given"),
-        (["nowhere"], "source must be a folder of decomfl train or a file of weights, got nowhere"),
-        (["."], "source must be a folder of decomfl train or a file of weights, got ."),
+        ([], "model and data, or model and task, must be given unless source is a run of decomfl train"),
+        (["--model", "logistic"], "model and data, or model and task, must be given"),
+        (["nowhere"], "(with config.json) or a file of weights, got nowhere"),
+        (["."], "source must be a folder of decomfl train, a folder of transformers (with config.json) or a file of w"),
         ([*SMALL, "--operator", "jacobian"], "operator must be one of hessian, gauss-newton, fisher, smoothed, got"),
         ([*SMALL, "--dtype", "float16"], "dtype must be one of float32, float64, got 'float16'"),
         ([*SMALL, "--data", "imagenet"], "data must be one of mnist, "),
@@ -487,15 +563,17 @@ def test_own_things_that_do_not_fit_are_one_line(
         ([*SMALL, "--optimizer", "lion"], "optimizer must be one of sgd, adam, got 'lion'"),
         ([*SMALL, "--model", "mlp", "--lr", "1e30", "--optimizer", "sgd"], "training diverged"),
         ([*SMALL, "--parameters", "layer9"], "layer9"),
-        ([*SMALL, "--threads", "0"], "threads must be an integer of at least 1, got 0"),
+        ([*SMALL, "--parameters", ","], "parameters must be names joined by commas, got ','"),
+        ([*SMALL, "--threads", "0"], "threads must be an integer in 1..1024, got 0"),
         ([*SMALL, "--forward-only", "3"], "forward_only must be 0 or at least 8 directions, got 3"),
+        ([*SMALL, "--forward-only", "1000000000000"], "forward_only must be an integer in 0..1000000, got 10000000"),
         ([*SMALL, "--operator", "smoothed", "--mu", "0"], "mu must be a finite number above 0, got 0"),
         ([*SMALL, "--operator", "fisher", "--trace", "exact"], "trace must be probes unless operator is hessian"),
         ([*SMALL, "--density-products", "2"], "density_products must be 0 or at least 3, got 2"),
         ([*SMALL, "--products", "-1"], "products must be an integer of at least 0, got -1"),
-        ([*SMALL, "--train-steps", "-1"], "train_steps must be an integer of at least 0, got -1"),
+        ([*SMALL, "--train-steps", "-1"], "train_steps must be an integer in 0..100000000, got -1"),
         ([*SMALL, "--batch-size", "0"], "batch_size B must be an integer of at least 1, got 0"),
-        ([*SMALL, "--ball", "1", "--ball-points", "0"], "ball_points must be an integer of at least 1, got 0"),
+        ([*SMALL, "--ball", "1", "--ball-points", "0"], "ball_points must be an integer in 1..10000, got 0"),
         ([*SMALL, "--ball-lr", "0"], "ball_lr must be a finite number above 0, got 0.0"),
         ([*SMALL, "--ball", "1", "--plot", "k.png"], "plot must stay unset with ball, which has none"),
         ([*SMALL, "--forward-only", "9", "--split-sample"], "split_sample must stay unset with forward_only"),
@@ -503,6 +581,9 @@ def test_own_things_that_do_not_fit_are_one_line(
         ([*SMALL, "--loss", "mine"], "loss must be module:function, got 'mine'"),
         ([*SMALL, "--normalisation", "layer"], "normalisation must be one of eval, batch, got 'layer'"),
         ([*SMALL, "--checkpoint", f"{__file__}/k"], "checkpoint must be a file that can be written"),
+        ([*SMALL, "--rtol", "1e-320"], "rtol must be at least 1e-12, got 1e-320"),
+        ([*SMALL, "--ball", "1", "--ball-points", "1000000000000"], "ball_points must be an integer in 1..10000, got"),
+        ([__file__], f"model and data must be given with a file of weights, got source {__file__}"),
         (["--task", "squad", "--model", "m"], "task must be one of sst2, "),
     ],
 )
@@ -536,7 +617,7 @@ def test_the_help_loads_no_torch() -> None:
 
 
 def test_the_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["kappa", "--help"]) == 0
+    assert cli.main(["kappa", "--help-all"]) == 0
     out = capsys.readouterr().out
     choices = *DEVICES, *OPTIMIZERS, *NORMALISATIONS
     for word in ("tr H / ‖H‖₂", "decomfl kappa runs/cnn  ", "negative eigenvalues", "gauss-newton", *choices):

@@ -234,9 +234,9 @@ BAD = {
     "lengths differ": ({"batches": [(INPUTS, TARGETS[:5])]}, r"tensors of batches\[0\] must all have the examples"),
     "non-scalar loss": (
         {"loss": lambda z, t: cross_entropy(z, t, reduction="none")},
-        r"loss must return a scalar .*got 'shape \(12,\)'",
+        r"loss must return a scalar .*lambda outputs, targets: loss.*mean.*got 'shape \(12,\)'",
     ),
-    "loss that is a number": ({"loss": lambda z, t: 0.5}, "loss must return a scalar tensor, got 'float'"),
+    "loss that is a number": ({"loss": lambda z, t: 0.5}, "loss must return a scalar tensor, .*, got 'float'"),
     "NaN": ({"loss": lambda z, t: z.sum() * float("nan")}, r"loss \(of piece 0 of the data\) must be finite, got nan"),
     "infinite": (
         {"batches": [(INPUTS, TARGETS), (INPUTS * float("inf"), TARGETS)]},
@@ -251,7 +251,10 @@ BAD = {
         "loss must be the mean over the batch's examples",
     ),
     "dropout": ({"module": with_dropout()}, r"module '0' \(Dropout\) must be in eval mode or have p = 0"),
-    "noise": ({"module": Noisy()}, "loss must be a function of x and the data"),
+    "noise": (
+        {"module": Noisy()},
+        r"loss must be a function of x and the data, .*give F.dropout training=self.training",
+    ),
     "mixed dtypes": ({"module": half()}, "be float32 for all or float64 for all"),
     "bfloat16": ({"module": problems.mlp().bfloat16()}, "be float32 for all or float64 for all"),
     "dtype": ({"dtype": torch.bfloat16}, "dtype must be float32 or float64, got torch.bfloat16"),

@@ -7,6 +7,7 @@ import pkgutil
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -67,6 +68,27 @@ def test_kappa_of_a_module_is_that_of_its_operator_whatever_holds_the_data(data:
     of_operator = hessian.effective_rank(hessian.HessianOperator(objective), rtol=0.1, seed=3)
     found = hessian.effective_rank(net(), LOSS, data, rtol=0.1, seed=3)
     assert replace(found, seconds=0.0) == replace(of_operator, seconds=0.0)
+
+
+def test_batches_with_labels_and_outputs_with_logits_are_those_of_transformers() -> None:
+    class Answering(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = net()
+
+        def forward(self, features: torch.Tensor) -> SimpleNamespace:
+            return SimpleNamespace(logits=self.inner(features))
+
+    rows = [{"features": a, "labels": b} for a, b in zip(X, Y, strict=True)]
+    plain = hessian.effective_rank(net(), LOSS, DataLoader(TensorDataset(X, Y), 50), products=6)
+    assert hessian.effective_rank(Answering(), LOSS, DataLoader(rows, 50), products=6).kappa == plain.kappa  # type: ignore[arg-type]
+
+
+def test_more_products_than_parameters_end_at_the_exact_value() -> None:
+    kappa = hessian.effective_rank(net(), LOSS, (X, Y), products=10**5)
+    assert kappa.products == sum(p.numel() for p in net().parameters())
+    assert kappa.interval == pytest.approx((kappa.kappa, kappa.kappa), rel=1e-4)
+    assert "κ is exact" in kappa.reason
 
 
 def test_a_loader_that_shuffles_gives_the_same_kappa_and_leaves_torchs_generator_alone() -> None:

@@ -1,4 +1,4 @@
-"""DeComFL written anew in numpy, for plain SGD in float32: nothing of the lab's but the values it exchanges."""
+"""DeComFL written anew in numpy, for SGD and momentum: nothing of the lab's but directions and what is exchanged."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from decomfl_lab import noise
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws import Case, Implementation, Wavy
 from decomfl_lab.protocol.messages import Held, Message, Plan, Reply
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.records.record import History, RoundRecord
-from decomfl_lab.records.seeds import draw_seeds, stream_of
+from decomfl_lab.records.seeds import draw_seeds
 from decomfl_lab.replicas.replica import Snapshot
-from decomfl_lab.replicas.rules import Sgd
+from decomfl_lab.replicas.rules import Momentum, Sgd
 
 Vector = np.ndarray[Any, Any]
 
@@ -31,59 +30,74 @@ def _check(holds: bool, message: str) -> None:
         raise InputError(message)
 
 
-def _step(x: Vector, seed: Any, g: Vector, eta: float, distribution: Any) -> Vector:
-    """x − (η/P) Σ_p g_p z_p, a rounded product and a rounded sum a direction."""
-    for p, g_p in enumerate(g):
-        z = noise.direction(*stream_of(seed, p), x.size, distribution=distribution, backend="numpy")
-        x = x + np.float32(-eta / g.size * float(g_p)) * z
-    return x
-
-
 class Replica:
     def __init__(self, case: Case) -> None:
-        self.round = 0
-        self.x, self.of = case.initial().numpy(), case.stream_distribution
+        self.round, self.case = 0, case
+        self.x = case.initial().numpy()
+        self.m = np.zeros_like(self.x)
+
+    def direction(self, seed: Any, p: int) -> Vector:
+        return self.case.direction(seed, p).astype(self.x.dtype)
+
+    def _plus(self, v: Vector, factor: float, seed: Any, g: Vector) -> Vector:
+        """v + factor · (1/P) Σ_p g_p z_p, a rounded product and a rounded sum a direction."""
+        for p, g_p in enumerate(g):
+            v = v + v.dtype.type(np.float32(factor / g.size * float(g_p))) * self.direction(seed, p)
+        return v
+
+    def step(self, seed: Any, g: Vector, eta: float) -> None:
+        rule, number = self.case.rule, self.x.dtype.type
+        if isinstance(rule, Sgd):
+            self.x = self._plus(self.x * number(1 - eta * rule.weight_decay), -eta, seed, g)
+            return
+        assert isinstance(rule, Momentum)
+        weight = 1 - rule.beta if rule.convention == "paper" else 1.0
+        decayed = self.m * number(rule.beta) + number(weight * rule.weight_decay) * self.x
+        self.m = self._plus(decayed, weight, seed, g)
+        self.x = self.x + number(-eta) * self.m
 
     def catch_up(self, records: Iterable[RoundRecord]) -> None:
         missed = [record for record in records if record.round >= self.round]
         _check([at.round - self.round for at in missed] == list(range(len(missed))), "a record is missing")
         for record in missed:
             for seed, g in zip(record.seeds, record.scalars, strict=True):
-                self.x = _step(self.x, seed, g, record.eta, self.of)
+                self.step(seed, g, record.eta)
             self.round += 1
 
     def snapshot(self) -> Snapshot:
-        return Snapshot(self.round, torch.tensor(self.x), {})
+        state = {"momentum": torch.from_numpy(self.m)} if self.case.rule.slots else {}
+        return Snapshot(self.round, torch.from_numpy(self.x), state)
 
     def restore(self, snapshot: Snapshot) -> None:
-        self.round, self.x = snapshot.round, snapshot.x.numpy().copy()
+        self.round, self.x = snapshot.round, snapshot.x.numpy()
+        self.m = snapshot.state["momentum"].numpy() if snapshot.state else self.m
 
 
 class Client:
     run_seed: int | None = None
+    model: type[Replica] = Replica
 
     def __init__(self, case: Case, i: int, loss: Any) -> None:
-        self.id, self.replica, self.loss = i, Replica(case), loss
+        self.id, self.replica, self.loss = i, self.model(case), loss
         self.central, self.mu, self.steps = case.estimator == "central", case.mu, 0
 
     def report(self) -> Held:
         return Held(self.id, self.replica.round)
 
-    def _scalar(self, x: Vector, z: Vector) -> float:
-        ends = (self.mu, -self.mu if self.central else 0.0)
-        above, below = (self.loss(torch.from_numpy(x + np.float32(c) * z), self.steps) for c in ends)
+    def _scalar(self, z: Vector) -> float:
+        ends, x = (self.mu, -self.mu if self.central else 0.0), self.replica.x
+        above, below = (self.loss(torch.from_numpy(x + x.dtype.type(c) * z), self.steps) for c in ends)
         return float((above - below) / (ends[0] - ends[1]))
 
     def handle(self, plan: Plan) -> Reply:
         self.replica.catch_up(plan.records)
         _check(self.replica.round == plan.round, "records are missing")
-        x, of, scalars = self.replica.x, self.replica.of, np.empty((plan.K, plan.P), np.float32)
+        before, scalars = self.replica.snapshot(), np.empty((plan.K, plan.P), np.float32)
         for k, seed in enumerate(plan.seeds):
-            for p in range(plan.P):
-                z = noise.direction(*stream_of(seed, p), x.size, distribution=of, backend="numpy")
-                scalars[k, p] = self._scalar(x, z)
-            x = _step(x, seed, scalars[k], plan.eta, of)
+            scalars[k] = [self._scalar(self.replica.direction(seed, p)) for p in range(plan.P)]
+            self.replica.step(seed, scalars[k], plan.eta)
             self.steps += 1
+        self.replica.restore(before)
         return Reply(self.id, plan.round, scalars)
 
 
@@ -149,7 +163,7 @@ class Server:
 
 class Foreign(Implementation):
     def supports(self, case: Case) -> bool:
-        return case.rule == Sgd() and case.dtype == torch.float32 and case.estimator != "central-sign"
+        return isinstance(case.rule, Sgd | Momentum) and case.estimator != "central-sign"
 
     def replica(self, case: Case, *, per_tensor: bool = False) -> Replica:
         return Replica(case)

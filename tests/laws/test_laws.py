@@ -16,16 +16,28 @@ from decomfl_lab.laws.check import check_law, load_implementation
 from decomfl_lab.noise.vectors import KNOWN_ANSWERS
 from decomfl_lab.records.aggregation import Majority, Mean
 
-CASES = 100
-"""How many for a law; a planted fault is looked for in ten times as many."""
+CASES = 40
+"""How many for a law of which every fault is caught in 20; a planted fault is looked for in 1,000."""
+RARE = (
+    "rebuilt-client-equals-server",
+    "replay-equals-the-written-out-recursion",
+    "revert-leaves-every-bit",
+    "synchronised-clients-drift-within-their-roundings",
+    "liars-stay-within-the-honest-range",
+    "far-slices-agree",
+    "programs-agree-however-cut",
+    "any-order-of-events-keeps-the-bits",
+)
+"""Laws of which a fault is caught by fewer cases; they are tried on 100."""
 MACHINE = "any-order-of-events-keeps-the-bits"
 
 
 @pytest.mark.parametrize("name", LAWS)
 def test_law_holds(name: str) -> None:
-    outcome = check_law(LAWS[name], Implementation(), cases=CASES, seed=1)
+    cases = 100 if name in RARE else CASES
+    outcome = check_law(LAWS[name], Implementation(), cases=cases, seed=1)
     assert outcome.status == "holds", outcome.counterexample
-    assert outcome.cases >= FINITE.get(name, CASES - TOLD.get(name, 0))
+    assert outcome.cases >= FINITE.get(name, cases - TOLD.get(name, 0))
 
 
 FINITE = {"known-answers-are-given": len(KNOWN_ANSWERS)}
@@ -40,14 +52,14 @@ def test_every_law_has_a_fault_that_it_is_meant_to_catch() -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_fault_is_caught_by_values_that_disagree(fault: str) -> None:
-    outcome = check_law(LAWS[FAULTS[fault].caught_by], FAULTS[fault], cases=10 * CASES, shrink=False)
+    outcome = check_law(LAWS[FAULTS[fault].caught_by], FAULTS[fault], cases=1000, shrink=False)
     assert outcome.status == "broken", outcome
     assert outcome.counterexample.startswith("differs  ")
 
 
 @pytest.mark.parametrize("fault", ["revert-forgotten", "round-skipped", "pull-without-state", "queue-too-long"])
 def test_the_state_machine_catches(fault: str) -> None:
-    assert check_law(LAWS[MACHINE], FAULTS[fault], cases=CASES, shrink=False).status == "broken"
+    assert check_law(LAWS[MACHINE], FAULTS[fault], cases=100, shrink=False).status == "broken"
 
 
 def test_a_counterexample_is_a_short_history_in_short_lines() -> None:
@@ -103,9 +115,9 @@ def test_laws_about_parts_that_are_the_labs_are_not_tried() -> None:
             return tuple(range(m))
 
     outcomes = verify(Sampling(), cases=5)
-    assert [outcome.law for outcome in outcomes if outcome.status != "not tried"] == ["sampling-is-without-replacement"]
+    assert [outcome.law for outcome in outcomes if outcome.tried] == ["sampling-is-without-replacement"]
     assert outcomes.broken == ["sampling-is-without-replacement"]
-    assert str(outcomes).endswith(f"0 of 1 laws hold, {len(LAWS) - 1} not tried")
+    assert str(outcomes).endswith(f"0 of 1 laws hold, {len(LAWS) - 1} not about your code")
 
 
 def test_aggregation_of_ones_own_is_put_to_its_laws_alone() -> None:
@@ -116,7 +128,7 @@ def test_aggregation_of_ones_own_is_put_to_its_laws_alone() -> None:
     outcomes = verify(AlwaysTheMean(), cases=50)
     held = [outcome.law for outcome in outcomes if outcome.status == "holds"]
     assert held == ["aggregates-have-no-order", "agreement-is-kept", "votes-are-counted"]
-    assert outcomes.summary == f"3 of 7 laws hold, {len(LAWS) - 7} not tried"
+    assert outcomes.summary == f"3 of 7 laws hold, {len(LAWS) - 7} not about your code"
 
 
 def test_an_implementation_that_supports_nothing_is_not_tried_and_says_so() -> None:
@@ -127,7 +139,7 @@ def test_an_implementation_that_supports_nothing_is_not_tried_and_says_so() -> N
         client = None  # type: ignore[assignment]
 
     (outcome,) = verify(Nothing(), cases=5, laws=("revert-leaves-every-bit",))
-    assert (outcome.status, outcome.counterexample) == ("not tried", "Nothing supports no case of it")
+    assert (outcome.status, outcome.counterexample) == ("skipped", "Nothing.supports refuses every case")
 
 
 def test_verify_checks_at_once_and_reports_on_the_way() -> None:
@@ -142,6 +154,8 @@ def test_verify_checks_at_once_and_reports_on_the_way() -> None:
 def test_unknown_names_are_refused_by_name() -> None:
     with pytest.raises(InputError, match="law must be one of .* got 'x'"):
         verify(Implementation(), cases=1, laws=("x",))
+    with pytest.raises(InputError, match="seed must be an integer.* at least 0, got -1"):
+        verify(Implementation(), seed=-1)
     with pytest.raises(InputError, match="fault must be one of .* got 'x'"):
         load_implementation(None, "x")
     with pytest.raises(InputError, match="target must be module:function .* got 'nowhere:f'"):

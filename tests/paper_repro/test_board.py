@@ -19,7 +19,7 @@ from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.runs.run import Progress, Run
 from paper_repro import board, recorded, scales
-from paper_repro.board import Ratio
+from paper_repro.board import ONE_CLIENT, Ratio
 from paper_repro.board_command import board as command
 from paper_repro.board_command import page
 from paper_repro.board_runs import (
@@ -247,9 +247,17 @@ def test_hiso_is_faster_slower_or_neither(hiso: list[int | None], expected: str)
     ("forward", "expected"), [(4, "holds"), (11, "does not hold"), (7, "not tested at this scale")]
 )
 def test_fzoo_takes_a_third_of_mezos_passes_or_more_or_nearly(forward: int, expected: str) -> None:
-    found = verdicts(line("MeZO", [30, 33, 36]), line("FZOO", [30, 33, 36], forward=forward))["fzoo"]
+    found = verdicts(line("MeZO", [30, 33, 36]), line(ONE_CLIENT, [30, 33, 36], forward=forward))["fzoo"]
     assert found.verdict == expected
-    assert found.measured["forward passes, MeZO / FZOO"] == pytest.approx(20 / forward)
+    assert found.measured["forward passes, MeZO / FZOO, one client"] == pytest.approx(20 / forward)
+
+
+def test_fzoo_and_mezo_are_compared_as_one_agent_each_and_records_without_that_line_decide_nothing() -> None:
+    mezo, fzoo = (BoardWork(BOARD_SCALES["smoke"], PROBLEM, name).config for name in ("MeZO", ONE_CLIENT))
+    assert (mezo.clients, mezo.sampled) == (fzoo.clients, fzoo.sampled) == (1, 1)
+    assert (mezo.batch_size, mezo.perturbations) == (fzoo.batch_size, fzoo.perturbations)
+    federated = verdicts(line("MeZO", [30, 33]), line("FZOO", [9, 9], forward=1))["fzoo"]
+    assert (federated.verdict, federated.measured) == ("not tested at this scale", {})
 
 
 def test_a_ratio_is_the_geometric_mean_over_the_problems_that_both_finish() -> None:

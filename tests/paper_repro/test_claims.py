@@ -146,6 +146,19 @@ def test_each_registered_claim_is_judged_by_exactly_one_part_or_says_why_not() -
     assert all(CLAIMS[each.id].needs == "--reference" for each in with_reference)
 
 
+def test_rows_of_a_smaller_scale_than_a_claim_takes_do_not_decide_it() -> None:
+    found = [Outcome("llm.gain", "holds", {"gain": 0.1}), Outcome("llm.dimension-free", "holds")]
+    assert [each.verdict for each in claims.decided(found, "default")] == [claims.UNTESTED, "holds"]
+    assert [each.verdict for each in claims.decided(found, "full")] == ["holds", "holds"]
+    assert claims.decided(found, "smoke")[0].measured == {"gain": 0.1}
+
+
+def test_every_claim_about_accuracies_of_language_models_takes_the_papers_models() -> None:
+    accuracies = {own.id for own in CLAIMS.values() if own.part in ("llm", "sizes") and "ccuracy" in own.measures}
+    assert {"llm.gain", "llm.mezo", "llm.fedzo", "llm.lora", "llm.first-order", "sizes.larger-better"} < accuracies
+    assert {CLAIMS[each].scale for each in accuracies if "print" not in each} == {"full"}
+
+
 def test_a_claim_that_is_not_registered_cannot_be_judged() -> None:
     for name in ("fig2.invented", "audit.*", "paper.background"):
         with pytest.raises(InputError, match=f"claim id must be .*got '{re.escape(name)}'"):
@@ -218,9 +231,9 @@ def test_the_list_for_machines_has_every_field_and_the_recorded_outcome(capsys: 
     assert {row["part"] for row in rows} == {"llm"}
     (row,) = [row for row in rows if row["id"] == "llm.five-points"]
     assert set(Claim.__dataclass_fields__) < set(row)
-    assert (row["verdict"], row["picture"], row["seeds"]["full"]) == ("holds", "figures/llm.png", [0])
+    assert (row["verdict"], row["picture"], row["seeds"]["full"]) == (claims.UNTESTED, "figures/llm.png", [0])
     assert row["recorded"].startswith("recorded on ")
-    assert row["command"] == "decomfl paper --only llm --scale default"
+    assert row["command"] == "decomfl paper --only llm --scale full"
     assert "SST-2" in row["data"]
 
 

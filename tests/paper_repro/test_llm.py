@@ -223,7 +223,8 @@ def run(
     frame["wire_scalars"] = at * a_round / 4
     frame["wire_bytes"] = at * a_round * 8
     frame["gradient_scalars"] = at * (4.0 * d if series in (FEDZO, "FedAvg") else 2.0 * P)
-    labels = {"row": row, "task": task, "series": series, "model": "tiny", "examples": examples, "majority": 0.51}
+    model = "small" if row == "OPT-1.3B" else "tiny"
+    labels = {"row": row, "task": task, "series": series, "model": model, "examples": examples, "majority": 0.51}
     return frame.assign(**labels, seconds=1.0, seed=0, diverged=diverged)
 
 
@@ -280,8 +281,8 @@ def test_a_run_that_diverged_has_no_accuracy_and_is_not_compared() -> None:
     assert "diverged" in llm.wide_table(results(rows)).loc[0, P10]
     found = {claim.id: claim for claim in claims(rows, "made up")}
     assert found["llm.five-points"].verdict == "not tested at this scale"
-    assert "gain, SST-2, OPT-125M" not in found["llm.gain"].measured
-    assert "gain, RTE, OPT-125M" in found["llm.gain"].measured
+    assert "gain, SST-2, tiny" not in found["llm.gain"].measured
+    assert "gain, RTE, tiny" in found["llm.gain"].measured
 
 
 def test_the_table_has_two_lines_a_task_ours_and_the_papers() -> None:
@@ -398,11 +399,11 @@ def test_printed_accuracies_below_the_most_frequent_answer_are_named(monkeypatch
 def test_savings_and_equal_costs_are_measured_at_equal_rounds() -> None:
     spoilt = {("OPT-125M", "rte", FEDZO): {"rounds": 60}, ("OPT-125M+LoRA", "sst2", P10): {"rounds": 50}}
     found = {claim.id: claim for claim in claims(table(spoilt), "made up")}
-    assert found["llm.saving"].measured["FedZO / DeComFL, OPT-125M, least of its tasks"] == pytest.approx(2e6 / 120)
-    assert found["llm.saving"].measured["FedZO / DeComFL, OPT-125M+LoRA, least of its tasks"] == pytest.approx(2e5 / 60)
+    assert found["llm.saving"].measured["FedZO / DeComFL, tiny, least of its tasks"] == pytest.approx(2e6 / 120)
+    assert found["llm.saving"].measured["FedZO / DeComFL, tiny+LoRA, least of its tasks"] == pytest.approx(2e5 / 60)
     assert found["llm.peft"].verdict == "holds"
     assert found["llm.peft"].measured["tasks compared"] == 2
-    assert found["llm.peft"].measured["bytes a client in 100 rounds of RTE, OPT-125M+LoRA"] == pytest.approx(12_000)
+    assert found["llm.peft"].measured["bytes a client in 100 rounds of RTE, tiny+LoRA"] == pytest.approx(12_000)
 
 
 def test_bytes_of_a_round_times_the_papers_rounds_are_below_a_megabyte_or_not() -> None:
@@ -476,7 +477,7 @@ def test_rows_survive_their_file() -> None:
 def test_points_are_where_the_numbers_are() -> None:
     part = made(table({("OPT-125M", "sst2", P10): {"accuracy": 0.81}}))
     axes = part.figures["llm"].axes
-    assert [ax.get_title("left") for ax in axes[:4]] == ["SST-2", "RTE", "SST-2 (tiny)", "RTE (tiny)"]
+    assert [ax.get_title("left") for ax in axes[:4]] == ["SST-2", "RTE", "SST-2 (small)", "RTE (small)"]
     spots = {(float(line.get_xdata()[0]), line.get_marker()) for line in axes[0].lines if line.get_marker() != "None"}  # type: ignore[index]
     assert (0.81, "o") in spots
     assert (RESULTS["OPT-125M"]["SST-2"][3].accuracy / 100, "D") in spots
@@ -539,7 +540,9 @@ def test_without_data_recorded_rows_are_drawn(
     out = tmp_path / "out"
     assert main(["paper", "--only", "llm", "--out", str(out), "--json"]) == 0
     found = {claim["id"]: claim for claim in json.loads(capsys.readouterr().out)}
-    assert found["llm.five-points"]["verdict"] == "holds"
+    assert found["llm.dimension-free"]["verdict"] == "holds"
+    assert found["llm.five-points"]["verdict"] == "not tested at this scale"  # which takes the paper's models
+    assert found["llm.five-points"]["measured"]["gain"] > 0.2
     assert found["llm.five-points"]["scale"].startswith("recorded on ")
     page = (out / "report.html").read_text()
     assert "Not computed here: rows recorded on" in page
@@ -608,7 +611,7 @@ def test_the_command_pretrains_a_model_and_makes_the_part(
     assert full.bytes == expected_traffic(configurations("smoke")["OPT-125M", "wsc", FEDZO], int(full.d)).bytes
     assert math.isnan(lora.accuracy)  # η was absurd
     assert made.loc[("OPT-125M", "cb", P10), "majority"] == pytest.approx(1 / 3)
-    assert found["llm.saving"]["measured"]["FedZO / DeComFL, OPT-125M, least of its tasks"] > 100
+    assert found["llm.saving"]["measured"]["FedZO / DeComFL, tiny, least of its tasks"] > 100
     page = (out / "report.html").read_text()
     assert "half of it is missing" in page
     assert "diverged" in page

@@ -12,11 +12,16 @@ import pandas as pd
 import pytest
 
 from decomfl_lab.cli.main import main
-from paper_repro import fig3, measures, projection, scales, table1, topk
+from decomfl_lab.errors import InputError
+from figures.style import method_styles
+from paper_repro import fig2, fig3, hessian, making, measures, projection, scales, table1, topk
 from paper_repro.claims import Outcome
-from paper_repro.part import Options
+from paper_repro.drawing import ingredients
+from paper_repro.part import Made, Options
 from paper_repro.reference import fig3_reference
+from paper_repro.report import Section
 from paper_repro.scales import Fig3Scale, ProjectionScale
+from tests.paper_repro import test_hessian
 from tests.paper_repro.test_fig2 import REFERENCE as FIG2_REFERENCE
 from tests.paper_repro.test_fig2 import TINY
 
@@ -108,6 +113,16 @@ def test_a_baseline_that_never_gets_there_counts_with_what_it_spent() -> None:
     assert claim.verdict == "holds"  # 42 rounds of FedAvg cost ten million scalars, ours about ten thousand
     assert claim.measured["FedAvg, wire scalars a client to reach it"] is None
     assert claim.measured["FedAvg / DeComFL, at least"] == pytest.approx(42 * 2.4e5 / (40 * 250))
+
+
+def test_fedavg_lies_over_the_other_first_order_curves_and_lets_them_be_seen() -> None:
+    rows = fashion(ours=0.75, theirs=0.9, top_k=0.5, cost=250.0).assign(data="mnist", estimator="gradients")
+    figure = fig3.make(rows, [{"data": "made up"}], options("full")).figures["fig3"]
+    for ax in figure.axes:
+        curves = [line for line in ax.lines if not str(line.get_label()).startswith("_")]
+        assert curves[-1].get_label() == "FedAvg"
+    styles = method_styles(["FedAvg", "FedCom 8 bit", "DeComFL"])
+    assert [bool(styles[name].dash[1]) for name in styles] == [True, False, False]
 
 
 def test_countings_of_figure_3() -> None:
@@ -305,3 +320,80 @@ def test_figure_3_is_drawn_of_the_runs_that_there_are_and_names_those_under_way(
     colours = {line.get_label(): line.get_color() for line in made.figures["fig3"].axes[0].get_lines()}
     assert colours.get("DeComFL", "#0072B2") == "#0072B2"
     assert left_out not in colours
+
+
+# --- settings that are changed ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("assignment", "says"),
+    [
+        ("M=3", "--set must be PART.SETTING=VALUE, as fig2.M=50, got 'M=3'"),
+        ("fig9.M=3", "--set part must be one of fig2, fig3, "),
+        ("fig2.K=3", "--set fig2 setting must be one of M, m, batch_size, .*local_rounds, "),
+        ("fig2.M=2.5", "--set fig2.M must be a whole number, got 2.5"),
+        ("fig2.M=0", "--set fig2.M must have numbers above 0, and something in it, got 0"),
+        ("fig2.local_rounds={a=1}", "--set fig2.local_rounds must have whole numbers for names"),
+        ("hessian.steps=[20, 10]", "steps must ascend to a number above 0"),
+        ("llm.settings.OPT-125M.sst3=[1, 0.1, 2]", "task of settings must be one of sst2, "),
+        ("board.races.sphere={loss=0.1, rounds=3}", "problem must be one of quadratic"),
+        ("memory.d=[5]", "d must be 1000 at least"),
+    ],
+)
+def test_a_change_of_what_there_is_not_or_cannot_be_is_refused(assignment: str, says: str) -> None:
+    with pytest.raises(InputError, match=says), scales.changed("smoke", [assignment]):
+        pass
+
+
+def test_a_changed_setting_is_that_of_the_parts_that_use_it_until_the_end() -> None:
+    before = dict(scales.FIG2_SCALES)
+    with scales.changed("smoke", ["fig2.local_rounds.2=5", "fig2.seeds=[3, 4]", "hessian.model=mlp"]) as told:
+        size = scales.FIG2_SCALES["smoke"]
+        assert (size.local_rounds[2], size.seeds, scales.HESSIAN_SCALES["smoke"].model) == (5, (3, 4), "mlp")
+        assert set(told) == {"fig2", "table1", "hessian"}
+        assert told["hessian"] == "hessian.model = mlp in place of resnet8-half-bn"
+        assert {job.config.local_steps for job in fig2.jobs(options("smoke"))} == {1, 2, 4, 5, 10}
+    assert before == scales.FIG2_SCALES
+    with scales.changed("smoke", [f"fig2.M={before['smoke'].M}"]) as told:
+        assert told == {}
+
+
+def test_verdicts_of_changed_settings_say_so_and_do_not_count() -> None:
+    rows = test_hessian.numbers({"near zero": (0.2, 0.9, 0.99), **test_hessian.kappas(500, 20, 10)})
+    made = Made(section=Section(id="hessian"), claims=hessian.claims(rows, "tiny"))
+    assert {each.verdict for each in made.claims} & {"holds", "does not hold"}
+    changed = making._told_changed(made, "hessian.model = mlp in place of resnet20")
+    assert {each.verdict for each in changed.claims} == {"not tested at this scale"}
+    for old, new in zip(made.claims, changed.claims, strict=True):
+        words = f"reads “{old.verdict}” for settings changed by --set (hessian.model = mlp in place of resnet20); tiny"
+        assert (new.id, new.measured, new.scale) == (old.id, old.measured, words)
+    assert "no verdict on it counts" in changed.section.notes[0]
+
+
+def test_a_part_of_changed_settings_is_never_drawn_from_records() -> None:
+    changes = {"llm": "llm.test_examples = 9 in place of 0"}
+    assert making._record("llm", options("default")) is not None
+    assert making._record("llm", options("default", changes=changes)) is None
+    keys = {ingredients("llm", pd.DataFrame(), [], options(changes=own)) for own in ({}, changes)}
+    assert len(keys) == 2  # nor from what was drawn of others
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--set", "fig2.M=9", "--from-recorded"], "--set must be left out with --from-recorded"),
+        (["--set", "fig2.M=9", "--record", "kept"], "--set must be left out with --record"),
+        (["--set", "fig2.M=9", "--only", "fig3"], "--set must change a part that is made"),
+        (["--only", ","], "only must have names, joined by ',', got ','"),
+        (["--record", "/proc/x"], "--record must be a file that can be written"),
+        (["--runs", "/proc/x"], "--runs must be a file that can be written"),
+        (["--jobs", "99999999999"], "jobs must be an integer in 0..4096"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_before_anything_is_left(
+    more: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["paper", "--scale", "smoke", *more]) == 2
+    assert says in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

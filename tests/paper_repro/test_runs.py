@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.interrupts import Interrupted
 from decomfl_lab.runs import provenance, run
 from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.progress import left_words
 from decomfl_lab.runs.run import Progress
 from paper_repro import runs
 from paper_repro.runs import DONE_FILE, SO_FAR, TURN_FILE, Job, Result, finished, run_all
@@ -159,6 +161,26 @@ def test_of_equal_work_the_most_urgent_counts(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(runs, "_execute", lambda work, folder, turn: seen.append(work.urgency))
     run_all([job(urgency=0), job(urgency=3)], tmp_path, n_jobs=1)
     assert seen == [0]
+
+
+def test_the_time_left_follows_the_costs_at_the_pace_since_the_start() -> None:
+    a, b = Path("a"), Path("b")
+    tally = runs._Tally({a: job(30), b: job(90)}, before=5)
+    tally.reached(a, 0.5)  # by an earlier command
+    assert (tally.counts, tally.left(100.0)) == ((5, 7), math.inf)
+    tally.reached(a, 1.0)
+    assert tally.counts == (6, 7)
+    assert tally.left(110.0) == pytest.approx(60.0)  # 15 rounds took ten seconds, 90 are left
+    assert [left_words(seconds) for seconds in (60.0, 840.0, 9000.0, math.inf)] == [
+        "about 1 min left", "about 14 min left", "about 2.5 h left", ""
+    ]  # fmt: skip
+
+
+def test_a_line_says_how_many_runs_of_how_many_are_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_all([job(4)], tmp_path, n_jobs=1)
+    run_all([job(4), job(4, seed=1)], tmp_path, n_jobs=1)
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("all runs")]
+    assert told == ["all runs: 1/1", "all runs: 2/2"]
 
 
 def test_hours_that_are_none_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

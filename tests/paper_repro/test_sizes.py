@@ -152,7 +152,7 @@ def test_larger_models_are_more_accurate_or_not(gains: Sequence[float], verdict:
     assert verdicts(rows)["larger-better"] == verdict
 
 
-@pytest.mark.parametrize("spoil", ["still falling", "rises", "diverged", "noise", "learnt nothing"])
+@pytest.mark.parametrize("spoil", ["still falling", "rises", "diverged", "noise", "learnt nothing", "collapsed"])
 def test_runs_that_did_not_converge_decide_nothing(spoil: str) -> None:
     rows = family(FLAT)
     one = (rows.model == "c") & (rows.seed == 1) & (rows.what == "evaluation")
@@ -163,6 +163,8 @@ def test_runs_that_did_not_converge_decide_nothing(spoil: str) -> None:
     elif spoil == "diverged":
         rows = rows[~(one & (rows["round"] > 60))]
         rows.loc[one, "diverged"] = 1
+    elif spoil == "collapsed":
+        rows.loc[one, "test_accuracy"] = 0.52  # the loss falls, and the answers are of one class
     elif spoil == "learnt nothing":
         rows.loc[one, "test_loss"] = 0.7 - (0.7 - rows.loc[one, "test_loss"]) / 20  # a smooth fall of 0.01
     else:
@@ -172,6 +174,8 @@ def test_runs_that_did_not_converge_decide_nothing(spoil: str) -> None:
     assert {found[name] for name in ("same-round", "larger-later", "not-by-d")} == {"not tested at this scale"}
     (claim,) = [each for each in claims(rows, SIZE, "made up") if each.id == "sizes.same-round"]
     assert (claim.measured["runs that settled"], claim.measured["runs"]) == (5, 6)
+    assert claim.measured["rounds, c"] is None or spoil == "still falling"
+    assert claim.measured["rounds, a"] == 28  # 12 log(10), and no digits behind
 
 
 def test_kappa_is_judged_by_its_intervals() -> None:

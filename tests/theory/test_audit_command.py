@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from decomfl_lab.errors import InputError
+from theory.bounds import names
 from theory.commands.audit import audit
 from theory.findings import registry
 from theory.findings.finding import Check, Entry, Evidence
@@ -72,6 +73,14 @@ def test_entries_are_chosen_by_status_kind_label_line_and_cause(capsys: Capture)
     assert {row["label"] for row in _rows(capsys, cause=["lora-costs"])} == {"line-920.2"}
 
 
+def test_statements_are_known_by_number_bound_and_label() -> None:
+    named = {name: [each.label for each in ENTRIES if name in each.names] for name in (*names(), "theorem-3", "the.1")}
+    assert named["theorem-1"] == named["the.1"] == ["the.1"]
+    assert (named["theorem-2-gaussian"], named["variance"]) == (["line-1448"], ["lemma.pp.v2"])
+    assert named["theorem-3"] == ["line-1123"]  # which says Theorem 1 again
+    assert named["pl"] == []  # the paper has no such bound
+
+
 def test_what_carries_a_fault_hangs_on_its_cause(capsys: Capture) -> None:
     labels = {row["label"] for row in _rows(capsys, cause=["concave"])}
     assert {"line-1378.2", "line-1384"} <= labels  # the second carries the first
@@ -118,13 +127,15 @@ def test_evidence_that_fails_is_told_and_the_command_fails(capsys: Capture, monk
     ("options", "says"),
     [
         (
-            {"statement": ["eq.none"]},
-            "--statement must be a label or line of the audit, which --all lists, got 'eq.none'",
+            {"statement": ["algoritm-1"]},
+            "--statement must be a statement of the audit, which --all lists, as algorithm-1, .*, got 'algoritm-1'",
         ),
+        ({"statement": ["momentum"]}, "decomfl bound --statement momentum has it"),
         ({"status": ["wrong"]}, "--status must be one of refuted, "),
         ({"kind": ["proof"]}, "--kind must be one of equation, "),
         ({"cause": ["haste"]}, "--cause must be one of mini-batch, "),
-        ({"mutate": -1}, "--mutate must be at least 0, got -1"),
+        ({"mutate": -1}, r"--mutate must be in 0\.\.[0-9]+, the faults that there are, got -1"),
+        ({"mutate": 10**12}, "--mutate must be in 0.*, got 1000000000000"),
         ({"paper": Path("none.tex")}, "paper must be a readable TeX file, got 'none.tex'"),
     ],
 )

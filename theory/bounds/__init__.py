@@ -17,6 +17,7 @@ __all__ = ["STATEMENTS", "names", "statement"]
 STATEMENTS: Final[Mapping[tuple[str, Variant | None], Statement]] = {
     (each.name, each.variant): each for each in (*PAPER, *SHARPER, *DEFAULT_RUN, *CONVEX)
 }
+"""The bounds by name and variant."""
 
 
 def names() -> tuple[str, ...]:

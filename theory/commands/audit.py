@@ -7,6 +7,7 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["audit"]
 
 _WIDTH: Final = 118
-_SYMBOLS: Final = (
-    "ρ = 1 + (d + 1)/P (Gaussian z), φ = (M − m)/(M − 1), s₆ = E‖z‖⁶, D = f(x_0) − f*; NOTATION.md has the others."
-)
 
 
 def audit(
@@ -35,7 +33,12 @@ def audit(
         list[str] | None, typer.Option(help="Show a cause with every statement that it spoils. Repeatable.")
     ] = None,
     statement: Annotated[
-        list[str] | None, typer.Option(help="Show the statements of this LaTeX label or line-N in full. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            help="Show a statement in full: theorem-1, lemma-3, equation-6, line-N of the paper's source, a LaTeX "
+            "label, or a bound of `decomfl bound` that it states. For another name the error lists those that are "
+            "near. Repeatable."
+        ),
     ] = None,
     status: Annotated[
         list[str] | None, typer.Option(help=f"List the statements that are {', '.join(STATUSES)}. Repeatable.")
@@ -59,7 +62,7 @@ def audit(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list with a row for each statement.")] = False,
 ) -> None:
-    """What the paper says, what is so, and the evidence for it, gathered again.
+    """What the paper says, what is so, and evidence, made again.
 
       decomfl audit                       the findings that matter, on one screen
 
@@ -67,7 +70,7 @@ def audit(
 
       decomfl audit --cause mini-batch    a cause, and what hangs on it
 
-      decomfl audit --statement the.1     a statement, its evidence, and what is so instead
+      decomfl audit --statement theorem-1     a statement, its evidence, and what is so instead
 
     Exit code 0 if all evidence holds and nothing of the source is left out, else 1.
     """
@@ -83,12 +86,7 @@ def audit(
     for each in cause or []:
         require_choice("--cause", each, CAUSES)
     for each in statement or []:
-        require(
-            any(_is(entry, each) for entry in ENTRIES),
-            "--statement",
-            "be a label or line of the audit, which --all lists",
-            each,
-        )
+        require(any(_is(entry, each) for entry in ENTRIES), "--statement", _known(ENTRIES, each), each)
     spoiled = {name: hangs(CAUSES[name], ENTRIES) for name in cause or CAUSES}
     entries = [
         entry
@@ -125,8 +123,20 @@ def audit(
 
 
 def _is(entry: Entry, name: str) -> bool:
-    """Whether the name is one of the entry's labels, or its line."""
-    return name in (entry.label, *entry.labels, f"line-{entry.line}")
+    """Whether the name, as "the.1", "theorem-1" or "Theorem 1", is one of the entry's."""
+    return name in entry.names or name.lower().replace(" ", "-") in entry.names
+
+
+def _known(entries: Sequence[Entry], name: str) -> str:
+    """The rule for the name of a statement, with names that are like this one, or else those of theorems and lemmas."""
+    from theory.bounds import names
+
+    if name in names():
+        return f"be stated by the paper, as this bound is not (decomfl bound --statement {name} has it)"
+    everything = sorted({each for entry in entries for each in entry.names})
+    shown = get_close_matches(name.lower(), everything, 6, 0.5)
+    shown = shown or sorted({entry.names[-1] for entry in entries if entry.kind in ("theorem", "corollary", "lemma")})
+    return f"be a statement of the audit, which --all lists, as {', '.join(shown)}"
 
 
 def _gathered(entries: Sequence[Entry]) -> list[Result]:
@@ -160,7 +170,7 @@ def _mutate(sample: int) -> None:
     from decomfl_lab.runs.progress import RunBars
     from theory.findings.mutation import MUTATIONS, chosen, noticed
 
-    require(sample >= 0, "--mutate", "be at least 0", sample)
+    require(0 <= sample <= len(MUTATIONS), "--mutate", f"be in 0..{len(MUTATIONS)}, the faults that there are", sample)
     planted = chosen(sample) if sample else MUTATIONS
     passed = []
     with RunBars() as bars:
@@ -249,4 +259,7 @@ def _counts(results: Sequence[Result], open_: Sequence[str]) -> str:
     evidence = f"evidence fails for {', '.join(open_)}" if open_ else f"all {pieces} pieces of evidence hold"
     said = f"{len(results)} statement{'s' * (len(results) != 1)}{f', {again} of them said again' * bool(again)}"
     gap = " (a proof gap leaves the conclusion true)" if counts["proof gap"] else ""
-    return f"\n{_SYMBOLS}\n{said}: {told}{gap}; {evidence}."
+    from theory.symbols import MOMENTS
+
+    symbols = textwrap.fill(f"{'; '.join(MOMENTS.values())}; D = f(x_0) − f*. NOTATION.md has the others.", _WIDTH)
+    return f"\n{symbols}\n{said}: {told}{gap}; {evidence}."

@@ -60,6 +60,7 @@ _POINT: Final[dict[str, str]] = {
     "a": "Norm ‖∇f‖ of the gradient at the point that a lemma speaks of. [F/X]",
     "delta": "Distance ‖x_{i,r}^k − x_r‖ of that point from the round's first, root mean square. [X]",
 }
+_RARE: Final = "Constants of some statements alone"
 _DEFAULTS: Final = {f.name: f.default for f in Setting.__dataclass_fields__.values()}
 
 
@@ -85,7 +86,10 @@ def _with_constants(command: Command, points: Mapping[str, str]) -> Command:
     """``command(constants, ...)`` with a flag for each constant and for ``points``, spelled as in the paper."""
     flags = [
         *(_constant(name, text, int, parser=_whole(name), metavar="INTEGER") for name, text in _WHOLE.items()),
-        *(_constant(name, text, float) for name, text in {**_REAL, **points}.items()),
+        *(
+            _constant(name, text, float, rich_help_panel=_RARE if name in {"G", "H3", "alpha", "Q", *_POINT} else None)
+            for name, text in {**_REAL, **points}.items()
+        ),
         flag(
             "distribution",
             str,
@@ -119,7 +123,9 @@ def _stepsize(
     replacement: _Replacement = False,
     as_json: _Json = False,
 ) -> None:
-    """How large may η be? Every condition of a theorem, which one binds, and what can be proved beside it.
+    """How large may η be, and which condition of a theorem binds?
+
+    Every condition is shown, and what can be proved beside it.
 
       decomfl stepsize --theorem 1 --d 28938 --m 10 --P 20 --K 4 --L 1
 
@@ -166,13 +172,15 @@ def _bound(
     replacement: _Replacement = False,
     as_json: _Json = False,
 ) -> None:
-    """What is the bound, term by term? As printed, and as it can be proved, at this η and at the largest of each.
+    """What is the bound, term by term, as printed and as proved?
+
+    Each is shown at this η and at the largest that it allows.
 
       decomfl bound --theorem 1
 
-      decomfl bound --theorem 2 --d 1e9 --kappa 50 --m 10 --P 10 --L 1 --eta 0.01 --R 1000 --D 2 --sigma 0.1
+      decomfl bound --theorem 2 --d 1e9 --kappa 50 --m 10 --P 10 --L 1 --R 1000
 
-      decomfl bound --theorem 1 --d 1000 --m 10 --P 20 --K 4 --L 1 --eta 1e-4 --R 1000 --D 2 --sigma 0.1
+      decomfl bound --theorem 1 --d 1000 --m 10 --P 20 --K 4 --L 1 --eta 1e-4
 
       decomfl bound --statement variance --d 1000 --P 20 --L 1 --a 0.3 --sigma 1
 
@@ -186,6 +194,11 @@ def _bound(
         _print_formulas(_claimed(theorem, named, None)[1])
         return
     setting, variants = _asked(theorem, named, constants, replacement)
+    for name, value in at.items():
+        require(0 <= value < math.inf, name, "be a finite number of at least 0", value)
+        terms = [term for each in variants.values() for term in each.terms.values()]
+        known = any(name in theory.names_in(term) for term in terms)
+        require(known, name, "be left out for a statement without it", value)
     found = {title: _terms(each, setting, at) for title, each in variants.items()}
     notes = _notes(variants, setting, constants, terms=True)
     if as_json:
@@ -376,7 +389,12 @@ def _show(
     for name, cells in rows:
         table.add_row(name, *cells)
     console.print(table)
-    for line in lines:
+    from theory.formula import names_in
+
+    formulas = [each for of in variants.values() for part in (of.terms, of.eta, of.mu) for each in part.values()]
+    used = set().union(*map(names_in, formulas))
+    moments = [told for name, told in theory.symbols.MOMENTS.items() if name in used]
+    for line in (*lines, *(["; ".join(moments)] if moments else [])):
         console.print(line)
 
 

@@ -48,7 +48,9 @@ def check(
     seed: _Seed = 0,
     as_json: _Json = False,
 ) -> None:
-    """Does a bound hold? It is tried on thousands of problems, and the first that refutes it is shown in full.
+    """Does a bound hold? It is tried on thousands of problems.
+
+    The first that refutes it is shown in full.
 
       decomfl check examples/my_bound.py:right
 
@@ -76,7 +78,9 @@ def tightness(
     seed: _Seed = 0,
     as_json: _Json = False,
 ) -> None:
-    """How tight is a bound? The largest left side over right side that a search finds, class by class.
+    """How tight is a bound? A search tries to reach it.
+
+    It looks for the largest left side over right side, class by class of problems.
 
       decomfl tightness theorem-1
 

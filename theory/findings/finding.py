@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
@@ -165,6 +166,16 @@ class Entry:
     def number(self) -> str:
         """What a reader looks for, the first part of its place: Theorem 1, Equation (6), or the section alone."""
         return self.place.split(", ")[0]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that it can be asked for by: its labels, its line, its number (theorem-1) and the bound that it states.
+
+        What says again what another entry says has no bound of its own, and a line of an algorithm no number.
+        """
+        stated = [bound.removesuffix(" stated") for bound in self.bounds if bound.endswith(" stated")]
+        numbers = [re.sub(r"\W+", "-", self.number.lower()).strip("-")] * (self.kind != "algorithm line")
+        return (self.label, *self.labels, f"line-{self.line}", *numbers, *([] if self.restates else stated))
 
     @property
     def section(self) -> str:

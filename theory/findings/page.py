@@ -7,15 +7,15 @@ from itertools import groupby
 from typing import Final
 
 from theory.findings.finding import Cause, Entry
+from theory.symbols import MOMENTS
 
 __all__ = ["places", "statements"]
 
-_HEAD: Final = """# Every statement of the paper
+_HEAD: Final = f"""# Every statement of the paper
 
 Generated from the data of `theory/findings` by `decomfl findings --write docs`; `decomfl audit` gathers the evidence
-again, `decomfl audit --statement LABEL` shows it. Statements are in the order of the paper. ρ = 1 + (d + 1)/P for
-Gaussian directions, φ = (M − m)/(M − 1), s₆ = E‖z‖⁶, D = f(x_0) − f*; the other symbols are those of
-[NOTATION](../NOTATION.md).
+again, `decomfl audit --statement LABEL` shows it. Statements are in the order of the paper. D = f(x_0) − f*;
+{"; ".join(MOMENTS.values())}; the other symbols are those of [NOTATION](../NOTATION.md).
 """
 
 

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from decomfl_lab.errors import require
+from decomfl_lab.errors import is_number, require, require_possible
 from theory.problems.spectrum import Spectrum
 from theory.setting import Setting
 
@@ -182,7 +182,7 @@ def quadratic(
         InputError: That names the constant, the rule and the value.
     """
     for name, number in (("D", D), ("sigma", sigma), ("sigma_G", sigma_G)):
-        require(math.isfinite(number) and number >= 0, name, "be a finite number of at least 0", number)
+        require(is_number(number) and number >= 0, name, "be a finite number of at least 0", number)
     return Quadratic.of(Spectrum.two_level(d, kappa, L), D=D, sigma=sigma, sigma_G=sigma_G)
 
 
@@ -346,6 +346,7 @@ def expected(quadratic: Quadratic, setting: Setting) -> Trajectory:
         InputError: If η was not given or d is another.
     """
     groups = len(quadratic.spectrum.values)
+    require_possible("R", setting.R, memory=8.0 * groups * setting.R)
     with np.errstate(over="ignore", invalid="ignore"):
         power = round_map(quadratic, setting)
         traces = np.hstack([quadratic.start, np.zeros(len(power) - groups - 1), 1.0])[:, None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import EntryPoint
 
+from decomfl_lab.cli.bench.circumstances import begin
 from decomfl_lab.cli.layers import contributed
 from decomfl_lab.cli.lazy import LazyGroup
 
@@ -19,13 +20,13 @@ _OWN = {
     "device": "device:device",
     "stream": "stream:stream",
     "tuning": "tuning:tuning",
+    "page": "page:page",
 }
 
 bench = LazyGroup(
     "bench",
     [*(EntryPoint(name, f"{__name__}.{where}", _GROUP) for name, where in _OWN.items()), *contributed(_GROUP)],
-    help="Measure on this machine: rebuild, round and llm-round (speed), device (bits and speed of a GPU), moments "
-    "(is the stream random?), memory (of both sides), stream (bytes on the wire, load of a server), tuning (--lr auto "
-    "against a grid), kappa (error and coverage for how many products), coverage (does its interval hold?).",
-    no_args_is_help=True,
+    help="Measure on this machine: speed, memory, bytes and errors.\n\nWith --json the commands print records with "
+    "machine, load and date, of which page makes a page of Markdown.",
+    callback=begin,
 )

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from decomfl_lab.cli.bench.shared import measuring, print_rows
+from decomfl_lab.cli.bench.shared import Rows, measuring, print_tables
 from decomfl_lab.cli.drawing import drawing, plot_option
 from decomfl_lab.noise import Distribution
 
@@ -63,9 +62,11 @@ def device(
     plot: Annotated[
         Path | None, plot_option("device-ratios", "Draw the ratios to this file (.png, .pdf, .svg).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record of it as JSON.")] = False,
 ) -> None:
-    """Check a device's bits against the CPU's, then time it against the usual way on the same device.
+    """Check a device's bits against the CPU's, and time it.
+
+    It is timed against the usual way on the same device.
 
     First comes what must be exact: directions of every distribution at odd sizes and at offsets beyond 2^32, and
     replays of short runs of every rule, precision and grid; on the CPU itself the fast backend is checked against the
@@ -109,17 +110,13 @@ def device(
     ratios = device_ratios(rebuilds, rounds, language)
     if draw is not None and ratios:
         draw(pd.DataFrame(ratios), device=describe(place))
-    if as_json:
-        found: dict[str, Any] = {"device": describe(place), "bits": [check.to_dict() for check in bits]}
-        found |= {"rebuild": list(map(asdict, rebuilds)), "round": list(map(asdict, rounds))}
-        print(json.dumps(found | {"llm_round": list(map(asdict, language))}))
-    else:
-        agreed = {"what": "{what}", "cases": "{cases}", "equal to the bit": "{equal}"}
-        print_rows([check.to_dict() for check in bits], f"Bits: {describe(place)} beside the CPU", agreed, width=120)
-        title = "Times, and ratios to the usual way on the same device"
-        columns = {"what": "{what}", "how": "{how}", "seconds": "{seconds:.3g}", "ratio": "{ratio:.2f}"}
-        if ratios:
-            print_rows(ratios, title, columns | {"of limit": "{of limit:.0%}"}, words=2, width=120)
+    agreed = {"what": "{what}", "cases": "{cases}", "equal to the bit": "{equal}"}
+    tables = [Rows(f"Bits: {describe(place)} beside the CPU", [check.to_dict() for check in bits], agreed)]
+    columns = {"what": "{what}", "how": "{how}", "seconds": "{seconds:.3g}", "ratio": "{ratio:.2f}"}
+    columns["of limit"] = "{of limit:.0%}"
+    if ratios:
+        tables.append(Rows("Times, and ratios to the usual way on the same device", ratios, columns, words=2))
+    print_tables(*tables, width=120, as_json=as_json)
     if differing := [check.what for check in bits if not check.holds]:
         print(f"bits differ: {'; '.join(differing)}; nothing was timed", file=sys.stderr)
         raise typer.Exit(1)

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from decomfl_lab.cli.bench.shared import DEVICE, measured, names, print_rows
-from decomfl_lab.errors import require_int
+from decomfl_lab.cli.bench.shared import DEVICE, Rows, measured, names, print_tables
 
 __all__ = ["llm_round"]
 
@@ -32,9 +31,9 @@ def llm_round(
     device: DEVICE = "cpu",
     repeats: Annotated[int, typer.Option(help="Rounds of each way, in turns; the fastest counts.")] = 5,
     memory: Annotated[bool, typer.Option(help="Measure peaks too, of models of 16 MB and more.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record of it as JSON.")] = False,
 ) -> None:
-    """Time a round that fine-tunes a language model against the usual way, in one process.
+    """Time a round of fine-tuning against the usual way.
 
     A round is one local step of all sampled clients with central differences, noise, losses and update included, on
     random tokens in prompts as long as SST-2's. The usual way ("in place") is that of MeZO and the authors' code:
@@ -43,11 +42,10 @@ def llm_round(
     |g - g_ref| over the root mean square of g_ref, whose losses are float64. Peaks are of resident memory, in models
     and with the client's own, on a prompt of two tokens, each in a process of its own.
     """
-    import torch
-
     from decomfl_lab.bench.language_round import WAYS, llm_rows
+    from decomfl_lab.devices import use_threads_
 
-    torch.set_num_threads(require_int("threads", threads, 1))
+    use_threads_(threads)
     found = llm_rows(
         model,
         vocabulary=vocabulary,
@@ -72,4 +70,4 @@ def llm_round(
         "scalar error": "{scalar_error:.1e}",
         "peak models": "{peak_models:.2f}",
     }
-    print_rows([asdict(row) for row in rows], title, columns, width=120, as_json=as_json)
+    print_tables(Rows(title, [asdict(row) for row in rows], columns), width=120, as_json=as_json)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from decomfl_lab.cli.bench.shared import measured, names, numbers, print_rows
+from decomfl_lab.cli.bench.shared import Rows, measured, names, numbers, print_tables
 
 __all__ = ["memory"]
 
@@ -19,9 +19,11 @@ def memory(
         str | None, typer.Option(help="Roles to measure; a wrong one is answered with their names. [default: all]")
     ] = None,
     resident: Annotated[bool, typer.Option("--resident", help="Measure resident memory too, from 16 MB on.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record of it as JSON.")] = False,
 ) -> None:
-    """Measure what server and client need for a round, in models, each in a process of its own.
+    """Measure the memory of server and client, in models.
+
+    It is that of a round, each in a process of its own.
 
     The model has eight equal layers: φ, the largest, is d/8. Peaks are of mapped memory, every vector being a mapping
     of its own, to the page of 4 KiB and without sampling; the model is in them.
@@ -39,4 +41,4 @@ def memory(
     }
     columns |= {"resident": "{resident_models:.3f}"} if resident else {}
     rows = [{**asdict(row), "peak_models": row.peak_models} for row in found]
-    print_rows(rows, "Peak memory of a round, in models", columns, words=2, width=130, as_json=as_json)
+    print_tables(Rows("Peak memory of a round, in models", rows, columns, words=2), width=130, as_json=as_json)

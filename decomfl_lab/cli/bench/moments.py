@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import asdict
 from typing import Annotated
@@ -10,7 +11,7 @@ import typer
 from rich.progress import TaskID
 
 from decomfl_lab.bench.moments import stream_statistics
-from decomfl_lab.cli.bench.shared import DISTRIBUTIONS, measuring, names, print_rows
+from decomfl_lab.cli.bench.shared import DISTRIBUTIONS, Rows, measuring, names, print_tables
 from decomfl_lab.errors import require
 from decomfl_lab.noise import Distribution
 
@@ -24,13 +25,13 @@ def moments(
     ] = 1e8,
     distribution: Annotated[str, typer.Option(help="Distributions of z.")] = DISTRIBUTIONS,
     seed: Annotated[int, typer.Option(help="Run key of the stream.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record of it as JSON.")] = False,
 ) -> None:
-    """Compare moments, tails and correlations of the stream with what they should be.
+    """Compare moments, tails and correlations of z with the truth.
 
     Exit code 1 if one average is more than five standard errors away.
     """
-    require(draws >= 1e6, "draws", "be at least 1e6", draws)
+    require(1e6 <= draws < math.inf, "draws", "be a finite number of at least 1e6", draws)
     rows = []
     started = time.monotonic()
     with measuring() as bars:
@@ -53,7 +54,7 @@ def moments(
         "deviation": "{deviation:+.2f}",
     }
     title = f"Averages over the stream (seed {seed}, {time.monotonic() - started:.0f} s)"
-    print_rows(rows, title, columns, words=2, width=130, as_json=as_json)
+    print_tables(Rows(title, rows, columns, words=2), width=130, as_json=as_json)
     if not as_json:
         print(f"largest deviation: {worst:.2f} standard errors")
     if worst > 5:

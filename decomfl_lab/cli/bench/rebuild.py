@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from decomfl_lab.cli.bench.shared import DEVICE, DISTRIBUTIONS, measured, names, numbers, print_rows
+from decomfl_lab.cli.bench.shared import DEVICE, DISTRIBUTIONS, Rows, measured, names, numbers, print_tables
 from decomfl_lab.cli.drawing import drawing, plot_option
 from decomfl_lab.errors import require
-from decomfl_lab.files import write_atomically
+from decomfl_lab.files import require_writable, write_atomically
 from decomfl_lab.noise import Distribution
 
 __all__ = ["rebuild"]
@@ -38,9 +38,9 @@ def rebuild(
         Path | None, plot_option("rebuild-speed", "Draw the ratios to this file (.png, .pdf, .svg).")
     ] = None,
     csv: Annotated[Path | None, typer.Option(help="Write the rows to this CSV file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record of it as JSON.")] = False,
 ) -> None:
-    """Time rebuilds against torch.Generator + randn + add_, side by side in one process.
+    """Time rebuilds against torch.Generator + randn + add_.
 
     Every row is one lag of PAIRS directions applied to a model of D parameters in one pass. The ratio is to
     the plain way at whichever of one thread and torch's own number of threads is faster for it. "of limit" is
@@ -54,6 +54,7 @@ def rebuild(
     from decomfl_lab.devices import find_device
 
     draw = drawing("rebuild-speed", plot) if plot is not None else None
+    require_writable("csv", csv)
     place = find_device(device).type
     sizes, lags = numbers("d", d or _D), numbers("pairs", pairs or _PAIRS)
     distributions = [Distribution(name) for name in names("distribution", distribution, Distribution)]
@@ -87,4 +88,4 @@ def rebuild(
         "plain peak": "{plain_peak_models:.3f}",
     }
     title = "Rebuild against torch.Generator + randn + add_"
-    print_rows(rows, title, columns, words=3, width=150, as_json=as_json)
+    print_tables(Rows(title, rows, columns, words=3), width=150, as_json=as_json)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from decomfl_lab.cli.bench.shared import DEVICE, measured, names, print_rows
+from decomfl_lab.cli.bench.shared import DEVICE, Rows, measured, names, print_tables
 from decomfl_lab.engines.registry import ENGINES
 
 __all__ = ["round_"]
@@ -31,9 +31,11 @@ def round_(
     ] = None,
     device: DEVICE = "cpu",
     repeats: Annotated[int, typer.Option(help="Runs of each engine, in turns; the fastest counts.")] = 2,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record of it as JSON.")] = False,
 ) -> None:
-    """Time the passes of a round with every engine against the usual way, in one process.
+    """Time the passes of a round with every engine.
+
+    They are timed against the usual way, in one process.
 
     A round is one local step of all sampled clients, by default of the paper's sizes, noise and losses included:
     with central differences (2P forward passes), or by gradient projection (one forward and one backward pass and P
@@ -64,4 +66,4 @@ def round_(
         "of peak": "{peak_share:.0%}",
         "scalar error": "{scalar_error:.1e}",
     }
-    print_rows([asdict(row) for row in rows], title, columns, words=3, width=120, as_json=as_json)
+    print_tables(Rows(title, [asdict(row) for row in rows], columns, words=3), width=120, as_json=as_json)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from string import Formatter
 from typing import Annotated, Any, TypeVar
 
@@ -13,10 +14,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from decomfl_lab.cli.bench.circumstances import circumstances
 from decomfl_lab.cli.numbers import integer
 from decomfl_lab.errors import InputError, require_choice
 
-__all__ = ["DEVICE", "DISTRIBUTIONS", "measured", "measuring", "names", "numbers", "print_rows"]
+__all__ = ["DEVICE", "DISTRIBUTIONS", "Rows", "measured", "measuring", "names", "numbers", "print_tables"]
 
 T = TypeVar("T")
 
@@ -59,31 +61,42 @@ class _Cells(Formatter):
         return shown
 
 
-def print_rows(
-    rows: Sequence[Mapping[str, Any]],
-    title: str,
-    columns: Mapping[str, str],
-    *,
-    words: int = 1,
-    width: int,
-    as_json: bool = False,
-) -> None:
-    """Print a table on stdout, or the rows as JSON.
+@dataclass(frozen=True)
+class Rows:
+    """A table of what was measured.
 
-    Args:
+    Attributes:
+        title: The line above the table.
         rows: What was measured.
-        title: A line above the table.
         columns: The head of each column, and the format of its cells, with the keys of a row in braces.
         words: How many of the first columns are words, which stand on the left; the others are numbers.
+    """
+
+    title: str
+    rows: Sequence[Mapping[Any, Any]]
+    columns: Mapping[str, str]
+    words: int = 1
+
+    def cells(self) -> list[list[str]]:
+        """The text of every cell, row by row; a dash for what was not measured."""
+        return [[_Cells().vformat(cell, (), row) for cell in self.columns.values()] for row in self.rows]
+
+
+def print_tables(*tables: Rows, width: int, as_json: bool = False) -> None:
+    """Print tables on stdout, or as JSON the record of them and of what they were measured on.
+
+    Args:
+        tables: What was measured.
         width: Characters of a line where stdout is no terminal.
         as_json: Whether JSON is printed.
     """
     if as_json:
-        print(json.dumps(rows))
+        print(json.dumps({**circumstances(), "tables": list(map(asdict, tables))}, ensure_ascii=False))
         return
-    table = Table(title=title, title_justify="left")
-    for n, head in enumerate(columns):
-        table.add_column(head, justify="left" if n < words else "right")
-    for row in rows:
-        table.add_row(*(_Cells().vformat(cell, (), row) for cell in columns.values()))
-    Console(width=None if sys.stdout.isatty() else width).print(table)
+    for own in tables:
+        table = Table(title=own.title, title_justify="left")
+        for n, head in enumerate(own.columns):
+            table.add_column(head, justify="left" if n < own.words else "right")
+        for row in own.cells():
+            table.add_row(*row)
+        Console(width=None if sys.stdout.isatty() else width).print(table)

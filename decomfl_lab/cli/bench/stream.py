@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from decomfl_lab.cli.bench.shared import measured, numbers, print_rows
-from decomfl_lab.errors import require_int
+from decomfl_lab.cli.bench.shared import Rows, measured, numbers, print_tables
+from decomfl_lab.errors import require_int, require_possible
 
 __all__ = ["stream"]
 
@@ -19,9 +18,11 @@ def stream(
     clients: Annotated[int, typer.Option(help="Number of clients of the server that is put under load.")] = 1000,
     d: Annotated[str, typer.Option(help="Model sizes d of that server's run.")] = "1e4,1e7",
     rounds: Annotated[int, typer.Option(help="Rounds of the load; bytes are of 100 rounds.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record of it as JSON.")] = False,
 ) -> None:
-    """Measure bytes a client-round on the wire, and a server against many clients on loopback, K·P = 20.
+    """Measure bytes on the wire, and the load of a server.
+
+    Bytes are those of a client-round; the server has many clients on loopback, K·P = 20.
 
     Bytes are those of every segment on a loopback interface of its own, the headers of IP and TCP, acknowledgements
     and TLS included (Linux, unshare --net). "answer after" is how long a client takes: after 40 ms its side
@@ -32,12 +33,12 @@ def stream(
     from decomfl_lab.bench.stream import load_rows, wire_rows
 
     require_int("rounds", rounds, 2)
+    require_possible("clients and rounds", (clients, rounds), operations=1e5 * clients * rounds)
     sizes = numbers("d", d)
+    for size in sizes:
+        require_possible("d", require_int("d", size, 1), memory=4 * size)
     wire = [asdict(row) for row in measured(wire_rows(), 4)]
     load = [asdict(row) for row in measured(load_rows(sizes, clients=clients, rounds=rounds), 2 * len(sizes))]
-    if as_json:
-        print(json.dumps({"bytes": wire, "load": load}))
-        return
     columns = {
         "security": "{security}",
         "answer after": "{pause:g} s",
@@ -47,7 +48,7 @@ def stream(
         "segments": "{segments:.2f}",
     }
     rows = [row | {"security": "mutual TLS" if row["secured"] else "keyed tags"} for row in wire]
-    print_rows(rows, "A client-round of the stream, both ways", columns, width=100)
+    traffic = Rows("A client-round of the stream, both ways", rows, columns)
     columns = {
         "server": "{server}",
         "clients": "{clients:,}",
@@ -62,4 +63,5 @@ def stream(
         | {f"{name}_mb": row[name] and 1e-6 * row[name] for name in ("half", "end")}
         for row in load
     ]
-    print_rows(rows, f"One server on loopback, {rounds} rounds", columns, width=100)
+    loaded = Rows(f"One server on loopback, {rounds} rounds", rows, columns)
+    print_tables(traffic, loaded, width=100, as_json=as_json)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from decomfl_lab.cli.bench.shared import measured, names, print_rows
-from decomfl_lab.errors import require, require_int
+from decomfl_lab.cli.bench.shared import Rows, measured, names, print_tables
+from decomfl_lab.errors import require, require_int, require_possible
 
 __all__ = ["tuning"]
 
@@ -18,9 +18,11 @@ def tuning(
     problem: Annotated[str, typer.Option(help="Problems: flat, power, logistic, mlp, cnn.")] = "flat,logistic",
     momentum: Annotated[float, typer.Option(help="The momentum β in [0, 1).")] = 0.9,
     seeds: Annotated[int, typer.Option(help="The number of seeds.")] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record of it as JSON.")] = False,
 ) -> None:
-    """Count the rounds to a stated loss or accuracy, with --lr auto and with nine learning rates by factors of 2.
+    """Count the rounds to an accuracy or loss, with --lr auto.
+
+    Beside it are nine learning rates by factors of 2.
 
     flat and power are quadratics, logistic and mlp are trained on the digits, cnn on MNIST (from $DECOMFL_DATA; about
     an hour). Too large learning rates warn that their losses rise.
@@ -29,7 +31,8 @@ def tuning(
 
     chosen = names("problem", problem, PROBLEMS)
     require(0.0 <= momentum < 1.0, "momentum β", "be in [0, 1)", momentum)
-    rows = tuning_rows(chosen, momentum=momentum, seeds=require_int("seeds", seeds, 1))
+    require_possible("seeds", require_int("seeds", seeds, 1), operations=1e8 * seeds)
+    rows = tuning_rows(chosen, momentum=momentum, seeds=seeds)
     found = [asdict(row) for row in measured(rows, len(chosen) * (GRID + 1))]
     columns = {
         "problem": "{problem}",
@@ -39,4 +42,5 @@ def tuning(
         "seeds there": "{there}",
         "rehearsed": "{rehearsed:.0f}",
     }
-    print_rows(found, f"Rounds to the goal, momentum {momentum:g}", columns, words=2, width=100, as_json=as_json)
+    table = Rows(f"Rounds to the goal, momentum {momentum:g}", found, columns, words=2)
+    print_tables(table, width=100, as_json=as_json)

@@ -77,7 +77,7 @@ def make_certificates(folder: Path, clients: int, hosts: Sequence[str] = (), day
     Raises:
         InputError: If a file cannot be read or written, or other hosts are given than the server's certificate has.
     """
-    require_int("clients M", clients, 1)
+    require_int("clients M", clients, 1, 100_000)
     require_int("days", days, 1, 36_500)
     names = [_subject_name(host) for host in dict.fromkeys([*LOOPBACK, *hosts])]
     try:

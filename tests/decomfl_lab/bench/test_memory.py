@@ -116,7 +116,7 @@ def test_resident_memory_agrees_for_large_models() -> None:
 def test_the_command_prints_the_rows(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--d", "1e5,2e5", "--role", "server,client-lean-k1", "--resident", "--json"]
     assert main(["bench", "memory", *arguments]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(capsys.readouterr().out)["tables"][0]["rows"]
     assert [(row["role"], round(row["d"], -4)) for row in rows] == [
         ("server", 100_000),
         ("client-lean-k1", 100_000),

@@ -34,4 +34,4 @@ def test_the_command_refuses_a_problem_it_does_not_know(capsys: pytest.CaptureFi
 def test_the_command_prints_its_rows_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     with patch.object(type(PROBLEMS["flat"]), "rounds", lambda *_, **__: (7, None)):
         assert main(["bench", "tuning", "--problem", "flat", "--seeds", "2", "--json"]) == 0
-    assert {row["rounds"] for row in json.loads(capsys.readouterr().out)} == {7.0}
+    assert {row["rounds"] for row in json.loads(capsys.readouterr().out)["tables"][0]["rows"]} == {7.0}

@@ -46,7 +46,7 @@ def test_what_is_not_installed_is_not_offered(
 
 def test_what_is_installed_is_offered(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
-    assert re.search(r"\n  paper .*decomfl paper --only fig2", capsys.readouterr().out, re.DOTALL)
+    assert re.search(r"decomfl paper --scale smoke.*\n  paper ", capsys.readouterr().out, re.DOTALL)
     assert main(["bench", "rebuild", "--help"]) == 0
     assert "--plot" in capsys.readouterr().out
 

@@ -65,6 +65,15 @@ def test_the_command_that_is_run_is_the_one_that_is_loaded(monkeypatch: pytest.M
     assert loaded == ["noise"]
 
 
+@pytest.mark.parametrize(("asked", "meant"), [([], ["--help"]), (["help", "noise"], ["noise", "--help"])])
+def test_help_can_be_asked_for_by_name_or_by_nothing(
+    asked: list[str], meant: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (main(asked), main(meant)) == (0, 0)
+    first, _, second = capsys.readouterr().out.partition("Usage:")[2].partition("Usage:")
+    assert first == second
+
+
 def test_a_misspelt_command_is_told_its_neighbours(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verfy"]) == 2
     assert "No such command 'verfy'. Did you mean 'verify'?" in capsys.readouterr().err.replace("(", "").replace(

@@ -53,10 +53,10 @@ def test_the_closed_form_is_that_of_its_pool() -> None:
     assert [own for own in others if own.traffic(run.config.cohort, 1).down_bytes == pytest.approx(sent)] == []
 
 
-def test_the_readmes_bytes_are_those_of_the_formula() -> None:
-    readme = (Path(__file__).parents[3] / "README.md").read_text().split()
+def test_the_bytes_in_the_page_of_methods_are_those_of_the_formula() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "methods.md").read_text().split()
     one, ten = (lab.FedKSeed(local_steps=K).traffic(Cohort(1000, 100, 10), 28_938).bytes for K in (1, 10))
-    assert f"{one:,.0f} bytes for K = 1 and {ten:,.0f} for K = 10" in " ".join(readme)
+    assert f"{one:,.0f} bytes for K = 1 and {ten:,.0f} for K = 10" in " ".join(page)
 
 
 def test_two_rounds_are_the_written_out_sums() -> None:
@@ -77,14 +77,14 @@ def newcomer(missed: int, S: int) -> tuple[int, int]:
     rounds = (Participation((0,)),) * missed
     case = but(POOLED, M=2, rule=PooledSgd(S), P=Schedule(20), K=1, eta=Schedule(1e-4), rounds=rounds)
     played = play(LAB, case, with_model=False)
-    assert played.digest_after(1) == played.digest_after(0)
+    assert played.model_after(1) == played.model_after(0)
     return played.ledger.down[1].bytes, played.ledger.down[1].scalars
 
 
-def test_a_newcomer_after_a_thousand_rounds_gets_one_pool() -> None:
+def test_a_newcomer_after_a_hundred_rounds_gets_one_pool() -> None:
     plan = 12 + 19 + 2 * 20 + 4
     told = 12 + 8
-    assert newcomer(1000, 1024) == (told + plan + 25 + 4 * 1024, 1024)
+    assert newcomer(100, 1024) == (told + plan + 25 + 4 * 1024, 1024)
     assert newcomer(20, 1024) == (told + plan + 20 * (19 + 6 * 20), 20 * 20)
 
 

@@ -178,13 +178,13 @@ def test_files_of_before_are_read_and_what_is_another_methods_is_left_out() -> N
 def test_help_shows_the_options_of_the_method_alone_in_groups(
     kind: type[Method], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["train", name_of(kind()), "--help"]) == 0
+    assert main(["train", name_of(kind()), "--help-all"]) == 0
     shown = capsys.readouterr().out
     flags = {flag.replace("-", "_") for flag in re.findall(r"^  --([a-z0-9-]+)", shown, re.M)}
     cohort = {"clients", "sampled"} if kind.alone else set()
     own = {"device", "threads", "config", "out", "json", "federation", "workers"}
     assert flags - own == {*run_options(), *kind.options()} - cohort
-    for group in ("Method:", "Optimizer:", "Model and data:", "Engine:", "Output:"):
+    for group in ("Options:", "Optimizer:", "Model and data:", "Engine:", "Output:"):
         assert f"\n{group}\n" in shown
 
 

@@ -144,7 +144,7 @@ def test_a_run_of_other_data_or_without_its_model_is_refused(model: nn.Module, t
 @pytest.mark.parametrize(
     ("clients", "message"),
     [
-        ([], "clients must be one at least, got 0"),
+        ([], r"clients must be a list with the examples of one client at least, got \[\]"),
         ([(x, y[:3])], r"client 0 must have as many inputs as targets, and one at least, got \(90, 3\)"),
         ([PAIRS[0], (x[:, :3], y)], "clients must have inputs and targets of the same shapes and types"),
         ([(x, y.tolist())], r"client 0 must be \(inputs, targets\), .*, got \(Tensor, list\)"),
@@ -172,6 +172,27 @@ def test_a_module_that_is_no_function_of_its_parameters_is_refused() -> None:
     model = nn.Sequential(nn.Linear(6, 2), nn.Dropout(0.5))
     with pytest.raises(lab.InputError, match=r"module '1' \(Dropout\) must be in eval mode"):
         lab.train(model, clients=PAIRS, rounds=1)
+    with pytest.raises(lab.InputError, match=r"dtype of the parameters must be float32 .*module.float\(\) casts them"):
+        lab.train(model[0].bfloat16(), clients=PAIRS, rounds=1)
+
+
+class Noisy(nn.Linear):
+    """Noise that no list of modules shows, of torch's generator or of one that is seeded in each forward pass."""
+
+    seeded = False
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(0) if self.seeded else None
+        return super().forward(features) + 1e-4 * torch.randn(len(features), 2, generator=generator)
+
+
+def test_noise_in_forward_is_refused_unless_forward_seeds_it() -> None:
+    model, state = Noisy(6, 2), torch.get_rng_state()
+    with pytest.raises(lab.InputError, match=r"the same in every evaluation .*F.dropout.*, got \(.*, .*\)"):
+        lab.train(model, clients=PAIRS, rounds=1)
+    assert torch.equal(torch.get_rng_state(), state)
+    model.seeded = True
+    assert lab.train(model, clients=PAIRS, rounds=1).verify()
 
 
 def test_options_that_nobody_has_are_refused(model: nn.Module) -> None:
@@ -308,7 +329,7 @@ def test_slips_are_told_in_a_line(model: nn.Module, tmp_path: Path) -> None:
         ),
         (
             lambda: lab.train(model, nn.CrossEntropyLoss(reduction="none"), PAIRS),
-            r"loss must give one number, .*got \(8,\)",
+            r"loss must return a scalar .*lambda outputs, targets: .*mean.*got 'shape \(8,\)'",
         ),
         (lambda: run.plot(tmp_path / "a.doc"), r"plot must end in one of \."),
     ):

@@ -318,7 +318,7 @@ def test_the_command_says_it_in_words_in_json_and_by_its_exit_code(
     ("flags", "told"),
     [
         (["--measure", "1,two"], "measure must be rounds joined by commas, got '1,two'"),
-        (["--save", "no/such/folder"], "save must be a file in a folder that exists, got 'no/such/folder'"),
+        (["--save", "/proc/x"], "save must be a file that can be written, got '/proc/x' (No such file or directory)"),
         (["--round", "9"], "round must be an integer in 0..7, got 9"),
     ],
 )

@@ -151,7 +151,7 @@ def test_vocabularies_refuse_what_cannot_be() -> None:
     [
         ({"size": "opt-7b"}, "size must be one of opt-0.3m, .*, got 'opt-7b'"),
         ({"vocabulary": "bert"}, "vocabulary must be a number of tokens or gpt2, got 'bert'"),
-        ({"vocabulary": 100}, "vocabulary must be an integer of at least 260, got 100"),
+        ({"vocabulary": 100}, "vocabulary must be an integer in 260..1000000, got 100"),
         ({"steps": 0}, "steps must be an integer of at least 1, got 0"),
         ({"batch": 0}, "batch must be an integer of at least 1, got 0"),
         ({"verdicts": -1}, "verdicts must be an integer of at least 0, got -1"),

@@ -1,0 +1,99 @@
+"""``decomfl runs``: the runs in folders, side by side."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from decomfl_lab.errors import require_choice
+from decomfl_lab.runs.folder import COLUMNS, Found, found_runs
+
+__all__ = ["runs", "where"]
+
+SHOWN = ("folder", "method", "data", "model", "d", "K", "P", "η", "rounds", "accuracy", "loss", "MB", "state")
+
+
+def runs(
+    folders: Annotated[list[Path] | None, typer.Argument(show_default=False)] = None,
+    *,
+    sort: Annotated[str, typer.Option(help=f"The column to sort by: {', '.join(SHOWN)}.")] = "folder",
+    columns: Annotated[bool, typer.Option("--columns", help="Say what the columns of metrics.csv are.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list on stdout.")] = False,
+) -> None:
+    """List the runs in folders: settings, state and last values.
+
+    FOLDERS are searched with all that is in them; without any, the folder runs, or else the one you are in. A run is
+    finished; interrupted (the same command goes on); running; diverged; without a checkpoint; or damaged.
+
+      decomfl runs
+      decomfl runs runs/a runs/b --sort accuracy
+      decomfl runs --columns              what the columns of metrics.csv are
+
+    K are local steps, P directions, η the learning rate, d parameters; MB are those that all clients sent and got.
+    """
+    require_choice("sort", sort, SHOWN)
+    if columns:
+        width = max(map(len, COLUMNS))
+        print(json.dumps(dict(COLUMNS)) if as_json else "\n".join(f"{k:<{width}}  {v}" for k, v in COLUMNS.items()))
+        return
+    found = found_runs(where(folders))
+    rows = sorted(map(_row, found), key=lambda row: _place(row[sort]))
+    if as_json:
+        print(json.dumps(rows))
+    else:
+        table = [SHOWN, *(tuple(map(_cell, row, row.values())) for row in rows)]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in table)
+        print("\n".join(lines) if rows else "no runs here; decomfl train --out runs/first makes one")
+    for each in found:
+        if each.trouble:
+            print(f"damaged: {each.trouble}", file=sys.stderr)
+
+
+def where(folders: list[Path] | None) -> list[Path]:
+    """The folders that were named, or else runs, or else the one we are in."""
+    return folders or [Path("runs") if Path("runs").is_dir() else Path()]
+
+
+def _row(found: Found) -> dict[str, Any]:
+    """The row of a run, None where something is not known."""
+    config, last = found.config, found.last
+    accuracy, loss, sent = (last.get(name, math.nan) for name in ("test_accuracy", "test_loss", "wire_bytes"))
+    known = {
+        "folder": str(found.folder),
+        "method": config.get("method"),
+        "data": config.get("task") or config.get("data"),
+        "model": config.get("model"),
+        "d": found.d,
+        "K": config.get("local_steps"),
+        "P": config.get("perturbations"),
+        "η": config.get("lr"),
+        "rounds": [found.round, config.get("rounds")],
+        "accuracy": accuracy,
+        "loss": loss,
+        "MB": sent / 1e6,
+        "state": found.state,
+    }
+    return {name: None if isinstance(each, float) and math.isnan(each) else each for name, each in known.items()}
+
+
+def _place(value: Any) -> tuple[int, float, str]:
+    """Where a value comes in its column: numbers, then words, then what is not known."""
+    first = value[0] if isinstance(value, list) else value
+    is_number = isinstance(first, int | float)
+    return 2 * (first is None) + (isinstance(first, str)), first if is_number else 0.0, str(first)
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if name == "rounds":
+        return "/".join("?" if each is None else str(each) for each in value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

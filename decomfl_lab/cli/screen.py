@@ -1,0 +1,158 @@
+"""What a command says of itself: help that fits a screen, names that complete, a hint for another library's words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from decomfl_lab.datasets import DATA_NAMES
+from decomfl_lab.models import MODEL_NAMES
+
+__all__ = ["LINES", "WORDS", "Screened", "lines_of"]
+
+LINES = 60
+"""The most lines of a --help, at 80 columns."""
+WORDS = {
+    **dict.fromkeys(("K", "local-iterations", "local-epochs", "local-iters"), "local-steps"),
+    **dict.fromkeys(("P", "directions", "num-perturbations", "num-directions", "num-pert"), "perturbations"),
+    **dict.fromkeys(("M", "N", "num-clients", "n-clients"), "clients"),
+    **dict.fromkeys(("m", "num-sampled", "participants", "sample", "clients-per-round"), "sampled"),
+    **dict.fromkeys(("R", "T", "epochs", "iterations", "num-rounds", "round", "steps"), "rounds"),
+    **dict.fromkeys(("eta", "η", "learning-rate", "step-size"), "lr"),
+    **dict.fromkeys(("B", "batch", "batchsize", "bs", "train-batch-size"), "batch-size"),
+    **dict.fromkeys(("μ", "smoothing", "zo-eps", "eps"), "mu"),
+    **dict.fromkeys(("β", "beta", "beta1"), "momentum"),
+    **dict.fromkeys(("λ", "wd", "lambda"), "weight-decay"),
+    **dict.fromkeys(("dataset", "data-set"), "data"),
+    **dict.fromkeys(("network", "arch", "model-name"), "model"),
+    **dict.fromkeys(("output", "output-dir", "out-dir", "save", "folder"), "out"),
+    **dict.fromkeys(("gpu", "cuda"), "device"),
+    **dict.fromkeys(("random-seed", "manual-seed"), "seed"),
+    **dict.fromkeys(("test-every", "eval-iterations", "eval-interval"), "eval-every"),
+}
+"""The paper's symbols and other libraries' words for options, and what they are called here."""
+COMPLETED = {"model": MODEL_NAMES, "data": DATA_NAMES, "device": ("cpu", "cuda", "auto")}
+"""The names that a shell completes after an option."""
+
+
+class Screened(click.Command):
+    """A command whose --help has at most ``LINES`` lines; what it leaves out is in --help-all, in groups.
+
+    The group of an option is typer's ``rich_help_panel``. Those without one, or in the one of the first option, are
+    the usual ones. A help that fits shows all of them; one that does not shows the usual ones, if need be by the first
+    sentence of what is said of each, and the first paragraph of what is said of the command.
+    """
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        for param in self.params:
+            if param.name in COMPLETED:
+                param._custom_shell_complete = partial(_completed, COMPLETED[param.name])
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """The parameters, with --help-all."""
+        return [*super().get_params(ctx), _HELP_ALL]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """What click makes of the arguments; an unknown option is told what it is called here."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            meant = f"--{WORDS.get(error.option_name.lstrip('-'))}"
+            if any(meant in param.opts for param in self.params):
+                told = f"No such option {error.option_name!r}. Did you mean {meant!r}?"
+                raise click.NoSuchOption(error.option_name, told, ctx=ctx) from None
+            raise
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write as much as fits: all, else the usual options, else these in brief."""
+        for usual, brief in ((False, ()), (True, ()), (True, ("options",)), (True, ("options", "text"))):
+            tried = ctx.make_formatter()
+            self._write(ctx, tried, usual, brief)
+            if _ALL in ctx.meta or lines_of(tried.getvalue()) <= LINES:
+                break
+        formatter.write(tried.getvalue())
+
+    def _write(self, ctx: click.Context, formatter: click.HelpFormatter, usual: bool, brief: Sequence[str]) -> None:
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        first = _panel(options[0])
+        groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            name, record = _panel(param), param.get_help_record(ctx)
+            if record is None or not record[1] or (usual and name not in (None, first)) or param is _HELP_ALL:
+                continue
+            group = name or ("Options" if isinstance(param, click.Option) else "Arguments")
+            groups.setdefault(group, []).append((record[0], _brief(record[1]) if "options" in brief else record[1]))
+        self.format_usage(ctx, formatter)
+        if self.help:
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(_as_it_stands(self.help, brief="text" in brief))
+        for group, rows in groups.items():
+            if rows:
+                with formatter.section(group):
+                    formatter.write_dl(rows)
+        if isinstance(self, click.Group):
+            self.format_commands(ctx, formatter)
+        self.format_epilog(ctx, formatter)
+        if usual:
+            formatter.write_paragraph()
+            formatter.write_text("--help-all lists every option, in groups, with all that is said of each.")
+
+
+def lines_of(text: str) -> int:
+    """The lines that a text takes at 80 columns."""
+    return sum(max(1, -(-len(line) // 80)) for line in text.rstrip("\n").split("\n"))
+
+
+def _panel(param: click.Parameter) -> str | None:
+    return getattr(param, "rich_help_panel", None)
+
+
+def _brief(text: str) -> str:
+    """The first sentence of an option's help, and its default."""
+    said, mark, default = text.partition("[default:")
+    return re.split(r"(?<=\.)\s+(?=[A-Z])", said)[0].strip() + (f" {mark}{default}" if mark else "")
+
+
+def _as_it_stands(text: str, *, brief: bool) -> str:
+    """The text with indented lines, which are examples and formulas, left as they are; in brief its first paragraph."""
+    parts: list[str] = []
+    paragraphs = re.split(r"\n\s*\n", text)
+    for indented, group in groupby(paragraphs, key=lambda paragraph: paragraph.startswith(" ")):
+        own = list(group)
+        parts += ["\b\n" + "\n".join(own)] if indented else own if not brief else own[:1] if not parts else []
+    return "\n\n".join(parts)
+
+
+def _completed(
+    names: tuple[str, ...], ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """What begins with what was typed."""
+    del ctx, param
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    del param
+    if value and not ctx.resilient_parsing:
+        ctx.meta[_ALL] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
+
+
+_ALL = f"{__name__}.all"
+_HELP_ALL = click.Option(
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_all,
+    help="Show every option, in groups, and exit.",
+)

@@ -1,0 +1,214 @@
+"""An implementation of your own, to be put to the laws: fill in what is yours.
+
+    decomfl verify --target-template > mine.py      prints this file
+    decomfl verify --target mine:Mine               tries every law, or those of --law NAME
+    test_laws = laws.pytest_suite(Mine())           is a test a law, in a module of tests
+
+What raises NotImplementedError, or is deleted, is not offered: the lab's takes its place, and laws about it alone are
+skipped. Mostly it is enough to write ``Model`` and ``Client``, and to say in ``Mine.supports`` which cases they can do.
+
+The laws compare bits, so every product and every sum is rounded on its own, to the dtype of x, in the order written
+here. A local step along z_p = case.direction(seed, p), a float32 array of d numbers, by the scalars g_p, p = 0..P-1:
+
+    c_p(a) = float32(a / P * g_p), where a / P * g_p is computed in float64 (Python's floats) from left to right
+    case.rule = Sgd(weight_decay=λ):
+        x ← (1 − ηλ)·x, if λ > 0;  then for each p in turn  x ← x + c_p(−η)·z_p
+    case.rule = Momentum(β, convention, weight_decay=λ), with w = 1 − β by the convention "paper" and w = 1 by "torch":
+        m ← β·m;  m ← m + (wλ)·x, if λ > 0;  for each p in turn  m ← m + c_p(w)·z_p;  then  x ← x + (−η)·m
+
+Scalars are measured at the client's present x, with f(x) = objective(x, step), where x is a torch tensor and ``step``
+counts the local steps that the client has measured in its life (it picks the batch):
+
+    case.estimator = "forward":       g_p = float32((f(x + μ z_p) − f(x)) / μ)
+    case.estimator = "central":       g_p = float32((f(x + μ z_p) − f(x − μ z_p)) / 2μ)
+    case.estimator = "central-sign":  g_p = int8, 1 where the central difference is at least 0, else −1
+
+The other rules are in ``help(decomfl_lab.AdaMM)`` and its like; the bits of directions in docs/noise-stream.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from decomfl_lab import Sgd, laws
+
+
+class Model:
+    """x and the optimizer's state after whole rounds: what the laws know as a replica.
+
+    Attributes:
+        round: The number of records applied.
+    """
+
+    def __init__(self, case: laws.Case) -> None:
+        self.round = 0
+        self.x = case.initial()  # a torch tensor of d numbers of case.dtype, one vector for tensors of case.shapes
+        raise NotImplementedError
+
+    def catch_up(self, records: Iterable[laws.RoundRecord]) -> object:
+        """Apply the records of rounds ≥ ``round`` in order, skip older ones; InputError, and no change, at a gap.
+
+        A record has ``round``, ``eta``, ``seeds`` (one entry a local step) and ``scalars``, shape (K, P).
+        """
+        raise NotImplementedError
+
+    def snapshot(self) -> laws.Snapshot:
+        """Snapshot(round, x, {slot: vector}), a vector for each of ``case.rule.slots``, which no later step changes."""
+        raise NotImplementedError
+
+    def restore(self, snapshot: laws.Snapshot) -> None:
+        """Be what the snapshot says, and leave the snapshot's vectors as they are ever after."""
+        raise NotImplementedError
+
+
+class Client:
+    """A client.
+
+    Attributes:
+        id: The client's number i.
+        replica: Its model, of a whole round whenever ``handle`` is not running.
+        run_seed: None until the run's seed is written here (only where seeds are sent per run); nothing to do.
+    """
+
+    def __init__(self, case: laws.Case, i: int, objective: laws.Objective) -> None:
+        self.id, self.replica, self.objective = i, Model(case), objective
+        self.run_seed: int | None = None
+        raise NotImplementedError
+
+    def report(self) -> laws.Held:
+        """The round that the client holds, Held(id, replica.round) (only where clients track it)."""
+        raise NotImplementedError
+
+    def handle(self, plan: laws.Plan) -> laws.Reply:
+        """Rebuild x_r from the plan's records, measure K·P scalars, be at x_r again; InputError if records lack.
+
+        1. catch up with ``plan.records``; decomfl_lab.InputError unless the model is then of ``plan.round``;
+        2. for each of the K entries of ``plan.seeds``: measure P = ``plan.P`` scalars, then step by these own scalars
+           with η = ``plan.eta``;
+        3. take the local steps back, momentum too, to the bit (a snapshot does), and answer
+           Reply(id, plan.round, scalars), with a float32 array of shape (K, P) (int8 for signs).
+        """
+        raise NotImplementedError
+
+
+class Server:
+    """A server.
+
+    Attributes:
+        history: The records that are kept, a laws.History; a restart writes it.
+        held: The round that each client holds, empty where clients track it; a restart writes it.
+        round: The round to be planned or under way.
+        run_seed: The seed that every round's derive from.
+        tracking: Who remembers which round a client holds.
+        replica: The server's model, None where it is made without one.
+    """
+
+    def __init__(self, case: laws.Case, *, with_model: bool) -> None:
+        self.history = laws.History()  # append(record), since(r), prune(r), start, end
+        self.held = [0] * case.M if case.tracking is laws.Tracking.SERVER else []
+        self.round, self.run_seed, self.tracking = 0, case.seed, case.tracking
+        self.replica = Model(case) if with_model else None
+        raise NotImplementedError
+
+    def plan_round(
+        self, participants: Sequence[int] | None = None, reports: Iterable[laws.Held] | None = None
+    ) -> Mapping[int, laws.Plan]:
+        """A plan for each participant; InputError for participants or reports that cannot be served.
+
+        Where records are gone that a client lacks, the error names the client, its round and the oldest record's.
+
+        Plan(round, eta, P, case.distribution, seeds, records), whose seeds are those of
+        ``decomfl_lab.records.seeds.draw_seeds(case.seeding, run_seed, round, case.K, P)``.
+        """
+        raise NotImplementedError
+
+    def aggregate(self, replies: Iterable[laws.Reply]) -> laws.RoundRecord:
+        """The round's record, stored and applied; InputError, and nothing stored, for a bad reply or none.
+
+        RoundRecord(round, eta, distribution, seeds, scalars), whose scalars are the mean of the replies', rounded once,
+        so that their order does not matter (the majority's signs for "central-sign").
+        """
+        raise NotImplementedError
+
+    def dense_model(self) -> laws.Snapshot:
+        """The server's model."""
+        raise NotImplementedError
+
+    def note_dense_pull(self, client: int) -> None:
+        """Remember that a client now holds the model of the present round."""
+        raise NotImplementedError
+
+
+class Mine(laws.Implementation):
+    """Your implementation: it makes the parts."""
+
+    def supports(self, case: laws.Case) -> bool:
+        """Whether the laws may be tried on this case; others are simplified until it is so. Widen it as you go.
+
+        A case has M clients, K local steps, P (perturbations) and eta (learning rate), functions of the round, rule,
+        estimator, mu, distribution ("gaussian", "sphere", "rademacher", "low-rank", all by ``case.direction``), rank,
+        shapes, dtype, seed, rounds, seeding (laws.Seeding), tracking (laws.Tracking), keep (records kept).
+        """
+        return case.rule == Sgd() and case.dtype == torch.float32 and case.estimator == "forward" and case.K == 1
+
+    def client(self, case: laws.Case, i: int, objective: laws.Objective | None = None) -> laws.AnyClient:
+        """Client i at round 0, with the loss ``objective``, or ``laws.Wavy(case.d, i)``."""
+        return Client(case, i, laws.Wavy(case.d, i) if objective is None else objective)
+
+    def replica(self, case: laws.Case, *, per_tensor: bool = False) -> laws.AnyReplica:  # noqa: ARG002
+        """A replica at round 0, at ``case.initial()``; ``per_tensor`` ones apply updates tensor by tensor."""
+        return Model(case)
+
+    # Below is what few people have of their own ----------------------------------------------------------------
+
+    def server(self, case: laws.Case, *, with_model: bool = True) -> laws.AnyServer:
+        """A server at round 0, which need not have a model unless it is asked to."""
+        return Server(case, with_model=with_model)
+
+    def keyed_client(self, case: laws.Case, i: int, key: int) -> laws.AnyClient:
+        """Client i with the private key that clients share and the server does not know."""
+        raise NotImplementedError
+
+    def lean_client(self, case: laws.Case, i: int, objective: laws.Perturbable) -> laws.AnyClient:
+        """Client i that forms x + μz a layer at a time, by ``objective.along(x, step, seed, p, c, distribution)``."""
+        raise NotImplementedError
+
+    def sync_client(self, case: laws.Case, i: int) -> laws.AnyClient:
+        """Client i that corrects its model afterwards instead of reverting it; the case's rule is plain SGD."""
+        raise NotImplementedError
+
+    def direction(self, seed: int, p: int, d: int, distribution: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """z(seed, p) in R^d."""
+        raise NotImplementedError
+
+    def backends(self) -> dict[str, Any]:
+        """Implementations of the noise stream, each with the contract of ``decomfl_lab.noise.Backend``."""
+        raise NotImplementedError
+
+    def sample(self, seed: int, r: int, M: int, m: int) -> Sequence[int]:
+        """C_r: the m of M clients that a server of this seed samples in round r."""
+        raise NotImplementedError
+
+    def aggregate(self, rule: Any, replies: Sequence[Any]) -> Any:
+        """A round's scalars of the clients', by one of the rules of ``decomfl_lab.records.aggregation``."""
+        raise NotImplementedError
+
+    def encode(self, message: Any) -> bytes:
+        """Any message as bytes."""
+        raise NotImplementedError
+
+    def decode(self, message: bytes, run_seed: int | None = None) -> Any:
+        """The message of ``encode``'s bytes; ``run_seed`` is there for plans and records that carry no seeds.
+
+        Raises:
+            InputError: If the message is damaged.
+        """
+        raise NotImplementedError
+
+    def ledger(self, case: laws.Case) -> Any:
+        """A ledger that encodes and counts: a ``decomfl_lab.protocol.wire.Ledger``."""
+        raise NotImplementedError

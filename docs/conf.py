@@ -1,0 +1,244 @@
+"""The site of this folder: `make docs` writes it to out/docs/html, `make linkcheck` follows its links."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import importlib
+import io
+import os
+import re
+import shutil
+import sys
+import tempfile
+import textwrap
+import types
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import click
+from docutils.nodes import Element, Text
+from sphinx.application import Sphinx
+from sphinx.domains.python import PyObject
+from sphinx.pycode import ModuleAnalyzer
+from sphinx.util import logging
+from sphinx_gallery.scrapers import figure_rst
+
+from decomfl_lab import __version__
+from decomfl_lab.cli.lazy import Contribution
+from decomfl_lab.cli.main import application, main
+
+HERE = Path(__file__).parent
+PUBLIC: dict[str, list[str]] = {}
+"""The names of each package."""
+HOMES: dict[str, str] = {}
+"""The public name of what a module within defines."""
+for _package in ("decomfl_lab", "decomfl_lab.laws", "hessian", "theory"):
+    _module = importlib.import_module(_package)
+    _found = {name: getattr(_module, name) for name in sorted(_module.__all__)}
+    PUBLIC[_package] = [name for name, each in _found.items() if not isinstance(each, types.ModuleType)]
+    HOMES |= {f"{getattr(_found[name], '__module__', '')}.{name}": f"{_package}.{name}" for name in PUBLIC[_package]}
+EXAMPLES = HERE.parent / "examples"
+INCLUDED = {"NOTATION.md": "notation.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+"""Files of the root that are pages of the reference."""
+
+SCRATCH = tempfile.TemporaryDirectory()
+"""Where the examples run, and leave what they write."""
+for _path in (*EXAMPLES.glob("*.py"), EXAMPLES / "GALLERY_HEADER.rst"):
+    shutil.copy(_path, SCRATCH.name)
+
+
+def show_written(block: object, variables: dict[str, Any], gallery: dict[str, Any]) -> str:
+    """Show the images that a part of an example wrote."""
+    written = [(image, next(variables["image_path_iterator"])) for image in sorted(Path(SCRATCH.name).rglob("*.png"))]
+    for image, place in written:
+        shutil.move(image, place)
+    return str(figure_rst([place for _, place in written], gallery["src_dir"]))
+
+
+project = html_title = "decomfl-lab"
+author = copyright = "The decomfl-lab authors"
+release = version = __version__
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_gallery.gen_gallery",
+]
+templates_path = ["_templates"]
+exclude_patterns = ["_templates", "gallery/sg_execution_times.rst", "sg_execution_times.rst"]
+suppress_warnings = ["config.cache"]  # functions cannot be
+smartquotes = False  # -- is an option here, not a dash
+default_role = "code"
+nitpicky = True
+nitpick_ignore_regex = [("py:class", ".*")]  # annotations name classes of other libraries, and some that are not public
+
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 4  # those of GitHub, so that a link to a heading works here and there
+
+autodoc_typehints = "description"
+autodoc_typehints_format = "short"
+autodoc_typehints_description_target = "documented_params"
+autodoc_preserve_defaults = True
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True}
+autosummary_context = {"public": PUBLIC}
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+napoleon_custom_sections = ["Source"]
+python_maximum_signature_line_length = 80
+
+next(each for each in PyObject.doc_field_types if each.name == "variable").label = "Attributes"
+
+sphinx_gallery_conf = {
+    "examples_dirs": [SCRATCH.name],
+    "gallery_dirs": ["gallery"],
+    "filename_pattern": r"/(train|kappa|my_bound|my_method)\.py$",  # these run; the others are shown
+    "download_all_examples": False,
+    "image_scrapers": [show_written],
+    "default_thumb_file": str(HERE / "_static" / "blank.png"),
+    "abort_on_example_error": True,
+    "show_signature": False,
+    "min_reported_time": 1000,
+}
+
+html_theme = "furo"
+html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_theme_options = {"navigation_with_keys": True}
+linkcheck_timeout = 20
+
+
+def help_of(words: list[str]) -> str:
+    """What a command says of itself, with all its options."""
+    out = io.StringIO()
+    with mock.patch.dict(os.environ, {"COLUMNS": "80"}), contextlib.redirect_stdout(out):
+        code = main([*words, "--help-all"])
+    assert code == 0, words
+    return out.getvalue().strip()
+
+
+def write_commands(app: Sphinx) -> None:
+    """Write a page a command, with its sub-commands, from what they say of themselves."""
+    folder = Path(app.srcdir) / "reference" / "commands"
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def section(words: list[str], command: click.Command) -> str:
+        command = command.load() if isinstance(command, Contribution) else command
+        own = f"{'#' * len(words)} decomfl {' '.join(words)}\n\n```text\n{help_of(words)}\n```\n"
+        if not isinstance(command, click.Group):
+            return own
+        context = click.Context(command)
+        inner = {name: command.get_command(context, name) for name in command.list_commands(context)}
+        return "\n".join([own, *(section([*words, name], each) for name, each in inner.items() if each)])
+
+    pages = {name: section([name], command) for name, command in application().commands.items()}
+    listed = "\n".join(["```{toctree}", ":hidden:", "", *pages, "```"])
+    pages["index"] = f"# Command line\n\n```text\n{help_of([])}\n```\n\n{listed}\n"
+    for name, text in pages.items():
+        page = folder / f"{name}.md"
+        if not page.exists() or page.read_text(encoding="utf-8") != text:
+            page.write_text(text, encoding="utf-8")
+
+
+def prepare_page(app: Sphinx, docname: str, content: list[str]) -> None:
+    """Give an example its title; lead links to files outside docs/ to the page that shows the file, or to the file."""
+    included = next((name for name, page in INCLUDED.items() if docname == f"reference/{page[:-3]}"), None)
+    folder = HERE.parent if included else (HERE / docname).parent
+
+    def led(found: re.Match[str]) -> str:
+        target, anchor = found[1], found[2] or ""
+        path = (folder / target).resolve()
+        inside = path.relative_to(HERE.parent) if path.is_relative_to(HERE.parent) else path
+        if not path.exists():
+            return found[0]
+        if path.is_relative_to(HERE):
+            return f"](/{path.relative_to(HERE)}{anchor})"
+        if str(inside) in INCLUDED:
+            return f"](/reference/{INCLUDED[str(inside)]}{anchor})"
+        if path.parent == EXAMPLES and path.suffix == ".py":
+            return f"](/gallery/{path.stem}.rst)"
+        return f"](/index.md{anchor})" if str(inside) == "README.md" else f"](<path:/{os.path.relpath(path, HERE)}>)"
+
+    if docname.startswith("gallery/"):
+        content[0] = re.sub(
+            r"(?m)^(\.\. _sphx_glr_gallery_\w+\.py:\n+)([^\n:.]+)[:.]? *",
+            lambda found: f"{found[1]}{found[2]}\n{'=' * len(found[2])}\n\n",
+            content[0],
+        )
+    elif (HERE / f"{docname}.md").exists():
+        if included:
+            app.env.note_dependency(str(HERE.parent / included))
+        text = (HERE.parent / included).read_text(encoding="utf-8") if included else content[0]
+        content[0] = re.sub(r"\]\(([\w./-]+)(#[^)\s]*)?\)", led, text)
+
+
+def prepare_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Make a docstring restructured text: what is indented stays as it is, options come with their help."""
+    if what == "data" and not hasattr(obj, "__wrapped__"):
+        lines[:] = ["", *attribute_docs(obj, name.rpartition(".")[2])]  # the blank line: no type precedes a colon
+    if what == "class" and dataclasses.is_dataclass(obj):
+        lines.append("")
+        for own in dataclasses.fields(obj):
+            if "option" in own.metadata:
+                lines.append(f":ivar {own.name}: {own.metadata['option'].help}")
+            elif "codec" in own.metadata:
+                written = ", ".join(f"``{option}``" for option in own.metadata["codec"].options)
+                lines.append(f":ivar {own.name}: An object, which flags and files write as {written}.")
+
+    def piece(found: re.Match[str]) -> str:
+        if found["code"]:
+            return f".. code-block:: {'python' if is_python(textwrap.dedent(found[0])) else 'text'}\n\n{found[0]}"
+        text = re.sub(r"(?s)(``.*?``|(?<!\w)\*\w[^*]*\w\*)|([|*])", lambda each: each[1] or f"\\{each[2]}", found[0])
+        return re.sub(r"^Returns:\n +", ":returns: ", text)  # else what precedes a colon is taken for a type
+
+    pieces = r"(?m)(?P<section>^[A-Z]\w+:\n(?:(?: .*)?\n)+)|(?P<code>^    .*\n(?:(?:    .*)?\n)*)|(?:^.+\n)+"
+    lines[:] = re.sub(pieces, piece, "\n".join([*lines, ""])).split("\n")
+
+
+def set_dashes(app: Sphinx, doctree: Element) -> None:
+    """Set the dashes between a parameter and its description, which Sphinx leaves to its typographer."""
+    for text in list(doctree.findall(Text)):
+        if text == " -- " and text.parent is not None:
+            text.parent.replace(text, Text(" – "))
+
+
+def attribute_docs(obj: object, name: str) -> list[str]:
+    """What stands below the assignment of a public name, in the module that it comes from."""
+    for module in [each for each in sys.modules if each.partition(".")[0] in ("decomfl_lab", "hessian", "theory")]:
+        if vars(sys.modules[module]).get(name) is obj:
+            found = ModuleAnalyzer.for_module(module).find_attr_docs().get(("", name))
+            if found:
+                return found
+    logging.getLogger(__name__).warning("%s is public and has no sentence below its assignment", name)
+    return []
+
+
+def is_python(code: str) -> bool:
+    """Whether it is a program, rather than a formula."""
+    try:
+        return not all(isinstance(each, ast.Expr) for each in ast.parse(code).body)
+    except SyntaxError:
+        return False
+
+
+def find_public(app: Sphinx, env: Any, node: Element, contnode: Element) -> Element | None:
+    """Lead the name of what a module within defines to its public name."""
+    target = HOMES.get(node.get("reftarget", "")) if node.get("refdomain") == "py" else None
+    found = target and env.domains["py"].resolve_xref(env, node["refdoc"], app.builder, "obj", target, node, contnode)
+    return found or None
+
+
+def setup(app: Sphinx) -> None:
+    """Connect the functions above."""
+    app.connect("builder-inited", write_commands)
+    app.connect("source-read", prepare_page)
+    app.connect("autodoc-process-docstring", prepare_docstring, priority=400)  # before napoleon
+    app.connect("doctree-read", set_dashes)
+    app.connect("missing-reference", find_public)

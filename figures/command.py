@@ -1,0 +1,83 @@
+"""``decomfl plot``: curves of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from decomfl_lab.errors import require
+from decomfl_lab.pictures import require_picture, save_picture
+from decomfl_lab.runs.folder import CONFIG_FILE, Found, found_runs
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["curves_of", "labels_of", "plot"]
+
+APART = ("seed", "rounds", "eval_every")
+"""Options that tell no two curves apart: seeds are averaged."""
+
+
+def plot(
+    runs: Annotated[list[Path], typer.Argument(show_default=False)],
+    *,
+    out: Annotated[Path, typer.Option(help="The picture, which is replaced: .png, .svg or .pdf.")] = Path("curves.png"),
+    x: Annotated[str, typer.Option(help="The x-axis: rounds, bytes, scalars or seconds.")] = "rounds",
+    y: Annotated[str, typer.Option(help="The y-axis: accuracy or loss.")] = "accuracy",
+) -> None:
+    """Draw the curves of runs, named by what differs between them.
+
+    RUNS are folders of `decomfl train --out`, or folders that hold such. Runs that differ in their seed alone are one
+    curve, their mean with a band.
+
+      decomfl plot runs/first
+      decomfl plot runs --x bytes --out curves.svg
+      decomfl plot runs/a runs/b --y loss
+    """
+    require_picture(out, "out")
+    found = [each for each in found_runs(runs) if each.rows]
+    require(bool(found), "runs", "be folders with runs that have rows", ", ".join(map(str, runs)))
+    from figures.runs import run_curves
+
+    save_picture(run_curves(curves_of(found), x=x, y=y), out)
+    print(f"{len(found)} runs drawn to {out}")
+
+
+def curves_of(found: Sequence[Found]) -> pd.DataFrame:
+    """The rows of the runs, with label, seed and the bytes of a client."""
+    import pandas as pd
+
+    from figures.layout import require_columns
+
+    frames = [
+        pd.DataFrame(each.rows).assign(label=label, seed=each.config.get("seed", 0), run=n)
+        for n, (each, label) in enumerate(zip(found, labels_of(found), strict=True))
+    ]
+    clients = {n: each.config.get("clients", 1) for n, each in enumerate(found)}
+    rows = pd.concat(frames, ignore_index=True)
+    require_columns("rows of the runs", rows, ["wire_bytes"])
+    return rows.assign(client_bytes=rows["wire_bytes"] / rows["run"].map(clients))
+
+
+def labels_of(found: Sequence[Found]) -> list[str]:
+    """A label a run: the options that differ between runs that have them, and the folder where runs are all alike."""
+    for each in found:
+        require(bool(each.config), "run", f"have a {CONFIG_FILE}", str(each.folder))
+    known = dict.fromkeys(name for each in found for name in each.config if name not in APART)
+    values = {name: {repr(each.config[name]) for each in found if name in each.config} for name in known}
+    differing = [name for name in known if len(values[name]) > 1]
+    labels = [_said(differing or ["method"], each.config) for each in found]
+    alike = [(label, each.config.get("seed")) for label, each in zip(labels, found, strict=True)]
+    return [
+        label if alike.count(own) == 1 else f"{label} ({each.folder})"
+        for label, own, each in zip(labels, alike, found, strict=True)
+    ]
+
+
+def _said(names: Sequence[str], config: Mapping[str, Any]) -> str:
+    """The options as a label: the method's name alone, others as name = value without a break."""
+    own = [name for name in names if name in config]
+    return ", ".join(str(config[name]) if name == "method" else f"{name}\u00a0=\u00a0{config[name]}" for name in own)

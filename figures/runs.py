@@ -1,0 +1,57 @@
+"""Curves of several runs, told apart by what differs between them."""
+
+from __future__ import annotations
+
+import textwrap
+
+import matplotlib
+import pandas as pd
+from matplotlib.figure import Figure
+
+from decomfl_lab.errors import require_choice
+from figures.curves import BAND, draw_mean
+from figures.layout import legend_below, page, require_columns
+from figures.style import rc, series_styles
+
+__all__ = ["X", "Y", "run_curves"]
+
+X = {
+    "rounds": ("round", "communication round"),
+    "bytes": ("client_bytes", "bytes a client sent and got, mean over clients"),
+    "scalars": ("gradient_scalars", "scalars sent, all clients together"),
+    "seconds": ("seconds", "seconds of training"),
+}
+"""What can be on the x-axis: the column, and what is said of it."""
+Y = {"accuracy": ("test_accuracy", "accuracy on held-out data"), "loss": ("test_loss", "loss on held-out data")}
+"""What can be on the y-axis."""
+_WIDTH = 80
+"""The characters of a line of the legend."""
+
+
+def run_curves(frame: pd.DataFrame, *, x: str = "rounds", y: str = "accuracy") -> Figure:
+    """One line a label; where runs of a label differ in the seed alone, their mean with its band.
+
+    Args:
+        frame: The rows of the runs, with columns label, seed, round and those of ``X`` and ``Y`` that are drawn.
+        x: A key of ``X``.
+        y: A key of ``Y``.
+
+    Raises:
+        InputError: If x or y is unknown, a column is missing, or there is no row with a value.
+    """
+    (across, x_words), (up, y_words) = X[require_choice("x", x, X)], Y[require_choice("y", y, Y)]
+    require_columns("frame", frame, ["label", "seed", "round", across, up])
+    drawn = frame.dropna(subset=[across, up])
+    require_columns(f"rows with {y}", drawn, [up])
+    styles = series_styles(drawn["label"])
+    several = drawn.groupby("label")["seed"].nunique().max() > 1
+    words = {label: textwrap.fill(label, _WIDTH) for label in styles}
+    lines = sum(said.count("\n") + 1 for said in words.values())
+    with matplotlib.rc_context(rc()):
+        figure, plots = page(6.4, 3.6 + 0.18 * lines, title="", caption=[BAND] if several else [])
+        ax = plots.subplots()
+        for label, style in styles.items():
+            draw_mean(ax, drawn[drawn["label"] == label], across, up, style, label=words[label])
+        ax.set(xlabel=x_words, ylabel=y_words)
+        legend_below(plots, [ax], columns=1)
+    return figure

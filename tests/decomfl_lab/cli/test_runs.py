@@ -1,0 +1,214 @@
+"""`decomfl runs` says of a folder what is so, `plot` draws it, and `export` writes what others can read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from decomfl_lab.cli.main import main
+from decomfl_lab.cli.runs import SHOWN
+from decomfl_lab.errors import DivergedError
+from decomfl_lab.files import held, is_held
+from decomfl_lab.methods.decomfl import DeComFL
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.finetuning import task_module
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, COLUMNS, METRICS, METRICS_FILE, found_runs
+from decomfl_lab.runs.run import load_run, train
+from figures.command import curves_of, labels_of
+from tests.decomfl_lab.language.tiny import save_opt
+from tests.decomfl_lab.language.toy import write_sst2
+
+CONFIG = TrainConfig(
+    DeComFL(perturbations=2), data="digits", model="logistic", clients=4, sampled=2, rounds=4, eval_every=2
+)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two finished runs that differ in K, one of them twice over by its seed."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name, config in {"a": CONFIG, "b": CONFIG.but(local_steps=2), "c": CONFIG.but(seed=1)}.items():
+        train(config, out=folder / name)
+    return folder
+
+
+def _listed(folder: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> list[dict[str, object]]:
+    assert main(["runs", str(folder), "--json", *flags]) == 0
+    return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
+
+
+def test_a_run_is_listed_with_what_it_was_and_what_came_of_it(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = _listed(runs, capsys)[1]
+    last = load_run(runs / "b").metrics.iloc[-1]
+    assert (row["folder"], row["K"], row["P"], row["d"]) == (str(runs / "b"), 2, 2, 650)
+    assert (row["rounds"], row["state"], row["MB"]) == ([4, 4], "finished", last.wire_bytes / 1e6)
+    assert (row["accuracy"], row["loss"]) == pytest.approx((last.test_accuracy, last.test_loss), rel=1e-12)
+
+
+def test_runs_are_sorted_by_a_column_and_shown_as_a_table(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [row["K"] for row in _listed(runs, capsys, "--sort", "K")] == [1, 1, 2]
+    assert main(["runs", str(runs), "--sort", "accuracy"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].split()[:3] == ["folder", "method", "data"]
+    assert len(out) == 4
+
+
+def test_an_interrupted_a_damaged_and_a_foreign_folder_are_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("interrupted", "damaged", "bare"):
+        train(CONFIG, out=tmp_path / name)
+    (tmp_path / "none").mkdir()
+    longer = load_run(tmp_path / "interrupted")
+    longer.config = longer.config.but(rounds=9)
+    longer._save(tmp_path / "interrupted")  # as an interrupt leaves it
+    path = tmp_path / "damaged" / CHECKPOINT_FILE
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    (tmp_path / "bare" / CHECKPOINT_FILE).unlink()
+    found = {each.folder.name: each.state for each in found_runs([tmp_path])}
+    assert found == {"bare": "no checkpoint", "damaged": "damaged", "interrupted": "interrupted"}
+    assert main(["runs", str(tmp_path)]) == 0
+    assert "damaged: checkpoint must be a whole file as it was written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.toml", "rounds = = 3"),
+        ("config.toml", ""),
+        ("metrics.csv", "round,test_loss\n1,nonsense\n"),
+        ("metrics.csv", "round\n1,2,3\n"),
+        ("metrics.csv", "x\n1\n"),
+        ("metrics.csv", ""),
+    ],
+)
+def test_damaged_files_are_listed_and_never_a_traceback(
+    name: str, content: str, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for each in ("a", "b"):
+        shutil.copytree(runs / each, tmp_path / "runs" / each)
+    (tmp_path / "runs" / "a" / CHECKPOINT_FILE).unlink()
+    (tmp_path / "runs" / "a" / name).write_text(content)
+    for sort in SHOWN:
+        rows = _listed(tmp_path / "runs", capsys, "--sort", sort)
+        assert {row["folder"] for row in rows} == {str(tmp_path / "runs" / each) for each in ("a", "b")}
+    assert main(["plot", str(tmp_path / "runs"), "--out", str(tmp_path / "c.svg")]) in (0, 2)
+
+
+def test_a_run_that_diverged_after_its_checkpoint_is_called_so(tmp_path: Path) -> None:
+    train(CONFIG, out=tmp_path)
+    rows = pd.read_csv(tmp_path / METRICS_FILE)
+    rows.loc[len(rows)] = rows.iloc[-1].replace(4, 6)
+    rows.to_csv(tmp_path / METRICS_FILE, index=False)
+    assert [each.state for each in found_runs([tmp_path])] == ["diverged"]
+
+
+def test_a_run_that_never_had_a_checkpoint_is_listed(tmp_path: Path) -> None:
+    with pytest.raises(DivergedError):
+        train(replace(CONFIG, method=replace(CONFIG.method, lr=1e30)), out=tmp_path)
+    assert [each.state for each in found_runs([tmp_path])] == ["no checkpoint"]
+
+
+def test_a_run_is_running_while_somebody_holds_its_folder(runs: Path) -> None:
+    code = (
+        "import sys, pathlib; from decomfl_lab.runs.folder import looked_at; "
+        "print(looked_at(pathlib.Path(sys.argv[1])).state)"
+    )
+
+    def asked() -> str:
+        done = subprocess.run([sys.executable, "-c", code, runs / "a"], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    with held(runs / "a"):
+        assert (asked(), is_held(runs / "a")) == ("running", True)
+    assert (asked(), is_held(runs / "a")) == ("finished", False)
+
+
+def test_every_column_of_a_run_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    logged = train(CONFIG.but(log_kappa=True, perturbations=3))
+    synced = train(CONFIG.but(revert="sync", momentum=0.0, weight_decay=0.0))
+    assert {*logged.columns, *synced.columns, "calibrated_accuracy"} == set(COLUMNS)
+    assert tuple(train(CONFIG).columns) == METRICS
+    assert main(["runs", "--columns"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["runs", "nowhere"], "folder must be a folder that exists, got 'nowhere'"),
+        (["runs", "--sort", "colour"], "sort must be one of folder, method, data"),
+        (["plot", "nowhere"], "folder must be a folder that exists, got 'nowhere'"),
+        (["plot", "."], "runs must be folders with runs that have rows, got '.'"),
+        (["plot", ".", "--out", "c.txt"], "out must end in one of "),
+        (["export", "nowhere", "m.safetensors"], "folder must be one in which a run was saved, got 'nowhere'"),
+        (["export", "nowhere", "no/m.safetensors"], "out must be in a folder that exists"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line(
+    argv: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(argv) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"decomfl: error: {message}")
+    assert (error.count("\n"), list(tmp_path.glob("*.*"))) == (1, [])
+
+
+def test_runs_are_called_by_what_differs_and_seeds_are_of_one_curve(runs: Path) -> None:
+    found = found_runs([runs])
+    assert labels_of(found) == ["local_steps\xa0=\xa01", "local_steps\xa0=\xa02", "local_steps\xa0=\xa01"]
+    assert labels_of(found[:1]) == ["decomfl"]
+    assert all(str(found[0].folder) in label for label in labels_of([found[0], found[0]]))
+    frame = curves_of(found)
+    assert np.allclose(frame["client_bytes"] * 4, frame["wire_bytes"])
+
+
+@pytest.mark.parametrize("flags", ["", "--x bytes --y loss", "--x scalars", "--x seconds"])
+def test_curves_are_drawn_of_the_rows(flags: str, runs: Path, tmp_path: Path) -> None:
+    from figures.runs import X, Y, run_curves
+
+    assert main(["plot", str(runs), "--out", str(tmp_path / "c.svg"), *flags.split()]) == 0
+    assert b"<svg" in (tmp_path / "c.svg").read_bytes()
+    words = dict(zip(*[iter(flags.replace("--", "").split())] * 2, strict=True))
+    frame = curves_of(found_runs([runs / "b"]))
+    (line,) = run_curves(frame, **words).subfigs[0].axes[0].get_lines()
+    expected = frame[[X[words.get("x", "rounds")][0], Y[words.get("y", "accuracy")][0]]]
+    assert np.array_equal(line.get_xydata(), expected.to_numpy())
+
+
+def test_exported_weights_are_the_models(runs: Path, tmp_path: Path) -> None:
+    assert main(["export", str(runs / "a"), str(tmp_path / "m.safetensors")]) == 0
+    own = load_run(runs / "a").model.state_dict()
+    found = load_file(tmp_path / "m.safetensors")
+    assert found.keys() == own.keys()
+    assert all(torch.equal(found[name], own[name]) for name in own)
+    assert main(["export", str(runs / "a"), str(tmp_path / "m")]) == 2
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("tune", ["full", "lora"])
+def test_an_exported_language_model_is_read_by_transformers_and_answers_as_the_run_does(
+    tune: str, tmp_path: Path
+) -> None:
+    model, data = str(save_opt(tmp_path / "opt")), str(write_sst2(tmp_path / "sst2"))
+    own = {"task": "sst2", "task_data": data, "model": model, "tune": tune, "lora_rank": 2, "lr": 0.01, "mu": 1e-3}
+    train(CONFIG.but(**{**own, "data": "mnist"}), out=tmp_path / "run")
+    argv = ["export", str(tmp_path / "run"), str(tmp_path / "mine")]
+    assert main(argv) == 0
+    run = load_run(tmp_path / "run")
+    again = task_module(run.config.but(model=str(tmp_path / "mine"), tune="full"))
+    ids = run.dataset.test_images
+    torch.testing.assert_close(again(ids), run.model(ids))
+    assert not torch.allclose(again(ids), task_module(run.config)(ids), atol=1e-5)  # it has learnt
+    assert main(argv) == 2  # it is there already

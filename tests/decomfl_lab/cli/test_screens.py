@@ -1,0 +1,160 @@
+"""What every command says of itself fits a screen, completes in a shell, and knows other words for its options."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from decomfl_lab.cli.lazy import Contribution
+from decomfl_lab.cli.main import JOBS, application, main
+from decomfl_lab.cli.screen import LINES, WORDS, Screened, lines_of
+from decomfl_lab.cli.train import FIRST, train
+from decomfl_lab.datasets import DATA_NAMES
+from decomfl_lab.datasets.images import DATA_SETS
+from decomfl_lab.models import MODEL_NAMES
+from decomfl_lab.models.registry import MODELS
+
+
+def _walk(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    loaded = command.load() if isinstance(command, Contribution) else command
+    yield path, loaded
+    if isinstance(loaded, click.Group):
+        context = click.Context(loaded, info_name=path)
+        for name in loaded.list_commands(context):
+            found = loaded.get_command(context, name)
+            assert found is not None
+            yield from _walk(found, f"{path} {name}")
+
+
+EVERY = list(_walk(application(), "decomfl"))
+
+
+def _screen(path: str, capsys: pytest.CaptureFixture[str], flag: str = "--help") -> str:
+    assert main([*path.split()[1:], flag]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", [path for path, _ in EVERY])
+def test_a_help_has_at_most_sixty_lines(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lines_of(_screen(path, capsys)) <= LINES
+
+
+@pytest.mark.parametrize(("path", "command"), EVERY)
+def test_all_of_the_help_has_every_option(
+    path: str, command: click.Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = _screen(path, capsys, "--help-all")
+    shown = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
+    assert [each.opts[-1] for each in shown if f"  {each.opts[0]}" not in found] == []
+
+
+def test_a_help_that_nobody_sorted_would_be_seen() -> None:
+    many = Screened("many", params=[click.Option([f"--o{n}"], help="A number.") for n in range(LINES)])
+    with click.Context(many) as context:
+        assert lines_of(many.get_help(context)) > LINES
+
+
+def test_options_of_a_group_are_left_to_the_longer_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--momentum-form" not in (short := _screen("decomfl train decomfl", capsys))
+    assert short.endswith("--help-all lists every option, in groups, with all that is said of each.\n")
+    assert "\nOptimizer:\n" in (whole := _screen("decomfl train decomfl", capsys, "--help-all"))
+    assert "--momentum-form" in whole
+
+
+def test_without_arguments_it_shows_the_jobs_and_a_whole_line_for_every_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([]) == 0
+    out = capsys.readouterr().out
+    assert all(f"{job:<28} decomfl {words}\n" in out for job, words in JOBS.items())
+    for name, command in application().commands.items():
+        assert f"  {name:<12}  {command.get_short_help_str(1000)}\n" in out
+
+
+@pytest.mark.parametrize("word", ["K", "R", "m", "M", "eta", "learning-rate", "epochs", "batch", "P"])
+def test_another_word_for_an_option_gets_a_hint(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "decomfl", f"--{word}", "2"]) == 2
+    assert capsys.readouterr().err == f"decomfl: error: No such option '--{word}'. Did you mean '--{WORDS[word]}'?\n"
+
+
+def test_every_hint_is_an_option_of_training() -> None:
+    command = dict(EVERY)["decomfl train decomfl"]
+    known = {option for each in command.params for option in each.opts}
+    assert {f"--{meant}" for meant in WORDS.values()} <= known
+    assert not {f"--{word}" for word in WORDS} & known
+
+
+def test_names_for_help_and_completion_are_those_of_the_registers() -> None:
+    assert (tuple(MODELS), tuple(DATA_SETS)) == (MODEL_NAMES, DATA_NAMES)
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("decomfl tr", "train"),
+        ("decomfl train fedz", "fedzo"),
+        ("decomfl train --data cif", "cifar10"),
+        ("decomfl kappa --model cnn-m", "cnn-mnist"),
+    ],
+)
+def test_a_shell_completes_names_without_torch(typed: str, completed: str) -> None:
+    asked = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1), "_DECOMFL_COMPLETE": "bash_complete"}
+    code = (
+        "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules)); "
+        "from decomfl_lab.cli.main import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ | asked, capture_output=True, text=True)
+    assert done.stdout.split() == [f"plain,{completed}", "False"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell_is_printed(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--show-completion", shell]) == 0
+    assert f"_DECOMFL_COMPLETE={shell}_complete" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "added"),
+    [
+        ([], True),
+        (["--rounds", "3"], True),
+        (["--lr=0.5"], True),
+        (["--method", "decomfl"], False),
+        (["--data", "mnist"], False),
+        (["--model", "mlp"], False),
+        (["decomfl"], False),
+        (["fedavg", "--rounds", "3"], False),
+    ],
+)
+def test_the_digits_are_what_a_command_line_trains_that_names_nothing(argv: list[str], added: bool) -> None:
+    context = click.Context(train, info_name="decomfl train")
+    train.parse_args(context, list(argv))
+    words = [*context._protected_args, *context.args]
+    given = {word.partition("=")[0] for word in argv}
+    assert all(
+        (name in words and words[words.index(name) + 1] == FIRST[name]) == added for name in FIRST if name not in given
+    )
+    assert words[0] == ("fedavg" if "fedavg" in argv else "decomfl")
+
+
+def test_training_says_what_it_trains_and_what_to_look_at(
+    tmp_path: object, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(str(tmp_path))
+    assert main(["train", "--rounds", "2", "--out", "runs/first"]) == 0
+    told = capsys.readouterr().err
+    assert "this is: decomfl train decomfl --data digits --model mlp" in told
+    looks = [line.split("  ")[1].split()[1:] for line in told.splitlines() if line.startswith("  decomfl")]
+    assert [argv[0] for argv in looks] == ["plot", "kappa", "replay"]
+    assert [main(argv) for argv in looks if argv[0] != "kappa"] == [0, 0]
+
+
+def test_the_first_screen_needs_no_numbers() -> None:
+    code = "import sys; from decomfl_lab.cli.main import main; main([]); print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("False\n")

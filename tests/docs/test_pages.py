@@ -1,0 +1,125 @@
+"""What the README and docs/ tell a reader to run does run, and prints what they say."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sybil import Document
+
+from tests.docs.blocks import PAGES, ROOT, Blocks, reasons, run_page
+
+RUNNABLE = [page for page in PAGES if any(Document.parse(str(page), Blocks()))]
+
+
+def _run(text: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(text, encoding="utf-8")
+    run_page(page, tmp_path)
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
+    run_page(page, tmp_path)
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "NOTATION.md"], ids=lambda page: page.name)
+def test_links_lead_to_files_that_are_there(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_every_block_that_is_left_out_says_why() -> None:
+    left_out = {f"{page.relative_to(ROOT)}:{line}": why for page in PAGES for line, why in reasons(page).items()}
+    print(f"{len(left_out)} blocks are not run:", *(f"{where}: {why}" for where, why in left_out.items()), sep="\n")
+    assert [where for where, why in left_out.items() if len(why.split()) < 3] == []
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ("```python\nassert 1 == 2, 'planted'\n```", "planted"),
+        ("- in a list\n\n  ```python\n  raise AssertionError('planted')\n  ```", "planted"),
+        ("```sh\ndecomfl train --rounds none\n```", "exits with 2: decomfl: error:"),
+        ("```sh\ndecomfl --version  # a comment\npython -m json.tool nothing.json\n```", "python -m .* exits with"),
+        ("```sh\ndecomfl --version | head\n```", "plain lines of decomfl and python alone"),
+        ("```sh\ncurl example.org\n```", "plain lines of decomfl and python alone"),
+        ("```python\nprint(1, 2)\n```\n\n```text\n1 3\n```", "prints something else: 1 2"),
+        ("```sh\ndecomfl --version\n```\n```text\ndecomfl-lab 0.0\n```", "prints something else: decomfl-lab"),
+        ("```bash\ndecomfl --version\n```", "language must be one of python, sh, .*, got 'bash'"),
+    ],
+)
+def test_a_broken_block_is_noticed(block: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=message):
+        _run(f"# Title\n\n{block}\n", tmp_path)
+
+
+def test_blocks_share_names_files_and_a_folder(tmp_path: Path) -> None:
+    page = """
+```python
+# mine.py
+y = 3
+```
+
+```python
+from mine import y as z
+
+print("y is", y * z, "of", "many")
+```
+
+```text
+y is 9 ... many
+```
+
+<!-- not run: it would fail on
+     purpose -->
+```sh
+decomfl fails
+```
+
+```text
+the shape of what it prints
+```
+
+```sh
+pip install decomfl-lab
+python mine.py
+decomfl noise --key deadbeef12345678 --direction 3 \\
+    --first 96 --count 1
+decomfl --version
+```
+```text
+3ef2...
+decomfl-lab ...
+```
+"""
+    _run(page, tmp_path)
+    assert list(reasons(tmp_path / "page.md").values()) == ["it would fail on\n     purpose"]
+
+
+def test_a_reason_that_is_missing_is_found(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text("# Title\n<!-- not run -->\n<!-- not run: -->\n")
+    assert reasons(tmp_path / "page.md") == {2: "", 3: ""}
+
+
+def test_a_page_leaves_the_process_as_it_was(tmp_path: Path) -> None:
+    changes = """
+import os, random, sys, numpy, torch
+torch.set_num_threads(2), torch.manual_seed(1), numpy.random.seed(1), random.seed(1)
+os.environ["DECOMFL_PLANTED"] = "1"
+sys.path.insert(0, "planted")
+"""
+
+    def state() -> list[object]:
+        seeds = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
+        return [seeds, torch.get_num_threads(), dict(os.environ), list(sys.path), os.getcwd(), "mine" in sys.modules]
+
+    before = state()
+    _run(f"```python\n# mine.py\n{changes}```\n\n```python\nimport mine\nos.chdir('/')\n```\n", tmp_path)
+    assert state() == before
