@@ -92,6 +92,7 @@ def comparison(
     styles: Mapping[str, LineStyle],
     *,
     across: int | None = None,
+    least: float = 9.6,
     title: str = "",
     caption: str = "",
 ) -> Figure:
@@ -101,6 +102,7 @@ def comparison(
         panels: The panels from left to right, at least one; one without a point to draw is left empty.
         styles: Style of every series; those that no panel has are left out of the legend.
         across: Panels in a row, which then share their axes with those of the other rows; None for a single row.
+        least: The least width in inches; long labels need it.
         title: Heading of the whole figure.
         caption: Text under the plots; say the scale of the runs here.
 
@@ -126,9 +128,7 @@ def comparison(
         extras = {kind for panel in panels for kind in panel.frames} - {"curves"}
         rows = -(-(len(drawn) + len(extras)) // columns)
         words = [caption, BAND if banded else "", LOST_POINTS if lost else ""]
-        figure, plots = page(
-            max(4.8 * across, 9.6 if len(panels) > 1 else 6.4), 3.2 * down + 0.2 * rows, title=title, caption=words
-        )
+        figure, plots = page(max(4.8 * across, least), 3.2 * down + 0.2 * rows, title=title, caption=words)
         axes = cast(list[Axes], list(plots.subplots(down, across, sharex=shared, sharey=shared, squeeze=False).flat))
         for ax, panel in zip(axes, panels, strict=False):
             _draw(ax, panel, styles)

@@ -118,7 +118,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     first = panel(options.count, readings[0], next(iter(PANELS)))
     section = Section(
         id="fig2",
-        hero=comparison([first], styles, caption=f"One panel of Figure 2, scale {scale} ({kind(scale)})."),
+        hero=comparison([first], styles, least=6.4, caption=f"One panel of Figure 2, scale {scale} ({kind(scale)})."),
         figure=drawn[options.count],
         settings=settings_table(scale),
         notes=curves.notes("fig2"),

@@ -14,7 +14,7 @@ import pytest
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from figures.style import method_styles
-from paper_repro import fig2, fig3, hessian, making, measures, projection, scales, table1, topk
+from paper_repro import fig2, fig3, hessian, making, measures, memory, projection, recorded, scales, table1, topk
 from paper_repro.claims import Outcome
 from paper_repro.drawing import ingredients
 from paper_repro.part import Made, Options
@@ -397,3 +397,13 @@ def test_what_cannot_be_made_is_refused_before_anything_is_left(
     assert main(["paper", "--scale", "smoke", *more]) == 2
     assert says in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_the_long_labels_of_the_memory_figure_stay_inside_it() -> None:
+    kept = recorded.largest("memory")
+    assert kept is not None
+    figure = memory.make(kept.rows, kept.provenance, options(kept.scale)).figures["memory"]
+    figure.canvas.draw()
+    (legend,) = figure.subfigs[0].legends
+    box = legend.get_window_extent()
+    assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
