@@ -37,7 +37,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "plain SGD": {"momentum": 0.0, "weight_decay": 0.0},
     "momentum": {},
     "momentum, the paper's form": {"momentum_form": "paper", "momentum": 0.5},
-    "sign": {"rule": "sign", "momentum": 0.0},
+    "sign": {"rule": "sign"},
     "AdaMM": {"rule": "adamm"},
     "sphere": {"distribution": "sphere"},
     "Rademacher": {"distribution": "rademacher", "perturbations": 40},

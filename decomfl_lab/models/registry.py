@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from threading import RLock
+from typing import Final
 
 import numpy as np
 import torch
@@ -102,11 +104,17 @@ def build_model(name: str, *, seed: int, in_shape: Shape, classes: int) -> nn.Mo
         return MODELS[name](in_shape, classes)
 
 
+_GENERATOR: Final = RLock()
+
+
 @contextmanager
 def initialising(seed: int) -> Iterator[None]:
-    """Torch's global generator is seeded with ``seed`` inside, folded to 32 bits, and as it was afterwards."""
+    """Torch's global generator is seeded with ``seed`` inside, folded to 32 bits, and as it was afterwards.
+
+    One thread is inside at a time, for they share the generator.
+    """
     require_int("seed", seed, 0, 2**64 - 1)
-    with torch.random.fork_rng(devices=[]):
+    with _GENERATOR, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
         yield
 

@@ -27,7 +27,7 @@ from decomfl_lab.federations.remote import RemoteFederation, host_of
 from decomfl_lab.layout import Layout
 from decomfl_lab.methods.method import Setting
 from decomfl_lab.methods.registry import LAGGING
-from decomfl_lab.models.registry import build_model
+from decomfl_lab.models.registry import build_model, initialising
 from decomfl_lab.objectives.normalisation import freeze_, use_batch_statistics_
 from decomfl_lab.objectives.objective import (
     EpochBatches,
@@ -219,7 +219,7 @@ def _try_out(module: nn.Module, loss: LossFunction, dataset: Dataset) -> None:
     for name, (inputs, targets) in pairs.items():
         if not len(targets):
             continue
-        with taking(name, (inputs, targets)), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with taking(name, (inputs, targets)), torch.no_grad(), initialising(0):
             outputs = module(inputs[:8])
             if loss is cross_entropy and targets.ndim == 1:
                 _check_classes(name, targets, outputs.shape[1], dataset)

@@ -139,7 +139,8 @@ def run_line(words: list[str]) -> object:
 @contextmanager
 def isolated(folder: Path) -> Iterator[None]:
     """Work in ``folder``, and leave generators, threads, environment and modules as they were."""
-    seeds, threads, modules = (random.getstate(), np.random.get_state()), torch.get_num_threads(), set(sys.modules)
+    seeds, threads = (random.getstate(), np.random.get_state()), torch.get_num_threads()
+    _forget(folder.parent)  # what other tests imported from folders of theirs
     log = logging.getLogger("decomfl_lab")
     level = log.level
     with (
@@ -155,6 +156,10 @@ def isolated(folder: Path) -> Iterator[None]:
             np.random.set_state(seeds[1])
             torch.set_num_threads(threads)
             log.setLevel(level)
-            for name in set(sys.modules) - modules:
-                if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
-                    del sys.modules[name]
+            _forget(folder)
+
+
+def _forget(folder: Path) -> None:
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None) or "").startswith(f"{folder}{os.sep}"):
+            del sys.modules[name]

@@ -474,7 +474,7 @@ def test_rows_of_the_bench_hang_together() -> None:
 def test_bench_round_prints_its_rows(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["bench", "round", "--model", "mnist", "--batch", "2", "--clients", "1", "--repeats", "1"]
     assert main([*arguments, "--engine", "fused", "--json"]) == 0
-    rows = [EngineRow(**row) for row in json.loads(capsys.readouterr().out)]
+    rows = [EngineRow(**row) for row in json.loads(capsys.readouterr().out)["tables"][0]["rows"]]
     assert [(row.model, row.engine, row.estimator, row.batch) for row in rows] == [
         ("cnn-mnist", "in place", "central", 2),
         ("cnn-mnist", "fused", "central", 2),

@@ -188,7 +188,7 @@ class Noisy(nn.Linear):
 
 def test_noise_in_forward_is_refused_unless_forward_seeds_it() -> None:
     model, state = Noisy(6, 2), torch.get_rng_state()
-    with pytest.raises(lab.InputError, match=r"the same in every evaluation .*F.dropout.*, got \(.*, .*\)"):
+    with pytest.raises(lab.InputError, match=r"the same in every evaluation.*F.dropout.*, got \(.*, .*\)"):
         lab.train(model, clients=PAIRS, rounds=1)
     assert torch.equal(torch.get_rng_state(), state)
     model.seeded = True
