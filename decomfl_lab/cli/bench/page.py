@@ -64,7 +64,7 @@ def benchmarks(records: Mapping[str, Mapping[str, Any]]) -> str:
     for name, record in records.items():
         require(record["load"] <= QUIET, f"the load of {name}", f"be at most {QUIET} to be published", record["load"])
         about = str(record["about"]).split("\n\n")
-        parts.append(f"## {about[0]}\n\n```text\n{record['command']}\n```\n")
+        parts.append(f"## {about[0].removesuffix('.')}\n\n```text\n{record['command']}\n```\n")
         parts.extend(_table(Rows(**table)) for table in record["tables"])
         parts.append(" ".join("\n\n".join(about[1:]).split()) + "\n")
         parts.append(

@@ -58,3 +58,29 @@ def test_a_record_of_a_busy_machine_or_without_its_machine_is_refused(
     (tmp_path / "memory.json").write_text(json.dumps(told))
     assert main(["bench", "page", str(tmp_path)]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_page_of_the_docs_is_made_of_the_records_that_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "page", str(ROOT / "paper_repro" / "results" / "benchmarks")]) == 0
+    assert capsys.readouterr().out == (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+
+
+def test_the_readmes_numbers_are_those_of_the_records() -> None:
+    def rows(name: str, table: int, **wanted: object) -> list[dict[str, float]]:
+        found = json.loads((ROOT / "paper_repro/results/benchmarks" / f"{name}.json").read_text())["tables"][table][
+            "rows"
+        ]
+        return [row for row in found if row.items() >= wanted.items()]
+
+    directions = [max(row["ratio"] for row in rows("rebuild", 0, distribution=z)) for z in ("gaussian", "rademacher")]
+    (cnn,), (llm,) = rows("round", 0, engine="auto", estimator="central"), rows("llm-round", 0, way="auto")
+    (kappa,), (sealed, tls) = rows("coverage", 2), rows("stream", 0, pause=0.0)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for told in (
+        f"| {directions[0]:.1f} times the speed of `randn` and `add_` (signs: {directions[1]:.0f} times) |",
+        f"| {cnn['ratio']:.1f} times the speed of the authors' way |",
+        f"| a round of a language model of {llm['d']:,} parameters | {llm['ratio']:.1f} times the speed",
+        f"| {kappa['coverage']:.1%} ± {kappa['stderr']:.1%}".replace("% ±", " ±").replace("%", " %"),
+        f"| {sealed['bytes']:.0f} bytes; mutual TLS {tls['bytes']:.0f} |",
+    ):
+        assert told in readme
