@@ -66,7 +66,7 @@ def benchmarks(records: Mapping[str, Mapping[str, Any]]) -> str:
         about = str(record["about"]).split("\n\n")
         parts.append(f"## {about[0].removesuffix('.')}\n\n```text\n{record['command']}\n```\n")
         parts.extend(_table(Rows(**table)) for table in record["tables"])
-        parts.append(" ".join("\n\n".join(about[1:]).split()) + "\n")
+        parts.append(" ".join("\n\n".join(about).split()) + "\n")
         parts.append(
             f"*{record['date']}, {record['machine']}, others {100 * record['load']:.1f} % of it; code "
             f"{record['code']}, Python {record['python']}, torch {record['torch']}.*\n"

@@ -67,10 +67,8 @@ def test_the_page_of_the_docs_is_made_of_the_records_that_are_kept(capsys: pytes
 
 def test_the_readmes_numbers_are_those_of_the_records() -> None:
     def rows(name: str, table: int, **wanted: object) -> list[dict[str, float]]:
-        found = json.loads((ROOT / "paper_repro/results/benchmarks" / f"{name}.json").read_text())["tables"][table][
-            "rows"
-        ]
-        return [row for row in found if row.items() >= wanted.items()]
+        record = json.loads((ROOT / "paper_repro/results/benchmarks" / f"{name}.json").read_text())
+        return [row for row in record["tables"][table]["rows"] if row.items() >= wanted.items()]
 
     directions = [max(row["ratio"] for row in rows("rebuild", 0, distribution=z)) for z in ("gaussian", "rademacher")]
     (cnn,), (llm,) = rows("round", 0, engine="auto", estimator="central"), rows("llm-round", 0, way="auto")
