@@ -51,13 +51,15 @@ LINES: Final[Mapping[str, Mapping[str, Any]]] = {
 TOP, STEP, HIGHEST, FLOOR = 0, 2, 12, -32
 """Where the search for η = 10^(n/4) begins, its step, and the least and the largest n."""
 PATIENCE: Final = 10
-"""The share of the rounds after which a run that is no better than its start is given up is one in so many."""
+"""The share of the rounds after which a run that has got worse is given up is one in so many."""
+WORSE: Final = 1.05
+"""A run has got worse when its test loss is above this many times that of its start: less may be noise."""
 RULE: Final = (
     "One rule chooses η for every method and problem, on seeds that the table does not have: η = 1, 10^-0.5, 0.1, ... "
     "down until two values below the best are worse (up while the best is the first), then a quarter of a decade on "
     "both sides of it. The best reaches the target in the fewest rounds, summed over the seeds, and where none does "
-    "has the lowest loss at the end. A run is given up when a tenth of its rounds has left the test loss no lower than "
-    "at the start, and ended where it can no longer be the best."
+    "has the lowest loss at the end. A run is given up when after a tenth of its rounds the test loss is more than 5 % "
+    "above that of the start, and ended where it can no longer be the best."
 )
 FOLLOWS: Final = {
     "records": "yes: its directions and steps are functions of the seed and the records",
@@ -248,7 +250,7 @@ class BoardWork:
                     raise _Over("reached")
                 if at.round >= limit:
                     raise _Over("cut")
-                if at.round == trial and not at.test_loss < start:
+                if at.round == trial and not at.test_loss <= WORSE * start:
                     raise _Over("given up")
             report(at)  # last: who interrupts here goes on with a round that is judged
 
