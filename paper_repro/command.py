@@ -92,7 +92,8 @@ def paper(
         Path | None,
         typer.Option(
             help="Keep the rows of the parts made here, of finished runs and of those under way, in this folder "
-            "(paper_repro/results: with the code). With --from-recorded keep the verdicts that --list shows.",
+            "(paper_repro/results: with the code); a run that came further in what is recorded there stays. "
+            "With --from-recorded keep the verdicts that --list shows.",
             rich_help_panel="What is recorded",
         ),
     ] = None,

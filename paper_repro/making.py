@@ -237,7 +237,8 @@ def _make(
         facts = [facts for _, facts in there]
         runs = _finished(own, mine)
         if there and options.record is not None:
-            recorded.save(name, options.scale, rows, facts, options.record, runs)
+            known, whence, count = _with_earlier(own, mine, recorded.load(name, options.scale, options.record))
+            recorded.save(name, options.scale, known, whence, options.record, count)
         if own and not (there and _drawable(name, rows, complete=runs[0] == runs[1])):
             missing[name] = f"so far {runs[0]} of its {runs[1]} runs are finished"
         else:
@@ -247,6 +248,23 @@ def _make(
         provenance += [each for each in facts if each]  # what only code makes has none
     words = "" if done == total else f"{done} of {total} runs are finished; the same command goes on"
     return [*made, *_absent(missing, "Not finished")], provenance, words
+
+
+def _with_earlier(
+    works: Sequence[Work], results: Sequence[Result | None], earlier: recorded.Recorded | None
+) -> tuple[pd.DataFrame, list[Mapping[str, Any]], tuple[int, int]]:
+    """Rows, provenance and numbers of runs to record: of a run that came further earlier, what was recorded then."""
+    runs: dict[str, tuple[pd.DataFrame, Sequence[Mapping[str, Any]], bool]] = {}
+    for work, result in zip(works, results, strict=True):
+        there = -1 if result is None or "round" not in result[0] else result[0]["round"].max()
+        if result is not None:
+            runs[work.key()] = result[0], [result[1]], finished(result)
+        rows = work.among(earlier.rows) if earlier is not None and isinstance(work, Job) else pd.DataFrame()
+        if earlier is not None and len(rows) and rows["round"].max() > there and not finished(result):
+            runs[work.key()] = rows, earlier.provenance_of(rows), bool(rows["finished"].all())
+    facts = [each for _, own, _ in runs.values() for each in own]
+    counts = sum(whole for *_, whole in runs.values()), len({work.key() for work in works})
+    return pd.concat([rows for rows, *_ in runs.values()], ignore_index=True), facts, counts
 
 
 def _on_device(works: Sequence[Work], device: str, place: int) -> list[Work]:

@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 import joblib
+import numpy as np
 import pandas as pd
 import torch
 
@@ -36,7 +37,7 @@ from decomfl_lab.runs.provenance import code_version, read_provenance
 from decomfl_lab.runs.run import CONFIG_FILE, METRICS_FILE, Progress, train
 from paper_repro.pools import pool_of
 
-__all__ = ["SO_FAR", "Job", "Result", "Work", "fingerprint", "finished", "run_all"]
+__all__ = ["SO_FAR", "Job", "Result", "Work", "fingerprint", "finished", "run_all", "so_far_words"]
 
 Result = tuple[pd.DataFrame, dict[str, Any]]
 """Rows and provenance."""
@@ -172,7 +173,7 @@ class Job:
             return None
         if rows.empty:
             return None
-        facts[SO_FAR] = f"{int(rows['round'].max()):,} of {self.config.rounds:,} rounds"
+        facts[SO_FAR] = so_far_words(rows, self.config.rounds)
         return self._labelled(rows, finished=False, diverged=False), facts
 
     def _labelled(self, rows: pd.DataFrame, *, finished: bool, diverged: bool) -> pd.DataFrame:
@@ -184,11 +185,24 @@ class Job:
             own["examples"] = min(self.config.test_examples or held_out, held_out)
         return rows.assign(**self.labels, **own)
 
+    def among(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Those of the rows, of many runs, that are of this one: with its labels, seed and rounds ``planned``."""
+        own = {**self.labels, "seed": self.config.seed, "planned": self.config.rounds}
+        if rows.columns.isin(own).sum() != len(own):
+            return rows.iloc[:0]
+        alike = [rows[name].isna() if pd.isna(value) else rows[name] == value for name, value in own.items()]
+        return rows[np.logical_and.reduce(alike)]
+
     def begun(self, root: Path) -> Path | None:
         """See ``Resumable``: by settings, seed and data."""
         wanted = _identity(self.config.to_dict(), self.dataset().digest)
         found = [folder for folder, identity in _identities(root).items() if identity == wanted]
         return max(found, key=lambda folder: ((folder / DONE_FILE).exists(), _rounds_in(folder)), default=None)
+
+
+def so_far_words(rows: pd.DataFrame, planned: int) -> str:
+    """How many of its ``planned`` rounds the evaluations of a run have, as ``SO_FAR`` says it."""
+    return f"{rows['round'].max():,.0f} of {planned:,} rounds"
 
 
 def _identity(config: Mapping[str, Any], data: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.runs.provenance import provenance
-from paper_repro import claims, making, recorded
+from paper_repro import claims, fig2, fig3, making, recorded
 from paper_repro.claims import RECORDED
 from paper_repro.measures import settled, unfinished
 from paper_repro.part import Made, Options
+from paper_repro.runs import SO_FAR, Job, Result
+from paper_repro.scales import READINGS
 from tests.paper_repro.test_parts import table1_rows
 from tests.paper_repro.test_report import claim, section
 
@@ -161,3 +164,46 @@ def test_what_short_runs_cannot_decide_recorded_ones_do_and_the_claim_says_so(
     assert b.scale.startswith("recorded on ")
     assert "at full scale by code 7, so far 1 of 2 runs finished; full" in b.scale
     assert (c.verdict, c.scale) == (untested, "default")
+
+
+@pytest.mark.parametrize("part", [fig2, fig3])
+def test_every_recorded_row_is_of_one_run_of_its_figure(part: Any) -> None:
+    name = part.__name__.rpartition(".")[2]
+    kept = recorded.load(name, "full")
+    assert kept is not None
+    jobs = part.jobs(Options(scale="full", readings=tuple(READINGS), count="measured"))
+    full = {"data": "fashion-mnist"}  # which the run of the tests need not have
+    jobs = [replace(job, labels={**job.labels, **(full if "data" in job.labels else {})}) for job in jobs]
+    of = [len(job.among(kept.rows)) for job in jobs]
+    assert sum(of) == len(kept.rows)
+    assert sum(map(bool, of)) == kept.rows.groupby(["series", "check", "seed"]).ngroups
+
+
+def test_recording_keeps_what_came_further_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = fig2.jobs(Options(scale="full", readings=("as-plotted",), count="measured"))[:4]
+    monkeypatch.setattr(Job, "key", lambda self: self.title)
+
+    def result(at: int, rounds: int, *, whole: bool, code: str) -> Result:
+        rows = pd.DataFrame({"round": range(20, rounds + 1, 20), "test_accuracy": 0.5})
+        facts: dict[str, Any] = {"code": code, "data": "digits"} | (
+            {} if whole else {SO_FAR: f"{rounds} of 2,000 rounds"}
+        )
+        return jobs[at]._labelled(rows, finished=whole, diverged=False), facts
+
+    def record(*results: Result | None) -> recorded.Recorded:
+        rows, facts, runs = making._with_earlier(jobs, results, recorded.load("fig2", "full", tmp_path))
+        recorded.save("fig2", "full", rows, facts, tmp_path, runs)
+        found = recorded.load("fig2", "full", tmp_path)
+        assert found is not None
+        return found
+
+    one = record(result(0, 2000, whole=True, code="a"), result(1, 600, whole=False, code="b"), None, None)
+    assert one.runs == (1, 4)
+    two = record(None, result(1, 80, whole=False, code="c"), result(2, 40, whole=False, code="d"), None)
+    assert two.runs == (1, 4)
+    assert [len(job.among(two.rows)) for job in jobs] == [100, 30, 2, 0]
+    assert two.code == "a, b, d"
+    three = record(None, result(1, 2000, whole=True, code="e"), None, None)
+    assert three.runs == (2, 4)
+    assert [len(job.among(three.rows)) for job in jobs] == [100, 100, 2, 0]
+    assert three.code == "a, d, e"
