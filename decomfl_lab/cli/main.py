@@ -88,6 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             signal.signal(signal.SIGTERM, interrupt)
         for text in args:  # no file or folder can have it in its name
             require("\0" not in text, "arguments", "have no NUL character", text)
+            require(text != "", "arguments", "not be empty", text)
         command = application()
         if argv is None and (asked := os.environ.get(COMPLETE)):
             sys.exit(shell_complete(command, {}, "decomfl", COMPLETE, asked))

@@ -21,7 +21,7 @@ from hypothesis.errors import Flaky, Unsatisfiable, UnsatisfiedAssumption
 
 import decomfl_lab
 from decomfl_lab.devices import find_device
-from decomfl_lab.errors import InputError, require, require_choice, require_int
+from decomfl_lab.errors import InputError, require, require_choice, require_int, require_possible
 from decomfl_lab.interrupts import Interrupted, postponed
 
 # Each of these registers its laws.
@@ -273,7 +273,7 @@ def verify(
 def _require(implementation: Implementation, cases: int, seed: int) -> None:
     wanted = "be an instance of laws.Implementation"
     require(isinstance(implementation, Implementation), "implementation", wanted, implementation)
-    require_int("cases", cases, 1)
+    require_possible("cases", require_int("cases", cases, 1), operations=1e7 * cases)
     require_int("seed", seed, 0)
 
 

@@ -40,6 +40,8 @@ CASES = [
     (f"{RUN} --tolerated 5", "tolerated must be left out with Mean("),
     (f"{RUN} --out /proc/x", "out must be a folder that can be written, got /proc/x (No such file or directory)"),
     (f"{RUN} --out file", "out must be a folder that can be written, got file (File exists)"),
+    (f"{RUN} --out ", "arguments must not be empty, got ''"),
+    ("verify --cases 1000000000000", "cases must ask for at most 1e+15 operations"),
     (f"{RUN} --data a\0b", "arguments must have no NUL character"),
     ("train --config folder", "config must be a readable TOML file, got folder (Is a directory)"),
     ("train --config twice.toml", "config must be valid TOML, got twice.toml"),
