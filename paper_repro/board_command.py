@@ -42,7 +42,10 @@ def board(
     jobs: Annotated[int, option("The number of races at a time; 0 for one a CPU. [default: 0]")] = 0,
     record: Annotated[
         Path | None,
-        typer.Option(help="Keep the rows of the whole board in this folder (paper_repro/results: with the code)."),
+        typer.Option(
+            help="Keep the rows in this folder (paper_repro/results: with the code), beside those that are recorded "
+            "there of other problems and methods."
+        ),
     ] = None,
     write: Annotated[
         Path | None,
@@ -70,8 +73,6 @@ def board(
     require_choice("scale", scale, BOARD_SCALES)
     problems = named("problem", problem, ";", BOARD_SCALES[scale].races)
     lines = named("methods", methods, ";", LINES)
-    whole = not (problems or lines)
-    require(record is None or whole, "--record", "be left out where problems or methods are named", str(record))
     outcomes = make_report(
         scale=scale, only="board", out=out, count="wire", reading="both", reference=None, from_recorded=False,
         record=record, hours=None, minutes=None, device="cpu", resume=False, jobs=jobs, backend="loky", runs=None,
@@ -103,7 +104,9 @@ def page() -> tuple[str, bytes]:
     """The page of the documentation, as Markdown, and its picture: of what is recorded at the largest scale."""
     from paper_repro import recorded
     from paper_repro.board import make, scale_words, shown, summary
+    from paper_repro.making import LARGEST
     from paper_repro.part import Options, rendered
+    from paper_repro.scales import BOARD_SCALES
 
     kept = recorded.largest("board")
     if kept is None:
@@ -117,6 +120,14 @@ def page() -> tuple[str, bytes]:
     ]
     for name, own in summary(kept.rows).groupby("problem", sort=False):
         text += [f"## {name}", _markdown(shown(own).drop(columns="problem"))]
+    longer = recorded.load("board", LARGEST)
+    if longer is not None:
+        more = longer.rows[~longer.rows["problem"].isin(kept.rows["problem"])]
+        size = BOARD_SCALES[LARGEST]
+        for name, own in more.groupby("problem", sort=False):
+            lines = f"the lines that were raced, from rows {longer.words}"
+            text += [f"## {name}", f"Scale {LARGEST}: {size.races[str(name)]}; {lines}."]
+            text.append(_markdown(shown(summary(own)).drop(columns="problem")))
     text.append("## Claims of the successors")
     for outcome in decided(made.claims, kept.scale):
         row = outcome.row()

@@ -268,6 +268,10 @@ class BoardWork:
         shutil.rmtree(under_way, ignore_errors=True)  # of a run that diverged at once there is none
         return rows
 
+    def among(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """See ``Recordable``: those of its problem and line."""
+        return rows[(rows["problem"] == self.problem) & (rows["line"] == self.line)]
+
     def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:  # noqa: ARG002 (of the protocol)
         """See ``Work``: ``what`` is evaluation (of the table's runs, thinned) or candidate (the last of a tuning run).
 

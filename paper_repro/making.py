@@ -46,7 +46,7 @@ from paper_repro.part import Made, Options, Part
 from paper_repro.pools import require_backend
 from paper_repro.reference import require_reference
 from paper_repro.report import RECORDED, Section, page_section, render_report
-from paper_repro.runs import Job, Result, Work, finished, run_all
+from paper_repro.runs import Job, Recordable, Result, Work, finished, is_whole, run_all
 from paper_repro.scales import READINGS, changed
 
 __all__ = ["PARTS", "make_report"]
@@ -237,7 +237,10 @@ def _make(
         facts = [facts for _, facts in there]
         runs = _finished(own, mine)
         if there and options.record is not None:
-            known, whence, count = _with_earlier(own, mine, recorded.load(name, options.scale, options.record))
+            everything = PARTS[name].jobs(replace(options, problems=(), lines=())) or own
+            by_key = {work.key(): result for work, result in zip(own, mine, strict=True)}
+            earlier = recorded.load(name, options.scale, options.record)
+            known, whence, count = _with_earlier(everything, by_key, earlier)
             recorded.save(name, options.scale, known, whence, options.record, count)
         if own and not (there and _drawable(name, rows, complete=runs[0] == runs[1])):
             missing[name] = f"so far {runs[0]} of its {runs[1]} runs are finished"
@@ -251,17 +254,18 @@ def _make(
 
 
 def _with_earlier(
-    works: Sequence[Work], results: Sequence[Result | None], earlier: recorded.Recorded | None
+    works: Sequence[Work], results: Mapping[str, Result | None], earlier: recorded.Recorded | None
 ) -> tuple[pd.DataFrame, list[Mapping[str, Any]], tuple[int, int]]:
-    """Rows, provenance and numbers of runs to record: of a run that came further earlier, what was recorded then."""
+    """Rows, provenance and numbers of runs to record: of what came further earlier, what was recorded then."""
     runs: dict[str, tuple[pd.DataFrame, Sequence[Mapping[str, Any]], bool]] = {}
-    for work, result in zip(works, results, strict=True):
+    for work in works:
+        result = results.get(work.key())
         there = -1 if result is None or "round" not in result[0] else result[0]["round"].max()
         if result is not None:
             runs[work.key()] = result[0], [result[1]], finished(result)
-        rows = work.among(earlier.rows) if earlier is not None and isinstance(work, Job) else pd.DataFrame()
+        rows = work.among(earlier.rows) if earlier is not None and isinstance(work, Recordable) else pd.DataFrame()
         if earlier is not None and len(rows) and rows["round"].max() > there and not finished(result):
-            runs[work.key()] = rows, earlier.provenance_of(rows), bool(rows["finished"].all())
+            runs[work.key()] = rows, earlier.provenance_of(rows), is_whole(rows)
     facts = [each for _, own, _ in runs.values() for each in own]
     counts = sum(whole for *_, whole in runs.values()), len({work.key() for work in works})
     return pd.concat([rows for rows, *_ in runs.values()], ignore_index=True), facts, counts

@@ -22,7 +22,7 @@ from decomfl_lab.files import write_atomically
 from decomfl_lab.runs.provenance import code_version
 from paper_repro.claims import PARTS, RECORDED, SCALES, Outcome, claim
 from paper_repro.part import Made
-from paper_repro.runs import SO_FAR, so_far_words
+from paper_repro.runs import SO_FAR, is_whole, so_far_words
 
 __all__ = ["RESULTS", "Recorded", "largest", "load", "save", "save_outcomes"]
 
@@ -56,7 +56,7 @@ class Recorded:
 
     def provenance_of(self, rows: pd.DataFrame) -> list[Mapping[str, Any]]:
         """What the rows of one run can come from: how far it had come is all that tells provenances apart."""
-        far = None if rows["finished"].all() else so_far_words(rows, rows["planned"].max())
+        far = None if is_whole(rows) else so_far_words(rows, rows["planned"].max())
         return [facts for facts in self.provenance if facts.get(SO_FAR) == far]
 
     @property

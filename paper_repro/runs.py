@@ -37,7 +37,18 @@ from decomfl_lab.runs.provenance import code_version, read_provenance
 from decomfl_lab.runs.run import CONFIG_FILE, METRICS_FILE, Progress, train
 from paper_repro.pools import pool_of
 
-__all__ = ["SO_FAR", "Job", "Result", "Work", "fingerprint", "finished", "run_all", "so_far_words"]
+__all__ = [
+    "SO_FAR",
+    "Job",
+    "Recordable",
+    "Result",
+    "Work",
+    "fingerprint",
+    "finished",
+    "is_whole",
+    "run_all",
+    "so_far_words",
+]
 
 Result = tuple[pd.DataFrame, dict[str, Any]]
 """Rows and provenance."""
@@ -91,6 +102,15 @@ class Resumable(Work, Protocol):
 
     def begun(self, root: Path) -> Path | None:
         """The sub-folder of ``root`` in which any version of the code came furthest with it; None if there is none."""
+        ...
+
+
+@runtime_checkable
+class Recordable(Work, Protocol):
+    """Work whose rows can be told from those of other work among what is recorded."""
+
+    def among(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Those of the rows, of much work, that are of this."""
         ...
 
 
@@ -186,7 +206,7 @@ class Job:
         return rows.assign(**self.labels, **own)
 
     def among(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """Those of the rows, of many runs, that are of this one: with its labels, seed and rounds ``planned``."""
+        """See ``Recordable``: those with its labels, seed and rounds ``planned``."""
         own = {**self.labels, "seed": self.config.seed, "planned": self.config.rounds}
         if rows.columns.isin(own).sum() != len(own):
             return rows.iloc[:0]
@@ -198,6 +218,11 @@ class Job:
         wanted = _identity(self.config.to_dict(), self.dataset().digest)
         found = [folder for folder, identity in _identities(root).items() if identity == wanted]
         return max(found, key=lambda folder: ((folder / DONE_FILE).exists(), _rounds_in(folder)), default=None)
+
+
+def is_whole(rows: pd.DataFrame) -> bool:
+    """Whether the rows of a run are those of a finished one; only runs that can be shown earlier say that they are."""
+    return "finished" not in rows or bool(rows["finished"].all())
 
 
 def so_far_words(rows: pd.DataFrame, planned: int) -> str:

@@ -339,7 +339,6 @@ def test_a_race_that_is_interrupted_goes_on(tmp_path: Path) -> None:
     [
         ({"methods": "Sgd"}, "methods must be one of DeComFL"),
         ({"problem": "XOR"}, "problem must be one of digits, logistic"),
-        ({"record": Path("there")}, "--record must be left out where problems or methods are named"),
         ({"write": Path("nowhere")}, "--write must be a folder that is there"),
     ],
 )
@@ -357,10 +356,23 @@ def test_the_page_is_made_of_what_is_recorded(tmp_path: Path, monkeypatch: pytes
         page()
     rows = pd.concat([line(name, [9, 8, 9], problem=PROBLEM) for name in ("DeComFL", "HiSo")])
     recorded.save("board", "default", rows, [{"data": "digits", "code": "1"}], tmp_path)
+    other = pd.concat([line("FZOO", [7, 7, 7], problem=named) for named in (PROBLEM, "MNIST, CNN")])
+    recorded.save("board", "full", other, [{"data": "digits", "code": "2"}], tmp_path, (2, 9))
     command(write=tmp_path)
     text = (tmp_path / "board.md").read_text(encoding="utf-8")
     assert "| DeComFL | 0.1 | 7 | 3 of 3 | 8.67 ± 4 % |" in text
+    assert "Scale full: to accuracy 0.9 within 1,500 rounds; the lines that were raced, from rows recorded" in text
+    assert text.count("| FZOO | 0.1 | 7 | 3 of 3 | 7 ") == 1  # of the problem that the default lacks
     assert (tmp_path / "board.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_line_raced_alone_is_recorded_beside_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BOARD_SCALES, "smoke", TINY)
+    for methods in ("FedAvg", "FedCom"):
+        run_board(tmp_path / methods, methods=methods, record=tmp_path)
+    kept = recorded.load("board", "smoke", tmp_path)
+    assert kept is not None
+    assert (set(kept.rows["line"]), kept.runs) == ({"FedAvg", "FedCom"}, (2, len(LINES)))
 
 
 def test_every_scale_names_problems_that_there_are_and_seeds_of_the_registry() -> None:

@@ -191,7 +191,8 @@ def test_recording_keeps_what_came_further_elsewhere(tmp_path: Path, monkeypatch
         return jobs[at]._labelled(rows, finished=whole, diverged=False), facts
 
     def record(*results: Result | None) -> recorded.Recorded:
-        rows, facts, runs = making._with_earlier(jobs, results, recorded.load("fig2", "full", tmp_path))
+        by_key = dict(zip((job.title for job in jobs), results, strict=True))
+        rows, facts, runs = making._with_earlier(jobs, by_key, recorded.load("fig2", "full", tmp_path))
         recorded.save("fig2", "full", rows, facts, tmp_path, runs)
         found = recorded.load("fig2", "full", tmp_path)
         assert found is not None
