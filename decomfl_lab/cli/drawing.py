@@ -6,19 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import typer
-
-from decomfl_lab.cli.layers import installed, load
+from decomfl_lab.cli.layers import load
 from decomfl_lab.pictures import require_picture, save_picture
 
-__all__ = ["drawing", "plot_option"]
+__all__ = ["drawing"]
 
 GROUP = "decomfl.figures"
-
-
-def plot_option(name: str, text: str) -> Any:
-    """The option --plot of a command, for the figure ``name``, which is not offered where it cannot be drawn."""
-    return typer.Option(help=text, hidden=not installed(GROUP, name))
 
 
 def drawing(name: str, path: Path) -> Callable[..., None]:
@@ -27,7 +20,7 @@ def drawing(name: str, path: Path) -> Callable[..., None]:
     Called before anything is computed, it refuses what could not be drawn afterwards.
 
     Raises:
-        InputError: If the project's figures are not installed here, or files of this kind cannot be drawn.
+        InputError: If files of this kind cannot be drawn.
     """
     make: Callable[..., Any] = load(GROUP, name, f"plot {path}")
     require_picture(path)

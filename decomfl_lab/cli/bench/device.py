@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from decomfl_lab.cli.bench.shared import Rows, measuring, print_tables
-from decomfl_lab.cli.drawing import drawing, plot_option
+from decomfl_lab.cli.drawing import drawing
 from decomfl_lab.noise import Distribution
 
 if TYPE_CHECKING:
@@ -59,9 +59,7 @@ def device(
         str | None,
         typer.Option(help="Language model, named as for llm-round. [default: opt-125m, on the CPU opt-0.3m]"),
     ] = None,
-    plot: Annotated[
-        Path | None, plot_option("device-ratios", "Draw the ratios to this file (.png, .pdf, .svg).")
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the ratios to this file (.png, .pdf, .svg).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record of it as JSON.")] = False,
 ) -> None:
     """Check a device's bits against the CPU's, and time it.

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from decomfl_lab.cli.bench.shared import DEVICE, DISTRIBUTIONS, Rows, measured, names, numbers, print_tables
-from decomfl_lab.cli.drawing import drawing, plot_option
+from decomfl_lab.cli.drawing import drawing
 from decomfl_lab.errors import require
 from decomfl_lab.files import require_writable, write_atomically
 from decomfl_lab.noise import Distribution
@@ -34,9 +34,7 @@ def rebuild(
     backend: Annotated[
         str | None, typer.Option(help="Which code makes z on the CPU: numba or numpy. [default: the fastest]")
     ] = None,
-    plot: Annotated[
-        Path | None, plot_option("rebuild-speed", "Draw the ratios to this file (.png, .pdf, .svg).")
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the ratios to this file (.png, .pdf, .svg).")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write the rows to this CSV file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record of it as JSON.")] = False,
 ) -> None:
