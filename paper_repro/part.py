@@ -115,10 +115,10 @@ class Part(Protocol):
         ...
 
 
-def rendered(figure: Figure, kind: str = "png") -> bytes:
-    """The figure as a file of the given kind, in the one style."""
+def rendered(figure: Figure, kind: str = "png", dpi: float | None = None) -> bytes:
+    """The figure as a file of the given kind, in the one style; ``dpi`` is of pixels, None for the style's."""
     buffer = io.BytesIO()
     with matplotlib.rc_context(rc()):
-        figure.savefig(buffer, format=kind)
+        figure.savefig(buffer, format=kind, dpi=dpi)
     figure.set_layout_engine("none")  # the next kind has the places of this one
     return buffer.getvalue()
