@@ -117,7 +117,8 @@ def require_same(first: float, again: float, *, tolerance: float = 0.0) -> None:
     """InputError unless two evaluations of a user's model and loss, at the same x and data, agree to ``tolerance``."""
     rule = (
         "be a function of x and the data, the same in every evaluation: call model.eval(), give F.dropout "
-        "training=self.training, draw other noise from a torch.Generator that forward seeds itself, keep no state"
+        "training=self.training, draw other noise from a torch.Generator that forward seeds itself, keep no state, "
+        "write to no input"
     )
     same = math.isclose(first, again, rel_tol=tolerance) or math.isnan(first)
     require(same, "loss", rule, (first, again))

@@ -746,7 +746,7 @@ def _decade(value: float) -> int:
 def _signs(lanczos: Lanczos) -> str:
     """What the signs of the spectrum mean for κ."""
     low, high = float(lanczos.ritz_values[0]), float(lanczos.ritz_values[-1])
-    if low >= 0:
+    if low >= -float(lanczos.ritz_residuals[0]):  # within its residual of 0 it has no sign
         return "no negative eigenvalue among the Ritz values, so little or none is cancelled in tr(H)"
     if high <= 0:
         return "no positive eigenvalue among the Ritz values: κ has the sign of tr(H)"

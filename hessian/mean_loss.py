@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,6 +46,10 @@ Data = Iterable[tuple[Any, Any]] | Dataset[Any] | tuple[Any, Any]
 """Batches (inputs, targets), as a list or a DataLoader has them; a Dataset of examples; or one pair of tensors."""
 
 _DTYPES = (torch.float32, torch.float64)
+_TRAINING = (
+    "model has a BatchNorm in training mode, and f takes its running statistics, as in eval mode; say so by "
+    "normalisation='eval', or by 'batch' that f takes the batch's"
+)
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
@@ -103,7 +108,7 @@ class MeanLoss:
         *,
         weights: Sequence[float] | None = None,
         parameters: Callable[[str], bool] | Sequence[str] | None = None,
-        normalisation: str = "eval",
+        normalisation: str | None = None,
         dtype: torch.dtype | None = None,
         chunk: int | None = None,
     ) -> None:
@@ -123,7 +128,7 @@ class MeanLoss:
             parameters: The trainable parameters that x consists of: a predicate on their names, or names, prefixes of
                 names that end at a dot ("layers.3"), or patterns with * and ?. Default: all.
             normalisation: "eval" or "batch", for every BatchNorm, whatever mode the module is in. Statistics of the
-                batch need all data to be one batch.
+                batch need all data to be one batch. Default: "eval", with a warning if a BatchNorm is in training mode.
             dtype: The dtype, float32 or float64, to which parameters, buffers and data are cast; default: that of the
                 parameters.
             chunk: The most examples that go through the module at once, to save memory and time (100 to 250 images
@@ -136,6 +141,10 @@ class MeanLoss:
                 evaluation to the next, or is no mean over examples where batches have to be combined; dropout is
                 active; a name matches no parameter; dtypes or devices are mixed; an argument is out of range.
         """
+        if normalisation is None:
+            normalisation = "eval"
+            if any(part.training for part in module.modules() if isinstance(part, _BATCH_NORMS)):
+                warnings.warn(_TRAINING, stacklevel=2)
         require_choice("normalisation", normalisation, NORMALISATIONS)
         require(dtype is None or dtype in _DTYPES, "dtype", "be float32 or float64", dtype)
         require(callable(loss), "loss", "be a function of (outputs, targets)", loss)

@@ -98,7 +98,7 @@ class TrainedModel:
         n = len(self.dataset.train_labels)
         chosen = fixed_choice(n, require_int("examples", examples, 0, n) or n, _EXAMPLES)
         require(len(chosen) >= parts, "examples", f"be at least {parts}", len(chosen))
-        device = next(self.module.parameters()).device
+        device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
         if normalisation == "eval" and uses_batch_statistics(self.module):
             freeze_(self.module, self.calibration.to(device))
         size = len(chosen) // parts

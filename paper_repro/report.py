@@ -38,7 +38,7 @@ _ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _VERDICT_STYLE = dict(zip(VERDICTS, (("yes", "✓"), ("no", "✗"), ("depends", "±"), ("untested", "–")), strict=True))
 _NOTHING = "–"
 _WORD: Final = re.compile(rf"(?<![\w-])({'|'.join(_TEXTS['words'])})(?![\w-])")
-_COUNTED: Final = re.compile(r"([^:]+): [\d,]+ (?:train|examples)")
+_COUNTED: Final = re.compile(r"(.+?): [\d,]+ (?:train|examples)\b")
 """A piece of what is said of data that begins with the name of a data set."""
 _FINDINGS: Final = 5
 _NUMBERS: Final = 8

@@ -296,7 +296,7 @@ def report(run: Run, rebuilt: Rebuilt, out: Path | None, *, as_json: bool, **mor
 def _what_next(out: Path | None) -> str:
     """What a run can be looked at with."""
     if out is None:
-        return "nothing was kept: with --out runs/first the run is, for decomfl plot, kappa, replay and export"
+        return "nothing was kept: with --out runs/first the run is kept, for decomfl plot, kappa, replay and export"
     logged = (out / LOG_FILE).exists()
     wanted = {
         "plot": "its curves, beside those of other runs",

@@ -57,7 +57,7 @@ class Model:
         raise NotImplementedError
 
     def snapshot(self) -> laws.Snapshot:
-        """Snapshot(round, x, {slot: vector}), a vector for each of ``case.rule.slots``, which no later step changes."""
+        """Snapshot(round, x, state={slot: vector}), with each of ``case.rule.slots``, which no later step changes."""
         raise NotImplementedError
 
     def restore(self, snapshot: laws.Snapshot) -> None:

@@ -22,9 +22,12 @@ __all__ = ["MODELS", "build_model", "initialising", "num_parameters"]
 Shape = tuple[int, ...]
 
 
+_OTHERS = "have shape (1, 28, 28) (for others there are the models mlp, logistic, resnet8)"
+
+
 def _cnn_mnist(in_shape: Shape, classes: int) -> nn.Module:
     """The paper's small CNN: d = 28,938 for 28×28 grey images and 10 classes."""
-    require(in_shape == (1, 28, 28), "images for model cnn-mnist", "have shape (1, 28, 28)", in_shape)
+    require(in_shape == (1, 28, 28), "images for model cnn-mnist", _OTHERS, in_shape)
     return nn.Sequential(
         nn.Conv2d(1, 16, 5, padding=2),
         nn.ReLU(),
@@ -39,7 +42,7 @@ def _cnn_mnist(in_shape: Shape, classes: int) -> nn.Module:
 
 def _cnn_fashion(in_shape: Shape, outputs: int) -> nn.Module:
     """The paper's larger CNN for 28×28 grey images: d = 1,198,592 + 129·(outputs)."""
-    require(in_shape == (1, 28, 28), "images for model cnn-fashion", "have shape (1, 28, 28)", in_shape)
+    require(in_shape == (1, 28, 28), "images for model cnn-fashion", _OTHERS, in_shape)
     return nn.Sequential(
         nn.Conv2d(1, 32, 3),
         nn.ReLU(),

@@ -108,6 +108,8 @@ def _workspace(config: TrainConfig, dataset: Dataset, module: nn.Module | None) 
         own = build_model(config.model, seed=config.seed, in_shape=in_shape, classes=dataset.classes)
     empty = any(p.is_meta for p in own.parameters())
     require(not empty, "model", "have values, and not be on the meta device", type(own).__name__)
+    unfit = next((name for name, p in own.named_parameters() if not p.isfinite().all()), None)
+    require(unfit is None, "model", "have finite parameters", f"{type(own).__name__} with NaN or infinity in {unfit}")
     own.to(dataset.device)
     if config.batchnorm == "frozen":
         freeze_(own, calibration_images(config, dataset))
@@ -210,6 +212,10 @@ PATIENCE = 1e9
 """Seconds that a simulated round may take, as it may in one process."""
 
 
+_REPEATS = 4
+"""How often a model of one's own is tried again, to notice noise in it."""
+
+
 def _try_out(module: nn.Module, loss: LossFunction, dataset: Dataset) -> None:
     """InputError where a user's model and loss do not take the first examples, or give no mean or another each time."""
     pairs = {
@@ -225,8 +231,9 @@ def _try_out(module: nn.Module, loss: LossFunction, dataset: Dataset) -> None:
                 _check_classes(name, targets, outputs.shape[1], dataset)
             value = loss(outputs, targets[:8])
             require_mean(value)
-            again = loss(module(inputs[:8]), targets[:8])
-        require_same(float(value), float(again), tolerance=64 * torch.finfo(torch.float32).eps)
+            again = [loss(module(inputs[:8]), targets[:8]) for _ in range(_REPEATS)]  # rare noise is seldom drawn
+        for each in again:
+            require_same(float(value), float(each), tolerance=64 * torch.finfo(torch.float32).eps)
 
 
 def _check_classes(name: str, targets: torch.Tensor, classes: int, dataset: Dataset) -> None:

@@ -269,6 +269,8 @@ def test_signs_are_told_apart() -> None:
     assert "no negative eigenvalue among the Ritz values" in definite.reason
     assert effective_rank(rotated(TAIL.abs()), seed=0).kappa_positive is None  # nobody has shown it
     assert "no positive eigenvalue" in effective_rank(rotated(-TAIL.abs()), seed=0).reason
+    singular = torch.cat([torch.linspace(1.0, 2.0, 40), torch.full((1,), -1e-9)])  # a zero as float32 finds it
+    assert "no negative eigenvalue" in effective_rank(DenseOperator(torch.diag(singular)), seed=0, products=41).reason
 
 
 def test_a_cheaper_operator_of_the_same_trace_makes_the_forms() -> None:

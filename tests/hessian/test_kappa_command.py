@@ -554,6 +554,7 @@ def test_own_things_that_do_not_fit_are_one_line(
         ([*SMALL, "--dtype", "float16"], "dtype must be one of float32, float64, got 'float16'"),
         ([*SMALL, "--data", "imagenet"], "data must be one of mnist, "),
         ([*SMALL, "--model", "vgg"], "gpt-10m, module:function, got 'vgg'"),
+        ([*SMALL, "--model", "torch.nn:Flatten"], "module must have trainable parameters, got 'Flatten'"),
         ([*SMALL, "--model", "cnn-mnist"], "images for model cnn-mnist must have shape (1, 28, 28)"),
         ([*SMALL, "--examples", "-1"], "examples must be an integer of at least 0, got -1"),
         ([*SMALL, "--rtol", "0"], "rtol must be a finite number above 0, got 0"),

@@ -165,6 +165,13 @@ def test_batch_normalisation_is_in_the_stated_mode_whatever_the_module_is_in():
     assert loss_of().mode == "none"
 
 
+def test_a_batchnorm_in_training_mode_is_taken_in_eval_mode_with_a_warning():
+    module = nn.Sequential(nn.Linear(INPUTS.shape[1], 4), nn.BatchNorm1d(4)).to(INPUTS.dtype)
+    with pytest.warns(UserWarning, match=r"BatchNorm in training mode.*normalisation='eval'"):
+        assert loss_of(module.train()).mode == "eval"
+    assert loss_of(module.eval()).mode == "eval"  # without a warning, which would be an error here
+
+
 def test_the_fingerprint_tells_apart_what_matters_and_nothing_else():
     prints = [
         f.fingerprint()

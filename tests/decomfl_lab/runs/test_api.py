@@ -186,6 +186,29 @@ class Noisy(nn.Linear):
         return super().forward(features) + 1e-4 * torch.randn(len(features), 2, generator=generator)
 
 
+class Seldom(torch.nn.Linear):
+    """Noise in every fourth forward pass."""
+
+    drawn = 0
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        self.drawn += 1
+        return super().forward(features) * (1 + (self.drawn % 4 == 0))
+
+
+def test_rare_noise_is_noticed_too() -> None:
+    with pytest.raises(lab.InputError, match=r"the same in every evaluation"):
+        lab.train(Seldom(6, 2), clients=PAIRS, rounds=1)
+
+
+def test_a_model_that_is_not_finite_is_no_step_that_is_too_large() -> None:
+    model = torch.nn.Linear(6, 2)
+    with torch.no_grad():
+        model.bias[1] = torch.nan
+    with pytest.raises(lab.InputError, match=r"model must have finite parameters, got .*Linear with NaN .* in bias"):
+        lab.train(model, clients=PAIRS, rounds=1)
+
+
 def test_noise_in_forward_is_refused_unless_forward_seeds_it() -> None:
     model, state = Noisy(6, 2), torch.get_rng_state()
     with pytest.raises(lab.InputError, match=r"the same in every evaluation.*F.dropout.*, got \(.*, .*\)"):
