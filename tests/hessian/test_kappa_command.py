@@ -554,7 +554,6 @@ def test_own_things_that_do_not_fit_are_one_line(
         ([*SMALL, "--dtype", "float16"], "dtype must be one of float32, float64, got 'float16'"),
         ([*SMALL, "--data", "imagenet"], "data must be one of mnist, "),
         ([*SMALL, "--model", "vgg"], "gpt-10m, module:function, got 'vgg'"),
-        ([*SMALL, "--model", "torch.nn:Flatten"], "module must have trainable parameters, got 'Flatten'"),
         ([*SMALL, "--model", "cnn-mnist"], "images for model cnn-mnist must have shape (1, 28, 28)"),
         ([*SMALL, "--examples", "-1"], "examples must be an integer of at least 0, got -1"),
         ([*SMALL, "--rtol", "0"], "rtol must be a finite number above 0, got 0"),
@@ -595,6 +594,11 @@ def test_bad_input_is_one_line_before_any_data_are_read(
         monkeypatch.setattr("hessian.named.load_dataset", None)
     assert cli.main(["kappa", *argv]) == 2
     assert message in error_of(capsys)
+
+
+def test_a_model_without_parameters_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*"kappa --data digits --model torch.nn:Flatten --train-steps 0 --examples 9".split()]) == 2
+    assert capsys.readouterr().err == "decomfl: error: module must have trainable parameters, got 'Flatten'\n"
 
 
 def test_the_project_registers_the_command() -> None:
