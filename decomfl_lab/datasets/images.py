@@ -456,7 +456,8 @@ def load_dataset(name: str) -> Dataset:
     Raises:
         InputError: If the name is unknown, or a file is missing, altered or damaged.
     """
-    require_choice("data", name, DATA_SETS)
+    known = ", ".join(DATA_SETS)
+    require(name in DATA_SETS, "data", f"be one of {known}, module:function, FILE.py:function", name)
     return _load(name, (os.environ.get("DECOMFL_DATA"), os.environ.get("DECOMFL_DOWNLOAD"), str(cache_folder(name))))
 
 

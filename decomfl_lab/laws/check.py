@@ -73,7 +73,8 @@ class Outcome:
     def __str__(self) -> str:
         if not self.tried:
             return f"{_MARKS[self.status]}              {self.law}: {self.counterexample}"
-        line = f"{_MARKS[self.status]} {self.cases:5d} cases  {self.law}: {self.says}"
+        tried = f"{self.cases:5d} cases" if self.status == "holds" else f"at case {self.cases:<3d}"
+        line = f"{_MARKS[self.status]} {tried}  {self.law}: {self.says}"
         return f"{line}\n{textwrap.indent(self.counterexample, ' ' * 7)}" if self.counterexample else line
 
 

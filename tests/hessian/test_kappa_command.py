@@ -597,7 +597,8 @@ def test_bad_input_is_one_line_before_any_data_are_read(
 
 
 def test_a_model_without_parameters_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([*"kappa --data digits --model torch.nn:Flatten --train-steps 0 --examples 9".split()]) == 2
+    argv = "kappa --data digits --model torch.nn:Flatten --train-steps 0 --examples 9"
+    assert cli.main(argv.split()) == 2
     assert capsys.readouterr().err == "decomfl: error: module must have trainable parameters, got 'Flatten'\n"
 
 

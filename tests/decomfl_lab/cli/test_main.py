@@ -41,7 +41,7 @@ def _error(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         (["--mu", "0"], "mu μ must be a finite number above 0, got 0"),
         (["--mu", "inf"], "mu μ must be a finite number above 0, got inf"),
         (["--momentum", "1"], "momentum β must be in [0, 1), got 1.0"),
-        (["--data", "imagenet"], "data must be one of mnist, fashion-mnist, cifar10, digits, text, got 'imagenet'"),
+        (["--data", "imagenet"], "digits, text, module:function, FILE.py:function, got 'imagenet'"),
         (
             ["--model", "vgg"],
             "resnet20, resnet20-bn, mlp, logistic, gpt-tiny, gpt-tiny-tied, gpt-10m, got 'vgg'",
