@@ -143,7 +143,7 @@ def test_unknown_data_and_models_are_refused_with_the_known_ones() -> None:
     with pytest.raises(InputError, match=r"model must be one of cnn-mnist, .*, gpt-tiny-tied, gpt-10m, got 'vgg'"):
         build_model("vgg", seed=0, in_shape=(1, 28, 28), classes=10)
     with pytest.raises(
-        InputError, match=r"images for model cnn-mnist must have shape \(1, 28, 28\) \(.*mlp.*\), got \(1, 8, 8\)"
+        InputError, match=r"images for model cnn-mnist must have shape \(1, 28, 28\) .*mlp.*, got \(1, 8, 8\)"
     ):
         build_model("cnn-mnist", seed=0, in_shape=(1, 8, 8), classes=10)
 
