@@ -143,7 +143,8 @@ class MeanLoss:
         """
         if normalisation is None:
             normalisation = "eval"
-            if any(part.training for part in module.modules() if isinstance(part, _BATCH_NORMS)):
+            norms = (part for part in module.modules() if isinstance(part, _BATCH_NORMS))
+            if any(part.training and part.running_mean is not None for part in norms):
                 warnings.warn(_TRAINING, stacklevel=2)
         require_choice("normalisation", normalisation, NORMALISATIONS)
         require(dtype is None or dtype in _DTYPES, "dtype", "be float32 or float64", dtype)

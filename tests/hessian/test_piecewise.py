@@ -41,7 +41,9 @@ def objective(build, batch=None, **options) -> MeanLoss:
     with torch.no_grad():
         for p in module.parameters():
             p.add_(0.1 * torch.sin(torch.arange(p.numel(), dtype=p.dtype)).view(p.shape))
-    return MeanLoss(module, cross_entropy, [problems.data() if batch is None else batch], **options)
+    return MeanLoss(
+        module, cross_entropy, [problems.data() if batch is None else batch], **{"normalisation": "eval", **options}
+    )
 
 
 @pytest.mark.parametrize(
@@ -143,4 +145,5 @@ def test_the_refusals_are_needed(case):
 def test_every_image_model_of_the_lab_is_piecewise_affine(name):
     module = build_model(name, seed=0, in_shape=(1, 28, 28), classes=10)
     images, labels = problems.data(shape=(1, 28, 28))
-    assert why_not_piecewise_affine(MeanLoss(module, cross_entropy, [(images, labels)], dtype=torch.float32)) is None
+    f = MeanLoss(module, cross_entropy, [(images, labels)], dtype=torch.float32, normalisation="eval")
+    assert why_not_piecewise_affine(f) is None
