@@ -141,12 +141,7 @@ class MeanLoss:
                 evaluation to the next, or is no mean over examples where batches have to be combined; dropout is
                 active; a name matches no parameter; dtypes or devices are mixed; an argument is out of range.
         """
-        if normalisation is None:
-            normalisation = "eval"
-            norms = (part for part in module.modules() if isinstance(part, _BATCH_NORMS))
-            if any(part.training and part.running_mean is not None for part in norms):
-                warnings.warn(_TRAINING, stacklevel=2)
-        require_choice("normalisation", normalisation, NORMALISATIONS)
+        require_choice("normalisation", "eval" if normalisation is None else normalisation, NORMALISATIONS)
         require(dtype is None or dtype in _DTYPES, "dtype", "be float32 or float64", dtype)
         require(callable(loss), "loss", "be a function of (outputs, targets)", loss)
         self._module = module
@@ -162,7 +157,9 @@ class MeanLoss:
         self._buffers = {name: self._place(buffer.detach().clone()) for name, buffer in module.named_buffers()}
         _refuse_dropout(module)
         self._norms = {n: part for n, part in module.named_modules() if isinstance(part, _BATCH_NORMS)}
-        self.mode = normalisation if self._norms else "none"
+        self.mode = ("eval" if normalisation is None else normalisation) if self._norms else "none"
+        if normalisation is None and any(n.training and n.running_mean is not None for n in self._norms.values()):
+            warnings.warn(_TRAINING, stacklevel=2)
         batches, own = _batches(data, self.device)
         chunk = own if chunk is None and self.mode != "batch" else chunk
         self.pieces, self.weight = _cut(batches, weights, chunk)

@@ -237,7 +237,8 @@ def _make(
         facts = [facts for _, facts in there]
         runs = _finished(own, mine)
         if there and options.record is not None:
-            everything = PARTS[name].jobs(replace(options, problems=(), lines=())) or own
+            some = options.problems or options.lines  # and those that were not asked for may be recorded
+            everything = PARTS[name].jobs(replace(options, problems=(), lines=())) if some else own
             by_key = {work.key(): result for work, result in zip(own, mine, strict=True)}
             earlier = recorded.load(name, options.scale, options.record)
             known, whence, count = _with_earlier(everything, by_key, earlier)
@@ -259,13 +260,16 @@ def _with_earlier(
     """Rows, provenance and numbers of runs to record: of what came further earlier, what was recorded then."""
     runs: dict[str, tuple[pd.DataFrame, Sequence[Mapping[str, Any]], bool]] = {}
     for work in works:
-        result = results.get(work.key())
-        there = -1 if result is None or "round" not in result[0] else result[0]["round"].max()
+        key = work.key()
+        result, there = results.get(key), -1
         if result is not None:
-            runs[work.key()] = result[0], [result[1]], finished(result)
-        rows = work.among(earlier.rows) if earlier is not None and isinstance(work, Recordable) else pd.DataFrame()
-        if earlier is not None and len(rows) and rows["round"].max() > there and not finished(result):
-            runs[work.key()] = rows, earlier.provenance_of(rows), is_whole(rows)
+            runs[key] = result[0], [result[1]], finished(result)
+            there = result[0].get("round", pd.Series([-1])).max()
+        if earlier is None or finished(result) or not isinstance(work, Recordable):
+            continue
+        rows = work.among(earlier.rows)
+        if len(rows) and rows["round"].max() > there:
+            runs[key] = rows, earlier.provenance_of(rows), is_whole(rows)
     facts = [each for _, own, _ in runs.values() for each in own]
     counts = sum(whole for *_, whole in runs.values()), len({work.key() for work in works})
     return pd.concat([rows for rows, *_ in runs.values()], ignore_index=True), facts, counts

@@ -103,10 +103,8 @@ def test_statistics_of_the_batch_keep_a_pair_in_one_piece() -> None:
     norm = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
     for data in ((X, Y), TensorDataset(X, Y)):
         assert len(hessian.MeanLoss(norm, LOSS, data, normalisation="batch").pieces) == 1
-        assert [piece.examples for piece in hessian.MeanLoss(norm, LOSS, data, normalisation="eval").pieces] == [
-            250,
-            50,
-        ]
+        cut = hessian.MeanLoss(norm, LOSS, data, normalisation="eval").pieces
+        assert [piece.examples for piece in cut] == [250, 50]
 
 
 def test_batches_of_trees_are_gathered_and_ragged_ones_refused() -> None:
