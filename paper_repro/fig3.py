@@ -28,6 +28,7 @@ from paper_repro.measures import (
     LOGS,
     TOLERANCE,
     accuracy_at,
+    ended,
     final_accuracy,
     highest_level,
     last_round,
@@ -339,7 +340,7 @@ def _claims_on_the_logs(authors: pd.DataFrame | None) -> list[Outcome]:
 
 def _to_reach_final(rows: pd.DataFrame, count: str) -> tuple[float, dict[str, float | None]]:
     """DeComFL's own final accuracy, and what every series needs to reach it."""
-    level = final_accuracy(series_of(rows, DECOMFL))[0]  # NaN where there is none yet, and nobody reaches that
+    level = final_accuracy(ended(series_of(rows, DECOMFL)))[0]  # NaN where there is none yet, and nobody reaches that
     column = f"{count}_scalars"
     return level, {str(name): scalars_to_reach(run, level, column) for name, run in rows.groupby("series", sort=False)}
 
@@ -376,7 +377,8 @@ def _saving(rows: pd.DataFrame, where: str = "") -> Outcome:
             measured[f"{name}, {count}"] = theirs
         # a method that never gets there does not refute that DeComFL needs less
         holds.append(ours is not None and all(theirs is None or theirs > ours for theirs in needed.values()))
-    judged = level >= LIMITS.least and rows.series.nunique() >= 4
+    under_way = [name for name, theirs in needed.items() if theirs is None and ended(series_of(rows, name)).empty]
+    judged = level >= LIMITS.least and rows.series.nunique() >= 4 and not under_way
     measured["accuracy reached (DeComFL's final)"] = level
     return Outcome(f"fig3.saving{where}", verdict_of_countings(holds) if judged else UNTESTED, numbers(measured))
 

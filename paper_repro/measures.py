@@ -12,6 +12,7 @@ from scipy.stats import norm
 
 from figures.curves import Count
 from paper_repro.claims import UNTESTED, Verdict, limits
+from paper_repro.runs import is_whole
 
 __all__ = [
     "COUNTS",
@@ -24,6 +25,7 @@ __all__ = [
     "accuracy_at",
     "accuracy_up_to",
     "binomial_error",
+    "ended",
     "final_accuracy",
     "finite",
     "flattened",
@@ -72,6 +74,11 @@ def settled(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 
     kept = [own[own.seed.isin(chosen(own))] for _, own in rows.groupby(list(by), sort=False, dropna=False)]
     return pd.concat(kept).sort_index()
+
+
+def ended(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a series if its runs are finished, else none: one under way has not come to its end."""
+    return rows if is_whole(rows) else rows[:0]
 
 
 def unfinished(rows: pd.DataFrame, by: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pandas as pd
 
@@ -21,12 +21,15 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.files import write_atomically
 from decomfl_lab.runs.provenance import code_version
 from paper_repro.claims import PARTS, RECORDED, SCALES, Outcome, claim
+from paper_repro.estimators import CHECKED
 from paper_repro.part import Made
 from paper_repro.runs import SO_FAR, is_whole, so_far_words
 
 __all__ = ["RESULTS", "Recorded", "largest", "load", "save", "save_outcomes"]
 
 RESULTS = Path(__file__).parent / "results"
+_CURVE: Final = ("reading", "panel", "series")
+"""Columns that name a curve, of which a part has some."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,15 @@ class Recorded:
     def complete(self) -> bool:
         """Whether every run was finished."""
         return self.runs[0] == self.runs[1]
+
+    @property
+    def curves(self) -> set[tuple[str, ...]]:
+        """The names of the curves of which a run was finished, those that check others aside."""
+        lines = self.rows[~self.rows[CHECKED].astype(bool)] if CHECKED in self.rows else self.rows
+        if not self.complete:
+            lines = lines[lines.finished.astype(bool)] if "finished" in lines else lines[:0]
+        names = [name for name in _CURVE if name in lines]
+        return set(lines[names].itertuples(index=False, name=None)) if names else set()
 
     def provenance_of(self, rows: pd.DataFrame) -> list[Mapping[str, Any]]:
         """What the rows of one run can come from: how far it had come is all that tells provenances apart."""
@@ -147,6 +159,13 @@ def load(part: str, scale: str, of: Path | None = None) -> Recorded | None:
 
 
 def largest(part: str) -> Recorded | None:
-    """What was kept of a part at the largest scale of which every run is finished, or of which there is something."""
+    """What was kept of a part at the largest scale that has a finished run of all curves of one that is complete.
+
+    Where none is complete, what was kept at the largest scale.
+    """
     found = [each for scale in reversed(SCALES) if (each := load(part, scale)) is not None]
-    return next((each for each in found if each.complete), found[0] if found else None)
+    for i, each in enumerate(found):
+        whole = next((other for other in found[i:] if other.complete), None)
+        if whole is None or whole is each or (whole.curves and each.curves >= whole.curves):
+            return each
+    return None

@@ -16,6 +16,7 @@ from paper_repro.fig3 import DECOMFL, D, top_k_name
 from paper_repro.measures import (
     COUNTS,
     TOLERANCE,
+    ended,
     final_accuracy,
     highest_level,
     numbers,
@@ -128,11 +129,12 @@ def _still_higher(rows: pd.DataFrame) -> Outcome:
 
 
 def _degrades(rows: pd.DataFrame) -> Outcome:
-    final = {fraction: final_accuracy(run) for fraction, run in _by_fraction(rows).items()}
-    whole = final_accuracy(series_of(rows, "FedAvg"))
+    final = {fraction: final_accuracy(ended(run)) for fraction, run in _by_fraction(rows).items()}
+    whole = final_accuracy(ended(series_of(rows, "FedAvg")))
     falling = ordered(list(final.values())[::-1])  # 1 % < 5 % < 10 %
     margin = max(limits("topk").severe, TOLERANCE * 2**0.5 * sampling_error(rows))
     severe = whole[0] - final[FRACTIONS[-1]][0] > margin
     told = {f"final accuracy k = {fraction:.0%}": value[0] for fraction, value in final.items()}
     measured = numbers({"final accuracy FedAvg": whole[0], **told, "d": D})
-    return Outcome("topk.degrades", "does not hold" if falling == "holds" and not severe else falling, measured)
+    verdict = verdict_of(severe, tested="final accuracy FedAvg" in measured) if falling == "holds" else falling
+    return Outcome("topk.degrades", verdict, measured)

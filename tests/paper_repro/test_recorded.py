@@ -59,6 +59,28 @@ def test_the_largest_scale_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found.scale == "full"
 
 
+def test_a_larger_scale_is_drawn_as_soon_as_every_curve_has_a_finished_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded, "RESULTS", tmp_path)
+    series = pd.DataFrame({"series": ["a", "b"], "round": 20, "finished": True, "check": False})
+
+    def found(finished: tuple[bool, ...], check: tuple[bool, ...]) -> str:
+        recorded.save("fig2", "default", series, FACTS, tmp_path, (2, 2))
+        larger = pd.concat([series, series])[: len(finished)].assign(finished=finished, check=check)
+        recorded.save("fig2", "full", larger, FACTS, tmp_path, (len(finished) - 1, len(finished)))
+        kept = recorded.largest("fig2")
+        assert kept is not None
+        return kept.scale
+
+    assert found((True, True, False), (False, False, False)) == "full"
+    assert found((True, False), (False, False)) == "default"  # b is under way
+    assert found((True, False, True, True), (False, False, True, True)) == "default"  # its check is no line
+    recorded.save("fig2", "default", series.drop(columns="series"), FACTS, tmp_path, (2, 2))
+    recorded.save("fig2", "full", series.drop(columns="series"), FACTS, tmp_path, (1, 2))
+    assert recorded.largest("fig2").scale == "default"  # type: ignore[union-attr]
+
+
 def test_what_is_kept_with_the_code_is_whole_and_says_what_it_is() -> None:
     kept = {path.name.removesuffix(".csv.gz") for path in recorded.RESULTS.glob("*.csv.gz")}
     assert {"llm-default", "sizes-default"} <= kept
@@ -176,7 +198,8 @@ def test_every_recorded_row_is_of_one_run_of_its_figure(part: Any) -> None:
     jobs = [replace(job, labels={**job.labels, **(full if "data" in job.labels else {})}) for job in jobs]
     of = [len(job.among(kept.rows)) for job in jobs]
     assert sum(of) == len(kept.rows)
-    assert sum(map(bool, of)) == kept.rows.groupby(["series", "check", "seed"]).ngroups
+    labels = [name for name in ("reading", "panel", "series") if name in kept.rows]
+    assert sum(map(bool, of)) == kept.rows.groupby([*labels, "check", "seed"]).ngroups
 
 
 def test_recording_keeps_what_came_further_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
