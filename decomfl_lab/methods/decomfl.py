@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import TYPE_CHECKING, ClassVar
 
 from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
@@ -145,11 +146,12 @@ class _Lagging(Scalars):
         R, q = cohort.R, cohort.q
         N, seeding = self.history or R, Seeding(self.seeds)
         bytes_, scalars = measured.down_bytes, 0.0
-        for j in range(R):
+        size = cache(partial(record_bytes, seeding, self.K, dtype=self.dtype))
+        for j, P in enumerate(map(self.P, range(R))):
             a = min(N, R - 1 - j)
             sent = 1 - (1 - q) ** a - q * (1 - q) ** N * max(0, a - max(0, N - j))
-            bytes_ += sent * record_bytes(seeding, self.K, self.P(j), self.dtype)
-            scalars += sent * self.K * self.P(j)
+            bytes_ += sent * size(P)
+            scalars += sent * self.K * P
         models = (1 + len(self.rule.slots)) * q * (1 - q) ** N * max(0, R - 1 - N)
         return Traffic(measured.up_bytes, measured.up_scalars, bytes_ + models * model_bytes(d), scalars + models * d)
 

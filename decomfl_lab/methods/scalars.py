@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -166,15 +167,14 @@ class Scalars(Perturbing):
 
     def measured_traffic(self, cohort: Cohort, *, reports: bool = False) -> Traffic:
         """R·q times a plan down and scalars up (and what the client holds, if it says so); perhaps the run's seed."""
-        seeding, q = Seeding(self.seeds), cohort.q
-        scalars = [self.K * self.P(r) for r in range(cohort.R)]
-        seeds = [seeding.bytes(self.K, self.P(r)) for r in range(cohort.R)]
-        up = q * sum(HEADER_BYTES + REPLY_HEAD_BYTES + scalar_bytes(n, self.dtype) for n in scalars)
+        seeding, q, K = Seeding(self.seeds), cohort.q, self.K
+        rounds = Counter(map(self.P, range(cohort.R)))  # by their P
+        up = q * sum(n * (HEADER_BYTES + REPLY_HEAD_BYTES + scalar_bytes(K * P, self.dtype)) for P, n in rounds.items())
         up += q * cohort.R * (HEADER_BYTES + HELD_BYTES) * reports
-        down = q * sum(HEADER_BYTES + PLAN_HEAD_BYTES + size for size in seeds)
+        down = q * sum(n * (HEADER_BYTES + PLAN_HEAD_BYTES + seeding.bytes(K, P)) for P, n in rounds.items())
         if seeding.needs_run_seed:
             down += (1 - (1 - q) ** cohort.R) * (HEADER_BYTES + SEED_BYTES)
-        return Traffic(up, q * sum(scalars), down, 0.0)
+        return Traffic(up, q * sum(n * K * P for P, n in rounds.items()), down, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
