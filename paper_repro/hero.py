@@ -21,6 +21,7 @@ from figures.style import series_styles
 from paper_repro import recorded
 from paper_repro.estimators import CHECKED
 from paper_repro.fig2 import add_countings
+from paper_repro.measures import settled
 from paper_repro.reference import fig2_reference
 
 __all__ = ["drawn_by", "hero", "made_of"]
@@ -42,7 +43,7 @@ def hero(reference: Path) -> Figure:
     rows = rows[(rows.reading == "as-plotted") & (rows.panel == "local-updates") & (rows["round"] > 0)]
     authors = fig2_reference(reference)
     authors = authors[authors.panel == "local-updates"]
-    lines, dots = (rows[rows[CHECKED].astype(bool) == check] for check in (False, True))
+    lines, dots = (settled(rows[rows[CHECKED].astype(bool) == check], ["series"]) for check in (False, True))
     theirs = authors.sort_values(["K", "P"])
     ours = theirs[theirs.method == "DeComFL"].series
     styles = series_styles(ours) | series_styles(theirs[theirs.method == "FedAvg"].series, baseline=True)
@@ -56,16 +57,16 @@ def hero(reference: Path) -> Figure:
         yscale="logit",
         ylimits=(0.2, 0.993),
     )
-    ends = ", ".join(f"{series}: {own['round'].max():,} rounds" for series, own in lines.groupby("series"))
+    ends = [(series, own["round"].max(), own.seed.nunique()) for series, own in lines.groupby("series")]
+    told = ", ".join(f"{series} {rounds:,} rounds, {seeds} seed{'s' * (seeds > 1)}" for series, rounds, seeds in ends)
     return comparison(
         [panel],
         styles,
         across=1,
         title="Figure 2 at the paper's own sizes, beside the authors' logs",
-        caption=f"M = 100 clients, m = 10 sampled, P = 20. Thick: ours by projection ({ends}; seed "
-        f"{', '.join(map(str, sorted(set(lines.seed))))}), dots by finite differences as far as they have come, "
-        f"recorded on {kept.date}. Dashed: the authors' logs: DeComFL with K = 1 (yellow), 4 (green) and 10 (blue), "
-        f"FedAvg (greys). {facts['data'].partition(', from')[0]}.",
+        caption=f"M = 100 clients, m = 10 sampled, P = 20. Thick: ours, DeComFL by projection ({told}); dots: by "
+        f"finite differences as far as they have come; recorded on {kept.date}. Dashed: the authors' logs: DeComFL with "
+        f"K = 1 (yellow), 4 (green) and 10 (blue), FedAvg (greys). {facts['data'].partition(', from')[0]}.",
     )
 
 

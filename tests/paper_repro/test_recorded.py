@@ -202,6 +202,19 @@ def test_every_recorded_row_is_of_one_run_of_its_figure(part: Any) -> None:
     assert sum(map(bool, of)) == kept.rows.groupby([*labels, "check", "seed"]).ngroups
 
 
+def test_the_documentation_tells_the_recorded_accuracies_of_figure_2() -> None:
+    kept = recorded.load("fig2", "full")
+    assert kept is not None
+    plotted = kept.rows[(kept.rows.reading == "as-plotted") & ~kept.rows.check & kept.rows.finished]
+    text = (Path(__file__).parents[2] / "docs" / "paper-scales.md").read_text(encoding="utf-8")
+    table = [line.split(" | ") for line in text.splitlines() if line.startswith(("| local-", "| perturbations"))]
+    assert len(table) == plotted.groupby(["panel", "series"]).ngroups
+    for panel, series, seeds, at, ours, _ in table:
+        own = plotted[(plotted.panel == panel.removeprefix("| ")) & (plotted.series == series)]
+        there = own[own["round"] == int(at.replace(",", ""))].test_accuracy
+        assert (len(there), f"{there.mean():.3f}") == (int(seeds), ours), (panel, series)
+
+
 def test_recording_keeps_what_came_further_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = fig2.jobs(Options(scale="full", readings=("as-plotted",), count="measured"))[:4]
     monkeypatch.setattr(Job, "key", lambda self: self.title)
