@@ -64,9 +64,9 @@ def hero(reference: Path) -> Figure:
         styles,
         across=1,
         title="Figure 2 at the paper's own sizes, beside the authors' logs",
-        caption=f"M = 100 clients, m = 10 sampled, P = 20. Thick: ours, DeComFL by projection ({told}); dots: by "
-        f"finite differences as far as they have come; recorded on {kept.date}. Dashed: the authors' logs: DeComFL with "
-        f"K = 1 (yellow), 4 (green) and 10 (blue), FedAvg (greys). {facts['data'].partition(', from')[0]}.",
+        caption=f"M = 100 clients, m = 10 sampled, P = 20. Thick: ours, DeComFL by projection ({told}); dots: "
+        f"finite differences as far as they have come; recorded on {kept.date}. Dashed: the authors' logs: DeComFL "
+        f"with K = 1 (yellow), 4 (green) and 10 (blue), FedAvg (greys). {facts['data'].partition(', from')[0]}.",
     )
 
 
