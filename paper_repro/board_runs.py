@@ -38,7 +38,7 @@ from decomfl_lab.runs.evaluation import evaluate, held_out
 from decomfl_lab.runs.provenance import read_provenance, write_provenance
 from decomfl_lab.runs.run import Progress, Run
 from paper_repro.language import Pretraining, TaskJob, missing, task_facts
-from paper_repro.runs import fingerprint
+from paper_repro.runs import alike, fingerprint
 from paper_repro.scales import BOARD_COMMON, BOARD_PROBLEMS, BOARD_VARIANTS, PRETRAINED, BoardScale, Race
 
 __all__ = ["FOLLOWS", "LINES", "RULE", "BoardWork", "Score", "absent", "costs", "searched"]
@@ -270,7 +270,7 @@ class BoardWork:
 
     def among(self, rows: pd.DataFrame) -> pd.DataFrame:
         """See ``Recordable``: those of its problem and line."""
-        return rows[(rows["problem"] == self.problem) & (rows["line"] == self.line)]
+        return alike(rows, {"problem": self.problem, "line": self.line})
 
     def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:  # noqa: ARG002 (of the protocol)
         """See ``Work``: ``what`` is evaluation (of the table's runs, thinned) or candidate (the last of a tuning run).

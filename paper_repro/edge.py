@@ -234,7 +234,7 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
         run=[f"{row.factor:g} {row.seed}" for row in line.itertuples()], step=line["round"] * line["K"]
     ).merge(found[[*_POINT, "seed", "apart"]], on=[*_POINT, "seed"])
     figure = edge(
-        _by_step(table),
+        _by_step(table, size),
         pd.concat(_lines(table, base)),
         along,
         limits=limits,
@@ -269,10 +269,11 @@ def _on_line(found: pd.DataFrame, knob: str, base: Point) -> pd.Series[bool]:
     return same
 
 
-def _by_step(table: pd.DataFrame) -> pd.DataFrame:
-    """The points that differ in η/(1 − β), estimator and B alone, a series each of the two."""
+def _by_step(table: pd.DataFrame, size: EdgeScale) -> pd.DataFrame:
+    """The points that differ in η/(1 − β), estimator and B alone, a series each of the two; but for the line in B."""
     usual = Point(PROJECTION, 1)
     own = table[(table["P"] == usual.P) & (table["K"] == usual.K) & (table["beta"] == usual.beta)]
+    own = own[own["batch"].isin([size.batch_size, size.small_batch])]
     return own.assign(series=[f"{row.estimator}, B = {row.batch}" for row in own.itertuples()])
 
 

@@ -28,7 +28,7 @@ from hessian.curvature import GaussNewtonOperator
 from hessian.exact import gauss_newton_trace
 from hessian.kappa import effective_rank
 from hessian.mean_loss import MeanLoss
-from paper_repro.runs import DIVERGED, Job, fingerprint
+from paper_repro.runs import DIVERGED, Job, alike, fingerprint
 from paper_repro.scales import READINGS, EdgeScale
 
 __all__ = ["DIFFERENCES", "PAPER_STEP", "PROJECTION", "EdgeWork", "Point", "points"]
@@ -172,6 +172,10 @@ class EdgeWork:
         """
         labels = {**asdict(self.point), "seed": self.seed, "diverged": ended.startswith(DIVERGED)}
         return pd.read_csv(folder / "rows.csv").assign(**labels), read_provenance(folder)
+
+    def among(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """See ``Recordable``: those of its point and seed."""
+        return alike(rows, {**asdict(self.point), "seed": self.seed})
 
 
 def _losses(module: nn.Module, dataset: Dataset, examples: int) -> list[MeanLoss]:

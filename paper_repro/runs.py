@@ -43,6 +43,7 @@ __all__ = [
     "Recordable",
     "Result",
     "Work",
+    "alike",
     "fingerprint",
     "finished",
     "is_whole",
@@ -207,17 +208,21 @@ class Job:
 
     def among(self, rows: pd.DataFrame) -> pd.DataFrame:
         """See ``Recordable``: those with its labels, seed and rounds ``planned``."""
-        own = {**self.labels, "seed": self.config.seed, "planned": self.config.rounds}
-        if rows.columns.isin(own).sum() != len(own):
-            return rows.iloc[:0]
-        alike = [rows[name].isna() if pd.isna(value) else rows[name] == value for name, value in own.items()]
-        return rows[np.logical_and.reduce(alike)]
+        return alike(rows, {**self.labels, "seed": self.config.seed, "planned": self.config.rounds})
 
     def begun(self, root: Path) -> Path | None:
         """See ``Resumable``: by settings, seed and data."""
         wanted = _identity(self.config.to_dict(), self.dataset().digest)
         found = [folder for folder, identity in _identities(root).items() if identity == wanted]
         return max(found, key=lambda folder: ((folder / DONE_FILE).exists(), _rounds_in(folder)), default=None)
+
+
+def alike(rows: pd.DataFrame, values: Mapping[str, Any]) -> pd.DataFrame:
+    """The rows that have these values, of which a missing one equals a missing one; none where a column is missing."""
+    if not set(values) <= set(rows.columns):
+        return rows.iloc[:0]
+    same = [rows[name].isna() if pd.isna(value) else rows[name] == value for name, value in values.items()]
+    return rows[np.logical_and.reduce(same)]
 
 
 def is_whole(rows: pd.DataFrame) -> bool:

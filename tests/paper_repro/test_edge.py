@@ -231,6 +231,30 @@ def test_the_part_is_made_of_runs(
     assert part.section.figure is part.figures["edge"]
 
 
+def test_a_run_is_found_again_among_what_is_recorded(made: tuple[pd.DataFrame, list[dict[str, Any]], Path]) -> None:
+    frame, _, _ = made
+    for point in points(TINY):
+        own = EdgeWork(TINY, point, 0).among(frame)
+        assert set(own["factor"]) == {point.factor}
+        assert set(own["K"]) == {point.K}
+        assert not len(EdgeWork(TINY, point, 1).among(frame))
+    assert sum(len(EdgeWork(TINY, point, 0).among(frame)) for point in points(TINY)) == len(frame)
+
+
+def test_the_whole_sweep_fits_its_figure() -> None:
+    size = EDGE_SCALES["full"]
+    frame = pd.concat(
+        [rows(apart=point.factor > 1, seed=seed, **vars(point)) for point in points(size) for seed in (0, 1)],
+        ignore_index=True,
+    )
+    figure = edge.made_of(frame, [{"data": "made up"}], "full").figures["edge"]
+    by_step, by_knob = figure.axes[:2]
+    named = {line.get_label() for line in by_step.containers}
+    assert named == {"projection, B = 256", "projection, B = 8", "finite differences, B = 8"}
+    ticks = [label.get_text() for label in by_knob.get_xticklabels()]
+    assert [label for label in ticks if label.startswith("B")] == ["B = 8", "B = 32", "B = 64", "B = 256"]
+
+
 def test_recorded_runs_come_first_and_are_told_apart(
     made: tuple[pd.DataFrame, list[dict[str, Any]], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
