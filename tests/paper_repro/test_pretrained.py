@@ -13,6 +13,7 @@ import torch
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.language import tasks
 from decomfl_lab.runs import finetuning
+from decomfl_lab.runs.replay import replay
 from decomfl_lab.runs.run import CHECKPOINT_FILE
 from paper_repro import pretrained, recorded
 from paper_repro.part import Options
@@ -63,6 +64,15 @@ def test_a_record_is_drawn_at_every_scale_and_says_what_rebuilds_the_model(done:
     assert curve[-1] == pytest.approx([rows.wire_bytes.iloc[-1] / 8e3, rows.test_accuracy.iloc[-1]])
     assert set(before[:, 1]) == {rows.test_accuracy[0]}
     assert left.lines[1].get_ydata() == pytest.approx(rows.calibrated_accuracy)
+
+
+def test_the_log_that_is_recorded_gives_the_model(done: Path, tmp_path: Path) -> None:
+    pretrained.record(done, tmp_path / "kept")
+    again = replay(tmp_path / "kept" / "smollm2-full.dcl")
+    assert again.agrees
+    kept = LOAD("smollm2", "full", tmp_path / "kept")
+    assert kept is not None
+    assert again.digest == kept.provenance[0]["rebuilt"]["digest"]
 
 
 def test_a_model_of_other_bits_is_not_called_rebuilt(done: Path) -> None:
