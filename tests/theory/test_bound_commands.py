@@ -208,6 +208,8 @@ def test_what_is_taken_for_granted_is_said(capsys: pytest.CaptureFixture[str]) -
         (["bound", "--statement", "the.9", "--d", "9", "--L", "1"], "statement must be one of theorem-1,"),
         (["stepsize", "--theorem", "2", "--d", "9", "--L", "1"], "kappa must be given"),
         (["stepsize", "--theorem", "1", "--L", "1"], "d must be given, got None"),
+        (["bound", "--theorem", "2", "--P", "3"], "d, L, kappa must be given, got None"),
+        (["bound", "--theorem", "1", "--P", "3"], "d, L must be given, got None"),
         (["stepsize", "--theorem", "1", "--d", "9", "--L", "0"], "L must be a finite number above 0, got 0.0"),
         (["bound", *THEOREM_2, "--K", "2"], "K must be 1 in theorem-2, got 2"),
         (["bound", *THEOREM_2, "--m", "10", "--M", "3"], "m must be an integer in 1..3, got 10"),

@@ -242,9 +242,11 @@ def _asked(
     """The constants, and what is claimed of them: column's title -> statement."""
     distribution = constants.get("distribution")
     name, claimed = _claimed(theorem, named, distribution)
-    for needed in ("d", "L"):
-        if needed not in constants:
-            raise InputError(f"{needed} must be given, got None")
+    formulas = (term for each in claimed.values() for term in (*each.terms.values(), *each.eta.values()))
+    symbols = {symbol for each in formulas for symbol in theory.names_in(each)}
+    needed = ["d", "L", *(["kappa"] if symbols & {"kappa", "rho_kappa"} else [])]
+    if lacking := [symbol for symbol in needed if symbol not in constants]:
+        raise InputError(f"{', '.join(lacking)} must be given, got None")
     distribution = distribution or next(iter(claimed.values())).distributions[0]
     central = any(each.central for each in claimed.values())
     setting = Setting(**(constants | {"distribution": distribution}), replacement=replacement, central=central)
