@@ -79,10 +79,10 @@ def bands_table(found: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(table)
 
 
-def outcome(figure: str, table: pd.DataFrame, words: str, *, testable: bool, wanted: int = 1) -> Outcome:
-    """Whether every series of DeComFL is inside, of which ``wanted`` must be there to say so.
+def outcome(claim: str, table: pd.DataFrame, words: str, *, testable: bool, wanted: int = 1) -> Outcome:
+    """The claim that every series of DeComFL is inside, of which ``wanted`` must be there to say so.
 
-    ``testable`` where the runs have the authors' settings.
+    ``testable`` where the runs have the sizes of the authors'.
     """
     ours = table[table.series.str.contains("DeComFL")] if len(table) else table
     outside = len(ours) > 0 and bool((ours["share inside"] < WITHIN).any())
@@ -92,4 +92,4 @@ def outcome(figure: str, table: pd.DataFrame, words: str, *, testable: bool, wan
         to = f"{row['series']}, to round {row['last round']}"
         for name in ("share inside", "last accuracy, ours", "last accuracy, authors'"):
             measured[f"{to}: {name}"] = row[name]
-    return Outcome(f"{figure}.band", verdict, numbers(measured), words)
+    return Outcome(claim, verdict, numbers(measured), words)

@@ -295,7 +295,9 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     if authors is not None:
         tables["fig3-bands"] = bands_table(compared(lines, authors, CURVE), CURVE)
         testable = scale == "full" and data == "fashion-mnist"
-        verdicts.append(band("fig3", tables["fig3-bands"], f"{words}; {data}. {curves.missing}", testable=testable))
+        verdicts.append(
+            band("fig3.band", tables["fig3-bands"], f"{words}; {data}. {curves.missing}", testable=testable)
+        )
     return Made(
         section=section,
         claims=[*verdicts, *_claims_on_the_logs(authors)],

@@ -47,12 +47,12 @@ def test_only_rounds_that_both_have_are_compared_and_one_seed_borrows_the_spread
 def test_each_verdict_can_come_out_either_way() -> None:
     def verdict(ours: list[float], *, testable: bool = True) -> str:
         table = bands_table(compared(curve(ours, seed=0), AUTHORS, BY), BY)
-        return outcome("fig2", table, "made up", testable=testable).verdict
+        return outcome("fig2.band", table, "made up", testable=testable).verdict
 
     assert verdict([0.55, 0.82, 0.90]) == "holds"
     assert verdict([0.55, 0.82, 0.80]) == "does not hold"
     assert verdict([0.55, 0.82, 0.90], testable=False) == "not tested at this scale"
     one = bands_table(compared(curve([0.55, 0.82, 0.90], seed=0), AUTHORS, BY), BY)
-    assert outcome("fig2", one, "made up", testable=True, wanted=2).verdict == "not tested at this scale"
+    assert outcome("fig2.band", one, "made up", testable=True, wanted=2).verdict == "not tested at this scale"
     nothing = bands_table(compared(curve([0.5], seed=0, series="other"), AUTHORS, BY), BY)
-    assert outcome("fig2", nothing, "made up", testable=True).verdict == "not tested at this scale"
+    assert outcome("fig2.band", nothing, "made up", testable=True).verdict == "not tested at this scale"

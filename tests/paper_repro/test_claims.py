@@ -140,7 +140,9 @@ def test_each_registered_claim_is_judged_by_exactly_one_part_or_says_why_not() -
     logs = test_fig2._frame(k_helps=True, p_helps=True, saves=True)
     fashion = test_parts.fashion(ours=0.75, theirs=0.9, top_k=0.5, cost=250.0)
     with_reference = [fig2.saving_in_the_logs(logs), *fig3._claims_on_the_logs(fashion)]
-    with_reference += [fig2.band(part, pd.DataFrame(), "made up", testable=True) for part in ("fig2", "fig3")]
+    with_reference += [
+        fig2.band(of, pd.DataFrame(), "made up", testable=True) for of in (*fig2.BANDS.values(), "fig3.band")
+    ]
     judged_ids += [each.id for each in with_reference]
     assert sorted(judged_ids) == sorted(own.id for own in CLAIMS.values() if not own.unmeasured)
     assert all(CLAIMS[each.id].needs == "--reference" for each in with_reference)
