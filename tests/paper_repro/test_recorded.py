@@ -205,14 +205,22 @@ def test_every_recorded_row_is_of_one_run_of_its_figure(part: Any) -> None:
 def test_the_documentation_tells_the_recorded_accuracies_of_figure_2() -> None:
     kept = recorded.load("fig2", "full")
     assert kept is not None
-    plotted = kept.rows[(kept.rows.reading == "as-plotted") & ~kept.rows.check & kept.rows.finished]
+    lines = kept.rows[~kept.rows.check & kept.rows.finished]
+    plotted, written = (lines[lines.reading == reading] for reading in ("as-plotted", "as-written"))
     text = (Path(__file__).parents[2] / "docs" / "paper-scales.md").read_text(encoding="utf-8")
     table = [line.split(" | ") for line in text.splitlines() if line.startswith(("| local-", "| perturbations"))]
     assert len(table) == plotted.groupby(["panel", "series"]).ngroups
-    for panel, series, seeds, at, ours, _ in table:
-        own = plotted[(plotted.panel == panel.removeprefix("| ")) & (plotted.series == series)]
-        there = own[own["round"] == int(at.replace(",", ""))].test_accuracy
-        assert (len(there), f"{there.mean():.3f}") == (int(seeds), ours), (panel, series)
+    for panel, series, seeds, at, ours, _, by_the_text in table:
+
+        def there(
+            of: pd.DataFrame, panel: str = panel.removeprefix("| "), series: str = series, at: str = at
+        ) -> pd.Series[float]:
+            own = of[(of.panel == panel) & (of.series == series)]
+            return own[own["round"] == int(at.replace(",", ""))].test_accuracy
+
+        assert (len(there(plotted)), f"{there(plotted).mean():.3f}") == (int(seeds), ours), (panel, series)
+        text = [f"{value:.3f}" for value in there(written)] or ["–"]
+        assert text == [by_the_text.removesuffix(" |")], (panel, series)
 
 
 def test_recording_keeps_what_came_further_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
