@@ -109,7 +109,7 @@ def _shares_by_knob(ax: Axes, frame: pd.DataFrame) -> None:
         labels += [f"{knob} = {value:g}" for value in ordered["at"]]
         at = float(x[-1]) + 1.7
     if not places:
-        ax.text(0.5, 0.5, "not run at this scale", transform=ax.transAxes, ha="center", color=_SOFT)
+        ax.text(0.5, 0.5, "not run here", transform=ax.transAxes, ha="center", color=_SOFT)
     ax.set_xticks(places, labels, rotation=38, ha="right", rotation_mode="anchor")
     ax.grid(visible=False, axis="x")
     _percent(ax)
@@ -137,7 +137,11 @@ def _way(ax: Axes, along: pd.DataFrame, y: str, title: str, *, limit: str = "") 
     ax.set_title(title)
     if limit:
         ax.axhline(1.0, color=_INK, linewidth=1.1, linestyle=(0, (4, 2)), zorder=4)
-        ax.set_ylim(top=_HIGHEST)
+        started = along.groupby("run", sort=False)["test_loss"].transform("first")
+        kept = along[y][
+            (along["test_loss"] <= started) & (along[y] > 0)
+        ]  # a net that is lost may have no curvature left
+        ax.set_ylim(0.5 * float(kept.min()) if len(kept) else None, _HIGHEST)
         ax.annotate(
             limit, (0.0, 1.0), (4, 3), xycoords=("axes fraction", "data"), textcoords="offset points", color=_INK,
             fontsize=7.6, zorder=4,
