@@ -225,7 +225,8 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
     rows = with_limits(rows)
     found = outcomes(rows)
     table = shares(found)
-    base = Point(PROJECTION, int(found["batch"].max()))  # so far, where runs are missing
+    factors = found[found["estimator"] == PROJECTION].groupby("batch")["factor"].nunique()
+    base = Point(PROJECTION, int(factors[factors == factors.max()].index.max()))  # so far, where runs are missing
     usual = found[_on_line(found, "factor", base) & (found["factor"] == 1.0)].dropna(subset=["limit"])
     bands = {"Theorem 2 admits, by the curvature met": "admitted", "stable in mean square, by the same": "limit"}
     limits = {name: (usual[at].min(), usual[at].max()) for name, at in bands.items() if len(usual)}

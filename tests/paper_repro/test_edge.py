@@ -253,6 +253,10 @@ def test_the_whole_sweep_fits_its_figure() -> None:
     assert named == {"projection, B = 256", "projection, B = 8", "finite differences, B = 8"}
     ticks = [label.get_text() for label in by_knob.get_xticklabels()]
     assert [label for label in ticks if label.startswith("B")] == ["B = 8", "B = 32", "B = 64", "B = 256"]
+    so_far = edge.made_of(frame[frame["batch"] < 256], [{"data": "made up"}], "full").section.figure
+    assert so_far is not None
+    loss = so_far.axes[2]
+    assert len(loss.lines) == 2 * 4  # the runs of the batch that has most steps
 
 
 def test_recorded_runs_come_first_and_are_told_apart(
