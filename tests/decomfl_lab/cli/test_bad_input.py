@@ -57,7 +57,7 @@ CASES = [
     ("noise --direction -1", "direction must be an integer in 0..4294967295, got -1"),
     ("noise --rank 2", "rank must be 1 unless distribution is low-rank, got 2"),
     (f"noise --distribution low-rank --shapes {LONG}", "shapes must be numbers joined by x, shapes joined by commas"),
-    ("bound --theorem 2 --L 1 --d 1e308", "d must be an integer in 1.."),
+    ("bound --theorem 2 --L 1 --kappa 5 --d 1e308", "d must be an integer in 1.."),
     (f"bound --theorem {LONG}", "Invalid value for '--theorem'"),
     ("bound --statement variance --L 1 --d 9 --a nan", "a must be a finite number of at least 0, got nan"),
     ("bound --theorem 1 --L 1 --d 9 --a 1", "a must be left out for a statement without it, got 1.0"),
