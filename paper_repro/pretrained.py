@@ -223,9 +223,9 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             _WEIGHTS,
             f"Accuracy {100 * first.test_accuracy:.1f} % before training and {100 * last.test_accuracy:.1f} % after "
             f"{last['round']:,.0f} rounds; calibrated, {100 * first.calibrated_accuracy:.1f} and "
-            f"{100 * last.calibrated_accuracy:.1f} %. Calibrated is argmax of log p(class | prompt) − log p(class | "
-            "template with N/A in every column), so that a gain that a shift of the prior would give too does not "
-            "count. The prompt is the authors', not the chat template that the model was instructed with.",
+            f"{100 * last.calibrated_accuracy:.1f} %; test loss {first.test_loss:.3f} and {last.test_loss:.3f}. "
+            "Calibrated is argmax of log p(class | prompt) − log p(class | template with N/A in every column), so that "
+            "a gain that a shift of the prior would give too does not count. The prompt is the authors', not the chat template that the model was instructed with.",
             _rebuilt_words(rebuilt),
             *([_kappa_words(facts["kappa"])] if facts.get("kappa") else []),
         ],
@@ -250,8 +250,12 @@ def _nothing() -> Made:
 
 def _panel(rows: pd.DataFrame, x: str, xlabel: str, title: str) -> Panel:
     measured = {_ACCURACY: rows.test_accuracy, _CALIBRATED: rows.calibrated_accuracy}
-    curves = measured | {f"{name}, before training": own.iloc[0] for name, own in measured.items()}
-    frame = pd.concat([rows.assign(series=name, test_accuracy=own, seed=0) for name, own in curves.items()])
+    frames = [rows.assign(series=name, test_accuracy=own) for name, own in measured.items()]
+    ends = rows.iloc[[0, -1]]
+    frames += [
+        ends.assign(series=f"{name}, before training", test_accuracy=own.iloc[0]) for name, own in measured.items()
+    ]
+    frame = pd.concat(frames).assign(seed=0)
     return Panel(frame=frame, x=x, y="test_accuracy", xlabel=xlabel, ylabel="test accuracy", title=title)
 
 

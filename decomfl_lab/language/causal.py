@@ -199,6 +199,8 @@ def load_causal(source: str) -> CausalLM:
     path = Path(source)
     gguf = _gguf_at(path)
     if gguf is None and not path.is_dir():
+        missing = path.suffix in (".gguf", ".whl") and not path.exists()
+        require(not missing, "model file", f"be there (looked for from {Path.cwd()})", source)
         kinds = "be a folder, a .gguf file, a wheel that holds one, or a name of the hub like facebook/opt-125m"
         require(not path.exists() and _HUB_NAME.fullmatch(source) is not None, "model", kinds, source)
     hub = llm_library("transformers", f"model {source}")

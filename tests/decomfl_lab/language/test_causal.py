@@ -219,6 +219,7 @@ def test_only_the_cache_is_asked_where_the_hub_does_not_answer(
             "mlp",
             "model must be a folder, a .gguf file, a wheel that holds one, or a name of the hub like facebook/opt-",
         ),
+        ("missing.whl", r"model file must be there \(looked for from .*\), got 'missing.whl'"),
         ("empty", "model folder must hold a config.json or a .gguf file"),
         ("two", r"model folder .*two must hold one .gguf file, got \['a.gguf', 'b.gguf'\]"),
         ("damaged.gguf", r"model damaged.gguf must be one that transformers can load \("),
