@@ -225,7 +225,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             f"{last['round']:,.0f} rounds; calibrated, {100 * first.calibrated_accuracy:.1f} and "
             f"{100 * last.calibrated_accuracy:.1f} %; test loss {first.test_loss:.3f} and {last.test_loss:.3f}. "
             "Calibrated is argmax of log p(class | prompt) − log p(class | template with N/A in every column), so that "
-            "a gain that a shift of the prior would give too does not count. The prompt is the authors', not the chat template that the model was instructed with.",
+            "a gain that a shift of the prior would give too does not count. The prompt is the authors', not the chat "
+            "template that the model was instructed with.",
             _rebuilt_words(rebuilt),
             *([_kappa_words(facts["kappa"])] if facts.get("kappa") else []),
         ],
