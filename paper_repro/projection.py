@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,10 +35,20 @@ def _label(method: str, eta: float) -> str:
     return f"{method}, η = {eta:g}"
 
 
+class _AtRate(Job):
+    """A run here; one that diverged before its first evaluation has a row of round 0, without accuracy or loss."""
+
+    def _labelled(self, rows: pd.DataFrame, *, finished: bool, diverged: bool) -> pd.DataFrame:
+        if rows.empty:
+            unknown = ("test_accuracy", "test_loss", "train_loss")
+            rows = pd.DataFrame({name: [math.nan if name in unknown else 0] for name in rows})
+        return super()._labelled(rows, finished=finished, diverged=diverged)
+
+
 def jobs(options: Options) -> list[Job]:
     """Both estimators at every learning rate, with the same directions, batches and clients."""
     size = PROJECTION_SCALES[options.scale]
-    made = []
+    made: list[Job] = []
     for factor in size.factors:
         for name, method in _METHODS.items():
             by_differences = method == "decomfl"
@@ -57,7 +68,7 @@ def jobs(options: Options) -> list[Job]:
                 labels = {"method": method, "estimator": name, "eta": eta, "series": _label(name, eta)}
                 title = f"projection figure: {_label(name, eta)}, seed {seed}"
                 urgency = 3 if by_differences else 2
-                made.append(Job(config, labels, title, urgency=urgency))
+                made.append(_AtRate(config, labels, title, urgency=urgency))
     return made
 
 
@@ -71,16 +82,13 @@ def scale_words(scale: str) -> str:
     )
 
 
-def equal_rounds(rows: pd.DataFrame, size: ProjectionScale, *, complete: bool) -> pd.DataFrame:
-    """The first seed's rows of each η, up to the last round that both estimators have or were meant to have.
-
-    An η that one of them has no rows of is left out, unless all runs are ``complete``: then that run diverged at once.
-    """
+def equal_rounds(rows: pd.DataFrame, size: ProjectionScale) -> pd.DataFrame:
+    """The first seed's rows of each η that both estimators have, up to the last round both have or were to have."""
     kept = [rows.iloc[:0]]
     for _, pair in rows[rows.seed == size.seeds[0]].groupby("eta", sort=False):
         runs = [run for _, run in pair.groupby("estimator")]
         ends = [int(run["planned" if run.finished.all() else "round"].max()) for run in runs]
-        if complete or len(runs) == len(_METHODS):
+        if len(runs) == len(_METHODS):
             kept.append(pair[pair["round"] <= min(*ends, size.rounds, size.differences)])
     return pd.concat(kept).sort_index()
 
@@ -95,17 +103,6 @@ def final_by_rate(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(table, columns=["series", "eta", "seed", "test_accuracy", "diverged"])
 
 
-def _with_lost_runs(final: pd.DataFrame, scale: str) -> pd.DataFrame:
-    """A run that diverged before its first evaluation has no rows to appear by: it is added at chance."""
-    size = PROJECTION_SCALES[scale]
-    rates = [round(factor * size.eta, 10) for factor in size.factors]
-    wanted = pd.MultiIndex.from_product([list(_METHODS), rates, size.seeds[:1]], names=["series", "eta", "seed"])
-    full = final.set_index(["series", "eta", "seed"]).reindex(wanted).reset_index()
-    return full.assign(
-        test_accuracy=full.test_accuracy.fillna(CHANCE), diverged=full.diverged.isna() | full.diverged.eq(True)
-    )
-
-
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """Accuracy against communication at every η, final accuracy against η, and the verdicts."""
     size = PROJECTION_SCALES[options.scale]
@@ -115,11 +112,9 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         plotted_scalars=[plotted_scalars_decomfl(r, K=size.K, P=size.P) for r in rows["round"]],
     )
     missing = unready(rows, ["series"])
-    equal = equal_rounds(rows, size, complete=not missing)
+    equal = equal_rounds(rows, size)
     final = final_by_rate(equal)
-    if not missing:
-        final = _with_lost_runs(final, options.scale)
-    rates = sorted(set(rows.eta) | set(final.eta))
+    rates = sorted(set(rows.eta))
     styles = {
         _label(name, eta): LineStyle(color=OKABE_ITO[n % len(OKABE_ITO)], dash=_SUMMARY[name].dash, linewidth=1.6)
         for name in _METHODS

@@ -28,7 +28,7 @@ from paper_repro.runs import SO_FAR, is_whole, so_far_words
 __all__ = ["RESULTS", "Recorded", "largest", "load", "save", "save_outcomes"]
 
 RESULTS = Path(__file__).parent / "results"
-_CURVE: Final = ("reading", "panel", "series")
+_CURVE: Final = ("reading", "panel", "series", "estimator")
 """Columns that name a curve, of which a part has some."""
 
 
@@ -61,8 +61,8 @@ class Recorded:
     def curves(self) -> set[tuple[str, ...]]:
         """The names of the curves of which a run was finished, those that check others aside."""
         lines = self.rows[~self.rows[CHECKED].astype(bool)] if CHECKED in self.rows else self.rows
-        if not self.complete:
-            lines = lines[lines.finished.astype(bool)] if "finished" in lines else lines[:0]
+        if "finished" in lines:  # else they are all of runs that were
+            lines = lines[lines.finished.astype(bool)]
         names = [name for name in _CURVE if name in lines]
         return set(lines[names].itertuples(index=False, name=None)) if names else set()
 

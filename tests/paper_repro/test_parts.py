@@ -207,16 +207,20 @@ def test_each_verdict_of_the_projection_figure_can_come_out_either_way() -> None
     assert nothing["projection.better"] == nothing["projection.insensitive"] == "not tested at this scale"
 
 
-def test_a_run_that_diverged_counts_as_chance_even_without_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_diverged_counts_as_chance() -> None:
     rows = projections((0.8, 0.7), (0.8, 0.7))
     rows.loc[rows.series.eq(projection.ZO) & rows.eta.eq(0.002), "diverged"] = True
     final = projection.final_by_rate(rows)
     assert final[final.diverged].test_accuracy.tolist() == [projection.CHANCE]
-    size = scales.PROJECTION_SCALES["smoke"]
-    full = projection._with_lost_runs(final.iloc[:0], "smoke")
-    assert len(full) == 2 * len(size.factors) * len(size.seeds)
-    assert full.diverged.all()
-    assert set(full.test_accuracy) == {projection.CHANCE}
+
+
+def test_a_rate_that_only_one_estimator_has_run_with_decides_nothing() -> None:
+    rows = projections((0.8, 0.7), (0.8, 0.7))
+    begun = rows[~(rows.estimator.eq(projection.ZO) & rows.eta.eq(0.002))]
+    begun = begun.assign(series=[projection._label(row.estimator, row.eta) for row in begun.itertuples()])
+    made = projection.make(begun, [{"data": "made up"}], options("smoke"))
+    assert set(made.tables["projection"].eta) == {0.001}
+    assert not made.tables["projection"].diverged.any()
 
 
 def table1_rows(ratio: float = 1.0, ours: float = 1.0) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.runs.provenance import provenance
-from paper_repro import claims, fig2, fig3, making, recorded
+from paper_repro import claims, edge, fig2, fig3, making, recorded
 from paper_repro.claims import RECORDED
 from paper_repro.measures import settled, unfinished
 from paper_repro.part import Made, Options
@@ -79,6 +79,13 @@ def test_a_larger_scale_is_drawn_as_soon_as_every_curve_has_a_finished_run(
     recorded.save("fig2", "default", series.drop(columns="series"), FACTS, tmp_path, (2, 2))
     recorded.save("fig2", "full", series.drop(columns="series"), FACTS, tmp_path, (1, 2))
     assert recorded.largest("fig2").scale == "default"  # type: ignore[union-attr]
+    points = pd.DataFrame(
+        {"estimator": ["projection", "finite differences"], "round": 20}
+    )  # only finished runs have rows
+    recorded.save("edge", "default", points, FACTS, tmp_path, (2, 2))
+    for rows, scale in ((points[:1], "default"), (points, "full")):
+        recorded.save("edge", "full", rows, FACTS, tmp_path, (len(rows), 3))
+        assert recorded.largest("edge").scale == scale  # type: ignore[union-attr]
 
 
 def test_what_is_kept_with_the_code_is_whole_and_says_what_it_is() -> None:
@@ -221,6 +228,18 @@ def test_the_documentation_tells_the_recorded_accuracies_of_figure_2() -> None:
         assert (len(there(plotted)), f"{there(plotted).mean():.3f}") == (int(seeds), ours), (panel, series)
         text = [f"{value:.3f}" for value in there(written)] or ["–"]
         assert text == [by_the_text.removesuffix(" |")], (panel, series)
+
+
+def test_the_documentation_tells_the_recorded_edge() -> None:
+    kept = recorded.load("edge", "full")
+    assert kept is not None
+    points = edge.shares(edge.outcomes(edge.with_limits(kept.rows)))
+    text = (Path(__file__).parents[2] / "docs" / "paper-scales.md").read_text(encoding="utf-8")
+    told = {line for line in text.splitlines() if line.startswith(("| projection |", "| finite differences |"))}
+    assert told == {
+        f"| {p.estimator} | {p.batch} | {p.P} | {p.K} | {p.beta:g} | {p.h:g} | {p.apart} of {p.runs} |"
+        for p in points.itertuples()
+    }
 
 
 def test_recording_keeps_what_came_further_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
