@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedFormatter, FixedLocator, NullFormatter, NullLocator, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 
 from decomfl_lab.errors import require
 from figures.layout import page, require_columns
@@ -26,6 +26,7 @@ _SERIES: Final = ((_BLUE, "o", "-"), (_RED, "s", "--"), (_ORANGE, "D", ":"))
 _BANDS: Final = (_GREEN, _PINK)
 _STAYED, _APART = _BLUE, _RED
 _HIGHEST: Final = 20.0
+_SLANTED: Final[dict[str, Any]] = {"rotation": 38, "ha": "right", "rotation_mode": "anchor"}
 _LEAST_ROOM: Final = 0.055
 """Between two series at one point, as a share of the distance to the next point."""
 
@@ -43,7 +44,7 @@ def edge(
 
     Args:
         by_step: Columns series, h (η/(1 − β)), share, low and high (ends of an interval).
-        lines: Columns knob ("P", "K" or "β"), at (its value), share, low and high; there may be no row.
+        lines: Columns knob ("B", "P", "K" or "β"), at (its value), share, low and high; there may be no row.
         along: Columns run, apart, step, test_loss, push (T) and load (S): measurements of some runs.
         limits: Name -> the range of h in which a limit lies: a vertical band in the first panel.
         title: Heading.
@@ -86,10 +87,8 @@ def _shares_by_step(
         beside = np.exp(_LEAST_ROOM * (i - (len(series) - 1) / 2))  # so that intervals do not cover each other
         _intervals(ax, own["h"] * beside, own, colour, marker, label=name, dash=dash)
     ax.set_xscale("log")
-    ax.xaxis.set_major_locator(FixedLocator(ticks))
-    ax.xaxis.set_major_formatter(FixedFormatter([f"{h:g}" for h in ticks]))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.set_xticks(ticks, [f"{h:g}" for h in ticks], **_SLANTED)
+    ax.set_xticks([], minor=True)
     ax.set_xlabel("η/(1 − β)")
     _percent(ax)
     ax.set_title("runs that come apart, by step size")
@@ -98,7 +97,7 @@ def _shares_by_step(
 
 def _shares_by_knob(ax: Axes, frame: pd.DataFrame) -> None:
     """The values of each knob side by side, a group a knob."""
-    ax.set_title("by directions, local steps, momentum")
+    ax.set_title("by batch size, directions, local steps, momentum")
     places, labels, at = [], [], 0.0
     for knob, own in frame.groupby("knob", sort=False):
         ordered = own.sort_values("at")
@@ -110,7 +109,7 @@ def _shares_by_knob(ax: Axes, frame: pd.DataFrame) -> None:
         at = float(x[-1]) + 1.7
     if not places:
         ax.text(0.5, 0.5, "not run here", transform=ax.transAxes, ha="center", color=_SOFT)
-    ax.set_xticks(places, labels, rotation=38, ha="right", rotation_mode="anchor")
+    ax.set_xticks(places, labels, **_SLANTED)
     ax.grid(visible=False, axis="x")
     _percent(ax)
 
