@@ -120,5 +120,6 @@ def rendered(figure: Figure, kind: str = "png", dpi: float | None = None) -> byt
     buffer = io.BytesIO()
     with matplotlib.rc_context(rc()):
         figure.savefig(buffer, format=kind, dpi=dpi)
-    figure.set_layout_engine("none")  # the next kind has the places of this one
+    with matplotlib.rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
+        figure.set_layout_engine(None)  # the next kind has the places of this one, without being drawn to find them
     return buffer.getvalue()
