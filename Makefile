@@ -47,7 +47,7 @@ test: $(STAMP) lint types
 
 $(ENGINES_STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear $(ENGINES)
-	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dask,nvflare,ray,stream]' pytest
+	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dask,nvflare,ray,stream]' pytest sybil
 	@touch $(ENGINES_STAMP)
 
 engines: $(ENGINES_STAMP)
