@@ -15,6 +15,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -226,7 +227,9 @@ class Actors:
 
 def _end(actors: Sequence[Any]) -> None:
     import ray
+    from ray.exceptions import ActorHandleNotFoundError
 
     if ray.is_initialized():
         for actor in actors:
-            ray.kill(actor)
+            with suppress(ActorHandleNotFoundError):  # its session has ended, and it with it
+                ray.kill(actor)
