@@ -79,6 +79,12 @@ def test_a_larger_scale_is_drawn_as_soon_as_every_curve_has_a_finished_run(
     recorded.save("fig2", "default", series.drop(columns="series"), FACTS, tmp_path, (2, 2))
     recorded.save("fig2", "full", series.drop(columns="series"), FACTS, tmp_path, (1, 2))
     assert recorded.largest("fig2").scale == "default"  # type: ignore[union-attr]
+    rates = pd.DataFrame({"series": ["η = 1", "η = 2"], "eta": [1.0, 2.0], "estimator": "projection", "round": 20})
+    recorded.save("projection", "default", rates, FACTS, tmp_path, (2, 2))
+    others = rates.assign(series=["η = 3", "η = 4"], eta=[3.0, 4.0])
+    for rows, scale in ((others[:1], "default"), (others, "full")):
+        recorded.save("projection", "full", rows, FACTS, tmp_path, (len(rows), 3))
+        assert recorded.largest("projection").scale == scale  # type: ignore[union-attr]
     points = pd.DataFrame(
         {"estimator": ["projection", "finite differences"], "round": 20}
     )  # only finished runs have rows
