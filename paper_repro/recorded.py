@@ -63,9 +63,8 @@ class Recorded:
         lines = self.rows[~self.rows[CHECKED].astype(bool)] if CHECKED in self.rows else self.rows
         if "finished" in lines:  # else they are all of runs that were
             lines = lines[lines.finished.astype(bool)]
-        if (
-            "eta" in lines and "series" in lines
-        ):  # rates differ by scale: the smallest answers to the smallest
+        # Rates differ by scale: the smallest answers to the smallest.
+        if "eta" in lines and "series" in lines:
             lines = lines.assign(series=lines["eta"].rank(method="dense"))
         names = [name for name in _CURVE if name in lines]
         return set(lines[names].itertuples(index=False, name=None)) if names else set()
