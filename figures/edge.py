@@ -27,6 +27,7 @@ _BANDS: Final = (_GREEN, _PINK)
 _STAYED, _APART = _BLUE, _RED
 _HIGHEST: Final = 20.0
 _SLANTED: Final[dict[str, Any]] = {"rotation": 38, "ha": "right", "rotation_mode": "anchor"}
+_FRAMED: Final[dict[str, Any]] = {"frameon": True, "facecolor": "white", "edgecolor": "none", "framealpha": 0.85}
 _LEAST_ROOM: Final = 0.055
 """Between two series at one point, as a share of the distance to the next point."""
 
@@ -70,7 +71,7 @@ def edge(
         _way(loss, along, "test_loss", "where the test loss turns …")
         loss.set_ylim(0.8 * float(along["test_loss"].min()), min(loss.get_ylim()[1], _HIGHEST))
         handles = [Line2D([], [], color=colour, linewidth=1.6) for colour in (_STAYED, _APART)]
-        loss.legend(handles, ["stayed together", "came apart"], loc="upper left")
+        loss.legend(handles, ["stayed together", "came apart"], loc="upper right", **_FRAMED)
         _way(push, along, "push", "… T: noise over descent …", limit="loss rises above")
         _way(load, along, "load", "… S: stability used up", limit="unstable above")
     return figure
@@ -92,7 +93,7 @@ def _shares_by_step(
     ax.set_xlabel("η/(1 − β)")
     _percent(ax)
     ax.set_title("runs that come apart, by step size")
-    ax.legend(loc="upper left", fontsize=7.6)
+    ax.legend(loc="upper left", fontsize=7.6, **_FRAMED).set_zorder(5)
 
 
 def _shares_by_knob(ax: Axes, frame: pd.DataFrame) -> None:
@@ -143,7 +144,7 @@ def _way(ax: Axes, along: pd.DataFrame, y: str, title: str, *, limit: str = "") 
         ax.set_ylim(0.5 * float(kept.min()) if len(kept) else None, _HIGHEST)
         ax.annotate(
             limit, (0.0, 1.0), (4, 3), xycoords=("axes fraction", "data"), textcoords="offset points", color=_INK,
-            fontsize=7.6, zorder=4,
+            fontsize=7.6, zorder=5, bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8},
         )  # fmt: skip
 
 
