@@ -24,8 +24,8 @@ __all__ = ["claims", "jobs", "make"]
 ZO, PROJECTION = "zeroth order", "projection"
 _METHODS = {ZO: "decomfl", PROJECTION: "decomfl-projection"}
 _SUMMARY = {
-    ZO: LineStyle(color=OKABE_ITO[2], dash=(0.0, ()), linewidth=2.2),
-    PROJECTION: LineStyle(color=OKABE_ITO[3], dash=(0.0, (6.0, 1.6)), linewidth=1.6),
+    ZO: LineStyle(color="#000000", dash=(0.0, ()), linewidth=2.6),
+    PROJECTION: LineStyle(color="#BFBFBF", dash=(0.0, (6.0, 1.6)), linewidth=1.6),
 }
 CHANCE = 0.1
 LIMITS = limits("projection")
