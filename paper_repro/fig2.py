@@ -310,7 +310,7 @@ def claims(rows: pd.DataFrame, scale: str) -> list[Outcome]:
         words += f", η × {size.eta_factor:g}"
     words += "; DeComFL by projection"
     if missing := unready(plotted, [*CURVE[1:], "estimator"]):
-        words += f"; n{missing[1:-1]}"
+        words += f"; {missing[0].lower()}{missing[1:-1]}"
     outcomes = [
         _saving(left),
         _local_updates(left),

@@ -327,7 +327,7 @@ def claims(rows: pd.DataFrame, words: str) -> list[Outcome]:
     lines = settled(rows[~rows[CHECKED].astype(bool)], CURVE)
     words += "; DeComFL by projection"
     if missing := unready(rows, [*CURVE, "estimator"]):
-        words += f"; n{missing[1:-1]}"
+        words += f"; {missing[0].lower()}{missing[1:-1]}"
     outcomes = [judge(lines) for judge in (_twenty_times, _saving, _slower, _not_by_d)]
     return judged("fig3", words, [*outcomes, estimators.outcome("fig3", rows, CURVE)])
 

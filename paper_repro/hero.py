@@ -21,7 +21,7 @@ from figures.style import series_styles
 from paper_repro import recorded
 from paper_repro.estimators import CHECKED
 from paper_repro.fig2 import add_countings
-from paper_repro.measures import settled
+from paper_repro.measures import lost, settled
 from paper_repro.reference import fig2_reference
 
 __all__ = ["drawn_by", "hero", "made_of"]
@@ -59,14 +59,17 @@ def hero(reference: Path) -> Figure:
     )
     ends = [(series, own["round"].max(), own.seed.nunique()) for series, own in lines.groupby("series")]
     told = ", ".join(f"{series} {rounds:,} rounds, {seeds} seed{'s' * (seeds > 1)}" for series, rounds, seeds in ends)
+    left_out = lost(rows[~rows[CHECKED].astype(bool)], ["series"])
+    apart = f" Came apart, and not in the means: {'; '.join(left_out)}." if left_out else ""
     return comparison(
         [panel],
         styles,
         across=1,
         title="Figure 2 at the paper's own sizes, beside the authors' logs",
         caption=f"M = 100 clients, m = 10 sampled, P = 20. Thick: ours, DeComFL by projection ({told}); dots: "
-        f"finite differences as far as they have come; recorded on {kept.date}. Dashed: the authors' logs: DeComFL "
-        f"with K = 1 (yellow), 4 (green) and 10 (blue), FedAvg (greys). {facts['data'].partition(', from')[0]}.",
+        f"finite differences as far as they have come; recorded on {kept.date}.{apart} Dashed: the authors' logs: "
+        "DeComFL with K = 1 (yellow), 4 (green) and 10 (blue), FedAvg (greys). "
+        f"{facts['data'].partition(', from')[0]}.",
     )
 
 

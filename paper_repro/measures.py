@@ -31,6 +31,7 @@ __all__ = [
     "flattened",
     "highest_level",
     "last_round",
+    "lost",
     "numbers",
     "ordered",
     "sampling_error",
@@ -62,18 +63,23 @@ WITHIN: float = limits().within
 def settled(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """The rows of runs that can be averaged: the finished seeds of each series, or the one that came furthest.
 
-    Where nothing says which runs are finished, they all are.
+    Seeds that came apart are left out where another did not. Where nothing says which runs are finished, they all are.
     """
     if "finished" not in rows or rows.empty:
         return rows
 
-    def chosen(series: pd.DataFrame) -> list[Any]:
-        last = series.groupby("seed")["round"].max()
-        done = series.groupby("seed").finished.all()
-        return list(done.index[done]) or [last.idxmax()]
-
-    kept = [own[own.seed.isin(chosen(own))] for _, own in rows.groupby(list(by), sort=False, dropna=False)]
+    kept = [own[own.seed.isin(_kept(own))] for _, own in rows.groupby(list(by), sort=False, dropna=False)]
     return pd.concat(kept).sort_index()
+
+
+def _kept(series: pd.DataFrame) -> list[Any]:
+    """The seeds of a series that ``settled`` has."""
+    found = series.assign(apart=series.get("diverged", False)).groupby("seed")
+    runs = found.agg(finished=("finished", "all"), apart=("apart", "any"), rounds=("round", "max"))
+    stood = runs.index[runs.finished & ~runs.apart]
+    if len(stood):
+        return list(stood)
+    return list(runs.index) if runs.finished.all() else [runs.rounds.idxmax()]
 
 
 def ended(rows: pd.DataFrame) -> pd.DataFrame:
@@ -92,10 +98,21 @@ def unfinished(rows: pd.DataFrame, by: Sequence[str]) -> list[str]:
     return found
 
 
+def lost(rows: pd.DataFrame, by: Sequence[str]) -> list[str]:
+    """Each run that came apart and that ``settled`` leaves out: "series, seed 1, after round 100"."""
+    if not {"diverged", "finished"} <= set(rows) or rows.empty:
+        return []
+    found = []
+    for name, own in rows.groupby(list(by), sort=False, dropna=False):
+        for seed, run in own[own.diverged.astype(bool) & ~own.seed.isin(_kept(own))].groupby("seed"):
+            found.append(f"{', '.join(map(str, name))}, seed {seed}, after round {int(run['round'].max()):,}")
+    return found
+
+
 def unready(rows: pd.DataFrame, by: Sequence[str]) -> str:
-    """The sentence about runs that are not finished; "" where all are."""
-    missing = unfinished(rows, by)
-    return f"Not finished: {'; '.join(missing)}." if missing else ""
+    """The sentences about runs that are not finished, and about those that came apart; "" where there is none."""
+    told = {"Not finished": unfinished(rows, by), "Came apart, and not in the means": lost(rows, by)}
+    return " ".join(f"{what}: {'; '.join(runs)}." for what, runs in told.items() if runs)
 
 
 def numbers(measured: Mapping[str, float | None]) -> dict[str, float | None]:

@@ -206,6 +206,13 @@ OWN_FLAGS = [
     GroupedOption(["--json", "as_json"], is_flag=True, help="Print one JSON object on stdout."),
 ]
 
+_ONLY_WITH = {
+    "alpha": ("split", ("dirichlet", "dirichlet-total")),
+    "lora_rank": ("tune", ("lora",)),
+    "lora_alpha": ("tune", ("lora",)),
+}
+"""Flags that would be given in vain without one of these values of another option."""
+
 
 def prepared(
     method: str, config: Path | None, device: str, threads: int, flags: Mapping[str, Any], federation: Ray | None = None
@@ -221,6 +228,10 @@ def prepared(
             values[name] = parse_schedule(name, text) if name.endswith("_schedule") else text
     values["method"] = method
     run_config = config_from_mapping(values, f"config {config}" if config else "the flags")
+    for name, (other, those) in _ONLY_WITH.items():
+        found = getattr(run_config, other)
+        rule = f"be left out with {other} {found}, which has no use for it (--{other} {' or '.join(those)})"
+        require(flags.get(name) is None or found in those, name, rule, flags.get(name))
     use_threads_(threads)
     dataset = dataset_of(run_config, device)
     run_config = run_config if "clients" in values else fitted(run_config, dataset)

@@ -17,7 +17,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.runs.provenance import provenance
 from paper_repro import claims, edge, fig2, fig3, making, recorded
 from paper_repro.claims import RECORDED
-from paper_repro.measures import settled, unfinished
+from paper_repro.measures import settled, unfinished, unready
 from paper_repro.part import Made, Options
 from paper_repro.runs import SO_FAR, Job, Result
 from paper_repro.scales import READINGS
@@ -120,6 +120,24 @@ def test_a_run_under_way_is_left_out_of_means_unless_there_is_no_other() -> None
         "b, seed 1: 5 of 9 rounds",
     ]
     assert unfinished(rows.assign(finished=True), ["series"]) == []
+
+
+def test_a_run_that_came_apart_is_left_out_of_means_and_named_unless_all_of_its_series_did() -> None:
+    rows = pd.concat(
+        pd.DataFrame({"round": range(1, last + 1)}).assign(
+            series=name, seed=seed, planned=9, finished=True, diverged=last < 9
+        )
+        for name, seed, last in (("a", 0, 9), ("a", 1, 4), ("b", 0, 2), ("b", 1, 5))
+    )
+    kept = settled(rows, ["series"]).groupby("series")
+    assert {name: set(own.seed) for name, own in kept} == {"a": {0}, "b": {0, 1}}
+    assert unready(rows, ["series"]) == "Came apart, and not in the means: a, seed 1, after round 4."
+    assert unready(rows.assign(diverged=False), ["series"]) == ""
+    under_way = rows.assign(finished=(rows.series != "a") | (rows.seed != 0))
+    assert set(settled(under_way[under_way.series == "a"], ["series"]).seed) == {0}
+    assert unready(under_way, ["series"]) == (
+        "Not finished: a, seed 0: 9 of 9 rounds. Came apart, and not in the means: a, seed 1, after round 4."
+    )
 
 
 def test_a_report_from_records_computes_nothing_and_lists_what_is_not_recorded(

@@ -57,6 +57,12 @@ def _error(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         (["--learning-rate", "1"], "No such option '--learning-rate'. Did you mean '--lr'?"),
         (["-K", "2"], "No such option '-K'. Did you mean '--local-steps'?"),
         (["--method", "fedavg", "--P", "2"], "perturbations must be left out for fedavg"),
+        (
+            ["--alpha", "0.1"],
+            "alpha must be left out with split iid, which has no use for it (--split dirichlet or dirichlet-total), "
+            "got 0.1",
+        ),
+        (["--lora-rank", "4"], "lora_rank must be left out with tune full, which has no use for it (--tune lora), got"),
     ],
 )
 def test_bad_flags_are_one_line_with_argument_rule_and_value(
