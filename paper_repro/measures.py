@@ -100,7 +100,7 @@ def unfinished(rows: pd.DataFrame, by: Sequence[str]) -> list[str]:
 
 def lost(rows: pd.DataFrame, by: Sequence[str]) -> list[str]:
     """Each run that came apart and that ``settled`` leaves out: "series, seed 1, after round 100"."""
-    if not {"diverged", "finished"} <= set(rows) or rows.empty:
+    if not {"diverged", "finished"} <= set(rows) or not rows.diverged.any():
         return []
     found = []
     for name, own in rows.groupby(list(by), sort=False, dropna=False):
