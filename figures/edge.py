@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from decomfl_lab.errors import require
-from figures.layout import page, require_columns
+from figures.layout import legend_below, page, require_columns
 from figures.style import OKABE_ITO, rc
 
 __all__ = ["edge"]
@@ -27,7 +27,6 @@ _BANDS: Final = (_GREEN, _PINK)
 _STAYED, _APART = _BLUE, _RED
 _HIGHEST: Final = 20.0
 _SLANTED: Final[dict[str, Any]] = {"rotation": 38, "ha": "right", "rotation_mode": "anchor"}
-_FRAMED: Final[dict[str, Any]] = {"frameon": True, "facecolor": "white", "edgecolor": "none", "framealpha": 0.85}
 _LEAST_ROOM: Final = 0.055
 """Between two series at one point, as a share of the distance to the next point."""
 
@@ -65,15 +64,17 @@ def edge(
     with matplotlib.rc_context(rc()):
         figure, plots = page(11.0, 6.4, title=title, caption=[caption])
         grid = plots.add_gridspec(2, 6)
-        _shares_by_step(plots.add_subplot(grid[0, :3]), by_step, series, limits)
+        steps = plots.add_subplot(grid[0, :3])
+        _shares_by_step(steps, by_step, series, limits)
         _shares_by_knob(plots.add_subplot(grid[0, 3:]), lines)
         loss, push, load = (plots.add_subplot(grid[1, 2 * i : 2 * i + 2]) for i in range(3))
         _way(loss, along, "test_loss", "where the test loss turns …")
         loss.set_ylim(0.8 * float(along["test_loss"].min()), min(loss.get_ylim()[1], _HIGHEST))
         handles = [Line2D([], [], color=colour, linewidth=1.6) for colour in (_STAYED, _APART)]
-        loss.legend(handles, ["stayed together", "came apart"], loc="upper right", **_FRAMED)
         _way(push, along, "push", "… T: noise over descent …", limit="loss rises above")
         _way(load, along, "load", "… S: stability used up", limit="unstable above")
+        runs = [*zip(handles, ("run that stayed together", "run that came apart"), strict=True)]
+        legend_below(plots, [steps], columns=4, more=runs)
     return figure
 
 
@@ -93,7 +94,6 @@ def _shares_by_step(
     ax.set_xlabel("η/(1 − β)")
     _percent(ax)
     ax.set_title("runs that come apart, by step size")
-    ax.legend(loc="upper left", fontsize=7.6, **_FRAMED).set_zorder(5)
 
 
 def _shares_by_knob(ax: Axes, frame: pd.DataFrame) -> None:

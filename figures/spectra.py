@@ -191,4 +191,4 @@ def _outer(ax: Axes, extremes: pd.DataFrame) -> None:
     ax.set_title("outer eigenvalues and loss")
     ax.set_xlabel("steps of training")
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    ax.legend(loc="best")
+    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -195,8 +195,9 @@ def scale_words(scale: str, rows: pd.DataFrame) -> str:
     """The scale in a line, for captions and claims."""
     size = EDGE_SCALES[scale]
     seeds = sorted(set(rows["seed"]))
+    batches = ", ".join(map(str, sorted(set(rows["batch"]), reverse=True)))
     return (
-        f"{scale} ({kind(scale)}): M={size.M}, m={size.m}, B={size.batch_size} or {size.small_batch} as said, "
+        f"{scale} ({kind(scale)}): M={size.M}, m={size.m}, B={batches} as said, "
         f"{size.steps} local steps; seeds {seeds[0]}..{seeds[-1]}"
     )
 
@@ -246,7 +247,8 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
         "over the seeds of the smallest step allowed between the start and the smallest test loss of the runs at "
         f"{PAPER_STEP:g}, by tr(H) and Ritz values of the Gauss-Newton matrix of {size.examples} training images. "
         f"Below: the runs by projection with B = {base.batch} of the first panel; T = h·tr(H)/(2P)·(1 + σ²/‖∇f‖²) "
-        "is noise over descent of a step, S ≥ 1 unstable in mean square.",
+        "is noise over descent of a step, S ≥ 1 unstable in mean square. T is at the top where the estimate of ‖∇f‖² "
+        "is not above 0; a net that is lost may have hardly any curvature left.",
     )
     section = Section(
         id="edge",

@@ -15,6 +15,7 @@ from paper_repro.claims import Outcome
 from paper_repro.measures import TOLERANCE, WITHIN, settled, unready, verdict_of, verdict_of_countings
 from paper_repro.part import Options
 from paper_repro.report import notes
+from paper_repro.runs import Job
 
 __all__ = ["CHECKED", "NOTE", "WORDS", "Curves", "gaps", "gaps_table", "labels", "outcome", "seconds", "words"]
 
@@ -47,6 +48,7 @@ class Curves:
         dots: The runs by finite differences beside lines by projection.
         longer: The lines that are recorded at full scale; None where none are.
         missing: The sentence about runs that are not finished; "" where all are.
+        unbegun: The sentence about those of which there is no row; "" where there is none.
     """
 
     rows: pd.DataFrame
@@ -54,6 +56,7 @@ class Curves:
     dots: pd.DataFrame
     longer: pd.DataFrame | None
     missing: str
+    unbegun: str
 
     @classmethod
     def of(
@@ -62,15 +65,21 @@ class Curves:
         options: Options,
         by: Sequence[str],
         counted: Callable[[pd.DataFrame, str], pd.DataFrame],
+        jobs: Sequence[Job],
     ) -> Curves:
-        """The curves of the rows and of the recorded ones, ``by`` these columns, ``counted`` at their scales."""
+        """The curves of the jobs' rows and of the recorded ones, ``by`` these columns, ``counted`` at their scales."""
         rows = counted(rows, options.scale)
         lines, dots = (settled(rows[rows[CHECKED] == check], by) for check in (False, True))
         longer = None
         if options.longer is not None:
             kept = options.longer.rows
             longer = settled(counted(kept[~kept[CHECKED].astype(bool)], options.longer.scale), by)
-        return cls(rows, lines, dots, longer, unready(rows, [*by, "estimator"]))
+        keys = [*by, "estimator", "seed"]
+        wanted = [tuple({**job.labels, "seed": f"seed {job.config.seed}"}[key] for key in keys) for job in jobs]
+        there = set(rows[keys].assign(seed=[f"seed {seed}" for seed in rows.seed]).itertuples(index=False, name=None))
+        absent = "; ".join(", ".join(map(str, name)) for name in wanted if name not in there)
+        unbegun = f"Not begun: {absent}." if absent else ""
+        return cls(rows, lines, dots, longer, unready(rows, keys[:-1]), unbegun)
 
     @property
     def drawn(self) -> dict[str, Any]:
@@ -79,7 +88,7 @@ class Curves:
 
     def notes(self, part: str) -> list[str]:
         """The notes of a part, below what is missing and what finite differences are there for."""
-        return [*filter(None, [self.missing]), NOTE, *notes(part)]
+        return [*filter(None, [self.missing, self.unbegun]), NOTE, *notes(part)]
 
 
 def gaps(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:

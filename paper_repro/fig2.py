@@ -76,7 +76,7 @@ def jobs(options: Options) -> list[Job]:
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """The figure by all three countings, its table and its verdicts."""
     scale = options.scale
-    curves = estimators.Curves.of(rows, options, CURVE, add_countings)
+    curves = estimators.Curves.of(rows, options, CURVE, add_countings, jobs(options))
     rows, lines = curves.rows, curves.lines
     authors = fig2_reference(options.authors) if options.authors is not None else None
     caption = [
@@ -360,6 +360,7 @@ def _local_updates(left: pd.DataFrame) -> Outcome:
     values = [accuracy_up_to(series_of(left, name), r) for name in names.values()]
     measured: dict[str, float | None] = {"up to round": r}
     for K, (mean, error) in zip(LOCAL_STEPS, values, strict=True):
+        measured[f"seeds K={K}"] = series_of(left, names[K]).seed.nunique()
         measured[f"mean accuracy K={K}"] = mean
         if np.isfinite(error):
             measured[f"standard error K={K}"] = error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -104,7 +105,9 @@ def _table(own: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     for row in own:
         told = [f"{name} {_number(value)}" for name, value in row["measured"].items()]
         numbers = "; ".join(told[:_NUMBERS]) + f"; and {len(told) - _NUMBERS} more" * (len(told) > _NUMBERS)
-        runs = "; ".join(part for part in (*row["recorded"].split("; ")[:2], row["data"] or "") if part)
+        unready = re.search("(not finished|came apart).*", row["recorded"], re.IGNORECASE)
+        whence = (*row["recorded"].split("; ")[:2], row["data"] or "", unready[0] if unready else "")
+        runs = "; ".join(filter(None, whence))
         cells = (f"{_asked(row)}<br>{row['where']} ({row['id']})", numbers, runs, f"`{row['command']}`")
         yield f"| {' | '.join(_escaped(cell) for cell in cells)} |"
 

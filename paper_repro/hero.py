@@ -18,8 +18,7 @@ from decomfl_lab.errors import require
 from decomfl_lab.runs.provenance import code_version
 from figures.comparison import by_communication, comparison
 from figures.style import series_styles
-from paper_repro import recorded
-from paper_repro.estimators import CHECKED
+from paper_repro import estimators, recorded
 from paper_repro.fig2 import add_countings
 from paper_repro.measures import lost, settled
 from paper_repro.reference import fig2_reference
@@ -43,7 +42,7 @@ def hero(reference: Path) -> Figure:
     rows = rows[(rows.reading == "as-plotted") & (rows.panel == "local-updates") & (rows["round"] > 0)]
     authors = fig2_reference(reference)
     authors = authors[authors.panel == "local-updates"]
-    lines, dots = (settled(rows[rows[CHECKED].astype(bool) == check], ["series"]) for check in (False, True))
+    lines, dots = (settled(rows[rows[estimators.CHECKED].astype(bool) == check], ["series"]) for check in (False, True))
     theirs = authors.sort_values(["K", "P"])
     ours = theirs[theirs.method == "DeComFL"].series
     styles = series_styles(ours) | series_styles(theirs[theirs.method == "FedAvg"].series, baseline=True)
@@ -59,7 +58,7 @@ def hero(reference: Path) -> Figure:
     )
     ends = [(series, own["round"].max(), own.seed.nunique()) for series, own in lines.groupby("series")]
     told = ", ".join(f"{series} {rounds:,} rounds, {seeds} seed{'s' * (seeds > 1)}" for series, rounds, seeds in ends)
-    left_out = lost(rows[~rows[CHECKED].astype(bool)], ["series"])
+    left_out = lost(rows[~rows[estimators.CHECKED].astype(bool)], ["series"])
     apart = f" Came apart, and not in the means: {'; '.join(left_out)}." if left_out else ""
     return comparison(
         [panel],
@@ -67,7 +66,8 @@ def hero(reference: Path) -> Figure:
         across=1,
         title="Figure 2 at the paper's own sizes, beside the authors' logs",
         caption=f"M = 100 clients, m = 10 sampled, P = 20. Thick: ours, DeComFL by projection ({told}); dots: "
-        f"finite differences as far as they have come; recorded on {kept.date}.{apart} Dashed: the authors' logs: "
+        f"finite differences, seed {dots.seed.iloc[0]}, as far as they have come. {estimators.words(rows, ['series'])} "
+        f"Recorded on {kept.date}.{apart} Dashed: the authors' logs: "
         "DeComFL with K = 1 (yellow), 4 (green) and 10 (blue), FedAvg (greys). "
         f"{facts['data'].partition(', from')[0]}.",
     )

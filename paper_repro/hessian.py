@@ -43,8 +43,12 @@ NEAR: float = LIMITS.near
 CONFIDENCE = 0.95
 SEED = 0
 
-_SHOWN = {"cifar10": "CIFAR-10", "mnist": "MNIST digits (CIFAR-10 was not at hand)"}
 _MODELS = "models.safetensors"
+
+
+def _shown(data: str) -> str:
+    """The data of a run's provenance, in a word or two."""
+    return "CIFAR-10" if data.startswith("CIFAR-10") else "MNIST digits (CIFAR-10 was not at hand)"
 
 
 def data_set() -> str:
@@ -284,7 +288,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     )
     return Made(
         section=section,
-        claims=claims(numbers, f"{words}; {_SHOWN[data_set()]}"),
+        claims=claims(numbers, f"{words}; {_shown(str(provenance[0]['data']))}"),
         figures={"hessian": figure},
         tables={"hessian": table, "hessian-numbers": numbers, "hessian-curves": curves},
     )

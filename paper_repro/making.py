@@ -150,6 +150,9 @@ def make_report(
                 require_writable(name, folder / "any")
         n_jobs = jobs or (1 if on_gpu else -1)
         names = [name for name in PARTS if name in chosen]
+        there = not from_recorded or any(recorded.is_there(name, "" if largest else scale) for name in names)
+        wanted = "name a part that is recorded" + ("" if largest else f" at scale {scale}")
+        require(there, "--only", wanted, ",".join(names))
         outcomes = _report(
             names, options, out, n_jobs, backend, largest=largest, spared=() if only else DEAR, silent=as_json or silent
         )
@@ -361,7 +364,8 @@ def _recorded(
             data[name] = "; ".join(dict.fromkeys(str(each["data"]) for each in kept.provenance if "data" in each))
     if options.record is not None:
         recorded.save_outcomes(outcomes, data, options.record)
-    return [*made, *_absent(missing, "Not recorded")], provenance, ""
+    words = f"not recorded: {', '.join(missing)}" if missing else ""
+    return [*made, *_absent(missing, "Not recorded")], provenance, words
 
 
 def _drawable(name: str, rows: pd.DataFrame, *, complete: bool) -> bool:

@@ -90,7 +90,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         ],
         series_styles(table.what),
         title="Memory of server and client",
-        caption=f"Models of {words}.",
+        caption=f"Models of {words}. {_coinciding(table)}".strip(),
     )
     wide = table.pivot_table(index=["what", "expected"], columns="d", values="models", sort=False)
     wide.columns = pd.Index([f"d = {d:,}" for d in wide.columns])
@@ -102,6 +102,14 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         facts={"models": words},
     )
     return Made(section=section, claims=claims(table, words), figures={"memory": figure}, tables={"memory": table})
+
+
+def _coinciding(table: pd.DataFrame) -> str:
+    """The sentence about curves that end on each other, to a hundredth of a model; "" where none do."""
+    largest = table[table.d == table.d.max()].dropna(subset="models")
+    names = largest.what.str.partition(":")[0]
+    alike = [" and ".join(own) for _, own in names.groupby(largest.models.round(2)) if len(own) > 1]
+    return f"On each other end: {'; '.join(alike)}." if alike else ""
 
 
 def claims(table: pd.DataFrame, words: str) -> list[Outcome]:

@@ -12,6 +12,7 @@ import pandas as pd
 from figures.comparison import Panel, by_communication, comparison
 from figures.style import OKABE_ITO, LineStyle
 from paper_repro.claims import Outcome, judged, limits
+from paper_repro.edge import RISEN, comes_apart
 from paper_repro.measures import TOLERANCE, final_accuracy, numbers, sampling_error, settled, unready, verdict_of
 from paper_repro.part import Made, Options
 from paper_repro.report import Section, notes
@@ -94,12 +95,12 @@ def equal_rounds(rows: pd.DataFrame, size: ProjectionScale) -> pd.DataFrame:
 
 
 def final_by_rate(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a run: estimator (as series), eta, seed, final test_accuracy (chance where the run diverged)."""
+    """One row a run: estimator (as series), eta, seed, final test_accuracy (chance where the run came apart)."""
     table = []
     for (name, eta, seed), run in rows.groupby(["estimator", "eta", "seed"], sort=False):
-        diverged = bool(run.diverged.any()) or not np.isfinite(run.test_loss).all()
-        accuracy = CHANCE if diverged else final_accuracy(run)[0]
-        table.append({"series": name, "eta": eta, "seed": seed, "test_accuracy": accuracy, "diverged": diverged})
+        apart = comes_apart(run)
+        accuracy = CHANCE if apart else final_accuracy(run)[0]
+        table.append({"series": name, "eta": eta, "seed": seed, "test_accuracy": accuracy, "diverged": apart})
     return pd.DataFrame(table, columns=["series", "eta", "seed", "test_accuracy", "diverged"])
 
 
@@ -138,7 +139,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         {**styles, **_SUMMARY},
         title="Zeroth-order scalars and projected gradients, ⟨∇f, z⟩",
         caption=f"Scale {words}. Data: {provenance[0]['data']}. Finite differences: μ = 1e-4; projection: their limit "
-        f"μ → 0. Right: at the last round that both have. A run that diverged counts as {CHANCE:.0%}. {missing}",
+        f"μ → 0. Right: seed {size.seeds[0]}, at the last round that both have; a run that came apart (its losses not "
+        f"finite, or its last test loss above {RISEN:g} times its smallest) counts as {CHANCE:.0%}. {missing}",
     )
     table = _means(final)
     section = Section(
@@ -186,7 +188,7 @@ def _insensitive(final: pd.DataFrame, margin: float) -> Outcome:
     verdict = verdict_of(less, tested=float(means.max().min()) > LIMITS.learned)
     measured = {
         **{f"spread of final accuracy over η, {name}": value for name, value in spread.items()},
-        **{f"runs diverged, {name}": int(final[final.series == name].diverged.sum()) for name in _METHODS},
+        **{f"runs that came apart, {name}": int(final[final.series == name].diverged.sum()) for name in _METHODS},
         "smallest η": float(means.index.min()),
         "largest η": float(means.index.max()),
     }

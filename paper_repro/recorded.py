@@ -25,7 +25,7 @@ from paper_repro.estimators import CHECKED
 from paper_repro.part import Made
 from paper_repro.runs import SO_FAR, is_whole, so_far_words
 
-__all__ = ["RESULTS", "Recorded", "largest", "load", "save", "save_outcomes"]
+__all__ = ["RESULTS", "Recorded", "is_there", "largest", "load", "save", "save_outcomes"]
 
 RESULTS = Path(__file__).parent / "results"
 _CURVE: Final = ("reading", "panel", "series", "estimator")
@@ -159,6 +159,11 @@ def load(part: str, scale: str, of: Path | None = None) -> Recorded | None:
     except (OSError, EOFError, ValueError, KeyError) as error:
         name = f"{part}-{scale}"
         raise InputError(f"recorded rows must be whole files {name}.csv.gz and .json, got {path} ({error})") from None
+
+
+def is_there(part: str, scale: str = "") -> bool:
+    """Whether rows of a part are kept with the code, at this scale or, without one, at any."""
+    return any((RESULTS / f"{part}-{each}.csv.gz").exists() for each in ([scale] if scale else SCALES))
 
 
 def largest(part: str) -> Recorded | None:

@@ -390,7 +390,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         series_styles(runs["model"]),
         share=SHARE,
         title="DeComFL on SST-2 with language models of several sizes",
-        caption=f"Scale {words}. {provenance[0]['data'].split('; ')[0]}.",
+        caption=f"Scale {words}. {provenance[0]['data'].split('; ')[0]}. Right: means over the runs that settled; "
+        f"those that learnt are in the table.",
     )
     return Made(
         section=replace(section, figure=figure, notes=_notes(size), table=_summary(runs, kappas)),

@@ -45,7 +45,7 @@ def jobs(options: Options) -> list[Job]:
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """Accuracy against communication and against rounds, its table and its verdicts."""
-    curves = estimators.Curves.of(rows, options, fig3.CURVE, fig3.add_countings)
+    curves = estimators.Curves.of(rows, options, fig3.CURVE, fig3.add_countings, jobs(options))
     lines, missing = curves.lines, curves.missing
     data = str(rows["data"].iloc[0])
     words = fig3.scale_words(options.scale)

@@ -86,9 +86,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if argv is None:  # a process of our own
             signal.signal(signal.SIGTERM, interrupt)
-        for text in args:  # no file or folder can have it in its name
-            require("\0" not in text, "arguments", "have no NUL character", text)
-            require(text != "", "arguments", "not be empty", text)
+        for before, text in zip(["", *args], args, strict=False):
+            name = before if before.startswith("--") else "arguments"
+            require("\0" not in text, name, "have no NUL character", text)  # no file or folder can have it in its name
+            require(text != "", name, "not be empty", text)
         command = application()
         if argv is None and (asked := os.environ.get(COMPLETE)):
             sys.exit(shell_complete(command, {}, "decomfl", COMPLETE, asked))

@@ -347,7 +347,7 @@ train = TrainGroup(
   decomfl train                        DeComFL on 8×8 digits, in seconds
   decomfl train --local-steps 4        the same with another setting
   decomfl train decomfl                as the authors ran it on MNIST, in minutes
-  decomfl train fedavg --data digits   another method, on the digits
+  decomfl train fedavg                 another method
   decomfl train fedavg --help          its formula and its options
   decomfl train --config run.toml      the run of a file
 

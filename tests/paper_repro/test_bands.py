@@ -25,6 +25,7 @@ def test_the_band_is_the_authors_range_widened_by_test_error_and_seed_spread() -
     spread = [0.1 / 2**0.5, 0.04 / 2**0.5, 0.0]
     assert found.margin.tolist() == pytest.approx([2 * e + s for e, s in zip(error, spread, strict=True)])
     assert found.inside.tolist() == [False, True, False]  # 0.1 > 0.081; 0.03 < 0.036; 0.03 > 0.006
+    assert found.narrowly.tolist() == [False, False, False]  # 0.03 > 0.008
     row = bands_table(found, BY).iloc[0]
     assert (row["share inside"], row["first round outside"], row["last round"]) == (pytest.approx(1 / 3), 20, 60)
 
@@ -54,5 +55,7 @@ def test_each_verdict_can_come_out_either_way() -> None:
     assert verdict([0.55, 0.82, 0.90], testable=False) == "not tested at this scale"
     one = bands_table(compared(curve([0.55, 0.82, 0.90], seed=0), AUTHORS, BY), BY)
     assert outcome("fig2.band", one, "made up", testable=True, wanted=2).verdict == "not tested at this scale"
+    begun = bands_table(compared(curve([0.55, 0.82, 0.80], seed=0).assign(finished=False), AUTHORS, BY), BY)
+    assert outcome("fig2.band", begun, "made up", testable=True).verdict == "not tested at this scale"
     nothing = bands_table(compared(curve([0.5], seed=0, series="other"), AUTHORS, BY), BY)
     assert outcome("fig2.band", nothing, "made up", testable=True).verdict == "not tested at this scale"

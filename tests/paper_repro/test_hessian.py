@@ -86,7 +86,8 @@ def test_scales_begin_untrained_and_data_are_said(scale: str, monkeypatch: pytes
     job, _ = hessian.jobs(Options(scale=scale, readings=(), count="wire"))
     assert isinstance(job, SpectrumWork)
     assert job.data == "mnist"
-    assert "CIFAR-10 was not at hand" in hessian._SHOWN[job.data]
+    assert "CIFAR-10 was not at hand" in hessian._shown("MNIST: 60,000 train / 10,000 test digits")
+    assert hessian._shown("CIFAR-10, a subset: 10,000 train / 1,000 test images") == "CIFAR-10"
     (tmp_path / "cifar10").mkdir()
     monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
     assert hessian.data_set() == "cifar10"

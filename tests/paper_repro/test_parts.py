@@ -53,7 +53,7 @@ def test_a_tenth_is_sampled_and_shorter_runs_are_the_beginning_of_the_papers(sca
     assert size.m * 10 == size.M
     for job in fig3.decomfl(scale):
         assert job.config.perturbation_schedule == {500: 50, 1000: 100, 2000: 200}
-    reached = fig3.settings_table(scale, "mnist").set_index("setting").loc["P", "run here"]
+    reached = fig3.settings_table(scale, "mnist").set_index("setting").loc["P", "here"]
     assert ("200 from round 2000" in reached) == (size.rounds > 2000)
     assert ("not the paper's" in fig3.scale_words(scale)) == (scale != "full")
 
@@ -127,6 +127,16 @@ def test_a_run_under_way_has_no_final_accuracy_to_be_judged_by() -> None:
     assert reached["fig3.saving"] == reached["fig3.twenty-times"] == "holds"  # FedAvg was there before its end
     behind = verdicts(fig3.claims(rows.assign(finished=~rows.series.str.contains("Top-k")), "made up"))
     assert behind["fig3.saving"] == "not tested at this scale"  # who knows whether it gets there
+
+
+def test_the_slower_method_is_told_where_a_run_is_over_and_not_where_one_has_come() -> None:
+    rows = fashion(ours=0.75, theirs=0.9, top_k=0.5, cost=250.0).assign(estimator="gradients")
+    shorter = rows[~(rows.series.str.contains("Top-k") & (rows["round"] > 38))]
+    assert verdicts(fig3.claims(shorter, "made up"))["fig3.slower"] == "holds"
+    begun = shorter.assign(finished=~shorter.series.str.contains("Top-k"))
+    assert verdicts(fig3.claims(begun, "made up"))["fig3.slower"] == "not tested at this scale"
+    longer = shorter.assign(finished=shorter.series != "DeComFL")
+    assert verdicts(fig3.claims(longer, "made up"))["fig3.slower"] == "holds"
 
 
 def test_fedavg_lies_over_the_other_first_order_curves_and_lets_them_be_seen() -> None:
@@ -210,6 +220,13 @@ def test_each_verdict_of_the_projection_figure_can_come_out_either_way() -> None
 def test_a_run_that_diverged_counts_as_chance() -> None:
     rows = projections((0.8, 0.7), (0.8, 0.7))
     rows.loc[rows.series.eq(projection.ZO) & rows.eta.eq(0.002), "diverged"] = True
+    final = projection.final_by_rate(rows)
+    assert final[final.diverged].test_accuracy.tolist() == [projection.CHANCE]
+
+
+def test_a_run_whose_loss_is_lost_though_finite_counts_as_chance() -> None:
+    rows = projections((0.8, 0.7), (0.8, 0.7))
+    rows.loc[rows.series.eq(projection.ZO) & rows.eta.eq(0.002) & rows["round"].eq(3), "test_loss"] = 5.7e27
     final = projection.final_by_rate(rows)
     assert final[final.diverged].test_accuracy.tolist() == [projection.CHANCE]
 
@@ -334,6 +351,7 @@ def test_figure_3_is_drawn_of_the_runs_that_there_are_and_names_those_under_way(
     made = fig3.make(rows, [{"data": "made up"}], options("smoke"))
     under_way = f"{rows.series.iloc[0]}, gradients, seed 0: 42 of 99 rounds"
     assert any(under_way in note for note in made.section.notes)
+    assert any(f"Not begun: {left_out}, " in note or f"; {left_out}, " in note for note in made.section.notes)
     assert all(under_way in claim.scale for claim in made.claims)
     found = verdicts(made.claims)
     if left_out in ("DeComFL", "FedAvg"):
@@ -407,6 +425,8 @@ def test_a_part_of_changed_settings_is_never_drawn_from_records() -> None:
         (["--set", "fig2.M=9", "--record", "kept"], "--set must be left out with --record"),
         (["--set", "fig2.M=9", "--only", "fig3"], "--set must change a part that is made"),
         (["--only", ","], "only must have names, joined by ',', got ','"),
+        (["--only", ""], "--only must not be empty, got ''"),
+        (["--only", "fig2", "--from-recorded"], "--only must name a part that is recorded at scale smoke, got 'fig2'"),
         (["--record", "/proc/x"], "--record must be a file that can be written"),
         (["--runs", "/proc/x"], "--runs must be a file that can be written"),
         (["--jobs", "99999999999"], "jobs must be an integer in 0..4096"),
@@ -429,3 +449,9 @@ def test_the_long_labels_of_the_memory_figure_stay_inside_it() -> None:
     (legend,) = figure.subfigs[0].legends
     box = legend.get_window_extent()
     assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+
+
+def test_curves_of_the_memory_figure_that_hide_each_other_are_named() -> None:
+    table = pd.DataFrame({"d": 10, "what": ["a: x", "b: x, y", "c"], "models": [1.001, 1.002, 2.0]})
+    assert memory._coinciding(table) == "On each other end: a and b."
+    assert memory._coinciding(table[1:]) == ""

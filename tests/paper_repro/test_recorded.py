@@ -150,7 +150,9 @@ def test_a_report_from_records_computes_nothing_and_lists_what_is_not_recorded(
     recorded.save("audit", "full", ROWS, [], tmp_path / "kept", (0, 1))
     out = tmp_path / "out"
     assert main(["paper", "--from-recorded", "--only", "table1,memory,audit", "--out", str(out), "--json"]) == 0
-    claims = json.loads(capsys.readouterr().out)
+    captured = capsys.readouterr()
+    assert captured.err.strip().endswith("not recorded: memory, audit")
+    claims = json.loads(captured.out)
     assert {claim["id"].split(".")[0] for claim in claims} == {"table1"}
     assert all("at smoke scale by code 7" in claim["scale"] for claim in claims)
     page = (out / "report.html").read_text()

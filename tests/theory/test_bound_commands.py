@@ -37,6 +37,14 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     return line.removeprefix("decomfl: error: ")
 
 
+def test_the_examples_of_the_help_texts_run(capsys: pytest.CaptureFixture[str]) -> None:
+    shown_there = [line for command in ("bound", "stepsize") for line in shown(capsys, command, "--help").splitlines()]
+    examples = [line.strip(" │").split() for line in shown_there if line.strip(" │").startswith("decomfl ")]
+    assert len(examples) == 7
+    for _, *argv in examples:
+        assert shown(capsys, *argv)
+
+
 def test_every_condition_is_there_and_the_smallest_binds(capsys: pytest.CaptureFixture[str]) -> None:
     found = run(capsys, *ISSUE)
     stated, corrected = found["variants"]["stated"], found["variants"]["corrected"]

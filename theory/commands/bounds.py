@@ -182,7 +182,7 @@ def _bound(
 
       decomfl bound --theorem 1 --d 1000 --m 10 --P 20 --K 4 --L 1 --eta 1e-4
 
-      decomfl bound --statement variance --d 1000 --P 20 --L 1 --a 0.3 --sigma 1
+      decomfl bound --statement variance --d 1000 --P 20 --L 1 --a 0.3 --delta 0 --sigma 1
 
     "stated" is the paper to the letter, "corrected" what is proved in docs/theory.md, "sharper" and "wider" what is
     proved there with smaller constants and for larger η. Without constants the formulas are shown; without η each bound

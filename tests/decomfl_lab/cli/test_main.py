@@ -29,6 +29,19 @@ def _error(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     return captured.err
 
 
+def test_the_examples_of_the_help_of_train_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--help"]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    examples = [line.split("  ")[0].split() for line in lines if line.startswith("decomfl train")]
+    assert len(examples) == 6
+    for _, *argv in examples:
+        needs_more = {"--help", "run.toml"} & set(argv)
+        assert needs_more or main([*argv, "--rounds", "1", "--test-examples", "10"]) == 0, argv
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
