@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -22,7 +22,7 @@ from decomfl_lab.protocol.log import Entry, RunLog
 from decomfl_lab.protocol.messages import Held, Plan
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.protocol.wire import Ledger, encode, read
-from decomfl_lab.records.record import History, unsound
+from decomfl_lab.records.record import History, RoundRecord, unsound
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import Step
 
@@ -134,30 +134,37 @@ class DeComFLFederation:
         for reply in replies:
             if unsound(reply.scalars).size:  # named here: the codec refuses to carry it on
                 raise DivergedError(f"scalars of client {reply.client}")
-        if self.forgetful:
-            for client in clients:
-                client.replica.forget()
-        self._close(
-            map(self.ledger.reply, replies),
-            chosen,
-            [reply.client for reply in replies],
-            [report.round for report in held] if tracking else None,
-        )
+        record = self._closed(clients, lambda: self.delivery.close(map(self.ledger.reply, replies)))
+        answered = tuple(reply.client for reply in replies)
+        self._write(Entry(record, chosen, answered, tuple(report.round for report in held) if tracking else None))
         if self.curvature is not None:
             self.curvature.add(np.stack([reply.curvature for reply in replies if reply.curvature is not None]))
         return float(np.mean([reply.loss for reply in replies]))
 
-    def _close(
-        self, replies: Iterable[bytes], sampled: Iterable[int], answered: Iterable[int], held: Iterable[int] | None
-    ) -> None:
-        """Make the round's record of the replies that came, apply it to what follows records here, and log it."""
+    def repeat(self, entry: Entry) -> None:
+        """Be a round further by its entry in a log: what was sent is counted, and nothing is measured.
+
+        Raises:
+            InputError: If the entry is of another round.
+        """
+        held = [Held(*report) for report in zip(entry.sampled, entry.held or (), strict=False)]
+        clients = [client for client, _ in self._plans(entry.sampled, held)]
+        for i in entry.answered:
+            self.clients[i].steps_taken += entry.record.K
+        self._closed(clients, lambda: self.delivery.repeat(entry.record, entry.answered))
+
+    def _closed(self, clients: Iterable[Client], close: Callable[[], RoundRecord]) -> RoundRecord:
+        """The record of the round that these clients took part in, applied to what follows records here."""
+        if self.forgetful:
+            for client in clients:
+                client.replica.forget()
         history = self.server.history
         known = () if self.base is None else history.since(history.start)  # closing may prune what base lacks
-        record = self.delivery.close(replies)
+        record = close()
         self.observer.catch_up([record])
         if self.base is not None:
             self.base.catch_up(record for record in known if record.round < history.start)
-        self._write(Entry(record, tuple(sampled), tuple(answered), None if held is None else tuple(held)))
+        return record
 
     def log_to(self, log: RunLog | None) -> None:
         """Write every closed round to the log from now on; for None to none."""

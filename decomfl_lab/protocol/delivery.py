@@ -174,6 +174,14 @@ class Delivery:
         self.told.update(answer.client for answer in answers)
         return record
 
+    def repeat(self, record: RoundRecord, answered: Sequence[int]) -> RoundRecord:
+        """Be where ``close`` was when it made this record of the replies of these clients; InputError as ``store``."""
+        for i in answered:
+            self.ledger.reply(Reply(i, record.round, record.scalars))
+        self.server.store(record, answered)
+        self.told.update(answered)
+        return record
+
 
 class ModelsDown(Delivery):
     """Every participant reads the model of the round, without the optimizer's state, and a plan without records."""

@@ -410,14 +410,9 @@ class Coordinator:
             answered: Whose replies are in the record.
             held: The round that each of those who took part held, where clients track it.
         """
-        ledger = self.delivery.ledger
         self._reported = dict(zip(chosen, held or (), strict=False))
         self.open(chosen)
-        for i in answered:
-            ledger.reply(Reply(i, record.round, record.scalars))
-        self.delivery.server.store(record, answered)
-        self.delivery.told.update(answered)
-        self._count(record, answered)
+        self._count(self.delivery.repeat(record, answered), answered)
 
     @property
     def heard(self) -> int:

@@ -25,6 +25,7 @@ __all__ = [
     "Found",
     "found_runs",
     "looked_at",
+    "read_rows",
 ]
 
 METRICS_FILE = "metrics.csv"
@@ -116,7 +117,7 @@ def looked_at(folder: Path) -> Found:
     running, config = is_held(folder), {}
     try:
         config = read_config(folder / CONFIG_FILE) if (folder / CONFIG_FILE).exists() else {}
-        rows = _rows(folder / METRICS_FILE)
+        rows = read_rows(folder / METRICS_FILE)
         if not (folder / CHECKPOINT_FILE).exists():
             done = int(rows[-1]["round"]) if rows else 0
             return Found(folder, "running" if running else "no checkpoint", config, rows, done)
@@ -130,14 +131,19 @@ def looked_at(folder: Path) -> Found:
         return Found(folder, "damaged", config, [], 0, trouble=told)
 
 
-def _rows(path: Path) -> list[dict[str, float]]:
+def read_rows(path: Path) -> list[dict[str, float]]:
     """The rows of metrics.csv, NaN where a cell is empty; none without the file."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            return [{name: float(cell or math.nan) for name, cell in row.items()} for row in csv.DictReader(file)]
+            return [{name: _number(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
     except FileNotFoundError:
         return []
     except OSError as error:
         raise InputError(f"{path} must be a file that can be read ({error.strerror})") from None
     except (ValueError, TypeError) as error:
         raise InputError(f"{path} must be a table of numbers, as a run writes it ({error})") from None
+
+
+def _number(cell: str) -> float:
+    number = float(cell or math.nan)
+    return int(cell) if cell.isdecimal() else number

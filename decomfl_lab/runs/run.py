@@ -37,8 +37,8 @@ from decomfl_lab.records.aggregation import Mean
 from decomfl_lab.runs.building import build_federation, dataset_of, elsewhere, loss_of, name_of_loss
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.evaluation import calibration_images, evaluate, held_out
-from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS, METRICS_FILE
-from decomfl_lab.runs.provenance import code_version, write_provenance
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS, METRICS_FILE, read_rows
+from decomfl_lab.runs.provenance import PROVENANCE_FILE, code_version, read_provenance, write_provenance
 from decomfl_lab.runs.tuning import tuned
 
 __all__ = [
@@ -295,6 +295,9 @@ class Run:
             if out is not None and (out / CHECKPOINT_FILE).exists():
                 with understood(out / CHECKPOINT_FILE):
                     self._resume(out, any_code=any_code)
+            elif out is not None and self._rests_on_log(out):
+                with understood(out / METRICS_FILE):
+                    self._repeat(out, on_round, any_code=any_code)
             with nullcontext() if out is None else self._logged(out):
                 self._train(out, on_round, on_start)
 
@@ -437,19 +440,62 @@ class Run:
     def _resume(self, folder: Path, *, any_code: bool) -> None:
         tensors, saved = _read(folder)
         self._require_same(saved, folder)
-        for name, own in self._hands.items():
-            earlier = saved.get(name, [saved["code"]] if name == "codes" else [])
-            self._hands[name] = list(dict.fromkeys([*earlier, *own]))
-        if saved["code"] != code_version() and not any_code:
-            raise InputError(f"out must hold a run of this code ({code_version()}), got one of {saved['code']}")
-        if saved["federation"]["round"] > self.config.rounds:
-            least = f"be at least the {saved['federation']['round']} of the run in {folder}"
-            require(False, "rounds", least, self.config.rounds)
+        self._take_over(folder, saved, saved["federation"]["round"], any_code=any_code)
         then, now = tensors["x"].numel(), self.federation.x.numel()
         require(then == now, "model", f"have d = {then}, as that of the run in {folder}", now)
         self.federation.load((tensors, saved["federation"]))
         self._rows[:], self._losses[:], self.seconds = saved["rows"], saved["losses"], saved["seconds"]
         self._first = saved.get("first")
+
+    def _take_over(self, folder: Path, facts: Mapping[str, Any], done: int, *, any_code: bool) -> None:
+        """Have the hands of the run in the folder, at round ``done``; InputError if it may not go on here."""
+        for name, own in self._hands.items():
+            earlier = facts.get(name, [facts["code"]] if name == "codes" else [])
+            self._hands[name] = list(dict.fromkeys([*earlier, *own]))
+        if facts["code"] != code_version() and not any_code:
+            raise InputError(f"out must hold a run of this code ({code_version()}), got one of {facts['code']}")
+        least = f"be at least the {done} of the run in {folder}"
+        require(self.config.rounds >= done, "rounds", least, self.config.rounds)
+
+    def _rests_on_log(self, folder: Path) -> bool:
+        """Whether the folder has all of a run but its checkpoint, and records from which that can be had again."""
+        records_say_all = isinstance(self.federation, DeComFLFederation) and not self.federation.follows
+        drifts = getattr(self.config.method, "revert", "") == "sync"
+        kept = all((folder / name).exists() for name in (LOG_FILE, METRICS_FILE, PROVENANCE_FILE))
+        return kept and records_say_all and not drifts
+
+    def _repeat(self, folder: Path, on_round: Callable[[Progress], None] | None, *, any_code: bool) -> None:
+        """Be at the last evaluation in the folder, whose checkpoint is gone, by its log.
+
+        The rounds after it are computed again, as train_loss is the mean of all losses between two evaluations.
+        """
+        federation, path = self.federation, folder / LOG_FILE
+        assert isinstance(federation, DeComFLFederation)
+        with RunLog.open(path, write=False) as log:
+            self._require_same(log.header, folder)
+            self._take_over(folder, {"devices": []} | read_provenance(folder), len(log), any_code=any_code)
+            x0, stream = federation.observer.digest(), log.header.get("stream")
+            require(stream == STREAM_VERSION, f"stream of {path}", f"be {STREAM_VERSION}", stream)
+            require(log.header.get("x0") == x0, f"x_0 of {path}", f"have the digest {x0}", log.header.get("x0"))
+            table = read_rows(folder / METRICS_FILE)
+            rows = [row for row in table if row["round"] % self.config.eval_every == 0 and row["round"] <= len(log)]
+            last = rows[-1] if rows else {"round": 0}
+            if not (end := int(last["round"])):
+                return
+            logger.info(
+                f"no {folder / CHECKPOINT_FILE}: rounds up to {end} are those of {path}, and not measured again"
+            )
+            for entry in log.entries(0, end):
+                federation.repeat(entry)
+                found = federation.observer.digest() if entry.digest else entry.digest
+                what = f"model after round {entry.record.round} of {path}"
+                require(found == entry.digest, what, f"have the digest {entry.digest}", found)
+                if on_round is not None:
+                    scalars = federation.ledger.scalars_per_client
+                    on_round(Progress(self.round, self.config.rounds, float("nan"), last["test_accuracy"], scalars))
+        sent, wire = federation.ledger.bytes, last["wire_bytes"]
+        require(wire == sent, f"wire_bytes of round {end} in {folder / METRICS_FILE}", f"be {sent}, as in {path}", wire)
+        self._rows[:], self.seconds = rows, last["seconds"]
 
     def _require_same(self, saved: Mapping[str, Any], folder: Path) -> None:
         """InputError that names what differs where a saved run is not this one, in anything but its length."""

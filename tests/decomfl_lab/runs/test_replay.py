@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import decomfl_lab as lab
+from decomfl_lab.checkpoint import read_checkpoint
 from decomfl_lab.cli.main import main
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.protocol.log import Entry, RunLog
@@ -328,3 +329,98 @@ def test_bad_flags_of_the_command_are_one_line(
     assert main(["replay", str(out), *flags]) == 2
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", f"decomfl: error: {told}\n")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"rebuild": "copy", "momentum": 0.9, "weight_decay": 1e-3},
+        {"tracking": "clients", "seeds": "per-direction", "eval_every": 2},
+        {"log_kappa": True},
+        {"pull": "auto", "history": 2, "server_model": True},
+        {"method": "decomfl-projection", "rule": "adamm"},
+        {"method": "feedsign"},
+        {"method": "fedkseed"},
+        {"method": "fzoo"},
+        {"method": "hiso"},
+        {"method": "baffle"},
+        {"aggregation": "trimmed", "sampled": 4},
+        {"perturbation_schedule": {3: 5}, "lr_schedule": {4: 0.005}},
+    ],
+)
+def test_a_run_whose_checkpoint_is_gone_goes_on_by_its_log_to_the_same_bits(
+    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = TINY.but(**changes)
+    whole = train(config, out=tmp_path / "whole")
+    train(config.but(rounds=5), out=tmp_path / "cut")
+    (tmp_path / "cut" / CHECKPOINT_FILE).unlink()
+    measured = []
+    advance = DeComFLFederation.advance
+    monkeypatch.setattr(DeComFLFederation, "advance", lambda own: measured.append(own.round) or advance(own))
+    again = train(config, out=tmp_path / "cut")
+    assert measured == list(range(5 - 5 % config.eval_every, 7))  # from the last evaluation of the longer run on
+    drop = {"columns": "seconds"}
+    assert again.drop(**drop).equals(whole.drop(**drop))
+    (here, told), (there, said) = (read_checkpoint(tmp_path / name / CHECKPOINT_FILE) for name in ("cut", "whole"))
+    assert told["federation"] == said["federation"]
+    assert here.keys() == there.keys()
+    assert all(torch.equal(here[name], there[name]) for name in here)
+    assert _entries(tmp_path / "cut" / LOG_FILE) == _entries(tmp_path / "whole" / LOG_FILE)
+
+
+@pytest.mark.parametrize(
+    ("header", "change", "told"),
+    [
+        ({"x0": "0" * 32}, lambda entry: entry, r"x_0 of .*run\.dcl must have the digest"),
+        ({"stream": 99}, lambda entry: entry, r"stream of .*run\.dcl must be 1, got 99"),
+        (
+            {"data": "0" * 16},
+            lambda entry: entry,
+            "out must be empty or hold the same run .*differs in the examples",
+        ),
+        (
+            {},
+            lambda entry: replace(entry, digest="0" * 32),
+            r"model after round 2 of .* must have the digest 0000",
+        ),
+        (
+            {},
+            lambda entry: replace(entry, sampled=(0,), answered=(0,)),
+            r"wire_bytes of round 6 in .*csv must be \d+, as",
+        ),
+    ],
+)
+def test_a_log_that_is_not_that_of_the_folders_rows_is_refused_and_left_alone(
+    header: dict[str, Any], change: Callable[[Entry], Entry], told: str, out: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(out, tmp_path / "run")
+    (tmp_path / "run" / CHECKPOINT_FILE).unlink()
+    entries = {2: change}
+    _rewritten(out, tmp_path / "run" / LOG_FILE, lambda own: entries.get(own.record.round, lambda e: e)(own), **header)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    with pytest.raises(lab.InputError, match=told):
+        train(TINY, out=tmp_path / "run")
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+
+
+def test_a_shorter_run_than_the_log_has_or_a_table_that_is_none_is_refused(out: Path, tmp_path: Path) -> None:
+    shutil.copytree(out, tmp_path / "run")
+    (tmp_path / "run" / CHECKPOINT_FILE).unlink()
+    with pytest.raises(lab.InputError, match="rounds must be at least the 7 of the run"):
+        train(TINY.but(rounds=6), out=tmp_path / "run")
+    (tmp_path / "run" / run.METRICS_FILE).write_text("round,wire_bytes\nthree,1\n")
+    with pytest.raises(lab.InputError, match=r"metrics\.csv must be a table of numbers"):
+        train(TINY, out=tmp_path / "run")
+    (tmp_path / "run" / run.METRICS_FILE).write_text("round\n3\n")
+    with pytest.raises(lab.InputError, match=r"got .*metrics\.csv \(KeyError"):
+        train(TINY, out=tmp_path / "run")
+
+
+def test_models_that_no_record_gives_are_trained_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = TINY.but(revert="sync", momentum=0.0, weight_decay=0.0)
+    whole = train(config, out=tmp_path)
+    (tmp_path / CHECKPOINT_FILE).unlink()
+    assert train(config, out=tmp_path).drop(columns="seconds").equals(whole.drop(columns="seconds"))
+    assert "are those of" not in caplog.text
