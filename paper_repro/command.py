@@ -124,7 +124,8 @@ def paper(
         bool,
         typer.Option(
             help="Take up training runs in OUT/runs by settings, seed and data, also if another version of the code "
-            "began them; the provenance of a run lists every version.",
+            "began them, and those whose records are kept with the code (paper_repro/results/runs); the provenance of "
+            "a run lists every version.",
             rich_help_panel="Time and machines",
         ),
     ] = False,

@@ -46,7 +46,7 @@ from paper_repro.part import Made, Options, Part
 from paper_repro.pools import require_backend
 from paper_repro.reference import require_reference
 from paper_repro.report import RECORDED, Section, page_section, render_report
-from paper_repro.runs import Job, Recordable, Result, Work, finished, is_whole, run_all
+from paper_repro.runs import KEPT, Job, Recordable, Result, Work, finished, is_whole, keep, run_all
 from paper_repro.scales import READINGS, changed
 
 __all__ = ["PARTS", "make_report"]
@@ -246,6 +246,7 @@ def _make(
             earlier = recorded.load(name, options.scale, options.record)
             known, whence, count = _with_earlier(everything, by_key, earlier)
             recorded.save(name, options.scale, known, whence, options.record, count)
+            keep(everything, options.cache, options.record / KEPT.name, resume=options.resume)
         if own and not (there and _drawable(name, rows, complete=runs[0] == runs[1])):
             missing[name] = f"so far {runs[0]} of its {runs[1]} runs are finished"
         else:

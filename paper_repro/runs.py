@@ -8,7 +8,9 @@ import hashlib
 import itertools
 import json
 import math
+import re
 import secrets
+import shutil
 import signal
 import threading
 import time
@@ -33,11 +35,12 @@ from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.runs.building import dataset_of
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.progress import RunBars, left_words
-from decomfl_lab.runs.provenance import code_version, read_provenance
-from decomfl_lab.runs.run import CONFIG_FILE, METRICS_FILE, Progress, train
+from decomfl_lab.runs.provenance import PROVENANCE_FILE, code_version, read_provenance
+from decomfl_lab.runs.run import CONFIG_FILE, LOG_FILE, METRICS_FILE, Progress, train
 from paper_repro.pools import pool_of
 
 __all__ = [
+    "KEPT",
     "SO_FAR",
     "Job",
     "Recordable",
@@ -47,12 +50,15 @@ __all__ = [
     "fingerprint",
     "finished",
     "is_whole",
+    "keep",
     "run_all",
     "so_far_words",
 ]
 
 Result = tuple[pd.DataFrame, dict[str, Any]]
 """Rows and provenance."""
+KEPT = Path(__file__).parent / "results" / "runs"
+"""What is kept with the code of runs under way: all of their folders but the checkpoint, which the log gives again."""
 SO_FAR = "so_far"
 """The key in the provenance of an unfinished run that says how many of its rounds there are."""
 
@@ -239,7 +245,7 @@ def _identity(config: Mapping[str, Any], data: str) -> str:
     return json.dumps([config, data], sort_keys=True)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def _identities(root: Path) -> dict[Path, str]:
     """The settings, seed and data of each run in the sub-folders of ``root``, where they can be read."""
     found = {}
@@ -472,7 +478,8 @@ def run_all(
         backend: Who runs them, one of ``BACKENDS``.
         hours: The hours after which no work is begun, and what is under way is saved; the most urgent work goes first,
             the cheapest of it before the others. Without a limit the dearest does, so that the processes end together.
-        resume: Whether to take up ``Resumable`` work that another version of the code has begun or done.
+        resume: Whether to take up ``Resumable`` work that another version of the code has begun or done, or that is
+            ``KEPT`` with the code where nobody has begun it in ``root``.
 
     Returns:
         Rows and provenance of each; where the hours did not suffice rows so far, or None.
@@ -513,8 +520,33 @@ def run_all(
 
 
 def _folder(work: Work, root: Path, *, resume: bool) -> Path:
-    begun = work.begun(root) if resume and isinstance(work, Resumable) else None
-    return root / work.key() if begun is None else begun
+    own = root / work.key()
+    if not (resume and isinstance(work, Resumable)):
+        return own
+    if (begun := work.begun(root)) is None and (kept := work.begun(KEPT)) is not None:
+        shutil.copytree(kept, own, dirs_exist_ok=True)
+    return begun or own
+
+
+def keep(works: Sequence[Work], root: Path, into: Path, *, resume: bool) -> None:
+    """Keep, in a sub-folder of ``into`` each, what training runs under way in ``root`` can go on from elsewhere.
+
+    That is all of their folders but the checkpoint, where clients send scalars: a few bytes a scalar. What is there of
+    a run that is finished is removed; what came further stays. Runs on a task name their machine's files, and are left
+    out.
+    """
+    for work in works:
+        if not isinstance(work, Job) or work.config.task:
+            continue
+        folder = _folder(work, root, resume=resume)
+        files = [folder / name for name in (LOG_FILE, METRICS_FILE, CONFIG_FILE, PROVENANCE_FILE)]
+        kept = into / re.sub("[^a-z0-9]+", "-", work.title.lower()).strip("-")
+        if (folder / DONE_FILE).exists():
+            shutil.rmtree(kept, ignore_errors=True)
+        elif all(map(Path.exists, files)) and _rounds_in(folder) > (_rounds_in(kept) if kept.exists() else 0):
+            kept.mkdir(parents=True, exist_ok=True)
+            for path in files:
+                write_atomically(kept / path.name, path.read_bytes())
 
 
 def _result(work: Work, folder: Path) -> Result | None:

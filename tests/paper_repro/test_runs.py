@@ -15,6 +15,7 @@ import pytest
 
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
+from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.interrupts import Interrupted
 from decomfl_lab.runs import provenance, run
 from decomfl_lab.runs.config import TrainConfig
@@ -148,6 +149,42 @@ def test_another_version_goes_on_where_it_was_asked_to_and_the_provenance_lists_
     _, anew = _one(run_all([job()], root, n_jobs=1))
     assert (anew["code"], "codes" in anew) == ("third", False)
     assert len(list(root.glob("*/config.toml"))) == 2
+
+
+def test_a_run_under_way_is_kept_by_its_records_and_goes_on_from_them_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, _ = _one(run_all([job()], tmp_path / "whole", n_jobs=1))
+    here, kept = tmp_path / "here", tmp_path / "kept"
+    monkeypatch.setattr(runs, "KEPT", kept)
+    _stopped_after(9, here, monkeypatch)
+    dense = Job(replace(CONFIG.but("fedavg"), rounds=60), {}, "no log")
+    runs.keep([job(), dense], here, kept, resume=True)
+    assert sorted(path.relative_to(kept).as_posix() for path in kept.rglob("*") if path.is_file()) == [
+        f"seed-0/{name}" for name in (run.CONFIG_FILE, run.METRICS_FILE, provenance.PROVENANCE_FILE, run.LOG_FILE)
+    ]
+    before = {path: path.read_bytes() for path in kept.rglob("*.*")}
+    begun = []  # rounds that are measured: those of the records are not, unless they are not asked for
+    advance = DeComFLFederation.advance
+    monkeypatch.setattr(DeComFLFederation, "advance", lambda own: begun.append(own.round) or advance(own))
+    result = rows, _ = _one(run_all([job()], tmp_path / "there", n_jobs=1, resume=True))
+    assert (begun[0], len(begun), finished(result)) == (8, 52, True)
+    pd.testing.assert_frame_equal(rows.drop(columns="seconds"), whole.drop(columns="seconds"))
+    run_all([job()], tmp_path / "anew", n_jobs=1)
+    assert begun[52:] == list(range(60))
+    assert before == {path: path.read_bytes() for path in kept.rglob("*.*")}
+    runs.keep([job()], tmp_path / "there", kept, resume=True)
+    assert not list(kept.iterdir())
+
+
+def test_what_came_further_stays_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = tmp_path / "kept"
+    for rounds, there in ((9, 8), (5, 8), (13, 12)):
+        root = tmp_path / str(rounds)
+        monkeypatch.setattr(runs, "KEPT", tmp_path / "none")
+        _stopped_after(rounds, root, monkeypatch)
+        runs.keep([job()], root, kept, resume=True)
+        assert runs._rounds_in(kept / "seed-0") == there
 
 
 def test_with_little_time_the_urgent_go_first_and_of_those_the_cheap_ones() -> None:
