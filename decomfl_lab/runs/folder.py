@@ -69,7 +69,7 @@ class Found:
         folder: The folder.
         state: finished; interrupted, to be resumed by the same command; running, in a process that holds the folder;
             damaged, where a file is not as it was written; diverged, where rows are later than the checkpoint; or "no
-            checkpoint", where a run diverged before it had one, or it was not kept.
+            checkpoint", where a run diverged before it had one, or it was not kept (with its log the run can go on).
         config: The configuration, as plain values; empty where nothing says it.
         rows: The rows of metrics.csv, in order.
         round: The number of rounds that can be resumed from, or of the last row.

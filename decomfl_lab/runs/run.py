@@ -584,7 +584,7 @@ def train(
     any_code: bool = False,
     device: str | None = None,
 ) -> pd.DataFrame:
-    """Run ``config``; with ``out`` it resumes what is there and can be interrupted at any time.
+    """Run ``config``; with ``out`` it resumes what is there, by checkpoint or log, and can be interrupted at any time.
 
     A first SIGINT or SIGTERM is held back to the end of the round, which is then saved in ``out``; a second one is not.
     Where clients send scalars, the folder's ``LOG_FILE`` has an entry for every round (``protocol.log``).
