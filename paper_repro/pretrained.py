@@ -29,7 +29,7 @@ from decomfl_lab.protocol.wire import encode
 from decomfl_lab.runs.building import build_federation, dataset_of
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping
 from decomfl_lab.runs.provenance import read_provenance
-from decomfl_lab.runs.run import CHECKPOINT_FILE, LOG_FILE, Progress
+from decomfl_lab.runs.run import CHECKPOINT_FILE, Progress
 from figures.comparison import Panel, comparison
 from figures.style import OKABE_ITO, LineStyle
 from hessian.curvature import GaussNewtonOperator
@@ -41,6 +41,7 @@ from paper_repro.measures import binomial_error
 from paper_repro.part import Made, Options
 from paper_repro.report import Section
 from paper_repro.report import settings as settings_beside
+from paper_repro.runs import KEPT, keep_folder
 
 __all__ = ["configuration", "jobs", "kappas", "make", "proof", "record", "taken"]
 
@@ -288,11 +289,11 @@ def _settings(here: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def record(run: Path, into: Path) -> None:
-    """Keep what is ``taken`` of the run in a folder, and a copy of its log."""
+    """Keep what is ``taken`` of the run in a folder, and what it goes on from, with the log that gives the model."""
     rows, facts = taken(run)
     finished = int(facts["rebuilt"]["rounds"] == facts["settings"]["rounds"])
     recorded.save(NAME, "full", rows, [facts], into, (finished, 1))
-    write_atomically(into / f"{NAME}-full.dcl", (run / LOG_FILE).read_bytes())
+    keep_folder(run, into / KEPT.name / NAME)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.runs.building import dataset_of
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
+from decomfl_lab.runs.folder import read_rows
 from decomfl_lab.runs.progress import RunBars, left_words
 from decomfl_lab.runs.provenance import PROVENANCE_FILE, code_version, read_provenance
 from decomfl_lab.runs.run import CONFIG_FILE, LOG_FILE, METRICS_FILE, Progress, train
@@ -51,6 +52,7 @@ __all__ = [
     "finished",
     "is_whole",
     "keep",
+    "keep_folder",
     "run_all",
     "so_far_words",
 ]
@@ -258,7 +260,7 @@ def _identities(root: Path) -> dict[Path, str]:
 
 def _rounds_in(folder: Path) -> int:
     """Evaluated so far."""
-    return max(pd.read_csv(folder / METRICS_FILE)["round"], default=0)
+    return int(max((row["round"] for row in read_rows(folder / METRICS_FILE)), default=0))
 
 
 _COSTS = {"cnn-fashion": 6.0}
@@ -539,14 +541,18 @@ def keep(works: Sequence[Work], root: Path, into: Path, *, resume: bool) -> None
         if not isinstance(work, Job) or work.config.task:
             continue
         folder = _folder(work, root, resume=resume)
-        files = [folder / name for name in (LOG_FILE, METRICS_FILE, CONFIG_FILE, PROVENANCE_FILE)]
         kept = into / re.sub("[^a-z0-9]+", "-", work.title.lower()).strip("-")
         if (folder / DONE_FILE).exists():
             shutil.rmtree(kept, ignore_errors=True)
-        elif all(map(Path.exists, files)) and _rounds_in(folder) > (_rounds_in(kept) if kept.exists() else 0):
-            kept.mkdir(parents=True, exist_ok=True)
-            for path in files:
-                write_atomically(kept / path.name, path.read_bytes())
+        elif (folder / LOG_FILE).exists() and _rounds_in(folder) > (_rounds_in(kept) if kept.exists() else 0):
+            keep_folder(folder, kept)
+
+
+def keep_folder(folder: Path, kept: Path) -> None:
+    """Copy all of a run's folder but the checkpoint: enough to go on from, where clients send scalars."""
+    kept.mkdir(parents=True, exist_ok=True)
+    for name in (LOG_FILE, METRICS_FILE, CONFIG_FILE, PROVENANCE_FILE):
+        write_atomically(kept / name, (folder / name).read_bytes())
 
 
 def _result(work: Work, folder: Path) -> Result | None:

@@ -68,7 +68,7 @@ def test_a_record_is_drawn_at_every_scale_and_says_what_rebuilds_the_model(done:
 
 def test_the_log_that_is_recorded_gives_the_model(done: Path, tmp_path: Path) -> None:
     pretrained.record(done, tmp_path / "kept")
-    again = replay(tmp_path / "kept" / "smollm2-full.dcl")
+    again = replay(tmp_path / "kept" / "runs" / "smollm2")
     assert again.agrees
     kept = LOAD("smollm2", "full", tmp_path / "kept")
     assert kept is not None
