@@ -297,7 +297,7 @@ class Run:
                     self._resume(out, any_code=any_code)
             elif out is not None and self._rests_on_log(out):
                 with understood(out / METRICS_FILE):
-                    self._repeat(out, on_round, any_code=any_code)
+                    self._repeat(out, on_round)
             with nullcontext() if out is None else self._logged(out):
                 self._train(out, on_round, on_start)
 
@@ -464,16 +464,17 @@ class Run:
         kept = all((folder / name).exists() for name in (LOG_FILE, METRICS_FILE, PROVENANCE_FILE))
         return kept and records_say_all and not drifts
 
-    def _repeat(self, folder: Path, on_round: Callable[[Progress], None] | None, *, any_code: bool) -> None:
+    def _repeat(self, folder: Path, on_round: Callable[[Progress], None] | None) -> None:
         """Be at the last evaluation in the folder, whose checkpoint is gone, by its log.
 
-        The rounds after it are computed again, as train_loss is the mean of all losses between two evaluations.
+        The rounds after it are computed again, as train_loss is the mean of all losses between two evaluations. Any
+        version of the code may go on, as it is compared with the digests that it has the bits of then.
         """
         federation, path = self.federation, folder / LOG_FILE
         assert isinstance(federation, DeComFLFederation)
         with RunLog.open(path, write=False) as log:
             self._require_same(log.header, folder)
-            self._take_over(folder, {"devices": []} | read_provenance(folder), len(log), any_code=any_code)
+            self._take_over(folder, {"devices": []} | read_provenance(folder), len(log), any_code=True)
             x0, stream = federation.observer.digest(), log.header.get("stream")
             require(stream == STREAM_VERSION, f"stream of {path}", f"be {STREAM_VERSION}", stream)
             require(log.header.get("x0") == x0, f"x_0 of {path}", f"have the digest {x0}", log.header.get("x0"))

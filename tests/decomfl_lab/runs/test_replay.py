@@ -22,9 +22,10 @@ from decomfl_lab.checkpoint import read_checkpoint
 from decomfl_lab.cli.main import main
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.protocol.log import Entry, RunLog
-from decomfl_lab.runs import finetuning, run
+from decomfl_lab.runs import finetuning, provenance, run
 from decomfl_lab.runs import replay as module
 from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.provenance import read_provenance
 from decomfl_lab.runs.run import CHECKPOINT_FILE, LOG_FILE, Run, load_run, train
 from tests.decomfl_lab.language.toy import toy_causal, write_sst2
 from tests.decomfl_lab.test_files import _holder
@@ -416,6 +417,19 @@ def test_a_shorter_run_than_the_log_has_or_a_table_that_is_none_is_refused(out: 
     (tmp_path / "run" / run.METRICS_FILE).write_text("round\n3\n")
     with pytest.raises(lab.InputError, match=r"got .*metrics\.csv \(KeyError"):
         train(TINY, out=tmp_path / "run")
+
+
+def test_another_version_may_go_on_by_the_log_and_is_named(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(out, tmp_path / "run")
+    (tmp_path / "run" / CHECKPOINT_FILE).unlink()
+    before = read_provenance(tmp_path / "run")["code"]
+    for module in (provenance, run):
+        monkeypatch.setattr(module, "code_version", lambda: "another")
+    train(TINY.but(rounds=9), out=tmp_path / "run")
+    assert read_provenance(tmp_path / "run")["codes"] == [before, "another"]
+    assert lab.replay(tmp_path / "run").agrees
 
 
 def test_models_that_no_record_gives_are_trained_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
