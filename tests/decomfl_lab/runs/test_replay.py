@@ -425,8 +425,8 @@ def test_another_version_may_go_on_by_the_log_and_is_named(
     shutil.copytree(out, tmp_path / "run")
     (tmp_path / "run" / CHECKPOINT_FILE).unlink()
     before = read_provenance(tmp_path / "run")["code"]
-    for module in (provenance, run):
-        monkeypatch.setattr(module, "code_version", lambda: "another")
+    for each in (provenance, run):
+        monkeypatch.setattr(each, "code_version", lambda: "another")
     train(TINY.but(rounds=9), out=tmp_path / "run")
     assert read_provenance(tmp_path / "run")["codes"] == [before, "another"]
     assert lab.replay(tmp_path / "run").agrees
