@@ -193,9 +193,10 @@ def test_nothing_is_timed_where_bits_differ(
 
 
 def _objective(module: nn.Module, *, client: int = 0, n: int = 24, shape: tuple[int, ...] = (1, 28, 28)) -> Any:
-    generator = torch.Generator().manual_seed(client)
+    layout, generator = Layout.of(module), torch.Generator().manual_seed(client)
     inputs, targets = torch.rand(n, *shape, generator=generator), torch.randint(10, (n,), generator=generator)
-    return ModuleObjective(module, Layout.of(module), cross_entropy, inputs, targets, EpochBatches(n, 10, (client,)))
+    batches = EpochBatches(n, 10, (client,))
+    return ModuleObjective(module, layout, cross_entropy, inputs.to(layout.dtype), targets, batches)
 
 
 def _line(objective: ModuleObjective) -> Line:
@@ -205,18 +206,19 @@ def _line(objective: ModuleObjective) -> Line:
 @pytest.mark.parametrize("model", ["cnn-mnist", "mlp", "resnet8-half", "resnet8-half-bn"])
 def test_batched_losses_and_gradients_are_those_of_one_at_a_time(model: str) -> None:
     shape = (3, 32, 32) if "resnet" in model else (1, 28, 28)
-    module = build_model(model, seed=0, in_shape=shape, classes=10)
+    # In float32 rounding turns a tie of a max pool on some machines, which changes its gradient by a thousandth.
+    module = build_model(model, seed=0, in_shape=shape, classes=10).double()
     use_batch_statistics_(module)
     tasks = [
         (_objective(module, client=i, n=n, shape=shape), step) for i, n, step in ((0, 24, 1), (1, 24, 0), (2, 7, 2))
     ]
     line, points = _line(tasks[0][0]), central.points(3, 1e-2)
     losses = Batched().losses(line, points, tasks)
-    assert losses == pytest.approx(Serial().losses(line, points, tasks), rel=2e-5)
+    assert losses == pytest.approx(Serial().losses(line, points, tasks), rel=1e-12)
     values, gradients = Batched().gradients([line.x, line.x * 1.01, line.x], tasks)
     wanted, slopes = Serial().gradients([line.x, line.x * 1.01, line.x], tasks)
-    assert values == pytest.approx(wanted, rel=2e-5)
-    assert float((gradients - slopes).norm() / slopes.norm()) < 1e-4
+    assert values == pytest.approx(wanted, rel=1e-12)
+    assert float((gradients - slopes).norm() / slopes.norm()) < 1e-12
 
 
 def test_points_that_do_not_fit_in_memory_together_go_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
