@@ -34,9 +34,20 @@ from decomfl_lab.engines.tiles import (
     dots_column,
     dots_one,
     largest,
+    mask,
     route,
     tile,
     wide_tile,
+)
+from decomfl_lab.engines.winograd import (
+    VALUES,
+    convolve,
+    gather_weights,
+    scratch,
+    slopes_back,
+    spread_turned,
+    spread_weights,
+    tile_size,
 )
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.layout import Layout
@@ -66,10 +77,12 @@ class _Kind(IntEnum):
     MASK = 5
     WEIGHTS = 6
     SCATTER = 7
+    VALUES = 8
+    VALUES_BACK = 9
 
 
-_CONV, _POOL, _FLATTEN, _LINEAR, _ROUTE, _MASK, _WEIGHTS, _SCATTER = (int(kind) for kind in _Kind)
-_COLUMNS = 16
+_CONV, _POOL, _FLATTEN, _LINEAR, _ROUTE, _MASK, _WEIGHTS, _SCATTER, _VALUES, _VALUES_BACK = (int(k) for k in _Kind)
+_COLUMNS = 17
 _ANY = np.float32(-np.inf)
 _ONE = np.ones(1, dtype=np.float32)
 _HERE = np.zeros(1, dtype=np.int64)
@@ -140,12 +153,14 @@ def _convolve(work, stage, src_offsets, dst_offsets, packed):
 
 
 @njit(cache=True, nogil=True)
-def _image(maps, features, stages, src_offsets, dst_offsets, packed, place):
+def _image(maps, features, stages, src_offsets, dst_offsets, packed, values, place):
     """The stages of one image, up to its features."""
     for s in range(stages.shape[0]):
         stage = stages[s]
         if stage[0] == _CONV:
             _convolve(maps, stage, src_offsets, dst_offsets, packed)
+        elif stage[0] == _VALUES:
+            convolve(maps, stage, values, packed)
         elif stage[0] == _POOL:
             _pool(maps, stage)
         elif stage[0] == _FLATTEN:
@@ -180,14 +195,14 @@ def cross_entropy_of(work, first, classes, target):
 def _chunk(out, point, images, targets, each, shape, tables, memory):
     """out[i] = cross entropy of image i, of at most ``CHUNK``; ``each`` numbers of ``maps`` are an image's own."""
     height, width, row, first, logits, step, classes = shape
-    stages, linear, src_offsets, dst_offsets = tables
-    maps, features, packed = memory
+    stages, linear, src_offsets, dst_offsets, _ = tables
+    maps, features, packed, values = memory
     for i in range(images.shape[0]):
         own = maps[i * each :]
         for y in range(height):
             for x in range(width):
                 own[first + y * row + x] = images[i, y * width + x]
-        _image(own, features, stages, src_offsets, dst_offsets, packed, i)
+        _image(own, features, stages, src_offsets, dst_offsets, packed, values, i)
     for s in range(linear.shape[0]):
         _linear(features, point, linear[s], images.shape[0])
     for i in range(images.shape[0]):
@@ -197,7 +212,9 @@ def _chunk(out, point, images, targets, each, shape, tables, memory):
 @njit(cache=True, nogil=True)
 def _losses(out, point, images, targets, order, shape, tables, memory):
     """out[i] = cross entropy of image i; see ``Network``."""
-    _pack(memory[2], point, order)
+    packed = memory[2]
+    _pack(packed, point, order)
+    spread_weights(packed, point, tables[4])
     for a in range(0, images.shape[0], CHUNK):
         b = min(a + CHUNK, images.shape[0])
         _chunk(out[a:b], point, images[a:b], targets[a:b], 0, shape, tables, memory)
@@ -217,15 +234,23 @@ def _softmax_slopes(slopes, logits, first, classes, target):
 
 @njit(cache=True, nogil=True)
 def _add_rows(to, a, a_first, a_rows, a_step, b, b_first, b_step, terms, whole):
-    """to[r, j] += Σ_n a[r, n] b[n, j] for j below ``whole``, tile by tile; ``to`` is (array, first, row offsets)."""
+    """to[r, j] += Σ_n a[r, n] b[n, j] for j below ``whole``, tile by tile; ``to`` is (array, first, row offsets).
+
+    Rows of b may be a power of two apart, and then have few places in a cache: some columns at a time are copied.
+    """
     array, first, rows = to
-    j = 0
-    while j < whole:
-        wide = whole - j >= WIDE
-        add_products(
-            array, first + j, rows, a, a_first, a_rows, (0, a_step), b, b_first + j, (0, b_step), (1, terms), wide
-        )
-        j += WIDE if wide else BLOCK
+    panel = np.empty((terms, _DEPTH + BLOCK), dtype=np.float32)
+    for start in range(0, whole, _DEPTH):
+        count, j = min(_DEPTH, whole - start), 0
+        for n in range(terms):
+            at = b_first + n * b_step + start
+            panel[n, :count] = b[at : at + count]
+        own = panel.reshape(-1)
+        while j < count:
+            wide = count - j >= WIDE
+            out, steps = first + start + j, (0, panel.shape[1])
+            add_products(array, out, rows, a, a_first, a_rows, (0, a_step), own, j, steps, (1, terms), wide)
+            j += WIDE if wide else BLOCK
 
 
 @njit(cache=True, nogil=True)
@@ -273,7 +298,7 @@ def _weight_slopes(sums, maps, slopes, stage, src_offsets, dst_offsets):
 
 
 @njit(cache=True, nogil=True)
-def _image_slopes(sums, maps, slopes, of_features, back, src_offsets, dst_offsets, turned, place):
+def _image_slopes(sums, maps, slopes, of_features, back, src_offsets, dst_offsets, turned, values, place):
     """The stages of one image, from its features' slopes back."""
     for s in range(back.shape[0]):
         stage = back[s]
@@ -281,6 +306,8 @@ def _image_slopes(sums, maps, slopes, of_features, back, src_offsets, dst_offset
             _convolve(slopes, stage, src_offsets, dst_offsets, turned)
         elif stage[0] == _WEIGHTS:
             _weight_slopes(sums, maps, slopes, stage, src_offsets, dst_offsets)
+        elif stage[0] == _VALUES_BACK:
+            slopes_back(sums, maps, slopes, stage, values, turned)
         elif stage[0] == _ROUTE:
             src, row, channels, size, height, width, top, top_row, of, of_row, to, to_row, to_step, relu = stage[1:15]
             floor = np.float32(0) if relu else _ANY
@@ -308,9 +335,8 @@ def _image_slopes(sums, maps, slopes, of_features, back, src_offsets, dst_offset
             for y in range(height):
                 for x in range(width):
                     at, out = src + y * row + x * stride, to + y * to_row + x * to_step
-                    for c in range(stride):
-                        if not maps[at + c] > 0:
-                            slopes[out + c] = np.float32(0)
+                    for c in range(0, stride, BLOCK):
+                        mask(slopes, out + c, maps, at + c)
         elif stage[0] == _SCATTER:
             to, row, stride, channels, height, width, src, step = stage[1:9]
             at = src + place * step
@@ -324,12 +350,14 @@ def _image_slopes(sums, maps, slopes, of_features, back, src_offsets, dst_offset
 def _gradient(out, gradient, point, images, targets, orders, each, shape, tables, back, memory, slopes_memory):
     """out[i] = cross entropy of image i, and gradient (d,) = the sum of its gradients by the parameters."""
     logits, step, classes = shape[4:]
-    linear, src_offsets, dst_offsets = tables[1:]
-    maps, features, packed = memory
+    linear, src_offsets, dst_offsets, weights = tables[1:]
+    maps, features, packed, values = memory
     slopes, of_features, turned, sums = slopes_memory
     order, turned_order = orders
     _pack(packed, point, order)
     _pack(turned, point, turned_order)
+    spread_weights(packed, point, weights)
+    spread_turned(turned, point, weights)
     gradient[:] = np.float32(0)
     sums[:] = np.float32(0)
     for a in range(0, images.shape[0], CHUNK):
@@ -341,10 +369,12 @@ def _gradient(out, gradient, point, images, targets, orders, each, shape, tables
             inputs_too = s > 0 or back.shape[0] > 0
             _linear_slopes(gradient, of_features, features, point, linear[s], b - a, inputs_too)
         for i in range(b - a):
-            _image_slopes(sums, maps[i * each :], slopes, of_features, back, src_offsets, dst_offsets, turned, i)
+            own = maps[i * each :]
+            _image_slopes(sums, own, slopes, of_features, back, src_offsets, dst_offsets, turned, values, i)
     for n in range(order.size):
         if order[n] >= 0:
             gradient[order[n]] += sums[n]
+    gather_weights(gradient, sums, weights)
 
 
 # Nets ------------------------------------------------------------------------------------------------------------
@@ -357,11 +387,13 @@ class Workspace(NamedTuple):
         maps: Activations of an image (for gradients: of ``CHUNK`` images), borders zero.
         features: The last layer's inputs for ``CHUNK`` images.
         packed: Weights in the order of the tiles.
+        values: What a convolution needs for a while (``winograd.scratch``).
     """
 
     maps: NDArray[np.float32]
     features: NDArray[np.float32]
     packed: NDArray[np.float32]
+    values: NDArray[np.float32]
 
 
 class Slopes(NamedTuple):
@@ -470,6 +502,7 @@ class _Conv:
     weights: int  # in the packed numbers
     biases: int
     relu: bool
+    tile: int  # output pixels a side of a tile, or 0
 
     @property
     def width(self) -> int:
@@ -512,6 +545,8 @@ class Network:
         self._maps, self._features, self._packing, self._offsets = _Room(), _Room(), _Packing(), _Offsets()
         self._in_order: list[_Conv | _Pool] = []
         stages: list[list[int]] = []
+        self._weights: list[list[int]] = []  # of the convolutions through values: winograd.spread_weights
+        self._scratch = 0
         linear: list[list[int]] = []
         channels, height, width = in_shape if len(in_shape) == 3 else (1, 1, math.prod(in_shape))
         at = self._maps.map(height, width, channels, channels, _border(layers, 0))
@@ -534,18 +569,27 @@ class Network:
                 h, w = (at.height + 2 * pad - kh) // sy + 1, (at.width + 2 * pad - kw) // sx + 1
                 stride = -(-layer.out_channels // BLOCK) * BLOCK
                 to = self._maps.map(h, w, layer.out_channels, stride, _border(layers, n + 1))
-                seen = _Map(0, at.row, h, w, at.channels, at.stride, (sy, sx))
-                begin, pixels = self._offsets.add(seen.places(), to.places(), PIXELS)
-                start, own = starts[f"{name}.weight"], _tile_width(stride)
-                weights = self._packing.add(_packed(_weights(layer, start), stride, at.stride, own))
+                start, own, m = starts[f"{name}.weight"], _tile_width(stride), 0
+                if at.stride % BLOCK == 0:
+                    m = tile_size(layer.kernel_size, layer.stride, h, w)
+                room = np.full(VALUES * at.stride * stride, -1)
+                weights = self._packing.add(room if m else _packed(_weights(layer, start), stride, at.stride, own))
                 bias = np.full(stride, -1)
                 if f"{name}.bias" in starts:
                     bias[: layer.out_channels] = starts[f"{name}.bias"] + np.arange(layer.out_channels)
-                conv = _Conv(layer, at, to, start, weights, self._packing.add(bias), relu)
+                conv = _Conv(layer, at, to, start, weights, self._packing.add(bias), relu, m)
                 self._in_order.append(conv)
                 src, run = at.first - pad * (at.row + at.stride), kw * at.stride
-                where = [begin, weights, conv.biases, stride // own, to.first]
-                stages.append([_CONV, src, at.row, kh, run, pixels, *where, relu, own])
+                if m:
+                    tiles = [m, h // m, w // m]
+                    stages.append(
+                        [_VALUES, src, at.row, at.stride, *tiles, weights, conv.biases, stride, to.first, to.row, relu]
+                    )
+                else:
+                    seen = _Map(0, at.row, h, w, at.channels, at.stride, (sy, sx))
+                    begin, pixels = self._offsets.add(seen.places(), to.places(), PIXELS)
+                    where = [begin, weights, conv.biases, stride // own, to.first]
+                    stages.append([_CONV, src, at.row, kh, run, pixels, *where, relu, own])
                 at = to
             elif type(layer) is nn.MaxPool2d:
                 size = layer.kernel_size
@@ -580,7 +624,7 @@ class Network:
         self.classes = features[1]
         self._slopes, self._turned = _Room(), _Packing()
         self._back = _table(self._way_back(flattened))
-        self._tables = (_table(stages), _table(linear), *self._offsets.tables())
+        self._tables = (_table(stages), _table(linear), *self._offsets.tables(), _table(self._weights, 8))
         self._orders = (self._packing.order(), self._turned.order())
         self._shape = (*shape, features[0], features[2], features[1])
 
@@ -603,11 +647,23 @@ class Network:
             if layer.relu and not pooled:
                 stages.append([_MASK, to.first, to.row, to.stride, to.height, to.width, own.first, *own.steps])
             (kh, kw), (sy, sx), pad = layer.layer.kernel_size, layer.layer.stride, int(layer.layer.padding[0])
-            run, taps = kw * of.stride, np.arange(kh * kw * of.stride)
+            src, m = of.first - pad * (of.row + of.stride), layer.tile
+            run, taps = kw * of.stride, np.arange(0 if m else kh * kw * of.stride)  # none: biases alone
             first, _ = self._offsets.add(taps // run * of.row + taps % run, taps * layer.width)
-            seen = [of.first - pad * (of.row + of.stride), sy * of.row, sx * of.stride]
+            seen = [src, sy * of.row, sx * of.stride]
             where = [layer.weights, layer.biases, layer.width, to.stride // layer.width, len(taps), first]
             stages.append([_WEIGHTS, *where, *seen, own.first, *own.steps, to.height, to.width])
+            if m:
+                down, across, (high, wide) = to.height // m, to.width // m, (of.height + 2 * pad, of.width + 2 * pad)
+                numbers = VALUES * of.stride * to.stride
+                turned_at = self._turned.add(np.full(numbers, -1)) if n else -1
+                behind = [slopes[n - 1].first, *slopes[n - 1].steps] if n else [0, 0, 0]
+                where = [layer.weights, to.stride, own.first, own.row, turned_at, *behind, pad]
+                stages.append([_VALUES_BACK, src, of.row, of.stride, m, down, across, *where])
+                weights = [layer.start, kh, layer.layer.out_channels, layer.layer.in_channels, layer.weights]
+                self._weights.append([*weights, to.stride, turned_at, of.stride])
+                self._scratch = max(self._scratch, scratch(down * across, of.stride, to.stride, high * wide))
+                continue
             if n == 0:
                 continue
             behind = slopes[n - 1]
@@ -616,15 +672,15 @@ class Network:
             weights = self._turned.add(_packed(turned, of.stride, own.stride, width))
             seen_from = _Map(0, own.row, of.height, of.width, of.channels, own.stride)
             begin, pixels = self._offsets.add(seen_from.places(), behind.places(), PIXELS)
-            src = own.first + (pad + 1 - kh) * own.row + (pad + 1 - kw) * own.stride
+            corner = own.first + (pad + 1 - kh) * own.row + (pad + 1 - kw) * own.stride
             where = [begin, weights, zeros, of.stride // width, behind.first]
-            stages.append([_CONV, src, own.row, kh, kw * own.stride, pixels, *where, 0, width])
+            stages.append([_CONV, corner, own.row, kh, kw * own.stride, pixels, *where, 0, width])
         return stages
 
     def _slope_map(self, n: int) -> _Map:
         """Slopes by what layer n gives: for its weights turned around to find them, with zeros between and around."""
         layer, to = self._in_order[n], self._in_order[n].to
-        if isinstance(layer, _Pool) or n == 0:
+        if isinstance(layer, _Pool) or n == 0 or layer.tile:
             return self._slopes.map(to.height, to.width, to.channels, to.stride, 0)
         pad, (sy, sx), of = int(layer.layer.padding[0]), layer.layer.stride, layer.of
         sides = zip(layer.layer.kernel_size, (sy, sx), (of.height, of.width), (to.height, to.width), strict=True)
@@ -636,7 +692,8 @@ class Network:
         return self._workspace(1)
 
     def _workspace(self, images: int) -> Workspace:
-        return Workspace(*_zeros(images * self._maps.size, self._features.size, self._orders[0].size))
+        sizes = (images * self._maps.size, self._features.size, self._orders[0].size, self._scratch)
+        return Workspace(*_zeros(*sizes))
 
     def slopes_workspace(self) -> tuple[Workspace, Slopes]:
         """Memory for losses and gradients, of one thread."""
@@ -696,9 +753,9 @@ def _packed(places: NDArray[np.int64], outputs: int, inputs: int, width: int) ->
     return order.reshape(outputs // width, width, kh, kw, inputs).transpose(0, 2, 3, 4, 1)
 
 
-def _table(rows: list[list[int]]) -> NDArray[np.int64]:
+def _table(rows: list[list[int]], columns: int = _COLUMNS) -> NDArray[np.int64]:
     """Stages as rows of one length."""
-    return np.array([row + [0] * (_COLUMNS - len(row)) for row in rows], dtype=np.int64).reshape(-1, _COLUMNS)
+    return np.array([row + [0] * (columns - len(row)) for row in rows], dtype=np.int64).reshape(-1, columns)
 
 
 def _border(layers: list[tuple[str, nn.Module]], n: int) -> int:

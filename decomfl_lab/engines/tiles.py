@@ -24,11 +24,14 @@ __all__ = [
     "DOTS",
     "PIXELS",
     "WIDE",
+    "add_product",
     "add_products",
     "dots_block",
     "dots_column",
     "dots_one",
     "largest",
+    "mask",
+    "multiply",
     "route",
     "tile",
     "turned",
@@ -146,7 +149,9 @@ def _adding(rows: int, width: int) -> Any:
     return on_rows(write)
 
 
-_wide_rows, _rows, _wide_row, _row = (_adding(n, width) for n in (PIXELS, 1) for width in (WIDE, BLOCK))
+_FEW: Final = PIXELS * 2 // 3
+"""Rows of a smaller tile; a divisor of ``BLOCK``."""
+_wide_rows, _rows, _wide_few, _few, _wide_row, _row = (_adding(n, w) for n in (PIXELS, _FEW, 1) for w in (WIDE, BLOCK))
 
 
 @njit(cache=True, nogil=True)
@@ -159,11 +164,82 @@ def add_products(to, dst, dst_offsets, work, src, src_offsets, row_steps, of, at
             _wide_rows(to, dst, dst_offsets, n, work, src, src_offsets, a, b, of, at, c, d, count_y, count_x)
         else:
             _rows(to, dst, dst_offsets, n, work, src, src_offsets, a, b, of, at, c, d, count_y, count_x)
-    for n in range(whole, dst_offsets.size):
+    most = whole + (dst_offsets.size - whole) // _FEW * _FEW
+    for n in range(whole, most, _FEW):
+        if wide:
+            _wide_few(to, dst, dst_offsets, n, work, src, src_offsets, a, b, of, at, c, d, count_y, count_x)
+        else:
+            _few(to, dst, dst_offsets, n, work, src, src_offsets, a, b, of, at, c, d, count_y, count_x)
+    for n in range(most, dst_offsets.size):
         if wide:
             _wide_row(to, dst, dst_offsets, n, work, src, src_offsets, a, b, of, at, c, d, count_y, count_x)
         else:
             _row(to, dst, dst_offsets, n, work, src, src_offsets, a, b, of, at, c, d, count_y, count_x)
+
+
+def _product_block(rows: int, width: int, *, add: bool) -> Any:
+    """An intrinsic: to[place + n·step...] = Σ_j left[at + n·row_step + j·by] · right[of + j·of_step...], or += it.
+
+    For ``rows`` rows n and ``width`` columns; j < count.
+    """
+    vectors = width // LANES
+
+    def write(builder, to, place, step, left, at, row_step, by, right, of, of_step, count):
+        def pointers(base: Any, first: Any, each: Any) -> list[Any]:
+            return [builder.gep(base, [builder.add(first, builder.mul(each, each.type(n)))]) for n in range(rows)]
+
+        none, one = count.type(0), count.type(1)
+        columns = builder.gep(right, [of])
+        inputs = pointers(left, at, row_step)
+        sums = _products(builder, inputs, (none, by), columns, (none, of_step), (one, count), vectors)
+        for i, out in enumerate(pointers(to, place, step)):
+            old = _vectors(builder, out, vectors) if add else []
+            for v in range(vectors):
+                own = sums[i * vectors + v]
+                (old[v] + own if add else own).store(out, LANES * v)
+
+    return on_rows(write)
+
+
+_LESS: Final = PIXELS * 5 // 6
+"""Rows of a block of ``multiply`` where that leaves fewer over than ``PIXELS``."""
+_most_wide, _less_wide, _most, _less = (_product_block(n, w, add=False) for w in (WIDE, BLOCK) for n in (PIXELS, _LESS))
+_add_wide, _add = (_product_block(_FEW, w, add=True) for w in (WIDE, BLOCK))
+
+
+@njit(cache=True, nogil=True)
+def multiply(to, place, rows, columns, left, at, row_step, by, right, of, count):
+    """to[n, c] = Σ_j left[n, j] · right[j, c] for at least ``PIXELS`` rows; to[n, c] is at place + n·columns + c.
+
+    left[n, j] is at ``at`` + n·row_step + j·by, right[j, c] at of + j·columns + c.
+    """
+    each = PIXELS if -(-rows // PIXELS) * PIXELS <= -(-rows // _LESS) * _LESS else _LESS
+    width = WIDE if columns % WIDE == 0 else BLOCK
+    for c in range(0, columns, width):
+        for first in range(0, rows, each):
+            n = min(first, rows - each)
+            out, row, column = place + n * columns + c, at + n * row_step, of + c
+            if width == WIDE and each == PIXELS:
+                _most_wide(to, out, columns, left, row, row_step, by, right, column, columns, count)
+            elif width == WIDE:
+                _less_wide(to, out, columns, left, row, row_step, by, right, column, columns, count)
+            elif each == PIXELS:
+                _most(to, out, columns, left, row, row_step, by, right, column, columns, count)
+            else:
+                _less(to, out, columns, left, row, row_step, by, right, column, columns, count)
+
+
+@njit(cache=True, nogil=True)
+def add_product(to, place, rows, columns, left, at, row_step, by, right, of, count):
+    """The same added to ``to``, for a number of rows that is a multiple of ``BLOCK``."""
+    width = WIDE if columns % WIDE == 0 else BLOCK
+    for c in range(0, columns, width):
+        for n in range(0, rows, _FEW):
+            out, row, column = place + n * columns + c, at + n * row_step, of + c
+            if width == WIDE:
+                _add_wide(to, out, columns, left, row, row_step, by, right, column, columns, count)
+            else:
+                _add(to, out, columns, left, row, row_step, by, right, column, columns, count)
 
 
 def _dots(left_count: int, right_count: int) -> Any:
@@ -223,6 +299,14 @@ def largest(builder, work, corner, size, row, step, out):
         pixel = Lanes.load(builder, builder.gep(source, [place]), F32, 0, BLOCK)
         builder.store(Lanes(builder, builder.load(top)).larger(pixel).value, top)
     Lanes(builder, builder.load(top)).store(builder.gep(work, [out]), 0)
+
+
+@on_rows
+def mask(builder, slopes, place, maps, at):
+    """slopes[place...] stay where maps[at...] is above 0; the others of the 16 channels become 0."""
+    slope = Lanes.load(builder, builder.gep(slopes, [place]), F32, 0, BLOCK)
+    seen = Lanes.load(builder, builder.gep(maps, [at]), F32, 0, BLOCK)
+    seen.above(0.0, slope, 0.0).store(builder.gep(slopes, [place]), 0)
 
 
 @on_rows
