@@ -119,6 +119,9 @@ def top_k(v: Floats, fraction: float) -> SparseVector:
     _check(v)
     require(0 < fraction <= 1, "top-k fraction", "be in (0, 1]", fraction)
     k = math.ceil(fraction * v.size)
-    order = np.argsort(-np.abs(v), kind="stable")[:k]
-    indices = np.sort(order)
+    size = np.abs(v)
+    least = np.partition(size, v.size - k)[v.size - k]
+    kept = size > least
+    kept[np.flatnonzero(size == least)[: k - np.count_nonzero(kept)]] = True
+    indices = np.flatnonzero(kept)
     return SparseVector(v.size, indices, v[indices].astype(np.float32))
