@@ -23,6 +23,9 @@ from decomfl_lab.objectives.objective import ModuleObjective, Objective
 
 __all__ = ["Fused"]
 
+_SLICE = 8192
+"""Elements of gradients that are added up at once, in the cache."""
+
 
 @dataclass(frozen=True)
 class _Answers:
@@ -99,10 +102,12 @@ class Fused(Threads):
         self._share(part, [(i, n) for i in range(len(samples)) for n in range(len(parts[i]))])
         gradients = np.empty((len(samples), points[0].numel()), dtype=np.float32)
         for i, n in enumerate(sizes):
-            total = parts[i][0] if len(parts[i]) == 1 else np.zeros(gradients.shape[1])
-            for each in parts[i] if len(parts[i]) > 1 else ():
-                total += each
-            np.divide(total, n, out=gradients[i], casting="same_kind")
+            for a in range(0, gradients.shape[1], _SLICE):
+                own = slice(a, a + _SLICE)
+                total = parts[i][0][own] if len(parts[i]) == 1 else np.zeros(len(gradients[i, own]))
+                for each in parts[i] if len(parts[i]) > 1 else ():
+                    total += each[own]
+                np.divide(total, n, out=gradients[i, own], casting="same_kind")
         return np.array([own.mean() for own in losses]), torch.from_numpy(gradients)
 
     def _batch(self, objective: Objective, x: Tensor, step: int) -> tuple[Any, Any, NDArray[np.int64]]:

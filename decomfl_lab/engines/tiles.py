@@ -32,6 +32,7 @@ __all__ = [
     "largest",
     "mask",
     "multiply",
+    "panel",
     "route",
     "tile",
     "turned",
@@ -201,45 +202,56 @@ def _product_block(rows: int, width: int, *, add: bool) -> Any:
     return on_rows(write)
 
 
-_LESS: Final = PIXELS * 5 // 6
-"""Rows of a block of ``multiply`` where that leaves fewer over than ``PIXELS``."""
-_most_wide, _less_wide, _most, _less = (_product_block(n, w, add=False) for w in (WIDE, BLOCK) for n in (PIXELS, _LESS))
+_MORE, _LESS = (9, 7) if LANES == 16 else (6, 5)
+"""Rows of a block of ``multiply``, of which those are taken that leave fewer over; with more rows it gets slower."""
+_more_wide, _less_wide, _more, _less = (_product_block(n, w, add=False) for w in (WIDE, BLOCK) for n in (_MORE, _LESS))
 _add_wide, _add = (_product_block(_FEW, w, add=True) for w in (WIDE, BLOCK))
 
 
 @njit(cache=True, nogil=True)
-def multiply(to, place, rows, columns, left, at, row_step, by, right, of, count):
-    """to[n, c] = Σ_j left[n, j] · right[j, c] for at least ``PIXELS`` rows; to[n, c] is at place + n·columns + c.
-
-    left[n, j] is at ``at`` + n·row_step + j·by, right[j, c] at of + j·columns + c.
-    """
-    each = PIXELS if -(-rows // PIXELS) * PIXELS <= -(-rows // _LESS) * _LESS else _LESS
-    width = WIDE if columns % WIDE == 0 else BLOCK
-    for c in range(0, columns, width):
-        for first in range(0, rows, each):
-            n = min(first, rows - each)
-            out, row, column = place + n * columns + c, at + n * row_step, of + c
-            if width == WIDE and each == PIXELS:
-                _most_wide(to, out, columns, left, row, row_step, by, right, column, columns, count)
-            elif width == WIDE:
-                _less_wide(to, out, columns, left, row, row_step, by, right, column, columns, count)
-            elif each == PIXELS:
-                _most(to, out, columns, left, row, row_step, by, right, column, columns, count)
-            else:
-                _less(to, out, columns, left, row, row_step, by, right, column, columns, count)
+def panel(columns):
+    """Columns of a block of packed ones: what the widest tile takes that divides them."""
+    return WIDE if columns % WIDE == 0 else BLOCK
 
 
 @njit(cache=True, nogil=True)
-def add_product(to, place, rows, columns, left, at, row_step, by, right, of, count):
-    """The same added to ``to``, for a number of rows that is a multiple of ``BLOCK``."""
-    width = WIDE if columns % WIDE == 0 else BLOCK
+def multiply(to, place, rows, columns, left, at, right, of, count):
+    """to[n, c] = Σ_j left[n, j] · right[j, c] for at least 9 rows.
+
+    to[n, c] is at place + n·columns + c and left[n, j] at ``at`` + n·count + j; right is packed: (block, j, ``panel``
+    columns), from ``of`` on.
+    """
+    each = _MORE if -rows % _MORE <= -rows % _LESS else _LESS
+    width = panel(columns)
+    for c in range(0, columns, width):
+        for first in range(0, rows, each):
+            n = min(first, rows - each)
+            out, row, column = place + n * columns + c, at + n * count, of + c * count
+            if width == WIDE and each == _MORE:
+                _more_wide(to, out, columns, left, row, count, 1, right, column, width, count)
+            elif width == WIDE:
+                _less_wide(to, out, columns, left, row, count, 1, right, column, width, count)
+            elif each == _MORE:
+                _more(to, out, columns, left, row, count, 1, right, column, width, count)
+            else:
+                _less(to, out, columns, left, row, count, 1, right, column, width, count)
+
+
+@njit(cache=True, nogil=True)
+def add_product(to, place, rows, columns, left, at, right, of, count):
+    """to[n, c] += Σ_j left[j, n] · right[j, c] for a number of rows that is a multiple of ``BLOCK``.
+
+    to is packed: (block, n, ``panel`` columns), from place on; left[j, n] is at ``at`` + j·rows + n, right[j, c] at
+    of + j·columns + c.
+    """
+    width = panel(columns)
     for c in range(0, columns, width):
         for n in range(0, rows, _FEW):
-            out, row, column = place + n * columns + c, at + n * row_step, of + c
+            out, row, column = place + c * rows + n * width, at + n, of + c
             if width == WIDE:
-                _add_wide(to, out, columns, left, row, row_step, by, right, column, columns, count)
+                _add_wide(to, out, width, left, row, 1, rows, right, column, columns, count)
             else:
-                _add(to, out, columns, left, row, row_step, by, right, column, columns, count)
+                _add(to, out, width, left, row, 1, rows, right, column, columns, count)
 
 
 def _dots(left_count: int, right_count: int) -> Any:

@@ -29,7 +29,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from decomfl_lab.engines.tiles import BLOCK, add_product, multiply
+from decomfl_lab.engines.tiles import BLOCK, add_product, multiply, panel
 from decomfl_lab.noise.lanes import F32, Lanes
 from decomfl_lab.noise.numba_cpu import on_rows
 
@@ -53,7 +53,7 @@ POINTS: Final = (Fraction(0), Fraction(2, 3), Fraction(-2, 3), Fraction(3, 2), F
 _SIDE: Final = len(POINTS) + 1
 VALUES: Final = _SIDE**2
 """The number of values of a tile."""
-LEAST_TILES: Final = 12
+LEAST_TILES: Final = 9
 """The fewest tiles of an image for which this pays; a multiplication takes as many at once."""
 _KERNELS: Final = (3, 5)
 _MOST: Final = max(_KERNELS) ** 2
@@ -231,28 +231,37 @@ def _spread(to, place, plane, point, at, kernel, lanes, apart, block):
 
 
 @njit(cache=True, nogil=True)
+def _in_panel(place, rows, row, columns, column):
+    """The place of (row, column) among (block, row, ``panel`` columns)."""
+    width = panel(columns)
+    return place + (column // width * rows + row) * width + column % width
+
+
+@njit(cache=True, nogil=True)
 def spread_weights(packed, point, weights):
-    """packed[v, input, output] = (G g Gᵀ)_v of every kernel g of a table's convolutions."""
+    """packed[v, input, output] = (G g Gᵀ)_v of every kernel g of a table's convolutions, in panels of outputs."""
     block = np.empty(_MOST * BLOCK, dtype=np.float32)
     for n in range(weights.shape[0]):
         start, kernel, outputs, inputs, place, wide, _, deep = weights[n]
         own = kernel * kernel
         for c in range(inputs):
             for o in range(0, outputs, BLOCK):
-                to, at, lanes = place + c * wide + o, start + (o * inputs + c) * own, min(BLOCK, outputs - o)
+                to = _in_panel(place, deep, c, wide, o)
+                at, lanes = start + (o * inputs + c) * own, min(BLOCK, outputs - o)
                 _spread(packed, to, deep * wide, point, at, kernel, lanes, inputs * own, block)
 
 
 @njit(cache=True, nogil=True)
 def spread_turned(turned, point, weights):
-    """turned[v, output, input], likewise, where slopes by the inputs are wanted."""
+    """turned[v, output, input], likewise in panels of inputs, where slopes by the inputs are wanted."""
     block = np.empty(_MOST * BLOCK, dtype=np.float32)
     for n in range(weights.shape[0]):
         start, kernel, outputs, inputs, _, wide, place, deep = weights[n]
         own = kernel * kernel
         for o in range(outputs if place >= 0 else 0):
             for c in range(0, inputs, BLOCK):
-                to, at, lanes = place + o * deep + c, start + (o * inputs + c) * own, min(BLOCK, inputs - c)
+                to = _in_panel(place, wide, o, deep, c)
+                at, lanes = start + (o * inputs + c) * own, min(BLOCK, inputs - c)
                 _spread(turned, to, deep * wide, point, at, kernel, lanes, own, block)
 
 
@@ -265,7 +274,7 @@ def gather_weights(gradient, sums, weights):
         own, plane = kernel * kernel, deep * wide
         for c in range(inputs):
             for o in range(0, outputs, BLOCK):
-                of = place + c * wide + o
+                of = _in_panel(place, deep, c, wide, o)
                 if kernel == 3:
                     _from_weights_3(block, 0, kernel * BLOCK, BLOCK, sums, of, _SIDE * plane, plane)
                 else:
@@ -300,7 +309,7 @@ def convolve(maps, stage, values, packed):
     _spread_image(values, maps, src, row, inputs, m, down, across)
     for v in range(VALUES):
         left, right = v * spread, weights + v * inputs * outputs
-        multiply(values, found + v * plane, tiles, outputs, values, left, inputs, 1, packed, right, inputs)
+        multiply(values, found + v * plane, tiles, outputs, values, left, packed, right, inputs)
     for a in range(down):
         for b in range(across):
             at, place = found + (a * across + b) * outputs, dst + a * m * dst_row + b * m * outputs
@@ -328,15 +337,13 @@ def slopes_back(sums, maps, slopes, stage, values, turned):
                 else:
                     _to_slopes_5(values, place + c, _SIDE * plane, plane, slopes, at + c, of_row, outputs)
     for v in range(VALUES):
-        add_product(
-            *(sums, weights + v * inputs * outputs, inputs, outputs),
-            *(values, v * spread, 1, inputs, values, found + v * plane, tiles),
-        )
+        own, left = weights + v * inputs * outputs, v * spread
+        add_product(sums, own, inputs, outputs, values, left, values, found + v * plane, tiles)
     if turned_at < 0:
         return
     for v in range(VALUES):
         left, right = found + v * plane, turned_at + v * inputs * outputs
-        multiply(values, v * spread, tiles, inputs, values, left, outputs, 1, turned, right, outputs)
+        multiply(values, v * spread, tiles, inputs, values, left, turned, right, outputs)
     seen = found + VALUES * plane
     high, wide = m * (down - 1) + _SIDE, (m * (across - 1) + _SIDE) * inputs
     values[seen : seen + high * wide] = np.float32(0)
