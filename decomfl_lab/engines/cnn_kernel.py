@@ -16,9 +16,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -51,10 +50,10 @@ from decomfl_lab.engines.winograd import (
 )
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.layout import Layout
+from decomfl_lab.noise.caching import njit
 
 __all__ = ["CHUNK", "PART", "Network", "Slopes", "Workspace", "cross_entropy_of", "pixels"]
 
-njit: Any = numba.njit
 
 CHUNK = 32
 """Images whose features are kept at once for the linear layers."""
@@ -657,11 +656,11 @@ class Network:
                 down, across, (high, wide) = to.height // m, to.width // m, (of.height + 2 * pad, of.width + 2 * pad)
                 numbers = VALUES * of.stride * to.stride
                 turned_at = self._turned.add(np.full(numbers, -1)) if n else -1
-                behind = [slopes[n - 1].first, *slopes[n - 1].steps] if n else [0, 0, 0]
-                where = [layer.weights, to.stride, own.first, own.row, turned_at, *behind, pad]
+                target = [slopes[n - 1].first, *slopes[n - 1].steps] if n else [0, 0, 0]
+                where = [layer.weights, to.stride, own.first, own.row, turned_at, *target, pad]
                 stages.append([_VALUES_BACK, src, of.row, of.stride, m, down, across, *where])
-                weights = [layer.start, kh, layer.layer.out_channels, layer.layer.in_channels, layer.weights]
-                self._weights.append([*weights, to.stride, turned_at, of.stride])
+                kernels = [layer.start, kh, layer.layer.out_channels, layer.layer.in_channels]
+                self._weights.append([*kernels, layer.weights, to.stride, turned_at, of.stride])
                 self._scratch = max(self._scratch, scratch(down * across, of.stride, to.stride, high * wide))
                 continue
             if n == 0:

@@ -25,7 +25,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -36,10 +35,10 @@ from decomfl_lab.engines.tiles import BLOCK, PIXELS, WIDE, tile, turned, wide_ti
 from decomfl_lab.errors import require
 from decomfl_lab.language.causal import Verbalized
 from decomfl_lab.layout import Layout
+from decomfl_lab.noise.caching import njit
 
 __all__ = ["LanguageNetwork", "Memory", "Prompts", "language_network"]
 
-njit: Any = numba.njit
 
 TOKENS = 1024
 """Tokens that go through a layer together, or one prompt, if that is longer."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import numba
 from llvmlite import ir
 from numba.core import cgutils
 from numba.core.registry import cpu_target
 
+from decomfl_lab.noise.caching import njit
 from decomfl_lab.noise.lanes import F32, Lanes
 from decomfl_lab.noise.numba_cpu import on_rows
 
@@ -39,7 +39,6 @@ __all__ = [
     "wide_tile",
 ]
 
-njit: Any = numba.njit
 
 LANES: Final = 16 if "+avx512f" in cpu_target.target_context.codegen()._customize_tm_features() else 8
 """Float32 numbers in the widest register that the compiled code may use."""

@@ -21,15 +21,16 @@ convolutional neural networks", 2016, section 4.
 # mypy: disable-error-code="no-untyped-call,misc,untyped-decorator,no-any-return,no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Any, Final
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from decomfl_lab.engines.tiles import BLOCK, add_product, multiply, panel
+from decomfl_lab.noise.caching import njit
 from decomfl_lab.noise.lanes import F32, Lanes
 from decomfl_lab.noise.numba_cpu import on_rows
 
@@ -46,7 +47,6 @@ __all__ = [
     "tile_size",
 ]
 
-njit: Any = numba.njit
 
 POINTS: Final = (Fraction(0), Fraction(2, 3), Fraction(-2, 3), Fraction(3, 2), Fraction(-3, 2))
 """Where values are taken; the sixth point is ∞."""
@@ -75,7 +75,7 @@ def matrices(kernel: int) -> tuple[Matrix, Matrix, Matrix]:
     for i, p in enumerate(POINTS):
         others = [q for q in POINTS if q != p]
         spread.append([*_product(others), Fraction(0)])
-        scale = np.prod([p - q for q in others])
+        scale = math.prod(p - q for q in others)
         weights[i] = [w / scale for w in weights[i]]
     spread.append(_product(POINTS))
     at, g, b = (np.array(rows, dtype=np.float32) for rows in (powers(_SIDE + 1 - kernel), weights, spread))
@@ -90,7 +90,7 @@ def _product(roots: Sequence[Fraction]) -> list[Fraction]:
     return found
 
 
-def tile_size(kernel: tuple[int, int], stride: tuple[int, int], height: int, width: int) -> int:
+def tile_size(kernel: tuple[int, ...], stride: tuple[int, ...], height: int, width: int) -> int:
     """Output pixels of a tile, a side; 0 where the convolution has to be done by its definition."""
     k = kernel[0]
     if kernel != (k, k) or k not in _KERNELS or stride != (1, 1):
@@ -103,6 +103,9 @@ def scratch(tiles: int, inputs: int, outputs: int, pixels: int) -> int:
     """The numbers that a convolution and its way back need for a while: values of tiles, and slopes by its inputs."""
     return VALUES * tiles * (inputs + outputs) + pixels * inputs
 
+
+_Grid = Callable[[int, int], Any]
+"""Pointer to what is y down and x across."""
 
 # Transforms of 16 channels ---------------------------------------------------------------------------------------
 
@@ -123,33 +126,28 @@ def _combination(builder: Any, terms: Sequence[tuple[np.float32, Lanes]]) -> Lan
 def _image_of(builder: Any, matrix: Matrix, vectors: Sequence[Lanes]) -> list[Lanes]:
     """``matrix`` times the vectors.
 
-    Points come as pairs ±p, and so either rows r and r + 1, with equal coefficients of even and opposite ones of odd
-    vectors, or columns likewise: what a pair shares is added up once.
+    Points come as pairs ±p. So either two rows have equal coefficients of even vectors and opposite ones of odd ones,
+    or two columns likewise: what a pair shares is added up once.
     """
-    rows, columns = matrix.shape
-    signs = [1 if n % 2 == 0 else -1 for n in range(max(rows, columns))]
-    if rows == _SIDE and all(np.array_equal(matrix[r + 1], matrix[r] * signs[:columns]) for r in (1, 3)):
 
-        def of(row: int, first: int) -> Lanes | None:
-            own = [(c, v) for c, v in zip(matrix[row][first::2], vectors[first::2], strict=True) if c]
-            return _combination(builder, own) if own else None
+    def row(terms: Iterable[tuple[np.float32, Lanes]]) -> Lanes:
+        return _combination(builder, [(c, vector) for c, vector in terms if c])
 
-        found: list[Lanes] = []
-        for row in (0, 1, 3, 5):
-            even, odd = of(row, 0), of(row, 1)
-            if row in (0, 5):
-                (only,) = (part for part in (even, odd) if part is not None)
-                found.append(only)
-            else:
-                found += [even + odd, even - odd]
-        return found
-    assert columns == _SIDE
-    pairs = {n: (vectors[n] + vectors[n + 1], vectors[n] - vectors[n + 1]) for n in (1, 3)}
-    found = []
-    for r in range(rows):
-        own = [(matrix[r, n], vectors[n]) for n in (0, 5)] + [(matrix[r, n], pairs[n][r % 2]) for n in (1, 3)]
-        found.append(_combination(builder, [(c, v) for c, v in own if c]))
-    return found
+    if _has_pairs(matrix):
+        found = [row(zip(matrix[0], vectors, strict=True))]
+        for r in (1, 3):
+            even, odd = (row(zip(matrix[r, n::2], vectors[n::2], strict=True)) for n in (0, 1))
+            found += [even + odd, even - odd]
+        return [*found, row(zip(matrix[5], vectors, strict=True))]
+    assert _has_pairs(matrix.T)
+    sums, differences = ([sign(vectors[n], vectors[n + 1]) for n in (1, 3)] for sign in (Lanes.__add__, Lanes.__sub__))
+    own = [[vectors[0], *pairs, vectors[5]] for pairs in (sums, differences)]
+    return [row(zip(matrix[r, [0, 1, 3, 5]], own[r % 2], strict=True)) for r in range(len(matrix))]
+
+
+def _has_pairs(matrix: Matrix) -> bool:
+    signs = (-1.0) ** np.arange(matrix.shape[1])
+    return len(matrix) == _SIDE and all(np.array_equal(matrix[r + 1], matrix[r] * signs) for r in (1, 3))
 
 
 def _transformed(builder: Any, matrix: Matrix, of: _Grid) -> list[list[Lanes]]:
@@ -157,10 +155,6 @@ def _transformed(builder: Any, matrix: Matrix, of: _Grid) -> list[list[Lanes]]:
     side = range(matrix.shape[1])
     halves = [_image_of(builder, matrix, [Lanes.load(builder, of(y, x), F32, 0, BLOCK) for y in side]) for x in side]
     return [_image_of(builder, matrix, [half[i] for half in halves]) for i in range(matrix.shape[0])]
-
-
-_Grid = Callable[[int, int], Any]
-"""Pointer to what is y down and x across."""
 
 
 def _grid(builder: Any, base: Any, first: Any, down: Any, across: Any) -> _Grid:
@@ -172,7 +166,10 @@ def _grid(builder: Any, base: Any, first: Any, down: Any, across: Any) -> _Grid:
 
 
 def _writing(matrix: Matrix) -> Any:
-    """An intrinsic: to[place + i·to_row + j·to_step...] = (M X Mᵀ)_ij, X_yx = of[at + y·row + x·step...], 16 channels."""
+    """An intrinsic: to[place + i·to_row + j·to_step...] = (M X Mᵀ)_ij, with X_yx = of[at + y·row + x·step...].
+
+    For 16 channels, which are next to one another.
+    """
 
     def write(builder, to, place, to_row, to_step, of, at, row, step):
         target = _grid(builder, to, place, to_row, to_step)
@@ -323,7 +320,7 @@ def convolve(maps, stage, values, packed):
 
 @njit(cache=True, nogil=True)
 def slopes_back(sums, maps, slopes, stage, values, turned):
-    """Adds to the sums over tiles of one image, and writes the slopes by the convolution's inputs, if they are wanted."""
+    """Adds to the sums over tiles of one image, and writes slopes by the convolution's inputs if they are wanted."""
     src, row, inputs, m, down, across, weights, outputs, of, of_row, turned_at, to, to_row, to_step, pad = stage[1:16]
     tiles = down * across
     spread, found, plane = tiles * inputs, VALUES * tiles * inputs, tiles * outputs

@@ -23,6 +23,7 @@ from numba.core import cgutils
 from numpy.typing import NDArray
 
 from decomfl_lab.noise import spec
+from decomfl_lab.noise.caching import njit
 from decomfl_lab.noise.lanes import F32, F64, I32, I64, Lanes, align_spills
 from decomfl_lab.noise.low_rank import AnyDistribution, LowRank, Part
 from decomfl_lab.noise.program import DISTRIBUTIONS, FORMATS, Code, Format, Op, directions_by
@@ -34,7 +35,6 @@ Floats = NDArray[np.float32] | NDArray[np.float64]
 
 # Decorators without types of their own. Kernels count no references (_nrt): they make no arrays, and an atomic
 # increment for every argument of every call would cost as much as the call.
-njit: Any = numba.njit
 intrinsic: Any = numba.extending.intrinsic
 
 _LOW = 0xFFFFFFFF

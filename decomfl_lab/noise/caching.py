@@ -1,0 +1,60 @@
+"""Compiled kernels on disk, which are used only while every file of kernels is as it was.
+
+numba compiles a function again when its own file has changed. But kernels of other files are compiled into it: after an
+update that changes one of these alone, a cache would go on giving what the old kernel gave.
+"""
+
+# mypy: disable-error-code="attr-defined,misc,no-untyped-call,no-any-return,no-untyped-def"
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import numba
+from numba.core import caching
+
+__all__ = ["njit"]
+
+_PACKAGE: Final = Path(__file__).parents[1]
+_KERNELS: Final = ("noise", "engines")
+"""Folders whose files have kernels."""
+
+
+@cache
+def _digest() -> bytes:
+    files = sorted(path for folder in _KERNELS for path in (_PACKAGE / folder).glob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).digest()
+
+
+class _Stamp:
+    """The stamp of a kernel of this package is the digest of all files of kernels."""
+
+    def get_source_stamp(self) -> bytes:
+        return _digest()
+
+    @classmethod
+    def from_function(cls, function, file):
+        return super().from_function(function, file) if Path(file).is_relative_to(_PACKAGE) else None
+
+
+class Chosen(_Stamp, caching.UserProvidedCacheLocator):
+    """In the folder that NUMBA_CACHE_DIR names."""
+
+
+class Beside(_Stamp, caching.InTreeCacheLocator):
+    """In __pycache__."""
+
+
+class Apart(_Stamp, caching.UserWideCacheLocator):
+    """In the user's cache, where __pycache__ cannot be written."""
+
+
+_OWN = [f"{__name__}.{each.__name__}" for each in (Chosen, Beside, Apart)]
+_OTHERS = [each.__name__ for each in caching.CacheImpl._locator_classes]  # of functions of other packages
+if not getattr(numba.config, "CACHE_LOCATOR_CLASSES", ""):  # NUMBA_CACHE_LOCATOR_CLASSES, since numba 0.62
+    numba.config.CACHE_LOCATOR_CLASSES = ",".join([*_OWN, *_OTHERS])
+
+njit: Any = numba.njit
+"""numba's decorator, without a type of its own."""
