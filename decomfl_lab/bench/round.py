@@ -69,7 +69,8 @@ class EngineRow:
         seconds: Seconds of the fastest of the repeated runs.
         us_per_image: Microseconds an image and forward pass, or forward and backward pass, noise and loss included.
         ratio: Seconds of the baseline / seconds.
-        gflops: The model's own floating-point operations a second, in 10⁹ (two a multiplication and sum).
+        gflops: The model's floating-point operations a second, in 10⁹: as its layers are defined, two a multiplication
+            and sum, though an engine may need fewer.
         peak_gflops: The best rate of a float32 matrix product in this run, on all threads.
         peak_share: gflops / peak_gflops.
         scalar_error: What the function ``scalar_error`` gives for at most ``CHECKED`` directions.
