@@ -52,7 +52,7 @@ from decomfl_lab.errors import InputError, require
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise.caching import njit
 
-__all__ = ["CHUNK", "PART", "Network", "Slopes", "Workspace", "cross_entropy_of", "pixels"]
+__all__ = ["CHUNK", "PART", "Network", "Slopes", "Workspace", "cross_entropy_of", "mean_of_parts", "pixels"]
 
 
 CHUNK = 32
@@ -374,6 +374,20 @@ def _gradient(out, gradient, point, images, targets, orders, each, shape, tables
         if order[n] >= 0:
             gradient[order[n]] += sums[n]
     gather_weights(gradient, sums, weights)
+
+
+@njit(cache=True, nogil=True)
+def mean_of_parts(mean, sums, n):
+    """Writes into mean (d,) the sum of the rows of ``sums`` over n: a single row in float32, several added up in float64."""
+    if sums.shape[0] == 1:
+        for j in range(mean.size):
+            mean[j] = sums[0, j] / np.float32(n)
+        return
+    for j in range(mean.size):
+        total = np.float64(sums[0, j])
+        for i in range(1, sums.shape[0]):
+            total += np.float64(sums[i, j])
+        mean[j] = total / np.float64(n)
 
 
 # Nets ------------------------------------------------------------------------------------------------------------
@@ -717,9 +731,11 @@ class Network:
         images: NDArray[np.float32],
         targets: NDArray[np.int64],
         workspace: tuple[Workspace, Slopes],
+        into: NDArray[np.float32] | None = None,
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """The loss of each image, (n,), with the bits of ``losses``, and the sum of their gradients, (d,)."""
-        out, gradient = np.empty(len(targets), dtype=np.float64), np.empty(self.d, dtype=np.float32)
+        """The loss of each image, (n,), with the bits of ``losses``, and the sum of their gradients, ``into`` (d,)."""
+        out = np.empty(len(targets), dtype=np.float64)
+        gradient = np.empty(self.d, dtype=np.float32) if into is None else into
         tables, (memory, slopes) = (self._shape, self._tables, self._back), workspace
         x = point.numpy()
         _gradient(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.engines.base import Line, SampleLoss
-from decomfl_lab.engines.cnn_kernel import PART, Network, pixels
+from decomfl_lab.engines.cnn_kernel import PART, Network, mean_of_parts, pixels
 from decomfl_lab.engines.language_kernel import LanguageNetwork, Prompts, language_network
 from decomfl_lab.engines.threads import Seat, Threads
 from decomfl_lab.errors import InputError, require
@@ -22,9 +22,6 @@ from decomfl_lab.language.causal import Verbalized
 from decomfl_lab.objectives.objective import ModuleObjective, Objective
 
 __all__ = ["Fused"]
-
-_SLICE = 8192
-"""Elements of gradients that are added up at once, in the cache."""
 
 
 @dataclass(frozen=True)
@@ -91,23 +88,18 @@ class Fused(Threads):
             _check_classes(labels, network.classes)
         sizes = [len(labels) for _, _, labels in batches]
         losses = [np.empty(n) for n in sizes]
-        parts: list[list[Any]] = [[None] * -(-n // PART) for n in sizes]
+        sums = [np.empty((-(-n // PART), points[0].numel()), dtype=np.float32) for n in sizes]
 
         def part(seat: Seat, i: int, n: int) -> None:
             network, images, labels = batches[i]
             own = slice(n * PART, (n + 1) * PART)
-            out, parts[i][n] = network.gradient(points[i], images[own], labels[own], seat.slopes(network))
-            losses[i][own] = out
+            memory = seat.slopes(network)
+            losses[i][own], _ = network.gradient(points[i], images[own], labels[own], memory, sums[i][n])
 
-        self._share(part, [(i, n) for i in range(len(samples)) for n in range(len(parts[i]))])
+        self._share(part, [(i, n) for i in range(len(samples)) for n in range(len(sums[i]))])
         gradients = np.empty((len(samples), points[0].numel()), dtype=np.float32)
         for i, n in enumerate(sizes):
-            for a in range(0, gradients.shape[1], _SLICE):
-                own = slice(a, a + _SLICE)
-                total = parts[i][0][own] if len(parts[i]) == 1 else np.zeros(len(gradients[i, own]))
-                for each in parts[i] if len(parts[i]) > 1 else ():
-                    total += each[own]
-                np.divide(total, n, out=gradients[i, own], casting="same_kind")
+            mean_of_parts(gradients[i], sums[i], n)
         return np.array([own.mean() for own in losses]), torch.from_numpy(gradients)
 
     def _batch(self, objective: Objective, x: Tensor, step: int) -> tuple[Any, Any, NDArray[np.int64]]:

@@ -85,9 +85,10 @@ def _drop_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused_engine, "PART", 19)
     right = Network.gradient
 
-    def wrong(self: Network, x: Any, images: Any, labels: Any, memory: Any) -> Any:
-        losses, gradient = right(self, x, images, labels, memory)
-        return losses, gradient * (len(labels) > 1)
+    def wrong(self: Network, x: Any, images: Any, labels: Any, memory: Any, into: Any) -> Any:
+        losses, gradient = right(self, x, images, labels, memory, into)
+        gradient *= len(labels) > 1
+        return losses, gradient
 
     monkeypatch.setattr(Network, "gradient", wrong)
 
