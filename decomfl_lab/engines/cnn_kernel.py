@@ -378,7 +378,7 @@ def _gradient(out, gradient, point, images, targets, orders, each, shape, tables
 
 @njit(cache=True, nogil=True)
 def mean_of_parts(mean, sums, n):
-    """Writes into mean (d,) the sum of the rows of ``sums`` over n: a single row in float32, several added up in float64."""
+    """Writes into mean (d,) the sum of the rows of ``sums`` over n: one row in float32, several added up in float64."""
     if sums.shape[0] == 1:
         for j in range(mean.size):
             mean[j] = sums[0, j] / np.float32(n)
