@@ -130,7 +130,11 @@ def paper(
         ),
     ] = False,
     jobs: Annotated[
-        int, option("The number of runs at a time; 0 for one a CPU. [default: 0]", panel="Time and machines")
+        int,
+        option(
+            "The number of runs at a time, 0 for one a CPU; training runs that are fewer share the CPUs. [default: 0]",
+            panel="Time and machines",
+        ),
     ] = 0,
     backend: Annotated[
         str,

@@ -317,7 +317,7 @@ class _Turn:
         self._path.unlink(missing_ok=True)
 
 
-def _execute(work: Work, folder: Path, turn: _Turn) -> bool:
+def _execute(work: Work, folder: Path, turn: _Turn, threads: int) -> bool:
     """Do one piece of work in this process; its folder ends with ``DONE_FILE``, written last.
 
     Returns:
@@ -325,7 +325,7 @@ def _execute(work: Work, folder: Path, turn: _Turn) -> bool:
     """
     if not turn.lasts():
         return False
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     shown = 0.0
 
     def report(at: Progress) -> None:
@@ -347,10 +347,14 @@ def _execute(work: Work, folder: Path, turn: _Turn) -> bool:
     return False
 
 
-def _execute_all(pool: joblib.Parallel, works: Sequence[tuple[Path, Work]], turn: _Turn) -> None:
-    """Do the works, or see that others do them: what they have begun comes last, and waits for them."""
+def _execute_all(pool: joblib.Parallel, works: Sequence[tuple[Path, Work]], turn: _Turn, processes: int) -> None:
+    """Do the works, or see that others do them: what they have begun comes last, and waits for them.
+
+    Training runs that are fewer than the processes share these, a thread each: no record depends on it.
+    """
     while works and turn.lasts():
-        again = pool(joblib.delayed(_execute)(work, folder, turn) for folder, work in works)
+        threads = max(1, processes // len(works)) if all(isinstance(work, Job) for _, work in works) else 1
+        again = pool(joblib.delayed(_execute)(work, folder, turn, threads) for folder, work in works)
         works = list(itertools.compress(works, again))
 
 
@@ -514,8 +518,9 @@ def run_all(
                 with pool_of(backend, n_jobs) as pool:
                     # What others wait for comes before all else.
                     ordered = [*_in_order(first, limited=limited), *_in_order(free, limited=limited)]
-                    _execute_all(pool, ordered, turn)
-                    _execute_all(pool, _in_order(dependent, limited=limited), turn)
+                    processes = joblib.effective_n_jobs(n_jobs) if backend == "loky" else 1
+                    _execute_all(pool, ordered, turn, processes)
+                    _execute_all(pool, _in_order(dependent, limited=limited), turn, processes)
                 if not turn.lasts() and not (watcher.late and not came):
                     raise Interrupted(number=came[0] if came else signal.SIGINT)
     return [_result(work, folder) for work, folder in zip(works, folders, strict=True)]

@@ -195,9 +195,23 @@ def test_with_little_time_the_urgent_go_first_and_of_those_the_cheap_ones() -> N
 
 def test_of_equal_work_the_most_urgent_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    monkeypatch.setattr(runs, "_execute", lambda work, folder, turn: seen.append(work.urgency))
+    monkeypatch.setattr(runs, "_execute", lambda work, folder, turn, threads: seen.append(work.urgency))
     run_all([job(urgency=0), job(urgency=3)], tmp_path, n_jobs=1)
     assert seen == [0]
+
+
+@pytest.mark.parametrize(("count", "processes", "threads"), [(1, 4, 4), (2, 4, 2), (3, 4, 1), (9, 4, 1), (1, 1, 1)])
+def test_training_runs_that_are_fewer_than_the_processes_share_these(
+    count: int, processes: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(runs, "_execute", lambda work, folder, turn, threads: seen.append(threads))
+    monkeypatch.setattr(runs.joblib, "effective_n_jobs", lambda _: processes)
+    run_all([job(10 + n) for n in range(count)], tmp_path, n_jobs=1)
+    assert seen == [threads] * count
+    seen.clear()
+    run_all([Small()], tmp_path, n_jobs=1)
+    assert seen == [1]  # what else there is may depend on the number of threads
 
 
 def test_the_time_left_follows_the_costs_at_the_pace_since_the_start() -> None:
