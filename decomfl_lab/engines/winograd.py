@@ -104,14 +104,15 @@ def scratch(tiles: int, inputs: int, outputs: int, pixels: int) -> int:
     return VALUES * tiles * (inputs + outputs) + pixels * inputs
 
 
-_Grid = Callable[[int, int], Any]
-"""Pointer to what is y down and x across."""
-
 # Transforms of 16 channels ---------------------------------------------------------------------------------------
 
+_Grid = Callable[[int, int], Any]
+"""The pointer to what is y down and x across."""
 
-def _combination(builder: Any, terms: Sequence[tuple[np.float32, Lanes]]) -> Lanes:
+
+def _combination(coefficients: Iterable[np.float32], vectors: Iterable[Lanes]) -> Lanes:
     """Σ coefficient · vector, in this order, but that one of coefficient 1 comes first."""
+    terms = [(c, vector) for c, vector in zip(coefficients, vectors, strict=True) if c]
     rest = sorted(terms, key=lambda term: term[0] != 1)
     coefficient, vector = rest.pop(0)
     total = vector if coefficient == 1 else vector * coefficient
@@ -119,30 +120,26 @@ def _combination(builder: Any, terms: Sequence[tuple[np.float32, Lanes]]) -> Lan
         if abs(coefficient) == 1:
             total = total + vector if coefficient > 0 else total - vector
         else:
-            total = vector.multiply_add(Lanes(builder, total._operand(coefficient)), total)
+            total = vector.multiply_add(coefficient, total)
     return total
 
 
-def _image_of(builder: Any, matrix: Matrix, vectors: Sequence[Lanes]) -> list[Lanes]:
+def _image_of(matrix: Matrix, vectors: Sequence[Lanes]) -> list[Lanes]:
     """``matrix`` times the vectors.
 
     Points come as pairs ±p. So either two rows have equal coefficients of even vectors and opposite ones of odd ones,
     or two columns likewise: what a pair shares is added up once.
     """
-
-    def row(terms: Iterable[tuple[np.float32, Lanes]]) -> Lanes:
-        return _combination(builder, [(c, vector) for c, vector in terms if c])
-
     if _has_pairs(matrix):
-        found = [row(zip(matrix[0], vectors, strict=True))]
+        found = [_combination(matrix[0], vectors)]
         for r in (1, 3):
-            even, odd = (row(zip(matrix[r, n::2], vectors[n::2], strict=True)) for n in (0, 1))
+            even, odd = (_combination(matrix[r, n::2], vectors[n::2]) for n in (0, 1))
             found += [even + odd, even - odd]
-        return [*found, row(zip(matrix[5], vectors, strict=True))]
+        return [*found, _combination(matrix[5], vectors)]
     assert _has_pairs(matrix.T)
     sums, differences = ([sign(vectors[n], vectors[n + 1]) for n in (1, 3)] for sign in (Lanes.__add__, Lanes.__sub__))
     own = [[vectors[0], *pairs, vectors[5]] for pairs in (sums, differences)]
-    return [row(zip(matrix[r, [0, 1, 3, 5]], own[r % 2], strict=True)) for r in range(len(matrix))]
+    return [_combination(matrix[r, [0, 1, 3, 5]], own[r % 2]) for r in range(len(matrix))]
 
 
 def _has_pairs(matrix: Matrix) -> bool:
@@ -153,8 +150,8 @@ def _has_pairs(matrix: Matrix) -> bool:
 def _transformed(builder: Any, matrix: Matrix, of: _Grid) -> list[list[Lanes]]:
     """M X Mᵀ for the vectors X_yx of a grid."""
     side = range(matrix.shape[1])
-    halves = [_image_of(builder, matrix, [Lanes.load(builder, of(y, x), F32, 0, BLOCK) for y in side]) for x in side]
-    return [_image_of(builder, matrix, [half[i] for half in halves]) for i in range(matrix.shape[0])]
+    halves = [_image_of(matrix, [Lanes.load(builder, of(y, x), F32, 0, BLOCK) for y in side]) for x in side]
+    return [_image_of(matrix, [half[i] for half in halves]) for i in range(matrix.shape[0])]
 
 
 def _grid(builder: Any, base: Any, first: Any, down: Any, across: Any) -> _Grid:
@@ -165,8 +162,8 @@ def _grid(builder: Any, base: Any, first: Any, down: Any, across: Any) -> _Grid:
     return at
 
 
-def _writing(matrix: Matrix) -> Any:
-    """An intrinsic: to[place + i·to_row + j·to_step...] = (M X Mᵀ)_ij, with X_yx = of[at + y·row + x·step...].
+def _writing(matrix: Matrix, *, add: bool = False) -> Any:
+    """An intrinsic: to[place + i·to_row + j·to_step...] = (or +=) (M X Mᵀ)_ij, X_yx being of[at + y·row + x·step...].
 
     For 16 channels, which are next to one another.
     """
@@ -175,25 +172,14 @@ def _writing(matrix: Matrix) -> Any:
         target = _grid(builder, to, place, to_row, to_step)
         for i, values in enumerate(_transformed(builder, matrix, _grid(builder, of, at, row, step))):
             for j, value in enumerate(values):
-                value.store(target(i, j), 0)
-
-    return on_rows(write)
-
-
-def _adding(matrix: Matrix) -> Any:
-    """The same, added to what stands there."""
-
-    def write(builder, to, place, to_row, to_step, of, at, row, step):
-        target = _grid(builder, to, place, to_row, to_step)
-        for i, values in enumerate(_transformed(builder, matrix, _grid(builder, of, at, row, step))):
-            for j, value in enumerate(values):
-                (Lanes.load(builder, target(i, j), F32, 0, BLOCK) + value).store(target(i, j), 0)
+                out = target(i, j)
+                (Lanes.load(builder, out, F32, 0, BLOCK) + value if add else value).store(out, 0)
 
     return on_rows(write)
 
 
 def _finishing(matrix: Matrix) -> Any:
-    """The same, but max(biases[bias...] + (M X Mᵀ)_ij, floor)."""
+    """The same, but that max(biases[bias...] + (M X Mᵀ)_ij, floor) is written."""
 
     def write(builder, to, place, to_row, to_step, of, at, row, step, biases, bias, floor):
         target = _grid(builder, to, place, to_row, to_step)
@@ -206,7 +192,7 @@ def _finishing(matrix: Matrix) -> Any:
 
 
 (_BACK_3, _G_3, _B), (_BACK_5, _G_5, _) = (matrices(kernel) for kernel in _KERNELS)
-_to_values, _from_values = _writing(_B), _adding(_B.T)
+_to_values, _from_values = _writing(_B), _writing(_B.T, add=True)
 _to_pixels_3, _to_pixels_5 = _finishing(_BACK_3), _finishing(_BACK_5)
 _to_slopes_3, _to_slopes_5 = _writing(_BACK_3.T), _writing(_BACK_5.T)
 _to_weights_3, _to_weights_5, _from_weights_3, _from_weights_5 = map(_writing, (_G_3, _G_5, _G_3.T, _G_5.T))

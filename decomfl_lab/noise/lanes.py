@@ -190,9 +190,9 @@ class Lanes:
         """Correctly rounded √."""
         return self._call("sqrt", self)
 
-    def multiply_add(self, factor: Self, term: Self) -> Self:
+    def multiply_add(self, factor: Any, term: Self) -> Self:
         """This · factor + term, rounded once where the processor can: for losses, never for the stream."""
-        return self._call("fmuladd", self, factor, term)
+        return self._call("fmuladd", self, self._like(self._operand(factor)), term)
 
     def total(self) -> ir.Value:
         """The sum of all lanes of float32, halves added to halves."""
