@@ -218,6 +218,12 @@ class Job:
         """See ``Recordable``: those with its labels, seed and rounds ``planned``."""
         return alike(rows, {**self.labels, "seed": self.config.seed, "planned": self.config.rounds})
 
+    def name(self) -> str:
+        """A name to keep its records under: its title, and a digest of settings, seed and data."""
+        identity = _identity(self.config.to_dict(), self.dataset().digest).encode()
+        title = re.sub("[^a-z0-9]+", "-", self.title.lower()).strip("-")
+        return f"{title}-{hashlib.blake2b(identity, digest_size=4).hexdigest()}"
+
     def begun(self, root: Path) -> Path | None:
         """See ``Resumable``: by settings, seed and data."""
         wanted = _identity(self.config.to_dict(), self.dataset().digest)
@@ -539,14 +545,15 @@ def keep(works: Sequence[Work], root: Path, into: Path, *, resume: bool) -> None
     """Keep, in a sub-folder of ``into`` each, what training runs under way in ``root`` can go on from elsewhere.
 
     That is all of their folders but the checkpoint, where clients send scalars: a few bytes a scalar. What is there of
-    a run that is finished is removed; what came further stays. Runs on a task name their machine's files, and are left
-    out.
+    a run that is finished is removed, and of no run with other settings; what came further stays. Runs on a task name
+    their machine's files, and are left out.
     """
     for work in works:
         if not isinstance(work, Job) or work.config.task:
             continue
         folder = _folder(work, root, resume=resume)
-        kept = into / re.sub("[^a-z0-9]+", "-", work.title.lower()).strip("-")
+        _identities.cache_clear()
+        kept = work.begun(into) or into / work.name()
         if (folder / DONE_FILE).exists():
             shutil.rmtree(kept, ignore_errors=True)
         elif (folder / LOG_FILE).exists() and _rounds_in(folder) > (_rounds_in(kept) if kept.exists() else 0):

@@ -161,7 +161,8 @@ def test_a_run_under_way_is_kept_by_its_records_and_goes_on_from_them_elsewhere(
     dense = Job(replace(CONFIG.but("fedavg"), rounds=60), {}, "no log")
     runs.keep([job(), dense], here, kept, resume=True)
     assert sorted(path.relative_to(kept).as_posix() for path in kept.rglob("*") if path.is_file()) == [
-        f"seed-0/{name}" for name in (run.CONFIG_FILE, run.METRICS_FILE, provenance.PROVENANCE_FILE, run.LOG_FILE)
+        f"{job().name()}/{name}"
+        for name in (run.CONFIG_FILE, run.METRICS_FILE, provenance.PROVENANCE_FILE, run.LOG_FILE)
     ]
     before = {path: path.read_bytes() for path in kept.rglob("*.*")}
     begun = []  # rounds that are measured: those of the records are not, unless they are not asked for
@@ -173,6 +174,12 @@ def test_a_run_under_way_is_kept_by_its_records_and_goes_on_from_them_elsewhere(
     run_all([job()], tmp_path / "anew", n_jobs=1)
     assert begun[52:] == list(range(60))
     assert before == {path: path.read_bytes() for path in kept.rglob("*.*")}
+    other = job(rounds=2)  # of the same title
+    run_all([other], tmp_path / "other", n_jobs=1)
+    runs.keep([other], tmp_path / "other", kept, resume=True)
+    assert before == {path: path.read_bytes() for path in kept.rglob("*.*")}
+    assert (other.title, other.name()[:7]) == (job().title, job().name()[:7])
+    assert other.name() != job().name()
     runs.keep([job()], tmp_path / "there", kept, resume=True)
     assert not list(kept.iterdir())
 
@@ -184,7 +191,7 @@ def test_what_came_further_stays_kept(tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setattr(runs, "KEPT", tmp_path / "none")
         _stopped_after(rounds, root, monkeypatch)
         runs.keep([job()], root, kept, resume=True)
-        assert runs._rounds_in(kept / "seed-0") == there
+        assert runs._rounds_in(kept / job().name()) == there
 
 
 def test_with_little_time_the_urgent_go_first_and_of_those_the_cheap_ones() -> None:
