@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, cast
 
 import pandas as pd
@@ -224,7 +225,12 @@ def _make(
         order = [*ON_GPU, *(name for name in names if name not in ON_GPU)]
         jobs = {name: _on_device(own, options.device, order.index(name)) for name, own in jobs.items()}
     works = [job for own in jobs.values() for job in own]
-    results = run_all(works, options.cache, n_jobs=n_jobs, backend=backend, hours=options.hours, resume=options.resume)
+    known = _whole(works, options)
+    left = [work for work in works if work.key() not in known]
+    fresh = run_all(left, options.cache, n_jobs=n_jobs, backend=backend, hours=options.hours, resume=options.resume)
+    by_key = dict(zip((work.key() for work in left), fresh, strict=True))
+    by_key |= {key: (rows, dict(facts[0])) for key, (rows, facts) in known.items()}
+    results = [by_key[work.key()] for work in works]
     done, total = _finished(works, results)
     made: list[Drawn] = []
     provenance: list[Mapping[str, Any]] = []
@@ -242,10 +248,9 @@ def _make(
         if there and options.record is not None:
             some = options.problems or options.lines  # and those that were not asked for may be recorded
             everything = PARTS[name].jobs(replace(options, problems=(), lines=())) if some else own
-            by_key = {work.key(): result for work, result in zip(own, mine, strict=True)}
             earlier = recorded.load(name, options.scale, options.record)
-            known, whence, count = _with_earlier(everything, by_key, earlier)
-            recorded.save(name, options.scale, known, whence, options.record, count)
+            kept_rows, whence, count = _with_earlier(everything, by_key, earlier, known)
+            recorded.save(name, options.scale, kept_rows, whence, options.record, count)
             keep(everything, options.cache, options.record / KEPT.name, resume=options.resume)
         if own and not (there and _drawable(name, rows, complete=runs[0] == runs[1])):
             missing[name] = f"so far {runs[0]} of its {runs[1]} runs are finished"
@@ -258,13 +263,41 @@ def _make(
     return [*made, *_absent(missing, "Not finished")], provenance, words
 
 
+Whole = tuple[pd.DataFrame, Sequence[Mapping[str, Any]]]
+"""The rows of a recorded run, and every provenance that may be theirs."""
+
+
+def _whole(works: Sequence[Work], options: Options) -> dict[str, Whole]:
+    """The training runs, by key, that are finished among what ``--resume`` adds to: they are not run again.
+
+    On the same data; of any part, as some share runs; and at the paper's own sizes alone, since rows do not say all
+    settings, and those of smaller scales change.
+    """
+    if options.record is None or not options.resume or options.scale != LARGEST:
+        return {}
+    found: dict[str, Whole] = {}
+    for record in filter(None, (recorded.load(part, options.scale, options.record) for part in PARTS)):
+        for work in works:
+            if isinstance(work, Job) and len(rows := work.among(record.rows)) and is_whole(rows):
+                facts = record.provenance_of(rows)
+                if facts and all(each.get("data_digest") == work.dataset().digest for each in facts):
+                    found.setdefault(work.key(), (rows, facts))
+    return found
+
+
 def _with_earlier(
-    works: Sequence[Work], results: Mapping[str, Result | None], earlier: recorded.Recorded | None
+    works: Sequence[Work],
+    results: Mapping[str, Result | None],
+    earlier: recorded.Recorded | None,
+    known: Mapping[str, Whole] = MappingProxyType({}),
 ) -> tuple[pd.DataFrame, list[Mapping[str, Any]], tuple[int, int]]:
     """Rows, provenance and numbers of runs to record: of what came further earlier, what was recorded then."""
     runs: dict[str, tuple[pd.DataFrame, Sequence[Mapping[str, Any]], bool]] = {}
     for work in works:
         key = work.key()
+        if key in known:
+            runs[key] = *known[key], True
+            continue
         result, there = results.get(key), -1
         if result is not None:
             runs[key] = result[0], [result[1]], finished(result)

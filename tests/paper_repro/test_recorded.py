@@ -15,8 +15,9 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.runs.provenance import provenance
-from paper_repro import claims, edge, fig2, fig3, making, recorded
+from paper_repro import claims, edge, fig2, fig3, making, recorded, topk
 from paper_repro.claims import RECORDED
+from paper_repro.drawing import Drawn
 from paper_repro.measures import settled, unfinished, unready
 from paper_repro.part import Made, Options
 from paper_repro.runs import SO_FAR, Job, Result
@@ -297,3 +298,38 @@ def test_recording_keeps_what_came_further_elsewhere(tmp_path: Path, monkeypatch
     assert three.runs == (2, 4)
     assert [len(job.among(three.rows)) for job in jobs] == [100, 100, 2, 0]
     assert three.code == "a, d, e"
+
+
+def test_what_is_recorded_whole_is_not_run_again_where_a_record_is_added_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By settings and data, for any part that has the run: Figure 3's FedAvg is one of the top-k figure's too."""
+    folder = tmp_path / "kept"
+    asked = Options(scale="full", readings=("as-plotted",), count="wire", record=folder, resume=True, cache=tmp_path)
+    works = [*fig3.jobs(asked), *topk.jobs(asked)]
+    assert making._whole(works, asked) == {}
+    fedavg, other = (next(job for job in works if job.config.method.name == name) for name in ("fedavg", "fedcom"))
+    rows = pd.DataFrame({"round": [1000], "test_accuracy": [0.5]})
+    facts = [{"code": code, "data": "digits", "data_digest": fedavg.dataset().digest} for code in "ab"]
+    both = pd.concat(
+        [fedavg._labelled(rows, finished=True, diverged=False), other._labelled(rows, finished=False, diverged=False)]
+    )
+    recorded.save("fig3", "full", both, facts, folder, (1, 5))
+    known = making._whole(works, asked)
+    assert [*known] == [fedavg.key()]
+    assert [each["code"] for each in known[fedavg.key()][1]] == ["a", "b"]
+    for change in ({"resume": False}, {"record": None}, {"scale": "default"}):
+        assert making._whole(works, replace(asked, **change)) == {}  # type: ignore[arg-type]
+    monkeypatch.setattr(making, "drawn", lambda *_: Drawn("", []))
+    begun: list[str] = []
+    monkeypatch.setattr(making, "run_all", lambda works, *_, **__: [begun.append(work.title) for work in works])
+    making._make(["fig3", "topk"], asked, tmp_path / "out", 1, "loky")
+    assert fedavg.title not in begun
+    assert other.title in begun
+    kept = recorded.load("topk", "full", folder)
+    assert kept is not None
+    assert len(fedavg.among(kept.rows)) == 1
+    assert {each["code"] for each in kept.provenance} == {"a", "b"}
+    recorded.save("fig3", "full", both, [{**each, "data_digest": "another"} for each in facts], folder, (1, 5))
+    (folder / "topk-full.csv.gz").unlink()
+    assert making._whole(works, asked) == {}
