@@ -125,7 +125,7 @@ def paper(
         typer.Option(
             help="Take up training runs in OUT/runs by settings, seed and data, also if another version of the code "
             "began them, and those whose records are kept with the code (paper_repro/results/runs); the provenance of "
-            "a run lists every version. With --record and --scale full, what is finished in that folder is not run again.",
+            "a run lists every version. With --record at --scale full, what is finished in its folder is not rerun.",
             rich_help_panel="Time and machines",
         ),
     ] = False,
