@@ -226,17 +226,18 @@ def _make(
         jobs = {name: _on_device(own, options.device, order.index(name)) for name, own in jobs.items()}
     works = [job for own in jobs.values() for job in own]
     known = _whole(works, options)
-    left = [work for work in works if work.key() not in known]
-    fresh = run_all(left, options.cache, n_jobs=n_jobs, backend=backend, hours=options.hours, resume=options.resume)
-    by_key = dict(zip((work.key() for work in left), fresh, strict=True))
-    by_key |= {key: (rows, dict(facts[0])) for key, (rows, facts) in known.items()}
-    results = [by_key[work.key()] for work in works]
+    left = [work for work, whole in zip(works, known, strict=True) if whole is None]
+    fresh = iter(
+        run_all(left, options.cache, n_jobs=n_jobs, backend=backend, hours=options.hours, resume=options.resume)
+    )
+    results = [next(fresh) if whole is None else (whole[0], dict(whole[1][0])) for whole in known]
     done, total = _finished(works, results)
     made: list[Drawn] = []
     provenance: list[Mapping[str, Any]] = []
     missing: dict[str, str] = {}
     for name, own in jobs.items():
         mine, results = results[: len(own)], results[len(own) :]
+        whole_of_mine, known = known[: len(own)], known[len(own) :]
         there = [result for result in mine if result is not None]
         kept = None if own else records.get(name) or _record(name, options)
         if kept is not None:
@@ -248,8 +249,10 @@ def _make(
         if there and options.record is not None:
             some = options.problems or options.lines  # and those that were not asked for may be recorded
             everything = PARTS[name].jobs(replace(options, problems=(), lines=())) if some else own
+            by_key = {work.key(): result for work, result in zip(own, mine, strict=True)}
+            wholes = {work.key(): whole for work, whole in zip(own, whole_of_mine, strict=True) if whole is not None}
             earlier = recorded.load(name, options.scale, options.record)
-            kept_rows, whence, count = _with_earlier(everything, by_key, earlier, known)
+            kept_rows, whence, count = _with_earlier(everything, by_key, earlier, wholes)
             recorded.save(name, options.scale, kept_rows, whence, options.record, count)
             keep(everything, options.cache, options.record / KEPT.name, resume=options.resume)
         if own and not (there and _drawable(name, rows, complete=runs[0] == runs[1])):
@@ -267,22 +270,27 @@ Whole = tuple[pd.DataFrame, Sequence[Mapping[str, Any]]]
 """The rows of a recorded run, and every provenance that may be theirs."""
 
 
-def _whole(works: Sequence[Work], options: Options) -> dict[str, Whole]:
-    """The training runs, by key, that are finished among what ``--resume`` adds to: they are not run again.
+def _whole(works: Sequence[Work], options: Options) -> list[Whole | None]:
+    """For each work what ``--record`` has of it with its labels, if it is a finished training run: it is not run again.
 
     On the same data; of any part, as some share runs; and at the paper's own sizes alone, since rows do not say all
     settings, and those of smaller scales change.
     """
     if options.record is None or not options.resume or options.scale != LARGEST:
-        return {}
-    found: dict[str, Whole] = {}
-    for record in filter(None, (recorded.load(part, options.scale, options.record) for part in PARTS)):
-        for work in works:
-            if isinstance(work, Job) and len(rows := work.among(record.rows)) and is_whole(rows):
+        return [None] * len(works)
+    records = [*filter(None, (recorded.load(part, options.scale, options.record) for part in PARTS))]
+
+    def whole(work: Work) -> Whole | None:
+        if not isinstance(work, Job):
+            return None
+        for record in records:
+            if len(rows := work.among(record.rows)) and is_whole(rows):
                 facts = record.provenance_of(rows)
                 if facts and all(each.get("data_digest") == work.dataset().digest for each in facts):
-                    found.setdefault(work.key(), (rows, facts))
-    return found
+                    return rows, facts
+        return None
+
+    return [whole(work) for work in works]
 
 
 def _with_earlier(

@@ -15,7 +15,7 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.runs.provenance import provenance
-from paper_repro import claims, edge, fig2, fig3, making, recorded, topk
+from paper_repro import claims, edge, fig2, fig3, making, projection, recorded, topk
 from paper_repro.claims import RECORDED
 from paper_repro.drawing import Drawn
 from paper_repro.measures import settled, unfinished, unready
@@ -307,7 +307,7 @@ def test_what_is_recorded_whole_is_not_run_again_where_a_record_is_added_to(
     folder = tmp_path / "kept"
     asked = Options(scale="full", readings=("as-plotted",), count="wire", record=folder, resume=True, cache=tmp_path)
     works = [*fig3.jobs(asked), *topk.jobs(asked)]
-    assert making._whole(works, asked) == {}
+    assert not any(making._whole(works, asked))
     fedavg, other = (next(job for job in works if job.config.method.name == name) for name in ("fedavg", "fedcom"))
     rows = pd.DataFrame({"round": [1000], "test_accuracy": [0.5]})
     facts = [{"code": code, "data": "digits", "data_digest": fedavg.dataset().digest} for code in "ab"]
@@ -316,10 +316,13 @@ def test_what_is_recorded_whole_is_not_run_again_where_a_record_is_added_to(
     )
     recorded.save("fig3", "full", both, facts, folder, (1, 5))
     known = making._whole(works, asked)
-    assert [*known] == [fedavg.key()]
-    assert [each["code"] for each in known[fedavg.key()][1]] == ["a", "b"]
+    there = [(work, whole) for work, whole in zip(works, known, strict=True) if whole is not None]
+    assert [work.key() for work, _ in there] == [fedavg.key()] * 2  # one of each part
+    assert all([each["code"] for each in facts] == ["a", "b"] for _, (_, facts) in there)
+    named_otherwise = replace(fedavg, labels={**fedavg.labels, "series": "another"})  # rows are those of its labels
+    assert (named_otherwise.key(), making._whole([named_otherwise], asked)) == (fedavg.key(), [None])
     for change in ({"resume": False}, {"record": None}, {"scale": "default"}):
-        assert making._whole(works, replace(asked, **change)) == {}  # type: ignore[arg-type]
+        assert not any(making._whole(works, replace(asked, **change)))  # type: ignore[arg-type]
     monkeypatch.setattr(making, "drawn", lambda *_: Drawn("", []))
     begun: list[str] = []
     monkeypatch.setattr(making, "run_all", lambda works, *_, **__: [begun.append(work.title) for work in works])
@@ -332,4 +335,24 @@ def test_what_is_recorded_whole_is_not_run_again_where_a_record_is_added_to(
     assert {each["code"] for each in kept.provenance} == {"a", "b"}
     recorded.save("fig3", "full", both, [{**each, "data_digest": "another"} for each in facts], folder, (1, 5))
     (folder / "topk-full.csv.gz").unlink()
-    assert making._whole(works, asked) == {}
+    assert not any(making._whole(works, asked))
+
+
+def test_a_run_that_two_parts_share_has_the_labels_of_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of the projection figure's runs are Figure 2's, under other names."""
+    asked = Options(scale="full", readings=("as-plotted",), count="wire")
+    rows = pd.DataFrame({"round": [20], "test_accuracy": [0.5]})
+    seen: dict[str, pd.DataFrame] = {}
+    monkeypatch.setattr(
+        making,
+        "run_all",
+        lambda works, *_, **__: [(job._labelled(rows, finished=True, diverged=False), {"data": ""}) for job in works],
+    )
+    monkeypatch.setattr(making, "ingredients", lambda name, rows, *_: seen.update({name: rows}))
+    monkeypatch.setattr(making, "drawn", lambda *_: Drawn("", []))
+    parts = {"fig2": fig2.jobs(asked), "projection": projection.jobs(asked)}
+    keys = [{job.key() for job in jobs} for jobs in parts.values()]
+    assert keys[0] & keys[1]
+    making._make([*parts], asked, tmp_path, 1, "loky")
+    for name, jobs in parts.items():
+        assert all(len(job.among(seen[name])) == 1 for job in jobs)
