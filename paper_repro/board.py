@@ -55,7 +55,7 @@ def scale_words(scale: str) -> str:
     size = BOARD_SCALES[scale]
     told = "; ".join(f"{problem} {race}" for problem, race in size.races.items())
     seeds, tuned = (", ".join(map(str, own)) for own in (size.seeds, size.tuning_seeds))
-    return f"{scale} ({kind(scale)}): {told}; seeds {seeds}, η chosen on {tuned}"
+    return f"{scale} ({kind(scale, named=False)}): {told}; seeds {seeds}, η chosen on {tuned}"
 
 
 # --- what is made of the rows -----------------------------------------------------------------------------------------

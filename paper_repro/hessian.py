@@ -261,8 +261,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     table = numbers.pivot(index="step", columns="name", values="value").reset_index()
     d = int(table["d"].iloc[0])
     words = (
-        f"{options.scale} ({kind(options.scale)}): {size.model}, d = {d:,}, Adam at {size.lr:g} on batches of "
-        f"{size.batch_size}, Hessian of the mean loss of {size.examples} training images"
+        f"{options.scale} ({kind(options.scale, named=False)}): {size.model}, d = {d:,}, Adam at {size.lr:g} on "
+        f"batches of {size.batch_size}, Hessian of the mean loss of {size.examples} training images"
     )
     curves = rows[rows["kind"] == "curve"]
     widths = table.set_index("step")["bandwidth"]

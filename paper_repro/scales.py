@@ -210,9 +210,10 @@ def _shown(value: Any) -> str:
     return f"[{', '.join(map(_shown, value))}]" if isinstance(value, tuple) else str(value)
 
 
-def kind(scale: str) -> str:
-    """What a scale is, beside the paper."""
-    return "the paper's own sizes" if scale == "full" else "reduced, not the paper's"
+def kind(scale: str, *, named: bool = True) -> str:
+    """What a scale is, beside the paper, which has sizes for the part or names none."""
+    own = "the paper's own sizes" if named else "the paper names no sizes"
+    return own if scale == "full" else "reduced, not the paper's"
 
 
 @dataclass(frozen=True, kw_only=True)

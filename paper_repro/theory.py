@@ -41,7 +41,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     """Four figures, the constants of the trained models, and the verdicts."""
     size = THEORY_SCALES[options.scale]
     frames = {str(name): frame.dropna(axis=1, how="all") for name, frame in rows.groupby("sweep", sort=False)}
-    words = f"{options.scale} ({kind(options.scale)})"
+    words = f"{options.scale} ({kind(options.scale, named=False)})"
     run = ", ".join(f"{name} = {value}" for name, value in RUN.items() if name != "distribution")
     noise = "f(x_0) − f* = 1, σ = σ_G = 1, L = 1"
     dimension = dimension_free(
