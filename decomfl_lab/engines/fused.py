@@ -98,8 +98,7 @@ class Fused(Threads):
 
         self._share(part, [(i, n) for i in range(len(samples)) for n in range(len(sums[i]))])
         gradients = np.empty((len(samples), points[0].numel()), dtype=np.float32)
-        for i, n in enumerate(sizes):
-            mean_of_parts(gradients[i], sums[i], n)
+        self._share(lambda _, i: mean_of_parts(gradients[i], sums[i], sizes[i]), [(i,) for i in range(len(samples))])
         return np.array([own.mean() for own in losses]), torch.from_numpy(gradients)
 
     def _batch(self, objective: Objective, x: Tensor, step: int) -> tuple[Any, Any, NDArray[np.int64]]:
