@@ -51,8 +51,7 @@ def ingredients(
 ) -> str:
     """A fingerprint of everything that a part is made of: rows, where they are from, what was asked for, and code."""
     asked = (options.scale, options.readings, options.count, options.changes.get(name, ""), *more)
-    kept = options.longer
-    if kept is not None:
+    for kept in filter(None, (options.longer, options.shorter)):
         asked += (kept.words, kept.rows.to_csv())
     code = [code_version(Path(str(layer.__file__)).parent) for layer in _LAYERS]
     code += [path.read_text(encoding="utf-8") for path in sorted(TABLES.glob("*.toml"))]

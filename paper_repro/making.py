@@ -258,7 +258,7 @@ def _make(
         if own and not (there and _drawable(name, rows, complete=runs[0] == runs[1])):
             missing[name] = f"so far {runs[0]} of its {runs[1]} runs are finished"
         else:
-            at = replace(options, longer=None if name in options.changes else _longer(name, options.scale))
+            at = options if name in options.changes else _beside(name, options)
             key = ingredients(name, rows, facts, at)
             made.append(drawn(out, name, key, partial(_part, name, rows, facts, at)))
         provenance += [each for each in facts if each]  # what only code makes has none
@@ -332,7 +332,7 @@ def _on_device(works: Sequence[Work], device: str, place: int) -> list[Work]:
 
 def _kept(name: str, kept: recorded.Recorded, options: Options, out: Path) -> Drawn:
     """A part from what is kept of it with the code, with longer runs behind it as far as they have come."""
-    at = replace(options, scale=kept.scale, longer=_longer(name, kept.scale))
+    at = _beside(name, replace(options, scale=kept.scale))
     key = ingredients(name, kept.rows, kept.provenance, at, kept.words)
     return drawn(out, name, key, partial(_part, name, kept.rows, kept.provenance, at, kept.told))
 
@@ -342,11 +342,16 @@ def _record(name: str, options: Options) -> recorded.Recorded | None:
     return None if name in options.changes else recorded.load(name, options.scale)
 
 
-def _longer(name: str, scale: str) -> recorded.Recorded | None:
-    """What is kept with the code of a part's runs at the largest scale, if that is another and can be drawn."""
-    longer = None if scale == LARGEST else recorded.load(name, LARGEST)
-    drawable = longer is not None and _drawable(name, longer.rows, complete=longer.complete)
-    return longer if drawable else None
+def _beside(name: str, options: Options) -> Options:
+    """The options with what is kept with the code of a part at other scales: the largest, or else the one below it."""
+
+    def kept(scale: str) -> recorded.Recorded | None:
+        found = recorded.load(name, scale)
+        return found if found is not None and _drawable(name, found.rows, complete=found.complete) else None
+
+    if options.scale == LARGEST:
+        return replace(options, shorter=kept(SCALES[-2]))
+    return replace(options, longer=kept(LARGEST))
 
 
 def _part(
@@ -356,17 +361,17 @@ def _part(
     options: Options,
     told: Callable[[Made], Made] = lambda made: made,
 ) -> Made:
-    """A part, ``told`` where it is from, with the verdicts of longer runs where its own runs decide nothing."""
-    part, longer = told(PARTS[name].make(rows, provenance, options)), options.longer
+    """A part, ``told`` where it is from, with the verdicts of other runs where its own decide nothing."""
+    part, other = told(PARTS[name].make(rows, provenance, options)), options.longer or options.shorter
     told_of = _facts([*filter(None, provenance)], None)
     section = replace(part.section, scale=options.scale, command=options.command(name), provenance=told_of)
     part = replace(part, section=section)
     if name in options.changes:
         return _told_changed(part, options.changes[name])
     claims = decided(part.claims, options.scale)
-    if longer is not None and any(claim.verdict == UNTESTED for claim in claims):
-        at = replace(options, scale=longer.scale, longer=None)
-        earlier = decided(longer.told(PARTS[name].make(longer.rows, longer.provenance, at)).claims, longer.scale)
+    if other is not None and any(claim.verdict == UNTESTED for claim in claims):
+        at = replace(options, scale=other.scale, longer=None, shorter=None)
+        earlier = decided(other.told(PARTS[name].make(other.rows, other.provenance, at)).claims, other.scale)
         known = {claim.id: claim for claim in earlier if claim.verdict != UNTESTED}
         claims = [known.get(claim.id, claim) if claim.verdict == UNTESTED else claim for claim in claims]
     return replace(part, claims=claims)

@@ -42,6 +42,7 @@ class Options:
         device: The device on which runs compute: cpu, cuda or auto. On a GPU, where finite differences cost little,
             they are as long as the curves by projection, for every seed, and go first.
         longer: The rows recorded for the part at full scale, where that is larger than ``scale``; they are drawn thin.
+        shorter: The rows recorded for the part at the scale below, for what those of ``scale`` cannot decide so far.
         problems: The problems of the board; none for all.
         lines: The lines of the board; none for all.
         changes: {part: the settings that were changed, in words}.
@@ -59,6 +60,7 @@ class Options:
     resume: bool = False
     device: str = "cpu"
     longer: Recorded | None = None
+    shorter: Recorded | None = None
     problems: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     changes: Mapping[str, str] = field(default_factory=dict)

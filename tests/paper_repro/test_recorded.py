@@ -189,10 +189,11 @@ def test_bytes_do_not_hold_the_time(tmp_path: Path) -> None:
     assert gzip.decompress(content).startswith(b"series,round")
 
 
-def test_what_short_runs_cannot_decide_recorded_ones_do_and_the_claim_says_so(
+def test_what_runs_cannot_decide_recorded_ones_of_another_scale_do_and_the_claim_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = ("topk.cheaper", "topk.still-higher", "topk.degrades")
+    made: list[tuple[str, ...]] = []
 
     class Part:
         def jobs(self, options: Options) -> list[Any]:
@@ -200,7 +201,8 @@ def test_what_short_runs_cannot_decide_recorded_ones_do_and_the_claim_says_so(
 
         def make(self, rows: pd.DataFrame, provenance: Any, options: Options) -> Made:
             claims = [claim(id=name, scale=options.scale, verdict=rows[name].iloc[0]) for name in ids]
-            assert (options.longer is None) == (options.scale == "full")
+            beside = [each.scale for each in (options.longer, options.shorter) if each is not None]
+            made.append((options.scale, *beside))
             return Made(section=section(), claims=claims)
 
     monkeypatch.setattr(recorded, "RESULTS", tmp_path / "kept")
@@ -212,14 +214,21 @@ def test_what_short_runs_cannot_decide_recorded_ones_do_and_the_claim_says_so(
     )
     facts = [{**provenance(load_dataset("digits")), "code": "7"}]
     recorded.save("topk", "full", long, facts, tmp_path / "kept", (1, 2))
-    longer = recorded.load("topk", "full")
-    options = Options(scale="default", readings=(), count="wire", longer=longer)
+    options = making._beside("topk", Options(scale="default", readings=(), count="wire"))
     a, b, c = making._part("topk", short, facts, options).claims
     assert (a.verdict, a.scale) == ("holds", "default")
     assert b.verdict == "does not hold"
     assert b.scale.startswith("recorded on ")
     assert "at full scale by code 7, so far 1 of 2 runs finished; full" in b.scale
     assert (c.verdict, c.scale) == (untested, "default")
+    recorded.save("topk", "default", short.assign(**{"topk.degrades": "holds"}), facts, tmp_path / "kept")
+    options = making._beside("topk", Options(scale="full", readings=(), count="wire"))
+    a, b, c = making._part("topk", long.assign(**{"topk.cheaper": untested}), facts, options).claims
+    assert [each.verdict for each in (a, b)] == ["holds", "does not hold"]
+    assert a.scale.startswith("recorded on ")
+    assert "at default scale by code 7; default" in a.scale
+    assert (c.verdict, c.scale) == (untested, "full")  # which default scale is too small for
+    assert made == [("default", "full"), ("full",), ("full", "default"), ("default",)]
 
 
 @pytest.mark.parametrize("part", [fig2, fig3])
