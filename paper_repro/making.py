@@ -69,7 +69,7 @@ PARTS: dict[str, Part] = {
     "audit": audit,
 }
 """The parts by name, in the order of the report."""
-PARTIAL: Final = ("fig2", "fig3", "projection", "edge", "topk", "smollm2")
+PARTIAL: Final = ("fig2", "fig3", "projection", "edge", "topk", "table1", "smollm2")
 """Parts that can be drawn while some of their runs are not finished."""
 LARGEST: Final = "full"
 MOST_JOBS: Final = 4096

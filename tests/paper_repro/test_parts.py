@@ -271,6 +271,9 @@ def test_each_verdict_of_table_1_can_come_out_either_way() -> None:
     short = table1_rows()
     short.loc[short.series == table1.FEDZO, "test_accuracy"] *= 0.3  # the level is the others'
     assert verdicts(table1.make(short, [{"data": "made up"}], options("full")).claims)["table1.least"] == "holds"
+    for absent, verdict in ((table1.FEDZO, "holds"), ("FedCom 8 bit K=10", "not tested at this scale")):
+        begun = table1.make(short[short.series != absent], [{"data": "made up"}], options("full")).claims
+        assert verdicts(begun) == {"table1.per-round": "not tested at this scale", "table1.least": verdict}
     low = table1_rows()
     assert verdicts(table1.claims(table1.comparison_table(low, M=100, m=10, level=0.5), low, 0.5, "made up"))[
         "table1.least"
