@@ -19,7 +19,7 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.runs.run import Progress
 from hessian.density import SpectralDensity, spectral_density
 from hessian.named import untrained
-from paper_repro import hessian, scales
+from paper_repro import hessian, recorded, scales
 from paper_repro.hessian import DensityCheck, SpectrumWork, claims
 from paper_repro.part import Options
 from paper_repro.scales import HESSIAN_SCALES, HessianScale
@@ -194,6 +194,7 @@ def test_the_command_makes_the_part(
     monkeypatch.delenv("DECOMFL_DATA", raising=False)
     monkeypatch.setitem(scales.HESSIAN_SCALES, "smoke", TINY)
     monkeypatch.setattr(hessian, "DensityCheck", SMALL_CHECK)
+    monkeypatch.setattr(recorded, "load", lambda *_: None)  # they decide what so short a run cannot
     argv = ["paper", "--scale", "smoke", "--only", "hessian", "--out", str(tmp_path), "--jobs", "1", "--json"]
     assert main(argv) == 0
     found = json.loads(capsys.readouterr().out)
