@@ -18,7 +18,7 @@ from paper_repro.measures import (
     highest_level,
     scalars_to_reach,
     series_of,
-    unfinished,
+    unready,
     verdict_of_countings,
 )
 from paper_repro.part import Made, Options
@@ -128,9 +128,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     runs = [series_of(rows, series) for series in _COMPARED]
     level = None if any(run.empty for run in runs) else highest_level(runs)
     table = comparison_table(rows, M=size.M, m=size.m, level=level)
-    words = f"{fig2.scale_words(options.scale)}; K={K}, P={P}, d={D:,}"
-    if begun := unfinished(rows, ["series"]):
-        words += f"; not finished: {'; '.join(begun)}"
+    words = f"{fig2.scale_words(options.scale)}; K={K}, P={P}, d={D:,}. {unready(rows, ['series'])}".strip(". ")
     section = Section(
         id="table1",
         notes=notes("table1", fedzo_rounds=size.fedzo_rounds),
