@@ -15,7 +15,7 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.runs.provenance import provenance
-from paper_repro import claims, edge, fig2, fig3, making, projection, recorded, topk
+from paper_repro import claims, edge, estimators, fig2, fig3, making, projection, recorded, topk
 from paper_repro.claims import RECORDED
 from paper_repro.drawing import Drawn
 from paper_repro.measures import settled, unfinished, unready
@@ -251,7 +251,8 @@ def test_the_documentation_tells_the_recorded_accuracies_of_figure_2() -> None:
     lines = kept.rows[~kept.rows.check & kept.rows.finished]
     plotted, written = (lines[lines.reading == reading] for reading in ("as-plotted", "as-written"))
     text = (Path(__file__).parents[2] / "docs" / "paper-scales.md").read_text(encoding="utf-8")
-    table = [line.split(" | ") for line in text.splitlines() if line.startswith(("| local-", "| perturbations"))]
+    rows = [line for line in text.splitlines() if line.startswith(("| local-", "| perturbations"))]
+    differences, table = ([row.split(" | ") for row in rows if ("points" in row) == apart] for apart in (True, False))
     assert len(table) == plotted.groupby(["panel", "series"]).ngroups
     for panel, series, seeds, at, ours, _, by_the_text in table:
 
@@ -264,6 +265,16 @@ def test_the_documentation_tells_the_recorded_accuracies_of_figure_2() -> None:
         assert (len(there(plotted)), f"{there(plotted).mean():.3f}") == (int(seeds), ours), (panel, series)
         text = [f"{value:.3f}" for value in there(written)] or ["–"]
         assert text == [by_the_text.removesuffix(" |")], (panel, series)
+
+    found = estimators.gaps(kept.rows, fig2.CURVE)
+    assert len(differences) == found.groupby(["panel", "series"]).ngroups
+    for panel, series, rounds, largest, ours, by_projection in differences:
+        own = found[(found.panel == panel.removeprefix("| ")) & (found.series == series)].sort_values("round")
+        last, apart = own.iloc[-1], own.loc[own.gap.idxmax()]
+        assert rounds == f"{last['round']:,}"
+        assert largest == f"{100 * apart.gap:.2f} points (round {apart['round']:,})"
+        shown = f"{last.test_accuracy:.3f}", f"{last.test_accuracy_projection:.3f}"
+        assert (ours, by_projection.removesuffix(" |")) == shown, (panel, series)
 
 
 def test_the_documentation_tells_the_recorded_edge() -> None:
