@@ -245,45 +245,56 @@ def test_every_recorded_row_is_of_one_run_of_its_figure(part: Any) -> None:
     assert sum(map(bool, of)) == kept.rows.groupby([*labels, "check", "seed"]).ngroups
 
 
+def told_of_scales(*first: str) -> list[str]:
+    """The rows of tables in docs/paper-scales.md that begin with one of these cells."""
+    text = (Path(__file__).parents[2] / "docs" / "paper-scales.md").read_text(encoding="utf-8")
+    return [line for line in text.splitlines() if line.startswith(tuple(f"| {cell} |" for cell in first))]
+
+
+def told_of_figure_2(*, differences: bool) -> list[list[str]]:
+    """The cells of the table of last accuracies, or of that of distances in points between the two estimators."""
+    rows = [row[2:-2].split(" | ") for row in told_of_scales(*fig2.PANELS)]
+    return [cells for cells in rows if (" points " in cells[3]) == differences]
+
+
 def test_the_documentation_tells_the_recorded_accuracies_of_figure_2() -> None:
     kept = recorded.load("fig2", "full")
     assert kept is not None
     lines = kept.rows[~kept.rows.check & kept.rows.finished]
     plotted, written = (lines[lines.reading == reading] for reading in ("as-plotted", "as-written"))
-    text = (Path(__file__).parents[2] / "docs" / "paper-scales.md").read_text(encoding="utf-8")
-    rows = [line for line in text.splitlines() if line.startswith(("| local-", "| perturbations"))]
-    differences, table = ([row.split(" | ") for row in rows if ("points" in row) == apart] for apart in (True, False))
+    table = told_of_figure_2(differences=False)
     assert len(table) == plotted.groupby(["panel", "series"]).ngroups
     for panel, series, seeds, at, ours, _, by_the_text in table:
 
-        def there(
-            of: pd.DataFrame, panel: str = panel.removeprefix("| "), series: str = series, at: str = at
-        ) -> pd.Series[float]:
+        def there(of: pd.DataFrame, panel: str = panel, series: str = series, at: str = at) -> pd.Series[float]:
             own = of[(of.panel == panel) & (of.series == series)]
             return own[own["round"] == int(at.replace(",", ""))].test_accuracy
 
         assert (len(there(plotted)), f"{there(plotted).mean():.3f}") == (int(seeds), ours), (panel, series)
         text = [f"{value:.3f}" for value in there(written)] or ["–"]
-        assert text == [by_the_text.removesuffix(" |")], (panel, series)
+        assert text == [by_the_text], (panel, series)
 
+
+def test_the_documentation_tells_how_far_the_recorded_estimators_of_figure_2_are_apart() -> None:
+    kept = recorded.load("fig2", "full")
+    assert kept is not None
     found = estimators.gaps(kept.rows, fig2.CURVE)
-    assert len(differences) == found.groupby(["panel", "series"]).ngroups
-    for panel, series, rounds, largest, ours, by_projection in differences:
-        own = found[(found.panel == panel.removeprefix("| ")) & (found.series == series)].sort_values("round")
+    table = told_of_figure_2(differences=True)
+    assert len(table) == found.groupby(["panel", "series"]).ngroups
+    for panel, series, rounds, largest, ours, by_projection in table:
+        own = found[(found.panel == panel) & (found.series == series)].sort_values("round")
         last, apart = own.iloc[-1], own.loc[own.gap.idxmax()]
         assert rounds == f"{last['round']:,}"
         assert largest == f"{100 * apart.gap:.2f} points (round {apart['round']:,})"
         shown = f"{last.test_accuracy:.3f}", f"{last.test_accuracy_projection:.3f}"
-        assert (ours, by_projection.removesuffix(" |")) == shown, (panel, series)
+        assert (ours, by_projection) == shown, (panel, series)
 
 
 def test_the_documentation_tells_the_recorded_edge() -> None:
     kept = recorded.load("edge", "full")
     assert kept is not None
     points = edge.shares(edge.outcomes(edge.with_limits(kept.rows)))
-    text = (Path(__file__).parents[2] / "docs" / "paper-scales.md").read_text(encoding="utf-8")
-    told = {line for line in text.splitlines() if line.startswith(("| projection |", "| finite differences |"))}
-    assert told == {
+    assert set(told_of_scales("projection", "finite differences")) == {
         f"| {p.estimator} | {p.batch} | {p.P} | {p.K} | {p.beta:g} | {p.h:g} | {p.apart} of {p.runs} |"
         for p in points.itertuples()
     }
