@@ -66,7 +66,7 @@ def hero(reference: Path) -> Figure:
         across=1,
         title="Figure 2 at the paper's own sizes, beside the authors' logs",
         caption=f"M = 100 clients, m = 10 sampled, P = 20. Thick: ours, DeComFL by projection ({told}); dots: "
-        f"finite differences, seed {dots.seed.iloc[0]}, as far as they have come. {estimators.words(rows, ['series'])} "
+        f"finite differences, seed {dots.seed.iloc[0]}, as far as they were run. {estimators.words(rows, ['series'])} "
         f"Recorded on {kept.date}.{apart} Dashed: the authors' logs: "
         "DeComFL with K = 1 (yellow), 4 (green) and 10 (blue), FedAvg (greys). "
         f"{facts['data'].partition(', from')[0]}.",
