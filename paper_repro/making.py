@@ -284,7 +284,8 @@ def _whole(works: Sequence[Work], options: Options) -> list[Whole | None]:
         if not isinstance(work, Job):
             return None
         for record in records:
-            if len(rows := work.among(record.rows)) and is_whole(rows):
+            rows = work.among(record.rows)
+            if len(rows) and rows["round"].is_unique and is_whole(rows):  # of one run, to its end
                 facts = record.provenance_of(rows)
                 if facts and all(each.get("data_digest") == work.dataset().digest for each in facts):
                     return rows, facts

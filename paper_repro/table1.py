@@ -77,12 +77,11 @@ def jobs(options: Options) -> list[Job]:
         "FedCom 8 bit K=10": first_order.but("fedcom", quantize_bits=8),
         "FedAvg+Top-k 10 % K=10": first_order.but("fedavg-topk", top_k=0.1),
     }
-    made = [replace(job, labels={"series": job.labels["series"]}) for job in runs]
     for series, config in others.items():
         config = config.but(seed=size.seeds[0])
         slow = config.method.name == "fedzo"
-        made.append(Job(config, {"series": series}, f"Table 1: {series}", urgency=3 if slow else 0))
-    return made
+        runs.append(Job(config, {"series": series}, f"Table 1: {series}", urgency=3 if slow else 0))
+    return runs
 
 
 def comparison_table(rows: pd.DataFrame, *, M: int, m: int, level: float | None) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.runs.provenance import provenance
-from paper_repro import claims, edge, estimators, fig2, fig3, making, projection, recorded, topk
+from paper_repro import claims, edge, estimators, fig2, fig3, making, projection, recorded, table1, topk
 from paper_repro.claims import RECORDED
 from paper_repro.drawing import Drawn
 from paper_repro.measures import settled, unfinished, unready
@@ -231,8 +231,8 @@ def test_what_runs_cannot_decide_recorded_ones_of_another_scale_do_and_the_claim
     assert made == [("default", "full"), ("full",), ("full", "default"), ("default",)]
 
 
-@pytest.mark.parametrize("part", [fig2, fig3])
-def test_every_recorded_row_is_of_one_run_of_its_figure(part: Any) -> None:
+@pytest.mark.parametrize("part", [fig2, fig3, table1])
+def test_every_recorded_row_is_of_one_run_of_its_part(part: Any) -> None:
     name = part.__name__.rpartition(".")[2]
     kept = recorded.load(name, "full")
     assert kept is not None
@@ -242,7 +242,7 @@ def test_every_recorded_row_is_of_one_run_of_its_figure(part: Any) -> None:
     of = [len(job.among(kept.rows)) for job in jobs]
     assert sum(of) == len(kept.rows)
     labels = [name for name in ("reading", "panel", "series") if name in kept.rows]
-    assert sum(map(bool, of)) == kept.rows.groupby([*labels, "check", "seed"]).ngroups
+    assert sum(map(bool, of)) == kept.rows.groupby([*labels, "check", "seed"], dropna=False).ngroups
 
 
 def told_of_scales(*first: str) -> list[str]:
@@ -347,6 +347,9 @@ def test_what_is_recorded_whole_is_not_run_again_where_a_record_is_added_to(
     assert all([each["code"] for each in facts] == ["a", "b"] for _, (_, facts) in there)
     named_otherwise = replace(fedavg, labels={**fedavg.labels, "series": "another"})  # rows are those of its labels
     assert (named_otherwise.key(), making._whole([named_otherwise], asked)) == (fedavg.key(), [None])
+    of_two = replace(fedavg, labels={"method": "FedAvg"})  # which the rows of two runs have
+    recorded.save("fig3", "full", pd.concat([both, both.iloc[:1].assign(series="another")]), facts, folder, (1, 5))
+    assert [whole is None for whole in making._whole([fedavg, of_two], asked)] == [False, True]
     for change in ({"resume": False}, {"record": None}, {"scale": "default"}):
         assert not any(making._whole(works, replace(asked, **change)))  # type: ignore[arg-type]
     monkeypatch.setattr(making, "drawn", lambda *_: Drawn("", []))
