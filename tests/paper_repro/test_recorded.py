@@ -245,10 +245,10 @@ def test_every_recorded_row_is_of_one_run_of_its_part(part: Any) -> None:
     assert sum(map(bool, of)) == kept.rows.groupby([*labels, "check", "seed"], dropna=False).ngroups
 
 
-def told_of_scales(*first: str) -> list[str]:
-    """The rows of tables in docs/paper-scales.md that begin with one of these cells."""
-    text = (Path(__file__).parents[2] / "docs" / "paper-scales.md").read_text(encoding="utf-8")
-    return [line for line in text.splitlines() if line.startswith(tuple(f"| {cell} |" for cell in first))]
+def told(*first: str, page: str = "paper-scales.md") -> list[str]:
+    """The rows of tables in a page of docs/ whose first cell begins with one of these words."""
+    text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
+    return [line for line in text.splitlines() if line.startswith(tuple(f"| {words}" for words in first))]
 
 
 def test_the_documentation_tells_the_recorded_accuracies_of_figure_2() -> None:
@@ -256,7 +256,7 @@ def test_the_documentation_tells_the_recorded_accuracies_of_figure_2() -> None:
     assert kept is not None
     lines = kept.rows[~kept.rows.check & kept.rows.finished]
     plotted, written = (lines[lines.reading == reading] for reading in ("as-plotted", "as-written"))
-    table = [row[2:-2].split(" | ") for row in told_of_scales(*fig2.PANELS) if " points " not in row]
+    table = [row[2:-2].split(" | ") for row in told(*fig2.PANELS) if " points " not in row]
     assert len(table) == plotted.groupby(["panel", "series"]).ngroups
     for panel, series, seeds, at, ours, _, by_the_text in table:
 
@@ -281,18 +281,34 @@ def test_the_documentation_tells_how_far_the_recorded_estimators_are_apart() -> 
                 f"| {panel} | {series} | {last['round']:,} | {100 * apart.gap:.2f} points (round {apart['round']:,}) "
                 f"| {last.test_accuracy:.3f} | {last.test_accuracy_projection:.3f} |"
             )
-    told = [row for row in told_of_scales(*fig2.PANELS, "Figure 3") if " points " in row]
-    assert sorted(told) == sorted(expected)
+    rows = [row for row in told(*fig2.PANELS, "Figure 3") if " points " in row]
+    assert sorted(rows) == sorted(expected)
 
 
 def test_the_documentation_tells_the_recorded_edge() -> None:
     kept = recorded.load("edge", "full")
     assert kept is not None
     points = edge.shares(edge.outcomes(edge.with_limits(kept.rows)))
-    assert set(told_of_scales("projection", "finite differences")) == {
+    assert set(told("projection", "finite differences")) == {
         f"| {p.estimator} | {p.batch} | {p.P} | {p.K} | {p.beta:g} | {p.h:g} | {p.apart} of {p.runs} |"
         for p in points.itertuples()
     }
+
+
+def test_the_documentation_tells_the_recorded_race_on_sst2() -> None:
+    kept = recorded.load("board", "full")
+    assert kept is not None
+    races = kept.rows[kept.rows.seed < 5].groupby(["line", "seed"])[["round", "seconds"]].max()
+    expected = []
+    for line, words, or_more in (
+        ("FZOO", "FZOO (11 forward passes a client and round)", ""),
+        ("DeComFL", "DeComFL, central differences (20)", " or more"),
+    ):
+        own = races.loc[line]
+        rounds = ", ".join(f"{r.round:,}" if r.round < 1000 else "not in 1,000" for r in own.itertuples())
+        a_round = 1000 * own.seconds.sum() / own["round"].sum()
+        expected.append(f"| {words} | {rounds} | {a_round:.0f} ms | {own.seconds.mean():.1f} s{or_more} |")
+    assert told("FZOO", "DeComFL", page="fine-tuning.md") == expected
 
 
 def test_recording_keeps_what_came_further_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
