@@ -113,7 +113,7 @@ def words(rows: pd.DataFrame, by: Sequence[str]) -> str:
     if found.empty:
         return ""
     seeds = " (a line may be the mean of several)" if rows.seed.nunique() > 1 else ""
-    return f"At equal seeds{seeds} dots and lines differ by at most {100 * found.gap.max():.1f} points of accuracy."
+    return f"At equal seeds{seeds} dots and lines differ by at most {100 * found.gap.max():.2f} points of accuracy."
 
 
 def gaps_table(found: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
