@@ -32,7 +32,7 @@ def page(width: float, height: float, *, title: str, caption: Sequence[str]) -> 
         title: Heading of the whole figure; empty for none.
         caption: Sentences to set under the plots in small grey text, wrapped; empty ones are left out.
     """
-    text = " ".join(sentence.strip() for sentence in caption if sentence.strip())
+    text = " ".join(" ".join(caption).split())
     lines = textwrap.wrap(text, width=int(width * _CHARACTERS_AN_INCH))
     foot_height = _CAPTION_LINE * len(lines) + 0.22
     plots_height = height + (0.4 if title else 0.0)
