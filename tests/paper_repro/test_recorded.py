@@ -363,7 +363,7 @@ def test_what_is_recorded_whole_is_not_run_again_where_a_record_is_added_to(
     assert all([each["code"] for each in facts] == ["a", "b"] for _, (_, facts) in there)
     named_otherwise = replace(fedavg, labels={**fedavg.labels, "series": "another"})  # rows are those of its labels
     assert (named_otherwise.key(), making._whole([named_otherwise], asked)) == (fedavg.key(), [None])
-    of_two = replace(fedavg, labels={"method": "FedAvg"})  # which the rows of two runs have
+    of_two = replace(fedavg, labels={"method": fedavg.labels["method"]})  # which the rows of two runs have
     recorded.save("fig3", "full", pd.concat([both, both.iloc[:1].assign(series="another")]), facts, folder, (1, 5))
     assert [whole is None for whole in making._whole([fedavg, of_two], asked)] == [False, True]
     for change in ({"resume": False}, {"record": None}, {"scale": "default"}):
