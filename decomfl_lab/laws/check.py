@@ -25,7 +25,7 @@ from decomfl_lab.errors import InputError, require, require_choice, require_int,
 from decomfl_lab.interrupts import Interrupted, postponed
 
 # Each of these registers its laws.
-from decomfl_lab.laws import aggregation, federation, machine, stream, variants  # noqa: F401
+from decomfl_lab.laws import aggregation, federation, machine, measurement, stream, variants  # noqa: F401
 from decomfl_lab.laws.contract import PARTS, AcrossDevices, Case, Implementation, supported
 from decomfl_lab.laws.faults import FAULTS
 from decomfl_lab.laws.register import LAWS, Law, LawBrokenError

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab import noise
+from decomfl_lab.engines.base import wide_dtype
 from decomfl_lab.estimators.differences import ESTIMATORS
 from decomfl_lab.laws.register import Model, bits
 from decomfl_lab.noise import AnyDistribution, Backend, Distribution, LowRank
@@ -28,12 +31,12 @@ from decomfl_lab.protocol.wire import Ledger
 from decomfl_lab.records.aggregation import Aggregation, Majority, Mean
 from decomfl_lab.records.record import History, RoundRecord, ScalarArray
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.records.seeds import POOL, Seeding, StepSeed, stream_of
+from decomfl_lab.records.seeds import POOL, Seeding, StepSeed, keyed, stream_of
 from decomfl_lab.replicas.replica import Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import GridSgd, LowPrecision, Sgd, UpdateRule
 
 __all__ = ["PARTS", "AcrossDevices", "AnyClient", "AnyReplica", "AnyServer", "Case", "Implementation", "Participation"]
-__all__ += ["Played", "Wavy", "bytes_missed", "model_of", "play", "sums_or", "supported", "variant"]
+__all__ += ["Played", "Watch", "Wavy", "bytes_missed", "model_of", "play", "sums_or", "supported", "variant"]
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,9 @@ class Case:
         P: Number of directions a local step, a schedule over rounds.
         eta: Learning rate η, a schedule over rounds.
         rule: Update rule.
-        estimator: Difference that the scalars are, "forward" or "central"; or "central-sign", int8 signs, of which the
-            majority's is the round's.
+        estimator: What the scalars are: a difference, "forward" or "central"; "projection", the slopes ⟨∇f(x), z⟩ of an
+            objective that has ``value_and_gradient``; or "central-sign", int8 signs, of which the majority's is the
+            round's.
         mu: Smoothing radius μ, a power of two.
         distribution: Distribution of the directions.
         rank: Rank of low-rank directions, 1 for others.
@@ -110,18 +114,26 @@ class Case:
         return sum(self.sizes)
 
     @property
+    def signs(self) -> bool:
+        """Whether scalars are int8 signs."""
+        return self.estimator == "central-sign"
+
+    @property
     def aggregation(self) -> Aggregation:
         """What makes a round's scalars of the clients'."""
-        return Majority() if self.estimator == "central-sign" else Mean()
+        return Majority() if self.signs else Mean()
 
     @property
     def pool(self) -> int:
         """Directions S of the pool, where they come from one."""
         return self.rule.pool or POOL
 
-    def direction(self, seed: StepSeed, p: int) -> NDArray[np.float32]:
-        """z_{r,p}^k, shape (d,): direction p of a local step, by the seed that a plan or a record has for the step."""
-        return noise.direction(*stream_of(seed, p), self.d, distribution=self.stream_distribution)
+    def direction(self, seed: StepSeed, p: int, key: int | None = None) -> NDArray[np.float32]:
+        """z_{r,p}^k, shape (d,): direction p of a local step, by the seed that a plan or a record has for the step.
+
+        With a private key it is made of the seed's keyed hash.
+        """
+        return noise.direction(*stream_of(keyed(seed, key), p), self.d, distribution=self.stream_distribution)
 
     def initial(self) -> Tensor:
         """x_0, the same for server and clients."""
@@ -131,17 +143,61 @@ class Case:
 
 
 class Wavy:
-    """A bounded-slope loss that differs between clients and steps: f(x) = mean(sin(w x + b)) + mean(x²)/8."""
+    """A loss that shows where it was measured: another x, local step or client gives visibly another slope.
+
+        f_{i,t}(x) = 1/3 Σ_n sin(s_n ⟨a_n, x⟩ + φ_n(i, t)) / s_n,    s = (4, 16, 64),    n = 1..3
+
+    for client i and its local step t, with unit vectors a_n whose elements are all about 1/√d. Slopes are at most 1, so
+    rounds of any learning rate stay where numbers are of order 1; the curvature along a_n is up to s_n/3, so a local
+    step that was left out turns the slope; and the phases φ_n of no two pairs (i, t) are the same.
+    """
+
+    scales = np.array([4.0, 16.0, 64.0])
+    """s_n, shape (3,)."""
 
     def __init__(self, d: int, client: int) -> None:
-        self.w = np.linspace(0.5, 2.0, d)
         self.client = client
+        self.waves = _waves(d)
+        """s_n a_n, shape (3, d), float64."""
+
+    def phases(self, step: int) -> NDArray[np.float64]:
+        """φ_n(i, t), shape (3,); irrational multiples, so that no client's phases are another's some steps later."""
+        return np.array([1.0, 2.0, 3.0]) * (math.sqrt(2) * self.client + math.sqrt(3) * step)
+
+    def values(self, points: NDArray[np.float64], step: int) -> NDArray[np.float64]:
+        """F at each of ``points`` (n, d), in float64; shape (n,)."""
+        found: NDArray[np.float64] = np.sin(points @ self.waves.T + self.phases(step)) @ (1 / (3 * self.scales))
+        return found
+
+    def gradient(self, x: NDArray[np.float64], step: int) -> NDArray[np.float64]:
+        """∇f(x) in float64; shape (d,)."""
+        found: NDArray[np.float64] = np.cos(self.waves @ x + self.phases(step)) / (3 * self.scales) @ self.waves
+        return found
 
     def __call__(self, x: Tensor, step: int) -> float:
         """See ``Objective``."""
-        values = x.cpu().numpy().astype(np.float64)
-        phase = 0.7 * self.client + 0.3 * step
-        return float(np.mean(np.sin(self.w * values + phase)) + np.mean(values * values) / 8)
+        return float(self.values(_wide(x)[None], step)[0])
+
+    def value_and_gradient(self, x: Tensor, step: int) -> tuple[float, Tensor]:
+        """See ``Differentiable``."""
+        return self(x, step), torch.from_numpy(self.gradient(_wide(x), step)).to(x)
+
+    def along(self, x: Tensor, step: int, seed: int, p: int, c: float, distribution: AnyDistribution) -> float:
+        """See ``Perturbable``: x + c z is formed in float32, or in float64 where x is of float64."""
+        z = torch.from_numpy(noise.direction(seed, p, x.numel(), distribution=distribution))
+        return self(x.cpu().to(wide_dtype(x)) + c * z, step)
+
+
+def _wide(x: Tensor) -> NDArray[np.float64]:
+    return x.detach().cpu().double().numpy()
+
+
+@lru_cache(maxsize=64)
+def _waves(d: int) -> NDArray[np.float64]:
+    """The rows s_n a_n: cosines of incommensurable frequencies, so that no element is 0 and no two rows are alike."""
+    a = np.cos(np.outer([1.0, math.sqrt(2), math.sqrt(5)], np.arange(d)))
+    a += np.sign(a)  # no element is small
+    return Wavy.scales[:, None] * a / np.linalg.norm(a, axis=1, keepdims=True)
 
 
 class AnyReplica(Protocol):
@@ -403,7 +459,7 @@ def variant(implementation: Implementation, case: Case, **changes: Any) -> Case:
 def bytes_missed(case: Case, t: int, r: int) -> int:
     """The bytes of the records of rounds t..r-1 in a message."""
     pairs = [case.K * case.P(q) for q in range(t, r)]
-    scalars = [-(-pair // 8) if case.estimator == "central-sign" else 4 * pair for pair in pairs]
+    scalars = [-(-pair // 8) if case.signs else 4 * pair for pair in pairs]
     return 19 * len(pairs) + sum(scalars) + sum(case.seeding.bytes(case.K, case.P(q)) for q in range(t, r))
 
 
@@ -449,6 +505,19 @@ def model_of(replica: AnyReplica | None) -> Model:
     return Model((name, bits(vector)) for name, vector in {"x": snapshot.x, **snapshot.state}.items())
 
 
+class Watch(Protocol):
+    """Who looks on while rounds are played."""
+
+    def planned(self, client: AnyClient, plan: Plan) -> None:
+        """The client has received this plan, and has done nothing with it."""
+
+    def replied(self, client: AnyClient, plan: Plan, reply: Reply) -> None:
+        """This is its answer, which may yet be lost."""
+
+    def closed(self, record: RoundRecord) -> None:
+        """The round has this record."""
+
+
 @dataclass
 class Played:
     """A federation after its history.
@@ -458,12 +527,14 @@ class Played:
         clients: All clients.
         records: The records of the rounds so far.
         carried: The bytes that went down to and up from each client: [down, up].
+        watch: Who looks on, or nobody.
     """
 
     delivery: Delivery
     clients: list[AnyClient]
     records: list[RoundRecord] = field(default_factory=list)
     carried: dict[int, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
+    watch: Watch | None = None
 
     @property
     def server(self) -> AnyServer:
@@ -509,11 +580,18 @@ class Played:
         """One round through the wire; ``backwards`` lets the replies arrive in reverse order."""
         arrived: list[bytes] = []
         for client, plan in self.plans(at.clients):
-            reply = self.ledger.reply(client.handle(plan))
+            if self.watch:
+                self.watch.planned(client, plan)
+            answer = client.handle(plan)
+            if self.watch:
+                self.watch.replied(client, plan, answer)
+            reply = self.ledger.reply(answer)
             self.carried[client.id][1] += len(reply)
             if client.id not in at.lost:
                 arrived.append(reply)
         self.records.append(self.delivery.close(reversed(arrived) if backwards else arrived))
+        if self.watch:
+            self.watch.closed(self.records[-1])
 
 
 def play(
@@ -525,10 +603,11 @@ def play(
     backwards: bool = False,
     policy: PullPolicy | None = None,
     with_model: bool = True,
+    watch: Watch | None = None,
 ) -> Played:
     """Play the rounds of ``case`` (or the given ones) with its clients (or the given ones)."""
     own = (implementation.client(case, i) for i in range(case.M)) if clients is None else clients
-    played = Played(implementation.delivery(case, policy, with_model=with_model), list(own))
+    played = Played(implementation.delivery(case, policy, with_model=with_model), list(own), watch=watch)
     for at in case.rounds if rounds is None else rounds:
         played.play_round(at, backwards=backwards)
     return played

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
-from hypothesis import assume
 from hypothesis import strategies as st
-from torch import Tensor
 
-from decomfl_lab import noise
+from decomfl_lab.engines.base import wide_dtype
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws import strategies as draw_from
-from decomfl_lab.laws.contract import Case, Implementation, Played, model_of, play, sums_or, variant
+from decomfl_lab.laws.contract import Case, Implementation, model_of, play, sums_or
+from decomfl_lab.laws.measurement import Measured
 from decomfl_lab.laws.register import LawBrokenError, bits, law, refused, same
-from decomfl_lab.methods.fzoo import Normalised
-from decomfl_lab.methods.hiso import Whitened
-from decomfl_lab.noise import reference
+from decomfl_lab.laws.written_out import WrittenOut
 from decomfl_lab.protocol.messages import Message, Reply, RunSeed
 from decomfl_lab.protocol.server import Tracking
-from decomfl_lab.records.seeds import Picks, step_seed, stream_of
-from decomfl_lab.replicas.pooled import PooledSgd
-from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, Step, UpdateRule
+from decomfl_lab.replicas.rules import Momentum, Sgd
 
 __all__: list[str] = []
 
@@ -41,109 +33,19 @@ def rebuilt_client_equals_server(implementation: Implementation, case: Case) -> 
         same(f"model of client {i}, which took part in rounds {there}", played.model_after(i), played.server_model)
 
 
-def _narrow(v: _Vector, kind: str) -> _Vector:
-    """The nearest number of a 16-bit format, by torch's conversion."""
-    return torch.from_numpy(v).to(getattr(torch, kind)).float().numpy()
-
-
-def _written_out(rule: UpdateRule, v: dict[str, _Vector], g: _Vector, z: list[_Vector], eta: float, step: Step) -> None:
-    """One step of ``rule`` on the named vectors v, in numpy: every line is one formula of the rule's docstring."""
-    number = v["x"].dtype.type
-    P = g.size
-
-    def plus(vector: _Vector, factor: float) -> _Vector:
-        for g_p, z_p in zip(g, z, strict=True):
-            vector = vector + number(np.float32(factor / P * float(g_p))) * z_p.astype(vector.dtype)
-        return vector
-
-    match rule:
-        case Sgd():
-            if rule.weight_decay:
-                v["x"] = v["x"] * number(1.0 - eta * rule.weight_decay)
-            v["x"] = plus(v["x"], -eta)
-        case Momentum():
-            w = 1.0 - rule.beta if rule.convention == "paper" else 1.0
-            m = v["momentum"] * number(rule.beta)
-            if rule.weight_decay:
-                m = m + number(w * rule.weight_decay) * v["x"]
-            v["momentum"] = plus(m, w)
-            v["x"] = v["x"] + number(-eta) * v["momentum"]
-        case SignSgd():
-            sign = np.sign(plus(np.zeros_like(v["x"]), 1.0))
-            if rule.weight_decay:
-                v["x"] = v["x"] * number(1.0 - eta * rule.weight_decay)
-            v["x"] = v["x"] + number(-eta) * sign
-        case AdaMM():
-            estimate = plus(np.zeros_like(v["x"]), 1.0)
-            v["momentum"] = v["momentum"] * number(rule.beta1) + number(1 - rule.beta1) * estimate
-            v["variance"] = v["variance"] * number(rule.beta2) + number(1 - rule.beta2) * (estimate * estimate)
-            v["maximum"] = np.maximum(v["maximum"], v["variance"])
-            ratio = v["momentum"] / (np.sqrt(v["maximum"]) + number(rule.epsilon))
-            if rule.weight_decay:
-                v["x"] = v["x"] * number(1.0 - eta * rule.weight_decay)
-            v["x"] = v["x"] + number(-eta) * ratio
-        case Whitened():
-            move = plus(np.zeros_like(v["x"]), 1.0) * v["scale"]
-            v["x"] = v["x"] + number(-eta) * move
-            if step.last:
-                square = np.square(move * v["scale"]) * number(1.0 - rule.nu)
-                v["scale"] = v["scale"] / np.sqrt(square + number(rule.nu))
-        case Normalised():
-            sigma = float(np.std(g.astype(np.float64), ddof=1)) if P > 1 else 0.0
-            v["x"] = plus(v["x"], -eta / sigma) if sigma else v["x"]
-        case GridSgd():
-            u = plus(np.zeros_like(v["x"]), -eta)
-            v["x"] = v["x"] + (np.rint(u / rule.quantum) * rule.quantum).astype(u.dtype)
-        case LowPrecision():
-            names = ["x", *rule.rule.slots]
-            if rule.rounding == "compensated":
-                for name in names:
-                    v[name] = v[name] + v[f"{name}.low"]
-            _written_out(rule.rule, v, g, z, eta, step)
-            for place, name in enumerate(names):
-                exact = v[name]
-                if rule.rounding == "stochastic":
-                    words = reference.rounding_words(step_seed(step.seed), place, 0, exact.size)
-                    v[name] = reference.narrow(exact, rule.dtype, words)
-                else:
-                    v[name] = _narrow(exact, rule.dtype)
-                if rule.rounding == "compensated":
-                    v[f"{name}.low"] = _narrow(exact - v[name], rule.dtype)
-        case PooledSgd():
-            assert isinstance(step.seed, Picks)
-            for g_p, j in zip(g, step.seed.places, strict=True):
-                v["sums"][j] += round(-eta / P * float(g_p) * 2**-rule.exponent)  # of Python: ties to even
-            v["x"] = v["start"]
-            for j in map(int, np.flatnonzero(v["sums"])):
-                z_j = noise.direction(step.seed.pool, j, v["x"].size, distribution=step.distribution, backend="numpy")
-                v["x"] = v["x"] + number(np.float32(v["sums"][j] * 2.0**rule.exponent)) * z_j.astype(v["x"].dtype)
-        case _:
-            assume(False)  # a rule of somebody's own, whose test has to write it out
-
-
 @law("replay is the paper's recursion, written out in numpy with the reference stream", draw_from.cases())
 def replay_equals_the_written_out_recursion(implementation: Implementation, case: Case) -> None:
     played = play(implementation, case)
     played.bring_up(0)
     held = played.clients[0].replica.snapshot()
-    wide = torch.float64 if case.dtype == torch.float64 else torch.float32
-    vectors = {"x": case.initial().to(wide).numpy()}
-    vectors |= {slot: np.full_like(vectors["x"], case.rule.start(slot)) for slot in case.rule.slots}
-    if case.rule.pool:
-        vectors |= {"sums": np.zeros(case.pool, np.int32), "start": vectors["x"]}
+    model = WrittenOut(case, backend="numpy")
     for r, record in enumerate(played.records):
-        eta = case.eta(r)
         same(f"K and P of round {r}", record.scalars.shape, (case.K, case.P(r)))
         same(f"distribution of round {r}", record.distribution, case.distribution)
-        for k, (seed, g) in enumerate(zip(record.seeds, record.scalars, strict=True)):
-            z = [
-                noise.direction(*stream_of(seed, p), case.d, distribution=case.stream_distribution, backend="numpy")
-                for p in range(record.P)
-            ]
-            step = Step(seed, g, eta, case.stream_distribution, last=k + 1 == record.K)
-            _written_out(case.rule, vectors, g, z, eta, step)
+        model.apply(record, case.eta(r))
     for name, found in {"x": held.x, **held.state}.items():
-        same(name, bits(found if name == "sums" else found.to(wide)), bits(vectors[name]))
+        wide = found if name == "sums" else found.to(wide_dtype(found))
+        same(name, bits(wide), bits(model.vectors[name]))
 
 
 @law("the order in which replies arrive does not matter", draw_from.cases(), parts=("server",))
@@ -242,87 +144,6 @@ def a_gap_is_refused(implementation: Implementation, case: Case) -> None:
         )
         refused(otherwise, partial(replica.catch_up, [record]))
         same("model after a refused record", model_of(replica), before)
-
-
-class _Function:
-    """An objective from a plain function of float64 vectors."""
-
-    def __init__(self, f: Callable[[_Vector], float]) -> None:
-        self.f = f
-
-    def __call__(self, x: Tensor, step: int) -> float:  # noqa: ARG002
-        return self.f(x.double().numpy())
-
-
-def _scalars(
-    implementation: Implementation, case: Case, f: Callable[[_Vector], float]
-) -> tuple[_Vector, _Vector, _Vector]:
-    """(g, Z, x): scalars of the first local step at x, and its directions (P, d), in float64."""
-    assume(case.dtype in (torch.float32, torch.float64))
-    played = Played(implementation.delivery(case), [implementation.client(case, 0, _Function(f))])
-    plan = played.plan_for(0)
-    reply = played.clients[0].handle(plan)
-    seed, of = plan.seeds[0], case.stream_distribution
-    z = [implementation.direction(*stream_of(seed, p), case.d, of) for p in range(plan.P)]
-    return reply.scalars[0].astype(np.float64), np.stack(z).astype(np.float64), case.initial().double().numpy()
-
-
-def _close(what: str, found: _Vector, wanted: _Vector, size: float, case: Case) -> None:
-    """Equal up to a rounding of g to float32 and the roundings of two losses over μ; of signs those they cannot turn.
-
-    ``size`` is Σ |∂_j f| |x_j| on the way. The losses are computed in float64 with less than 64 d roundings; in
-    float32 models each coordinate is rounded twice more, by cz and by x + cz.
-    """
-    roundings = 64 * case.d * 2.0**-52 + (4 * 2.0**-24 if case.dtype == torch.float32 else 0.0)
-    tolerance = 2.0**-23 * np.abs(wanted) + roundings * size / case.mu
-    if case.estimator == "central-sign":
-        found, wanted = (np.where(np.abs(wanted) <= tolerance, 0, values) for values in (found, np.sign(wanted)))
-    if not (np.abs(found - wanted) <= tolerance).all():
-        raise LawBrokenError(f"{what}: {found} is not {wanted} within {tolerance}")
-
-
-@law("scalars of a linear loss equal ⟨∇f, z⟩, for both differences and every μ", draw_from.cases(max_rounds=1))
-def scalars_of_a_linear_loss(implementation: Implementation, case: Case) -> None:
-    a = np.cos(np.arange(case.d))
-    g, z, x = _scalars(implementation, case, lambda v: float(a @ v))
-    size = float(np.abs(a) @ (np.abs(x) + case.mu * np.abs(z).max(0)))
-    _close("g and ⟨a, z⟩", g, z @ a, size, case)
-
-
-@law(
-    "where a rule scales directions, clients of any lag measure slopes along s ⊙ z and not along z",
-    draw_from.cases(),
-)
-def scalars_are_slopes_along_the_scaled_directions(implementation: Implementation, case: Case) -> None:
-    case = variant(implementation, case, rule=Whitened(0.5), K=1, mu=2.0**-3, dtype=torch.float64)
-    played = play(implementation, case)
-    a = np.cos(np.arange(case.d))
-    for i in range(case.M):
-        client = implementation.client(case, i, _Function(lambda v: float(a @ v)))
-        client.replica.catch_up(played.records)
-        snapshot = client.replica.snapshot()
-        plan = replace(played.plan_for(i), records=())
-        scale, x = snapshot.state["scale"].numpy(), snapshot.x.numpy()
-        streams = [stream_of(plan.seeds[0], p) for p in range(plan.P)]
-        u = scale * np.stack([implementation.direction(*at, case.d, case.stream_distribution) for at in streams])
-        size = float(np.abs(a) @ (np.abs(x) + case.mu * np.abs(u).max(0)))
-        _close("g and ⟨a, s ⊙ z⟩", client.handle(plan).scalars[0].astype(np.float64), u @ a, size, case)
-
-
-@law("scalars of ½xᵀAx equal zᵀAx (central) and zᵀAx + (μ/2)zᵀAz (forward)", draw_from.cases(max_rounds=1))
-def scalars_of_a_quadratic(implementation: Implementation, case: Case) -> None:
-    h = 1.5 + np.sin(np.arange(case.d))
-    u = np.cos(np.arange(case.d)) / np.sqrt(case.d)  # A = diag(h) + u uᵀ
-
-    def apply(v: _Vector) -> _Vector:
-        return np.asarray(h * v + u * (u @ v))
-
-    g, z, x = _scalars(implementation, case, lambda v: float(0.5 * v @ apply(v)))
-    wanted = z @ apply(x)
-    if case.estimator == "forward":
-        wanted = wanted + case.mu / 2 * np.array([row @ apply(row) for row in z])
-    reach = np.abs(x) + case.mu * np.abs(z).max(0)
-    _close("g and its closed form", g, wanted, float(reach @ (2.5 * reach)) + float(np.abs(u) @ reach) ** 2, case)
 
 
 @law(
@@ -450,14 +271,15 @@ def bad_replies_are_refused(implementation: Implementation, case: Case) -> None:
 
 
 @law(
-    "with a private key clients agree to the bit, and the server's records without it give another model",
+    "with a private key clients measure along its directions and agree to the bit, and the server's records without it "
+    "give another model",
     draw_from.cases(),
     draw_from.seeds,
     parts=("keyed_client",),
 )
 def private_keys_hide_the_directions(implementation: Implementation, case: Case, key: int) -> None:
     clients = [implementation.keyed_client(case, i, key) for i in range(case.M)]
-    played = play(implementation, case, clients=clients, with_model=False)
+    played = play(implementation, case, clients=clients, with_model=False, watch=Measured(case, key=key))
     first = played.model_after(0)
     for i in range(1, case.M):
         same(f"model of client {i} beside client 0's", played.model_after(i), first)

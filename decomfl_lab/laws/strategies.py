@@ -95,7 +95,7 @@ def cases(draw: DrawFn, *, max_clients: int = 5, max_rounds: int = 7) -> Case:
         P=Schedule(draw(st.integers(1, 4)), draw(st.dictionaries(change, st.integers(1, 4), max_size=2))),
         eta=Schedule(draw(rate), draw(st.dictionaries(change, rate, max_size=3))),
         rule=rule,
-        estimator=draw(st.sampled_from(("forward", "central", "central-sign"))),
+        estimator=draw(st.sampled_from(("forward", "central", "central-sign", "projection"))),
         mu=draw(st.sampled_from((2.0**-10, 2.0**-3))),  # exact in float32
         distribution=draw(distributions),
         shapes=draw(shapes),

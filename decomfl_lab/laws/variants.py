@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws import strategies as draw_from
-from decomfl_lab.laws.contract import Case, Implementation, Played, bytes_missed, play, sums_or, variant
+from decomfl_lab.laws.contract import Case, Implementation, Played, Wavy, bytes_missed, play, sums_or, variant
+from decomfl_lab.laws.measurement import Measured
 from decomfl_lab.laws.register import LawBrokenError, bits, law, refused, same
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise import derive_seed
@@ -158,7 +159,8 @@ def pulling_or_replaying_is_a_matter_of_cost(
 
 
 @law(
-    "clients that synchronise without revert (eq. sync) drift, and by less than their roundings add up to",
+    "clients that synchronise without revert (eq. sync) measure where they are, and drift by less than their roundings "
+    "add up to",
     draw_from.cases(),
     parts=("sync_client",),
 )
@@ -180,13 +182,16 @@ def synchronised_clients_drift_within_their_roundings(implementation: Implementa
     rule, dtype = Sgd(), torch.float64 if case.dtype == torch.float64 else torch.float32
     case = variant(implementation, case, rule=rule, dtype=dtype)
     clients = [implementation.sync_client(case, i) for i in range(case.M)]
+    measured = Measured(case, drifting=True)
     played = Played(implementation.delivery(case), clients)
     length = [0.0] * case.M  # Σ |c| of all that client i applies and of all that the server does
     taken, spread = [0] * case.M, 0.0
     for at in case.rounds:
         replies: dict[int, Reply] = {}
         for client, plan in played.plans(at.clients):
+            measured.planned(client, plan)
             replies[client.id] = client.handle(plan)
+            measured.replied(client, plan, replies[client.id])
         record = played.server.aggregate(reply for i, reply in replies.items() if i not in at.lost)
         played.records.append(record)
         for i, reply in replies.items():
@@ -237,6 +242,17 @@ def _waves(case: Case, i: int) -> ModuleObjective:
     return ModuleObjective(
         module, layout, nn.functional.mse_loss, inputs, inputs.cos(), EpochBatches(7, 3, (case.seed % 2**32, i))
     )
+
+
+@law(
+    "every scalar of a lean client's reply is a measurement, as those of others are",
+    draw_from.cases(max_rounds=4),
+    parts=("lean_client",),
+)
+def lean_replies_are_measurements(implementation: Implementation, case: Case) -> None:
+    assume(case.rule.scaling is None)  # lean clients refuse others
+    clients = [implementation.lean_client(case, i, Wavy(case.d, i)) for i in range(case.M)]
+    play(implementation, case, clients=clients, watch=Measured(case))
 
 
 @law(

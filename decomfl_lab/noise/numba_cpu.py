@@ -567,7 +567,7 @@ def run(code: Code, memory: Sequence[Floats], first: int, scales: NDArray[np.flo
     """See ``reference.run``."""
     number = memory[0].dtype.type
     broken = 0
-    streams = code.streams()
+    streams = code.streams() if code.low_rank else ()
     for part in code.parts(first, memory[0].size):
         broken += _run(
             _aligned((len(memory) + 1) * TILE, number),

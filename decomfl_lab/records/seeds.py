@@ -15,7 +15,7 @@ run's; then two bytes for each direction say which, z_{r,p}^k = z_j with j = s_{
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -24,7 +24,7 @@ from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.noise import derive_seed
 
 __all__ = ["LARGEST_POOL", "POOL", "DerivedSeeds", "Picks", "PooledSeeds", "Seeding", "StepSeed", "draw_seeds"]
-__all__ += ["pooled", "seeding_of", "step_seed", "stream_of"]
+__all__ += ["keyed", "pooled", "seeding_of", "step_seed", "stream_of"]
 
 POOL = 1024
 """The directions S of a pool, if nothing else is said."""
@@ -185,6 +185,17 @@ def stream_of(seed: StepSeed, p: int) -> tuple[int, int]:
     if isinstance(seed, Picks):
         return seed.pool, seed.places[p]
     return (seed, p) if isinstance(seed, int) else (seed[p], 0)
+
+
+def keyed(seed: StepSeed, key: int | None) -> StepSeed:
+    """The seed H(key, seed) that clients with a private key make their directions of; without a key ``seed`` itself."""
+    if key is None:
+        return seed
+    if isinstance(seed, int):
+        return derive_seed(key, seed)
+    if isinstance(seed, Picks):
+        return replace(seed, pool=derive_seed(key, seed.pool), step=derive_seed(key, seed.step))
+    return tuple(derive_seed(key, own) for own in seed)
 
 
 def step_seed(seed: StepSeed) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -101,7 +101,8 @@ class PooledReplica(Replica):
         if self._shared:
             self._x = torch.empty_like(self._x)
         x = self._x.copy_(self.state["start"])
-        seed, distribution = self.stream_seed(self._pool[0]), self.stream_distribution(self._pool[1])
+        seed = cast("int", self.stream_seed(self._pool[0]))
+        distribution = self.stream_distribution(self._pool[1])
         sums = self.state["sums"].numpy()
         touched = np.flatnonzero(sums)  # a product with 0 could still make 0 of −0
         coefficients = sums * 2.0**self.rule.exponent

@@ -5,25 +5,24 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from decomfl_lab.devices import on_host
 from decomfl_lab.errors import InputError, require, require_int
-from decomfl_lab.noise import AnyDistribution, Backend, Distribution, LowRank, Program, derive_seed
+from decomfl_lab.noise import AnyDistribution, Backend, Distribution, LowRank, Program
 from decomfl_lab.noise.low_rank import require_distribution
 from decomfl_lab.noise.program import MOST_NAMES
 from decomfl_lab.records.record import RoundRecord
-from decomfl_lab.records.seeds import Picks, StepSeed
+from decomfl_lab.records.seeds import StepSeed, keyed
 from decomfl_lab.replicas.rebuild import backend_for, rebuild_
 from decomfl_lab.replicas.rules import GridSgd, Sgd, Step, UpdateRule
 
 __all__ = ["Replica", "Snapshot", "SyncReplica", "same_bits", "step_together_"]
 
 _WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-_Seed = TypeVar("_Seed", int, StepSeed)
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ class Replica:
         require_distribution(low_rank, self.d)
         self.low_rank = low_rank
 
-    def stream_seed(self, seed: _Seed) -> _Seed:
+    def stream_seed(self, seed: StepSeed) -> StepSeed:
         """The seed that z is really made of: ``seed`` itself, or its keyed hash under the private key.
 
         Without the key the seeds in the records say nothing of the directions, so who only averages and records
@@ -108,13 +107,7 @@ class Replica:
         Source: [DeComFL, appendix, private seed shift]; a keyed BLAKE2b in the place of a shift, which whoever
         learns one direction could undo.
         """
-        if self.private_key is None:
-            return seed
-        if isinstance(seed, int):
-            return derive_seed(self.private_key, seed)
-        if isinstance(seed, Picks):
-            return replace(seed, pool=self.stream_seed(seed.pool), step=self.stream_seed(seed.step))
-        return tuple(derive_seed(self.private_key, own) for own in seed)
+        return keyed(seed, self.private_key)
 
     def stream_distribution(self, distribution: AnyDistribution) -> AnyDistribution:
         """The distribution that z is really made of: that of a plan or record, with the shapes that low rank needs."""

@@ -1,0 +1,257 @@
+"""The laws of what is measured: every scalar that a client sends is of its own loss, at its own x, along its own z.
+
+Replay agrees with whatever scalars were sent: a client that measures along the directions of another local step, or
+where it stood when the round began, is followed by everybody to the last bit. So these laws work each scalar out anew:
+
+    g_{i,r,p}^k = (f_{i,t}(x + μz) − f_{i,t}(x)) / μ,    x = x_{i,r}^k,    z = z(s_r^k, p)    [forward; others likewise]
+
+from the records alone: x_r is the paper's recursion written out in numpy, x_{i,r}^k is x_r after the k local steps that
+the client's own scalars say, s_r^k is the plan's seed, and t counts the local steps that client i has measured in its
+life, lost replies too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decomfl_lab.laws import strategies as draw_from
+from decomfl_lab.laws.contract import AnyClient, Case, Implementation, Wavy, play
+from decomfl_lab.laws.register import LawBrokenError, bits, law, same
+from decomfl_lab.laws.written_out import WrittenOut
+from decomfl_lab.protocol.messages import Plan, Reply
+from decomfl_lab.records.record import RoundRecord, ScalarArray
+from decomfl_lab.records.seeds import draw_seeds
+
+__all__ = ["Measured"]
+
+_Floats = NDArray[np.float64]
+
+
+class Measured:
+    """Looks on while rounds are played, and compares every scalar that is sent with what its client must have measured.
+
+    Attributes:
+        steps: The local steps that each client has measured.
+    """
+
+    def __init__(self, case: Case, *, key: int | None = None, drifting: bool = False) -> None:
+        """A watch over clients whose losses are ``Wavy(case.d, i)``.
+
+        Args:
+            case: The case that is played.
+            key: The clients' private key.
+            drifting: Whether clients are asked for their x at the beginning of a round, as those that synchronise
+                without revert are, whose x is that of the records only up to rounding.
+        """
+        self.case, self.drifting = case, drifting
+        self.model = WrittenOut(case, key=key)
+        self.steps: Counter[int] = Counter()
+        self.last: dict[int, Reply] = {}  # what each client sent last
+        self.seeds: list[Any] = []  # of the round before
+        self.losses = [Wavy(case.d, i) for i in range(case.M)]
+
+    def planned(self, client: AnyClient, plan: Plan) -> None:
+        """See ``Watch``."""
+        if self.drifting:
+            client.replica.catch_up(plan.records)
+            self.model.vectors["x"] = client.replica.snapshot().x.numpy()
+
+    def replied(self, client: AnyClient, plan: Plan, reply: Reply) -> None:
+        """See ``Watch``; LawBrokenError at the first scalar that is another."""
+        i, case = client.id, self.case
+        same(f"who answers client {i}'s plan, and of which round", (reply.client, reply.round), (i, plan.round))
+        same(f"(K, P) of client {i}'s reply in round {plan.round}", reply.scalars.shape, (plan.K, plan.P))
+        same(f"type of client {i}'s reply in round {plan.round}", reply.scalars.dtype, np.dtype(case.aggregation.dtype))
+        path = [self.model]  # the models at which it must have measured
+        for k, (seed, g) in enumerate(zip(plan.seeds, reply.scalars, strict=True)):
+            at = _Place(case, path[k], self.losses[i], self.steps[i] + k)
+            wanted, tolerance = at.scalars(path[k].directions(seed, plan.P))
+            wrong = ~_agree(g, wanted, tolerance, signs=case.signs)
+            if wrong.any():
+                p = int(np.flatnonzero(wrong)[0])
+                says = f"g of client {i} in round {plan.round}, local step {k} of {plan.K}, direction {p} of {plan.P}"
+                found = f"{says}: {g[p]} is not {np.sign(wanted[p]) if case.signs else wanted[p]:.9g}"
+                within = "" if case.signs else f" within {tolerance[p]:.2g}"
+                raise LawBrokenError(found + within + self._perhaps(plan, reply, path, k, p))
+            path.append(path[k].after_local_step(seed, g, plan.eta))
+        self.steps[i] += plan.K
+        self.last[i] = reply
+
+    def closed(self, record: RoundRecord) -> None:
+        """See ``Watch``."""
+        if not self.drifting:
+            self.model.apply(record)
+        self.seeds = list(record.seeds)
+
+    # What a wrong scalar may be ---------------------------------------------------------------------------------
+
+    def _perhaps(self, plan: Plan, reply: Reply, path: list[WrittenOut], k: int, p: int) -> str:
+        """The first mistake that gives this scalar, in words; signs agree with too many."""
+        found = reply.scalars[k, p]
+        if not self.case.signs:
+            for words, wanted, tolerance in self._mistakes(plan, reply, path, k, p):
+                if abs(float(found) - wanted) <= tolerance:
+                    return f"; it is {words}"
+        return ""
+
+    def _mistakes(
+        self, plan: Plan, reply: Reply, path: list[WrittenOut], k: int, p: int
+    ) -> Iterator[tuple[str, float, float]]:
+        case, i, t, P = self.case, reply.client, self.steps[reply.client] + k, plan.P
+        x = path[k]
+
+        def at(
+            model: WrittenOut = x, client: int = i, step: int = t, seed: Any = plan.seeds[k], q: int = p, **other: Any
+        ) -> tuple[float, float]:
+            place = _Place(case, model, self.losses[client], step, **other)
+            wanted, tolerance = place.scalars(x.directions(seed, P)[q : q + 1])
+            return float(wanted[0]), float(tolerance[0])
+
+        right, rounding = at()
+        for words, factor in {"this with the sign turned": -1, "twice this": 2, "half of this": 0.5}.items():
+            yield words, right * factor, 2 * rounding
+        yield "this divided by P once more", right / P, rounding
+        yield from ((f"that of direction {q}", *at(q=q)) for q in range(P) if q != p)
+        yield from ((f"along the direction of local step {n}", *at(seed=s)) for n, s in enumerate(plan.seeds) if n != k)
+        yield from ((f"along the direction of round {plan.round - 1}", *at(seed=s)) for s in self.seeds)
+        if k:
+            yield "what is measured at the x of the round's start", *at(model=path[0])
+        yield "what is measured at x_0", *at(model=WrittenOut(case))
+        after = x.after_local_step(plan.seeds[k], reply.scalars[k], plan.eta)
+        yield "what is measured at x after this local step", *at(model=after)
+        for step in dict.fromkeys([t - 1, t + 1, k, 0, *range(t + 4)]):
+            if step not in (t, -1):
+                yield f"what is measured on the data of its local step {step}, not {t}", *at(step=step)
+                yield f"a difference between the data of its local steps {t} and {step}", *at(other_end=step)
+                yield f"a difference between the data of its local steps {step} and {t}", *at(step=step, other_end=t)
+        yield from ((f"the loss of client {j}", *at(client=j)) for j in range(case.M) if j != i)
+        for mu in (case.mu / 2, case.mu * 2):
+            wanted, tolerance = at(mu=mu)
+            yield f"what is measured with μ = {mu}", wanted, tolerance
+            times = mu / case.mu
+            yield f"a difference of points μ = {mu} away over {case.mu}", wanted * times, tolerance * times
+        for estimator in {"forward", "central", "projection"} - {case.estimator}:
+            yield f"what is measured by {estimator}", *at(estimator=estimator)
+        for sent in [reply, *([self.last[i]] if i in self.last else [])]:
+            for (n, q), g in np.ndenumerate(sent.scalars):
+                if (sent.round, n, q) != (plan.round, k, p):
+                    yield f"what it sent in round {sent.round} for local step {n}, direction {q}", float(g), 0.0
+
+
+class _Place:
+    """Where a client measures: a model, its loss, its local step; and how."""
+
+    def __init__(
+        self,
+        case: Case,
+        model: WrittenOut,
+        loss: Wavy,
+        step: int,
+        *,
+        other_end: int | None = None,
+        mu: float | None = None,
+        estimator: str | None = None,
+    ) -> None:
+        """Where it is measured; ``other_end`` is the local step of a difference's second value, if it is another."""
+        self.loss, self.step, self.other_end = loss, step, step if other_end is None else other_end
+        self.mu = case.mu if mu is None else mu
+        self.estimator = estimator or case.estimator
+        self.unit = 2.0**-53 if model.vectors["x"].dtype == np.float64 else 2.0**-24
+        self.x = model.vectors["x"].astype(np.float64)
+        self.scale = model.scale
+
+    def scalars(self, z: NDArray[np.float32]) -> tuple[_Floats, _Floats]:
+        """g_p along each row of z (P, d), and by how much a right client's may differ, both (P,).
+
+        Let u be the unit roundoff of the numbers that points are formed in, and let A_j bound |∂_j f|. A client rounds
+        three times on the way to a point, each time by at most u(|x_j| + μ|z_j|): f is known there to 3u·size, with
+        size = Σ_j A_j(|x_j| + μ|z_j|). In float64 f itself takes d products and sums and some more, which are less than
+        (d + 64)2⁻⁵²(1 + size). A difference has two such errors, over μ or 2μ; a projection has one in every product
+        and every sum, and none over μ. Last, g is rounded to float32.
+        """
+        u = z.astype(np.float64) * self.scale
+        bound = np.abs(self.loss.waves).T @ (1 / (3 * self.loss.scales))  # A_j
+        d, f64 = self.x.size, 2.0**-52
+        if self.estimator == "projection":
+            slopes = self.loss.gradient(self.x, self.step)
+            terms = np.abs(slopes * u).sum(axis=1)
+            size = float(bound @ np.abs(self.x))
+            bent = np.abs(u @ self.loss.waves.T).sum(axis=1)  # how fast slopes turn with an error of x or of f
+            g = u @ slopes
+            tolerance = (d + 4) * self.unit * terms + (d + 64) * f64 * (1 + size) * bent * self.loss.scales.max()
+        else:
+            size = np.abs(self.x) @ bound + self.mu * np.abs(u) @ bound
+            error = 3 * self.unit * size + (d + 64) * f64 * (1 + size)
+            above = self.loss.values(self.x + self.mu * u, self.step)
+            if self.estimator == "forward":
+                g = (above - self.loss.values(self.x[None], self.other_end)) / self.mu
+                tolerance = 2 * error / self.mu
+            else:
+                g = (above - self.loss.values(self.x - self.mu * u, self.other_end)) / (2 * self.mu)
+                tolerance = error / self.mu
+        return g, tolerance + 2.0**-23 * np.abs(g)
+
+
+def _agree(g: ScalarArray, wanted: _Floats, tolerance: _Floats, *, signs: bool) -> NDArray[np.bool_]:
+    if signs:  # rounding may turn those of differences that are next to nothing
+        found: NDArray[np.bool_] = (g == np.where(wanted >= 0, 1, -1)) | (np.abs(wanted) <= tolerance)
+        return found
+    return np.abs(g.astype(np.float64) - wanted) <= tolerance
+
+
+@law(
+    "every scalar of every reply is measured along its own seed's direction, at the client's x after its local steps, "
+    "on its own batch, with its own loss",
+    draw_from.cases(),
+    parts=("client",),
+)
+def replies_are_measurements(implementation: Implementation, case: Case) -> None:
+    clients = [implementation.client(case, i, Wavy(case.d, i)) for i in range(case.M)]
+    play(implementation, case, clients=clients, watch=Measured(case))
+
+
+class _Answered:
+    """Looks on, and keeps what was planned and answered."""
+
+    def __init__(self) -> None:
+        self.plans: list[dict[int, Plan]] = [{}]
+        self.replies: list[dict[int, Reply]] = [{}]
+
+    def planned(self, client: AnyClient, plan: Plan) -> None:
+        """See ``Watch``."""
+        self.plans[-1][client.id] = plan
+
+    def replied(self, client: AnyClient, plan: Plan, reply: Reply) -> None:  # noqa: ARG002
+        """See ``Watch``."""
+        self.replies[-1][client.id] = reply
+
+    def closed(self, record: RoundRecord) -> None:  # noqa: ARG002
+        """See ``Watch``."""
+        self.plans.append({})
+        self.replies.append({})
+
+
+@law(
+    "a round's plans and its record have the rate, the number of directions and the seeds of that round, and the "
+    "record's scalars are those of the replies that arrived",
+    draw_from.cases(),
+    parts=("server",),
+)
+def records_are_of_their_rounds_replies(implementation: Implementation, case: Case) -> None:
+    seen = _Answered()
+    played = play(implementation, case, watch=seen)
+    for r, (at, record) in enumerate(zip(case.rounds, played.records, strict=True)):
+        seeds = draw_seeds(case.seeding, played.server.run_seed, r, case.K, case.P(r), case.pool)
+        wanted = r, case.eta(r), case.P(r), case.distribution, list(seeds)
+        for i, plan in seen.plans[r].items():
+            found = plan.round, plan.eta, plan.P, plan.distribution, list(plan.seeds)
+            same(f"round, rate, P, distribution and seeds of client {i}'s plan of round {r}", found, wanted)
+        found = record.round, record.eta, record.P, record.distribution, list(record.seeds)
+        same(f"round, rate, P, distribution and seeds of the record of round {r}", found, wanted)
+        arrived = [seen.replies[r][i].scalars for i in at.clients if i not in at.lost]
+        same(f"scalars of round {r}", bits(record.scalars), bits(case.aggregation(arrived)))
