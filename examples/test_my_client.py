@@ -9,6 +9,7 @@ from decomfl_lab import InputError, laws
 class MyClient:
     def __init__(self, case, i, replica, loss):
         self.case, self.id, self.replica, self.loss, self.run_seed = case, i, replica, loss, None
+        self.steps = 0  # local steps in the client's life: they pick the batch
 
     def report(self):
         return laws.Held(self.id, self.replica.round)
@@ -22,8 +23,9 @@ class MyClient:
             x = self.replica.snapshot().x
             for p in range(plan.P):
                 z = torch.from_numpy(self.case.direction(seed, p))
-                g[k, p] = (self.loss(x + self.case.mu * z, k) - self.loss(x, k)) / self.case.mu
+                g[k, p] = (self.loss(x + self.case.mu * z, self.steps) - self.loss(x, self.steps)) / self.case.mu
             self.replica.catch_up([laws.RoundRecord(plan.round + k, plan.eta, plan.distribution, [seed], g[k : k + 1])])
+            self.steps += 1
         self.replica.restore(before)
         return laws.Reply(self.id, plan.round, g)
 

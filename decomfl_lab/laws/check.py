@@ -24,8 +24,16 @@ from decomfl_lab.devices import find_device
 from decomfl_lab.errors import InputError, require, require_choice, require_int, require_possible
 from decomfl_lab.interrupts import Interrupted, postponed
 
-# Each of these registers its laws.
-from decomfl_lab.laws import aggregation, federation, machine, measurement, stream, variants  # noqa: F401
+# Each of these registers its laws, or its faults.
+from decomfl_lab.laws import (  # noqa: F401
+    aggregation,
+    federation,
+    machine,
+    measurement,
+    measurement_faults,
+    stream,
+    variants,
+)
 from decomfl_lab.laws.contract import PARTS, AcrossDevices, Case, Implementation, supported
 from decomfl_lab.laws.faults import FAULTS
 from decomfl_lab.laws.register import LAWS, Law, LawBrokenError

@@ -197,7 +197,8 @@ def _waves(d: int) -> NDArray[np.float64]:
     """The rows s_n a_n: cosines of incommensurable frequencies, so that no element is 0 and no two rows are alike."""
     a = np.cos(np.outer([1.0, math.sqrt(2), math.sqrt(5)], np.arange(d)))
     a += np.sign(a)  # no element is small
-    return Wavy.scales[:, None] * a / np.linalg.norm(a, axis=1, keepdims=True)
+    found: NDArray[np.float64] = Wavy.scales[:, None] * a / np.linalg.norm(a, axis=1, keepdims=True)
+    return found
 
 
 class AnyReplica(Protocol):

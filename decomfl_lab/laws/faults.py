@@ -9,7 +9,6 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -18,8 +17,6 @@ from numpy.typing import NDArray
 
 from decomfl_lab import noise
 from decomfl_lab.devices import on_host
-from decomfl_lab.engines.base import Line
-from decomfl_lab.estimators.differences import ESTIMATORS
 from decomfl_lab.laws.contract import AnyClient, AnyServer, Case, Implementation
 from decomfl_lab.noise import AnyDistribution, Backend, Distribution, LowRank, Op, Program, reference
 from decomfl_lab.noise.program import Code
@@ -32,13 +29,13 @@ from decomfl_lab.protocol.wire import HEADER_BYTES, Kind, Ledger
 from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Majority, Mean, TrimmedMean
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
-from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, StepSeed, pooled
+from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, pooled
 from decomfl_lab.replicas.pooled import PooledReplica
 from decomfl_lab.replicas.rebuild import rebuild_
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import GridSgd, Sgd, Step
 
-__all__ = ["FAULTS", "Planted"]
+__all__ = ["FAULTS", "Planted", "fault"]
 
 _F32 = NDArray[np.float32]
 _F64 = NDArray[np.float64]
@@ -144,12 +141,13 @@ class _ByInstruction:
         r += number(c) * z.astype(r.dtype)
 
 
-def _fault(caught_by: str, right: type, method: str) -> Callable[[Callable[..., object]], None]:
+def fault(caught_by: str, right: type, method: str) -> Callable[[Callable[..., object]], None]:
     """Plant a function in the place of a method of a class of the lab's; the fault has the function's name."""
 
     def plant(wrong: Callable[..., object]) -> None:
         name = wrong.__name__.replace("_", "-")
-        kind: Any = type(wrong.__name__, (right,), {method: wrong})
+        computed = isinstance(getattr(right, method, None), property)
+        kind: Any = type(wrong.__name__, (right,), {method: property(wrong) if computed else wrong})
         if right is Planted:
             kind(name, caught_by)
         elif right is _ByInstruction:
@@ -182,13 +180,13 @@ def _stepped(client: Client, plan: Plan) -> tuple[Snapshot, Reply]:
     return before, Reply(client.id, plan.round, *client.local_update(plan))
 
 
-@_fault(_REVERT, Client, "handle")
+@fault(_REVERT, Client, "handle")
 def revert_forgotten(self: Client, plan: Plan) -> Reply:
     """Leaves the local steps in its replica."""
     return _stepped(self, plan)[1]
 
 
-@_fault(_REVERT, Client, "handle")
+@fault(_REVERT, Client, "handle")
 def momentum_not_reverted(self: Client, plan: Plan) -> Reply:
     """Brings back x alone."""
     before, reply = _stepped(self, plan)
@@ -196,7 +194,7 @@ def momentum_not_reverted(self: Client, plan: Plan) -> Reply:
     return reply
 
 
-@_fault(_REVERT, Client, "handle")
+@fault(_REVERT, Client, "handle")
 def revert_by_arithmetic(self: Client, plan: Plan) -> Reply:
     """Undoes the local steps by adding back what they subtracted, as eq. (sync) does in real arithmetic."""
     before, reply = _stepped(self, plan)
@@ -208,7 +206,7 @@ def revert_by_arithmetic(self: Client, plan: Plan) -> Reply:
     return reply
 
 
-@_fault(_REVERT, Client, "handle")
+@fault(_REVERT, Client, "handle")
 def maximum_not_reverted(self: Client, plan: Plan) -> Reply:
     """Brings back x and every state vector but ZO-AdaMM's maximum."""
     before, reply = _stepped(self, plan)
@@ -217,7 +215,7 @@ def maximum_not_reverted(self: Client, plan: Plan) -> Reply:
     return reply
 
 
-@_fault(_REVERT, Client, "handle")
+@fault(_REVERT, Client, "handle")
 def grid_undone_in_part(self: Client, plan: Plan) -> Reply:
     """Takes back all steps on the grid but the first."""
     if not isinstance(self.replica.rule, GridSgd):
@@ -229,7 +227,7 @@ def grid_undone_in_part(self: Client, plan: Plan) -> Reply:
     return reply
 
 
-@_fault(_REVERT, Client, "handle")
+@fault(_REVERT, Client, "handle")
 def state_of_own_scalars(self: Client, plan: Plan) -> Reply:
     """Updates the scale of its directions by its own scalars, in the place of the averaged ones that come later."""
     reply = Client.handle(self, plan)
@@ -238,23 +236,14 @@ def state_of_own_scalars(self: Client, plan: Plan) -> Reply:
     return reply
 
 
-@_fault("scalars-are-slopes-along-the-scaled-directions", Client, "_line")
-def directions_not_scaled(self: Client, seed: StepSeed, plan: Plan) -> Line:
-    """Measures along z where the rule has s ⊙ z."""
-    line = Client._line(self, seed, plan)
-    plain = self.replica.clone()
-    plain.rule = Sgd()
-    return replace(line, replica=plain)
-
-
-@_fault(_REBUILT, Client, "handle")
+@fault(_REBUILT, Client, "handle")
 def learning_rate_of_the_present(self: Client, plan: Plan) -> Reply:
     """Replays what it missed with the learning rate of the plan."""
     records = tuple(replace(record, eta=plan.eta) for record in plan.records)
     return Client.handle(self, replace(plan, records=records))
 
 
-@_fault("reply-order-does-not-matter", Server, "aggregate")
+@fault("reply-order-does-not-matter", Server, "aggregate")
 def client_order_changed(self: Server, replies: Iterable[Reply]) -> RoundRecord:
     """Adds the scalars in float32 in the order in which they arrive."""
     arrived = list(replies)
@@ -270,7 +259,7 @@ def client_order_changed(self: Server, replies: Iterable[Reply]) -> RoundRecord:
 # Replicas --------------------------------------------------------------------------------------------------------
 
 
-@_fault(_REBUILT, Replica, "catch_up")
+@fault(_REBUILT, Replica, "catch_up")
 def round_skipped(self: Replica, records: Iterable[RoundRecord]) -> int:
     """Leaves out the second of the rounds that it missed."""
     missed = [record for record in records if record.round >= self.round]
@@ -282,14 +271,14 @@ def round_skipped(self: Replica, records: Iterable[RoundRecord]) -> int:
     return len(missed)
 
 
-@_fault("history-in-pieces-equals-in-one-go", Replica, "catch_up")
+@fault("history-in-pieces-equals-in-one-go", Replica, "catch_up")
 def rate_of_the_last_for_all(self: Replica, records: Iterable[RoundRecord]) -> int:
     """Replays a lag with the learning rate of its last round."""
     records = list(records)
     return Replica.catch_up(self, (replace(record, eta=records[-1].eta) for record in records))
 
 
-@_fault(_RECURSION, Replica, "_program")
+@fault(_RECURSION, Replica, "_program")
 def decay_forgotten(self: Replica) -> Program:
     """Leaves weight decay out, as all others do."""
     rule: Any = self.rule
@@ -298,19 +287,19 @@ def decay_forgotten(self: Replica) -> Program:
     return Replica._program(self)
 
 
-@_fault(_RECURSION, Replica, "_real")
+@fault(_RECURSION, Replica, "_real")
 def steps_go_uphill(self: Replica, step: Step) -> Step:
     """Adds the estimate of the gradient, as all others do."""
     return replace(Replica._real(self, step), scalars=-on_host(step.scalars))
 
 
-@_fault(_RECURSION, Replica, "_real")
+@fault(_RECURSION, Replica, "_real")
 def scale_moves_within_a_round(self: Replica, step: Step) -> Step:
     """Updates the scale of directions in every local step, as all others do, so that clients measure along others."""
     return replace(Replica._real(self, step), last=True)
 
 
-@_fault("a-gap-is-refused", Replica, "catch_up")
+@fault("a-gap-is-refused", Replica, "catch_up")
 def gap_accepted(self: Replica, records: Iterable[RoundRecord]) -> int:
     """Applies a record of whatever round as if it were the next."""
     missed = [record for record in records if record.round >= self.round]
@@ -320,13 +309,13 @@ def gap_accepted(self: Replica, records: Iterable[RoundRecord]) -> int:
     return len(missed)
 
 
-@_fault("clients-may-share-what-is-equal", Replica, "own")
+@fault("clients-may-share-what-is-equal", Replica, "own")
 def writes_to_shared_vectors(self: Replica) -> None:
     """Steps on in vectors that others hold too."""
     self._shared = False
 
 
-@_fault("whole-vector-equals-per-tensor", Replica, "_run")
+@fault("whole-vector-equals-per-tensor", Replica, "_run")
 def tensors_restart_the_stream(self: Replica, program: Program) -> None:
     """Starts every tensor at position 0 of the stream."""
     self.own()
@@ -335,7 +324,7 @@ def tensors_restart_the_stream(self: Replica, program: Program) -> None:
         rebuild_(program, [{name: parts[n] for name, parts in cut.items()}])
 
 
-@_fault(_RECURSION, PooledReplica, "_apply_all")
+@fault(_RECURSION, PooledReplica, "_apply_all")
 def sums_in_single(self: PooledReplica, records: Sequence[RoundRecord]) -> None:
     """Rounds the sums of a pool to float32 after every record."""
     for record in records:
@@ -343,7 +332,7 @@ def sums_in_single(self: PooledReplica, records: Sequence[RoundRecord]) -> None:
         self.state = {**self.state, "sums": self.state["sums"].float().to(torch.int32)}
 
 
-@_fault(_RECURSION, PooledReplica, "_apply_all")
+@fault(_RECURSION, PooledReplica, "_apply_all")
 def place_off_by_one(self: PooledReplica, records: Sequence[RoundRecord]) -> None:
     """Adds to the sum beside the one that was meant."""
 
@@ -356,7 +345,7 @@ def place_off_by_one(self: PooledReplica, records: Sequence[RoundRecord]) -> Non
 # Servers ---------------------------------------------------------------------------------------------------------
 
 
-@_fault(_PRUNING, Server, "aggregate")
+@fault(_PRUNING, Server, "aggregate")
 def pruned_too_far(self: Server, replies: Iterable[Reply]) -> RoundRecord:
     """Forgets what only the client that is furthest on has."""
     record = Server.aggregate(self, replies)
@@ -364,7 +353,7 @@ def pruned_too_far(self: Server, replies: Iterable[Reply]) -> RoundRecord:
     return record
 
 
-@_fault(_PRUNING, Server, "aggregate")
+@fault(_PRUNING, Server, "aggregate")
 def never_pruned(self: Server, replies: Iterable[Reply]) -> RoundRecord:
     """Keeps every record."""
     start = self.history.start
@@ -374,14 +363,14 @@ def never_pruned(self: Server, replies: Iterable[Reply]) -> RoundRecord:
     return record
 
 
-@_fault("dense-pull-equals-replay", Server, "dense_model")
+@fault("dense-pull-equals-replay", Server, "dense_model")
 def pull_without_state(self: Server) -> Snapshot:
     """Sends x and zeros for the optimizer's state."""
     right = Server.dense_model(self)
     return replace(right, state={slot: torch.zeros_like(v) for slot, v in right.state.items()})
 
 
-@_fault("any-order-of-events-keeps-the-bits", Server, "note_dense_pull")
+@fault("any-order-of-events-keeps-the-bits", Server, "note_dense_pull")
 def pull_prunes_for_all(self: Server, client: int) -> None:
     """Forgets all records when one client has pulled the model."""
     Server.note_dense_pull(self, client)
@@ -393,13 +382,13 @@ def _replanned(server: Server, asked: Sequence[Any], wrong: Callable[[Plan], Pla
     return dict(server._planned)
 
 
-@_fault(_RECURSION, Server, "plan_round")
+@fault(_RECURSION, Server, "plan_round")
 def rate_of_the_round_before(self: Server, *asked: Any) -> dict[int, Plan]:
     """Plans a round with the learning rate of the one before."""
     return _replanned(self, asked, lambda right: replace(right, eta=self.eta(max(self.round - 1, 0))))
 
 
-@_fault("the-server-needs-no-model", Server, "aggregate")
+@fault("the-server-needs-no-model", Server, "aggregate")
 def model_decides(self: Server, replies: Iterable[Reply]) -> RoundRecord:
     """Halves every scalar where it keeps no model."""
     arrived = list(replies)
@@ -409,7 +398,7 @@ def model_decides(self: Server, replies: Iterable[Reply]) -> RoundRecord:
     return Server.aggregate(self, arrived)
 
 
-@_fault("fewer-seeds-give-the-same-models", Server, "plan_round")
+@fault("fewer-seeds-give-the-same-models", Server, "plan_round")
 def round_forgotten_in_seeds(self: Server, *asked: Any) -> dict[int, Plan]:
     """Step seeds derive from the run's seed alone where they are not sent."""
 
@@ -420,7 +409,7 @@ def round_forgotten_in_seeds(self: Server, *asked: Any) -> dict[int, Plan]:
     return _replanned(self, asked, wrong)
 
 
-@_fault("each-direction-can-have-its-seed", Server, "plan_round")
+@fault("each-direction-can-have-its-seed", Server, "plan_round")
 def one_seed_for_all_directions(self: Server, *asked: Any) -> dict[int, Plan]:
     """The directions of a step have seeds of their own, all the same."""
 
@@ -431,26 +420,26 @@ def one_seed_for_all_directions(self: Server, *asked: Any) -> dict[int, Plan]:
     return _replanned(self, asked, wrong)
 
 
-@_fault("clients-can-track-their-round", Server, "_held")
+@fault("clients-can-track-their-round", Server, "_held")
 def report_ignored(self: Server, participants: Sequence[int], reports: Iterable[Held] | None) -> Mapping[int, int]:
     """Sends everybody everything from the start."""
     return dict.fromkeys(Server._held(self, participants, reports), self.history.start)
 
 
-@_fault("a-bounded-history-is-enough", Server, "_prune")
+@fault("a-bounded-history-is-enough", Server, "_prune")
 def queue_too_long(self: Server) -> None:
     """Keeps one record more than it may."""
     self.history.prune(self.round - self.keep - 1 if self.keep else 0)
 
 
-@_fault("bad-replies-are-refused", Server, "check")
+@fault("bad-replies-are-refused", Server, "check")
 def any_reply_accepted(self: Server, reply: Reply) -> None:
     """Looks only at who answers."""
     if reply.client not in self._planned:
         Server.check(self, reply)
 
 
-@_fault("bad-replies-are-refused", Server, "aggregate")
+@fault("bad-replies-are-refused", Server, "aggregate")
 def votes_have_weights(self: Server, replies: Iterable[Reply]) -> RoundRecord:
     """Adds up what is sent in the place of signs: who says 100 has a hundred votes."""
     arrived = list(replies)
@@ -463,7 +452,7 @@ def votes_have_weights(self: Server, replies: Iterable[Reply]) -> RoundRecord:
 # Ledgers ---------------------------------------------------------------------------------------------------------
 
 
-@_fault("pulling-or-replaying-is-a-matter-of-cost", Ledger, "vector")
+@fault("pulling-or-replaying-is-a-matter-of-cost", Ledger, "vector")
 def pull_not_counted(self: Ledger, client: int, r: int, x: _Floats, *, upwards: bool) -> bytes:
     """Counts no element of a model that is sent."""
     message = Ledger.vector(self, client, r, x, upwards=upwards)
@@ -471,7 +460,7 @@ def pull_not_counted(self: Ledger, client: int, r: int, x: _Floats, *, upwards: 
     return message
 
 
-@_fault(_LEDGER, Ledger, "reply")
+@fault(_LEDGER, Ledger, "reply")
 def uplink_not_counted(self: Ledger, reply: Reply) -> bytes:
     """Counts no scalar of a reply."""
     message = Ledger.reply(self, reply)
@@ -479,7 +468,7 @@ def uplink_not_counted(self: Ledger, reply: Reply) -> bytes:
     return message
 
 
-@_fault(_LEDGER, Ledger, "reply")
+@fault(_LEDGER, Ledger, "reply")
 def header_not_counted(self: Ledger, reply: Reply) -> bytes:
     """Counts a reply without its header."""
     message = Ledger.reply(self, reply)
@@ -487,7 +476,7 @@ def header_not_counted(self: Ledger, reply: Reply) -> bytes:
     return message
 
 
-@_fault(_REBUILT, Ledger, "pool")
+@fault(_REBUILT, Ledger, "pool")
 def sums_of_an_earlier_round(self: Ledger, client: int, sums: PoolSums) -> bytes:
     """Sends the sums that the client before got, as if they were those of the round."""
     earlier = vars(self).get("earlier", np.zeros_like(sums.values))
@@ -498,27 +487,10 @@ def sums_of_an_earlier_round(self: Ledger, client: int, sums: PoolSums) -> bytes
 # What else an implementation has ---------------------------------------------------------------------------------
 
 
-@_fault("scalars-of-a-linear-loss", Planted, "client")
-def central_divided_by_mu(self: Planted, case: Case, i: int, objective: Objective | None = None) -> AnyClient:
-    """Divides the central difference by μ in the place of 2μ."""
-    client: Any = Implementation.client(self, case, i, objective)
-    if case.estimator == "central":
-        right = ESTIMATORS["central"]
-        wrong = {"combine": lambda values, slopes, mu: right.combine(values, slopes, mu / 2)}
-        client.estimator = SimpleNamespace(wants_slopes=False, points=right.points, **wrong)
-    return cast("AnyClient", client)
-
-
-@_fault("scalars-of-a-quadratic", Planted, "client")
-def forward_for_central(self: Planted, case: Case, i: int, objective: Objective | None = None) -> AnyClient:
-    """Takes forward differences always."""
-    return Implementation.client(self, replace(case, estimator="forward"), i, objective)
-
-
 _CLOCK = itertools.count()
 
 
-@_fault(_REPEATS, Planted, "server")
+@fault(_REPEATS, Planted, "server")
 def seed_of_the_clock(self: Planted, case: Case, *, with_model: bool = True) -> AnyServer:
     """Has another seed every time."""
     server: Any = Implementation.server(self, case, with_model=with_model)
@@ -526,7 +498,7 @@ def seed_of_the_clock(self: Planted, case: Case, *, with_model: bool = True) -> 
     return cast("AnyServer", server)
 
 
-@_fault(_REPEATS, Planted, "server")
+@fault(_REPEATS, Planted, "server")
 def seed_ignored(self: Planted, case: Case, *, with_model: bool = True) -> AnyServer:
     """Has the same seed in every run."""
     server: Any = Implementation.server(self, case, with_model=with_model)
@@ -534,7 +506,7 @@ def seed_ignored(self: Planted, case: Case, *, with_model: bool = True) -> AnySe
     return cast("AnyServer", server)
 
 
-@_fault(_WIRE, Planted, "encode")
+@fault(_WIRE, Planted, "encode")
 def scalars_in_half_precision(self: Planted, message: Message) -> bytes:
     """Sends the scalars of a reply with 16 bits."""
     if isinstance(message, Reply) and message.scalars.dtype == np.float32:
@@ -568,26 +540,26 @@ class _LeakingPadding(Planted):
 _LeakingPadding("padding-leaks", _WIRE)
 
 
-@_fault(_WIRE, Planted, "decode")
+@fault(_WIRE, Planted, "decode")
 def checksum_ignored(self: Planted, message: bytes, run_seed: int | None = None) -> Message:
     """Believes every body, whatever its header's checksum says."""
     return Implementation.decode(self, _resealed(message), run_seed)
 
 
-@_fault(_SAMPLING, Planted, "sample")
+@fault(_SAMPLING, Planted, "sample")
 def sampled_with_replacement(_: Planted, seed: int, r: int, M: int, m: int) -> Sequence[int]:
     """Samples a client more than once."""
     generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(r,)))
     return tuple(sorted(int(i) for i in generator.choice(M, size=m)))
 
 
-@_fault(_SAMPLING, Planted, "sample")
+@fault(_SAMPLING, Planted, "sample")
 def same_clients_every_round(self: Planted, seed: int, _: int, M: int, m: int) -> Sequence[int]:
     """Samples the clients of round 0 in every round."""
     return Implementation.sample(self, seed, 0, M, m)
 
 
-@_fault("aggregates-have-no-order", Planted, "aggregate")
+@fault("aggregates-have-no-order", Planted, "aggregate")
 def added_in_order_of_arrival(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Adds float32 numbers one after another, whatever the rule."""
     del rule
@@ -598,14 +570,14 @@ def added_in_order_of_arrival(_: Planted, rule: Aggregation, replies: Sequence[A
     return total / np.float32(len(replies))
 
 
-@_fault("agreement-is-kept", Planted, "aggregate")
+@fault("agreement-is-kept", Planted, "aggregate")
 def trimmed_but_divided_by_all(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Divides what is left of a trimmed mean by the number of all clients."""
     left = 1 - 2 * rule.tolerated / len(replies) if isinstance(rule, TrimmedMean) else 1.0
     return rule(replies) * np.float32(left)
 
 
-@_fault("liars-stay-within-the-honest-range", Planted, "aggregate")
+@fault("liars-stay-within-the-honest-range", Planted, "aggregate")
 def trimmed_above_alone(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Drops 2f of the largest numbers and none of the smallest."""
     if not isinstance(rule, TrimmedMean):
@@ -613,7 +585,7 @@ def trimmed_above_alone(_: Planted, rule: Aggregation, replies: Sequence[Any]) -
     return Mean()(list(np.sort(replies, axis=0)[: len(replies) - 2 * rule.tolerated]))
 
 
-@_fault("liars-move-aggregates-by-the-honest-spread", Planted, "aggregate")
+@fault("liars-move-aggregates-by-the-honest-spread", Planted, "aggregate")
 def krum_content_with_few_neighbours(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Krum that asks for the one nearest neighbour, which liars are to each other."""
     if not isinstance(rule, Krum):
@@ -623,7 +595,7 @@ def krum_content_with_few_neighbours(_: Planted, rule: Aggregation, replies: Seq
     return replies[min(range(len(near)), key=lambda i: (near[i], -i))]
 
 
-@_fault("krum-takes-one-reply-whole", Planted, "aggregate")
+@fault("krum-takes-one-reply-whole", Planted, "aggregate")
 def krum_by_coordinates(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Chooses a client anew for every scalar."""
     if not isinstance(rule, Krum):
@@ -632,7 +604,7 @@ def krum_by_coordinates(_: Planted, rule: Aggregation, replies: Sequence[Any]) -
     return np.array([rule(list(column)) for column in columns.swapaxes(0, 1)]).reshape(replies[0].shape)
 
 
-@_fault("votes-are-counted", Planted, "aggregate")
+@fault("votes-are-counted", Planted, "aggregate")
 def ties_go_to_the_last(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Gives a tied vote to the client that was heard last."""
     if not isinstance(rule, Majority):
@@ -640,7 +612,7 @@ def ties_go_to_the_last(_: Planted, rule: Aggregation, replies: Sequence[Any]) -
     return np.sign(2 * np.sum(replies, axis=0) + replies[-1]).astype(np.int8)
 
 
-@_fault("liars-stay-within-the-honest-range", Planted, "aggregate")
+@fault("liars-stay-within-the-honest-range", Planted, "aggregate")
 def the_last_has_a_casting_vote(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Counts a liar, who is heard last, as often as all the others together."""
     if not isinstance(rule, Majority):
@@ -648,7 +620,7 @@ def the_last_has_a_casting_vote(_: Planted, rule: Aggregation, replies: Sequence
     return np.sign(np.sum(replies, axis=0) + len(replies) * replies[-1]).astype(np.int8)
 
 
-@_fault("clipped-means-keep-the-norm", Planted, "aggregate")
+@fault("clipped-means-keep-the-norm", Planted, "aggregate")
 def clipped_by_coordinates(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Clips every scalar to c, not the norm of all."""
     if not isinstance(rule, ClippedMean) or not rule.clip:
@@ -656,7 +628,7 @@ def clipped_by_coordinates(_: Planted, rule: Aggregation, replies: Sequence[Any]
     return Mean()([np.clip(reply, -rule.clip, rule.clip).astype(np.float32) for reply in replies])
 
 
-@_fault("clipped-means-keep-the-norm", Planted, "aggregate")
+@fault("clipped-means-keep-the-norm", Planted, "aggregate")
 def clipped_to_the_mean_norm(_: Planted, rule: Aggregation, replies: Sequence[Any]) -> Any:
     """Clips to the mean of the norms, which one liar makes what it likes."""
     if not isinstance(rule, ClippedMean) or rule.clip:
@@ -664,13 +636,13 @@ def clipped_to_the_mean_norm(_: Planted, rule: Aggregation, replies: Sequence[An
     return ClippedMean(float(np.mean([np.linalg.norm(reply.astype(np.float64)) for reply in replies])))(replies)
 
 
-@_fault("streams-are-functions-of-their-counters", Planted, "direction")
+@fault("streams-are-functions-of-their-counters", Planted, "direction")
 def directions_repeat(_: Planted, seed: int, p: int, d: int, distribution: AnyDistribution) -> _F32:
     """Directions of one seed that come back after two."""
     return noise.direction(seed, p // 2, d, distribution=distribution)
 
 
-@_fault("low-rank-factors-are-shared-by-nobody", Planted, "direction")
+@fault("low-rank-factors-are-shared-by-nobody", Planted, "direction")
 def one_generator_for_every_tensor(_: Planted, seed: int, p: int, d: int, distribution: AnyDistribution) -> _F32:
     """Starts anew for every tensor, so that layers of equal shape get equal noise."""
     if not isinstance(distribution, LowRank):
@@ -679,7 +651,7 @@ def one_generator_for_every_tensor(_: Planted, seed: int, p: int, d: int, distri
     return np.concatenate([noise.direction(seed, p, own.d, distribution=own) for own in alone])
 
 
-@_fault("low-rank-factors-are-shared-by-nobody", Planted, "direction")
+@fault("low-rank-factors-are-shared-by-nobody", Planted, "direction")
 def one_factor_for_both(_: Planted, seed: int, p: int, d: int, distribution: AnyDistribution) -> _F32:
     """Makes A and B of the same numbers."""
     z = noise.direction(seed, p, d, distribution=distribution)
@@ -691,7 +663,7 @@ def one_factor_for_both(_: Planted, seed: int, p: int, d: int, distribution: Any
     return z
 
 
-@_fault("private-keys-hide-the-directions", Planted, "keyed_client")
+@fault("private-keys-hide-the-directions", Planted, "keyed_client")
 def private_key_lost(self: Planted, case: Case, i: int, key: int) -> AnyClient:
     """Client 0 never got the private key."""
     client: Any = Implementation.keyed_client(self, case, i, key)
@@ -700,7 +672,7 @@ def private_key_lost(self: Planted, case: Case, i: int, key: int) -> AnyClient:
     return cast("AnyClient", client)
 
 
-@_fault("lean-clients-are-like-others", Planted, "lean_client")
+@fault("lean-clients-are-like-others", Planted, "lean_client")
 def lean_the_other_way(self: Planted, case: Case, i: int, objective: Perturbable) -> AnyClient:
     """Lean clients that walk to x − μz."""
     other: Any = copy.copy(objective)
@@ -708,13 +680,13 @@ def lean_the_other_way(self: Planted, case: Case, i: int, objective: Perturbable
     return Implementation.lean_client(self, case, i, other)
 
 
-@_fault(_SYNC, SyncReplica, "diverge")
+@fault(_SYNC, SyncReplica, "diverge")
 def own_steps_not_corrected(_: SyncReplica, taken: Iterable[Step]) -> None:
     """Applies the record on top of its own local steps."""
     del taken
 
 
-@_fault(_SYNC, SyncReplica, "_correct")
+@fault(_SYNC, SyncReplica, "_correct")
 def corrected_in_single(self: SyncReplica, program: Program, own: Step, step: Step | None) -> None:
     """Rounds the corrections of a float64 model to float32."""
     cast("Sgd", self.rule).emit_correction(program, self._real(own), step, wide=False)
@@ -723,13 +695,13 @@ def corrected_in_single(self: SyncReplica, program: Program, own: Step, step: St
 # Backends --------------------------------------------------------------------------------------------------------
 
 
-@_fault(_PROGRAMS, _ByInstruction, "add")
+@fault(_PROGRAMS, _ByInstruction, "add")
 def fused_multiply_add(_: _ByInstruction, r: _Floats, c: np.float32, z: _F32) -> None:
     """The product is not rounded before the sum."""
     r[:] = (np.longdouble(c) * z.astype(np.longdouble) + r).astype(r.dtype)
 
 
-@_fault("known-answers-are-given", _ByInstruction, "directions")
+@fault("known-answers-are-given", _ByInstruction, "directions")
 def words_swapped(_: _ByInstruction, key: int, direction: int, first: int, count: int, *of: Any) -> _F32:
     """Words 2 and 3 of a tile change places."""
     tiles = -(-(first + count) // TILE) - first // TILE
@@ -738,19 +710,19 @@ def words_swapped(_: _ByInstruction, key: int, direction: int, first: int, count
     return swapped[first % TILE :][:count]
 
 
-@_fault("slices-and-backends-agree", _ByInstruction, "directions")
+@fault("slices-and-backends-agree", _ByInstruction, "directions")
 def tile_off_by_one(_: _ByInstruction, key: int, direction: int, first: int, *of: Any) -> _F32:
     """A slice that does not begin where a tile begins gets the next tile's numbers."""
     return reference.directions(key, direction, first + (TILE if first % TILE else 0), *of)
 
 
-@_fault("far-slices-agree", _ByInstruction, "directions")
+@fault("far-slices-agree", _ByInstruction, "directions")
 def high_word_forgotten(_: _ByInstruction, key: int, direction: int, first: int, *of: Any) -> _F32:
     """The second word of the counter stays 0: directions repeat after 2^34 elements."""
     return reference.directions(key, direction, first % (4 << 32), *of)
 
 
-@_fault(_PROGRAMS, _ByInstruction, "instruction")
+@fault(_PROGRAMS, _ByInstruction, "instruction")
 def rounding_bits_repeat(self: _ByInstruction, code: Code, *of: Any) -> int:
     """All vectors of a step are rounded with the same random bits."""
     if code.table[0, 0] == Op.NARROW_RANDOMLY:
@@ -788,7 +760,7 @@ class _DoubleWithinAProgram(_ByInstruction):
 _FaultyBackend("double-within-a-program", "one-instruction-at-a-time-agrees", _DoubleWithinAProgram())
 
 
-@_fault("square-sums-agree", _ByInstruction, "tile_square_sums")
+@fault("square-sums-agree", _ByInstruction, "tile_square_sums")
 def squares_in_order(_: _ByInstruction, key: int, direction: int, first_tile: int, tiles: int, d: int) -> _F64:
     """The squares of a tile are added one after another, not by halves."""
     z = reference.directions(key, direction, first_tile * TILE, tiles * TILE, Distribution.GAUSSIAN, 1.0)

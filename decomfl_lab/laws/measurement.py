@@ -23,6 +23,7 @@ from decomfl_lab.laws import strategies as draw_from
 from decomfl_lab.laws.contract import AnyClient, Case, Implementation, Wavy, play
 from decomfl_lab.laws.register import LawBrokenError, bits, law, same
 from decomfl_lab.laws.written_out import WrittenOut
+from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.messages import Plan, Reply
 from decomfl_lab.records.record import RoundRecord, ScalarArray
 from decomfl_lab.records.seeds import draw_seeds
@@ -96,7 +97,7 @@ class Measured:
         if not self.case.signs:
             for words, wanted, tolerance in self._mistakes(plan, reply, path, k, p):
                 if abs(float(found) - wanted) <= tolerance:
-                    return f"; it is {words}"
+                    return f"; it agrees with {words}"
         return ""
 
     def _mistakes(
@@ -113,12 +114,19 @@ class Measured:
             return float(wanted[0]), float(tolerance[0])
 
         right, rounding = at()
-        for words, factor in {"this with the sign turned": -1, "twice this": 2, "half of this": 0.5}.items():
-            yield words, right * factor, 2 * rounding
-        yield "this divided by P once more", right / P, rounding
-        yield from ((f"that of direction {q}", *at(q=q)) for q in range(P) if q != p)
-        yield from ((f"along the direction of local step {n}", *at(seed=s)) for n, s in enumerate(plan.seeds) if n != k)
-        yield from ((f"along the direction of round {plan.round - 1}", *at(seed=s)) for s in self.seeds)
+        for words, factor in {"the sign turned": -1, "a factor of 2": 2, "a factor of 1/2": 0.5}.items():
+            yield f"the right number with {words}", right * factor, 2 * rounding
+        yield "the right number divided by P once more", right / P, rounding
+        if case.rule.scaling:
+            yield "what is measured along z, which is not multiplied by s", *at(scale=1.0)
+        for q in range(P):
+            if q != p:
+                yield f"that of direction {q}", *at(q=q)
+        for n, seed in enumerate(plan.seeds):
+            if n != k:
+                yield f"what is measured along the direction of local step {n}", *at(seed=seed)
+        for seed in self.seeds:
+            yield f"what is measured along a direction of round {plan.round - 1}", *at(seed=seed)
         if k:
             yield "what is measured at the x of the round's start", *at(model=path[0])
         yield "what is measured at x_0", *at(model=WrittenOut(case))
@@ -127,19 +135,21 @@ class Measured:
         for step in dict.fromkeys([t - 1, t + 1, k, 0, *range(t + 4)]):
             if step not in (t, -1):
                 yield f"what is measured on the data of its local step {step}, not {t}", *at(step=step)
-                yield f"a difference between the data of its local steps {t} and {step}", *at(other_end=step)
-                yield f"a difference between the data of its local steps {step} and {t}", *at(step=step, other_end=t)
-        yield from ((f"the loss of client {j}", *at(client=j)) for j in range(case.M) if j != i)
+                yield f"the difference between the data of its local steps {t} and {step}", *at(other_end=step)
+                yield f"the difference between the data of its local steps {step} and {t}", *at(step=step, other_end=t)
+        for j in range(case.M):
+            if j != i:
+                yield f"what is measured with the loss of client {j}", *at(client=j)
         for mu in (case.mu / 2, case.mu * 2):
             wanted, tolerance = at(mu=mu)
             yield f"what is measured with μ = {mu}", wanted, tolerance
             times = mu / case.mu
-            yield f"a difference of points μ = {mu} away over {case.mu}", wanted * times, tolerance * times
+            yield f"the difference of points μ = {mu} away over {case.mu}", wanted * times, tolerance * times
         for estimator in {"forward", "central", "projection"} - {case.estimator}:
             yield f"what is measured by {estimator}", *at(estimator=estimator)
         for sent in [reply, *([self.last[i]] if i in self.last else [])]:
             for (n, q), g in np.ndenumerate(sent.scalars):
-                if (sent.round, n, q) != (plan.round, k, p):
+                if g and (sent.round, n, q) != (plan.round, k, p):
                     yield f"what it sent in round {sent.round} for local step {n}, direction {q}", float(g), 0.0
 
 
@@ -156,6 +166,7 @@ class _Place:
         other_end: int | None = None,
         mu: float | None = None,
         estimator: str | None = None,
+        scale: float | None = None,
     ) -> None:
         """Where it is measured; ``other_end`` is the local step of a difference's second value, if it is another."""
         self.loss, self.step, self.other_end = loss, step, step if other_end is None else other_end
@@ -163,7 +174,7 @@ class _Place:
         self.estimator = estimator or case.estimator
         self.unit = 2.0**-53 if model.vectors["x"].dtype == np.float64 else 2.0**-24
         self.x = model.vectors["x"].astype(np.float64)
-        self.scale = model.scale
+        self.scale: Any = model.scale if scale is None else scale
 
     def scalars(self, z: NDArray[np.float32]) -> tuple[_Floats, _Floats]:
         """g_p along each row of z (P, d), and by how much a right client's may differ, both (P,).
@@ -236,6 +247,10 @@ class _Answered:
         self.replies.append({})
 
 
+def _fields(of: Plan | RoundRecord) -> tuple[int, float, int, Distribution]:
+    return of.round, of.eta, of.P, of.distribution
+
+
 @law(
     "a round's plans and its record have the rate, the number of directions and the seeds of that round, and the "
     "record's scalars are those of the replies that arrived",
@@ -247,11 +262,10 @@ def records_are_of_their_rounds_replies(implementation: Implementation, case: Ca
     played = play(implementation, case, watch=seen)
     for r, (at, record) in enumerate(zip(case.rounds, played.records, strict=True)):
         seeds = draw_seeds(case.seeding, played.server.run_seed, r, case.K, case.P(r), case.pool)
-        wanted = r, case.eta(r), case.P(r), case.distribution, list(seeds)
-        for i, plan in seen.plans[r].items():
-            found = plan.round, plan.eta, plan.P, plan.distribution, list(plan.seeds)
-            same(f"round, rate, P, distribution and seeds of client {i}'s plan of round {r}", found, wanted)
-        found = record.round, record.eta, record.P, record.distribution, list(record.seeds)
-        same(f"round, rate, P, distribution and seeds of the record of round {r}", found, wanted)
+        each: dict[str, Plan | RoundRecord] = {f"client {i}'s plan of": plan for i, plan in seen.plans[r].items()}
+        for what, found in {**each, "the record of": record}.items():
+            same(f"seeds in {what} round {r}", list(found.seeds), list(seeds))
+            wanted = r, case.eta(r), case.P(r), case.distribution
+            same(f"round, rate, P and distribution in {what} round {r}", _fields(found), wanted)
         arrived = [seen.replies[r][i].scalars for i in at.clients if i not in at.lost]
         same(f"scalars of round {r}", bits(record.scalars), bits(case.aggregation(arrived)))

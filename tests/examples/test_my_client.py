@@ -15,7 +15,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "test_my_client.py"
 def test_it_keeps_the_laws_that_it_is_tried_on() -> None:
     outcomes = laws.verify(runpy.run_path(str(EXAMPLE))["Mine"](), cases=5)
     assert outcomes.broken == []
-    assert sum(outcome.status == "holds" for outcome in outcomes) >= 14
+    assert sum(outcome.status == "holds" for outcome in outcomes) >= 13
 
 
 def test_pytest_finds_a_test_for_every_law() -> None:
@@ -26,4 +26,4 @@ def test_pytest_finds_a_test_for_every_law() -> None:
 
 
 def test_it_is_short() -> None:
-    assert len(EXAMPLE.read_text().splitlines()) <= 40
+    assert len(EXAMPLE.read_text().splitlines()) <= 42

@@ -163,7 +163,7 @@ class Server:
 
 class Foreign(Implementation):
     def supports(self, case: Case) -> bool:
-        return isinstance(case.rule, Sgd | Momentum) and case.estimator != "central-sign"
+        return isinstance(case.rule, Sgd | Momentum) and case.estimator in ("forward", "central")
 
     def replica(self, case: Case, *, per_tensor: bool = False) -> Replica:
         return Replica(case)

@@ -1,0 +1,256 @@
+"""What a client sends is measured: every way of being wrong is noticed and told, and no right way is taken for one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import seed as hypothesis_seed
+
+from decomfl_lab import laws
+from decomfl_lab.laws import LAWS, Wavy
+from decomfl_lab.laws.check import check_law
+from decomfl_lab.laws.contract import Implementation, play
+from decomfl_lab.laws.measurement import Measured, _Place
+from decomfl_lab.noise import Distribution, direction
+from tests.laws.bent import Bent, Client
+
+LAW = "replies-are-measurements"
+
+
+# Wrong clients ---------------------------------------------------------------------------------------------------
+
+
+def _bug(**bent: Any) -> type[Client]:
+    return type("Bug", (Client,), bent)
+
+
+def _direction_of(seed_of: Any, p_of: Any = lambda self, p: p) -> Any:
+    return lambda self, k, p: torch.from_numpy(self.case.direction(seed_of(self, k), p_of(self, p)))
+
+
+def _kept(name: str, value_of: Any) -> Any:
+    """The value of the call before, or of this one at the first."""
+
+    def call(self: Any, *at: Any) -> Any:
+        now = value_of(self, *at)
+        before = vars(self).get(name, now)
+        vars(self)[name] = now
+        return before
+
+    return call
+
+
+def _scalar(f: Any) -> Any:
+    return lambda self, x, z: float(f(self.loss, x, z, self.steps, self.case.mu))
+
+
+def _with_lag(self: Any, plan: Any) -> None:
+    self.plan = plan
+    self.steps += len(plan.records) > 1
+
+
+def _changed(seed: Any, i: int) -> Any:
+    return seed ^ i if isinstance(seed, int) else tuple(own ^ i for own in seed)
+
+
+def _of_client_0(client: Any) -> Client:
+    other = Client(client.case, 0, client.replica, Wavy(client.case.d, 0))
+    other.steps = client.steps
+    return other
+
+
+def _sent_before(self: Any, reply: Any) -> Any:
+    earlier = vars(self).get("earlier", reply.scalars)
+    vars(self)["earlier"] = reply.scalars
+    return replace(reply, scalars=earlier) if earlier.shape == reply.scalars.shape else reply
+
+
+BUGS = {
+    # along what
+    "first-seed": _bug(direction=_direction_of(lambda self, k: self.plan.seeds[0])),
+    "seeds-reversed": _bug(direction=_direction_of(lambda self, k: self.plan.seeds[-1 - k])),
+    "seed-before": _bug(direction=_kept("old", Client.direction)),
+    "one-direction": _bug(direction=_direction_of(lambda self, k: self.plan.seeds[k], lambda self, p: 0)),
+    "next-direction": _bug(direction=_direction_of(lambda self, k: self.plan.seeds[k], lambda self, p: p + 1)),
+    "round-as-seed": _bug(direction=_direction_of(lambda self, k: 3 * self.plan.round + k)),
+    "own-seed": _bug(direction=_direction_of(lambda self, k: _changed(self.plan.seeds[k], self.id))),
+    "norm-one": _bug(direction=lambda self, k, p: torch.nn.functional.normalize(Client.direction(self, k, p), dim=0)),
+    # where
+    "x-of-the-start": _bug(x_of=lambda self, k: self.before.x),
+    "x-0": _bug(x_of=lambda self, k: self.case.initial()),
+    "x-before": _bug(x_of=_kept("x", Client.x_of)),
+    "x-half-way": _bug(x_of=lambda self, k: (self.before.x + self.replica.snapshot().x) / 2),
+    "steps-uphill": _bug(moves=lambda self, g: -g),
+    "steps-not": _bug(moves=lambda self, g: 0 * g),
+    # on which data
+    "counter-stuck": _bug(step=lambda self: 0),
+    "counter-of-the-round": _bug(step=lambda self: self.steps % self.plan.K),
+    "counter-ahead": _bug(step=lambda self: self.steps + 1),
+    "counter-is-the-round": _bug(step=lambda self: self.plan.round),
+    "counter-counts-lags": _bug(begin=_with_lag),
+    "two-batches": _bug(scalar=_scalar(lambda f, x, z, t, mu: (f(x + mu * z, t + 1) - f(x, t)) / mu)),
+    "loss-of-another": _bug(scalar=lambda self, x, z: _of_client_0(self).scalar(x, z)),
+    # what is made of it
+    "sign": _bug(sent=lambda self, k, g: -g),
+    "sign-later": _bug(sent=lambda self, k, g: -g if k else g),
+    "sign-in-later-rounds": _bug(sent=lambda self, k, g: -g if self.plan.round > 1 else g),
+    "zero-later": _bug(sent=lambda self, k, g: 0 * g if k else g),
+    "points-2mu": _bug(scalar=_scalar(lambda f, x, z, t, mu: (f(x + 2 * mu * z, t) - f(x, t)) / mu)),
+    "over-2mu": _bug(scalar=_scalar(lambda f, x, z, t, mu: (f(x + mu * z, t) - f(x, t)) / (2 * mu))),
+    "backward": _bug(scalar=_scalar(lambda f, x, z, t, mu: (f(x, t) - f(x - mu * z, t)) / mu)),
+    "over-P": _bug(sent=lambda self, k, g: g / len(g)),
+    "over-K": _bug(sent=lambda self, k, g: g / self.plan.K),
+    "kept": _bug(answer=_sent_before),
+    "last-direction-alone": _bug(sent=lambda self, k, g: np.full_like(g, g[-1])),
+    "by-the-first-client": _bug(answer=lambda self, reply: replace(reply, client=0)),
+    "half-precision": _bug(sent=lambda self, k, g: g.astype(np.float16)),
+}
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_client_that_measures_something_else_is_told_where(name: str) -> None:
+    outcome = check_law(LAWS[LAW], Bent(BUGS[name]), cases=100, shrink=False)
+    assert outcome.status == "broken", outcome
+    place = r"g of client \d in round \d, local step \d of \d, direction \d of \d:\s+\S+ is\s+not"
+    if name == "by-the-first-client":
+        place = r"who answers client 1's plan, and of which round: \(0, 0\) is not \(1, 0\)"
+    assert re.search(place, outcome.counterexample), outcome.counterexample
+
+
+AGREES = {
+    "first-seed": "along the direction of local step 0",
+    "seed-before": "along the direction of local step 0|along a direction of round 0|direction 0",
+    "x-of-the-start": "at the x of the round's start",
+    "x-0": "at the x of the round's start|at x_0",
+    "counter-stuck": "on the data of its local step 0, not 1",
+    "counter-ahead": "on the data of its local step 1, not 0",
+    "two-batches": "the difference between the data of its local steps 1 and 0",
+    "loss-of-another": "with the loss of client 0",
+    "sign": "the right number with the sign turned",
+    "over-2mu": "the right number with a factor of 1/2",
+    "points-2mu": r"the difference of points μ = \S+ away over \S+",
+    "over-P": "the right number with a factor of 1/2|divided by P once more",
+    "kept": "what it sent in round 0 for local step 0, direction 0",
+    "last-direction-alone": r"that of direction \d",
+}
+
+
+@pytest.mark.parametrize("name", AGREES)
+def test_the_counterexample_says_what_the_number_agrees_with(name: str) -> None:
+    told = " ".join(check_law(LAWS[LAW], Bent(BUGS[name]), cases=100, shrink=False).counterexample.split())
+    assert re.search(f"; it agrees with .*({AGREES[name]})", told), told
+
+
+# Right clients ---------------------------------------------------------------------------------------------------
+
+
+def _walk(self: Client, x: Any, z: Any) -> float:
+    """As MeZO does it: x is moved to the point and back, in its own numbers, and drifts by roundings."""
+    mu, step = self.case.mu, self.step()
+    x.add_(z, alpha=mu)
+    above = self.loss(x, step)
+    x.sub_(z, alpha=mu)
+    return float((above - self.loss(x, step)) / mu)
+
+
+RIGHT = {
+    "plain": Client,
+    "points-in-float64": _bug(scalar=_scalar(lambda f, x, z, t, mu: (f(x.double() + mu * z, t) - f(x, t)) / mu)),
+    "walks": _bug(scalar=_walk, x_of=lambda self, k: self.replica.snapshot().x.clone()),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_no_right_way_to_measure_is_taken_for_a_wrong_one(name: str) -> None:
+    outcome = check_law(LAWS[LAW], Bent(RIGHT[name]), cases=100)
+    assert outcome.status == "holds", outcome
+    assert outcome.cases == 100
+
+
+def test_the_right_client_keeps_every_law() -> None:
+    assert not laws.verify(Bent(), cases=5).broken
+
+
+# The reference ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("d", [1, 2, 300])
+def test_the_loss_has_its_gradient_and_its_slopes_are_at_most_one(d: int) -> None:
+    loss, rng = Wavy(d, 2), np.random.default_rng(0)
+    x, u, h = rng.standard_normal(d), rng.standard_normal(d), 1e-6
+    above, below = loss.values(np.stack([x + h * u, x - h * u]), 5)
+    assert loss.gradient(x, 5) @ u == pytest.approx((above - below) / (2 * h), abs=1e-6)
+    assert np.linalg.norm(loss.waves / loss.scales[:, None], axis=1) == pytest.approx(np.ones(3))
+    value, gradient = loss.value_and_gradient(torch.from_numpy(x), 5)
+    assert (value, gradient.tolist()) == (loss(torch.from_numpy(x), 5), loss.gradient(x, 5).tolist())
+
+
+def test_along_is_the_value_at_the_point_beside_x() -> None:
+    loss, x = Wavy(40, 1), torch.linspace(-1, 1, 40)
+    z = torch.from_numpy(direction(7, 3, 40, distribution=Distribution.GAUSSIAN))
+    assert loss.along(x, 2, 7, 3, 0.125, Distribution.GAUSSIAN) == loss(x + 0.125 * z, 2)
+
+
+def test_no_client_has_the_phases_of_another_some_steps_later() -> None:
+    phases = {tuple(np.round(np.mod(Wavy(1, i).phases(t), 2 * np.pi), 6)) for i in range(5) for t in range(40)}
+    assert len(phases) == 5 * 40
+
+
+class _Seen(Measured):
+    """Notes by how many tolerances a mistake changes a scalar, for every scalar of the histories."""
+
+    ratios: dict[str, list[float]]
+
+    def replied(self, client: Any, plan: Any, reply: Any) -> None:
+        path = [self.model]
+        for k, (seed, g) in enumerate(zip(plan.seeds, reply.scalars, strict=True)):
+            t, i, x = self.steps[client.id] + k, client.id, path[k]
+            right, tolerance = _Place(self.case, x, self.losses[i], t).scalars(x.directions(seed, plan.P))
+            others = {
+                "batch": (_Place(self.case, x, self.losses[i], t + 1), seed),
+                "client": (_Place(self.case, x, Wavy(self.case.d, i + 1), t), seed),
+                "seed": (_Place(self.case, x, self.losses[i], t), plan.seeds[k - 1] if k else None),
+                "x": (_Place(self.case, path[k - 1], self.losses[i], t) if k else None, seed),
+                "μ": (_Place(self.case, x, self.losses[i], t, mu=2 * self.case.mu), seed),
+            }
+            for name, (place, along) in others.items():
+                if (
+                    place is not None
+                    and along is not None
+                    and not (name == "μ" and self.case.estimator == "projection")
+                ):
+                    wrong, _ = place.scalars(x.directions(along, plan.P))
+                    self.ratios.setdefault(name, []).extend(np.abs(wrong - right) / tolerance)
+            path.append(x.after_local_step(seed, g, plan.eta))
+        super().replied(client, plan, reply)
+
+
+def test_a_mistake_changes_a_scalar_by_much_more_than_the_tolerance() -> None:
+    ratios: dict[str, list[float]] = {}
+
+    @hypothesis_seed(0)
+    @settings(
+        max_examples=100,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(LAWS[LAW].inputs)
+    def run(drawn: Any) -> None:
+        seen = _Seen(drawn[0])
+        seen.ratios = ratios
+        play(Implementation(), drawn[0], watch=seen)
+
+    run()
+    visible = {name: float(np.mean(np.array(each) > 10)) for name, each in ratios.items()}
+    # In float32 at μ = 2⁻¹⁰ central differences hardly depend on μ, and one step at η = 0.003 moves x by little.
+    wanted = {"batch": 0.95, "client": 0.95, "seed": 0.95, "x": 0.75, "μ": 0.4}
+    assert {name: share for name, share in visible.items() if share < wanted[name]} == {}
+    assert min(float(np.median(each)) for name, each in ratios.items() if name != "μ") > 100
