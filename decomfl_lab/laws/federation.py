@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from decomfl_lab.engines.base import wide_dtype
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws import strategies as draw_from
-from decomfl_lab.laws.contract import Case, Implementation, model_of, play, sums_or
+from decomfl_lab.laws.contract import AnyClient, Case, Implementation, model_of, play, sums_or
 from decomfl_lab.laws.measurement import Measured
-from decomfl_lab.laws.register import LawBrokenError, bits, law, refused, same
+from decomfl_lab.laws.register import LawBrokenError, Model, bits, law, refused, same
 from decomfl_lab.laws.written_out import WrittenOut
-from decomfl_lab.protocol.messages import Message, Reply, RunSeed
+from decomfl_lab.protocol.messages import Message, Plan, Reply, RunSeed
 from decomfl_lab.protocol.server import Tracking
+from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.replicas.rules import Momentum, Sgd
 
 __all__: list[str] = []
@@ -36,16 +37,17 @@ def rebuilt_client_equals_server(implementation: Implementation, case: Case) -> 
 @law("replay is the paper's recursion, written out in numpy with the reference stream", draw_from.cases())
 def replay_equals_the_written_out_recursion(implementation: Implementation, case: Case) -> None:
     played = play(implementation, case)
-    played.bring_up(0)
-    held = played.clients[0].replica.snapshot()
     model = WrittenOut(case, backend="numpy")
     for r, record in enumerate(played.records):
         same(f"K and P of round {r}", record.scalars.shape, (case.K, case.P(r)))
         same(f"distribution of round {r}", record.distribution, case.distribution)
         model.apply(record, case.eta(r))
-    for name, found in {"x": held.x, **held.state}.items():
-        wide = found if name == "sums" else found.to(wide_dtype(found))
-        same(name, bits(wide), bits(model.vectors[name]))
+    for i, client in enumerate(played.clients):
+        played.bring_up(i)
+        held = client.replica.snapshot()
+        for name, found in {"x": held.x, **held.state}.items():
+            wide = found if name == "sums" else found.to(wide_dtype(found))
+            same(f"{name} of client {i}", bits(wide), bits(model.vectors[name]))
 
 
 @law("the order in which replies arrive does not matter", draw_from.cases(), parts=("server",))
@@ -57,7 +59,12 @@ def reply_order_does_not_matter(implementation: Implementation, case: Case) -> N
 
 @law("pruning keeps every record that some client still needs, and no older one", draw_from.cases(), parts=("server",))
 def pruning_keeps_what_is_needed(implementation: Implementation, case: Case) -> None:
-    played = play(implementation, case)
+    played = play(implementation, case, rounds=())
+    for at in case.rounds:
+        played.play_round(at)
+        untracked = case.tracking is Tracking.CLIENTS  # the server does not know what is needed
+        oldest = 0 if untracked else min(played.server.held)
+        same(f"oldest round kept after round {played.server.round - 1}", played.server.history.start, oldest)
     for i, client in enumerate(played.clients):
         try:
             records = played.plan_for(i).records
@@ -66,28 +73,42 @@ def pruning_keeps_what_is_needed(implementation: Implementation, case: Case) -> 
         rounds = {record.round for record in records}
         needed = set(range(client.replica.round, played.server.round))
         same(f"records missing for client {i}", needed - rounds, set())
-    untracked = case.tracking is Tracking.CLIENTS  # the server does not know what is needed
-    same("oldest round kept", played.server.history.start, 0 if untracked else min(played.server.held))
+
+
+class _Reverts:
+    """Looks on, and compares each client's model before and after its local steps."""
+
+    def __init__(self) -> None:
+        self.before: dict[int, Model] = {}
+
+    def planned(self, client: AnyClient, plan: Plan) -> None:
+        """See ``Watch``."""
+        client.replica.catch_up(plan.records)
+        self.before[client.id] = model_of(client.replica)
+
+    def replied(self, client: AnyClient, plan: Plan, reply: Reply) -> None:  # noqa: ARG002
+        """See ``Watch``."""
+        what = f"model of client {client.id} after the local updates of round {plan.round} and revert"
+        same(what, model_of(client.replica), self.before[client.id])
+
+    def closed(self, record: RoundRecord) -> None:
+        """See ``Watch``."""
 
 
 @law("local updates followed by the revert leave every bit of x and of the optimizer state", draw_from.cases())
 def revert_leaves_every_bit(implementation: Implementation, case: Case) -> None:
-    played = play(implementation, case)
-    for i, client in enumerate(played.clients):
-        played.bring_up(i)
-        before = model_of(client.replica)
-        client.handle(played.plan_for(i))
-        same(f"model of client {i} after local updates and revert", model_of(client.replica), before)
+    play(implementation, case, watch=_Reverts())
 
 
 @law("pulling the server's model gives the same bits as replaying the records", draw_from.cases())
 def dense_pull_equals_replay(implementation: Implementation, case: Case) -> None:
     played = play(implementation, case)
-    pulling = implementation.client(case, 0)
-    pulling.replica.restore(played.server.dense_model())
-    same("model after a pull", model_of(pulling.replica), played.model_after(0))
-    played.server.note_dense_pull(0)
-    same("records sent after a pull", played.plan_for(0).records, ())
+    for i in range(case.M):
+        pulling = implementation.client(case, i)
+        pulling.replica.restore(played.server.dense_model())
+        same(f"model of client {i} after a pull", model_of(pulling.replica), played.model_after(i))
+        played.server.note_dense_pull(i)
+        same(f"records sent to client {i} after a pull", played.plan_for(i).records, ())
 
 
 @law(
@@ -182,23 +203,26 @@ def ledger_counts_what_is_sent(implementation: Implementation, case: Case) -> No
 )
 def the_wire_keeps_every_bit(implementation: Implementation, case: Case, data: st.DataObject) -> None:
     played = play(implementation, case)
-    reports = [played.clients[0].report()] if played.delivery.wants_reports else None
-    plan = played.server.plan_round([0], reports)[0]
     run_seed = played.server.run_seed
 
     def there_and_back(message: Message) -> Message:
         return implementation.decode(implementation.encode(message), run_seed)
 
-    same("decoded plan", there_and_back(plan), plan)
     same("decoded records", there_and_back(tuple(played.records)), tuple(played.records))
     same("decoded run seed", there_and_back(RunSeed(run_seed)), RunSeed(run_seed))
-    reply = played.clients[0].handle(plan)
-    answer = there_and_back(reply)
-    assert isinstance(answer, Reply)
-    same("decoded scalars", bits(answer.scalars), bits(reply.scalars))
-    low, high = (implementation.encode(dataclasses.replace(reply, loss=loss)) for loss in (-1.0, 1.0))
-    same("bytes of replies that differ in a loss, which does not travel", low, high)
-    message = implementation.encode(plan)
+    plans = {}
+    for i, client in enumerate(played.clients):
+        reports = [client.report()] if played.delivery.wants_reports else None
+        plans[i] = plan = played.server.plan_round([i], reports)[i]
+        same(f"decoded plan of client {i}", there_and_back(plan), plan)
+        reply = client.handle(plan)
+        answer = there_and_back(reply)
+        assert isinstance(answer, Reply)
+        same(f"client and round of client {i}'s decoded reply", (answer.client, answer.round), (i, plan.round))
+        same(f"decoded scalars of client {i}", bits(answer.scalars), bits(reply.scalars))
+        low, high = (implementation.encode(dataclasses.replace(reply, loss=loss)) for loss in (-1.0, 1.0))
+        same("bytes of replies that differ in a loss, which does not travel", low, high)
+    message = implementation.encode(plans[data.draw(st.integers(0, case.M - 1))])
     at = data.draw(st.integers(0, len(message) - 1))
     flipped = bytes([*message[:at], message[at] ^ data.draw(st.integers(1, 255)), *message[at + 1 :]])
     for damaged in (message[:at], message + b"\0", flipped):
@@ -211,7 +235,9 @@ def runs_repeat_from_one_seed(implementation: Implementation, case: Case) -> Non
     same("records of the second run", one.records, again.records)
     same("model of the second run", again.server_model, one.server_model)
     other = play(implementation, dataclasses.replace(case, seed=case.seed ^ 1))
-    same("seeds of another run are the same", other.records[0].seeds[0] == one.records[0].seeds[0], False)
+    for a, b in zip(one.records, other.records, strict=True):
+        again_there = [seed for seed in a.seeds if seed in list(b.seeds)]
+        same(f"step seeds of round {a.round} that another run has too", again_there, [])
 
 
 @law(
@@ -244,30 +270,29 @@ def the_server_needs_no_model(implementation: Implementation, case: Case) -> Non
 )
 def bad_replies_are_refused(implementation: Implementation, case: Case) -> None:
     played = play(implementation, case)
-    plan = played.plan_for(0)
-    good = played.clients[0].handle(plan)
-    held, round_ = list(played.server.held), played.server.round
     signs = case.aggregation.dtype is np.int8
-    other: Any = good.scalars.astype(np.float32 if signs else np.int8)
-
-    def spoiled(g: float) -> list[Reply]:
-        scalars = good.scalars.copy()
-        scalars[0, 0] = g
-        return [dataclasses.replace(good, scalars=scalars)]
-
-    bad = {
-        "no number or sign": spoiled(0 if signs else np.nan),
-        "too large": spoiled(100 if signs else np.inf),
-        "of another type": [dataclasses.replace(good, scalars=other)],
-        "doubled": [good, good],
-        "foreign": [dataclasses.replace(good, client=case.M)],
-        "of another round": [dataclasses.replace(good, round=round_ + 1)],
-        "misshapen": [dataclasses.replace(good, scalars=np.ones((plan.K, plan.P + 1), good.scalars.dtype))],
-        "none": [],
-    }
-    for kind, replies in bad.items():
-        refused(f"replies that are {kind} were accepted", partial(played.server.aggregate, replies))
-        same(f"state after replies that are {kind}", (played.server.held, played.server.round), (held, round_))
+    for i, client in enumerate(played.clients):
+        plan = played.plan_for(i)
+        good = client.handle(plan)
+        held, round_ = list(played.server.held), played.server.round
+        other: Any = good.scalars.astype(np.float32 if signs else np.int8)
+        bad = {
+            "of another type": [dataclasses.replace(good, scalars=other)],
+            "doubled": [good, good],
+            "foreign": [dataclasses.replace(good, client=case.M)],
+            "of another round": [dataclasses.replace(good, round=round_ + 1)],
+            "misshapen": [dataclasses.replace(good, scalars=np.ones((plan.K, plan.P + 1), good.scalars.dtype))],
+            "none": [],
+        }
+        for k, p in np.ndindex(good.scalars.shape):
+            for what, g in {"no number or sign": 0 if signs else np.nan, "too large": 100 if signs else np.inf}.items():
+                scalars = good.scalars.copy()
+                scalars[k, p] = g
+                bad[f"{what} in local step {k}, direction {p}"] = [dataclasses.replace(good, scalars=scalars)]
+        for kind, replies in bad.items():
+            refused(f"replies of client {i} that are {kind} were accepted", partial(played.server.aggregate, replies))
+            kept = (played.server.held, played.server.round)
+            same(f"state after replies of client {i} that are {kind}", kept, (held, round_))
 
 
 @law(

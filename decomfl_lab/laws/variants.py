@@ -87,9 +87,9 @@ def clients_can_track_their_round(implementation: Implementation, case: Case) ->
     for i, client in enumerate(played.clients):
         plan = played.plan_for(i)  # sums of a pool may have come before it, in the place of records
         same(f"rounds sent to client {i}", [own.round for own in plan.records], list(range(client.replica.round, now)))
-    for kind, reports in {"silent": [], "ahead": [Held(0, now + 1)]}.items():
-        planned = f"a client that is {kind} of its round was planned"
-        refused(planned, partial(played.server.plan_round, [0], reports))
+        for kind, reports in {"silent": [], "ahead": [Held(i, now + 1)]}.items():
+            planned = f"client {i}, which is {kind} of its round, was planned"
+            refused(planned, partial(played.server.plan_round, [i], reports))
 
 
 @law(
