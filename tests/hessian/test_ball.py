@@ -11,7 +11,9 @@ from torch import Tensor
 
 from decomfl_lab.errors import InputError
 from hessian.ball import along_training, ball_probe, ball_radius
+from hessian.kappa import effective_rank
 from hessian.operator import DenseOperator
+from tests.hessian.spectra import rotated
 
 
 def moving(x: Tensor) -> Tensor:
@@ -80,6 +82,24 @@ def test_where_the_hessian_stands_still_kappa_is_that_of_a_point():
     assert "larger than the model's own norm" not in found.reason
 
 
+@pytest.mark.parametrize(
+    ("top", "least", "max_products"),
+    [
+        pytest.param(10.0, -1.0, 12, id="the norm is found, the trace uncertain"),
+        pytest.param(2.0, 1.0, 8, id="the norm is uncertain, too"),
+    ],
+)
+def test_what_is_necessary_is_less_than_the_truth_however_little_is_known(
+    top: float, least: float, max_products: int
+) -> None:
+    """By another end of either interval than the cautious one it would be more than that."""
+    operator = rotated([top, *torch.linspace(least, 2, 99)])
+    truth = float(operator.matrix.trace()) / top
+    for seed in range(5):
+        found = along_training(lambda _: operator, [torch.ones(100)], seed=seed, rtol=1e-3, max_products=max_products)
+        assert 0.6 * truth < found.kappa_necessary < truth
+
+
 def test_points_are_in_the_ball_at_all_distances():
     d, radius = 40, 3.0
     found = ball_probe(at, torch.zeros(d).double(), radius, seed=2, points=6, dominate=False, rtol=0.5)
@@ -92,6 +112,22 @@ def test_points_are_in_the_ball_at_all_distances():
     assert found.kappa_sufficient is None
     assert math.isinf(found.relative_radius)
     assert "larger than the model's own norm" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("dominate", "confidence"),
+    [pytest.param(True, 0.88, id="6 statements"), pytest.param(False, 0.94, id="3 statements")],
+)
+def test_every_statement_has_an_equal_share_of_the_error(dominate: bool, confidence: float) -> None:
+    """Three points make a statement each, or two with that of D: of 0.98 each, all hold as often as was asked for."""
+    points = [torch.full((60,), each).double() for each in (0.0, 0.2, 0.4)]
+    found = along_training(at, points, seed=0, dominate=dominate, confidence=confidence, max_products=12)
+    alone = [effective_rank(at(x), rtol=0.1, confidence=0.98, max_products=12, seed=0) for x in points]
+    ends = [end for point in found.points for end in point.rank.interval]
+    assert ends == pytest.approx([end for rank in alone for end in rank.interval], rel=1e-9)
+    raised = [point.raised for point in found.points if point.raised is not None]
+    wanted = sum(each.value + 3.74695 * each.stderr for each in raised) / found.lambda_max  # Student's t of 5 probes
+    assert (found.kappa_sufficient or 0.0) == pytest.approx(wanted, rel=1e-6)
 
 
 def test_the_result_repeats_and_is_written_as_json_and_words():

@@ -51,6 +51,19 @@ class Quadratic:
         return "quadratic"
 
 
+class Quartic:
+    """f(x) = Σ x_i⁴/4, so ∇²f^μ(x) = diag E 3(x_i + μu)² = diag 3(x_i² + μ²)."""
+
+    def __call__(self, x: Tensor) -> float:
+        return float((x**4).sum() / 4)
+
+    def gradient(self, x: Tensor) -> Tensor:
+        return x**3
+
+    def fingerprint(self) -> str:
+        return "quartic"
+
+
 class Hinges:
     """f(x) = Σ_j max(a_jᵀx + b_j, 0): automatic differentiation's Hessian is 0, that of f^μ known in closed form."""
 
@@ -95,6 +108,15 @@ def test_on_a_quadratic_it_is_the_hessian_for_every_mu(mu, samples):
     )
     assert not operator.matvec(torch.zeros(7).double()).any()
     assert operator.quad(torch.zeros(7).double()) == 0.0
+
+
+@pytest.mark.parametrize("mu", [0.1, 2.0])
+def test_along_the_axes_of_a_quartic_the_windows_have_the_variance_of_the_normal_one(mu: float) -> None:
+    x = torch.linspace(-1, 1, 3, dtype=torch.float64)
+    operator, truth = SmoothedOperator(Quartic(), x, mu), 3 * (x**2 + mu**2)
+    assert (problems.columns(operator, 3) - torch.diag(truth)).abs().max() < 1e-12
+    forms = [operator.quad(e) for e in torch.eye(3, dtype=torch.float64)]
+    assert forms == pytest.approx(truth.tolist(), rel=1e-10)
 
 
 def test_on_a_smooth_net_it_tends_to_the_hessian_with_the_square_of_mu():
