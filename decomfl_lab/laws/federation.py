@@ -249,11 +249,12 @@ def runs_repeat_from_one_seed(implementation: Implementation, case: Case) -> Non
 )
 def sampling_is_without_replacement(implementation: Implementation, seed: int, r: int, sizes: tuple[int, int]) -> None:
     M, m = sizes
-    clients = implementation.sample(seed, r, M, m)
-    same("number of clients and of distinct ones", (len(clients), len(set(clients))), (m, m))
-    same("clients sampled again", implementation.sample(seed, r, M, m), clients)
-    rounds = range(r, r + 40 * M // m)  # a client is in none of them with a chance of e^-40 at most
-    seen = {i for q in rounds for i in implementation.sample(seed, q, M, m)}
+    same("clients sampled again", implementation.sample(seed, r, M, m), implementation.sample(seed, r, M, m))
+    seen: set[int] = set()
+    for q in range(r, r + 40 * M // m):  # a client is in none of them with a chance of e^-40 at most
+        clients = implementation.sample(seed, q, M, m)
+        same(f"number of clients of round {q}, and of distinct ones", (len(clients), len(set(clients))), (m, m))
+        seen |= set(clients)
     same("clients sampled in many rounds", seen, set(range(M)))
 
 
