@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from decomfl_lab.errors import require
+from decomfl_lab.errors import require, require_int
+from decomfl_lab.files import require_writable, write_atomically
 from decomfl_lab.interrupts import telling
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from decomfl_lab.laws.check import Outcome
     from decomfl_lab.laws.contract import Implementation
     from decomfl_lab.laws.exploration import Explored
@@ -67,7 +70,18 @@ def verify(
             "lost, doubled and late and clients and the server crash; a line for each, with its number of states.",
         ),
     ] = False,
+    places: Annotated[
+        bool,
+        typer.Option(
+            "--places",
+            help="Make one value of the lab's own wrong in every case, at a place drawn from all rounds, clients, "
+            "local steps and directions, and print how often each law notices.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print rows of law, cases, passed as JSON.")] = False,
+    junit: Annotated[
+        Path | None, typer.Option(help="Write the outcomes to this file too, as JUnit's XML: a test case a law.")
+    ] = None,
 ) -> None:
     """Check, law by law, that rebuilt models are the server's bits.
 
@@ -92,6 +106,12 @@ def verify(
         if sys.stderr.isatty():
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
+    require(junit is None or not (places or states or plant == "all"), "junit", "be of laws that are tried", junit)
+    require_writable("junit", junit)
+    if places:
+        alone = target is None and device is None and plant is None and not states
+        require(alone, "places", "be given without target, plant, device or states", (target, plant, device))
+        raise typer.Exit(_places(law, 100 if cases is None else cases, seed, announce, clear, as_json=as_json))
     if plant == "all":
         require(not states, "plant", "name one fault with --states", plant)
         require(target is None and device is None, "plant", "be left out where target or device is given", plant)
@@ -129,6 +149,8 @@ def verify(
     with telling(interrupted):
         count = 100 if cases is None else cases
         run(implementation, cases=count, seed=seed, laws=law or (), on_law=announce, on_outcome=tell)
+    if junit is not None:
+        write_atomically(junit, outcomes.junit(implementation.name))
     if as_json:
         rows = [{**dataclasses.asdict(outcome), "passed": outcome.passed} for outcome in outcomes]
         print(json.dumps(rows, ensure_ascii=False))
@@ -136,6 +158,32 @@ def verify(
         print(f"{implementation.name}: {outcomes.summary} (seed {seed}, {time.monotonic() - started:.0f} s)")
     if outcomes.broken or not outcomes.tried:
         raise typer.Exit(1 if outcomes.broken else 3)
+
+
+def _places(
+    laws: list[str] | None,
+    cases: int,
+    seed: int,
+    announce: Callable[[str], None],
+    clear: Callable[[], None],
+    *,
+    as_json: bool,
+) -> int:
+    """The table of what each law notices where."""
+    from decomfl_lab.laws.check import named
+    from decomfl_lab.laws.places import markdown, table
+
+    require_int("cases", cases, 1)
+    with telling(lambda: "interrupted; nothing was kept"):
+        rows = table(named(laws or ()), cases=cases, seed=seed, on_law=announce)
+    clear()
+    if as_json:
+        told = [(row, {"law": row.law, "wrong": row.kind}) for row in rows]
+        each = [{**names, **at._asdict(), "noticed": seen} for row, names in told for at, seen in row.places]
+        print(json.dumps(each))
+    else:
+        print(markdown(rows))
+    return 0
 
 
 def _search(implementation: Implementation, as_json: bool) -> int:

@@ -22,6 +22,10 @@ counts the local steps that the client has measured in its life (it picks the ba
     case.estimator = "forward":       g_p = float32((f(x + μ z_p) − f(x)) / μ)
     case.estimator = "central":       g_p = float32((f(x + μ z_p) − f(x − μ z_p)) / 2μ)
     case.estimator = "central-sign":  g_p = int8, 1 where the central difference is at least 0, else −1
+    case.estimator = "projection":    g_p = float32(⟨∇f(x), z_p⟩), by objective.value_and_gradient(x, step)
+
+Every scalar of every reply is compared with one that the laws work out themselves, up to rounding; points x + μz of
+16-bit models are formed in float32.
 
 The other rules are in ``help(decomfl_lab.AdaMM)`` and its like; the bits of directions in docs/noise-stream.md.
 """
@@ -170,7 +174,10 @@ class Mine(laws.Implementation):
         return Server(case, with_model=with_model)
 
     def keyed_client(self, case: laws.Case, i: int, key: int) -> laws.AnyClient:
-        """Client i with the private key that clients share and the server does not know."""
+        """Client i with the private key that clients share and the server does not know.
+
+        It measures, and follows the records, along z_p = ``case.direction(seed, p, key)``.
+        """
         raise NotImplementedError
 
     def lean_client(self, case: laws.Case, i: int, objective: laws.Perturbable) -> laws.AnyClient:

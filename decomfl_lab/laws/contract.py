@@ -310,11 +310,14 @@ class Implementation:
         return True
 
     @property
+    def replaced(self) -> frozenset[str]:
+        """The parts that are not the lab's."""
+        return frozenset(part for part in PARTS if getattr(getattr(self, part), "__func__", None) is not PARTS[part])
+
+    @property
     def offered(self) -> frozenset[str]:
-        """The parts that are not the lab's; on the lab's own implementation all are tested."""
-        lab = type(self) is Implementation
-        own = (part for part in PARTS if lab or getattr(getattr(self, part), "__func__", None) is not PARTS[part])
-        return frozenset(own)
+        """The parts that are tested: those that are not the lab's, and on the lab's own implementation all."""
+        return frozenset(PARTS) if type(self) is Implementation else self.replaced
 
     def backends(self) -> dict[str, Backend]:
         """Implementations of the noise stream, each with the contract of ``noise.Backend``."""
@@ -363,7 +366,10 @@ class Implementation:
         return Client(i, self._replica(case, per_tensor=i % 2 == 1), objective, ESTIMATORS[case.estimator], case.mu)
 
     def keyed_client(self, case: Case, i: int, key: int) -> AnyClient:
-        """Client i with the private key that clients share and the server does not know."""
+        """Client i with the private key that clients share and the server does not know.
+
+        It measures, and follows the records, along z_p = ``case.direction(seed, p, key)``.
+        """
         client: Any = self.client(case, i)
         client.replica.private_key = key
         return cast("AnyClient", client)

@@ -88,7 +88,7 @@ class _Reverts:
 
     def replied(self, client: AnyClient, plan: Plan, reply: Reply) -> None:  # noqa: ARG002
         """See ``Watch``."""
-        what = f"model of client {client.id} after the local updates of round {plan.round} and revert"
+        what = f"in round {plan.round}, model of client {client.id} after local updates and revert"
         same(what, model_of(client.replica), self.before[client.id])
 
     def closed(self, record: RoundRecord) -> None:

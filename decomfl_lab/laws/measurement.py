@@ -76,7 +76,7 @@ class Measured:
             if wrong.any():
                 p = int(np.flatnonzero(wrong)[0])
                 says = f"g of client {i} in round {plan.round}, local step {k} of {plan.K}, direction {p} of {plan.P}"
-                found = f"{says}: {g[p]} is not {np.sign(wanted[p]) if case.signs else wanted[p]:.9g}"
+                found = f"{says}: {g[p]:.9g} is not {np.sign(wanted[p]) if case.signs else wanted[p]:.9g}"
                 within = "" if case.signs else f" within {tolerance[p]:.2g}"
                 raise LawBrokenError(found + within + self._perhaps(plan, reply, path, k, p))
             path.append(path[k].after_local_step(seed, g, plan.eta))
