@@ -8,6 +8,7 @@ import re
 import runpy
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -93,3 +94,72 @@ def test_states_are_searched_as_far_as_an_implementation_goes(mine: Path, capsys
     assert not explore(Scope(clients=2, rounds=2), Foreign()).broken
     with pytest.raises(NotImplementedError, match="sessions are the lab's"):
         explore(Scope(clients=1, session=True), Foreign())
+
+
+class _Directions(laws.Implementation):
+    """Makes directions of its own, and its own replicas."""
+
+    def direction(self, seed: int, p: int, d: int, distribution: Any) -> Any:
+        return super().direction(seed, p, d, distribution)
+
+    def replica(self, case: Any, *, per_tensor: bool = False) -> Any:
+        return super().replica(case, per_tensor=per_tensor)
+
+
+def test_a_law_that_does_not_look_at_a_part_of_ones_own_says_so_by_name() -> None:
+    outcomes = laws.verify(_Directions(), cases=2, laws=["a-gap-is-refused", "slices-and-backends-agree"])
+    assert [outcome.unseen for outcome in outcomes] == [("direction",), ("replica",)]
+    assert "next, never skipped over (does not look at your direction)" in str(outcomes[0])
+    assert "looks at your" not in outcomes.summary
+    (alone,) = laws.verify(_Directions(), cases=2, laws=["a-gap-is-refused"])
+    assert laws.Outcomes([alone]).summary == "1 of 1 laws hold, and none of these looks at your direction"
+
+
+def test_outcomes_as_junit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "new" / "laws.xml"
+    some = ["--law", "pruning-keeps-what-is-needed", "--law", "a-gap-is-refused", "--law", "votes-are-counted"]
+    assert main(["verify", "--plant", "never-pruned", "--cases", "20", *some, "--junit", str(path)]) == 1
+    suite = ElementTree.parse(path).getroot()
+    counts = {name: suite.get(name) for name in ("name", "tests", "failures", "errors", "skipped")}
+    assert counts == {"name": "never-pruned", "tests": "3", "failures": "1", "errors": "0", "skipped": "1"}
+    failed = suite.find("testcase[@name='pruning-keeps-what-is-needed']/failure")
+    assert failed is not None
+    assert failed.text is not None
+    assert failed.text.startswith("differs  oldest round kept after round")
+    skipped = suite.find("testcase[@name='votes-are-counted']/skipped")
+    assert skipped is not None
+    assert skipped.get("message") == "not about your code but about aggregate"
+    capsys.readouterr()
+    assert main(["verify", "--junit", str(tmp_path)]) == 2
+    assert "junit must be a file that can be written, got" in capsys.readouterr().err
+
+
+def test_junit_has_no_letter_that_xml_has_no_form_for() -> None:
+    told = laws.Outcome("a-law", "says", "crashed", 1, "raised   \x1b[2K\x00 <&>")
+    text = laws.Outcomes([told]).junit("mine\x07")
+    assert ElementTree.fromstring(text).find("testcase/error") is not None
+
+
+def test_the_list_of_laws_that_are_known_not_to_hold_is_strict() -> None:
+    reasons = {"pruning-keeps-what-is-needed": "issue 12", "a-gap-is-refused": "was so once"}
+    suite = laws.pytest_suite(laws.FAULTS["never-pruned"], cases=20, xfail=reasons)
+    with pytest.raises(pytest.xfail.Exception, match="issue 12\nBROKEN"):
+        suite("pruning-keeps-what-is-needed")
+    held = laws.pytest_suite(laws.Implementation(), cases=2, xfail=reasons)
+    with pytest.raises(pytest.fail.Exception, match=r"a-gap-is-refused holds now: take it off .* \(was so once\)"):
+        held("a-gap-is-refused")
+    with pytest.raises(pytest.skip.Exception, match="not about your code"):
+        laws.pytest_suite(_Directions(), xfail={"votes-are-counted": "later"})("votes-are-counted")
+
+
+@pytest.mark.parametrize(
+    ("xfail", "says"),
+    [
+        ({"gravity": "x"}, "law of xfail must be one of"),
+        ({"a-gap-is-refused": " "}, r"xfail\['a-gap-is-refused'\] must be a reason in words"),
+        ({"a-gap-is-refused": None}, "must be a reason in words, got None"),
+    ],
+)
+def test_a_list_that_names_no_law_or_no_reason_is_refused(xfail: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        laws.pytest_suite(laws.Implementation(), xfail=xfail)

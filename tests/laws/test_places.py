@@ -1,0 +1,95 @@
+"""Where laws look is measured: a law that looks at the first of several is told from one that looks at all."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+from decomfl_lab.cli.main import main
+from decomfl_lab.laws import LAWS
+from decomfl_lab.laws import strategies as draw_from
+from decomfl_lab.laws.contract import Case, Implementation, Wavy, play
+from decomfl_lab.laws.measurement import Measured
+from decomfl_lab.laws.places import WRONG, Place, looked, markdown, table
+from decomfl_lab.laws.register import Law
+
+PAGE = Path(__file__).parents[2] / "docs" / "exactness.md"
+ROW = re.compile(r"\| ([a-z-]+) \| ([a-z]+) \| (\d+)/(\d+) \|(.*)")
+
+
+class _First(Measured):
+    """Looks at round 0 and client 0 alone."""
+
+    def replied(self, client: Any, plan: Any, reply: Any) -> None:
+        if plan.round == client.id == 0:
+            super().replied(client, plan, reply)
+
+
+def _law(check: Any) -> Law:
+    return Law("a-law", "", ("client",), st.tuples(draw_from.cases()), check)
+
+
+def _looks_at_round_0(implementation: Implementation, case: Case) -> None:
+    clients = [implementation.client(case, i, Wavy(case.d, i)) for i in range(case.M)]
+    play(implementation, case, clients=clients, watch=_First(case))
+
+
+def test_a_law_of_the_first_round_and_client_notices_nothing_later() -> None:
+    found = looked(_law(_looks_at_round_0), "scalar", cases=60)
+    assert {place for place, seen in found.places if seen and (place.round or place.client)} == set()
+    first = [seen for place, seen in found.places if place.round == place.client == 0]
+    assert len(first) > 5
+    assert all(first)
+
+
+def test_the_law_of_measurements_notices_a_wrong_scalar_wherever_it_is() -> None:
+    found = looked(LAWS["replies-are-measurements"], "scalar", cases=60)
+    assert found.noticed == len(found.places) >= 50
+    for name in Place._fields:
+        seen, of = map(int, found.at(name, first=False).split("/"))
+        assert seen == of > 5, name
+
+
+def test_nothing_is_noticed_where_nothing_is_wrong() -> None:
+    found = looked(LAWS["replies-are-measurements"], "nothing", cases=20)
+    assert found.places == []
+
+
+def _listed() -> list[tuple[str, str, int, int]]:
+    return [(law, kind, int(seen), int(of)) for law, kind, seen, of, _ in ROW.findall(PAGE.read_text(encoding="utf-8"))]
+
+
+def test_the_page_has_every_law_and_every_kind() -> None:
+    assert {law for law, *_ in _listed()} == set(LAWS)
+    assert {kind for _, kind, *_ in _listed()} == set(WRONG)
+    assert all(f"- *{kind}*: {says}" in PAGE.read_text(encoding="utf-8") for kind, says in WRONG.items())
+
+
+@pytest.mark.parametrize("law", ["bad-replies-are-refused", "each-direction-can-have-its-seed", "a-gap-is-refused"])
+def test_the_pages_table_is_what_the_laws_notice(law: str) -> None:
+    rows = {row.kind: row for row in table([LAWS[law]], cases=100)}
+    wanted = {kind: (seen, of) for own, kind, seen, of in _listed() if own == law}
+    assert {kind: (row.noticed, len(row.places)) for kind, row in rows.items()} == wanted
+
+
+def test_the_command_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["verify", "--places", "--law", "votes-are-counted", "--cases", "4"]
+    assert main(asked) == 0
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[2] == "| votes-are-counted | aggregate | 4/4 |  |  |  |  |"
+    assert printed == markdown(table([LAWS["votes-are-counted"]], cases=4)) + "\n"
+    assert main([*asked, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert rows[0] == {
+        "law": "votes-are-counted",
+        "wrong": "aggregate",
+        **dict.fromkeys(Place._fields),
+        "noticed": True,
+    }
+    assert main(["verify", "--places", "--plant", "all"]) == 2
+    assert "places must be given without target, plant" in capsys.readouterr().err
