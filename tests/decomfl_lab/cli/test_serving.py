@@ -16,6 +16,7 @@ pytest.importorskip("grpc", reason="the extra stream is not installed")
 from decomfl_lab.cli.join import _agreed
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
+from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.federations.stream import client as client_module
 from decomfl_lab.interrupts import interrupt
 from decomfl_lab.runs.config import TrainConfig
@@ -155,3 +156,19 @@ def test_bad_input_is_one_line_and_leaves_nothing(command, told, tmp_path, capsy
     assert main(command.replace("OUT", str(out)).split()) == 2
     assert told in capsys.readouterr().err
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "options"),
+    [
+        ("--quorum 2 --deadline 1.5 --patience 7", {"quorum": 2, "deadline": 1.5, "patience": 7.0}),
+        ("", {"quorum": None, "deadline": None, "patience": 300.0}),
+    ],
+)
+def test_how_long_a_round_waits_is_what_the_flags_say(flags, options, tmp_path, address, capsys, monkeypatch):
+    def told(here, server, identity, **found):
+        raise InputError(f"options are {found}")
+
+    monkeypatch.setattr(RemoteFederation, "of", told)
+    assert serve(tmp_path / "fl", address, 1, flags) == 2
+    assert f"options are {options}" in capsys.readouterr().err

@@ -15,9 +15,10 @@ from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.messages import Ask, Hello, Plan, Refusal, Reply, Welcome
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import decode, encode, read, split_frame
+from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.rules import Sgd
-from tests.decomfl_lab.federations.direct import CASE, RUN, Direct, but, host, remote, simulated
+from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, Direct, but, host, remote, simulated
 
 
 def rounds(federation, count):
@@ -175,6 +176,27 @@ def test_without_a_quorum_there_is_no_record():
     with pytest.raises(InputError, match="quorum of 3 must be reached in 0.05 s, got 0 of 3 replies in round 0"):
         elsewhere.advance()
     assert elsewhere.round == 0
+
+
+def test_rates_and_numbers_of_directions_that_change_more_than_once_hold_elsewhere_too():
+    case = but(eta=Schedule(0.2, {1: 0.1, 3: 0.05, 6: 0.02}), P=Schedule(3, {2: 1, 5: 4}))
+    elsewhere, here = remote(case), simulated(case)
+    assert rounds(elsewhere, 8) == rounds(here, 8)
+    assert digests(elsewhere) == {here.observer.digest()}
+    assert elsewhere.coordinator.refused == {}
+
+
+@pytest.mark.parametrize("keep", [1, 3])
+def test_a_server_that_begins_again_has_as_many_records_as_it_keeps(keep, tmp_path):
+    with RunLog.create(tmp_path / "run.dcl", {"run_seed": LAB.server(CASE).run_seed}) as log:
+        first, second = remote(but(keep=keep)), remote(but(keep=keep))
+        first.log_to(log)
+        rounds(first, 5)
+        tensors, values = first.save()
+        second.load((tensors, values))
+        second.log_to(log)
+        assert second.server.history.since(5 - keep) == first.server.history.since(5 - keep)
+        assert second.server.history.start == first.server.history.start == 5 - keep
 
 
 def test_a_damaged_or_forged_answer_is_refused_alone():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from decomfl_lab.laws.contract import Participation, play
 from decomfl_lab.methods.traffic import Cohort
 from decomfl_lab.noise import direction
 from decomfl_lab.protocol.delivery import receive
+from decomfl_lab.protocol.messages import Reply
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import decode, split_frame
 from decomfl_lab.records.pool import PoolSums
@@ -86,6 +88,28 @@ def test_a_newcomer_after_a_hundred_rounds_gets_one_pool() -> None:
     told = 12 + 8
     assert newcomer(100, 1024) == (told + plan + 25 + 4 * 1024, 1024)
     assert newcomer(20, 1024) == (told + plan + 20 * (19 + 6 * 20), 20 * 20)
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [  # sums of 25 + 4S bytes, records of 19 + 6KP
+        ({"pool": 16, "perturbations": 3}, 2),  # 89 and 37
+        ({"pool": 24, "perturbations": 3}, 3),  # 121 and 37
+        ({"pool": 24, "perturbations": 3, "local_steps": 2}, 2),  # 121 and 55
+        ({"pool": 31, "perturbations": 3}, 4),  # 149 and 37: one byte more than four records
+        ({"pool": 24, "perturbations": 3, "perturbation_schedule": {2: 1, 4: 9}}, 4),  # 121 and 25, the shortest
+        ({"pool": 1, "perturbations": 9}, 1),  # 29 and 73: the newest at least
+        ({"pool": 1024, "perturbations": 20}, 29),  # 4121 and 139
+    ],
+)
+def test_the_server_keeps_as_many_records_as_are_no_longer_than_the_sums(options: dict[str, Any], kept: int) -> None:
+    server = cast("Any", lab.Run(lab.TrainConfig(method(**options), **SMALL)).federation).server
+    assert server.keep == kept
+    plan = server.plan_round()
+    for _ in range(2 * kept + 1):  # somebody was never there, and may need them all
+        plan = server.plan_round([0])
+        server.aggregate([Reply(0, server.round, np.ones((plan[0].K, plan[0].P), np.float32))])
+    assert len(server.history) == kept
 
 
 def newest(federation) -> set[str]:  # type: ignore[no-untyped-def]

@@ -224,6 +224,27 @@ def test_the_learning_rate_schedule_holds_for_models_too() -> None:
     assert float((federation.x - first).abs().max()) < 1e-5 < float((first - start).abs().max())
 
 
+@pytest.mark.parametrize("method", ["fedavg", "fedzo", "mezo"])
+def test_every_round_has_its_own_rate_where_models_are_trained_too(method: str) -> None:
+    # Rates that are as good as none hold in rounds 1 and 3, those that move x in rounds 0, 2 and 4.
+    alone = {"clients": 1, "sampled": 1} if method == "mezo" else {}
+    federation, _, _ = _federation(method, **alone, lr_schedule={1: 1e-12, 2: 0.01, 3: 1e-12, 4: 0.01})
+    moved = []
+    for _ in range(5):
+        before = federation.x.clone()
+        federation.advance()
+        moved.append(float((federation.x - before).abs().max()) > 1e-6)
+    assert moved == [True, False, True, False, True]
+
+
+def test_the_loss_of_a_round_of_models_is_the_mean_over_its_clients_and_their_local_steps() -> None:
+    federation, _, _ = _federation("fedavg", local_steps=3, lr=1e-12)  # so small that x stays
+    chosen = sample_clients(3, 0, 6, 3)
+    losses = [federation.clients[i].objective(federation.x, step) for i in chosen for step in range(3)]
+    assert min(losses) < max(losses) - 0.01
+    assert federation.advance() == pytest.approx(float(np.mean(losses)), rel=1e-5)
+
+
 def test_fedcom_is_fedavg_up_to_a_level_of_quantisation() -> None:
     plain, _, _ = _federation("fedavg", local_steps=2)
     coarse, _, _ = _federation("fedcom", local_steps=2, quantize_bits=4)

@@ -10,12 +10,13 @@ from decomfl_lab.protocol.seals import Seal, client_key
 KEY, RUN, NONCE = bytes(32), bytes(16), bytes(16)
 
 
-def ends(i=0, run=RUN, nonce=NONCE, key=KEY):
+def ends(i: int = 0, run: bytes = RUN, nonce: bytes = NONCE, key: bytes = KEY) -> tuple[Seal, Seal]:
+    """The server's end and the client's."""
     own = client_key(key, run, i)
     return Seal(own, nonce, server=True), Seal(own, nonce, server=False)
 
 
-def test_frames_are_opened_in_order_both_ways():
+def test_frames_are_opened_in_order_both_ways() -> None:
     server, client = ends()
     for frame in (b"", b"plan", b"x" * 1000):
         assert client.open(server.close(frame)) == frame
@@ -27,18 +28,60 @@ def test_frames_are_opened_in_order_both_ways():
     [ends(i=1), ends(run=b"r" * 16), ends(nonce=b"n" * 16), ends(key=b"k" * 32)],
     ids=["i", "run", "nonce", "key"],
 )
-def test_frames_of_another_client_run_connection_or_key_are_refused(other):
+def test_frames_of_another_client_run_connection_or_key_are_refused(other: tuple[Seal, Seal]) -> None:
     with pytest.raises(InputError, match="tag of the frame must be that of this connection's next frame"):
         ends()[0].open(other[1].close(b"reply"))
 
 
-def test_a_frame_that_comes_again_or_late_or_back_is_refused():
+def test_a_frame_that_comes_again_or_late_or_changed_is_refused() -> None:
     server, client = ends()
     first, second = client.close(b"1"), client.close(b"2")
     with pytest.raises(InputError, match="tag"):
         server.open(second)
     assert server.open(first) == b"1"
-    for wrong in (first, server.close(b"2"), second[:-1] + b"3", second[:7]):
+    for wrong in (first, second[:-1] + b"3", second[:7]):
         with pytest.raises(InputError, match="tag"):
             server.open(wrong)
     assert server.open(second) == b"2"
+
+
+@pytest.mark.parametrize("before", [0, 1, 3])
+@pytest.mark.parametrize("sender", [0, 1], ids=["server", "client"])
+def test_a_frame_that_is_reflected_to_its_sender_is_refused(sender: int, before: int) -> None:
+    both = ends()
+    own, other = both[sender], both[1 - sender]
+    for _ in range(before):  # as many each way, so that the count alone does not tell the directions apart
+        assert other.open(own.close(b"there")) == b"there"
+        assert own.open(other.close(b"back")) == b"back"
+    frame = own.close(b"plan")
+    with pytest.raises(InputError, match="tag"):
+        own.open(frame)
+    assert other.open(frame) == b"plan"
+
+
+def changed(whole: bytes) -> list[bytes]:
+    """The same with one bit of a byte changed, for each byte."""
+    return [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(len(whole))]
+
+
+def test_every_byte_of_key_run_and_nonce_and_of_the_clients_number_tells_connections_apart() -> None:
+    others = [ends(run=run) for run in changed(RUN)] + [ends(nonce=nonce) for nonce in changed(NONCE)]
+    others += [ends(key=key) for key in changed(KEY)] + [ends(i=256**n) for n in range(4)]
+    for server, client in others:
+        for end, frame in ((server, ends()[1].close(b"reply")), (client, ends()[0].close(b"plan"))):
+            with pytest.raises(InputError, match="tag"):
+                end.open(frame)
+
+
+def test_a_frame_is_refused_whichever_of_its_bytes_was_changed() -> None:
+    sealed = ends()[0].close(b"plan of a round")
+    client = ends()[1]
+    for wrong in (*changed(sealed), sealed[:-1], sealed + b"\0"):
+        with pytest.raises(InputError, match="tag"):
+            client.open(wrong)
+    assert client.open(sealed) == b"plan of a round"
+
+
+def test_no_two_clients_of_two_runs_have_one_key() -> None:
+    places = [(run, i) for run in (RUN, *changed(RUN)) for i in (0, 1, 2, 255, 256, 2**32 - 1)]
+    assert len({client_key(KEY, run, i) for run, i in places}) == len(places)

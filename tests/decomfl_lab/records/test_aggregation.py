@@ -61,6 +61,33 @@ def test_a_clipped_mean_shortens_what_is_longer_than_c() -> None:
     assert ClippedMean()([short, -short, long]) == pytest.approx(np.array([[0.1, 0.4 / 3]]))  # to the median, 0.5
 
 
+@pytest.mark.parametrize(
+    ("scalars", "wanted"),
+    [
+        ((2.0,), 2.0),
+        ((1.0, 3.0), (1 + 2) / 2),  # c = 2, between them
+        ((-4.0, 2.0), (-3 + 2) / 2),  # c = 3: norms have no sign
+        ((1.0, 2.0, 6.0), (1 + 2 + 2) / 3),
+        ((1.0, 2.0, 4.0, 100.0), (1 + 2 + 3 + 3) / 4),
+        ((0.0, 0.0, 5.0, 7.0), (2.5 + 2.5) / 4),
+        ((0.0, 0.0, 0.0, 7.0), 0.0),
+        ((1.0, 2.0, 3.0, 8.0, 9.0), (1 + 2 + 3 + 3 + 3) / 5),
+        ((1.0, 2.0, 3.0, 8.0, 9.0, 9.0), (1 + 2 + 3 + 3 * 5.5) / 6),
+    ],
+)
+def test_a_clip_of_0_is_the_median_norm_of_an_even_number_that_between_the_two_in_the_middle(
+    scalars: tuple[float, ...], wanted: float
+) -> None:
+    for order in (scalars, scalars[::-1]):
+        assert _of(ClippedMean(), *order) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (2, 1)])
+def test_the_median_norm_is_that_over_all_steps_and_directions(shape: tuple[int, int]) -> None:
+    replies = [np.array(row, np.float32).reshape(shape) for row in ([3.0, 4.0], [0.0, 1.0])]  # of norms 5 and 1: c = 3
+    assert ClippedMean()(replies) == pytest.approx(np.array([0.9, 1.7]).reshape(shape))
+
+
 def test_krum_takes_the_reply_with_the_nearest_neighbours() -> None:
     # n − f − 2 = 2 neighbours: 1.0 has squared distances 0.04 and 0.09, 1.2 has 0.01 and 0.04, 1.3 has 0.01 and 0.09.
     assert _of(Krum(1), 1.0, 1.2, 1.3, 7.0, FAR) == np.float32(1.2)

@@ -10,6 +10,7 @@ import torch
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.noise import Distribution
+from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.replicas.replica import Replica, Snapshot, step_together_
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, Step, UpdateRule
 
@@ -117,6 +118,18 @@ def test_vectors_are_copied_once_after_they_were_shared_and_then_written_in_plac
     replica.step_(STEP)
     assert replica.x is own
     assert held.x.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("rounds", [(3,), (2, 4), (2, 3, 5), (2, 2), (3, 2), (2, 4, 3)])
+def test_records_with_a_gap_out_of_order_or_twice_are_refused_and_change_nothing(rounds: tuple[int, ...]) -> None:
+    replica, scalars = Replica(torch.ones(3), Momentum(0.9)), np.ones((1, 2), np.float32)
+    records = [RoundRecord(r, 0.1, Distribution.GAUSSIAN, (7,), scalars) for r in range(6)]
+    replica.catch_up(records[:2])
+    before = replica.digest()
+    with pytest.raises(InputError, match="a replica at round . cannot apply the record of round"):
+        replica.catch_up([records[r] for r in rounds])
+    assert (replica.round, replica.digest()) == (2, before)
+    assert replica.catch_up(records) == 4  # what it knows is left out
 
 
 def test_what_is_forgotten_takes_no_memory_until_it_is_restored() -> None:

@@ -185,6 +185,15 @@ def test_divergence_is_reported_by_client_and_round() -> None:
         train(wild)
 
 
+def test_a_loss_that_rose_is_warned_of_at_the_rate_of_the_last_round(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("decomfl_lab.runs.run.RISEN", 0.0)  # any loss did
+    train(replace(TINY, lr=0.01, lr_schedule={1: 0.002, 2: 0.003, 3: 0.004}, rounds=3))
+    (told,) = [said for said in caplog.messages if "the training loss ended at" in said]
+    assert told.endswith("at lr = 0.003; try lr = 0.0003")
+
+
 def test_the_observer_equals_a_server_with_a_model() -> None:
     federation, _, _ = build_federation(replace(TINY, server_model=True), load_dataset("digits"))
     assert isinstance(federation, DeComFLFederation)

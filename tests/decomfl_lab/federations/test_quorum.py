@@ -1,0 +1,78 @@
+"""A quorum: how many answers a round needs, told or not."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+
+from decomfl_lab.errors import InputError
+from decomfl_lab.federations.remote import RemoteFederation, Take
+from decomfl_lab.protocol.server import Tracking
+from decomfl_lab.records.aggregation import Aggregation, Krum, Mean, TrimmedMean
+from decomfl_lab.replicas.replica import Replica
+from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, Direct, but, host, remote
+
+
+def reaches(elsewhere: RemoteFederation, came: int) -> bool:
+    """Whether a round has a record where so many of the sampled clients answer."""
+    silent, carrier = elsewhere.delivery.sample()[came:], cast("Direct", elsewhere.carrier)
+    carrier.between = lambda i, answer: None if i in silent else answer
+    with contextlib.suppress(InputError):
+        elsewhere.advance()
+    return elsewhere.round == 1
+
+
+def meetings(m: int, **options: Any) -> list[bool]:
+    """The same of 1..m answers."""
+    return [reaches(remote(but(M=5), m, deadline=1e-3, patience=0.01, **options), came) for came in range(1, m + 1)]
+
+
+@pytest.mark.parametrize(("m", "least"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3)])
+def test_a_round_needs_more_than_half_of_the_answers_unless_told(m: int, least: int) -> None:
+    assert remote(but(M=5), m).quorum == least
+    assert meetings(m) == [came >= least for came in range(1, m + 1)]
+
+
+@pytest.mark.parametrize("quorum", [1, 2, 3, 4])
+def test_a_round_needs_as_many_answers_as_it_is_told_and_no_more(quorum: int) -> None:
+    assert meetings(4, quorum=quorum) == [came >= quorum for came in range(1, 5)]
+
+
+@pytest.mark.parametrize("quorum", [1, 2, 3])
+def test_after_the_deadline_nobody_is_asked_again_once_there_is_a_quorum(quorum: int) -> None:
+    asked: list[int] = []
+
+    class Counting(Direct):
+        def exchange(self, frames: Mapping[int, bytes], take: Take, deadline: float | None) -> None:
+            asked.append(len(frames))
+            super().exchange(frames, take, deadline)
+
+    carrier = Counting({i: host(CASE, i) for i in range(4)})
+    assert reaches(remote(carrier=carrier, quorum=quorum, deadline=1e-3, patience=0.2), quorum)
+    assert asked == [3]
+
+
+@pytest.mark.parametrize("quorum", [1, 2, 3])
+def test_as_many_have_to_say_what_they_hold_where_clients_track_it(quorum: int) -> None:
+    for came in range(1, 4):
+        elsewhere = remote(but(tracking=Tracking.CLIENTS), quorum=quorum, deadline=1e-3, patience=0.01)
+        assert reaches(elsewhere, came) == (came >= quorum)
+
+
+@pytest.mark.parametrize(("rule", "least", "default"), [(Mean(), 1, 3), (TrimmedMean(1), 3, 3), (Krum(1), 5, 5)])
+def test_a_quorum_is_what_the_aggregation_needs_at_least_and_the_sample_at_most(
+    rule: Aggregation, least: int, default: int
+) -> None:
+    delivery, observer = LAB.delivery(but(M=6)), cast("Replica", LAB.replica(CASE))
+    delivery.server.m, delivery.server.aggregation = 5, rule
+
+    def quorum(wanted: int | None) -> int:
+        return RemoteFederation(delivery, observer, Direct({}), RUN, quorum=wanted).quorum
+
+    assert [quorum(n) for n in (None, *range(least, 6))] == [default, *range(least, 6)]
+    for wrong in (0, least - 1, 6):
+        with pytest.raises(InputError, match=rf"quorum must be an integer in {least}\.\.5, got {wrong}"):
+            quorum(wrong)

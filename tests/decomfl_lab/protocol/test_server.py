@@ -1,0 +1,95 @@
+"""The server: each round has its own rate and number of directions, and no record is kept or gone too long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from decomfl_lab.errors import InputError
+from decomfl_lab.protocol.messages import Held, Plan, Reply
+from decomfl_lab.protocol.server import Server, Tracking
+from decomfl_lab.protocol.terms import Terms
+from decomfl_lab.records.record import RoundRecord
+from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.records.seeds import Seeding
+
+ETA, P = Schedule(0.5, {2: 0.25, 3: 0.125, 6: 0.0625}), Schedule(3, {1: 1, 4: 2})
+ROUNDS = [(0.5, 3), (0.5, 1), (0.25, 1), (0.125, 1), (0.125, 2), (0.125, 2), (0.0625, 2), (0.0625, 2)]
+"""η and P of each round, by hand."""
+
+
+def server(**options: Any) -> Server:
+    settings: dict[str, Any] = {"M": 4, "m": 2, "K": 2, "P": P, "eta": ETA, "seed": 1}
+    return Server(**settings | options)
+
+
+def played(own: Server, *chosen: int) -> tuple[dict[int, Plan], RoundRecord]:
+    """A round's plans and its record."""
+    held = [Held(i, own.history.end) for i in chosen] if own.tracking is Tracking.CLIENTS else None
+    plans = own.plan_round(chosen or None, held)
+    replies = [Reply(i, plan.round, np.ones((plan.K, plan.P), np.float32)) for i, plan in plans.items()]
+    return plans, own.aggregate(replies)
+
+
+@pytest.mark.parametrize("seeding", Seeding)
+def test_plans_and_records_have_the_rate_and_the_directions_of_their_own_round(seeding: Seeding) -> None:
+    own = server(seeding=seeding)
+    for r, (eta, directions) in enumerate(ROUNDS):
+        plans, record = played(own)
+        heads: list[Plan | RoundRecord] = [*plans.values(), record]
+        for head in heads:
+            assert (head.round, head.eta, head.K, head.P) == (r, eta, 2, directions)
+            Terms.of(own).check(head)
+
+
+def test_a_seed_a_direction_comes_for_each_direction_of_the_round() -> None:
+    own = server(seeding=Seeding.PER_DIRECTION)
+    for _, directions in ROUNDS:
+        plans, _ = played(own)
+        assert [[len(step) for step in plan.seeds] for plan in plans.values()] == [[directions] * 2] * 2  # type: ignore[arg-type]
+
+
+def test_who_answers_with_as_many_scalars_as_the_round_before_had_is_refused() -> None:
+    own = server()
+    for (_, before), (_, directions) in zip(ROUNDS[:1] + ROUNDS, ROUNDS, strict=False):
+        plans = own.plan_round()
+        if before != directions:
+            with pytest.raises(InputError, match=rf"of shape \(K, P\) = \(2, {directions}\)"):
+                own.check(Reply(next(iter(plans)), own.round, np.ones((2, before), np.float32)))
+        played(own)
+
+
+@pytest.mark.parametrize("r", range(len(ROUNDS)))
+def test_terms_refuse_the_rate_and_the_directions_of_the_round_before_and_after(r: int) -> None:
+    terms, (eta, directions) = Terms.of(server()), ROUNDS[r]
+    for other_eta, other in ROUNDS[max(r - 1, 0) : r + 2]:
+        plan = Plan(r, other_eta, other, terms.distribution, terms.seeds(r))
+        if (other_eta, other) == (eta, directions):
+            terms.check(plan)
+            continue
+        with pytest.raises(InputError, match="K and P of the plan" if other != directions else "eta of the plan"):
+            terms.check(plan)
+
+
+@pytest.mark.parametrize("keep", [1, 2, 5])
+@pytest.mark.parametrize("tracking", Tracking)
+def test_a_bounded_history_has_the_newest_records_and_serves_who_is_no_older(keep: int, tracking: Tracking) -> None:
+    own = server(keep=keep, tracking=tracking)
+    for r in range(8):
+        assert [record.round for record in own.history.since(own.history.start)] == list(range(max(r - keep, 0), r))
+        played(own, 0, 1)
+    if tracking is Tracking.SERVER:
+        own.held[2:] = 8 - keep, 7 - keep
+    held = [[Held(2, 8 - keep)], [Held(3, 7 - keep)]] if tracking is Tracking.CLIENTS else [None, None]
+    assert len(own.plan_round([2], held[0])[2].records) == keep
+    with pytest.raises(InputError, match=f"client 3 holds round {7 - keep}, but the oldest .* of round {8 - keep} "):
+        own.plan_round([3], held[1])
+
+
+def test_an_unbounded_history_begins_with_what_the_slowest_client_lacks() -> None:
+    own = server(M=3)
+    for chosen, start in (((0, 1), 0), ((0, 2), 0), ((1, 2), 1), ((0, 1), 2), ((0, 2), 3), ((0, 1), 4), ((1, 2), 5)):
+        played(own, *chosen)
+        assert own.history.start == min(own.held) == start
