@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from decomfl_lab.laws import strategies as draw_from
@@ -25,6 +26,7 @@ from decomfl_lab.laws.register import LawBrokenError, bits, law, same
 from decomfl_lab.laws.written_out import WrittenOut
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.messages import Plan, Reply
+from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.records.record import RoundRecord, ScalarArray
 from decomfl_lab.records.seeds import draw_seeds
 
@@ -219,11 +221,13 @@ def _agree(g: ScalarArray, wanted: _Floats, tolerance: _Floats, *, signs: bool) 
     "every scalar of every reply is measured along its own seed's direction, at the client's x after its local steps, "
     "on its own batch, with its own loss",
     draw_from.cases(),
+    st.booleans(),
     parts=("client",),
 )
-def replies_are_measurements(implementation: Implementation, case: Case) -> None:
+def replies_are_measurements(implementation: Implementation, case: Case, pulls: bool) -> None:
     clients = [implementation.client(case, i, Wavy(case.d, i)) for i in range(case.M)]
-    play(implementation, case, clients=clients, watch=Measured(case))
+    always = PullPolicy(bandwidth=1e15, replay_ns=1e9) if pulls else None  # who missed a record is sent the model
+    play(implementation, case, clients=clients, policy=always, watch=Measured(case))
 
 
 class _Answered:

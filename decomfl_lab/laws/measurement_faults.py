@@ -20,7 +20,7 @@ from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Plan, Reply
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.records.record import RoundRecord
-from decomfl_lab.records.seeds import StepSeed, draw_seeds
+from decomfl_lab.records.seeds import Picks, StepSeed, draw_seeds, stream_of
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Sgd, Step
 
@@ -57,8 +57,10 @@ def seed_without_the_run(self: Client, seed: StepSeed, plan: Plan) -> Line:
 
 @fault(_MEASURED, Client, "_line")
 def one_direction_for_all(self: Client, seed: StepSeed, plan: Plan) -> Line:
-    """Has one seed for all directions of a local step where each has its own."""
-    return Client._line(self, (seed[0],) * plan.P if isinstance(seed, tuple) else seed, plan)
+    """Measures the first direction of a local step P times."""
+    if isinstance(seed, Picks):
+        return Client._line(self, replace(seed, places=seed.places[:1] * plan.P), plan)
+    return Client._line(self, (stream_of(seed, 0)[0],) * plan.P, plan)  # direction 0 of the same seed, for every p
 
 
 @fault(_MEASURED, Client, "_line")

@@ -163,9 +163,9 @@ def axpy_(
     coefficients: Sequence[float],
     *,
     d: int,
-    first: int = 0,
-    first_p: int = 0,
-    distribution: AnyDistribution = Distribution.GAUSSIAN,
+    first: int,
+    first_p: int,
+    distribution: AnyDistribution,
 ) -> None:
     """``noise.axpy`` on a contiguous float32 or float64 vector, on the CPU or a GPU: elements first.. of one in R^d."""
     program = Program(["y"])

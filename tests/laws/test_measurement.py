@@ -50,6 +50,13 @@ def _scalar(f: Any) -> Any:
     return lambda self, x, z: float(f(self.loss, x, z, self.steps, self.case.mu))
 
 
+def _with_pull(self: Any, plan: Any) -> None:
+    self.plan = plan
+    if not plan.records and self.replica.round > vars(self).get("was", 0):  # it was sent the model
+        self.steps = 0
+    self.was = self.replica.round
+
+
 def _with_lag(self: Any, plan: Any) -> None:
     self.plan = plan
     self.steps += len(plan.records) > 1
@@ -93,6 +100,7 @@ BUGS = {
     "counter-of-the-round": _bug(step=lambda self: self.steps % self.plan.K),
     "counter-ahead": _bug(step=lambda self: self.steps + 1),
     "counter-is-the-round": _bug(step=lambda self: self.plan.round),
+    "counter-forgotten-at-a-pull": _bug(begin=_with_pull),
     "counter-counts-lags": _bug(begin=_with_lag),
     "two-batches": _bug(scalar=_scalar(lambda f, x, z, t, mu: (f(x + mu * z, t + 1) - f(x, t)) / mu)),
     "loss-of-another": _bug(scalar=lambda self, x, z: _of_client_0(self).scalar(x, z)),

@@ -85,3 +85,16 @@ def test_a_frame_is_refused_whichever_of_its_bytes_was_changed() -> None:
 def test_no_two_clients_of_two_runs_have_one_key() -> None:
     places = [(run, i) for run in (RUN, *changed(RUN)) for i in (0, 1, 2, 255, 256, 2**32 - 1)]
     assert len({client_key(KEY, run, i) for run, i in places}) == len(places)
+
+
+@pytest.mark.parametrize(
+    ("key", "nonce", "says"),
+    [
+        (bytes(31), NONCE, "key of the client must have 32 bytes, got 31"),
+        (b"", NONCE, "key of the client must have 32 bytes, got 0"),
+        (KEY, bytes(15), "nonce of the connection must have 16 bytes, got 15"),
+    ],
+)
+def test_a_key_or_a_nonce_that_is_too_short_is_refused(key: bytes, nonce: bytes, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        Seal(key, nonce, server=True)

@@ -93,3 +93,16 @@ def test_an_unbounded_history_begins_with_what_the_slowest_client_lacks() -> Non
     for chosen, start in (((0, 1), 0), ((0, 2), 0), ((1, 2), 1), ((0, 1), 2), ((0, 2), 3), ((0, 1), 4), ((1, 2), 5)):
         played(own, *chosen)
         assert own.history.start == min(own.held) == start
+
+
+@pytest.mark.parametrize(
+    ("participants", "says"),
+    [((1, 1), r"participants must be distinct, got \(1, 1\)"), ((), "participants must be distinct, got \\(\\)")]
+    + [((0, i), rf"participant must be an integer .*0\.\.3.*got {i}") for i in (4, 5, -1)],
+)
+def test_participants_are_different_clients_that_exist(participants: tuple[int, ...], says: str) -> None:
+    own = server()
+    with pytest.raises(InputError, match=says):
+        own.plan_round(participants)
+    assert not own.planned
+    assert list(own.plan_round((0, 3))) == [0, 3]

@@ -76,6 +76,19 @@ def test_strided_tensors_have_the_bits_of_the_row_major_vector(
     assert around == (piece["x"].storage_offset(), piece["x"].untyped_storage().nbytes())
 
 
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["plain", "transposed"])
+def test_16_bit_tensors_that_go_through_in_blocks_are_those_in_one_piece(kind: str, dtype: torch.dtype) -> None:
+    start, program = torch.linspace(-1, 1, 300).to(dtype), _program()
+    piece = _strided(kind, (3, 100), dtype)
+    piece.copy_(start.view(3, 100))
+    whole = {"x": start.float().numpy().copy()}
+    noise.run(program, whole, d=300, backend="numpy")
+    rebuild_(program, [{"x": piece}])
+    assert torch.equal(piece.reshape(-1), torch.from_numpy(whole["x"]).to(dtype))
+
+
 def test_what_lies_between_the_elements_of_a_view_is_not_touched() -> None:
     whole = torch.full((50, 2), 7.0)
     rebuild_(_program(), [{"x": whole[:, 0]}])
