@@ -6,6 +6,7 @@ import copy
 import dataclasses
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -692,3 +693,19 @@ def test_the_wire_costs_what_the_formats_say(method: str) -> None:
     else:
         assert down > R * m * dense
         assert sum(t.seeds for t in federation.ledger.down) == R * m
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"lr_schedule": {0: 0.1}}, "round in lr_schedule must be an integer of at least 1, got 0"),
+        ({"lr_schedule": {1.5: 0.1}}, r"round in lr_schedule must be an integer of at least 1, got 1\.5"),
+        ({"lr_schedule": {1: -0.1}}, r"lr_schedule at round 1 must be a finite number above 0, got -0\.1"),
+        ({"lr_schedule": [0.1]}, r"lr_schedule must be \{round: value, \.\.\.\}"),
+        ({"server_model": "no"}, "server_model must be True or False, got 'no'"),
+        ({"server_model": 1}, "server_model must be True or False, got 1"),
+    ],
+)
+def test_options_of_a_method_of_another_kind_are_refused_by_name(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        METHODS["decomfl"](**options)

@@ -11,12 +11,12 @@ from decomfl_lab.checkpoint import read_checkpoint
 from decomfl_lab.errors import InputError
 from decomfl_lab.protocol.messages import Ask, Hello, Plan, Refusal, Welcome
 from decomfl_lab.protocol.server import Tracking
-from decomfl_lab.protocol.session import Host
+from decomfl_lab.protocol.session import Coordinator, Host
 from decomfl_lab.protocol.wire import decode, encode, read, split_frame
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.pooled import PooledSgd
-from tests.decomfl_lab.federations.direct import CASE, but, host, simulated
+from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, but, host, simulated
 
 CASES = {"plain": CASE, "pooled": but(rule=PooledSgd(5, -24), seeding=Seeding.POOL)}
 ASTRAY = [(0, 2), (0, 1, 3), (0, 0, 1), (0, 1, 1), (1, 0), (0, 2, 1), (2, 1, 0), (1, 1), (2, 4), (2, 2, 3), (1, 3, 2)]
@@ -76,3 +76,35 @@ def test_a_plans_records_are_those_of_the_rounds_before_it_in_order(rounds: tupl
         assert decode(encode(plan)) == plan
     with pytest.raises(InputError, match="records of the plan message must be of the rounds before 4, in order"):
         decode(encode(Plan(4, 0.1, 3, CASE.distribution, seeds, records(*rounds))))
+
+
+def coordinator(rounds: int) -> Coordinator:
+    """The server's side of a session without a model that digests could be compared with, after so many rounds."""
+    own = Coordinator(LAB.delivery(CASE), RUN)
+    for record in history("plain")[:rounds]:
+        own.delivery.server.store(record, ())
+    return own
+
+
+@pytest.mark.parametrize(("holds", "healed"), [(0, 0), (1, 0), (2, 0), (3, 1)])
+def test_without_a_digest_a_client_is_believed_unless_it_is_ahead(holds: int, healed: int) -> None:
+    own, client = coordinator(2), host(CASE, 0)
+    client.replica.catch_up(records(*range(holds)))
+    own.open((0, 1))
+    own.take(0, client.hello(0))
+    assert own.healed == healed
+
+
+@pytest.mark.parametrize(("options", "asked"), [({}, False), ({"check_every": 0}, False), ({"check_every": 1}, True)])
+def test_a_client_that_is_known_is_asked_for_its_digest_only_if_that_was_said(
+    options: dict[str, int], asked: bool
+) -> None:
+    delivery, client = LAB.delivery(CASE), host(CASE, 0)
+    own = Coordinator(delivery, RUN, digest=lambda: str(delivery.server.replica.digest()), **options)
+    for _ in range(2):
+        first = frame = own.open((0,))[0]
+        while frame:
+            frame = own.take(0, client.handle({0: frame})[0]) or b""
+        own.close()
+    kinds = [type(decode(message, delivery.server.run_seed)) for message in split_frame(first)]
+    assert (Ask in kinds) is asked
