@@ -160,6 +160,13 @@ def test_the_psd_brackets_do_not_hold_for_indefinite_matrices():
     assert all(BRACKETS[name](sums_of(eigenvalues), 3)[0] > kappa(eigenvalues) for name in ("psd", "psd-second"))
 
 
+@pytest.mark.parametrize(("name", "least"), [("any-sign", 0.0), ("psd-second", 1.0), ("psd", 1.0)])
+def test_an_end_falls_back_to_what_always_holds_and_to_no_more(name: str, least: float) -> None:
+    one = np.array(1.0)
+    assert BRACKETS[name](PowerSums(one, one, one), 7) == pytest.approx([1.0, 1.0])  # a single eigenvalue
+    assert BRACKETS[name](PowerSums(one, -one, -one), 7).tolist() == [least, 7.0]
+
+
 @pytest.mark.parametrize("t", [(1.0, -1.0, 1.0), (1.0, 1.0, -1.0), (1.0, 0.0, 0.0), (-1.0, 1.0, 1.0), (0.0, 0.0, 0.0)])
 def test_moments_that_sampling_made_impossible_give_wide_brackets_and_no_nan(t):
     for bracket in BRACKETS.values():

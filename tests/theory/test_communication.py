@@ -47,6 +47,8 @@ CASES = [
     _config("feedsign", seeds="per-step", tracking="clients", perturbations=5, perturbation_schedule={1: 4}),
     _config("feedsign", **SINGLE, history=1, server_model=True),
     _config("fedcom", quantize_bits=3),
+    _config("fedcom", quantize_bits=4),
+    _config("fedcom", quantize_bits=5),
     *[_config("decomfl", **SINGLE, history=n, server_model=True, tracking="clients") for n in (1, 2, 3)],
     _config("decomfl", **SINGLE, history=1, server_model=True, seeds="per-run"),
     _config("decomfl", **SINGLE, seeds="per-run", tracking="clients"),
