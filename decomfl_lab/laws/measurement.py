@@ -257,7 +257,7 @@ class _Answered:
 
 
 def _aggregated(replies: list[ScalarArray]) -> ScalarArray:
-    """The mean of each scalar, of an exact sum and rounded once; of signs the majority's, 1 where as many have either."""
+    """The mean of each scalar, of an exact sum, rounded once; of signs the majority's, 1 where as many have either."""
     columns = np.stack(replies).reshape(len(replies), -1).T
     if replies[0].dtype == np.int8:
         found: ScalarArray = np.array([1 if column.sum() >= 0 else -1 for column in columns], np.int8)
