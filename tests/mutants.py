@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
-SECONDS = 1200
+SECONDS = 600
 """A mutant that takes longer counts as noticed: it does not end."""
 SWAPS: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -149,48 +149,64 @@ class _Instead(importlib.machinery.SourceFileLoader):
         return self.code
 
 
-def _noticed(path: str, tree: ast.Module | None, cases: int) -> int:
-    """In a child: 1 if a law, 2 if a test notices the changed module, else 0."""
+class _First:
+    """A plugin of pytest that knows the first test that failed."""
+
+    name = ""
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed and not self.name:
+            self.name = report.nodeid
+
+
+def _noticed(path: str, tree: ast.Module | None, cases: int) -> str:
+    """In a child: which law or test notices the changed module; empty for none."""
     import pytest
 
     if tree is not None:
         sys.meta_path.insert(0, _Instead(path, tree))  # type: ignore[arg-type]
-    suite = SUITES[FILES[path]]
+    suite, first = SUITES[FILES[path]], _First()
     if suite.laws:
         from decomfl_lab.laws.check import LAWS, Implementation, check_law
 
         for law in LAWS.values():
             streams = {"backends", "direction"} & set(law.parts)
             if not streams and not check_law(law, Implementation(), cases=cases, shrink=False).passed:
-                return 1
+                return f"law {law.name}"
     early = "ignore::hypothesis.errors.HypothesisSideeffectWarning"  # the laws have imported it before pytest does
     options = ["-x", "-q", "-n0", "--assert=plain", "-p", "no:cacheprovider", "-W", early, "-k", f"not ({SLOW})"]
     nearest = [str(found.relative_to(ROOT)) for found in ROOT.glob(f"tests/**/test_{Path(path).stem}.py")]
-    if nearest and pytest.main([*options, *nearest]) == 1:  # its own tests first: they are the ones that see most
-        return 2
-    if pytest.main([*options, *suite.tests]):
-        return 2
+    if nearest and pytest.main([*options, *nearest], [first]) == 1:  # its own tests first: they are those that see most
+        return f"test {first.name}"
+    if pytest.main([*options, *suite.tests], [first]):
+        return f"test {first.name or 'that cannot be collected'}"
     if suite.laws:  # few cases meet few rules: a last look by the law that has a line for each
         law = LAWS["replay-equals-the-written-out-recursion"]
-        return int(not check_law(law, Implementation(), cases=150, shrink=False).passed)
-    return 0
+        if not check_law(law, Implementation(), cases=150, shrink=False).passed:
+            return f"law {law.name}"
+    return ""
 
 
 def outcome_of(path: str, tree: ast.Module | None, cases: int) -> str:
-    """What became of a mutant in a process of its own."""
+    """What became of a mutant in a process of its own: SURVIVED, or who noticed it."""
+    reads, writes = os.pipe()
     child = os.fork()
     if not child:
         signal.alarm(SECONDS)
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
-        code = 3  # the change breaks the import
+        said = "import"  # the change breaks the import
         try:
-            code = _noticed(path, tree, cases)
+            said = _noticed(path, tree, cases) or "SURVIVED"
         finally:
-            os._exit(code)
-    status = os.waitpid(child, 0)[1]
-    return ("SURVIVED", "law", "test", "import")[os.WEXITSTATUS(status)] if os.WIFEXITED(status) else "no end"
+            os.write(writes, said.encode())
+            os._exit(0)
+    os.close(writes)
+    with os.fdopen(reads, "rb") as pipe:
+        said = pipe.read().decode()
+    os.waitpid(child, 0)
+    return said or "endless"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -228,8 +244,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             if n in mine:
                 started = time.monotonic()
                 outcome = outcome_of(path, tree, given.cases)
-                found[outcome] += 1
-                print(f"{outcome:8s} {time.monotonic() - started:4.0f} s  {mine[n]}", flush=True)
+                kind, _, who = outcome.partition(" ")
+                found[kind] += 1
+                print(f"{kind:8s} {time.monotonic() - started:4.0f} s  {mine[n]}  {who}", flush=True)
     noticed = found.total() - found["SURVIVED"]
     print(f"{noticed} of {found.total()} noticed: {dict(found)}")
     return int(noticed < 0.9 * found.total())
