@@ -65,6 +65,13 @@ def test_a_loss_that_mixes_examples_is_refused() -> None:
         gauss_newton_trace(GaussNewtonOperator(mixed))
 
 
+def test_outputs_that_are_not_by_examples_are_refused() -> None:
+    net = nn.Sequential(nn.Linear(3, 2), nn.Flatten(0))
+    flat = MeanLoss(net, lambda z, y: mse_loss(z, y.reshape(-1)), [(torch.randn(6, 3), torch.randn(6, 2))])
+    with pytest.raises(InputError, match=r"outputs must have the 6 examples in their first dimension, got \(12,\)"):
+        gauss_newton_trace(GaussNewtonOperator(flat))
+
+
 def test_a_known_trace_leaves_only_the_norm_to_be_found() -> None:
     objective = _objective(nn.ReLU)
     hessian = HessianOperator(objective)

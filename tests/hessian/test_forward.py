@@ -211,6 +211,7 @@ def test_an_indefinite_hessian_is_named():
     found = forward_only(quadratic(eigenvalues), torch.zeros(20).double(), seed=0, probes=400)
     assert found.indefinite
     assert "H is indefinite" in found.summary()
+    assert "rademacher" not in found.reason
     bracket = found.brackets["any-sign"]
     assert bracket.outer_low < kappa(eigenvalues) < bracket.outer_high
 

@@ -29,6 +29,12 @@ def same(a: EffectiveRank, b: EffectiveRank) -> bool:
     return {**a.to_json(), "seconds": 0.0} == {**b.to_json(), "seconds": 0.0}
 
 
+def test_a_result_is_shown_without_its_history() -> None:
+    found = effective_rank(mlp_hessian(10), seed=0, products=8)
+    assert found.history
+    assert "history" not in repr(found)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"products": 20}, {"rtol": 0.05}], ids=str)
 def test_kappa_is_within_5_percent_and_lambda_max_within_its_residual(settings: dict[str, Any]) -> None:
