@@ -16,8 +16,10 @@ from torch import Tensor
 from decomfl_lab.errors import InputError
 from hessian import kappa as module
 from hessian.coverage import SPECTRA
+from hessian.curvature import HessianOperator
 from hessian.forms import PRODUCTS
 from hessian.kappa import EffectiveRank, EffectiveRankProgress, effective_rank
+from hessian.mean_loss import MeanLoss
 from hessian.operator import DenseOperator
 from tests.hessian.spectra import Broken, eigenvalues, mlp_hessian, rotated
 
@@ -341,3 +343,25 @@ def test_one_step_is_counted_in_the_singular() -> None:
     found = effective_rank(DenseOperator(torch.ones(1, 1)), seed=0)
     assert f"({found.steps} Lanczos step, 0 probes)" in found.summary()
     assert found.steps == 1
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_known_traces_interval_is_all_its_quotients_by_norms_up_to_the_residual(sign: float) -> None:
+    values = sign * np.concatenate([np.linspace(0.0, 1.0, 60), [3.0, 2.9]])
+    known = float(values.sum())
+    found = effective_rank(rotated(list(values)), trace=known, products=7, seed=0)
+    norm, residual = found.norm, found.lambda_max_residual if sign > 0 else found.lambda_min_residual
+    small, large = sorted(map(abs, found.interval))
+    assert large == pytest.approx(abs(known) / norm, rel=1e-9)
+    assert abs(known) / (norm + residual) <= small < 0.999 * abs(known) / norm
+    assert sign * found.interval[0] > 0
+
+
+def test_another_x_is_another_operator() -> None:
+    batches = [(torch.randn(5, 3), torch.randn(5, 2))]
+    net = torch.nn.Linear(3, 2)
+    one = HessianOperator(MeanLoss(net, torch.nn.functional.mse_loss, batches)).fingerprint()
+    assert HessianOperator(MeanLoss(net, torch.nn.functional.mse_loss, batches)).fingerprint() == one
+    with torch.no_grad():
+        net.bias[0] += 1
+    assert HessianOperator(MeanLoss(net, torch.nn.functional.mse_loss, batches)).fingerprint() != one

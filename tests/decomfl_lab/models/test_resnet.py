@@ -83,6 +83,16 @@ def _treated(treatment: str) -> nn.Module:
     return module
 
 
+def test_freezing_leaves_every_layer_the_momentum_that_it_had() -> None:
+    module = _model()
+    layers = [part for part in module.modules() if isinstance(part, nn.BatchNorm2d)]
+    for n, layer in enumerate(layers):
+        layer.momentum = 0.1 + n / 100
+    freeze_(module, _images(50, seed=1))
+    assert [layer.momentum for layer in layers] == [0.1 + n / 100 for n in range(len(layers))]
+    assert not any(layer.training for layer in layers)
+
+
 # The networks --------------------------------------------------------------------------------------------------
 
 
