@@ -365,3 +365,12 @@ def test_another_x_is_another_operator() -> None:
     with torch.no_grad():
         net.bias[0] += 1
     assert HessianOperator(MeanLoss(net, torch.nn.functional.mse_loss, batches)).fingerprint() != one
+
+
+@pytest.mark.parametrize("settings", [{"rtol": 0.02}, {"products": 12}, {"rtol": 0.001, "max_products": 14}], ids=str)
+def test_the_unit_of_the_loss_changes_nothing_but_the_unit(settings: dict[str, Any]) -> None:
+    values = np.concatenate([np.linspace(0.0, 1.0, 60), [3.0, 2.0, -1.0]])
+    plain, small = (effective_rank(rotated(list(values * unit)), seed=0, **settings) for unit in (1.0, 2.0**-20))
+    assert (small.kappa, small.interval, small.products) == (plain.kappa, plain.interval, plain.products)
+    assert (small.reached, small.needed, small.reason) == (plain.reached, plain.needed, plain.reason)
+    assert small.norm == plain.norm * 2.0**-20

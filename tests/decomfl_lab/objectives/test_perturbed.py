@@ -577,3 +577,10 @@ def test_bad_arguments_are_refused_by_name(changes: dict[str, object], message: 
     good = {"module": module, "layout": layout, "seed": 0, "p": 0, "mu": 0.1}
     with pytest.raises(InputError, match=message), virtual(**{**good, **changes}):  # type: ignore[arg-type]
         raise AssertionError
+
+
+def test_tensors_are_found_in_nested_lists_and_tuples_and_nothing_else_is() -> None:
+    a, b, c = (torch.zeros(n) for n in (1, 2, 3))
+    found = list(perturbed._tensors([a, (5, "text", [b, None]), (), c]))
+    assert [len(tensor) for tensor in found] == [1, 2, 3]
+    assert list(perturbed._tensors("text")) == list(perturbed._tensors(None)) == []
