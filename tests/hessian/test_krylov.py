@@ -229,3 +229,11 @@ def test_products_that_are_not_finite_are_named() -> None:
 def test_bad_arguments(settings: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         lanczos(rotated([1.0, 2.0]), **{"steps": 2, "seed": 0, **settings})  # type: ignore[arg-type]
+
+
+def test_a_single_step_is_the_rayleigh_quotient_of_its_start() -> None:
+    operator = rotated(OUTLIERS)
+    found = lanczos(operator, steps=1, seed=0)
+    v = found.vectors[0].double()
+    assert found.products == 1
+    assert float(found.ritz_values[0]) == pytest.approx(float(v @ operator.matvec(v)))
