@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -374,3 +375,26 @@ def test_the_unit_of_the_loss_changes_nothing_but_the_unit(settings: dict[str, A
     assert (small.kappa, small.interval, small.products) == (plain.kappa, plain.interval, plain.products)
     assert (small.reached, small.needed, small.reason) == (plain.reached, plain.needed, plain.reason)
     assert small.norm == plain.norm * 2.0**-20
+
+
+def test_a_known_trace_and_an_operator_for_it_are_not_both_taken() -> None:
+    H = rotated([1.0, 2.0, 3.0])
+    with pytest.raises(InputError, match="trace_operator must be None where the trace is known, got"):
+        effective_rank(H, seed=0, trace=6.0, trace_operator=H)
+
+
+def test_the_seconds_are_those_that_it_took() -> None:
+    began = time.perf_counter()
+    found = effective_rank(rotated(TAIL), seed=0, products=20)
+    assert 0 < found.seconds <= time.perf_counter() - began
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("most", [33, 60])
+def test_no_more_products_than_are_allowed_are_spent_where_they_do_not_do(most: int, both: bool) -> None:
+    values = np.concatenate([np.linspace(0, 1, 160), [3, 2.9, -2.0]])
+    G = rotated(list(values + 0.1 * np.sin(np.arange(len(values))))) if both else None
+    found = effective_rank(rotated(list(values)), seed=0, trace_operator=G, rtol=0.001, max_products=most)
+    assert (found.products, found.reached) == (most, False)
+    assert found.needed is not None
+    assert found.needed > most
