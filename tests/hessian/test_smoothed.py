@@ -14,6 +14,7 @@ from decomfl_lab.errors import InputError
 from hessian.curvature import HessianOperator
 from hessian.forward import second_differences
 from hessian.kappa import effective_rank
+from hessian.krylov import lanczos
 from hessian.mean_loss import MeanLoss
 from hessian.operator import DenseOperator
 from hessian.probes import probe_at
@@ -221,3 +222,15 @@ def test_it_is_one_map_for_one_seed_and_its_fingerprint_tells_what_it_depends_on
 def test_arguments_that_break_a_rule_are_named(change, message):
     with pytest.raises(InputError, match=message):
         SmoothedOperator(Quadratic(symmetric(3)), **{"x": torch.ones(3).double(), "mu": 1e-3, **change})
+
+
+@pytest.mark.parametrize("seed", [0, 2**64 - 1])
+def test_a_seed_is_any_number_of_64_bits(seed: int) -> None:
+    x = torch.zeros(3, dtype=torch.float64)
+    assert SmoothedOperator(Quartic(), x, 0.1, seed=seed).seed == seed
+    assert lanczos(DenseOperator(torch.eye(3, dtype=torch.float64)), steps=1, seed=seed).products == 1
+    for outside in (-1, 2**64):
+        with pytest.raises(InputError, match="seed must be an integer in 0"):
+            SmoothedOperator(Quartic(), x, 0.1, seed=outside)
+        with pytest.raises(InputError, match="seed must be an integer in 0"):
+            lanczos(DenseOperator(torch.eye(3, dtype=torch.float64)), steps=1, seed=outside)
