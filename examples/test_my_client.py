@@ -8,8 +8,8 @@ from decomfl_lab import InputError, laws
 
 class MyClient:
     def __init__(self, case, i, replica, loss):
-        self.case, self.id, self.replica, self.loss, self.run_seed = case, i, replica, loss, None
-        self.steps = 0  # local steps in the client's life: they pick the batch
+        self.case, self.id, self.replica, self.loss = case, i, replica, loss
+        self.run_seed, self.steps = None, 0  # local steps in the client's life: they pick the batch
 
     def report(self):
         return laws.Held(self.id, self.replica.round)

@@ -24,8 +24,8 @@ counts the local steps that the client has measured in its life (it picks the ba
     case.estimator = "central-sign":  g_p = int8, 1 where the central difference is at least 0, else −1
     case.estimator = "projection":    g_p = float32(⟨∇f(x), z_p⟩), by objective.value_and_gradient(x, step)
 
-Every scalar of every reply is compared with one that the laws work out themselves, up to rounding; points x + μz of
-16-bit models are formed in float32.
+Every scalar of every reply is compared with one that the laws work out themselves, up to rounding. Points x + μz, and
+gradients, of 16-bit models are of float32: widen x first.
 
 The other rules are in ``help(decomfl_lab.AdaMM)`` and its like; the bits of directions in docs/noise-stream.md.
 """

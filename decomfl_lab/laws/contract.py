@@ -179,8 +179,8 @@ class Wavy:
         return float(self.values(_wide(x)[None], step)[0])
 
     def value_and_gradient(self, x: Tensor, step: int) -> tuple[float, Tensor]:
-        """See ``Differentiable``."""
-        return self(x, step), torch.from_numpy(self.gradient(_wide(x), step)).to(x)
+        """See ``Differentiable``; the gradient of a 16-bit x is in float32."""
+        return self(x, step), torch.from_numpy(self.gradient(_wide(x), step)).to(x.device, wide_dtype(x))
 
     def along(self, x: Tensor, step: int, seed: int, p: int, c: float, distribution: AnyDistribution) -> float:
         """See ``Perturbable``: x + c z is formed in float32, or in float64 where x is of float64."""

@@ -243,6 +243,13 @@ def learning_rate_of_the_present(self: Client, plan: Plan) -> Reply:
     return Client.handle(self, replace(plan, records=records))
 
 
+@fault(_REBUILT, Client, "_catch_up")
+def lacking_records_not_missed(self: Client, plan: Plan) -> None:
+    """Measures at the x that it has where a plan lacks records."""
+    self.replica.catch_up(plan.records)
+    self._taken.clear()
+
+
 @fault("reply-order-does-not-matter", Server, "aggregate")
 def client_order_changed(self: Server, replies: Iterable[Reply]) -> RoundRecord:
     """Adds the scalars in float32 in the order in which they arrive."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,11 +27,19 @@ __all__: list[str] = []
 _Vector = np.ndarray[Any, Any]
 
 
-@law("a client that rebuilds after any lag holds the server's bits: x and optimizer state", draw_from.cases())
+@law(
+    "a client that rebuilds after any lag holds the server's bits: x and optimizer state; it refuses a plan that lacks "
+    "a record",
+    draw_from.cases(),
+)
 def rebuilt_client_equals_server(implementation: Implementation, case: Case) -> None:
     played = play(implementation, case)
     for i in range(case.M):
         there = ", ".join(str(r) for r, at in enumerate(case.rounds) if i in at.clients) or "none"
+        plan = played.plan_for(i)
+        if plan.records:
+            otherwise = f"client {i} answered a plan of round {plan.round} without the record of round {plan.round - 1}"
+            refused(otherwise, partial(played.clients[i].handle, replace(plan, records=plan.records[:-1])))
         same(f"model of client {i}, which took part in rounds {there}", played.model_after(i), played.server_model)
 
 

@@ -15,9 +15,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -25,11 +27,12 @@ from decomfl_lab.laws import strategies as draw_from
 from decomfl_lab.laws.contract import AnyClient, Case, Implementation, Wavy, play
 from decomfl_lab.laws.register import LawBrokenError, bits, law, same
 from decomfl_lab.laws.written_out import WrittenOut
+from decomfl_lab.methods.hiso import Whitened
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.messages import Plan, Reply
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.records.record import RoundRecord, ScalarArray
-from decomfl_lab.records.seeds import draw_seeds
+from decomfl_lab.records.seeds import Seeding, draw_seeds
 
 __all__ = ["Measured"]
 
@@ -227,9 +230,14 @@ def _agree(g: ScalarArray, wanted: _Floats, tolerance: _Floats, *, signs: bool) 
     "on its own batch, with its own loss",
     draw_from.cases(),
     st.booleans(),
+    st.sampled_from((False, False, False, True)),
     parts=("client",),
 )
-def replies_are_measurements(implementation: Implementation, case: Case, pulls: bool) -> None:
+def replies_are_measurements(implementation: Implementation, case: Case, pulls: bool, scaled: bool) -> None:
+    if scaled:  # a rule that multiplies directions, which is seldom drawn
+        dtype = torch.float64 if case.dtype == torch.float64 else torch.float32
+        other = replace(case, rule=Whitened(0.5), dtype=dtype, seeding=Seeding.PER_STEP)
+        case = other if implementation.supports(other) else case
     clients = [implementation.client(case, i, Wavy(case.d, i)) for i in range(case.M)]
     always = PullPolicy(bandwidth=1e15, replay_ns=1e9) if pulls else None  # who missed a record is sent the model
     play(implementation, case, clients=clients, policy=always, watch=Measured(case))

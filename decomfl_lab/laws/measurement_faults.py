@@ -65,10 +65,13 @@ def one_direction_for_all(self: Client, seed: StepSeed, plan: Plan) -> Line:
 
 @fault(_MEASURED, Client, "_line")
 def directions_not_scaled(self: Client, seed: StepSeed, plan: Plan) -> Line:
-    """Measures along z where the rule has s ⊙ z."""
-    plain = self.replica.clone()
-    plain.rule = Sgd()
-    return replace(Client._line(self, seed, plan), replica=plain)
+    """Measures along z, by differences, where the rule has s ⊙ z."""
+    line = Client._line(self, seed, plan)
+    if self.replica.rule.scaling and not self.estimator.wants_slopes:
+        plain = self.replica.clone()
+        plain.rule = Sgd()
+        line = replace(line, replica=plain)
+    return line
 
 
 @fault("private-keys-hide-the-directions", Planted, "keyed_client")
