@@ -134,7 +134,8 @@ class Outcomes(list[Outcome]):
             if outcome.status != "holds":
                 kind = {"failures": "failure", "errors": "error", "skipped": "skipped"}[counts[outcome.status]]
                 first = outcome.counterexample.split("\n", 1)[0]
-                told = ElementTree.SubElement(case, kind, message=first if not outcome.tried else outcome.says)
+                message = outcome.says if outcome.tried else _printable(first)
+                told = ElementTree.SubElement(case, kind, message=message)
                 told.text = _printable(outcome.counterexample) if outcome.tried else None
         ElementTree.indent(suite)
         return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"

@@ -136,7 +136,8 @@ def test_outcomes_as_junit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_junit_has_no_letter_that_xml_has_no_form_for() -> None:
     told = laws.Outcome("a-law", "says", "crashed", 1, "raised   \x1b[2K\x00 <&>")
-    text = laws.Outcomes([told]).junit("mine\x07")
+    skipped = laws.Outcome("another", "says", "skipped", 0, "refuses \x1b[2K")
+    text = laws.Outcomes([told, skipped]).junit("mine\x07")
     assert ElementTree.fromstring(text).find("testcase/error") is not None
 
 
