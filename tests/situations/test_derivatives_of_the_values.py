@@ -5,6 +5,8 @@ Training looks at values alone, so it is right with all of them.
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -154,7 +156,9 @@ for _name, (_function, _verdict) in FUNCTIONS.items():
 
     @TABLE.add(f"a function of autograd {_name}", kappa=_verdict, train=RIGHT)
     def _(function=_function):
-        f = lambda own: ce(own.b(own.a(X64).sin()), Y)  # noqa: E731
+        def f(own):
+            return ce(own.b(own.a(X64).sin()), Y)
+
         return Case(net(function.apply), ce, DATA, f)
 
 
@@ -417,9 +421,9 @@ def _():
 
 @TABLE.add("max-pooling and convolutions in float32", kappa=RIGHT)
 def _():
-    make = lambda: nn.Sequential(  # noqa: E731
-        nn.Conv1d(1, 2, 2), nn.ReLU(), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(2, 3)
-    )
+    def make():
+        return nn.Sequential(nn.Conv1d(1, 2, 2), nn.ReLU(), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(2, 3))
+
     return Case(seeded(make), ce, [(X[:, None], Y)], lambda own: ce(own(X64[:, None]), Y))
 
 
@@ -509,7 +513,9 @@ def _():
 
 @TABLE.add("a network of 800 parameters in float32, by its interval", kappa=RIGHT)
 def _():
-    make = lambda: nn.Sequential(nn.Linear(4, 25), nn.ReLU(), nn.Linear(25, 23), nn.ReLU(), nn.Linear(23, 3))  # noqa: E731
+    def make():
+        return nn.Sequential(nn.Linear(4, 25), nn.ReLU(), nn.Linear(25, 23), nn.ReLU(), nn.Linear(23, 3))
+
     return Case(seeded(make), ce, DATA, mean_ce, exact=False)
 
 
@@ -566,7 +572,9 @@ def _():
 
 @TABLE.add("nn.EmbeddingBag with padding_idx", kappa=either("derivatives of every operation"), train=RIGHT)
 def _():
-    make = lambda: nn.Sequential(nn.EmbeddingBag(6, 3, padding_idx=0), nn.Tanh(), nn.Linear(3, 3))  # noqa: E731
+    def make():
+        return nn.Sequential(nn.EmbeddingBag(6, 3, padding_idx=0), nn.Tanh(), nn.Linear(3, 3))
+
     return Case(seeded(make), ce, [(WORDS, Y)], lambda own: ce(own(WORDS), Y))
 
 
@@ -609,6 +617,12 @@ def test_gauss_newton_of_a_padded_embedding_is_the_dense_one():
     inner = torch.diag_embed(p) - p[:, :, None] * p[:, None]
     dense = torch.einsum("nci,ncd,ndj->ij", J, inner, J) / len(WORDS)
     assert_same(hessian.effective_rank(G, products=G.d + 5), truth.curvature(dense))
+
+
+def test_a_loss_that_is_linear_in_all_parameters_has_no_kappa():
+    k = hessian.effective_rank(seeded(lambda: nn.Linear(4, 3)), lambda o, t: o.mean(), DATA, products=20)
+    assert math.isnan(k.kappa)
+    assert "undefined" in str(k)
 
 
 @every(TABLE)

@@ -166,7 +166,9 @@ def _():
 
 @TABLE.add("class weights that differ only for a class of the last batch", kappa=SPLIT)
 def _():
-    rare = lambda o, t: nn.functional.cross_entropy(o, t, weight=torch.tensor([1.0, 1.0, 20.0]).to(o))  # noqa: E731
+    def rare(o, t):
+        return nn.functional.cross_entropy(o, t, weight=torch.tensor([1.0, 1.0, 20.0]).to(o))
+
     common = Y < 2
     parts = [*batches(X[common], Y[common], 9), (X[6:14], Y[6:14])]
     return Case(mlp(), rare, parts)
@@ -381,7 +383,9 @@ for _what, _kind in (("a z-score of the batch", ZScore), ("attention between the
 
 @TABLE.add("a BatchNorm that keeps no running statistics, one batch", train=RIGHT)
 def _():
-    make = lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False), nn.Linear(3, 3))  # noqa: E731
+    def make():
+        return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False), nn.Linear(3, 3))
+
     return Case(seeded(make), ce, (X, Y), mean_ce)
 
 

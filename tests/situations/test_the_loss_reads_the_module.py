@@ -76,7 +76,10 @@ def _():
 def _():
     model = mlp()
     start = [p.detach().clone() for p in model.parameters()]
-    close = lambda: sum((p - q).square().sum() for p, q in zip(model.parameters(), start, strict=True))  # noqa: E731
+
+    def close():
+        return sum((p - q).square().sum() for p, q in zip(model.parameters(), start, strict=True))
+
     return Case(model, lambda o, t: ce(o, t) + close(), (X, Y))
 
 
