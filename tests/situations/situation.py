@@ -117,12 +117,13 @@ class Situation:
     def __str__(self) -> str:
         return f"{self.door}: {self.name}"
 
-    def judge(self) -> None:
+    def judge(self, seed: int = 0) -> None:
         case = self.make()
         before = _state(case.module)
         case.start = copy.deepcopy(case.module) if isinstance(case.module, nn.Module) else None
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), torch.random.fork_rng():
             warnings.simplefilter("ignore")
+            torch.manual_seed(seed)  # of noise in a user's forward
             try:
                 (_judge_kappa if self.door == "kappa" else _judge_train)(case, self.verdict)
             except lab.InputError as error:
