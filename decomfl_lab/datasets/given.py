@@ -123,9 +123,9 @@ def _batch(name: str, batch: Any, whole: bool) -> Batch:
         rule = "be a pair (inputs, targets), of several inputs ((inputs, ...), targets), or a mapping with labels"
         require(whole, name, rule, _kind(batch))
         inputs, targets = batch, None
-    if isinstance(batch, Mapping) and not whole and not isinstance(targets, Tensor | Mapping | tuple):
-        require(False, f"labels of {name}", "be tensors", type(targets).__name__)
-    require(next(tensors((inputs, targets)), None) is not None, name, "hold tensors", _kind(batch))
+    require(next(tensors(inputs), None) is not None, f"inputs of {name}", "be tensors or arrays", type(inputs).__name__)
+    fine = targets is None or next(tensors(targets), None) is not None
+    require(fine, f"targets of {name}", "be tensors or arrays", type(targets).__name__)
     for what, tree in (("inputs", inputs), ("targets", targets)):
         for tensor in tensors(tree):
             require(tensor.layout == torch.strided, f"{what} of {name}", "be dense tensors", str(tensor.layout))

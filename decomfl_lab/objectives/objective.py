@@ -30,6 +30,7 @@ __all__ = [
     "RoundedObjective",
     "mean_losses",
     "means",
+    "require_still",
 ]
 
 
@@ -149,6 +150,15 @@ def _device(inputs: Any) -> torch.device:
     return next(tensors(inputs)).device
 
 
+def require_still(module: nn.Module) -> None:
+    """InputError where a part of the module draws at random, or writes to running statistics, in each forward pass."""
+    for name, part in module.named_modules():
+        random = isinstance(part, nn.modules.dropout._DropoutNd) and part.training and part.p > 0
+        still = "be in eval mode" + " or have p = 0" * random + " or keep no running statistics" * drifting(part)
+        rule = f"{still}, so that the loss depends on x and the data alone"
+        require(not (random or drifting(part)), f"module {name!r} ({type(part).__name__})", rule, "training mode")
+
+
 class ModuleObjective:
     """f_i of any ``torch.nn.Module`` and loss on batches (inputs, targets).
 
@@ -173,11 +183,7 @@ class ModuleObjective:
         batches: EpochBatches,
         index: Tensor | None = None,
     ) -> None:
-        for name, part in module.named_modules():
-            random = isinstance(part, nn.modules.dropout._DropoutNd) and part.training
-            still = "be in eval mode" + " or keep no running statistics" * drifting(part)
-            rule = f"{still}, so that the loss depends on x and the data alone"
-            require(not (random or drifting(part)), f"module {name!r} ({type(part).__name__})", rule, "training mode")
+        require_still(module)
         self.module = module
         self.layout = layout
         self.measure = BatchLoss.of(loss)

@@ -51,6 +51,7 @@ __all__ = [
     "name_of_loss",
     "own_loss",
     "parts_of",
+    "require_classes",
     "workspace",
 ]
 
@@ -153,11 +154,7 @@ def build_federation(
     module, measure = workspace(config, dataset, module), BatchLoss.of(loss_of(config) if loss is None else loss)
     layout = Layout.of(module)
     dataset = dataset.cast(layout.dtype)
-    targets = dataset.train_labels
-    if measure.loss is cross_entropy and isinstance(targets, Tensor):
-        classes = not targets.is_floating_point() or (targets.ndim > 1 and targets.shape[-1] > 1)
-        rule = "be of one's own where targets are numbers and not classes (int64) or their probabilities"
-        require(classes, "loss", rule, config.loss)
+    require_classes(measure, dataset)
     x = layout.flatten(module)
     on_gpu = dataset.device.type == "cuda"
     require(config.compute != "tf32" or on_gpu, "compute", "be float32 or bfloat16 on the CPU", config.compute)
@@ -173,6 +170,15 @@ def build_federation(
     objectives: Sequence[Objective] = [RoundedObjective(objective) for objective in exact] if rounded else exact
     setting = Setting(x, objectives, config.sampled, config.seed, make_engine(config.engine), layout.shapes)
     return config.method.federation(setting), module, layout
+
+
+def require_classes(measure: BatchLoss, dataset: Dataset) -> None:
+    """InputError where the cross-entropy is to be taken of targets that are no classes."""
+    targets = dataset.train_labels
+    if measure.loss is cross_entropy and isinstance(targets, Tensor):
+        classes = not targets.is_floating_point() or (targets.ndim > 1 and targets.shape[-1] > 1)
+        rule = "be of one's own where targets are numbers and not classes (int64) or their probabilities"
+        require(classes, "loss", rule, CROSS_ENTROPY)
 
 
 def _chosen(config: TrainConfig, dataset: Dataset) -> list[Tensor]:

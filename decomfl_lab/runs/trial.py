@@ -25,10 +25,10 @@ from decomfl_lab.models.registry import initialising
 from decomfl_lab.objectives.batch_loss import BatchLoss, LossFunction, called, require_mean
 from decomfl_lab.objectives.checks import Watch, is_additive, is_slope, parts_agree, relative
 from decomfl_lab.objectives.normalisation import calibrated
-from decomfl_lab.objectives.objective import CHUNK
+from decomfl_lab.objectives.objective import CHUNK, require_still
 from decomfl_lab.objectives.trees import Batch, mapped, row_count, rows, tensors
 from decomfl_lab.plugins import is_own, require_same, taking
-from decomfl_lab.runs.building import batches_of_clients, loss_of, parts_of, workspace
+from decomfl_lab.runs.building import batches_of_clients, loss_of, parts_of, require_classes, workspace
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.evaluation import calibration_images, fast_layout
 
@@ -84,6 +84,8 @@ class _Trial:
     def of(cls, config: TrainConfig, dataset: Dataset, module: nn.Module | None, measure: BatchLoss) -> _Trial:
         """The trial of a run."""
         copied = workspace(config, dataset, module)
+        require_still(copied)
+        require_classes(measure, dataset)
         layout = Layout.of(copied)
         data = dataset.cast(layout.dtype)
         chosen = [torch.from_numpy(part).to(data.device) for part in parts_of(config, data)]

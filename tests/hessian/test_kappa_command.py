@@ -529,10 +529,9 @@ def test_a_language_model_of_a_folder_is_measured_on_the_prompts_of_a_task(
     [
         ([*MINE, "--model", "mine:nothing"], "model must be module:function that can be imported, got 'mine:nothing'"),
         ([*MINE, "--model", "mine:x"], "model 'mine:x' must make a torch.nn.modules.module.Module, got Tensor"),
-        ([*MINE, "--data", "mine:x"], "batches[0] must be a pair (inputs, targets)"),
-        ([*MINE, "--data", "mine:ragged"], "data must have batches that differ in their first dimension only"),
-        ([*MINE, "--loss", "mine:x"], "loss 'mine:x' must be a function of (outputs, targets), got 'Tensor'"),
-        (["--model", "mine:Named", "--data", "mine:batches", "--train-steps", "3"], "data must have inputs of one"),
+        ([*MINE, "--data", "mine:x"], "client 0 must be (inputs, targets), mappings"),
+        ([*MINE, "--data", "mine:ragged"], "must have inputs and targets of the same shapes"),
+        ([*MINE, "--loss", "mine:x"], "loss 'mine:x' must be a function of (outputs, targets), or of"),
         ([*MINE, "--task-data", "here"], "task_data must stay unset for data that are no task's, got ['--task-data']"),
     ],
 )

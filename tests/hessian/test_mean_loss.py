@@ -236,9 +236,12 @@ BAD = {
         {"batches": [(INPUTS, TARGETS), (INPUTS[:0], TARGETS[:0])]},
         r"batches\[1\] must hold at least one example, got 0",
     ),
-    "no pair": ({"batches": [{"h": INPUTS}]}, r"batches\[0\] must be a pair \(inputs, targets\), got 'dict'"),
-    "no tensors": ({"batches": [("a", "b")]}, r"batches\[0\] must hold tensors"),
-    "lengths differ": ({"batches": [(INPUTS, TARGETS[:5])]}, r"tensors of batches\[0\] must all have the examples"),
+    "no pair": ({"batches": [{"h": INPUTS}]}, r"keys of batch 0 of data must have labels, the targets, got \['h'\]"),
+    "no tensors": ({"batches": [("a", "b")]}, "inputs of batch 0 of data must be tensors or arrays, got 'str'"),
+    "lengths differ": (
+        {"batches": [(INPUTS, TARGETS[:5])]},
+        "data, whose tensors have not all the examples in their first dimension",
+    ),
     "non-scalar loss": (
         {"loss": lambda z, t: cross_entropy(z, t, reduction="none")},
         r"loss must return a scalar .*lambda outputs, targets: loss.*mean.*got 'shape \(12,\)'",

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hessian
 from decomfl_lab.errors import InputError
-from hessian.mean_loss import gathered, good_chunk
+from hessian.mean_loss import good_chunk
 from tests.hessian.spectra import rotated
 
 X = torch.randn(300, 6, generator=torch.Generator().manual_seed(0))
@@ -107,15 +107,6 @@ def test_statistics_of_the_batch_keep_a_pair_in_one_piece() -> None:
         assert [piece.examples for piece in cut] == [250, 50]
 
 
-def test_batches_of_trees_are_gathered_and_ragged_ones_refused() -> None:
-    batches = [({"ids": X[:4], "mask": Y[:4]}, Y[:4]), ({"ids": X[4:9], "mask": Y[4:9]}, Y[4:9])]
-    inputs, targets = gathered(batches)
-    assert torch.equal(inputs["ids"], X[:9])
-    assert torch.equal(targets, inputs["mask"])
-    with pytest.raises(InputError, match="data must have batches that differ in their first dimension only, got Sizes"):
-        gathered([(X[:4], Y[:4]), (X[4:9, :2], Y[4:9])])
-
-
 def test_sequences_of_tokens_go_in_smaller_chunks() -> None:
     assert good_chunk(X, torch.device("cpu")) == 250
     assert good_chunk({"ids": Y}, torch.device("cpu")) == 8
@@ -124,12 +115,13 @@ def test_sequences_of_tokens_go_in_smaller_chunks() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ((net(),), "loss and data must be given with a module, got None"),
-        ((net(), LOSS), "loss and data must be given with a module, got None"),
-        ((net(), LOSS, 3), "data must be batches, a Dataset or a pair of tensors, got 'int'"),
-        ((net(), "ce", (X, Y)), r"loss must be a function of \(outputs, targets\), got 'ce'"),
-        ((net(), LOSS, (X, Y + 1)), r"the examples of data \(float32 \(250, 6\), .*Target 3 is out of bounds"),
-        ((net(), LOSS, (X[:, :5], Y)), r"model and loss must take the examples of data \(float32 \(250, 5\)"),
+        ((net(),), "data must be given with a module, got None"),
+        ((net(), LOSS), "data must be given with a module, got None"),
+        ((net(), None, (X, Y)), "data must be mappings with labels where loss is None"),
+        ((net(), LOSS, 3), r"data must be \(inputs, targets\), mappings with labels, .*, got 'int'"),
+        ((net(), "ce", (X, Y)), r"loss must be a function of \(outputs, targets\), or of \(model, batch\), got 'ce'"),
+        ((net(), LOSS, (X, Y + 1)), r"the examples of data \(float32 \(300, 6\), .*Target 3 is out of bounds"),
+        ((net(), LOSS, (X[:, :5], Y)), r"model and loss must take the examples of data \(float32 \(300, 5\)"),
         ((3,), r"model must be a torch module or an operator \(hessian.Operator\), got 'int'"),
         ((rotated([1.0]), LOSS), "loss and data must be None with an operator, which has them"),
     ],

@@ -443,7 +443,7 @@ def _():
     return Case(mlp(), ce, batches, lambda net: mean_ce(net) + 0.35 * _squares(net), kappa={"weight_decay": 0.7})
 
 
-@TABLE.add("a negative weight_decay", kappa=refused("weight_decay must be"))
+@TABLE.add("a negative weight_decay", kappa=refused("weight_decay λ must be"))
 def _():
     return Case(mlp(), ce, (X, Y), kappa={"weight_decay": -1.0})
 

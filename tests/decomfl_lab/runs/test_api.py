@@ -145,11 +145,12 @@ def test_a_run_of_other_data_or_without_its_model_is_refused(model: nn.Module, t
     ("clients", "message"),
     [
         ([], r"clients must be a list with the examples of one client at least, got \[\]"),
-        ([(x, y[:3])], r"client 0 must have as many inputs as targets, and one at least, got \(90, 3\)"),
+        ([(x, y[:3])], r"tensors of client 0 must have as many examples as each other, .*, got \[\(90, 6\), \(3,\)\]"),
         ([PAIRS[0], (x[:, :3], y)], "clients must have inputs and targets of the same shapes and types"),
-        ([(x, y.tolist())], r"client 0 must be \(inputs, targets\), .*, got \(Tensor, list\)"),
-        ([x], r"client 0 must be \(inputs, targets\), a data set or a data loader, got Tensor"),
-        ([[1, 2, 3]], r"client 0 must be \(inputs, targets\), a data set or a data loader, got list"),
+        ([(x, y.tolist())], "targets of client 0 must be tensors or arrays, got 'tuple'"),
+        ([x], r"client 0 must be \(inputs, targets\), mappings with labels, .*, got 'Tensor'"),
+        ((x, y), r"clients must be a list with the examples of each client: of one client \[\(inputs, targets\)\]"),
+        ([[1, 2, 3]], r"batch 0 of client 0 must be a pair \(inputs, targets\), .*, got 'int'"),
     ],
 )
 def test_bad_clients_are_refused_by_name(clients: list[Any], message: str, model: nn.Module) -> None:
@@ -219,7 +220,7 @@ def test_noise_in_forward_is_refused_unless_forward_seeds_it() -> None:
 
 
 def test_options_that_nobody_has_are_refused(model: nn.Module) -> None:
-    with pytest.raises(lab.InputError, match=r"option of decomfl must be one of lr, .*, got 'learning_rate'"):
+    with pytest.raises(lab.InputError, match=r"option of decomfl .*, got 'learning_rate' \(did you mean lr\?\)"):
         lab.train(model, clients=PAIRS, learning_rate=0.1)
     with pytest.raises(lab.InputError, match=r"got 'batchsize' \(did you mean batch_size\?\)"):
         lab.train(model, clients=PAIRS, batchsize=4)
@@ -343,16 +344,12 @@ def test_slips_are_told_in_a_line(model: nn.Module, tmp_path: Path) -> None:
         (lambda: lab.train(model, "mse", PAIRS), "loss must be a function of .*, got 'mse'"),
         (lambda: lab.train(nn.Linear, clients=PAIRS), "model must be a torch.nn.Module, got <class"),
         (
-            lambda: lab.train(model, clients=[(x.double(), y)]),
-            r"must take the examples of clients \(float64 \(90, 6\), int64",
-        ),
-        (
             lambda: lab.train(model, clients=PAIRS, test=(x[:3, :4], y[:3])),
             "model and loss must take the examples of test",
         ),
         (
             lambda: lab.train(model, nn.CrossEntropyLoss(reduction="none"), PAIRS),
-            r"loss must return a scalar .*lambda outputs, targets: .*mean.*got 'shape \(8,\)'",
+            r"loss must return a scalar .*lambda outputs, targets: .*mean.*got 'shape \(20,\)'",
         ),
         (lambda: run.plot(tmp_path / "a.doc"), r"plot must end in one of \."),
     ):

@@ -72,12 +72,12 @@ def test_a_task_is_a_data_set_of_prompts_and_classes(config: TrainConfig) -> Non
 def test_an_evaluation_is_of_all_examples_in_order_of_length(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[tuple[Tensor, Tensor]] = []
+    seen: list[tuple[Tensor, Tensor, int | None]] = []
     plain = evaluation.mean_losses
     monkeypatch.setattr(evaluation, "mean_losses", lambda *a, **k: seen.append(a[2:]) or plain(*a, **k))
     data = task_dataset(config)
     train(replace(config, rounds=1), dataset=data)
-    for ids, classes in seen:
+    for ids, classes, _ in seen:
         lengths = (ids != PAD).sum(1)
         assert torch.equal(lengths, lengths.sort().values)
         assert len(set(lengths.tolist())) > 1
