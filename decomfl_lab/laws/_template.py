@@ -147,6 +147,19 @@ class Server:
         raise NotImplementedError
 
 
+class WeighingServer(Server):
+    """A server that weighs clients by their examples (only where you have it)."""
+
+    def note_examples(self, client: int, n: int) -> None:
+        """Remember that a client has n examples, its weight n_i.
+
+        InputError, and nothing remembered, for a client that does not exist, and unless n is in 1..2^29 − 1 and the
+        same as before. ``aggregate`` refuses the replies of a client of which there is no number. Its records are
+        Σ_i n_i g_i / Σ_i n_i: the sum is exact and rounded once to float64, then divided, then rounded to float32.
+        """
+        raise NotImplementedError
+
+
 class Mine(laws.Implementation):
     """Your implementation: it makes the parts."""
 
@@ -172,6 +185,10 @@ class Mine(laws.Implementation):
     def server(self, case: laws.Case, *, with_model: bool = True) -> laws.AnyServer:
         """A server at round 0, which need not have a model unless it is asked to."""
         return Server(case, with_model=with_model)
+
+    def weighing_server(self, case: laws.Case) -> laws.AnyWeighingServer:
+        """A server at round 0 whose records are Σ_i n_i g_i / Σ_i n_i; the case's scalars are no signs."""
+        return WeighingServer(case, with_model=True)
 
     def keyed_client(self, case: laws.Case, i: int, key: int) -> laws.AnyClient:
         """Client i with the private key that clients share and the server does not know.
