@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from torch import Tensor, nn
+from torch import Tensor, inference_mode, nn
 
 from decomfl_lab.checkpoint import read_checkpoint, understood, write_checkpoint
 from decomfl_lab.datasets.images import Dataset
@@ -134,6 +134,7 @@ class Run:
         folder: Where the run was saved last; None if nowhere.
     """
 
+    @inference_mode(False)
     def __init__(
         self,
         config: TrainConfig,
@@ -287,6 +288,7 @@ class Run:
         figure.suptitle(f"{self.config.method.name}, {self.config.clients} clients, seed {self.config.seed}")
         return save_picture(figure, Path(path))
 
+    @inference_mode(False)
     def train(
         self,
         *,
