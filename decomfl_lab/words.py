@@ -19,6 +19,7 @@ WORDS = {
     **dict.fromkeys(("μ", "smoothing", "zo-eps", "eps"), "mu"),
     **dict.fromkeys(("β", "beta", "beta1"), "momentum"),
     **dict.fromkeys(("λ", "wd", "lambda"), "weight-decay"),
+    **dict.fromkeys(("weights", "weighted", "client-weights"), "weighting"),
     **dict.fromkeys(("dataset", "data-set"), "data"),
     **dict.fromkeys(("network", "arch", "model-name"), "model"),
     **dict.fromkeys(("output", "output-dir", "out-dir", "save", "folder"), "out"),

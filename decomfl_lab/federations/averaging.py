@@ -12,8 +12,9 @@ import numpy as np
 
 from decomfl_lab.errors import DivergedError
 from decomfl_lab.estimators.second_differences import CurvatureLog
-from decomfl_lab.protocol.messages import Dense
+from decomfl_lab.protocol.messages import Dense, Examples
 from decomfl_lab.protocol.server import sample_clients
+from decomfl_lab.protocol.weights import Weighting, Weights
 from decomfl_lab.protocol.wire import Ledger, read, vector_of
 from decomfl_lab.records.schedules import Schedule
 
@@ -56,9 +57,11 @@ class DenseUplink:
 class FedAvgFederation:
     """Models down, models up: FedAvg, FedCom, FedAvg + Top-k, FedZO, by what trains and how it is sent.
 
-        x_{r+1} = (1/m) Σ_{i ∈ C_r} x_{i,r}^{K+1}, added in float64 in the order of the clients' numbers
+        x_{r+1} = Σ_{i ∈ C_r} w_i x_{i,r}^{K+1} / Σ_{i ∈ C_r} w_i, added in float64 in the order of the clients' numbers
 
-    Source: McMahan et al. 2017, Algorithm 1, with equal client sizes.
+    with w_i = 1, or the number n_i of the client's examples, which it says with its first model.
+
+    Source: McMahan et al. 2017, Algorithm 1, where w_i = n_i.
     """
 
     def __init__(
@@ -69,11 +72,14 @@ class FedAvgFederation:
         K: int,
         eta: Schedule[float],
         uplink: Uplink | None = None,
+        weighting: str = Weighting.CLIENTS,
     ) -> None:
         self.x = setting.x.detach().clone()
         self.K, self.eta, self.m, self.seed = K, eta, setting.sampled, setting.seed
         self.clients = list(clients)
         self.uplink = DenseUplink() if uplink is None else uplink
+        self.weights = Weights(Weighting(weighting))
+        self._examples = setting.examples if self.weights.wanted else ()
         self.round = self.pulls = 0
         self.drift: float | None = None
         self.curvature: CurvatureLog | None = None
@@ -87,8 +93,8 @@ class FedAvgFederation:
         """See ``Federation``."""
         import torch
 
-        total, losses = np.zeros(self.x.numel()), []
-        for i in self.sample():
+        total, losses, chosen = np.zeros(self.x.numel()), [], self.sample()
+        for i in chosen:
             here = self.x.cpu().numpy()
             message = self.ledger.vector(i, self.round, here, upwards=False)
             down = vector_of(read(Dense, message), self.round, here.size, here.dtype)
@@ -97,19 +103,32 @@ class FedAvgFederation:
             if not torch.isfinite(own).all():
                 raise DivergedError(f"model of client {i}")
             model = self.uplink.send(self.ledger, i, self.round, down, own.cpu().numpy())
-            total += model.astype(np.float64)
+            wide = model.astype(np.float64)
+            wide *= self._weight(i)
+            total += wide
             losses.append(loss)
         if not np.isfinite(total).all():
             raise DivergedError("mean of the clients' models")
-        self.x = torch.from_numpy(total / len(losses)).to(self.x)
+        weights = self.weights.of(chosen)
+        self.x = torch.from_numpy(total / (len(chosen) if weights is None else sum(weights))).to(self.x)
         self.round += 1
-        return float(np.mean(losses))
+        return float(np.average(losses, weights=weights))
+
+    def _weight(self, i: int) -> int:
+        """What client i weighs: 1, or its number of examples, which it says where the server does not know it yet."""
+        if not self.weights.wanted:
+            return 1
+        if self.weights.lacks(i):
+            said = read(Examples, self.ledger.control(i, Examples(i, self._examples[i]), upwards=True))
+            self.weights.note(i, said.n)
+        return self.weights.examples[i]
 
     def save(self) -> Saved:
         """See ``Federation``."""
         values = {
             "round": self.round,
             "steps_taken": [client.steps_taken for client in self.clients],
+            "examples": sorted(self.weights.examples.items()),
             "ledger": self.ledger.to_json(),
         }
         return {"x": self.x}, values
@@ -121,4 +140,5 @@ class FedAvgFederation:
         self.round = values["round"]
         for steps, client in zip(values["steps_taken"], self.clients, strict=True):
             client.steps_taken = steps
+        self.weights.examples = dict(values.get("examples", ()))
         self.ledger = Ledger.from_json(len(self.clients), values["ledger"])

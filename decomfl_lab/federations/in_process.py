@@ -134,12 +134,16 @@ class DeComFLFederation:
         for reply in replies:
             if unsound(reply.scalars).size:  # named here: the codec refuses to carry it on
                 raise DivergedError(f"scalars of client {reply.client}")
+        weights = self.server.weights
+        said = [client.examples() for client in clients if weights.lacks(client.id)]
+        self.delivery.hear(self.ledger.control(own.client, own, upwards=True) for own in said)
         record = self._closed(clients, lambda: self.delivery.close(map(self.ledger.reply, replies)))
         answered = tuple(reply.client for reply in replies)
-        self._write(Entry(record, chosen, answered, tuple(report.round for report in held) if tracking else None))
+        reported = tuple(report.round for report in held) if tracking else None
+        self._write(Entry(record, chosen, answered, reported, examples=weights.of(answered)))
         if self.curvature is not None:
             self.curvature.add(np.stack([reply.curvature for reply in replies if reply.curvature is not None]))
-        return float(np.mean([reply.loss for reply in replies]))
+        return float(np.average([reply.loss for reply in replies], weights=weights.of(answered)))
 
     def repeat(self, entry: Entry) -> None:
         """Be a round further by its entry in a log: what was sent is counted, and nothing is measured.
@@ -151,7 +155,7 @@ class DeComFLFederation:
         clients = [client for client, _ in self._plans(entry.sampled, held)]
         for i in entry.answered:
             self.clients[i].steps_taken += entry.record.K
-        self._closed(clients, lambda: self.delivery.repeat(entry.record, entry.answered))
+        self._closed(clients, lambda: self.delivery.repeat(entry.record, entry.answered, entry.examples))
 
     def _closed(self, clients: Iterable[Client], close: Callable[[], RoundRecord]) -> RoundRecord:
         """The record of the round that these clients took part in, applied to what follows records here."""
@@ -219,6 +223,7 @@ class DeComFLFederation:
             "first": start,
             "round": self.round,
             "held": self.server.held,
+            "examples": sorted(self.server.weights.examples.items()),
             "client_rounds": [replica.round for replica in replicas],
             "steps_taken": [client.steps_taken for client in self.clients],
             "told": [i in self.delivery.told for i in range(self.server.M)],
@@ -253,6 +258,7 @@ class DeComFLFederation:
             replica.round = r
         self.server.history = History(records, start=values["first"])
         self.server.held = list(values["held"])
+        self.server.weights.examples = dict(values.get("examples", ()))
         self.delivery.pulls = values["pulls"]
         self.delivery.told = {i for i, told in enumerate(values["told"]) if told}
         self.drift = values["drift"]

@@ -119,11 +119,12 @@ class RayFederation(RemoteFederation):
             same, "model", "be the one at x_0, from which actors begin, to go on with a saved run in them", "another"
         )
         there = self.base.clone()
+        server.weights.examples = dict(values.get("examples", ()))
         log = RunLog.create(None, {"run_seed": server.run_seed})
         for record in read(tuple, tensors["records"].numpy().tobytes(), server.run_seed):
             there.catch_up([record])
             chosen = sample_clients(server.seed, record.round, server.M, server.m)  # of whom all answered
-            log.append(Entry(record, chosen, chosen))
+            log.append(Entry(record, chosen, chosen, examples=server.weights.of(chosen)))
         state = {f"state.{slot}": vector for slot, vector in there.state.items()}
         told = [i for i, is_told in enumerate(values.pop("told")) if is_told]
         del values["base"]

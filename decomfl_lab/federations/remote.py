@@ -128,7 +128,7 @@ class RemoteFederation(DeComFLFederation):
         coordinator = self.coordinator
         if self.log is not None and len(self.log) > self.round:
             entry = self.log.entry(self.round)
-            coordinator.repeat(entry.record, entry.sampled, entry.answered, entry.held)
+            coordinator.repeat(entry.record, entry.sampled, entry.answered, entry.held, entry.examples)
             self.observer.catch_up([entry.record])
             return float("nan")
         chosen = self.delivery.sample()
@@ -136,11 +136,12 @@ class RemoteFederation(DeComFLFederation):
             self._exchange(coordinator.ask(chosen), lambda: coordinator.heard)
         frames = coordinator.open(chosen)
         self._exchange(frames, lambda: len(coordinator.replies))
-        losses = [coordinator.losses[i] for i in sorted(coordinator.replies)]
+        answered = tuple(sorted(coordinator.replies))
+        losses, weights = [coordinator.losses[i] for i in answered], self.server.weights.of(answered)
         record = coordinator.close()
         self.observer.catch_up([record])
-        self._write(Entry(record, coordinator.chosen, tuple(sorted(coordinator.replies)), coordinator.held))
-        return float(np.mean(losses))
+        self._write(Entry(record, coordinator.chosen, answered, coordinator.held, examples=weights))
+        return float(np.average(losses, weights=weights))
 
     def _exchange(self, frames: Mapping[int, bytes], count: Callable[[], int]) -> None:
         """Exchange frames until a quorum has answered; who is silent is asked again with the same frame."""
@@ -182,6 +183,7 @@ class RemoteFederation(DeComFLFederation):
         values = {
             "round": self.round,
             "held": server.held,
+            "examples": sorted(server.weights.examples.items()),
             "steps_taken": self.coordinator.steps,
             "told": sorted(self.delivery.told),
             "pulls": self.pulls,
@@ -198,6 +200,7 @@ class RemoteFederation(DeComFLFederation):
         if self.server.replica is not None:
             self.server.replica.restore(self.observer.snapshot())
         self.server.held = list(values["held"])
+        self.server.weights.examples = dict(values.get("examples", ()))
         self.coordinator.steps = list(values["steps_taken"])
         self.delivery.told, self.delivery.pulls = set(values["told"]), values["pulls"]
         self.delivery.ledger = Ledger.from_json(self.server.M, values["ledger"])

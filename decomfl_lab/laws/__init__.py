@@ -19,7 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from decomfl_lab.laws.check import Outcome, Outcomes, planted, pytest_suite, verify
-    from decomfl_lab.laws.contract import AnyClient, AnyReplica, AnyServer, Case, Implementation, Participation, Wavy
+    from decomfl_lab.laws.contract import (
+        AnyClient,
+        AnyReplica,
+        AnyServer,
+        AnyWeighingServer,
+        Case,
+        Implementation,
+        Participation,
+        Wavy,
+    )
     from decomfl_lab.laws.faults import FAULTS
     from decomfl_lab.laws.register import LAWS, LawBrokenError
     from decomfl_lab.objectives.objective import Objective, Perturbable
@@ -29,8 +38,18 @@ if TYPE_CHECKING:
     from decomfl_lab.records.seeds import Seeding
     from decomfl_lab.replicas.replica import Snapshot
 
-__all__ = ["FAULTS", "LAWS", "AnyClient", "AnyReplica", "AnyServer", "Case", "Held", "History", "Implementation"]
-__all__ += ["LawBrokenError", "Objective", "Outcome", "Outcomes", "Participation", "Perturbable", "Plan", "Reply"]
+__all__ = ["FAULTS", "LAWS", "AnyClient", "AnyReplica", "AnyServer", "AnyWeighingServer", "Case", "Held", "History"]
+__all__ += [
+    "Implementation",
+    "LawBrokenError",
+    "Objective",
+    "Outcome",
+    "Outcomes",
+    "Participation",
+    "Perturbable",
+    "Plan",
+    "Reply",
+]
 __all__ += ["RoundRecord", "Seeding", "Snapshot", "Tracking", "Wavy", "planted", "pytest_suite", "verify"]
 
 

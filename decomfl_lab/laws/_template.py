@@ -173,6 +173,15 @@ class Mine(laws.Implementation):
         """A server at round 0, which need not have a model unless it is asked to."""
         return Server(case, with_model=with_model)
 
+    def weighing_server(self, case: laws.Case) -> laws.AnyWeighingServer:  # a Server that has note_examples too
+        """A server at round 0 whose records are Σ_i n_i g_i / Σ_i n_i; the case's scalars are no signs.
+
+        The sum is exact and rounded once to float64, then divided, then rounded to float32. The number n_i comes by
+        ``note_examples(client, n)``: InputError, and nothing remembered, for a client that does not exist, and unless n
+        is in 1..2^29 − 1 and the same as before. ``aggregate`` refuses the replies of a client without a number.
+        """
+        raise NotImplementedError
+
     def keyed_client(self, case: laws.Case, i: int, key: int) -> laws.AnyClient:
         """Client i with the private key that clients share and the server does not know.
 

@@ -27,6 +27,7 @@ from decomfl_lab.protocol.delivery import Delivery, receive
 from decomfl_lab.protocol.messages import Held, Message, Plan, Reply
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
+from decomfl_lab.protocol.weights import Weighting, Weights
 from decomfl_lab.protocol.wire import Ledger
 from decomfl_lab.records.aggregation import Aggregation, Majority, Mean
 from decomfl_lab.records.record import History, RoundRecord, ScalarArray
@@ -35,8 +36,28 @@ from decomfl_lab.records.seeds import POOL, Seeding, StepSeed, keyed, stream_of
 from decomfl_lab.replicas.replica import Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import GridSgd, LowPrecision, Sgd, UpdateRule
 
-__all__ = ["PARTS", "AcrossDevices", "AnyClient", "AnyReplica", "AnyServer", "Case", "Implementation", "Participation"]
-__all__ += ["Played", "Watch", "Wavy", "bytes_missed", "model_of", "play", "sums_or", "supported", "variant"]
+__all__ = [
+    "PARTS",
+    "AcrossDevices",
+    "AnyClient",
+    "AnyReplica",
+    "AnyServer",
+    "AnyWeighingServer",
+    "Case",
+    "Implementation",
+]
+__all__ += [
+    "Participation",
+    "Played",
+    "Watch",
+    "Wavy",
+    "bytes_missed",
+    "model_of",
+    "play",
+    "sums_or",
+    "supported",
+    "variant",
+]
 
 
 @dataclass(frozen=True)
@@ -287,6 +308,17 @@ class AnyServer(Protocol):
         """Remember that a client now holds the model of the present round."""
 
 
+class AnyWeighingServer(AnyServer, Protocol):
+    """What is used of a server that weighs clients by their examples."""
+
+    def note_examples(self, client: int, n: int) -> None:
+        """Remember that a client has n examples, its weight.
+
+        InputError, and nothing remembered, for a client that does not exist, and unless n is in 1..2^29 − 1 and the
+        same as before. ``aggregate`` refuses the replies of a client of which there is no number.
+        """
+
+
 class Implementation:
     """Makes the parts of DeComFL that the laws test. Override what is yours; the rest is the lab's.
 
@@ -403,6 +435,12 @@ class Implementation:
             aggregation=case.aggregation,
             pool=case.pool,
         )
+
+    def weighing_server(self, case: Case) -> AnyWeighingServer:
+        """A server at round 0 whose records are Σ_i n_i g_i / Σ_i n_i; the case's scalars are no signs."""
+        server: Any = self.server(case)
+        server.weights = Weights(Weighting.EXAMPLES)
+        return cast("AnyWeighingServer", server)
 
     def ledger(self, case: Case) -> Ledger:
         """A ledger that encodes and counts."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from decomfl_lab import noise
 from decomfl_lab.devices import on_host
-from decomfl_lab.laws.contract import AnyClient, AnyServer, Case, Implementation
+from decomfl_lab.laws.contract import AnyClient, AnyServer, AnyWeighingServer, Case, Implementation
 from decomfl_lab.noise import AnyDistribution, Backend, Distribution, LowRank, Op, Program, reference
 from decomfl_lab.noise.program import Code
 from decomfl_lab.noise.spec import TILE
@@ -25,6 +25,7 @@ from decomfl_lab.objectives.objective import Objective, Perturbable
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Held, Message, Plan, Reply
 from decomfl_lab.protocol.server import Server
+from decomfl_lab.protocol.weights import Weighting, Weights
 from decomfl_lab.protocol.wire import HEADER_BYTES, Kind, Ledger
 from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Majority, Mean, TrimmedMean
 from decomfl_lab.records.pool import PoolSums
@@ -84,6 +85,11 @@ class _Faulty(Planted):
         right: Any = super().server(case, with_model=with_model)
         made: Server = self._kind(Server)(**{own.name: getattr(right, own.name) for own in fields(Server)})
         return made
+
+    def weighing_server(self, case: Case) -> AnyWeighingServer:
+        server: Any = super().weighing_server(case)
+        server.weights = self._kind(Weights)(Weighting.EXAMPLES)
+        return cast("AnyWeighingServer", server)
 
     def ledger(self, case: Case) -> Ledger:
         made: Ledger = self._kind(Ledger)(case.M)
@@ -167,6 +173,7 @@ _WIRE = "the-wire-keeps-every-bit"
 _SAMPLING = "sampling-is-without-replacement"
 _REPEATS = "runs-repeat-from-one-seed"
 _PROGRAMS = "programs-agree-however-cut"
+_WEIGHED = "records-are-weighed-by-examples"
 _SYNC = "synchronised-clients-drift-within-their-roundings"
 
 
@@ -453,6 +460,57 @@ def votes_have_weights(self: Server, replies: Iterable[Reply]) -> RoundRecord:
     if arrived and arrived[0].scalars.dtype == np.int8:
         said = np.where(np.sum([reply.scalars for reply in arrived], axis=0) >= 0, 1, -1).astype(np.int8)
         arrived = [replace(reply, scalars=said) for reply in arrived]
+    return Server.aggregate(self, arrived)
+
+
+@fault(_WEIGHED, Weights, "of")
+def weights_ignored(self: Weights, clients: Iterable[int]) -> tuple[int, ...] | None:
+    """Gives every client the same weight, whatever it has said."""
+    right = Weights.of(self, clients)
+    return None if right is None else (1,) * len(right)
+
+
+@fault(_WEIGHED, Weights, "of")
+def weights_of_the_next_client(self: Weights, clients: Iterable[int]) -> tuple[int, ...] | None:
+    """Gives each client the weight of the one that stands after it among those that answered."""
+    right = Weights.of(self, clients)
+    return None if right is None else (*right[1:], *right[:1])
+
+
+@fault(_WEIGHED, Weights, "of")
+def silent_clients_count_once(self: Weights, clients: Iterable[int]) -> tuple[int, ...] | None:
+    """Takes a client that has not said how many examples it has for one that has one."""
+    return tuple(self.examples.get(client, 1) for client in clients) if self.wanted else None
+
+
+@fault("a-client-counts-as-its-examples", Weights, "of")
+def weights_are_roots(self: Weights, clients: Iterable[int]) -> tuple[int, ...] | None:
+    """Weighs clients by the square roots of their examples."""
+    right = Weights.of(self, clients)
+    return None if right is None else tuple(map(math.isqrt, right))
+
+
+@fault(_WEIGHED, Weights, "note")
+def numbers_may_change(self: Weights, client: int, n: int) -> None:
+    """Lets a client say another number of examples later."""
+    self.examples.pop(client, None)
+    Weights.note(self, client, n)
+
+
+@fault(_WEIGHED, Weights, "note")
+def any_number_of_examples(self: Weights, client: int, n: int) -> None:
+    """Takes whatever number a client says first."""
+    if self.examples.setdefault(client, n) != n:
+        Weights.note(self, client, n)
+
+
+@fault(_WEIGHED, Server, "aggregate")
+def divided_by_the_number_of_clients(self: Server, replies: Iterable[Reply]) -> RoundRecord:
+    """Divides the weighed sum by how many clients answered."""
+    arrived = list(replies)
+    if weights := self.weights.of(reply.client for reply in arrived):
+        much = np.float32(sum(weights) / len(weights))
+        arrived = [replace(reply, scalars=much * reply.scalars) for reply in arrived]
     return Server.aggregate(self, arrived)
 
 

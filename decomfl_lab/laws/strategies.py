@@ -15,6 +15,7 @@ from decomfl_lab.methods.rule_options import DEFAULT_RULE
 from decomfl_lab.methods.scalars import Scalars
 from decomfl_lab.noise import Distribution, Format
 from decomfl_lab.protocol.server import Tracking
+from decomfl_lab.protocol.weights import MOST_EXAMPLES
 from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Majority, Mean, Median, TrimmedMean
 from decomfl_lab.records.record import ScalarArray
 from decomfl_lab.records.schedules import Schedule
@@ -22,7 +23,19 @@ from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.pooled import PooledSgd
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
 
-__all__ = ["Answers", "answers", "cases", "counters", "distributions", "participations", "rules", "seeds", "shapes"]
+__all__ = [
+    "Answers",
+    "answers",
+    "cases",
+    "counters",
+    "distributions",
+    "examples",
+    "few",
+    "participations",
+    "rules",
+    "seeds",
+    "shapes",
+]
 
 seeds = st.integers(0, 2**64 - 1)
 distributions = st.sampled_from(Distribution)
@@ -60,6 +73,7 @@ rules: SearchStrategy[UpdateRule] = st.one_of(
     st.sampled_from(_own),
 )
 
+MOST_CLIENTS = 5
 _seedings = st.sampled_from(sorted(Seeding, key=lambda own: own is not Seeding.PER_STEP))  # the simplest first
 _dimension = st.integers(1, 9)
 shapes = st.lists(
@@ -83,7 +97,7 @@ def participations(draw: DrawFn, M: int) -> Participation:
 
 
 @st.composite
-def cases(draw: DrawFn, *, max_clients: int = 5, max_rounds: int = 7) -> Case:
+def cases(draw: DrawFn, *, max_clients: int = MOST_CLIENTS, max_rounds: int = 7) -> Case:
     """Federations of up to ``max_clients``, with any participation: any lag, never, twice in a row."""
     M = draw(st.integers(1, max_clients))
     rule = draw(rules)
@@ -106,6 +120,12 @@ def cases(draw: DrawFn, *, max_clients: int = 5, max_rounds: int = 7) -> Case:
         tracking=draw(st.sampled_from(Tracking)),
         rank=draw(st.integers(1, 3)),
     )
+
+
+few = st.tuples(*[st.integers(1, 4)] * MOST_CLIENTS)
+"""The numbers of examples of the clients of a case, so few that each can be a client."""
+examples = st.one_of(few, st.tuples(*[st.integers(1, MOST_EXAMPLES)] * MOST_CLIENTS))
+"""Any numbers of examples."""
 
 
 class Answers(NamedTuple):

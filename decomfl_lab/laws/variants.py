@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 import re
+from dataclasses import replace
+from fractions import Fraction
 from functools import partial
+from itertools import accumulate
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -13,15 +18,28 @@ from torch import Tensor, nn
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws import strategies as draw_from
-from decomfl_lab.laws.contract import Case, Implementation, Played, Wavy, bytes_missed, play, sums_or, variant
+from decomfl_lab.laws.contract import (
+    AnyWeighingServer,
+    Case,
+    Implementation,
+    Participation,
+    Played,
+    Wavy,
+    bytes_missed,
+    play,
+    sums_or,
+    variant,
+)
 from decomfl_lab.laws.measurement import Measured
 from decomfl_lab.laws.register import LawBrokenError, bits, law, refused, same
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise import derive_seed
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
+from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.messages import Held, Reply
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Tracking
+from decomfl_lab.protocol.weights import MOST_EXAMPLES
 from decomfl_lab.records.seeds import Seeding, stream_of
 from decomfl_lab.replicas.rules import Sgd
 
@@ -153,6 +171,80 @@ def pulling_or_replaying_is_a_matter_of_cost(
             if case.tracking is Tracking.CLIENTS or i not in at.lost:
                 held[i] = r
     same("scalars and model elements down", [t.scalars for t in played.ledger.down], scalars)
+
+
+# Weights -----------------------------------------------------------------------------------------------------
+
+
+def _weighed(implementation: Implementation, case: Case) -> tuple[Case, Played, AnyWeighingServer]:
+    """The case with scalars that have a mean, its clients, and a server that weighs them by their examples."""
+    case = variant(implementation, case, estimator="central") if case.signs else case
+    server = implementation.weighing_server(case)
+    delivery = Delivery(cast("Any", server), ledger=implementation.ledger(case), decode=implementation.decode)
+    return case, Played(delivery, [implementation.client(case, i) for i in range(case.M)]), server
+
+
+def _arrived(played: Played, at: Participation) -> list[Reply]:
+    """The replies of a round that arrive."""
+    replies = [client.handle(plan) for client, plan in played.plans(at.clients)]
+    return [reply for reply in replies if reply.client not in at.lost]
+
+
+@law(
+    "a server that weighs clients by their examples records Σ n_i g_i / Σ n_i of the replies that arrived, of an exact "
+    "sum; it refuses numbers of examples that are none, or others than before, and replies of who has said none",
+    draw_from.cases(),
+    draw_from.examples,
+    parts=("weighing_server",),
+)
+def records_are_weighed_by_examples(implementation: Implementation, case: Case, examples: tuple[int, ...]) -> None:
+    case, played, server = _weighed(implementation, case)
+    said: set[int] = set()
+
+    def refuses(i: int, *numbers: int) -> None:
+        for n in numbers:
+            refused(f"{n} examples of client {i} of {case.M} were accepted", partial(server.note_examples, i, n))
+
+    refuses(case.M, 1)
+    for r, at in enumerate(case.rounds):
+        arrived = _arrived(played, at)
+        for i in (reply.client for reply in arrived):
+            if i not in said:
+                otherwise = f"a reply of client {i}, which had not said how many examples it has, was accepted"
+                refused(otherwise, partial(server.aggregate, arrived))
+            refuses(i, 0, -1, MOST_EXAMPLES + 1)
+            server.note_examples(i, examples[i])
+            refuses(i, examples[i] + 1, examples[i] - 1)
+            said.add(i)
+        record = server.aggregate(arrived)
+        weights = [examples[reply.client] for reply in arrived]
+        wanted = np.empty_like(record.scalars)
+        for place in np.ndindex(wanted.shape):  # fractions are exact, and rounded once where they are made a float
+            each = [Fraction(float(reply.scalars[place])) for reply in arrived]
+            wanted[place] = float(sum(map(operator.mul, weights, each))) / sum(weights)
+        same(f"scalars of round {r}, of clients with {weights} examples", bits(record.scalars), bits(wanted))
+
+
+@law(
+    "a client of n examples counts as n clients of one example with its scalars, to the bit",
+    draw_from.cases(),
+    draw_from.few,
+    parts=("weighing_server",),
+)
+def a_client_counts_as_its_examples(implementation: Implementation, case: Case, few: tuple[int, ...]) -> None:
+    case, played, server = _weighed(implementation, case)
+    ends = list(accumulate(few[: case.M], initial=0))
+    apart = implementation.weighing_server(variant(implementation, case, M=ends[-1]))
+    for i, n in enumerate(few[: case.M]):
+        server.note_examples(i, n)
+    for i in range(ends[-1]):
+        apart.note_examples(i, 1)
+    for r, at in enumerate(case.rounds):
+        arrived = _arrived(played, at)
+        each = [replace(own, client=i) for own in arrived for i in range(ends[own.client], ends[own.client + 1])]
+        held = [Held(own.client, 0) for own in each] if case.tracking is Tracking.CLIENTS else None
+        apart.plan_round([own.client for own in each], held)
+        same(f"scalars of round {r}", bits(server.aggregate(arrived).scalars), bits(apart.aggregate(each).scalars))
 
 
 # Clients with less memory ------------------------------------------------------------------------------------

@@ -161,7 +161,7 @@ class DeComFL(LoggingDifferences, _Lagging):
     """Scalars up, missed records down; clients rebuild.
 
         client:  g_{i,r,p}^k = (f_i(x + μ z_{r,p}^k) − f_i(x − μ z_{r,p}^k)) / 2μ,   x ← rule(x, g, z),   k = 1..K
-        server:  g_{r,p}^k = (1/m) Σ_i g_{i,r,p}^k, or another aggregation
+        server:  g_{r,p}^k = (1/m) Σ_i g_{i,r,p}^k, or Σ_i n_i g_{i,r,p}^k / Σ_i n_i, or another aggregation
         all:     x_{r+1} = rule(x_r, g_r, z_r),   z regenerated from seeds
 
     Source: [DeComFL, Algorithms 3 and 4].

@@ -11,6 +11,7 @@ from decomfl_lab.errors import require, require_choice, require_int
 from decomfl_lab.federations.averaging import DenseUplink, FedAvgFederation, Uplink
 from decomfl_lab.methods.method import Method, Setting, option
 from decomfl_lab.methods.traffic import Cohort, Traffic, models_both_ways
+from decomfl_lab.methods.weighting_option import require_weighting, weighting_option
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +30,7 @@ class FedAvg(Method):
     """K local first-order steps; models both ways.
 
         client:  x_{i,r}^{k+1} = optimizer(x_{i,r}^k, ∇f_i(x_{i,r}^k; ξ)),   k = 1..K
-        server:  x_{r+1} = (1/m) Σ_i x_{i,r}^{K+1}
+        server:  x_{r+1} = (1/m) Σ_i x_{i,r}^{K+1}, or Σ_i n_i x_{i,r}^{K+1} / Σ_i n_i
 
     Source: McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017.
     """
@@ -41,6 +42,7 @@ class FedAvg(Method):
     optimizer: str = option("sgd", "The local optimizer: sgd or adam.", "optimizer")
     momentum: float = option(0.9, "The momentum β of sgd in [0, 1).", "optimizer")
     weight_decay: float = option(1e-5, "The weight decay λ.", "optimizer")
+    weighting: str = weighting_option()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,6 +51,7 @@ class FedAvg(Method):
         require(0.0 <= self.momentum < 1.0, "momentum β", "be in [0, 1)", self.momentum)
         decays = 0.0 <= self.weight_decay < float("inf")
         require(decays, "weight_decay λ", "be a finite number of at least 0", self.weight_decay)
+        require_weighting(self.weighting)
 
     def uplink(self, setting: Setting) -> Uplink:  # noqa: ARG002
         """How a trained copy comes back."""
@@ -57,11 +60,12 @@ class FedAvg(Method):
     def federation(self, setting: Setting) -> FedAvgFederation:
         """See ``Method.federation``."""
         clients = [FedAvgClient(objective, self, setting.engine) for objective in setting.objectives]
-        return FedAvgFederation(setting, clients, K=self.local_steps, eta=self.eta, uplink=self.uplink(setting))
+        uplink, weighting = self.uplink(setting), self.weighting
+        return FedAvgFederation(setting, clients, K=self.local_steps, eta=self.eta, uplink=uplink, weighting=weighting)
 
     def traffic(self, cohort: Cohort, d: int) -> Traffic:
         """See ``Method.traffic``: R·q times a model each way."""
-        return models_both_ways(cohort, d)
+        return models_both_ways(cohort, d, weighting=self.weighting)
 
 
 class FedAvgClient:

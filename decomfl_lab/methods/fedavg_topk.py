@@ -22,7 +22,7 @@ __all__ = ["FedAvgTopK", "TopKUplink"]
 class FedAvgTopK(FedAvg):
     """FedAvg with the largest elements of the update, and their positions, on the way up.
 
-        server:  x_{r+1} = x_r + (1/m) Σ_i top_k(x_{i,r}^{K+1} − x_r)
+        server:  x_{r+1} = x_r + (1/m) Σ_i top_k(x_{i,r}^{K+1} − x_r), or that weighed by n_i
 
     Source: Aji and Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017, without memory.
     """
@@ -42,7 +42,8 @@ class FedAvgTopK(FedAvg):
     def traffic(self, cohort: Cohort, d: int) -> Traffic:
         """See ``Method.traffic``."""
         k = math.ceil(self.top_k * d)
-        return models_both_ways(cohort, d, SPARSE_HEAD_BYTES + (INDEX_BYTES + SCALAR_BYTES) * k, k)
+        size = SPARSE_HEAD_BYTES + (INDEX_BYTES + SCALAR_BYTES) * k
+        return models_both_ways(cohort, d, size, k, weighting=self.weighting)
 
 
 @dataclass(frozen=True)

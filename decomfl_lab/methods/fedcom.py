@@ -23,7 +23,7 @@ _ROUNDING = 8
 class FedCom(FedAvg):
     """FedAvg with the update quantised on the way up.
 
-        server:  x_{r+1} = x_r + (1/m) Σ_i Q(x_{i,r}^{K+1} − x_r),   E[Q(v)] = v
+        server:  x_{r+1} = x_r + (1/m) Σ_i Q(x_{i,r}^{K+1} − x_r),   E[Q(v)] = v, or that weighed by n_i
 
     Source: Haddadpour et al., "Federated learning with compression", AISTATS 2021, FedCOM.
     """
@@ -43,7 +43,7 @@ class FedCom(FedAvg):
     def traffic(self, cohort: Cohort, d: int) -> Traffic:
         """See ``Method.traffic``: an element takes a byte for 5 bits and more, half a byte for less."""
         size = d if self.quantize_bits > 4 else (d + 1) // 2
-        return models_both_ways(cohort, d, QUANTIZED_HEAD_BYTES + size)
+        return models_both_ways(cohort, d, QUANTIZED_HEAD_BYTES + size, weighting=self.weighting)
 
 
 @dataclass(frozen=True)

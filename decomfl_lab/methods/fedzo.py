@@ -13,6 +13,7 @@ from decomfl_lab.methods.method import Setting, option
 from decomfl_lab.methods.rule_options import DEFAULT_RULE, RULE, require_rule
 from decomfl_lab.methods.scalars import Differences
 from decomfl_lab.methods.traffic import Cohort, Traffic, models_both_ways
+from decomfl_lab.methods.weighting_option import require_weighting, weighting_option
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.protocol.messages import Plan
 from decomfl_lab.replicas.rules import Step, UpdateRule
@@ -52,7 +53,7 @@ class FedZO(Walking):
     """K local zeroth-order steps along own directions; models both ways.
 
         client:  x_{i,r}^{k+1} = rule(x_{i,r}^k, g_{i,r}^k, z_{i,r}^k),   z of seeds that no other client has
-        server:  x_{r+1} = (1/m) Σ_i x_{i,r}^{K+1}
+        server:  x_{r+1} = (1/m) Σ_i x_{i,r}^{K+1}, or Σ_i n_i x_{i,r}^{K+1} / Σ_i n_i
 
     Source: Fang, Yu, Jiang, Shi, Jones and Zhou, "Communication-efficient stochastic zeroth-order optimization
     for federated learning" (FedZO), IEEE TSP 2022, Algorithm 1.
@@ -60,14 +61,20 @@ class FedZO(Walking):
 
     name: ClassVar[str] = "fedzo"
 
+    weighting: str = weighting_option()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_weighting(self.weighting)
+
     def federation(self, setting: Setting) -> FedAvgFederation:
         """See ``Method.federation``."""
         clients = [self.client(setting, i) for i in range(setting.M)]
-        return FedAvgFederation(setting, clients, K=self.local_steps, eta=self.eta)
+        return FedAvgFederation(setting, clients, K=self.local_steps, eta=self.eta, weighting=self.weighting)
 
     def traffic(self, cohort: Cohort, d: int) -> Traffic:
         """See ``Method.traffic``: R·q times a model each way."""
-        return models_both_ways(cohort, d)
+        return models_both_ways(cohort, d, weighting=self.weighting)
 
 
 class FedZOClient:

@@ -42,6 +42,7 @@ class FeedSign(DeComFL):
     seeds: str = option("per-run", "How many seeds travel, as of decomfl; per-run: each client is told one, once.")
     rule: ClassVar[Sgd] = Sgd()  # type: ignore[misc]
     aggregation: ClassVar[Majority] = Majority()  # type: ignore[misc,assignment]
+    weighting: ClassVar[str] = "clients"  # type: ignore[misc]  # a vote is a client's, and has no weight
     log_kappa: ClassVar[bool] = False  # type: ignore[misc]
 
     def measured_by(self) -> Estimator:

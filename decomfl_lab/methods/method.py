@@ -100,6 +100,13 @@ class Setting:
         """M, clients."""
         return len(self.objectives)
 
+    @property
+    def examples(self) -> tuple[int, ...]:
+        """n_i, the number of examples of every client; InputError where an objective does not say it."""
+        from decomfl_lab.objectives.objective import examples_of
+
+        return tuple(map(examples_of, self.objectives))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Method:

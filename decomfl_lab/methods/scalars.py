@@ -15,9 +15,11 @@ from decomfl_lab.estimators.second_differences import require_moment_distributio
 from decomfl_lab.methods.aggregation_options import AGGREGATION, require_aggregation
 from decomfl_lab.methods.method import Method, Setting, option
 from decomfl_lab.methods.rule_options import DEFAULT_RULE, REPLICA_RULE, require_rule
-from decomfl_lab.methods.traffic import Cohort, Traffic
+from decomfl_lab.methods.traffic import Cohort, Traffic, examples_bytes
+from decomfl_lab.methods.weighting_option import require_weighting, weighting_option
 from decomfl_lab.noise import Distribution, LowRank
 from decomfl_lab.protocol.server import Server, Tracking
+from decomfl_lab.protocol.weights import Weighting, Weights, require_weighable
 from decomfl_lab.protocol.wire import (
     HEADER_BYTES,
     HELD_BYTES,
@@ -94,6 +96,7 @@ class Scalars(Perturbing):
     )
     rule: UpdateRule = option(DEFAULT_RULE, codec=REPLICA_RULE)
     aggregation: Aggregation = option(Mean(), codec=AGGREGATION)
+    weighting: str = weighting_option()
     seeds: str = option(
         "per-step",
         f"How many seeds a plan or a record carries: {', '.join(Seeding)}. With per-run and pool each client is told "
@@ -110,6 +113,7 @@ class Scalars(Perturbing):
         require_aggregation(self.aggregation)
         rule = f"be one of {np.dtype(self.dtype)} scalars for {self.name}"
         require(self.aggregation.dtype is self.dtype, "aggregation", rule, self.aggregation)
+        require_weighable(require_weighting(self.weighting), self.aggregation)
 
     @property
     def K(self) -> int:
@@ -152,6 +156,7 @@ class Scalars(Perturbing):
             keep=keep,
             pool=self.rule.pool or POOL,
             aggregation=self.aggregation,
+            weights=Weights(Weighting(self.weighting)),
         )
 
     def clients(
@@ -166,14 +171,17 @@ class Scalars(Perturbing):
         ]
 
     def measured_traffic(self, cohort: Cohort, *, reports: bool = False) -> Traffic:
-        """R·q times a plan down and scalars up (and what the client holds, if it says so); perhaps the run's seed."""
+        """R·q times a plan down and scalars up (and what the client holds, if it says so).
+
+        Perhaps once the run's seed down, and once the number of examples up.
+        """
         seeding, q, K = Seeding(self.seeds), cohort.q, self.K
         rounds = Counter(map(self.P, range(cohort.R)))  # by their P
         up = q * sum(n * (HEADER_BYTES + REPLY_HEAD_BYTES + scalar_bytes(K * P, self.dtype)) for P, n in rounds.items())
-        up += q * cohort.R * (HEADER_BYTES + HELD_BYTES) * reports
+        up += q * cohort.R * (HEADER_BYTES + HELD_BYTES) * reports + examples_bytes(cohort, self.weighting)
         down = q * sum(n * (HEADER_BYTES + PLAN_HEAD_BYTES + seeding.bytes(K, P)) for P, n in rounds.items())
         if seeding.needs_run_seed:
-            down += (1 - (1 - q) ** cohort.R) * (HEADER_BYTES + SEED_BYTES)
+            down += cohort.ever * (HEADER_BYTES + SEED_BYTES)
         return Traffic(up, q * sum(n * K * P for P, n in rounds.items()), down, 0.0)
 
 
@@ -210,6 +218,8 @@ class LoggingDifferences(Differences, Scalars):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.log_kappa:  # where second differences say something of κ
+            rule = "be clients with log_kappa, which measures the mean of the clients' losses"
+            require(self.weighting == Weighting.CLIENTS, "weighting", rule, self.weighting)
             require_choice("estimator for log_kappa", self.estimator, ("central",))
             require_moment_distribution("distribution for log_kappa", Distribution(self.distribution))
             chosen = () if self.left_open("perturbations") else (self.perturbations,)

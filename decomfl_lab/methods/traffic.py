@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from decomfl_lab.errors import require_int
-from decomfl_lab.protocol.wire import HEADER_BYTES, SCALAR_BYTES, VECTOR_HEAD_BYTES
+from decomfl_lab.protocol.weights import Weighting
+from decomfl_lab.protocol.wire import EXAMPLES_BYTES, HEADER_BYTES, SCALAR_BYTES, VECTOR_HEAD_BYTES
 
 if TYPE_CHECKING:
     from decomfl_lab.federations.federation import Federation
 
-__all__ = ["Cohort", "Traffic", "TrafficCheck", "mean_traffic", "model_bytes", "models_both_ways"]
+__all__ = ["Cohort", "Traffic", "TrafficCheck", "examples_bytes", "mean_traffic", "model_bytes"]
+__all__ += ["models_both_ways"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,11 @@ class Cohort:
     def q(self) -> float:
         """The probability q = m/M with which a client takes part in a round, independently of the other rounds."""
         return self.m / self.M
+
+    @property
+    def ever(self) -> float:
+        """The probability 1 − (1 − q)^R that a client takes part in some round."""
+        return 1 - (1 - self.q) ** self.R
 
 
 @dataclass(frozen=True)
@@ -124,15 +131,29 @@ def model_bytes(d: int) -> int:
     return HEADER_BYTES + VECTOR_HEAD_BYTES + SCALAR_BYTES * d
 
 
-def models_both_ways(cohort: Cohort, d: int, update_bytes: int | None = None, elements: int | None = None) -> Traffic:
-    """R·q times a model down and an update up, by default a model too.
+def examples_bytes(cohort: Cohort, weighting: str) -> float:
+    """Bytes up: where clients weigh their examples, each says once how many, with probability 1 − (1 − q)^R."""
+    return cohort.ever * (HEADER_BYTES + EXAMPLES_BYTES) if weighting == Weighting.EXAMPLES else 0.0
+
+
+def models_both_ways(
+    cohort: Cohort,
+    d: int,
+    update_bytes: int | None = None,
+    elements: int | None = None,
+    *,
+    weighting: str = Weighting.CLIENTS,
+) -> Traffic:
+    """R·q times a model down and an update up, by default a model too; perhaps the number of examples up.
 
     Args:
         cohort: How many take part.
         d: Parameters.
         update_bytes: Bytes of the update's message without its header.
         elements: Elements of the update.
+        weighting: What clients are weighed by.
     """
     times = cohort.R * cohort.q
-    up = model_bytes(d) if update_bytes is None else HEADER_BYTES + update_bytes
-    return Traffic(times * up, times * (d if elements is None else elements), times * model_bytes(d), times * d)
+    up = times * (model_bytes(d) if update_bytes is None else HEADER_BYTES + update_bytes)
+    up += examples_bytes(cohort, weighting)
+    return Traffic(up, times * (d if elements is None else elements), times * model_bytes(d), times * d)

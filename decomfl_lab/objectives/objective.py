@@ -28,6 +28,7 @@ __all__ = [
     "Objective",
     "Perturbable",
     "RoundedObjective",
+    "examples_of",
     "mean_losses",
     "means",
     "require_still",
@@ -56,6 +57,13 @@ class Differentiable(Objective, Protocol):
 
     def value_and_gradient(self, x: Tensor, step: int) -> tuple[float, Tensor]:
         """f_i(x; ξ) and ∇f_i(x; ξ), shape (d,)."""
+
+
+def examples_of(objective: Objective) -> int:
+    """n_i, the number of a client's examples, which its ``examples`` is; InputError where it does not say it."""
+    n = getattr(objective, "examples", None)
+    require(n is not None, "objective", "have examples, their number, where clients are weighed by it", objective)
+    return int(n)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -205,6 +213,11 @@ class ModuleObjective:
         return other
 
     @property
+    def examples(self) -> int:
+        """n_i, the number of this client's examples."""
+        return self.batches.n
+
+    @property
     def inputs(self) -> Any:
         """The inputs of this client's examples."""
         return self.data[0] if self.index is None else rows(self.data[0], self.index)
@@ -297,6 +310,11 @@ class RoundedObjective:
         dtypes = {p.dtype for p in narrow.module.parameters()} | {narrow.layout.dtype}
         require(dtypes == {torch.bfloat16}, "module and layout", "be in bfloat16", sorted(map(str, dtypes)))
         self.narrow = narrow
+
+    @property
+    def examples(self) -> int:
+        """See ``ModuleObjective.examples``."""
+        return self.narrow.examples
 
     def __call__(self, x: Tensor, step: int) -> float:
         """See ``Objective``."""

@@ -15,8 +15,8 @@ from decomfl_lab.devices import on_host
 from decomfl_lab.engines.base import Engine, Line, SampleLoss, Serial
 from decomfl_lab.errors import InputError, require_finite_positive
 from decomfl_lab.estimators.differences import Estimate, Estimator, Point, Values, fetched
-from decomfl_lab.objectives.objective import Objective
-from decomfl_lab.protocol.messages import Held, Plan, Reply
+from decomfl_lab.objectives.objective import Objective, examples_of
+from decomfl_lab.protocol.messages import Examples, Held, Plan, Reply
 from decomfl_lab.records.record import ScalarArray
 from decomfl_lab.records.seeds import StepSeed, stream_of
 from decomfl_lab.replicas.rebuild import project
@@ -83,6 +83,10 @@ class Client:
     def report(self) -> Held:
         """What the server must know if it tracks nobody: the round that this client holds."""
         return Held(self.id, self.replica.round)
+
+    def examples(self) -> Examples:
+        """What the server must know where clients are weighed by it: how many examples this client has."""
+        return Examples(self.id, examples_of(self.objective))
 
     def handle(self, plan: Plan) -> Reply:
         """Rebuild x_r from the missed records, take the local steps, revert, and answer the scalars.

@@ -4,10 +4,11 @@
     chosen = delivery.sample()
     (if delivery.wants_reports)                         report = ledger.held(client.report())
     delivery.open(chosen, reports) → (i, messages)      plan = receive(client, messages)
+    (if server.weights.lacks(i)) delivery.hear(said)    said = ledger.control(i, client.examples())
                                                         reply = ledger.reply(client.handle(plan))
     record = delivery.close(replies)
 
-Whoever carries the messages (a simulator, the laws, a network) calls these four and nothing else.
+Whoever carries the messages (a simulator, the laws, a network) calls these five and nothing else.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from torch import Tensor
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.client import Client
-from decomfl_lab.protocol.messages import Dense, Held, Plan, Reply, RunSeed
+from decomfl_lab.protocol.messages import Dense, Examples, Held, Plan, Reply, RunSeed
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.wire import Codec, Ledger, decode, pool_bytes, read, record_bytes, vector_of
@@ -174,8 +175,26 @@ class Delivery:
         self.told.update(answer.client for answer in answers)
         return record
 
-    def repeat(self, record: RoundRecord, answered: Sequence[int]) -> RoundRecord:
-        """Be where ``close`` was when it made this record of the replies of these clients; InputError as ``store``."""
+    def hear(self, messages: Iterable[bytes]) -> None:
+        """Note how many examples clients say that they have, as it arrived; InputError as ``Server.note_examples``."""
+        for message in messages:
+            said = read(Examples, message, decode=self.decode)
+            self.server.note_examples(said.client, said.n)
+
+    def repeat(
+        self, record: RoundRecord, answered: Sequence[int], examples: Sequence[int] | None = None
+    ) -> RoundRecord:
+        """Be where ``close`` was when it made this record of the replies of these clients; InputError as ``store``.
+
+        Args:
+            record: The round's record.
+            answered: Whose replies are in it.
+            examples: n_i of each of these, where they weigh that.
+        """
+        for i, n in zip(answered, examples or (), strict=False):
+            if self.server.weights.lacks(i):
+                self.ledger.control(i, Examples(i, n), upwards=True)
+            self.server.note_examples(i, n)
         for i in answered:
             self.ledger.reply(Reply(i, record.round, record.scalars))
         self.server.store(record, answered)

@@ -25,6 +25,7 @@ import zlib
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -41,7 +42,7 @@ VERSION = 1
 _FILE = struct.Struct("<8sII")  # magic, version, bytes of the header
 _ENTRY = struct.Struct("<III")  # round, bytes of the body, CRC-32 of the 8 bytes before it
 _BODY = struct.Struct("<IIB16s")  # sampled, answered, flags, digest
-_HELD, _DIGEST = 1, 2
+_HELD, _DIGEST, _EXAMPLES = 1, 2, 4
 _CHAIN = 16
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class Entry:
         answered: The clients whose scalars are in the record's mean.
         held: The round that each sampled client reported to hold, where clients track that themselves; else None.
         digest: ``Replica.digest`` of the server's model after the round, where it was computed; else None.
+        examples: The number of examples of each client that answered, where they weigh that in the mean; else None.
     """
 
     record: RoundRecord
@@ -64,24 +66,36 @@ class Entry:
     answered: tuple[int, ...]
     held: tuple[int, ...] | None = None
     digest: str | None = None
+    examples: tuple[int, ...] | None = None
 
 
 def _body(entry: Entry) -> bytes:
-    held = entry.held or ()
+    held, examples = entry.held or (), entry.examples or ()
     require(entry.held is None or len(held) == len(entry.sampled), "held", "have a round for each sampled client", held)
+    each = entry.examples is None or len(examples) == len(entry.answered)
+    require(each, "examples", "have a number for each client that answered", examples)
     flags = _HELD * (entry.held is not None) | _DIGEST * (entry.digest is not None)
+    flags |= _EXAMPLES * (entry.examples is not None)
     head = _BODY.pack(len(entry.sampled), len(entry.answered), flags, bytes.fromhex(entry.digest or 32 * "0"))
-    numbers = (*entry.sampled, *entry.answered, *held)
+    numbers = (*entry.sampled, *entry.answered, *held, *examples)
     return head + struct.pack(f"<{len(numbers)}I", *numbers) + encode((entry.record,))
 
 
 def _entry(body: bytes, run_seed: int) -> Entry:
     sampled, answered, flags, digest = _BODY.unpack_from(body)
-    count = sampled + answered + sampled * (flags & _HELD)
-    numbers = struct.unpack_from(f"<{count}I", body, _BODY.size)
-    (record,) = read(tuple, body[_BODY.size + 4 * count :], run_seed)
-    asked, came, held = numbers[:sampled], numbers[sampled : sampled + answered], numbers[sampled + answered :]
-    return Entry(record, asked, came, held if flags & _HELD else None, digest.hex() if flags & _DIGEST else None)
+    has_held, has_digest, has_examples = (bool(flags & flag) for flag in (_HELD, _DIGEST, _EXAMPLES))
+    counts = sampled, answered, sampled * has_held, answered * has_examples
+    numbers = iter(struct.unpack_from(f"<{sum(counts)}I", body, _BODY.size))
+    (record,) = read(tuple, body[_BODY.size + 4 * sum(counts) :], run_seed)
+    asked, came, held, examples = (tuple(islice(numbers, count)) for count in counts)
+    return Entry(
+        record,
+        asked,
+        came,
+        held if has_held else None,
+        digest.hex() if has_digest else None,
+        examples if has_examples else None,
+    )
 
 
 def _chained(chain: bytes, entry: bytes) -> bytes:

@@ -17,6 +17,7 @@ from decomfl_lab.records.seeds import Seeding, StepSeed, seeding_of
 __all__ = [
     "Ask",
     "Dense",
+    "Examples",
     "Held",
     "Hello",
     "Message",
@@ -41,6 +42,19 @@ class Held:
 
     client: int
     round: int
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Client → server, with its first reply, where clients are weighed by their examples.
+
+    Attributes:
+        client: The client's number i.
+        n: n_i, the number of its examples, which stays the same for a run.
+    """
+
+    client: int
+    n: int
 
 
 @dataclass(frozen=True)
@@ -185,6 +199,7 @@ Message = (
     Plan
     | Reply
     | Held
+    | Examples
     | RunSeed
     | Dense
     | Quantized

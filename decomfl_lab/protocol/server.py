@@ -12,7 +12,8 @@ import numpy as np
 from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.protocol.messages import Held, Plan, Reply
-from decomfl_lab.records.aggregation import Aggregation, Mean
+from decomfl_lab.protocol.weights import Weights, require_weighable
+from decomfl_lab.records.aggregation import Aggregation, Mean, weighed_mean
 from decomfl_lab.records.record import History, RoundRecord, require_sound
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import LARGEST_POOL, POOL, Seeding, draw_seeds
@@ -64,6 +65,7 @@ class Server:
         aggregation: The rule that makes a round's scalars of the replies; m must be as many as it needs at least.
         history: The records.
         held: The round t_i of every client, empty if the clients track it.
+        weights: What each client weighs in a round's mean.
 
     Source: [DeComFL, Algorithm 3; appendix "Reduce the Memory on the Server Side"].
     """
@@ -83,12 +85,14 @@ class Server:
     aggregation: Aggregation = Mean()  # noqa: RUF009
     history: History = field(default_factory=History)
     held: list[int] = field(default_factory=list)
+    weights: Weights = field(default_factory=Weights)
 
     def __post_init__(self) -> None:
         require_int("clients M", self.M, 1)
         require_int(f"sampled clients m (of M={self.M})", self.m, 1, self.M)
         least = self.aggregation.least
         require(self.m >= least, "sampled clients m", f"be at least {least} for {self.aggregation}", self.m)
+        require_weighable(self.weights.by, self.aggregation)
         require_int("local steps K", self.K, 1)
         for value in (self.P.initial, *self.P.changes.values()):
             require_int("perturbations P", value, 1)
@@ -180,7 +184,8 @@ class Server:
 
         Raises:
             InputError: If a reply is of another round, of a client not planned, doubled, of another shape,
-                or not finite, or there are fewer than the aggregation needs; nothing is stored then.
+                or not finite, of a client that has not said its number of examples where that is its weight, or there
+                are fewer than the aggregation needs; nothing is stored then.
         """
         by_client: dict[int, Reply] = {}
         for reply in replies:
@@ -190,7 +195,8 @@ class Server:
         require(bool(by_client), f"replies of round {self.round}", "number at least 1", 0)
         clients = sorted(by_client)
         plan = self._planned[clients[0]]
-        scalars = self.aggregation([by_client[client].scalars for client in clients])
+        answers, weights = [by_client[client].scalars for client in clients], self.weights.of(clients)
+        scalars = self.aggregation(answers) if weights is None else weighed_mean(answers, weights)
         record = RoundRecord(plan.round, plan.eta, plan.distribution, plan.seeds, scalars)
         self.store(record, clients)
         return record
@@ -249,6 +255,12 @@ class Server:
         )
         name, hint = f"scalars of client {reply.client} in round {plan.round}", " (a smaller learning rate may help)"
         require_sound(name, reply.scalars, hint)
+        self.weights.of([reply.client])
+
+    def note_examples(self, client: int, n: int) -> None:
+        """Remember how many examples ``client`` has, which is its weight; InputError as ``Weights.note``."""
+        require_int("client", client, 0, self.M - 1)
+        self.weights.note(client, n)
 
     def dense_model(self) -> Snapshot:
         """The server's model for a pull; InputError if it keeps none."""

@@ -10,6 +10,9 @@ A frame is one or more messages of the wire, one after the other. A client that 
 was restarted or has lost its model, answers with a ``Hello``; the server then says where it goes on (``Welcome``), with
 the records that it lacks and the plan again. So no client has to keep anything: what it lost, the records give back to
 the bit. A plan that comes twice is answered with the same bytes.
+
+Where clients are weighed by their examples, an answer with a hello and a reply has their number between the two. So the
+server hears it before the first reply of a client counts, and again from a client that begins anew.
 """
 
 from __future__ import annotations
@@ -23,7 +26,19 @@ from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import DivergedError, InputError, require, require_int
 from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.delivery import Delivery, take_model, take_sums
-from decomfl_lab.protocol.messages import Ask, Dense, Held, Hello, Message, Plan, Refusal, Reply, RunSeed, Welcome
+from decomfl_lab.protocol.messages import (
+    Ask,
+    Dense,
+    Examples,
+    Held,
+    Hello,
+    Message,
+    Plan,
+    Refusal,
+    Reply,
+    RunSeed,
+    Welcome,
+)
 from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.protocol.wire import Ledger, decode, encode, split_frame
 from decomfl_lab.records.pool import PoolSums
@@ -98,6 +113,8 @@ class Host:
         now = {i: plan for i, plan in plans.items() if plan.round == self.replica.round and i in self._welcomed}
         answers |= self._answer(now)
         hello = {i: self.hello(i) for i in asked | (plans.keys() - now.keys())}
+        weighed = hello.keys() & now.keys() if self._terms.weighs else ()
+        hello |= {i: hello[i] + encode(self.clients[i].examples()) for i in weighed}
         return {i: hello.get(i, b"") + answers.get(i, b"") for i in frames}
 
     def _read(self, i: int, frame: bytes) -> tuple[Plan | None, bool]:
@@ -311,6 +328,8 @@ class Coordinator:
             match message:
                 case Hello():
                     hello = self._hello(i, message)
+                case Examples():
+                    self._weigh(i, message)
                 case Refusal(text, diverged):
                     self.diverged = self.diverged or diverged
                     raise InputError(text)
@@ -325,6 +344,13 @@ class Coordinator:
         require(hello.run == self._run, f"run of client {i}", f"be {self._run.hex()}", hello.run.hex())
         self.session.control(i, hello, upwards=True)
         return hello
+
+    def _weigh(self, i: int, said: Examples) -> None:
+        """Note a client's number of examples; the first time it is a message of the run, later one of the session."""
+        require(said.client == i, "client of a number of examples", f"be {i}, whose connection it is", said.client)
+        ledger = self.delivery.ledger if self.delivery.server.weights.lacks(i) else self.session
+        self.delivery.server.note_examples(i, said.n)
+        ledger.control(i, said, upwards=True)
 
     def _accept(self, i: int, reply: Reply, hello: Hello | None, loss: float) -> bytes | None:
         require(reply.client == i, "client of a reply", f"be {i}, whose connection it is", reply.client)
@@ -400,7 +426,12 @@ class Coordinator:
             self.steps[i] += record.K
 
     def repeat(
-        self, record: RoundRecord, chosen: Sequence[int], answered: Sequence[int], held: Sequence[int] | None
+        self,
+        record: RoundRecord,
+        chosen: Sequence[int],
+        answered: Sequence[int],
+        held: Sequence[int] | None,
+        examples: Sequence[int] | None = None,
     ) -> None:
         """Be where the server was after a round that there is a record of.
 
@@ -409,10 +440,11 @@ class Coordinator:
             chosen: Who took part.
             answered: Whose replies are in the record.
             held: The round that each of those who took part held, where clients track it.
+            examples: The number of examples of each whose reply is in the record, where they weigh that.
         """
         self._reported = dict(zip(chosen, held or (), strict=False))
         self.open(chosen)
-        self._count(self.delivery.repeat(record, answered), answered)
+        self._count(self.delivery.repeat(record, answered, examples), answered)
 
     @property
     def heard(self) -> int:

@@ -32,6 +32,7 @@ class Terms:
         run_seed: The seed that every round's derive from.
         dtype: The type of a record's scalars, float32 or int8 for signs.
         pool: The directions S of the pool, where they come from one.
+        weighs: Whether clients say how many examples they have, which is what they weigh.
     """
 
     K: int
@@ -42,11 +43,12 @@ class Terms:
     run_seed: int
     dtype: type[np.float32] | type[np.int8]
     pool: int = POOL
+    weighs: bool = False
 
     @classmethod
     def of(cls, server: Server) -> Terms:
         """The terms that a server made of the same configuration would keep."""
-        own = server.run_seed, server.aggregation.dtype, server.pool
+        own = server.run_seed, server.aggregation.dtype, server.pool, server.weights.wanted
         return cls(server.K, server.P, server.eta, server.distribution, server.seeding, *own)
 
     def seeds(self, r: int) -> Sequence[StepSeed]:

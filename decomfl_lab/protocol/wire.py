@@ -22,12 +22,13 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from decomfl_lab.errors import InputError, require
+from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.noise import STREAM_VERSION, Distribution
 from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
 from decomfl_lab.protocol.messages import (
     Ask,
     Dense,
+    Examples,
     Held,
     Hello,
     Message,
@@ -39,6 +40,7 @@ from decomfl_lab.protocol.messages import (
     Sparse,
     Welcome,
 )
+from decomfl_lab.protocol.weights import MOST_EXAMPLES
 from decomfl_lab.records.pool import FINEST, PoolSums
 from decomfl_lab.records.record import RoundRecord, ScalarArray, require_sound
 from decomfl_lab.records.seeds import LARGEST_POOL, DerivedSeeds, PooledSeeds, Seeding, StepSeed, draw_seeds, seeding_of
@@ -63,6 +65,7 @@ _COUNT = struct.Struct("<I")
 _QUANTIZED = struct.Struct("<IBfQ")  # round, bits, scale, elements
 _SPARSE = struct.Struct("<IQQ")  # round, elements, of them sent
 _HELD = struct.Struct("<II")  # client, round
+_EXAMPLES = struct.Struct("<II")  # client, examples
 _SEED = struct.Struct("<Q")
 _HELLO = struct.Struct("<I16sI16s")  # client, run, round, digest
 _WELCOME = struct.Struct("<IQ")  # round, steps
@@ -77,6 +80,7 @@ QUANTIZED_HEAD_BYTES = _QUANTIZED.size
 SPARSE_HEAD_BYTES = _SPARSE.size
 POOL_HEAD_BYTES = _POOL.size
 HELD_BYTES = _HELD.size
+EXAMPLES_BYTES = _EXAMPLES.size
 INDEX_BYTES = 4
 SEED_BYTES = _SEED.size
 SCALAR_BYTES = 4
@@ -107,6 +111,7 @@ class Kind(IntEnum):
     REFUSAL = 12
     SIGNS = 13
     POOL = 14
+    EXAMPLES = 15
 
 
 _KINDS = {kind.value: (kind, kind.name.lower()) for kind in Kind}
@@ -364,6 +369,16 @@ def _read_pool(reader: _Reader) -> PoolSums:
     return PoolSums(r, exponent, reader.array(_SUM, size))
 
 
+def _examples_body(client: int, n: int) -> bytes:
+    require_int(f"examples of client {client}", n, 1, MOST_EXAMPLES)
+    return _EXAMPLES.pack(client, n)
+
+
+def _read_examples(reader: _Reader) -> Examples:
+    client, n = reader.unpack(_EXAMPLES)
+    return Examples(client, require_int(f"examples of client {client}", n, 1, MOST_EXAMPLES))
+
+
 def _short(text: str) -> bytes:
     return text.encode()[:LONGEST_REFUSAL].decode(errors="ignore").encode()
 
@@ -390,6 +405,8 @@ def encode(message: Message) -> bytes:
             return _message(kind, _REPLY.pack(client, r, K, P) + _sent_scalars(scalars))
         case Held(client, r):
             return _message(Kind.HELD, _HELD.pack(client, r))
+        case Examples(client, n):
+            return _message(Kind.EXAMPLES, _examples_body(client, n))
         case RunSeed(seed):
             return _message(Kind.SEED, _SEED.pack(seed))
         case Dense(r, x):
@@ -432,6 +449,8 @@ def decode(message: bytes, run_seed: int | None = None) -> Message:
             found = _read_reply(reader)
         case Kind.HELD:
             found = Held(*reader.unpack(_HELD))
+        case Kind.EXAMPLES:
+            found = _read_examples(reader)
         case Kind.SEED:
             found = RunSeed(*reader.unpack(_SEED))
         case Kind.VECTOR:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from decomfl_lab.errors import require, require_int
 from decomfl_lab.records.record import ScalarArray, require_sound
 
-__all__ = ["Aggregation", "ClippedMean", "Krum", "Majority", "Mean", "Median", "TrimmedMean", "omega"]
+__all__ = ["Aggregation", "ClippedMean", "Krum", "Majority", "Mean", "Median", "TrimmedMean", "omega", "weighed_mean"]
 
 _F32 = NDArray[np.float32]
 _F64 = NDArray[np.float64]
@@ -59,15 +59,36 @@ def _values(rule: Aggregation, replies: Sequence[ScalarArray]) -> _F64:
     return np.stack(replies).astype(np.float64)
 
 
-def _mean(values: _F64) -> _F32:
-    """The mean over the first axis.
+def _mean(values: _F64, total: int | None = None) -> _F32:
+    """The sum over the first axis, divided by ``total``, or by how many there are.
 
     The sum is ``math.fsum``'s, exact and rounded once, so it has no order to depend on; then one division in double
     precision and one rounding to float32.
     """
+    total = len(values) if total is None else total
     columns = values.reshape(len(values), -1).T.tolist()
-    mean = np.array([math.fsum(column) / len(values) for column in columns])
+    mean = np.array([math.fsum(column) / total for column in columns])
     return mean.astype(np.float32).reshape(values.shape[1:])
+
+
+def weighed_mean(replies: Sequence[ScalarArray], weights: Sequence[int]) -> _F32:
+    """Σ_i n_i g_i / Σ_i n_i: a reply of weight n counts as n replies of its scalars do in ``Mean``, to the bit.
+
+    Products of a float32 and an integer below 2^29 are exact in double precision, and so is the sum before it is
+    rounded.
+
+    Args:
+        replies: One (K, P) float32 array a client, finite.
+        weights: n_i of each, 1..2^29 − 1.
+
+    Raises:
+        InputError: If there are no replies, or they are not of this kind.
+
+    Source: McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017,
+    Algorithm 1, with scalars for models.
+    """
+    values = _values(Mean(), replies)
+    return _mean(values * np.array(weights, np.float64)[:, None, None], sum(weights))
 
 
 def _square(vector: _F64) -> float:

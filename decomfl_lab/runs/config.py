@@ -33,6 +33,7 @@ from decomfl_lab.methods.registry import METHODS, find_method, name_of
 from decomfl_lab.methods.traffic import Cohort
 from decomfl_lab.models import MODEL_NAMES
 from decomfl_lab.plugins import OWN, is_own
+from decomfl_lab.protocol.weights import Weighting
 from decomfl_lab.words import require_option
 
 __all__ = ["TrainConfig", "config_from_mapping", "parse_schedule", "read_config", "run_options"]
@@ -269,6 +270,8 @@ class TrainConfig:
         known = run_options() | self.method.options()
         own = {"rounds", "data", "task_data", *(name for name, each in known.items() if each.group in LOCAL_GROUPS)}
         agreed = {name: value for name, value in self.to_dict().items() if name not in own}
+        if agreed.get("weighting") == Weighting.CLIENTS:  # as in runs that were begun before there was another
+            del agreed["weighting"]
         return hashlib.blake2b(json.dumps([agreed, x], sort_keys=True).encode(), digest_size=16).digest()
 
 

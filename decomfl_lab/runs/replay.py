@@ -64,7 +64,8 @@ class Measured:
         clients: The number of clients that measured.
         difference: The largest |g − g'| of a recorded scalar g and the one measured anew g'; NaN for other shapes.
         allowed: The largest difference that is put down to rounding.
-        others: What of the record is not what the configuration says: eta, seeds, distribution or shape.
+        others: What of the round is not what the configuration and the data say: eta, seeds, distribution, shape or
+            numbers of examples.
     """
 
     round: int
@@ -80,7 +81,7 @@ class Measured:
 
     def __str__(self) -> str:
         if self.others:
-            found = f"{' and '.join(self.others)} differ from what the configuration says: NOT the record of this run"
+            found = f"{' and '.join(self.others)} differ from what the run says: NOT the record of this run"
         elif self.difference == 0:
             found = "the recorded scalars bit for bit"
         else:
@@ -236,6 +237,9 @@ class _Rolling:
         tracking = server.tracking is Tracking.SERVER
         server.held = [record.round] * server.M if tracking else []
         reports = None if tracking else [Held(i, record.round) for i in entry.answered]
+        for client in clients:
+            if server.weights.lacks(client.id):
+                server.note_examples(client.id, client.examples().n)
         plans = server.plan_round(entry.answered, reports)
         replies = handle_all(clients, [plans[client.id] for client in clients])
         for client in clients:
@@ -244,6 +248,8 @@ class _Rolling:
         size = float(np.sqrt(np.mean(np.square([reply.scalars for reply in replies], dtype=np.float64))))
         there, here = _said(record), _said(again)
         others = tuple(name for name in there if there[name] != here[name])
+        if server.weights.of(entry.answered) != entry.examples:
+            others += ("numbers of examples",)
         apart = "shape" in others
         difference = np.nan if apart else float(np.abs(record.scalars.astype(np.float64) - again.scalars).max())
         return Measured(record.round, len(clients), difference, self.tolerance * size, others)

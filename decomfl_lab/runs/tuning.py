@@ -30,6 +30,7 @@ from decomfl_lab.methods.method import AUTO, Method
 from decomfl_lab.methods.scalars import LoggingDifferences
 from decomfl_lab.noise import Distribution
 from decomfl_lab.objectives.batch_loss import BatchLoss, LossFunction
+from decomfl_lab.protocol.weights import Weighting
 from decomfl_lab.records.aggregation import Mean
 from decomfl_lab.replicas.rules import LowPrecision, Momentum, Sgd, UpdateRule
 from decomfl_lab.runs.building import build_federation
@@ -244,6 +245,8 @@ def tuned(
     )
     require_moment_distribution("distribution with lr auto", Distribution(method.distribution))
     require(config.compute != "bfloat16", "compute", "be float32 with lr auto", config.compute)
+    rule = "be clients with lr auto, which measures the curvature of the mean of the clients' losses"
+    require(method.weighting == Weighting.CLIENTS, "weighting", rule, method.weighting)
 
     def begin(eta: float, P: int) -> DeComFLFederation:
         there: dict[str, Any] = {"lr": eta, "perturbations": P, **_PLAIN, "aggregation": Mean()}

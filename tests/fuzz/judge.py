@@ -24,6 +24,7 @@ from decomfl_lab.protocol.compression import SparseVector, quantize
 from decomfl_lab.protocol.messages import (
     Ask,
     Dense,
+    Examples,
     Held,
     Hello,
     Message,
@@ -75,6 +76,7 @@ MESSAGES: tuple[Message, ...] = (
     *(tuple(_record(r, seeding) for r in range(3)) for seeding in Seeding),
     Reply(1, 0, np.full((2, 3), 0.5, np.float32)),
     Held(1, 0),
+    Examples(1, 99),
     RunSeed(RUN_SEED),
     *(Dense(ROUND, x) for x in (X, X[:1], X.astype(np.float64))),
     *(Quantized(ROUND, quantize(X[:size], bits, (1,))) for size in (1, D) for bits in (3, 8)),

@@ -137,9 +137,8 @@ class Server:
             by_client[reply.client] = reply.scalars
         _check(bool(by_client), "there is no reply")
         plan = self.planned[next(iter(by_client))]
-        columns = np.stack(list(by_client.values())).astype(np.float64).reshape(len(by_client), -1).T
-        mean = np.array([math.fsum(column) / len(by_client) for column in columns], np.float32)
-        record = RoundRecord(plan.round, plan.eta, plan.distribution, plan.seeds, mean.reshape(plan.K, plan.P))
+        mean = self.mean(by_client).reshape(plan.K, plan.P)
+        record = RoundRecord(plan.round, plan.eta, plan.distribution, plan.seeds, mean)
         self.history.append(record)
         if self.replica is not None:
             self.replica.catch_up([record])
@@ -147,6 +146,10 @@ class Server:
             self.held = [plan.round if i in by_client else r for i, r in enumerate(self.held)]
         self._forget()
         return record
+
+    def mean(self, by_client: dict[int, Vector]) -> Vector:
+        columns = np.stack(list(by_client.values())).astype(np.float64).reshape(len(by_client), -1).T
+        return np.array([math.fsum(column) / len(by_client) for column in columns], np.float32)
 
     def _forget(self) -> None:
         self.history.prune(max(min(self.held, default=0), self.round - self.case.keep if self.case.keep else 0))
@@ -159,6 +162,22 @@ class Server:
         if self.held:
             self.held[client] = self.round
         self._forget()
+
+
+class WeighingServer(Server):
+    def __init__(self, case: Case) -> None:
+        super().__init__(case, with_model=True)
+        self.examples: dict[int, int] = {}
+
+    def note_examples(self, client: int, n: int) -> None:
+        _check(0 <= client < self.case.M and 0 < n < 2**29, "a client or a number of examples that is none")
+        _check(self.examples.setdefault(client, n) == n, "another number of examples than before")
+
+    def mean(self, by_client: dict[int, Vector]) -> Vector:
+        _check(by_client.keys() <= self.examples.keys(), "a client has not said how many examples it has")
+        terms = np.stack([self.examples[i] * g.astype(np.float64).reshape(-1) for i, g in by_client.items()])
+        total = sum(self.examples[i] for i in by_client)
+        return np.array([math.fsum(column) / total for column in terms.T], np.float32)
 
 
 class Foreign(Implementation):

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from decomfl_lab import laws
-from tests.laws.foreign import Client, Foreign, Replica, Server
+from tests.laws.foreign import Client, Foreign, Replica, Server, WeighingServer
 
 test_foreign = laws.pytest_suite(Foreign(), cases=12)
 LACKED = {"keyed_client", "lean_client", "sync_client", "backends", "direction", "aggregate"}
+LACKED |= {"weighing_server"}
 
 
 def test_it_is_tried_on_all_laws_but_those_of_parts_and_rules_that_it_lacks() -> None:
@@ -27,6 +28,26 @@ def test_it_is_tried_on_all_laws_but_those_of_parts_and_rules_that_it_lacks() ->
 def test_cases_that_it_does_not_support_are_simplified_not_thrown_away() -> None:
     (outcome,) = laws.verify(Foreign(), cases=30, laws=["rebuilt-client-equals-server"])
     assert (outcome.status, outcome.cases) == ("holds", 30)
+
+
+class _Weighing(Foreign):
+    def weighing_server(self, case: laws.Case) -> Any:
+        return WeighingServer(case)
+
+
+class _Unweighing(Foreign):
+    def weighing_server(self, case: laws.Case) -> Any:
+        server = WeighingServer(case)
+        server.mean = super(WeighingServer, server).mean  # type: ignore[method-assign]
+        return server
+
+
+def test_a_server_of_its_own_that_weighs_clients_is_put_to_the_laws_of_weights_and_one_that_does_not_is_caught() -> (
+    None
+):
+    weights = [name for name, law in laws.LAWS.items() if "weighing_server" in law.parts]
+    assert [outcome.status for outcome in laws.verify(_Weighing(), cases=30, laws=weights)] == ["holds", "holds"]
+    assert laws.verify(_Unweighing(), cases=30, laws=weights).broken == weights
 
 
 class _NeverBack(Client):

@@ -54,12 +54,15 @@ CASES = [
     _config("decomfl", **SINGLE, seeds="per-run", tracking="clients"),
     _config("decomfl", sampled=3, history=1),
     _config("fedavg", **SINGLE),
+    *[_config(method, **SINGLE, weighting="examples") for method in METHODS if method not in ("feedsign", "mezo")],
 ]
 
 
 def _name(config: TrainConfig) -> str:
-    own = {"seeds": "", "tracking": "", "history": ""} | config.method.plain()
-    return f"{config.method.name}-{own['seeds']}-{own['tracking']}-m{config.sampled}-N{own['history']}"
+    own = {"seeds": "", "tracking": "", "history": "", "weighting": ""} | config.method.plain()
+    return (
+        f"{config.method.name}-{own['seeds']}-{own['tracking']}-m{config.sampled}-N{own['history']}-{own['weighting']}"
+    )
 
 
 @pytest.mark.parametrize("config", CASES, ids=_name)

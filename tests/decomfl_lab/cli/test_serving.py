@@ -19,6 +19,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.federations.stream import client as client_module
 from decomfl_lab.interrupts import interrupt
+from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.run import Run
 
@@ -56,9 +57,9 @@ def joining(out, address, codes, i, certificates=None):
     return thread
 
 
-def simulated(rounds):
+def simulated(rounds, **more):
     config = TrainConfig(
-        data="digits", model="logistic", clients=2, sampled=2, perturbations=3, batch_size=8, rounds=rounds
+        data="digits", model="logistic", clients=2, sampled=2, perturbations=3, batch_size=8, rounds=rounds, **more
     )
     run = Run(config)
     run.train()
@@ -82,6 +83,22 @@ def test_server_and_clients_print_the_digest_of_the_simulated_run(secured, tmp_p
     found = said(capsys)
     assert {each["digest"] for each in found} == {simulated(3)}
     assert {each["round"] for each in found if "client" in each} == {3}
+
+
+def test_clients_on_a_network_say_how_many_examples_they_have_again_to_a_server_that_begins_again(
+    tmp_path, address, capsys
+):
+    out, codes = tmp_path / "fl", []
+    for rounds in (2, 4):
+        threads = [joining(out, address, codes, i) for i in range(2)]
+        assert serve(out, address, rounds, "--weighting examples") == 0
+        for thread in threads:
+            thread.join(30)
+    assert codes == [0] * 4
+    digests = [each["digest"] for each in said(capsys)]
+    assert set(digests[3:]) == {simulated(4, weighting="examples")}
+    with RunLog.open(out / "run.dcl", write=False) as log:
+        assert {entry.examples for entry in log.entries()} == {(698, 698)}
 
 
 def test_a_server_that_is_stopped_saves_the_round_and_the_same_command_goes_on_with_the_same_clients(

@@ -12,7 +12,7 @@ import pytest
 
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
-from decomfl_lab.protocol.messages import Dense, Held, Plan, Quantized, Reply, RunSeed, Sparse
+from decomfl_lab.protocol.messages import Dense, Examples, Held, Plan, Quantized, Reply, RunSeed, Sparse
 from decomfl_lab.protocol.server import Server, sample_clients
 from decomfl_lab.protocol.wire import encode, read
 from decomfl_lab.records.pool import PoolSums
@@ -53,6 +53,7 @@ def test_plans_have_these_bytes(seeding: Seeding) -> None:
             "4443020d0e000000d12c33c2070000000300000003000300cd01",
         ),
         (Held(7, 41), "4443020708000000c436ddb20700000029000000"),
+        (Examples(7, 99), "4443020f080000009d8e74460700000063000000"),
         (
             PoolSums(3, -30, np.array([1, -2], np.int32)),
             "4443020e150000003229420a03000000e2020000000000000001000000feffffff",

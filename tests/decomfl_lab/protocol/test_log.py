@@ -32,7 +32,8 @@ def _entry(r: int, *, K: int = 2, P: int = 3, scalar: float | None = None) -> En
     seeds = draw_seeds(tuple(Seeding)[r % 4], HEADER["run_seed"], r, K, P)  # type: ignore[arg-type]
     scalars = np.arange(K * P, dtype=np.float32).reshape(K, P) - r if scalar is None else np.full((K, P), scalar, "f4")
     record = RoundRecord(r, 0.5 / (r + 1), tuple(Distribution)[r % 3], seeds, scalars)
-    return Entry(record, (5, r), (5,), (r, 0) if r % 2 else None, f"{r:032x}" if r % 3 == 0 else None)
+    held, digest = (r, 0) if r % 2 else None, f"{r:032x}" if r % 3 == 0 else None
+    return Entry(record, (5, r), (5,), held, digest, (2**29 - 1,) if r in (1, 2) else None)
 
 
 def _written(path: Path, rounds: int = ROUNDS) -> RunLog:

@@ -17,7 +17,18 @@ from scipy import integrate, stats
 from decomfl_lab.errors import InputError
 from decomfl_lab.protocol.messages import Reply
 from decomfl_lab.protocol.server import Server
-from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Majority, Mean, Median, TrimmedMean, omega
+from decomfl_lab.protocol.weights import MOST_EXAMPLES
+from decomfl_lab.records.aggregation import (
+    Aggregation,
+    ClippedMean,
+    Krum,
+    Majority,
+    Mean,
+    Median,
+    TrimmedMean,
+    omega,
+    weighed_mean,
+)
 from decomfl_lab.records.schedules import Schedule
 
 FAR = 1e30
@@ -46,6 +57,30 @@ def test_mean_trimmed_mean_and_median_are_those_of_exact_arithmetic(drawn: list[
         for rule, exact in (wanted | {Median(): statistics.median(column)}).items():
             found = Fraction(float(rule(replies).flat[n]))
             assert abs(found - exact) <= abs(exact) * Fraction(1, 2**23) + Fraction(1, 2**148)
+
+
+finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+@given(st.lists(st.tuples(finite, st.integers(1, MOST_EXAMPLES)), min_size=1, max_size=9))
+def test_a_weighed_mean_is_that_of_exact_arithmetic_rounded_where_it_says(drawn: list[tuple[float, int]]) -> None:
+    scalars, weights = zip(*drawn, strict=True)
+    exact = sum(n * Fraction(g) for g, n in drawn)
+    wanted = np.float32(float(exact) / sum(weights))
+    assert weighed_mean(_replies(*scalars), weights).tobytes() == wanted.tobytes() or exact == 0
+
+
+@given(st.lists(st.tuples(finite, st.integers(1, 5)), min_size=1, max_size=9))
+def test_a_reply_of_weight_n_counts_as_n_replies_of_its_scalars(drawn: list[tuple[float, int]]) -> None:
+    scalars, weights = zip(*drawn, strict=True)
+    each = [g for g, n in drawn for _ in range(n)]
+    assert weighed_mean(_replies(*scalars), weights).tobytes() == Mean()(_replies(*each)).tobytes()
+
+
+def test_the_largest_weight_times_the_finest_scalar_loses_nothing() -> None:
+    fine = float(np.nextafter(np.float32(1), np.float32(2)))
+    assert Fraction(fine) * MOST_EXAMPLES == Fraction(fine * MOST_EXAMPLES)
+    assert Fraction(fine) * (2 * MOST_EXAMPLES + 1) != Fraction(fine * (2 * MOST_EXAMPLES + 1))
 
 
 def test_they_are_those_of_numpy_and_scipy() -> None:

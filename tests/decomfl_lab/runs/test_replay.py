@@ -150,6 +150,7 @@ def test_no_checkpoint_is_ahead_of_its_log(tmp_path: Path, monkeypatch: pytest.M
         {"method": "baffle", "seeds": "per-direction"},
         {"method": "feedsign", "local_steps": 2},
         {"lean": True, "grid": -20, "model": "mlp"},
+        {"weighting": "examples"},
     ],
 )
 def test_the_log_alone_gives_the_model_and_its_scalars_are_measured_again(
@@ -211,6 +212,13 @@ def test_a_record_that_the_configuration_does_not_give_is_named(
 
     found = lab.replay(_rewritten(out, tmp_path / LOG_FILE, change), measure=[2])
     assert (found.measured[0].others, found.measured[0].agrees, found.agrees) == (named, False, False)
+
+
+def test_a_number_of_examples_that_the_data_do_not_have_is_named(tmp_path: Path) -> None:
+    train(TINY.but(weighting="examples"), out=tmp_path / "true")
+    more = _rewritten(tmp_path / "true", tmp_path / LOG_FILE, lambda entry: replace(entry, examples=(9, 9)))
+    (found,) = lab.replay(more, measure=[2]).measured
+    assert (found.others, found.agrees) == (("numbers of examples",), False)
 
 
 def test_measuring_counts_the_steps_that_clients_have_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,6 +355,7 @@ def test_bad_flags_of_the_command_are_one_line(
         {"method": "hiso"},
         {"method": "baffle"},
         {"aggregation": "trimmed", "sampled": 4},
+        {"weighting": "examples", "seeds": "per-run"},
         {"perturbation_schedule": {3: 5}, "lr_schedule": {4: 0.005}},
     ],
 )

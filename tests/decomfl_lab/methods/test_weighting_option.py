@@ -1,0 +1,111 @@
+"""The option ``weighting``: which optimum each method reaches, what it sends, and where it is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import decomfl_lab as lab
+from decomfl_lab.cli.main import main
+from decomfl_lab.datasets.own import own_dataset
+from decomfl_lab.errors import InputError
+from decomfl_lab.methods.registry import METHODS
+from decomfl_lab.runs.building import build_federation
+from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
+
+WEIGHED = [name for name in METHODS if name not in ("feedsign", "mezo")]
+HOSPITALS = [(torch.ones(1, 1), torch.zeros(1)), (torch.ones(99, 1), torch.ones(99))]
+"""Two hospitals with 1 and 99 patients: the pooled optimum is 0.99, the mean of the clients' 0.5."""
+
+
+def _squares(outputs: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.mse_loss(outputs[:, 0], targets)
+
+
+def _trained(method: str, **options: Any) -> lab.Run:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, 0.4)
+    fitting = {"distribution": "sphere"} if method == "fzoo" else {}  # along signs in R^1 its spread is next to 0
+    return lab.train(
+        model, _squares, HOSPITALS, method=method, rounds=300, lr=0.02, batch_size=99, **options, **fitting
+    )
+
+
+@pytest.mark.parametrize("method", WEIGHED)
+def test_two_hospitals_find_the_pooled_optimum_by_examples_and_the_mean_of_theirs_by_clients(method: str) -> None:
+    for weighting, optimum in {"examples": 0.99, "clients": 0.5}.items():
+        run = _trained(method, weighting=weighting)
+        assert float(next(run.model.parameters()).detach()) == pytest.approx(optimum, abs=0.02)
+        assert run.metrics.train_loss.iloc[-1] == pytest.approx(optimum * (1 - optimum), abs=0.01)
+        assert run.verify()
+        assert run.check_traffic()
+
+
+def test_without_a_word_clients_weigh_the_same() -> None:
+    for method in WEIGHED:
+        assert TrainConfig(method).weighting == "clients"
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedcom", "fedavg-topk", "fedzo"])
+def test_a_mean_of_models_is_numpys_weighted_one(method: str) -> None:
+    own = own_dataset([(torch.randn(n, 4), torch.arange(n) % 2) for n in (3, 20, 7)])
+    config = TrainConfig(method, weighting="examples", model="logistic", clients=3, sampled=3, lr=0.1, data="own")
+    federation: Any
+    federation, _, layout = build_federation(config, own, module=nn.Linear(4, 2))
+    models, send = [], federation.uplink.send
+    federation.uplink = type("Seen", (), {"send": lambda _, *at: models.append(send(*at)) or models[-1]})()
+    federation.advance()
+    wanted = np.average(models, axis=0, weights=[3, 20, 7])
+    np.testing.assert_allclose(federation.x.numpy(), wanted, rtol=1e-6)
+    assert layout.d == federation.x.numel() == 10
+
+
+@pytest.mark.parametrize("aggregation", ["clipped", "median", "trimmed", "krum"])
+def test_a_rule_without_weights_is_refused_with_both_names(aggregation: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        TrainConfig(weighting="examples", aggregation=aggregation)
+    rule = TrainConfig(aggregation=aggregation).method.aggregation  # type: ignore[attr-defined]
+    rest = "which has no weights; only the mean has, got 'examples'"
+    assert str(refusal.value) == f"weighting must be clients with aggregation {rule}, {rest}"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"weighting": "example"}, "weighting must be one of clients, examples, got 'example'"),
+        ({"weighting": "examples", "log_kappa": True}, "weighting must be clients with log_kappa"),
+        ({"method": "feedsign", "weighting": "examples"}, "option of feedsign must be one of"),
+        ({"method": "mezo", "weighting": "examples"}, "option of mezo must be one of"),
+        ({"method": "fedavg", "weighting": "n"}, "weighting must be one of clients, examples, got 'n'"),
+        ({"method": "fedzo", "weighting": "n"}, "weighting must be one of clients, examples, got 'n'"),
+    ],
+)
+def test_where_there_is_no_weight_the_option_is_refused(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        TrainConfig(**options)
+
+
+def test_a_step_size_that_is_chosen_by_the_mean_of_the_clients_losses_is_refused() -> None:
+    with pytest.raises(InputError, match="weighting must be clients with lr auto, which measures the curvature"):
+        lab.Run(TrainConfig(lr="auto", weighting="examples", data="digits", model="logistic"))
+
+
+def test_it_is_of_the_runs_identity_which_without_it_is_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, weighed = (TrainConfig(weighting=weighting) for weighting in ("clients", "examples"))
+    before = {name: value for name, value in plain.to_dict().items() if name != "weighting"}
+    found = [run.identity("00") for run in (plain, weighed)]
+    monkeypatch.setattr(TrainConfig, "to_dict", lambda _: before)
+    assert [run.identity("00") == own for run, own in zip((plain, weighed), found, strict=True)] == [True, False]
+
+
+def test_the_command_line_takes_it_the_file_says_it_and_the_log_has_the_numbers(tmp_path: Path) -> None:
+    small = "train --data digits --model logistic --clients 4 --sampled 2 --rounds 3 --perturbations 2"
+    assert main([*small.split(), "--weighting", "examples", "--out", str(tmp_path / "run")]) == 0
+    config = config_from_mapping(read_config(tmp_path / "run" / "config.toml"), "the run")
+    assert config.weighting == "examples"
+    assert main(["replay", str(tmp_path / "run"), "--measure", "0", "--measure", "2"]) == 0

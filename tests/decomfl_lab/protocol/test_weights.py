@@ -1,0 +1,245 @@
+"""Clients weighed by their examples: who says the number, when it is counted, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from decomfl_lab.datasets.images import load_dataset
+from decomfl_lab.errors import InputError
+from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.federations.ray import RayFederation
+from decomfl_lab.federations.remote import RemoteFederation, host_of
+from decomfl_lab.protocol.log import RunLog
+from decomfl_lab.protocol.messages import Examples, Hello, Reply
+from decomfl_lab.protocol.server import Server
+from decomfl_lab.protocol.session import Host
+from decomfl_lab.protocol.weights import MOST_EXAMPLES, Weighting, Weights
+from decomfl_lab.protocol.wire import EXAMPLES_BYTES, HEADER_BYTES, decode, encode, split_frame
+from decomfl_lab.records.aggregation import ClippedMean, Krum, Mean, Median, TrimmedMean
+from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.runs.building import build_federation
+from decomfl_lab.runs.config import TrainConfig
+from tests.decomfl_lab.federations.direct import RUN, Direct
+
+CONFIG = TrainConfig(
+    data="digits", model="logistic", clients=4, sampled=3, rounds=6, seed=2, weighting="examples",
+    perturbations=3, local_steps=2, lr=0.01, mu=1e-3, batch_size=16, seeds="per-run",
+)  # fmt: skip
+SIZES = (5, 40, 200, 700)
+BYTES = HEADER_BYTES + EXAMPLES_BYTES
+
+
+def simulated(rounds: int = 0, sizes: tuple[int, ...] = SIZES, **changes: Any) -> DeComFLFederation:
+    """The run in this process, of clients with so many examples, after so many rounds."""
+    ends = np.cumsum((0, *sizes))
+    parts = [np.arange(*pair) for pair in pairwise(ends)]
+    federation, _, _ = build_federation(CONFIG.but(**changes), replace(load_dataset("digits"), parts=parts))
+    assert isinstance(federation, DeComFLFederation)
+    for _ in range(rounds):
+        federation.advance()
+    return federation
+
+
+def numbers(federation: DeComFLFederation) -> list[int]:
+    """The number of examples of every client."""
+    return [client.examples().n for client in federation.clients]
+
+
+def host(i: int, n: int | None = None, **changes: Any) -> Host:
+    """A new process of client i, which may say that it has n examples."""
+    own = host_of(simulated(**changes), RUN, [i])
+    if n is not None:
+        own.clients[i].examples = lambda: Examples(i, n)  # type: ignore[method-assign]
+    return own
+
+
+def remote(kind: type[RemoteFederation] = RemoteFederation, *, carrier: Direct | None = None, **options: Any) -> Any:
+    """The run with every client in a process of its own."""
+    carrier = Direct({i: host(i) for i in range(4)}) if carrier is None else carrier
+    return kind.of(simulated(), carrier, RUN, **options)
+
+
+def answers(messages: Callable[[int], list[Any]], i: int) -> Callable[[int, bytes], bytes]:
+    """What comes instead of the answer of client i: hello, these messages, its reply."""
+
+    def between(j: int, answer: bytes) -> bytes:
+        said = split_frame(answer)
+        own = isinstance(decode(said[-1]), Reply) and i == j
+        return said[0] + b"".join(map(encode, messages(j))) + said[-1] if own else answer
+
+    return between
+
+
+def test_a_round_is_the_weighed_mean_of_its_replies_and_not_the_mean() -> None:
+    here, seen = simulated(tracking="clients"), []
+    close = here.delivery.close
+    here.delivery.close = lambda replies: close(seen.extend(own := list(replies)) or own)  # type: ignore[method-assign]
+    here.advance()
+    (record,) = here.server.history.since(0)
+    replies = [found for found in map(decode, seen) if isinstance(found, Reply)]
+    weights, scalars = [numbers(here)[reply.client] for reply in replies], [reply.scalars for reply in replies]
+    np.testing.assert_allclose(record.scalars, np.average(scalars, axis=0, weights=weights), rtol=1e-6)
+    assert not np.allclose(record.scalars, np.mean(scalars, axis=0), rtol=1e-3)
+
+
+@pytest.mark.parametrize(("sizes", "models"), [((90, 90, 90, 90), 1), (SIZES, 2)])
+def test_equal_clients_have_the_same_model_to_the_bit_by_either_weight(sizes: tuple[int, ...], models: int) -> None:
+    found = {simulated(5, sizes, weighting=weighting.value).observer.digest() for weighting in Weighting}
+    assert len(found) == models
+
+
+def test_each_client_says_its_number_once_and_all_else_has_the_bytes_that_it_had() -> None:
+    weighed, plain = simulated(6), simulated(6, weighting="clients")
+    for own, other in zip(weighed.ledger.up, plain.ledger.up, strict=True):
+        assert (own.bytes - other.bytes, own.messages - other.messages) == (BYTES, 1)
+    assert weighed.ledger.total_down == plain.ledger.total_down
+    assert weighed.server.weights.examples == dict(enumerate(numbers(weighed)))
+    assert plain.server.weights.examples == {}
+
+
+@pytest.mark.parametrize("tracking", ["server", "clients"])
+def test_clients_elsewhere_give_the_simulators_losses_and_models(tracking: str) -> None:
+    here, carrier = simulated(tracking=tracking), Direct({i: host(i, tracking=tracking) for i in range(4)})
+    elsewhere = RemoteFederation.of(simulated(tracking=tracking), carrier, RUN)
+    for _ in range(6):
+        assert elsewhere.advance() == here.advance()
+    assert {here.observer.digest(), *elsewhere.rebuilt().values()} == {elsewhere.observer.digest()}
+    assert elsewhere.server.weights == here.server.weights
+
+
+def test_a_client_that_begins_anew_says_it_again_which_the_session_counts() -> None:
+    elsewhere, here = remote(), simulated()
+    for r in range(6):
+        elsewhere.carrier.hosts[r % 4] = host(r % 4)
+        assert elsewhere.advance() == here.advance()
+    assert elsewhere.ledger.to_json() == here.ledger.to_json()
+    assert elsewhere.coordinator.refused == {}
+
+
+def test_a_client_that_says_another_number_is_left_out_from_then_on_and_named() -> None:
+    elsewhere = remote(quorum=2)
+    elsewhere.advance()
+    liar = elsewhere.coordinator.chosen[0]
+    before = elsewhere.server.weights.examples[liar]
+    elsewhere.carrier.hosts[liar] = host(liar, before + 1)
+    for _ in range(4):
+        elsewhere.advance()
+        if liar in elsewhere.coordinator.chosen:
+            told = f"examples of client {liar} must number {before}, as it said before, got {before + 1}"
+            assert elsewhere.coordinator.refused == {liar: told}
+            assert liar not in elsewhere.coordinator.replies
+    assert elsewhere.server.weights.examples[liar] == before
+
+
+@pytest.mark.parametrize(
+    ("messages", "told"),
+    [
+        ([], "client {} must say how many examples it has before its reply counts"),
+        ([Examples(9, 5)], "client of a number of examples must be {}, whose connection it is, got 9"),
+    ],
+)
+def test_a_reply_without_its_clients_own_number_does_not_count(messages: list[Any], told: str) -> None:
+    elsewhere = remote(quorum=2)
+    i = elsewhere.delivery.sample()[1]
+    elsewhere.carrier.between = answers(lambda _: messages, i)
+    elsewhere.advance()
+    assert elsewhere.coordinator.refused == {i: told.format(i)}
+    assert sorted({*elsewhere.coordinator.replies, i}) == list(elsewhere.coordinator.chosen)
+
+
+def test_a_number_in_a_run_whose_clients_weigh_the_same_is_refused() -> None:
+    own = simulated(weighting="clients")
+    with pytest.raises(InputError, match="examples of client 2 must be left out where every client weighs the same"):
+        own.server.note_examples(2, 5)
+    frame = host(1, weighting="clients").hello(1)
+    assert [type(decode(message)) for message in split_frame(frame)] == [Hello]
+
+
+@pytest.mark.parametrize("n", [0, -1, MOST_EXAMPLES + 1, True, 2.0, None])
+def test_a_number_that_is_none_is_refused_by_the_server_and_by_the_wire(n: Any) -> None:
+    for border in (lambda: Weights(Weighting.EXAMPLES).note(3, n), lambda: encode(Examples(3, n))):
+        with pytest.raises(InputError, match=r"examples of client 3 must be an integer in 1\.\.536870911, got"):
+            border()
+
+
+def test_a_number_that_is_none_is_refused_where_it_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in (0, MOST_EXAMPLES + 1, 2**32 - 1):
+        with monkeypatch.context() as lenient:
+            lenient.setattr("decomfl_lab.protocol.wire.MOST_EXAMPLES", 2**40)
+            lenient.setattr("decomfl_lab.protocol.wire.require_int", lambda name, n, *_: n)
+            message = encode(Examples(3, n))
+        with pytest.raises(InputError, match="examples of client 3 must be an integer in"):
+            decode(message)
+
+
+def test_a_server_that_begins_again_has_the_numbers_from_its_log(tmp_path: Path) -> None:
+    here = simulated(6)
+    with RunLog.create(tmp_path / "run.dcl", {"run_seed": here.server.run_seed}) as log:
+        first = remote()
+        first.log_to(log)
+        for _ in range(3):
+            first.advance()
+        assert log.entry(2).examples == here.server.weights.of(log.entry(2).answered)
+    with RunLog.open(tmp_path / "run.dcl") as log:
+        second = remote(carrier=first.carrier)
+        second.log_to(log)
+        assert all(math.isnan(second.advance()) for _ in range(3))
+        assert second.server.weights.examples == first.server.weights.examples
+        assert second.ledger.to_json() == first.ledger.to_json()
+        for _ in range(3):
+            second.advance()
+    assert (second.observer.digest(), second.ledger.to_json()) == (here.observer.digest(), here.ledger.to_json())
+
+
+@pytest.mark.parametrize("kind", [RemoteFederation, RayFederation])
+def test_a_saved_server_knows_the_numbers_and_refuses_others(kind: type[RemoteFederation], tmp_path: Path) -> None:
+    first, second, here = remote(kind, quorum=3), remote(kind, quorum=2), simulated(6)
+    with RunLog.create(tmp_path / "run.dcl", {"run_seed": here.server.run_seed}) as log:
+        first.log_to(log)
+        for _ in range(3):
+            first.advance()
+        tensors, values = first.save()
+        second.load(({name: vector.clone() for name, vector in tensors.items()}, values))
+        assert second.server.weights == first.server.weights
+        if kind is RemoteFederation:
+            second.log_to(log)
+        for _ in range(3):
+            second.advance()
+        assert second.observer.digest() == here.observer.digest()
+        liar = second.delivery.sample()[0]
+        second.carrier.hosts[liar] = host(liar, 7)
+        second.advance()
+        assert "as it said before, got 7" in second.coordinator.refused[liar]
+
+
+def test_a_saved_run_in_one_process_goes_on_with_the_same_bits_and_bytes() -> None:
+    first, second, whole = simulated(2), simulated(), simulated(5)
+    tensors, values = first.save()
+    second.load(({name: vector.clone() for name, vector in tensors.items()}, values))
+    for _ in range(3):
+        second.advance()
+    assert (second.observer.digest(), second.ledger.to_json()) == (whole.observer.digest(), whole.ledger.to_json())
+
+
+@pytest.mark.parametrize("rule", [Median(), TrimmedMean(1), Krum(1), ClippedMean()])
+def test_a_server_refuses_weights_where_its_rule_has_none(rule: Any) -> None:
+    weights, plain = Weights(Weighting.EXAMPLES), {"M": 9, "m": 9, "K": 1, "P": Schedule(1), "eta": Schedule(0.1)}
+    assert Server(**plain, seed=0, weights=weights, aggregation=Mean())  # type: ignore[arg-type]
+    with pytest.raises(InputError) as refusal:
+        Server(**plain, seed=0, weights=weights, aggregation=rule)  # type: ignore[arg-type]
+    assert f"weighting must be clients with aggregation {rule}, which has no weights" in str(refusal.value)
+
+
+def test_an_objective_that_does_not_say_how_many_examples_it_has_is_refused() -> None:
+    own = simulated().clients[0]
+    own.objective = lambda x, step: 0.0  # type: ignore[assignment]
+    with pytest.raises(InputError, match="objective must have examples, their number"):
+        own.examples()
