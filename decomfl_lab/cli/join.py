@@ -69,7 +69,10 @@ def join(
         address, client, identity=identity, key=read_key(key) if key is not None else None, patience=patience
     )
     offer = stream.offer()
-    run_config = _agreed(offer) if config is None else config_from_mapping(read_config(config), f"config {config}")
+    if config is None:
+        run_config = _agreed(offer)
+    else:
+        run_config = _with_newcomers(config_from_mapping(read_config(config), f"config {config}"), offer)
     require(client < run_config.clients, "client", f"be in 0..{run_config.clients - 1}", client)
     federation = movable(Run(run_config, dataset=dataset_of(run_config, device)).federation, run_config)
     x, server = federation.observer, federation.server
@@ -90,6 +93,17 @@ def join(
         print(json.dumps(found))
     else:
         print(f"the run is over; digest of the model after round {found['round']}: {found['digest']}")
+
+
+def _with_newcomers(config: TrainConfig, offer: Mapping[str, Any]) -> TrainConfig:
+    """The run of a file, in which a client that joins need not write in which round it and others came."""
+    said = offer.get("config")
+    if config.joined or not isinstance(said, dict):
+        return config
+    numbers = {name: said[name] for name in ("clients", "joined") if name in said}
+    whole = config_from_mapping({**numbers, "sampled": 1}, "the server's config")
+    known = any(whole.present(r) == config.clients for r in (0, *whole.joined))
+    return config.but(joined=whole.of_first(config.clients).joined) if known else config
 
 
 def _agreed(offer: Mapping[str, Any]) -> TrainConfig:

@@ -131,7 +131,7 @@ def _serve(
         raise InputError("out must be a folder, where the run is kept, got None")
     require_address("bind", bind, secured=certificates is not None)
     own = read_identity(certificates, "server") if certificates is not None else None
-    run = prepared(method, config, device, threads, flags)
+    run = prepared(method, config, device, threads, flags, out=out, follows=True)
     here = movable(run.federation, run.config)
     x = here.observer.digest()
     identity = run.config.identity(x)

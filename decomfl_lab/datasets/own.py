@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -18,7 +19,7 @@ from decomfl_lab.errors import InputError, plural, require, shown
 from decomfl_lab.models.registry import initialising
 from decomfl_lab.plugins import OWN
 
-__all__ = ["data_of", "examples", "own_dataset"]
+__all__ = ["data_of", "examples", "first_clients", "own_dataset"]
 
 
 def examples(name: str, data: Any) -> tuple[Tensor, Tensor]:
@@ -93,9 +94,6 @@ def own_dataset(clients: Sequence[Any], test: Any = None) -> Dataset:
     inputs, targets = (torch.cat(own) for own in zip(*pairs, strict=True))
     held = (inputs[:0], targets[:0]) if test is None else examples("test", test)
     ends = np.cumsum([0, *(len(y) for _, y in pairs)])
-    digest = hashlib.sha256(ends.tobytes())
-    for tensor in (inputs, targets, *held):
-        digest.update(tensor.contiguous().view(torch.uint8).numpy().data if tensor.numel() else b"")
     whole = not targets.is_floating_point() and targets.ndim == 1
     return Dataset(
         name=OWN,
@@ -105,8 +103,32 @@ def own_dataset(clients: Sequence[Any], test: Any = None) -> Dataset:
         test_labels=held[1],
         classes=int(targets.max()) + 1 if whole else 0,
         source=f"own data: {len(targets):,} examples of {plural(len(pairs), 'client')}, {len(held[1]):,} held out",
-        digest=digest.hexdigest()[:16],
+        digest=_digest(ends, (inputs, targets, *held)),
         parts=[np.arange(a, b) for a, b in pairwise(ends)],
+    )
+
+
+def _digest(ends: NDArray[np.int64], tensors: Sequence[Tensor]) -> str:
+    """The digest of clients' examples, which end at ``ends``, and of those held out."""
+    digest = hashlib.sha256(ends.tobytes())
+    for tensor in tensors:
+        digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().data if tensor.numel() else b"")
+    return digest.hexdigest()[:16]
+
+
+def first_clients(dataset: Dataset, M: int) -> Dataset | None:
+    """The data of the first M clients, as ``own_dataset`` makes them; None if the data were not made by that."""
+    held = dataset.test_images, dataset.test_labels
+    ends = np.cumsum([0, *map(len, dataset.parts or ())])
+    if dataset.parts is None or dataset.digest != _digest(ends, (dataset.train_images, dataset.train_labels, *held)):
+        return None
+    inputs, targets = dataset.train_images[: ends[M]], dataset.train_labels[: ends[M]]
+    return replace(
+        dataset,
+        train_images=inputs,
+        train_labels=targets,
+        digest=_digest(ends[: M + 1], (inputs, targets, *held)),
+        parts=dataset.parts[:M],
     )
 
 

@@ -152,6 +152,7 @@ class Scalars(Perturbing):
             keep=keep,
             pool=self.rule.pool or POOL,
             aggregation=self.aggregation,
+            present=setting.present,
         )
 
     def clients(

@@ -37,9 +37,9 @@ class Tracking(StrEnum):
 
 
 def sample_clients(seed: int, r: int, M: int, m: int) -> tuple[int, ...]:
-    """C_r: m of M clients, uniformly without replacement; a pure function of (seed, r), sorted."""
+    """C_r: m of M clients, or all of fewer, uniformly without replacement; a pure function of (seed, r), sorted."""
     generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_SAMPLING, r)))
-    return tuple(sorted(int(i) for i in generator.choice(M, size=m, replace=False)))
+    return tuple(sorted(int(i) for i in generator.choice(M, size=min(m, M), replace=False)))
 
 
 @dataclass
@@ -62,6 +62,7 @@ class Server:
             are needed, and forgets none.
         pool: The directions S of the pool, where they come from one (seeding POOL).
         aggregation: The rule that makes a round's scalars of the replies; m must be as many as it needs at least.
+        present: M_r, how many clients there are in a round, where some of the M join later; None for all M.
         history: The records.
         held: The round t_i of every client, empty if the clients track it.
 
@@ -83,12 +84,18 @@ class Server:
     aggregation: Aggregation = Mean()  # noqa: RUF009
     history: History = field(default_factory=History)
     held: list[int] = field(default_factory=list)
+    present: Schedule[int] | None = None
 
     def __post_init__(self) -> None:
         require_int("clients M", self.M, 1)
         require_int(f"sampled clients m (of M={self.M})", self.m, 1, self.M)
         least = self.aggregation.least
         require(self.m >= least, "sampled clients m", f"be at least {least} for {self.aggregation}", self.m)
+        if self.present is not None:
+            first, *later = self.present.initial, *self.present.changes.values()
+            require_int(f"clients in round 0, for {self.aggregation},", first, least, self.M)
+            for number in later:
+                require_int("clients in a later round", number, first, self.M)
         require_int("local steps K", self.K, 1)
         for value in (self.P.initial, *self.P.changes.values()):
             require_int("perturbations P", value, 1)
@@ -118,7 +125,11 @@ class Server:
 
     def sample(self) -> tuple[int, ...]:
         """C_r: m of M clients, uniformly without replacement."""
-        return sample_clients(self.seed, self.round, self.M, self.m)
+        return self.sampled(self.round)
+
+    def sampled(self, r: int) -> tuple[int, ...]:
+        """C_r of any round: m of the M_r clients that are there, or all of fewer."""
+        return sample_clients(self.seed, r, self.M if self.present is None else self.present(r), self.m)
 
     def plan_round(
         self, participants: Sequence[int] | None = None, reports: Iterable[Held] | None = None

@@ -161,7 +161,8 @@ def build_federation(
         _try_out(module, loss, dataset)
     exact = [first.of(index, own_batches) for index, own_batches in zip(chosen, batches, strict=True)]
     objectives: Sequence[Objective] = [RoundedObjective(objective) for objective in exact] if rounded else exact
-    setting = Setting(x, objectives, config.sampled, config.seed, make_engine(config.engine), layout.shapes)
+    engine = make_engine(config.engine)
+    setting = Setting(x, objectives, config.sampled, config.seed, engine, layout.shapes, joined=config.joined)
     return config.method.federation(setting), module, layout
 
 
