@@ -74,18 +74,25 @@ def join(
     else:
         run_config = _with_newcomers(config_from_mapping(read_config(config), f"config {config}"), offer)
     require(client < run_config.clients, "client", f"be in 0..{run_config.clients - 1}", client)
-    federation = movable(Run(run_config, dataset=dataset_of(run_config, device)).federation, run_config)
+    here = Run(run_config, dataset=dataset_of(run_config, device))
+    federation = movable(here.federation, run_config)
     x, server = federation.observer, federation.server
     require(x.digest() == offer.get("x0"), "digest of x_0", f"be the server's, {offer.get('x0')}", x.digest())
     run = run_config.identity(x.digest())
     host = host_of(federation, run, [client])
+
+    def answer(frame: bytes) -> bytes:
+        answered = host.handle({client: frame})[client]
+        here.resolution.tell()
+        return answered
+
     model = 8 * x.d * (1 + len(x.state))
     record = 64 + (4 + 8) * server.K * largest_of(server.P)
     with telling(lambda: f"interrupted; the run goes on without client {client} until the same command is given again"):
         stream.serve(
             run.hex(),
             lambda: host.hello(client),
-            lambda frame: host.handle({client: frame})[client],
+            answer,
             largest=4096 + model + record * (run_config.rounds + 1),
         )
     found = {"client": client, "round": host.replica.round, "digest": host.replica.digest()}

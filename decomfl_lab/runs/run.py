@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from torch import Tensor, nn
 
 from decomfl_lab.checkpoint import read_checkpoint, understood, write_checkpoint
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.devices import describe, find_device, use_tf32_
 from decomfl_lab.errors import DivergedError, InputError, plural, require, require_int
+from decomfl_lab.estimators.resolution import Resolution, span
 from decomfl_lab.federations.federation import Federation, Saved
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.newcomers import with_newcomers
@@ -26,7 +28,7 @@ from decomfl_lab.federations.ray import Ray
 from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
-from decomfl_lab.methods.scalars import Scalars
+from decomfl_lab.methods.scalars import Differences, Scalars
 from decomfl_lab.methods.traffic import TrafficCheck, mean_traffic
 from decomfl_lab.noise import STREAM_VERSION
 from decomfl_lab.objectives.normalisation import calibrated
@@ -133,6 +135,7 @@ class Run:
         tuning: What the learning rate was chosen by; None where it was given.
         seconds: The training time so far.
         folder: Where the run was saved last; None if nowhere.
+        resolution: It warns where the scalars of the first rounds are rounding.
     """
 
     def __init__(
@@ -168,6 +171,11 @@ class Run:
         self.federation, self._module, self._layout = build_federation(config, self.dataset, module=module, loss=loss)
         if federation is not None:
             self.federation = elsewhere(self.federation, config, self.dataset, module, loss, federation)
+        exact = "float64" if self._layout.dtype == torch.float64 else "float32"
+        self.resolution = Resolution("bfloat16" if config.compute == "bfloat16" else exact)
+        for client in getattr(self.federation, "clients", [getattr(self.federation, "agent", None)]):
+            if hasattr(client, "resolution"):
+                client.resolution = self.resolution
         self._held_out = held_out(config, self.dataset)
         self._calibration = calibration_images(config, self.dataset)
         self._rows: list[dict[str, float]] = []
@@ -393,6 +401,7 @@ class Run:
                         self._publish(out)
                     raise self._diverged(error, out) from error
                 self.seconds += time.monotonic() - started
+                self._look_at_scalars()
                 self._losses.append(loss)
                 self._first = loss if self._first is None else self._first
                 if evaluates:
@@ -419,6 +428,16 @@ class Run:
                     f"the training loss ended at {last:.3g}, far above the {self._first:.3g} of the first round, at "
                     f"lr = {lr:g}; try lr = {lr / 10:g}"
                 )
+
+    def _look_at_scalars(self) -> None:
+        """Warn where the scalars of the first rounds are rounding; clients in this process have shown theirs."""
+        federation, method = self.federation, self.config.method
+        if isinstance(federation, RemoteFederation) and isinstance(method, Differences):
+            distance = span(method.measured_by(), method.mu)
+            for i, reply in federation.coordinator.replies.items():
+                if reply.scalars.dtype == np.float32:
+                    self.resolution.note(reply.scalars, federation.coordinator.losses[i], distance, method.mu)
+        self.resolution.tell()
 
     def more(self, rounds: int, **options: Any) -> Run:
         """Train so many rounds more, and return the run; options as ``train``'s.
@@ -493,6 +512,7 @@ class Run:
 
     def _take_over(self, folder: Path, facts: Mapping[str, Any], done: int, *, any_code: bool) -> None:
         """Have the hands of the run in the folder, at round ``done``; InputError if it may not go on here."""
+        self.resolution.over = done > 0  # the first rounds have been looked at then
         for name, own in self._hands.items():
             earlier = facts.get(name, [facts["code"]] if name == "codes" else [])
             self._hands[name] = list(dict.fromkeys([*earlier, *own]))
