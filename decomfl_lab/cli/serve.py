@@ -37,7 +37,8 @@ SHOWN = 20
 """The most clients that the view has a line for."""
 USAGE = """The server of a run: it plans and averages, and clients that have the data measure; they connect by decomfl
 join. It listens on loopback unless --bind says otherwise, which needs certificates (decomfl certificates). Rounds, log
-and checkpoint are in --out: the same command goes on there after a crash, and clients come back by themselves.
+and checkpoint are in --out: the same command goes on there after a crash, and clients come back by themselves; with
+a larger --clients, new ones with data of their own join.
 decomfl serve decomfl --help has every option: --quorum, --deadline and --patience say how long a round waits.
 
 \b

@@ -173,7 +173,8 @@ def _flag(name: str, option: Option, group: str | None) -> GroupedOption:
 
 
 USAGE = """Defaults are the authors' settings for MNIST. Every run repeats bit for bit from --seed. With --out an
-interrupted run resumes, and a finished one can be prolonged with a larger --rounds."""
+interrupted run resumes, and a finished one can be prolonged with a larger --rounds; clients with data of their own may
+join it."""
 HERE = "in-process"
 OWN_FLAGS = [
     GroupedOption(

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from decomfl_lab.checkpoint import read_checkpoint, understood, write_checkpoint
 from decomfl_lab.datasets.images import Dataset
+from decomfl_lab.datasets.own import first_clients
 from decomfl_lab.devices import describe, find_device, use_tf32_
 from decomfl_lab.errors import DivergedError, InputError, plural, require, require_int
 from decomfl_lab.estimators.resolution import Resolution, span
@@ -573,7 +574,9 @@ class Run:
             others.append("the examples, or their order" if self.config.data == OWN else "the examples")
         if others:
             what = f"hold the same run (only rounds may differ), got {folder}, which differs in {', '.join(others)}"
-            raise InputError(f"out must be empty or {what}")
+            join = "; clients more join by lab.load(folder, ..., clients=...)"
+            hint = join * (self.config.clients > earlier.clients and self.config.joined == earlier.joined)
+            raise InputError(f"out must be empty or {what}{hint}")
 
     def _save(self, out: Path | None) -> None:
         if out is not None:
@@ -764,6 +767,10 @@ def load_run(out: Path, dataset: Dataset | None = None, **own: Any) -> Run:
     config = _with_newcomers(config, dataset, out)
     if saved["data"] != data_then(config.of_first(saved["config"]["clients"]), config, dataset):
         words = "; clients, test and their order must be those of then"
+        parts = dataset.parts or ()
+        fewer = (first_clients(dataset, M) for M in range(1, len(parts) if config.method.alone else 1))
+        if any(first is not None and first.digest == saved["data"] for first in fewer):
+            raise InputError(f"clients must be those of then for {config.method.name}, which is one agent, got more")
         more = words if config.data == OWN else ""
         raise InputError(f"run {out} must be of the data at hand ({dataset.source}), got one of other data{more}")
     if own.get("loss") is not None and (name := name_of_loss(own["loss"])) != config.loss:

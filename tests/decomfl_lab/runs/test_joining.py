@@ -111,6 +111,11 @@ def test_fewer_clients_other_data_and_other_weights_are_refused(model: nn.Module
     for clients in (PAIRS[:2], [PAIRS[1], PAIRS[0], *PAIRS[2:]], [*PAIRS[:2], *PAIRS[3:]]):
         with pytest.raises(InputError, match="got one of other data; clients, test and their order must be"):
             lab.load(tmp_path, model, clients=clients, test=HELD)
+    with pytest.raises(InputError, match=r"differs in clients; clients more join by lab\.load"):
+        _train(model, 4, out=tmp_path)
+    _train(model, method="mezo", out=tmp_path / "alone", sampled=None)
+    with pytest.raises(InputError, match="clients must be those of then for mezo, which is one agent, got more"):
+        _load(tmp_path / "alone", model)
     _train(model, out=tmp_path / "long", sampled=3)
     with pytest.raises(InputError, match=r"model must have its weights of then \(x_0\), as 2 clients more begin there"):
         _load(tmp_path / "long", nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2)))
