@@ -20,7 +20,7 @@ from decomfl_lab.errors import InputError, require
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["OWN", "is_own", "made", "named", "require_mean", "require_same", "taking"]
+__all__ = ["OWN", "is_own", "made", "named", "require_same", "taking"]
 
 OWN = "own"
 """What a run's configuration calls a model and data that its user handed over in Python."""
@@ -101,16 +101,6 @@ def taking(name: str, tensors: Iterable[Tensor]) -> Iterator[None]:
         kinds = ", ".join(f"{str(each.dtype).removeprefix('torch.')} {tuple(each.shape)}" for each in tensors)
         told = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise InputError(f"model and loss must take the examples of {name} ({kinds}), got {told[:200]}") from error
-
-
-def require_mean(loss: Any) -> None:
-    """InputError with the line that mends it unless what a user's loss returned is one number, a tensor."""
-    rule = (
-        "return a scalar tensor, the mean over the batch (of a loss an example that is: "
-        "lambda outputs, targets: loss(outputs, targets).mean())"
-    )
-    shape = getattr(loss, "shape", None)
-    require(shape == (), "loss", rule, type(loss).__name__ if shape is None else f"shape {tuple(shape)}")
 
 
 def require_same(first: float, again: float, *, tolerance: float = 0.0) -> None:

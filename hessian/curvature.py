@@ -19,18 +19,29 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from decomfl_lab.errors import require
-from hessian.mean_loss import MeanLoss, Piece, differentiating
+from hessian.mean_loss import MeanLoss, Piece, differentiating, enabled
+from hessian.probes import probe
+from hessian.tried import HessianTrial, OutputTrial, Trial
 
 __all__ = ["CACHE_BYTES", "FisherOperator", "GaussNewtonOperator", "HessianOperator"]
 
 CACHE_BYTES = 2 << 30
 """Memory for the graphs that ``HessianOperator`` keeps, unless told otherwise."""
 
+_TRIAL = 9
+"""Purpose of the vector that a product is tried with where the first one has many zeros."""
+
 
 class _CurvatureOperator(ABC):
-    """What the operators share: an objective, the point where its curvature is asked for, and the sum over pieces."""
+    """What the operators share: an objective, the point where its curvature is asked for, and the sum over pieces.
+
+    Attributes:
+        remark: What was not tried of the derivatives, and why; empty where they were, or will be at the first product.
+    """
 
     name: str
+    decays = True
+    """Whether a penalty (λ/2)‖x‖² of the objective adds λI."""
 
     def __init__(self, objective: MeanLoss, x: Tensor | None = None) -> None:
         """Curvature of ``objective`` at ``x``, by default ``objective.x``; InputError where f(x) is not finite."""
@@ -41,20 +52,50 @@ class _CurvatureOperator(ABC):
         self.d = objective.d
         self.dtype = objective.dtype
         self.device = objective.device
+        self.remark = "module, loss and data were taken on trust" if objective.trusted else ""
+        self._tried = objective.trusted
 
     def matvec(self, v: Tensor) -> Tensor:
-        """See ``Operator``; InputError if torch has no such derivative, or the product is not finite."""
+        """See ``Operator``; InputError if torch has no such derivative, or the product is not finite.
+
+        The first product is compared with differences (see ``hessian.tried``).
+        """
         self._check(v)
-        total = torch.zeros_like(self.x)
-        with _differentiable(self.objective, f"a product with the {self.name}"):
+        with enabled(), _differentiable(self.objective, f"a product with the {self.name}"):
+            trial = self._trial_along(v)
+            total = self._decay * v if self._decay else torch.zeros_like(self.x)
             for b, piece in enumerate(self.objective.pieces):
-                total.add_(self._product(b, v), alpha=piece.share)
+                product = self._product(b, v)
+                if trial is not None:
+                    trial.see(b, piece, product)
+                total.add_(product, alpha=piece.share)
+            if trial is not None:
+                self.remark = trial.verdict(lambda b: self._product(b, v))
         require(bool(torch.isfinite(total).all()), f"product of the {self.name} with v", "be finite", "NaN or infinity")
         return total
 
     def quad(self, v: Tensor) -> float:
         """See ``Operator``; accumulated in float64."""
         return float(v.double() @ self.matvec(v).double())
+
+    @property
+    def _decay(self) -> float:
+        """λ of λI."""
+        return self.objective.weight_decay if self.decays else 0.0
+
+    def _trial_along(self, v: Tensor) -> Trial | None:
+        """What the first product is to be compared by; a vector with many zeros sees little, so another goes first."""
+        if self._tried:
+            return None
+        if 2 * int(v.count_nonzero()) < self.d:
+            self.matvec(probe(self, 0, _TRIAL, 0))
+            return None
+        self._tried = True
+        return self._trial(v)
+
+    @abstractmethod
+    def _trial(self, v: Tensor) -> Trial:
+        """The comparison of a product with v."""
 
     def fingerprint(self) -> str:
         """See ``Operator``."""
@@ -120,6 +161,9 @@ class HessianOperator(_CurvatureOperator):
             self._keep(b, gradient)
         return _transposed_product(gradient, self._leaf, v, retain_graph=b in self._kept)
 
+    def _trial(self, v: Tensor) -> Trial:
+        return HessianTrial(self.objective, self.x, v)
+
     def _keep(self, b: int, gradient: Tensor) -> None:
         """Keep the graph of piece number ``b`` if there is room."""
         examples = self.objective.pieces[b].examples
@@ -142,7 +186,7 @@ class HessianOperator(_CurvatureOperator):
                 raise RuntimeError("a variable that the gradient needs was modified by an inplace operation")
             return tensor
 
-        with saved_tensors_hooks(pack, unpack), _differentiable(self.objective, "the Hessian"):
+        with saved_tensors_hooks(pack, unpack), enabled(), _differentiable(self.objective, "the Hessian"):
             gradient = self.objective.piece_gradient(self._leaf, piece, create_graph=True)
             _refuse_dead_ends(gradient)
         held.pop(self._leaf.untyped_storage().data_ptr(), None)
@@ -152,18 +196,25 @@ class HessianOperator(_CurvatureOperator):
 class _OutputOperator(_CurvatureOperator):
     """JᵀMJ summed over pieces, J the Jacobian of the module's outputs in x, M a matrix on the outputs of one piece."""
 
+    second_derivatives = True
+    """Whether M is made of the loss's second derivatives."""
+
     def __init__(self, objective: MeanLoss, x: Tensor | None = None) -> None:
         """See ``_CurvatureOperator``; InputError if the module's outputs are not one tensor."""
         super().__init__(objective, x)
-        with torch.no_grad():
+        with enabled(), torch.no_grad():
             outputs = objective.outputs(self.x, objective.pieces[0])
         require(isinstance(outputs, Tensor), "outputs of the module", "be one tensor", type(outputs).__name__)
 
     def quad(self, v: Tensor) -> float:
         """VᵀJᵀMJv from Jv alone, by one forward pass with derivatives along v; accumulated in float64."""
         self._check(v)
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
-        with _differentiable(self.objective, f"a quadratic form of the {self.name}"):
+        total = self._decay * v.double().square().sum()
+        with enabled(), _differentiable(self.objective, f"a quadratic form of the {self.name}"):
+            if (trial := self._trial_along(v)) is not None:
+                for b, piece in enumerate(self.objective.pieces):
+                    trial.see(b, piece, None)
+                self.remark = trial.verdict(lambda b: self._product(b, v))
             for piece in self.objective.pieces:
                 outputs, along = self._along(piece, v)
                 middle = self._middle(outputs, along, piece)
@@ -183,6 +234,10 @@ class _OutputOperator(_CurvatureOperator):
             outputs = self.objective.outputs(forward_ad.make_dual(self.x, v), piece)
             z, along = forward_ad.unpack_dual(outputs)
             return z.clone(), torch.zeros_like(z) if along is None else along.clone()
+
+    def _trial(self, v: Tensor) -> Trial:
+        twice = self.second_derivatives
+        return OutputTrial(self.objective, self.x, v, self._along, self._middle, second=twice)
 
     @abstractmethod
     def _middle(self, outputs: Tensor, along: Tensor, piece: Piece) -> Tensor:
@@ -215,9 +270,13 @@ class FisherOperator(_OutputOperator):
     with p_i = ∂ℓ_i/∂z_i, the i-th part of n ∂loss/∂z,
 
         F v = Σ_i ω_i J_iᵀ p_i (p_iᵀ J_i v)
+
+    A penalty ``weight_decay`` is no loss of an example, and has no part in it.
     """
 
     name = "fisher"
+    second_derivatives = False
+    decays = False
 
     def __init__(self, objective: MeanLoss, x: Tensor | None = None) -> None:
         """See ``_OutputOperator``; InputError if the loss is no mean of losses of single examples."""

@@ -54,7 +54,8 @@ def gauss_newton_trace(operator: GaussNewtonOperator, *, memory: int = _BYTES, w
             gram = torch.einsum("nad,nbd->nab", jacobians, jacobians).double()
             middle = _second_derivatives(objective, operator.x, part).double()
             total += part.share * (gram * middle).sum() / part.examples
-    return float(total)
+    across = operator.d if whiten is None else float(whiten.double().square().sum())
+    return float(total) + objective.weight_decay * across  # tr(λI), or tr(λD²)
 
 
 def _jacobians(objective: MeanLoss, x: Tensor, part: Piece) -> Tensor:

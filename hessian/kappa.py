@@ -15,14 +15,16 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor, nn
 
+from decomfl_lab.datasets.given import Data
 from decomfl_lab.errors import InputError, known_options, plural, require, require_finite_positive, require_int
+from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.pictures import save_picture
 from hessian.counted import Counted
 from hessian.curvature import HessianOperator
 from hessian.estimate import Estimate, Plain, require_confidence
 from hessian.forms import SphereForms
 from hessian.krylov import Krylov, Lanczos, dot, missed_above, require_room
-from hessian.mean_loss import Data, LossFunction, MeanLoss
+from hessian.mean_loss import MeanLoss, Weights, enabled
 from hessian.operator import Operator
 from hessian.probes import probe
 from hessian.resume import Checkpoint, State
@@ -283,6 +285,9 @@ def effective_rank(
     trace: float | None = None,
     max_basis: int | None = None,
     whiten: Tensor | None = None,
+    weights: Weights | None = None,
+    weight_decay: float = 0.0,
+    trust: bool = False,
 ) -> EffectiveRank:
     """κ = tr(H)/‖H‖₂ with a confidence interval, by Lanczos and probes of what Lanczos left.
 
@@ -307,10 +312,11 @@ def effective_rank(
 
     Args:
         model: H as an operator, or the module that has it.
-        loss: The loss(outputs, targets) of a module, the mean over the examples of a batch; None with an operator.
+        loss: The loss(outputs, targets) of a module, the mean over the examples of a batch, or its loss(model, batch),
+            if the first parameter is called ``model``; None with an operator, and for the module's own loss.
         data: The data of a module: batches (inputs, targets) in a list or a DataLoader, a Dataset, or a pair of
-            tensors; None with an operator. H is then the Hessian of the mean loss over these data in the module's
-            trainable parameters (``MeanLoss`` says what it asks for, and has more options).
+            tensors or arrays; None with an operator. H is then the Hessian of the mean loss over these data in the
+            module's trainable parameters (``MeanLoss`` says what it asks for, and has more options).
         rtol: Half-width of κ's interval to reach, relative to κ.
         confidence: The confidence of the interval, in (0, 1).
         max_products: The most products to spend.
@@ -327,6 +333,10 @@ def effective_rank(
             steps. Where the trace is known, Lanczos goes on by thick restarts. None: as many as the products allow.
         whiten: The vector s (d,) by which a method scales its directions, u = s ⊙ z: everything here is then of DHD,
             D = diag(s), in the place of H, ``trace_operator`` and ``trace`` included.
+        weights: Of a module's data: see ``MeanLoss``.
+        weight_decay: λ of a penalty (λ/2)‖x‖² on a module's parameters, whose curvature is λI.
+        trust: Whether a module, its loss and its data are taken for one function of x without being tried, and torch's
+            derivatives for that function's; ``reason`` then says so.
 
     **Memory.** At most ``max_basis`` + ``BESIDE`` vectors (d,) are alive at a time, beside the module, x, and the
     graphs and activations of the pieces of the data.
@@ -341,7 +351,8 @@ def effective_rank(
 
     Source: Krylov-aware deflation: Chen and Hallman 2023; κ: DeComFL, Assumption 4.
     """
-    operator = _operator(model, loss, data)
+    own = {"weights": weights, "weight_decay": weight_decay, "trust": trust}
+    operator = base = _operator(model, loss, data, own)
     settings = Settings(rtol, confidence, max_products, products, seed, trace, max_basis)
     if trace is not None:
         require(trace_operator is None, "trace_operator", "be None where the trace is known", trace_operator)
@@ -352,25 +363,32 @@ def effective_rank(
         trace_operator = trace_operator and WhitenedOperator(trace_operator, whiten)
     restarts = trace is not None and settings.basis < settings.limit
     require_room(operator, settings.basis, BESIDE, restarts=restarts)
-    run = _Run(operator, settings, trace_operator)
-    file = Checkpoint(checkpoint, run.identity)
-    if state := file.load():
-        run.restore(*state)
-    while not run.finished:
-        run.advance()
-        file.save(run.state, last=run.finished)
-        if on_progress is not None:
-            on_progress(run.progress())
-    return run.result()
+    with enabled():
+        run = _Run(operator, settings, trace_operator)
+        file = Checkpoint(checkpoint, run.identity)
+        if state := file.load():
+            run.restore(*state)
+        while not run.finished:
+            run.advance()
+            file.save(run.state, last=run.finished)
+            if on_progress is not None:
+                on_progress(run.progress())
+    result = run.result()
+    remark = getattr(base, "remark", "")
+    return dataclasses.replace(result, reason=f"{result.reason}; {remark}") if remark else result
 
 
-def _operator(model: Operator | nn.Module, loss: LossFunction | None, data: Data | None) -> Operator:
+def _operator(
+    model: Operator | nn.Module, loss: LossFunction | None, data: Data | None, own: dict[str, Any]
+) -> Operator:
     """H of the arguments of ``effective_rank``."""
     if isinstance(model, nn.Module):
-        if loss is None or data is None:
-            raise InputError("loss and data must be given with a module, got None")
-        return HessianOperator(MeanLoss(model, loss, data))
+        if data is None:
+            raise InputError("data must be given with a module, got None")
+        return HessianOperator(MeanLoss(model, loss, data, **own))
     require(loss is None and data is None, "loss and data", "be None with an operator, which has them", "something")
+    given = [name for name, value in own.items() if value]
+    require(not given, " and ".join(given), "be given with a module, and not with an operator", given)
     known = all(hasattr(model, name) for name in ("matvec", "quad", "d", "dtype", "device"))
     require(known, "model", "be a torch module or an operator (hessian.Operator)", type(model).__name__)
     return model

@@ -2,48 +2,36 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils.data import DataLoader, Dataset
 
-from decomfl_lab.errors import InputError, require, require_choice, require_int
+from decomfl_lab.datasets.given import Data, batches_of
+from decomfl_lab.errors import InputError, is_number, require, require_choice, require_int
 from decomfl_lab.layout import Layout
-from decomfl_lab.models.registry import initialising
-from decomfl_lab.plugins import require_mean, require_same, taking
+from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction, called, require_mean
+from decomfl_lab.objectives.checks import Watch, is_additive
+from decomfl_lab.objectives.modules import prepared
+from decomfl_lab.objectives.trees import Batch, mapped, row_count, rows, tensors
+from decomfl_lab.plugins import require_same, taking
 
-__all__ = [
-    "NORMALISATIONS",
-    "Data",
-    "LossFunction",
-    "MeanLoss",
-    "Piece",
-    "differentiating",
-    "digest",
-    "gathered",
-    "good_chunk",
-    "mapped",
-    "tensors",
-]
+__all__ = ["NORMALISATIONS", "MeanLoss", "Piece", "differentiating", "digest", "enabled", "good_chunk"]
 
 NORMALISATIONS = ("eval", "batch")
 
-LossFunction = Callable[[Any, Any], Tensor]
-"""loss(outputs, targets), a scalar: the mean over the examples of the batch."""
-
-Data = Iterable[tuple[Any, Any]] | Dataset[Any] | tuple[Any, Any]
-"""Batches (inputs, targets), as a list or a DataLoader has them; a Dataset of examples; or one pair of tensors."""
+Weights = Sequence[float] | Callable[[Any], Tensor]
+"""The weight of every batch, or a function of targets that gives the weights of their examples, tokens or classes."""
 
 _DTYPES = (torch.float32, torch.float64)
 _TRAINING = (
@@ -61,7 +49,7 @@ class Piece:
     Attributes:
         inputs: What the module takes: a tensor, or a tuple (positional) or mapping (named) of tensors.
         targets: What the loss takes beside the outputs: any tree of tensors, or None.
-        examples: The number of examples.
+        examples: The number of examples; 1 for a batch whose tensors have not one number of rows.
         share: The piece's part of the mean; the shares of all pieces add up to 1.
     """
 
@@ -70,17 +58,34 @@ class Piece:
     examples: int
     share: float
 
-    def cut(self, chunk: int) -> Iterator[Piece]:
-        """The same in pieces of at most ``chunk`` examples, in their order."""
-        for first in range(0, self.examples, chunk):
-            rows = slice(first, min(first + chunk, self.examples))
-            inputs, targets = mapped(itemgetter(rows), (self.inputs, self.targets))
-            examples = rows.stop - rows.start
-            yield Piece(inputs, targets, examples, self.share * examples / self.examples)
+    @property
+    def batch(self) -> Batch:
+        """(inputs, targets)."""
+        return self.inputs, self.targets
+
+    def cut(self, chunk: int, weigh: Callable[[Batch], float] | None = None) -> Iterator[Piece]:
+        """The same in pieces of at most ``chunk`` examples, in their order, with shares by their weights.
+
+        Args:
+            chunk: The most examples of a piece.
+            weigh: The weight of a batch; None for the number of its examples. What has none is left out.
+        """
+        if chunk >= self.examples:
+            yield self
+            return
+        parts = [rows(self.batch, slice(a, min(a + chunk, self.examples))) for a in range(0, self.examples, chunk)]
+        weights = [float(row_count(part) or 0) if weigh is None else weigh(part) for part in parts]
+        total = math.fsum(weights)
+        for (inputs, targets), weight in zip(parts, weights, strict=True):
+            if weight > 0:
+                yield Piece(inputs, targets, row_count((inputs, targets)) or 0, self.share * weight / total)
 
 
 class MeanLoss:
-    """f(x) = Σ_b w_b loss(module_x(inputs_b), targets_b) / Σ_b w_b, over all batches in their order.
+    """f(x) = Σ_b w_b loss_b(x) / Σ_b w_b + (λ/2)‖x‖², loss_b the loss of batch b by the module at x.
+
+    With the number of examples, or the sum of their own weights, for w_b this is f(x) = Σ_i w_i ℓ_i(x) / Σ_i w_i over
+    all examples, provided that the loss of a batch is the weighted mean of its examples': then batches may be cut.
 
     x are the module's trainable parameters, or some of them, tied weights once, in the module's order. The module is
     never changed: not its parameters, gradients, buffers or training flags. Parameters that are not part of x are used
@@ -93,38 +98,49 @@ class MeanLoss:
         dtype: The dtype of x, and of everything that is computed.
         device: The device of the parameters; data are moved there, a piece at a time.
         x: The parameters when this was made, (d,).
-        value: The mean loss f(x) there.
+        value: f(x) there.
         pieces: The data, cut.
         weight: The sum Σ_b w_b, by default the number of examples.
+        weight_decay: λ.
         mode: How BatchNorm normalises: "eval" with running statistics, "batch" with those of the batch, "none" where
             there is no BatchNorm.
+        trusted: Whether nothing was tried.
+        kinked: Whether a function that is not smooth was seen in module or loss; None if nothing was tried.
     """
 
     def __init__(
         self,
         module: nn.Module,
-        loss: LossFunction,
+        loss: LossFunction | None,
         data: Data,
         *,
-        weights: Sequence[float] | None = None,
+        weights: Weights | None = None,
+        weight_decay: float = 0.0,
         parameters: Callable[[str], bool] | Sequence[str] | None = None,
         normalisation: str | None = None,
         dtype: torch.dtype | None = None,
         chunk: int | None = None,
+        trust: bool = False,
     ) -> None:
-        """Check everything that can be checked, by about one evaluation of f.
+        """Try everything that can be tried, by two to four evaluations of f.
 
         Args:
             module: Any torch module. It is called as module(inputs), module(*inputs) for a tuple of inputs, and
                 module(**inputs) for a mapping (Hugging Face). What it returns is given to the loss, or its ``logits``
-                where it has them.
-            loss: loss(outputs, targets), a scalar: the mean over the batch's examples.
+                where it has them. Wrappers of torch (DataParallel, compile) are taken off.
+            loss: loss(outputs, targets), a scalar: the mean over the batch's examples. A loss whose first parameter is
+                called ``model`` gets the module, with x for its parameters, and the batch. None: the loss that the
+                module returns when it is given the targets as ``labels``.
             data: Batches, pairs (inputs, targets), in a list, a DataLoader or another iterable; or a Dataset of such
-                pairs for one example each; or one pair of tensors. A mapping with "labels" (Hugging Face) is the pair
-                of all else and these. Every tensor of a batch has the examples in its first dimension. A loader that
-                shuffles gives the same batches each time, and leaves torch's global generator as it was.
-            weights: The weight w_b of each batch; by default its number of examples, so that all examples weigh the
-                same however the data are cut.
+                pairs for one example each; or one pair of tensors or arrays. A mapping with "labels" (Hugging Face) is
+                the pair of all else and these. A loader that shuffles gives the same batches each time, and leaves
+                torch's global generator as it was. Every tensor of a batch has the examples in its first dimension, or
+                the batch is never cut.
+            weights: The weight w_b of each batch; or a function of the targets (of the batch for a loss of (model,
+                batch)) that gives the weights of examples, tokens or classes, which are summed over a batch: those by
+                which the loss itself takes its mean. By default the number of examples, so that all weigh the same
+                however the data are cut.
+            weight_decay: λ of a penalty (λ/2)‖x‖², whose curvature is λI.
             parameters: The trainable parameters that x consists of: a predicate on their names, or names, prefixes of
                 names that end at a dot ("layers.3"), or patterns with * and ?. Default: all.
             normalisation: "eval" or "batch", for every BatchNorm, whatever mode the module is in. Statistics of the
@@ -133,89 +149,233 @@ class MeanLoss:
                 parameters.
             chunk: The most examples that go through the module at once, to save memory and time (100 to 250 images
                 fit the processor's cache better than 1,000). Default: whole batches; ``good_chunk`` of a Dataset or a
-                pair of tensors, unless statistics of the batch need all of it at once.
+                pair of tensors where it may be cut.
+            trust: Whether to take it on trust that this is one function of x, and that it may be cut and combined.
 
         Raises:
             InputError: If there is nothing to differentiate or no data, module and loss do not take the data, the loss
                 is no finite scalar, differs from one
-                evaluation to the next, or is no mean over examples where batches have to be combined; dropout is
-                active; a name matches no parameter; dtypes or devices are mixed; an argument is out of range.
+                evaluation to the next, depends on parameters that are not x, or is no mean over examples where batches
+                have to be combined; dropout is active; a name matches no parameter; dtypes or devices are mixed; an
+                argument is out of range.
         """
         require_choice("normalisation", "eval" if normalisation is None else normalisation, NORMALISATIONS)
         require(dtype is None or dtype in _DTYPES, "dtype", "be float32 or float64", dtype)
-        require(callable(loss), "loss", "be a function of (outputs, targets)", loss)
-        self._module = module
-        self._loss = loss
-        chosen = _choose(module, parameters)
-        self.device = _one_device(module)
-        self.dtype = dtype if dtype is not None else _one_dtype(module)
-        self.layout = Layout(tuple(chosen), tuple(p.shape for p in chosen.values()), self.dtype)
-        self.names = self.layout.names
-        self.d = self.layout.d
-        self.x = torch.cat([p.detach().reshape(-1).to(self.dtype) for p in chosen.values()])
-        self._fixed = {n: self._place(p.detach()) for n, p in module.named_parameters() if n not in chosen}
-        self._buffers = {name: self._place(buffer.detach().clone()) for name, buffer in module.named_buffers()}
-        _refuse_dropout(module)
-        self._norms = {n: part for n, part in module.named_modules() if isinstance(part, _BATCH_NORMS)}
-        self.mode = ("eval" if normalisation is None else normalisation) if self._norms else "none"
-        if normalisation is None and any(n.training and n.running_mean is not None for n in self._norms.values()):
-            warnings.warn(_TRAINING, stacklevel=2)
-        batches, own = _batches(data, self.device)
-        chunk = own if chunk is None and self.mode != "batch" else chunk
-        self.pieces, self.weight = _cut(batches, weights, chunk)
+        decays = is_number(weight_decay) and weight_decay >= 0
+        require(decays, "weight_decay λ", "be a finite number of at least 0", weight_decay)
+        self._loss = BatchLoss.of(loss)
+        self._module = module = prepared(module, shared=True)
+        self.weight_decay, self.trusted = float(weight_decay), trust
+        self.kinked: bool | None = None
+        with enabled():
+            chosen = _choose(module, parameters)
+            self.device = _one_device(module)
+            self.dtype = dtype if dtype is not None else _one_dtype(module)
+            self.layout = Layout(tuple(chosen), tuple(p.shape for p in chosen.values()), self.dtype)
+            self.names = self.layout.names
+            self.d = self.layout.d
+            self.x = torch.cat([p.detach().reshape(-1).to(self.dtype) for p in chosen.values()])
+            self._fixed = {n: self._place(p.detach()) for n, p in module.named_parameters() if n not in chosen}
+            self._buffers = {name: self._place(buffer.detach().clone()) for name, buffer in module.named_buffers()}
+            _refuse_dropout(module)
+            self._norms = {n: part for n, part in module.named_modules() if isinstance(part, _BATCH_NORMS)}
+            self.mode = ("eval" if normalisation is None else normalisation) if self._norms else "none"
+            if normalisation is None and any(n.training and n.running_mean is not None for n in self._norms.values()):
+                warnings.warn(_TRAINING, stacklevel=2)
+            self._additive: bool | None = True if trust else None
+            self._weigh = weights if callable(weights) else None
+            values = self._taken(chosen, data, weights, chunk)
+            self.value = self._sum(self.x, values)
+
+    def _taken(
+        self, chosen: Mapping[str, nn.Parameter], data: Data, weights: Weights | None, chunk: int | None
+    ) -> list[float]:
+        """Cut the data into pieces, try them, and give the loss of each at x."""
+        if chunk is not None:
+            require_int("chunk", chunk, 1)
+        batches, cut = batches_of("data", data, whole=self._loss.form is Form.MODEL)
+        wholes = self._wholes(batches, weights)
+        # What is not cut by its user is cut here to go faster, if it may be: else it goes through in one piece.
+        good = None if cut or self.mode == "batch" else good_chunk(wholes[0].inputs, self.device)
+        size = good if chunk is None else chunk
+        self.pieces = wholes
+        if size is not None:
+            self.pieces = tuple(part for whole in wholes for part in whole.cut(size, self.weigh))
         self._check_normalisation()
-        with taking("data", tensors((self.pieces[0].inputs, self.pieces[0].targets))):
+        if chunk is None and len(self.pieces) > len(wholes) and not self.trusted:
+            try:
+                values = self._tried(chosen)
+                if self._try_additive(values):
+                    return values
+            except InputError:  # whatever is wrong, a graph without halves or a fault of the loss, the whole data tell
+                self._additive = False
+            self.pieces = wholes
+        values = self._tried(chosen)
+        given = weights is not None and not callable(weights)
+        if len(self.pieces) > 1 and (not given or chunk is not None):
+            self._require_additive(values)
+        return values
+
+    def _wholes(self, batches: Sequence[Batch], weights: Weights | None) -> tuple[Piece, ...]:
+        """The user's batches, each with its share of the mean."""
+        for b, batch in enumerate(batches):
+            counts = [tuple(tensor.shape) for tensor in tensors(batch)]
+            require(row_count(batch) != 0, f"batches[{b}]", "hold at least one example", 0)
+            rule = "all have the examples in their first dimension, or weights be given, one for each batch"
+            fine = row_count(batch) is not None or len(batches) == 1 or weights is not None
+            require(fine, f"tensors of batches[{b}]", rule, counts)
+        given = None if weights is None or callable(weights) else [float(weight) for weight in weights]
+        w = [self._weight(batch) for batch in batches] if given is None else given
+        require(len(w) == len(batches), "weights", f"be one for each of the {len(batches)} batches", len(w))
+        above = all(v > 0 for v in w) if given is not None else any(w)
+        require(all(math.isfinite(v) for v in w) and above, "weights", "be finite and above 0", w)
+        self.weight = math.fsum(w)
+        shares = zip(batches, w, strict=True)
+        return tuple(Piece(*batch, row_count(batch) or 1, v / self.weight) for batch, v in shares if v > 0)
+
+    @property
+    def weigh(self) -> Callable[[Batch], float] | None:
+        """The weight of a part of a batch; None where it is the number of its examples."""
+        return None if self._weigh is None else self._weight
+
+    def _weight(self, batch: Batch) -> float:
+        """The weight of a batch: the number of its examples, or the sum of their own weights."""
+        if self._weigh is None:
+            return float(row_count(batch) or 1)
+        of_targets = batch[1] if self._loss.form is not Form.MODEL else batch
+        with taking("weights", tensors(batch)):
+            total = float(torch.as_tensor(self._weigh(batch[0] if batch[1] is None else of_targets)).double().sum())
+        fine = math.isfinite(total) and total >= 0
+        require(fine, "weights of a batch", "add up to a finite number of at least 0", total)
+        return total
+
+    def _try_additive(self, values: Sequence[float]) -> bool:
+        """Whether the loss of every piece, of which these are the values at x, is the weighted mean of its parts'."""
+        if self._additive is None:
+            self._additive = is_additive(
+                lambda batch: self.piece_value(self.x, Piece(*batch, 1, 1.0)),
+                [piece.batch for piece in self.pieces],
+                values,
+                weight=self._weight,
+                eps=torch.finfo(self.dtype).eps,
+            )
+        return self._additive
+
+    def _require_additive(self, values: Sequence[float]) -> None:
+        require(
+            self._try_additive(values),
+            "loss",
+            "be the mean over the batch's examples where batches are cut or combined (give one batch without chunk; or "
+            "weights=, a number for each batch, or a function of targets that gives the weights of the loss's mean)",
+            "something else: the loss of a batch is not the mean of its parts'",
+        )
+
+    def _tried(self, chosen: Mapping[str, nn.Parameter]) -> list[float]:
+        """The loss of each piece; InputError where it is no scalar, another each time, or reads more than x."""
+        with taking("data", tensors(self.pieces[0].batch)):
             values = self._values(self.x)
-        self.value = math.fsum(piece.share * value for piece, value in zip(self.pieces, values, strict=True))
-        self._check_first_piece(values[0], combined=len(self.pieces) > 1 and (weights is None or chunk is not None))
+            if self.trusted:
+                return values
+            with Watch(chosen) as watch:
+                again = []
+                for piece in self.pieces:  # x has no gradient here, so whatever has one is nothing of x
+                    loss = self._loss_at(self.x, piece)
+                    watch.require_closed(loss)
+                    again.append(loss.detach())
+        self.kinked = watch.kinked
+        # Some sums have no order on a GPU; and a watched pass takes no fused attention.
+        for first, second in zip(values, torch.stack(again).tolist(), strict=True):
+            require_same(first, second, tolerance=64 * torch.finfo(self.dtype).eps)
+        return values
 
     # --- the function ---------------------------------------------------------------------------------------------
 
     def __call__(self, x: Tensor) -> float:
         """f(x), accumulated in float64; InputError if it is not finite."""
         self._check_point(x)
-        return math.fsum(piece.share * value for piece, value in zip(self.pieces, self._values(x), strict=True))
+        return self._sum(x, self._values(x))
+
+    def _sum(self, x: Tensor, values: Sequence[float]) -> float:
+        mean = math.fsum(piece.share * value for piece, value in zip(self.pieces, values, strict=True))
+        return mean + 0.5 * self.weight_decay * float(x.double().square().sum()) if self.weight_decay else mean
 
     def gradient(self, x: Tensor) -> Tensor:
         """∇f(x), shape (d,), summed over the pieces in their order; zero where a parameter is not used."""
         self._check_point(x)
-        total = torch.zeros_like(x)
-        with differentiating("the gradient"):
+        with enabled(), differentiating("the gradient"):
+            total = self.weight_decay * x.detach() if self.weight_decay else torch.zeros_like(x)
             for piece in self.pieces:
                 total.add_(self.piece_gradient(x.detach().requires_grad_(), piece), alpha=piece.share)
         return total
 
     def piece_gradient(self, x: Tensor, piece: Piece, *, create_graph: bool = False) -> Tensor:
-        """The gradient of one piece's own mean loss at the leaf ``x``; with a graph back to x if that is asked."""
-        loss = self.loss_of(self.outputs(x, piece), piece)
+        """The gradient of one piece's own loss at the leaf ``x``; with a graph back to x if that is asked."""
+        return self.piece_slope(x, piece, create_graph=create_graph)[0]
+
+    def piece_slope(self, x: Tensor, piece: Piece, *, create_graph: bool = False) -> tuple[Tensor, Tensor]:
+        """``piece_gradient``, and the piece's own loss."""
+        loss = self._loss_at(x, piece)
         rule = "depend on the parameters by operations of torch (is there detach, no_grad, item or numpy in between?)"
         require(loss.requires_grad, "loss", rule, "a loss without a gradient")
         (gradient,) = torch.autograd.grad(loss, x, create_graph=create_graph, allow_unused=True, materialize_grads=True)
-        return gradient
+        return gradient, loss.detach()
 
     def outputs(self, x: Tensor, piece: Piece) -> Any:
-        """What the loss is given: the module's outputs for the piece with the parameters x, differentiable in x."""
-        parts = zip(self.names, self.layout.shapes, x.split(self.layout.sizes), strict=True)
-        tensors = {name: part.view(shape) for name, shape, part in parts}
-        tensors |= self._fixed | {name: buffer.clone() for name, buffer in self._buffers.items()}
-        inputs = mapped(self._place, piece.inputs)
+        """What the loss is given: the module's outputs for the piece with the parameters x, differentiable in x.
+
+        Raises:
+            InputError: If the loss is none of outputs.
+        """
+        rule = "be one of (outputs, targets) for a matrix that is made of the outputs' derivatives"
+        require(self._loss.is_of_outputs, "loss", rule, self._loss.form.value)
         with self._normalising():
-            if isinstance(inputs, Mapping):
-                outputs = functional_call(self._module, tensors, (), dict(inputs))
-            else:
-                outputs = functional_call(self._module, tensors, inputs if isinstance(inputs, tuple) else (inputs,))
-        return getattr(outputs, "logits", outputs)
+            return functional_call(
+                _Called(self._module), self._tensors(x, "module."), (mapped(self._place, piece.inputs),)
+            )
 
     def loss_of(self, outputs: Any, piece: Piece) -> Tensor:
-        """The piece's mean loss, a scalar tensor, given the module's outputs."""
-        loss = self._loss(outputs, mapped(self._place, piece.targets))
+        """The piece's loss, a scalar tensor, given the module's outputs."""
+        loss = self._loss.of_outputs(outputs, mapped(self._place, piece.targets))
         require_mean(loss)
         return loss
+
+    def _loss_at(self, x: Tensor, piece: Piece) -> Tensor:
+        """The piece's loss at x, a scalar tensor, differentiable in x."""
+        with self._normalising():
+            loss = self._loss.at(self._module, self._tensors(x), *mapped(self._place, piece.batch))
+        require_mean(loss)
+        return loss
+
+    def _tensors(self, x: Tensor, prefix: str = "") -> dict[str, Tensor]:
+        """Parameters, those of x and others, and copies of the buffers, by their names."""
+        parts = zip(self.names, self.layout.shapes, x.split(self.layout.sizes), strict=True)
+        found = {name: part.view(shape) for name, shape, part in parts}
+        found |= self._fixed | {name: buffer.clone() for name, buffer in self._buffers.items()}
+        return {prefix + name: tensor for name, tensor in found.items()}
+
+    def wide(self) -> MeanLoss:
+        """The same function in float64, of the same data: nothing of it is copied but the parameters."""
+        other = copy.copy(self)
+        other.dtype, other.layout = torch.float64, replace(self.layout, dtype=torch.float64)
+        other._fixed, other._buffers = mapped(other._place, self._fixed), mapped(other._place, self._buffers)
+        other.x = self.x.double()
+        return other
+
+    @property
+    def may_be_cut(self) -> bool:
+        """Whether batches are known to be means of their parts."""
+        return bool(self._additive)
+
+    @property
+    def additive(self) -> bool:
+        """Whether the loss of every batch is the weighted mean of its parts'; tried when it is first asked."""
+        with enabled():
+            return self._additive or self._try_additive([self.piece_value(self.x, piece) for piece in self.pieces])
 
     @property
     def weights_are_examples(self) -> bool:
         """Whether a piece's loss is the mean of its examples' losses, each a function of that example alone."""
-        return self.mode != "batch" and all(self._is_mean(piece) for piece in self.pieces[:1])
+        return self.mode != "batch" and self._weigh is None and self._loss.is_of_outputs and self.additive
 
     def has(self, kind: type[nn.Module]) -> bool:
         """Whether the module contains a part of this kind."""
@@ -224,7 +384,7 @@ class MeanLoss:
     def fingerprint(self) -> str:
         """A digest of module, loss, data, weights, mode, dtype, what is in x and what is not, but not of x."""
         h = hashlib.blake2b(digest_size=8)
-        loss = getattr(self._loss, "__qualname__", type(self._loss).__qualname__)
+        loss = getattr(self._loss.loss, "__qualname__", type(self._loss.loss).__qualname__)
         h.update(repr((type(self._module).__qualname__, loss, self.layout, self.mode, self.value.hex())).encode())
         for name, tensor in (self._fixed | self._buffers).items():
             h.update(name.encode())
@@ -238,7 +398,8 @@ class MeanLoss:
     # --- inside ---------------------------------------------------------------------------------------------------
 
     def _place(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.device, self.dtype if tensor.is_floating_point() else tensor.dtype)
+        placed = tensor.to(self.device, self.dtype if tensor.is_floating_point() else tensor.dtype)
+        return placed.clone() if placed.is_inference() else placed  # which could not be saved for a backward pass
 
     @contextmanager
     def _normalising(self) -> Iterator[None]:
@@ -274,38 +435,36 @@ class MeanLoss:
             )
 
     def _values(self, x: Tensor) -> list[float]:
-        """The mean loss of each piece, read from the device all at once."""
+        """The loss of each piece, read from the device all at once."""
         with torch.no_grad():
-            losses = [self.loss_of(self.outputs(x, piece), piece) for piece in self.pieces]
+            losses = [self._loss_at(x, piece) for piece in self.pieces]
         values: list[float] = torch.stack(losses).tolist()
         for b, value in enumerate(values):
             require(math.isfinite(value), f"loss (of piece {b} of the data)", "be finite", value)
         return values
 
-    def _piece_value(self, x: Tensor, piece: Piece) -> float:
+    def piece_value(self, x: Tensor, piece: Piece) -> float:
+        """The piece's own loss at x."""
         with torch.no_grad():
-            return float(self.loss_of(self.outputs(x, piece), piece))
+            return float(self._loss_at(x, piece))
 
-    def _is_mean(self, piece: Piece) -> bool:
-        if piece.examples < 2:
-            return True
-        halves = list(piece.cut(-(-piece.examples // 2)))
-        whole = self._piece_value(self.x, piece)
-        mean = math.fsum(half.share / piece.share * self._piece_value(self.x, half) for half in halves)
-        return abs(whole - mean) <= math.sqrt(torch.finfo(self.dtype).eps) * max(abs(whole), abs(mean))
 
-    def _check_first_piece(self, value: float, *, combined: bool) -> None:
-        first = self.pieces[0]
-        again = self._piece_value(self.x, first)
-        # Some sums have no order on a GPU, that of the losses of sequences for one.
-        require_same(value, again, tolerance=0.0 if self.device.type == "cpu" else 64 * torch.finfo(self.dtype).eps)
-        require(
-            not combined or self._is_mean(first),
-            "loss",
-            "be the mean over the batch's examples where batches are cut or combined "
-            "(give one batch without chunk, or weights for the batches)",
-            "something else: the loss of the first batch is not the mean of its halves'",
-        )
+class _Called(nn.Module):
+    """A module that is called with inputs of any form; see ``batch_loss.called``."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, inputs: Any) -> Any:
+        return called(self.module, inputs)
+
+
+@contextmanager
+def enabled() -> Iterator[None]:
+    """Inside, derivatives are recorded, whatever block of the user's (no_grad, inference_mode) this is called in."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
 
 
 _REMEDIES = {
@@ -406,102 +565,6 @@ def good_chunk(inputs: Any, device: torch.device) -> int:
     """Examples at once that products are fast with: 250, or 8 sequences of tokens; on a GPU four times as many."""
     tokens = all(tensor.dtype == torch.int64 for tensor in tensors(inputs))
     return (8 if tokens else 250) * (4 if device.type == "cuda" else 1)
-
-
-def _batches(data: Data, device: torch.device) -> tuple[list[tuple[Any, Any]], int | None]:
-    """The batches of ``data``, and the chunk that is good for them where they are not the user's own."""
-    if isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], Tensor | Mapping):
-        return [(data[0], data[1])], good_chunk(data[0], device)
-    if isinstance(data, Dataset):
-        whole = gathered(DataLoader(data, batch_size=250))
-        return [whole], good_chunk(whole[0], device)
-    require(isinstance(data, Iterable), "data", "be batches, a Dataset or a pair of tensors", type(data).__name__)
-    with initialising(0):  # a loader that shuffles draws from torch's generator
-        pairs = list(data)
-    require(bool(pairs), "data", "hold at least one batch", "none")
-    for b, pair in enumerate(pairs):
-        if isinstance(pair, Mapping) and "labels" in pair:  # as loaders for models of transformers have them
-            pairs[b] = pair = {name: value for name, value in pair.items() if name != "labels"}, pair["labels"]
-        is_pair = isinstance(pair, tuple | list) and len(pair) == 2
-        require(is_pair, f"batches[{b}]", "be a pair (inputs, targets)", type(pair).__name__)
-    return [(tuple(inputs) if isinstance(inputs, list) else inputs, targets) for inputs, targets in pairs], None
-
-
-def gathered(data: Data) -> tuple[Any, Any]:
-    """All examples of ``data`` as one batch (inputs, targets).
-
-    Raises:
-        InputError: If they are no batches, or these differ in more than their first dimension.
-    """
-    batches, _ = _batches(data, torch.device("cpu"))
-    for b, batch in enumerate(batches):
-        _examples(b, batch)
-    try:
-        inputs, targets = _joined(batches)
-    except (RuntimeError, ValueError, KeyError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"data must have batches that differ in their first dimension only, got {reason}") from error
-    return inputs, targets
-
-
-def _joined(trees: Sequence[Any]) -> Any:
-    """Trees of the same form as one, their tensors one after the other."""
-    first = trees[0]
-    if isinstance(first, Tensor):
-        return torch.cat(list(trees))
-    if isinstance(first, Mapping):
-        return {key: _joined([tree[key] for tree in trees]) for key in first}
-    if isinstance(first, tuple | list):
-        return tuple(_joined(parts) for parts in zip(*trees, strict=True))
-    return first
-
-
-def _cut(
-    batches: Sequence[tuple[Any, Any]], weights: Sequence[float] | None, chunk: int | None
-) -> tuple[tuple[Piece, ...], float]:
-    """Batches in pieces of at most ``chunk`` examples, each with its share of the mean, and Σ_b w_b."""
-    if chunk is not None:
-        require_int("chunk", chunk, 1)
-    wholes = [Piece(*batch, _examples(b, batch), 1.0) for b, batch in enumerate(batches)]
-    w = [float(whole.examples) for whole in wholes] if weights is None else [float(weight) for weight in weights]
-    require(len(w) == len(wholes), "weights", f"be one for each of the {len(wholes)} batches", len(w))
-    require(all(math.isfinite(v) and v > 0 for v in w), "weights", "be finite and above 0", w)
-    total = math.fsum(w)
-    pieces: list[Piece] = []
-    for whole, weight in zip(wholes, w, strict=True):
-        shared = Piece(whole.inputs, whole.targets, whole.examples, weight / total)
-        pieces += shared.cut(chunk or whole.examples)
-    return tuple(pieces), total
-
-
-def _examples(b: int, batch: Any) -> int:
-    """The number of examples of batch ``b``."""
-    shapes = [tuple(tensor.shape) for tensor in tensors(batch)]
-    require(bool(shapes), f"batches[{b}]", "hold tensors", "none")
-    same = all(shapes) and len({shape[0] for shape in shapes if shape}) == 1
-    require(same, f"tensors of batches[{b}]", "all have the examples in their first dimension", shapes)
-    require(shapes[0][0] > 0, f"batches[{b}]", "hold at least one example", 0)
-    return shapes[0][0]
-
-
-def mapped(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
-    """The tree with every tensor replaced; what is neither tensor, tuple, list nor mapping stays."""
-    if isinstance(tree, Tensor):
-        return function(tree)
-    if isinstance(tree, Mapping):
-        return {key: mapped(function, value) for key, value in tree.items()}
-    if isinstance(tree, tuple | list):
-        return tuple(mapped(function, value) for value in tree)
-    return tree
-
-
-def tensors(tree: Any) -> Iterator[Tensor]:
-    """The tensors of a tree, in their order."""
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, Mapping | tuple | list):
-        for value in tree.values() if isinstance(tree, Mapping) else tree:
-            yield from tensors(value)
 
 
 def digest(h: Any, tensor: Tensor) -> None:

@@ -6,10 +6,8 @@ with the lab's.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +17,24 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader
 
 from decomfl_lab.datasets.images import Dataset, load_dataset
-from decomfl_lab.datasets.own import data_of
+from decomfl_lab.datasets.own import data_of, own_dataset
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.language.causal import is_pretrained, load_pretrained
 from decomfl_lab.models.registry import MODELS, build_model
+from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction
 from decomfl_lab.objectives.normalisation import freeze_, use_batch_statistics_, uses_batch_statistics
+from decomfl_lab.objectives.trees import Batch, mapped, rows
 from decomfl_lab.plugins import OWN, is_own, made
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.runs.building import loss_of, own_loss
-from decomfl_lab.runs.config import TrainConfig, read_config
+from decomfl_lab.runs.config import OWN_LOSS, TrainConfig, read_config
 from decomfl_lab.runs.descent import Descent
 from decomfl_lab.runs.evaluation import calibration_images, fixed_choice
 from decomfl_lab.runs.finetuning import task_dataset, task_module
 from decomfl_lab.runs.run import CHECKPOINT_FILE, CONFIG_FILE, RISEN, load_run
-from hessian.mean_loss import LossFunction, MeanLoss, differentiating, digest, gathered, mapped, tensors
+from hessian.mean_loss import MeanLoss, differentiating
 
 __all__ = ["TrainedModel", "from_run", "from_task", "from_weights", "scale_of", "trained_here", "untrained"]
 
@@ -53,8 +52,7 @@ class TrainedModel:
         calibration: Training images on which BatchNorm's statistics are made where the module has none of its own.
         name: The name of the architecture.
         history: How its parameters came about, in words.
-        loss: The loss(outputs, targets), the mean over a batch.
-        own: The user's own (inputs, targets), trees of tensors; None where the training examples are the dataset's.
+        loss: The loss of a batch; None for the module's own.
     """
 
     module: nn.Module
@@ -62,13 +60,12 @@ class TrainedModel:
     calibration: Tensor
     name: str
     history: str
-    loss: LossFunction = cross_entropy
-    own: tuple[Any, Any] | None = None
+    loss: LossFunction | None = cross_entropy
 
     @property
-    def examples(self) -> tuple[Any, Any]:
+    def examples(self) -> Batch:
         """All training examples, (inputs, targets)."""
-        return (self.dataset.train_images, self.dataset.train_labels) if self.own is None else self.own
+        return self.dataset.train_images, self.dataset.train_labels
 
     def mean_loss(
         self,
@@ -95,7 +92,7 @@ class TrainedModel:
         Raises:
             InputError: If there are no examples, a part would be empty, or MeanLoss refuses something.
         """
-        n = len(self.dataset.train_labels)
+        n = self.dataset.N
         chosen = fixed_choice(n, require_int("examples", examples, 0, n) or n, _EXAMPLES)
         require(len(chosen) >= parts, "examples", f"be at least {parts}", len(chosen))
         device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
@@ -106,7 +103,7 @@ class TrainedModel:
             MeanLoss(
                 self.module,
                 self.loss,
-                [mapped(lambda rows: rows.to(device), mapped(itemgetter(index), self.examples))],
+                [mapped(lambda tensor: tensor.to(device), rows(self.examples, index))],
                 parameters=parameters,
                 normalisation=normalisation,
                 dtype=dtype,
@@ -141,9 +138,10 @@ def from_run(
         rule = f"be given for {folder}, which was trained in Python on its user's own and knows no name of it"
         require(not lacking, " and ".join(lacking), rule, None)
     chosen = None if loss is None else own_loss(loss)
+    whole = chosen is not None and BatchLoss.of(chosen).form is Form.MODEL
     run = load_run(
         folder,
-        None if data is None else data_of(made("data", data, object)),
+        None if data is None else data_of(made("data", data, object), whole=whole),
         module=None if model is None else made("model", model, nn.Module).eval(),
         loss=chosen,
     )
@@ -154,7 +152,7 @@ def from_run(
         calibration=calibration_images(config, run.dataset),
         name=config.model,
         history=f"{config.method.name}, {config.rounds} rounds, seed {config.seed} (run {folder.name})",
-        loss=chosen or loss_of(config),
+        loss=loss_of(config) if chosen is None else chosen,
     )
 
 
@@ -264,7 +262,6 @@ def trained_here(
     if not steps:
         return start
     inputs, targets = start.examples
-    require(isinstance(inputs, Tensor), "data", "have inputs of one tensor to train on", type(inputs).__name__)
     before = _value(module, start, descent.batch_size)
     if own:
         module.train()
@@ -283,9 +280,15 @@ def trained_here(
 
 def _value(module: nn.Module, start: TrainedModel, count: int) -> float:
     """The loss of the first examples, with the module as it is."""
-    inputs, targets = (part[:count].to(next(module.parameters()).device) for part in start.examples)
+    device = next(module.parameters()).device
+    batch = mapped(lambda tensor: tensor[:count].to(device), start.examples)
     with torch.no_grad():
-        return float(start.loss(module(inputs), targets))
+        return float(BatchLoss.of(start.loss)(module, *batch))
+
+
+def _named_loss(target: str) -> LossFunction | None:
+    """The loss of this name; None for the module's own."""
+    return None if target == OWN_LOSS else own_loss(target)
 
 
 def untrained(model: str, data: str, *, seed: int, loss: str | None = None) -> TrainedModel:
@@ -303,12 +306,13 @@ def untrained(model: str, data: str, *, seed: int, loss: str | None = None) -> T
     Raises:
         InputError: If a name is unknown, model and data do not fit, or a ``module:function`` does not make these.
     """
-    chosen = cross_entropy if loss is None else own_loss(loss)
+    chosen = cross_entropy if loss is None else _named_loss(loss)
     module = made("model", model, nn.Module).eval() if is_own(model) else None
     history = f"as {model} makes it"
     if is_pretrained(model):
         module, history = load_pretrained(model), f"as it is in {model}"
-    dataset, own = _own_data(data) if is_own(data) else (load_dataset(data), None)
+    whole = BatchLoss.of(chosen).form is Form.MODEL
+    dataset = _own_data(data, whole=whole) if is_own(data) else load_dataset(data)
     if module is None:
         in_shape = tuple(dataset.train_images.shape[1:])
         module = build_model(model, seed=seed, in_shape=in_shape, classes=dataset.classes)
@@ -320,31 +324,14 @@ def untrained(model: str, data: str, *, seed: int, loss: str | None = None) -> T
         name=model,
         history=history,
         loss=chosen,
-        own=own,
     )
 
 
-def _own_data(target: str) -> tuple[Dataset, tuple[Any, Any]]:
-    """What is known of the user's examples as of any data set, and the examples, which may be trees of tensors."""
-    data: Any = made("data", target, object)
-    if isinstance(data, tuple) and len(data) == 2 and not isinstance(data[0], Tensor | Mapping):
-        data = data[0]  # the other are held-out examples, as `decomfl train` takes them
-    if isinstance(data, list):  # of batches, or of clients
-        data = [gathered(each) if isinstance(each, DataLoader | torch.utils.data.Dataset) else each for each in data]
-    own = gathered(data)
-    inputs, targets = (next(iter(tensors(part)), torch.zeros(0)) for part in own)
-    h = hashlib.sha256()
-    for tensor in tensors(own):
-        digest(h, tensor)
-    whole = targets.dtype == torch.int64 and targets.numel() > 0
-    dataset = Dataset(
-        name=target,
-        train_images=inputs,
-        train_labels=targets if len(targets) else inputs,
-        test_images=inputs[:0],
-        test_labels=targets[:0],
-        classes=int(targets.max()) + 1 if whole else 1,
-        source=f"{len(inputs):,} examples of {target}",
-        digest=h.hexdigest()[:16],
-    )
-    return dataset, own
+def _own_data(target: str, *, whole: bool) -> Dataset:
+    """The examples of a user's function, all together: of batches, or of clients, and without held-out ones."""
+    found: Any = made("data", target, object)
+    if isinstance(found, tuple) and len(found) == 2 and not isinstance(found[0], Tensor | np.ndarray | Mapping):
+        found = found[0]  # the other are held-out examples, as `decomfl train` takes them
+    parts = found if isinstance(found, list) else [found]
+    dataset = own_dataset(parts, whole=whole)
+    return replace(dataset, name=target, source=f"{dataset.N:,} examples of {target}", parts=None)

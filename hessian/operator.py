@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from decomfl_lab.errors import require
+from decomfl_lab.errors import InputError, require
+from decomfl_lab.objectives.trees import torch_tree
 
 __all__ = ["DenseOperator", "Operator"]
 
@@ -44,8 +46,12 @@ class Operator(Protocol):
 class DenseOperator:
     """H as a dense matrix: the truth in tests, and for models of a few thousand parameters."""
 
-    def __init__(self, matrix: Tensor, name: str = "dense") -> None:
-        """Take the symmetric ``matrix`` (d, d), float32 or float64; InputError if it is none."""
+    def __init__(self, matrix: Tensor | NDArray[Any], name: str = "dense") -> None:
+        """Take the symmetric ``matrix`` (d, d), a tensor or array of float32 or float64; InputError if it is none."""
+        matrix = torch_tree(matrix)
+        if not isinstance(matrix, Tensor):
+            raise InputError(f"matrix must be a tensor or an array, got {type(matrix).__name__}")
+        require(matrix.dtype in (torch.float32, torch.float64), "matrix", "be of float32 or float64", matrix.dtype)
         require(matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1], "matrix", "be square", tuple(matrix.shape))
         require(bool(torch.isfinite(matrix).all()), "matrix", "be finite", "NaN or infinity")
         gap, scale = float((matrix - matrix.T).abs().max()), float(matrix.abs().max())

@@ -29,6 +29,7 @@ from decomfl_lab.files import write_atomically
 from decomfl_lab.methods.method import Method, Setting
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.methods.traffic import model_bytes
+from decomfl_lab.objectives.batch_loss import BatchLoss
 from decomfl_lab.objectives.objective import ModuleObjective, mean_losses
 from decomfl_lab.protocol.delivery import ModelsDown, receive
 from decomfl_lab.records.pool import OffGridError
@@ -311,8 +312,8 @@ def _last(rows: pd.DataFrame) -> dict[str, Any]:
 
 def _loss_at_start(config: TrainConfig, dataset: Dataset) -> float:
     """The test loss at x_0, which is the same for every method, up to the seed's own initial weights."""
-    loss = loss_of(config)
-    return evaluate(Run(config, dataset=dataset).model, loss, dataset, *held_out(config, dataset))["test_loss"]
+    module, loss = Run(config, dataset=dataset).model, BatchLoss.of(loss_of(config))
+    return evaluate(module, loss, dataset, *held_out(config, dataset), config.batch_size)["test_loss"]
 
 
 def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
@@ -471,7 +472,7 @@ def _pace(method: Method, setting: Setting, passes: int) -> float:
         objective.layout.bind(objective.module, setting.x)
         inputs, targets = objective.batch(0)
         for _ in range(passes):
-            mean_losses(objective.module, [objective.loss], inputs, targets, len(targets))
+            mean_losses(objective.module, [objective.measure], inputs, targets, len(targets))
 
     times: dict[Callable[[], None], float] = {}
     for work in (perturbed, at_x, by_torch) * 6:

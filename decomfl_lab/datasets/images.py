@@ -43,6 +43,7 @@ from torch import Tensor
 
 from decomfl_lab.datasets.text import documentation, next_bytes
 from decomfl_lab.errors import InputError, require, require_choice
+from decomfl_lab.objectives.trees import mapped, row_count, tensors
 
 __all__ = [
     "DATA_SETS",
@@ -130,6 +131,8 @@ CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 class Dataset:
     """A labelled data set: normalised images, sequences of tokens, or prompts of a task (see ``runs.finetuning``).
 
+    Of a user's own data, images and labels may be trees of tensors (``datasets.given``), and labels None.
+
     Attributes:
         name: The name that ``load_dataset`` was given.
         train_images: Images, (N, C, H, W) float32, or sequences of tokens, (N, T) int64.
@@ -147,10 +150,10 @@ class Dataset:
     """
 
     name: str
-    train_images: Tensor
-    train_labels: Tensor
-    test_images: Tensor
-    test_labels: Tensor
+    train_images: Any
+    train_labels: Any
+    test_images: Any
+    test_labels: Any
     classes: int
     source: str
     digest: str
@@ -162,12 +165,29 @@ class Dataset:
     @property
     def device(self) -> torch.device:
         """Where the examples are, and so where a run on them computes."""
-        return self.train_images.device
+        return next(tensors(self.train_images)).device
+
+    @property
+    def N(self) -> int:
+        """The number of examples to train on."""
+        return row_count(self.train_images) or 0
+
+    @property
+    def held_out(self) -> int:
+        """The number of held-out examples."""
+        return row_count(self.test_images) or 0
 
     def to(self, device: torch.device) -> Dataset:
         """The same with the examples on a device."""
-        moved: dict[str, Any] = {name: it.to(device) for name, it in vars(self).items() if isinstance(it, Tensor)}
-        return replace(self, **moved)
+        return self._with(lambda tensor: tensor.to(device))
+
+    def cast(self, dtype: torch.dtype) -> Dataset:
+        """The same with every number in this dtype, as the parameters have it; integers stay what they are."""
+        return self._with(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> Dataset:
+        names = ("train_images", "train_labels", "test_images", "test_labels", "content_free")
+        return replace(self, **{name: mapped(change, getattr(self, name)) for name in names})
 
 
 def parse_idx(content: bytes, name: str) -> NDArray[np.uint8]:

@@ -16,6 +16,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import Point, Values
 from decomfl_lab.noise import SCRATCH, AnyDistribution, Program
 from decomfl_lab.objectives.objective import ModuleObjective, Objective, mean_losses
+from decomfl_lab.objectives.trees import mapped, row_count
 from decomfl_lab.records.seeds import StepSeed, stream_of
 from decomfl_lab.replicas.rebuild import rebuild_
 from decomfl_lab.replicas.replica import Replica
@@ -152,8 +153,8 @@ class Plain(Serial):
             return objective(point, step)
         objective.layout.bind(objective.module, point)
         inputs, targets = objective.batch(step)
-        inputs = inputs.clone(memory_format=torch.contiguous_format)
-        return mean_losses(objective.module, [objective.loss], inputs, targets, len(targets))[0]
+        inputs = mapped(lambda tensor: tensor.clone(memory_format=torch.contiguous_format), inputs)
+        return mean_losses(objective.module, [objective.measure], inputs, targets, row_count(inputs))[0]
 
 
 def point_for(x: Tensor) -> Tensor:

@@ -20,8 +20,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_map
 
 from decomfl_lab.devices import free_memory
 from decomfl_lab.engines.base import Line, SampleLoss, Serial, fits, wide_dtype
@@ -29,7 +30,9 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import Point, Values
 from decomfl_lab.language.causal import Verbalized
 from decomfl_lab.layout import Layout
+from decomfl_lab.objectives.batch_loss import BatchLoss
 from decomfl_lab.objectives.objective import ModuleObjective, RoundedObjective
+from decomfl_lab.objectives.trees import row_count, rows, tensors
 from decomfl_lab.records.seeds import stream_of
 from decomfl_lab.replicas.rebuild import form_points_
 
@@ -54,12 +57,12 @@ class Batches:
     Attributes:
         module: The net; its own parameters are not read where ``layout`` has them.
         layout: Places of the parameters in a point.
-        loss: Mean over a batch, of (outputs, targets).
+        loss: The loss of a batch.
     """
 
     module: nn.Module
     layout: Layout
-    loss: Callable[[Tensor, Tensor], Tensor]
+    loss: BatchLoss
 
     @classmethod
     def of(cls, objective: object) -> tuple[Batches, ModuleObjective]:
@@ -67,33 +70,30 @@ class Batches:
         own = objective.narrow if isinstance(objective, RoundedObjective) else objective
         if not isinstance(own, ModuleObjective):
             raise InputError(f"objective must be a ModuleObjective for the batched engine, got {objective!r}")
-        return cls(own.module, own.layout, own.loss), own
+        return cls(own.module, own.layout, own.measure), own
 
-    def outputs(self, x: Tensor, inputs: Tensor) -> Tensor:
-        """The net at x (d,) on a batch."""
+    def _parameters(self, x: Tensor) -> dict[str, Tensor]:
+        """The module's parameters in x (d,)."""
         parts = x.to(self.layout.dtype).split(self.layout.sizes)
         cut = zip(self.layout.names, self.layout.shapes, parts, strict=True)
-        own = {name: part.view(shape) for name, shape, part in cut}
-        with sdpa_kernel(SDPBackend.MATH):  # fused attention takes no mask that the points share
-            found: Tensor = functional_call(self.module, own, (inputs,))
-        return found
+        return {name: part.view(shape) for name, shape, part in cut}
 
-    def value(self, x: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+    def value(self, x: Tensor, inputs: Any, targets: Any) -> Tensor:
         """f(x) on a batch; outputs in 16 bits are widened to float32 before the loss."""
-        outputs = self.outputs(x, inputs)
-        return self.loss(outputs.to(torch.promote_types(outputs.dtype, torch.float32)), targets)
+        with sdpa_kernel(SDPBackend.MATH):  # fused attention takes no mask that the points share
+            return self.loss.at(self.module, self._parameters(x), inputs, targets)
 
-    def losses(self, points: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+    def losses(self, points: Tensor, inputs: Any, targets: Any) -> Tensor:
         """f(x_n), shape (n,), at each row of ``points`` (n, d), all on the same batch."""
         with torch.no_grad():
             values: Tensor = vmap(self.value, (0, None, None))(points, inputs, targets)
         return values
 
-    def gradients(self, points: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def gradients(self, points: Tensor, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
         """∇f(x_n) (n, d) and f(x_n) (n,), each on a batch of its own."""
         return vmap(grad_and_value(self.value))(points, inputs, targets)
 
-    def floats(self, x: Tensor, inputs: Tensor) -> int:
+    def floats(self, x: Tensor, inputs: Any, targets: Any) -> int:
         """Elements of all layers' outputs at x for a batch."""
         count = 0
 
@@ -103,40 +103,45 @@ class Batches:
 
         handles = [part.register_forward_hook(add) for part in self.module.modules() if not list(part.children())]
         try:
+            n = row_count(inputs) or 1
+            last = n - 1 if self.loss.additive else 0  # of prompts in order of length the longest
             with torch.no_grad():
-                self.outputs(x, inputs[-1:])  # of prompts in order of length the longest
+                self.value(x, rows(inputs, slice(last, n)), rows(targets, slice(last, n)))
         finally:
             for handle in handles:
                 handle.remove()
-        return count * len(inputs)
+        return count * (n if self.loss.additive else 1)
 
 
 class Passes:
     """Batched passes of nets, on a GPU as CUDA graphs."""
 
     def __init__(self) -> None:
-        self._floats: dict[tuple[nn.Module, torch.Size], int] = {}
+        self._floats: dict[tuple[nn.Module, tuple[torch.Size, ...]], int] = {}
         self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, list[Tensor], Any]] = {}
         self._seen: Counter[Any] = Counter()
 
-    def at_once(self, batches: Batches, x: Tensor, inputs: Tensor, vectors: int, *, each: int | None = None) -> int:
+    def at_once(
+        self, batches: Batches, x: Tensor, data: tuple[Any, Any], vectors: int, *, each: int | None = None
+    ) -> int:
         """How many points fit in memory together, each with ``vectors`` of its size and of its activations.
 
         A point is of ``each`` numbers, or of d.
         """
-        key = (batches.module, inputs.shape)
+        key = (batches.module, _shapes(data))
         if key not in self._floats:
-            self._floats[key] = batches.floats(x, inputs)
-        room = (free_memory(inputs.device) or 2 * ON_CPU) // 2
+            self._floats[key] = batches.floats(x, *data)
+        room = (free_memory(x.device) or 2 * ON_CPU) // 2
         return max(1, room // (4 * vectors * ((each or batches.layout.d) + self._floats[key])))
 
-    def run(self, batches: Batches, work: Pass, *tensors: Tensor) -> Any:
+    def run(self, batches: Batches, work: Pass, *tensors: Any) -> Any:
         """``work(*tensors)``; on a GPU by a graph of its kernels, for the first ``KEPT`` shapes that come ``OFTEN``.
 
-        Language models, which look at their prompts to cut them, and large passes are not recorded.
+        Language models, which look at their prompts to cut them, large passes and trees of tensors are not recorded.
         """
-        large = sum(tensor.numel() for tensor in tensors) > SMALL
-        if not tensors[0].is_cuda or large or isinstance(batches.module, Verbalized):
+        plain = all(isinstance(tensor, Tensor) for tensor in tensors) and tensors[0].is_cuda
+        large = not plain or sum(tensor.numel() for tensor in tensors) > SMALL
+        if large or isinstance(batches.module, Verbalized):
             return work(*tensors)
         key = (batches, work.__name__, *((tensor.shape, tensor.dtype) for tensor in tensors))
         return self._by_graph(key, work, tensors)
@@ -152,7 +157,7 @@ class Passes:
         for place, tensor in zip(places, tensors, strict=True):
             place.copy_(tensor)
         graph.replay()
-        return torch.utils._pytree.tree_map(Tensor.clone, out)
+        return tree_map(Tensor.clone, out)
 
     @staticmethod
     def _recorded(work: Pass, tensors: Sequence[Tensor]) -> tuple[torch.cuda.CUDAGraph, list[Tensor], Any]:
@@ -186,7 +191,7 @@ class Batched:
             return self._serial.losses(line, points, samples)
         # Beside each point and its activations a forward pass needs room for some of their kind: 4 in all are reckoned,
         # and 8 with the backward pass.
-        count = min(len(points), *(self._passes.at_once(own, line.x, data[0], 4) for own, data in found))
+        count = min(len(points), *(self._passes.at_once(own, line.x, data, 4) for own, data in found))
         at = self._matrix(line.x, count)
         values: list[list[Tensor]] = [[] for _ in samples]
         for a in range(0, len(points), count):
@@ -207,21 +212,19 @@ class Batched:
         found = self._batches(samples)
         if found is None or any(isinstance(own.module, Verbalized) for own, _ in found):  # which cuts its prompts
             return self._serial.gradients(points, samples)
-        alike = len({(batches, data[0].shape) for batches, data in found}) == 1
-        count = self._passes.at_once(found[0][0], points[0], found[0][1][0], 8) if alike else 1
+        alike = len({(batches, _shapes(data)) for batches, data in found}) == 1
+        count = self._passes.at_once(found[0][0], points[0], found[0][1], 8) if alike else 1
         losses, gradients = [], []
         for a in range(0, len(samples), count):
             batches = found[a][0]
             x = torch.stack([point.to(wide_dtype(point)) for point in points[a : a + count]])
-            inputs, targets = (
-                torch.stack(own) for own in zip(*(data for _, data in found[a : a + count]), strict=True)
-            )
-            slopes, values = self._passes.run(batches, batches.gradients, x, inputs, targets)
+            data = tree_map(lambda *own: torch.stack(own), *(data for _, data in found[a : a + count]))
+            slopes, values = self._passes.run(batches, batches.gradients, x, *data)
             losses.append(values)
             gradients.append(slopes)
         return torch.cat(losses).double(), torch.cat(gradients)
 
-    def _batches(self, samples: Sequence[SampleLoss]) -> list[tuple[Batches, tuple[Tensor, Tensor]]] | None:
+    def _batches(self, samples: Sequence[SampleLoss]) -> list[tuple[Batches, tuple[Any, Any]]] | None:
         """Each sample's net and its data; None where one is not covered and ``Serial`` may take over."""
         try:
             own = [(*Batches.of(objective), step) for objective, step in samples]
@@ -242,3 +245,7 @@ class Batched:
         """See ``Engine``."""
         self._points = None
         self._serial.release()
+
+
+def _shapes(tree: Any) -> tuple[torch.Size, ...]:
+    return tuple(tensor.shape for tensor in tensors(tree))

@@ -114,6 +114,8 @@ class Fused(Threads):
             raise InputError(f"objective must be a ModuleObjective for the fused engine, got {objective!r}")
         module, layout, loss = objective.module, objective.layout, objective.loss
         inputs, targets = objective.data
+        plain = isinstance(inputs, Tensor) and isinstance(targets, Tensor)
+        require(plain, "data", "be tensors of inputs and of targets for the fused engine", type(inputs).__name__)
         key = (module, inputs.shape[1:])
         require(loss is cross_entropy, "loss", "be torch's cross_entropy for the fused engine", loss)
         classes = not targets.is_floating_point() and targets.ndim == 1

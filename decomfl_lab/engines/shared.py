@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import embedding, linear
 from torch.overrides import TorchFunctionMode
@@ -139,16 +139,13 @@ class _Beside(TorchFunctionMode):
         return embedding(rows, w) + left.T[rows] @ right
 
 
-def _value(
-    batches: Batches, of: LowRank, factors: Tensor, c: Tensor, x: Tensor, inputs: Tensor, targets: Tensor
-) -> Tensor:
+def _value(batches: Batches, of: LowRank, factors: Tensor, c: Tensor, x: Tensor, inputs: Any, targets: Any) -> Tensor:
     """f(x + c z) on a batch, z of these factors."""
     cut = zip(batches.layout.shapes, x.split(batches.layout.sizes), strict=True)
     own = [part.view(shape) for shape, part in cut]
     named = dict(zip(batches.layout.names, own, strict=True))
     with sdpa_kernel(SDPBackend.MATH), _Beside(of, own, factors, c):
-        outputs = functional_call(batches.module, named, (inputs,))
-    return batches.loss(outputs, targets)
+        return batches.loss.at(batches.module, named, inputs, targets)
 
 
 class Shared(Batched):
@@ -169,7 +166,7 @@ class Shared(Batched):
         form_points_(factors, zeros, list(streams), ones, plain, backend=backend, workers=workers)
         rows = torch.tensor([streams[stream_of(line.seed, p)] for p, _ in points], device=x.device)
         steps = torch.from_numpy(np.array([c for _, c in points], dtype=np.float32)).to(x)
-        count = min(self._passes.at_once(own, x, data[0], 4, each=of.factors) for own, data in found)
+        count = min(self._passes.at_once(own, x, data, 4, each=of.factors) for own, data in found)
         values: list[list[Tensor]] = [[] for _ in samples]
         with torch.no_grad():
             for at, c in zip(rows.split(count), steps.split(count), strict=True):

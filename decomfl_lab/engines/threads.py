@@ -133,7 +133,7 @@ class Threads:
         def loss(seat: Seat, point: Tensor) -> float:
             module = seat.module(objective.module)
             objective.layout.bind(module, point)
-            return mean_losses(module, [objective.loss], inputs, targets, objective.chunk)[0]
+            return mean_losses(module, [objective.measure], inputs, targets, objective.chunk)[0]
 
         return loss
 

@@ -17,11 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from decomfl_lab.errors import require
+from decomfl_lab.objectives.batch_loss import called
+from decomfl_lab.objectives.trees import row_count, tensors
 
 __all__ = ["calibrated", "drifting", "freeze_", "use_batch_statistics_", "uses_batch_statistics"]
 
@@ -46,7 +49,7 @@ def use_batch_statistics_(module: nn.Module) -> None:
         part.eval()
 
 
-def freeze_(module: nn.Module, images: Tensor) -> None:
+def freeze_(module: nn.Module, images: Any) -> None:
     """Keep the statistics of ``images`` (n, ...) under the module's present x, as constants.
 
         running_mean ← mean,    running_var ← n/(n - 1) variance        of what arrives at each BatchNorm
@@ -57,19 +60,20 @@ def freeze_(module: nn.Module, images: Tensor) -> None:
     Raises:
         InputError: If there are fewer than two images.
     """
-    require(images.shape[0] >= 2, "calibration images", "be at least 2", images.shape[0])
+    n, first = row_count(images) or 0, next(tensors(images))
+    require(n >= 2, "calibration images", "be at least 2", n)
     parts = _parts(module)
     averaging = [part.momentum for part in parts]
     for part in parts:
-        part.running_mean = images.new_zeros(part.num_features)
-        part.running_var = images.new_ones(part.num_features)
+        part.running_mean = first.new_zeros(part.num_features)
+        part.running_var = first.new_ones(part.num_features)
         part.track_running_stats = True
         part.momentum = 1.0  # the new statistics alone
         part.train()
     try:
         if parts:
             with torch.inference_mode():
-                module(images)
+                called(module, images)
     finally:
         for part, momentum in zip(parts, averaging, strict=True):
             part.momentum = momentum
@@ -77,17 +81,18 @@ def freeze_(module: nn.Module, images: Tensor) -> None:
 
 
 @contextmanager
-def calibrated(module: nn.Module, images: Tensor) -> Iterator[None]:
+def calibrated(module: nn.Module, images: Any) -> Iterator[bool]:
     """Inside, a module that normalises with batch statistics has those of ``images`` under its present x instead.
 
-    Nothing happens to a module without such parts. See ``freeze_`` for what the statistics are, and its errors.
+    Nothing happens to a module without such parts; whether it has some is what the context gives. See ``freeze_`` for
+    what the statistics are, and its errors.
     """
     if not uses_batch_statistics(module):
-        yield
+        yield False
         return
     try:
         freeze_(module, images)
-        yield
+        yield True
     finally:
         use_batch_statistics_(module)
 

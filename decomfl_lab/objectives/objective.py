@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from decomfl_lab.errors import require, require_int
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise import AnyDistribution
+from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction, called
 from decomfl_lab.objectives.normalisation import drifting, uses_batch_statistics
 from decomfl_lab.objectives.perturbed import virtual
+from decomfl_lab.objectives.trees import row_count, rows, tensors
 
 __all__ = [
     "Differentiable",
@@ -29,9 +31,6 @@ __all__ = [
     "mean_losses",
     "means",
 ]
-
-LossFunction = Callable[[Tensor, Tensor], Tensor]
-"""loss(outputs, targets), the mean over the batch."""
 
 
 class Objective(Protocol):
@@ -109,54 +108,68 @@ CHUNK_ON_GPU = 1024
 
 
 def mean_losses(
-    module: nn.Module, losses: Sequence[LossFunction], inputs: Tensor, targets: Tensor, chunk: int | None = None
+    module: nn.Module, losses: Sequence[LossFunction | BatchLoss], inputs: Any, targets: Any, chunk: int | None = None
 ) -> tuple[float, ...]:
     """``means`` as numbers: a GPU is waited for, once."""
     return tuple(means(module, losses, inputs, targets, chunk).tolist())
 
 
 def means(
-    module: nn.Module, losses: Sequence[LossFunction], inputs: Tensor, targets: Tensor, chunk: int | None = None
+    module: nn.Module, losses: Sequence[LossFunction | BatchLoss], inputs: Any, targets: Any, chunk: int | None = None
 ) -> Tensor:
     """(1/n) Σ loss over the batch for each loss, by forward passes of at most ``chunk`` examples, without a graph.
 
-    None for ``chunk`` is ``CHUNK``, or ``CHUNK_ON_GPU``. Outputs in 16 bits are widened to float32 before the loss.
+    None for ``chunk`` is ``CHUNK``, or ``CHUNK_ON_GPU``. A function in the place of a ``BatchLoss`` is one of (outputs,
+    targets). Outputs in 16 bits are widened to float32 before the loss.
 
     Returns:
         float64, shape (losses,), where the inputs are.
     """
-    n = inputs.shape[0]
-    chunk = chunk or (CHUNK_ON_GPU if inputs.is_cuda else CHUNK)
-    totals = torch.zeros(len(losses), dtype=torch.float64, device=inputs.device)
-    with torch.inference_mode():
+    n, device = _examples(inputs), _device(inputs)
+    chunk = chunk or (CHUNK_ON_GPU if device.type == "cuda" else CHUNK)
+    totals = torch.zeros(len(losses), dtype=torch.float64, device=device)
+    own = [loss if isinstance(loss, BatchLoss) else BatchLoss(loss, Form.OUTPUTS) for loss in losses]
+    with torch.no_grad():  # and not inference_mode, in which a module that differentiates in its inputs could not
         for a in range(0, n, chunk):
-            part = slice(a, min(a + chunk, n))
-            outputs, wanted = module(inputs[part]), targets[part]
-            outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
-            for i, loss in enumerate(losses):
-                totals[i] += (part.stop - part.start) * loss(outputs, wanted).double()
+            size = min(chunk, n - a)
+            part, wanted = (rows(tree, slice(a, a + size)) for tree in (inputs, targets))
+            # One forward pass serves all losses of its outputs.
+            outputs = called(module, part) if any(loss.is_of_outputs for loss in own) else None
+            for i, loss in enumerate(own):
+                found = loss.of_outputs(outputs, wanted) if loss.is_of_outputs else loss(module, part, wanted)
+                totals[i] += size * found.double()
     return totals / n
 
 
+def _examples(inputs: Any) -> int:
+    return row_count(inputs) or 0
+
+
+def _device(inputs: Any) -> torch.device:
+    return next(tensors(inputs)).device
+
+
 class ModuleObjective:
-    """f_i of any ``torch.nn.Module`` and mean loss on (inputs, targets).
+    """f_i of any ``torch.nn.Module`` and loss on batches (inputs, targets).
 
     The module is a workspace: its parameters are made views of whatever x the loss is asked at, so one
     module serves all simulated clients and x is never copied or changed. Clients share the tensors of all examples
     likewise; each needs the numbers of its own.
 
     Attributes:
-        data: (inputs, targets) of all examples, of this client and perhaps of others.
+        data: (inputs, targets) of all examples, of this client and perhaps of others; trees of tensors.
         index: The numbers of this client's examples in them, int64 and where they are; None for all.
+        measure: The loss of a batch. Where it is no mean over examples, no batch is ever cut.
+        loss: The function that the user gave for it; None for the module's own loss.
     """
 
     def __init__(
         self,
         module: nn.Module,
         layout: Layout,
-        loss: LossFunction,
-        inputs: Tensor,
-        targets: Tensor,
+        loss: LossFunction | BatchLoss | None,
+        inputs: Any,
+        targets: Any,
         batches: EpochBatches,
         index: Tensor | None = None,
     ) -> None:
@@ -167,12 +180,15 @@ class ModuleObjective:
             require(not (random or drifting(part)), f"module {name!r} ({type(part).__name__})", rule, "training mode")
         self.module = module
         self.layout = layout
-        self.loss = loss
+        self.measure = BatchLoss.of(loss)
+        self.loss = self.measure.loss
         self.data = inputs, targets
         self.index = index
         self.batches = batches
-        self.chunk = batches.batch_size if uses_batch_statistics(module) or inputs.is_cuda else CHUNK
-        self._current: tuple[int, Tensor, Tensor] | None = None
+        self.device = _device(inputs)
+        whole = uses_batch_statistics(module) or self.device.type == "cuda" or not self.measure.additive
+        self.chunk = batches.batch_size if whole else CHUNK
+        self._current: tuple[int, Any, Any] | None = None
         self._order: tuple[int, Tensor] | None = None
 
     def of(self, index: Tensor, batches: EpochBatches) -> ModuleObjective:
@@ -183,20 +199,20 @@ class ModuleObjective:
         return other
 
     @property
-    def inputs(self) -> Tensor:
+    def inputs(self) -> Any:
         """The inputs of this client's examples."""
-        return self.data[0] if self.index is None else self.data[0][self.index]
+        return self.data[0] if self.index is None else rows(self.data[0], self.index)
 
     @property
-    def targets(self) -> Tensor:
+    def targets(self) -> Any:
         """The targets of this client's examples."""
-        return self.data[1] if self.index is None else self.data[1][self.index]
+        return self.data[1] if self.index is None else rows(self.data[1], self.index)
 
-    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+    def batch(self, step: int) -> tuple[Any, Any]:
         """The data ξ of local step ``step``."""
         if self._current is None or self._current[0] != step:
             chosen = self._chosen(step)
-            self._current = (step, self.data[0][chosen], self.data[1][chosen])
+            self._current = (step, rows(self.data[0], chosen), rows(self.data[1], chosen))
         return self._current[1:]
 
     def _chosen(self, step: int) -> Tensor:
@@ -204,7 +220,7 @@ class ModuleObjective:
         epoch, cut = self.batches.place(step)
         if self._order is None or self._order[0] != epoch:
             order = torch.from_numpy(self.batches.order(epoch))
-            self._order = epoch, order.to(self.data[0].device, non_blocking=True)
+            self._order = epoch, order.to(self.device, non_blocking=True)
         batch = self._order[1][cut]
         batch = batch.sort().values if self.batches.ascending else batch
         return batch if self.index is None else self.index[batch]
@@ -212,7 +228,7 @@ class ModuleObjective:
     def __call__(self, x: Tensor, step: int) -> float:
         """See ``Objective``."""
         self.layout.bind(self.module, x)
-        return mean_losses(self.module, [self.loss], *self.batch(step), self.chunk)[0]
+        return mean_losses(self.module, [self.measure], *self.batch(step), self.chunk)[0]
 
     def release(self) -> None:
         """Let go of the batch, and of the vector that the module's parameters are views of, so that memory is freed.
@@ -225,7 +241,7 @@ class ModuleObjective:
     def unbind(self) -> None:
         """Let go of the vector alone."""
         for name in self.layout.names:
-            self.module.get_parameter(name).data = torch.empty(0, dtype=self.layout.dtype, device=self.data[0].device)
+            self.module.get_parameter(name).data = torch.empty(0, dtype=self.layout.dtype, device=self.device)
 
     def along(self, x: Tensor, step: int, seed: int, p: int, c: float, distribution: AnyDistribution) -> float | Tensor:
         """See ``Perturbable``. The batch goes through in one pass, so that each weight is formed once.
@@ -236,7 +252,7 @@ class ModuleObjective:
         layout.bind(self.module, x)
         inputs, targets = self.batch(step)
         with virtual(self.module, layout, seed, p, c, distribution=distribution, wide=True):
-            loss = means(self.module, [self.loss], inputs, targets, chunk=inputs.shape[0])[0]
+            loss = means(self.module, [self.measure], inputs, targets, chunk=_examples(inputs))[0]
         return loss if loss.is_cuda else float(loss)
 
     def value_and_gradient(self, x: Tensor, step: int) -> tuple[float, Tensor]:
@@ -244,12 +260,12 @@ class ModuleObjective:
         self.layout.bind(self.module, x)
         inputs, targets = self.batch(step)
         parameters = [self.module.get_parameter(name) for name in self.layout.names]
-        n = inputs.shape[0]
+        n = _examples(inputs)
         value, total = 0.0, torch.zeros_like(x)
         with torch.inference_mode(False), torch.enable_grad():
             for a in range(0, n, self.chunk):
                 part = slice(a, min(a + self.chunk, n))
-                loss = self.loss(self.module(inputs[part]), targets[part])
+                loss = self.measure(self.module, rows(inputs, part), rows(targets, part))
                 parts = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
                 share = (part.stop - part.start) / n
                 value += share * float(loss.detach())

@@ -23,7 +23,7 @@ from decomfl_lab.layout import Layout
 from decomfl_lab.noise import AnyDistribution, Distribution
 from decomfl_lab.replicas.rebuild import axpy_
 
-__all__ = ["reads_no_element", "virtual"]
+__all__ = ["memory_of", "reads_no_element", "virtual"]
 
 CHUNK = 1 << 16
 """Elements of the buffer through which a tensor that the kernel cannot take as it is gets its noise."""
@@ -220,7 +220,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(item)
 
 
-def _memory(t: Tensor) -> int | None:
+def memory_of(t: Tensor) -> int | None:
     """The address of the storage; None for tensors without one (sparse, or wrapped by vmap)."""
     try:
         return t.untyped_storage().data_ptr()
@@ -348,9 +348,9 @@ class _Virtual(TorchFunctionMode):
 
     def _watch(self, formed: dict[int, Tensor], result: Any) -> None:
         """Remember what of the formed tensors outlives the call, views above all: no one may write to it."""
-        names = {_memory(t): self.parts[key].name for key, t in formed.items() if t.numel()}
+        names = {memory_of(t): self.parts[key].name for key, t in formed.items() if t.numel()}
         for t in (*formed.values(), *_tensors(result)):
-            name = names.get(_memory(t))
+            name = names.get(memory_of(t))
             if name is not None and not t.is_inference():
                 self.watched.append((weakref.ref(t), t._version, name))
 

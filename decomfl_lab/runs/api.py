@@ -15,7 +15,7 @@ from decomfl_lab.federations.ray import Ray
 from decomfl_lab.files import as_path
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method
-from decomfl_lab.objectives.objective import LossFunction
+from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction
 from decomfl_lab.plugins import OWN
 from decomfl_lab.runs.building import name_of_loss
 from decomfl_lab.runs.config import TrainConfig
@@ -27,7 +27,7 @@ __all__ = ["load", "train"]
 
 def train(
     model: nn.Module,
-    loss: LossFunction = cross_entropy,
+    loss: LossFunction | None = cross_entropy,
     clients: Sequence[Any] = (),
     *,
     method: Method | str | None = None,
@@ -45,8 +45,10 @@ def train(
 
     Args:
         model: The model at x_0; it is copied and never changed. d is the number of its parameters that need gradients.
-        loss: The loss(outputs, targets), a mean over a batch.
-        clients: The examples of each client: (inputs, targets), a torch data set or a data loader, read once.
+        loss: The loss(outputs, targets) of a batch, a scalar; or loss(model, batch), if the first parameter is called
+            ``model``; None for the loss that the model returns of its own when it is given ``labels``.
+        clients: The examples of each client, read once: (inputs, targets), a mapping with labels, batches of them in a
+            list or a DataLoader, or a torch data set. Inputs and targets may be trees of tensors and arrays.
         method: A method with its options, or its name; None for ``DeComFL()`` with the authors' settings.
         test: The held-out examples, in one of these forms, on which the run is evaluated; None for no evaluation.
         sampled: The number m of clients sampled a round; None for all.
@@ -57,7 +59,10 @@ def train(
         progress: Whether a progress bar is shown on stderr.
         federation: Where the clients are, ``Ray(workers=N)`` for N actors of Ray; None for this process. Records,
             losses and models are the same to the bit.
-        options: Other options of a run (batch_size, eval_every, engine, ...) or of the method (lr, ...).
+        options: Other options of a run (batch_size, eval_every, engine, trust, ...) or of the method (lr, ...).
+
+    Model, loss and data are tried first (``runs.trial``), unless ``trust`` is true: f_i(x; ξ) is the loss of a batch ξ
+    by a model whose parameters are x, and is cut into smaller forward passes only where it is the mean of its parts.
 
     Returns:
         The run: ``run.model``, ``run.metrics``, ``run.traffic``, ``run.verify()``, ``run.check_traffic()``,
@@ -70,7 +75,8 @@ def train(
     Source: [DeComFL, Algorithms 3 and 4] for the default method.
     """
     require("data" not in options, "data", "be given as clients", options.get("data"))
-    dataset = own_dataset(clients, test)
+    require(isinstance(model, nn.Module), "model", "be a torch.nn.Module", model)
+    dataset = own_dataset(clients, test, whole=BatchLoss.of(loss).form is Form.MODEL)
     assert dataset.parts is not None
     M = len(dataset.parts)
     config = TrainConfig(DeComFL() if method is None else method)
@@ -99,14 +105,16 @@ def load(
 
     Args:
         folder: The folder that ``run.save``, ``out`` or ``decomfl train --out`` wrote.
-        model: The model at x_0, where the run trained a module of one's own; its weights do not matter.
+        model: The model at x_0, where the run trained a module of one's own; its weights matter where clients join.
         loss: The loss, where it is neither torch's nor a function of a module that can be imported.
-        clients: The clients' examples, where they brought their own: the same as then.
+        clients: The clients' examples, where they brought their own: the same as then, and after them those of clients
+            that join in the next round.
         test: The held-out examples: the same as then.
         federation: Where the clients are from now on; see ``train``.
 
     Raises:
         InputError: If the folder holds no run, its checkpoint is damaged, or model or data are others.
     """
-    dataset = None if clients is None else own_dataset(clients, test)
+    whole = loss is not None and BatchLoss.of(loss).form is Form.MODEL
+    dataset = None if clients is None else own_dataset(clients, test, whole=whole)
     return load_run(as_path("folder", folder), dataset, module=model, loss=loss, federation=federation)

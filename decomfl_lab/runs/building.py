@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.datasets.images import Dataset, load_dataset
@@ -27,23 +27,20 @@ from decomfl_lab.federations.remote import RemoteFederation, host_of
 from decomfl_lab.layout import Layout
 from decomfl_lab.methods.method import Setting
 from decomfl_lab.methods.registry import LAGGING
-from decomfl_lab.models.registry import build_model, initialising
+from decomfl_lab.models.registry import build_model
+from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction
+from decomfl_lab.objectives.modules import prepared
 from decomfl_lab.objectives.normalisation import freeze_, use_batch_statistics_
-from decomfl_lab.objectives.objective import (
-    EpochBatches,
-    LossFunction,
-    ModuleObjective,
-    Objective,
-    RoundedObjective,
-)
-from decomfl_lab.plugins import OWN, is_own, made, named, require_mean, require_same, taking
+from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, Objective, RoundedObjective
+from decomfl_lab.plugins import OWN, is_own, made, named
 from decomfl_lab.protocol.delivery import ModelsDown
 from decomfl_lab.protocol.session import Host
-from decomfl_lab.runs.config import CROSS_ENTROPY, TrainConfig
+from decomfl_lab.runs.config import CROSS_ENTROPY, OWN_LOSS, TrainConfig
 from decomfl_lab.runs.evaluation import by_length, calibration_images, fast_layout
 from decomfl_lab.runs.finetuning import task_dataset, task_module
 
 __all__ = [
+    "batches_of_clients",
     "build_federation",
     "build_host",
     "dataset_of",
@@ -53,6 +50,8 @@ __all__ = [
     "movable",
     "name_of_loss",
     "own_loss",
+    "parts_of",
+    "workspace",
 ]
 
 
@@ -61,7 +60,8 @@ def dataset_of(config: TrainConfig, device: str = "cpu") -> Dataset:
     place = find_device(device)
     require(config.data != OWN, "clients", "be given, as the run was trained on its user's own examples", None)
     if is_own(config.data):
-        return data_of(made("data", config.data, object)).to(place)
+        whole = loss_is_of_model(config)
+        return data_of(made("data", config.data, object), whole=whole).to(place)
     return (task_dataset(config) if config.task else load_dataset(config.data)).to(place)
 
 
@@ -71,38 +71,50 @@ def fitted(config: TrainConfig, dataset: Dataset) -> TrainConfig:
     return config if config.method.alone else config.but(clients=M, sampled=min(config.sampled, M))
 
 
-def loss_of(config: TrainConfig) -> LossFunction:
-    """The loss of a run, mean over a batch, of (outputs, targets)."""
+def loss_of(config: TrainConfig) -> LossFunction | None:
+    """The loss that a run's configuration names; None for the module's own."""
     if config.loss == CROSS_ENTROPY:
         return cross_entropy
+    if config.loss == OWN_LOSS:
+        return None
     require(is_own(config.loss), "loss", "be given, as the run was trained with its user's own", config.loss)
     return own_loss(config.loss)
+
+
+def loss_is_of_model(config: TrainConfig, loss: LossFunction | None = None) -> bool:
+    """Whether the loss of a run is one of (model, batch), so that batches are taken whole."""
+    known = loss is not None or is_own(config.loss)
+    return known and BatchLoss.of(loss_of(config) if loss is None else loss).form is Form.MODEL
 
 
 def own_loss(target: str) -> LossFunction:
     """The loss that a ``module:function`` is, or that a ``module:Class`` of losses makes, as torch.nn:HuberLoss."""
     loss: Any = named("loss", target)
     loss = made("loss", target, object) if isinstance(loss, type) else loss
-    require(callable(loss), f"loss {target!r}", "be a function of (outputs, targets)", type(loss).__name__)
+    rule = "be a function of (outputs, targets), or of (model, batch)"
+    require(callable(loss), f"loss {target!r}", rule, type(loss).__name__)
     return loss  # type: ignore[no-any-return]
 
 
-def name_of_loss(loss: LossFunction) -> str:
+def name_of_loss(loss: LossFunction | None) -> str:
     """What a configuration calls a loss: module:function where it can be found so again, else "own ..."."""
-    require(callable(loss), "loss", "be a function of (outputs, targets)", loss)
+    if loss is None:
+        return OWN_LOSS
+    require(callable(loss), "loss", "be a function of (outputs, targets), or of (model, batch)", loss)
     if loss is cross_entropy:
         return CROSS_ENTROPY
     name = f"{getattr(loss, '__module__', '')}:{getattr(loss, '__qualname__', '')}"
     return name if is_own(name) and not name.startswith("__main__") else f"{OWN} {getattr(loss, '__qualname__', loss)}"
 
 
-def _workspace(config: TrainConfig, dataset: Dataset, module: nn.Module | None) -> nn.Module:
+def workspace(config: TrainConfig, dataset: Dataset, module: nn.Module | None) -> nn.Module:
+    """A module of the run's own at x_0, where the data are; InputError if there is none, or it has no finite values."""
     if config.task:
         return task_module(config, dataset).to(dataset.device)
     lacks = config.model == OWN and module is None
     require(not lacks, "model", "be given, as the run trained its user's own module", None)
     if module is not None or is_own(config.model):
-        own = copy.deepcopy(made("model", config.model, nn.Module) if module is None else module)
+        own = prepared(made("model", config.model, nn.Module) if module is None else module, shared=False)
     else:
         in_shape = tuple(dataset.train_images.shape[1:])
         own = build_model(config.model, seed=config.seed, in_shape=in_shape, classes=dataset.classes)
@@ -112,14 +124,19 @@ def _workspace(config: TrainConfig, dataset: Dataset, module: nn.Module | None) 
     require(unfit is None, "model", "have finite parameters", f"{type(own).__name__} with NaN or infinity in {unfit}")
     own.to(dataset.device)
     if config.batchnorm == "frozen":
-        freeze_(own, calibration_images(config, dataset))
+        numbers = next((p.dtype for p in own.parameters() if p.is_floating_point()), torch.float32)
+        freeze_(own, calibration_images(config, dataset.cast(numbers)))
     else:
         use_batch_statistics_(own)
     return own
 
 
 def build_federation(
-    config: TrainConfig, dataset: Dataset, *, module: nn.Module | None = None, loss: LossFunction | None = None
+    config: TrainConfig,
+    dataset: Dataset,
+    *,
+    module: nn.Module | None = None,
+    loss: LossFunction | BatchLoss | None = None,
 ) -> tuple[Federation, nn.Module, Layout]:
     """The federation of ``config`` where the data are, and the module and layout to evaluate its model with.
 
@@ -127,38 +144,31 @@ def build_federation(
         config: The run.
         dataset: Its data.
         module: The model at x_0, which is copied; None for the one that ``config`` names.
-        loss: The loss(outputs, targets), a mean over a batch; None for the one that ``config`` names.
+        loss: The loss of a batch; None for the one that ``config`` names. A ``BatchLoss`` has been tried (``trial``).
 
     Raises:
         InputError: If the data cannot be split so, or the model does not fit the data.
     """
     require(module is None or isinstance(module, nn.Module), "model", "be a torch.nn.Module", module)
-    whose = module is not None or loss is not None or any(map(is_own, (config.model, config.data, config.loss)))
-    module, loss = _workspace(config, dataset, module), loss or loss_of(config)
-    targets = dataset.train_labels
-    classes = not targets.is_floating_point() or (targets.ndim > 1 and targets.shape[-1] > 1)
-    rule = "be of one's own where targets are numbers and not classes (int64) or their probabilities"
-    require(classes or loss is not cross_entropy, "loss", rule, config.loss)
+    module, measure = workspace(config, dataset, module), BatchLoss.of(loss_of(config) if loss is None else loss)
     layout = Layout.of(module)
+    dataset = dataset.cast(layout.dtype)
+    targets = dataset.train_labels
+    if measure.loss is cross_entropy and isinstance(targets, Tensor):
+        classes = not targets.is_floating_point() or (targets.ndim > 1 and targets.shape[-1] > 1)
+        rule = "be of one's own where targets are numbers and not classes (int64) or their probabilities"
+        require(classes, "loss", rule, config.loss)
     x = layout.flatten(module)
     on_gpu = dataset.device.type == "cuda"
     require(config.compute != "tf32" or on_gpu, "compute", "be float32 or bfloat16 on the CPU", config.compute)
-    images = fast_layout(dataset.train_images)
-    chosen = [torch.from_numpy(part).to(dataset.device) for part in _parts(config, dataset)]
-    if dataset.pad is not None:  # prompts of like length lie together, so that a batch has little padding
-        chosen = [index[by_length(images[index], dataset.pad)] for index in chosen]
+    chosen = _chosen(config, dataset)
     # With bfloat16 the losses come from a copy in 16 bits; x, and the module that is evaluated, stay float32.
     rounded = config.compute == "bfloat16"
-    workspace, own = (
+    copied, own = (
         (copy.deepcopy(module).bfloat16(), replace(layout, dtype=torch.bfloat16)) if rounded else (module, layout)
     )
-    batches = [
-        EpochBatches(len(index), config.batch_size, (config.seed, 3, i), ascending=dataset.pad is not None)
-        for i, index in enumerate(chosen)  # 3 tells batches from what else is drawn from the seed
-    ]
-    first = ModuleObjective(workspace, own, loss, images, dataset.train_labels, batches[0])
-    if whose:
-        _try_out(module, loss, dataset)
+    batches = batches_of_clients(config, dataset, chosen, measure)
+    first = ModuleObjective(copied, own, measure, fast_layout(dataset.train_images), dataset.train_labels, batches[0])
     exact = [first.of(index, own_batches) for index, own_batches in zip(chosen, batches, strict=True)]
     objectives: Sequence[Objective] = [RoundedObjective(objective) for objective in exact] if rounded else exact
     engine = make_engine(config.engine)
@@ -166,8 +176,36 @@ def build_federation(
     return config.method.federation(setting), module, layout
 
 
+def _chosen(config: TrainConfig, dataset: Dataset) -> list[Tensor]:
+    """The numbers of each client's examples, where these are."""
+    chosen = [torch.from_numpy(part).to(dataset.device) for part in parts_of(config, dataset)]
+    if dataset.pad is None:
+        return chosen
+    # Prompts of like length lie together, so that a batch has little padding.
+    images = dataset.train_images
+    return [index[by_length(images[index], dataset.pad)] for index in chosen]
+
+
+def batches_of_clients(
+    config: TrainConfig, dataset: Dataset, chosen: Sequence[Tensor], measure: BatchLoss
+) -> list[EpochBatches]:
+    """The batches of every client.
+
+    Examples are in their user's order within a batch where the loss is no mean over them: it may hang on it.
+    """
+    ascending = dataset.pad is not None or not measure.additive
+    return [
+        EpochBatches(len(index), config.batch_size, (config.seed, 3, i), ascending=ascending)
+        for i, index in enumerate(chosen)  # 3 tells batches from what else is drawn from the seed
+    ]
+
+
 def build_host(
-    config: TrainConfig, dataset: Dataset, module: nn.Module | None, loss: LossFunction | None, ids: Iterable[int]
+    config: TrainConfig,
+    dataset: Dataset,
+    module: nn.Module | None,
+    loss: LossFunction | BatchLoss | None,
+    ids: Iterable[int],
 ) -> Host:
     """The host of these clients of ``config``, as it is made in another process; see ``build_federation``."""
     federation, _, _ = build_federation(config, dataset, module=module, loss=loss)
@@ -188,7 +226,7 @@ def elsewhere(
     config: TrainConfig,
     dataset: Dataset,
     module: nn.Module | None,
-    loss: LossFunction | None,
+    loss: LossFunction | BatchLoss | None,
     by: Ray,
 ) -> RemoteFederation:
     """The federation with its clients in actors; the arguments are those that it was built from.
@@ -213,50 +251,16 @@ PATIENCE = 1e9
 """Seconds that a simulated round may take, as it may in one process."""
 
 
-_REPEATS = 4
-"""How often a model of one's own is tried again, to notice noise in it."""
-
-
-def _try_out(module: nn.Module, loss: LossFunction, dataset: Dataset) -> None:
-    """InputError where a user's model and loss do not take the first examples, or give no mean or another each time."""
-    pairs = {
-        "clients": (dataset.train_images, dataset.train_labels),
-        "test": (dataset.test_images, dataset.test_labels),
-    }
-    for name, (inputs, targets) in pairs.items():
-        if not len(targets):
-            continue
-        with taking(name, (inputs, targets)), torch.no_grad(), initialising(0):
-            outputs = module(inputs[:8])
-            if loss is cross_entropy and targets.ndim == 1:
-                _check_classes(name, targets, outputs.shape[1], dataset)
-            value = loss(outputs, targets[:8])
-            require_mean(value)
-            again = [loss(module(inputs[:8]), targets[:8]) for _ in range(_REPEATS)]  # rare noise is seldom drawn
-        for each in again:
-            require_same(float(value), float(each), tolerance=64 * torch.finfo(torch.float32).eps)
-
-
-def _check_classes(name: str, targets: torch.Tensor, classes: int, dataset: Dataset) -> None:
-    """InputError where a target is not the number of one of the model's outputs; it names the client who has it."""
-    wrong = ((targets < 0) | (targets >= classes)).nonzero()
-    if len(wrong):
-        at, who = int(wrong[0]), name
-        value = int(targets[at])
-        for i, part in enumerate(dataset.parts or () if name == "clients" else ()):
-            if at in part:
-                at, who = int(np.flatnonzero(part == at)[0]), f"client {i}"
-                break
-        rule = f"be a class in 0..{classes - 1}, as the model has {classes} outputs"
-        raise InputError(f"target {at} of {who} must {rule}, got {value}")
-
-
-def _parts(config: TrainConfig, dataset: Dataset) -> Sequence[NDArray[np.int64]]:
+def parts_of(config: TrainConfig, dataset: Dataset) -> Sequence[NDArray[np.int64]]:
     """The numbers of each client's examples."""
+    labels = dataset.train_labels
     if dataset.parts is None:
-        labels = dataset.train_labels if dataset.train_labels.ndim == 1 else dataset.train_labels[:, 0]  # of text
+        if not isinstance(labels, Tensor):
+            require(config.split == "iid", "split", "be iid where targets are no tensor of classes", config.split)
+            labels = torch.zeros(dataset.N)
+        labels = labels if labels.ndim == 1 else labels[:, 0]  # of text
         return split(config.split, labels.cpu().numpy(), config.clients, config.seed, alpha=config.alpha)
     if config.method.alone:
-        return [np.arange(len(dataset.train_labels))]
+        return [np.arange(dataset.N)]
     require(len(dataset.parts) == config.clients, "clients M", f"be {len(dataset.parts)}, as in data", config.clients)
     return dataset.parts

@@ -39,6 +39,8 @@ __all__ = ["TrainConfig", "config_from_mapping", "parse_schedule", "read_config"
 
 
 CROSS_ENTROPY = "cross-entropy"
+OWN_LOSS = "model"
+"""The loss that a module computes of its own, from targets that it is given as ``labels``."""
 LOCAL_GROUPS = ("engine", "output")
 """The groups of options that server and clients may have each their own of."""
 TREATMENTS = ("batch", "frozen")
@@ -67,7 +69,8 @@ class TrainConfig:
     loss: str = option(
         CROSS_ENTROPY,
         "The loss: cross-entropy, or your own as module:function, called with (outputs, targets) of a batch, which "
-        "returns their mean loss, a scalar tensor (torch.nn.functional:mse_loss).",
+        "returns their mean loss, a scalar tensor (torch.nn.functional:mse_loss). One whose first parameter is called "
+        "model is called with (model, batch); model is the loss that your module computes from labels.",
         "model and data",
     )
     batchnorm: str = option(
@@ -142,6 +145,12 @@ class TrainConfig:
         "fused, threads, shared, batched, serial or plain; scalars agree to rounding.",
         "engine",
     )
+    trust: bool = option(
+        False,
+        "Train your own model, loss and data without trying first whether they are one function of x that may be cut "
+        "and, for a method that needs gradients, differentiated.",
+        "engine",
+    )
     eval_every: int = option(10, "The number of rounds between two evaluations on the held-out data.", "output")
     test_examples: int = option(
         0, "How many held-out examples to evaluate on, a fixed random choice; 0 for all.", "output"
@@ -206,9 +215,9 @@ class TrainConfig:
         require_int("lora_rank", self.lora_rank, 1)
         require_finite_positive("lora_alpha", self.lora_alpha)
         require(
-            self.loss == CROSS_ENTROPY or is_own(self.loss) or self.loss.startswith(OWN),
+            self.loss in (CROSS_ENTROPY, OWN_LOSS) or is_own(self.loss) or self.loss.startswith(OWN),
             "loss",
-            "be cross-entropy or module:function",
+            "be cross-entropy, model or module:function",
             self.loss,
         )
         require_choice("batchnorm", self.batchnorm, TREATMENTS)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from decomfl_lab.errors import DivergedError, require, require_choice, require_finite_positive, require_int
-from decomfl_lab.objectives.objective import EpochBatches, LossFunction
+from decomfl_lab.objectives.batch_loss import BatchLoss, LossFunction
+from decomfl_lab.objectives.objective import EpochBatches
+from decomfl_lab.objectives.trees import mapped, row_count
 
 __all__ = ["OPTIMIZERS", "Descent"]
 
@@ -41,15 +44,15 @@ class Descent:
         require_int("batch_size B", self.batch_size, 1)
 
     def __call__(
-        self, module: nn.Module, loss: LossFunction, inputs: Tensor, targets: Tensor, steps: int
+        self, module: nn.Module, loss: LossFunction | BatchLoss | None, inputs: Any, targets: Any, steps: int
     ) -> Iterator[float]:
         """Take ``steps`` steps in the module, yielding after each the loss of its batch, before the step.
 
         Args:
             module: The model, trained in place, in its present mode and on its device, to which batches are moved.
-            loss: The loss(outputs, targets), a mean over a batch.
-            inputs: The inputs of all examples, (n, ...).
-            targets: The targets of all examples, (n, ...).
+            loss: The loss of a batch.
+            inputs: The inputs of all examples, a tree of tensors (n, ...).
+            targets: The targets of all examples likewise.
             steps: The number of steps.
 
         Raises:
@@ -61,10 +64,11 @@ class Descent:
         else:
             optimizer = torch.optim.SGD(parameters, lr=self.lr, momentum=self.momentum)
         device = parameters[0].device
-        batches = EpochBatches(len(inputs), self.batch_size, (self.seed, 7))
+        measure, data = BatchLoss.of(loss), (inputs, targets)
+        batches = EpochBatches(row_count(inputs) or 0, self.batch_size, (self.seed, 7))
         for step in range(steps):
             index = torch.from_numpy(batches(step))
-            value = loss(module(inputs[index].to(device)), targets[index].to(device))
+            value = measure(module, *mapped(lambda tensor: tensor[index].to(device), data))  # noqa: B023
             if not torch.isfinite(value):
                 raise DivergedError(f"loss of step {step}")
             optimizer.zero_grad(set_to_none=True)

@@ -17,14 +17,14 @@ from decomfl_lab.datasets.own import own_dataset
 from decomfl_lab.errors import InputError, plural, require, require_finite_positive, require_int
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.noise import STREAM_VERSION
-from decomfl_lab.objectives.objective import LossFunction
+from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.protocol.client import handle_all
 from decomfl_lab.protocol.log import Entry, RunLog
 from decomfl_lab.protocol.messages import Held
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.records.record import History, RoundRecord
 from decomfl_lab.replicas.replica import SyncReplica
-from decomfl_lab.runs.building import dataset_of
+from decomfl_lab.runs.building import dataset_of, loss_is_of_model
 from decomfl_lab.runs.config import config_from_mapping
 from decomfl_lab.runs.run import LOG_FILE, Run, require_own
 
@@ -271,12 +271,13 @@ def _run(
     wanted = own if with_data else {"model": own["model"]}
     require_own(config, f"lab.replay({str(path)!r}", **wanted)
     if with_data:
-        dataset = dataset_of(config) if own["clients"] is None else own_dataset(own["clients"], test)
+        whole = loss_is_of_model(config, own["loss"])
+        dataset = dataset_of(config) if own["clients"] is None else own_dataset(own["clients"], test, whole=whole)
         if dataset.digest != header["data"]:
             raise InputError(f"data must be those of the log {path} ({header['source']}), got {dataset.source}")
         run = Run(config, dataset=dataset, module=own["model"], loss=own["loss"], device=device)
     else:
-        alone = config.but(clients=1, sampled=1, joined={}, compute="float32", engine="auto")
+        alone = config.but(clients=1, sampled=1, joined={}, compute="float32", engine="auto", trust=True)
         run = Run(alone, dataset=_zeros(header), module=own["model"], loss=_no_loss, device=device)
     federation = run.federation
     assert isinstance(federation, DeComFLFederation)  # no other method has a log

@@ -32,20 +32,23 @@ from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.methods.scalars import Differences, Scalars
 from decomfl_lab.methods.traffic import TrafficCheck, mean_traffic
 from decomfl_lab.noise import STREAM_VERSION
+from decomfl_lab.objectives.batch_loss import LossFunction
+from decomfl_lab.objectives.modules import handed_back_
 from decomfl_lab.objectives.normalisation import calibrated
-from decomfl_lab.objectives.objective import LossFunction
+from decomfl_lab.objectives.trees import tensors
 from decomfl_lab.pictures import save_picture
 from decomfl_lab.plugins import OWN
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.records.aggregation import Mean
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.replicas.replica import Snapshot
-from decomfl_lab.runs.building import build_federation, dataset_of, elsewhere, loss_of, name_of_loss
+from decomfl_lab.runs.building import build_federation, dataset_of, elsewhere, name_of_loss
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.evaluation import calibration_images, evaluate, held_out
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS, METRICS_FILE, read_rows
 from decomfl_lab.runs.joining import data_then, differing, joining
 from decomfl_lab.runs.provenance import PROVENANCE_FILE, code_version, read_provenance, write_provenance
+from decomfl_lab.runs.trial import tried
 from decomfl_lab.runs.tuning import tuned
 
 __all__ = [
@@ -155,7 +158,7 @@ class Run:
             config: The configuration of the run.
             dataset: The data; None for ``dataset_of(config)``.
             module: The model at x_0, which is copied; None for the one that ``config`` names.
-            loss: The loss(outputs, targets), a mean over a batch; None for the one that ``config`` names.
+            loss: The loss of a batch (``objectives.batch_loss``); None for the one that ``config`` names.
             device: The device, cpu, cuda or auto; None for the one that the data are on.
             federation: Where the clients are; None for this process. It is no part of the configuration, as records and
                 losses are the same to the bit.
@@ -166,19 +169,22 @@ class Run:
         dataset = dataset_of(config) if dataset is None else dataset
         self.dataset = dataset if device is None else dataset.to(find_device(device))
         use_tf32_(config.compute == "tf32")
-        config, self.tuning = tuned(config, self.dataset, module, loss)
+        self._loss = measure = tried(config, self.dataset, module, loss)
+        config, self.tuning = tuned(config, self.dataset, module, measure)
         self.config = config
-        self._loss = loss or loss_of(config)
-        self.federation, self._module, self._layout = build_federation(config, self.dataset, module=module, loss=loss)
+        self.federation, self._module, self._layout = build_federation(
+            config, self.dataset, module=module, loss=measure
+        )
         if federation is not None:
-            self.federation = elsewhere(self.federation, config, self.dataset, module, loss, federation)
+            self.federation = elsewhere(self.federation, config, self.dataset, module, measure, federation)
         exact = "float64" if self._layout.dtype == torch.float64 else "float32"
         self.resolution = Resolution("bfloat16" if config.compute == "bfloat16" else exact)
         for client in getattr(self.federation, "clients", [getattr(self.federation, "agent", None)]):
             if hasattr(client, "resolution"):
                 client.resolution = self.resolution
-        self._held_out = held_out(config, self.dataset)
-        self._calibration = calibration_images(config, self.dataset)
+        numbers = self.dataset.cast(self._layout.dtype)
+        self._held_out = held_out(config, numbers)
+        self._calibration = calibration_images(config, numbers)
         self._rows: list[dict[str, float]] = []
         self._losses: list[float] = []
         self._first: float | None = None
@@ -209,13 +215,13 @@ class Run:
         """
         self._bind()
         with calibrated(self._module, self._calibration):
-            return copy.deepcopy(self._module)
+            return handed_back_(copy.deepcopy(self._module))
 
     @property
     def as_trained(self) -> nn.Module:
         """The same but that a BatchNorm normalises as in training, by its batch."""
         self._bind()
-        return copy.deepcopy(self._module)
+        return handed_back_(copy.deepcopy(self._module))
 
     @property
     def metrics(self) -> pd.DataFrame:
@@ -346,7 +352,7 @@ class Run:
 
     def _identity(self) -> dict[str, Any]:
         """What the log says of a run at round 0: enough to have its model again without the data."""
-        federation, inputs = self.federation, self.dataset.train_images
+        federation, inputs = self.federation, next(tensors(self.dataset.train_images))
         assert isinstance(federation, DeComFLFederation)
         return {
             "config": self.config.to_dict(),
@@ -602,7 +608,7 @@ class Run:
         federation = self.federation
         self._layout.bind(self._module, federation.x.to(self._layout.dtype))
         with calibrated(self._module, self._calibration):
-            found = evaluate(self._module, self._loss, self.dataset, *self._held_out)
+            found = evaluate(self._module, self._loss, self.dataset, *self._held_out, self.config.batch_size)
         self._rows.append(
             {
                 "round": federation.round,

@@ -29,7 +29,7 @@ from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.methods.method import AUTO, Method
 from decomfl_lab.methods.scalars import LoggingDifferences
 from decomfl_lab.noise import Distribution
-from decomfl_lab.objectives.objective import LossFunction
+from decomfl_lab.objectives.batch_loss import BatchLoss, LossFunction
 from decomfl_lab.records.aggregation import Mean
 from decomfl_lab.replicas.rules import LowPrecision, Momentum, Sgd, UpdateRule
 from decomfl_lab.runs.building import build_federation
@@ -216,7 +216,10 @@ def _momentum(rule: UpdateRule) -> tuple[float, float]:
 
 
 def tuned(
-    config: TrainConfig, dataset: Dataset, module: nn.Module | None = None, loss: LossFunction | None = None
+    config: TrainConfig,
+    dataset: Dataset,
+    module: nn.Module | None = None,
+    loss: LossFunction | BatchLoss | None = None,
 ) -> tuple[TrainConfig, Tuning | None]:
     """The run with numbers for what it leaves open, and how they were found; itself and None where nothing is open.
 

@@ -1,0 +1,170 @@
+"""The loss of a module on a batch, in each form in which a user may write it.
+
+loss(outputs, targets)      the module is called with the inputs, and the loss with what it returns
+loss(model, batch)          a loss whose first parameter is called ``model`` gets the module itself, with x for its
+parameters, and the batch: for penalties on weights, contrastive losses, equations
+None                        the module's own loss: it is called with the targets as ``labels``, and returns a loss
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from decomfl_lab.errors import InputError, require
+from decomfl_lab.objectives.trees import mapped
+
+__all__ = ["BatchLoss", "Form", "LossFunction", "called", "require_mean"]
+
+LossFunction = Callable[[Any, Any], Tensor]
+"""loss(outputs, targets) or loss(model, batch), a scalar: the mean over the examples of the batch."""
+
+
+class Form(Enum):
+    """What a loss is a function of."""
+
+    OUTPUTS = "outputs"
+    MODEL = "model"
+    OWN = "own"
+
+
+@dataclass(frozen=True, eq=False)
+class BatchLoss:
+    """A scalar for a module and a batch (inputs, targets).
+
+    Attributes:
+        loss: What the user gave; None for the module's own loss.
+        form: What it is a function of.
+        additive: Whether the loss of a batch is the mean of its examples' losses, so that a batch may be cut.
+    """
+
+    loss: LossFunction | None
+    form: Form
+    additive: bool = True
+
+    @classmethod
+    def of(cls, loss: LossFunction | BatchLoss | None) -> BatchLoss:
+        """The loss that a user gave.
+
+        Raises:
+            InputError: If it cannot be called, or has parameters of its own, which would be no part of x.
+        """
+        if isinstance(loss, BatchLoss):
+            return loss
+        if loss is None:
+            return cls(None, Form.OWN)
+        require(callable(loss), "loss", "be a function of (outputs, targets), or of (model, batch)", loss)
+        if isinstance(loss, nn.Module) and any(p.requires_grad for p in loss.parameters()):
+            names = ", ".join(name for name, p in loss.named_parameters() if p.requires_grad)
+            raise InputError(
+                "loss must have no parameters of its own, which would not be trained nor counted: put it into the "
+                f"module and write loss(model, batch), got {type(loss).__name__} with {names}"
+            )
+        return cls(loss, Form.MODEL if _first_parameter(loss) == "model" else Form.OUTPUTS)
+
+    def __eq__(self, other: object) -> bool:
+        mine = self.loss, self.form, self.additive
+        return isinstance(other, BatchLoss) and all(a is b for a, b in zip(mine, other._facts, strict=True))
+
+    def __hash__(self) -> int:
+        return hash((id(self.loss), self.form, self.additive))
+
+    @property
+    def _facts(self) -> tuple[Any, ...]:
+        return self.loss, self.form, self.additive
+
+    @property
+    def is_of_outputs(self) -> bool:
+        """Whether the loss is one of (outputs, targets)."""
+        return self.form is Form.OUTPUTS
+
+    def __call__(self, module: nn.Module, inputs: Any, targets: Any) -> Tensor:
+        """The loss of a batch by the module with the parameters that it has.
+
+        Outputs in 16 bits are widened to float32 before a loss of outputs.
+        """
+        if self.form is Form.MODEL:
+            assert self.loss is not None
+            return self.loss(module, inputs if targets is None else (inputs, targets))
+        if self.form is Form.OWN:
+            return own_loss(module, inputs, targets)
+        return self.of_outputs(called(module, inputs), targets)
+
+    def of_outputs(self, outputs: Any, targets: Any) -> Tensor:
+        """The loss of a batch by the module's outputs for it."""
+        assert self.loss is not None
+        return self.loss(mapped(_widened, outputs), targets)
+
+    def at(self, module: nn.Module, parameters: Mapping[str, Tensor], inputs: Any, targets: Any) -> Tensor:
+        """The loss of a batch by the module with these tensors for its parameters and buffers, as torch.func has it."""
+        own = {f"module.{name}": tensor for name, tensor in parameters.items()}
+        found: Tensor = functional_call(_Whole(module, self), own, (inputs, targets))
+        return found
+
+
+class _Whole(nn.Module):
+    """A module with its loss: what ``torch.func`` has to call, so that a loss sees the parameters that it is given."""
+
+    def __init__(self, module: nn.Module, loss: BatchLoss) -> None:
+        super().__init__()
+        self.module, self.loss = module, loss
+
+    def forward(self, inputs: Any, targets: Any) -> Tensor:
+        return self.loss(self.module, inputs, targets)
+
+
+def called(module: nn.Module, inputs: Any) -> Any:
+    """What a module returns for inputs, which are one argument, several (a tuple) or named (a mapping).
+
+    Of an output of transformers it is the ``logits``.
+    """
+    if isinstance(inputs, Mapping):
+        outputs = module(**inputs)
+    elif isinstance(inputs, tuple) and not hasattr(inputs, "_fields"):
+        outputs = module(*inputs)
+    else:
+        outputs = module(inputs)
+    return getattr(outputs, "logits", outputs)
+
+
+def own_loss(module: nn.Module, inputs: Any, targets: Any) -> Tensor:
+    """The loss that a module returns when it is given the targets as ``labels``, in a field or under a key ``loss``."""
+    require(isinstance(inputs, Mapping), "data", "be mappings with labels where loss is None", type(inputs).__name__)
+    outputs = module(**inputs, labels=targets)
+    found = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+    if found is None and isinstance(outputs, tuple) and outputs:
+        found = outputs[0]
+    require(
+        isinstance(found, Tensor), "outputs of the module", "have a loss where loss is None", type(outputs).__name__
+    )
+    return found  # type: ignore[return-value]
+
+
+def require_mean(loss: Any) -> None:
+    """InputError with the line that mends it unless what a user's loss returned is one number, a tensor."""
+    rule = (
+        "return a scalar tensor, the mean over the batch (of a loss an example that is: "
+        "lambda outputs, targets: loss(outputs, targets).mean())"
+    )
+    shape = getattr(loss, "shape", None)
+    tensor = isinstance(loss, Tensor)
+    require(tensor and shape == (), "loss", rule, f"shape {tuple(shape)}" if tensor and shape else type(loss).__name__)
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32)) if tensor.is_floating_point() else tensor
+
+
+def _first_parameter(function: Any) -> str | None:
+    """The name of the first parameter of a function; None where Python does not know it."""
+    try:
+        return next(iter(inspect.signature(getattr(function, "forward", function)).parameters), None)
+    except (TypeError, ValueError):  # some built-in functions have no signature
+        return None

@@ -1,0 +1,114 @@
+"""A user's module as the lab computes with it: without wrappers, and with embeddings that have one derivative."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from decomfl_lab.errors import InputError, require
+
+__all__ = ["HeldEmbedding", "handed_back_", "prepared"]
+
+
+class HeldEmbedding(nn.Embedding):
+    """An embedding whose padding row is a constant, whatever its weight has there.
+
+        out[..., :] = held  where the token is ``padding_idx``,  else weight[token]
+
+    torch's own is no function of its weight that can be differentiated: values follow the padding row, reverse
+    derivatives leave it out, forward ones do not (pytorch issue 93950). Here all three agree, with what SGD makes of
+    it: the row stays as it was, directions do not perturb it, and its curvature is zero. A weight that is tied to
+    another layer's still counts there.
+    """
+
+    held: Tensor
+    padding_idx: int
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        """See the class."""
+        found = embedding(input, self.weight)
+        return torch.where((input == self.padding_idx)[..., None], self.held.to(found.dtype), found)
+
+
+def prepared(module: nn.Module, *, shared: bool) -> nn.Module:
+    """A copy of a user's module to compute with; the module itself is never changed.
+
+    DataParallel, DistributedDataParallel and torch.compile are unwrapped; embeddings with sparse gradients have dense
+    ones, and those with a padding row hold it (``HeldEmbedding``).
+
+    Args:
+        module: The module.
+        shared: Whether parameters and buffers stay the module's own, so that nothing of size d is copied; then the
+            module itself is returned where there is nothing to change.
+
+    Raises:
+        InputError: If it is no module, its parameters have no values yet, it cannot be copied, or its forward pass
+            writes to its weights.
+    """
+    require(isinstance(module, nn.Module), "model", "be a torch.nn.Module", module)
+    module = _unwrapped(module)
+    for name, p in module.named_parameters():
+        lazy = isinstance(p, nn.parameter.UninitializedParameter)
+        require(not lazy, f"parameter {name!r}", "have a shape: call the module once on a batch before", "a lazy one")
+        require(not p.is_complex(), f"parameter {name!r}", "be of real numbers", p.dtype)
+    for name, part in module.named_modules():
+        clips = getattr(part, "max_norm", None) if isinstance(part, nn.Embedding | nn.EmbeddingBag) else None
+        require(clips is None, f"max_norm of {name!r}", "be None, as its forward pass writes to its weights", clips)
+    if shared and not any(map(_wants_care, module.modules())):
+        return module
+    kept = [*module.parameters(), *module.buffers()] if shared else []
+    try:
+        own = copy.deepcopy(module, {id(tensor): tensor for tensor in kept})
+    except Exception as error:  # whatever a user's module holds
+        told = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise InputError(f"model must be a module that copy.deepcopy can copy, got {told[:200]}") from error
+    for part in list(own.modules()):
+        for name, child in part.named_children():
+            setattr(part, name, _unwrapped(child))
+        part._compiled_call_impl = None
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag):
+            part.sparse = part.scale_grad_by_freq = False  # which change derivatives, and no value
+        if type(part) is nn.Embedding and part.padding_idx is not None:
+            part.__class__ = HeldEmbedding
+            part.register_buffer("held", part.weight.detach()[part.padding_idx].clone(), persistent=False)
+    return own
+
+
+def handed_back_(module: nn.Module) -> nn.Module:
+    """Make torch's embeddings again of those that hold their padding row, with that row in their weight."""
+    owners = [id(p) for _, p in module.named_parameters(remove_duplicate=False)]
+    for part in module.modules():
+        # A weight that another layer uses too has its own row there, which is the model's.
+        if isinstance(part, HeldEmbedding) and owners.count(id(part.weight)) == 1:
+            with torch.no_grad():
+                part.weight[part.padding_idx] = part.held.to(part.weight.dtype)
+            del part.held
+            part.__class__ = nn.Embedding  # type: ignore[assignment]
+    return module
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    """The module inside torch's wrappers, whose names for its parameters are its own."""
+    while True:
+        if isinstance(module, DataParallel | DistributedDataParallel):
+            module = module.module
+        elif type(module).__name__ == "OptimizedModule":
+            inside: Any = module._orig_mod
+            module = inside
+        else:
+            return module
+
+
+def _wants_care(part: nn.Module) -> bool:
+    """Whether something has to be changed about this one module (not its children)."""
+    compiled: bool = type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None
+    table = isinstance(part, nn.Embedding | nn.EmbeddingBag)
+    wrapped = isinstance(part, DataParallel | DistributedDataParallel)
+    odd = table and (part.sparse or part.scale_grad_by_freq)
+    held = type(part) is nn.Embedding and part.padding_idx is not None
+    return bool(compiled or wrapped or odd or held)

@@ -1,0 +1,203 @@
+"""A user's model, loss and data, tried before a run rests on them: whether they are one function of x, and how.
+
+Tried are the batches of every client's first epoch and the held-out ones, in the sizes, the dtype and the mode of the
+run, for four evaluations of all of them (``objectives.checks``); for a method that needs gradients, also for a gradient
+and two evaluations in float64.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from decomfl_lab.datasets.images import Dataset
+from decomfl_lab.errors import InputError
+from decomfl_lab.layout import Layout
+from decomfl_lab.models.registry import initialising
+from decomfl_lab.objectives.batch_loss import BatchLoss, LossFunction, called, require_mean
+from decomfl_lab.objectives.checks import Watch, is_additive, is_slope, relative
+from decomfl_lab.objectives.normalisation import calibrated
+from decomfl_lab.objectives.trees import Batch, mapped, row_count, rows, tensors
+from decomfl_lab.plugins import is_own, require_same, taking
+from decomfl_lab.runs.building import batches_of_clients, loss_of, parts_of, workspace
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.evaluation import calibration_images, fast_layout
+
+__all__ = ["tried"]
+
+
+def tried(
+    config: TrainConfig, dataset: Dataset, module: nn.Module | None, loss: LossFunction | BatchLoss | None
+) -> BatchLoss:
+    """The loss of a run, which says whether its batches may be cut; all of the lab's own may.
+
+    Raises:
+        InputError: If the user's model and loss do not take the data, or are no function of x and a batch alone, or
+            torch's derivative is not that function's and the method needs it.
+    """
+    measure = BatchLoss.of(loss_of(config) if loss is None else loss)
+    own = module is not None or loss is not None or any(map(is_own, (config.model, config.data, config.loss)))
+    if isinstance(loss, BatchLoss) or not own or config.trust:
+        return measure
+    trial = _Trial.of(config, dataset, module, measure)
+    with torch.inference_mode(False), initialising(0):
+        trial.check_classes(dataset)
+        losses = trial.values()
+        measure = replace(measure, additive=trial.is_additive(losses, calibration_images(config, trial.dataset)))
+        if config.method.gradients:
+            trial.check_slopes()
+    return measure
+
+
+@dataclass
+class _Trial:
+    """A copy of the user's module, and the batches that are tried with it.
+
+    Attributes:
+        original: The user's own module; None where the run makes it.
+        batches: Each with what it is called in an error.
+    """
+
+    config: TrainConfig
+    dataset: Dataset
+    original: nn.Module | None
+    module: nn.Module
+    layout: Layout
+    measure: BatchLoss
+    batches: list[tuple[str, Batch]]
+
+    @classmethod
+    def of(cls, config: TrainConfig, dataset: Dataset, module: nn.Module | None, measure: BatchLoss) -> _Trial:
+        """The trial of a run."""
+        copied = workspace(config, dataset, module)
+        layout = Layout.of(copied)
+        data = dataset.cast(layout.dtype)
+        chosen = [torch.from_numpy(part).to(data.device) for part in parts_of(config, data)]
+        images, batches = fast_layout(data.train_images), []
+        for i, (index, own) in enumerate(zip(chosen, batches_of_clients(config, data, chosen, measure), strict=True)):
+            for step in range(-(-own.n // own.batch_size)):
+                picked = index[torch.from_numpy(own(step)).to(index.device)]
+                batches.append((f"client {i}", rows((images, data.train_labels), picked)))
+        held, n = (fast_layout(data.test_images), data.test_labels), data.held_out
+        for a in range(0, n, config.batch_size):
+            batches.append(("test", rows(held, slice(a, min(a + config.batch_size, n)))))
+        return cls(config, data, module, copied, layout, measure, batches)
+
+    def check_classes(self, dataset: Dataset) -> None:
+        """InputError where a target is not the number of one of the model's outputs; it names the client who has it."""
+        if self.measure.loss is not cross_entropy:
+            return
+        name, (inputs, _) = self.batches[0]
+        with taking(name, tensors(self.batches[0][1])), torch.no_grad():
+            outputs = called(self.module, inputs)
+        named = [(f"client {i}", rows(dataset.train_labels, part)) for i, part in enumerate(dataset.parts or ())]
+        for who, targets in [*named, ("clients", dataset.train_labels), ("test", dataset.test_labels)]:
+            whole = isinstance(targets, Tensor) and targets.ndim == 1 and not targets.is_floating_point()
+            if not (whole and isinstance(outputs, Tensor) and outputs.ndim > 1):
+                continue
+            classes = outputs.shape[1]
+            wrong = ((targets < 0) | (targets >= classes)) & (targets != -100)  # which cross_entropy ignores
+            if wrong.any():
+                at = int(wrong.nonzero()[0])
+                rule = f"be a class in 0..{classes - 1}, as the model has {classes} outputs"
+                raise InputError(f"target {at} of {who} must {rule}, got {int(targets[at])}")
+
+    def values(self) -> list[float]:
+        """The loss of every batch; InputError where it is no scalar, another each time, or reads more than x."""
+        found = []
+        parameters = {} if self.original is None else dict(self.original.named_parameters())
+        versions = [buffer._version for buffer in self.module.buffers()]
+        for name, batch in self.batches:
+            with taking(name, tensors(batch)):
+                with torch.no_grad():
+                    first = self.measure(self.module, *batch)
+                require_mean(first)
+                # With parameters that need no gradient, whatever has one is nothing of x.
+                with _constant(self.module), torch.enable_grad(), Watch(parameters) as watch:
+                    again = self.measure(self.module, *batch)
+                watch.require_closed(again)
+            found.append(float(first))
+            require_same(found[-1], float(again.detach()), tolerance=64 * torch.finfo(torch.float32).eps)
+        for (name, buffer), version in zip(self.module.named_buffers(), versions, strict=True):
+            if buffer._version != version:
+                raise InputError(
+                    f"buffer {name!r} of the model must stay what it is in a forward pass, so that the loss depends on "
+                    "x and the data alone: call model.eval(), got one that is written to"
+                )
+        return found
+
+    def is_additive(self, losses: list[float], calibration: Any) -> bool:
+        """Whether the loss of a batch is the mean of its parts'; of a BatchNorm with statistics that are fixed."""
+
+        def value(batch: Batch) -> float:
+            with torch.no_grad():
+                return float(self.measure(self.module, *batch))
+
+        def count(batch: Batch) -> float:
+            return float(row_count(batch) or 1)
+
+        only = [batch for _, batch in self.batches]
+        with calibrated(self.module, calibration) as fixed:
+            wholes = [value(batch) for batch in only] if fixed else losses
+            return is_additive(value, only, wholes, weight=count, eps=torch.finfo(self.layout.dtype).eps)
+
+    def check_slopes(self) -> None:
+        """InputError where ∇fᵀz of a batch is no difference of values along z."""
+        wide = copy.deepcopy(self.module).double()
+        generator = torch.Generator().manual_seed(0)
+        x = self.layout.flatten(self.module).double()
+        z = torch.randn(x.numel(), generator=generator, dtype=torch.float64).to(x.device)
+        layout = replace(self.layout, dtype=torch.float64)
+        parameters = [self.module.get_parameter(name) for name in self.layout.names]
+        for name, batch in self.batches:
+            with torch.enable_grad(), taking(name, tensors(batch)):
+                loss = self.measure(self.module, *batch)
+                if not loss.requires_grad:
+                    raise InputError(
+                        f"loss must depend on the parameters by operations of torch for {self.config.method.name}, "
+                        "which needs gradients (is there detach, no_grad, item or numpy in between?), got one without"
+                    )
+                slopes = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+            gradient = torch.cat([slope.reshape(-1) for slope in slopes]).double()
+
+            def difference(step: float, batch: Batch = batch) -> float:
+                c = relative(x, z, step)
+                data = mapped(lambda t: t.double() if t.is_floating_point() else t, batch)
+                ends = []
+                for at in (x + c * z, x - c * z):
+                    layout.bind(wide, at)
+                    with torch.no_grad():
+                        ends.append(float(self.measure(wide, *data)))
+                return (ends[0] - ends[1]) / (2 * c)
+
+            slope = float(gradient @ z)
+            try:
+                agrees = is_slope(slope, float(gradient.norm()), difference)
+            except Exception:  # a module that takes no float64 cannot be tried so
+                return
+            if not agrees:
+                raise InputError(
+                    f"loss must have the derivative that torch gives, for {self.config.method.name}, got {slope:.3g} "
+                    f"along a direction where values of {name} change by {difference(1e-4):.3g}: is there a backward "
+                    "of your own, a hook, or detach in between? A method of differences (decomfl) needs none"
+                )
+
+
+@contextmanager
+def _constant(module: nn.Module) -> Iterator[None]:
+    """Inside, no parameter of the module needs a gradient."""
+    trained = [p for p in module.parameters() if p.requires_grad]
+    try:
+        for p in trained:
+            p.requires_grad_(False)
+        yield
+    finally:
+        for p in trained:
+            p.requires_grad_(True)

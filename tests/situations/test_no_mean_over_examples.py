@@ -1,0 +1,473 @@
+"""Losses that are no mean over examples: the whole batch as it is, weights for several batches, or a refusal."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from tests.situations.situation import (
+    BATCHES,
+    REAL,
+    REAL64,
+    RIGHT,
+    WEIGHTS,
+    X64,
+    Case,
+    N,
+    Situation,
+    Table,
+    X,
+    Y,
+    ce,
+    every,
+    mean_ce,
+    mlp,
+    refused,
+    seeded,
+)
+
+TABLE = Table()
+SPLIT = refused(WEIGHTS)
+SORTED = Y.sort().indices
+IGNORED = -100
+
+
+def batches(inputs, targets, size=11):
+    return list(zip(inputs.split(size), targets.split(size), strict=True))
+
+
+# --- the losses, of (outputs, targets) --------------------------------------------------------------------------------
+
+RARE = torch.tensor([1.0, 5.0, 60.0])
+
+
+def weighted(o, t):
+    return nn.functional.cross_entropy(o, t, weight=RARE.to(o))
+
+
+def summed(o, t):
+    return nn.functional.cross_entropy(o, t, reduction="sum")
+
+
+def infonce(o, t):
+    z = nn.functional.normalize(o, dim=1)
+    return nn.functional.cross_entropy(4 * z @ z.T, torch.arange(len(z)))
+
+
+def supervised_contrast(o, t):
+    z = nn.functional.normalize(o, dim=1)
+    same = (t[:, None] == t).to(o) - torch.eye(len(t)).to(o)
+    return -(same * nn.functional.log_softmax(4 * z @ z.T, dim=1)).sum() / (same.sum() + 1)
+
+
+def soft_f1(o, t):
+    p, q = o.softmax(1)[:, 2], (t == 2).to(o)
+    return 1 - 2 * (p * q).sum() / (p.sum() + q.sum() + 1e-6)
+
+
+def dice(o, t):
+    p, q = o.softmax(1), nn.functional.one_hot(t, 3).to(o)
+    return 1 - ((2 * (p * q).sum(0) + 1) / ((p + q).sum(0) + 1)).mean()
+
+
+def pairwise_ranking(o, t):
+    s = o[:, 0]
+    above = (t[:, None] > t).to(o)
+    return (above * nn.functional.softplus(s[None, :] - s[:, None])).sum() / (above.sum() + 1)
+
+
+def worst_example(o, t):
+    return nn.functional.cross_entropy(o, t, reduction="none").max()
+
+
+def correlation(o, t):
+    a, b = o[:, 0] - o[:, 0].mean(), t.to(o) - t.to(o).mean()
+    return 1 - (a * b).sum() / (a.norm() * b.norm() + 1e-3)
+
+
+def perplexity(o, t):
+    return ce(4 * o, t).exp()
+
+
+def divided_by_a_constant(o, t):
+    return nn.functional.cross_entropy(o, t, reduction="sum") / N
+
+
+def batch_entropy(o, t):
+    p = o.softmax(1).mean(0)
+    return ce(o, t) + (p * p.log()).sum()
+
+
+LOSSES = {
+    "class weights": weighted,
+    "reduction='sum'": summed,
+    "InfoNCE, whose negatives are the batch": infonce,
+    "a supervised contrast of pairs": supervised_contrast,
+    "soft F1": soft_f1,
+    "dice": dice,
+    "a pairwise ranking": pairwise_ranking,
+    "the loss of the worst example": worst_example,
+    "one minus a correlation": correlation,
+    "perplexity": perplexity,
+    "a sum divided by the size of the data": divided_by_a_constant,
+    "the entropy of the batch's mean prediction": batch_entropy,
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_to_cut_one_of_these_losses_would_be_seen(name):
+    """Else a table that trains them says nothing."""
+    loss, outputs = LOSSES[name], mlp().double()(X64).detach()
+    whole, pieces = float(loss(outputs, Y)), [loss(*piece) for piece in batches(outputs, Y, 16)]
+    mean = sum(float(piece) * n for piece, n in zip(pieces, (16, 16, 8), strict=True)) / N
+    assert abs(whole - mean) > 0.005 * abs(whole)
+
+
+for _name, _loss in LOSSES.items():
+
+    @TABLE.add(f"{_name}, one batch", both=RIGHT)
+    def _(loss=_loss):
+        return Case(mlp(), loss, [(X, Y)], lambda net: loss(net(X64), Y))
+
+    @TABLE.add(f"{_name}, a pair of tensors", kappa=RIGHT)
+    def _(loss=_loss):
+        return Case(mlp(), loss, (X, Y), lambda net: loss(net(X64), Y))
+
+    @TABLE.add(f"{_name}, several batches", kappa=SPLIT)
+    def _(loss=_loss):
+        return Case(mlp(), loss, BATCHES)
+
+    @TABLE.add(f"{_name}, several batches with a weight each", kappa=RIGHT)
+    def _(loss=_loss):
+        f = [lambda net, x=x, y=y: loss(net(x.double()), y) for x, y in BATCHES]
+        return Case(
+            mlp(),
+            loss,
+            BATCHES,
+            lambda net: (f[0](net) + 2 * f[1](net) + 3 * f[2](net) + 4 * f[3](net)) / 10,
+            kappa={"weights": [1, 2, 3, 4]},
+        )
+
+
+# --- class weights ----------------------------------------------------------------------------------------------------
+
+
+@TABLE.add("class weights, batches sorted by class", kappa=SPLIT)
+def _():
+    return Case(mlp(), weighted, batches(X[SORTED], Y[SORTED]))
+
+
+@TABLE.add("class weights, where the first batch has one class alone", kappa=SPLIT)
+def _():
+    first = int((Y == 0).sum())
+    return Case(mlp(), weighted, [*batches(X[SORTED][:first], Y[SORTED][:first], first), (X[Y > 0], Y[Y > 0])])
+
+
+@TABLE.add("class weights that differ only for a class of the last batch", kappa=SPLIT)
+def _():
+    def rare(o, t):
+        return nn.functional.cross_entropy(o, t, weight=torch.tensor([1.0, 1.0, 20.0]).to(o))
+
+    common = Y < 2
+    parts = [*batches(X[common], Y[common], 9), (X[6:14], Y[6:14])]
+    return Case(mlp(), rare, parts)
+
+
+@TABLE.add("class weights, a batch for each class", kappa=SPLIT)
+def _():
+    return Case(mlp(), weighted, [(X[c == Y], Y[c == Y]) for c in range(3)])
+
+
+@TABLE.add("class weights, where the first batch is one example", kappa=SPLIT)
+def _():
+    return Case(mlp(), weighted, [(X[:1], Y[:1]), (X[1:], Y[1:])])
+
+
+@TABLE.add("class weights, batches of one example each", kappa=SPLIT)
+def _():
+    return Case(mlp(), weighted, batches(X, Y, 1))
+
+
+@TABLE.add("class weights, batches sorted by class, and weights= of the targets", kappa=RIGHT)
+def _():
+    return Case(
+        mlp(),
+        weighted,
+        batches(X[SORTED], Y[SORTED]),
+        lambda net: weighted(net(X64), Y),
+        kappa={"weights": lambda targets: RARE[targets]},
+    )
+
+
+@TABLE.add("class weights, batches of one example each, and weights= of the targets", kappa=RIGHT)
+def _():
+    return Case(
+        mlp(), weighted, batches(X, Y, 1), lambda net: weighted(net(X64), Y), kappa={"weights": lambda t: RARE[t]}
+    )
+
+
+@TABLE.add("class weights, more examples than go through at once", kappa=RIGHT)
+def _():
+    x, y = X.repeat(13, 1), Y.repeat(13)[torch.arange(13 * N).roll(7)]  # 520
+    return Case(mlp(), weighted, (x, y), lambda net: weighted(net(x.double()), y))
+
+
+@TABLE.add("class weights, loss(model, batch) with weights= of the batch", kappa=RIGHT)
+def _():
+    return Case(
+        mlp(),
+        lambda model, batch: weighted(model(batch[0]), batch[1]),
+        BATCHES,
+        lambda net: weighted(net(X64), Y),
+        kappa={"weights": lambda batch: RARE[batch[1]]},
+    )
+
+
+@TABLE.add("class weights, loss(model, batch) of several batches without weights", kappa=SPLIT)
+def _():
+    return Case(mlp(), lambda model, batch: weighted(model(batch[0]), batch[1]), BATCHES)
+
+
+@TABLE.add("class weights, nn.CrossEntropyLoss itself", train=RIGHT, kappa=SPLIT)
+def _():
+    return Case(mlp(), nn.CrossEntropyLoss(weight=RARE), BATCHES, lambda net: weighted(net(X64), Y), clients=[(X, Y)])
+
+
+# --- masks, ignored tokens, weights in the targets --------------------------------------------------------------------
+
+TOKENS = seeded(lambda: torch.randint(0, 3, (N, 5)), 9)
+RAGGED = TOKENS.clone()
+for _n in range(N):  # 1 to 5 tokens count
+    RAGGED[_n, 1 + (_n * 7) % 5 :] = IGNORED
+
+
+class Tagger(nn.Module):
+    """Logits (n, 3, 5) of five tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 3), nn.Linear(3, 15)
+
+    def forward(self, h):
+        return self.b(torch.tanh(self.a(h))).view(-1, 3, 5)
+
+
+def tags(o, t):
+    return nn.functional.cross_entropy(o, t, ignore_index=IGNORED)
+
+
+@TABLE.add("ignored tokens, ragged counts, one batch", both=RIGHT)
+def _():
+    return Case(seeded(Tagger), tags, [(X, RAGGED)], lambda net: tags(net(X64), RAGGED))
+
+
+@TABLE.add("ignored tokens, ragged counts, several batches", kappa=SPLIT)
+def _():
+    return Case(seeded(Tagger), tags, batches(X, RAGGED))
+
+
+@TABLE.add("ignored tokens, equal counts in the first batch alone", kappa=SPLIT)
+def _():
+    targets = torch.cat([TOKENS[:11], RAGGED[11:]])
+    return Case(seeded(Tagger), tags, batches(X, targets))
+
+
+@TABLE.add("ignored tokens, weights= the number that count", kappa=RIGHT)
+def _():
+    return Case(
+        seeded(Tagger),
+        tags,
+        batches(X, RAGGED),
+        lambda net: tags(net(X64), RAGGED),
+        kappa={"weights": lambda t: (t != IGNORED).float()},
+    )
+
+
+@TABLE.add("tokens that all count, several batches", kappa=RIGHT)
+def _():
+    return Case(seeded(Tagger), tags, batches(X, TOKENS), lambda net: tags(net(X64), TOKENS))
+
+
+MASK = (torch.arange(N) % 3 > 0).float()
+
+
+def masked(o, t):
+    errors = (o - t[0]).square().mean(1)
+    return (errors * t[1]).sum() / t[1].sum()
+
+
+def _masked_batches():
+    return [(x, (y, m)) for x, y, m in zip(X.split(11), REAL.split(11), MASK.split(11), strict=True)]
+
+
+@TABLE.add("a masked mean, one batch", kappa=RIGHT)
+def _():
+    return Case(mlp(), masked, [(X, (REAL, MASK))], lambda net: masked(net(X64), (REAL64, MASK)))
+
+
+@TABLE.add("a masked mean, several batches", kappa=SPLIT)
+def _():
+    return Case(mlp(), masked, _masked_batches())
+
+
+@TABLE.add("a masked mean, weights= the mask", kappa=RIGHT)
+def _():
+    return Case(
+        mlp(),
+        masked,
+        _masked_batches(),
+        lambda net: masked(net(X64), (REAL64, MASK)),
+        kappa={"weights": lambda targets: targets[1]},
+    )
+
+
+@TABLE.add("a mean of weighted errors, which is a mean over examples", kappa=RIGHT)
+def _():
+    def loss(o, t):
+        return ((o - t[0]).square().mean(1) * t[1]).mean()
+
+    return Case(mlp(), loss, _masked_batches(), lambda net: loss(net(X64), (REAL64, MASK)))
+
+
+@TABLE.add("a masked mean with the mask in the last column of the targets", train=RIGHT)
+def _():
+    def loss(o, t):
+        return ((o - t[:, :3]).square().mean(1) * t[:, 3]).sum() / t[:, 3].sum()
+
+    both = torch.cat([REAL, MASK[:, None]], 1)
+    return Case(mlp(), loss, (X, both), lambda net: loss(net(X64), both.double()))
+
+
+# --- a forward pass that looks at the batch ---------------------------------------------------------------------------
+
+
+class ZScore(nn.Module):
+    """Normalises by the batch in forward, without a BatchNorm that could be seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 3), nn.Linear(3, 3)
+
+    def forward(self, x):
+        h = self.a(x)
+        return self.b(torch.tanh((h - h.mean(0)) / (h.var(0, correction=0) + 0.1).sqrt()))
+
+
+class Centred(nn.Module):
+    """Attends from each example to the others."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 3), nn.Linear(3, 3)
+
+    def forward(self, x):
+        h = self.a(x)
+        return self.b((h @ h.T).softmax(1) @ h)
+
+
+for _what, _kind in (("a z-score of the batch", ZScore), ("attention between the batch's examples", Centred)):
+
+    @TABLE.add(f"{_what} in forward, one batch", both=RIGHT)
+    def _(kind=_kind):
+        return Case(seeded(kind), ce, [(X, Y)], mean_ce)
+
+    @TABLE.add(f"{_what} in forward, several batches", kappa=SPLIT)
+    def _(kind=_kind):
+        return Case(seeded(kind), ce, BATCHES)
+
+    @TABLE.add(f"{_what} in forward, batches of one example each", kappa=SPLIT)
+    def _(kind=_kind):
+        return Case(seeded(kind), ce, batches(X, Y, 1))
+
+
+@TABLE.add("a BatchNorm that keeps no running statistics, one batch", train=RIGHT)
+def _():
+    def make():
+        return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False), nn.Linear(3, 3))
+
+    return Case(seeded(make), ce, (X, Y), mean_ce)
+
+
+# --- what is a mean, however it is cut --------------------------------------------------------------------------------
+
+
+@TABLE.add("a mean over ragged batches", kappa=RIGHT)
+def _():
+    return Case(mlp(), ce, BATCHES, mean_ce)
+
+
+@TABLE.add("a mean over batches of one example each", kappa=RIGHT)
+def _():
+    return Case(mlp(), ce, batches(X, Y, 1), mean_ce)
+
+
+@TABLE.add("a mean whose first batch is one example", kappa=RIGHT)
+def _():
+    return Case(mlp(), ce, [(X[:1], Y[:1]), (X[1:], Y[1:])], mean_ce)
+
+
+@TABLE.add("a mean plus a constant", kappa=RIGHT, train=RIGHT)
+def _():
+    return Case(mlp(), lambda o, t: ce(o, t) + 3, BATCHES, lambda net: mean_ce(net) + 3, clients=[(X, Y)])
+
+
+@TABLE.add("a mean, sorted by class", kappa=RIGHT)
+def _():
+    return Case(mlp(), ce, batches(X[SORTED], Y[SORTED]), mean_ce)
+
+
+@TABLE.add("label smoothing, a mean", kappa=RIGHT, train=RIGHT)
+def _():
+    smooth = nn.CrossEntropyLoss(label_smoothing=0.1)
+    return Case(mlp(), smooth, BATCHES, lambda net: smooth(net(X64), Y), clients=[(X, Y)])
+
+
+@TABLE.add("a focal loss, a mean", kappa=RIGHT, train=RIGHT)
+def _():
+    def focal(o, t):
+        each = nn.functional.cross_entropy(o, t, reduction="none")
+        return ((1 - torch.exp(-each)) ** 2 * each).mean()
+
+    return Case(mlp(), focal, BATCHES, lambda net: focal(net(X64), Y), clients=[(X, Y)])
+
+
+@TABLE.add("a mean, with weights= other than the numbers of examples", kappa=RIGHT)
+def _():
+    def f(net):
+        return (3 * ce(net(X64[:11]), Y[:11]) + ce(net(X64[11:22]), Y[11:22])) / 4
+
+    return Case(mlp(), ce, BATCHES[:2], f, kappa={"weights": [3.0, 1.0]})
+
+
+# --- weights that are none --------------------------------------------------------------------------------------------
+
+
+@TABLE.add("fewer weights than batches", kappa=refused("weights must .*4"))
+def _():
+    return Case(mlp(), weighted, BATCHES, kappa={"weights": [1, 2]})
+
+
+@TABLE.add("a weight below zero", kappa=refused("weights must .*0"))
+def _():
+    return Case(mlp(), weighted, BATCHES, kappa={"weights": [1, 2, -1, 1]})
+
+
+@TABLE.add("a function of weights that returns NaN", kappa=refused("weights .*(finite|nan)"))
+def _():
+    return Case(mlp(), weighted, BATCHES, kappa={"weights": lambda t: t / 0.0 - t / 0.0})
+
+
+@TABLE.add("a function of weights that fails", kappa=refused("weights.*no_such_method"))
+def _():
+    return Case(mlp(), weighted, BATCHES, kappa={"weights": lambda t: t.no_such_method()})
+
+
+@TABLE.add("a word in the place of weights", kappa=refused("weights must"))
+def _():
+    return Case(mlp(), weighted, BATCHES, kappa={"weights": "balanced"})
+
+
+@every(TABLE)
+def test_a_loss_that_is_no_mean_is_taken_whole_or_refused(situation: Situation):
+    situation.judge()
