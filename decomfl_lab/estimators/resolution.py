@@ -22,7 +22,7 @@ In float32 differences of losses of this lab's engines erred by 0.03 to 1.2 of t
 of μ from 1e-8 to 1e-5). In bfloat16 logits are widened before the loss, which is a mean of many: 0.4 to 1.5 units.
 """
 LEAST = 4.0
-"""The median difference that is enough, in units of rounding; of smaller ones a third and more was rounding."""
+"""The median difference that is enough, in units of rounding; of a smaller one a third and more can be rounding."""
 ENOUGH = 20
 """The scalars to be seen before anything is said."""
 AIM = 100.0
@@ -90,10 +90,10 @@ class Resolution:
             )
         # Below one unit the differences say nothing of the slope, so that no better mu follows from them.
         better = _one_digit(mu * AIM / size) if size >= 1 else _larger(mu)
+        share = "a good part of every scalar" if size >= 1 else "most of every scalar"
         return (
             f"mu = {mu:g} is too small for {whose}: its differences, of which scalars are made, are {size:.2g} units "
-            f"of its rounding (median of the first {seen}), so that scalars are mostly rounding; try mu = "
-            f"{better:g}{wide}"
+            f"of its rounding (median of the first {seen}), so that {share} is rounding; try mu = {better:g}{wide}"
         )
 
 
