@@ -336,7 +336,7 @@ class Run:
             end = None if federation.follows else self.round
             with RunLog.open(path, end=end) if goes_on else RunLog.create(path, self._identity()) as log:
                 self._require_same(log.header, path, len(log))
-                if log.header["config"]["clients"] < self.config.clients:
+                if log.header["config"].get("clients", self.config.clients) < self.config.clients:
                     log.rewrite(path, self._header_with_newcomers(log.header))
                 if len(log) < self.round:
                     remedy = "" if federation.follows else ", or remove it to go on without one"
