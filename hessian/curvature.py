@@ -87,11 +87,15 @@ class _CurvatureOperator(ABC):
         """What the first product is to be compared by; a vector with many zeros sees little, so another goes first."""
         if self._tried:
             return None
-        if 2 * int(v.count_nonzero()) < self.d:
-            self.matvec(probe(self, 0, _TRIAL, 0))
-            return None
         self._tried = True
-        return self._trial(v)
+        if 2 * int(v.count_nonzero()) >= self.d:
+            return self._trial(v)
+        other = probe(self, 0, _TRIAL, 0)
+        trial = self._trial(other)
+        for b, piece in enumerate(self.objective.pieces):
+            trial.see(b, piece, self._product(b, other))
+        self.remark = trial.verdict(lambda b: self._product(b, other))
+        return None
 
     @abstractmethod
     def _trial(self, v: Tensor) -> Trial:

@@ -15,14 +15,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from decomfl_lab.datasets.given import Data, batches_of
 from decomfl_lab.errors import InputError, is_number, require, require_choice, require_int
 from decomfl_lab.layout import Layout
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction, called, require_mean
 from decomfl_lab.objectives.checks import Watch, is_additive
-from decomfl_lab.objectives.modules import prepared
+from decomfl_lab.objectives.modules import prepared, swapped
 from decomfl_lab.objectives.trees import Batch, mapped, row_count, rows, tensors
 from decomfl_lab.plugins import require_same, taking
 
@@ -106,6 +105,7 @@ class MeanLoss:
             there is no BatchNorm.
         trusted: Whether nothing was tried.
         kinked: Whether a function that is not smooth was seen in module or loss; None if nothing was tried.
+        padded: Whether one of torch's embeddings was seen with a padding row, which its derivative leaves out.
     """
 
     def __init__(
@@ -167,6 +167,7 @@ class MeanLoss:
         self._module = module = prepared(module, shared=True)
         self.weight_decay, self.trusted = float(weight_decay), trust
         self.kinked: bool | None = None
+        self.padded = False
         with enabled():
             chosen = _choose(module, parameters)
             self.device = _one_device(module)
@@ -212,6 +213,8 @@ class MeanLoss:
             self.pieces = wholes
         values = self._tried(chosen)
         given = weights is not None and not callable(weights)
+        if not self.trusted and not self._additive:  # what parts would have shown of rare noise, repetitions do
+            self.require_same(values)
         if len(self.pieces) > 1 and (not given or chunk is not None):
             self._require_additive(values)
         return values
@@ -224,7 +227,9 @@ class MeanLoss:
             rule = "all have the examples in their first dimension, or weights be given, one for each batch"
             fine = row_count(batch) is not None or len(batches) == 1 or weights is not None
             require(fine, f"tensors of batches[{b}]", rule, counts)
-        given = None if weights is None or callable(weights) else [float(weight) for weight in weights]
+        given = None if weights is None or callable(weights) else list(weights)
+        numbers = given is None or all(map(is_number, given))
+        require(numbers, "weights", "be a number for each batch, or a function of targets", weights)
         w = [self._weight(batch) for batch in batches] if given is None else given
         require(len(w) == len(batches), "weights", f"be one for each of the {len(batches)} batches", len(w))
         above = all(v > 0 for v in w) if given is not None else any(w)
@@ -258,6 +263,7 @@ class MeanLoss:
                 values,
                 weight=self._weight,
                 eps=torch.finfo(self.dtype).eps,
+                wide=lambda batch: self.wide().piece_value(self.x.double(), Piece(*batch, 1, 1.0)),
             )
         return self._additive
 
@@ -270,9 +276,22 @@ class MeanLoss:
             "something else: the loss of a batch is not the mean of its parts'",
         )
 
+    def require_same(self, values: Sequence[float] | None = None) -> None:
+        """InputError where the loss of a piece at x, ``values`` where they are known, differs from time to time."""
+        values = self._values(self.x) if values is None else values
+        for _ in range(2):
+            self._require_same(values, self._values(self.x))
+
+    def _require_same(self, values: Sequence[float], again: Sequence[float]) -> None:
+        # Some sums have no order on a GPU; and a watched pass takes no fused attention.
+        for first, second in zip(values, again, strict=True):
+            require_same(first, second, tolerance=64 * torch.finfo(self.dtype).eps)
+
     def _tried(self, chosen: Mapping[str, nn.Parameter]) -> list[float]:
         """The loss of each piece; InputError where it is no scalar, another each time, or reads more than x."""
-        with taking("data", tensors(self.pieces[0].batch)):
+        ragged = ", whose tensors have not all the examples in their first dimension"
+        name = "data" + ragged * (row_count(self.pieces[0].batch) is None)
+        with taking(name, tensors(self.pieces[0].batch)):
             values = self._values(self.x)
             if self.trusted:
                 return values
@@ -282,10 +301,8 @@ class MeanLoss:
                     loss = self._loss_at(self.x, piece)
                     watch.require_closed(loss)
                     again.append(loss.detach())
-        self.kinked = watch.kinked
-        # Some sums have no order on a GPU; and a watched pass takes no fused attention.
-        for first, second in zip(values, torch.stack(again).tolist(), strict=True):
-            require_same(first, second, tolerance=64 * torch.finfo(self.dtype).eps)
+        self.kinked, self.padded = watch.kinked, watch.padded
+        self._require_same(values, torch.stack(again).tolist())
         return values
 
     # --- the function ---------------------------------------------------------------------------------------------
@@ -328,10 +345,8 @@ class MeanLoss:
         """
         rule = "be one of (outputs, targets) for a matrix that is made of the outputs' derivatives"
         require(self._loss.is_of_outputs, "loss", rule, self._loss.form.value)
-        with self._normalising():
-            return functional_call(
-                _Called(self._module), self._tensors(x, "module."), (mapped(self._place, piece.inputs),)
-            )
+        with self._normalising(), swapped(self._module, self._tensors(x)):
+            return called(self._module, mapped(self._place, piece.inputs))
 
     def loss_of(self, outputs: Any, piece: Piece) -> Tensor:
         """The piece's loss, a scalar tensor, given the module's outputs."""
@@ -346,19 +361,17 @@ class MeanLoss:
         require_mean(loss)
         return loss
 
-    def _tensors(self, x: Tensor, prefix: str = "") -> dict[str, Tensor]:
+    def _tensors(self, x: Tensor) -> dict[str, Tensor]:
         """Parameters, those of x and others, and copies of the buffers, by their names."""
         parts = zip(self.names, self.layout.shapes, x.split(self.layout.sizes), strict=True)
         found = {name: part.view(shape) for name, shape, part in parts}
-        found |= self._fixed | {name: buffer.clone() for name, buffer in self._buffers.items()}
-        return {prefix + name: tensor for name, tensor in found.items()}
+        return found | self._fixed | {name: buffer.clone() for name, buffer in self._buffers.items()}
 
     def wide(self) -> MeanLoss:
         """The same function in float64, of the same data: nothing of it is copied but the parameters."""
         other = copy.copy(self)
         other.dtype, other.layout = torch.float64, replace(self.layout, dtype=torch.float64)
         other._fixed, other._buffers = mapped(other._place, self._fixed), mapped(other._place, self._buffers)
-        other.x = self.x.double()
         return other
 
     @property
@@ -447,17 +460,6 @@ class MeanLoss:
         """The piece's own loss at x."""
         with torch.no_grad():
             return float(self._loss_at(x, piece))
-
-
-class _Called(nn.Module):
-    """A module that is called with inputs of any form; see ``batch_loss.called``."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, inputs: Any) -> Any:
-        return called(self.module, inputs)
 
 
 @contextmanager

@@ -66,7 +66,7 @@ class HessianTrial:
 
     def __init__(self, objective: MeanLoss, x: Tensor, v: Tensor) -> None:
         self.objective, self.wide = objective, objective.wide()
-        self.x, self.v = x.double(), v.double()
+        self.x, self.v = x, v
         self.steps = KINKED if objective.kinked else SMOOTH
         self.off: dict[int, float] = {}  # how far each piece's part is from its difference
         self.size = 0.0  # ‖Hv‖, or more
@@ -79,22 +79,26 @@ class HessianTrial:
         assert product is not None
         if self.trouble:
             return
+        length, step = float(self.v.double().norm()), self.steps[0]
+        c = relative(self.x, self.v, step)
         try:
-            found, gradient, values, c = self._difference(piece, self.steps[0])
+            up, high = self._end(piece, c)
+            down, low = self._end(piece, -c)
         except InputError:
             raise
         except Exception as error:  # a module that takes no float64
             self.trouble = f"the module takes no float64 ({type(error).__name__})"
             return
-        share, across = piece.share, c * float(self.v.norm()) / self.steps[0]
-        self.off[b] = share * float((found - product).norm())
-        value = max(map(abs, values))
-        scale = float(self.v.norm()) * (float(gradient.norm()) / across + value / across**2)
-        self.size += share * max(float(found.norm()), float(product.norm()), FLOOR * scale)
-        self.slope[0] += share * float(gradient @ self.v)
-        self.slope[1] += share * (values[0] - values[1]) / (2 * c)
-        self.typical += share * float(gradient.norm() * self.v.norm()) / self.v.numel() ** 0.5
+        share, across, value = piece.share, c * length / step, max(abs(high), abs(low))
+        gradient = float(up.norm())
+        self.slope[0] += share * sum(float(self.v.double() @ end) for end in (up, down)) / 2
+        self.slope[1] += share * (high - low) / (2 * c)
+        self.typical += share * gradient * length / self.v.numel() ** 0.5
         self.noise += share * 8 * torch.finfo(torch.float64).eps * value / c
+        found = up.sub_(down).div_(2 * c)
+        least = FLOOR * length * (gradient / across + value / across**2)
+        self.size += share * max(float(found.norm()), float(product.norm()), least)
+        self.off[b] = share * float(found.sub_(product).norm())
 
     def verdict(self, again: Callable[[int], Tensor]) -> str:
         """See ``Trial``."""
@@ -104,37 +108,41 @@ class HessianTrial:
                 break
             product = again(b)
             for step in self.steps[1:]:
-                found, _, _, _ = self._difference(pieces[b], step)
-                self.off[b] = min(self.off[b], pieces[b].share * float((found - product).norm()))
+                c = relative(self.x, self.v, step)
+                up, down = self._end(pieces[b], c)[0], self._end(pieces[b], -c)[0]
+                found = up.sub_(down).div_(2 * c).sub_(product)
+                self.off[b] = min(self.off[b], pieces[b].share * float(found.norm()))
         missed = sum(self.off.values())
         if not self.trouble and missed > AGREES * self.size:
-            if self.objective.kinked and _narrows(self.wide, self.x):
+            if self.objective.kinked and _narrows(self.wide, self.x.double()):
                 self.trouble = "the module computes in float32 whatever it is given, and has kinks"
             else:
-                raise _refusal(
-                    f"a product with the Hessian is {missed / self.size:.0%} off", "differences of gradients"
-                )
+                what = f"a product with the Hessian is {missed / self.size:.0%} off"
+                raise self._refusal(what, "differences of gradients")
         if self.trouble:
             return UNCLEAR.format(self.trouble)
         by_gradient, by_values = self.slope
         close = abs(by_gradient - by_values) <= AGREES * max(self.typical, abs(by_values)) + self.noise
         if not close and not is_slope(by_gradient, self.typical, self._of_values):
-            raise _refusal(f"∇fᵀv is {by_gradient:.3g} for {by_values:.3g}", "differences of values")
+            raise self._refusal(f"∇fᵀv is {by_gradient:.3g} for {by_values:.3g}", "differences of values")
         return ""
 
-    def _difference(self, piece: Piece, step: float) -> tuple[Tensor, Tensor, tuple[float, float], float]:
-        """A piece's difference of gradients, its gradient, its values at both ends, and c."""
-        c = relative(self.x, self.v, step)
-        (up, high), (down, low) = (self._ends(piece, self.x + sign * c * self.v) for sign in (1, -1))
-        return (up - down) / (2 * c), (up + down) / 2, (high, low), c
+    def _refusal(self, what: str, beside: str) -> InputError:
+        self.objective.require_same()  # noise would be the reason
+        return _refusal(what, beside, self.objective)
 
-    def _ends(self, piece: Piece, x: Tensor) -> tuple[Tensor, float]:
-        """Gradient and value of a piece in float64; by halves, so that no graph is larger than one in float32."""
-        may_be_cut = self.wide.may_be_cut and self.objective.dtype != torch.float64
-        halves = piece.cut((piece.examples + 1) // 2, self.wide.weigh) if may_be_cut else iter([piece])
-        total, value = torch.zeros_like(x), 0.0
-        for part in halves:
-            leaf = x.detach().requires_grad_()
+    def _at(self, c: float) -> Tensor:
+        """The point x + cv in float64."""
+        return self.x.to(torch.float64, copy=True).add_(self.v, alpha=c)
+
+    def _end(self, piece: Piece, c: float) -> tuple[Tensor, float]:
+        """Gradient and value of a piece at x + cv, in float64; by halves, so that graphs stay small."""
+        leaf = self._at(c).requires_grad_()
+        if not self.wide.may_be_cut or self.objective.dtype == torch.float64:
+            gradient, loss = self.wide.piece_slope(leaf, piece)
+            return gradient, float(loss)
+        total, value = torch.zeros_like(leaf), 0.0
+        for part in piece.cut((piece.examples + 1) // 2, self.wide.weigh):
             gradient, loss = self.wide.piece_slope(leaf, part)
             total.add_(gradient, alpha=part.share / piece.share)
             value += part.share / piece.share * float(loss)
@@ -144,8 +152,8 @@ class HessianTrial:
         """The difference of values of all pieces, without the penalty."""
         c = relative(self.x, self.v, step)
         ends = [
-            sum(piece.share * self.wide.piece_value(self.x + sign * c * self.v, piece) for piece in self.wide.pieces)
-            for sign in (1, -1)
+            sum(piece.share * self.wide.piece_value(self._at(end), piece) for piece in self.wide.pieces)
+            for end in (c, -c)
         ]
         return (ends[0] - ends[1]) / (2 * c)
 
@@ -227,7 +235,7 @@ class OutputTrial:
         """See ``Trial``."""
         for kind, off in self.off.items():
             if off > AGREES * self.size[kind]:
-                raise _refusal(f"{kind[0]} {off / self.size[kind]:.0%} off", kind[1])
+                raise _refusal(f"{kind[0]} {off / self.size[kind]:.0%} off", kind[1], self.wide)
         return UNCLEAR.format(self.trouble) if self.trouble else ""
 
 
@@ -250,9 +258,11 @@ def _narrows(wide: MeanLoss, x: Tensor) -> bool:
     return bool(mode.seen)
 
 
-def _refusal(what: str, beside: str) -> InputError:
+def _refusal(what: str, beside: str, objective: MeanLoss) -> InputError:
+    reason = "is there a backward or jvp of your own, a hook, detach, or a part in training mode in between?"
+    if objective.padded:
+        reason = "functional.embedding leaves its padding row out of the derivative: use nn.Embedding(padding_idx=...)."
     return InputError(
-        f"module and loss must have the derivatives that torch gives, got {what} from {beside}: is there a backward or "
-        "jvp of your own, a hook, or detach in between? Mend it, or use what needs no derivatives (the forward-only "
-        "command, hessian.forward_only)"
+        f"module and loss must have the derivatives that torch gives, got {what} from {beside}: {reason} Mend it, or "
+        "use what needs no derivatives (hessian.forward_only)"
     )

@@ -13,30 +13,12 @@ from click.shell_completion import CompletionItem
 
 from decomfl_lab.datasets import DATA_NAMES
 from decomfl_lab.models import MODEL_NAMES
+from decomfl_lab.words import WORDS
 
-__all__ = ["LINES", "WORDS", "Screened", "lines_of"]
+__all__ = ["LINES", "Screened", "lines_of"]
 
 LINES = 60
 """The most lines of a --help, at 80 columns."""
-WORDS = {
-    **dict.fromkeys(("K", "local-iterations", "local-epochs", "local-iters"), "local-steps"),
-    **dict.fromkeys(("P", "directions", "num-perturbations", "num-directions", "num-pert"), "perturbations"),
-    **dict.fromkeys(("M", "N", "num-clients", "n-clients"), "clients"),
-    **dict.fromkeys(("m", "num-sampled", "participants", "sample", "clients-per-round"), "sampled"),
-    **dict.fromkeys(("R", "T", "epochs", "iterations", "num-rounds", "round", "steps"), "rounds"),
-    **dict.fromkeys(("eta", "η", "learning-rate", "step-size"), "lr"),
-    **dict.fromkeys(("B", "batch", "batchsize", "bs", "train-batch-size"), "batch-size"),
-    **dict.fromkeys(("μ", "smoothing", "zo-eps", "eps"), "mu"),
-    **dict.fromkeys(("β", "beta", "beta1"), "momentum"),
-    **dict.fromkeys(("λ", "wd", "lambda"), "weight-decay"),
-    **dict.fromkeys(("dataset", "data-set"), "data"),
-    **dict.fromkeys(("network", "arch", "model-name"), "model"),
-    **dict.fromkeys(("output", "output-dir", "out-dir", "save", "folder"), "out"),
-    **dict.fromkeys(("gpu", "cuda"), "device"),
-    **dict.fromkeys(("random-seed", "manual-seed"), "seed"),
-    **dict.fromkeys(("test-every", "eval-iterations", "eval-interval"), "eval-every"),
-}
-"""The paper's symbols and other libraries' words for options, and what they are called here."""
 COMPLETED = {"model": MODEL_NAMES, "data": DATA_NAMES, "device": ("cpu", "cuda", "auto")}
 """The names that a shell completes after an option."""
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from decomfl_lab.cli.layers import COMMANDS, installed
-from decomfl_lab.cli.screen import WORDS, Screened
+from decomfl_lab.cli.screen import Screened
 from decomfl_lab.errors import DivergedError, require, require_choice
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import AUTO, Method, Option, is_auto
 from decomfl_lab.methods.registry import METHODS, find_method
 from decomfl_lab.runs.config import config_from_mapping, parse_schedule, read_config, run_options
 from decomfl_lab.runs.folder import LOG_FILE
+from decomfl_lab.words import WORDS
 
 if TYPE_CHECKING:
     import pandas as pd

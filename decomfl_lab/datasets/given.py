@@ -69,7 +69,12 @@ def one_batch(name: str, data: Any, *, whole: bool = False) -> Batch:
         own = name if len(batches) == 1 else f"batch {b} of {name}"
         counts = [tuple(tensor.shape) for tensor in tensors(batch)]
         count = row_count(batch)
-        require(count is not None, f"tensors of {own}", "all have the examples in their first dimension", counts)
+        require(
+            count is not None,
+            f"tensors of {own}",
+            "have as many examples as each other, in their first dimension",
+            counts,
+        )
         require(count != 0, own, "have at least one example", 0)
     if len(batches) == 1:
         return batches[0]
@@ -123,8 +128,7 @@ def _batch(name: str, batch: Any, whole: bool) -> Batch:
     require(next(tensors((inputs, targets)), None) is not None, name, "hold tensors", _kind(batch))
     for what, tree in (("inputs", inputs), ("targets", targets)):
         for tensor in tensors(tree):
-            dense = tensor.layout == torch.strided and not tensor.is_meta
-            require(dense, f"{what} of {name}", "be dense tensors", (str(tensor.layout), str(tensor.device)))
+            require(tensor.layout == torch.strided, f"{what} of {name}", "be dense tensors", str(tensor.layout))
     return inputs, targets
 
 

@@ -36,6 +36,7 @@ def examples(name: str, data: Any, *, whole: bool = False) -> Batch:
     batch = one_batch(name, data, whole=whole)
     for what, tree in (("inputs", batch[0]), ("targets", batch[1])):
         for values in tensors(tree):
+            require(not values.is_meta, f"{what} of {name}", "have values, and not be on the meta device", "meta")
             broken = (~values.isfinite()).nonzero()
             if len(broken):
                 at = tuple(broken[0].tolist())

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
 from decomfl_lab.methods.traffic import Cohort, Traffic
 from decomfl_lab.records.schedules import Schedule, growing
+from decomfl_lab.words import require_option
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -129,7 +130,7 @@ class Method:
     def __new__(cls, **options: Any) -> Self:
         """InputError for an option that the method does not have."""
         for name in options:
-            require_choice(f"option of {cls.name or cls.__name__}", name, [own.name for own in dataclasses.fields(cls)])
+            require_option(cls.name or cls.__name__, name, [own.name for own in dataclasses.fields(cls)])
         return super().__new__(cls)
 
     def __post_init__(self) -> None:

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from decomfl_lab.errors import InputError, require
+from decomfl_lab.objectives.modules import swapped
 from decomfl_lab.objectives.trees import mapped
 
 __all__ = ["BatchLoss", "Form", "LossFunction", "called", "require_mean"]
@@ -60,7 +60,8 @@ class BatchLoss:
             return loss
         if loss is None:
             return cls(None, Form.OWN)
-        require(callable(loss), "loss", "be a function of (outputs, targets), or of (model, batch)", loss)
+        fine = callable(loss) and not (isinstance(loss, type) and issubclass(loss, nn.Module))  # a class makes losses
+        require(fine, "loss", "be a function of (outputs, targets), or of (model, batch)", loss)
         if isinstance(loss, nn.Module) and any(p.requires_grad for p in loss.parameters()):
             names = ", ".join(name for name, p in loss.named_parameters() if p.requires_grad)
             raise InputError(
@@ -100,24 +101,20 @@ class BatchLoss:
     def of_outputs(self, outputs: Any, targets: Any) -> Tensor:
         """The loss of a batch by the module's outputs for it."""
         assert self.loss is not None
-        return self.loss(mapped(_widened, outputs), targets)
+        try:
+            return self.loss(mapped(_widened, outputs), targets)
+        except TypeError as error:
+            if "object is not callable" not in str(error):
+                raise
+            raise InputError(
+                "loss must be one of (outputs, targets), or of (model, batch) with a first parameter that is named "
+                f"model, got one that calls what it is given ({error})"
+            ) from error
 
-    def at(self, module: nn.Module, parameters: Mapping[str, Tensor], inputs: Any, targets: Any) -> Tensor:
-        """The loss of a batch by the module with these tensors for its parameters and buffers, as torch.func has it."""
-        own = {f"module.{name}": tensor for name, tensor in parameters.items()}
-        found: Tensor = functional_call(_Whole(module, self), own, (inputs, targets))
-        return found
-
-
-class _Whole(nn.Module):
-    """A module with its loss: what ``torch.func`` has to call, so that a loss sees the parameters that it is given."""
-
-    def __init__(self, module: nn.Module, loss: BatchLoss) -> None:
-        super().__init__()
-        self.module, self.loss = module, loss
-
-    def forward(self, inputs: Any, targets: Any) -> Tensor:
-        return self.loss(self.module, inputs, targets)
+    def at(self, module: nn.Module, tensors: Mapping[str, Tensor], inputs: Any, targets: Any) -> Tensor:
+        """The loss of a batch by the module with these tensors for its parameters and buffers."""
+        with swapped(module, tensors):
+            return self(module, inputs, targets)
 
 
 def called(module: nn.Module, inputs: Any) -> Any:
@@ -136,8 +133,15 @@ def called(module: nn.Module, inputs: Any) -> Any:
 
 def own_loss(module: nn.Module, inputs: Any, targets: Any) -> Tensor:
     """The loss that a module returns when it is given the targets as ``labels``, in a field or under a key ``loss``."""
-    require(isinstance(inputs, Mapping), "data", "be mappings with labels where loss is None", type(inputs).__name__)
-    outputs = module(**inputs, labels=targets)
+    rule = "be mappings with labels where loss is None, for the loss that the model returns of its own"
+    require(isinstance(inputs, Mapping), "data", rule, type(inputs).__name__)
+    try:
+        outputs = module(**inputs, labels=targets)
+    except TypeError as error:
+        if "'labels'" not in str(error):
+            raise
+        rule = "take labels= and return a loss where loss is None (else give loss(outputs, targets))"
+        raise InputError(f"model must {rule}, got {type(module).__name__}") from error
     found = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
     if found is None and isinstance(outputs, tuple) and outputs:
         found = outputs[0]
@@ -156,6 +160,7 @@ def require_mean(loss: Any) -> None:
     shape = getattr(loss, "shape", None)
     tensor = isinstance(loss, Tensor)
     require(tensor and shape == (), "loss", rule, f"shape {tuple(shape)}" if tensor and shape else type(loss).__name__)
+    require(not loss.is_complex(), "loss", "be a real number", loss.dtype)
 
 
 def _widened(tensor: Tensor) -> Tensor:

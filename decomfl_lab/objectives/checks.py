@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.functional import embedding
 from torch.overrides import TorchFunctionMode
 
 from decomfl_lab.errors import InputError
@@ -84,6 +86,7 @@ class Watch(TorchFunctionMode):
 
     Attributes:
         kinked: Whether some function was not smooth.
+        padded: Whether an embedding was given a ``padding_idx``, whose row its derivative leaves out.
     """
 
     def __init__(self, replaced: Mapping[str, Tensor]) -> None:
@@ -93,12 +96,13 @@ class Watch(TorchFunctionMode):
             replaced: The user's own parameters that x replaces, so that nothing may read their elements.
         """
         super().__init__()
+        self._names = {id(p): name for name, p in replaced.items()}
         self._own: dict[int | None, list[tuple[range, str]]] = {}
         for name, p in replaced.items():
             self._own.setdefault(memory_of(p), []).append((_span(p), name))
         self._read: str | None = None
         self._made: list[Tensor] = []  # kept, so that no other tensor can get their ids
-        self.kinked = False
+        self.kinked = self.padded = False
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -106,6 +110,8 @@ class Watch(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         self.kinked = self.kinked or name in _KINKS
+        if func is embedding:
+            self.padded = self.padded or (*args, None, None)[2] is not None or kwargs.get("padding_idx") is not None
         if self._read is None and not reads_no_element(func, args):
             self._read = next(filter(None, map(self._owner, tensors((args, kwargs)))), None)
         result = func(*args, **kwargs)
@@ -115,7 +121,10 @@ class Watch(TorchFunctionMode):
 
     def _owner(self, tensor: Tensor) -> str | None:
         """The name of the replaced parameter that a tensor is, or is a view of."""
-        found = self._own.get(memory_of(tensor), ()) if tensor.numel() else ()
+        if id(tensor) in self._names:
+            return self._names[id(tensor)]
+        memory = memory_of(tensor) if tensor.numel() else None
+        found = self._own.get(memory, ()) if memory else ()
         there = _span(tensor) if found else range(0)
         return next((name for own, name in found if own.start < there.stop and there.start < own.stop), None)
 
@@ -135,9 +144,9 @@ class Watch(TorchFunctionMode):
         for leaf in _leaves(loss):
             if isinstance(leaf, nn.Parameter) or id(leaf) not in made:
                 raise InputError(
-                    "loss must depend on no parameters but the module's, as others would not be trained nor counted: "
-                    "register them in the module (nn.ModuleList for layers in a list), or use them under "
-                    f"torch.no_grad(), got one of shape {tuple(leaf.shape)}"
+                    "loss must depend on no parameters but the module's, nor on what was computed from them outside of "
+                    "it, as that would be neither trained nor counted: register them in the module (nn.ModuleList for "
+                    f"layers in a list), or use them under torch.no_grad(), got one of shape {tuple(leaf.shape)}"
                 )
 
 
@@ -173,12 +182,15 @@ def is_additive(
     *,
     weight: Callable[[Batch], float],
     eps: float,
+    wide: Callable[[Batch], float],
+    chunk: int | None = None,
 ) -> bool:
     """Whether the loss of every batch is the weighted mean of the losses of its parts.
 
-    Two cuts are tried, for two evaluations of f in all: every batch into halves; and the halves that meet where two
-    batches do, which are put together. So batches that are alike inside (sorted by class, or of one example) do not
-    pass for additive where they differ from each other. Batches of other shapes cannot be put together.
+    Two cuts are tried, for two evaluations of f in all: every batch into parts, of ``chunk`` or in a ratio in which
+    few things repeat; and the parts that meet where two batches do, which are put together. So batches that are alike
+    inside (sorted by class, or of one example) do not pass for additive where they differ from each other. Batches of
+    other shapes cannot be put together.
 
     Args:
         value: The loss of a batch; one that cannot be computed on a part makes it not additive.
@@ -186,21 +198,24 @@ def is_additive(
         wholes: Their losses.
         weight: The weight of a batch in a mean, by default the number of its examples.
         eps: The unit of rounding of the loss.
+        wide: The loss of a batch in float64, where rounding has to be told from a difference.
+        chunk: The examples of a part, where batches are larger.
     """
     before: tuple[Batch, float, float] | None = None
     for batch, whole in zip(batches, wholes, strict=True):
         n = row_count(batch)
         if n is None:
             return False
+        size = chunk if chunk is not None and n > chunk else max(1, round(0.382 * n))
+        ends = [0, *range(size, n, size if size == chunk else n), n]
         try:
-            half = (n + 1) // 2
-            cut = [rows(batch, slice(0, half)), rows(batch, slice(half, n))] if n > 1 else [batch]
+            cut = [rows(batch, slice(a, b)) for a, b in pairwise(ends)]
             parts = [(part, weight(part), value(part) if n > 1 else whole) for part in cut]
-            if not parts_agree(whole, parts, eps):
+            if not _agree(batch, whole, parts, eps, wide):
                 return False
             if before is not None and shape_of(before[0]) == shape_of(parts[0][0]):
                 both = joined([before[0], parts[0][0]])
-                if not parts_agree(value(both), [before, parts[0]], eps):
+                if not _agree(both, value(both), [before, parts[0]], eps, wide):
                     return False
         except Exception:  # a graph, say, has no halves
             return False
@@ -208,15 +223,33 @@ def is_additive(
     return True
 
 
-def parts_agree(whole: float, parts: Sequence[tuple[Any, float, float]], eps: float) -> bool:
-    """Whether a loss is the weighted mean of its parts' (part, weight, loss), to √eps of the largest of them."""
-    counted = [(w, value) for _, w, value in parts if w > 0]
-    total = math.fsum(w for w, _ in counted)
+Parts = Sequence[tuple[Any, float, float]]
+"""Parts of a batch, each with its weight and its loss."""
+
+
+def _agree(batch: Batch, whole: float, parts: Parts, eps: float, wide: Callable[[Batch], float]) -> bool:
+    """Whether a loss is the weighted mean of its parts', to rounding."""
+    if parts_agree(whole, parts, ROUNDING * eps):
+        return True
+    if not parts_agree(whole, parts, max(1e-2, ROUNDING * eps)):
+        return False  # whatever rounding does
+    # The mean of small losses, each a difference of large logits, is rounded more: the same again in float64.
+    again = [(part, weight, wide(part)) for part, weight, _ in parts]
+    return parts_agree(wide(batch), again, 1e-6)
+
+
+ROUNDING = 64.0
+"""Units of rounding by which a mean may differ from that of its parts."""
+
+
+def parts_agree(whole: float, parts: Parts, tolerance: float) -> bool:
+    """Whether a loss is the weighted mean of its parts', to a share ``tolerance`` of the largest of them."""
+    counted = [(weight, value) for _, weight, value in parts if weight > 0]
+    total = math.fsum(weight for weight, _ in counted)
     if not total:
         return True
-    mean = math.fsum(w / total * value for w, value in counted)
-    scale = max(abs(whole), *(abs(value) for _, value in counted))
-    return abs(whole - mean) <= math.sqrt(eps) * scale
+    mean = math.fsum(weight / total * value for weight, value in counted)
+    return abs(whole - mean) <= tolerance * max(abs(whole), *(abs(value) for _, value in counted))
 
 
 # --- differentiable ---------------------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,7 +14,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from decomfl_lab.errors import InputError, require
 
-__all__ = ["HeldEmbedding", "handed_back_", "prepared"]
+__all__ = ["HeldEmbedding", "handed_back_", "prepared", "swapped"]
 
 
 class HeldEmbedding(nn.Embedding):
@@ -43,8 +45,8 @@ def prepared(module: nn.Module, *, shared: bool) -> nn.Module:
 
     Args:
         module: The module.
-        shared: Whether parameters and buffers stay the module's own, so that nothing of size d is copied; then the
-            module itself is returned where there is nothing to change.
+        shared: Whether parameters, buffers and other tensors stay the module's own, so that nothing of size d is
+            copied.
 
     Raises:
         InputError: If it is no module, its parameters have no values yet, it cannot be copied, or its forward pass
@@ -57,14 +59,18 @@ def prepared(module: nn.Module, *, shared: bool) -> nn.Module:
         require(not lazy, f"parameter {name!r}", "have a shape: call the module once on a batch before", "a lazy one")
         require(not p.is_complex(), f"parameter {name!r}", "be of real numbers", p.dtype)
     for name, part in module.named_modules():
+        scripted = isinstance(part, torch.jit.ScriptModule)
+        require(not scripted, f"module {name!r}", "be the one that torch.jit made its script of", type(part).__name__)
         clips = getattr(part, "max_norm", None) if isinstance(part, nn.Embedding | nn.EmbeddingBag) else None
         require(clips is None, f"max_norm of {name!r}", "be None, as its forward pass writes to its weights", clips)
-    if shared and not any(map(_wants_care, module.modules())):
-        return module
-    kept = [*module.parameters(), *module.buffers()] if shared else []
+    kept: list[Tensor] = [*module.parameters(), *module.buffers()] if shared else []
+    for part in module.modules() if shared else ():
+        kept += [value for value in vars(part).values() if isinstance(value, Tensor)]
     try:
         own = copy.deepcopy(module, {id(tensor): tensor for tensor in kept})
     except Exception as error:  # whatever a user's module holds
+        if shared and not any(map(_wants_care, module.modules())):
+            return module  # it will do: what is copied above is no tensor
         told = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise InputError(f"model must be a module that copy.deepcopy can copy, got {told[:200]}") from error
     for part in list(own.modules()):
@@ -90,6 +96,26 @@ def handed_back_(module: nn.Module) -> nn.Module:
             del part.held
             part.__class__ = nn.Embedding  # type: ignore[assignment]
     return module
+
+
+@contextmanager
+def swapped(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+    """Inside, a module computes with these tensors for its parameters and buffers, whatever other names they have.
+
+    It is what ``torch.func.functional_call`` does, which leaves tensors for the parameters of a layer with two names
+    (torch 2.13).
+    """
+    named = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
+    others = {id(named[name]): tensor for name, tensor in tensors.items()}
+    tables: list[dict[str, Any]] = [own for part in module.modules() for own in (part._parameters, part._buffers)]
+    places = [(table, key, own) for table in tables for key, own in table.items() if id(own) in others]
+    try:
+        for table, key, own in places:
+            table[key] = others[id(own)]
+        yield
+    finally:
+        for table, key, own in places:
+            table[key] = own
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:

@@ -34,6 +34,7 @@ from decomfl_lab.methods.traffic import Cohort
 from decomfl_lab.models import MODEL_NAMES
 from decomfl_lab.plugins import OWN, is_own
 from decomfl_lab.records.schedules import Schedule, growing
+from decomfl_lab.words import require_option
 
 __all__ = ["TrainConfig", "config_from_mapping", "parse_schedule", "read_config", "run_options"]
 
@@ -173,7 +174,7 @@ class TrainConfig:
             values = {"clients": 1, "sampled": 1, **values}
         more = {name: value for name, value in values.items() if name not in own}
         for name in more.keys() - {each.name for each in dataclasses.fields(made)}:
-            require_choice(f"option of {made.name}", name, [*made.options(), *own])
+            require_option(made.name, name, [*made.options(), *own])
         object.__setattr__(self, "method", made.but(more) if more else made)
         for name, each in own.items():
             default = dict(each.default) if each.is_schedule else each.default

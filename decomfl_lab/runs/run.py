@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import Tensor, inference_mode, nn
 
 from decomfl_lab.checkpoint import read_checkpoint, understood, write_checkpoint
 from decomfl_lab.datasets.images import Dataset
@@ -142,6 +142,7 @@ class Run:
         resolution: It warns where the scalars of the first rounds are rounding.
     """
 
+    @inference_mode(False)
     def __init__(
         self,
         config: TrainConfig,
@@ -302,6 +303,7 @@ class Run:
         figure.suptitle(f"{self.config.method.name}, {self.config.clients} clients, seed {self.config.seed}")
         return save_picture(figure, Path(path))
 
+    @inference_mode(False)
     def train(
         self,
         *,

@@ -8,6 +8,7 @@ and two evaluations in float64.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,12 +19,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.datasets.images import Dataset
-from decomfl_lab.errors import InputError
+from decomfl_lab.errors import InputError, require
 from decomfl_lab.layout import Layout
 from decomfl_lab.models.registry import initialising
 from decomfl_lab.objectives.batch_loss import BatchLoss, LossFunction, called, require_mean
-from decomfl_lab.objectives.checks import Watch, is_additive, is_slope, relative
+from decomfl_lab.objectives.checks import Watch, is_additive, is_slope, parts_agree, relative
 from decomfl_lab.objectives.normalisation import calibrated
+from decomfl_lab.objectives.objective import CHUNK
 from decomfl_lab.objectives.trees import Batch, mapped, row_count, rows, tensors
 from decomfl_lab.plugins import is_own, require_same, taking
 from decomfl_lab.runs.building import batches_of_clients, loss_of, parts_of, workspace
@@ -50,7 +52,10 @@ def tried(
     with torch.inference_mode(False), initialising(0):
         trial.check_classes(dataset)
         losses = trial.values()
-        measure = replace(measure, additive=trial.is_additive(losses, calibration_images(config, trial.dataset)))
+        additive = trial.is_additive(losses, calibration_images(config, trial.dataset))
+        if not additive:
+            trial.check_wholes(losses)
+        measure = replace(measure, additive=additive)
         if config.method.gradients:
             trial.check_slopes()
     return measure
@@ -63,6 +68,7 @@ class _Trial:
     Attributes:
         original: The user's own module; None where the run makes it.
         batches: Each with what it is called in an error.
+        whole: How many examples each client has.
     """
 
     config: TrainConfig
@@ -72,6 +78,7 @@ class _Trial:
     layout: Layout
     measure: BatchLoss
     batches: list[tuple[str, Batch]]
+    whole: dict[str, int]
 
     @classmethod
     def of(cls, config: TrainConfig, dataset: Dataset, module: nn.Module | None, measure: BatchLoss) -> _Trial:
@@ -88,7 +95,8 @@ class _Trial:
         held, n = (fast_layout(data.test_images), data.test_labels), data.held_out
         for a in range(0, n, config.batch_size):
             batches.append(("test", rows(held, slice(a, min(a + config.batch_size, n)))))
-        return cls(config, data, module, copied, layout, measure, batches)
+        whole = {f"client {i}": len(index) for i, index in enumerate(chosen)}
+        return cls(config, data, module, copied, layout, measure, batches, whole)
 
     def check_classes(self, dataset: Dataset) -> None:
         """InputError where a target is not the number of one of the model's outputs; it names the client who has it."""
@@ -124,6 +132,7 @@ class _Trial:
                     again = self.measure(self.module, *batch)
                 watch.require_closed(again)
             found.append(float(first))
+            require(math.isfinite(found[-1]), f"loss of {name} at x_0", "be finite", found[-1])
             require_same(found[-1], float(again.detach()), tolerance=64 * torch.finfo(torch.float32).eps)
         for (name, buffer), version in zip(self.module.named_buffers(), versions, strict=True):
             if buffer._version != version:
@@ -136,17 +145,37 @@ class _Trial:
     def is_additive(self, losses: list[float], calibration: Any) -> bool:
         """Whether the loss of a batch is the mean of its parts'; of a BatchNorm with statistics that are fixed."""
 
-        def value(batch: Batch) -> float:
-            with torch.no_grad():
-                return float(self.measure(self.module, *batch))
-
         def count(batch: Batch) -> float:
             return float(row_count(batch) or 1)
 
         only = [batch for _, batch in self.batches]
         with calibrated(self.module, calibration) as fixed:
-            wholes = [value(batch) for batch in only] if fixed else losses
-            return is_additive(value, only, wholes, weight=count, eps=torch.finfo(self.layout.dtype).eps)
+            wholes = [self._value(batch) for batch in only] if fixed else losses
+            eps = torch.finfo(self.layout.dtype).eps
+            return is_additive(self._value, only, wholes, weight=count, eps=eps, wide=self._wide_value, chunk=CHUNK)
+
+    def check_wholes(self, losses: list[float]) -> None:
+        """InputError where a loss that is no mean over examples is noise, or hangs on an order that is not kept."""
+        for _ in range(2):  # what parts would have shown of rare noise, repetitions do
+            for (_, batch), value in zip(self.batches, losses, strict=True):
+                require_same(value, self._value(batch), tolerance=64 * torch.finfo(torch.float32).eps)
+        for (name, batch), value in zip(self.batches, losses, strict=True):
+            n = row_count(batch) or 1
+            if n == self.whole.get(name, n):
+                continue  # all of a client's examples, in its own order
+            turned = self._value(rows(batch, torch.arange(n).flip(0)))
+            agrees = parts_agree(turned, [(None, 1.0, value)], math.sqrt(torch.finfo(self.layout.dtype).eps))
+            rule = "not depend on the order of a batch's examples, which are drawn anew (or batch_size be all examples)"
+            require(agrees, "loss", rule, (value, turned))
+
+    def _value(self, batch: Batch) -> float:
+        with torch.no_grad():
+            return float(self.measure(self.module, *batch))
+
+    def _wide_value(self, batch: Batch) -> float:
+        wide = copy.deepcopy(self.module).double()
+        with torch.no_grad():
+            return float(self.measure(wide, *mapped(_doubled, batch)))
 
     def check_slopes(self) -> None:
         """InputError where ∇fᵀz of a batch is no difference of values along z."""
@@ -169,7 +198,7 @@ class _Trial:
 
             def difference(step: float, batch: Batch = batch) -> float:
                 c = relative(x, z, step)
-                data = mapped(lambda t: t.double() if t.is_floating_point() else t, batch)
+                data = mapped(_doubled, batch)
                 ends = []
                 for at in (x + c * z, x - c * z):
                     layout.bind(wide, at)
@@ -188,6 +217,10 @@ class _Trial:
                     f"along a direction where values of {name} change by {difference(1e-4):.3g}: is there a backward "
                     "of your own, a hook, or detach in between? A method of differences (decomfl) needs none"
                 )
+
+
+def _doubled(tensor: Tensor) -> Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 @contextmanager

@@ -445,12 +445,12 @@ def _():
 
 @TABLE.add("nn.DataParallel", kappa=either(r"\.module"), train=either(r"\.module"))
 def _():
-    return Case(nn.DataParallel(mlp()), ce, DATA, lambda net: ce(net.module(X64), Y))
+    return Case(nn.DataParallel(mlp()), ce, DATA, lambda net: ce(getattr(net, "module", net)(X64), Y))
 
 
 @TABLE.add('torch.compile(model, backend="eager")', both=either("compile"))
 def _():
-    return Case(torch.compile(mlp(), backend="eager"), ce, DATA, lambda net: ce(net._orig_mod(X64), Y))
+    return Case(torch.compile(mlp(), backend="eager"), ce, DATA, lambda net: ce(getattr(net, "_orig_mod", net)(X64), Y))
 
 
 @TABLE.add('model.compile(backend="eager")', both=either("compile"))

@@ -193,11 +193,12 @@ def _():
     return Case(model, lambda o, t: ce(o, t) + 0.1 * sum(p.square().sum() for p in own), (X, Y))
 
 
-@TABLE.add("a numpy view of a weight captured before", both=READS)
+@TABLE.add("a numpy view of a weight captured before, which no function of torch sees: a constant", both=RIGHT)
 def _():
     model = mlp()
     view = model[0].weight.detach().numpy()
-    return Case(model, lambda o, t: ce(o, t) + float((view**2).sum()), (X, Y))
+    once = float((view**2).sum())
+    return Case(model, lambda o, t: ce(o, t) + float((view**2).sum()), (X, Y), lambda net: mean_ce(net) + once)
 
 
 @TABLE.add("activations that a hook on the user's model keeps for the loss", both=either(MODEL_FORM))
@@ -214,7 +215,7 @@ def _():
 
 # --- parameters that are not the module's -----------------------------------------------------------------------------
 
-ELSEWHERE = refused(r"requires_grad|regist|parameters of (the|its) loss|loss has|not (among|part of)")
+ELSEWHERE = refused(r"requires_grad|regist|parameters of (the|its) loss|parameters of its own|not (among|part of)")
 
 
 class Temperature(nn.Module):

@@ -12,12 +12,13 @@ import pytest
 
 from decomfl_lab.cli.lazy import Contribution
 from decomfl_lab.cli.main import JOBS, application, main
-from decomfl_lab.cli.screen import LINES, WORDS, Screened, lines_of
+from decomfl_lab.cli.screen import LINES, Screened, lines_of
 from decomfl_lab.cli.train import FIRST, train
 from decomfl_lab.datasets import DATA_NAMES
 from decomfl_lab.datasets.images import DATA_SETS
 from decomfl_lab.models import MODEL_NAMES
 from decomfl_lab.models.registry import MODELS
+from decomfl_lab.words import WORDS
 
 
 def _walk(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
