@@ -3,6 +3,7 @@ from . import noise as noise
 from .datasets.images import Dataset as Dataset
 from .errors import DivergedError as DivergedError
 from .errors import InputError as InputError
+from .errors import RoundingWarning as RoundingWarning
 from .federations.ray import Ray as Ray
 from .methods.baffle import Baffle as Baffle
 from .methods.decomfl import DeComFL as DeComFL

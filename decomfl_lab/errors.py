@@ -16,6 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 __all__ = [
     "DivergedError",
     "InputError",
+    "RoundingWarning",
     "brief",
     "is_number",
     "known_options",
@@ -50,6 +51,10 @@ class DivergedError(InputError):
 
     def __str__(self) -> str:
         return "{} must be finite: training diverged {}".format(*self.args)
+
+
+class RoundingWarning(UserWarning):
+    """What is computed is mostly rounding; the message is one line, and says what would be better."""
 
 
 _SHORT = Repr()

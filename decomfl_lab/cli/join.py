@@ -69,20 +69,30 @@ def join(
         address, client, identity=identity, key=read_key(key) if key is not None else None, patience=patience
     )
     offer = stream.offer()
-    run_config = _agreed(offer) if config is None else config_from_mapping(read_config(config), f"config {config}")
+    if config is None:
+        run_config = _agreed(offer)
+    else:
+        run_config = _with_newcomers(config_from_mapping(read_config(config), f"config {config}"), offer)
     require(client < run_config.clients, "client", f"be in 0..{run_config.clients - 1}", client)
-    federation = movable(Run(run_config, dataset=dataset_of(run_config, device)).federation, run_config)
+    here = Run(run_config, dataset=dataset_of(run_config, device))
+    federation = movable(here.federation, run_config)
     x, server = federation.observer, federation.server
     require(x.digest() == offer.get("x0"), "digest of x_0", f"be the server's, {offer.get('x0')}", x.digest())
     run = run_config.identity(x.digest())
     host = host_of(federation, run, [client])
+
+    def answer(frame: bytes) -> bytes:
+        answered = host.handle({client: frame})[client]
+        here.resolution.tell()
+        return answered
+
     model = 8 * x.d * (1 + len(x.state))
     record = 64 + (4 + 8) * server.K * largest_of(server.P)
     with telling(lambda: f"interrupted; the run goes on without client {client} until the same command is given again"):
         stream.serve(
             run.hex(),
             lambda: host.hello(client),
-            lambda frame: host.handle({client: frame})[client],
+            answer,
             largest=4096 + model + record * (run_config.rounds + 1),
         )
     found = {"client": client, "round": host.replica.round, "digest": host.replica.digest()}
@@ -90,6 +100,17 @@ def join(
         print(json.dumps(found))
     else:
         print(f"the run is over; digest of the model after round {found['round']}: {found['digest']}")
+
+
+def _with_newcomers(config: TrainConfig, offer: Mapping[str, Any]) -> TrainConfig:
+    """The run of a file, in which a client that joins need not write in which round it and others came."""
+    said = offer.get("config")
+    if config.joined or not isinstance(said, dict):
+        return config
+    numbers = {name: said[name] for name in ("clients", "joined") if name in said}
+    whole = config_from_mapping({**numbers, "sampled": 1}, "the server's config")
+    known = any(whole.present(r) == config.clients for r in (0, *whole.joined))
+    return config.but(joined=whole.of_first(config.clients).joined) if known else config
 
 
 def _agreed(offer: Mapping[str, Any]) -> TrainConfig:

@@ -6,7 +6,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import click
 from click.shell_completion import get_completion_class, shell_complete
@@ -14,7 +16,7 @@ from click.shell_completion import get_completion_class, shell_complete
 from decomfl_lab import __version__
 from decomfl_lab.cli.layers import COMMANDS, contributed, installed
 from decomfl_lab.cli.lazy import ARGUMENTS, LazyGroup
-from decomfl_lab.errors import InputError, brief, require, shown
+from decomfl_lab.errors import InputError, RoundingWarning, brief, require, shown
 from decomfl_lab.interrupts import Interrupted, interrupt
 
 __all__ = ["application", "main"]
@@ -77,6 +79,16 @@ def _show_completion(ctx: click.Context, param: click.Parameter, value: str | No
         ctx.exit()
 
 
+def _show_warning(
+    otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *where: object
+) -> None:
+    """Our own warnings as lines, as those of the log are; others as ``otherwise`` has them."""
+    if issubclass(category, RoundingWarning):
+        logging.getLogger("decomfl_lab").warning(message)
+    else:
+        otherwise(message, category, *where)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``decomfl argv``; returns the exit code.
 
@@ -86,6 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if argv is None:  # a process of our own
             signal.signal(signal.SIGTERM, interrupt)
+            warnings.showwarning = partial(_show_warning, warnings.showwarning)
         for before, text in zip(["", *args], args, strict=False):
             name = before if before.startswith("--") else "arguments"
             require("\0" not in text, name, "have no NUL character", text)  # no file or folder can have it in its name

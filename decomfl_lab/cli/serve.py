@@ -37,7 +37,8 @@ SHOWN = 20
 """The most clients that the view has a line for."""
 USAGE = """The server of a run: it plans and averages, and clients that have the data measure; they connect by decomfl
 join. It listens on loopback unless --bind says otherwise, which needs certificates (decomfl certificates). Rounds, log
-and checkpoint are in --out: the same command goes on there after a crash, and clients come back by themselves.
+and checkpoint are in --out: the same command goes on there after a crash, and clients come back by themselves; with
+a larger --clients, new ones with data of their own join.
 decomfl serve decomfl --help has every option: --quorum, --deadline and --patience say how long a round waits.
 
 \b
@@ -131,7 +132,7 @@ def _serve(
         raise InputError("out must be a folder, where the run is kept, got None")
     require_address("bind", bind, secured=certificates is not None)
     own = read_identity(certificates, "server") if certificates is not None else None
-    run = prepared(method, config, device, threads, flags)
+    run = prepared(method, config, device, threads, flags, out=out, follows=True)
     here = movable(run.federation, run.config)
     x = here.observer.digest()
     identity = run.config.identity(x)

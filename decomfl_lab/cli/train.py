@@ -130,7 +130,7 @@ def _command(name: str, method: type[Method]) -> click.Command:
     """The command of one method."""
     options = run_options() | method.options()
     if method.alone:
-        options = {key: each for key, each in options.items() if key not in ("clients", "sampled")}
+        options = {key: each for key, each in options.items() if key not in ("clients", "sampled", "joined")}
     usual = {*USUAL, *(method.options().keys() - DeComFL.options().keys())}
     ordered = sorted(options.items(), key=lambda each: [*GROUPS, each[1].group].index(each[1].group))
     flags = [_flag(key, each, each.group if key not in usual else None) for key, each in ordered]
@@ -174,7 +174,8 @@ def _flag(name: str, option: Option, group: str | None) -> GroupedOption:
 
 
 USAGE = """Defaults are the authors' settings for MNIST. Every run repeats bit for bit from --seed. With --out an
-interrupted run resumes, and a finished one can be prolonged with a larger --rounds."""
+interrupted run resumes, and a finished one can be prolonged with a larger --rounds; clients with data of their own may
+join it."""
 HERE = "in-process"
 OWN_FLAGS = [
     GroupedOption(
@@ -216,17 +217,29 @@ _ONLY_WITH = {
 
 
 def prepared(
-    method: str, config: Path | None, device: str, threads: int, flags: Mapping[str, Any], federation: Ray | None = None
+    method: str,
+    config: Path | None,
+    device: str,
+    threads: int,
+    flags: Mapping[str, Any],
+    federation: Ray | None = None,
+    *,
+    out: Path | None = None,
+    follows: bool = False,
 ) -> Run:
-    """The run at round 0 of a file and of the flags that were given (others are None), which win over it."""
+    """The run at round 0 of a file and of the flags that were given (others are None), which win over it.
+
+    Clients that a run in ``out`` does not have join in its next round; see ``runs.joining`` for ``follows``.
+    """
     from decomfl_lab.devices import use_threads_
     from decomfl_lab.runs.building import dataset_of, fitted
+    from decomfl_lab.runs.joining import joining
     from decomfl_lab.runs.run import Run
 
     values = read_config(config) if config is not None else {}
     for name, text in flags.items():
         if text is not None:
-            values[name] = parse_schedule(name, text) if name.endswith("_schedule") else text
+            values[name] = parse_schedule(name, text) if name.endswith("_schedule") or name == "joined" else text
     values["method"] = method
     run_config = config_from_mapping(values, f"config {config}" if config else "the flags")
     for name, (other, those) in _ONLY_WITH.items():
@@ -236,6 +249,8 @@ def prepared(
     use_threads_(threads)
     dataset = dataset_of(run_config, device)
     run_config = run_config if "clients" in values else fitted(run_config, dataset)
+    if out is not None:
+        run_config = joining(run_config, dataset, out, follows=follows)
     run = Run(run_config, dataset=dataset, federation=federation)
     if run.tuning is not None:
         print(run.tuning, file=sys.stderr, flush=True)
@@ -260,7 +275,7 @@ def _train(
     require_choice("federation", federation, (HERE, "ray"))
     require(federation == "ray" or workers is None, "workers", f"be left out for federation {HERE}", workers)
     by = Ray() if workers is None else Ray(workers)
-    run = prepared(method, config, device, threads, flags, None if federation == HERE else by)
+    run = prepared(method, config, device, threads, flags, None if federation == HERE else by, out=out)
     if (first := click.get_current_context().meta.get(_MEANT)) is not None:
         print(f"this is: {first}\n(the authors' run on MNIST is: decomfl train decomfl)", file=sys.stderr, flush=True)
     plain = run.config.method.plain()

@@ -10,15 +10,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab.datasets.given import one_batch
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.errors import plural, require
-from decomfl_lab.objectives.trees import Batch, joined, mapped, row_count, shape_of, tensors
+from decomfl_lab.objectives.trees import Batch, joined, mapped, row_count, rows, shape_of, tensors
 from decomfl_lab.plugins import OWN
 
-__all__ = ["data_of", "examples", "own_dataset"]
+__all__ = ["data_of", "examples", "first_clients", "own_dataset"]
 
 
 def examples(name: str, data: Any, *, whole: bool = False) -> Batch:
@@ -65,9 +66,6 @@ def own_dataset(clients: Sequence[Any], test: Any = None, *, whole: bool = False
     inputs, targets = joined(pairs)
     held = mapped(lambda tensor: tensor[:0], pairs[0]) if test is None else examples("test", test, whole=whole)
     ends = np.cumsum([0, *(row_count(pair) or 0 for pair in pairs)])
-    digest = hashlib.sha256(ends.tobytes())
-    for tensor in tensors((inputs, targets, *held)):
-        digest.update(tensor.contiguous().view(torch.uint8).numpy().data if tensor.numel() else b"")
     classes = isinstance(targets, Tensor) and not targets.is_floating_point() and targets.ndim == 1
     return Dataset(
         name=OWN,
@@ -77,9 +75,28 @@ def own_dataset(clients: Sequence[Any], test: Any = None, *, whole: bool = False
         test_labels=held[1],
         classes=int(targets.max()) + 1 if classes else 0,
         source=f"own data: {ends[-1]:,} examples of {plural(len(pairs), 'client')}, {row_count(held):,} held out",
-        digest=digest.hexdigest()[:16],
+        digest=_digest(ends, (inputs, targets, *held)),
         parts=[np.arange(a, b) for a, b in pairwise(ends)],
     )
+
+
+def _digest(ends: NDArray[np.int64], tree: Any) -> str:
+    """The digest of clients' examples, which end at ``ends``, and of those held out."""
+    digest = hashlib.sha256(ends.tobytes())
+    for tensor in tensors(tree):
+        digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().data if tensor.numel() else b"")
+    return digest.hexdigest()[:16]
+
+
+def first_clients(dataset: Dataset, M: int) -> Dataset | None:
+    """The data of the first M clients, as ``own_dataset`` makes them; None if the data were not made by that."""
+    pair, held = (dataset.train_images, dataset.train_labels), (dataset.test_images, dataset.test_labels)
+    ends = np.cumsum([0, *map(len, dataset.parts or ())])
+    if dataset.parts is None or dataset.digest != _digest(ends, (*pair, *held)):
+        return None
+    inputs, targets = rows(pair, slice(ends[M]))
+    digest = _digest(ends[: M + 1], (inputs, targets, *held))
+    return replace(dataset, train_images=inputs, train_labels=targets, digest=digest, parts=dataset.parts[:M])
 
 
 def data_of(found: Any, *, whole: bool = False) -> Dataset:

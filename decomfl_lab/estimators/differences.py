@@ -35,12 +35,14 @@ Values = Any
 class Estimate:
     """g (P,), the loss at or around x and perhaps second differences (P,), which the values give for free.
 
-    g is float32, or int8 signs. They are where the values were, perhaps on a GPU.
+    g is float32, or int8 signs, and then ``signed`` (P,) are the scalars whose signs they are. They are where the
+    values were, perhaps on a GPU.
     """
 
     g: Any
     loss: Any
     curvature: Values | None = None
+    signed: Any = None
 
 
 class Estimator(Protocol):
@@ -141,10 +143,10 @@ class _Sign:
         found = self._of.combine(values, slopes, mu)
         signs = ((found.g >= 0) * 2 - 1) * (abs(found.g) < np.inf)
         if isinstance(signs, np.ndarray):
-            return replace(found, g=signs.astype(np.int8))
+            return replace(found, g=signs.astype(np.int8), signed=found.g)
         import torch
 
-        return replace(found, g=signs.to(torch.int8))
+        return replace(found, g=signs.to(torch.int8), signed=found.g)
 
 
 def fetched(estimates: Sequence[Estimate]) -> list[Estimate]:
@@ -154,10 +156,18 @@ def fetched(estimates: Sequence[Estimate]) -> list[Estimate]:
     import torch
 
     P, curved = len(estimates[0].g), estimates[0].curvature is not None
+    signs = estimates[0].signed is not None
     dtype = np.int8 if estimates[0].g.dtype is torch.int8 else np.float32
-    rows = [[at.g.double(), at.loss.reshape(1), *([at.curvature] if curved else [])] for at in estimates]
-    table = torch.stack([torch.cat(row) for row in rows]).cpu().numpy()
-    return [Estimate(r[:P].astype(dtype), float(r[P]), r[P + 1 :] if curved else None) for r in table]
+    rows = []
+    for at in estimates:
+        more = [*([at.signed.double()] if signs else []), *([at.curvature] if curved else [])]
+        rows.append(torch.cat([at.g.double(), at.loss.reshape(1), *more]))
+    found = []
+    for row in torch.stack(rows).cpu().numpy():
+        g, loss, rest = row[:P].astype(dtype), float(row[P]), row[P + 1 :]
+        signed = rest[:P].astype(np.float32) if signs else None
+        found.append(Estimate(g, loss, rest[P * signs :] if curved else None, signed))
+    return found
 
 
 def _estimate(g: Values, loss: Any) -> Estimate:

@@ -12,6 +12,7 @@ import numpy as np
 
 from decomfl_lab.errors import DivergedError
 from decomfl_lab.estimators.second_differences import CurvatureLog
+from decomfl_lab.federations.newcomers import padded
 from decomfl_lab.protocol.messages import Dense, Examples
 from decomfl_lab.protocol.server import sample_clients
 from decomfl_lab.protocol.weights import Weighting, Weights
@@ -76,6 +77,7 @@ class FedAvgFederation:
     ) -> None:
         self.x = setting.x.detach().clone()
         self.K, self.eta, self.m, self.seed = K, eta, setting.sampled, setting.seed
+        self.present = setting.present
         self.clients = list(clients)
         self.uplink = DenseUplink() if uplink is None else uplink
         self.weights = Weights(Weighting(weighting))
@@ -87,7 +89,7 @@ class FedAvgFederation:
 
     def sample(self) -> tuple[int, ...]:
         """C_r."""
-        return sample_clients(self.seed, self.round, len(self.clients), self.m)
+        return sample_clients(self.seed, self.round, self.present(self.round), self.m)
 
     def advance(self) -> float:
         """See ``Federation``."""
@@ -135,7 +137,7 @@ class FedAvgFederation:
 
     def load(self, saved: Saved) -> None:
         """See ``Federation``."""
-        tensors, values = saved
+        tensors, values = padded(saved, len(self.clients))
         self.x.copy_(tensors["x"])
         self.round = values["round"]
         for steps, client in zip(values["steps_taken"], self.clients, strict=True):

@@ -25,7 +25,6 @@ from decomfl_lab.federations.federation import Saved
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.remote import RemoteFederation, Take
 from decomfl_lab.protocol.log import Entry, RunLog
-from decomfl_lab.protocol.server import sample_clients
 from decomfl_lab.protocol.session import Host
 from decomfl_lab.protocol.wire import read
 
@@ -123,7 +122,7 @@ class RayFederation(RemoteFederation):
         log = RunLog.create(None, {"run_seed": server.run_seed})
         for record in read(tuple, tensors["records"].numpy().tobytes(), server.run_seed):
             there.catch_up([record])
-            chosen = sample_clients(server.seed, record.round, server.M, server.m)  # of whom all answered
+            chosen = server.sampled(record.round)  # of whom all answered
             log.append(Entry(record, chosen, chosen, examples=server.weights.of(chosen)))
         state = {f"state.{slot}": vector for slot, vector in there.state.items()}
         told = [i for i, is_told in enumerate(values.pop("told")) if is_told]

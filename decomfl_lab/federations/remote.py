@@ -12,6 +12,7 @@ import numpy as np
 from decomfl_lab.errors import DivergedError, InputError, require, require_finite_positive, require_int
 from decomfl_lab.federations.federation import Saved
 from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.federations.newcomers import padded
 from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.log import ArchivedHistory, Entry, RunLog
 from decomfl_lab.protocol.session import Coordinator, Host
@@ -146,6 +147,7 @@ class RemoteFederation(DeComFLFederation):
     def _exchange(self, frames: Mapping[int, bytes], count: Callable[[], int]) -> None:
         """Exchange frames until a quorum has answered; who is silent is asked again with the same frame."""
         coordinator, began = self.coordinator, time.monotonic()
+        quorum = min(self.quorum, len(self.server.sampled(self.round)))  # fewer may be there than are sampled later
         done: set[int] = set()
 
         def taking(i: int, answer: bytes, loss: float) -> bytes | None:
@@ -156,18 +158,18 @@ class RemoteFederation(DeComFLFederation):
         while True:
             silent = {i: frame for i, frame in frames.items() if i not in done}
             left = began + self.patience - time.monotonic()
-            if left <= 0 and count() >= self.quorum:
+            if left <= 0 and count() >= quorum:
                 break
-            reachable = count() + len(silent) >= self.quorum
+            reachable = count() + len(silent) >= quorum
             if not reachable and coordinator.diverged:
                 raise DivergedError("scalars of the clients")
             if not reachable or left <= 0:
                 reasons = "; ".join(f"client {i}: {why}" for i, why in sorted(coordinator.refused.items()))
                 rule = f"be reached in {self.patience:g} s" if reachable else "be reached"
                 got = f"{count()} of {len(frames)} replies in round {self.round}"
-                raise InputError(f"quorum of {self.quorum} must {rule}, got {got}{reasons and ' (' + reasons + ')'}")
+                raise InputError(f"quorum of {quorum} must {rule}, got {got}{reasons and ' (' + reasons + ')'}")
             self.carrier.exchange(silent, taking, min(self.deadline or left, left))
-            if count() >= self.quorum and (self.deadline is not None or done >= frames.keys()):
+            if count() >= quorum and (self.deadline is not None or done >= frames.keys()):
                 break
 
     def rebuilt(self) -> dict[int, str]:
@@ -193,7 +195,7 @@ class RemoteFederation(DeComFLFederation):
 
     def load(self, saved: Saved) -> None:
         """See ``Federation``; the records come from the run's log."""
-        tensors, values = saved
+        tensors, values = padded(saved, self.server.M)
         require("told" in values and "base" not in values, "saved run", "have had its clients elsewhere", "another")
         state = {slot: tensors[f"state.{slot}"] for slot in self.observer.state}
         self.observer.restore(Snapshot(values["round"], tensors["x"], state))

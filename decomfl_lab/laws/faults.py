@@ -174,6 +174,7 @@ _SAMPLING = "sampling-is-without-replacement"
 _REPEATS = "runs-repeat-from-one-seed"
 _PROGRAMS = "programs-agree-however-cut"
 _WEIGHED = "records-are-weighed-by-examples"
+_JOINS = "who-joins-equals-who-was-never-sampled"
 _SYNC = "synchronised-clients-drift-within-their-roundings"
 
 
@@ -569,6 +570,23 @@ def seed_ignored(self: Planted, case: Case, *, with_model: bool = True) -> AnySe
     server: Any = Implementation.server(self, case, with_model=with_model)
     server.seed = 0
     return cast("AnyServer", server)
+
+
+@fault(_JOINS, Server, "run_seed")
+def seeds_of_so_many_clients(self: Server) -> int:
+    """Draws other seeds where there is another number of clients."""
+    return noise.derive_seed(self.seed, self.M)
+
+
+@fault(_JOINS, Planted, "client")
+def batches_shared_in_a_process(self: Planted, case: Case, i: int, objective: Objective | None = None) -> AnyClient:
+    """Goes on in its data where the client that was made before it is, as clients do that share a loader."""
+    client: Any = Implementation.client(self, case, i, objective)
+    before = vars(self).get("before")
+    if before is not None and before.id == i - 1:
+        client.steps_taken = before.steps_taken
+    vars(self)["before"] = client
+    return cast("AnyClient", client)
 
 
 @fault(_WIRE, Planted, "encode")

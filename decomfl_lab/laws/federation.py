@@ -13,13 +13,24 @@ from hypothesis import strategies as st
 from decomfl_lab.engines.base import wide_dtype
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws import strategies as draw_from
-from decomfl_lab.laws.contract import AnyClient, Case, Implementation, model_of, play, sums_or
+from decomfl_lab.laws.contract import (
+    AnyClient,
+    Case,
+    Implementation,
+    Participation,
+    Played,
+    model_of,
+    play,
+    sums_or,
+    variant,
+)
 from decomfl_lab.laws.measurement import Measured
-from decomfl_lab.laws.register import LawBrokenError, Model, bits, law, refused, same
+from decomfl_lab.laws.register import Bits, LawBrokenError, Model, bits, law, refused, same
 from decomfl_lab.laws.written_out import WrittenOut
+from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.messages import Message, Plan, Reply, RunSeed
 from decomfl_lab.protocol.server import Tracking
-from decomfl_lab.records.record import RoundRecord
+from decomfl_lab.records.record import History, RoundRecord
 from decomfl_lab.replicas.rules import Momentum, Sgd
 
 __all__: list[str] = []
@@ -324,3 +335,59 @@ def private_keys_hide_the_directions(implementation: Implementation, case: Case,
     # 64 coordinates, the first step of each along its own direction: a chance of 2**-64 at most to agree.
     if case.d >= 64 and isinstance(case.rule, Sgd | Momentum) and scalars.min() > 1e-3:
         same("the keyless model is that of the clients", model_of(keyless) == first, False)
+
+
+class _Said:
+    """Looks on, and keeps what goes to and comes from every client."""
+
+    def __init__(self) -> None:
+        self.plans: dict[tuple[int, int], Plan] = {}
+        self.scalars: dict[tuple[int, int], Bits] = {}
+
+    def planned(self, client: AnyClient, plan: Plan) -> None:
+        """See ``Watch``."""
+        self.plans[plan.round, client.id] = plan
+
+    def replied(self, client: AnyClient, plan: Plan, reply: Reply) -> None:
+        """See ``Watch``."""
+        self.scalars[plan.round, client.id] = bits(reply.scalars)
+
+    def closed(self, record: RoundRecord) -> None:
+        """See ``Watch``."""
+
+
+@law(
+    "a client that joins in any round, and a server that is made for one more then, do what they would if it had been "
+    "there from the start and never sampled: same plans, scalars, traffic and models",
+    draw_from.cases(max_clients=4),
+    st.integers(0, 7),
+)
+def who_joins_equals_who_was_never_sampled(implementation: Implementation, case: Case, joins: int) -> None:
+    more = variant(implementation, case, M=case.M + 1)
+    earlier = case.rounds[:joins]
+    later = [Participation((*at.clients, case.M), at.lost) for at in case.rounds[joins:]]
+    told, heard = _Said(), _Said()
+    there = play(implementation, more, (*earlier, *later), watch=heard)
+    played = play(implementation, case, earlier)
+    same(f"records of the {len(earlier)} rounds before client {case.M} joined", played.records, there.records[:joins])
+    server: Any = implementation.server(more)  # with the model, all records, and what it remembers of the others
+    server.replica.restore(played.server.dense_model())
+    server.history = History(played.records)
+    server.held = [*played.server.held, 0] if case.tracking is Tracking.SERVER else []
+    ledger = implementation.ledger(more)
+    delivery = Delivery(server, ledger=ledger, decode=implementation.decode)
+    delivery.told = played.delivery.told
+    clients = [*played.clients, implementation.client(more, case.M)]
+    grown = Played(delivery, clients, records=played.records, watch=told)
+    for at in later:
+        grown.play_round(at)
+    for (r, i), plan in told.plans.items():
+        wanted = heard.plans[r, i]
+        same(f"records sent to client {i} in round {r}", plan.records, wanted.records)
+        same(f"plan of client {i} in round {r}", plan, wanted)
+        same(f"scalars of client {i} in round {r}", told.scalars[r, i], heard.scalars[r, i])
+    same(f"bytes down to and up from client {case.M}", grown.carried[case.M], there.carried[case.M])
+    same("records", grown.records, there.records)
+    same("model of the server", grown.server_model, there.server_model)
+    for i in range(more.M):
+        same(f"model of client {i}", grown.model_after(i), there.model_after(i))

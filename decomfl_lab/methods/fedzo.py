@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from decomfl_lab.engines.base import Engine
+    from decomfl_lab.estimators.resolution import Resolution
     from decomfl_lab.noise import LowRank
     from decomfl_lab.objectives.objective import Objective
 
@@ -83,7 +84,12 @@ class FedZOClient:
         x ← rule(x, g, z),   g_p = estimator(f_i(· ; ξ), x, z_p),   z of seeds that no other client has
 
     The optimizer's state begins anew each round.
+
+    Attributes:
+        resolution: See ``Client``.
     """
+
+    resolution: Resolution | None = None
 
     def __init__(
         self,
@@ -107,7 +113,7 @@ class FedZOClient:
         own, distribution = self.method, Distribution(self.method.distribution)
         replica = Replica(x, own.rule, low_rank=self.low_rank)
         walker = Client(self.id, replica, self.objective, own.measured_by(), own.mu, engine=self.engine)
-        walker.steps_taken = self.steps_taken
+        walker.steps_taken, walker.resolution = self.steps_taken, self.resolution
         steps = range(self.steps_taken, self.steps_taken + K)
         seeds = tuple(derive_seed(self.seed, _OWN_DIRECTIONS, self.id, step) for step in steps)
         plan = Plan(0, eta, own.perturbations, distribution, seeds)

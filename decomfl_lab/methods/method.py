@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
 from decomfl_lab.methods.traffic import Cohort, Traffic
-from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.records.schedules import Schedule, growing
 from decomfl_lab.words import require_option
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ class Setting:
         seed: The seed of everything random.
         engine: It evaluates losses and gradients.
         shapes: The shapes of the tensors that x consists of, in their order.
+        joined: How many of the clients, those of the highest numbers, join in which round.
     """
 
     x: Tensor
@@ -94,6 +95,7 @@ class Setting:
     seed: int
     engine: Engine
     shapes: tuple[tuple[int, ...], ...]
+    joined: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def M(self) -> int:
@@ -106,6 +108,11 @@ class Setting:
         from decomfl_lab.objectives.objective import examples_of
 
         return tuple(map(examples_of, self.objectives))
+
+    @property
+    def present(self) -> Schedule[int]:
+        """M_r: how many clients there are in round r."""
+        return growing(self.M, self.joined)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -157,6 +157,7 @@ class Scalars(Perturbing):
             pool=self.rule.pool or POOL,
             aggregation=self.aggregation,
             weights=Weights(Weighting(self.weighting)),
+            present=setting.present,
         )
 
     def clients(

@@ -15,6 +15,7 @@ from decomfl_lab.devices import on_host
 from decomfl_lab.engines.base import Engine, Line, SampleLoss, Serial
 from decomfl_lab.errors import InputError, require_finite_positive
 from decomfl_lab.estimators.differences import Estimate, Estimator, Point, Values, fetched
+from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.objectives.objective import Objective, examples_of
 from decomfl_lab.protocol.messages import Examples, Held, Plan, Reply
 from decomfl_lab.records.record import ScalarArray
@@ -36,9 +37,11 @@ class Client:
         mu: Smoothing radius μ, rounded to float32.
         steps_taken: Local steps measured so far; picks the data sample of the next one.
         run_seed: The run's seed once the client has been told it (seeds per run), else None.
+        resolution: It sees what the client measures, to tell whether that is rounding; None for nobody.
     """
 
     run_seed: int | None = None
+    resolution: Resolution | None = None
 
     def __init__(
         self,
@@ -163,6 +166,9 @@ def _local_updates(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Upd
                 client._taken.append(step)
     K = plans[0].K
     there = fetched([at for own in estimates for at in own])
+    for n, client in enumerate(clients):
+        if client.resolution is not None:
+            client.resolution.see(client.estimator, client.mu, there[n * K : (n + 1) * K])
     return [_summary(there[n * K : (n + 1) * K]) for n in range(len(clients))]
 
 

@@ -25,7 +25,7 @@ import zlib
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -238,6 +238,28 @@ class RunLog:
     def sync(self) -> None:
         """Return once all of it is on the disk."""
         os.fsync(self._file.fileno())
+
+    def rewrite(self, path: Path, header: Mapping[str, Any]) -> None:
+        """Say another thing of the run, and the same of its rounds, in the file, which is replaced whole.
+
+        Raises:
+            InputError: If the file cannot be written; the log is as before then.
+        """
+        before = self._starts
+        text = json.dumps(dict(header), sort_keys=True).encode()
+        whole = _FILE.pack(MAGIC, VERSION, len(text)) + text
+        whole += (chain := _chained(b"", whole))
+        pieces, starts = [whole], array("Q", [len(whole)])
+        for start, stop in pairwise(before):
+            entry = self._at(start, stop - _CHAIN - start)
+            chain = _chained(chain, entry)
+            pieces.append(entry + chain)
+            starts.append(starts[-1] + len(pieces[-1]))
+        write_atomically(path, b"".join(pieces))
+        self._file.close()
+        self._file = path.open("r+b", buffering=0)
+        weakref.finalize(self, self._file.close)
+        self.header, self.chain, self._starts = dict(header), chain, starts
 
     def cut(self, r: int) -> None:
         """Drop the entries of rounds r, r + 1, ...; InputError if r lies ahead."""

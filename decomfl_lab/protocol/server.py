@@ -38,9 +38,9 @@ class Tracking(StrEnum):
 
 
 def sample_clients(seed: int, r: int, M: int, m: int) -> tuple[int, ...]:
-    """C_r: m of M clients, uniformly without replacement; a pure function of (seed, r), sorted."""
+    """C_r: m of M clients, or all of fewer, uniformly without replacement; a pure function of (seed, r), sorted."""
     generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_SAMPLING, r)))
-    return tuple(sorted(int(i) for i in generator.choice(M, size=m, replace=False)))
+    return tuple(sorted(int(i) for i in generator.choice(M, size=min(m, M), replace=False)))
 
 
 @dataclass
@@ -63,6 +63,7 @@ class Server:
             are needed, and forgets none.
         pool: The directions S of the pool, where they come from one (seeding POOL).
         aggregation: The rule that makes a round's scalars of the replies; m must be as many as it needs at least.
+        present: M_r, how many clients there are in a round, where some of the M join later; None for all M.
         history: The records.
         held: The round t_i of every client, empty if the clients track it.
         weights: What each client weighs in a round's mean.
@@ -86,6 +87,7 @@ class Server:
     history: History = field(default_factory=History)
     held: list[int] = field(default_factory=list)
     weights: Weights = field(default_factory=Weights)
+    present: Schedule[int] | None = None
 
     def __post_init__(self) -> None:
         require_int("clients M", self.M, 1)
@@ -93,6 +95,11 @@ class Server:
         least = self.aggregation.least
         require(self.m >= least, "sampled clients m", f"be at least {least} for {self.aggregation}", self.m)
         require_weighable(self.weights.by, self.aggregation)
+        if self.present is not None:
+            first, *later = self.present.initial, *self.present.changes.values()
+            require_int(f"clients in round 0, for {self.aggregation},", first, least, self.M)
+            for number in later:
+                require_int("clients in a later round", number, first, self.M)
         require_int("local steps K", self.K, 1)
         for value in (self.P.initial, *self.P.changes.values()):
             require_int("perturbations P", value, 1)
@@ -122,7 +129,11 @@ class Server:
 
     def sample(self) -> tuple[int, ...]:
         """C_r: m of M clients, uniformly without replacement."""
-        return sample_clients(self.seed, self.round, self.M, self.m)
+        return self.sampled(self.round)
+
+    def sampled(self, r: int) -> tuple[int, ...]:
+        """C_r of any round: m of the M_r clients that are there, or all of fewer."""
+        return sample_clients(self.seed, r, self.M if self.present is None else self.present(r), self.m)
 
     def plan_round(
         self, participants: Sequence[int] | None = None, reports: Iterable[Held] | None = None

@@ -657,5 +657,7 @@ class Ledger:
 
     @classmethod
     def from_json(cls, M: int, saved: Mapping[str, list[list[int]]]) -> Ledger:
-        """Inverse of ``to_json``."""
-        return cls(M, [Traffic(*row) for row in saved["up"]], [Traffic(*row) for row in saved["down"]])
+        """Inverse of ``to_json``; clients that the counts lack, as they joined later, were sent nothing."""
+        up, down = ([Traffic(*row) for row in saved[way]] for way in ("up", "down"))
+        more = M - len(up)
+        return cls(M, [*up, *(Traffic() for _ in range(more))], [*down, *(Traffic() for _ in range(more))])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Generic, TypeVar
 
 from decomfl_lab.errors import require_int
 
-__all__ = ["Schedule"]
+__all__ = ["Schedule", "growing"]
 
 Value = TypeVar("Value", int, float)
 
@@ -36,3 +37,13 @@ class Schedule(Generic[Value]):
         """The value in force in round r."""
         past = [change for change in self.changes if change <= r]
         return self.changes[max(past)] if past else self.initial
+
+
+def growing(M: int, joined: Mapping[int, int]) -> Schedule[int]:
+    """How many clients there are in a round: M in the end, of whom ``joined[r]`` came in round r.
+
+    A client that came later has a higher number, so that in every round there are the clients 0..M_r − 1.
+    """
+    rounds = sorted(joined)
+    first, *later = accumulate((joined[r] for r in rounds), initial=M - sum(joined.values()))
+    return Schedule(first, dict(zip(rounds, later, strict=True)))

@@ -105,9 +105,10 @@ def load(
 
     Args:
         folder: The folder that ``run.save``, ``out`` or ``decomfl train --out`` wrote.
-        model: The model at x_0, where the run trained a module of one's own; its weights do not matter.
+        model: The model at x_0, where the run trained a module of one's own; its weights matter where clients join.
         loss: The loss, where it is neither torch's nor a function of a module that can be imported.
-        clients: The clients' examples, where they brought their own: the same as then.
+        clients: The clients' examples, where they brought their own: the same as then, and after them those of clients
+            that join in the next round.
         test: The held-out examples: the same as then.
         federation: Where the clients are from now on; see ``train``.
 

@@ -168,7 +168,8 @@ def build_federation(
     first = ModuleObjective(copied, own, measure, fast_layout(dataset.train_images), dataset.train_labels, batches[0])
     exact = [first.of(index, own_batches) for index, own_batches in zip(chosen, batches, strict=True)]
     objectives: Sequence[Objective] = [RoundedObjective(objective) for objective in exact] if rounded else exact
-    setting = Setting(x, objectives, config.sampled, config.seed, make_engine(config.engine), layout.shapes)
+    engine = make_engine(config.engine)
+    setting = Setting(x, objectives, config.sampled, config.seed, engine, layout.shapes, joined=config.joined)
     return config.method.federation(setting), module, layout
 
 

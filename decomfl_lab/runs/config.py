@@ -34,6 +34,7 @@ from decomfl_lab.methods.traffic import Cohort
 from decomfl_lab.models import MODEL_NAMES
 from decomfl_lab.plugins import OWN, is_own
 from decomfl_lab.protocol.weights import Weighting
+from decomfl_lab.records.schedules import Schedule, growing
 from decomfl_lab.words import require_option
 
 __all__ = ["TrainConfig", "config_from_mapping", "parse_schedule", "read_config", "run_options"]
@@ -125,6 +126,12 @@ class TrainConfig:
     )
     clients: int = option(100, "The number M of clients.")
     sampled: int = option(10, "The number m of clients sampled a round, uniformly without replacement.")
+    joined: Mapping[int, int] = option(
+        {},
+        "How many of the clients came later, and when, as ROUND=NUMBER,...: of 6 clients with 4=1 there are 5 in "
+        "rounds 0 to 3, and client 5 begins at x_0 in round 4. Where fewer than m are there, all are sampled. A run "
+        "that goes on with more clients writes it itself.",
+    )
     rounds: int = option(100, "The number R of communication rounds.")
     seed: int = option(0, "The seed of everything random: weights, split, batches, clients, directions.")
     compute: str = option(
@@ -188,6 +195,12 @@ class TrainConfig:
         require_choice("split", self.split, SPLITS)
         require_int("clients M", self.clients, 1)
         require_int(f"sampled clients m (of M={self.clients})", self.sampled, 1, self.clients)
+        require(isinstance(self.joined, Mapping), "joined", "be {round: clients, ...}", self.joined)
+        for r, number in self.joined.items():
+            require_int("round in joined", r, 1)
+            require_int(f"clients that joined in round {r}", number, 1)
+        later, least = sum(self.joined.values()), f"leave at least 1 of the {self.clients} clients in round 0"
+        require(later < self.clients, "joined", least, dict(self.joined))
         for label, value in (("rounds R", self.rounds), ("batch_size B", self.batch_size)):
             require_int(label, value, 1)
         require_int("eval_every", self.eval_every, 1)
@@ -232,8 +245,26 @@ class TrainConfig:
         require_possible(named, sizes, operations=1e5 * math.prod(sizes))
 
     @property
+    def present(self) -> Schedule[int]:
+        """M_r: how many clients there are in round r."""
+        return growing(self.clients, self.joined)
+
+    def of_first(self, M: int) -> TrainConfig:
+        """The run as it was when it had M clients: without those that joined later.
+
+        Raises:
+            InputError: If it never had M clients.
+        """
+        present = self.present
+        sizes = [present.initial, *present.changes.values()]
+        require(M in sizes, "clients M of the run at some time", f"be one of {sizes}", M)
+        joined = {r: number for r, number in self.joined.items() if present(r) <= M}
+        return self.but(clients=M, sampled=min(self.sampled, M), joined=joined)
+
+    @property
     def cohort(self) -> Cohort:
-        """How many take part, and how often."""
+        """How many take part, and how often; InputError where clients join, for which there are no closed forms."""
+        require(not self.joined, "joined", "be left out for a closed form", self.joined)
         return Cohort(self.rounds, self.clients, self.sampled)
 
     def but(self, method: Method | str | None = None, **values: Any) -> TrainConfig:
@@ -243,12 +274,14 @@ class TrainConfig:
             kind, plain = find_method(method), self.method.plain()
             method = kind.of({name: plain[name] for name in kind.options() if name in plain})
         if method.alone:
-            values = {"clients": 1, "sampled": 1, **values}
+            values = {"clients": 1, "sampled": 1, "joined": {}, **values}
         return TrainConfig(method, **{name: getattr(self, name) for name in run_options()} | values)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, schedules with text keys (as TOML and JSON want them); without data where there is a task."""
         values = {name: getattr(self, name) for name in run_options() if name != "data" or not self.task}
+        if not self.joined:  # as it is nearly always; the files and digests of these runs say nothing of it
+            del values["joined"]
         found = {"method": name_of(self.method), **values, **self.method.plain()}
         schedules = {name: value for name, value in found.items() if isinstance(value, Mapping)}
         return found | {name: {str(r): v for r, v in sorted(own.items())} for name, own in schedules.items()}
@@ -265,11 +298,13 @@ class TrainConfig:
     def identity(self, x: str) -> bytes:
         """The run's identity, 16 bytes: all that server and clients must agree upon, with the digest of x_0.
 
-        Where the data are, how losses are computed, how long the run is and what is printed are not part of it.
+        Where the data are, how losses are computed, how long the run is and what is printed are not part of it; nor is
+        who joined later, so that clients that were there before go on.
         """
+        first = self.of_first(self.present.initial)
         known = run_options() | self.method.options()
         own = {"rounds", "data", "task_data", *(name for name, each in known.items() if each.group in LOCAL_GROUPS)}
-        agreed = {name: value for name, value in self.to_dict().items() if name not in own}
+        agreed = {name: value for name, value in first.to_dict().items() if name not in own}
         if agreed.get("weighting") == Weighting.CLIENTS:  # as in runs that were begun before there was another
             del agreed["weighting"]
         return hashlib.blake2b(json.dumps([agreed, x], sort_keys=True).encode(), digest_size=16).digest()

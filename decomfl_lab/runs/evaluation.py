@@ -45,8 +45,14 @@ def held_out(config: TrainConfig, dataset: Dataset) -> Batch:
 
 
 def calibration_images(config: TrainConfig, dataset: Dataset) -> Any:
-    """Training images, the same for every seed, on which BatchNorm's statistics are made; labels play no part."""
-    chosen = fixed_choice(dataset.N, config.calibration_examples, 6)
+    """Training images, the same for every seed, on which BatchNorm's statistics are made; labels play no part.
+
+    Those of clients that join later are not among them: the losses of the others stay what they were.
+    """
+    there = np.arange(dataset.N)
+    if config.joined and dataset.parts is not None:
+        there = np.concatenate(dataset.parts[: config.present.initial])
+    chosen = torch.from_numpy(there)[fixed_choice(len(there), config.calibration_examples, 6)]
     return fast_layout(rows(dataset.train_images, chosen))
 
 

@@ -283,7 +283,7 @@ def _run(
             raise InputError(f"data must be those of the log {path} ({header['source']}), got {dataset.source}")
         run = Run(config, dataset=dataset, module=own["model"], loss=own["loss"], device=device)
     else:
-        alone = config.but(clients=1, sampled=1, compute="float32", engine="auto", trust=True)
+        alone = config.but(clients=1, sampled=1, joined={}, compute="float32", engine="auto", trust=True)
         run = Run(alone, dataset=_zeros(header), module=own["model"], loss=_no_loss, device=device)
     federation = run.federation
     assert isinstance(federation, DeComFLFederation)  # no other method has a log

@@ -13,19 +13,23 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from torch import Tensor, inference_mode, nn
 
 from decomfl_lab.checkpoint import read_checkpoint, understood, write_checkpoint
 from decomfl_lab.datasets.images import Dataset
+from decomfl_lab.datasets.own import first_clients
 from decomfl_lab.devices import describe, find_device, use_tf32_
 from decomfl_lab.errors import DivergedError, InputError, plural, require, require_int
-from decomfl_lab.federations.federation import Federation
+from decomfl_lab.estimators.resolution import Resolution, span
+from decomfl_lab.federations.federation import Federation, Saved
 from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.federations.newcomers import with_newcomers
 from decomfl_lab.federations.ray import Ray
 from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
-from decomfl_lab.methods.scalars import Scalars
+from decomfl_lab.methods.scalars import Differences, Scalars
 from decomfl_lab.methods.traffic import TrafficCheck, mean_traffic
 from decomfl_lab.noise import STREAM_VERSION
 from decomfl_lab.objectives.batch_loss import LossFunction
@@ -36,10 +40,13 @@ from decomfl_lab.pictures import save_picture
 from decomfl_lab.plugins import OWN
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.records.aggregation import Mean
+from decomfl_lab.records.record import RoundRecord
+from decomfl_lab.replicas.replica import Snapshot
 from decomfl_lab.runs.building import build_federation, dataset_of, elsewhere, name_of_loss
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.evaluation import calibration_images, evaluate, held_out
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS, METRICS_FILE, read_rows
+from decomfl_lab.runs.joining import data_then, differing, joining
 from decomfl_lab.runs.provenance import PROVENANCE_FILE, code_version, read_provenance, write_provenance
 from decomfl_lab.runs.trial import tried
 from decomfl_lab.runs.tuning import tuned
@@ -132,6 +139,7 @@ class Run:
         tuning: What the learning rate was chosen by; None where it was given.
         seconds: The training time so far.
         folder: Where the run was saved last; None if nowhere.
+        resolution: It warns where the scalars of the first rounds are rounding.
     """
 
     @inference_mode(False)
@@ -170,6 +178,11 @@ class Run:
         )
         if federation is not None:
             self.federation = elsewhere(self.federation, config, self.dataset, module, measure, federation)
+        exact = "float64" if self._layout.dtype == torch.float64 else "float32"
+        self.resolution = Resolution("bfloat16" if config.compute == "bfloat16" else exact)
+        for client in getattr(self.federation, "clients", [getattr(self.federation, "agent", None)]):
+            if hasattr(client, "resolution"):
+                client.resolution = self.resolution
         numbers = self.dataset.cast(self._layout.dtype)
         self._held_out = held_out(config, numbers)
         self._calibration = calibration_images(config, numbers)
@@ -182,6 +195,7 @@ class Run:
         self.seconds = 0.0
         self.folder: Path | None = None
         self._saved_round: int | None = None
+        self._start: Snapshot | None = None  # x_0, which clients need who join a saved run
 
     def __repr__(self) -> str:
         config, row = self.config, self._rows[-1] if self._rows else {}
@@ -251,7 +265,8 @@ class Run:
         method = self.config.method
         if isinstance(method, Scalars):
             method = replace(method, aggregation=Mean())  # others need more than one reply, and send the same
-        config = self.config.but(method, clients=M, sampled=1, rounds=4, batch_size=min(4, self.config.batch_size))
+        small = min(4, self.config.batch_size)
+        config = self.config.but(method, clients=M, sampled=1, joined={}, rounds=4, batch_size=small)
         dataset = replace(self.dataset, parts=parts)
         federation, _, layout = build_federation(config, dataset, module=self._module, loss=self._loss)
         said = config.method.traffic(config.cohort, layout.d)
@@ -322,7 +337,9 @@ class Run:
             goes_on = bool(self.round) or (federation.follows and path.exists())
             end = None if federation.follows else self.round
             with RunLog.open(path, end=end) if goes_on else RunLog.create(path, self._identity()) as log:
-                self._require_same(log.header, path)
+                self._require_same(log.header, path, len(log))
+                if log.header["config"].get("clients", self.config.clients) < self.config.clients:
+                    log.rewrite(path, self._header_with_newcomers(log.header))
                 if len(log) < self.round:
                     remedy = "" if federation.follows else ", or remove it to go on without one"
                     raise InputError(
@@ -352,6 +369,12 @@ class Run:
             "stream": STREAM_VERSION,
             "code": code_version(),
         }
+
+    def _header_with_newcomers(self, header: Mapping[str, Any]) -> dict[str, Any]:
+        """What a log says of the run from now on, where it did not know of clients that join."""
+        config = self.config.but(rounds=header["config"]["rounds"])
+        data = {"data": self.dataset.digest, "source": self.dataset.source, "classes": self.dataset.classes}
+        return {**header, "config": config.to_dict(), **data}
 
     def _train(
         self,
@@ -387,6 +410,7 @@ class Run:
                         self._publish(out)
                     raise self._diverged(error, out) from error
                 self.seconds += time.monotonic() - started
+                self._look_at_scalars()
                 self._losses.append(loss)
                 self._first = loss if self._first is None else self._first
                 if evaluates:
@@ -414,6 +438,16 @@ class Run:
                     f"lr = {lr:g}; try lr = {lr / 10:g}"
                 )
 
+    def _look_at_scalars(self) -> None:
+        """Warn where the scalars of the first rounds are rounding; clients in this process have shown theirs."""
+        federation, method = self.federation, self.config.method
+        if isinstance(federation, RemoteFederation) and isinstance(method, Differences):
+            distance = span(method.measured_by(), method.mu)
+            for i, reply in federation.coordinator.replies.items():
+                if reply.scalars.dtype == np.float32:
+                    self.resolution.note(reply.scalars, federation.coordinator.losses[i], distance, method.mu)
+        self.resolution.tell()
+
     def more(self, rounds: int, **options: Any) -> Run:
         """Train so many rounds more, and return the run; options as ``train``'s.
 
@@ -432,7 +466,8 @@ class Run:
         folder = Path(folder)
         with held(folder):
             if (folder / CHECKPOINT_FILE).exists():
-                self._require_same(_read(folder)[1], folder)
+                saved = _read(folder)[1]
+                self._require_same(saved, folder, saved["federation"]["round"])
             self._save(folder)
 
     def load(self, folder: Path | str, *, any_code: bool = True) -> None:
@@ -447,16 +482,46 @@ class Run:
 
     def _resume(self, folder: Path, *, any_code: bool) -> None:
         tensors, saved = _read(folder)
-        self._require_same(saved, folder)
-        self._take_over(folder, saved, saved["federation"]["round"], any_code=any_code)
+        done = saved["federation"]["round"]
+        self._require_same(saved, folder, done)
+        self._take_over(folder, saved, done, any_code=any_code)
         then, now = tensors["x"].numel(), self.federation.x.numel()
         require(then == now, "model", f"have d = {then}, as that of the run in {folder}", now)
-        self.federation.load((tensors, saved["federation"]))
+        state = tensors, saved["federation"]
+        if saved["config"]["clients"] < self.config.clients:
+            state = self._joined(folder, state)
+        self.federation.load(state)
         self._rows[:], self._losses[:], self.seconds = saved["rows"], saved["losses"], saved["seconds"]
         self._first = saved.get("first")
 
+    def _joined(self, folder: Path, state: Saved) -> Saved:
+        """A saved state of fewer clients, with all that those need who join."""
+        federation, path = self.federation, folder / LOG_FILE
+        if not isinstance(federation, DeComFLFederation) or federation.follows:
+            return state  # they are sent a model, or the records of the log that is gone on with
+        if self._start is None:
+            require(self.round == 0, "run", f"be at round 0 to take clients more than {folder} has", self.round)
+            self._start = federation.observer.snapshot()
+
+        def before(r: int) -> tuple[RoundRecord, ...] | None:
+            if not path.exists():
+                rule = f"be there, or the server keep a model: clients that join need the records before round {r}"
+                require(federation.server.replica is not None, f"log {path}", rule, "none")
+                return None
+            with RunLog.open(path, write=False) as log:
+                require(len(log) >= r, f"log {path}", f"have the rounds before {r}", len(log))
+                return log.records(0, r)
+
+        x0 = None
+        if path.exists():
+            with RunLog.open(path, end=0, write=False) as log:
+                self._require_same(log.header, path, state[1]["round"])
+                x0 = log.header.get("x0")
+        return with_newcomers(federation, state, self._start, x0, before)
+
     def _take_over(self, folder: Path, facts: Mapping[str, Any], done: int, *, any_code: bool) -> None:
         """Have the hands of the run in the folder, at round ``done``; InputError if it may not go on here."""
+        self.resolution.over = done > 0  # the first rounds have been looked at then
         for name, own in self._hands.items():
             earlier = facts.get(name, [facts["code"]] if name == "codes" else [])
             self._hands[name] = list(dict.fromkeys([*earlier, *own]))
@@ -481,7 +546,7 @@ class Run:
         federation, path = self.federation, folder / LOG_FILE
         assert isinstance(federation, DeComFLFederation)
         with RunLog.open(path, write=False) as log:
-            self._require_same(log.header, folder)
+            self._require_same(log.header, folder, len(log))
             self._take_over(folder, {"devices": []} | read_provenance(folder), len(log), any_code=True)
             x0, stream = federation.observer.digest(), log.header.get("stream")
             require(stream == STREAM_VERSION, f"stream of {path}", f"be {STREAM_VERSION}", stream)
@@ -506,15 +571,20 @@ class Run:
         require(wire == sent, f"wire_bytes of round {end} in {folder / METRICS_FILE}", f"be {sent}, as in {path}", wire)
         self._rows[:], self.seconds = rows, last["seconds"]
 
-    def _require_same(self, saved: Mapping[str, Any], folder: Path) -> None:
-        """InputError that names what differs where a saved run is not this one, in anything but its length."""
+    def _require_same(self, saved: Mapping[str, Any], folder: Path, done: int) -> None:
+        """InputError that names what differs where a saved run is not this one, in more than its length.
+
+        Clients may have joined too, after the rounds that are done.
+        """
         earlier = config_from_mapping(saved["config"], "the saved run", lenient=True).but(rounds=self.config.rounds)
-        others = _differing(earlier, self.config)
-        if saved["data"] != self.dataset.digest:
+        others = differing(earlier, self.config, done)
+        if saved["data"] != data_then(earlier, self.config, self.dataset):
             others.append("the examples, or their order" if self.config.data == OWN else "the examples")
         if others:
             what = f"hold the same run (only rounds may differ), got {folder}, which differs in {', '.join(others)}"
-            raise InputError(f"out must be empty or {what}")
+            join = "; clients more join by lab.load(folder, ..., clients=...)"
+            hint = join * (self.config.clients > earlier.clients and self.config.joined == earlier.joined)
+            raise InputError(f"out must be empty or {what}{hint}")
 
     def _save(self, out: Path | None) -> None:
         if out is not None:
@@ -636,12 +706,6 @@ def train(
     return run.metrics
 
 
-def _differing(then: TrainConfig, now: TrainConfig) -> list[str]:
-    """The names of the options that differ."""
-    a, b = then.to_dict(), now.to_dict()
-    return [name for name in {**a, **b} if a.get(name) != b.get(name)]
-
-
 def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The checkpoint in a folder; InputError if there is none, or its configuration is not that of config.toml."""
     file, written = folder / CHECKPOINT_FILE, folder / CONFIG_FILE
@@ -652,7 +716,7 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if written.exists():
         theirs = config_from_mapping(read_config(written), str(written), lenient=True)
         a, b = theirs.to_dict(), ours.to_dict()
-        others = [name for name in _differing(theirs, ours) if name != "rounds"]
+        others = [name for name in differing(theirs, ours) if name != "rounds"]
         if others:
             found = ", ".join(f"{name} = {a.get(name)!r} for {b.get(name)!r}" for name in others)
             raise InputError(
@@ -679,6 +743,15 @@ def require_own(config: TrainConfig, call: str, **given: Any) -> None:
         )
 
 
+def _with_newcomers(config: TrainConfig, dataset: Dataset, out: Path) -> TrainConfig:
+    """The saved run with the clients more that have brought data; a run that samples every client goes on to do so."""
+    M = config.clients if dataset.parts is None or config.method.alone else len(dataset.parts)
+    if config.clients >= M:
+        return config
+    sampled = M if config.sampled == config.clients else config.sampled
+    return joining(config.but(clients=M, sampled=sampled), dataset, out)
+
+
 def load_run(out: Path, dataset: Dataset | None = None, **own: Any) -> Run:
     """The run that ``train`` left in the folder ``out``.
 
@@ -687,7 +760,8 @@ def load_run(out: Path, dataset: Dataset | None = None, **own: Any) -> Run:
 
     Args:
         out: The folder.
-        dataset: The run's data where they are loaded already, or are its user's own.
+        dataset: The run's data where they are loaded already, or are its user's own. Clients more than the run has
+            join in its next round.
         own: ``module`` and ``loss`` of a run whose configuration does not name them.
 
     Raises:
@@ -698,8 +772,13 @@ def load_run(out: Path, dataset: Dataset | None = None, **own: Any) -> Run:
     given = {"model": own.get("module"), "loss": own.get("loss"), "clients": dataset}
     require_own(config, f"lab.load({str(out)!r}", **given)
     dataset = dataset_of(config) if dataset is None else dataset
-    if saved["data"] != dataset.digest:
+    config = _with_newcomers(config, dataset, out)
+    if saved["data"] != data_then(config.of_first(saved["config"]["clients"]), config, dataset):
         words = "; clients, test and their order must be those of then"
+        parts = dataset.parts or ()
+        fewer = (first_clients(dataset, M) for M in range(1, len(parts) if config.method.alone else 1))
+        if any(first is not None and first.digest == saved["data"] for first in fewer):
+            raise InputError(f"clients must be those of then for {config.method.name}, which is one agent, got more")
         more = words if config.data == OWN else ""
         raise InputError(f"run {out} must be of the data at hand ({dataset.source}), got one of other data{more}")
     if own.get("loss") is not None and (name := name_of_loss(own["loss"])) != config.loss:

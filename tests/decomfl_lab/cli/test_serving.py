@@ -20,7 +20,7 @@ from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.federations.stream import client as client_module
 from decomfl_lab.interrupts import interrupt
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.run import Run
 
 FLAGS = "--data digits --model logistic --clients 2 --sampled 2 --perturbations 3 --batch-size 8 --eval-every 100"
@@ -42,10 +42,10 @@ def serve(out, address, rounds, more=""):
     return main(f"serve {FLAGS} --rounds {rounds} --out {out} --bind {address} --json {more}".split())
 
 
-def joining(out, address, codes, i, certificates=None):
+def joining(out, address, codes, i, certificates=None, more=""):
     """A thread that is client i, once there is a key for it."""
     key = (certificates or out / "keys") / f"client-{i}.key"
-    proof = f"--key {key}" if certificates is None else f"--certificates {certificates}"
+    proof = (f"--key {key}" if certificates is None else f"--certificates {certificates}") + more
 
     def join():
         while not key.exists():
@@ -125,6 +125,53 @@ def test_a_server_that_is_stopped_saves_the_round_and_the_same_command_goes_on_w
     for thread in threads:
         thread.join(30)
     assert {each["digest"] for each in said(capsys)} == {simulated(reached + 2)}
+
+
+OWN = """import os
+import torch
+
+def clients():
+    x = torch.randn(60, 6, generator=torch.Generator().manual_seed(1))
+    pairs = list(zip(x.split(20), (x[:, 0] > 0).long().split(20)))
+    return pairs[: int(os.environ["CLIENTS"])], pairs[0]
+"""
+
+
+def test_a_client_joins_a_run_that_is_served_while_the_others_stay(tmp_path, address, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hospitals.py").write_text(OWN)
+    run = "data = 'hospitals:clients'\nmodel = 'logistic'\nsampled = 2\nperturbations = 3\nbatch_size = 8\n"
+    for M in (2, 3):
+        (tmp_path / f"{M}.toml").write_text(f"clients = {M}\n{run}")
+    codes, fl, log = [], tmp_path / "fl", tmp_path / "fl" / "run.dcl"
+    monkeypatch.setenv("CLIENTS", "2")
+    threads = [joining(fl, address, codes, i, more=" --config 2.toml") for i in range(2)]
+    before = signal.signal(signal.SIGTERM, interrupt)
+
+    def stop():
+        while not log.exists() or log.stat().st_size < 3000:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop, daemon=True).start()
+    try:
+        assert main(f"serve --config 2.toml --rounds 100000 --out {fl} --bind {address}".split()) == 143
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    reached = int(capsys.readouterr().err.split("interrupted after round ")[1].split(";")[0])
+    monkeypatch.setenv("CLIENTS", "3")
+    threads.append(joining(fl, address, codes, 2, more=" --config 3.toml"))
+    again = f"serve --config 3.toml --rounds {reached + 6} --out {fl} --bind {address} --json"
+    assert main(again.split()) == 0
+    for thread in threads:
+        thread.join(30)
+    found = said(capsys)
+    assert codes == [0, 0, 0]
+    fresh = Run(config_from_mapping({**read_config(tmp_path / "3.toml"), "joined": {reached: 1}}, "here"))
+    fresh.config = fresh.config.but(rounds=reached + 6)
+    fresh.train()
+    assert {each["digest"] for each in found} == {fresh.federation.observer.digest()}
+    assert RunLog.open(log).header["config"]["joined"] == {str(reached): 1}
 
 
 def test_a_server_that_waits_for_a_client_that_is_away_stops_at_the_first_signal(tmp_path, address):

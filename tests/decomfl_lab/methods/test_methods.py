@@ -51,7 +51,7 @@ from decomfl_lab.replicas.replica import SyncReplica
 from decomfl_lab.replicas.rules import Momentum, Sgd, Step
 from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.run import train
+from decomfl_lab.runs.run import Run, train
 
 vectors = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=60).map(lambda v: np.array(v, np.float32))
 
@@ -460,6 +460,19 @@ def test_every_variant_trains_and_resumes_bit_for_bit(changes: dict[str, object]
     resumed = train(config, out=tmp_path / "parts")
     for column in whole.columns.drop("seconds"):
         assert whole[column].tolist() == resumed[column].tolist(), column
+
+
+def test_sums_that_a_server_sends_are_those_of_before_in_a_resumed_run_too(tmp_path: Path) -> None:
+    config = _config("fedkseed", pool=8, sampled=2, rounds=7, perturbations=4)
+    train(config, out=tmp_path)
+    run = Run(config)
+    run.load(tmp_path)
+    server = run.federation.server
+    assert server.history.start > min(server.held)  # whoever is that old is sent the sums
+    run.more(6, out=None)
+    whole = Run(config.but(rounds=13))
+    whole.train()
+    assert torch.equal(run.federation.x, whole.federation.x)
 
 
 def test_runs_with_fewer_seeds_are_the_same_to_the_bit_and_cheaper() -> None:

@@ -302,3 +302,15 @@ def test_an_archived_history_keeps_its_window_in_memory_and_no_more() -> None:
         assert len(history._records) == 3
         with pytest.raises(InputError, match="window must be at least 1, got 0"):
             ArchivedHistory(log, 0)
+
+
+def test_another_header_leaves_the_entries_and_can_be_gone_on_with(tmp_path: Path) -> None:
+    other = HEADER | {"config": {"data": "more"}}
+    with _written(tmp_path / "run.dcl", 2) as log:
+        log.rewrite(tmp_path / "run.dcl", other)
+        for r in range(2, ROUNDS):
+            log.append(_entry(r))
+        chain = log.chain
+    with RunLog.open(tmp_path / "run.dcl") as log:
+        assert (log.header, log.chain) == (other, chain)
+        assert list(log.entries()) == [_entry(r) for r in range(ROUNDS)]

@@ -106,3 +106,16 @@ def test_participants_are_different_clients_that_exist(participants: tuple[int, 
         own.plan_round(participants)
     assert not own.planned
     assert list(own.plan_round((0, 3))) == [0, 3]
+
+
+def test_a_client_that_joins_later_is_sampled_from_then_on_and_all_of_fewer_are() -> None:
+    own, all_there = server(M=5, m=3, present=Schedule(2, {4: 5})), server(M=5, m=3)
+    assert [own.sampled(r) for r in range(4)] == [(0, 1)] * 4
+    assert [own.sampled(r) for r in range(4, 60)] == [all_there.sampled(r) for r in range(4, 60)]
+    assert own.sample() == own.sampled(0)
+
+
+@pytest.mark.parametrize(("present", "got"), [(Schedule(0), 0), (Schedule(2, {3: 1}), 1), (Schedule(2, {3: 6}), 6)])
+def test_nobody_leaves_and_not_more_join_than_there_are(present: Schedule[int], got: int) -> None:
+    with pytest.raises(InputError, match=f"clients in .* must be an integer in .*, got {got}"):
+        server(M=5, present=present)

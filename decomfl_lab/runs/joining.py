@@ -1,0 +1,90 @@
+"""Clients that join a saved run: which configuration goes on from it, and from which round they are there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from decomfl_lab.checkpoint import read_values, understood
+from decomfl_lab.datasets.images import Dataset
+from decomfl_lab.datasets.own import first_clients
+from decomfl_lab.errors import require
+from decomfl_lab.protocol.log import RunLog
+from decomfl_lab.runs.config import TrainConfig, config_from_mapping
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE, METRICS_FILE
+
+__all__ = ["data_then", "differing", "joining"]
+
+
+def joining(config: TrainConfig, dataset: Dataset, folder: Path, *, follows: bool = False) -> TrainConfig:
+    """``config`` as it goes on in the folder: clients that the run there does not have join in its next round.
+
+    Clients that joined there before are noted where ``config`` does not say so. Everything else that differs is left
+    for ``differing`` to find.
+
+    Args:
+        config: The run with all its clients.
+        dataset: Their data.
+        folder: The folder, which may be empty or not be there.
+        follows: Whether the run goes on after its log, as a server does, and not after its checkpoint.
+
+    Raises:
+        InputError: If more clients than before are to have parts of the same examples.
+    """
+    found = _found(folder, follows=follows)
+    if found is None or config.joined not in ({}, found[0].joined):
+        return config
+    then, r = found
+    more = config.clients - then.clients
+    if more <= 0:
+        return config.but(joined=then.joined) if more == 0 else config
+    require(r > 0, f"clients M of the run in {folder}", f"be {then.clients} until a round is done", config.clients)
+    dealt = "as its examples are dealt by split, and one more would change everybody's part"
+    rule = f"be {then.clients}, {dealt} (clients with data of their own, a list, can join)"
+    require(dataset.parts is not None, f"clients M of the run in {folder}", rule, config.clients)
+    return config.but(joined={**then.joined, r: then.joined.get(r, 0) + more})
+
+
+def _found(folder: Path, *, follows: bool) -> tuple[TrainConfig, int] | None:
+    """The configuration of the run in a folder, as far as it is known, and the round in which it goes on."""
+    found: list[tuple[TrainConfig, int]] = []
+    checkpoint, path = folder / CHECKPOINT_FILE, folder / LOG_FILE
+    if checkpoint.exists():
+        with understood(checkpoint):
+            _, saved = read_values(checkpoint)
+            found.append((_config(saved, folder), saved["federation"]["round"]))
+    rests_on_log = follows or (not found and (folder / METRICS_FILE).exists())
+    if rests_on_log and path.exists():
+        with understood(path), RunLog.open(path, write=False) as log:
+            found.append((_config(log.header, folder), len(log)))
+    # Who joined stands in the log first, and the rounds of a log are those of its checkpoint and perhaps some more.
+    return max(found, key=lambda each: (each[0].clients, each[1]), default=None)
+
+
+def _config(saved: Mapping[str, Any], folder: Path) -> TrainConfig:
+    return config_from_mapping(saved["config"], f"run {folder}", lenient=True)
+
+
+def differing(then: TrainConfig, now: TrainConfig, done: int = 0) -> list[str]:
+    """The names of the options in which a run differs from one that it goes on from, but for clients that join.
+
+    Args:
+        then: The earlier run.
+        now: The run that goes on.
+        done: The rounds of the earlier one, in none of which another client may have been there.
+    """
+    sizes = {now.present(r) for r in (0, *now.joined)}
+    later = [r for r in now.joined if now.present(r) > then.clients]
+    if then.clients in sizes and min(later, default=done) >= done:
+        now = now.of_first(then.clients)
+    a, b = then.to_dict(), now.to_dict()
+    return [name for name in {**a, **b} if a.get(name) != b.get(name)]
+
+
+def data_then(then: TrainConfig, now: TrainConfig, dataset: Dataset) -> str:
+    """The digest of the examples of those clients that a run had then; empty where that cannot be told."""
+    if then.clients >= now.clients or dataset.parts is None or then.method.alone:
+        return dataset.digest
+    first = first_clients(dataset, then.clients)
+    return "" if first is None else first.digest

@@ -1,0 +1,229 @@
+"""Clients that join a saved run: the same bits as if they had been there from the start and never been sampled."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import decomfl_lab as lab
+from decomfl_lab.datasets.own import first_clients, own_dataset
+from decomfl_lab.errors import InputError
+from decomfl_lab.methods.registry import METHODS
+from decomfl_lab.protocol.log import RunLog
+from decomfl_lab.runs.config import TrainConfig, config_from_mapping
+from decomfl_lab.runs.joining import differing
+
+x = torch.randn(120, 6, generator=torch.Generator().manual_seed(1))
+y = (x[:, 0] > 0).long()
+PAIRS = list(zip(x[:100].split(20), y[:100].split(20), strict=True))
+HELD = x[100:], y[100:]
+OPTIONS: dict[str, Any] = {"sampled": 2, "lr": 0.05, "batch_size": 8, "eval_every": 3, "seed": 4}
+PLAIN = {"momentum": 0.0, "weight_decay": 0.0}
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
+
+
+def _train(model: nn.Module, M: int = 3, **options: Any) -> lab.Run:
+    return lab.train(model, clients=PAIRS[:M], test=HELD, **OPTIONS | {"rounds": 5} | options)
+
+
+def _load(folder: Path, model: nn.Module, M: int = 5) -> lab.Run:
+    return lab.load(folder, model, clients=PAIRS[:M], test=HELD)
+
+
+def _state(run: lab.Run) -> tuple[Any, ...]:
+    tensors, values = run.federation.save()
+    return {name: tensor.tolist() for name, tensor in tensors.items()}, values
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"method": name} for name, kind in METHODS.items() if not kind.alone),
+        {"rebuild": "copy"},
+        {"tracking": "clients"},
+        {"rebuild": "copy", "tracking": "clients"},
+        {"history": 2, "momentum": 0.9},
+        {"pull": "auto", "bandwidth": 1e9},
+        {"rebuild": "copy", "history": 2, "pull": "auto"},
+        {"revert": "sync", "local_steps": 2, **PLAIN},
+        {"private_seeds": True, "seeds": "per-run"},
+        {"method": "fedkseed", "pool": 8, "local_steps": 2},
+        {"sampled": 5},
+    ],
+    ids=str,
+)
+def test_a_client_that_joins_equals_one_that_was_there_and_never_sampled(
+    options: dict[str, Any], model: nn.Module, tmp_path: Path
+) -> None:
+    few = {**options, "sampled": 3} if "sampled" in options else options
+    _train(model, out=tmp_path / "run", **few)
+    run = _load(tmp_path / "run", model).more(6)
+    there = _train(model, 5, joined={5: 2}, rounds=11, out=tmp_path / "there", **options)
+    assert _state(run) == _state(there)
+    assert run.config == there.config
+    assert (tmp_path / "run" / "config.toml").read_text() == (tmp_path / "there" / "config.toml").read_text()
+    again = _load(tmp_path / "run", model).more(2)
+    assert _state(again) == _state(there.more(2))
+    assert again.federation.ledger.down[4].messages > 0
+
+
+def test_before_they_joined_the_others_were_sampled_and_the_log_says_so(model: nn.Module, tmp_path: Path) -> None:
+    _train(model, out=tmp_path)
+    entries = list(RunLog.open(tmp_path / "run.dcl").entries())
+    _load(tmp_path, model).more(20)
+    log = RunLog.open(tmp_path / "run.dcl")
+    assert [entry.record for entry in log.entries(0, 5)] == [entry.record for entry in entries]
+    assert {i for entry in log.entries(5) for i in entry.sampled} == {0, 1, 2, 3, 4}
+    assert log.header["config"]["joined"] == {"5": 2}
+    assert lab.replay(tmp_path, model, clients=PAIRS, test=HELD, measure=[3, 8, 20]).agrees
+
+
+def test_clients_join_one_after_the_other(model: nn.Module, tmp_path: Path) -> None:
+    _train(model, out=tmp_path)
+    _load(tmp_path, model, 4).more(4)
+    run = _load(tmp_path, model, 5).more(4)
+    assert run.config.joined == {5: 1, 9: 1}
+    assert _state(run) == _state(_train(model, 5, joined={5: 1, 9: 1}, rounds=13))
+
+
+def test_a_run_whose_checkpoint_is_gone_goes_on_by_its_log_with_those_who_joined(
+    model: nn.Module, tmp_path: Path
+) -> None:
+    _train(model, out=tmp_path, rounds=6)
+    whole = _load(tmp_path, model).more(6)
+    (tmp_path / "checkpoint.safetensors").unlink()
+    again = _train(model, 5, joined={6: 2}, rounds=12, out=tmp_path)
+    assert _state(again) == _state(whole)
+
+
+def test_fewer_clients_other_data_and_other_weights_are_refused(model: nn.Module, tmp_path: Path) -> None:
+    _train(model, out=tmp_path)
+    for clients in (PAIRS[:2], [PAIRS[1], PAIRS[0], *PAIRS[2:]], [*PAIRS[:2], *PAIRS[3:]]):
+        with pytest.raises(InputError, match="got one of other data; clients, test and their order must be"):
+            lab.load(tmp_path, model, clients=clients, test=HELD)
+    with pytest.raises(InputError, match=r"differs in clients; clients more join by lab\.load"):
+        _train(model, 4, out=tmp_path)
+    _train(model, method="mezo", out=tmp_path / "alone", sampled=None)
+    with pytest.raises(InputError, match="clients must be those of then for mezo, which is one agent, got more"):
+        _load(tmp_path / "alone", model)
+    _train(model, out=tmp_path / "long", sampled=3)
+    with pytest.raises(InputError, match=r"model must have its weights of then \(x_0\), as 2 clients more begin there"):
+        _load(tmp_path / "long", nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2)))
+
+
+@pytest.mark.parametrize("log", [True, False])
+def test_weights_are_compared_by_the_log_or_else_by_the_records(log: bool, model: nn.Module, tmp_path: Path) -> None:
+    options = {"sampled": 3, "tracking": "clients", "rounds": 5}
+    run = _train(model, **options, out=tmp_path if log else None)
+    run.save(tmp_path)
+    other = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
+    with pytest.raises(InputError, match="model must have its weights of then"):
+        _load(tmp_path, other)
+    whole = _train(model, 5, **options | {"joined": {5: 2}, "rounds": 7, "sampled": 5})
+    assert _state(_load(tmp_path, model).more(2)) == _state(whole)
+
+
+def test_records_that_are_gone_come_from_the_log_or_a_model_from_the_server(model: nn.Module, tmp_path: Path) -> None:
+    for name, options in {"none": {}, "model": {"server_model": True}}.items():
+        run = _train(model, sampled=3, **options)
+        run.save(tmp_path / name)
+        assert run.federation.server.history.start > 0
+    with pytest.raises(InputError, match=r"run.dcl must be there, or the server keep a model: clients that join need"):
+        _load(tmp_path / "none", model)
+    run = _load(tmp_path / "model", model).more(3)
+    assert run.federation.pulls == 2
+    assert run.verify()
+
+
+def test_a_run_says_nothing_of_joining_where_nobody_did(model: nn.Module) -> None:
+    config = _train(model).config
+    assert "joined" not in config.to_dict()
+    assert config.but(clients=4, joined={3: 1}).identity("x") == config.identity("x")
+    assert config.but(clients=4).identity("x") != config.identity("x")
+
+
+def test_who_samples_everybody_goes_on_to_do_so(model: nn.Module, tmp_path: Path) -> None:
+    for sampled, then in ((3, 5), (2, 2)):
+        _train(model, out=tmp_path / str(sampled), sampled=sampled)
+        assert _load(tmp_path / str(sampled), model).config.sampled == then
+
+
+@pytest.mark.parametrize(
+    ("joined", "message"),
+    [
+        ({0: 1}, "round in joined must be an integer of at least 1, got 0"),
+        ({2: 0}, "clients that joined in round 2 must be an integer of at least 1, got 0"),
+        ({2: 2, 4: 1}, "joined must leave at least 1 of the 3 clients in round 0"),
+        (4, "joined must be {round: clients, ...}, got 4"),
+    ],
+)
+def test_who_joined_is_checked(joined: Any, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        TrainConfig(clients=3, sampled=2, joined=joined)
+    assert message in str(error.value)
+
+
+def test_a_configuration_with_those_who_joined_is_read_back() -> None:
+    config = TrainConfig(clients=6, sampled=4, joined={7: 1, 4: 2})
+    assert config_from_mapping(tomllib.loads(config.to_toml()), "a file") == config
+    assert [config.present(r) for r in (0, 3, 4, 6, 7, 99)] == [3, 3, 5, 5, 6, 6]
+    first = config.of_first(3)
+    assert (first.clients, first.sampled, first.joined) == (3, 3, {})
+    assert config.of_first(5).joined == {4: 2}
+    with pytest.raises(InputError, match=r"clients M of the run at some time must be one of \[3, 5, 6\], got 4"):
+        config.of_first(4)
+
+
+def test_nobody_joins_in_a_round_that_is_done() -> None:
+    then = TrainConfig(clients=5, sampled=2)
+    for r, differ in ((3, ["clients", "joined"]), (4, [])):
+        assert differing(then, then.but(clients=6, joined={r: 1}), done=4) == differ
+    assert differing(then, then.but(clients=6), done=4) == ["clients"]
+
+
+def test_the_first_clients_have_the_digest_that_they_had_alone() -> None:
+    found = first_clients(own_dataset(PAIRS, HELD), 3)
+    assert found is not None
+    assert found.digest == own_dataset(PAIRS[:3], HELD).digest
+    assert torch.equal(found.train_images, x[:60])
+
+
+def test_statistics_that_are_frozen_are_those_of_the_clients_of_round_0(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    norm = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))
+    _train(norm, out=tmp_path, batchnorm="frozen")
+    run = _load(tmp_path, norm).more(4)
+    assert _state(run) == _state(_train(norm, 5, joined={5: 2}, rounds=9, batchnorm="frozen"))
+
+
+def test_examples_that_are_dealt_by_split_admit_nobody_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from decomfl_lab.cli.main import main
+
+    command = f"train --data digits --model logistic --sampled 2 --perturbations 2 --rounds 2 --out {tmp_path}"
+    assert main([*command.split(), "--clients", "3"]) == 0
+    assert main([*command.split(), "--clients", "4", "--rounds", "4"]) == 2
+    assert "must be 3, as its examples are dealt by split" in capsys.readouterr().err
+
+
+def test_a_longer_list_of_clients_joins_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from decomfl_lab.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    text = "import os, torch\nx = torch.arange(60.).view(20, 3) / 60\ny = torch.arange(20) % 2\n"
+    text += "def clients():\n    return list(zip(x.split(5), y.split(5)))[:int(os.environ['WARDS'])]\n"
+    (tmp_path / "wards.py").write_text(text)
+    command = "train --data wards:clients --model logistic --perturbations 2 --batch-size 4 --out run --rounds"
+    for wards, rounds in (("3", "4"), ("4", "6"), ("4", "7")):
+        monkeypatch.setenv("WARDS", wards)
+        assert main([*command.split(), rounds]) == 0
+    assert tomllib.loads((tmp_path / "run" / "config.toml").read_text())["joined"] == {"4": 1}
