@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import platform
 from typing import Any
 
@@ -11,7 +13,7 @@ from torch import Tensor
 
 from decomfl_lab.errors import InputError, plural, require_choice, require_int
 
-__all__ = ["DEVICES", "describe", "find_device", "free_memory", "on_host", "use_tf32_", "use_threads_"]
+__all__ = ["DEVICES", "describe", "find_device", "free_memory", "on_host", "room", "use_tf32_", "use_threads_"]
 
 DEVICES = ("cpu", "cuda", "auto")
 
@@ -46,6 +48,15 @@ def free_memory(device: torch.device) -> int | None:
         return None
     free, _ = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def room(device: torch.device) -> float:
+    """Bytes that something may take beside what is there: of a GPU what is free, else half of the machine's memory."""
+    free = free_memory(device)
+    if free is not None:
+        return float(free)
+    known = hasattr(os, "sysconf")
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2 if known else math.inf
 
 
 def on_host(values: NDArray[Any] | Tensor) -> NDArray[Any]:

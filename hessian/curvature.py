@@ -52,7 +52,7 @@ class _CurvatureOperator(ABC):
         self.d = objective.d
         self.dtype = objective.dtype
         self.device = objective.device
-        self.remark = "module, loss and data were taken on trust" if objective.trusted else ""
+        self.remark = ""
         self._tried = objective.trusted
 
     def matvec(self, v: Tensor) -> Tensor:

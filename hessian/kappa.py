@@ -374,8 +374,9 @@ def effective_rank(
             if on_progress is not None:
                 on_progress(run.progress())
     result = run.result()
-    remark = getattr(base, "remark", "")
-    return dataclasses.replace(result, reason=f"{result.reason}; {remark}") if remark else result
+    inner = getattr(base, "inner", base)  # of a whitened one
+    remarks = [getattr(each, "remark", "") for each in (getattr(inner, "objective", None), inner)]
+    return dataclasses.replace(result, reason="; ".join([result.reason, *filter(None, remarks)]))
 
 
 def _operator(

@@ -375,6 +375,16 @@ class MeanLoss:
         return other
 
     @property
+    def remark(self) -> str:
+        """What is to be said of f where it is not the mean over examples, or was not tried; else empty."""
+        if self.trusted:
+            return "module, loss and data were taken on trust"
+        if self._additive is not False:
+            return ""
+        what = "that of all data as one batch" if len(self.pieces) == 1 else f"the mean over {len(self.pieces)} batches"
+        return f"the loss is no mean over examples, so no batch is cut, and f is {what}"
+
+    @property
     def may_be_cut(self) -> bool:
         """Whether batches are known to be means of their parts."""
         return bool(self._additive)

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from decomfl_lab.datasets.given import Examples
 from decomfl_lab.datasets.images import Dataset, load_dataset
 from decomfl_lab.datasets.own import data_of, own_dataset
 from decomfl_lab.errors import InputError, require, require_int
@@ -76,6 +77,8 @@ class TrainedModel:
         normalisation: str = "eval",
         dtype: torch.dtype | None = None,
         chunk: int | None = None,
+        weight_decay: float = 0.0,
+        trust: bool = False,
     ) -> tuple[MeanLoss, ...]:
         """The loss on fixed training examples, where the module is, as a function of the parameters.
 
@@ -87,7 +90,10 @@ class TrainedModel:
             normalisation: What BatchNorm takes: eval (statistics of the calibration images) or batch (those of the
                 examples).
             dtype: The dtype of the computation; None for the parameters' own.
-            chunk: The number of examples that go through the module at once; None for all.
+            chunk: The number of examples that go through the module at once; None for ``good_chunk`` if they may be
+                cut.
+            weight_decay: See ``MeanLoss``.
+            trust: See ``MeanLoss``.
 
         Raises:
             InputError: If there are no examples, a part would be empty, or MeanLoss refuses something.
@@ -103,11 +109,13 @@ class TrainedModel:
             MeanLoss(
                 self.module,
                 self.loss,
-                [mapped(lambda tensor: tensor.to(device), rows(self.examples, index))],
+                Examples(*mapped(lambda tensor: tensor.to(device), rows(self.examples, index))),
                 parameters=parameters,
                 normalisation=normalisation,
                 dtype=dtype,
                 chunk=chunk,
+                weight_decay=weight_decay,
+                trust=trust,
             )
             for index in chosen[: parts * size].split(size)
         )

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from decomfl_lab.devices import room
 from decomfl_lab.errors import InputError
 from decomfl_lab.objectives.checks import AGREES, SLOPES, is_slope, relative
 from decomfl_lab.objectives.trees import tensors
@@ -78,6 +79,9 @@ class HessianTrial:
         """See ``Trial``."""
         assert product is not None
         if self.trouble:
+            return
+        if 6 * 8 * self.x.numel() > room(self.x.device):
+            self.trouble = "there is no room for it in float64"
             return
         length, step = float(self.v.double().norm()), self.steps[0]
         c = relative(self.x, self.v, step)

@@ -304,7 +304,7 @@ def report(run: Run, rebuilt: Rebuilt, out: Path | None, *, as_json: bool, **mor
 
     facts, rows = provenance(run.dataset), run.metrics
     if as_json:
-        result = {"config": run.config.to_dict(), "provenance": facts, "metrics": _records(rows)}
+        result = {"config": run.config.to_dict(), "provenance": facts, "metrics": _records(rows), "remark": run.remark}
         if rebuilt.clients:
             result["rebuilt"] = {"clients": rebuilt.clients, "equal": rebuilt.equal}
         print(json.dumps(result | more))
@@ -316,6 +316,8 @@ def report(run: Run, rebuilt: Rebuilt, out: Path | None, *, as_json: bool, **mor
     print(run.traffic)
     if rebuilt.clients:
         print(rebuilt)
+    if run.remark:
+        print(run.remark)
     print(f"data: {facts['data']}; seed {run.config.seed}; code {facts['code']}")
     print(_what_next(out), file=sys.stderr)
 

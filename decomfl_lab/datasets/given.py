@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,15 @@ from decomfl_lab.errors import InputError, require, shown
 from decomfl_lab.models.registry import initialising
 from decomfl_lab.objectives.trees import Batch, joined, row_count, shape_of, tensors, torch_tree
 
-__all__ = ["Data", "batches_of", "one_batch"]
+__all__ = ["Data", "Examples", "batches_of", "one_batch"]
+
+
+class Examples(NamedTuple):
+    """All examples as one batch (inputs, targets) that is nobody's own cut."""
+
+    inputs: Any
+    targets: Any
+
 
 Data = Iterable[Any] | Dataset[Any] | tuple[Any, Any] | Mapping[str, Any]
 """Batches in a list or a DataLoader; a Dataset of examples; or one batch: a pair (inputs, targets) or a mapping."""
@@ -43,6 +51,8 @@ def batches_of(name: str, data: Any, *, whole: bool = False) -> tuple[list[Batch
     Raises:
         InputError: If they are something else, or empty.
     """
+    if isinstance(data, Examples):
+        return [(data.inputs, data.targets)], False
     if _is_batch(data, whole):
         return [_batch(name, data, whole)], False
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):

@@ -43,11 +43,13 @@ class BatchLoss:
         loss: What the user gave; None for the module's own loss.
         form: What it is a function of.
         additive: Whether the loss of a batch is the mean of its examples' losses, so that a batch may be cut.
+        tried: Whether it is a user's own, which was tried before a run (``runs.trial``).
     """
 
     loss: LossFunction | None
     form: Form
     additive: bool = True
+    tried: bool = False
 
     @classmethod
     def of(cls, loss: LossFunction | BatchLoss | None) -> BatchLoss:

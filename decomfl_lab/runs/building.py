@@ -19,6 +19,7 @@ from decomfl_lab.datasets.own import data_of
 from decomfl_lab.datasets.splits import split
 from decomfl_lab.devices import find_device
 from decomfl_lab.engines.registry import make_engine
+from decomfl_lab.engines.tried import Tried
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.federations.federation import Federation
 from decomfl_lab.federations.in_process import DeComFLFederation
@@ -169,6 +170,8 @@ def build_federation(
     exact = [first.of(index, own_batches) for index, own_batches in zip(chosen, batches, strict=True)]
     objectives: Sequence[Objective] = [RoundedObjective(objective) for objective in exact] if rounded else exact
     engine = make_engine(config.engine)
+    engine = make_engine(config.engine)
+    engine = Tried(engine, config.engine) if measure.tried else engine
     setting = Setting(x, objectives, config.sampled, config.seed, engine, layout.shapes, joined=config.joined)
     return config.method.federation(setting), module, layout
 

@@ -201,7 +201,17 @@ class Run:
         config, row = self.config, self._rows[-1] if self._rows else {}
         found = ", ".join(f"{name} {row[name]:.4g}" for name in METRICS[1:4] if np.isfinite(row.get(name, np.nan)))
         done = f"{plural(self.round, 'round')} of {config.rounds}"
-        return f"<Run of {config.method.name} on {self.dataset.name}, {done}{found and ': ' + found}>"
+        more = "".join(f"; {words}" for words in [self.remark] if words)
+        return f"<Run of {config.method.name} on {self.dataset.name}, {done}{found and ': ' + found}{more}>"
+
+    @property
+    def remark(self) -> str:
+        """What is to be said of f_i where it was not tried, or is no mean over examples; else empty."""
+        if self.config.trust:
+            return "model, loss and data were taken on trust"
+        return (
+            "" if self._loss.additive else "the loss is no mean over examples: no batch is cut, f is the mean over them"
+        )
 
     @property
     def round(self) -> int:

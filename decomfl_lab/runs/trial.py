@@ -55,7 +55,7 @@ def tried(
         additive = trial.is_additive(losses, calibration_images(config, trial.dataset))
         if not additive:
             trial.check_wholes(losses)
-        measure = replace(measure, additive=additive)
+        measure = replace(measure, additive=additive, tried=True)
         if config.method.gradients:
             trial.check_slopes()
     return measure

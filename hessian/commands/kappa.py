@@ -101,6 +101,19 @@ def kappa(
         ),
     ] = "hessian",
     examples: Annotated[int, option("Training examples of the loss, a fixed random choice; 0 takes all.", 1000)] = 1000,
+    weight_decay: Annotated[
+        float,
+        option("Add the curvature λI of a penalty (λ/2)‖x‖² to the loss's.", 0.0, panel="Model and data"),
+    ] = 0.0,
+    trust: Annotated[
+        bool,
+        option(
+            "Take model, loss and data for one function of the parameters, and torch's derivatives for its, without "
+            "trying it.",
+            False,
+            panel="Model and data",
+        ),
+    ] = False,
     parameters: Annotated[
         str,
         option(
@@ -265,7 +278,7 @@ def kappa(
     from decomfl_lab.runs.descent import Descent
     from decomfl_lab.runs.progress import RunBars
     from hessian.kappa import Settings
-    from hessian.mean_loss import NORMALISATIONS, good_chunk
+    from hessian.mean_loss import NORMALISATIONS
     from hessian.named import scale_of
     from hessian.picture import picture
     from hessian.resume import Checkpoint
@@ -320,7 +333,7 @@ def kappa(
         s = None if whiten is None else scale_of(whiten)
         trained = _trained(source, model, data, loss, task, task_data, train_steps, descent, seed, place)
         trained.module.to(place)
-        n = len(trained.dataset.train_labels)
+        n = trained.dataset.N
 
         def losses(parts: int) -> tuple[hessian.MeanLoss, ...]:
             return trained.mean_loss(
@@ -329,7 +342,9 @@ def kappa(
                 parameters=names,
                 normalisation=normalisation,
                 dtype=getattr(torch, dtype),
-                chunk=None if normalisation == "batch" else chunk or good_chunk(trained.examples[0], place),
+                chunk=None if normalisation == "batch" else chunk or None,
+                weight_decay=weight_decay,
+                trust=trust,
             )
 
         (objective,) = losses(1)
@@ -547,7 +562,11 @@ def _facts(trained: TrainedModel, objective: hessian.MeanLoss) -> dict[str, Any]
         "data_digest": where["data_digest"],
         "examples": sum(piece.examples for piece in objective.pieces),
         "loss": objective.value,
-        "loss_function": getattr(trained.loss, "__name__", type(trained.loss).__name__).replace("_", "-"),
+        "loss_function": "the model's own loss"
+        if trained.loss is None
+        else getattr(trained.loss, "__name__", type(trained.loss).__name__).replace("_", "-"),
+        "weight_decay": objective.weight_decay,
+        "remark": objective.remark,
         "batchnorm": objective.mode,
         "dtype": str(objective.dtype).removeprefix("torch."),
         "code": where["code"],
@@ -558,10 +577,11 @@ def _facts(trained: TrainedModel, objective: hessian.MeanLoss) -> dict[str, Any]
 
 def _about(facts: dict[str, Any]) -> str:
     norm = "" if facts["batchnorm"] == "none" else f", BatchNorm {facts['batchnorm']}"
+    decay = f" with weight decay {facts['weight_decay']:g}" if facts["weight_decay"] else ""
     part = "" if facts["parameters"] == "all" else " (a subset of the parameters)"
     return (
-        f"{facts['model']}, {facts['history']}; {facts['loss_function']} {facts['loss']:.4g} on {facts['examples']:,} "
-        f"training examples; d = {facts['d']:,}{part}; {facts['dtype']}{norm}, on {facts['device']}. "
+        f"{facts['model']}, {facts['history']}; {facts['loss_function']} {facts['loss']:.4g}{decay} on "
+        f"{facts['examples']:,} training examples; d = {facts['d']:,}{part}; {facts['dtype']}{norm}, on {facts['device']}. "
         f"Data: {facts['data']}."
     )
 

@@ -87,7 +87,7 @@ def test_an_evaluation_is_of_all_examples_in_order_of_length(
         )
         assert tested == wanted
     train(replace(config, rounds=1, test_examples=7), dataset=data)
-    assert [len(classes) for _, classes in seen] == [20, 20, 7, 7]
+    assert [len(classes) for _, classes, _ in seen] == [20, 20, 7, 7]
 
 
 def test_a_batch_is_the_same_examples_in_order_of_length(config: TrainConfig) -> None:
