@@ -170,7 +170,6 @@ def build_federation(
     exact = [first.of(index, own_batches) for index, own_batches in zip(chosen, batches, strict=True)]
     objectives: Sequence[Objective] = [RoundedObjective(objective) for objective in exact] if rounded else exact
     engine = make_engine(config.engine)
-    engine = make_engine(config.engine)
     engine = Tried(engine, config.engine) if measure.tried else engine
     setting = Setting(x, objectives, config.sampled, config.seed, engine, layout.shapes, joined=config.joined)
     return config.method.federation(setting), module, layout

@@ -209,9 +209,8 @@ class Run:
         """What is to be said of f_i where it was not tried, or is no mean over examples; else empty."""
         if self.config.trust:
             return "model, loss and data were taken on trust"
-        return (
-            "" if self._loss.additive else "the loss is no mean over examples: no batch is cut, f is the mean over them"
-        )
+        whole = "the loss is no mean over examples, so no batch is cut, and f_i is the mean over batches"
+        return "" if self._loss.additive else whole
 
     @property
     def round(self) -> int:

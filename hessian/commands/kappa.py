@@ -581,8 +581,8 @@ def _about(facts: dict[str, Any]) -> str:
     part = "" if facts["parameters"] == "all" else " (a subset of the parameters)"
     return (
         f"{facts['model']}, {facts['history']}; {facts['loss_function']} {facts['loss']:.4g}{decay} on "
-        f"{facts['examples']:,} training examples; d = {facts['d']:,}{part}; {facts['dtype']}{norm}, on {facts['device']}. "
-        f"Data: {facts['data']}."
+        f"{facts['examples']:,} training examples; d = {facts['d']:,}{part}; {facts['dtype']}{norm}, "
+        f"on {facts['device']}. Data: {facts['data']}."
     )
 
 
