@@ -22,10 +22,10 @@ from decomfl_lab.layout import Layout
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction, called, require_mean
 from decomfl_lab.objectives.checks import Watch, is_additive
 from decomfl_lab.objectives.modules import prepared, swapped
-from decomfl_lab.objectives.trees import Batch, mapped, row_count, rows, tensors
+from decomfl_lab.objectives.trees import Batch, feed, mapped, row_count, rows, tensors
 from decomfl_lab.plugins import require_same, taking
 
-__all__ = ["NORMALISATIONS", "MeanLoss", "Piece", "differentiating", "digest", "enabled", "good_chunk"]
+__all__ = ["NORMALISATIONS", "MeanLoss", "Piece", "differentiating", "enabled", "good_chunk"]
 
 NORMALISATIONS = ("eval", "batch")
 
@@ -411,11 +411,11 @@ class MeanLoss:
         h.update(repr((type(self._module).__qualname__, loss, self.layout, self.mode, self.value.hex())).encode())
         for name, tensor in (self._fixed | self._buffers).items():
             h.update(name.encode())
-            digest(h, tensor)
+            feed(h, tensor)
         for piece in self.pieces:
             h.update(repr((piece.examples, piece.share.hex())).encode())
             for tensor in tensors((piece.inputs, piece.targets)):
-                digest(h, tensor)
+                feed(h, tensor)
         return h.hexdigest()
 
     # --- inside ---------------------------------------------------------------------------------------------------
@@ -577,9 +577,3 @@ def good_chunk(inputs: Any, device: torch.device) -> int:
     """Examples at once that products are fast with: 250, or 8 sequences of tokens; on a GPU four times as many."""
     tokens = all(tensor.dtype == torch.int64 for tensor in tensors(inputs))
     return (8 if tokens else 250) * (4 if device.type == "cuda" else 1)
-
-
-def digest(h: Any, tensor: Tensor) -> None:
-    """Feed a tensor's shape, dtype and bytes to the hash ``h``."""
-    h.update(repr((tuple(tensor.shape), tensor.dtype)).encode())
-    h.update(tensor.detach().contiguous().cpu().flatten().view(torch.uint8).numpy().tobytes())
