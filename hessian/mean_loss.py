@@ -154,10 +154,9 @@ class MeanLoss:
 
         Raises:
             InputError: If there is nothing to differentiate or no data, module and loss do not take the data, the loss
-                is no finite scalar, differs from one
-                evaluation to the next, depends on parameters that are not x, or is no mean over examples where batches
-                have to be combined; dropout is active; a name matches no parameter; dtypes or devices are mixed; an
-                argument is out of range.
+                is no finite scalar, differs from one evaluation to the next, depends on parameters that are not x, or
+                is no mean over examples where batches have to be combined; dropout is active; a name matches no
+                parameter; dtypes or devices are mixed; an argument is out of range.
         """
         require_choice("normalisation", "eval" if normalisation is None else normalisation, NORMALISATIONS)
         require(dtype is None or dtype in _DTYPES, "dtype", "be float32 or float64", dtype)
@@ -213,10 +212,10 @@ class MeanLoss:
             self.pieces = wholes
         values = self._tried(chosen)
         given = weights is not None and not callable(weights)
-        if not self.trusted and not self._additive:  # what parts would have shown of rare noise, repetitions do
-            self.require_same(values)
         if len(self.pieces) > 1 and (not given or chunk is not None):
             self._require_additive(values)
+        elif not self.trusted:  # what parts would have shown of rare noise, repetitions do
+            self.require_same(values)
         return values
 
     def _wholes(self, batches: Sequence[Batch], weights: Weights | None) -> tuple[Piece, ...]:
