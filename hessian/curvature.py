@@ -19,6 +19,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from decomfl_lab.errors import require
+from decomfl_lab.objectives.perturbed import memory_of
 from hessian.mean_loss import MeanLoss, Piece, differentiating, enabled
 from hessian.probes import probe
 from hessian.tried import HessianTrial, OutputTrial, Trial
@@ -30,6 +31,9 @@ CACHE_BYTES = 2 << 30
 
 _TRIAL = 9
 """Purpose of the vector that a product is tried with where the first one has many zeros."""
+
+_UNKNOWN = 1 << 60
+"""The bytes of a graph of which nothing is known: too many to keep it."""
 
 
 class _CurvatureOperator(ABC):
@@ -175,13 +179,25 @@ class HessianOperator(_CurvatureOperator):
             self._kept[b] = gradient
             self._room -= examples
 
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the graphs, which no copy can have."""
+        state = self.__dict__ | {"_kept": {}}
+        state["_room"] = self._room + sum(self.objective.pieces[b].examples for b in self._kept)
+        state["_leaf"] = self._leaf.detach()
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._leaf = self.x.detach().requires_grad_()
+
     def _measured(self, piece: Piece) -> tuple[Tensor, int]:
         """A piece's gradient with its graph, and the bytes of the tensors that the graph holds."""
         held: dict[int, int] = {}
 
         def pack(tensor: Tensor) -> tuple[Tensor, int]:
-            storage = tensor.untyped_storage()
-            held[storage.data_ptr()] = storage.nbytes()
+            if memory_of(tensor) is not None:  # a sparse one has no storage
+                storage = tensor.untyped_storage()
+                held[storage.data_ptr()] = storage.nbytes()
             return tensor.detach(), tensor._version  # the tensor itself would keep its own graph alive for ever
 
         def unpack(packed: tuple[Tensor, int]) -> Tensor:
@@ -190,8 +206,15 @@ class HessianOperator(_CurvatureOperator):
                 raise RuntimeError("a variable that the gradient needs was modified by an inplace operation")
             return tensor
 
-        with saved_tensors_hooks(pack, unpack), enabled(), _differentiable(self.objective, "the Hessian"):
-            gradient = self.objective.piece_gradient(self._leaf, piece, create_graph=True)
+        with enabled(), _differentiable(self.objective, "the Hessian"):
+            try:
+                with saved_tensors_hooks(pack, unpack):
+                    gradient = self.objective.piece_gradient(self._leaf, piece, create_graph=True)
+            except RuntimeError as error:
+                if "saved tensor hooks" not in str(error):
+                    raise
+                gradient = self.objective.piece_gradient(self._leaf, piece, create_graph=True)
+                return gradient, _UNKNOWN  # torch.func inside a loss: how large the graph is, is not known
             _refuse_dead_ends(gradient)
         held.pop(self._leaf.untyped_storage().data_ptr(), None)
         return gradient, sum(held.values()) + gradient.untyped_storage().nbytes()
@@ -209,6 +232,7 @@ class _OutputOperator(_CurvatureOperator):
         with enabled(), torch.no_grad():
             outputs = objective.outputs(self.x, objective.pieces[0])
         require(isinstance(outputs, Tensor), "outputs of the module", "be one tensor", type(outputs).__name__)
+        require(not outputs.is_complex(), "outputs of the module", "be real numbers", outputs.dtype)
 
     def quad(self, v: Tensor) -> float:
         """VᵀJᵀMJv from Jv alone, by one forward pass with derivatives along v; accumulated in float64."""

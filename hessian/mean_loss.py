@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from decomfl_lab.datasets.given import Data, batches_of
 from decomfl_lab.errors import InputError, is_number, require, require_choice, require_int
 from decomfl_lab.layout import Layout
-from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction, called, require_mean
-from decomfl_lab.objectives.checks import Watch, is_additive
+from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction, called, logits_of, require_mean
+from decomfl_lab.objectives.checks import FAR, Watch, is_additive, moved
 from decomfl_lab.objectives.modules import prepared, swapped
 from decomfl_lab.objectives.trees import Batch, feed, mapped, row_count, rows, tensors
 from decomfl_lab.plugins import require_same, taking
@@ -163,7 +163,9 @@ class MeanLoss:
         decays = is_number(weight_decay) and weight_decay >= 0
         require(decays, "weight_decay λ", "be a finite number of at least 0", weight_decay)
         self._loss = BatchLoss.of(loss)
-        self._module = module = prepared(module, shared=True)
+        self._given: nn.Module | None = module
+        self._module = prepared(module, shared=True)
+        module = self._module
         self.weight_decay, self.trusted = float(weight_decay), trust
         self.kinked: bool | None = None
         self.padded = False
@@ -183,9 +185,11 @@ class MeanLoss:
             if normalisation is None and any(n.training and n.running_mean is not None for n in self._norms.values()):
                 warnings.warn(_TRAINING, stacklevel=2)
             self._additive: bool | None = True if trust else None
+            self._moved: tuple[Tensor, list[float]] | None = None  # a point near x, and the losses of the pieces there
             self._weigh = weights if callable(weights) else None
             values = self._taken(chosen, data, weights, chunk)
             self.value = self._sum(self.x, values)
+            self._given = self._moved = None
 
     def _taken(
         self, chosen: Mapping[str, nn.Parameter], data: Data, weights: Weights | None, chunk: int | None
@@ -205,7 +209,7 @@ class MeanLoss:
         if chunk is None and len(self.pieces) > len(wholes) and not self.trusted:
             try:
                 values = self._tried(chosen)
-                if self._try_additive(values):
+                if self._try_additive():
                     return values
             except InputError:  # whatever is wrong, a graph without halves or a fault of the loss, the whole data tell
                 self._additive = False
@@ -213,7 +217,7 @@ class MeanLoss:
         values = self._tried(chosen)
         given = weights is not None and not callable(weights)
         if len(self.pieces) > 1 and (not given or chunk is not None):
-            self._require_additive(values)
+            self._require_additive()
         elif not self.trusted:  # what parts would have shown of rare noise, repetitions do
             self.require_same(values)
         return values
@@ -226,7 +230,10 @@ class MeanLoss:
             rule = "all have the examples in their first dimension, or weights be given, one for each batch"
             fine = row_count(batch) is not None or len(batches) == 1 or weights is not None
             require(fine, f"tensors of batches[{b}]", rule, counts)
-        given = None if weights is None or callable(weights) else list(weights)
+        given: list[Any] | None = None
+        if weights is not None and not callable(weights):
+            listed: list[Any] = list(weights)
+            given = [weight.item() if isinstance(weight, Tensor) else weight for weight in listed]
         numbers = given is None or all(map(is_number, given))
         require(numbers, "weights", "be a number for each batch, or a function of targets", weights)
         w = [self._weight(batch) for batch in batches] if given is None else given
@@ -253,22 +260,35 @@ class MeanLoss:
         require(fine, "weights of a batch", "add up to a finite number of at least 0", total)
         return total
 
-    def _try_additive(self, values: Sequence[float]) -> bool:
-        """Whether the loss of every piece, of which these are the values at x, is the weighted mean of its parts'."""
+    def _try_additive(self) -> bool:
+        """Whether the loss of every piece is the weighted mean of its parts', at a point near x."""
         if self._additive is None:
+            at, values = self._moved if self._moved is not None else self._near()
+            self._moved = None
             self._additive = is_additive(
-                lambda batch: self.piece_value(self.x, Piece(*batch, 1, 1.0)),
+                lambda batch: self.piece_value(at, Piece(*batch, 1, 1.0)),
                 [piece.batch for piece in self.pieces],
                 values,
                 weight=self._weight,
                 eps=torch.finfo(self.dtype).eps,
-                wide=lambda batch: self.wide().piece_value(self.x.double(), Piece(*batch, 1, 1.0)),
+                wide=lambda batch: self.wide().piece_value(at.double(), Piece(*batch, 1, 1.0)),
             )
         return self._additive
 
-    def _require_additive(self, values: Sequence[float]) -> None:
+    def _near(self, loss_at: Callable[[Tensor, Piece], Tensor] | None = None) -> tuple[Tensor, list[float]]:
+        """A point near x, and the losses of the pieces there: the first of ``FAR`` at which they are finite."""
+        for step in FAR:
+            at = moved(self.x, step)
+            values = [float((loss_at or self._loss_at)(at, piece).detach()) for piece in self.pieces]
+            if all(map(math.isfinite, values)):
+                break
+        return at, values
+
+    def _require_additive(self) -> None:
+        if not self._try_additive():
+            self.require_same()  # noise would be the reason
         require(
-            self._try_additive(values),
+            self._try_additive(),
             "loss",
             "be the mean over the batch's examples where batches are cut or combined (give one batch without chunk; or "
             "weights=, a number for each batch, or a function of targets that gives the weights of the loss's mean)",
@@ -294,14 +314,21 @@ class MeanLoss:
             values = self._values(self.x)
             if self.trusted:
                 return values
+            fresh = copy.copy(self)  # whose module has not been called yet
+            assert self._given is not None
+            fresh._module = prepared(self._given, shared=True)
             with Watch(chosen) as watch:
-                again = []
-                for piece in self.pieces:  # x has no gradient here, so whatever has one is nothing of x
-                    loss = self._loss_at(self.x, piece)
+
+                def closed(at: Tensor, piece: Piece) -> Tensor:  # x has no gradient, so what has one is nothing of x
+                    loss = fresh._loss_at(at, piece)
                     watch.require_closed(loss)
-                    again.append(loss.detach())
+                    return loss
+
+                self._moved = fresh._near(closed)
         self.kinked, self.padded = watch.kinked, watch.padded
-        self._require_same(values, torch.stack(again).tolist())
+        # The module that was called at x gives the same there as one that was not: it keeps nothing of x.
+        at, first = self._moved[0], self._moved[1][0]
+        self._require_same([first], [self.piece_value(at, self.pieces[0])])
         return values
 
     # --- the function ---------------------------------------------------------------------------------------------
@@ -345,7 +372,7 @@ class MeanLoss:
         rule = "be one of (outputs, targets) for a matrix that is made of the outputs' derivatives"
         require(self._loss.is_of_outputs, "loss", rule, self._loss.form.value)
         with self._normalising(), swapped(self._module, self._tensors(x)):
-            return called(self._module, mapped(self._place, piece.inputs))
+            return logits_of(called(self._module, mapped(self._place, piece.inputs)))
 
     def loss_of(self, outputs: Any, piece: Piece) -> Tensor:
         """The piece's loss, a scalar tensor, given the module's outputs."""
@@ -370,6 +397,7 @@ class MeanLoss:
         """The same function in float64, of the same data: nothing of it is copied but the parameters."""
         other = copy.copy(self)
         other.dtype, other.layout = torch.float64, replace(self.layout, dtype=torch.float64)
+        other._loss = self._loss.wide()
         other._fixed, other._buffers = mapped(other._place, self._fixed), mapped(other._place, self._buffers)
         return other
 
@@ -392,7 +420,7 @@ class MeanLoss:
     def additive(self) -> bool:
         """Whether the loss of every batch is the weighted mean of its parts'; tried when it is first asked."""
         with enabled():
-            return self._additive or self._try_additive([self.piece_value(self.x, piece) for piece in self.pieces])
+            return self._additive or self._try_additive()
 
     @property
     def weights_are_examples(self) -> bool:
@@ -407,7 +435,11 @@ class MeanLoss:
         """A digest of module, loss, data, weights, mode, dtype, what is in x and what is not, but not of x."""
         h = hashlib.blake2b(digest_size=8)
         loss = getattr(self._loss.loss, "__qualname__", type(self._loss.loss).__qualname__)
-        h.update(repr((type(self._module).__qualname__, loss, self.layout, self.mode, self.value.hex())).encode())
+        # Two functions that are equal at x, as with a penalty that is zero there, are seldom so beside it.
+        with enabled():
+            beside = self._sum(self.x, self._near()[1])
+        facts = (type(self._module).__qualname__, loss, self.layout, self.mode, self.value.hex(), beside.hex())
+        h.update(repr((*facts, self.trusted)).encode())
         for name, tensor in (self._fixed | self._buffers).items():
             h.update(name.encode())
             feed(h, tensor)
@@ -494,14 +526,14 @@ def differentiating(what: str) -> Iterator[None]:
     """InputError with the remedy where torch cannot differentiate a user's model or loss inside."""
     try:
         yield
-    except RuntimeError as error:  # NotImplementedError is one
+    except InputError:
+        raise
+    except Exception as error:  # torch's, or the user's own
         message = " ".join(str(error).split())
-        remedy = next((words for known, words in _REMEDIES.items() if known.search(message)), None)
-        if remedy is None:
-            raise
+        remedy = next((f"; use {words}" for known, words in _REMEDIES.items() if known.search(message)), "")
         raise InputError(
-            f"{what} needs derivatives of every operation in module and loss, got torch's {message[:120]!r}; "
-            f"use {remedy}"
+            f"{what} needs derivatives of every operation in module and loss, got {message[:160]!r} "
+            f"({type(error).__name__}){remedy}"
         ) from error
 
 

@@ -32,7 +32,7 @@ __all__ = ["HessianTrial", "OutputTrial", "Trial"]
 
 Rung = tuple[bool, float]
 """Whether a difference is taken in float64, and its step relative to ‖x‖."""
-SMOOTH: tuple[Rung, ...] = ((False, 1e-3), *((True, step) for step in SLOPES))
+SMOOTH: tuple[Rung, ...] = ((False, 1e-3), *((True, step) for step in SLOPES), (True, 1e-9))
 """The differences that are tried; the coarser of those in float64 are for modules that compute in float32 anyway."""
 KINKED: tuple[Rung, ...] = ((True, 1e-9), (True, 1e-10), (True, 1e-11))
 """The same for gradients where there are kinks."""
@@ -94,7 +94,7 @@ class HessianTrial:
         except InputError:
             raise
         except Exception as error:  # a module that takes no float64
-            self.trouble = f"the module takes no float64 ({type(error).__name__})"
+            self.trouble = f"module or loss take no float64 ({_told(error)})"
             return
         share, across, value = piece.share, c * length / step, max(abs(high), abs(low))
         gradient = float(up.norm())
@@ -108,10 +108,13 @@ class HessianTrial:
 
     def verdict(self, again: Callable[[int], Tensor]) -> str:
         """See ``Trial``."""
+        rounded = 0.0
         for b in sorted(self.off, key=self.off.__getitem__, reverse=True):
             if self.trouble or sum(self.off.values()) <= AGREES * self.size:
                 break
-            self.off[b] = min(self.off[b], self._nearest(b, again(b)))
+            off, rounding = self._nearest(b, again(b))
+            self.off[b] = min(self.off[b], off)
+            rounded += rounding
         missed = sum(self.off.values())
         if not self.trouble and missed > AGREES * self.size:
             if self.objective.kinked and _narrows(self.wide, self.x.double()):
@@ -122,25 +125,48 @@ class HessianTrial:
         if self.trouble:
             return UNCLEAR.format(self.trouble)
         by_gradient, by_values = self.slope
-        close = abs(by_gradient - by_values) <= AGREES * max(self.typical, abs(by_values))
-        if not close and not is_slope(by_gradient, self.typical, self._of_values):
-            raise self._refusal(f"∇fᵀv is {by_gradient:.3g} for {by_values:.3g}", "differences of values")
-        return ""
+        if abs(by_gradient - by_values) > AGREES * max(self.typical, abs(by_values)):
+            by_gradient = sum(piece.share * self._wide_slope(piece) for piece in self.wide.pieces)
+            if not is_slope(by_gradient, self.typical, self._of_values):
+                raise self._refusal(f"∇fᵀv is {by_gradient:.3g} for {by_values:.3g}", "differences of values")
+        return f"{self.objective.dtype} rounds products by {rounded / self.size:.1%}" if rounded else ""
 
-    def _nearest(self, b: int, product: Tensor) -> float:
-        """How far a piece's part of the product is from the nearest of further differences."""
+    def _nearest(self, b: int, product: Tensor) -> tuple[float, float]:
+        """How far a piece's product is from the nearest of further differences, and by how much it is rounded.
+
+        If the one in float64 is near, and only then, what is wrong with the other is its rounding.
+        """
         piece, found = self.objective.pieces[b], math.inf
-        for wide, step in self.rungs[1:]:
-            c = relative(self.x, self.v, step)
-            try:
+        enough = AGREES * piece.share * float(product.norm())
+        try:
+            for wide, step in self.rungs[1:]:
+                c = relative(self.x, self.v, step)
                 (up, _), (down, _) = (self._end(piece, end, wide) for end in (c, -c))
-            except RuntimeError as error:
-                self.trouble = f"the module takes no float64 ({type(error).__name__})"
-                return found
-            found = min(found, piece.share * float(up.sub_(down).div_(2 * c).sub_(product).norm()))
-            if found <= AGREES * piece.share * float(product.norm()):
-                break
-        return found
+                difference = up.sub_(down).div_(2 * c)
+                found = min(found, piece.share * float((difference - product).norm()))
+                if found <= enough or self.objective.dtype == torch.float64:
+                    continue
+                exact = self._wide_product(piece)
+                off = piece.share * float((difference - exact).norm())
+                if off <= AGREES * piece.share * float(exact.norm()):
+                    return off, piece.share * float((exact - product).norm())
+        except InputError:
+            raise
+        except Exception as error:
+            self.trouble = f"module or loss take no float64 ({_told(error)})"
+        return found, 0.0
+
+    def _wide_product(self, piece: Piece) -> Tensor:
+        """The piece's product in float64."""
+        leaf = self.x.to(torch.float64, copy=True).requires_grad_()
+        gradient, _ = self.wide.piece_slope(leaf, piece, create_graph=True)
+        (product,) = torch.autograd.grad(gradient, leaf, self.v.double(), allow_unused=True, materialize_grads=True)
+        return product
+
+    def _wide_slope(self, piece: Piece) -> float:
+        """The piece's ∇fᵀv in float64."""
+        gradient, _ = self.wide.piece_slope(self.x.to(torch.float64, copy=True).requires_grad_(), piece)
+        return float(gradient @ self.v.double())
 
     def _refusal(self, what: str, beside: str) -> InputError:
         self.objective.require_same()  # noise would be the reason
@@ -230,7 +256,7 @@ class OutputTrial:
         except InputError:
             raise
         except Exception as error:  # a module that takes no float64
-            self.trouble = f"the module takes no float64 ({type(error).__name__})"
+            self.trouble = f"module or loss take no float64 ({_told(error)})"
 
     def _of_outputs(self, piece: Piece, along: Tensor) -> Tensor:
         """The difference of outputs that is nearest to Jv, of those that were needed to be near."""
@@ -275,6 +301,10 @@ class _Narrow(TorchFunctionMode):
         less = any(t.is_floating_point() and t.dtype != torch.float64 for t in tensors(result))
         self.seen = self.seen or (wide and less)
         return result
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
 
 
 def _narrows(wide: MeanLoss, x: Tensor) -> bool:

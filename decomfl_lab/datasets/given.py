@@ -53,7 +53,7 @@ def batches_of(name: str, data: Any, *, whole: bool = False) -> tuple[list[Batch
     """
     if isinstance(data, Examples):
         return [(data.inputs, data.targets)], False
-    if _is_batch(data, whole):
+    if _is_batch(name, data, whole):
         return [_batch(name, data, whole)], False
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
         return [_of_examples(name, data, whole)], False
@@ -99,8 +99,8 @@ def _is_leaf(value: Any) -> bool:
     return isinstance(value, Tensor | np.ndarray)
 
 
-def _is_batch(data: Any, whole: bool) -> bool:
-    """Whether the data are one batch, and not several."""
+def _is_batch(name: str, data: Any, whole: bool) -> bool:
+    """Whether the data are one batch, and not several; InputError where they may be either."""
     if isinstance(data, Mapping):
         return True
     if whole:
@@ -108,6 +108,9 @@ def _is_batch(data: Any, whole: bool) -> bool:
     if not isinstance(data, tuple | list) or len(data) != 2:
         return False
     inputs, targets = data
+    either = isinstance(data, tuple) and isinstance(inputs, tuple | list) and isinstance(targets, tuple | list)
+    rule = "be in a list: [batch, batch] for two batches, [(inputs, targets)] for one, as two tuples may be either"
+    require(not either, name, rule, _kind(data))
     if isinstance(data, list) and isinstance(inputs, Mapping) and isinstance(targets, Mapping):
         return False  # two batches of named inputs
     tree = (
@@ -120,7 +123,10 @@ def _is_batch(data: Any, whole: bool) -> bool:
 
 def _batch(name: str, batch: Any, whole: bool) -> Batch:
     """(inputs, targets) of one batch; InputError if it is none."""
-    batch = mapped(Tensor.detach, torch_tree(batch))  # data are constants
+    try:
+        batch = mapped(Tensor.detach, torch_tree(batch))  # data are constants
+    except (TypeError, ValueError) as error:  # an array of objects, say
+        raise _refusal(name, batch, error) from error
     if isinstance(batch, Mapping):
         if whole:
             inputs, targets = batch, None
@@ -138,7 +144,8 @@ def _batch(name: str, batch: Any, whole: bool) -> Batch:
     require(fine, f"targets of {name}", "be tensors or arrays", type(targets).__name__)
     for what, tree in (("inputs", inputs), ("targets", targets)):
         for tensor in tensors(tree):
-            require(tensor.layout == torch.strided, f"{what} of {name}", "be dense tensors", str(tensor.layout))
+            dense = tensor.layout == torch.strided and not tensor.is_nested
+            require(dense, f"{what} of {name}", "be dense tensors", str(tensor.layout))
     return inputs, targets
 
 

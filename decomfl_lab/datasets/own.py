@@ -15,7 +15,7 @@ from torch import Tensor
 
 from decomfl_lab.datasets.given import one_batch
 from decomfl_lab.datasets.images import Dataset
-from decomfl_lab.errors import plural, require
+from decomfl_lab.errors import InputError, plural, require
 from decomfl_lab.objectives.trees import Batch, joined, mapped, row_count, rows, shape_of, tensors
 from decomfl_lab.plugins import OWN
 
@@ -37,7 +37,12 @@ def examples(name: str, data: Any, *, whole: bool = False) -> Batch:
     for what, tree in (("inputs", batch[0]), ("targets", batch[1])):
         for values in tensors(tree):
             require(not values.is_meta, f"{what} of {name}", "have values, and not be on the meta device", "meta")
-            broken = (~values.isfinite()).nonzero()
+            try:
+                broken = (~values.isfinite()).nonzero()
+            except RuntimeError as error:  # quantised numbers, say
+                raise InputError(
+                    f"{what} of {name} must be of a dtype that has isfinite, got {values.dtype}"
+                ) from error
             if len(broken):
                 at = tuple(broken[0].tolist())
                 require(False, f"{what} of example {at[0]} of {name}", "be finite numbers", float(values[at]))

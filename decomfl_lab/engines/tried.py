@@ -1,4 +1,4 @@
-"""An engine on probation: its first losses and gradients of a user's own model are compared with the plain way."""
+"""An engine on probation: its losses and gradients of a user's own model are compared with the plain way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from decomfl_lab.devices import on_host
-from decomfl_lab.engines.base import Engine, Line, SampleLoss, Serial
+from decomfl_lab.engines.base import Engine, Line, Plain, SampleLoss, Serial
 from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import Point, Values
 
@@ -24,29 +24,30 @@ logger = logging.getLogger("decomfl_lab")
 
 
 class Tried:
-    """An engine whose first answers are compared with those of ``Serial``, to which any function of a batch is right.
+    """An engine whose answers are compared with those of ``Plain``, the module on the whole batch.
 
-    The losses of all samples of the first call are compared, at its first point. A user's loss may do what an engine
-    cannot (a tensor's value in an ``if``, under ``vmap``): then ``Serial`` takes its place where the engine was chosen
-    automatically, and an error says so where it was asked for.
+    Compared are the losses of all samples of a call at its first point, in calls 1, 2, 4, 8, ..., as f may behave
+    otherwise far from x_0. A user's loss may do what an engine cannot (a tensor's value in an ``if``, under ``vmap``):
+    then ``Serial`` takes its place where the engine was chosen automatically, and an error says so where it was asked
+    for.
     """
 
     def __init__(self, engine: Engine, name: str) -> None:
         """The engine of this name."""
         self.engine, self.name = engine, name
-        self._seen: set[str] = set()
+        self._calls = 0
 
     def losses(self, line: Line, points: Sequence[Point], samples: Sequence[SampleLoss]) -> Values:
         """See ``Engine``."""
         found = self._run(lambda engine: engine.losses(line, points, samples))
-        if "losses" not in self._seen:
-            self._compare("losses", on_host(found)[:, 0], Serial().losses(line, points[:1], samples)[:, 0])
+        if self._is_due():
+            self._compare("losses", on_host(found)[:, 0], Plain().losses(line, points[:1], samples)[:, 0])
         return found
 
     def gradients(self, points: Sequence[Tensor], samples: Sequence[SampleLoss]) -> tuple[Values, Tensor]:
         """See ``Engine``."""
         losses, slopes = self._run(lambda engine: engine.gradients(points, samples))
-        if "gradients" not in self._seen:
+        if self._is_due():
             plain, plain_slopes = Serial().gradients(points[:1], samples[:1])
             self._compare("losses", on_host(losses)[:1], plain)
             sizes = [float(own.double().norm()) for own in (slopes[0], plain_slopes[0])]
@@ -57,6 +58,11 @@ class Tried:
         """See ``Engine``."""
         self.engine.release()
 
+    def _is_due(self) -> bool:
+        """Whether this call's number is a power of two."""
+        self._calls += 1
+        return self._calls & (self._calls - 1) == 0
+
     def _run(self, work: Callable[[Engine], T]) -> T:
         try:
             return work(self.engine)
@@ -64,7 +70,7 @@ class Tried:
             raise
         except Exception as error:  # whatever a user's model does in there
             told = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
-            if self.name != "auto" or self._seen:
+            if self.name != "auto" or self._calls:
                 raise InputError(
                     f"engine must be one that takes this model and loss, as serial does, got {self.name} ({told})"
                 ) from error
@@ -75,12 +81,11 @@ class Tried:
             return work(self.engine)
 
     def _compare(self, what: str, found: Any, plain: Any) -> None:
-        self._seen.add(what)
         finite = np.isfinite(found) & np.isfinite(plain)
         far = np.abs(found - plain) > AGREES * np.maximum(np.abs(found), np.abs(plain)) + 1e-6
         if np.any(far & finite):
             at = int(np.flatnonzero(far & finite)[0])
             raise InputError(
-                f"engine must give the {what} of the model as it is called plainly, as serial does, got "
-                f"{found[at]:.6g} by {self.name} for {plain[at]:.6g}"
+                f"engine must give the {what} of the module on the whole batch, as plain does, got {found[at]:.6g} by "
+                f"{self.name} for {plain[at]:.6g}: where a loss is no mean over examples far from x_0, use engine='plain'"
             )

@@ -8,9 +8,10 @@ None                        the module's own loss: it is called with the targets
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -19,9 +20,9 @@ from torch import Tensor, nn
 
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.objectives.modules import swapped
-from decomfl_lab.objectives.trees import mapped
+from decomfl_lab.objectives.trees import mapped, tensors
 
-__all__ = ["BatchLoss", "Form", "LossFunction", "called", "require_mean"]
+__all__ = ["BatchLoss", "Form", "LossFunction", "called", "logits_of", "require_mean"]
 
 LossFunction = Callable[[Any, Any], Tensor]
 """loss(outputs, targets) or loss(model, batch), a scalar: the mean over the examples of the batch."""
@@ -72,6 +73,10 @@ class BatchLoss:
             )
         return cls(loss, Form.MODEL if _first_parameter(loss) == "model" else Form.OUTPUTS)
 
+    def wide(self) -> BatchLoss:
+        """The same for a module in float64: a loss that is a module has its constants in float64 too."""
+        return replace(self, loss=copy.deepcopy(self.loss).double()) if isinstance(self.loss, nn.Module) else self
+
     def __eq__(self, other: object) -> bool:
         mine = self.loss, self.form, self.additive
         return isinstance(other, BatchLoss) and all(a is b for a, b in zip(mine, other._facts, strict=True))
@@ -94,23 +99,42 @@ class BatchLoss:
         Outputs in 16 bits are widened to float32 before a loss of outputs.
         """
         if self.form is Form.MODEL:
-            assert self.loss is not None
-            return self.loss(module, inputs if targets is None else (inputs, targets))
+            return self._of_model(module, inputs if targets is None else (inputs, targets))
         if self.form is Form.OWN:
             return own_loss(module, inputs, targets)
         return self.of_outputs(called(module, inputs), targets)
 
     def of_outputs(self, outputs: Any, targets: Any) -> Tensor:
-        """The loss of a batch by the module's outputs for it."""
+        """The loss of a batch by the module's outputs for it, or by their ``logits`` where it takes these."""
         assert self.loss is not None
+        if any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in tensors(outputs)):
+            outputs = mapped(_widened, outputs)
+        logits = logits_of(outputs)
         try:
-            return self.loss(mapped(_widened, outputs), targets)
+            if logits is outputs:
+                return self.loss(outputs, targets)
+            try:
+                return self.loss(logits, targets)
+            except AttributeError:  # a loss that takes them out of the outputs itself, or other fields
+                return self.loss(outputs, targets)
         except TypeError as error:
             if "object is not callable" not in str(error):
                 raise
             raise InputError(
                 "loss must be one of (outputs, targets), or of (model, batch) with a first parameter that is named "
                 f"model, got one that calls what it is given ({error})"
+            ) from error
+
+    def _of_model(self, module: nn.Module, batch: Any) -> Tensor:
+        assert self.loss is not None
+        try:
+            return self.loss(module, batch)
+        except TypeError as error:
+            if "argument" not in str(error):
+                raise
+            raise InputError(
+                "loss must take (model, batch) where its first parameter is named model, the batch as it was given, "
+                f"got one that says {' '.join(str(error).split())[:120]!r}"
             ) from error
 
     def at(self, module: nn.Module, tensors: Mapping[str, Tensor], inputs: Any, targets: Any) -> Tensor:
@@ -120,16 +144,16 @@ class BatchLoss:
 
 
 def called(module: nn.Module, inputs: Any) -> Any:
-    """What a module returns for inputs, which are one argument, several (a tuple) or named (a mapping).
-
-    Of an output of transformers it is the ``logits``.
-    """
+    """What a module returns for inputs, which are one argument, several (a tuple) or named (a mapping)."""
     if isinstance(inputs, Mapping):
-        outputs = module(**inputs)
-    elif isinstance(inputs, tuple) and not hasattr(inputs, "_fields"):
-        outputs = module(*inputs)
-    else:
-        outputs = module(inputs)
+        return module(**inputs)
+    if isinstance(inputs, tuple) and not hasattr(inputs, "_fields"):
+        return module(*inputs)
+    return module(inputs)
+
+
+def logits_of(outputs: Any) -> Any:
+    """The logits of an output of transformers; any other output as it is."""
     return getattr(outputs, "logits", outputs)
 
 

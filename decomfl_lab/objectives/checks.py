@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 from torch.overrides import TorchFunctionMode
@@ -23,7 +24,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.objectives.perturbed import memory_of, reads_no_element
 from decomfl_lab.objectives.trees import Batch, joined, row_count, rows, shape_of, tensors
 
-__all__ = ["AGREES", "SLOPES", "Watch", "is_additive", "is_slope", "parts_agree", "relative"]
+__all__ = ["AGREES", "FAR", "SLOPES", "Watch", "is_additive", "is_slope", "moved", "parts_agree", "relative"]
 
 # fmt: off
 _KINKS = frozenset([
@@ -136,9 +137,9 @@ class Watch(TorchFunctionMode):
         """
         if self._read is not None:
             raise InputError(
-                "loss must see the parameters that it is given, got one that reads the module behind them "
-                f"({self._read!r}), where its value would stay what it was: write it as loss(model, batch), or give "
-                "weight_decay= for a penalty on all weights"
+                "loss must see the parameters that it is given, and so must the module, got one that reads the module "
+                f"behind them ({self._read!r}), where its value would stay what it was: write it as "
+                "loss(model, batch), or give weight_decay= for a penalty on all weights"
             )
         made = set(map(id, self._made))
         for leaf in _leaves(loss):
@@ -206,7 +207,7 @@ def is_additive(
         n = row_count(batch)
         if n is None:
             return False
-        size = chunk if chunk is not None and n > chunk else max(1, round(0.382 * n))
+        size = chunk if chunk is not None and n > chunk else round(0.382 * n) | 1  # odd, so that pairs are cut
         ends = [0, *range(size, n, size if size == chunk else n), n]
         try:
             cut = [rows(batch, slice(a, b)) for a, b in pairwise(ends)]
@@ -276,6 +277,19 @@ def is_slope(slope: float, size: float, difference: Callable[[float], float]) ->
         if abs(found - slope) <= AGREES * max(size, abs(found)):
             return True
     return False
+
+
+FAR = (0.1, 0.01, 0.0)
+"""Distances relative to ‖x‖ at which additivity is tried: at x itself a coupling of examples may be hidden by weights
+that begin at zero. The first at which the loss is finite is taken."""
+
+
+def moved(x: Tensor, step: float) -> Tensor:
+    """The point at that distance from x relative to ‖x‖, in a direction that is the same each time."""
+    if not step:
+        return x
+    z = torch.randn(x.numel(), generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(x.device)
+    return (x.double() + relative(x, z, step) * z).to(x.dtype)
 
 
 def relative(x: Tensor, z: Tensor, step: float) -> float:

@@ -31,6 +31,7 @@ class HeldEmbedding(nn.Embedding):
     """
 
     held: Tensor
+    kind: type[nn.Embedding]
     padding_idx: int
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002
@@ -60,6 +61,7 @@ def prepared(module: nn.Module, *, shared: bool) -> nn.Module:
         lazy = isinstance(p, nn.parameter.UninitializedParameter)
         require(not lazy, f"parameter {name!r}", "have a shape: call the module once on a batch before", "a lazy one")
         require(not p.is_complex(), f"parameter {name!r}", "be of real numbers", p.dtype)
+        require(p.layout == torch.strided, f"parameter {name!r}", "be dense", str(p.layout))
     for name, part in module.named_modules():
         scripted = isinstance(part, torch.jit.ScriptModule)
         require(not scripted, f"module {name!r}", "be the one that torch.jit made its script of", type(part).__name__)
@@ -81,9 +83,8 @@ def prepared(module: nn.Module, *, shared: bool) -> nn.Module:
         part._compiled_call_impl = None
         if isinstance(part, nn.Embedding | nn.EmbeddingBag):
             part.sparse = part.scale_grad_by_freq = False  # which change derivatives, and no value
-        if type(part) is nn.Embedding and part.padding_idx is not None:
-            part.__class__ = HeldEmbedding
-            part.register_buffer("held", part.weight.detach()[part.padding_idx].clone(), persistent=False)
+        if _pads(part):
+            _hold_(part)
     return own
 
 
@@ -95,8 +96,8 @@ def handed_back_(module: nn.Module) -> nn.Module:
         if isinstance(part, HeldEmbedding) and owners.count(id(part.weight)) == 1:
             with torch.no_grad():
                 part.weight[part.padding_idx] = part.held.to(part.weight.dtype)
-            del part.held
-            part.__class__ = nn.Embedding  # type: ignore[assignment]
+            part.__class__ = part.kind  # type: ignore[assignment]
+            del part.held, part.kind
     return module
 
 
@@ -146,11 +147,22 @@ def _unwrapped(module: nn.Module) -> nn.Module:
             return module
 
 
+def _hold_(part: Any) -> None:
+    """Make an embedding hold its padding row."""
+    part.kind, part.__class__ = type(part), HeldEmbedding
+    part.register_buffer("held", part.weight.detach()[part.padding_idx].clone(), persistent=False)
+
+
+def _pads(part: nn.Module) -> bool:
+    """Whether a part is torch's embedding with a padding row, perhaps by another name."""
+    plain = isinstance(part, nn.Embedding) and type(part).forward is nn.Embedding.forward
+    return plain and part.padding_idx is not None and not hasattr(part, "parametrizations")
+
+
 def _wants_care(part: nn.Module) -> bool:
     """Whether something has to be changed about this one module (not its children)."""
     compiled: bool = type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None
     table = isinstance(part, nn.Embedding | nn.EmbeddingBag)
     wrapped = isinstance(part, DataParallel | DistributedDataParallel)
     odd = table and (part.sparse or part.scale_grad_by_freq)
-    held = type(part) is nn.Embedding and part.padding_idx is not None
-    return bool(compiled or wrapped or odd or held)
+    return bool(compiled or wrapped or odd or _pads(part))

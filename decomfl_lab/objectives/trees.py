@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from decomfl_lab.errors import InputError
+
 __all__ = ["Batch", "feed", "joined", "mapped", "row_count", "rows", "shape_of", "tensors", "torch_tree"]
 
 Batch = tuple[Any, Any]
@@ -41,7 +43,8 @@ def tensors(tree: Any) -> Iterator[Tensor]:
 def torch_tree(tree: Any) -> Any:
     """The tree with numpy's arrays as tensors, which share their memory where that can be written to."""
     if isinstance(tree, np.ndarray | np.generic):
-        return torch.as_tensor(tree if isinstance(tree, np.generic) or tree.flags.writeable else tree.copy())
+        plain = isinstance(tree, np.generic) or (tree.flags.writeable and min(tree.strides, default=0) >= 0)
+        return torch.as_tensor(tree if plain else tree.copy())
     if isinstance(tree, Mapping):
         return {key: torch_tree(value) for key, value in tree.items()}
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
@@ -75,6 +78,9 @@ def joined(trees: Sequence[Any]) -> Any:
         return {key: joined([tree[key] for tree in trees]) for key in first}
     if isinstance(first, tuple | list):
         return tuple(joined(parts) for parts in zip(*trees, strict=True))
+    if any(type(tree) is not type(first) or tree != first for tree in trees):
+        told = ", ".join(sorted({repr(tree)[:40] for tree in trees})[:3])
+        raise InputError(f"what is no tensor must be the same in all batches that are put together, got {told}")
     return first
 
 

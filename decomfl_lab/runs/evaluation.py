@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.datasets.images import Dataset
-from decomfl_lab.objectives.batch_loss import BatchLoss, LossFunction, called
+from decomfl_lab.objectives.batch_loss import BatchLoss, LossFunction, called, logits_of
 from decomfl_lab.objectives.objective import mean_losses
 from decomfl_lab.objectives.trees import Batch, row_count, rows
 from decomfl_lab.runs.config import TrainConfig
@@ -94,5 +94,5 @@ def _has_classes(module: nn.Module, loss: BatchLoss, inputs: Any, targets: Any) 
     if loss.loss is cross_entropy:
         return True
     with torch.no_grad():
-        outputs = called(module, rows(inputs, slice(0, 1)))
+        outputs = logits_of(called(module, rows(inputs, slice(0, 1))))
     return isinstance(outputs, torch.Tensor) and outputs.ndim == targets.ndim + 1 and outputs.shape[1] > 1

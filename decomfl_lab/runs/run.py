@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -35,7 +36,8 @@ from decomfl_lab.noise import STREAM_VERSION
 from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.objectives.modules import constants, handed_back_
 from decomfl_lab.objectives.normalisation import calibrated
-from decomfl_lab.objectives.trees import tensors
+from decomfl_lab.objectives.objective import mean_losses
+from decomfl_lab.objectives.trees import row_count, rows, tensors
 from decomfl_lab.pictures import save_picture
 from decomfl_lab.plugins import OWN, is_own
 from decomfl_lab.protocol.log import RunLog
@@ -43,7 +45,7 @@ from decomfl_lab.records.aggregation import Mean
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.replicas.replica import Snapshot
 from decomfl_lab.runs.building import build_federation, dataset_of, elsewhere, name_of_loss
-from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
+from decomfl_lab.runs.config import CROSS_ENTROPY, TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.evaluation import calibration_images, evaluate, held_out
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS, METRICS_FILE, read_rows
 from decomfl_lab.runs.joining import data_then, differing, joining
@@ -68,6 +70,8 @@ __all__ = [
 
 CHECKPOINT_SECONDS = 20.0
 """The time between two checkpoints is this, times the seconds that one takes if more than 1: 5 % of a run at most."""
+PROBED = 1e-3
+"""By how much a loss may differ, relative to it, where it is computed by other kernels or on another device."""
 RISEN = 10.0
 """A run whose loss ends above so many times that of its first round is warned of."""
 
@@ -184,6 +188,7 @@ class Run:
             if hasattr(client, "resolution"):
                 client.resolution = self.resolution
         numbers = self.dataset.cast(self._layout.dtype)
+        self._numbers = numbers.train_images, numbers.train_labels
         self._held_out = held_out(config, numbers)
         self._calibration = calibration_images(config, numbers)
         self._rows: list[dict[str, float]] = []
@@ -499,12 +504,16 @@ class Run:
         kept = saved.get("constants", self._constants())  # older checkpoints have none
         rule = f"have the frozen parameters, buffers and padding rows of the run in {folder}"
         require(kept == self._constants(), "model", rule, f"others ({self._constants()} for {kept})")
+        probe = saved.get("probe")
         state = tensors, saved["federation"]
         if saved["config"]["clients"] < self.config.clients:
             state = self._joined(folder, state)
         self.federation.load(state)
         self._rows[:], self._losses[:], self.seconds = saved["rows"], saved["losses"], saved["seconds"]
         self._first = saved.get("first")
+        if probe is not None and (now_ := self._probe()) is not None:
+            same = math.isclose(probe, now_, rel_tol=PROBED, abs_tol=1e-6)
+            require(same, "model and loss", f"give the loss {probe:.6g} that they gave in {folder}", now_)
 
     def _joined(self, folder: Path, state: Saved) -> Saved:
         """A saved state of fewer clients, with all that those need who join."""
@@ -602,7 +611,7 @@ class Run:
         if out is not None:
             tensors, values = self.federation.save()
             state = {"federation": values, "rows": self._rows, "losses": self._losses, "seconds": self.seconds}
-            state["first"], state["constants"] = self._first, self._constants()
+            state["first"], state["constants"], state["probe"] = self._first, self._constants(), self._probe()
             state |= {"config": self.config.to_dict(), "data": self.dataset.digest, "code": code_version()}
             if isinstance(self.federation, DeComFLFederation) and self.federation.log is not None:
                 self.federation.log.sync()  # no checkpoint is ahead of its log
@@ -614,6 +623,17 @@ class Run:
         """What a user's own module brings beside x, which the run does not keep."""
         own = self.config.model == OWN or is_own(self.config.model)
         return constants(self._module, self._layout.names) if own else ""
+
+    def _probe(self) -> float | None:
+        """The loss of a batch of a user's own model, in its order, by which another model or loss is noticed."""
+        own = self.config.model == OWN or is_own(self.config.model) or self.config.loss != CROSS_ENTROPY
+        if not own or self.config.trust:
+            return None
+        n = self.dataset.N if self.dataset.parts is None else len(self.dataset.parts[0])
+        inputs, targets = rows(self._numbers, slice(0, min(n, self.config.batch_size)))  # of the first client
+        self._bind()
+        with calibrated(self._module, self._calibration):
+            return mean_losses(self._module, [self._loss], inputs, targets, row_count(inputs))[0]
 
     def _publish(self, folder: Path) -> None:
         write_atomically(folder / CONFIG_FILE, self.config.to_toml())

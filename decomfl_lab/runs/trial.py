@@ -22,8 +22,8 @@ from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.layout import Layout
 from decomfl_lab.models.registry import initialising
-from decomfl_lab.objectives.batch_loss import BatchLoss, LossFunction, called, require_mean
-from decomfl_lab.objectives.checks import Watch, is_additive, is_slope, parts_agree, relative
+from decomfl_lab.objectives.batch_loss import BatchLoss, LossFunction, called, logits_of, require_mean
+from decomfl_lab.objectives.checks import FAR, Watch, is_additive, is_slope, moved, parts_agree, relative
 from decomfl_lab.objectives.normalisation import calibrated
 from decomfl_lab.objectives.objective import CHUNK, require_still
 from decomfl_lab.objectives.trees import Batch, mapped, row_count, rows, tensors
@@ -33,6 +33,9 @@ from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.evaluation import calibration_images, fast_layout
 
 __all__ = ["tried"]
+
+ODD = CHUNK - 1
+"""Examples of a part in which batches are tried: nearly those of a run, and odd, so that a loss of pairs shows."""
 
 
 def tried(
@@ -51,8 +54,8 @@ def tried(
     trial = _Trial.of(config, dataset, module, measure)
     with torch.inference_mode(False), initialising(0):
         trial.check_classes(dataset)
-        losses = trial.values()
-        additive = trial.is_additive(losses, calibration_images(config, trial.dataset))
+        losses, moved_losses = trial.values()
+        additive = trial.is_additive(moved_losses, calibration_images(config, trial.dataset))
         if not additive:
             trial.check_wholes(losses)
         measure = replace(measure, additive=additive, tried=True)
@@ -69,6 +72,7 @@ class _Trial:
         original: The user's own module; None where the run makes it.
         batches: Each with what it is called in an error.
         whole: How many examples each client has.
+        x: x_0.
     """
 
     config: TrainConfig
@@ -79,6 +83,7 @@ class _Trial:
     measure: BatchLoss
     batches: list[tuple[str, Batch]]
     whole: dict[str, int]
+    x: Tensor
 
     @classmethod
     def of(cls, config: TrainConfig, dataset: Dataset, module: nn.Module | None, measure: BatchLoss) -> _Trial:
@@ -98,7 +103,7 @@ class _Trial:
         for a in range(0, n, config.batch_size):
             batches.append(("test", rows(held, slice(a, min(a + config.batch_size, n)))))
         whole = {f"client {i}": len(index) for i, index in enumerate(chosen)}
-        return cls(config, data, module, copied, layout, measure, batches, whole)
+        return cls(config, data, module, copied, layout, measure, batches, whole, layout.flatten(copied))
 
     def check_classes(self, dataset: Dataset) -> None:
         """InputError where a target is not the number of one of the model's outputs; it names the client who has it."""
@@ -106,7 +111,7 @@ class _Trial:
             return
         name, (inputs, _) = self.batches[0]
         with taking(name, tensors(self.batches[0][1])), torch.no_grad():
-            outputs = called(self.module, inputs)
+            outputs = logits_of(called(self.module, inputs))
         named = [(f"client {i}", rows(dataset.train_labels, part)) for i, part in enumerate(dataset.parts or ())]
         for who, targets in [*named, ("clients", dataset.train_labels), ("test", dataset.test_labels)]:
             whole = isinstance(targets, Tensor) and targets.ndim == 1 and not targets.is_floating_point()
@@ -119,33 +124,48 @@ class _Trial:
                 rule = f"be a class in 0..{classes - 1}, as the model has {classes} outputs"
                 raise InputError(f"target {at} of {who} must {rule}, got {int(targets[at])}")
 
-    def values(self) -> list[float]:
-        """The loss of every batch; InputError where it is no scalar, another each time, or reads more than x."""
-        found = []
+    def values(self) -> tuple[list[float], list[float]]:
+        """The loss of every batch, at x_0 and near it; InputError where it is no scalar, or reads more than x."""
+        found: list[float] = []
+        x = self.x
+        fresh = copy.deepcopy(self.module)
         parameters = {} if self.original is None else dict(self.original.named_parameters())
         versions = [buffer._version for buffer in self.module.buffers()]
         for name, batch in self.batches:
-            with taking(name, tensors(batch)):
-                with torch.no_grad():
-                    first = self.measure(self.module, *batch)
-                require_mean(first)
-                # With parameters that need no gradient, whatever has one is nothing of x.
-                with _constant(self.module), torch.enable_grad(), Watch(parameters) as watch:
-                    again = self.measure(self.module, *batch)
-                watch.require_closed(again)
-            found.append(float(first))
+            with taking(name, tensors(batch)), torch.no_grad():
+                loss = self.measure(self.module, *batch)
+                require_mean(loss)
+            found.append(float(loss))
             require(math.isfinite(found[-1]), f"loss of {name} at x_0", "be finite", found[-1])
-            require_same(found[-1], float(again.detach()), tolerance=64 * torch.finfo(torch.float32).eps)
+        for step in FAR:
+            self.layout.bind(fresh, moved(x, step))
+            near = [self._closed(fresh, name, batch, parameters) for name, batch in self.batches]
+            if all(map(math.isfinite, near)):
+                break
+        # The module that was called at x_0 gives the same there as one that was not: it keeps nothing of x.
+        self.layout.bind(self.module, moved(x, step))
+        require_same(near[0], self._value(self.batches[0][1]), tolerance=64 * torch.finfo(torch.float32).eps)
         for (name, buffer), version in zip(self.module.named_buffers(), versions, strict=True):
             if buffer._version != version:
                 raise InputError(
                     f"buffer {name!r} of the model must stay what it is in a forward pass, so that the loss depends on "
                     "x and the data alone: call model.eval(), got one that is written to"
                 )
-        return found
+        return found, near
+
+    def _closed(self, module: nn.Module, name: str, batch: Batch, parameters: dict[str, nn.Parameter]) -> float:
+        """The loss of a batch; InputError where it depends on more than the module's parameters and the batch."""
+        # With parameters that need no gradient, whatever has one is nothing of x.
+        with taking(name, tensors(batch)), _constant(module), torch.enable_grad(), Watch(parameters) as watch:
+            loss = self.measure(module, *batch)
+            watch.require_closed(loss)
+        return float(loss.detach())
 
     def is_additive(self, losses: list[float], calibration: Any) -> bool:
-        """Whether the loss of a batch is the mean of its parts'; of a BatchNorm with statistics that are fixed."""
+        """Whether the loss of a batch is the mean of its parts' where the module is now, with these losses of wholes.
+
+        A BatchNorm has statistics that are fixed.
+        """
 
         def count(batch: Batch) -> float:
             return float(row_count(batch) or 1)
@@ -154,13 +174,16 @@ class _Trial:
         with calibrated(self.module, calibration) as fixed:
             wholes = [self._value(batch) for batch in only] if fixed else losses
             eps = torch.finfo(self.layout.dtype).eps
-            return is_additive(self._value, only, wholes, weight=count, eps=eps, wide=self._wide_value, chunk=CHUNK)
+            return is_additive(
+                self._value, only, wholes, weight=count, eps=eps, wide=self._wide_value, chunk=CHUNK - 1
+            )  # odd, so that pairs are cut
 
     def check_wholes(self, losses: list[float]) -> None:
         """InputError where a loss that is no mean over examples is noise, or hangs on an order that is not kept."""
         # What parts would have shown of rare noise, repetitions do; in the user's order, and turned round.
         sizes = [(self.whole.get(name), row_count(batch)) for name, batch in self.batches]
         drawn = [n for n, (all_, own) in enumerate(sizes) if all_ not in (None, own)]
+        self.layout.bind(self.module, self.x)
         for _ in range(1 if drawn else 2):
             for (_, batch), value in zip(self.batches, losses, strict=True):
                 require_same(value, self._value(batch), tolerance=64 * torch.finfo(torch.float32).eps)
@@ -178,48 +201,67 @@ class _Trial:
     def _wide_value(self, batch: Batch) -> float:
         wide = copy.deepcopy(self.module).double()
         with torch.no_grad():
-            return float(self.measure(wide, *mapped(_doubled, batch)))
+            return float(self.measure.wide()(wide, *mapped(_doubled, batch)))
 
     def check_slopes(self) -> None:
-        """InputError where ∇fᵀz of a batch is no difference of values along z."""
-        wide = copy.deepcopy(self.module).double()
-        generator = torch.Generator().manual_seed(0)
-        x = self.layout.flatten(self.module).double()
-        z = torch.randn(x.numel(), generator=generator, dtype=torch.float64).to(x.device)
-        layout = replace(self.layout, dtype=torch.float64)
-        parameters = [self.module.get_parameter(name) for name in self.layout.names]
+        """InputError where ∇fᵀz of a batch is no difference of values along z.
+
+        Both are computed in float64 where module and loss take it; a kink moves a difference of values by as much as
+        the step.
+        """
+        self.layout.bind(self.module, self.x)
+        z = torch.randn(self.x.numel(), generator=torch.Generator().manual_seed(0)).to(self.x.device)
         for name, batch in self.batches:
-            with torch.enable_grad(), taking(name, tensors(batch)):
-                loss = self.measure(self.module, *batch)
-                if not loss.requires_grad:
-                    raise InputError(
-                        f"loss must depend on the parameters by operations of torch for {self.config.method.name}, "
-                        "which needs gradients (is there detach, no_grad, item or numpy in between?), got one without"
-                    )
-                slopes = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-            gradient = torch.cat([slope.reshape(-1) for slope in slopes]).double()
-
-            def difference(step: float, batch: Batch = batch) -> float:
-                c = relative(x, z, step)
-                data = mapped(_doubled, batch)
-                ends = []
-                for at in (x + c * z, x - c * z):
-                    layout.bind(wide, at)
-                    with torch.no_grad():
-                        ends.append(float(self.measure(wide, *data)))
-                return (ends[0] - ends[1]) / (2 * c)
-
-            slope = float(gradient @ z)
+            with taking(name, tensors(batch)):
+                found = self._slope(self.module, self.measure, batch, z)
             try:
-                agrees = is_slope(slope, float(gradient.norm()), difference)
-            except Exception:  # a module that takes no float64 cannot be tried so
-                return
+                wide = copy.deepcopy(self.module).double(), self.measure.wide(), mapped(_doubled, batch)
+                agrees, told = self._agrees(*wide, found, z)
+                if not agrees:  # rounding of a loss that is nearly zero, perhaps
+                    agrees, told = self._agrees(*wide, self._slope(*wide, z), z)
+            except Exception:  # a module, or a loss, that takes no float64
+                agrees, told = self._agrees(self.module, self.measure, batch, found, z)
             if not agrees:
                 raise InputError(
-                    f"loss must have the derivative that torch gives, for {self.config.method.name}, got {slope:.3g} "
-                    f"along a direction where values of {name} change by {difference(1e-4):.3g}: is there a backward "
-                    "of your own, a hook, or detach in between? A method of differences (decomfl) needs none"
+                    f"loss must have the derivative that torch gives, for {self.config.method.name}, got {told} of "
+                    f"{name}: is there a backward of your own, a hook, or detach in between? A method of differences "
+                    "(decomfl) needs none"
                 )
+
+    def _slope(self, module: nn.Module, measure: BatchLoss, batch: Batch, z: Tensor) -> tuple[float, float]:
+        """∇fᵀz of a batch, and ‖∇f‖."""
+        parameters = [module.get_parameter(name) for name in self.layout.names]
+        with torch.enable_grad():
+            loss = measure(module, *batch)
+            if not loss.requires_grad:
+                raise InputError(
+                    f"loss must depend on the parameters by operations of torch for {self.config.method.name}, which "
+                    "needs gradients (is there detach, no_grad, item or numpy in between?), got one without"
+                )
+            slopes = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        gradient = torch.cat([slope.reshape(-1) for slope in slopes]).double()
+        return float(gradient @ z.double()), float(gradient.norm())
+
+    def _agrees(
+        self, module: nn.Module, measure: BatchLoss, batch: Batch, found: tuple[float, float], z: Tensor
+    ) -> tuple[bool, str]:
+        """Whether ∇fᵀz is a difference of values, computed by this module; and both, in words."""
+        layout = Layout.of(module)
+        x = self.x.to(layout.dtype)
+
+        def difference(step: float) -> float:
+            c = relative(x, z, step)
+            ends = []
+            for at in (x + c * z, x - c * z):
+                layout.bind(module, at.to(layout.dtype))
+                with torch.no_grad():
+                    ends.append(float(measure(module, *batch)))
+            return (ends[0] - ends[1]) / (2 * c)
+
+        agrees = is_slope(*found, difference)
+        told = "" if agrees else f"{found[0]:.3g} along a direction where values change by {difference(1e-4):.3g}"
+        layout.bind(module, x)
+        return agrees, told
 
 
 def _doubled(tensor: Tensor) -> Tensor:
