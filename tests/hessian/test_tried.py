@@ -293,6 +293,20 @@ def nets_of_all() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.SiLU(), nn.Linear(8, 6), nn.Hardtanh(), nn.Linear(6, 3))
 
 
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda z, y: z.exp().log().mean(),
+        lambda z, y: cross_entropy(z, y) + 1e12,
+        lambda z, y: 1e-15 * cross_entropy(z, y),
+        lambda z, y: 0 * z.sum(),
+    ],
+    ids=["no curvature but rounding", "a large constant", "tiny", "zero"],
+)
+def test_rounding_is_no_fault_where_a_loss_has_little_curvature_or_a_large_value(loss: Any) -> None:
+    assert product(problems.seeded(lambda: nn.Linear(4, 3)), loss=loss).remark == ""
+
+
 @pytest.mark.parametrize("penalty", [1e-3, 1.0, 1e4])
 def test_a_penalty_is_no_part_of_the_comparison(penalty: float) -> None:
     assert product(problems.mlp(), weight_decay=penalty).remark == ""

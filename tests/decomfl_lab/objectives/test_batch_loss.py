@@ -36,6 +36,13 @@ class Criterion(nn.Module):
         return cross_entropy(z, y)
 
 
+class CriterionOfModel(nn.Module):
+    """A loss as a module, of the model."""
+
+    def forward(self, model: nn.Module, batch: Any) -> Tensor:
+        return penalised(model, batch)
+
+
 class OfModel:
     """A loss as an object, of the model."""
 
@@ -68,6 +75,7 @@ class Labelled(nn.Module):
         (lambda net, batch: net(batch).sum(), Form.OUTPUTS),  # the name decides
         (max, Form.OUTPUTS),  # without a signature
         (penalised, Form.MODEL),
+        (CriterionOfModel(), Form.MODEL),
         (OfModel(), Form.MODEL),
         (OfModel().__call__, Form.MODEL),
         (functools.partial(penalised), Form.MODEL),

@@ -136,6 +136,7 @@ FOREIGN_LEAVES = {
     "a term beside": lambda outputs: cross_entropy(outputs, Y) + FOREIGN.square(),
     "itself": lambda outputs: FOREIGN,
     "one deep in the graph": lambda outputs: (outputs.sum() * FOREIGN).exp().log().tanh(),
+    "a parameter that is touched inside": lambda outputs: cross_entropy(outputs * FOREIGN.requires_grad_(), Y),
     "a parameter made inside": lambda outputs: cross_entropy(outputs * nn.Parameter(torch.ones(())), Y),
 }
 

@@ -182,6 +182,18 @@ def test_noise_is_named_as_noise_however_rare(every: int) -> None:
         judged(Noisy(every))
 
 
+def summed(z: Tensor, y: Tensor) -> Tensor:
+    return cross_entropy(z, y, reduction="sum")
+
+
+def test_noise_is_looked_for_longer_where_a_loss_is_no_mean() -> None:
+    """Of one batch there are two evaluations, two of parts, and two repetitions of the whole."""
+    for every in (5, 6):
+        with pytest.raises(InputError, match="loss must be a function of x and the data"):
+            judged(Noisy(every), summed, [(X, Y)], batch_size=30)
+    assert not judged(Noisy(7), summed, [(X, Y)], batch_size=30).additive
+
+
 def test_a_buffer_that_is_written_in_a_forward_pass_is_named() -> None:
     class Counted(nn.Module):
         def __init__(self) -> None:
