@@ -22,10 +22,10 @@ from decomfl_lab.layout import Layout
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction, called, require_mean
 from decomfl_lab.objectives.checks import Watch, is_additive
 from decomfl_lab.objectives.modules import prepared, swapped
-from decomfl_lab.objectives.trees import Batch, mapped, row_count, rows, tensors
+from decomfl_lab.objectives.trees import Batch, feed, mapped, row_count, rows, tensors
 from decomfl_lab.plugins import require_same, taking
 
-__all__ = ["NORMALISATIONS", "MeanLoss", "Piece", "differentiating", "digest", "enabled", "good_chunk"]
+__all__ = ["NORMALISATIONS", "MeanLoss", "Piece", "differentiating", "enabled", "good_chunk"]
 
 NORMALISATIONS = ("eval", "batch")
 
@@ -154,10 +154,9 @@ class MeanLoss:
 
         Raises:
             InputError: If there is nothing to differentiate or no data, module and loss do not take the data, the loss
-                is no finite scalar, differs from one
-                evaluation to the next, depends on parameters that are not x, or is no mean over examples where batches
-                have to be combined; dropout is active; a name matches no parameter; dtypes or devices are mixed; an
-                argument is out of range.
+                is no finite scalar, differs from one evaluation to the next, depends on parameters that are not x, or
+                is no mean over examples where batches have to be combined; dropout is active; a name matches no
+                parameter; dtypes or devices are mixed; an argument is out of range.
         """
         require_choice("normalisation", "eval" if normalisation is None else normalisation, NORMALISATIONS)
         require(dtype is None or dtype in _DTYPES, "dtype", "be float32 or float64", dtype)
@@ -213,10 +212,10 @@ class MeanLoss:
             self.pieces = wholes
         values = self._tried(chosen)
         given = weights is not None and not callable(weights)
-        if not self.trusted and not self._additive:  # what parts would have shown of rare noise, repetitions do
-            self.require_same(values)
         if len(self.pieces) > 1 and (not given or chunk is not None):
             self._require_additive(values)
+        elif not self.trusted:  # what parts would have shown of rare noise, repetitions do
+            self.require_same(values)
         return values
 
     def _wholes(self, batches: Sequence[Batch], weights: Weights | None) -> tuple[Piece, ...]:
@@ -411,11 +410,11 @@ class MeanLoss:
         h.update(repr((type(self._module).__qualname__, loss, self.layout, self.mode, self.value.hex())).encode())
         for name, tensor in (self._fixed | self._buffers).items():
             h.update(name.encode())
-            digest(h, tensor)
+            feed(h, tensor)
         for piece in self.pieces:
             h.update(repr((piece.examples, piece.share.hex())).encode())
             for tensor in tensors((piece.inputs, piece.targets)):
-                digest(h, tensor)
+                feed(h, tensor)
         return h.hexdigest()
 
     # --- inside ---------------------------------------------------------------------------------------------------
@@ -577,9 +576,3 @@ def good_chunk(inputs: Any, device: torch.device) -> int:
     """Examples at once that products are fast with: 250, or 8 sequences of tokens; on a GPU four times as many."""
     tokens = all(tensor.dtype == torch.int64 for tensor in tensors(inputs))
     return (8 if tokens else 250) * (4 if device.type == "cuda" else 1)
-
-
-def digest(h: Any, tensor: Tensor) -> None:
-    """Feed a tensor's shape, dtype and bytes to the hash ``h``."""
-    h.update(repr((tuple(tensor.shape), tensor.dtype)).encode())
-    h.update(tensor.detach().contiguous().cpu().flatten().view(torch.uint8).numpy().tobytes())

@@ -3,15 +3,16 @@
     H v    against    [∇f(x + cv) − ∇f(x − cv)]/(2c),    and  ∇f(x)ᵀv  against  [f(x + cv) − f(x − cv)]/(2c)
     J v    against    [z(x + cv) − z(x − cv)]/(2c),      z the module's outputs, and likewise for the loss's derivatives
 
-Differences are taken in float64, whatever the product was computed in, so that steps can be small: two gradients, or
-two evaluations, in all. A backward that is another function's, a hook or a ``detach`` in between makes them differ by
-tens of per cent. Rounding in float32 leaves 1e-4. Kinks (ReLU, max-pooling) are no fault: a gradient jumps where a step
-crosses one, by much more than Hv where the step is small; but small steps cross few, so that pieces of the data with a
-jump are tried again with smaller ones.
+It costs two gradients, or two evaluations. A backward that is another function's, a hook or a ``detach`` in between
+makes both differ by tens of per cent; rounding of differences in float32, with steps of ‖x‖/1000, leaves 1e-3. Where
+they do not agree they are taken again in float64, with smaller steps. Kinks (ReLU, max-pooling) are no fault: gradients
+jump where a step crosses one, by much more than Hv where the step is small. So they need float64 from the beginning,
+with steps so small that few are crossed; pieces of the data with a jump are tried again with smaller ones.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,10 +30,12 @@ if TYPE_CHECKING:
 
 __all__ = ["HessianTrial", "OutputTrial", "Trial"]
 
-SMOOTH = SLOPES
-"""Steps relative to ‖x‖; the coarser ones are for modules that compute in float32 whatever they are given."""
-KINKED = (1e-9, 1e-10, 1e-11)
-"""The same where there are kinks."""
+Rung = tuple[bool, float]
+"""Whether a difference is taken in float64, and its step relative to ‖x‖."""
+SMOOTH: tuple[Rung, ...] = ((False, 1e-3), *((True, step) for step in SLOPES))
+"""The differences that are tried; the coarser of those in float64 are for modules that compute in float32 anyway."""
+KINKED: tuple[Rung, ...] = ((True, 1e-9), (True, 1e-10), (True, 1e-11))
+"""The same for gradients where there are kinks."""
 FLOOR = 1e-4
 """Curvature of which less is not looked at, in the natural units ‖∇f‖/‖x‖ and |f|/‖x‖²: rounding is as large."""
 
@@ -66,13 +69,13 @@ class HessianTrial:
     """The comparison for Hv."""
 
     def __init__(self, objective: MeanLoss, x: Tensor, v: Tensor) -> None:
-        self.objective, self.wide = objective, objective.wide()
-        self.x, self.v = x, v
-        self.steps = KINKED if objective.kinked else SMOOTH
+        self.objective, self.x, self.v = objective, x, v
+        self.wide = objective.wide()
+        self.rungs = _rungs(objective, KINKED if objective.kinked else SMOOTH)
         self.off: dict[int, float] = {}  # how far each piece's part is from its difference
         self.size = 0.0  # ‖Hv‖, or more
         self.slope = [0.0, 0.0]  # ∇fᵀv by gradients, and by values
-        self.typical = self.noise = 0.0  # what ∇fᵀv is for a random v, and how far rounding moves its difference
+        self.typical = 0.0  # what ∇fᵀv is for a random v
         self.trouble = ""
 
     def see(self, b: int, piece: Piece, product: Tensor | None) -> None:
@@ -83,11 +86,11 @@ class HessianTrial:
         if 6 * 8 * self.x.numel() > room(self.x.device):
             self.trouble = "there is no room for it in float64"
             return
-        length, step = float(self.v.double().norm()), self.steps[0]
-        c = relative(self.x, self.v, step)
+        wide, step = self.rungs[0]
+        length, c = float(self.v.double().norm()), relative(self.x, self.v, step)
         try:
-            up, high = self._end(piece, c)
-            down, low = self._end(piece, -c)
+            up, high = self._end(piece, c, wide)
+            down, low = self._end(piece, -c, wide)
         except InputError:
             raise
         except Exception as error:  # a module that takes no float64
@@ -98,7 +101,6 @@ class HessianTrial:
         self.slope[0] += share * sum(float(self.v.double() @ end) for end in (up, down)) / 2
         self.slope[1] += share * (high - low) / (2 * c)
         self.typical += share * gradient * length / self.v.numel() ** 0.5
-        self.noise += share * 8 * torch.finfo(torch.float64).eps * value / c
         found = up.sub_(down).div_(2 * c)
         least = FLOOR * length * (gradient / across + value / across**2)
         self.size += share * max(float(found.norm()), float(product.norm()), least)
@@ -106,16 +108,10 @@ class HessianTrial:
 
     def verdict(self, again: Callable[[int], Tensor]) -> str:
         """See ``Trial``."""
-        pieces = self.objective.pieces
         for b in sorted(self.off, key=self.off.__getitem__, reverse=True):
             if self.trouble or sum(self.off.values()) <= AGREES * self.size:
                 break
-            product = again(b)
-            for step in self.steps[1:]:
-                c = relative(self.x, self.v, step)
-                up, down = self._end(pieces[b], c)[0], self._end(pieces[b], -c)[0]
-                found = up.sub_(down).div_(2 * c).sub_(product)
-                self.off[b] = min(self.off[b], pieces[b].share * float(found.norm()))
+            self.off[b] = min(self.off[b], self._nearest(b, again(b)))
         missed = sum(self.off.values())
         if not self.trouble and missed > AGREES * self.size:
             if self.objective.kinked and _narrows(self.wide, self.x.double()):
@@ -126,28 +122,43 @@ class HessianTrial:
         if self.trouble:
             return UNCLEAR.format(self.trouble)
         by_gradient, by_values = self.slope
-        close = abs(by_gradient - by_values) <= AGREES * max(self.typical, abs(by_values)) + self.noise
+        close = abs(by_gradient - by_values) <= AGREES * max(self.typical, abs(by_values))
         if not close and not is_slope(by_gradient, self.typical, self._of_values):
             raise self._refusal(f"∇fᵀv is {by_gradient:.3g} for {by_values:.3g}", "differences of values")
         return ""
+
+    def _nearest(self, b: int, product: Tensor) -> float:
+        """How far a piece's part of the product is from the nearest of further differences."""
+        piece, found = self.objective.pieces[b], math.inf
+        for wide, step in self.rungs[1:]:
+            c = relative(self.x, self.v, step)
+            try:
+                (up, _), (down, _) = (self._end(piece, end, wide) for end in (c, -c))
+            except RuntimeError as error:
+                self.trouble = f"the module takes no float64 ({type(error).__name__})"
+                return found
+            found = min(found, piece.share * float(up.sub_(down).div_(2 * c).sub_(product).norm()))
+            if found <= AGREES * piece.share * float(product.norm()):
+                break
+        return found
 
     def _refusal(self, what: str, beside: str) -> InputError:
         self.objective.require_same()  # noise would be the reason
         return _refusal(what, beside, self.objective)
 
-    def _at(self, c: float) -> Tensor:
-        """The point x + cv in float64."""
-        return self.x.to(torch.float64, copy=True).add_(self.v, alpha=c)
+    def _end(self, piece: Piece, c: float, wide: bool) -> tuple[Tensor, float]:
+        """Gradient, in float64, and value of a piece at x + cv.
 
-    def _end(self, piece: Piece, c: float) -> tuple[Tensor, float]:
-        """Gradient and value of a piece at x + cv, in float64; by halves, so that graphs stay small."""
-        leaf = self._at(c).requires_grad_()
-        if not self.wide.may_be_cut or self.objective.dtype == torch.float64:
-            gradient, loss = self.wide.piece_slope(leaf, piece)
-            return gradient, float(loss)
+        What is computed in float64 goes through by halves, so that graphs stay as small as they were.
+        """
+        f = self.wide if wide else self.objective
+        leaf = self.x.to(f.dtype, copy=True).add_(self.v, alpha=c).requires_grad_()
+        if f.dtype == self.objective.dtype or not f.may_be_cut:
+            gradient, loss = f.piece_slope(leaf, piece)
+            return gradient.double(), float(loss)
         total, value = torch.zeros_like(leaf), 0.0
-        for part in piece.cut((piece.examples + 1) // 2, self.wide.weigh):
-            gradient, loss = self.wide.piece_slope(leaf, part)
+        for part in piece.cut((piece.examples + 1) // 2, f.weigh):
+            gradient, loss = f.piece_slope(leaf, part)
             total.add_(gradient, alpha=part.share / piece.share)
             value += part.share / piece.share * float(loss)
         return total, value
@@ -156,10 +167,20 @@ class HessianTrial:
         """The difference of values of all pieces, without the penalty."""
         c = relative(self.x, self.v, step)
         ends = [
-            sum(piece.share * self.wide.piece_value(self._at(end), piece) for piece in self.wide.pieces)
+            sum(piece.share * self.wide.piece_value(_moved(self.x, self.v, end), piece) for piece in self.wide.pieces)
             for end in (c, -c)
         ]
         return (ends[0] - ends[1]) / (2 * c)
+
+
+def _rungs(objective: MeanLoss, rungs: tuple[Rung, ...]) -> tuple[Rung, ...]:
+    """The differences that are worth trying: float64 is as good as float64."""
+    return tuple(rung for rung in rungs if rung[0] or objective.dtype != torch.float64)
+
+
+def _moved(x: Tensor, v: Tensor, c: float) -> Tensor:
+    """The point x + cv in float64."""
+    return x.to(torch.float64, copy=True).add_(v, alpha=c)
 
 
 class OutputTrial:
@@ -185,7 +206,7 @@ class OutputTrial:
             middle: It gives MJv of outputs and Jv.
             second: Whether M is the loss's second derivative, and not made of its first.
         """
-        self.wide, self.own, self.x, self.v = objective.wide(), v, x.double(), v.double()
+        self.objective, self.wide, self.x, self.v = objective, objective.wide(), x, v
         self.along, self.middle, self.second = along, middle, second
         self.off: dict[tuple[str, str], float] = {}  # by what is compared with what
         self.size: dict[tuple[str, str], float] = {}
@@ -193,15 +214,15 @@ class OutputTrial:
 
     def see(self, b: int, piece: Piece, product: Tensor | None) -> None:  # noqa: ARG002
         """See ``Trial``."""
-        outputs, along = self.along(piece, self.own)
+        outputs, along = self.along(piece, self.v)
         middle = self.middle(outputs.clone(), along, piece)
         if product is not None:
             form = along.double().flatten() @ middle.double().flatten()
-            self._add(FORMS, piece.share, self.own.double() @ product.double(), form)
+            self._add(FORMS, piece.share, self.v.double() @ product.double(), form)
         try:
             self._add(OUTPUTS, piece.share, along, self._of_outputs(piece, along))
             z, a = outputs.double(), along.double()
-            h = relative(z.flatten(), a.flatten(), SMOOTH[0]) if float(a.norm()) else 1.0
+            h = relative(z.flatten(), a.flatten(), SLOPES[0]) if float(a.norm()) else 1.0
             (high, up), (_, here), (low, down) = (self._loss_at(z + sign * h * a, piece) for sign in (1, 0, -1))
             self._add(LOSS, piece.share, (here * a).sum(), (high - low) / (2 * h))
             if self.second:
@@ -212,12 +233,12 @@ class OutputTrial:
             self.trouble = f"the module takes no float64 ({type(error).__name__})"
 
     def _of_outputs(self, piece: Piece, along: Tensor) -> Tensor:
-        """The difference of outputs, at the step at which it is nearest to Jv."""
+        """The difference of outputs that is nearest to Jv, of those that were needed to be near."""
         found: list[Tensor] = []
-        for step in SMOOTH:
-            c = relative(self.x, self.v, step)
+        for wide, step in _rungs(self.objective, SMOOTH):
+            f, c = self.wide if wide else self.objective, relative(self.x, self.v, step)
             with torch.no_grad():
-                up, down = (self.wide.outputs(self.x + sign * c * self.v, piece) for sign in (1, -1))
+                up, down = (f.outputs(_moved(self.x, self.v, end).to(f.dtype), piece).double() for end in (c, -c))
             found.append((up - down) / (2 * c))
             if float((found[-1] - along).norm()) <= AGREES * float(along.norm()):
                 break

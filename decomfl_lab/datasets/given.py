@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from decomfl_lab.errors import InputError, require, shown
 from decomfl_lab.models.registry import initialising
-from decomfl_lab.objectives.trees import Batch, joined, row_count, shape_of, tensors, torch_tree
+from decomfl_lab.objectives.trees import Batch, joined, mapped, row_count, shape_of, tensors, torch_tree
 
 __all__ = ["Data", "Examples", "batches_of", "one_batch"]
 
@@ -120,7 +120,7 @@ def _is_batch(data: Any, whole: bool) -> bool:
 
 def _batch(name: str, batch: Any, whole: bool) -> Batch:
     """(inputs, targets) of one batch; InputError if it is none."""
-    batch = torch_tree(batch)
+    batch = mapped(Tensor.detach, torch_tree(batch))  # data are constants
     if isinstance(batch, Mapping):
         if whole:
             inputs, targets = batch, None

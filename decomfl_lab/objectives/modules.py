@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,8 +14,9 @@ from torch.nn.functional import embedding
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from decomfl_lab.errors import InputError, require
+from decomfl_lab.objectives.trees import feed
 
-__all__ = ["HeldEmbedding", "handed_back_", "prepared", "swapped"]
+__all__ = ["HeldEmbedding", "constants", "handed_back_", "prepared", "swapped"]
 
 
 class HeldEmbedding(nn.Embedding):
@@ -116,6 +118,20 @@ def swapped(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     finally:
         for table, key, own in places:
             table[key] = own
+
+
+def constants(module: nn.Module, names: Collection[str]) -> str:
+    """A digest of all that a module's loss depends on beside the parameters of these names, and is kept nowhere else.
+
+    That is parameters that are not trained, and buffers; but not the statistics of a BatchNorm, which are made anew.
+    """
+    norms = {f"{name}." for name, part in module.named_modules() if isinstance(part, nn.modules.batchnorm._NormBase)}
+    h = hashlib.blake2b(digest_size=8)
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if name not in names and f"{name.rpartition('.')[0]}." not in norms:
+            h.update(name.encode())
+            feed(h, tensor)
+    return h.hexdigest()
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Batch", "joined", "mapped", "row_count", "rows", "shape_of", "tensors", "torch_tree"]
+__all__ = ["Batch", "feed", "joined", "mapped", "row_count", "rows", "shape_of", "tensors", "torch_tree"]
 
 Batch = tuple[Any, Any]
 """(inputs, targets), trees of tensors; targets are None where the inputs are all that a loss of (model, batch) gets."""
@@ -76,6 +76,12 @@ def joined(trees: Sequence[Any]) -> Any:
     if isinstance(first, tuple | list):
         return tuple(joined(parts) for parts in zip(*trees, strict=True))
     return first
+
+
+def feed(h: Any, tensor: Tensor) -> None:
+    """Feed a tensor's shape, dtype and bytes to the hash ``h``."""
+    h.update(repr((tuple(tensor.shape), tensor.dtype)).encode())
+    h.update(tensor.detach().contiguous().cpu().flatten().view(torch.uint8).numpy().tobytes())
 
 
 def shape_of(tree: Any) -> Any:

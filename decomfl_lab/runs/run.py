@@ -33,11 +33,11 @@ from decomfl_lab.methods.scalars import Differences, Scalars
 from decomfl_lab.methods.traffic import TrafficCheck, mean_traffic
 from decomfl_lab.noise import STREAM_VERSION
 from decomfl_lab.objectives.batch_loss import LossFunction
-from decomfl_lab.objectives.modules import handed_back_
+from decomfl_lab.objectives.modules import constants, handed_back_
 from decomfl_lab.objectives.normalisation import calibrated
 from decomfl_lab.objectives.trees import tensors
 from decomfl_lab.pictures import save_picture
-from decomfl_lab.plugins import OWN
+from decomfl_lab.plugins import OWN, is_own
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.records.aggregation import Mean
 from decomfl_lab.records.record import RoundRecord
@@ -496,6 +496,9 @@ class Run:
         self._take_over(folder, saved, done, any_code=any_code)
         then, now = tensors["x"].numel(), self.federation.x.numel()
         require(then == now, "model", f"have d = {then}, as that of the run in {folder}", now)
+        kept = saved.get("constants", self._constants())  # older checkpoints have none
+        rule = f"have the frozen parameters, buffers and padding rows of the run in {folder}"
+        require(kept == self._constants(), "model", rule, f"others ({self._constants()} for {kept})")
         state = tensors, saved["federation"]
         if saved["config"]["clients"] < self.config.clients:
             state = self._joined(folder, state)
@@ -599,13 +602,18 @@ class Run:
         if out is not None:
             tensors, values = self.federation.save()
             state = {"federation": values, "rows": self._rows, "losses": self._losses, "seconds": self.seconds}
-            state["first"] = self._first
+            state["first"], state["constants"] = self._first, self._constants()
             state |= {"config": self.config.to_dict(), "data": self.dataset.digest, "code": code_version()}
             if isinstance(self.federation, DeComFLFederation) and self.federation.log is not None:
                 self.federation.log.sync()  # no checkpoint is ahead of its log
             write_checkpoint(out / CHECKPOINT_FILE, tensors, state | self._hands)
             self._publish(out)
             self._saved_round = self.round
+
+    def _constants(self) -> str:
+        """What a user's own module brings beside x, which the run does not keep."""
+        own = self.config.model == OWN or is_own(self.config.model)
+        return constants(self._module, self._layout.names) if own else ""
 
     def _publish(self, folder: Path) -> None:
         write_atomically(folder / CONFIG_FILE, self.config.to_toml())

@@ -158,14 +158,15 @@ class _Trial:
 
     def check_wholes(self, losses: list[float]) -> None:
         """InputError where a loss that is no mean over examples is noise, or hangs on an order that is not kept."""
-        for _ in range(2):  # what parts would have shown of rare noise, repetitions do
+        # What parts would have shown of rare noise, repetitions do; in the user's order, and turned round.
+        sizes = [(self.whole.get(name), row_count(batch)) for name, batch in self.batches]
+        drawn = [n for n, (all_, own) in enumerate(sizes) if all_ not in (None, own)]
+        for _ in range(1 if drawn else 2):
             for (_, batch), value in zip(self.batches, losses, strict=True):
                 require_same(value, self._value(batch), tolerance=64 * torch.finfo(torch.float32).eps)
-        for (name, batch), value in zip(self.batches, losses, strict=True):
-            n = row_count(batch) or 1
-            if n == self.whole.get(name, n):
-                continue  # all of a client's examples, in its own order
-            turned = self._value(rows(batch, torch.arange(n).flip(0)))
+        for n in drawn:  # the others are all of a client's examples, in its own order
+            batch, value = self.batches[n][1], losses[n]
+            turned = self._value(rows(batch, torch.arange((row_count(batch) or 1) - 1, -1, -1)))
             agrees = parts_agree(turned, [(None, 1.0, value)], math.sqrt(torch.finfo(self.layout.dtype).eps))
             rule = "not depend on the order of a batch's examples, which are drawn anew (or batch_size be all examples)"
             require(agrees, "loss", rule, (value, turned))

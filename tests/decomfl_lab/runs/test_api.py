@@ -363,3 +363,16 @@ def test_a_copy_of_a_run_shares_nothing_with_it(model: nn.Module) -> None:
     kept = copy.deepcopy(first.state_dict())
     run.more(2)
     assert all(torch.equal(kept[name], value) for name, value in first.state_dict().items())
+
+
+def test_a_run_goes_on_with_the_frozen_parameters_and_buffers_that_it_had(tmp_path: Path) -> None:
+    def made(frozen: float) -> nn.Module:
+        module = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 2))
+        nn.init.constant_(module[0].weight, frozen)
+        module[0].weight.requires_grad_(False)
+        return module
+
+    lab.train(made(0.5), clients=PAIRS, out=tmp_path, **OPTIONS)
+    assert lab.load(tmp_path, made(0.5), clients=PAIRS).round == OPTIONS["rounds"]
+    with pytest.raises(lab.InputError, match="model must have the frozen parameters, buffers and padding rows of the"):
+        lab.load(tmp_path, made(0.6), clients=PAIRS)
