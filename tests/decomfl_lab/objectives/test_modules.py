@@ -13,7 +13,7 @@ from torch.func import functional_call, hessian, jacfwd, jacrev
 from torch.nn.parallel import DataParallel
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.objectives.modules import HeldEmbedding, handed_back_, prepared, swapped
+from decomfl_lab.objectives.modules import HeldEmbedding, constants, handed_back_, prepared, swapped
 
 TOKENS = torch.tensor([[1, 0, 3], [2, 0, 0]])
 PAD = 0
@@ -234,6 +234,38 @@ def test_a_script_is_refused() -> None:
     module = nn.Sequential(torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2)))
     with pytest.raises(InputError, match="module '0' must be the one that torch.jit made its script of"):
         prepared(module, shared=True)
+
+
+# --- what is not trained ---------------------------------------------------------------------------------------------
+
+
+class Parts(nn.Module):
+    """A layer that is trained, one that is not, a buffer, a padding row and a BatchNorm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trained, self.frozen, self.norm = nn.Linear(2, 2), nn.Linear(2, 2), nn.BatchNorm1d(2)
+        self.table = nn.Embedding(3, 2, padding_idx=0)
+        self.register_buffer("shift", torch.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("trained.weight", False),
+        ("norm.running_mean", False),
+        ("frozen.weight", True),
+        ("shift", True),
+        ("table.held", True),
+    ],
+)
+def test_the_digest_of_what_is_not_trained_tells_apart_constants_alone(name: str, told: bool) -> None:
+    module = prepared(Parts(), shared=False)
+    names = {"trained.weight", "trained.bias", "table.weight", "norm.weight", "norm.bias"}
+    before = constants(module, names)
+    with torch.no_grad():
+        {**dict(module.named_parameters()), **dict(module.named_buffers())}[name].add_(1.0)
+    assert (constants(module, names) != before) is told
 
 
 # --- swapped ----------------------------------------------------------------------------------------------------------

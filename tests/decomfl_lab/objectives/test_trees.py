@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 
-from decomfl_lab.objectives.trees import joined, mapped, row_count, rows, shape_of, tensors, torch_tree
+from decomfl_lab.objectives.trees import feed, joined, mapped, row_count, rows, shape_of, tensors, torch_tree
 
 A, B, C = torch.arange(6.0).view(3, 2), torch.arange(3), torch.ones(3, 1, 2)
 
@@ -102,3 +103,12 @@ def test_shapes_tell_apart_rows_and_dtypes_and_not_the_number_of_examples() -> N
     assert shape_of(TREE) == shape_of(rows(TREE, slice(0, 1)))
     assert shape_of(A) == ((2,), "float32") != shape_of(A.double())
     assert shape_of((A, None)) == (((2,), "float32"), "NoneType")
+
+
+def test_a_digest_is_of_shape_dtype_and_numbers_and_not_of_strides() -> None:
+    def digest(tensor: torch.Tensor) -> str:
+        feed(h := blake2b(), tensor)
+        return h.hexdigest()
+
+    assert digest(A) == digest(A.T.contiguous().T) == digest(A.clone().requires_grad_())
+    assert len({digest(tensor) for tensor in (A, A.T, A.view(-1), A.double(), A + 1, A[:0], A.int())}) == 7
