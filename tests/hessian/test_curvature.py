@@ -377,3 +377,70 @@ def test_a_language_model_of_transformers(tied):
     layer = MeanLoss(module, next_token, [(named, tokens)], parameters=["model.layers.1.self_attn"])
     assert 0 < layer.d < f.d
     assert all(name.startswith("model.layers.1.self_attn.") for name in layer.names)
+
+
+# --- a penalty, and weights by a function -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("kind", DENSE)
+def test_a_penalty_adds_its_multiple_of_the_identity_but_not_to_the_fisher_matrix(case, kind):
+    module, (inputs, targets) = CASES[case]
+    f = MeanLoss(module, cross_entropy, [(inputs, targets)], chunk=5, weight_decay=0.3)
+    own = 0.0 if kind is FisherOperator else 0.3
+    dense = DENSE[kind](f, module, inputs, targets) + own * torch.eye(f.d, dtype=torch.float64)
+    operator = kind(f)
+    assert (problems.columns(operator, f.d) - dense).abs().max() < 1e-13 * max(1.0, float(dense.abs().max()))
+    v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
+    assert operator.quad(v) == pytest.approx(float(v @ dense @ v), rel=1e-12)
+
+
+def test_with_a_penalty_the_hessian_is_the_derivative_of_the_gradient():
+    module, batch = CASES["mlp-gelu"]
+    f = MeanLoss(module, cross_entropy, [batch], weight_decay=0.3)
+    v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
+    difference = (f.gradient(f.x + 1e-6 * v) - f.gradient(f.x - 1e-6 * v)) / 2e-6
+    torch.testing.assert_close(HessianOperator(f).matvec(v), difference, rtol=1e-6, atol=1e-7)
+
+
+def test_a_penalty_in_the_loss_and_one_by_its_argument_are_one():
+    module, batch = CASES["mlp-gelu"]
+
+    def penalised(model, batch):
+        return cross_entropy(model(batch[0]), batch[1]) + 0.15 * sum(p.square().sum() for p in model.parameters())
+
+    by_loss = HessianOperator(MeanLoss(module, penalised, [batch]))
+    by_argument = HessianOperator(MeanLoss(module, cross_entropy, [batch], weight_decay=0.3))
+    torch.testing.assert_close(problems.columns(by_loss, by_loss.d), problems.columns(by_argument, by_loss.d))
+
+
+@pytest.mark.parametrize("kind", [HessianOperator, GaussNewtonOperator])
+def test_weights_by_a_function_give_the_matrix_of_the_loss_over_all_data(kind):
+    module, (inputs, targets) = CASES["mlp-gelu"]
+    weights = torch.tensor([1.0, 5.0, 0.2], dtype=torch.float64)
+
+    def loss(z, y):
+        return cross_entropy(z, y, weights)
+
+    order = targets.argsort()
+    batches = list(zip(inputs[order].split(5), targets[order].split(5), strict=True))
+    whole = kind(MeanLoss(module, loss, [(inputs, targets)]))
+    cut = kind(MeanLoss(module, loss, batches, weights=lambda y: weights[y]))
+    torch.testing.assert_close(problems.columns(cut, cut.d), problems.columns(whole, cut.d), rtol=1e-11, atol=1e-14)
+
+
+def test_the_fisher_matrix_is_refused_where_examples_have_weights_of_their_own():
+    module, batch = CASES["mlp-gelu"]
+    f = MeanLoss(module, cross_entropy, [batch], weights=lambda y: torch.ones_like(y))
+    with pytest.raises(InputError, match="mean of losses of single examples for the Fisher matrix"):
+        FisherOperator(f)
+
+
+@pytest.mark.parametrize("kind", DENSE)
+def test_on_trust_the_first_product_is_that_of_a_tried_operator_to_the_bit(kind):
+    module, batch = CASES["mlp-gelu"]
+    found = [kind(MeanLoss(module, cross_entropy, [batch], trust=trust)) for trust in (True, False)]
+    v = torch.linspace(-1, 1, found[0].d, dtype=torch.float64)
+    assert torch.equal(*(operator.matvec(v) for operator in found))
+    assert [operator.remark for operator in found] == ["", ""]
+    assert found[0].objective.remark == "module, loss and data were taken on trust"

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from decomfl_lab.errors import InputError
 from hessian import kappa as module
@@ -22,6 +23,7 @@ from hessian.forms import PRODUCTS
 from hessian.kappa import EffectiveRank, EffectiveRankProgress, effective_rank
 from hessian.mean_loss import MeanLoss
 from hessian.operator import DenseOperator
+from tests.hessian.problems import columns, data, mlp
 from tests.hessian.spectra import Broken, eigenvalues, mlp_hessian, rotated
 
 TAIL = torch.cat([torch.tensor([40.0, 25.0, 11.0, 6.0, -4.0]), torch.linspace(-0.2, 1.0, 195)]).double()
@@ -399,3 +401,75 @@ def test_no_more_products_than_are_allowed_are_spent_where_they_do_not_do(most: 
     assert (found.products, found.reached) == (most, False)
     assert found.needed is not None
     assert found.needed > most
+
+
+# --- the arguments of a module ----------------------------------------------------------------------------------------
+
+SAMPLE = data()
+BATCHES = list(zip(SAMPLE[0].split(5), SAMPLE[1].split(5), strict=True))
+CLASS_WEIGHTS = torch.tensor([1.0, 5.0, 0.2], dtype=torch.float64)
+
+
+def weighted(outputs: Tensor, targets: Tensor) -> Tensor:
+    return cross_entropy(outputs, targets, CLASS_WEIGHTS)
+
+
+def exact(matrix: Tensor) -> float:
+    return float(matrix.trace() / torch.linalg.eigvalsh(matrix).abs().max())
+
+
+@pytest.mark.parametrize("decay", [0.0, 1e-2, 3.0])
+def test_a_penalty_shifts_the_spectrum_of_a_module(decay: float) -> None:
+    net = mlp(nn.GELU)
+    found = effective_rank(net, cross_entropy, SAMPLE, weight_decay=decay, products=90)
+    H = columns(HessianOperator(MeanLoss(net, cross_entropy, SAMPLE)), 83) + decay * torch.eye(83, dtype=torch.float64)
+    assert found.kappa == pytest.approx(exact(H), rel=1e-8)
+    assert found.lambda_min == pytest.approx(float(torch.linalg.eigvalsh(H)[0]), abs=1e-8)
+
+
+def test_weights_of_the_targets_give_kappa_of_the_loss_over_all_data() -> None:
+    net = mlp(nn.GELU)
+    whole = effective_rank(net, weighted, SAMPLE, products=90)
+    cut = effective_rank(net, weighted, BATCHES, weights=lambda targets: CLASS_WEIGHTS[targets], products=90)
+    assert cut.kappa == pytest.approx(whole.kappa, rel=1e-8)
+    given = effective_rank(
+        net, weighted, BATCHES, weights=[float(CLASS_WEIGHTS[y].sum()) for _, y in BATCHES], products=90
+    )
+    assert given.kappa == pytest.approx(whole.kappa, rel=1e-8)
+
+
+def test_what_was_taken_on_trust_or_is_no_mean_is_said_in_the_reason() -> None:
+    net = mlp(nn.GELU)
+    said = {
+        "trust": effective_rank(net, cross_entropy, SAMPLE, products=8, trust=True).reason,
+        "tried": effective_rank(net, cross_entropy, SAMPLE, products=8).reason,
+        "no mean": effective_rank(net, weighted, data(n=300), products=8).reason,
+    }
+    assert said["trust"].endswith("; module, loss and data were taken on trust")
+    assert said["tried"] == said["trust"].removesuffix("; module, loss and data were taken on trust")
+    assert "the loss is no mean over examples, so no batch is cut" in said["no mean"]
+
+
+def test_on_trust_nothing_but_products_is_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    net = mlp(nn.GELU)
+    net.register_forward_hook(lambda *args: calls.append(1))
+    monkeypatch.setattr("hessian.curvature.HessianTrial", None)
+    on_trust = effective_rank(net, cross_entropy, [SAMPLE], products=12, trust=True)
+    assert len(calls) == 2  # the value, and the gradient whose graph is kept
+    monkeypatch.undo()
+    assert effective_rank(net, cross_entropy, [SAMPLE], products=12).kappa == on_trust.kappa
+
+
+@pytest.mark.parametrize(
+    "own", [{"weights": [1.0]}, {"weight_decay": 0.1}, {"trust": True}, {"weights": [1.0], "trust": True}]
+)
+def test_an_operator_has_them_itself(own: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=f"^{' and '.join(own)} must be given with a module, and not with an operator"):
+        effective_rank(rotated(TAIL), **own)
+
+
+def test_a_whitened_operators_remarks_are_said_too() -> None:
+    operator = HessianOperator(MeanLoss(mlp(), cross_entropy, SAMPLE, trust=True))
+    found = effective_rank(operator, whiten=torch.ones(operator.d), products=8)
+    assert found.reason.endswith("taken on trust")

@@ -319,3 +319,210 @@ def test_regression_targets_are_cast_and_moved_too():
     f = loss_of(module, [(INPUTS.float(), INPUTS[:, :3].float())], mse_loss, dtype=torch.float64)
     assert f.dtype == torch.float64
     assert f.gradient(f.x).dtype == torch.float64
+
+
+# --- weights by a function, a penalty, trust --------------------------------------------------------------------------
+
+CLASS_WEIGHTS = torch.tensor([1.0, 5.0, 0.2], dtype=torch.float64)
+
+
+def weighted(outputs, targets):
+    return cross_entropy(outputs, targets, CLASS_WEIGHTS.to(outputs.dtype))
+
+
+def of_classes(targets):
+    return CLASS_WEIGHTS[targets]
+
+
+SORTED = [(INPUTS[own], TARGETS[own]) for own in (c == TARGETS for c in range(3))]
+ONES = list(zip(INPUTS.split(1), TARGETS.split(1), strict=True))
+
+
+@pytest.mark.parametrize("batches", [RAGGED, SORTED, ONES, [(INPUTS, TARGETS)], (INPUTS, TARGETS)])
+@pytest.mark.parametrize("chunk", [None, 5])
+def test_weights_by_a_function_give_the_loss_over_all_data_however_they_are_cut(batches, chunk):
+    module = problems.mlp(nn.GELU)
+    f = loss_of(module, batches, weighted, weights=of_classes, chunk=chunk)
+    expected = weighted(module(INPUTS), TARGETS)
+    gradient = torch.cat([g.flatten() for g in torch.autograd.grad(expected, module.parameters())])
+    assert f.value == pytest.approx(expected.item(), rel=1e-13)
+    assert f.weight == pytest.approx(float(CLASS_WEIGHTS[TARGETS].sum()))
+    torch.testing.assert_close(f.gradient(f.x), gradient, rtol=1e-11, atol=1e-14)
+    v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
+    whole = HessianOperator(loss_of(module, loss=weighted)).matvec(v)
+    torch.testing.assert_close(HessianOperator(f).matvec(v), whole, rtol=1e-11, atol=1e-14)
+
+
+@pytest.mark.parametrize("batches", [RAGGED, SORTED, ONES])
+def test_the_same_weights_forgotten_are_seen(batches):
+    with pytest.raises(InputError, match=r"or weights=, a number for each batch, or a function of targets"):
+        loss_of(batches=batches, loss=weighted)
+    with pytest.raises(InputError, match="loss must be the mean"):
+        loss_of(batches=batches, loss=weighted, weights=lambda targets: 1.0 + targets)
+
+
+def test_batches_without_weight_are_left_out():
+    ignored = [(INPUTS[:5], torch.full((5,), -100)), *RAGGED]
+    f = loss_of(batches=ignored, weights=lambda targets: targets != -100)
+    assert len(f.pieces) == 3
+    assert f.value == pytest.approx(loss_of().value, rel=1e-13)
+
+
+def test_weights_by_a_function_of_the_batch_for_a_loss_of_the_model():
+    def loss(model, batch):
+        return weighted(model(batch["x"]), batch["y"])
+
+    batches = [{"x": x, "y": y} for x, y in RAGGED]
+    f = loss_of(batches=batches, loss=loss, weights=lambda batch: of_classes(batch["y"]))
+    assert f.value == pytest.approx(weighted(problems.mlp()(INPUTS), TARGETS).item(), rel=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (lambda targets: targets - 1.0, "weights of a batch must add up to a finite number of at least 0, got -"),
+        (lambda targets: targets * float("nan"), "weights of a batch must add up to a finite number"),
+        (lambda targets: 0 * targets, "weights must be finite and above 0"),
+        (lambda targets: targets["y"], "model and loss must take the examples of weights"),
+        (["a", "b", "c"], "weights must be a number for each batch, or a function of targets"),
+        ([1.0, float("inf"), 1.0], "weights must be a number for each batch"),
+        ([True, 1, 1], "weights must be a number for each batch"),
+    ],
+)
+def test_weights_that_are_none_are_refused(weights, message):
+    with pytest.raises(InputError, match=message):
+        loss_of(batches=[(INPUTS[TARGETS == 0], TARGETS[TARGETS == 0]), *SORTED[1:]], weights=weights)
+
+
+def test_a_penalty_is_added_to_value_and_gradient():
+    plain, f = loss_of(batches=RAGGED), loss_of(batches=RAGGED, weight_decay=0.3)
+    x = f.x + 0.1
+    assert f.value == pytest.approx(plain.value + 0.15 * float(f.x.square().sum()), rel=1e-14)
+    assert f(x) == pytest.approx(plain(x) + 0.15 * float(x.square().sum()), rel=1e-14)
+    torch.testing.assert_close(f.gradient(x), plain.gradient(x) + 0.3 * x)
+    assert f.fingerprint() != plain.fingerprint()
+
+
+def test_a_penalty_is_of_the_parameters_in_x_alone():
+    f = loss_of(parameters=["4"], weight_decay=2.0)
+    assert f.value == pytest.approx(loss_of().value + float(f.x.square().sum()), rel=1e-14)
+
+
+@pytest.mark.parametrize("decay", [-1e-3, float("nan"), float("inf"), "0.1", True])
+def test_a_penalty_that_is_none_is_refused(decay):
+    with pytest.raises(InputError, match="weight_decay λ must be a finite number of at least 0"):
+        loss_of(weight_decay=decay)
+
+
+class Counting(nn.Module):
+    """It counts the examples that go through it, and a copy counts with it."""
+
+    def __init__(self, inner=None):
+        super().__init__()
+        self.inner, self.seen = problems.mlp() if inner is None else inner, Seen()
+
+    def forward(self, h):
+        self.seen.append(len(h))
+        return self.inner(h)
+
+
+class Seen(list):
+    def __deepcopy__(self, memo):
+        return self
+
+
+MANY, LABELS = problems.data(n=600)
+
+
+@pytest.mark.parametrize(
+    ("data", "options"),
+    [
+        ((INPUTS, TARGETS), {}),
+        ([(INPUTS, TARGETS)], {}),
+        ((MANY, LABELS), {}),
+        ([(MANY, LABELS)], {}),
+        (RAGGED, {"weights": [7, 1, 4]}),
+        (RAGGED, {}),
+        (ONES, {}),
+        ((INPUTS, TARGETS), {"chunk": 5}),
+        ((MANY, LABELS), {"chunk": 100}),
+    ],
+)
+def test_to_try_a_loss_takes_four_evaluations_at_most(data, options):
+    module = Counting()
+    f = loss_of(module, data, **options)
+    n = sum(piece.examples for piece in f.pieces)
+    assert 2 * n <= sum(module.seen) <= 4 * n
+    assert f.remark == ""
+
+
+@pytest.mark.parametrize("data", [(MANY, LABELS), RAGGED])
+@pytest.mark.parametrize("loss", [cross_entropy, weighted])
+def test_on_trust_nothing_is_tried_and_that_is_said(data, loss):
+    module = Counting()
+    f = loss_of(module, data, loss, trust=True)
+    assert sum(module.seen) == sum(piece.examples for piece in f.pieces)
+    assert f.remark == "module, loss and data were taken on trust"
+    assert (f.trusted, f.kinked, f.may_be_cut) == (True, None, True)
+
+
+def test_trust_leaves_out_faults_that_would_be_told():
+    module = problems.mlp()
+    reads = lambda z, y: cross_entropy(z, y) + module[0].weight.square().sum()  # noqa: E731
+    with pytest.raises(InputError, match="reads the module"):
+        loss_of(module, loss=reads)
+    assert loss_of(module, loss=reads, trust=True).value > loss_of(module).value
+
+
+def test_a_loss_that_is_no_mean_is_taken_whole_and_that_is_said():
+    f = loss_of(batches=(MANY, LABELS), loss=weighted)
+    assert [piece.examples for piece in f.pieces] == [600]
+    assert f.remark == "the loss is no mean over examples, so no batch is cut, and f is that of all data as one batch"
+    assert f.value == pytest.approx(weighted(problems.mlp()(MANY), LABELS).item(), rel=1e-13)
+
+
+def test_what_is_not_cut_by_its_user_is_cut_to_go_faster_where_it_may_be():
+    f = loss_of(batches=(MANY, LABELS))
+    assert [piece.examples for piece in f.pieces] == [250, 250, 100]
+    assert f.value == pytest.approx(cross_entropy(problems.mlp()(MANY), LABELS).item(), rel=1e-13)
+    assert [piece.examples for piece in loss_of(batches=[(MANY, LABELS)]).pieces] == [600]
+
+
+@pytest.mark.parametrize("data", [(MANY, LABELS), [(MANY, LABELS)], (MANY.numpy(), LABELS.numpy())])
+@pytest.mark.parametrize("chunk", [None, 100])
+def test_data_are_not_copied_pieces_are_views_of_them(data, chunk):
+    start = 0
+    for piece in loss_of(batches=data, chunk=chunk).pieces:
+        assert piece.inputs.data_ptr() == MANY[start:].data_ptr()
+        assert piece.targets.data_ptr() == LABELS[start:].data_ptr()
+        start += piece.examples
+    assert start == 600
+
+
+def test_parameters_are_not_copied_but_into_x_and_buffers_are():
+    module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).double().eval()
+    f = loss_of(module, parameters=["0"])
+    assert f._fixed["1.weight"].data_ptr() == module[1].weight.data_ptr()
+    assert f._buffers["1.running_mean"].data_ptr() != module[1].running_mean.data_ptr()
+
+
+def test_noise_in_one_of_many_passes_is_named_as_noise():
+    class Rare(nn.Module):
+        def __init__(self, every):
+            super().__init__()
+            self.inner, self.seen, self.every = problems.mlp(), Seen(), every
+
+        def forward(self, h):
+            self.seen.append(1)
+            return self.inner(h) * (1 + 0.5 * (len(self.seen) % self.every == 0))
+
+    for every in (2, 3, 4):
+        for loss in (cross_entropy, weighted):
+            with pytest.raises(InputError, match="loss must be a function of x and the data, the same in every"):
+                loss_of(Rare(every), loss=loss)
+
+
+def test_kinks_and_padding_rows_are_seen_in_what_is_tried():
+    assert loss_of().kinked is True
+    assert loss_of(problems.mlp(nn.GELU)).kinked is False
+    assert loss_of(problems.mlp(nn.GELU), loss=lambda z, y: z.abs().mean()).kinked is True

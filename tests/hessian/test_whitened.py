@@ -226,3 +226,21 @@ def test_a_scale_that_cannot_be_had_is_one_line(tmp_path: Path, capsys: pytest.C
     ):
         assert cli.main(["kappa", *SMALL, "--whiten", str(tmp_path / name)]) == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", [hessian.HessianOperator, hessian.GaussNewtonOperator])
+def test_a_penalty_is_whitened_like_the_matrix_that_it_is_added_to(kind: Any) -> None:
+    decayed = kind(MeanLoss(mlp(), torch.nn.functional.cross_entropy, data(), weight_decay=0.3))
+    plain, s = kind(net()), torch.linspace(0.5, 2.0, decayed.d, dtype=torch.float64)
+    wanted = s[:, None] * (dense(plain) + 0.3 * torch.eye(plain.d, dtype=torch.float64)) * s
+    torch.testing.assert_close(dense(hessian.WhitenedOperator(decayed, s)), wanted)
+    found = hessian.effective_rank(decayed, whiten=s, products=decayed.d + 5)
+    assert found.kappa == pytest.approx(float(wanted.trace() / torch.linalg.eigvalsh(wanted).abs().max()), rel=1e-8)
+
+
+def test_whitened_values_and_gradients_have_the_penalty_too() -> None:
+    decayed = MeanLoss(mlp(), torch.nn.functional.cross_entropy, data(), weight_decay=0.3)
+    s = torch.linspace(0.5, 2.0, decayed.d, dtype=torch.float64)
+    whitened, plain = hessian.WhitenedObjective(decayed, decayed.x, s), hessian.WhitenedObjective(net(), decayed.x, s)
+    assert whitened(whitened.y) == pytest.approx(plain(plain.y) + 0.15 * float(decayed.x.square().sum()))
+    torch.testing.assert_close(whitened.gradient(whitened.y), plain.gradient(plain.y) + 0.3 * s * decayed.x)

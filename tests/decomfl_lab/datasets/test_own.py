@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from decomfl_lab.datasets.own import data_of
+from decomfl_lab.datasets.own import data_of, examples, first_clients, own_dataset
 from decomfl_lab.errors import InputError
 
 X = torch.arange(24.0).view(12, 2)
@@ -75,3 +75,82 @@ def test_examples_that_are_no_pairs_of_one_shape_are_told_in_a_line(kind: Any, r
     ) as e:
         data_of(kind(rows))
     assert "\n" not in str(e.value)
+
+
+NAMED = {"x": X, "mask": Y > 0, "labels": Y}
+
+
+def test_inputs_and_targets_may_be_trees_and_examples_are_counted_in_all_of_them() -> None:
+    data = own_dataset([(((X[:5], Y[:5])), {"a": Y[:5]}), ((X[5:], Y[5:]), {"a": Y[5:]})], ((X, Y), {"a": Y}))
+    assert [len(part) for part in data.parts or ()] == [5, 7]
+    assert torch.equal(data.train_images[0], X)  # type: ignore[index]
+    assert torch.equal(data.train_labels["a"], Y)  # type: ignore[index]
+    assert data.classes == 0
+    assert "12 held out" in data.source
+
+
+def test_a_mapping_with_labels_is_named_inputs_for_a_loss_of_outputs_and_whole_for_one_of_the_model() -> None:
+    apart, whole = own_dataset([NAMED]), own_dataset([NAMED], whole=True)
+    assert list(apart.train_images) == ["x", "mask"]
+    assert torch.equal(apart.train_labels, Y)
+    assert (apart.classes, whole.classes) == (3, 0)
+    assert list(whole.train_images) == ["x", "mask", "labels"]
+    assert whole.train_labels is None
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        ((torch.where(X == 5, torch.nan, X), Y), "inputs of example 2 of client 1 must be finite numbers, got nan"),
+        (
+            ((Y, torch.where(X == 6, torch.inf, X)), Y),
+            "inputs of example 3 of client 1 must be finite numbers, got inf",
+        ),
+        ((X, torch.where(Y == 2, torch.nan, Y.float())), "targets of example 2 of client 1 must be finite numbers"),
+        ((X.to("meta"), Y), "inputs of client 1 must have values, and not be on the meta device"),
+        ((X[:0], Y[:0]), "client 1 must have at least one example"),
+    ],
+)
+def test_numbers_that_are_none_are_named_by_their_example_in_any_tree(batch: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        examples("client 1", batch)
+
+
+@pytest.mark.parametrize(
+    ("clients", "message"),
+    [
+        ([], "clients must be a list with the examples of one client at least"),
+        ((X, Y), r"clients must be a list .*: of one client \[\(inputs, targets\)\], got \('Tensor', 'Tensor'\)"),
+        ([(X, Y), (X[:, :1], Y)], "clients must have inputs and targets of the same shapes and types"),
+        ([(X, Y), (X.double(), Y)], "clients must have inputs and targets of the same shapes and types.*float64"),
+        ([(X, Y), NAMED], "clients must have inputs and targets of the same shapes and types"),
+    ],
+)
+def test_clients_that_do_not_fit_together_are_refused(clients: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        own_dataset(clients)
+
+
+def test_the_digest_tells_apart_examples_clients_and_what_is_held_out() -> None:
+    changed = X.clone()
+    changed[3, 1] += 1e-6
+    made = [
+        own_dataset([(X[:5], Y[:5]), (X[5:], Y[5:])]),
+        own_dataset([(X[:6], Y[:6]), (X[6:], Y[6:])]),
+        own_dataset([(changed[:5], Y[:5]), (changed[5:], Y[5:])]),
+        own_dataset([(X[:5], Y[:5]), (X[5:], Y[5:])], HELD),
+        own_dataset([((X[:5], X[:5]), Y[:5]), ((X[5:], X[5:]), Y[5:])]),
+    ]
+    assert len({data.digest for data in made}) == len(made)
+    assert own_dataset([(X[:5], Y[:5]), (X[5:], Y[5:])]).digest == made[0].digest
+
+
+@pytest.mark.parametrize("form", [lambda x, y: (x, y), lambda x, y: ((x, y), y), lambda x, y: ({"x": x}, y)])
+def test_the_first_clients_are_those_that_would_have_been_alone(form: Any) -> None:
+    cuts = [form(X[a:b], Y[a:b]) for a, b in ((0, 3), (3, 7), (7, 12))]
+    whole, two = own_dataset(cuts, form(*HELD)), own_dataset(cuts[:2], form(*HELD))
+    found = first_clients(whole, 2)
+    assert found is not None
+    assert found.digest == two.digest != whole.digest
+    assert [part.tolist() for part in found.parts or ()] == [part.tolist() for part in two.parts or ()]
+    assert first_clients(data_of((X, Y)), 1) is None

@@ -1,0 +1,251 @@
+"""Data in every form that a user may give them in: which batches they are, and whether they were cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from decomfl_lab.datasets.given import Examples, batches_of, one_batch
+from decomfl_lab.errors import InputError
+from decomfl_lab.objectives.trees import tensors
+
+X, Y = torch.arange(24.0).view(12, 2), torch.arange(12) % 3
+PARTS = [(X[:5], Y[:5]), (X[5:], Y[5:])]
+
+
+class Rows(Dataset[Any]):
+    """A data set of these rows."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        self.rows = rows
+
+    def __getitem__(self, n: int) -> Any:
+        return self.rows[n]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class Sequenced:
+    """What has examples by number, without being torch's Dataset, nor iterable by its type."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        self.rows = rows
+
+    def __getitem__(self, n: int) -> Any:
+        return self.rows[n]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class Streamed(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        yield from zip(X, Y, strict=True)
+
+
+def same(found: Any, wanted: Any) -> bool:
+    pairs = zip(tensors(found), tensors(wanted), strict=True)
+    return all(torch.equal(a, b) and a.dtype == b.dtype for a, b in pairs)
+
+
+# --- one batch, or several --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (X, Y),
+        [X, Y],
+        (X.numpy(), Y.numpy()),
+        (X.numpy(), Y),
+        Examples(X, Y),
+        {"inputs": X, "labels": Y},
+        ((X,), Y),
+        ([X], Y),
+        ({"inputs": X}, Y),
+        TensorDataset(X, Y),
+        Rows(list(zip(X, Y, strict=True))),
+        Rows(list(zip(X.numpy(), Y.tolist(), strict=True))),
+        Rows([{"inputs": x, "labels": y} for x, y in zip(X, Y, strict=True)]),
+        Sequenced(list(zip(X, Y, strict=True))),
+    ],
+)
+def test_these_are_all_examples_as_one_batch_that_is_nobodys_cut(data: Any) -> None:
+    found, cut = batches_of("data", data)
+    assert not cut
+    assert same(found, [(X, Y)])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        PARTS,
+        tuple(PARTS),
+        [list(part) for part in PARTS],
+        [(x.numpy(), y.numpy()) for x, y in PARTS],
+        [{"x": x, "labels": y} for x, y in PARTS],
+        iter(PARTS),
+        (part for part in PARTS),
+        DataLoader(Rows(PARTS), batch_size=None),
+    ],
+)
+def test_these_are_batches_as_their_user_cut_them(data: Any) -> None:
+    found, cut = batches_of("data", data)
+    assert cut
+    assert same(found, PARTS)
+
+
+def test_a_list_of_one_batch_is_cut_by_its_user_and_a_loader_too() -> None:
+    for data in ([(X, Y)], DataLoader(TensorDataset(X, Y), 12)):
+        found, cut = batches_of("data", data)
+        assert cut
+        assert same(found, [(X, Y)])
+
+
+def test_a_stream_of_examples_goes_through_a_loader() -> None:
+    found, _ = batches_of("data", Streamed())
+    assert same(found, [(X, Y)])
+
+
+def test_named_inputs_are_a_mapping_without_the_labels() -> None:
+    (batch,), _ = batches_of("data", {"a": X, "labels": Y, "b": X.numpy()})
+    assert list(batch[0]) == ["a", "b"]
+    assert torch.equal(batch[1], Y)
+
+
+def test_targets_may_be_a_tree() -> None:
+    found, cut = batches_of("data", [(X, {"classes": Y, "boxes": X})])
+    assert cut
+    assert list(found[0][1]) == ["classes", "boxes"]
+    assert same(found, [(X, (Y, X))])
+
+
+@pytest.mark.parametrize(
+    ("data", "batch"),
+    [
+        (X, (X, None)),
+        ((X, Y), (X, Y)),
+        ((X, Y, X), ((X, Y, X), None)),
+        ({"x": X, "labels": Y}, ({"x": X, "labels": Y}, None)),
+        ([X], (X, None)),
+        ([(X, Y, X)], ((X, Y, X), None)),
+    ],
+)
+def test_a_loss_of_the_model_takes_batches_of_any_form(data: Any, batch: Any) -> None:
+    found, cut = batches_of("data", data, whole=True)
+    assert cut == isinstance(data, list)
+    assert same(found, [batch])
+    assert (found[0][1] is None) == (batch[1] is None)
+
+
+# --- nothing is copied, and no generator is read ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [(X, Y), (X.numpy(), Y.numpy()), [(X, Y)], Examples(X, Y), {"x": X, "labels": Y}])
+def test_tensors_and_arrays_are_used_where_they_are(data: Any) -> None:
+    found, _ = batches_of("data", data)
+    assert [tensor.data_ptr() for tensor in tensors(found)] == [X.data_ptr(), Y.data_ptr()]
+
+
+@pytest.mark.parametrize("form", [lambda x: (x, Y), lambda x: [(x, Y)], lambda x: {"x": x, "labels": Y}])
+def test_data_are_constants_whatever_they_were_computed_from(form: Any) -> None:
+    found, _ = batches_of("data", form(X * torch.ones((), requires_grad=True)))
+    assert not any(tensor.requires_grad for tensor in tensors(found))
+    assert same(found, [(X, Y)])
+
+
+def test_one_batch_is_not_copied_either_and_several_are_joined() -> None:
+    assert one_batch("data", [(X, Y)])[0].data_ptr() == X.data_ptr()
+    assert same(one_batch("data", PARTS), (X, Y))
+
+
+def test_a_loader_that_shuffles_gives_the_same_batches_and_leaves_the_generator() -> None:
+    loader, state = DataLoader(TensorDataset(X, Y), 5, shuffle=True), torch.get_rng_state()
+    torch.manual_seed(123)
+    moved = torch.get_rng_state()
+    first, _ = batches_of("data", loader)
+    torch.rand(7)
+    torch.set_rng_state(state)
+    again, _ = batches_of("data", loader)
+    assert same(first, again)
+    assert not same(first, batches_of("data", DataLoader(TensorDataset(X, Y), 5))[0])
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not torch.equal(moved, state)
+
+
+# --- what is no data --------------------------------------------------------------------------------------------------
+
+
+class Broken(Rows):
+    def __getitem__(self, n: int) -> Any:
+        raise OSError("no such\nfile")
+
+
+MUST = (
+    r"^data must be \(inputs, targets\), mappings with labels, batches of them in a list or a DataLoader, or a Dataset"
+)
+BAD = {
+    "a number": (7, f"{MUST}, got 'int'"),
+    "a tensor": (X, f"{MUST}, got 'Tensor'"),
+    "an array": (X.numpy(), f"{MUST}, got 'ndarray'"),
+    "a name": ("mnist", f"{MUST}, got 'str'"),
+    "nothing": (None, f"{MUST}, got 'NoneType'"),
+    "no batches": ([], "^data must hold at least one batch"),
+    "no examples": (Rows([]), "^data must have at least one example, got 0"),
+    "no labels": ({"x": X}, r"^keys of data must have labels, the targets, got \['x'\]"),
+    "no labels in a batch": ([{"x": X}], "^keys of batch 0 of data must have labels"),
+    "three": ([(X, Y, X)], r"^batch 0 of data must be a pair \(inputs, targets\), .*got '\(Tensor, Tensor, Tensor\)'"),
+    "a bare batch": ([X, Y, X], "^batch 0 of data must be a pair .*got 'Tensor'"),
+    "words": ([("a", "b")], "^inputs of batch 0 of data must be tensors or arrays, got 'str'"),
+    "targets in words": ([(X, Y), (X, "b")], "^targets of batch 1 of data must be tensors or arrays, got 'str'"),
+    "sparse": ((X.to_sparse(), Y), "^inputs of data must be dense tensors, got 'torch.sparse_coo'"),
+    "ragged examples": (
+        Rows([(X[0], Y[0]), (X[0, :1], Y[0])]),
+        rf"{MUST}, examples of one shape, got .?Rows \(Runtime",
+    ),
+    "other keys": (Rows([{"x": X[0], "labels": 1}, {"y": X[0]}]), rf"{MUST}, examples of one shape, got .*KeyError"),
+    "a broken set": (Broken([1]), rf"{MUST}, examples of one shape, got Broken \(OSError: .no such"),
+    "a broken loader": (DataLoader(Broken([1])), rf"{MUST}, examples of one shape, got DataLoader \(OSError"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_other_things_are_named_with_what_they_should_be_in_one_line(name: str) -> None:
+    data, message = BAD[name]
+    with pytest.raises(InputError, match=message) as caught:
+        batches_of("data", data)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_batch_that_is_an_array_is_named_by_its_number() -> None:
+    with pytest.raises(InputError, match=r"^inputs of batch 1 of client 3 must be tensors"):
+        batches_of("client 3", [(X, Y), (None, Y)])
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ((X, Y[:5]), r"^tensors of data must have as many examples as each other.*got \[\(12, 2\), \(5,\)\]"),
+        ([(X, Y), (X, Y[:5])], r"^tensors of batch 1 of data must have as many"),
+        ((X[:0], Y[:0]), "^data must have at least one example, got 0"),
+        ([(X, Y), (X[:0], Y[:0])], "^batch 1 of data must have at least one example"),
+        ([(X, Y), (X[:, :1], Y)], "^data must have batches that differ in their first dimension only"),
+        ([(X, Y), (X.double(), Y)], "^data must have batches that differ in their first dimension only.*float64"),
+    ],
+)
+def test_batches_that_do_not_fit_together_are_no_one_batch(data: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        one_batch("data", data)
+
+
+def test_numbers_of_numpy_are_a_batchs_targets_too() -> None:
+    data = Rows([(np.ones(2, np.float32), np.float32(n)) for n in range(3)])
+    (batch,), _ = batches_of("data", data)
+    assert batch[1].tolist() == [0.0, 1.0, 2.0]
+    assert batch[0].dtype == batch[1].dtype == torch.float32

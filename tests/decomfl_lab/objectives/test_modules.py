@@ -1,0 +1,347 @@
+"""A user's module as it is computed with: unwrapped, its padding rows held; what is handed back and swapped."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, hessian, jacfwd, jacrev
+from torch.nn.parallel import DataParallel
+
+from decomfl_lab.errors import InputError
+from decomfl_lab.objectives.modules import HeldEmbedding, constants, handed_back_, prepared, swapped
+
+TOKENS = torch.tensor([[1, 0, 3], [2, 0, 0]])
+PAD = 0
+
+
+def table(padding: int | None = PAD) -> nn.Embedding:
+    """Of 4 tokens, float64, with values in its padding row too."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        made = nn.Embedding(4, 2, padding_idx=padding).double()
+    with torch.no_grad():
+        made.weight[PAD] = torch.tensor([0.7, -0.3])
+    return made
+
+
+class Tied(nn.Module):
+    """Outputs are by the table's own weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = table(), nn.Linear(2, 4, bias=False).double()
+        self.head.weight = self.table.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.table(tokens))
+
+
+# --- the padding row --------------------------------------------------------------------------------------------------
+
+
+def _loss(held: nn.Module, weight: Tensor) -> Tensor:
+    """A function of all elements of the weight, with third derivatives."""
+    return (functional_call(held, {"weight": weight}, TOKENS).sin() + 0.5).pow(3).sum()
+
+
+def test_a_held_embedding_has_torchs_values_at_its_own_weight_and_its_row_at_any() -> None:
+    plain = table()
+    held = prepared(plain, shared=False)
+    assert isinstance(held, HeldEmbedding)
+    assert torch.equal(held(TOKENS), plain(TOKENS))
+    moved = functional_call(held, {"weight": plain.weight + 1}, TOKENS)
+    is_pad = TOKENS == PAD
+    assert torch.equal(moved[is_pad], plain(TOKENS)[is_pad])
+    assert torch.equal(moved[~is_pad], plain(TOKENS)[~is_pad] + 1)
+
+
+def test_a_held_row_is_of_the_dtype_of_whatever_weight_is_there_and_no_part_of_the_state() -> None:
+    plain = table()
+    held = prepared(plain, shared=False)
+    assert functional_call(held, {"weight": plain.weight.float()}, TOKENS).dtype == torch.float32
+    assert held.state_dict().keys() == plain.state_dict().keys()
+
+
+def test_first_derivatives_of_a_held_embedding_forward_and_reverse_are_the_differences() -> None:
+    held = prepared(table(), shared=False)
+    weight = held.weight.detach()
+    gradient = jacrev(lambda w: _loss(held, w))(weight)
+    differences = torch.zeros_like(weight)
+    for i in range(weight.numel()):
+        unit = 1e-6 * torch.eye(weight.numel(), dtype=torch.float64)[i].view_as(weight)
+        differences.view(-1)[i] = (_loss(held, weight + unit) - _loss(held, weight - unit)) / 2e-6
+    torch.testing.assert_close(gradient, differences, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(jacfwd(lambda w: _loss(held, w))(weight), gradient)
+    assert not gradient[PAD].any()
+    assert gradient[1:].all()
+
+
+def test_second_derivatives_of_a_held_embedding_are_the_differences_of_first_ones() -> None:
+    held = prepared(table(), shared=False)
+    weight = held.weight.detach()
+    slope = jacrev(lambda w: _loss(held, w))
+    H = hessian(lambda w: _loss(held, w))(weight)
+    unit = torch.linspace(-1, 1, weight.numel(), dtype=torch.float64).view_as(weight)
+    difference = (slope(weight + 1e-6 * unit) - slope(weight - 1e-6 * unit)) / 2e-6
+    torch.testing.assert_close((H * unit).sum((2, 3)), difference, rtol=1e-6, atol=1e-6)
+    assert not H[PAD].any()
+    assert not H[:, :, PAD].any()
+
+
+def test_torchs_own_embedding_has_two_derivatives_so_the_comparison_can_fail() -> None:
+    plain = table()
+    forward, reverse = (jac(lambda w: _loss(plain, w))(plain.weight.detach()) for jac in (jacfwd, jacrev))
+    assert not reverse[PAD].any()
+    assert forward[PAD].any()
+
+
+@pytest.mark.parametrize("padding", [PAD, -1, 2])
+def test_what_is_handed_back_is_torchs_embedding_with_its_row_as_it_was(padding: int) -> None:
+    plain = table(padding)
+    row, other = plain.weight.detach()[padding].clone(), 1 if plain.padding_idx != 1 else 3
+    held = prepared(plain, shared=False)
+    with torch.no_grad():
+        held.weight.add_(1.0)  # whatever training does
+    back = handed_back_(held)
+    assert type(back) is nn.Embedding
+    assert back.state_dict().keys() == plain.state_dict().keys()
+    assert torch.equal(back.weight[padding], row)
+    assert torch.equal(back.weight[other], plain.weight[other] + 1)
+    assert back.padding_idx == plain.padding_idx
+
+
+def test_a_row_that_is_tied_to_another_layer_is_that_layers_and_stays_moved() -> None:
+    held = prepared(Tied(), shared=False)
+    assert held.head.weight is held.table.weight
+    moved = held.table.weight.detach() + 1
+    with torch.no_grad():
+        held.table.weight.copy_(moved)
+    back = handed_back_(held)
+    assert torch.equal(back.table.weight, moved)
+    assert back.head.weight is back.table.weight
+
+
+def test_a_tied_row_has_the_derivative_of_the_layer_that_uses_it() -> None:
+    held = prepared(Tied(), shared=False)
+    weight = held.table.weight.detach()
+
+    def f(w: Tensor) -> Tensor:
+        with swapped(held, {"table.weight": w}):
+            return held(TOKENS).sin().sum()
+
+    gradient, forward = jacrev(f)(weight), jacfwd(f)(weight)
+    torch.testing.assert_close(gradient, forward)
+    assert gradient[PAD].all()
+
+
+# --- the copy ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_shared_copy_has_the_users_own_tensors_and_another_one_has_its_own() -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    module.constant = torch.ones(5)
+    for shared in (True, False):
+        own = prepared(module, shared=shared)
+        assert own is not module
+        mine = [*module.parameters(), *module.buffers(), module.constant]
+        theirs = [*own.parameters(), *own.buffers(), own.constant]
+        same = [a.data_ptr() == b.data_ptr() for a, b in zip(mine, theirs, strict=True)]
+        assert same == [shared] * len(same)
+
+
+def test_wrappers_are_taken_off_outside_and_inside_and_the_module_keeps_its_own() -> None:
+    inner = nn.Linear(2, 2)
+    module = nn.Sequential(DataParallel(inner), torch.compile(nn.Linear(2, 2), backend="eager"))
+    own = prepared(DataParallel(module), shared=True)
+    assert [name for name, _ in own.named_parameters()] == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    assert isinstance(module[0], DataParallel)
+    assert type(module[1]).__name__ == "OptimizedModule"
+
+
+def test_compiling_in_place_is_undone_in_the_copy_alone() -> None:
+    module = nn.Sequential(nn.Linear(2, 2))
+    module[0].compile(backend="eager")
+    own = prepared(module, shared=True)
+    assert own[0]._compiled_call_impl is None
+    assert module[0]._compiled_call_impl is not None
+
+
+def test_sparse_gradients_become_dense_ones_without_another_value() -> None:
+    module = nn.Sequential(nn.Embedding(4, 2, sparse=True, scale_grad_by_freq=True))
+    own = prepared(module, shared=True)
+    assert torch.equal(own(TOKENS), module(TOKENS))
+    (slope,) = torch.autograd.grad(own(TOKENS).sum(), own[0].weight)
+    assert slope.layout is torch.strided
+    assert torch.equal(slope[:, 0], TOKENS.flatten().bincount().float())  # each token by how often it is there
+    assert module[0].sparse
+    assert module[0].scale_grad_by_freq
+
+
+class Uncopied(nn.Module):
+    """It holds a lock, which nothing can copy."""
+
+    def __init__(self, *parts: nn.Module) -> None:
+        super().__init__()
+        self.parts, self.lock = nn.ModuleList(parts), threading.Lock()
+
+
+def test_a_module_that_cannot_be_copied_is_used_itself_where_nothing_has_to_be_changed() -> None:
+    module = Uncopied(nn.Linear(2, 2), nn.Embedding(3, 2))
+    assert prepared(module, shared=True) is module
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        nn.Embedding(3, 2, padding_idx=0),
+        nn.Embedding(3, 2, sparse=True),
+        nn.EmbeddingBag(3, 2, sparse=True),
+        DataParallel(nn.Linear(2, 2)),
+        torch.compile(nn.Linear(2, 2), backend="eager"),
+    ],
+    ids=["padding", "sparse", "a sparse bag", "parallel", "compiled"],
+)
+def test_a_module_that_cannot_be_copied_is_refused_where_something_has_to_be(part: Any) -> None:
+    with pytest.raises(InputError, match=r"model must be a module that copy.deepcopy can copy, got TypeError: .*lock"):
+        prepared(Uncopied(part), shared=True)
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (7, "model must be a torch.nn.Module, got 7"),
+        (nn.Sequential(nn.LazyLinear(2)), "parameter '0.weight' must have a shape: call the module once"),
+        (nn.Linear(2, 2, dtype=torch.complex64), "parameter 'weight' must be of real numbers, got torch.complex64"),
+        (nn.Sequential(nn.Embedding(3, 2, max_norm=1.0)), "max_norm of '0' must be None, .*got 1.0"),
+        (nn.EmbeddingBag(3, 2, max_norm=1.0), "max_norm of '' must be None"),
+        (Uncopied(nn.Linear(2, 2)), "model must be a module that copy.deepcopy can copy"),
+    ],
+    ids=["a number", "lazy", "complex", "clips", "a bag that clips", "a lock"],
+)
+def test_modules_that_cannot_be_computed_with_are_refused_by_name(module: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        prepared(module, shared=False)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace:DeprecationWarning")
+def test_a_script_is_refused() -> None:
+    module = nn.Sequential(torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2)))
+    with pytest.raises(InputError, match="module '0' must be the one that torch.jit made its script of"):
+        prepared(module, shared=True)
+
+
+# --- what is not trained ---------------------------------------------------------------------------------------------
+
+
+class Parts(nn.Module):
+    """A layer that is trained, one that is not, a buffer, a padding row and a BatchNorm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trained, self.frozen, self.norm = nn.Linear(2, 2), nn.Linear(2, 2), nn.BatchNorm1d(2)
+        self.table = nn.Embedding(3, 2, padding_idx=0)
+        self.register_buffer("shift", torch.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("trained.weight", False),
+        ("norm.running_mean", False),
+        ("frozen.weight", True),
+        ("shift", True),
+        ("table.held", True),
+    ],
+)
+def test_the_digest_of_what_is_not_trained_tells_apart_constants_alone(name: str, told: bool) -> None:
+    module = prepared(Parts(), shared=False)
+    names = {"trained.weight", "trained.bias", "table.weight", "norm.weight", "norm.bias"}
+    before = constants(module, names)
+    with torch.no_grad():
+        {**dict(module.named_parameters()), **dict(module.named_buffers())}[name].add_(1.0)
+    assert (constants(module, names) != before) is told
+
+
+# --- swapped ----------------------------------------------------------------------------------------------------------
+
+
+class TwoNames(nn.Module):
+    """One layer under two names, and one weight in two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.c = nn.Linear(2, 2), nn.Linear(2, 2)
+        self.b = self.a
+        self.c.weight = self.a.weight
+        self.register_buffer("shift", torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c(self.b(self.a(x))) + self.shift
+
+
+def _own(module: nn.Module) -> dict[str, int]:
+    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    return {name: id(tensor) for name, tensor in named}
+
+
+@pytest.mark.parametrize("name", ["a.weight", "b.weight", "c.weight"])
+def test_inside_a_tensor_is_there_under_every_name_and_outside_the_users_own(name: str) -> None:
+    module = TwoNames()
+    before = _own(module)
+    with swapped(module, {name: torch.zeros(2, 2), "shift": torch.ones(2)}):
+        assert torch.equal(module(torch.ones(1, 2)), module.c.bias[None] + 1)
+        assert len({_own(module)[each] for each in ("a.weight", "b.weight", "c.weight")}) == 1
+    assert _own(module) == before
+
+
+def test_torchs_own_swap_leaves_a_layer_with_two_names_changed() -> None:
+    """Why ``swapped`` is not torch's; where that is mended, ``swapped`` may go."""
+    module = TwoNames()
+    before = _own(module)
+    functional_call(module, {"a.weight": torch.zeros(2, 2), "a.bias": torch.zeros(2)}, torch.ones(1, 2))
+    if _own(module) == before:
+        pytest.skip("this torch restores a layer with two names")
+
+
+def test_whatever_is_raised_inside_however_deep_the_users_tensors_are_restored() -> None:
+    module = TwoNames()
+    before, first = _own(module), torch.ones(2, 2)
+
+    def inner() -> None:
+        with swapped(module, {"a.weight": torch.zeros(2, 2), "c.bias": torch.zeros(2)}):
+            raise KeyError("inside")
+
+    with swapped(module, {"b.weight": first}):
+        with pytest.raises(KeyError, match="inside"):
+            inner()
+        assert module.a.weight is first
+        assert module.c.weight is first
+    assert _own(module) == before
+    with pytest.raises(KeyError, match="outside"), swapped(module, {"a.weight": first}):
+        raise KeyError("outside")
+    assert _own(module) == before
+
+
+def test_a_name_that_the_module_does_not_have_changes_nothing() -> None:
+    module = TwoNames()
+    before = _own(module)
+    with pytest.raises(KeyError), swapped(module, {"a.weight": torch.zeros(2, 2), "d": torch.zeros(2)}):
+        raise AssertionError
+    assert _own(module) == before
+
+
+def test_gradients_arrive_at_the_tensors_that_were_swapped_in() -> None:
+    module, x = TwoNames(), torch.ones(2, 2).requires_grad_()
+    with swapped(copy.deepcopy(module), {"a.weight": x}):
+        pass
+    with swapped(module, {"a.weight": x}):
+        loss = module(torch.ones(1, 2)).square().sum()
+    (slope,) = torch.autograd.grad(loss, x)
+    assert slope.abs().sum() > 0
+    assert module.a.weight.grad is None

@@ -1,0 +1,114 @@
+"""Trees of tensors: what becomes of every leaf, in which order, and what is counted as an example."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from decomfl_lab.objectives.trees import feed, joined, mapped, row_count, rows, shape_of, tensors, torch_tree
+
+A, B, C = torch.arange(6.0).view(3, 2), torch.arange(3), torch.ones(3, 1, 2)
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+TREE = {"b": (A, [B, "text"]), "a": Pair(C, None)}
+
+
+def test_tensors_come_in_their_order_however_deep() -> None:
+    assert [id(tensor) for tensor in tensors(TREE)] == [id(A), id(B), id(C)]
+    assert list(tensors("text")) == list(tensors(None)) == list(tensors(np.ones(3))) == []
+
+
+def test_a_tree_keeps_its_form_its_keys_and_what_is_no_tensor() -> None:
+    doubled = mapped(lambda tensor: 2 * tensor, TREE)
+    assert list(doubled) == ["b", "a"]
+    assert torch.equal(doubled["b"][0], 2 * A)
+    assert torch.equal(doubled["b"][1][0], 2 * B)
+    assert doubled["b"][1][1] == "text"
+    assert isinstance(doubled["a"], Pair)
+    assert doubled["a"].right is None
+
+
+def test_a_list_becomes_a_tuple_so_that_nothing_in_a_tree_can_be_appended_to() -> None:
+    assert all(isinstance(found, tuple) for found in (mapped(torch.neg, [A]), torch_tree([A]), joined([[A], [A]])))
+
+
+def test_arrays_share_their_memory_where_that_can_be_written_to() -> None:
+    array = np.zeros(3)
+    found = torch_tree({"x": (array,)})["x"][0]
+    found += 1
+    assert array.tolist() == [1, 1, 1]
+
+
+def test_arrays_that_are_read_only_are_copied_without_a_warning() -> None:
+    array = np.zeros(3)
+    array.flags.writeable = False
+    torch_tree(Pair(array, None)).left.add_(1)
+    assert array.tolist() == [0, 0, 0]
+
+
+def test_a_number_of_numpy_becomes_a_tensor_of_its_type() -> None:
+    found = torch_tree((np.int64(3), np.float32(0.5), 7))
+    assert [found[0].dtype, found[1].dtype, found[2]] == [torch.int64, torch.float32, 7]
+
+
+@pytest.mark.parametrize("chosen", [slice(1, 3), torch.tensor([2, 0]), slice(0, 0)])
+def test_examples_are_chosen_from_every_tensor_alike(chosen: Any) -> None:
+    found = list(tensors(rows(TREE, chosen)))
+    assert all(torch.equal(part, whole[chosen]) for part, whole in zip(found, (A, B, C), strict=True))
+
+
+def test_a_slice_of_examples_is_a_view() -> None:
+    assert rows((A, B), slice(1, 3))[0].data_ptr() == A[1:].data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("tree", "n"),
+    [(TREE, 3), ((A, None), 3), ((A, A[:2]), None), ((A, torch.tensor(1.0)), None), ("text", None), (A[:0], 0)],
+)
+def test_examples_are_counted_where_all_tensors_have_as_many(tree: Any, n: int | None) -> None:
+    assert row_count(tree) == n
+
+
+def test_batches_are_joined_leaf_by_leaf_in_their_order() -> None:
+    parts = [rows(TREE, slice(0, 1)), rows(TREE, slice(1, 3))]
+    whole = joined(parts)
+    assert all(torch.equal(a, b) for a, b in zip(tensors(whole), (A, B, C), strict=True))
+    assert whole["b"][1][1] == "text"
+
+
+@pytest.mark.parametrize(
+    "other", [{"b": A}, {"a": torch.ones(3, 3)}, {"a": (A,)}], ids=["another key", "another width", "a tree"]
+)
+def test_batches_of_other_forms_are_not_joined(other: Any) -> None:
+    with pytest.raises((RuntimeError, ValueError, KeyError, TypeError)):
+        joined([{"a": A}, other])
+    assert shape_of({"a": A}) != shape_of(other)
+
+
+def test_tuples_of_other_lengths_are_not_joined() -> None:
+    with pytest.raises(ValueError, match="shorter|longer"):
+        joined([(A, B), (A,)])
+
+
+def test_shapes_tell_apart_rows_and_dtypes_and_not_the_number_of_examples() -> None:
+    assert shape_of(TREE) == shape_of(rows(TREE, slice(0, 1)))
+    assert shape_of(A) == ((2,), "float32") != shape_of(A.double())
+    assert shape_of((A, None)) == (((2,), "float32"), "NoneType")
+
+
+def test_a_digest_is_of_shape_dtype_and_numbers_and_not_of_strides() -> None:
+    def digest(tensor: torch.Tensor) -> str:
+        feed(h := blake2b(), tensor)
+        return h.hexdigest()
+
+    assert digest(A) == digest(A.T.contiguous().T) == digest(A.clone().requires_grad_())
+    assert len({digest(tensor) for tensor in (A, A.T, A.view(-1), A.double(), A + 1, A[:0], A.int())}) == 7
