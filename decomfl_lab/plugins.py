@@ -100,6 +100,8 @@ def taking(name: str, tensors: Iterable[Tensor]) -> Iterator[None]:
     except Exception as error:  # whatever a user's model does
         kinds = ", ".join(f"{str(each.dtype).removeprefix('torch.')} {tuple(each.shape)}" for each in tensors)
         told = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        if "does not require grad" in told:
+            told = f"values are computed without gradients: put torch.enable_grad() around what needs them; {told}"
         raise InputError(f"model and loss must take the examples of {name} ({kinds}), got {told[:200]}") from error
 
 

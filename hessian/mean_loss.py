@@ -20,7 +20,7 @@ from decomfl_lab.datasets.given import Data, batches_of
 from decomfl_lab.errors import InputError, is_number, require, require_choice, require_int
 from decomfl_lab.layout import Layout
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction, called, logits_of, require_mean
-from decomfl_lab.objectives.checks import FAR, Watch, is_additive, moved
+from decomfl_lab.objectives.checks import FAR, Watch, is_additive, moved, unwritten
 from decomfl_lab.objectives.modules import prepared, swapped
 from decomfl_lab.objectives.trees import Batch, feed, mapped, row_count, rows, tensors
 from decomfl_lab.plugins import require_same, taking
@@ -122,7 +122,7 @@ class MeanLoss:
         chunk: int | None = None,
         trust: bool = False,
     ) -> None:
-        """Try everything that can be tried, by two to four evaluations of f.
+        """Try everything that can be tried, by four evaluations of f; more before an error, or where a loss is no mean.
 
         Args:
             module: Any torch module. It is called as module(inputs), module(*inputs) for a tuple of inputs, and
@@ -180,16 +180,17 @@ class MeanLoss:
             self._fixed = {n: self._place(p.detach()) for n, p in module.named_parameters() if n not in chosen}
             self._buffers = {name: self._place(buffer.detach().clone()) for name, buffer in module.named_buffers()}
             _refuse_dropout(module)
-            self._norms = {n: part for n, part in module.named_modules() if isinstance(part, _BATCH_NORMS)}
+            self._norms = _norms(module)
             self.mode = ("eval" if normalisation is None else normalisation) if self._norms else "none"
             if normalisation is None and any(n.training and n.running_mean is not None for n in self._norms.values()):
                 warnings.warn(_TRAINING, stacklevel=2)
             self._additive: bool | None = True if trust else None
+            self._first: list[float] | None = None  # the losses of the pieces at x
             self._moved: tuple[Tensor, list[float]] | None = None  # a point near x, and the losses of the pieces there
             self._weigh = weights if callable(weights) else None
             values = self._taken(chosen, data, weights, chunk)
             self.value = self._sum(self.x, values)
-            self._given = self._moved = None
+            self._given = self._moved = self._first = None
 
     def _taken(
         self, chosen: Mapping[str, nn.Parameter], data: Data, weights: Weights | None, chunk: int | None
@@ -219,7 +220,7 @@ class MeanLoss:
         if len(self.pieces) > 1 and (not given or chunk is not None):
             self._require_additive()
         elif not self.trusted:  # what parts would have shown of rare noise, repetitions do
-            self.require_same(values)
+            self.require_same()
         return values
 
     def _wholes(self, batches: Sequence[Batch], weights: Weights | None) -> tuple[Piece, ...]:
@@ -263,8 +264,7 @@ class MeanLoss:
     def _try_additive(self) -> bool:
         """Whether the loss of every piece is the weighted mean of its parts', at a point near x."""
         if self._additive is None:
-            at, values = self._moved if self._moved is not None else self._near()
-            self._moved = None
+            at, values = self._near() if self._moved is None else self._moved
             self._additive = is_additive(
                 lambda batch: self.piece_value(at, Piece(*batch, 1, 1.0)),
                 [piece.batch for piece in self.pieces],
@@ -285,20 +285,25 @@ class MeanLoss:
         return at, values
 
     def _require_additive(self) -> None:
-        if not self._try_additive():
-            self.require_same()  # noise would be the reason
-        require(
-            self._try_additive(),
-            "loss",
-            "be the mean over the batch's examples where batches are cut or combined (give one batch without chunk; or "
-            "weights=, a number for each batch, or a function of targets that gives the weights of the loss's mean)",
-            "something else: the loss of a batch is not the mean of its parts'",
+        if self._try_additive():
+            return
+        self.require_same()  # noise, or state, would be the reason
+        raise InputError(
+            "loss must be the mean over the batch's examples where batches are cut or combined (give one batch without "
+            "chunk; or weights=, a number for each batch, or a function of targets that gives the weights of the "
+            "loss's mean), got something else: the loss of a batch is not the mean of its parts'"
         )
 
-    def require_same(self, values: Sequence[float] | None = None) -> None:
-        """InputError where the loss of a piece at x, ``values`` where they are known, differs from time to time."""
-        values = self._values(self.x) if values is None else values
-        for _ in range(2):
+    def require_same(self, *, times: int = 1) -> None:
+        """InputError where the loss of a piece, at x or near it, differs from one time to the next.
+
+        Near x it was computed first by a module that had not been called before: so it shows, too, where the module
+        that was called at x keeps something of x.
+        """
+        at, near = self._near() if self._moved is None else self._moved
+        values = self._values(self.x) if self._first is None else self._first
+        for _ in range(times):
+            self._require_same(near, [self.piece_value(at, piece) for piece in self.pieces])
             self._require_same(values, self._values(self.x))
 
     def _require_same(self, values: Sequence[float], again: Sequence[float]) -> None:
@@ -311,12 +316,14 @@ class MeanLoss:
         ragged = ", whose tensors have not all the examples in their first dimension"
         name = "data" + ragged * (row_count(self.pieces[0].batch) is None)
         with taking(name, tensors(self.pieces[0].batch)):
-            values = self._values(self.x)
+            with unwritten(piece.batch for piece in self.pieces):
+                values = self._first = self._values(self.x)
             if self.trusted:
                 return values
             fresh = copy.copy(self)  # whose module has not been called yet
             assert self._given is not None
             fresh._module = prepared(self._given, shared=True)
+            fresh._norms = _norms(fresh._module)
             with Watch(chosen) as watch:
 
                 def closed(at: Tensor, piece: Piece) -> Tensor:  # x has no gradient, so what has one is nothing of x
@@ -326,9 +333,6 @@ class MeanLoss:
 
                 self._moved = fresh._near(closed)
         self.kinked, self.padded = watch.kinked, watch.padded
-        # The module that was called at x gives the same there as one that was not: it keeps nothing of x.
-        at, first = self._moved[0], self._moved[1][0]
-        self._require_same([first], [self.piece_value(at, self.pieces[0])])
         return values
 
     # --- the function ---------------------------------------------------------------------------------------------
@@ -588,6 +592,10 @@ def _one_device(module: nn.Module) -> torch.device:
     devices = {p.device for p in module.parameters()}
     require(len(devices) == 1, "module", "be on one device", sorted(map(str, devices)))
     return devices.pop()
+
+
+def _norms(module: nn.Module) -> dict[str, Any]:
+    return {name: part for name, part in module.named_modules() if isinstance(part, _BATCH_NORMS)}
 
 
 def _refuse_dropout(module: nn.Module) -> None:

@@ -133,7 +133,7 @@ def _batch(name: str, batch: Any, whole: bool) -> Batch:
         else:
             require("labels" in batch, f"keys of {name}", "have labels, the targets", list(batch))
             inputs, targets = {key: value for key, value in batch.items() if key != "labels"}, batch["labels"]
-    elif isinstance(batch, tuple) and len(batch) == 2:
+    elif isinstance(batch, tuple) and len(batch) == 2 and not hasattr(batch, "_fields"):
         inputs, targets = batch
     else:
         rule = "be a pair (inputs, targets), of several inputs ((inputs, ...), targets), or a mapping with labels"
@@ -166,6 +166,8 @@ def _example(example: Any) -> Any:
     """An example with tensors for its arrays and numbers."""
     if isinstance(example, Mapping):
         return {key: _example(value) for key, value in example.items()}
+    if isinstance(example, tuple) and hasattr(example, "_fields"):
+        return type(example)(*map(_example, example))
     if isinstance(example, tuple | list):
         return tuple(map(_example, example))
     return torch.as_tensor(example)
@@ -175,6 +177,8 @@ def _stacked(trees: list[Any]) -> Any:
     first = trees[0]
     if isinstance(first, Mapping):
         return {key: _stacked([tree[key] for tree in trees]) for key in first}
+    if isinstance(first, tuple) and hasattr(first, "_fields"):
+        return type(first)(*(_stacked(list(parts)) for parts in zip(*trees, strict=True)))
     if isinstance(first, tuple):
         return tuple(_stacked(list(parts)) for parts in zip(*trees, strict=True))
     return torch.stack(trees)

@@ -11,7 +11,8 @@ that is false every number would be wrong without a word. So it is tried before 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -24,61 +25,34 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.objectives.perturbed import memory_of, reads_no_element
 from decomfl_lab.objectives.trees import Batch, joined, row_count, rows, shape_of, tensors
 
-__all__ = ["AGREES", "FAR", "SLOPES", "Watch", "is_additive", "is_slope", "moved", "parts_agree", "relative"]
+__all__ = [
+    "AGREES",
+    "FAR",
+    "SLOPES",
+    "Watch",
+    "is_additive",
+    "is_slope",
+    "moved",
+    "parts_agree",
+    "relative",
+    "unwritten",
+]
 
 # fmt: off
 _KINKS = frozenset([
-    "abs",
-    "adaptive_max_pool1d",
-    "adaptive_max_pool2d",
-    "adaptive_max_pool3d",
-    "amax",
-    "amin",
-    "aminmax",
-    "celu",
-    "clamp",
-    "clamp_",
-    "clamp_max",
-    "clamp_min",
-    "clip",
-    "cummax",
-    "elu",
-    "fractional_max_pool2d",
-    "hardshrink",
-    "hardsigmoid",
-    "hardswish",
-    "hardtanh",
-    "hinge_embedding_loss",
-    "huber_loss",
-    "l1_loss",
-    "leaky_relu",
-    "leaky_relu_",
-    "margin_ranking_loss",
-    "max",
-    "max_pool1d",
-    "max_pool2d",
-    "max_pool3d",
-    "maximum",
-    "median",
-    "min",
-    "minimum",
-    "multi_margin_loss",
-    "prelu",
-    "relu",
-    "relu6",
-    "relu_",
-    "rrelu",
-    "selu",
-    "sign",
-    "smooth_l1_loss",
-    "softshrink",
-    "sort",
-    "threshold",
-    "topk",
-    "triplet_margin_loss",
-    "where",
+    "abs", "absolute", "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d", "amax", "amin", "aminmax",
+    "celu", "clamp", "clamp_max", "clamp_min", "clip", "cummax", "cummin", "elu", "fmax", "fmin",
+    "fractional_max_pool2d", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "heaviside",
+    "hinge_embedding_loss", "huber_loss", "kthvalue", "l1_loss", "leaky_relu", "margin_ranking_loss",
+    "max", "max_pool1d", "max_pool2d", "max_pool3d", "maximum", "median", "min", "minimum",
+    "multi_margin_loss", "norm", "prelu", "quantile", "relu", "relu6", "rnn_relu", "rrelu", "selu", "sign",
+    "smooth_l1_loss", "softshrink", "sort", "threshold", "topk", "triplet_margin_loss", "vector_norm",
 ])
-"""Names of functions of torch that are smooth almost everywhere only."""
+"""Names of functions of torch, without underscores around them and "_with_indices", that may be smooth almost
+everywhere only."""
+
+_COMPARISONS = frozenset(["eq", "ge", "gt", "le", "lt", "ne"])
+"""Functions of which a user makes kinks, where they compare numbers that are no integers."""
 # fmt: on
 
 
@@ -110,14 +84,17 @@ class Watch(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        self.kinked = self.kinked or name in _KINKS
+        plain = name.strip("_").removesuffix("_with_indices")
+        compared = plain in _COMPARISONS and any(tensor.is_floating_point() for tensor in tensors(args))
+        self.kinked = self.kinked or compared or plain in _KINKS
         if func is embedding:
             self.padded = self.padded or (*args, None, None)[2] is not None or kwargs.get("padding_idx") is not None
         if self._read is None and not reads_no_element(func, args):
             self._read = next(filter(None, map(self._owner, tensors((args, kwargs)))), None)
         result = func(*args, **kwargs)
-        if isinstance(result, Tensor) and result.requires_grad and result.is_leaf:  # an input to differentiate in
-            self._made.append(result)
+        asked = args[0] if func == Tensor.requires_grad.__set__ else result  # type: ignore[attr-defined]
+        if isinstance(asked, Tensor) and asked.requires_grad and asked.is_leaf:  # an input to differentiate in
+            self._made.append(asked)
         return result
 
     def _owner(self, tensor: Tensor) -> str | None:
@@ -149,6 +126,19 @@ class Watch(TorchFunctionMode):
                     "it, as that would be neither trained nor counted: register them in the module (nn.ModuleList for "
                     f"layers in a list), or use them under torch.no_grad(), got one of shape {tuple(leaf.shape)}"
                 )
+
+
+@contextmanager
+def unwritten(batches: Iterable[Batch]) -> Iterator[None]:
+    """InputError where a forward pass inside writes to the data that it is given."""
+    known = [(tensor, tensor._version) for batch in batches for tensor in tensors(batch) if not tensor.is_inference()]
+    yield
+    for tensor, version in known:
+        if tensor._version != version:
+            raise InputError(
+                "model and loss must write to no input, so that the loss is the same in every evaluation, got a forward "
+                f"pass that changes one of shape {tuple(tensor.shape)} in place"
+            )
 
 
 def _span(tensor: Tensor) -> range:

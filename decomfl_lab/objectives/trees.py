@@ -72,10 +72,14 @@ def joined(trees: Sequence[Any]) -> Any:
         RuntimeError, ValueError, KeyError or TypeError: If they differ in more than their first dimension.
     """
     first = trees[0]
+    if len(trees) == 1:
+        return first
     if isinstance(first, Tensor):
         return torch.cat(list(trees))
     if isinstance(first, Mapping):
         return {key: joined([tree[key] for tree in trees]) for key in first}
+    if isinstance(first, tuple) and hasattr(first, "_fields"):
+        return type(first)(*(joined(parts) for parts in zip(*trees, strict=True)))
     if isinstance(first, tuple | list):
         return tuple(joined(parts) for parts in zip(*trees, strict=True))
     if any(type(tree) is not type(first) or tree != first for tree in trees):

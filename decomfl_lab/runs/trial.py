@@ -23,7 +23,7 @@ from decomfl_lab.errors import InputError, require
 from decomfl_lab.layout import Layout
 from decomfl_lab.models.registry import initialising
 from decomfl_lab.objectives.batch_loss import BatchLoss, LossFunction, called, logits_of, require_mean
-from decomfl_lab.objectives.checks import FAR, Watch, is_additive, is_slope, moved, parts_agree, relative
+from decomfl_lab.objectives.checks import FAR, Watch, is_additive, is_slope, moved, parts_agree, relative, unwritten
 from decomfl_lab.objectives.normalisation import calibrated
 from decomfl_lab.objectives.objective import CHUNK, require_still
 from decomfl_lab.objectives.trees import Batch, mapped, row_count, rows, tensors
@@ -57,7 +57,7 @@ def tried(
         losses, moved_losses = trial.values()
         additive = trial.is_additive(moved_losses, calibration_images(config, trial.dataset))
         if not additive:
-            trial.check_wholes(losses)
+            trial.check_wholes(losses, moved_losses)
         measure = replace(measure, additive=additive, tried=True)
         if config.method.gradients:
             trial.check_slopes()
@@ -132,7 +132,7 @@ class _Trial:
         parameters = {} if self.original is None else dict(self.original.named_parameters())
         versions = [buffer._version for buffer in self.module.buffers()]
         for name, batch in self.batches:
-            with taking(name, tensors(batch)), torch.no_grad():
+            with taking(name, tensors(batch)), torch.no_grad(), unwritten([batch]):
                 loss = self.measure(self.module, *batch)
                 require_mean(loss)
             found.append(float(loss))
@@ -142,9 +142,7 @@ class _Trial:
             near = [self._closed(fresh, name, batch, parameters) for name, batch in self.batches]
             if all(map(math.isfinite, near)):
                 break
-        # The module that was called at x_0 gives the same there as one that was not: it keeps nothing of x.
         self.layout.bind(self.module, moved(x, step))
-        require_same(near[0], self._value(self.batches[0][1]), tolerance=64 * torch.finfo(torch.float32).eps)
         for (name, buffer), version in zip(self.module.named_buffers(), versions, strict=True):
             if buffer._version != version:
                 raise InputError(
@@ -178,21 +176,30 @@ class _Trial:
                 self._value, only, wholes, weight=count, eps=eps, wide=self._wide_value, chunk=CHUNK - 1
             )  # odd, so that pairs are cut
 
-    def check_wholes(self, losses: list[float]) -> None:
-        """InputError where a loss that is no mean over examples is noise, or hangs on an order that is not kept."""
-        # What parts would have shown of rare noise, repetitions do; in the user's order, and turned round.
+    def check_wholes(self, losses: list[float], near: list[float]) -> None:
+        """InputError where a loss that is no mean over examples is noise or state, or hangs on an order that is drawn.
+
+        Args:
+            losses: Those of the batches at x_0.
+            near: The same where the module is now, by one that had not been called before: so it shows, too, where the
+                module that was called at x_0 keeps something of x_0.
+        """
         sizes = [(self.whole.get(name), row_count(batch)) for name, batch in self.batches]
         drawn = [n for n, (all_, own) in enumerate(sizes) if all_ not in (None, own)]
+        self._require_same(near)
         self.layout.bind(self.module, self.x)
-        for _ in range(1 if drawn else 2):
-            for (_, batch), value in zip(self.batches, losses, strict=True):
-                require_same(value, self._value(batch), tolerance=64 * torch.finfo(torch.float32).eps)
+        if not drawn:
+            self._require_same(losses)
         for n in drawn:  # the others are all of a client's examples, in its own order
             batch, value = self.batches[n][1], losses[n]
             turned = self._value(rows(batch, torch.arange((row_count(batch) or 1) - 1, -1, -1)))
             agrees = parts_agree(turned, [(None, 1.0, value)], math.sqrt(torch.finfo(self.layout.dtype).eps))
             rule = "not depend on the order of a batch's examples, which are drawn anew (or batch_size be all examples)"
             require(agrees, "loss", rule, (value, turned))
+
+    def _require_same(self, losses: list[float]) -> None:
+        for (_, batch), value in zip(self.batches, losses, strict=True):
+            require_same(value, self._value(batch), tolerance=64 * torch.finfo(torch.float32).eps)
 
     def _value(self, batch: Batch) -> float:
         with torch.no_grad():
@@ -204,32 +211,33 @@ class _Trial:
             return float(self.measure.wide()(wide, *mapped(_doubled, batch)))
 
     def check_slopes(self) -> None:
-        """InputError where ∇fᵀz of a batch is no difference of values along z.
+        """InputError where ∇fᵀv of a batch is no difference of values along v = ∇f/‖∇f‖ + z/‖z‖, z random.
 
         Both are computed in float64 where module and loss take it; a kink moves a difference of values by as much as
         the step.
         """
         self.layout.bind(self.module, self.x)
-        z = torch.randn(self.x.numel(), generator=torch.Generator().manual_seed(0)).to(self.x.device)
+        z = torch.randn(self.x.numel(), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        z = (z / z.norm()).to(self.x.device)
         for name, batch in self.batches:
             with taking(name, tensors(batch)):
-                found = self._slope(self.module, self.measure, batch, z)
+                gradient = self._gradient(self.module, self.measure, batch)
             try:
                 wide = copy.deepcopy(self.module).double(), self.measure.wide(), mapped(_doubled, batch)
-                agrees, told = self._agrees(*wide, found, z)
+                agrees, told = self._agrees(*wide, gradient, z)
                 if not agrees:  # rounding of a loss that is nearly zero, perhaps
-                    agrees, told = self._agrees(*wide, self._slope(*wide, z), z)
+                    agrees, told = self._agrees(*wide, self._gradient(*wide), z)
             except Exception:  # a module, or a loss, that takes no float64
-                agrees, told = self._agrees(self.module, self.measure, batch, found, z)
+                agrees, told = self._agrees(self.module, self.measure, batch, gradient, z)
             if not agrees:
                 raise InputError(
-                    f"loss must have the derivative that torch gives, for {self.config.method.name}, got {told} of "
-                    f"{name}: is there a backward of your own, a hook, or detach in between? A method of differences "
+                    f"loss must have the derivative that torch gives, for {self.config.method.name}, got "
+                    f"{told.format(name)}: is there a backward of your own, a hook, or detach in between? A method of differences "
                     "(decomfl) needs none"
                 )
 
-    def _slope(self, module: nn.Module, measure: BatchLoss, batch: Batch, z: Tensor) -> tuple[float, float]:
-        """∇fᵀz of a batch, and ‖∇f‖."""
+    def _gradient(self, module: nn.Module, measure: BatchLoss, batch: Batch) -> Tensor:
+        """∇f of a batch, (d,) in float64."""
         parameters = [module.get_parameter(name) for name in self.layout.names]
         with torch.enable_grad():
             loss = measure(module, *batch)
@@ -239,28 +247,29 @@ class _Trial:
                     "needs gradients (is there detach, no_grad, item or numpy in between?), got one without"
                 )
             slopes = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-        gradient = torch.cat([slope.reshape(-1) for slope in slopes]).double()
-        return float(gradient @ z.double()), float(gradient.norm())
+        return torch.cat([slope.reshape(-1) for slope in slopes]).double()
 
     def _agrees(
-        self, module: nn.Module, measure: BatchLoss, batch: Batch, found: tuple[float, float], z: Tensor
+        self, module: nn.Module, measure: BatchLoss, batch: Batch, gradient: Tensor, z: Tensor
     ) -> tuple[bool, str]:
-        """Whether ∇fᵀz is a difference of values, computed by this module; and both, in words."""
+        """Whether ∇fᵀv is a difference of values, computed by this module; and both, in words."""
         layout = Layout.of(module)
-        x = self.x.to(layout.dtype)
+        x, size = self.x.double(), float(gradient.norm())
+        v = z + gradient / size if size else z
+        slope = float(gradient @ v)
 
         def difference(step: float) -> float:
-            c = relative(x, z, step)
+            c = relative(x, v, step)
             ends = []
-            for at in (x + c * z, x - c * z):
+            for at in (x + c * v, x - c * v):
                 layout.bind(module, at.to(layout.dtype))
                 with torch.no_grad():
                     ends.append(float(measure(module, *batch)))
             return (ends[0] - ends[1]) / (2 * c)
 
-        agrees = is_slope(*found, difference)
-        told = "" if agrees else f"{found[0]:.3g} along a direction where values change by {difference(1e-4):.3g}"
-        layout.bind(module, x)
+        agrees = is_slope(slope, size, difference)
+        told = "" if agrees else f"{slope:.3g} along a direction where values of {{}} change by {difference(1e-4):.3g}"
+        layout.bind(module, x.to(layout.dtype))
         return agrees, told
 
 

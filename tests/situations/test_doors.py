@@ -72,7 +72,7 @@ KINDS = {
     "a pair of numpy arrays": ((X.numpy(), Y.numpy()), RIGHT, RIGHT),
     "a list of ragged batches": (BATCHES, RIGHT, None),
     "a list of exactly two batches": ([(X[:13], Y[:13]), (X[13:], Y[13:])], RIGHT, None),
-    "a tuple of exactly two batches": (((X[:13], Y[:13]), (X[13:], Y[13:])), RIGHT, None),
+    "a tuple of exactly two batches": (((X[:13], Y[:13]), (X[13:], Y[13:])), refused("in a list"), None),
     "a list of batches of numpy arrays": ([(x.numpy(), y.numpy()) for x, y in BATCHES], RIGHT, None),
     "a TensorDataset": (TensorDataset(X, Y), RIGHT, RIGHT),
     "a Dataset of one's own": (Rows(), RIGHT, RIGHT),
