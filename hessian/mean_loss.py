@@ -20,7 +20,7 @@ from decomfl_lab.datasets.given import Data, batches_of
 from decomfl_lab.errors import InputError, is_number, require, require_choice, require_int
 from decomfl_lab.layout import Layout
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction, called, logits_of, require_mean
-from decomfl_lab.objectives.checks import FAR, Watch, is_additive, moved, unwritten
+from decomfl_lab.objectives.checks import FAR, RARE, Watch, generators, is_additive, moved, unwritten
 from decomfl_lab.objectives.modules import prepared, swapped
 from decomfl_lab.objectives.trees import Batch, feed, mapped, row_count, rows, tensors
 from decomfl_lab.plugins import require_same, taking
@@ -185,6 +185,7 @@ class MeanLoss:
             if normalisation is None and any(n.training and n.running_mean is not None for n in self._norms.values()):
                 warnings.warn(_TRAINING, stacklevel=2)
             self._additive: bool | None = True if trust else None
+            self._draws = False  # whether random numbers are drawn in a forward pass
             self._first: list[float] | None = None  # the losses of the pieces at x
             self._moved: tuple[Tensor, list[float]] | None = None  # a point near x, and the losses of the pieces there
             self._weigh = weights if callable(weights) else None
@@ -302,7 +303,7 @@ class MeanLoss:
         """
         at, near = self._near() if self._moved is None else self._moved
         values = self._values(self.x) if self._first is None else self._first
-        for _ in range(times):
+        for _ in range(RARE if self._draws else times):
             self._require_same(near, [self.piece_value(at, piece) for piece in self.pieces])
             self._require_same(values, self._values(self.x))
 
@@ -316,22 +317,25 @@ class MeanLoss:
         ragged = ", whose tensors have not all the examples in their first dimension"
         name = "data" + ragged * (row_count(self.pieces[0].batch) is None)
         with taking(name, tensors(self.pieces[0].batch)):
+            draws = generators()
             with unwritten(piece.batch for piece in self.pieces):
                 values = self._first = self._values(self.x)
+            self._draws = draws != generators()
             if self.trusted:
                 return values
             fresh = copy.copy(self)  # whose module has not been called yet
             assert self._given is not None
             fresh._module = prepared(self._given, shared=True)
             fresh._norms = _norms(fresh._module)
-            with Watch(chosen) as watch:
+            watch = Watch(chosen)
 
-                def closed(at: Tensor, piece: Piece) -> Tensor:  # x has no gradient, so what has one is nothing of x
+            def closed(at: Tensor, piece: Piece) -> Tensor:  # x has no gradient, so what has one is nothing of x
+                with watch:
                     loss = fresh._loss_at(at, piece)
-                    watch.require_closed(loss)
-                    return loss
+                watch.require_closed(loss)
+                return loss
 
-                self._moved = fresh._near(closed)
+            self._moved = fresh._near(closed)
         self.kinked, self.padded = watch.kinked, watch.padded
         return values
 

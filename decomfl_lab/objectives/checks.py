@@ -11,11 +11,13 @@ that is false every number would be wrong without a word. So it is tried before 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
@@ -28,8 +30,10 @@ from decomfl_lab.objectives.trees import Batch, joined, row_count, rows, shape_o
 __all__ = [
     "AGREES",
     "FAR",
+    "RARE",
     "SLOPES",
     "Watch",
+    "generators",
     "is_additive",
     "is_slope",
     "moved",
@@ -71,7 +75,7 @@ class Watch(TorchFunctionMode):
             replaced: The user's own parameters that x replaces, so that nothing may read their elements.
         """
         super().__init__()
-        self._names = {id(p): name for name, p in replaced.items()}
+        self._names = {id(p): name for name, p in replaced.items() if p.numel()}
         self._own: dict[int | None, list[tuple[range, str]]] = {}
         for name, p in replaced.items():
             self._own.setdefault(memory_of(p), []).append((_span(p), name))
@@ -128,6 +132,15 @@ class Watch(TorchFunctionMode):
                 )
 
 
+RARE = 16
+"""Repetitions of a forward pass that draws random numbers, which may be noise that is seldom seen."""
+
+
+def generators() -> tuple[Any, ...]:
+    """The states of the generators that a forward pass may draw from, to be compared."""
+    return bytes(torch.get_rng_state().numpy()), random.getstate(), str(np.random.get_state())
+
+
 @contextmanager
 def unwritten(batches: Iterable[Batch]) -> Iterator[None]:
     """InputError where a forward pass inside writes to the data that it is given."""
@@ -136,8 +149,8 @@ def unwritten(batches: Iterable[Batch]) -> Iterator[None]:
     for tensor, version in known:
         if tensor._version != version:
             raise InputError(
-                "model and loss must write to no input, so that the loss is the same in every evaluation, got a forward "
-                f"pass that changes one of shape {tuple(tensor.shape)} in place"
+                "model and loss must write to no input, so that the loss is the same in every evaluation, got a "
+                f"forward pass that changes one of shape {tuple(tensor.shape)} in place"
             )
 
 

@@ -23,7 +23,18 @@ from decomfl_lab.errors import InputError, require
 from decomfl_lab.layout import Layout
 from decomfl_lab.models.registry import initialising
 from decomfl_lab.objectives.batch_loss import BatchLoss, LossFunction, called, logits_of, require_mean
-from decomfl_lab.objectives.checks import FAR, Watch, is_additive, is_slope, moved, parts_agree, relative, unwritten
+from decomfl_lab.objectives.checks import (
+    FAR,
+    RARE,
+    Watch,
+    generators,
+    is_additive,
+    is_slope,
+    moved,
+    parts_agree,
+    relative,
+    unwritten,
+)
 from decomfl_lab.objectives.normalisation import calibrated
 from decomfl_lab.objectives.objective import CHUNK, require_still
 from decomfl_lab.objectives.trees import Batch, mapped, row_count, rows, tensors
@@ -131,12 +142,15 @@ class _Trial:
         fresh = copy.deepcopy(self.module)
         parameters = {} if self.original is None else dict(self.original.named_parameters())
         versions = [buffer._version for buffer in self.module.buffers()]
+        draws = generators()
         for name, batch in self.batches:
             with taking(name, tensors(batch)), torch.no_grad(), unwritten([batch]):
                 loss = self.measure(self.module, *batch)
                 require_mean(loss)
             found.append(float(loss))
             require(math.isfinite(found[-1]), f"loss of {name} at x_0", "be finite", found[-1])
+        for _ in range(RARE if draws != generators() else 0):  # noise, perhaps, that is seldom seen
+            self._require_same(found)
         for step in FAR:
             self.layout.bind(fresh, moved(x, step))
             near = [self._closed(fresh, name, batch, parameters) for name, batch in self.batches]
@@ -232,8 +246,8 @@ class _Trial:
             if not agrees:
                 raise InputError(
                     f"loss must have the derivative that torch gives, for {self.config.method.name}, got "
-                    f"{told.format(name)}: is there a backward of your own, a hook, or detach in between? A method of differences "
-                    "(decomfl) needs none"
+                    f"{told.format(name)}: is there a backward of your own, a hook, or detach in between? A method of "
+                    "differences (decomfl) needs none"
                 )
 
     def _gradient(self, module: nn.Module, measure: BatchLoss, batch: Batch) -> Tensor:

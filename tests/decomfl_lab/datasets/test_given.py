@@ -86,7 +86,6 @@ def test_these_are_all_examples_as_one_batch_that_is_nobodys_cut(data: Any) -> N
     "data",
     [
         PARTS,
-        tuple(PARTS),
         [list(part) for part in PARTS],
         [(x.numpy(), y.numpy()) for x, y in PARTS],
         [{"x": x, "labels": y} for x, y in PARTS],

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.objectives.batch_loss import BatchLoss, Form, called, own_loss, require_mean
+from decomfl_lab.objectives.batch_loss import BatchLoss, Form, called, logits_of, own_loss, require_mean
 
 X, Y = torch.arange(12.0).view(4, 3) / 12, torch.tensor([0, 1, 1, 0])
 
@@ -182,7 +182,10 @@ def test_of_outputs_with_logits_the_loss_gets_these() -> None:
         def forward(self, x: Tensor) -> Any:
             return SimpleNamespace(logits=2 * x, hidden=x)
 
-    assert torch.equal(called(Module(), X), 2 * X)
+    assert torch.equal(logits_of(called(Module(), X)), 2 * X)
+    given = BatchLoss.of(lambda outputs, _: outputs.mean())(Module(), X, None)
+    itself = BatchLoss.of(lambda outputs, _: outputs.logits.mean())(Module(), X, None)
+    assert given == itself == (2 * X).mean()
 
 
 # --- the module's own loss --------------------------------------------------------------------------------------------
