@@ -266,6 +266,8 @@ class MeanLoss:
         """Whether the loss of every piece is the weighted mean of its parts', at a point near x."""
         if self._additive is None:
             at, values = self._near() if self._moved is None else self._moved
+            # The module that was called at x gives the same here as one that was not: it keeps nothing of x.
+            self._require_same(values[:1], [self.piece_value(at, self.pieces[0])])
             self._additive = is_additive(
                 lambda batch: self.piece_value(at, Piece(*batch, 1, 1.0)),
                 [piece.batch for piece in self.pieces],

@@ -84,6 +84,7 @@ class _Trial:
         batches: Each with what it is called in an error.
         whole: How many examples each client has.
         x: x_0.
+        fresh: Another copy of the module, which has not been called.
     """
 
     config: TrainConfig
@@ -95,6 +96,7 @@ class _Trial:
     batches: list[tuple[str, Batch]]
     whole: dict[str, int]
     x: Tensor
+    fresh: nn.Module
 
     @classmethod
     def of(cls, config: TrainConfig, dataset: Dataset, module: nn.Module | None, measure: BatchLoss) -> _Trial:
@@ -114,7 +116,9 @@ class _Trial:
         for a in range(0, n, config.batch_size):
             batches.append(("test", rows(held, slice(a, min(a + config.batch_size, n)))))
         whole = {f"client {i}": len(index) for i, index in enumerate(chosen)}
-        return cls(config, data, module, copied, layout, measure, batches, whole, layout.flatten(copied))
+        return cls(
+            config, data, module, copied, layout, measure, batches, whole, layout.flatten(copied), copy.deepcopy(copied)
+        )
 
     def check_classes(self, dataset: Dataset) -> None:
         """InputError where a target is not the number of one of the model's outputs; it names the client who has it."""
@@ -139,7 +143,7 @@ class _Trial:
         """The loss of every batch, at x_0 and near it; InputError where it is no scalar, or reads more than x."""
         found: list[float] = []
         x = self.x
-        fresh = copy.deepcopy(self.module)
+        fresh = self.fresh
         parameters = {} if self.original is None else dict(self.original.named_parameters())
         versions = [buffer._version for buffer in self.module.buffers()]
         draws = generators()
@@ -156,7 +160,10 @@ class _Trial:
             near = [self._closed(fresh, name, batch, parameters) for name, batch in self.batches]
             if all(map(math.isfinite, near)):
                 break
+        # The module that was called at x_0 gives the same here as one that was not: it keeps nothing of x_0.
         self.layout.bind(self.module, moved(x, step))
+        first = self._value(self.batches[0][1])
+        require_same(near[0], first, tolerance=64 * torch.finfo(torch.float32).eps)
         for (name, buffer), version in zip(self.module.named_buffers(), versions, strict=True):
             if buffer._version != version:
                 raise InputError(
@@ -225,7 +232,7 @@ class _Trial:
             return float(self.measure.wide()(wide, *mapped(_doubled, batch)))
 
     def check_slopes(self) -> None:
-        """InputError where ∇fᵀv of a batch is no difference of values along v = ∇f/‖∇f‖ + z/‖z‖, z random.
+        """InputError where ∇fᵀv of a batch is no difference of values along v = ∇f/‖∇f‖ + z/(2‖z‖), z random.
 
         Both are computed in float64 where module and loss take it; a kink moves a difference of values by as much as
         the step.
@@ -269,7 +276,7 @@ class _Trial:
         """Whether ∇fᵀv is a difference of values, computed by this module; and both, in words."""
         layout = Layout.of(module)
         x, size = self.x.double(), float(gradient.norm())
-        v = z + gradient / size if size else z
+        v = 0.5 * z + gradient / size if size else z
         slope = float(gradient @ v)
 
         def difference(step: float) -> float:

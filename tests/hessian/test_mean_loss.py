@@ -452,7 +452,8 @@ def test_to_try_a_loss_takes_four_evaluations_at_most(data, options):
     module = Counting()
     f = loss_of(module, data, **options)
     n = sum(piece.examples for piece in f.pieces)
-    assert 2 * n <= sum(module.seen) <= 4 * n
+    most = max(piece.examples for piece in f.pieces)
+    assert 2 * n <= sum(module.seen) <= 4 * n + most  # a piece once more, by the module that was called before
     assert f.remark == ""
 
 

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 import decomfl_lab as lab
 from decomfl_lab.engines import threads, tried
-from decomfl_lab.engines.base import Engine, Line, SampleLoss, Serial
+from decomfl_lab.engines.base import Engine, Line, Plain, SampleLoss, Serial
 from decomfl_lab.engines.batched import Batched
 from decomfl_lab.engines.registry import make_engine
 from decomfl_lab.engines.tried import Tried
@@ -109,19 +109,19 @@ FAULTS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("name", ["auto", "threads"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_losses_that_are_not_the_plain_ones_are_caught(fault: str, name: str) -> None:
-    with pytest.raises(InputError, match=rf"engine must give the losses of the model .* serial does, got .* by {name}"):
+    with pytest.raises(InputError, match=rf"engine must give the losses of the module .* plain does, got .* by {name}"):
         losses(Tried(Wrong(FAULTS[fault]), name))
 
 
 @pytest.mark.parametrize("fault", ["one per cent more", "one per cent less", "a sum for a mean", "nothing"])
 def test_losses_beside_gradients_are_compared_too(fault: str) -> None:
-    with pytest.raises(InputError, match="engine must give the losses of the model"):
+    with pytest.raises(InputError, match="engine must give the losses of the module"):
         gradients(Tried(Wrong(FAULTS[fault]), "auto"))
 
 
 @pytest.mark.parametrize("factor", [1.01, 0.99, 0.0, 10.0])
 def test_gradients_of_another_size_are_caught(factor: float) -> None:
-    with pytest.raises(InputError, match="engine must give the gradients of the model"):
+    with pytest.raises(InputError, match="engine must give the gradients of the module"):
         gradients(Tried(Wrong(of_slopes=lambda slopes: factor * slopes), "auto"))
 
 
@@ -162,20 +162,24 @@ def test_the_comparison_is_what_catches_them(monkeypatch: pytest.MonkeyPatch) ->
 # --- what it costs ----------------------------------------------------------------------------------------------------
 
 
-def test_only_the_first_answers_are_compared_at_one_point_of_each_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_are_compared_at_two_points_of_each_sample_in_calls_that_are_powers_of_two(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[tuple[int, int]] = []
-    right = Serial.losses
+    right = Plain.losses
 
-    def counted(self: Serial, line: Line, points: Sequence[Point], samples: Sequence[SampleLoss]) -> Any:
+    def counted(self: Plain, line: Line, points: Sequence[Point], samples: Sequence[SampleLoss]) -> Any:
         asked.append((len(points), len(samples)))
         return right(self, line, points, samples)
 
-    monkeypatch.setattr(Serial, "losses", counted)
+    monkeypatch.setattr(Plain, "losses", counted)
     engine = Tried(wrong := Wrong(), "auto")
-    for _ in range(3):
+    seen = []
+    for _ in range(9):
         losses(engine)
-    assert wrong.calls == 3
-    assert asked == [(3, 2), (1, 2), (3, 2), (3, 2)]
+        seen.append(asked.count((2, 2)))
+    assert wrong.calls == 9
+    assert seen == [1, 2, 2, 3, 3, 3, 3, 4, 4]
 
 
 def test_memory_is_let_go_of_by_the_engine_itself() -> None:
@@ -241,7 +245,7 @@ def _one_per_cent(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("engine", ["auto", "threads"])
 def test_a_run_whose_engine_is_off_is_stopped_in_its_first_round(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _one_per_cent(monkeypatch)
-    with pytest.raises(InputError, match=f"engine must give the losses of the model .* by {engine}"):
+    with pytest.raises(InputError, match=f"engine must give the losses of the module .* by {engine}"):
         lab.train(net(), cross_entropy, [(X, Y)], rounds=1, engine=engine)
 
 
