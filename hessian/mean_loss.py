@@ -319,12 +319,12 @@ class MeanLoss:
         ragged = ", whose tensors have not all the examples in their first dimension"
         name = "data" + ragged * (row_count(self.pieces[0].batch) is None)
         with taking(name, tensors(self.pieces[0].batch)):
-            draws = generators()
+            if self.trusted:
+                return self._values(self.x)
+            drawn = generators()
             with unwritten(piece.batch for piece in self.pieces):
                 values = self._first = self._values(self.x)
-            self._draws = draws != generators()
-            if self.trusted:
-                return values
+            self._draws = drawn != generators()
             fresh = copy.copy(self)  # whose module has not been called yet
             assert self._given is not None
             fresh._module = prepared(self._given, shared=True)
