@@ -181,7 +181,7 @@ def _leaves(loss: Tensor) -> Iterable[Tensor]:
 
 def is_additive(
     value: Callable[[Batch], float],
-    batches: Sequence[Batch],
+    batches: Iterable[Batch],
     wholes: Sequence[float],
     *,
     weight: Callable[[Batch], float],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -75,6 +75,20 @@ def tried(
     return measure
 
 
+class _Batches(Sequence[tuple[str, Batch]]):
+    """Batches, each with what it is called in an error; they are gathered when they are asked for, and not kept."""
+
+    def __init__(self, parts: Sequence[tuple[str, Batch, Any]]) -> None:
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __getitem__(self, n: Any) -> Any:
+        name, data, chosen = self._parts[n]
+        return name, rows(data, chosen)
+
+
 @dataclass
 class _Trial:
     """A copy of the user's module, and the batches that are tried with it.
@@ -93,7 +107,7 @@ class _Trial:
     module: nn.Module
     layout: Layout
     measure: BatchLoss
-    batches: list[tuple[str, Batch]]
+    batches: _Batches
     whole: dict[str, int]
     x: Tensor
     fresh: nn.Module
@@ -107,17 +121,26 @@ class _Trial:
         layout = Layout.of(copied)
         data = dataset.cast(layout.dtype)
         chosen = [torch.from_numpy(part).to(data.device) for part in parts_of(config, data)]
-        images, batches = fast_layout(data.train_images), []
+        trained = fast_layout(data.train_images), data.train_labels
+        parts: list[tuple[str, Batch, Any]] = []
         for i, (index, own) in enumerate(zip(chosen, batches_of_clients(config, data, chosen, measure), strict=True)):
             for step in range(-(-own.n // own.batch_size)):
-                picked = index[torch.from_numpy(own(step)).to(index.device)]
-                batches.append((f"client {i}", rows((images, data.train_labels), picked)))
+                parts.append((f"client {i}", trained, index[torch.from_numpy(own(step)).to(index.device)]))
         held, n = (fast_layout(data.test_images), data.test_labels), data.held_out
         for a in range(0, n, config.batch_size):
-            batches.append(("test", rows(held, slice(a, min(a + config.batch_size, n)))))
+            parts.append(("test", held, slice(a, min(a + config.batch_size, n))))
         whole = {f"client {i}": len(index) for i, index in enumerate(chosen)}
         return cls(
-            config, data, module, copied, layout, measure, batches, whole, layout.flatten(copied), copy.deepcopy(copied)
+            config,
+            data,
+            module,
+            copied,
+            layout,
+            measure,
+            _Batches(parts),
+            whole,
+            layout.flatten(copied),
+            copy.deepcopy(copied),
         )
 
     def check_classes(self, dataset: Dataset) -> None:
@@ -142,8 +165,7 @@ class _Trial:
     def values(self) -> tuple[list[float], list[float]]:
         """The loss of every batch, at x_0 and near it; InputError where it is no scalar, or reads more than x."""
         found: list[float] = []
-        x = self.x
-        fresh = self.fresh
+        x, fresh = self.x, self.fresh
         parameters = {} if self.original is None else dict(self.original.named_parameters())
         versions = [buffer._version for buffer in self.module.buffers()]
         draws = generators()
@@ -189,13 +211,18 @@ class _Trial:
         def count(batch: Batch) -> float:
             return float(row_count(batch) or 1)
 
-        only = [batch for _, batch in self.batches]
         with calibrated(self.module, calibration) as fixed:
-            wholes = [self._value(batch) for batch in only] if fixed else losses
+            wholes = [self._value(batch) for _, batch in self.batches] if fixed else losses
             eps = torch.finfo(self.layout.dtype).eps
             return is_additive(
-                self._value, only, wholes, weight=count, eps=eps, wide=self._wide_value, chunk=CHUNK - 1
-            )  # odd, so that pairs are cut
+                self._value,
+                (batch for _, batch in self.batches),
+                wholes,
+                weight=count,
+                eps=eps,
+                wide=self._wide_value,
+                chunk=ODD,
+            )
 
     def check_wholes(self, losses: list[float], near: list[float]) -> None:
         """InputError where a loss that is no mean over examples is noise or state, or hangs on an order that is drawn.
