@@ -214,7 +214,7 @@ class HessianOperator(_CurvatureOperator):
                 if "saved tensor hooks" not in str(error):
                     raise
                 gradient = self.objective.piece_gradient(self._leaf, piece, create_graph=True)
-                return gradient, _UNKNOWN  # torch.func inside a loss: how large the graph is, is not known
+                held[0] = _UNKNOWN  # torch.func inside a loss: how large the graph is, is not known
             _refuse_dead_ends(gradient)
         held.pop(self._leaf.untyped_storage().data_ptr(), None)
         return gradient, sum(held.values()) + gradient.untyped_storage().nbytes()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any
 
 import torch
@@ -266,6 +267,7 @@ class MeanLoss:
         """Whether the loss of every piece is the weighted mean of its parts', at a point near x."""
         if self._additive is None:
             at, values = self._near() if self._moved is None else self._moved
+            wide = cache(self.wide)  # made once, if it is needed
             # The module that was called at x gives the same here as one that was not: it keeps nothing of x.
             self._require_same(values[:1], [self.piece_value(at, self.pieces[0])])
             self._additive = is_additive(
@@ -274,7 +276,7 @@ class MeanLoss:
                 values,
                 weight=self._weight,
                 eps=torch.finfo(self.dtype).eps,
-                wide=lambda batch: self.wide().piece_value(at.double(), Piece(*batch, 1, 1.0)),
+                wide=lambda batch: wide().piece_value(at.double(), Piece(*batch, 1, 1.0)),
             )
         return self._additive
 

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.datasets.given import Examples
+from decomfl_lab.datasets.given import Gathered
 from decomfl_lab.datasets.images import Dataset, load_dataset
 from decomfl_lab.datasets.own import data_of, own_dataset
 from decomfl_lab.errors import InputError, require, require_int
@@ -109,7 +109,7 @@ class TrainedModel:
             MeanLoss(
                 self.module,
                 self.loss,
-                Examples(*mapped(lambda tensor: tensor.to(device), rows(self.examples, index))),
+                Gathered(*mapped(lambda tensor: tensor.to(device), rows(self.examples, index))),
                 parameters=parameters,
                 normalisation=normalisation,
                 dtype=dtype,

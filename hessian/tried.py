@@ -144,15 +144,18 @@ class HessianTrial:
         """
         piece, found = self.objective.pieces[b], math.inf
         enough = AGREES * piece.share * float(product.norm())
+        exact: Tensor | None = None
         try:
             for wide, step in self.rungs[1:]:
                 c = relative(self.x, self.v, step)
                 (up, _), (down, _) = (self._end(piece, end, wide) for end in (c, -c))
                 difference = up.sub_(down).div_(2 * c)
                 found = min(found, piece.share * float((difference - product).norm()))
-                if found <= enough or self.objective.dtype == torch.float64:
+                if found <= enough:
+                    break
+                if self.objective.dtype == torch.float64:
                     continue
-                exact = self._wide_product(piece)
+                exact = self._wide_product(piece) if exact is None else exact
                 off = piece.share * float((difference - exact).norm())
                 if off <= AGREES * piece.share * float(exact.norm()):
                     return off, piece.share * float((exact - product).norm())

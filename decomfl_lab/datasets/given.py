@@ -14,10 +14,10 @@ from decomfl_lab.errors import InputError, require, shown
 from decomfl_lab.models.registry import initialising
 from decomfl_lab.objectives.trees import Batch, joined, mapped, row_count, shape_of, tensors, torch_tree
 
-__all__ = ["Data", "Examples", "batches_of", "one_batch"]
+__all__ = ["Data", "Gathered", "batches_of", "one_batch"]
 
 
-class Examples(NamedTuple):
+class Gathered(NamedTuple):
     """All examples as one batch (inputs, targets) that is nobody's own cut."""
 
     inputs: Any
@@ -51,7 +51,7 @@ def batches_of(name: str, data: Any, *, whole: bool = False) -> tuple[list[Batch
     Raises:
         InputError: If they are something else, or empty.
     """
-    if isinstance(data, Examples):
+    if isinstance(data, Gathered):
         return [(data.inputs, data.targets)], False
     if _is_batch(name, data, whole):
         return [_batch(name, data, whole)], False

@@ -1,9 +1,11 @@
 """The loss of a module on a batch, in each form in which a user may write it.
 
-loss(outputs, targets)      the module is called with the inputs, and the loss with what it returns
-loss(model, batch)          a loss whose first parameter is called ``model`` gets the module itself, with x for its
-parameters, and the batch: for penalties on weights, contrastive losses, equations
-None                        the module's own loss: it is called with the targets as ``labels``, and returns a loss
+``loss(outputs, targets)``: the module is called with the inputs, and the loss with what it returns.
+
+``loss(model, batch)``: a loss whose first parameter is called ``model`` gets the module itself, with x for its
+parameters, and the batch: for penalties on weights, contrastive losses, equations.
+
+``None``: the module's own loss. It is called with the targets as ``labels``, and returns a loss.
 """
 
 from __future__ import annotations
@@ -78,8 +80,7 @@ class BatchLoss:
         return replace(self, loss=copy.deepcopy(self.loss).double()) if isinstance(self.loss, nn.Module) else self
 
     def __eq__(self, other: object) -> bool:
-        mine = self.loss, self.form, self.additive
-        return isinstance(other, BatchLoss) and all(a is b for a, b in zip(mine, other._facts, strict=True))
+        return isinstance(other, BatchLoss) and all(a is b for a, b in zip(self._facts, other._facts, strict=True))
 
     def __hash__(self) -> int:
         return hash((id(self.loss), self.form, self.additive))

@@ -126,10 +126,10 @@ def constants(module: nn.Module, names: Collection[str]) -> str:
 
     That is parameters that are not trained, and buffers; but not the statistics of a BatchNorm, which are made anew.
     """
-    norms = {f"{name}." for name, part in module.named_modules() if isinstance(part, nn.modules.batchnorm._NormBase)}
+    norms = {name for name, part in module.named_modules() if isinstance(part, nn.modules.batchnorm._NormBase)}
     h = hashlib.blake2b(digest_size=8)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        if name not in names and f"{name.rpartition('.')[0]}." not in norms:
+        if name not in names and name.rpartition(".")[0] not in norms:
             h.update(name.encode())
             feed(h, tensor)
     return h.hexdigest()

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -211,6 +212,14 @@ class _Trial:
         def count(batch: Batch) -> float:
             return float(row_count(batch) or 1)
 
+        @cache
+        def doubled() -> nn.Module:  # made once, if it is needed
+            return copy.deepcopy(self.module).double()
+
+        def wide(batch: Batch) -> float:
+            with torch.no_grad():
+                return float(self.measure.wide()(doubled(), *mapped(_doubled, batch)))
+
         with calibrated(self.module, calibration) as fixed:
             wholes = [self._value(batch) for _, batch in self.batches] if fixed else losses
             eps = torch.finfo(self.layout.dtype).eps
@@ -220,7 +229,7 @@ class _Trial:
                 wholes,
                 weight=count,
                 eps=eps,
-                wide=self._wide_value,
+                wide=wide,
                 chunk=ODD,
             )
 
@@ -252,11 +261,6 @@ class _Trial:
     def _value(self, batch: Batch) -> float:
         with torch.no_grad():
             return float(self.measure(self.module, *batch))
-
-    def _wide_value(self, batch: Batch) -> float:
-        wide = copy.deepcopy(self.module).double()
-        with torch.no_grad():
-            return float(self.measure.wide()(wide, *mapped(_doubled, batch)))
 
     def check_slopes(self) -> None:
         """InputError where ∇fᵀv of a batch is no difference of values along v = ∇f/‖∇f‖ + z/(2‖z‖), z random.

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from decomfl_lab.datasets.given import Examples, batches_of, one_batch
+from decomfl_lab.datasets.given import Gathered, batches_of, one_batch
 from decomfl_lab.errors import InputError
 from decomfl_lab.objectives.trees import tensors
 
@@ -64,7 +64,7 @@ def same(found: Any, wanted: Any) -> bool:
         [X, Y],
         (X.numpy(), Y.numpy()),
         (X.numpy(), Y),
-        Examples(X, Y),
+        Gathered(X, Y),
         {"inputs": X, "labels": Y},
         ((X,), Y),
         ([X], Y),
@@ -146,7 +146,7 @@ def test_a_loss_of_the_model_takes_batches_of_any_form(data: Any, batch: Any) ->
 # --- nothing is copied, and no generator is read ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("data", [(X, Y), (X.numpy(), Y.numpy()), [(X, Y)], Examples(X, Y), {"x": X, "labels": Y}])
+@pytest.mark.parametrize("data", [(X, Y), (X.numpy(), Y.numpy()), [(X, Y)], Gathered(X, Y), {"x": X, "labels": Y}])
 def test_tensors_and_arrays_are_used_where_they_are(data: Any) -> None:
     found, _ = batches_of("data", data)
     assert [tensor.data_ptr() for tensor in tensors(found)] == [X.data_ptr(), Y.data_ptr()]
