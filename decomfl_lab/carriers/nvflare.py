@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
+from decomfl_lab.federations.carrier import Take
 from decomfl_lab.federations.in_process import DeComFLFederation
-from decomfl_lab.federations.remote import RemoteFederation, Take, host_of
+from decomfl_lab.federations.remote import RemoteFederation, host_of
 from decomfl_lab.files import write_atomically
 from decomfl_lab.protocol.session import Host
 from decomfl_lab.runs.building import dataset_of, movable

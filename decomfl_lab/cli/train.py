@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from decomfl_lab.cli.layers import COMMANDS, installed
+from decomfl_lab.cli.layers import COMMANDS, contributed, installed, load
 from decomfl_lab.cli.screen import Screened
 from decomfl_lab.errors import DivergedError, require, require_choice
+from decomfl_lab.federations.carrier import FEDERATIONS
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import AUTO, Method, Option, is_auto
 from decomfl_lab.methods.registry import METHODS, find_method
@@ -26,7 +27,7 @@ from decomfl_lab.words import WORDS
 if TYPE_CHECKING:
     import pandas as pd
 
-    from decomfl_lab.carriers.ray import Ray
+    from decomfl_lab.federations.carrier import Elsewhere
     from decomfl_lab.runs.run import Run
     from decomfl_lab.runs.told import Rebuilt
 
@@ -223,7 +224,7 @@ def prepared(
     device: str,
     threads: int,
     flags: Mapping[str, Any],
-    federation: Ray | None = None,
+    federation: Elsewhere | None = None,
     *,
     out: Path | None = None,
     follows: bool = False,
@@ -269,14 +270,10 @@ def _train(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    from decomfl_lab.carriers.ray import Ray
     from decomfl_lab.runs.progress import run_bar
     from decomfl_lab.runs.told import Rebuilt
 
-    require_choice("federation", federation, (HERE, "ray"))
-    require(federation == "ray" or workers is None, "workers", f"be left out for federation {HERE}", workers)
-    by = Ray() if workers is None else Ray(workers)
-    run = prepared(method, config, device, threads, flags, None if federation == HERE else by, out=out)
+    run = prepared(method, config, device, threads, flags, _elsewhere(federation, workers), out=out)
     if (first := click.get_current_context().meta.get(_MEANT)) is not None:
         print(f"this is: {first}\n(the authors' run on MNIST is: decomfl train decomfl)", file=sys.stderr, flush=True)
     plain = run.config.method.plain()
@@ -289,6 +286,17 @@ def _train(
         raise
     replays = plain.get("rebuild") == "replay" and plain.get("revert") == "snapshot"  # M/m rounds' worth of them
     report(run, run.verify() if replays else Rebuilt(0, 0), out, as_json=as_json)
+
+
+def _elsewhere(name: str, workers: int | None) -> Elsewhere | None:
+    """Where the clients are: None for this process, else what an entry point of this name makes."""
+    require_choice("federation", name, (HERE, *(entry.name for entry in contributed(FEDERATIONS))))
+    if name == HERE:
+        require(workers is None, "workers", f"be left out for federation {HERE}", workers)
+        return None
+    kind = load(FEDERATIONS, name, f"federation {name}")
+    by: Elsewhere = kind() if workers is None else kind(workers=workers)
+    return by
 
 
 def title(run: Run) -> str:

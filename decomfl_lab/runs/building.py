@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.carriers.ray import Ray, RayFederation
 from decomfl_lab.datasets.images import Dataset, load_dataset
 from decomfl_lab.datasets.own import data_of
 from decomfl_lab.datasets.splits import split
@@ -22,9 +21,10 @@ from decomfl_lab.devices import find_device
 from decomfl_lab.engines.registry import make_engine
 from decomfl_lab.engines.tried import Tried
 from decomfl_lab.errors import InputError, require
+from decomfl_lab.federations.carrier import Elsewhere
 from decomfl_lab.federations.federation import Federation
 from decomfl_lab.federations.in_process import DeComFLFederation
-from decomfl_lab.federations.remote import RemoteFederation, host_of
+from decomfl_lab.federations.remote import CarriedFederation, host_of
 from decomfl_lab.federations.setting import Setting
 from decomfl_lab.layout import Layout
 from decomfl_lab.methods.registry import LAGGING
@@ -235,24 +235,25 @@ def elsewhere(
     dataset: Dataset,
     module: nn.Module | None,
     loss: LossFunction | BatchLoss | None,
-    by: Ray,
-) -> RemoteFederation:
-    """The federation with its clients in actors; the arguments are those that it was built from.
+    by: Elsewhere,
+) -> CarriedFederation:
+    """The federation with its clients elsewhere; the arguments are those that it was built from.
 
     Raises:
         InputError: If clients send more than scalars, or something of them stays in this process.
     """
-    require(isinstance(by, Ray), "federation", "be lab.Ray(workers=N), or None for this process", by)
+    rule = "be lab.Ray(workers=N), or None for this process, or another federations.carrier.Elsewhere"
+    require(isinstance(by, Elsewhere), "federation", rule, by)
     plain, federation = config.method.plain(), movable(federation, config)
     there = {"revert": "snapshot", "tracking": "server", "history": 0, "log_kappa": False, "private_seeds": False}
     for name, value in there.items():
         require(plain.get(name, value) == value, name, f"be {value!r} with federation {by}", plain.get(name))
     require(dataset.device.type == "cpu", "device", f"be cpu with federation {by}", dataset.device.type)
-    if "rebuild" in plain:  # in each actor there is one model for all of its clients anyway
+    if "rebuild" in plain:  # in each host there is one model for all of its clients anyway
         config = config.but(rebuild="replay")
     carrier = by.carrier(partial(build_host, config, dataset, module, loss), config.clients)
     run, m = config.identity(federation.observer.digest()), config.sampled
-    return RayFederation.of(federation, carrier, run, quorum=m, patience=PATIENCE)
+    return CarriedFederation.of(federation, carrier, run, quorum=m, patience=PATIENCE)
 
 
 PATIENCE = 1e9

@@ -17,13 +17,13 @@ import pandas as pd
 import torch
 from torch import Tensor, inference_mode, nn
 
-from decomfl_lab.carriers.ray import Ray
 from decomfl_lab.checkpoint import read_checkpoint, understood, write_checkpoint
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.datasets.own import first_clients
 from decomfl_lab.devices import describe, find_device, use_tf32_
 from decomfl_lab.errors import DivergedError, InputError, plural, require, require_int
 from decomfl_lab.estimators.resolution import Resolution, span
+from decomfl_lab.federations.carrier import Elsewhere
 from decomfl_lab.federations.federation import Federation, Saved
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.newcomers import with_newcomers
@@ -98,7 +98,7 @@ class Run:
         module: nn.Module | None = None,
         loss: LossFunction | None = None,
         device: str | None = None,
-        federation: Ray | None = None,
+        federation: Elsewhere | None = None,
     ) -> None:
         """A run at round 0.
 

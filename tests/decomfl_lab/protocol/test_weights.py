@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from decomfl_lab.carriers.ray import RayFederation
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.federations.in_process import DeComFLFederation
-from decomfl_lab.federations.remote import RemoteFederation, host_of
+from decomfl_lab.federations.remote import CarriedFederation, RemoteFederation, host_of
 from decomfl_lab.protocol.aggregation import ClippedMean, Krum, Mean, Median, TrimmedMean
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.messages import Examples, Hello, Reply
@@ -199,7 +198,7 @@ def test_a_server_that_begins_again_has_the_numbers_from_its_log(tmp_path: Path)
     assert (second.observer.digest(), second.ledger.to_json()) == (here.observer.digest(), here.ledger.to_json())
 
 
-@pytest.mark.parametrize("kind", [RemoteFederation, RayFederation])
+@pytest.mark.parametrize("kind", [RemoteFederation, CarriedFederation])
 def test_a_saved_server_knows_the_numbers_and_refuses_others(kind: type[RemoteFederation], tmp_path: Path) -> None:
     first, second, here = remote(kind, quorum=3), remote(kind, quorum=2), simulated(6)
     with RunLog.create(tmp_path / "run.dcl", {"run_seed": here.server.run_seed}) as log:
