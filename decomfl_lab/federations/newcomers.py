@@ -10,7 +10,7 @@ from decomfl_lab.protocol.wire import encode, read
 from decomfl_lab.records.record import RoundRecord
 
 if TYPE_CHECKING:
-    from decomfl_lab.federations.federation import Saved
+    from decomfl_lab.checkpoint import Saved
     from decomfl_lab.federations.in_process import DeComFLFederation
     from decomfl_lab.replicas.replica import Snapshot
 
@@ -53,7 +53,7 @@ def with_newcomers(
     """
     import torch
 
-    from decomfl_lab.replicas.replica import Snapshot, SyncReplica
+    from decomfl_lab.replicas.replica import Snapshot
 
     tensors, values = padded(saved, federation.server.M)
     joining = range(len(saved[1]["steps_taken"]), federation.server.M)
@@ -78,7 +78,7 @@ def with_newcomers(
         values = values | {"first": 0, "base": base}
         tensors = tensors | {"records": torch.frombuffer(bytearray(encode(records)), dtype=torch.uint8)}
     for i in joining:
-        if federation.clients and isinstance(federation.clients[i].replica, SyncReplica):
+        if federation.clients and federation.clients[i].replica.drifts:
             tensors = tensors | {f"client.{i}.x": start.x}
             values = values | {"taken": {**values["taken"], str(i): []}}
     return tensors, values

@@ -9,11 +9,13 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from decomfl_lab.checkpoint import Saved
 from decomfl_lab.errors import DivergedError, InputError, require, require_finite_positive, require_int
+from decomfl_lab.estimators.resolution import Resolution, span
 from decomfl_lab.federations.carrier import Carrier
-from decomfl_lab.federations.federation import Saved
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.newcomers import padded
+from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.log import ArchivedHistory, Entry, RunLog
@@ -41,9 +43,13 @@ class RemoteFederation(DeComFLFederation):
         quorum: The replies that a round needs at least.
         coordinator: The server's side of the session.
         carrier: Who carries the frames.
+        like: A client as those elsewhere are, which knows how scalars are measured and who watches; None for none.
     """
 
+    like: Client | None = None
+
     follows: ClassVar[bool] = True
+    remote: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -87,7 +93,24 @@ class RemoteFederation(DeComFLFederation):
     @classmethod
     def of(cls, federation: DeComFLFederation, carrier: Carrier, run: bytes, **options: Any) -> Self:
         """The same at round 0 with its clients behind a carrier; options as above."""
-        return cls(federation.delivery, federation.observer, carrier, run, **options)
+        made = cls(federation.delivery, federation.observer, carrier, run, **options)
+        made.like = federation.clients[0]
+        return made
+
+    def watch(self, resolution: Resolution) -> None:
+        """See ``Federation``."""
+        if self.like is not None:
+            self.like.resolution = resolution
+
+    def _show_scalars(self) -> None:
+        """Show whoever watches the differences that came; slopes and signs have no rounding that could be seen."""
+        like = self.like
+        if like is None or like.resolution is None or like.estimator.wants_slopes:
+            return
+        distance = span(like.estimator, like.mu)
+        for i, reply in self.coordinator.replies.items():
+            if reply.scalars.dtype == np.float32:
+                like.resolution.note(reply.scalars, self.coordinator.losses[i], distance, like.mu)
 
     def log_to(self, log: RunLog | None) -> None:
         """See ``DeComFLFederation.log_to``; the log may be ahead, and for None it is one that nobody keeps."""
@@ -121,6 +144,7 @@ class RemoteFederation(DeComFLFederation):
         frames = coordinator.open(chosen)
         self._exchange(frames, lambda: len(coordinator.replies))
         answered = tuple(sorted(coordinator.replies))
+        self._show_scalars()
         losses, weights = [coordinator.losses[i] for i in answered], self.server.weights.of(answered)
         record = coordinator.close()
         self.observer.catch_up([record])

@@ -32,7 +32,7 @@ from decomfl_lab.protocol.wire import (
 )
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import POOL, Seeding
-from decomfl_lab.replicas.rules import GridSgd, LowPrecision, UpdateRule
+from decomfl_lab.replicas.rules import UpdateRule
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -128,11 +128,7 @@ class Scalars(Perturbing):
 
     def start(self, x: Tensor) -> Tensor:
         """x_0 as replicas keep it: on the grid, or in 16 bits."""
-        import torch
-
-        if isinstance(self.rule, GridSgd):
-            return self.rule.snap(x)
-        return x.to(getattr(torch, self.rule.dtype)) if isinstance(self.rule, LowPrecision) else x
+        return self.rule.begin(x)
 
     def server(
         self,

@@ -22,7 +22,6 @@ from decomfl_lab.records.record import ScalarArray
 from decomfl_lab.records.seeds import StepSeed, stream_of
 from decomfl_lab.replicas.rebuild import project
 from decomfl_lab.replicas.replica import Replica, step_together_
-from decomfl_lab.replicas.revert import revert_of
 from decomfl_lab.replicas.rules import Step
 
 __all__ = ["Client", "handle_all"]
@@ -241,6 +240,6 @@ def _handle(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Reply]:
         for client, plan in zip(clients, plans, strict=True):
             client._catch_up(plan)
             stack.callback(client.release)
-            stack.enter_context(revert_of(client.replica)(client.replica, client._taken, plan.K))
+            stack.enter_context(client.replica.reverting(client._taken, plan.K))
         updates = _local_updates(clients, plans)
     return [Reply(client.id, plans[0].round, *update) for client, update in zip(clients, updates, strict=True)]

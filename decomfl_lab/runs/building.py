@@ -34,7 +34,6 @@ from decomfl_lab.objectives.modules import prepared
 from decomfl_lab.objectives.normalisation import freeze_, use_batch_statistics_
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, Objective, RoundedObjective
 from decomfl_lab.plugins import OWN, is_own, made, named
-from decomfl_lab.protocol.delivery import ModelsDown
 from decomfl_lab.protocol.session import Host
 from decomfl_lab.runs.config import CROSS_ENTROPY, OWN_LOSS, TrainConfig
 from decomfl_lab.runs.evaluation import by_length, calibration_images, fast_layout
@@ -216,17 +215,18 @@ def build_host(
     ids: Iterable[int],
 ) -> Host:
     """The host of these clients of ``config``, as it is made in another process; see ``build_federation``."""
-    federation, _, _ = build_federation(config, dataset, module=module, loss=loss)
-    assert isinstance(federation, DeComFLFederation)
+    found, _, _ = build_federation(config, dataset, module=module, loss=loss)
+    federation = movable(found, config)
     return host_of(federation, config.identity(federation.observer.digest()), ids)
 
 
 def movable(federation: Federation, config: TrainConfig) -> DeComFLFederation:
     """The federation; InputError unless its clients can be in other processes, as only scalars travel."""
-    if not isinstance(federation, DeComFLFederation) or isinstance(federation.delivery, ModelsDown):
+    found = federation.by_records
+    if found is None or not found.movable:
         rule = f"be one of {', '.join(LAGGING)} where clients are in other processes, as only scalars travel"
         raise InputError(f"method must {rule}, got {config.method.name}")
-    return federation
+    return found
 
 
 def elsewhere(

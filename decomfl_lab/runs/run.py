@@ -17,20 +17,18 @@ import pandas as pd
 import torch
 from torch import Tensor, inference_mode, nn
 
-from decomfl_lab.checkpoint import read_checkpoint, understood, write_checkpoint
+from decomfl_lab.checkpoint import Saved, read_checkpoint, understood, write_checkpoint
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.datasets.own import first_clients
 from decomfl_lab.devices import describe, find_device, use_tf32_
 from decomfl_lab.errors import DivergedError, InputError, plural, require, require_int
-from decomfl_lab.estimators.resolution import Resolution, span
+from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.federations.carrier import Elsewhere
-from decomfl_lab.federations.federation import Federation, Saved
-from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.federations.federation import Federation
 from decomfl_lab.federations.newcomers import with_newcomers
-from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
-from decomfl_lab.methods.scalars import Differences, Scalars
+from decomfl_lab.methods.scalars import Scalars
 from decomfl_lab.methods.traffic import TrafficCheck, mean_traffic
 from decomfl_lab.noise import STREAM_VERSION
 from decomfl_lab.objectives.batch_loss import LossFunction
@@ -127,9 +125,7 @@ class Run:
             self.federation = elsewhere(self.federation, config, self.dataset, module, measure, federation)
         exact = "float64" if self._layout.dtype == torch.float64 else "float32"
         self.resolution = Resolution("bfloat16" if config.compute == "bfloat16" else exact)
-        for client in getattr(self.federation, "clients", [getattr(self.federation, "agent", None)]):
-            if hasattr(client, "resolution"):
-                client.resolution = self.resolution
+        self.federation.watch(self.resolution)
         numbers = self.dataset.cast(self._layout.dtype)
         self._numbers = numbers.train_images, numbers.train_labels
         self._held_out = held_out(config, numbers)
@@ -202,10 +198,11 @@ class Run:
 
         Bit for bit, optimizer state included. Nothing is sent and no client moves.
         """
-        if not isinstance(self.federation, DeComFLFederation):
+        federation = self.federation.by_records
+        if federation is None:
             return Rebuilt(0, 0)
-        expected = self.federation.observer.digest()
-        digests = list(self.federation.rebuilt().values())
+        expected = federation.observer.digest()
+        digests = list(federation.rebuilt().values())
         return Rebuilt(len(digests), sum(digest == expected for digest in digests))
 
     def check_traffic(self) -> TrafficCheck:
@@ -284,8 +281,8 @@ class Run:
     @contextmanager
     def _logged(self, out: Path) -> Iterator[None]:
         """Write the folder's log inside, where records say all; later rounds than the present are cut from it."""
-        federation, path = self.federation, out / LOG_FILE
-        if not isinstance(federation, DeComFLFederation):
+        federation, path = self.federation.by_records, out / LOG_FILE
+        if federation is None:
             yield
         elif self.round and not path.exists() and not federation.follows:
             logger.info(f"no {path}: it would have to begin at round 0, so the run goes on without one")
@@ -311,8 +308,8 @@ class Run:
 
     def _identity(self) -> dict[str, Any]:
         """What the log says of a run at round 0: enough to have its model again without the data."""
-        federation, inputs = self.federation, next(tensors(self.dataset.train_images))
-        assert isinstance(federation, DeComFLFederation)
+        federation, inputs = self.federation.by_records, next(tensors(self.dataset.train_images))
+        assert federation is not None
         return {
             "config": self.config.to_dict(),
             "data": self.dataset.digest,
@@ -340,6 +337,7 @@ class Run:
         on_start: Callable[[dict[str, float]], None] | None,
     ) -> None:
         federation, config, rows = self.federation, self.config, self._rows
+        by_records = federation.by_records
         self._saved_round = federation.round if out is not None and (out / CHECKPOINT_FILE).exists() else None
         if config.task and not rows:
             self._evaluate()
@@ -348,15 +346,15 @@ class Run:
         with ExitStack() as stack:
             # Half a round cannot be saved, so an interrupt waits for its end where there is a folder to save it in; and
             # where clients are elsewhere, as an engine's own callbacks would swallow it.
-            waits = out is not None or isinstance(federation, RemoteFederation)
+            waits = out is not None or (by_records is not None and by_records.remote)
             came = stack.enter_context(postponed()) if waits else []
             last_save, saving = time.monotonic(), 0.0
             if federation.round < config.rounds:  # a run that ended here before has a row that a longer one has not
                 rows[:] = [row for row in rows if row["round"] % config.eval_every == 0]
             while federation.round < config.rounds:
                 evaluates = (federation.round + 1) % config.eval_every == 0 or federation.round + 1 == config.rounds
-                if isinstance(federation, DeComFLFederation):
-                    federation.digest_next = evaluates
+                if by_records is not None:
+                    by_records.digest_next = evaluates
                 started = time.monotonic()
                 try:
                     loss = federation.advance()
@@ -367,7 +365,7 @@ class Run:
                         self._publish(out)
                     raise self._diverged(error, out) from error
                 self.seconds += time.monotonic() - started
-                self._look_at_scalars()
+                self.resolution.tell()
                 self._losses.append(loss)
                 self._first = loss if self._first is None else self._first
                 if evaluates:
@@ -394,16 +392,6 @@ class Run:
                     f"the training loss ended at {last:.3g}, far above the {self._first:.3g} of the first round, at "
                     f"lr = {lr:g}; try lr = {lr / 10:g}"
                 )
-
-    def _look_at_scalars(self) -> None:
-        """Warn where the scalars of the first rounds are rounding; clients in this process have shown theirs."""
-        federation, method = self.federation, self.config.method
-        if isinstance(federation, RemoteFederation) and isinstance(method, Differences):
-            distance = span(method.measured_by(), method.mu)
-            for i, reply in federation.coordinator.replies.items():
-                if reply.scalars.dtype == np.float32:
-                    self.resolution.note(reply.scalars, federation.coordinator.losses[i], distance, method.mu)
-        self.resolution.tell()
 
     def more(self, rounds: int, **options: Any) -> Run:
         """Train so many rounds more, and return the run; options as ``train``'s.
@@ -460,8 +448,8 @@ class Run:
 
     def _joined(self, folder: Path, state: Saved) -> Saved:
         """A saved state of fewer clients, with all that those need who join."""
-        federation, path = self.federation, folder / LOG_FILE
-        if not isinstance(federation, DeComFLFederation) or federation.follows:
+        federation, path = self.federation.by_records, folder / LOG_FILE
+        if federation is None or federation.follows:
             return state  # they are sent a model, or the records of the log that is gone on with
         if self._start is None:
             require(self.round == 0, "run", f"be at round 0 to take clients more than {folder} has", self.round)
@@ -496,7 +484,8 @@ class Run:
 
     def _rests_on_log(self, folder: Path) -> bool:
         """Whether the folder has all of a run but its checkpoint, and records from which that can be had again."""
-        records_say_all = isinstance(self.federation, DeComFLFederation) and not self.federation.follows
+        federation = self.federation.by_records
+        records_say_all = federation is not None and not federation.follows
         drifts = getattr(self.config.method, "revert", "") == "sync"
         kept = all((folder / name).exists() for name in (LOG_FILE, METRICS_FILE, PROVENANCE_FILE))
         return kept and records_say_all and not drifts
@@ -507,8 +496,8 @@ class Run:
         The rounds after it are computed again, as train_loss is the mean of all losses between two evaluations. Any
         version of the code may go on, as it is compared with the digests that it has the bits of then.
         """
-        federation, path = self.federation, folder / LOG_FILE
-        assert isinstance(federation, DeComFLFederation)
+        federation, path = self.federation.by_records, folder / LOG_FILE
+        assert federation is not None
         with RunLog.open(path, write=False) as log:
             self._require_same(log.header, folder, len(log))
             self._take_over(folder, {"devices": []} | read_provenance(folder), len(log), any_code=True)
@@ -556,8 +545,9 @@ class Run:
             state = {"federation": values, "rows": self._rows, "losses": self._losses, "seconds": self.seconds}
             state["first"], state["constants"], state["probe"] = self._first, self._constants(), self._probe()
             state |= {"config": self.config.to_dict(), "data": self.dataset.digest, "code": code_version()}
-            if isinstance(self.federation, DeComFLFederation) and self.federation.log is not None:
-                self.federation.log.sync()  # no checkpoint is ahead of its log
+            by_records = self.federation.by_records
+            if by_records is not None and by_records.log is not None:
+                by_records.log.sync()  # no checkpoint is ahead of its log
             write_checkpoint(out / CHECKPOINT_FILE, tensors, state | self._hands)
             self._publish(out)
             self._saved_round = self.round

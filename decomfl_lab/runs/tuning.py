@@ -254,8 +254,9 @@ def tuned(
             {name: value for name, value in there.items() if name in known or name == "aggregation"}
         )
         rehearsal = config.but(own, sampled=min(SAMPLED, config.sampled))
-        federation, _, _ = build_federation(rehearsal, dataset, module=module, loss=loss)
-        assert isinstance(federation, DeComFLFederation)
+        found, _, _ = build_federation(rehearsal, dataset, module=module, loss=loss)
+        federation = found.by_records
+        assert federation is not None  # as the method is one of scalars
         reach = REACH * float(federation.x.double().square().mean().sqrt())
         for client in federation.clients:
             client.mu = max(client.mu, reach)

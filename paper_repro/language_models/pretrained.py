@@ -19,10 +19,9 @@ from typing import Any, Final, cast
 
 import pandas as pd
 
-from decomfl_lab.checkpoint import read_checkpoint
+from decomfl_lab.checkpoint import Saved, read_checkpoint
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.devices import find_device
-from decomfl_lab.federations.federation import Saved
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.files import write_atomically
 from decomfl_lab.protocol.wire import encode

@@ -325,7 +325,7 @@ def test_a_client_on_the_grid_keeps_no_snapshot() -> None:
 
 def test_leaving_the_grids_range_is_refused_and_changes_nothing() -> None:
     rule = GridSgd(-20)
-    x = rule.snap(torch.full((1000,), 7.9))
+    x = rule.begin(torch.full((1000,), 7.9))
     replica = Replica(x, rule, sizes=(400, 600))
     before = replica.digest()
     with pytest.raises(InputError, match=r"updates must stay within their limits \[4.0, 8.0\], but do not at \d+"):
@@ -344,7 +344,7 @@ def test_leaving_the_grids_range_is_refused_and_changes_nothing() -> None:
 def test_a_local_step_out_of_range_leaves_the_client_at_its_round() -> None:
     """The second local step leaves the grid's range: the error arrives, and the first step is undone."""
     rule = GridSgd(-20)
-    replica = Replica(rule.snap(torch.full((64,), 3.0)), rule)
+    replica = Replica(rule.begin(torch.full((64,), 3.0)), rule)
 
     class Cliff:
         calls = 0
