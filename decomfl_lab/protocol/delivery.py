@@ -141,20 +141,14 @@ class Delivery:
             yield self.ledger.run_seed(i, self.server.run_seed)
         yield self.ledger.plan(i, plan)
 
-    @property
-    def _pool(self) -> int | None:
-        """The directions of the pool that the server's model is made of; None where it has none, or another."""
-        return None if self.server.replica is None else self.server.replica.rule.pool
-
     def _sums_are_shorter(self, records: Sequence[RoundRecord]) -> bool:
         """Whether the sums of a pool take fewer bytes than these records, whose place they can take."""
-        if self._pool is None:
+        if (sums := _sums_of(self.server.replica)) is None:
             return False
-        sizes = (record_bytes(own.seeding, own.K, own.P, own.scalars.dtype) for own in records)
-        return pool_bytes(self._pool) < sum(sizes)
+        return pool_bytes(sums.S) < sum(record_bytes(own.seeding, own.K, own.P, own.scalars.dtype) for own in records)
 
     def _prefers_a_pull(self, i: int, plan: Plan) -> bool:
-        if self.policy is None or self._pool is not None:
+        if self.policy is None or _sums_of(self.server.replica) is not None:
             return False
         dense = self.server.dense_model()
         wide, vectors = 8 if dense.x.dtype == torch.float64 else 4, 1 + len(dense.state)
@@ -164,8 +158,7 @@ class Delivery:
 
     def model(self, i: int, ledger: Ledger) -> Iterator[bytes]:
         """The server's optimizer state and model, x last, a 16-bit number as the equal float32; or sums of a pool."""
-        replica = self.server.replica
-        if replica is not None and (sums := replica.sums) is not None:
+        if (sums := _sums_of(self.server.replica)) is not None:
             yield ledger.pool(i, sums)
             return
         for vector in self._sent(self.server.dense_model()):
@@ -207,6 +200,11 @@ class Delivery:
         self.server.store(record, answered)
         self.told.update(answered)
         return record
+
+
+def _sums_of(replica: Replica | None) -> PoolSums | None:
+    """What stands for all records, where a replica follows them as sums of a pool; None elsewhere."""
+    return getattr(replica, "sums", None)  # which a replica of another implementation need not have
 
 
 class ModelsDown(Delivery):
@@ -271,7 +269,7 @@ def take_model(client: Client, r: int, vectors: Sequence[Dense]) -> None:
     Raises:
         InputError: If it is older than the client's own, or of another round, size or kind.
     """
-    of_sums = client.replica.sums is not None
+    of_sums = _sums_of(client.replica) is not None
     require(not of_sums, f"model to client {client.id}", "come as the sums of a pool, to its rule", "vectors")
     least = client.replica.round
     require(r >= least, f"round of the model sent to client {client.id}", f"be at least its own, {least}", r)
