@@ -18,10 +18,11 @@ from decomfl_lab.cli.screen import Screened
 from decomfl_lab.errors import DivergedError, require, require_choice
 from decomfl_lab.federations.carrier import FEDERATIONS
 from decomfl_lab.methods.decomfl import DeComFL
-from decomfl_lab.methods.method import AUTO, Method, Option, is_auto
+from decomfl_lab.methods.method import Method, Option
 from decomfl_lab.methods.registry import METHODS, find_method
 from decomfl_lab.runs.config import config_from_mapping, parse_schedule, read_config, run_options
 from decomfl_lab.runs.folder import LOG_FILE
+from decomfl_lab.runs.tuning import AUTO, CHOSEN, tuned, without_auto
 from decomfl_lab.words import WORDS
 
 if TYPE_CHECKING:
@@ -135,7 +136,8 @@ def _command(name: str, method: type[Method]) -> click.Command:
         options = {key: each for key, each in options.items() if key not in ("clients", "sampled", "joined")}
     usual = {*USUAL, *(method.options().keys() - DeComFL.options().keys())}
     ordered = sorted(options.items(), key=lambda each: [*GROUPS, each[1].group].index(each[1].group))
-    flags = [_flag(key, each, each.group if key not in usual else None) for key, each in ordered]
+    searched = CHOSEN if method.tunable else ()
+    flags = [_flag(key, each, each.group if key not in usual else None, key in searched) for key, each in ordered]
     doc = inspect.cleandoc(method.__doc__ or "")
     summary, _, more = doc.partition("\n\n")
     formula, source, reference = more.partition("Source:")
@@ -158,18 +160,18 @@ class _OrAuto(click.ParamType[Any]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """See ``click.ParamType``."""
-        return value if is_auto(value) else self.number.convert(value, param, ctx)
+        return value if value == AUTO else self.number.convert(value, param, ctx)
 
 
-def _flag(name: str, option: Option, group: str | None) -> GroupedOption:
-    """A flag, None where it is not given, so that a file's value stands."""
+def _flag(name: str, option: Option, group: str | None, searched: bool) -> GroupedOption:
+    """A flag, None where it is not given, so that a file's value stands; a number that can be searched may be auto."""
     dashed = name.replace("_", "-")
     is_bool = isinstance(option.default, bool)
     shown = "none" if option.is_schedule else str(option.default)
     return GroupedOption(
         [f"--{dashed}/--no-{dashed}" if is_bool else f"--{dashed}"],
         group,
-        type=_OrAuto(type(option.default)) if option.auto else str if option.is_schedule else type(option.default),
+        type=_OrAuto(type(option.default)) if searched else str if option.is_schedule else type(option.default),
         default=None,
         help=f"{option.help} [default: {shown}]",
     )
@@ -236,13 +238,16 @@ def prepared(
     from decomfl_lab.devices import use_threads_
     from decomfl_lab.runs.building import dataset_of, fitted
     from decomfl_lab.runs.joining import joining
+    from decomfl_lab.runs.prepared import Prepared
     from decomfl_lab.runs.run import Run
+    from decomfl_lab.runs.trial import tried
 
     values = read_config(config) if config is not None else {}
     for name, text in flags.items():
         if text is not None:
             values[name] = parse_schedule(name, text) if name.endswith("_schedule") or name == "joined" else text
     values["method"] = method
+    values, wanted = without_auto(values)
     run_config = config_from_mapping(values, f"config {config}" if config else "the flags")
     for name, (other, those) in _ONLY_WITH.items():
         found = getattr(run_config, other)
@@ -253,10 +258,10 @@ def prepared(
     run_config = run_config if "clients" in values else fitted(run_config, dataset)
     if out is not None:
         run_config = joining(run_config, dataset, out, follows=follows)
-    run = Run(run_config, dataset=dataset, federation=federation)
-    if run.tuning is not None:
-        print(run.tuning, file=sys.stderr, flush=True)
-    return run
+    start, tuning = tuned(tried(Prepared.of(run_config, dataset)), wanted)
+    if tuning is not None:
+        print(tuning, file=sys.stderr, flush=True)
+    return Run.of(start, federation, tuning)
 
 
 def _train(
@@ -276,7 +281,6 @@ def _train(
     run = prepared(method, config, device, threads, flags, _elsewhere(federation, workers), out=out)
     if (first := click.get_current_context().meta.get(_MEANT)) is not None:
         print(f"this is: {first}\n(the authors' run on MNIST is: decomfl train decomfl)", file=sys.stderr, flush=True)
-    plain = run.config.method.plain()
     try:
         with run_bar(title(run)) as show:
             run.train(out=out, on_round=show, on_start=_tell_start)
@@ -284,8 +288,8 @@ def _train(
         if len(run.metrics):
             print(_table(run.metrics))
         raise
-    replays = plain.get("rebuild") == "replay" and plain.get("revert") == "snapshot"  # M/m rounds' worth of them
-    report(run, run.verify() if replays else Rebuilt(0, 0), out, as_json=as_json)
+    # Where clients replay anyway, a replay for each costs as much as M/m rounds did.
+    report(run, run.verify() if run.config.method.replays else Rebuilt(0, 0), out, as_json=as_json)
 
 
 def _elsewhere(name: str, workers: int | None) -> Elsewhere | None:
@@ -301,10 +305,8 @@ def _elsewhere(name: str, workers: int | None) -> Elsewhere | None:
 
 def title(run: Run) -> str:
     """What a run is called beside its progress."""
-    plain = run.config.method.plain()
-    return " ".join(
-        [run.config.method.name, *(f"{label}={plain[key]}" for label, key in SIZES.items() if key in plain)]
-    )
+    method = run.config.method
+    return " ".join([method.name, *(f"{symbol}={size}" for symbol, size in method.sizes.items())])
 
 
 def report(run: Run, rebuilt: Rebuilt, out: Path | None, *, as_json: bool, **more: str) -> None:
@@ -343,9 +345,6 @@ def _what_next(out: Path | None) -> str:
     }
     here = [f"  {f'decomfl {name} {out}':<40} {why}" for name, why in wanted.items() if installed(COMMANDS, name)]
     return "\n".join([f"written to {out}; look at it by", *here])
-
-
-SIZES = {"K": "local_steps", "P": "perturbations"}
 
 
 def _tell_start(row: dict[str, float]) -> None:

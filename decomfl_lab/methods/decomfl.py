@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
 from decomfl_lab.estimators.differences import Estimator, projection
@@ -29,6 +29,12 @@ __all__ = ["DeComFL", "DeComFLProjection"]
 
 _PRIVATE_KEY = 11
 """Where the clients' key derives from the run's seed, so that runs repeat; in the field only clients know it."""
+
+
+_CARRIED = {"revert": "snapshot", "tracking": "server", "history": 0, "private_seeds": False}
+"""What clients must have who are in other processes: a model that is a replay of records which the server tracks."""
+_BARE = {**_CARRIED, "rebuild": "copy", "server_model": False, "pull": "never"}
+"""What a simulation needs least for: none of it changes the model's way, but for the rounding of revert sync."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +87,30 @@ class _Lagging(Scalars):
         require_choice("rebuild", self.rebuild, ("replay", "copy"))
         exact = self.rebuild == "replay" or self.revert == "snapshot"
         require(exact, "rebuild", "be replay with revert sync, where replicas drift", self.rebuild)
+
+    @property
+    def replays(self) -> bool:
+        """See ``Method.replays``."""
+        return self.rebuild == "replay" and not self.drifts
+
+    @property
+    def drifts(self) -> bool:
+        """See ``Method.drifts``."""
+        return self.revert == "sync"
+
+    def replaying(self) -> Self:
+        """See ``Method.replaying``."""
+        return replace(self, rebuild="replay")
+
+    def require_carried(self, by: object) -> None:
+        """See ``Method.require_carried``."""
+        plain = self.plain()
+        for name, value in _CARRIED.items():
+            require(plain.get(name, value) == value, name, f"be {value!r} with federation {by}", plain.get(name))
+
+    def bare(self) -> Self:
+        """The same method without what changes only how clients get to x, or what the server keeps for them."""
+        return self.but({name: value for name, value in _BARE.items() if name in self.options()})
 
     @property
     def keeps_model(self) -> bool:
@@ -169,6 +199,10 @@ class DeComFL(LoggingDifferences, _Lagging):
     """
 
     name: ClassVar[str] = "decomfl"
+
+    def rehearsal(self, lr: float, P: int) -> Self:
+        """See ``Method.rehearsal``; M clients need one model then."""
+        return super().rehearsal(lr, P).bare()
 
     def federation(self, setting: Setting) -> DeComFLFederation:
         """See ``Method.federation``."""

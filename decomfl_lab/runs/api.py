@@ -19,8 +19,11 @@ from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction
 from decomfl_lab.plugins import OWN
 from decomfl_lab.runs.building import name_of_loss
 from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.prepared import Prepared
 from decomfl_lab.runs.progress import run_bar
 from decomfl_lab.runs.run import Run, load_run
+from decomfl_lab.runs.trial import tried
+from decomfl_lab.runs.tuning import tuned, without_auto
 
 __all__ = ["load", "train"]
 
@@ -80,10 +83,12 @@ def train(
     dataset = own_dataset(clients, test, whole=BatchLoss.of(loss).form is Form.MODEL)
     assert dataset.parts is not None
     M = len(dataset.parts)
+    options, wanted = without_auto(options)
     config = TrainConfig(DeComFL() if method is None else method)
     config = config.but(model=OWN, data=OWN, loss=name_of_loss(loss), rounds=rounds, seed=seed, **options)
     config = config if config.method.alone else config.but(clients=M, sampled=M if sampled is None else sampled)
-    run = Run(config, dataset=dataset, module=model, loss=loss, device=device, federation=federation)
+    start, tuning = tuned(tried(Prepared.of(config, dataset, model, loss, device=device)), wanted)
+    run = Run.of(start, federation, tuning)
     folder = None if out is None else as_path("out", out)
     if not progress:
         run.train(out=folder)

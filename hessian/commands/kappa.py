@@ -462,8 +462,8 @@ def _trained(
     from decomfl_lab.language.causal import is_pretrained
     from decomfl_lab.language.tasks import TASKS
     from decomfl_lab.models.registry import MODELS
+    from decomfl_lab.runs.folder import CHECKPOINT_FILE
     from decomfl_lab.runs.progress import RunBars
-    from decomfl_lab.runs.run import CHECKPOINT_FILE
     from hessian.named import from_run, from_task, from_weights, trained_here
 
     steps = None if steps is None else require_int("train_steps", steps, 0, 10**8)

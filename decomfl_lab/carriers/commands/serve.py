@@ -126,7 +126,7 @@ def _serve(
     from decomfl_lab.carriers.stream.connection import require_address
     from decomfl_lab.carriers.stream.server import StreamServer
     from decomfl_lab.federations.remote import RemoteFederation
-    from decomfl_lab.runs.building import movable
+    from decomfl_lab.runs.prepared import movable
     from decomfl_lab.runs.told import Rebuilt
 
     if out is None:
@@ -134,7 +134,7 @@ def _serve(
     require_address("bind", bind, secured=certificates is not None)
     own = read_identity(certificates, "server") if certificates is not None else None
     run = prepared(method, config, device, threads, flags, out=out, follows=True)
-    here = movable(run.federation, run.config)
+    here = movable(run.federation, run.config.method)
     x = here.observer.digest()
     identity = run.config.identity(x)
     with held(out), contextlib.ExitStack() as stack:

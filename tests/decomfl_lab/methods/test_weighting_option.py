@@ -15,8 +15,9 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.own import own_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.methods.registry import METHODS
-from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
+from decomfl_lab.runs.prepared import Prepared, build_federation
+from decomfl_lab.runs.tuning import tuned
 
 WEIGHED = [name for name in METHODS if name not in ("feedsign", "mezo")]
 HOSPITALS = [(torch.ones(1, 1), torch.zeros(1)), (torch.ones(99, 1), torch.ones(99))]
@@ -92,7 +93,7 @@ def test_where_there_is_no_weight_the_option_is_refused(options: dict[str, Any],
 
 def test_a_step_size_that_is_chosen_by_the_mean_of_the_clients_losses_is_refused() -> None:
     with pytest.raises(InputError, match="weighting must be clients with lr auto, which measures the curvature"):
-        lab.Run(TrainConfig(lr="auto", weighting="examples", data="digits", model="logistic"))
+        tuned(Prepared.of(TrainConfig(weighting="examples", data="digits", model="logistic")))
 
 
 def test_it_is_of_the_runs_identity_which_without_it_is_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,8 @@ from decomfl_lab.protocol.session import Host
 from decomfl_lab.protocol.weights import MOST_EXAMPLES, Weighting, Weights
 from decomfl_lab.protocol.wire import EXAMPLES_BYTES, HEADER_BYTES, decode, encode, split_frame
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.prepared import build_federation
 from tests.decomfl_lab.federations.direct import RUN, Direct
 
 CONFIG = TrainConfig(

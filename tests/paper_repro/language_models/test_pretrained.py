@@ -13,8 +13,8 @@ import torch
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.language import tasks
 from decomfl_lab.runs import finetuning
+from decomfl_lab.runs.folder import CHECKPOINT_FILE
 from decomfl_lab.runs.replay import replay
-from decomfl_lab.runs.run import CHECKPOINT_FILE
 from paper_repro.language_models import pretrained
 from paper_repro.workflow import recorded
 from paper_repro.workflow.part import Options
