@@ -14,7 +14,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.laws import FAULTS, LAWS, Implementation, check, verify
 from decomfl_lab.laws.check import check_law, load_implementation
 from decomfl_lab.noise.vectors import KNOWN_ANSWERS
-from decomfl_lab.records.aggregation import Majority, Mean
+from decomfl_lab.protocol.aggregation import Majority, Mean
 
 CASES = 40
 """How many for a law of which every fault is caught in 20; a planted fault is looked for in 1,000."""

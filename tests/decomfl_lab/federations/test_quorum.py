@@ -11,8 +11,8 @@ import pytest
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.federations.remote import RemoteFederation, Take
+from decomfl_lab.protocol.aggregation import Aggregation, Krum, Mean, TrimmedMean
 from decomfl_lab.protocol.server import Tracking
-from decomfl_lab.records.aggregation import Aggregation, Krum, Mean, TrimmedMean
 from decomfl_lab.replicas.replica import Replica
 from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, Direct, but, host, remote
 
@@ -80,7 +80,7 @@ def test_a_quorum_is_what_the_aggregation_needs_at_least_and_the_sample_at_most(
 
 
 def test_a_federation_waits_by_default_as_long_as_the_command_says() -> None:
-    from decomfl_lab.cli import serve
+    from decomfl_lab.carriers.commands import serve
 
     words, _, told = next(own for own in vars(serve).values() if isinstance(own, dict) and "patience" in own)[
         "patience"

@@ -15,9 +15,10 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
 from decomfl_lab.protocol.delivery import Delivery, receive
+from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.messages import Dense, Held, Plan, Quantized, Reply, RunSeed, Sparse
 from decomfl_lab.protocol.server import Server
-from decomfl_lab.protocol.wire import HEADER_BYTES, Ledger, decode, encode, read, vector_of
+from decomfl_lab.protocol.wire import HEADER_BYTES, decode, encode, read, vector_of
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import DerivedSeeds, Seeding, draw_seeds

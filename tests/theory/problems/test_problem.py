@@ -13,11 +13,11 @@ from decomfl_lab import noise
 from decomfl_lab.errors import InputError
 from decomfl_lab.noise import Distribution
 from tests.theory.strategies import waves
+from theory.notation.setting import DISTRIBUTIONS
 from theory.problems.problem import Bowl, Logistic, Problem, directions, subspace
 from theory.problems.quadratic import Quadratic
 from theory.problems.spectrum import Spectrum
 from theory.problems.waves import Waves
-from theory.setting import DISTRIBUTIONS
 
 BOWL = Bowl(
     Quadratic.of(
