@@ -56,7 +56,22 @@ class Argument(click.Argument):
         return (self.make_metavar(ctx), self.help) if self.help else None
 
 
-def command(run: Callable[[Any], None]) -> click.Command:
+class OptionsCommand(Screened):
+    """A command of one dataclass of options.
+
+    Attributes:
+        run: What it does with them.
+    """
+
+    def __init__(self, run: Callable[[Any], None], kind: type, **attributes: Any) -> None:
+        def call(**values: Any) -> None:
+            run(made_of(kind, values))
+
+        super().__init__(params=flags_of(kind), callback=call, help=inspect.getdoc(run), **attributes)
+        self.run = run
+
+
+def command(run: Callable[[Any], None]) -> OptionsCommand:
     """The command that a function of one dataclass of options is; its docstring is the help.
 
     @command
@@ -65,12 +80,7 @@ def command(run: Callable[[Any], None]) -> click.Command:
     """
     (given,) = inspect.signature(run).parameters
     kind = run.__globals__[run.__annotations__[given]]
-
-    def call(**values: Any) -> None:
-        run(made_of(kind, values))
-
-    name = run.__name__.strip("_").replace("_", "-")
-    return Screened(name, params=flags_of(kind), callback=call, help=inspect.getdoc(run))
+    return OptionsCommand(run, kind, name=run.__name__.strip("_").replace("_", "-"))
 
 
 def beside(run: Callable[[Any, dict[str, Any]], None], own: type) -> Callable[..., None]:
