@@ -609,7 +609,7 @@ def test_the_project_registers_the_command() -> None:
 def test_python_and_the_command_have_the_same_defaults() -> None:
     python = inspect.signature(hessian.effective_rank).parameters
     shared = {name: option.default for name, _, option in declared(KappaOptions) if name in python}
-    others = {"loss", "checkpoint", "trace"}  # named by a string there, an object in Python
+    others = {"model", "data", "loss", "checkpoint", "trace"}  # named by a string there, an object in Python
     assert {"rtol", "max_products", "weight_decay", "trust"} <= shared.keys()
     assert all(python[name].default == default for name, default in shared.items() if name not in others)
 
