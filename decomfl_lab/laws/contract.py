@@ -236,7 +236,7 @@ class AnyReplica(Protocol):
     def snapshot(self) -> Snapshot:
         """Round, x and {slot: vector} for each of ``rule.slots``, which no later step of the replica changes.
 
-        Of another class (a named tuple or a dataclass) it may have the slots as fields, in the place of ``state``.
+        Of another class (a named tuple or a dataclass) it may have the slots as fields instead of ``state``.
         """
 
     def restore(self, snapshot: Snapshot) -> None:
