@@ -153,9 +153,3 @@ def test_training_says_what_it_trains_and_what_to_look_at(
     looks = [line.split("  ")[1].split()[1:] for line in told.splitlines() if line.startswith("  decomfl")]
     assert [argv[0] for argv in looks] == ["plot", "kappa", "replay"]
     assert [main(argv) for argv in looks if argv[0] != "kappa"] == [0, 0]
-
-
-def test_the_first_screen_needs_no_numbers() -> None:
-    code = "import sys; from decomfl_lab.cli.main import main; main([]); print('numpy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("False\n")

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
-import typer
 
 from decomfl_lab.errors import InputError
 from theory.bounds import names
-from theory.commands.audit import audit
+from theory.commands.audit import AuditOptions, audit
 from theory.findings import registry
 from theory.findings.finding import Check, Entry, Evidence
 from theory.findings.registry import CAUSES, ENTRIES
@@ -32,7 +32,7 @@ def _named(entry: Entry, names: set[str]) -> tuple[Check, ...]:
 
 
 def _rows(capsys: Capture, **options: Any) -> list[dict[str, Any]]:
-    audit(as_json=True, **options)
+    audit.run(AuditOptions(as_json=True, **options))
     rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
     return rows
 
@@ -43,7 +43,7 @@ def test_the_findings_that_matter_fit_one_screen(capsys: Capture, monkeypatch: p
     shown = [each for each in ENTRIES if _named(each, witnesses) and not (each.carries or each.checks("supports"))]
     quick = [replace(each, evidence={"refutes": _named(each, witnesses)}) for each in shown]
     monkeypatch.setattr(registry, "ENTRIES", quick)
-    audit()
+    audit.run(AuditOptions())
     told = capsys.readouterr().out
     assert len(told.splitlines()) <= 60
     assert max(map(len, told.splitlines()[:-1])) <= 120
@@ -88,7 +88,7 @@ def test_what_carries_a_fault_hangs_on_its_cause(capsys: Capture) -> None:
 
 @pytest.mark.usefixtures("few")
 def test_one_statement_is_told_in_full(capsys: Capture) -> None:
-    audit(statement=["line-299"])
+    audit.run(AuditOptions(statement=("line-299",)))
     told = capsys.readouterr().out
     for words in ("line-299 (Algorithm 1", "algorithm line): misprint", "N is nowhere defined", "instead"):
         assert words in told
@@ -97,7 +97,7 @@ def test_one_statement_is_told_in_full(capsys: Capture) -> None:
 
 @pytest.mark.usefixtures("few")
 def test_a_cause_is_told_with_all_that_hangs_on_it(capsys: Capture) -> None:
-    audit(cause=["table-cells"])
+    audit.run(AuditOptions(cause=("table-cells",)))
     told = capsys.readouterr().out
     assert "Cells of Table 2 do not follow the formula" in told
     assert "line-582.2 (Table 2" in told
@@ -105,7 +105,7 @@ def test_a_cause_is_told_with_all_that_hangs_on_it(capsys: Capture) -> None:
 
 @pytest.mark.usefixtures("few")
 def test_counts_come_last(capsys: Capture) -> None:
-    audit(kind=["algorithm line"], status=["misprint"])
+    audit.run(AuditOptions(kind=("algorithm line",), status=("misprint",)))
     told = capsys.readouterr().out.splitlines()
     misprints = sum(entry.kind == "algorithm line" and entry.status == "misprint" for entry in ENTRIES)
     assert told[-1].startswith(f"{misprints} statements: {misprints} misprint; all ")
@@ -115,8 +115,8 @@ def test_evidence_that_fails_is_told_and_the_command_fails(capsys: Capture, monk
     wrong = Check("wrong", lambda: Evidence("search", False, "but it is [not] so"))
     failing = replace(ENTRIES[-1], evidence={"supports": (wrong,)})
     monkeypatch.setattr(registry, "ENTRIES", [failing])
-    with pytest.raises(typer.Exit):
-        audit(statement=[failing.label])
+    with pytest.raises(click.exceptions.Exit):
+        audit.run(AuditOptions(statement=(failing.label,)))
     told = capsys.readouterr().out
     assert "FAILS     search: but it is [not] so" in told
     assert f"evidence fails for {failing.label}" in told
@@ -141,15 +141,15 @@ def test_evidence_that_fails_is_told_and_the_command_fails(capsys: Capture, monk
 )
 def test_what_is_not_known_is_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        audit(**options)
+        audit.run(AuditOptions(**options))
 
 
 @pytest.mark.usefixtures("few")
 def test_what_a_source_has_and_the_audit_lacks_is_told(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "other.tex"
     path.write_text("\\begin{document}\n$$ a $$\n\\end{document}\n")
-    with pytest.raises(typer.Exit):
-        audit(statement=["line-299"], paper=path)
+    with pytest.raises(click.exceptions.Exit):
+        audit.run(AuditOptions(statement=("line-299",), paper=path))
     told = capsys.readouterr().err
     assert "is not the file that the entries were made for" in told
     assert "no entry for line 2: display" in told
