@@ -65,8 +65,7 @@ class TuningProblem:
         options = {**self.config, "rounds": 1, "eval_every": 1, "rebuild": "copy", **options}
         if self.eigenvalues is None:
             given, wanted = without_auto(options)
-            start, tuning = tuned(Prepared.of(TrainConfig(**given)), wanted)
-            run = Run.of(start, tuning=tuning)
+            run = Run.of(*tuned(Prepared.of(TrainConfig(**given)), wanted))
             run.train()
             return run
         examples = torch.zeros(4, 1), torch.zeros(4, 1)

@@ -254,7 +254,7 @@ def prepared(
     start, tuning = tuned(tried(Prepared.of(run_config, dataset)), wanted)
     if tuning is not None:
         print(tuning, file=sys.stderr, flush=True)
-    return Run.of(start, federation, tuning)
+    return Run.of(start, tuning, federation)
 
 
 def _train(method: str, options: TrainOptions, flags: dict[str, Any]) -> None:

@@ -258,6 +258,7 @@ class DeComFLFederation:
         """See ``Federation``: one replica rolls from the base to the present and leaves copies on its way."""
         tensors, values = saved
         require("base" in values, "saved run", "have had its clients in this process", "one with clients elsewhere")
+        # The base is one replica that starts at the oldest round; all others are copies of it on its way.
         rolling = self.observer.clone()
         state = {slot: tensors[f"state.{slot}"] for slot in rolling.state}
         rolling.restore(Snapshot(values["base"], tensors["x"], state))
@@ -270,6 +271,7 @@ class DeComFLFederation:
             holders.append((values["round"], self.server.replica))
         if self.base is not None:
             holders.append((values["base"], self.base))
+        # In the order of their rounds, so that the records are applied once.
         for r, replica in sorted(holders, key=lambda holder: holder[0]):
             if not replica.forgotten or replica is self.server.replica:  # a server of sums has no x and follows
                 rolling.catch_up(record for record in records if record.round < r)
@@ -286,6 +288,7 @@ class DeComFLFederation:
         for steps, told, client in zip(values["steps_taken"], values["told"], self.clients, strict=True):
             client.steps_taken = steps
             client.run_seed = self.server.run_seed if told else None
+        # Replicas that drift are no replay of anything: each has its own x, and the steps it has not taken back.
         for i, replica in self._drifting():
             replica.restore(Snapshot(replica.round, tensors[f"client.{i}.x"], {}))
             replica.diverge(_from_json(step) for step in values["taken"][str(i)])

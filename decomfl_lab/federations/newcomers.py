@@ -63,6 +63,8 @@ def with_newcomers(
         kept: tuple[RoundRecord, ...] = read(tuple, tensors["records"].numpy().tobytes(), federation.server.run_seed)
         records = (*earlier, *kept)
         forgetful = federation.forgetful and federation.base is None  # whoever takes part is sent the model
+        # Who joins begins at x_0. The saved base may be later, so it is moved back there; that the given model is x_0
+        # is shown by its digest, or by the records that lead from it to the base.
         if base and not forgetful:
             rolling = federation.observer.clone()
             rolling.restore(Snapshot(base, tensors["x"], {slot: tensors[f"state.{slot}"] for slot in rolling.state}))

@@ -150,6 +150,7 @@ Update = tuple[ScalarArray, float, NDArray[np.float64] | None]
 def _local_updates(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Update]:
     """``local_update`` of each client, step by step together: along the same directions, from models of their own."""
     estimates: list[list[Estimate]] = [[] for _ in clients]
+    # Measure, then step, K times; the step after the last measurement is the record's, and is not taken here.
     for k in range(plans[0].K):
         for own, found in zip(estimates, _measure(clients, plans, k), strict=True):
             own.append(found)
@@ -164,6 +165,7 @@ def _local_updates(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Upd
                     client.replica.step_(step)
                 client._taken.append(step)
     K = plans[0].K
+    # All clients' K estimates come to the host at once, client by client.
     there = fetched([at for own in estimates for at in own])
     for n, client in enumerate(clients):
         if client.resolution is not None:
@@ -195,6 +197,7 @@ def _measure(clients: Sequence[Client], plans: Sequence[Plan], k: int) -> list[E
         points = first.estimator.points(P, first.mu)
         if first.lean:
             values = [client._values(line, points) for client, line in zip(clients, lines, strict=True)]
+        # At the start all are at x_r, so that one x + c z_p serves everybody's batch.
         elif k == 0 and _at_one_point(lines):  # later every client is at an x of its own
             values = first.engine.losses(lines[0], points, samples)
         else:

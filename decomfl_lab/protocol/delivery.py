@@ -93,6 +93,7 @@ class Delivery:
             InputError: See ``Server.plan_round``.
         """
         server = self.server
+        # What each participant holds: as it reports, or as the server has it tracked.
         held = [read(Held, report, decode=self.decode) for report in reports] if self.wants_reports else None
         pulling = set()  # whose records are gone: they get the model, and are planned as holding this round
         if server.replica is not None:

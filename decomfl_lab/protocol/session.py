@@ -126,6 +126,7 @@ class Host:
         records: tuple[RoundRecord, ...] = ()
         vectors: list[Dense] = []
         sums: PoolSums | None = None
+        # First everything is read and checked, so that a bad frame changes nothing.
         for message in messages:
             match message:
                 case Welcome():
@@ -150,6 +151,7 @@ class Host:
         for n, record in enumerate(records):
             self._terms.check(record)
             require(record.round == records[0].round + n, "records", "follow one another", record.round)
+        # Only now the shared model is moved: by a model, by sums of a pool, or to x_0, and then by records.
         anew = welcome is not None and welcome.round == 0
         if vectors:  # a model in the place of records
             client.replica.round = 0 if anew else self.replica.round

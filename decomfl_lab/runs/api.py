@@ -87,8 +87,7 @@ def train(
     config = TrainConfig(DeComFL() if method is None else method)
     config = config.but(model=OWN, data=OWN, loss=name_of_loss(loss), rounds=rounds, seed=seed, **options)
     config = config if config.method.alone else config.but(clients=M, sampled=M if sampled is None else sampled)
-    start, tuning = tuned(tried(Prepared.of(config, dataset, model, loss, device=device)), wanted)
-    run = Run.of(start, federation, tuning)
+    run = Run.of(*tuned(tried(Prepared.of(config, dataset, model, loss, device=device)), wanted), federation)
     folder = None if out is None else as_path("out", out)
     if not progress:
         run.train(out=folder)

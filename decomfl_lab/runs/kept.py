@@ -24,14 +24,14 @@ from decomfl_lab.objectives.trees import tensors
 from decomfl_lab.plugins import OWN
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.records.record import RoundRecord
-from decomfl_lab.runs.config import config_from_mapping, read_config
+from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.course import Course
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE, read_rows
 from decomfl_lab.runs.joining import data_then, differing
 from decomfl_lab.runs.provenance import PROVENANCE_FILE, code_version, read_provenance, write_provenance
 from decomfl_lab.runs.told import Progress
 
-__all__ = ["logged", "publish", "read_saved", "repeat", "require_same", "rests_on_log", "resume", "save"]
+__all__ = ["logged", "publish", "read_saved", "repeat", "require_own", "require_same", "rests_on_log", "resume", "save"]
 
 PROBED = 1e-3
 """By how much a loss may differ, relative to it, where it is computed by other kernels or on another device."""
@@ -87,6 +87,23 @@ def read_saved(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
                 "the file, which the checkpoint does not need; another run needs another folder"
             )
     return tensors, saved
+
+
+def require_own(config: TrainConfig, call: str, **given: Any) -> None:
+    """InputError that shows the call to write where what is given lacks something that the run's user brought.
+
+    Args:
+        config: The run.
+        call: The call up to the arguments in question, as ``lab.load('runs/a'``.
+        given: The arguments in question, of model, loss and clients; None for what is not given.
+    """
+    kept = {"model": config.model, "loss": config.loss, "clients": config.data}
+    wanted = [name for name in kept if name in given and kept[name].split(" ")[0] == OWN]
+    if lacking := [name for name in wanted if given[name] is None]:
+        again = "".join(f", {name}={name}" for name in wanted) + ", test=test" * ("clients" in wanted)
+        raise InputError(
+            f"{' and '.join(lacking)} must be given again, as {call}{again}): the run trained its user's own, got None"
+        )
 
 
 def resume(run: Course, folder: Path, *, any_code: bool) -> None:

@@ -25,7 +25,8 @@ from decomfl_lab.records.record import History, RoundRecord
 from decomfl_lab.runs.building import dataset_of, loss_is_of_model
 from decomfl_lab.runs.config import config_from_mapping
 from decomfl_lab.runs.folder import LOG_FILE
-from decomfl_lab.runs.run import Run, require_own
+from decomfl_lab.runs.kept import require_own
+from decomfl_lab.runs.run import Run
 
 __all__ = ["TOLERANCE", "Compared", "Measured", "Replay", "replay"]
 

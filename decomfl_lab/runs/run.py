@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import time
 from collections.abc import Callable
@@ -37,7 +36,7 @@ from decomfl_lab.runs.told import Progress, Rebuilt, Sent
 from decomfl_lab.runs.trial import tried
 from decomfl_lab.runs.tuning import Tuning
 
-__all__ = ["Run", "load_run", "require_own", "train"]
+__all__ = ["Run", "load_run", "train"]
 
 CHECKPOINT_SECONDS = 20.0
 """The time between two checkpoints is this, times the seconds that one takes if more than 1: 5 % of a run at most."""
@@ -90,7 +89,7 @@ class Run(Course):
 
     @classmethod
     @inference_mode(False)
-    def of(cls, start: Prepared, federation: Elsewhere | None = None, tuning: Tuning | None = None) -> Run:
+    def of(cls, start: Prepared, tuning: Tuning | None = None, federation: Elsewhere | None = None) -> Run:
         """The run that was prepared, tried and perhaps tuned (``runs.tuning``)."""
         run = cls.__new__(cls)
         Course.__init__(run, start, federation, tuning)
@@ -140,8 +139,7 @@ class Run(Course):
         method = self.config.method.averaged()  # other aggregations need more than one reply, and send the same
         small = min(4, self.config.batch_size)
         config = self.config.but(method, clients=M, sampled=1, joined={}, rounds=4, batch_size=small)
-        own = copy.deepcopy(self.module)
-        start = Prepared.of(config, replace(self.dataset, parts=parts), own, self.loss)
+        start = Prepared.of(config, replace(self.dataset, parts=parts), self.module, self.loss)
         said = method.traffic(config.cohort, start.layout.d)
         return TrafficCheck(said, mean_traffic(start.federation(), config.cohort))
 
@@ -357,23 +355,6 @@ def train(
     return run.metrics
 
 
-def require_own(config: TrainConfig, call: str, **given: Any) -> None:
-    """InputError that shows the call to write where what is given lacks something that the run's user brought.
-
-    Args:
-        config: The run.
-        call: The call up to the arguments in question, as ``lab.load('runs/a'``.
-        given: The arguments in question, of model, loss and clients; None for what is not given.
-    """
-    kept = {"model": config.model, "loss": config.loss, "clients": config.data}
-    wanted = [name for name in kept if name in given and kept[name].split(" ")[0] == OWN]
-    if lacking := [name for name in wanted if given[name] is None]:
-        again = "".join(f", {name}={name}" for name in wanted) + ", test=test" * ("clients" in wanted)
-        raise InputError(
-            f"{' and '.join(lacking)} must be given again, as {call}{again}): the run trained its user's own, got None"
-        )
-
-
 def _with_newcomers(config: TrainConfig, dataset: Dataset, out: Path) -> TrainConfig:
     """The saved run with the clients more that have brought data; a run that samples every client goes on to do so."""
     M = config.clients if dataset.parts is None or config.method.alone else len(dataset.parts)
@@ -401,7 +382,7 @@ def load_run(out: Path, dataset: Dataset | None = None, **own: Any) -> Run:
     _, saved = kept.read_saved(out)
     config = config_from_mapping(saved.get("config", {}), f"run {out}", lenient=True)
     given = {"model": own.get("module"), "loss": own.get("loss"), "clients": dataset}
-    require_own(config, f"lab.load({str(out)!r}", **given)
+    kept.require_own(config, f"lab.load({str(out)!r}", **given)
     dataset = dataset_of(config) if dataset is None else dataset
     config = _with_newcomers(config, dataset, out)
     if saved["data"] != data_then(config.of_first(saved["config"]["clients"]), config, dataset):
