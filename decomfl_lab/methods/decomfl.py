@@ -147,8 +147,9 @@ class _Lagging(Scalars):
         policy = PullPolicy(self.bandwidth, self.replay_ns) if self.pull == "auto" else None
         observer = make_replica(x, self.rule, private_key=key, low_rank=low_rank)
         # Clients that correct their model afterwards drift; the observer follows the records to the bit all the same.
-        drifts = self.revert == "sync"
-        start = make_replica(x, self.rule, corrected=True, low_rank=low_rank, private_key=key) if drifts else observer
+        start = observer
+        if self.drifts:
+            start = make_replica(x, self.rule, corrected=True, private_key=key, low_rank=low_rank)
         clients = self.clients(setting, start, estimator, mu, lean=lean)
         return DeComFLFederation(Delivery(server, policy=policy), clients, observer, copies=self.rebuild == "copy")
 

@@ -33,14 +33,7 @@ __all__ = ["Course"]
 class Course:
     """What training moves on and a folder keeps.
 
-    Attributes:
-        config: The configuration of the run.
-        dataset: The data.
-        federation: The server and the clients.
-        tuning: What the learning rate was chosen by; None where it was given.
-        seconds: The training time so far.
-        folder: Where the run was saved last; None if nowhere.
-        resolution: It warns where the scalars of the first rounds are rounding.
+    Attributes (beside those that ``run.Run`` has for its users):
         rows: The evaluations so far.
         losses: The training losses since the last of them.
         first: The training loss of the first round; None before it.

@@ -219,7 +219,7 @@ def without_auto(values: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[s
         InputError: If P is to be chosen and the learning rate is not.
     """
     wanted = frozenset(name for name in CHOSEN if isinstance(values.get(name), str) and values[name] == AUTO)
-    lr = values.get("lr", "none")
+    lr = values.get("lr", "its default")
     require(not wanted or "lr" in wanted, "lr", "be auto where perturbations is, as they are chosen together", lr)
     return {name: value for name, value in values.items() if name not in wanted}, wanted
 
