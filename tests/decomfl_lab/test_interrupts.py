@@ -128,7 +128,7 @@ def test_kappa_says_what_is_kept(tmp_path: Path) -> None:
     assert read_checkpoint(tmp_path / "k")[1]["run"]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_papers_processes_save_their_runs_and_end(tmp_path: Path) -> None:
     """A terminal sends Ctrl-C to the whole group, of which the command alone may hear it."""
     command = f"paper --only fig2 --scale smoke --jobs 2 --out {tmp_path}"

@@ -129,7 +129,7 @@ harness.main()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_harness_ends_with_1_at_a_planted_fault_and_saves_the_input(tmp_path: Path) -> None:
     pytest.importorskip("atheris", reason="make fuzz installs it")
     ran = subprocess.run([sys.executable, "-c", PLANT_AND_FUZZ, tmp_path], capture_output=True, text=True, check=False)

@@ -19,7 +19,7 @@ SETTINGS: tuple[tuple[dict[str, Any], int], ...] = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_95_percent_of_the_intervals_hold() -> None:
     """2,007 runs on nine spectra; seeds are not those that the method was tuned with."""
     runs = {str(settings): list(coverage_runs(seeds=range(10_000, 10_000 + n), **settings)) for settings, n in SETTINGS}

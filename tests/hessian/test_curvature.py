@@ -346,7 +346,7 @@ def test_pyhessian_agrees_on_the_largest_eigenvalue_and_roughly_on_the_trace(cas
     assert abs(float(np.mean(samples)) - float(dense.trace())) < 4 * error
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_language_model_of_transformers(tied):
     """Named inputs, logits among the outputs, fused attention, tied embeddings."""

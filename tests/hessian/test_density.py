@@ -17,7 +17,7 @@ from tests.hessian.spectra import Broken, eigenvalues, mlp_hessian, rotated
 BULK = [20.0, 12.0, -5.0, *np.linspace(-1.0, 2.0, 197)]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_within_0_12_of_the_mean_magnitude_after_50_products() -> None:
     true = eigenvalues().numpy()
     found = [spectral_density(mlp_hessian(), seed=seed) for seed in range(6)]

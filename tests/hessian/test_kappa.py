@@ -40,7 +40,7 @@ def test_a_result_is_shown_without_its_history() -> None:
     assert "history" not in repr(found)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("settings", [{"products": 20}, {"rtol": 0.05}], ids=str)
 def test_kappa_is_within_5_percent_and_lambda_max_within_its_residual(settings: dict[str, Any]) -> None:
     operator, true = mlp_hessian(10), eigenvalues(10)
@@ -102,7 +102,7 @@ def foretold(*spectra: str) -> float:
     return float(np.mean([0.5 <= ratio <= 2 for ratio in ratios]))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_products_that_a_half_width_takes_are_foretold_within_a_factor_of_2(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -109,7 +109,7 @@ def without_reorthogonalisation(H: Tensor, steps: int) -> Tensor:
     return torch.from_numpy(np.linalg.eigvalsh(T))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_no_ghost_eigenvalues_in_float32_after_200_steps() -> None:
     operator = DenseOperator(mlp_hessian().matrix.float())
     true = eigenvalues()

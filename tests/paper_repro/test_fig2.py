@@ -194,7 +194,7 @@ def test_a_reference_that_is_not_one_is_refused(tmp_path: Path) -> None:
         fig2_reference(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_command_makes_everything_and_reuses_its_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -567,7 +567,7 @@ def _examples(task: str, folder: str | Path | None = None) -> TaskData:
     return TaskData(some, some[:12], f"{TASKS[task].title}: 40 train / 12 test examples; half of it is missing", "d")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_command_pretrains_a_model_and_makes_the_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -310,7 +310,7 @@ def test_the_authors_curves_of_figure_3_are_read(tmp_path: Path) -> None:
     assert rows.test_accuracy.count() == 3
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_command_makes_every_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -85,7 +85,7 @@ def until(holds: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_two_runners_at_once_compute_each_key_once_and_share_them(tmp_path: Path) -> None:
     with runner(tmp_path, 0.5) as other:
         until(lambda: told(tmp_path))
@@ -97,7 +97,7 @@ def test_two_runners_at_once_compute_each_key_once_and_share_them(tmp_path: Path
     assert not list(tmp_path.glob(f"*{TURN_FILE}-*"))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_what_a_killed_runner_had_begun_is_done_by_the_other_and_its_turn_ends(tmp_path: Path) -> None:
     with runner(tmp_path, 60.0) as other:
         until(lambda: told(tmp_path))
@@ -109,7 +109,7 @@ def test_what_a_killed_runner_had_begun_is_done_by_the_other_and_its_turn_ends(t
 
 
 @pytest.mark.engine
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(("backend", "library"), [("loky", "joblib"), ("ray", "ray"), ("dask", "distributed")])
 def test_every_backend_computes_elsewhere_and_brings_errors_back(backend: str, library: str, tmp_path: Path) -> None:
     pytest.importorskip(library, reason=f"{library} is not installed here: make engines tests it")

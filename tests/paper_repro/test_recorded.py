@@ -163,7 +163,7 @@ def test_a_report_from_records_computes_nothing_and_lists_what_is_not_recorded(
     assert not (out / "runs").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_every_record_of_the_project_can_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DECOMFL_DATA", raising=False)
     monkeypatch.setattr(making, "run_all", lambda *_, **__: pytest.fail("computed"))

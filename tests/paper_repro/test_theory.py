@@ -245,7 +245,7 @@ def test_the_page_opens_to_the_evidence_and_says_what_was_not_borne_out() -> Non
     assert made.section.facts["findings borne out"] == "1 of 2"
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_command_makes_both_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -152,7 +152,7 @@ def test_wrong_constants_of_lemmas_are_caught_on_waves() -> None:
 NOISY = Quadratic.of(Spectrum.flat(1), D=0.0, sigma=1.0)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_theorem_1_as_printed_fails_by_every_source() -> None:
     # All 1000 directions see the same mini-batch: its noise is not divided by P.
     printed = statement("theorem-1", "stated")

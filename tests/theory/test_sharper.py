@@ -110,7 +110,7 @@ def test_every_sharper_bound_holds_on_random_admissible_quadratics(key: tuple[st
     holds()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("key", SHARPER, ids="/".join)
 @pytest.mark.parametrize("problem", [
     Logistic.random(M=4, examples=10, n=3, d=50), Waves.random(waves=3, n=2, d=50, M=4, seed=4)

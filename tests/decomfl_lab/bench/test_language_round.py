@@ -119,7 +119,7 @@ def test_a_wrong_round_shows_in_the_scalar_error(monkeypatch: pytest.MonkeyPatch
     assert rows["serial"].scalar_error > 3e-4 > rows["auto"].scalar_error
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.skipif(status_bytes("VmHWM") is None, reason="this system does not tell peaks")
 def test_peaks_are_those_of_the_vectors_that_live() -> None:
     """d = 4.5 million: in place a model and its largest tensor, lean ones a model and a layer."""

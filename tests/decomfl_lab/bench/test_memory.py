@@ -106,7 +106,7 @@ def test_a_vector_too_many_is_seen(table: pd.DataFrame, tmp_path: Path) -> None:
     assert more == pytest.approx(MORE, abs=0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_resident_memory_agrees_for_large_models() -> None:
     for row in memory_rows([10_000_000], resident=True):
         assert row.resident_models == pytest.approx(row.peak_models, abs=0.03), row

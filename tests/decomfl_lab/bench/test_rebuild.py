@@ -41,7 +41,7 @@ def test_rows_have_the_promised_fields(capsys: pytest.CaptureFixture[str], tmp_p
     assert len(pd.read_csv(table)) == 8
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_peak_memory_of_a_large_model_is_the_model_and_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """40 MB, 40 missed directions: at most 5 % beside the model; the plain way needs two more models."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the plain way is timed once for all numbers of threads
@@ -103,7 +103,7 @@ def test_the_figure_wants_its_columns() -> None:
 # Moments -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("law", [law for law in Distribution if law is not Distribution.LOW_RANK])
 def test_averages_over_a_hundred_million_draws_lie_within_five_standard_errors(law: Distribution) -> None:
     rows = stream_statistics(law, 100_000_000, seed=1)

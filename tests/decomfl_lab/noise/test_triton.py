@@ -27,7 +27,7 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPat
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "triton"))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", ["interpreter", "GPU"])
 def test_backend_has_the_bits_of_the_reference(where: str) -> None:
     if where == "GPU" and not torch.cuda.is_available():

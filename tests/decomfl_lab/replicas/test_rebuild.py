@@ -245,7 +245,7 @@ def _train(rule, x: torch.Tensor, *, steps: int, eta: float) -> tuple[list[float
     return losses, float(np.mean(kept))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_16_bit_replicas_train_where_plain_bfloat16_forgets_its_updates() -> None:
     """Updates of about 1e-5 on weights of about 0.5: below half a unit in bfloat16's last place (1e-3)."""
     x = torch.from_numpy(np.random.default_rng(1).choice([-0.5, 0.5], 650)).float()

@@ -52,23 +52,23 @@ def results() -> list[Result]:
     return gather(ENTRIES)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_evidence_bears_every_finding_out(results: list[Result]) -> None:
     assert [result.entry.label for result in results if not result.confirmed] == []
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_rows_are_json_and_evidence_is_one_line(results: list[Result]) -> None:
     rows = json.loads(json.dumps([result.row() for result in results], allow_nan=False))
     assert [row["label"] for row in rows for found in row["evidence"] if "\n" in found["says"]] == []
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_finding_is_reached_by_every_instrument(results: list[Result]) -> None:
     assert {found.instrument for result in results for _, found in result.evidence} == set(INSTRUMENTS)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("planted", mutation.chosen(4, seed=3), ids=lambda each: each.name)
 def test_planted_faults_are_noticed(planted: mutation.Mutation) -> None:
     assert mutation.noticed(planted)
