@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from decomfl_lab.errors import InputError
-from hessian.coverage import PROBES, SPECTRA, CoverageRun, counted, coverage_runs
+from hessian.coverage import SPECTRA, CoverageRun, counted, coverage_runs
 from hessian.forms import SphereForms
 
 SETTINGS: tuple[tuple[dict[str, Any], int], ...] = (
@@ -50,18 +50,6 @@ def test_an_interval_that_is_too_narrow_is_caught(monkeypatch: pytest.MonkeyPatc
 
 def run(probes: int, low: float, high: float) -> CoverageRun:
     return CoverageRun("flat", 300, 2.0, 0, 2.2, low, high, 4, probes, 4 + probes)
-
-
-def test_runs_are_counted_by_their_probes() -> None:
-    runs = [run(3, 1.9, 2.1), run(3, 2.1, 2.3), run(7, 1.0, 1.5), run(0, 2.0, 2.0), run(99, 1.0, 3.0)]
-    by = counted(runs, "probes").set_index("name")
-    assert list(by.index) == ["no probes", "1 to 3 probes", "7 to 12 probes", f"more than {PROBES[-1]} probes"]
-    assert by.loc["1 to 3 probes", ["runs", "coverage", "too_low", "too_high"]].tolist() == [2, 0.5, 0.0, 0.5]
-    assert by.loc["7 to 12 probes", "too_low"] == 1.0
-    (whole,) = counted(runs, "all").itertuples()
-    assert (whole.runs, whole.coverage, whole.products, whole.most_products) == (5, 0.6, 26.4, 103)
-    assert whole.rms == pytest.approx(0.1)
-    assert counted(runs, "spectrum").name.tolist() == ["flat"]
 
 
 def test_spectra_are_what_their_names_say_and_unknown_ones_are_refused() -> None:

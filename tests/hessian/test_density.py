@@ -131,12 +131,6 @@ def test_bandwidth_is_about_the_spacing_of_nodes_in_the_bulk() -> None:
     assert spectral_density(DenseOperator(torch.zeros(30, 30)), seed=0).bandwidth > 0
 
 
-def test_same_seed_same_density_other_seed_another() -> None:
-    a, b, c = (spectral_density(rotated(BULK), seed=s) for s in (1, 1, 2))
-    assert np.array_equal(a.nodes, b.nodes)
-    assert not np.array_equal(a.nodes, c.nodes)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab import noise
-from decomfl_lab.devices import free_memory
 from decomfl_lab.errors import InputError
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.runs.descent import Descent
@@ -196,7 +195,3 @@ def test_a_model_is_trained_and_measured_where_it_is_told_to_be(monkeypatch: pyt
         (f,) = trained.mean_loss(examples=8, chunk=4)
     assert f.device == META
     assert all(piece.inputs.device == piece.targets.device == META for piece in f.pieces)  # sent once, not a product
-
-
-def test_the_memory_of_a_cpu_is_not_told() -> None:
-    assert free_memory(torch.device("cpu")) is None
