@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import cross_entropy
 
 from decomfl_lab import noise
 from decomfl_lab.bench import device as device_checks
@@ -73,11 +73,6 @@ def test_a_gpu_without_triton_is_refused_in_words() -> None:
     ):
         with pytest.raises(InputError, match="backend 'triton' cannot run here: "):
             call()
-
-
-def test_tf32_is_for_gpus() -> None:
-    with pytest.raises(InputError, match="compute must be float32 or bfloat16 on the CPU, got 'tf32'"):
-        train(replace(SMALL, compute="tf32"))
 
 
 def test_a_run_goes_on_on_another_device_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,16 +282,3 @@ def test_what_has_no_net_is_refused_or_left_to_serial() -> None:
     assert np.array_equal(
         Batched(strict=False).losses(line, points, [(bowl, 3)]), Serial().losses(line, points, [(bowl, 3)])
     )
-
-
-def test_any_loss_will_do() -> None:
-    module = nn.Sequential(nn.Flatten(), nn.Linear(6, 3))
-    inputs, targets = torch.rand(8, 2, 3), torch.rand(8, 3)
-    objective = ModuleObjective(module, Layout.of(module), mse_loss, inputs, targets, EpochBatches(8, 5, (0,)))
-    line, points = _line(objective), central.points(2, 0.1)
-    found = Batched().losses(line, points, [(objective, 1)])
-    assert found == pytest.approx(Serial().losses(line, points, [(objective, 1)]), rel=1e-5)
-
-
-def test_backends_of_the_checks_differ() -> None:
-    assert noise.cpu_backend() == "numba"  # or the checks above would compare the reference with itself

@@ -83,11 +83,6 @@ def test_a_module_that_another_hides_is_told_with_the_way_around(tmp_path: Path)
     assert named("data", "json.py:rows") == [3]
 
 
-def test_names_of_models_and_folders_are_not_the_users_own() -> None:
-    assert is_own("my.package:net")
-    assert not any(map(is_own, ("cnn-mnist", "facebook/opt-125m", "C:\\models", "mine:", ":net", "a b:c")))
-
-
 def test_a_file_is_named_by_its_path_and_hides_no_module(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "json.py").write_text("rows = [3]")

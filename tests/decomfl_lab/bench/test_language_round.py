@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -24,9 +23,7 @@ from decomfl_lab.bench.language_round import (
 )
 from decomfl_lab.bench.rebuild import status_bytes
 from decomfl_lab.cli.main import main
-from decomfl_lab.errors import InputError
 from decomfl_lab.language.causal import Verbalized
-from decomfl_lab.models.registry import num_parameters
 from decomfl_lab.objectives.objective import ModuleObjective
 from tests.decomfl_lab.language.tiny import PAD, V, answers, save_opt, transformers
 
@@ -150,15 +147,3 @@ def test_the_command_prints_its_rows(capsys: pytest.CaptureFixture[str], tmp_pat
     ):
         assert main(["bench", "llm-round", *wrong]) == 2
         assert message in capsys.readouterr().err
-
-
-def test_a_process_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "false")
-    with pytest.raises(InputError, match="measuring serial must end well, but the process ended with 1"):
-        measuring._peak_apart("opt-4m", 300, "serial")
-
-
-def test_the_model_of_smollm2s_form_has_its_number_of_parameters() -> None:
-    transformers()
-    with torch.device("meta"):
-        assert num_parameters(measuring._smollm2()) == 134_515_008

@@ -151,8 +151,3 @@ def test_a_measurement_that_fails_is_an_error(tmp_path: Path) -> None:
     program.write_text("raise SystemExit(3)")
     with pytest.raises(InputError, match=r"measuring client-k1:1000000:0 must end well, but ended with 3"):
         list(memory_rows([D], ["client-k1"], program=[str(program)]))
-
-
-def test_where_the_system_does_not_tell_there_is_no_peak() -> None:
-    row = MemoryRow("server", "", 100, 10, 0.0, None, None)
-    assert row.peak_models is None

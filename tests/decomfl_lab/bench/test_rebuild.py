@@ -16,9 +16,7 @@ from decomfl_lab.bench import rebuild as bench
 from decomfl_lab.bench.moments import stream_statistics
 from decomfl_lab.bench.rebuild import Setting
 from decomfl_lab.cli.main import main
-from decomfl_lab.errors import InputError
 from decomfl_lab.noise import Distribution, vectors
-from figures.rebuild import rebuild_speed
 
 ROOT = Path(__file__).parents[3]
 
@@ -53,15 +51,6 @@ def test_peak_memory_of_a_large_model_is_the_model_and_a_block(monkeypatch: pyte
     assert rows[0].plain_peak_models > 1.9
 
 
-def test_limits_are_below_what_is_measured_by_orders_that_make_sense() -> None:
-    """No timing is asserted; only that counts add up: 40 operations a word, and Box-Muller's in the compiled code."""
-    assert bench._lane_operations(Distribution.RADEMACHER, 32) == pytest.approx(40 / 32 + 3)
-    gaussian = bench._lane_operations(Distribution.GAUSSIAN, 10)
-    assert 40 + 20 < gaussian < 40 + 35
-    assert bench._lane_operations(Distribution.SPHERE, 10) == gaussian + 1
-    assert bench._lane_operations(Distribution.GAUSSIAN, 10, "float64") == gaussian + 4
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -82,22 +71,6 @@ def test_limits_are_below_what_is_measured_by_orders_that_make_sense() -> None:
 def test_bad_options_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "rebuild", *arguments]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_a_group_without_a_command_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench"]) == 0
-    shown = capsys.readouterr()
-    assert "Usage: decomfl bench" in shown.out
-    assert all(name in shown.out for name in ("rebuild", "moments", "memory"))
-    assert shown.err == ""
-
-
-def test_the_figure_wants_its_columns() -> None:
-    with pytest.raises(InputError, match="frame must have the columns"):
-        rebuild_speed(pd.DataFrame({"d": [1]}))
-    columns = ("distribution", "d", "pairs", "workers", "dtype", "ns_per_element_pair", "ratio")
-    with pytest.raises(InputError, match="frame must have rows"):
-        rebuild_speed(pd.DataFrame({name: [] for name in columns}))
 
 
 # Moments -----------------------------------------------------------------------------------------------------

@@ -63,19 +63,6 @@ def test_the_mu_that_is_named_is_enough_and_so_is_float64() -> None:
     assert not _said(wide, _model(torch.float64), mu=1e-8)
 
 
-class _Fixed(nn.Linear):
-    """A model whose outputs do not depend on its parameters."""
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return inputs[:, :2] + 0 * super().forward(inputs)
-
-
-def test_a_loss_that_does_not_move_is_told_as_such() -> None:
-    (told,) = _said(model=_Fixed(6, 2))
-    assert told.startswith("all 80 scalars of the first rounds are 0, and nothing is learnt: at mu = 0.0001 a loss of")
-    assert "try mu = 0.01" in told
-
-
 def test_a_run_that_goes_on_says_it_no_more(tmp_path: Any) -> None:
     assert _said(mu=1e-9, out=tmp_path)
     with warnings.catch_warnings():
@@ -101,24 +88,6 @@ def test_four_units_of_the_loss_are_enough(numbers: str, unit: float) -> None:
             watch.tell()
         assert len(said) == warned
         assert watch.over
-
-
-def test_few_scalars_and_losses_that_are_no_numbers_say_nothing() -> None:
-    watch = Resolution("float32")
-    watch.note(np.zeros(ENOUGH - 1), 1.0, 0.5, 0.25)
-    watch.note(np.zeros(ENOUGH), float("nan"), 0.5, 0.25)
-    watch.tell()
-    assert not watch.over
-    watch.note(np.ones(2 * ENOUGH), 0.0, 0.5, 0.25)  # a loss of 0 has no rounding
-    watch.tell()
-    assert watch.over
-
-
-def test_signs_have_the_size_of_what_they_are_signs_of() -> None:
-    values = np.array([3.0, 1.0, 1.0, 2.0])
-    found = ESTIMATORS["central-sign"].combine(values, np.empty(0), 0.5)
-    assert found.g.tolist() == [1, -1]
-    assert found.signed.tolist() == [2.0, -1.0]
 
 
 def test_the_command_says_it_in_one_line() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,12 @@ import torch
 from torch.func import functional_call, hessian
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.estimators import differences as zo
-from decomfl_lab.estimators.second_differences import CURVATURE_COLUMNS, CurvatureLog
+from decomfl_lab.estimators.second_differences import CURVATURE_COLUMNS
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.methods import scalars
-from decomfl_lab.noise import Distribution
 from decomfl_lab.runs import run
 from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
@@ -78,14 +75,6 @@ def test_a_log_that_disturbed_the_scalars_would_be_seen(monkeypatch: pytest.Monk
     monkeypatch.setattr(scalars, "central_curved", Disturbing())
     with pytest.raises(AssertionError):
         pd.testing.assert_frame_equal(_plain(train(steep)), quiet, check_exact=True)
-
-
-def test_the_table_has_the_columns_when_they_are_asked_for() -> None:
-    rows = train(RUN)
-    assert tuple(rows.columns) == (*METRICS, *CURVATURE_COLUMNS)
-    assert np.isfinite(rows[list(CURVATURE_COLUMNS)].to_numpy()).all()
-    assert (rows.kappa_low <= rows.kappa_high).all()
-    assert tuple(train(replace(RUN, log_kappa=False)).columns) == METRICS
 
 
 def test_along_scaled_directions_the_table_says_and_has_the_whitened_trace() -> None:
@@ -149,18 +138,6 @@ def test_trace_norm_and_bracket_are_those_of_the_hessian_of_the_mean_loss() -> N
     assert row.kappa_high_psd < 5 * kappa
 
 
-def test_one_step_has_no_spread_and_an_empty_log_starts_anew() -> None:
-    log = CurvatureLog(50, Distribution.GAUSSIAN)
-    log.add(np.random.default_rng(0).chisquare(3, size=(3, 1, 10)))
-    columns = log.columns()
-    assert np.isnan(columns["hessian_trace_stderr"])
-    assert np.isfinite(columns["kappa_high"])
-    log.clear()
-    log.add(np.ones((3, 2, 10)))
-    assert len(log.steps) == 2
-    assert log.columns()["hessian_frobenius"] == 0.0
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -175,12 +152,3 @@ def test_one_step_has_no_spread_and_an_empty_log_starts_anew() -> None:
 def test_runs_that_cannot_log_it_are_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         RUN.but(**change)  # type: ignore[arg-type]
-
-
-def test_the_command_line_has_the_flag(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = "--data digits --model logistic --clients 4 --sampled 3 --rounds 2 --perturbations 3 --log-kappa --json"
-    monkeypatch.setattr("sys.argv", ["decomfl", "train", *flags.split()])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert not end.value.code
-    assert set(CURVATURE_COLUMNS) < set(json.loads(capsys.readouterr().out)["metrics"][0])

@@ -37,21 +37,6 @@ def test_a_prompt_that_may_not_be_cut_is_named() -> None:
         encode(["one two", "one two three"], TOKENS, max_length=3, truncate=False)
 
 
-def test_nothing_and_padding_are_no_prompts() -> None:
-    class Odd(ToyTokens):
-        def encode(self, text: str) -> list[int]:
-            return [] if text == "nothing" else [PAD]
-
-    with pytest.raises(InputError, match="prompts must be at least one, got 0"):
-        encode([], TOKENS, max_length=3)
-    with pytest.raises(InputError, match="prompt 0 must have at least one token, got 'nothing'"):
-        encode(["nothing"], Odd(), max_length=3)
-    with pytest.raises(InputError, match="prompt 0 must be free of the padding token 0, got 'pad'"):
-        encode(["pad"], Odd(), max_length=3)
-    with pytest.raises(InputError, match="max_length must be an integer of at least 1, got 0"):
-        encode(["one"], TOKENS, max_length=0)
-
-
 def test_a_verbalizer_is_its_last_token() -> None:
     task = replace(TASKS["sst2"], verbalizers=("not bad", "good"))
     assert verbalizer_ids(task, TOKENS) == (_words("bad")[0], _words("good")[0])

@@ -68,11 +68,6 @@ def test_prompts_and_verbalizers_are_the_papers_to_the_letter(name: str) -> None
     assert task.max_length + 1 == (32 if name == "sst2" else 2048)  # the authors count the answer's token
 
 
-def test_a_prompt_without_content_is_the_template_around_nothing() -> None:
-    assert TASKS["sst2"].content_free == "N/A It was"
-    assert TASKS["rte"].content_free == 'N/A\nDoes this mean that "N/A" is true? Yes or No?\n'
-
-
 @pytest.mark.parametrize(
     ("name", "given", "number"),
     [
@@ -106,17 +101,6 @@ def test_the_hubs_layout_is_read(name: str, tmp_path: Path) -> None:
     assert data.train == [(prompt, 0), (prompt, 1)]
     assert data.test == [(prompt, 0)]
     assert f"{TASKS[name].title}: 2 train / 1 test examples, from {tmp_path.name}" in data.source
-
-
-def test_spans_may_be_nested_and_tables_tab_separated(tmp_path: Path) -> None:
-    spans = {"span1_text": "Bob", "span2_text": "He"}
-    row = {"text": "Bob paid. He is hurt.", "target": spans, "label": False}
-    for part in ("train", "val"):
-        _jsonl(tmp_path / "wsc" / f"{part}.jsonl", row)
-    assert load_task("wsc", folder=tmp_path / "wsc").train == [(EXAMPLES["wsc"][1], 0)]
-    for part in ("train", "dev"):
-        (tmp_path / f"{part}.tsv").write_text('sentence\tlabel\na "fine" film \t1\n\u2028odd\t0\n')
-    assert load_task("sst2", folder=tmp_path).test == [('a "fine" film It was', 1), ("odd It was", 0)]
 
 
 def test_parquet_is_read_where_pandas_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import integrate, stats
+from scipy import stats
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.protocol.messages import Reply
@@ -75,12 +75,6 @@ def test_a_reply_of_weight_n_counts_as_n_replies_of_its_scalars(drawn: list[tupl
     scalars, weights = zip(*drawn, strict=True)
     each = [g for g, n in drawn for _ in range(n)]
     assert weighed_mean(_replies(*scalars), weights).tobytes() == Mean()(_replies(*each)).tobytes()
-
-
-def test_the_largest_weight_times_the_finest_scalar_loses_nothing() -> None:
-    fine = float(np.nextafter(np.float32(1), np.float32(2)))
-    assert Fraction(fine) * MOST_EXAMPLES == Fraction(fine * MOST_EXAMPLES)
-    assert Fraction(fine) * (2 * MOST_EXAMPLES + 1) != Fraction(fine * (2 * MOST_EXAMPLES + 1))
 
 
 def test_they_are_those_of_numpy_and_scipy() -> None:
@@ -146,12 +140,6 @@ def test_liars_turn_a_unanimous_vote_where_they_are_as_many_as_the_others(n: int
         turned = Majority()(_votes(*[honest] * (n - f), *[-honest] * f)).item() != honest
         assert turned == (f > n / 2 or (f == n / 2 and honest == -1))
         assert omega(Majority(), n, f) == math.inf
-
-
-def test_zeros_of_either_sign_and_ties_have_no_order() -> None:
-    for rule in (Mean(), Median(), TrimmedMean(1), Krum(1), ClippedMean(0.5)):
-        found = {rule(_replies(*order)).tobytes() for order in itertools.permutations((0.0, -0.0, 1.0, -1.0, 0.0))}
-        assert len(found) == 1, rule
 
 
 @pytest.mark.parametrize(
@@ -234,16 +222,6 @@ def test_clipping_changes_a_mean_by_a_quarter_of_the_variance_over_what_c_leaves
     assert max(ratios) > 0.999, "a constant below 1/4 would be seen"
 
 
-def test_clipping_gaussian_scalars_costs_what_the_bound_on_training_says() -> None:
-    # docs/robust.md: E(‖v‖ − c)₊² ≤ P B², B² = (1 + 2/P)G²/(16γ²), for ‖v‖ = Gχ_P and c = γ√P G.
-    ratios = []
-    for P, gamma in itertools.product((1, 4, 20), (0.5, 1.0, 2.0)):
-        c, density = gamma * P**0.5, stats.chi(P).pdf
-        cost, _ = integrate.quad(lambda t, c=c, pdf=density: (t - c) ** 2 * pdf(t), c, np.inf)
-        ratios.append(cost / P / ((1 + 2 / P) / (16 * gamma**2)))
-    assert 0.95 < max(ratios) <= 1, "a wrong constant would be seen"
-
-
 @given(st.lists(st.floats(-4, 4), min_size=2, max_size=8), st.floats(0.1, 4))
 def test_clipping_never_adds_variance(values: list[float], c: float) -> None:
     assert np.var(np.clip(values, -c, c)) <= np.var(values) * (1 + 1e-9) + 1e-12
@@ -253,15 +231,6 @@ def test_clipping_never_adds_variance(values: list[float], c: float) -> None:
 def test_liars_move_a_clipped_mean_by_two_fths_of_c(f: int) -> None:
     honest = [-7.0] * (10 - f)  # -3 when they are clipped
     assert _of(ClippedMean(3.0), *honest, *[FAR] * f) == pytest.approx(-3.0 + 2 * 3.0 * f / 10)
-
-
-@pytest.mark.parametrize("rule", [Mean(), ClippedMean(), Median(), TrimmedMean(0)])
-def test_one_reply_is_enough_and_is_taken(rule: Aggregation) -> None:
-    assert (rule.least, _of(rule, 2.5)) == (1, 2.5)
-
-
-def test_one_liar_is_tolerated_unless_told() -> None:
-    assert (TrimmedMean(), Krum()) == (TrimmedMean(1), Krum(1))
 
 
 @pytest.mark.parametrize(

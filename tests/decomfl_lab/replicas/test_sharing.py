@@ -55,11 +55,6 @@ def test_only_equal_bits_are_shared(which: str, equal: bool) -> None:
     assert (one.x is other.x) == equal
 
 
-def test_a_zero_of_the_other_sign_is_another_model() -> None:
-    one, other = Replica(torch.tensor([0.0]), Momentum(0.9)), Replica(torch.tensor([-0.0]), Momentum(0.9))
-    assert not one.share(other)
-
-
 def test_a_replica_that_forgot_keeps_its_round_and_size_and_can_be_restored() -> None:
     replica, other = _replica(), _replica()
     replica.round = 4

@@ -17,7 +17,7 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.language.tasks import TASKS, load_task
 from decomfl_lab.objectives.objective import EpochBatches
-from decomfl_lab.runs import evaluation, finetuning, provenance
+from decomfl_lab.runs import evaluation, finetuning
 from decomfl_lab.runs.building import build_federation, dataset_of
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.finetuning import task_dataset, task_module
@@ -108,19 +108,6 @@ def test_a_batch_is_the_same_examples_in_order_of_length(config: TrainConfig) ->
     for step in range(5):
         assert sorted_(step).tolist() == sorted(plain(step).tolist())
     assert plain(0).tolist() != sorted_(0).tolist()
-
-
-def test_prompts_are_cut_to_the_length_that_is_asked_for(config: TrainConfig) -> None:
-    whole, cut = task_dataset(config), task_dataset(replace(config, max_length=3))
-    assert torch.equal(cut.train_images, whole.train_images[:, -3:])
-    assert whole.digest != cut.digest
-
-
-def test_a_prompt_must_fit_the_context_or_be_cut(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finetuning, "load_causal", lambda source: toy_causal(source, context=7))
-    with pytest.raises(InputError, match="training .* sst2: prompt 0 must fit the model's context of 7 .*, got 8"):
-        task_dataset(config)  # the task's own length, 31, is beyond the context
-    assert task_dataset(replace(config, max_length=7)).train_images.shape[1] == 7
 
 
 def test_the_authors_reading_of_cb_has_no_neutral(tmp_path: Path) -> None:
@@ -244,32 +231,6 @@ def test_a_tasks_configuration_names_no_other_data(config: TrainConfig, tmp_path
     (tmp_path / "c.toml").write_text(config.to_toml())
     assert config_from_mapping(read_config(tmp_path / "c.toml"), "c.toml") == config
     assert TrainConfig().to_dict()["data"] == "mnist"
-
-
-def test_a_run_loads_its_model_once(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded: list[str] = []
-    monkeypatch.setattr(finetuning, "load_causal", lambda source: loaded.append(source) or toy_causal(source))
-    data = dataset_of(config)
-    first = train(replace(config, rounds=3), dataset=data)
-    assert loaded == ["toy"]
-    assert not data.models
-    again = train(replace(config, rounds=3), dataset=data)  # the first run's parameters have moved
-    assert loaded == ["toy", "toy"]
-    pd.testing.assert_frame_equal(first.drop(columns="seconds"), again.drop(columns="seconds"))
-
-
-def test_provenance_names_the_library_of_a_tasks_model(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = dataset_of(config)
-    monkeypatch.setattr(provenance, "installed", {"transformers": "5.0.1"}.get)
-    assert provenance.provenance(data)["transformers"] == "5.0.1"
-    assert "transformers" not in provenance.provenance(replace(data, pad=None))
-    monkeypatch.setattr(provenance, "installed", lambda _: None)
-    assert "transformers" not in provenance.provenance(data)
-
-
-def test_a_model_of_images_takes_no_task(config: TrainConfig) -> None:
-    with pytest.raises(InputError, match="model for task sst2 must be a causal language model: .*, got 'logistic'"):
-        train(replace(config, model="logistic"))
 
 
 def test_the_command_tells_what_the_model_can_do_untrained(
