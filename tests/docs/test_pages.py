@@ -103,11 +103,6 @@ decomfl-lab ...
     assert list(reasons(tmp_path / "page.md").values()) == ["it would fail on\n     purpose"]
 
 
-def test_a_reason_that_is_missing_is_found(tmp_path: Path) -> None:
-    (tmp_path / "page.md").write_text("# Title\n<!-- not run -->\n<!-- not run: -->\n")
-    assert reasons(tmp_path / "page.md") == {2: "", 3: ""}
-
-
 def test_a_page_leaves_the_process_as_it_was(tmp_path: Path) -> None:
     changes = """
 import os, random, sys, numpy, torch

@@ -51,7 +51,3 @@ def test_the_example_prints_an_interval_that_holds_and_draws_it(tmp_path: Path) 
     assert low < kappa < high < 1.2 * low
     assert low <= kappa_of_dense_hessian() <= high
     assert (tmp_path / "kappa.png").stat().st_size > 10_000
-
-
-def test_the_example_has_at_most_forty_lines() -> None:
-    assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) <= 40

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -16,11 +14,6 @@ def _printed(name: str, *args: str) -> str:
     done = subprocess.run([sys.executable, str(EXAMPLES / name), *args], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
-def test_an_example_has_hardly_more_than_forty_lines(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 42
 
 
 def test_ones_own_model_learns_from_scalars_and_goes_on_where_it_was_saved(tmp_path: Path) -> None:

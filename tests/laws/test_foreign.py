@@ -25,11 +25,6 @@ def test_it_is_tried_on_all_laws_but_those_of_parts_and_rules_that_it_lacks() ->
     assert outcomes.broken == []
 
 
-def test_cases_that_it_does_not_support_are_simplified_not_thrown_away() -> None:
-    (outcome,) = laws.verify(Foreign(), cases=30, laws=["rebuilt-client-equals-server"])
-    assert (outcome.status, outcome.cases) == ("holds", 30)
-
-
 class _Weighing(Foreign):
     def weighing_server(self, case: laws.Case) -> Any:
         return WeighingServer(case)

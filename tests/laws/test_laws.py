@@ -14,7 +14,6 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.laws import FAULTS, LAWS, Implementation, check, verify
 from decomfl_lab.laws.check import check_law, load_implementation
 from decomfl_lab.noise.vectors import KNOWN_ANSWERS
-from decomfl_lab.records.aggregation import Majority, Mean
 
 CASES = 40
 """How many for a law of which every fault is caught in 20; a planted fault is looked for in 1,000."""
@@ -69,18 +68,6 @@ def test_a_counterexample_is_a_short_history_in_short_lines() -> None:
     assert max(map(len, found)) <= 110
 
 
-def test_the_table_marks_which_laws_a_fault_breaks(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(check, "FAULTS", {name: FAULTS[name] for name in ("any-reply-accepted", "gap-accepted")})
-    some = ["--law", "a-gap-is-refused", "--law", "bad-replies-are-refused"]
-    assert main(["verify", "--plant", "all", "--cases", "2", *some]) == 0
-    table = capsys.readouterr().out.splitlines()
-    assert "any-reply-accepted . [x]" in table
-    assert "gap-accepted      [x] . " in table
-    assert any(line.startswith("2 of 2 faults are caught") for line in table)
-
-
 def test_a_fault_that_its_law_misses_is_an_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,17 +105,6 @@ def test_laws_about_parts_that_are_the_labs_are_not_tried() -> None:
     assert str(outcomes).endswith(f"0 of 1 laws hold, {len(LAWS) - 1} not about your code")
 
 
-def test_aggregation_of_ones_own_is_put_to_its_laws_alone() -> None:
-    class AlwaysTheMean(Implementation):
-        def aggregate(self, rule: Any, replies: Any) -> Any:
-            return (rule if isinstance(rule, Majority) else Mean())(replies)
-
-    outcomes = verify(AlwaysTheMean(), cases=50)
-    held = [outcome.law for outcome in outcomes if outcome.status == "holds"]
-    assert held == ["aggregates-have-no-order", "agreement-is-kept", "votes-are-counted"]
-    assert outcomes.summary == f"3 of 7 laws hold, {len(LAWS) - 7} not about your code"
-
-
 def test_an_implementation_that_supports_nothing_is_not_tried_and_says_so() -> None:
     class Nothing(Implementation):
         def supports(self, case: Any) -> bool:
@@ -138,15 +114,6 @@ def test_an_implementation_that_supports_nothing_is_not_tried_and_says_so() -> N
 
     (outcome,) = verify(Nothing(), cases=5, laws=("revert-leaves-every-bit",))
     assert (outcome.status, outcome.counterexample) == ("skipped", "Nothing.supports refuses every case")
-
-
-def test_verify_checks_at_once_and_reports_on_the_way() -> None:
-    told: list[object] = []
-    names = ("a-gap-is-refused", "square-sums-agree")
-    outcomes = laws.verify(Implementation(), cases=2, laws=names, on_law=told.append, on_outcome=told.append)
-    assert told == [names[0], outcomes[0], names[1], outcomes[1]]
-    assert "2 of 2 laws hold" in str(outcomes)
-    assert "ok         2 cases  a-gap-is-refused: records of" in str(outcomes)
 
 
 def test_unknown_names_are_refused_by_name() -> None:

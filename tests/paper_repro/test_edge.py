@@ -53,14 +53,6 @@ def test_the_rule_of_coming_apart(losses: list[float], diverged: bool, apart: bo
 # --- what is measured -------------------------------------------------------------------------------------------------
 
 
-def test_the_spectrum_keeps_trace_and_top() -> None:
-    spectrum = edge.spectrum_of(400.0, "50 20 10")
-    assert spectrum.trace == pytest.approx(400.0)
-    assert spectrum.L == 50.0
-    assert spectrum.d == edge.D
-    assert edge.spectrum_of(70.0, "50 20 10").trace == pytest.approx(80.0)  # rounding does not lower it
-
-
 def rows(*, apart: bool, seed: int, loud: float = 1.0, **point: Any) -> pd.DataFrame:
     """A run that learns in three measurements and then loses it, or not; ``loud`` multiplies its curvature."""
     own = Point(**{"estimator": PROJECTION, "batch": 256, **point})
@@ -108,14 +100,6 @@ def test_a_run_is_summed_up_at_its_turn() -> None:
     assert edge.outcomes(edge.with_limits(rows(apart=True, seed=3, loud=2.0))).warned.all()
 
 
-def test_lost_curvature_is_no_crossing() -> None:
-    frame = rows(apart=True, seed=0)
-    frame.loc[3, ["trace", "ritz"]] = [float("nan"), None]
-    (found,) = edge.outcomes(edge.with_limits(frame)).itertuples()
-    assert found.apart
-    assert not found.crossed
-
-
 def test_shares_have_wilsons_intervals() -> None:
     table = edge.shares(edge.outcomes(edge.with_limits(sweep(few=2))))
     found = table[table["P"] == 5].iloc[0]
@@ -153,12 +137,6 @@ def test_each_verdict_can_come_out_either_way() -> None:
     assert judged(calm)["limit"].verdict == "does not hold"  # runs come apart with S far below 1
     one = sweep()[lambda frame: frame["seed"] == 0]
     assert {claim.verdict for claim in judged(one).values()} <= {"not tested at this scale", "does not hold"}
-
-
-def test_directions_that_hurt_are_seen() -> None:
-    frame = sweep()
-    swapped = frame.assign(P=frame["P"].replace({5: 40, 40: 5}))
-    assert judged(swapped)["directions"].verdict == "does not hold"
 
 
 @pytest.mark.parametrize(
@@ -239,24 +217,6 @@ def test_a_run_is_found_again_among_what_is_recorded(made: tuple[pd.DataFrame, l
         assert set(own["K"]) == {point.K}
         assert not len(EdgeWork(TINY, point, 1).among(frame))
     assert sum(len(EdgeWork(TINY, point, 0).among(frame)) for point in points(TINY)) == len(frame)
-
-
-def test_the_whole_sweep_fits_its_figure() -> None:
-    size = EDGE_SCALES["full"]
-    frame = pd.concat(
-        [rows(apart=point.factor > 1, seed=seed, **vars(point)) for point in points(size) for seed in (0, 1)],
-        ignore_index=True,
-    )
-    figure = edge.made_of(frame, [{"data": "made up"}], "full").figures["edge"]
-    by_step, by_knob = figure.axes[:2]
-    named = {line.get_label() for line in by_step.containers}
-    assert named == {"projection, B = 256", "projection, B = 8", "finite differences, B = 8"}
-    ticks = [label.get_text() for label in by_knob.get_xticklabels()]
-    assert [label for label in ticks if label.startswith("B")] == ["B = 8", "B = 32", "B = 64", "B = 256"]
-    so_far = edge.made_of(frame[frame["batch"] < 256], [{"data": "made up"}], "full").section.figure
-    assert so_far is not None
-    loss = so_far.axes[2]
-    assert len(loss.lines) == 2 * 4  # the runs of the batch that has most steps
 
 
 def test_recorded_runs_come_first_and_are_told_apart(

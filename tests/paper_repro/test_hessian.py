@@ -66,15 +66,6 @@ def test_every_verdict_can_come_out_either_way() -> None:
     assert unsure["stays-low"] == "holds"  # 80 to 95
 
 
-def test_one_growing_reading_of_kappa_is_told() -> None:
-    frame = numbers({"near zero": (0.9, 0.9, 0.9), **kappas(9, 9, 9), "absolute": (9, 9, 30)})
-    assert verdicts(frame)["stays-low"] == "depends on how it is counted"  # 27 > 2 × 9.9
-    (claim,) = [each for each in claims(frame, "made up") if each.id == "hessian.stays-low"]
-    assert claim.measured["κ absolute after 300 steps"] == 30
-    (small,) = [each for each in claims(frame, "made up") if each.id == "hessian.low-rank"]
-    assert small.measured["κ absolute, at most"] == pytest.approx(33)
-
-
 @pytest.mark.parametrize("scale", HESSIAN_SCALES)
 def test_scales_begin_untrained_and_data_are_said(scale: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     size = HESSIAN_SCALES[scale]
@@ -176,16 +167,6 @@ def test_the_density_is_checked_against_a_dense_spectrum(tmp_path: Path, monkeyp
     monkeypatch.setattr(hessian, "spectral_density", off)
     rows, _ = small.result(tmp_path / "off", small.run(tmp_path / "off", lambda _: None))
     assert rows.set_index("name")["value"]["distance"] > 2 * sound
-
-
-def test_what_the_result_depends_on_is_in_the_key() -> None:
-    keys = {
-        work().key(),
-        SpectrumWork(TINY, "mnist", "tiny").key(),
-        SpectrumWork(HESSIAN_SCALES["smoke"], "digits", "").key(),
-    }
-    assert len(keys) == 3
-    assert work().key() == SpectrumWork(TINY, "digits", "another title").key()
 
 
 def test_the_command_makes_the_part(

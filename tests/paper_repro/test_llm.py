@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Mapping
@@ -30,12 +29,10 @@ from paper_repro.part import Made, Options
 from paper_repro.pretraining import family
 from paper_repro.pretraining.corpus import Corpus
 from paper_repro.pretraining.family import PretrainConfig
-from paper_repro.scales import LANGUAGE_SCALES, PRETRAINED, TASK_ROWS, Tuning
+from paper_repro.scales import LANGUAGE_SCALES, PRETRAINED, Tuning
 from tests.decomfl_lab.language.tiny import transformers
 from theory.communication import expected_traffic
-from theory.printed import EXAMPLES, RESULTS, Cell
-
-FULL = LANGUAGE_SCALES["full"]
+from theory.printed import RESULTS, Cell
 
 
 def options(scale: str = "full", **changes: Any) -> Options:
@@ -111,13 +108,6 @@ def test_fedavg_has_the_script_s_rate_and_the_rounds_that_its_costs_imply() -> N
     assert all(config.tune == "full" for config in found.values())
 
 
-def test_the_section_says_what_stands_for_the_papers_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert llm._models_words("full") == "The models are the paper's, from the hub."
-    own = PretrainConfig(size="opt-0.3m", steps=10, batch=2, verdicts=8)
-    monkeypatch.setitem(PRETRAINED, "smoke", {"opt-0.3m": own})
-    assert "opt-0.3m: 5,120 tokens of text and 512 lines of film reviews" in llm._models_words("smoke")
-
-
 @pytest.mark.usefixtures("at_hand")
 @pytest.mark.parametrize("scale", LANGUAGE_SCALES)
 def test_every_scale_says_what_it_is(scale: str) -> None:
@@ -152,15 +142,6 @@ def test_costs_can_be_compared_at_equal_rounds(scale: str, pair: tuple[str, str]
     }
     tasks = {task for row, task, _ in evaluated if row == pair[1]}
     assert any(evaluated[pair[0], task, P10] & evaluated[pair[1], task, P10] for task in tasks)
-
-
-def test_the_settings_table_tells_the_paper_s_and_the_run_apart() -> None:
-    table = llm.settings_table("full").set_index("setting")
-    for row in FULL.settings:
-        assert table.loc[f"η, R of {row}", "run here"] == table.loc[f"η, R of {row}", "the paper's text"]
-    assert "WiC 2e-7, 3,000" in table.loc["η, R of OPT-125M", "run here"]
-    reduced = llm.settings_table("smoke").set_index("setting")
-    assert reduced.loc["η, R of OPT-1.3B", "run here"] == "not run"
 
 
 def test_runs_of_a_model_and_process_encode_a_task_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -312,7 +293,6 @@ def every(series: str, *, rows: tuple[str, ...] = ("OPT-125M", "OPT-1.3B"), **va
 
 ALWAYS = dict.fromkeys(("printed-accuracies", "printed-costs", "lora-costs", "rounds"), "does not hold")
 ALWAYS["ten-gigabytes"] = "holds"
-LORA = ("OPT-125M+LoRA",)
 
 
 def test_verdicts_on_results_like_the_papers() -> None:
@@ -345,55 +325,9 @@ def test_each_verdict_can_be_against_the_paper(claim: str, changes: dict[Any, An
     assert sum(verdict == "holds" for verdict in found.values()) >= 5, found
 
 
-def test_untrained_models_prove_nothing() -> None:
-    same = {
-        (row, task, series): {"accuracy": 0.55}
-        for row in ("OPT-125M", "OPT-1.3B", "OPT-125M+LoRA")
-        for task in ("sst2", "rte")
-        for series in methods(row)
-    }
-    found = verdicts(table(same))
-    for name in ("gain", "mezo", "fedzo", "directions", "lora", "first-order"):
-        assert found[name] == "not tested at this scale", name
-    assert found["five-points"] == "does not hold"
-    small = verdicts(table(same, examples=100))
-    assert small["five-points"] == "not tested at this scale"
-
-
-def test_a_better_method_is_as_good_but_not_almost_the_same() -> None:
-    better = verdicts(table(every(P10, accuracy=0.86) | every(P5, accuracy=0.86)))
-    assert (better["mezo"], better["fedzo"]) == ("holds", "does not hold")
-
-
-def test_few_examples_decide_little() -> None:
-    rows = table({("OPT-1.3B", "rte", "MeZO"): {"accuracy": 0.85}}, examples=60)
-    assert verdicts(rows)["mezo"] == "holds"  # 0.09 is within 2.7 of its standard errors, 0.07
-    assert verdicts(rows)["gain"] == "not tested at this scale"
-
-
 def test_without_runs_only_the_papers_arithmetic_is_judged() -> None:
     found = verdicts(pd.DataFrame())
     assert {name: verdict for name, verdict in found.items() if verdict != "not tested at this scale"} == ALWAYS
-
-
-def test_the_two_cells_that_do_not_follow_the_formula_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    (claim,) = [each for each in claims(table(), "made up") if each.id == "llm.printed-costs"]
-    assert claim.measured["cells"] == 24
-    assert claim.measured["cells that are off"] == 2
-    assert claim.measured["RTE, OPT-1.3B, MB: printed"] == pytest.approx(1.8)
-    assert claim.measured["BoolQ, OPT-1.3B, MB: by the formula"] == pytest.approx(0.18)
-    assert claim.measured["bytes sent here / by the formula, 100 rounds"] == 1.0
-    mended = [(*cost[:4], 0.18e6 if cost[4] == 1.8e6 else cost[4]) for cost in printed_costs()]
-    monkeypatch.setattr("paper_repro.llm_claims.printed_costs", lambda: mended)
-    assert verdicts(table())["printed-costs"] == "holds"
-
-
-def test_printed_accuracies_below_the_most_frequent_answer_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    (claim,) = [each for each in claims(pd.DataFrame(), "made up") if each.id == "llm.printed-accuracies"]
-    assert (claim.measured["cells"], claim.measured["cells below"]) == (24, 8)
-    assert claim.measured["WSC, OPT-125M, DeComFL P=10: below by"] == pytest.approx(100 * 66 / 104 - 59.59)
-    monkeypatch.setattr("paper_repro.llm_claims.MOST_FREQUENT", dict.fromkeys(EXAMPLES, 1))
-    assert verdicts(pd.DataFrame())["printed-accuracies"] == "holds"
 
 
 def test_savings_and_equal_costs_are_measured_at_equal_rounds() -> None:
@@ -421,15 +355,6 @@ def test_the_papers_own_numbers_decide_gigabytes_and_rounds(monkeypatch: pytest.
     assert (verdicts(table())["rounds"], verdicts(table())["ten-gigabytes"]) == ("holds", "does not hold")
 
 
-def test_lora_costs_are_those_of_the_whole_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    (claim,) = [each for each in claims(table(), "made up") if each.id == "llm.lora-costs"]
-    assert claim.measured["printed / for LoRA's numbers, least"] == pytest.approx(0.66e12 / (3000 * 2 * 294_912))
-    assert claim.measured["FedZO's bytes a round here, LoRA / all parameters"] == pytest.approx(0.1)
-    true = [(row, task, series, R, R * 2.0 * 294_912) for row, task, series, R, _ in printed_costs()]
-    monkeypatch.setattr("paper_repro.llm_claims.printed_costs", lambda: true)
-    assert verdicts(table())["lora-costs"] == "holds"
-
-
 def test_of_many_differences_one_has_to_stand_out_more() -> None:
     assert measures.verdict_of_gains([(0.2, 0.1)]) == "holds"  # 2 > 1.96
     assert measures.verdict_of_gains([(0.2, 0.1)] * 6) == "not tested at this scale"  # 2 < 2.64
@@ -454,24 +379,6 @@ PROVENANCE = [
 
 def made(rows: pd.DataFrame) -> Made:
     return llm.make(rows, PROVENANCE, options("default"))
-
-
-def test_the_section_says_which_data_were_incomplete() -> None:
-    facts = made(table()).section.facts
-    assert facts["data"] == (
-        "SST-2: 9 train / 2 test examples, here; WSC: 404 train / 104 test examples, here; "
-        "training examples are 404 of the 554"
-    )
-
-
-def test_rows_survive_their_file() -> None:
-    lost = {("OPT-125M", "sst2", "MeZO"): {"diverged": True}}
-    rows = table(lost)
-    again = pd.read_csv(io.StringIO(rows.to_csv(index=False)))
-    first, second = made(rows), made(again)
-    assert first.claims == second.claims
-    pd.testing.assert_frame_equal(first.tables["llm"], second.tables["llm"])
-    assert llm.wide_table(results(rows)).equals(llm.wide_table(results(again)))
 
 
 def test_points_are_where_the_numbers_are() -> None:
@@ -511,21 +418,6 @@ def test_without_data_there_are_no_jobs_and_the_section_says_what_to_set(
     assert language.missing(TASKS, ["opt-0.3m"], {"opt-0.3m"}) == ""
 
 
-def test_models_of_the_hub_have_to_be_fetched_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    hub = pytest.importorskip("huggingface_hub")
-    for name in TASKS:
-        (tmp_path / name).mkdir()
-    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
-    cached = {"facebook/opt-125m": "/a/file"}
-    monkeypatch.setattr(hub, "try_to_load_from_cache", lambda model, _: cached.get(model))
-    assert llm.jobs(options("full")) == []
-    note = llm.make(pd.DataFrame(), [], options("full")).section.notes[0]
-    assert note == "Not computed: fetch facebook/opt-1.3b (hf download facebook/opt-1.3b)."
-    cached["facebook/opt-1.3b"] = "/another"
-    monkeypatch.setattr(llm, "task_facts", lambda task: TaskFacts(100, 0.5, "digest"))
-    assert len(llm.jobs(options("full"))) == 2 * 7 * 5 + 6 * 4
-
-
 MACHINE = {"python": "3", "torch": "2", "numpy": "2", "device": "cpu", "stream_version": 1, "noise_backend": "numba"}
 
 
@@ -547,18 +439,6 @@ def test_without_data_recorded_rows_are_drawn(
     page = (out / "report.html").read_text()
     assert "Not computed here: rows recorded on" in page
     assert "run by of then" in page
-
-
-def test_without_data_and_recorded_rows_the_page_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(recorded, "load", lambda part, scale: None)
-    assert main(["paper", "--only", "llm", "--out", str(tmp_path)]) == 0
-    assert "Not computed: set DECOMFL_DATA to a folder that has sst2" in (tmp_path / "report.html").read_text()
-    assert not list((tmp_path / "figures").iterdir())
-
-
-def test_every_task_has_a_row_in_print() -> None:
-    assert set(TASK_ROWS) == {*TASKS, "cb-two-way"}
-    assert {row for task, row in TASK_ROWS.items() if task in TASKS} == set(RESULTS["OPT-125M"])
 
 
 def _examples(task: str, folder: str | Path | None = None) -> TaskData:

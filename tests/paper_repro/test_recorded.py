@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.runs.provenance import provenance
-from paper_repro import claims, edge, estimators, fig2, fig3, making, projection, recorded, table1, topk
+from paper_repro import claims, fig2, fig3, making, projection, recorded, table1, topk
 from paper_repro.claims import RECORDED
 from paper_repro.drawing import Drawn
 from paper_repro.measures import settled, unfinished, unready
@@ -182,13 +181,6 @@ def _table1() -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     return table1_rows().drop(columns="table1_scalars"), [{**provenance(load_dataset("digits")), "code": "7"}]
 
 
-def test_bytes_do_not_hold_the_time(tmp_path: Path) -> None:
-    recorded.save("fig2", "full", ROWS, FACTS, tmp_path)
-    content = (tmp_path / "fig2-full.csv.gz").read_bytes()
-    assert content[4:8] == bytes(4)
-    assert gzip.decompress(content).startswith(b"series,round")
-
-
 def test_what_runs_cannot_decide_recorded_ones_of_another_scale_do_and_the_claim_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,48 +259,6 @@ def test_the_documentation_tells_the_recorded_accuracies_of_figure_2() -> None:
         assert (len(there(plotted)), f"{there(plotted).mean():.3f}") == (int(seeds), ours), (panel, series)
         text = [f"{value:.3f}" for value in there(written)] or ["–"]
         assert text == [by_the_text], (panel, series)
-
-
-def test_the_documentation_tells_how_far_the_recorded_estimators_are_apart() -> None:
-    expected = []
-    for part, by in (("fig2", fig2.CURVE), ("fig3", fig3.CURVE)):
-        kept = recorded.load(part, "full")
-        assert kept is not None
-        for key, own in estimators.gaps(kept.rows, by).groupby(list(by)):
-            panel, series = key[-2:] if part == "fig2" else ("Figure 3", *key)
-            last, apart = own.loc[own["round"].idxmax()], own.loc[own.gap.idxmax()]
-            expected.append(
-                f"| {panel} | {series} | {last['round']:,} | {100 * apart.gap:.2f} points (round {apart['round']:,}) "
-                f"| {last.test_accuracy:.3f} | {last.test_accuracy_projection:.3f} |"
-            )
-    rows = [row for row in told(*fig2.PANELS, "Figure 3") if " points " in row]
-    assert sorted(rows) == sorted(expected)
-
-
-def test_the_documentation_tells_the_recorded_edge() -> None:
-    kept = recorded.load("edge", "full")
-    assert kept is not None
-    points = edge.shares(edge.outcomes(edge.with_limits(kept.rows)))
-    assert set(told("projection", "finite differences")) == {
-        f"| {p.estimator} | {p.batch} | {p.P} | {p.K} | {p.beta:g} | {p.h:g} | {p.apart} of {p.runs} |"
-        for p in points.itertuples()
-    }
-
-
-def test_the_documentation_tells_the_recorded_race_on_sst2() -> None:
-    kept = recorded.load("board", "full")
-    assert kept is not None
-    races = kept.rows[kept.rows.seed < 5].groupby(["line", "seed"])[["round", "seconds"]].max()
-    expected = []
-    for line, words, or_more in (
-        ("FZOO", "FZOO (11 forward passes a client and round)", ""),
-        ("DeComFL", "DeComFL, central differences (20)", " or more"),
-    ):
-        own = races.loc[line]
-        rounds = ", ".join(f"{r.round:,}" if r.round < 1000 else "not in 1,000" for r in own.itertuples())
-        a_round = 1000 * own.seconds.sum() / own["round"].sum()
-        expected.append(f"| {words} | {rounds} | {a_round:.0f} ms | {own.seconds.mean():.1f} s{or_more} |")
-    assert told("FZOO", "DeComFL", page="fine-tuning.md") == expected
 
 
 def test_recording_keeps_what_came_further_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

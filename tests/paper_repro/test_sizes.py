@@ -15,18 +15,16 @@ import pandas as pd
 import pytest
 import torch
 
-from decomfl_lab.errors import InputError
 from decomfl_lab.language import tasks
 from decomfl_lab.runs import finetuning
 from decomfl_lab.runs.config import read_config
 from decomfl_lab.runs.evaluation import fixed_choice
-from figures.sizes import READINGS, size_figure
-from figures.style import series_styles
+from figures.sizes import READINGS
 from paper_repro import recorded, scales, sizes
 from paper_repro.part import Options
 from paper_repro.runs import run_all
 from paper_repro.scales import SIZES_SCALES, SizesScale
-from paper_repro.sizes import SizeWork, Slope, claims, kappa_table, run_table
+from paper_repro.sizes import SizeWork, Slope, claims, run_table
 from tests.decomfl_lab.language.toy import toy_causal, write_sst2
 
 SIZE = SizesScale(
@@ -105,12 +103,6 @@ def test_every_model_is_pretrained_here_or_of_the_hub(scale: str) -> None:
     assert all((model in here) != model.startswith("facebook/opt-") for model in size.models)
     assert all((model in size.etas) != (model in here) for model in size.models)
     assert all(here[model].size == model for model in size.models if model in here)
-
-
-def test_eta_is_the_share_of_what_theorem_2_admits() -> None:
-    work = SizeWork(scales.SIZES_SCALES["default"], "opt-0.3m", None)
-    share = scales.SIZES_SCALES["default"].share
-    assert work.eta({"d": 1e6, "kappa": 4.0, "lambda_max": 50.0}) == pytest.approx(share / (4 * 50 * (1 + 5 / 5)))
 
 
 def test_rounds_are_those_of_the_exponential_fall() -> None:
@@ -298,13 +290,3 @@ def test_the_figure_shows_the_numbers() -> None:
     assert np.allclose([y for x, y in ends if x == 10**5], of_a)
     (by_d,) = [line for line in needed.get_lines() if line.get_linestyle() == "--"]
     assert np.allclose(by_d.get_xydata(), [[10**5, of_a], [10**7, 100 * of_a]])
-
-
-def test_a_figure_without_a_model_that_got_there_says_so() -> None:
-    rows = family(FLAT)
-    points = sizes._points(run_table(rows, SIZE), kappa_table(rows)).assign(rounds=math.nan)
-    curves = rows[rows.what == "evaluation"].assign(series="a", relative_loss=1.0).query("model == 'a'")
-    figure = size_figure(curves, points.assign(series="a"), series_styles("a"), share=0.9)
-    assert [text.get_text() for text in figure.axes[2].texts] == ["no run got there"]
-    with pytest.raises(InputError, match="series must be among a, got"):
-        size_figure(curves.assign(series="z"), points.assign(series="a"), series_styles("a"), share=0.9)

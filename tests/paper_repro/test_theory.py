@@ -17,7 +17,7 @@ from decomfl_lab.runs.run import Progress
 from paper_repro import audit, scales, sweeps, theory, trained
 from paper_repro.part import Options
 from paper_repro.scales import THEORY_SCALES, TheoryScale
-from paper_repro.sweeps import KAPPA, SWEEPS, SweepWork
+from paper_repro.sweeps import KAPPA, SWEEPS
 from paper_repro.trained import TrainingWork
 from theory.bounds import statement
 from theory.findings.finding import Cause, Check, Entry, Evidence, Kind, Result, Status, gather
@@ -178,15 +178,6 @@ def test_training_is_measured_as_the_mean_of_squared_gradients_so_far(tmp_path: 
     assert bounds["value"][4] == pytest.approx(sum(statement("theorem-2").bound(own)))
     assert bounds["admitted"].all()
     assert (runs.max(axis=1) < bounds["value"].reindex(runs.index)).all()
-
-
-def test_what_the_results_depend_on_is_in_their_keys() -> None:
-    works = theory.jobs(Options(scale="smoke", readings=(), count="wire"))
-    works += theory.jobs(Options(scale="default", readings=(), count="wire"))
-    works += audit.jobs(Options(scale="smoke", readings=(), count="wire"))
-    keys = [work.key() for work in works]
-    assert len(set(keys)) == len(keys)
-    assert SweepWork("rounds", TINY, "a").key() == SweepWork("rounds", TINY, "b").key()
 
 
 # --- audit ------------------------------------------------------------------------------------------------------------

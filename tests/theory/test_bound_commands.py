@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from sympy import Min, Rational, evaluate, exp, sqrt
+from sympy import Min, Rational, evaluate, sqrt
 
 from decomfl_lab.cli import main as cli
 from theory.bounds import statement
@@ -190,24 +190,6 @@ def test_printed_landed_and_sharper_stand_side_by_side_with_the_bound_at_the_lar
     assert "bound there" in shown(capsys, *argv)
 
 
-def test_rademacher_directions_have_a_theorem_1_for_several_local_steps(capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["bound", *ISSUE[1:], "--eta", "1e-5", "--distribution", "rademacher"]
-    assert list(run(capsys, *argv)["variants"]) == ["sharper", "wider"]
-
-
-def test_what_is_taken_for_granted_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    bare = ["bound", *ISSUE[1:], "--eta", "1e-5", "--sigma-G", "1"]
-    *defaults, clients = run(capsys, *bare)["notes"]
-    assert defaults == ["D was not given and is taken for 1.", "R was not given and is taken for 1."]
-    assert clients == "M was not given and is taken for m = 10: no client is left out, so φ = 0."
-    bare += ["--D", "1", "--R", "1"]
-    for more in (["--M", "100"], ["--replacement"]):
-        assert run(capsys, *bare, *more)["notes"] == []
-    assert "M was not given" in shown(capsys, *bare)
-    free = ["stepsize", "--statement", "theorem-2-dimension-free", *THEOREM_2[2:], "--M", "10"]
-    assert "one H that dominates every ±∇²f_i(·; ξ); the effective rank of ∇²f is not enough" in shown(capsys, *free)
-
-
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -243,29 +225,3 @@ def test_formulas_are_printed_so_that_they_can_be_read() -> None:
             "−3·2K·1/2/P": -3 * (2 * K) * Rational(1, 2) / P,
         }
     assert [written(formula) for formula in printed.values()] == list(printed)
-
-
-def test_what_several_forms_assume_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    told = shown(capsys, "bound", "--theorem", "1")
-    assert "corrected; sharper; wider: Assumes unbiased gradients" in told
-    assert told.count("independent between clients and steps") == 1
-
-
-def test_formulas_that_sympy_sorted_have_one_denominator() -> None:
-    assert written(2 * L * eta * kappa / m * sigma**2) == "2Lηκσ²/m"
-    assert written(1 - 1 / (8 * L * eta) - Rational(3, 4) * P) == "1 − 3P/4 − 1/(8Lη)"
-    assert written(exp(-d * P / 16) * d ** Rational(3, 2)) == "d^(3/2)·exp(−Pd/16)"
-
-
-def test_without_constants_the_forms_stand_side_by_side_as_formulas(capsys: pytest.CaptureFixture[str]) -> None:
-    told = shown(capsys, "bound", "--theorem", "1")
-    for formula in ("16L(d + 4)η/(mP)·σ²", "8Lη(ρ − 1/2)/m·σ²", "9/10·Lηρ/m·σ²", "1/(4L(K + 2(ρ − 1)))"):
-        assert formula in told
-
-
-def test_without_eta_every_form_is_at_the_largest_that_it_allows(capsys: pytest.CaptureFixture[str]) -> None:
-    constants = ["--d", "9", "--L", "1", "--D", "2", "--R", "10", "--K", "2"]
-    free = run(capsys, "bound", "--theorem", "1", *constants)
-    for title, own in free["variants"].items():
-        given = run(capsys, "bound", "--theorem", "1", *constants, "--eta", repr(own["largest"]))
-        assert given["variants"][title]["bound"] == own["bound"] == own["bound_there"]

@@ -24,7 +24,7 @@ from theory.problems.quadratic import Quadratic, expected
 from theory.problems.spectrum import Spectrum
 from theory.problems.waves import Waves
 from theory.setting import DISTRIBUTIONS
-from theory.simulate import federation, run, simulate
+from theory.simulate import federation, run
 from theory.statements import Statement
 from theory.symbols import D, R
 
@@ -214,13 +214,6 @@ def test_a_quadratic_by_groups_and_by_coordinates_is_one_problem() -> None:
     assert check(theorem, by_coordinates, setting) == check(theorem, MIXED, setting)
 
 
-def test_simulation_and_run_agree_where_there_is_no_closed_form() -> None:
-    problem = Logistic.random(M=3, examples=5, n=3)
-    setting = problem.setting(eta=0.5, m=2, P=2, K=2, R=8, mu=1e-2)
-    real, fast = run(problem, setting, runs=40, seed=0), simulate(problem, setting, runs=4000, seed=0)
-    assert abs(real.value - fast.value) < 4 * real.stderr + 4 * fast.stderr
-
-
 def test_what_the_interval_cannot_decide_is_undecided_and_more_runs_decide() -> None:
     setting = MIXED.setting(eta=0.005, m=2, M=3, P=2, R=6, distribution="sphere")
     assert setting.eta
@@ -296,12 +289,6 @@ def test_a_bound_of_ones_own_with_a_wrong_constant_fails() -> None:
     assert check(small, theory.quadratic(d=10, kappa=2, D=2.0), R=1000).holds is False
 
 
-def test_the_distribution_of_a_run_is_the_first_that_the_statement_is_made_for() -> None:
-    found = check(statement("theorem-2"), MIXED, m=2, M=4, R=10)
-    sphere = MIXED.setting(m=2, M=4, R=10, distribution="sphere")
-    assert found == check(statement("theorem-2"), MIXED, sphere.at(statement("theorem-2").step_sizes(sphere).largest))
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -317,14 +304,3 @@ def test_the_distribution_of_a_run_is_the_first_that_the_statement_is_made_for()
 def test_a_bound_of_ones_own_that_makes_no_sense_is_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         replace(MINE, **wrong)
-
-
-def test_constants_of_a_run_are_refused_by_name() -> None:
-    with pytest.raises(InputError, match="^constant must be one of m, M, P, .*, got 'rounds'"):
-        check(MINE, MIXED, rounds=7)
-    with pytest.raises(InputError, match="^setting must not be given beside R"):
-        check(MINE, MIXED, MIXED.setting(eta=1e-3), R=7)
-    with pytest.raises(InputError, match="^left must be a theory.Left, got '‖x‖'"):
-        replace(MINE, left="‖x‖")
-    with pytest.raises(InputError, match="^sigma must be a finite number of at least 0, got -1"):
-        theory.quadratic(d=9, kappa=2, sigma=-1.0)

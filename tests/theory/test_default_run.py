@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from decomfl_lab.errors import InputError
 from tests.theory.strategies import quadratics, runs, waves
-from theory import symbols as s
 from theory.bounds import statement
 from theory.checking import check
-from theory.formula import unit_of
 from theory.problems.problem import Floats, Integers
 from theory.problems.quadratic import Quadratic, expected
 from theory.problems.spectrum import Spectrum
@@ -246,10 +244,6 @@ def test_a_bound_of_the_default_run_at_a_too_large_step_is_refused(name: str) ->
             check(statement(name), quadratic, setting.at(1.01 * largest))
 
     refused()
-
-
-def test_the_unit_of_a_lipschitz_hessian_is_that_of_a_third_derivative() -> None:
-    assert str(unit_of(s.H3 * s.mu**2)) == str(unit_of(s.sigma))
 
 
 def test_the_rate_optimal_mu_makes_a_tenth_of_the_bound_also_where_smoothing_is_of_fourth_order() -> None:

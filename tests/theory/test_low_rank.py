@@ -7,11 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from decomfl_lab.errors import InputError
 from decomfl_lab.noise import LowRank
 from theory.bounds import low_rank
 from theory.bounds.low_rank import fourth_moment, low_rank_effective_factor, low_rank_second_moment_factor
-from theory.setting import effective_factor, second_moment_factor
+from theory.setting import second_moment_factor
 
 NODES, WEIGHTS = np.array([-(3**0.5), 0.0, 3**0.5]), np.array([1, 4, 1]) / 6
 """Three points with the moments of N(0, 1) up to the fifth: every polynomial of degree 4 in each factor is exact."""
@@ -126,12 +125,3 @@ def test_no_curvature_costs_more_than_1_plus_3_over_r_times_the_gaussians() -> N
     for rank in (1, 3):
         ratio = fourth_moment(V, projector(W), rank) / fourth_moment(V, projector(W), 10**12)
         assert ratio == pytest.approx(1 + 3 / rank)
-
-
-def test_the_factor_is_the_gaussians_for_large_ranks_and_bad_input_is_refused() -> None:
-    limit = effective_factor("gaussian", d=10, P=4, kappa=3.0)
-    assert low_rank_effective_factor(rank=10**9, P=4, kappa=3.0) == pytest.approx(limit)
-    with pytest.raises(InputError, match=r"H must be of shape \(6, 6\), got \(5, 5\)"):
-        fourth_moment(np.ones((2, 3)), np.eye(5), 1)
-    with pytest.raises(InputError, match="rank must be an integer of at least 1, got 0"):
-        low_rank_effective_factor(rank=0, P=1, kappa=1.0)

@@ -105,10 +105,3 @@ def test_the_labs_server_goes_where_the_recursion_says() -> None:
         for _ in range(40):
             running.advance()
         assert float(running.x[0]) == pytest.approx(wanted * (1 - 0.9**40), rel=1e-5)
-
-
-def test_a_rule_without_a_proof_and_sampled_clients_are_refused() -> None:
-    with pytest.raises(InputError, match=r"rule must be lab.Mean\(\), .* got Krum\(tolerated=1\)"):
-        robust(lab.Krum(1))
-    with pytest.raises(InputError, match="M must be m = 2: all honest clients take part, got 4"):
-        simulated(robust(lab.Median()), APART, APART.setting(m=2, M=4, eta=0.01))

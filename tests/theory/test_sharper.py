@@ -175,11 +175,6 @@ def test_the_table_of_ratios_in_the_docs_is_current() -> None:
     assert (Path(__file__).parents[2] / "docs" / "theory-ratios.md").read_text() == ratios.page()
 
 
-def test_a_ratio_is_that_of_the_bounds_without_noise_at_the_largest_step() -> None:
-    found = ratios.ratio("wider", d=10**6, P=1, K=2, m=100, R=1)  # start alone counts: 4·9 over (7/4)·4
-    assert found == pytest.approx(36 / 7, rel=1e-2)
-
-
 def _noise_over_print(d: int, P: int, m: int, K: int, R: int) -> float:
     """Exact left side over the printed bound at its largest η: noise alone on f = ½‖x‖², from the optimum."""
     printed = statement("theorem-1", "stated")
